@@ -1,0 +1,47 @@
+// What dStorm throws. Every message names the value, the limit and the way out.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace dstorm {
+
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Misuse or a set-up that cannot work: shapes that differ between ranks, no space, a bad graph.
+class ConfigError : public Error {
+ public:
+  using Error::Error;
+};
+
+// A wait reached its time limit. `ranks` are the ranks it was still waiting for.
+class TimeoutError : public Error {
+ public:
+  TimeoutError(const std::string& what, std::vector<int> ranks)
+      : Error(what), ranks_(std::move(ranks)) {}
+  const std::vector<int>& ranks() const noexcept { return ranks_; }
+
+ private:
+  std::vector<int> ranks_;
+};
+
+// A peer died or left in the middle of something that cannot go on without it.
+class PeerError : public Error {
+ public:
+  PeerError(const std::string& what, std::vector<int> ranks)
+      : Error(what), ranks_(std::move(ranks)) {}
+  const std::vector<int>& ranks() const noexcept { return ranks_; }
+
+ private:
+  std::vector<int> ranks_;
+};
+
+// "rank 3" or "ranks 1, 4, 7", for messages.
+std::string describe_ranks(const std::vector<int>& ranks);
+
+}  // namespace dstorm

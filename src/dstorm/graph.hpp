@@ -1,0 +1,64 @@
+// Who sends to whom, round by round: pure data and pure functions, no communication.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace dstorm {
+
+// A directed communication graph over ranks 0..size-1, possibly different in every round.
+// Immutable and cheap to copy; safe to use from any thread. The size is given with each call, so
+// that one graph serves jobs of any size (except edges(), which belongs to one size).
+class Graph {
+ public:
+  static Graph all();          // everyone to everyone
+  static Graph halton();       // log2(N) out-neighbours by the Halton sequence (MALT, section 3.4),
+                               // mended so that it is connected at every N
+  static Graph ring();         // to rank+1 and rank-1
+  static Graph exponential();  // to rank + 2^k, k = 0 .. ceil(log2 N)-1
+  static Graph one_peer();     // round t: to rank + 2^(t mod ceil(log2 N)) only
+  static Graph random(int k, std::uint64_t seed);  // k new out-neighbours a round, the same
+                                                   // drawing on every rank
+  static Graph star();         // rank 0 in the middle
+  // The user's own (from, to) pairs. Throws ConfigError on a negative rank or a self-loop.
+  static Graph edges(std::vector<std::pair<int, int>> pairs);
+
+  // Sorted, without `rank` itself. Throw ConfigError if rank or size is out of range, or the graph
+  // is for another size.
+  std::vector<int> out(int rank, int size, std::uint64_t round = 0) const;
+  std::vector<int> in(int rank, int size, std::uint64_t round = 0) const;
+
+  // Mixing weight of each of in(rank, size, round), in that order; what is missing to 1 is the
+  // rank's own weight. Doubly stochastic where the graph allows it.
+  std::vector<double> weights(int rank, int size, std::uint64_t round = 0) const;
+
+  // Rounds after which the graph repeats; 1 if it is the same in every round. For random(), the
+  // number of rounds over which it is judged.
+  std::uint64_t period(int size) const;
+  bool is_static() const noexcept;
+
+  // Throws ConfigError naming the ranks that cannot be reached from rank 0, or that cannot reach
+  // it, over one period.
+  void check(int size) const;
+
+  // 1 - the second largest singular value of the mixing matrix, per round: for a graph that varies,
+  // of the product over one period, taken to the power 1/period. 1 mixes at once, 0 never.
+  double spectral_gap(int size) const;
+
+  std::string name() const;                         // "HALTON", "RANDOM(2, seed=7)", ...
+  std::uint64_t fingerprint() const noexcept;       // equal on all ranks iff the graph is
+  bool operator==(const Graph& other) const noexcept;
+
+ private:
+  enum class Kind : std::uint8_t { kAll, kHalton, kRing, kExponential, kOnePeer, kRandom, kStar, kEdges };
+  explicit Graph(Kind kind) : kind_(kind) {}
+
+  Kind kind_;
+  int k_ = 0;
+  std::uint64_t seed_ = 0;
+  std::vector<std::pair<int, int>> edges_;
+};
+
+}  // namespace dstorm
