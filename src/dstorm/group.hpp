@@ -1,0 +1,79 @@
+// The ranks of a job.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dstorm/bootstrap.hpp"
+#include "dstorm/errors.hpp"
+
+namespace dstorm {
+
+class Transport;
+class Waiter;
+struct Doorbell;
+
+struct GroupOptions {
+  // What a wait without a time limit of its own gets.
+  std::chrono::nanoseconds timeout = std::chrono::seconds(30);
+  // "auto", or the name of a transport, which is obeyed or refused.
+  std::string transport = "auto";
+  // Called now and then while this rank waits, and after a signal; may throw to end the wait.
+  std::function<void()> interrupt = nullptr;
+};
+
+// One process's membership in a job. Everything but alive(), epoch() and is_live() is for the one
+// thread that uses the group and its segments.
+class Group : public std::enable_shared_from_this<Group> {
+ public:
+  // Collective: returns when every rank has joined. Throws TimeoutError naming the ranks that did not
+  // come, ConfigError if the ranks cannot reach one another. `bootstrap` is not used afterwards.
+  static std::shared_ptr<Group> join(Bootstrap& bootstrap, GroupOptions options = {});
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  int rank() const noexcept;
+  int size() const noexcept;
+  // Grows by one whenever a rank dies or leaves.
+  std::uint32_t epoch() const noexcept;
+  // The ranks that have neither died nor left, sorted.
+  std::vector<int> alive() const;
+  bool is_live(int rank) const noexcept;
+
+  // Returns when every live rank has called it. Throws TimeoutError.
+  void barrier(std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
+
+  // Collective over the live ranks: everyone's bytes, by rank; nothing from the dead. `what` says what
+  // the caller is doing ("barrier", "segment 'w'"): ranks that do different things at once all get a
+  // ConfigError that says who does what. At most kMostExchanged bytes.
+  std::vector<std::optional<Bytes>> exchange(
+      std::string_view what, std::span<const std::byte> mine,
+      std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
+  static constexpr std::size_t kMostExchanged = 768;
+
+  // Leaves the job: the others see this rank as gone, and whatever still uses the group throws
+  // ConfigError. Not collective. Idempotent; the destructor does it too.
+  void leave() noexcept;
+  bool has_left() const noexcept;
+  void check_open() const;  // throws ConfigError after leave()
+
+  std::chrono::nanoseconds timeout() const noexcept;
+  Waiter& waiter() noexcept;
+  Transport& transport() noexcept;
+
+ private:
+  Group();
+
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace dstorm

@@ -1,0 +1,93 @@
+// The memory every rank of a host maps first: who is there, and a board on which the ranks post bytes
+// to one another when they make segments or meet at a barrier. Nothing on the data path but doorbells.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dstorm/bootstrap.hpp"
+#include "dstorm/group.hpp"
+#include "dstorm/shm/memory.hpp"
+#include "dstorm/wait.hpp"
+
+namespace dstorm::shm {
+
+enum class State : std::uint32_t { kAbsent = 0, kAlive = 1, kDead = 2, kLeft = 3 };
+
+struct Notice {  // one rank's post for one exchange
+  std::uint32_t what_bytes;
+  std::uint32_t bytes;
+  char what[120];
+  std::byte data[Group::kMostExchanged];
+};
+
+// One rank's share of the control memory, on cache lines of its own.
+struct alignas(kLine) Member {
+  Doorbell bell;
+  alignas(kLine) std::atomic<State> state;
+  alignas(kLine) std::atomic<std::uint64_t> posted;  // the number of the last exchange posted to
+  alignas(kLine) Notice notices[2];                  // by the exchange's parity
+};
+
+struct alignas(kLine) ControlHeader {
+  Token token;
+  std::uint32_t size;
+  std::atomic<std::uint32_t> epoch;
+};
+
+class Control {
+ public:
+  // Collective, through the bootstrap.
+  Control(Bootstrap& bootstrap, std::chrono::nanoseconds timeout);
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+  const std::vector<int>& peers() const noexcept { return peers_; }  // everyone else, by rank
+  pid_t pid(int rank) const { return pids_[static_cast<std::size_t>(rank)]; }
+  // A descriptor that becomes readable when the rank's process ends; -1 for this rank.
+  int pidfd(int rank) const { return pidfds_[static_cast<std::size_t>(rank)].get(); }
+
+  State state(int rank) const noexcept {
+    return member(rank).state.load(std::memory_order_acquire);
+  }
+  // Marks a live rank; false if it was not live. Raises the epoch. Any thread.
+  bool mark(int rank, State state) noexcept;
+  std::uint32_t epoch() const noexcept { return header().epoch.load(std::memory_order_acquire); }
+  Doorbell& bell(int rank) noexcept { return member(rank).bell; }
+  Member& member(int rank) const noexcept;
+
+ private:
+  // A file descriptor that closes itself.
+  class Descriptor {
+   public:
+    Descriptor() = default;
+    explicit Descriptor(int fd) : fd_(fd) {}
+    Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+    Descriptor& operator=(Descriptor&& other) noexcept {
+      std::swap(fd_, other.fd_);
+      return *this;
+    }
+    ~Descriptor();
+    int get() const noexcept { return fd_; }
+
+   private:
+    int fd_ = -1;
+  };
+
+  ControlHeader& header() const noexcept {
+    return *reinterpret_cast<ControlHeader*>(memory_.data());
+  }
+  void watch(int rank);
+
+  int rank_;
+  int size_;
+  std::vector<int> peers_;
+  std::vector<pid_t> pids_;
+  std::vector<Descriptor> pidfds_;
+  Memory memory_;
+};
+
+}  // namespace dstorm::shm

@@ -1,0 +1,381 @@
+// The slot protocol: one mailbox per sender, `depth` slots, read in place by all its receivers.
+//
+// A mailbox is an array of bytes in memory that the sender and its receivers share (docs/slot_format.md
+// draws it). Every memory ordering of the data path is in this file. Four kinds of words do the work:
+//   clock   sender writes   the iteration the sender has reached
+//   ticket  sender writes   one per (slot, receiver): the iteration held for that receiver, 0 if none
+//   cursor  receiver writes one per receiver: what it holds and what it is done with
+//   slot    sender writes   header and payload: plain bytes, not atomic
+//
+// Invariants. A broken one is a torn or lost update; tests/cpp/slot_test.cpp breaks each.
+//  S1 Only the sender writes clock, tickets and slots; only receiver r writes cursor r.
+//  S2 ticket[slot][r] = k > 0 says: the slot holds, complete, the update of iteration k for r. It is
+//     stored with release after the payload, so a receiver that loads it with acquire sees all of it.
+//  S3 A receiver reads a slot only while its cursor covers the ticket (hold), and only after it has
+//     loaded that ticket again behind a sequentially consistent fence that follows the hold.
+//  S4 A sender writes into a slot only if for each receiver with a ticket k there, one is true:
+//     (a) the receiver's `consumed` is >= k: it will never read this ticket again, and its reads
+//         happened before, by the release store of `consumed`;
+//     (b) LATEST: the ticket was set to 0 before a sequentially consistent fence, and the hold loaded
+//         behind that fence does not cover k. By S3 either the receiver sees the 0 or the sender sees
+//         the hold: never neither. A hold that does not cover k was stored with release after any
+//         earlier reading;
+//     (c) the receiver is dead.
+//     QUEUE uses (a) and (c) only, so a ticket once given is never taken back and needs no hold.
+//  S5 `consumed` only grows, and tickets for one receiver grow from update to update: no update is
+//     folded twice.
+//  S6 The clock is stored with release after the tickets of its iteration: who sees the clock at k
+//     sees the tickets of every update up to k. A sender that dies before it leaves no update of k.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace dstorm {
+
+inline constexpr std::size_t kLine = 64;  // cache line; also the alignment of every slot
+inline constexpr std::size_t kPage = 4096;
+
+constexpr std::size_t round_up(std::size_t value, std::size_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+enum class Policy : std::uint32_t { kLatest = 1, kQueue = 2 };
+
+struct alignas(kLine) SlotHeader {
+  std::uint64_t sequence;       // updates this sender has published, this one included
+  std::uint64_t iteration;      // the sender's clock for this update
+  std::uint64_t payload_bytes;  // <= slot_bytes
+  std::uint64_t count;          // elements in the payload
+  std::uint32_t epoch;
+  std::uint32_t sender;
+  std::uint32_t format;    // the layer above says what
+  std::uint32_t checksum;  // 0: memory on this host needs none
+};
+static_assert(sizeof(SlotHeader) == kLine);
+
+struct Ticket {
+  std::atomic<std::uint64_t> iteration;
+  std::uint64_t ordinal;  // how many updates were addressed to this receiver, this one included
+};
+static_assert(sizeof(Ticket) == 16);
+
+struct alignas(kLine) Cursor {
+  std::atomic<std::uint64_t> hold;         // 0, or iteration << 1 | open
+  std::atomic<std::uint64_t> consumed;     // done with every iteration up to this one
+  std::atomic<std::uint64_t> folded;       // updates folded
+  std::atomic<std::uint64_t> overwritten;  // updates that were replaced before they could be folded
+  std::atomic<std::uint64_t> rejected;     // updates the receiver refused (non-finite)
+  std::atomic<std::uint64_t> ordinal;      // the last consumed update's
+};
+static_assert(sizeof(Cursor) == kLine);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+// Where things are in one mailbox. All offsets are multiples of kLine.
+class MailboxShape {
+ public:
+  MailboxShape(int ranks, int depth, std::size_t slot_bytes)
+      : ranks_(static_cast<std::size_t>(ranks)),
+        depth_(static_cast<std::size_t>(depth)),
+        slot_bytes_(slot_bytes),
+        cursors_(round_up(sizeof(std::uint64_t) * 2 + depth_ * ranks_ * sizeof(Ticket), kLine)),
+        slots_(cursors_ + ranks_ * sizeof(Cursor)),
+        stride_(sizeof(SlotHeader) + round_up(slot_bytes, kLine)) {}
+
+  std::size_t ranks() const { return ranks_; }
+  std::size_t depth() const { return depth_; }
+  std::size_t slot_bytes() const { return slot_bytes_; }
+  // What one mailbox takes; whole pages, so that each sender's memory can be placed by itself.
+  std::size_t bytes() const { return round_up(slots_ + depth_ * stride_, kPage); }
+
+  std::size_t ticket(std::size_t slot, int receiver) const {
+    return sizeof(std::uint64_t) * 2 +
+           (slot * ranks_ + static_cast<std::size_t>(receiver)) * sizeof(Ticket);
+  }
+  std::size_t cursor(int receiver) const {
+    return cursors_ + static_cast<std::size_t>(receiver) * sizeof(Cursor);
+  }
+  std::size_t slot(std::size_t index) const { return slots_ + index * stride_; }
+
+ private:
+  std::size_t ranks_, depth_, slot_bytes_, cursors_, slots_, stride_;
+};
+
+// A mailbox as both sides see it. Memory starts as zeros, which is a valid empty mailbox.
+class Mailbox {
+ public:
+  Mailbox(std::byte* base, const MailboxShape& shape) : base_(base), shape_(&shape) {}
+
+  std::atomic<std::uint64_t>& clock() const {
+    return *reinterpret_cast<std::atomic<std::uint64_t>*>(base_);
+  }
+  Ticket& ticket(std::size_t slot, int receiver) const {
+    return *reinterpret_cast<Ticket*>(base_ + shape_->ticket(slot, receiver));
+  }
+  Cursor& cursor(int receiver) const {
+    return *reinterpret_cast<Cursor*>(base_ + shape_->cursor(receiver));
+  }
+  SlotHeader& header(std::size_t slot) const {
+    return *reinterpret_cast<SlotHeader*>(base_ + shape_->slot(slot));
+  }
+  std::byte* payload(std::size_t slot) const {
+    return base_ + shape_->slot(slot) + sizeof(SlotHeader);
+  }
+  const MailboxShape& shape() const { return *shape_; }
+
+ private:
+  std::byte* base_;
+  const MailboxShape* shape_;
+};
+
+// The sending side of one mailbox. One thread. `live` below is a predicate on ranks.
+class SlotWriter {
+ public:
+  SlotWriter(Mailbox box, int sender)
+      : box_(box), sender_(sender), slots_(box.shape().depth()), ordinals_(box.shape().ranks()) {}
+
+  // A slot that may be written (S4), or -1: under QUEUE because a live receiver has yet to fold it,
+  // under LATEST because every slot is being read at this moment. No ticket is left in it.
+  template <class Live>
+  int claim(Policy policy, Live&& live) {
+    for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
+      if (is_free(slot, live)) return static_cast<int>(slot);
+    }
+    if (policy == Policy::kQueue) return -1;
+    std::size_t tried = 0;  // oldest first, so that the newest stays readable as long as possible
+    for (std::uint64_t after = 0; tried < slots_.size(); ++tried) {
+      const std::size_t slot = oldest_after(after);
+      after = slots_[slot].sequence;
+      if (revoke(slot, live)) return static_cast<int>(slot);
+    }
+    return -1;
+  }
+
+  // Whether claim() would find a slot whose update every live receiver has folded (S4 a, c).
+  template <class Live>
+  bool has_free(Live&& live) const {
+    for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
+      if (is_free(slot, live)) return true;
+    }
+    return false;
+  }
+
+  // The live receivers that keep every slot taken.
+  template <class Live>
+  std::vector<int> blockers(Live&& live) const {
+    std::vector<int> ranks;
+    for (const Sent& sent : slots_) {
+      for (int r : sent.to) {
+        if (!consumed(r, sent.iteration) && live(r)) ranks.push_back(r);
+      }
+    }
+    std::sort(ranks.begin(), ranks.end());
+    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+    return ranks;
+  }
+
+  // Makes a claimed slot, filled with `header.payload_bytes`, visible to `to` (S2), then moves the
+  // clock (S6).
+  void publish(int slot, SlotHeader header, std::span<const int> to) {
+    const auto index = static_cast<std::size_t>(slot);
+    header.sequence = ++sequence_;
+    header.sender = static_cast<std::uint32_t>(sender_);
+    box_.header(index) = header;
+    Sent& sent = slots_[index];
+    sent.sequence = header.sequence;
+    sent.iteration = header.iteration;
+    sent.to.assign(to.begin(), to.end());
+    for (int r : to) {
+      Ticket& ticket = box_.ticket(index, r);
+      ticket.ordinal = ++ordinals_[static_cast<std::size_t>(r)];
+      ticket.iteration.store(header.iteration, std::memory_order_release);
+    }
+    box_.clock().store(header.iteration, std::memory_order_release);
+  }
+
+  // An update that found every slot being read: it counts as addressed, and as overwritten, which its
+  // receivers see as a gap in the ordinals.
+  void skip(std::uint64_t iteration, std::span<const int> to) {
+    for (int r : to) ++ordinals_[static_cast<std::size_t>(r)];
+    box_.clock().store(iteration, std::memory_order_release);
+  }
+
+  // A claimed slot that will not be published is free again.
+  void abandon(int slot) { slots_[static_cast<std::size_t>(slot)].to.clear(); }
+
+  std::byte* payload(int slot) const { return box_.payload(static_cast<std::size_t>(slot)); }
+  std::uint64_t addressed(int receiver) const {
+    return ordinals_[static_cast<std::size_t>(receiver)];
+  }
+
+  // Updates for `receiver` that are in a slot and not folded yet.
+  std::uint64_t pending(int receiver) const {
+    std::uint64_t count = 0;
+    for (const Sent& sent : slots_) {
+      const bool addressed = std::binary_search(sent.to.begin(), sent.to.end(), receiver);
+      if (addressed && !consumed(receiver, sent.iteration)) ++count;
+    }
+    return count;
+  }
+
+ private:
+  struct Sent {  // what the sender put into a slot last
+    std::uint64_t sequence = 0;
+    std::uint64_t iteration = 0;
+    std::vector<int> to;  // sorted
+  };
+
+  bool consumed(int receiver, std::uint64_t iteration) const {
+    return box_.cursor(receiver).consumed.load(std::memory_order_acquire) >= iteration;
+  }
+
+  template <class Live>
+  bool is_free(std::size_t slot, Live&& live) const {
+    const Sent& sent = slots_[slot];
+    for (int r : sent.to) {
+      if (!consumed(r, sent.iteration) && live(r)) return false;
+    }
+    return true;
+  }
+
+  std::size_t oldest_after(std::uint64_t sequence) const {
+    std::size_t best = 0;
+    std::uint64_t lowest = ~std::uint64_t{0};
+    for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
+      if (slots_[slot].sequence > sequence && slots_[slot].sequence < lowest) {
+        lowest = slots_[slot].sequence;
+        best = slot;
+      }
+    }
+    return best;
+  }
+
+  static bool covers(std::uint64_t hold, std::uint64_t iteration) {
+    if (hold == 0) return false;
+    return (hold & 1) != 0 ? iteration >= hold >> 1 : iteration == hold >> 1;
+  }
+
+  template <class Live>
+  bool is_held(const Sent& sent, Live&& live) const {
+    for (int r : sent.to) {
+      const std::uint64_t hold = box_.cursor(r).hold.load(std::memory_order_acquire);
+      if (covers(hold, sent.iteration) && !consumed(r, sent.iteration) && live(r)) return true;
+    }
+    return false;
+  }
+
+  // S4 (b). Leaves the tickets as they were if a receiver is reading.
+  template <class Live>
+  bool revoke(std::size_t slot, Live&& live) {
+    Sent& sent = slots_[slot];
+    if (is_held(sent, live)) return false;
+    for (int r : sent.to) box_.ticket(slot, r).iteration.store(0, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (is_held(sent, live)) {
+      for (int r : sent.to) {
+        box_.ticket(slot, r).iteration.store(sent.iteration, std::memory_order_release);
+      }
+      return false;
+    }
+    sent.to.clear();
+    return true;
+  }
+
+  Mailbox box_;
+  int sender_;
+  std::uint64_t sequence_ = 0;
+  std::vector<Sent> slots_;
+  std::vector<std::uint64_t> ordinals_;
+};
+
+// One receiver's side of one mailbox. One thread. The order is: hold_from(), fence(), find a slot,
+// perhaps hold_only(), read, then consume() or let_go().
+class SlotReader {
+ public:
+  SlotReader(Mailbox box, int receiver) : box_(box), receiver_(receiver), cursor_(&box.cursor(receiver)) {}
+
+  std::uint64_t clock() const { return box_.clock().load(std::memory_order_acquire); }
+  std::uint64_t consumed() const { return cursor_->consumed.load(std::memory_order_relaxed); }
+
+  // S3: nothing of iteration >= `iteration` for this receiver may be overwritten from here on. Takes
+  // effect with the next fence(), which serves any number of readers.
+  void hold_from(std::uint64_t iteration) {
+    cursor_->hold.store(iteration << 1 | 1, std::memory_order_release);
+  }
+  static void fence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+  // Narrows a hold to one update that has been found under it.
+  void hold_only(std::uint64_t iteration) {
+    cursor_->hold.store(iteration << 1, std::memory_order_release);
+  }
+
+  // The slot with this iteration's update, or -1.
+  int find(std::uint64_t iteration) const {
+    for (std::size_t slot = 0; slot < box_.shape().depth(); ++slot) {
+      if (ticket(slot) == iteration) return static_cast<int>(slot);
+    }
+    return -1;
+  }
+  // The slot with the newest update beyond `iteration`, or -1.
+  int newest(std::uint64_t iteration) const {
+    int best = -1;
+    for (std::size_t slot = 0; slot < box_.shape().depth(); ++slot) {
+      const std::uint64_t found = ticket(slot);
+      if (found > iteration) {
+        iteration = found;
+        best = static_cast<int>(slot);
+      }
+    }
+    return best;
+  }
+  // The slot with the oldest update beyond `after` and not beyond `limit`, or -1.
+  int oldest(std::uint64_t after, std::uint64_t limit) const {
+    int best = -1;
+    for (std::size_t slot = 0; slot < box_.shape().depth(); ++slot) {
+      const std::uint64_t found = ticket(slot);
+      if (found > after && found <= limit) {
+        limit = found;
+        best = static_cast<int>(slot);
+      }
+    }
+    return best;
+  }
+
+  const SlotHeader& header(int slot) const { return box_.header(static_cast<std::size_t>(slot)); }
+  const std::byte* payload(int slot) const { return box_.payload(static_cast<std::size_t>(slot)); }
+  std::uint64_t ordinal(int slot) const {
+    return box_.ticket(static_cast<std::size_t>(slot), receiver_).ordinal;
+  }
+
+  // Done with everything up to `iteration` (S5). `ordinal` is that of the update just read; the gap
+  // since the one before is what was overwritten.
+  void consume(std::uint64_t iteration, std::uint64_t ordinal, bool folded) {
+    assert(iteration > consumed());
+    const std::uint64_t missed = ordinal - cursor_->ordinal.load(std::memory_order_relaxed) - 1;
+    add(cursor_->overwritten, missed);
+    add(folded ? cursor_->folded : cursor_->rejected, 1);
+    cursor_->ordinal.store(ordinal, std::memory_order_relaxed);
+    cursor_->consumed.store(iteration, std::memory_order_release);
+  }
+  void let_go() { cursor_->hold.store(0, std::memory_order_release); }
+
+ private:
+  std::uint64_t ticket(std::size_t slot) const {
+    return box_.ticket(slot, receiver_).iteration.load(std::memory_order_acquire);
+  }
+  static void add(std::atomic<std::uint64_t>& counter, std::uint64_t amount) {
+    if (amount != 0) {  // one writer (S1): no read-modify-write is needed
+      counter.store(counter.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
+    }
+  }
+
+  Mailbox box_;
+  int receiver_;
+  Cursor* cursor_;
+};
+
+}  // namespace dstorm

@@ -1,0 +1,81 @@
+#include "dstorm/wait.hpp"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <ctime>
+
+namespace dstorm {
+namespace {
+
+// Yields before sleeping: enough for every rank of a crowded host to have its turn, so that a round
+// among runnable ranks costs context switches and no futex calls; few enough to be no load.
+constexpr std::uint32_t kYields = 64;
+// The longest sleep without a look at signals.
+constexpr std::chrono::milliseconds kNap{200};
+// Looks between two readings of the clock.
+constexpr std::uint32_t kLooks = 32;
+
+inline void pause_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+int futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value, const timespec* limit) {
+  // The kernel wants the address of the word itself; std::atomic<uint32_t> is that word and no more.
+  static_assert(sizeof(word) == sizeof(std::uint32_t));
+  return static_cast<int>(syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), operation, value,
+                                  limit, nullptr, 0));
+}
+
+}  // namespace
+
+void ring(Doorbell& bell) noexcept {
+  std::uint32_t word = bell.word.load(std::memory_order_seq_cst);
+  if ((word & 1) == 0) return;
+  // The new value differs from the one slept on, so a waiter between W1 and the futex call stays up.
+  if (bell.word.compare_exchange_strong(word, (word + 2) & ~std::uint32_t{1})) {
+    futex(bell.word, FUTEX_WAKE, 1, nullptr);
+  }
+}
+
+Waiter::Patience::Patience(Waiter& waiter, std::chrono::nanoseconds limit)
+    : waiter_(waiter), start_(Clock::now()), spin_(waiter.spin_) {
+  // A limit beyond what the clock can count means "no limit".
+  const auto most = Clock::time_point::max() - start_;
+  deadline_ = limit >= most ? Clock::time_point::max() : start_ + limit;
+}
+
+Waiter::Patience::~Patience() { waiter_.waited_ += Clock::now() - start_; }
+
+bool Waiter::Patience::awake() {
+  if (spin_ > std::chrono::nanoseconds::zero()) {
+    pause_cpu();
+    if (++looks_ % kLooks == 0 && Clock::now() - start_ >= spin_) spin_ = {};
+    return true;
+  }
+  if (yields_ >= kYields) return false;
+  ++yields_;
+  sched_yield();
+  return true;
+}
+
+bool Waiter::Patience::sleep(std::uint32_t asleep) {
+  const auto now = Clock::now();
+  if (now >= deadline_) return false;
+  const auto nap = std::min<std::chrono::nanoseconds>(deadline_ - now, kNap);
+  const timespec limit{static_cast<std::time_t>(nap.count() / 1'000'000'000),
+                       static_cast<long>(nap.count() % 1'000'000'000)};
+  const bool woken = futex(waiter_.own_->word, FUTEX_WAIT, asleep, &limit) == 0 || errno == EAGAIN;
+  if (!woken && waiter_.interrupt_) waiter_.interrupt_();  // a signal, or the nap is over
+  return true;
+}
+
+}  // namespace dstorm

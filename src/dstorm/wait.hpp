@@ -1,0 +1,82 @@
+// Waiting that sleeps. Every rank has one doorbell in shared memory; whoever changes something that
+// rank may be waiting for rings it, which costs one load unless the rank is asleep.
+//
+// The doorbell is a futex word whose lowest bit says "asleep". No wake-up is lost:
+//  W1 the waiter sets the bit (read-modify-write, sequentially consistent), and then looks at its
+//     condition once more before it sleeps on the value it set;
+//  W2 the ringer makes its change visible, passes a sequentially consistent fence, then loads the
+//     word: either it sees the bit and wakes, or the waiter's second look sees the change.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+namespace dstorm {
+
+using Clock = std::chrono::steady_clock;
+
+struct alignas(64) Doorbell {
+  std::atomic<std::uint32_t> word;
+};
+
+// Wakes the owner of the doorbell if it sleeps. The caller has passed a sequentially consistent fence
+// since the change (W2): one fence serves any number of rings.
+void ring(Doorbell& bell) noexcept;
+
+class Waiter {
+ public:
+  // `spin`: burn up to this long before yielding the core; zero where ranks outnumber cores.
+  // `interrupt` is called now and then while waiting, at the latest 0.2 s after a signal, and may
+  // throw.
+  Waiter(Doorbell& own, std::chrono::nanoseconds spin, std::function<void()> interrupt)
+      : own_(&own), spin_(spin), interrupt_(std::move(interrupt)) {}
+
+  // Until ready() is true: returns true. Past the time limit: returns ready() once more.
+  // ready() must be a cheap look at shared memory whose writers ring this doorbell.
+  template <class Ready>
+  bool until(Ready&& ready, std::chrono::nanoseconds limit) {
+    if (ready()) return true;
+    Patience patience(*this, limit);
+    for (;;) {
+      while (patience.awake()) {
+        if (ready()) return true;
+      }
+      const std::uint32_t asleep = own_->word.fetch_or(1, std::memory_order_seq_cst) | 1;  // W1
+      if (ready()) {
+        own_->word.fetch_and(~std::uint32_t{1}, std::memory_order_relaxed);
+        return true;
+      }
+      if (!patience.sleep(asleep)) return ready();
+    }
+  }
+
+  // Time spent in until() beyond the first look.
+  std::chrono::nanoseconds waited() const noexcept { return waited_; }
+
+ private:
+  // The stages of one wait: spin, yield, sleep.
+  class Patience {
+   public:
+    Patience(Waiter& waiter, std::chrono::nanoseconds limit);
+    ~Patience();
+    bool awake();                       // true: look again; false: time to sleep
+    bool sleep(std::uint32_t asleep);   // false: the time is up
+
+   private:
+    Waiter& waiter_;
+    Clock::time_point start_, deadline_;
+    std::chrono::nanoseconds spin_;
+    std::uint32_t looks_ = 0;
+    std::uint32_t yields_ = 0;
+  };
+
+  Doorbell* own_;
+  std::chrono::nanoseconds spin_;
+  std::function<void()> interrupt_;
+  std::chrono::nanoseconds waited_{0};
+};
+
+}  // namespace dstorm
