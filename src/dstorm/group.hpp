@@ -65,6 +65,10 @@ class Group : public std::enable_shared_from_this<Group> {
   bool has_left() const noexcept;
   void check_open() const;  // throws ConfigError after leave()
 
+  // A name that only one segment at a time has. Throws ConfigError if it is taken.
+  void add_name(const std::string& name);
+  void remove_name(const std::string& name) noexcept;
+
   std::chrono::nanoseconds timeout() const noexcept;
   Waiter& waiter() noexcept;
   Transport& transport() noexcept;

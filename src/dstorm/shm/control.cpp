@@ -1,6 +1,6 @@
 #include "dstorm/shm/control.hpp"
 
-#include <sys/stat.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -19,8 +19,8 @@ struct Hello {
   std::uint32_t version;
   std::int32_t pid;
   std::int32_t fd;  // rank 0's control memory; -1 from the others
-  std::uint32_t uid;
   Token token;
+  cpu_set_t cores;  // that the rank may run on
   char host[64];
   char error[256];  // empty if all is well
 };
@@ -78,7 +78,8 @@ Control::Control(Bootstrap& bootstrap, std::chrono::nanoseconds timeout)
   mine.version = kVersion;
   mine.pid = getpid();
   mine.fd = -1;
-  mine.uid = geteuid();
+  CPU_ZERO(&mine.cores);
+  sched_getaffinity(0, sizeof(mine.cores), &mine.cores);
   gethostname(mine.host, sizeof(mine.host) - 1);
   if (rank_ == 0) {
     try {
@@ -93,6 +94,9 @@ Control::Control(Bootstrap& bootstrap, std::chrono::nanoseconds timeout)
   }
   const auto hellos = gather_all(bootstrap, mine, timeout);
   throw_if_any_failed(hellos);
+  cpu_set_t cores = mine.cores;
+  for (const Hello& hello : hellos) CPU_OR(&cores, &cores, &hello.cores);
+  cores_ = CPU_COUNT(&cores);
   try {
     for (int r = 0; r < size_; ++r) {
       const Hello& hello = hellos[static_cast<std::size_t>(r)];

@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dstorm/bootstrap.hpp"
 #include "dstorm/group.hpp"
 #include "dstorm/shm/memory.hpp"
+#include "dstorm/slot.hpp"
 #include "dstorm/wait.hpp"
 
 namespace dstorm::shm {
@@ -45,6 +47,7 @@ class Control {
 
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
+  int cores() const noexcept { return cores_; }  // that the ranks of this host may run on, together
   const std::vector<int>& peers() const noexcept { return peers_; }  // everyone else, by rank
   pid_t pid(int rank) const { return pids_[static_cast<std::size_t>(rank)]; }
   // A descriptor that becomes readable when the rank's process ends; -1 for this rank.
@@ -84,6 +87,7 @@ class Control {
 
   int rank_;
   int size_;
+  int cores_ = 1;
   std::vector<int> peers_;
   std::vector<pid_t> pids_;
   std::vector<Descriptor> pidfds_;

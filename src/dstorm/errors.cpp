@@ -1,0 +1,23 @@
+#include "dstorm/errors.hpp"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace dstorm {
+
+// A message is read by people: past this many, the count says more than the numbers do.
+constexpr std::size_t kRanksNamed = 16;
+
+std::string describe_ranks(const std::vector<int>& ranks) {
+  if (ranks.empty()) return "no rank";
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  const std::size_t named = std::min(ranks.size(), kRanksNamed);
+  for (std::size_t i = 0; i < named; ++i) {
+    if (i > 0) text += ", ";
+    text += std::to_string(ranks[i]);
+  }
+  if (named < ranks.size()) text += " and " + std::to_string(ranks.size() - named) + " more";
+  return text;
+}
+
+}  // namespace dstorm

@@ -1,0 +1,211 @@
+#include "dstorm/group.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "dstorm/shm/control.hpp"
+#include "dstorm/shm/transport.hpp"
+#include "dstorm/shm/watcher.hpp"
+#include "dstorm/transport.hpp"
+#include "dstorm/wait.hpp"
+
+namespace dstorm {
+namespace {
+
+using std::chrono::nanoseconds;
+
+// The transports of this build; the first that serves is "auto".
+struct TransportRow {
+  std::string_view name;
+  std::unique_ptr<Transport> (*make)(Group&, shm::Control&);
+};
+constexpr TransportRow kTransports[] = {
+    {"shm", shm::make_transport},
+};
+
+const TransportRow& pick_transport(const std::string& name) {
+  std::string known;
+  for (const TransportRow& row : kTransports) {
+    if (name == "auto" || name == row.name) return row;
+    known += ", '" + std::string(row.name) + "'";
+  }
+  throw ConfigError("there is no transport '" + name + "' in this build; choose 'auto'" + known);
+}
+
+// How long a wait may burn a core before it yields: longer than a round takes among ranks that each
+// have a core, zero where they have to share.
+nanoseconds spin_time(const shm::Control& control) {
+  return control.cores() >= control.size() ? std::chrono::microseconds(50) : nanoseconds::zero();
+}
+
+double seconds(nanoseconds time) { return std::chrono::duration<double>(time).count(); }
+
+std::string format_seconds(nanoseconds time) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.3g s", seconds(time));
+  return text;
+}
+
+}  // namespace
+
+struct Group::Impl {
+  Impl(Bootstrap& bootstrap, GroupOptions given)
+      : options(std::move(given)),
+        transport_row(pick_transport(options.transport)),
+        control(bootstrap, options.timeout),
+        watcher(control),
+        waiter(control.bell(control.rank()), spin_time(control), options.interrupt) {}
+
+  GroupOptions options;
+  const TransportRow& transport_row;
+  shm::Control control;
+  shm::Watcher watcher;
+  Waiter waiter;
+  std::unique_ptr<Transport> transport;
+  std::uint64_t exchanges = 0;
+  std::set<std::string> names;
+  bool left = false;
+};
+
+Group::Group() = default;
+
+std::shared_ptr<Group> Group::join(Bootstrap& bootstrap, GroupOptions options) {
+  if (options.timeout <= nanoseconds::zero()) {
+    throw ConfigError("timeout is " + format_seconds(options.timeout) + "; it must be above 0");
+  }
+  std::shared_ptr<Group> group(new Group);
+  group->impl_ = std::make_unique<Impl>(bootstrap, std::move(options));
+  group->impl_->transport = group->impl_->transport_row.make(*group, group->impl_->control);
+  return group;
+}
+
+Group::~Group() {
+  if (impl_) leave();
+}
+
+int Group::rank() const noexcept { return impl_->control.rank(); }
+int Group::size() const noexcept { return impl_->control.size(); }
+std::uint32_t Group::epoch() const noexcept { return impl_->control.epoch(); }
+std::chrono::nanoseconds Group::timeout() const noexcept { return impl_->options.timeout; }
+Waiter& Group::waiter() noexcept { return impl_->waiter; }
+Transport& Group::transport() noexcept { return *impl_->transport; }
+bool Group::has_left() const noexcept { return impl_->left; }
+
+bool Group::is_live(int rank) const noexcept {
+  return impl_->control.state(rank) == shm::State::kAlive;
+}
+
+std::vector<int> Group::alive() const {
+  std::vector<int> ranks;
+  for (int r = 0; r < size(); ++r) {
+    if (is_live(r)) ranks.push_back(r);
+  }
+  return ranks;
+}
+
+void Group::leave() noexcept {
+  if (impl_->left) return;
+  impl_->left = true;
+  shm::Control& control = impl_->control;
+  control.mark(control.rank(), shm::State::kLeft);
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // W2
+  for (int r : control.peers()) ring(control.bell(r));
+}
+
+void Group::check_open() const {
+  if (impl_->left) {
+    throw ConfigError("this rank has left the job (finalize was called); nothing can be sent, folded or "
+                      "waited for any more");
+  }
+}
+
+void Group::add_name(const std::string& name) {
+  if (!impl_->names.insert(name).second) {
+    throw ConfigError("this job already has a segment named '" + name +
+                      "'; give each a name of its own, or let go of the first");
+  }
+}
+
+void Group::remove_name(const std::string& name) noexcept { impl_->names.erase(name); }
+
+void Group::barrier(std::optional<nanoseconds> timeout) { exchange("barrier", {}, timeout); }
+
+std::vector<std::optional<Bytes>> Group::exchange(std::string_view what,
+                                                  std::span<const std::byte> mine,
+                                                  std::optional<nanoseconds> timeout) {
+  check_open();
+  shm::Control& control = impl_->control;
+  if (mine.size() > kMostExchanged) {
+    throw ConfigError("cannot exchange " + std::to_string(mine.size()) + " bytes; at most " +
+                      std::to_string(kMostExchanged));
+  }
+  // Two notices in turn suffice: who posts to exchange n + 2 has seen everyone at n + 1, and who is at
+  // n + 1 has read all of n.
+  const std::uint64_t number = impl_->exchanges + 1;
+  shm::Member& own = control.member(rank());
+  shm::Notice& notice = own.notices[number % 2];
+  what = what.substr(0, sizeof(notice.what));
+  if (own.posted.load(std::memory_order_relaxed) == number) {
+    // It timed out before and is tried again; what is posted may be being read.
+    if (std::string_view(notice.what, notice.what_bytes) != what) {
+      throw ConfigError(std::string(what) + " cannot start: '" +
+                        std::string(notice.what, notice.what_bytes) +
+                        "' timed out on this rank and the others may still come to it; repeat that first");
+    }
+  } else {
+    notice.what_bytes = static_cast<std::uint32_t>(what.size());
+    std::memcpy(notice.what, what.data(), what.size());
+    notice.bytes = static_cast<std::uint32_t>(mine.size());
+    if (!mine.empty()) std::memcpy(notice.data, mine.data(), mine.size());
+    own.posted.store(number, std::memory_order_release);
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // W2
+    for (int r : control.peers()) ring(control.bell(r));
+  }
+
+  const auto is_missing = [&](int r) {
+    return control.member(r).posted.load(std::memory_order_acquire) < number;
+  };
+  int next = 0;  // ranks before it have been seen
+  const auto all_here = [&] {
+    while (next < size() && (!is_missing(next) || !is_live(next))) ++next;
+    return next == size();
+  };
+  const nanoseconds limit = timeout.value_or(impl_->options.timeout);
+  if (!impl_->waiter.until(all_here, limit)) {
+    std::vector<int> missing;
+    for (int r = 0; r < size(); ++r) {
+      if (is_live(r) && is_missing(r)) missing.push_back(r);
+    }
+    throw TimeoutError(std::string(what) + ": " + describe_ranks(missing) + " did not come within " +
+                           format_seconds(limit) +
+                           "; every rank must make the same collective calls in the same order",
+                       missing);
+  }
+
+  impl_->exchanges = number;
+
+  std::vector<std::optional<Bytes>> posts(static_cast<std::size_t>(size()));
+  std::map<std::string, std::vector<int>> doing;
+  for (int r = 0; r < size(); ++r) {
+    if (is_missing(r)) continue;  // dead or gone before it posted
+    const shm::Notice& post = control.member(r).notices[number % 2];
+    // Copied, then checked: it is another process's memory.
+    const std::size_t what_bytes = std::min<std::size_t>(post.what_bytes, sizeof(post.what));
+    const std::size_t bytes = std::min<std::size_t>(post.bytes, kMostExchanged);
+    doing[std::string(post.what, what_bytes)].push_back(r);
+    posts[static_cast<std::size_t>(r)].emplace(post.data, post.data + bytes);
+  }
+  if (doing.size() > 1) {
+    std::string who;
+    for (const auto& [call, ranks] : doing) {
+      who += (who.empty() ? "" : "; ") + describe_ranks(ranks) + ": " + call;
+    }
+    throw ConfigError("the ranks make different collective calls at once (" + who +
+                      "); every rank must make the same ones in the same order");
+  }
+  return posts;
+}
+
+}  // namespace dstorm

@@ -1,0 +1,431 @@
+#include "dstorm/segment.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <map>
+
+#include "dstorm/wait.hpp"
+
+namespace dstorm {
+namespace {
+
+using std::chrono::nanoseconds;
+
+constexpr int kMostDepth = 1024;
+constexpr std::uint64_t kLongestTable = 64;  // rounds of a varying graph that are worth keeping
+constexpr int kLooksForMissing = 64;
+
+// The options as every rank must have them, as text: what differs can be shown.
+std::vector<std::pair<std::string, std::string>> agreed_options(const SegmentOptions& options) {
+  return {{"contents", options.kind},
+          {"slot_bytes", std::to_string(options.slot_bytes)},
+          {"depth", std::to_string(options.depth)},
+          {"policy", options.policy == Policy::kLatest ? "latest" : "queue"},
+          {"graph", options.graph.name()},
+          {"graph_fingerprint", std::to_string(options.graph.fingerprint())},
+          {"home_bytes", std::to_string(options.home_bytes)},
+          {"result_bytes", std::to_string(options.result_bytes)}};
+}
+
+std::string what_of(const SegmentOptions& options) { return "segment '" + options.name + "'"; }
+
+}  // namespace
+
+Segment::Segment(std::shared_ptr<Group> group, SegmentOptions options)
+    : group_(std::move(group)),
+      options_(std::move(options)),
+      mailbox_shape_(group_->size(), options_.depth, options_.slot_bytes) {
+  group_->check_open();
+  check_options();
+  check_agreement();
+  group_->add_name(options_.name);
+  try {
+    channel_ = group_->transport().open(
+        what_of(options_), {mailbox_shape_, options_.home_bytes, options_.result_bytes});
+  } catch (...) {
+    group_->remove_name(options_.name);
+    throw;
+  }
+  for (int r = 0; r < group_->size(); ++r) {
+    readers_.emplace_back(Mailbox(channel_->mailbox(r), mailbox_shape_), group_->rank());
+    if (r != group_->rank()) peers_.push_back(r);
+  }
+  writer_.emplace(Mailbox(channel_->mailbox(group_->rank()), mailbox_shape_), group_->rank());
+  if (const std::uint64_t period = options_.graph.period(group_->size()); period <= kLongestTable) {
+    for (std::uint64_t round = 0; round < period; ++round) {
+      round_of(options_.graph, round);
+      repeating_.push_back(other_round_);
+    }
+  }
+  round_ = &round_of(options_.graph, 0);
+}
+
+Segment::~Segment() { close(); }
+
+void Segment::close() noexcept {
+  if (channel_ == nullptr || channel_->is_closed(group_->rank())) return;
+  channel_->close();
+  group_->remove_name(options_.name);
+}
+
+void Segment::check_options() const {
+  const std::string what = what_of(options_);
+  if (options_.depth < 1 || options_.depth > kMostDepth) {
+    throw ConfigError(what + ": depth is " + std::to_string(options_.depth) + "; it must be from 1 to " +
+                      std::to_string(kMostDepth));
+  }
+  if (options_.slot_bytes == 0) throw ConfigError(what + " has 0 bytes; a vector needs an element");
+  const double total = static_cast<double>(options_.slot_bytes) * options_.depth * group_->size();
+  if (total > 1e15) {
+    throw ConfigError(what + " needs ranks x depth x bytes = " + std::to_string(group_->size()) + " x " +
+                      std::to_string(options_.depth) + " x " + std::to_string(options_.slot_bytes) +
+                      " bytes, which no machine has");
+  }
+  options_.graph.check(group_->size());
+}
+
+void Segment::check_agreement() const {
+  std::string mine;
+  for (const auto& [key, value] : agreed_options(options_)) mine += key + "\t" + value + "\n";
+  mine.resize(std::min(mine.size(), Group::kMostExchanged));
+  const auto posts =
+      group_->exchange(what_of(options_), std::as_bytes(std::span(mine.data(), mine.size())));
+  std::map<std::string, std::map<std::string, std::vector<int>>> seen;  // key -> value -> ranks
+  for (std::size_t r = 0; r < posts.size(); ++r) {
+    if (!posts[r]) continue;
+    std::string text(reinterpret_cast<const char*>(posts[r]->data()), posts[r]->size());
+    for (std::size_t at = 0; at < text.size();) {
+      const std::size_t end = std::min(text.find('\n', at), text.size());
+      const std::size_t tab = std::min(text.find('\t', at), end);
+      seen[text.substr(at, tab - at)][text.substr(std::min(tab + 1, end), end - std::min(tab + 1, end))]
+          .push_back(static_cast<int>(r));
+      at = end + 1;
+    }
+  }
+  std::string differences;
+  for (const auto& [key, values] : seen) {
+    if (values.size() < 2) continue;
+    differences += (differences.empty() ? "" : "; ") + key + " is";
+    std::string separator = " ";
+    for (const auto& [value, ranks] : values) {
+      differences += separator + value + " on " + describe_ranks(ranks);
+      separator = ", ";
+    }
+  }
+  if (!differences.empty()) {
+    throw ConfigError(what_of(options_) + " is not the same on all ranks: " + differences +
+                      "; every rank must make its vectors in the same order with the same options");
+  }
+}
+
+void Segment::check_open() const {
+  group_->check_open();
+  if (channel_->is_closed(group_->rank())) {
+    throw ConfigError(what_of(options_) + " has been closed");
+  }
+}
+
+const Segment::Round& Segment::round_of(const Graph& graph, std::uint64_t round) {
+  if (!repeating_.empty() && (&graph == &options_.graph || graph == options_.graph)) {
+    return repeating_[round % repeating_.size()];
+  }
+  const int rank = group_->rank();
+  const int size = group_->size();
+  if (&graph != &options_.graph && graph != options_.graph) graph.check(size);
+  other_round_.out = graph.out(rank, size, round);
+  other_round_.in = graph.in(rank, size, round);
+  other_round_.weights = graph.weights(rank, size, round);
+  other_round_.symmetric = other_round_.out == other_round_.in;
+  return other_round_;
+}
+
+template <class Ready>
+bool Segment::wait(Ready&& ready, nanoseconds timeout) {
+  if (ready()) return true;
+  Waiter& waiter = group_->waiter();
+  const nanoseconds before = waiter.waited();
+  const bool done = waiter.until(ready, timeout);
+  waited_ += waiter.waited() - before;
+  return done;
+}
+
+// ---- scatter ----
+
+std::byte* Segment::begin_scatter(const Graph* graph) {
+  check_open();
+  const Round& round = round_of(graph == nullptr ? options_.graph : *graph, iteration_);
+  to_.clear();
+  for (int r : round.out) {
+    if (is_live(r)) to_.push_back(r);
+  }
+  slot_ = writer_->claim(options_.policy, [this](int r) { return is_live(r); });
+  if (slot_ < 0 && options_.policy == Policy::kQueue) slot_ = wait_for_slot(group_->timeout());
+  round_ = &round;
+  return slot_ < 0 ? nullptr : writer_->payload(slot_);
+}
+
+int Segment::wait_for_slot(nanoseconds timeout) {
+  const auto live = [this](int r) { return is_live(r); };
+  int slot = -1;
+  if (!wait([&] { return (slot = writer_->claim(options_.policy, live)) >= 0; }, timeout)) {
+    const std::vector<int> ranks = writer_->blockers(live);
+    throw TimeoutError("scatter of " + what_of(options_) + ": all " + std::to_string(options_.depth) +
+                           " slots hold updates that " + describe_ranks(ranks) +
+                           " did not gather within the time limit; gather as often as you scatter, or "
+                           "raise depth",
+                       ranks);
+  }
+  return slot;
+}
+
+std::span<const int> Segment::end_scatter(std::size_t bytes, Tag tag) {
+  if (bytes > options_.slot_bytes) {
+    cancel_scatter();
+    throw ConfigError(what_of(options_) + ": an update of " + std::to_string(bytes) +
+                      " bytes does not fit a slot of " + std::to_string(options_.slot_bytes));
+  }
+  SlotHeader header{};
+  header.iteration = ++iteration_;
+  header.payload_bytes = bytes;
+  header.count = tag.count;
+  header.epoch = group_->epoch();
+  header.format = tag.format;
+  writer_->publish(slot_, header, to_);
+  channel_->deliver(slot_, to_);
+  slot_ = -1;
+  bytes_out_ += bytes * to_.size();
+  return to_;
+}
+
+std::span<const int> Segment::skip_scatter() {
+  writer_->skip(++iteration_, to_);
+  channel_->wake(to_);  // they may wait for the clock
+  return {};
+}
+
+void Segment::cancel_scatter() noexcept {
+  writer_->abandon(slot_);
+  slot_ = -1;
+}
+
+std::span<const int> Segment::scatter(std::span<const std::byte> payload, const Graph* graph) {
+  if (payload.size() > options_.slot_bytes) {
+    throw ConfigError(what_of(options_) + ": an update of " + std::to_string(payload.size()) +
+                      " bytes does not fit a slot of " + std::to_string(options_.slot_bytes));
+  }
+  return scatter(
+      [&](std::span<std::byte> room) {
+        if (!payload.empty()) std::memcpy(room.data(), payload.data(), payload.size());
+        return std::pair(payload.size(), Tag{payload.size(), 0});
+      },
+      graph);
+}
+
+std::byte* Segment::claim_room(nanoseconds timeout) {
+  check_open();
+  slot_ = wait_for_slot(timeout);
+  return writer_->payload(slot_);
+}
+
+void Segment::release_room() { cancel_scatter(); }
+
+// ---- gather ----
+
+std::span<const Update> Segment::begin_gather(const GatherOptions& options) {
+  check_open();
+  updates_.clear();
+  found_.clear();
+  held_.clear();
+  const nanoseconds timeout = options.timeout.value_or(group_->timeout());
+  try {
+    if (options.staleness == 0) {
+      collect_own_iteration(timeout);
+      return updates_;
+    }
+    if (options.staleness && *options.staleness < iteration_) {
+      wait_for_clocks(iteration_ - *options.staleness, timeout);
+    }
+    if (options_.policy == Policy::kQueue) {
+      collect_queued(std::numeric_limits<std::uint64_t>::max());
+    } else {
+      collect_newest();
+    }
+  } catch (...) {
+    let_go();
+    throw;
+  }
+  return updates_;
+}
+
+void Segment::wait_for_clocks(std::uint64_t target, nanoseconds timeout) {
+  const std::vector<int>& senders = round_->in;
+  const auto is_behind = [&](int r) { return reader(r).clock() < target && is_live(r); };
+  std::size_t next = 0;  // senders before it have been seen
+  const auto all_there = [&] {
+    while (next < senders.size() && !is_behind(senders[next])) ++next;
+    return next == senders.size();
+  };
+  if (wait(all_there, timeout)) return;
+  std::vector<int> ranks;
+  for (int r : senders) {
+    if (is_behind(r)) ranks.push_back(r);
+  }
+  throw TimeoutError("gather of " + what_of(options_) + ": " + describe_ranks(ranks) +
+                         " did not scatter iteration " + std::to_string(target) +
+                         " within the time limit (this rank is at iteration " +
+                         std::to_string(iteration_) + ")",
+                     ranks);
+}
+
+// Part of BSP: the next scatter shall find a slot without replacing an update that somebody has yet to
+// fold. Where in- and out-neighbours are the same this follows from the clocks, since who has reached
+// this iteration has folded the one before. Otherwise a sender could run ahead of its receivers by as
+// much as the way back from them to it is long. The rank that is furthest behind never waits here (its
+// receivers have folded more than it has sent), so there is no circle of ranks that wait.
+void Segment::wait_for_folds(nanoseconds timeout) {
+  const auto live = [this](int r) { return is_live(r); };
+  if (wait([&] { return writer_->has_free(live); }, timeout)) return;
+  const std::vector<int> ranks = writer_->blockers(live);
+  throw TimeoutError("gather of " + what_of(options_) + " at staleness 0: " + describe_ranks(ranks) +
+                         " did not gather what this rank sent before iteration " +
+                         std::to_string(iteration_) + " within the time limit",
+                     ranks);
+}
+
+void Segment::collect_own_iteration(nanoseconds timeout) {
+  const bool queue = options_.policy == Policy::kQueue;
+  if (!queue && options_.depth < 2) {
+    throw ConfigError(what_of(options_) +
+                      ": a gather at staleness 0 needs depth >= 2 under policy 'latest' (it is 1), "
+                      "because a neighbour may be one iteration ahead; raise depth or use 'queue'");
+  }
+  const std::uint64_t own = iteration_;
+  if (own == 0) return;  // nothing has been sent, so nothing is due
+  if (!queue) {
+    for (int r : round_->in) {
+      if (reader(r).consumed() >= own) continue;
+      reader(r).hold_from(own);
+      held_.push_back(r);
+    }
+    SlotReader::fence();  // S3
+  }
+  wait_for_clocks(own, timeout);
+  if (queue) {
+    collect_queued(own);
+    return;
+  }
+  if (!round_->symmetric) wait_for_folds(timeout);
+  for (int r : round_->in) {
+    // A rank that died or left counts if it got as far as this iteration, which is settled for good
+    // and looks the same to everyone (S6).
+    if (reader(r).consumed() >= own || reader(r).clock() < own) continue;
+    int slot = reader(r).find(own);
+    // Its sender may have taken the ticket back and, seeing the hold, be about to restore it.
+    for (int look = 0; slot < 0 && look < kLooksForMissing; ++look) {
+      sched_yield();
+      slot = reader(r).find(own);
+    }
+    if (slot < 0) {
+      throw ConfigError("gather of " + what_of(options_) + " at staleness 0: rank " + std::to_string(r) +
+                        " did not send iteration " + std::to_string(own) +
+                        " to this rank, or has replaced it since; every rank must scatter over the same "
+                        "graph in each round and gather once a scatter, or use policy 'queue'");
+    }
+    take(r, slot);
+  }
+}
+
+void Segment::collect_newest() {
+  for (int r : peers_) {
+    const std::uint64_t consumed = reader(r).consumed();
+    if (reader(r).newest(consumed) < 0) continue;
+    reader(r).hold_from(consumed + 1);
+    held_.push_back(r);
+  }
+  if (held_.empty()) return;
+  SlotReader::fence();  // S3
+  for (int r : held_) {
+    const int slot = reader(r).newest(reader(r).consumed());
+    if (slot < 0) continue;  // being replaced at this moment; the next gather finds the new one
+    take(r, slot);
+    reader(r).hold_only(updates_.back().iteration);
+  }
+}
+
+void Segment::collect_queued(std::uint64_t limit) {
+  for (int r : peers_) {
+    std::uint64_t after = reader(r).consumed();
+    for (int slot; (slot = reader(r).oldest(after, limit)) >= 0;) {
+      take(r, slot);
+      after = updates_.back().iteration;
+    }
+  }
+}
+
+void Segment::take(int rank, int slot) {
+  const SlotHeader header = reader(rank).header(slot);  // copied, then checked
+  if (header.payload_bytes > options_.slot_bytes || header.sender != static_cast<std::uint32_t>(rank)) {
+    throw Error("rank " + std::to_string(rank) + " wrote a slot header that cannot be (payload of " +
+                std::to_string(header.payload_bytes) + " bytes in a slot of " +
+                std::to_string(options_.slot_bytes) + ", sender " + std::to_string(header.sender) +
+                "); its memory is damaged");
+  }
+  updates_.push_back({rank, header.iteration,
+                      {reader(rank).payload(slot), header.payload_bytes}, header.count, header.format});
+  found_.push_back({slot, reader(rank).ordinal(slot), true});
+}
+
+void Segment::end_gather() {
+  for (std::size_t i = 0; i < updates_.size(); ++i) {
+    const Update& update = updates_[i];
+    reader(update.rank).consume(update.iteration, found_[i].ordinal, found_[i].folded);
+    if (found_[i].folded) bytes_in_ += update.payload.size();
+  }
+  let_go();
+  // Who may be waiting for this: a QUEUE sender for a slot, a BSP sender for its receivers' folds.
+  if (!updates_.empty() && (options_.policy == Policy::kQueue || !round_->symmetric)) {
+    to_.clear();
+    for (const Update& update : updates_) to_.push_back(update.rank);
+    channel_->wake(to_);
+  }
+}
+
+void Segment::let_go() noexcept {
+  for (int r : held_) reader(r).let_go();
+  held_.clear();
+}
+
+Stats Segment::stats() const {
+  Stats stats;
+  const Mailbox own(channel_->mailbox(group_->rank()), mailbox_shape_);
+  for (int r : peers_) {
+    const Cursor& cursor = own.cursor(r);
+    const std::uint64_t sent = writer_->addressed(r);
+    const std::uint64_t folded = cursor.folded.load(std::memory_order_acquire);
+    const std::uint64_t rejected = cursor.rejected.load(std::memory_order_acquire);
+    std::uint64_t overwritten = cursor.overwritten.load(std::memory_order_acquire);
+    stats.sent += sent;
+    stats.folded += folded;
+    stats.rejected += rejected;
+    if (is_live(r)) {
+      // Beyond the receiver's last gather, what is not in a slot has been replaced. In this order, a
+      // gather in between cannot make the difference negative.
+      const std::uint64_t last = cursor.ordinal.load(std::memory_order_acquire);
+      const std::uint64_t pending = writer_->pending(r);
+      overwritten += sent - last - pending;
+      stats.pending += pending;
+    } else {
+      stats.to_dead += sent - folded - rejected - overwritten;
+    }
+    stats.overwritten += overwritten;
+  }
+  stats.bytes_out = bytes_out_;
+  stats.bytes_in = bytes_in_;
+  stats.wait_seconds = std::chrono::duration<double>(waited_).count();
+  return stats;
+}
+
+}  // namespace dstorm

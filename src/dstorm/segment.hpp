@@ -1,0 +1,215 @@
+// A segment: bytes of fixed capacity with a receive queue per sender.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dstorm/graph.hpp"
+#include "dstorm/group.hpp"
+#include "dstorm/slot.hpp"
+#include "dstorm/transport.hpp"
+
+namespace dstorm {
+
+struct SegmentOptions {
+  std::string name;            // in errors; two open segments of a job may not share one
+  std::size_t slot_bytes = 0;  // the largest update
+  int depth = 2;               // slots per sender; at staleness 0 under LATEST at least 2
+  Policy policy = Policy::kLatest;
+  Graph graph = Graph::all();
+  std::size_t home_bytes = 0;    // memory per rank that all ranks of the host may read
+  std::size_t result_bytes = 0;  // memory for a shared fold
+  std::string kind;              // what the layer above keeps in it; must agree between ranks
+};
+
+// One update, lying in its sender's slot: valid, and unchanging, while the fold runs.
+struct Update {
+  int rank;
+  std::uint64_t iteration;
+  std::span<const std::byte> payload;
+  std::uint64_t count;
+  std::uint32_t format;
+};
+
+struct Tag {  // what the layer above wants to know of a payload
+  std::uint64_t count = 0;
+  std::uint32_t format = 0;
+};
+
+// Of the updates this rank has sent: sent = folded + overwritten + rejected + pending + to_dead, with
+// overwritten 0 under QUEUE, whenever no gather is in progress. One update to three ranks counts three.
+struct Stats {
+  std::uint64_t sent = 0;
+  std::uint64_t folded = 0;
+  std::uint64_t overwritten = 0;
+  std::uint64_t rejected = 0;
+  std::uint64_t pending = 0;
+  std::uint64_t to_dead = 0;
+  std::uint64_t bytes_out = 0;  // payload bytes sent, counted once per receiver
+  std::uint64_t bytes_in = 0;   // payload bytes of updates folded here
+  double wait_seconds = 0;      // spent waiting in scatter and gather
+};
+
+struct GatherOptions {
+  // 0 is BSP, s > 0 SSP: wait until each live in-neighbour is at most s iterations behind this rank.
+  // None: do not wait (ASP).
+  std::optional<std::uint64_t> staleness;
+  std::optional<std::chrono::nanoseconds> timeout;  // the group's if not given
+};
+
+// Owned by the thread that uses its group. Keeps the group alive.
+class Segment {
+ public:
+  // Collective. ConfigError on every rank if they disagree on any option, if the graph is not strongly
+  // connected, or if there is no room.
+  Segment(std::shared_ptr<Group> group, SegmentOptions options);
+  ~Segment();
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  // Writes one update to the out-neighbours of this round and returns those written to. `fill` gets
+  // the slot's memory (slot_bytes, 64-byte aligned) and returns (bytes used, Tag). Advances the
+  // iteration. LATEST never blocks: should every slot be under a reader's eyes at this moment, the
+  // update counts as overwritten and nobody is returned. QUEUE waits for a slot; TimeoutError names
+  // the ranks that hold them all, and the iteration is as before. An exception out of `fill` leaves
+  // everything as before.
+  template <class Fill>
+  std::span<const int> scatter(Fill&& fill, const Graph* graph = nullptr) {
+    std::byte* room = begin_scatter(graph);
+    if (room == nullptr) return skip_scatter();
+    ScatterGuard guard(*this);
+    const std::pair<std::size_t, Tag> filled = fill(std::span(room, options_.slot_bytes));
+    guard.keep();
+    return end_scatter(filled.first, filled.second);
+  }
+  std::span<const int> scatter(std::span<const std::byte> payload, const Graph* graph = nullptr);
+
+  // Folds what has arrived: waits as `options` says, then calls fold(std::span<const Update>) once with
+  // the updates in rank order (of one sender in order of iteration) if there are any, and returns the
+  // number. LATEST: at most one update a sender, its newest; what it replaces counts as overwritten.
+  // QUEUE: all of them. At staleness 0 exactly those of this rank's own iteration (under QUEUE also
+  // older ones not folded yet), and it returns only when the next scatter finds a slot that everyone
+  // has folded, so that no update of a BSP round is ever overwritten.
+  // If fold throws, none counts as folded and all stay pending; reject() takes single ones out.
+  // TimeoutError names the in-neighbours waited for; nothing is folded then. Dead ranks are left out.
+  template <class Fold>
+  std::size_t gather(const GatherOptions& options, Fold&& fold) {
+    const std::span<const Update> updates = begin_gather(options);
+    GatherGuard guard(*this);
+    if (!updates.empty()) fold(updates);
+    guard.keep();
+    end_gather();
+    return updates.size();
+  }
+  // Inside a fold: this update counts as rejected instead of folded.
+  void reject(std::size_t update) { found_[update].folded = false; }
+
+  // A slot of this rank's mailbox as scratch memory that stays its own until release_room(); waits like
+  // QUEUE does if every slot is taken. For collectives of the layer above.
+  std::byte* claim_room(std::chrono::nanoseconds timeout);
+  void release_room();
+
+  std::uint64_t iteration() const noexcept { return iteration_; }
+  // In- and out-neighbours of this rank's last scatter (of round 0 before any).
+  const std::vector<int>& in_neighbours() const { return round_->in; }
+  const std::vector<int>& out_neighbours() const { return round_->out; }
+  // The mixing weight of each of in_neighbours().
+  const std::vector<double>& weights() const { return round_->weights; }
+  bool is_live(int rank) const noexcept {
+    return group_->is_live(rank) && !channel_->is_closed(rank);
+  }
+
+  // Reads what the receivers have noted in shared memory; asks nobody.
+  Stats stats() const;
+  const SegmentOptions& options() const noexcept { return options_; }
+  Group& group() const noexcept { return *group_; }
+  Channel& channel() const noexcept { return *channel_; }
+
+  // Leaves the segment: others' waits leave this rank out. Not collective; idempotent.
+  void close() noexcept;
+
+ private:
+  struct Round {  // a graph in one round, as this rank sees it
+    std::vector<int> out, in;
+    std::vector<double> weights;
+    bool symmetric = false;  // out and in are the same ranks
+  };
+  struct Found {  // where an update being gathered lies
+    int slot;
+    std::uint64_t ordinal;
+    bool folded;
+  };
+  class ScatterGuard {
+   public:
+    explicit ScatterGuard(Segment& segment) : segment_(&segment) {}
+    ~ScatterGuard() {
+      if (segment_ != nullptr) segment_->cancel_scatter();
+    }
+    void keep() { segment_ = nullptr; }
+
+   private:
+    Segment* segment_;
+  };
+  class GatherGuard {
+   public:
+    explicit GatherGuard(Segment& segment) : segment_(&segment) {}
+    ~GatherGuard() {
+      if (segment_ != nullptr) segment_->let_go();
+    }
+    void keep() { segment_ = nullptr; }
+
+   private:
+    Segment* segment_;
+  };
+
+  template <class Ready>
+  bool wait(Ready&& ready, std::chrono::nanoseconds timeout);
+  void check_options() const;
+  void check_agreement() const;
+  void check_open() const;
+  const Round& round_of(const Graph& graph, std::uint64_t round);
+  std::byte* begin_scatter(const Graph* graph);
+  std::span<const int> end_scatter(std::size_t bytes, Tag tag);
+  std::span<const int> skip_scatter();
+  void cancel_scatter() noexcept;
+  int wait_for_slot(std::chrono::nanoseconds timeout);
+  std::span<const Update> begin_gather(const GatherOptions& options);
+  void collect_own_iteration(std::chrono::nanoseconds timeout);
+  void collect_newest();
+  void collect_queued(std::uint64_t limit);
+  void wait_for_clocks(std::uint64_t target, std::chrono::nanoseconds timeout);
+  void wait_for_folds(std::chrono::nanoseconds timeout);
+  void take(int rank, int slot);
+  void end_gather();
+  void let_go() noexcept;
+  SlotReader& reader(int rank) { return readers_[static_cast<std::size_t>(rank)]; }
+
+  std::shared_ptr<Group> group_;
+  SegmentOptions options_;
+  MailboxShape mailbox_shape_;
+  std::unique_ptr<Channel> channel_;
+  std::vector<int> peers_;
+  std::vector<SlotReader> readers_;     // by rank
+  std::optional<SlotWriter> writer_;
+  std::vector<Round> repeating_;        // options_.graph over one period, if that is short
+  Round other_round_;                   // any other graph or round
+  const Round* round_ = nullptr;        // of the last scatter
+  std::uint64_t iteration_ = 0;
+  int slot_ = -1;                       // claimed for the scatter in progress
+  std::vector<int> to_;                 // whom it goes to
+  std::vector<Update> updates_;         // being gathered
+  std::vector<Found> found_;            // likewise, in the same order
+  std::vector<int> held_;               // senders whose cursor holds something
+  std::uint64_t bytes_out_ = 0;
+  std::uint64_t bytes_in_ = 0;
+  std::chrono::nanoseconds waited_{0};
+};
+
+}  // namespace dstorm
