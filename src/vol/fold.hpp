@@ -1,0 +1,78 @@
+// How what has arrived is folded into what is here.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dstorm/errors.hpp"
+#include "dstorm/segment.hpp"
+
+namespace vol {
+
+// What a gather did.
+struct Gathered {
+  std::size_t count = 0;                // updates folded
+  std::vector<int> ranks;               // their senders, in the order of the fold
+  std::vector<std::int64_t> staleness;  // this rank's iteration less the update's; below 0: from ahead
+  std::vector<int> rejected;            // senders of updates refused as not finite
+};
+
+// A built-in fold, or the user's own. A value: copy it freely.
+class Fold {
+ public:
+  enum class Kind : std::uint8_t { kAvg, kSum, kWeighted, kReplace, kMedian, kTrimmedMean, kUser };
+  // Gets this rank's values (to be changed in place) and the updates, as bytes; Dense<T>::fold makes
+  // one of a function over T.
+  using Function = std::function<void(std::span<std::byte>, std::span<const dstorm::Update>)>;
+
+  static Fold avg() { return Fold(Kind::kAvg); }            // (own + updates) / (count + 1)
+  static Fold sum() { return Fold(Kind::kSum); }            // own + updates
+  static Fold weighted() { return Fold(Kind::kWeighted); }  // by the graph's mixing weights
+  static Fold replace() { return Fold(Kind::kReplace); }    // the newest update
+  static Fold median() { return Fold(Kind::kMedian); }      // element by element, own among them
+  // Element by element, the mean without the floor(fraction * (count + 1)) smallest and as many
+  // largest. Throws ConfigError unless 0 <= fraction < 0.5.
+  static Fold trimmed_mean(double fraction) {
+    if (!(fraction >= 0 && fraction < 0.5)) {
+      throw dstorm::ConfigError("TRIMMED_MEAN(" + std::to_string(fraction) +
+                                "): the fraction cut off at each end must be at least 0 and below 0.5");
+    }
+    Fold fold(Kind::kTrimmedMean);
+    fold.fraction_ = fraction;
+    return fold;
+  }
+  static Fold user(Function function) {
+    Fold fold(Kind::kUser);
+    fold.function_ = std::move(function);
+    return fold;
+  }
+
+  Kind kind() const noexcept { return kind_; }
+  double fraction() const noexcept { return fraction_; }
+  const Function& function() const noexcept { return function_; }
+  const char* name() const noexcept {
+    constexpr const char* kNames[] = {"AVG",    "SUM",          "WEIGHTED",   "REPLACE",
+                                      "MEDIAN", "TRIMMED_MEAN", "a user fold"};
+    return kNames[static_cast<int>(kind_)];
+  }
+
+ private:
+  explicit Fold(Kind kind) : kind_(kind) {}
+
+  Kind kind_;
+  double fraction_ = 0;
+  Function function_;
+};
+
+// The mixing weight of each update, and in front this rank's own, summing to 1: what WEIGHTED uses.
+// A neighbour without an update leaves its share to this rank; several updates of one sender share its
+// weight; should senders of several rounds add up to more than all but a fair share, they are scaled
+// down to that. Throws ConfigError for a sender that is no in-neighbour.
+std::vector<double> mixing_weights(const dstorm::Segment& segment,
+                                   std::span<const dstorm::Update> updates);
+
+}  // namespace vol

@@ -1,0 +1,90 @@
+// Sparse vectors that are scattered and gathered: what is not stored is zero.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "dstorm/segment.hpp"
+#include "vol/dense.hpp"
+#include "vol/fold.hpp"
+
+namespace vol {
+
+using Index = std::int32_t;
+
+// Indices strictly increasing, one value each.
+template <class T>
+struct Entries {
+  std::vector<Index> indices;
+  std::vector<T> values;
+};
+
+template <class T>
+struct ArrivedEntries {
+  int rank;
+  std::uint64_t iteration;
+  Entries<T> entries;
+};
+
+// A sparse vector of `dim` elements of which at most `capacity` are stored. For the one thread that
+// uses its group. On the wire it goes as (value, index) pairs or, where that is smaller, dense.
+template <class T>
+class Sparse {
+ public:
+  using UserFold = std::function<Entries<T>(const Entries<T>& mine,
+                                            std::span<const ArrivedEntries<T>> updates)>;
+
+  // Collective. Throws ConfigError, on every rank, unless 1 <= capacity <= dim < 2^31 and all agree.
+  Sparse(std::shared_ptr<dstorm::Group> group, std::size_t dim, std::size_t capacity,
+         VectorOptions options);
+
+  // Replaces what is stored. Any order; the values of an index that comes twice are added. Throws
+  // ConfigError, changing nothing, if lengths differ, an index is outside [0, dim), or more than
+  // `capacity` are left.
+  void set(std::span<const std::int64_t> indices, std::span<const T> values);
+  void clear() noexcept;
+
+  std::span<const Index> indices() const noexcept { return own_.indices; }
+  std::span<const T> values() const noexcept { return own_.values; }
+
+  std::span<const int> scatter(const dstorm::Graph* graph = nullptr);
+  // As for a dense vector in which all that is not stored is zero. Throws ConfigError, folding nothing
+  // and leaving the updates pending, if the result has more than `capacity` elements.
+  const Gathered& gather(const Fold& fold, const dstorm::GatherOptions& options = {});
+  const Gathered& gather(const UserFold& fold, const dstorm::GatherOptions& options = {});
+
+  std::size_t dim() const noexcept { return dim_; }
+  std::size_t capacity() const noexcept { return capacity_; }
+  dstorm::Segment& segment() noexcept { return segment_; }
+  const dstorm::Segment& segment() const noexcept { return segment_; }
+  dstorm::Stats stats() const { return segment_.stats(); }
+  void close() noexcept { segment_.close(); }
+
+ private:
+  template <class Combine>
+  const Gathered& gather_with(const dstorm::GatherOptions& options, Combine&& combine);
+  Entries<T> decode(const dstorm::Update& update) const;
+  Entries<T> combine(const Fold& fold, std::span<const ArrivedEntries<T>> updates,
+                     std::span<const double> weights) const;
+  void store(Entries<T> entries);
+  bool goes_dense(std::size_t entries) const noexcept {
+    return entries * (sizeof(Index) + sizeof(T)) >= dim_ * sizeof(T);
+  }
+
+  std::size_t dim_;
+  std::size_t capacity_;
+  bool reject_nonfinite_;
+  dstorm::Segment segment_;
+  Entries<T> own_;
+  Gathered gathered_;
+};
+
+extern template class Sparse<float>;
+extern template class Sparse<double>;
+extern template class Sparse<std::int32_t>;
+extern template class Sparse<std::int64_t>;
+
+}  // namespace vol
