@@ -1,0 +1,48 @@
+"""What MALT raises. Every message names the value, the limit and the way out."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterable
+
+
+class Error(Exception):
+    """Any error of MALT's own; the kinds below are all of this class."""
+
+
+class ConfigError(Error, ValueError):
+    """Misuse, or a set-up that cannot work: shapes that differ, no space, a bad graph."""
+
+
+class TimeoutError(Error, builtins.TimeoutError):  # noqa: A001 - the name that is promised
+    """A wait reached its time limit.
+
+    Attributes:
+        ranks: the ranks that it was still waiting for, sorted.
+    """
+
+    ranks: tuple[int, ...]
+
+    def __init__(self, message: str, ranks: Iterable[int] = ()) -> None:
+        super().__init__(message)
+        self.ranks = tuple(sorted(ranks))
+
+
+class PeerError(Error, ConnectionError):
+    """A peer died or left in the middle of something that cannot go on without it.
+
+    Attributes:
+        ranks: the ranks that are gone, sorted.
+    """
+
+    ranks: tuple[int, ...]
+
+    def __init__(self, message: str, ranks: Iterable[int] = ()) -> None:
+        super().__init__(message)
+        self.ranks = tuple(sorted(ranks))
+
+
+def describe_ranks(ranks: Iterable[int]) -> str:
+    """For messages: "rank 3" or "ranks 1, 4, 7"."""
+    listed = sorted(ranks)
+    return ("rank " if len(listed) == 1 else "ranks ") + ", ".join(map(str, listed))
