@@ -306,9 +306,9 @@ def test_missing_ranks_are_named_at_the_time_limit(serve: Serve) -> None:
     a, b = join(server, 0), join(server, 2)
     join(server, 3)  # connected, but never comes to the round
     start = time.monotonic()
-    errors = in_threads(lambda: a.allgather(b"", 0.3), lambda: b.allgather(b"", 9))
+    outcomes = in_threads(lambda: a.allgather(b"", 0.3), lambda: b.allgather(b"", 9))
     assert time.monotonic() - start < 3
-    for error in errors:
+    for error in outcomes:
         assert isinstance(error, errors.TimeoutError)
         assert error.ranks == (1, 3)
         assert "ranks 1, 3" in str(error)
@@ -336,9 +336,9 @@ def test_rank_that_leaves_ends_the_wait_of_others_at_once(serve: Serve, how: str
         time.sleep(0.2)
         getattr(c, how)()
 
-    errors = in_threads(lambda: a.allgather(b"", 20), lambda: b.allgather(b"", 20), leave)
+    outcomes = in_threads(lambda: a.allgather(b"", 20), lambda: b.allgather(b"", 20), leave)
     assert time.monotonic() - start < 5
-    for error in errors[:2]:
+    for error in outcomes[:2]:
         assert isinstance(error, PeerError)
         assert error.ranks == (2,)
 
