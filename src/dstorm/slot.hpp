@@ -181,8 +181,9 @@ class SlotWriter {
 
   // Makes a claimed slot, filled with `header.payload_bytes`, visible to `to` (S2), then moves the
   // clock (S6).
-  void publish(int slot, SlotHeader header, std::span<const int> to) {
+  void publish(int slot, const SlotHeader& given, std::span<const int> to) {
     const auto index = static_cast<std::size_t>(slot);
+    SlotHeader header = given;
     header.sequence = ++sequence_;
     header.sender = static_cast<std::uint32_t>(sender_);
     box_.header(index) = header;

@@ -1,7 +1,6 @@
 #include "vol/dense.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -175,32 +174,8 @@ void DenseVector::fold_updates(const Fold& fold, std::span<const Update> updates
     for (std::size_t i = 0; i < k; ++i) {
       inputs_[i] = i == own ? data : updates[i < own ? i : i - 1].payload.data() + offset;
     }
-    if (!weights.empty()) {
-      kernels(dtype_).weighted(data, inputs_.data(), weights.data(), k, bytes / element_);
-    } else {
-      apply(fold, data, inputs_.data(), k, bytes / element_);
-    }
+    apply_fold(fold, kernels(dtype_), data, inputs_, weights, bytes / element_);
   });
-}
-
-void DenseVector::apply(const Fold& fold, void* out, const void* const* in, std::size_t k,
-                        std::size_t n) const {
-  const Kernels& kernel = kernels(dtype_);
-  switch (fold.kind()) {
-    case Fold::Kind::kAvg:
-      return kernel.mean(out, in, k, n);
-    case Fold::Kind::kSum:
-      return kernel.sum(out, in, k, n);
-    case Fold::Kind::kMedian:
-      return kernel.median(out, in, k, n);
-    case Fold::Kind::kTrimmedMean:
-      return kernel.trimmed_mean(
-          out, in, static_cast<std::size_t>(std::floor(fold.fraction() * static_cast<double>(k))), k, n);
-    case Fold::Kind::kWeighted:
-    case Fold::Kind::kReplace:
-    case Fold::Kind::kUser:
-      break;  // never asked for
-  }
 }
 
 // Several arrays are one to the user's fold.
@@ -285,8 +260,8 @@ void DenseVector::fold_part(const Fold& fold, std::size_t begin, std::size_t end
                                    : segment_.channel().mailbox(members[i]) + place;
     inputs_[i] = start + begin * element_;
   }
-  apply(fold, segment_.channel().result() + begin * element_, inputs_.data(), members.size(),
-        end - begin);
+  apply_fold(fold, kernels(dtype_), segment_.channel().result() + begin * element_, inputs_, {},
+             end - begin);
 }
 
 }  // namespace vol

@@ -72,7 +72,6 @@ class DenseVector {
               std::size_t own_count, VectorOptions options);
 
   void fold_updates(const Fold& fold, std::span<const dstorm::Update> updates);
-  void apply(const Fold& fold, void* out, const void* const* in, std::size_t k, std::size_t n) const;
   void run_user_fold(const Fold& fold, std::span<const dstorm::Update> updates);
   void check_update(const dstorm::Update& update) const;
   void copy_out(std::byte* to, std::size_t begin, std::size_t end) const;

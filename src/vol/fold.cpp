@@ -1,6 +1,7 @@
 #include "vol/fold.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <numeric>
 
 namespace vol {
@@ -38,6 +39,28 @@ std::vector<double> mixing_weights(const dstorm::Segment& segment,
   }
   weights[0] = 1.0 - std::min(sum, most);
   return weights;
+}
+
+void apply_fold(const Fold& fold, const Kernels& kernels, void* out, std::span<const void* const> in,
+                std::span<const double> weights, std::size_t n) {
+  const std::size_t k = in.size();
+  switch (fold.kind()) {
+    case Fold::Kind::kAvg:
+      return kernels.mean(out, in.data(), k, n);
+    case Fold::Kind::kSum:
+      return kernels.sum(out, in.data(), k, n);
+    case Fold::Kind::kWeighted:
+      return kernels.weighted(out, in.data(), weights.data(), k, n);
+    case Fold::Kind::kMedian:
+      return kernels.median(out, in.data(), k, n);
+    case Fold::Kind::kTrimmedMean: {
+      const double trim = fold.fraction() * static_cast<double>(k);
+      return kernels.trimmed_mean(out, in.data(), static_cast<std::size_t>(trim), k, n);
+    }
+    case Fold::Kind::kReplace:
+    case Fold::Kind::kUser:
+      assert(!"not element by element");
+  }
 }
 
 }  // namespace vol

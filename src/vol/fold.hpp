@@ -10,6 +10,7 @@
 
 #include "dstorm/errors.hpp"
 #include "dstorm/segment.hpp"
+#include "vol/kernels.hpp"
 
 namespace vol {
 
@@ -74,5 +75,10 @@ class Fold {
 // down to that. Throws ConfigError for a sender that is no in-neighbour.
 std::vector<double> mixing_weights(const dstorm::Segment& segment,
                                    std::span<const dstorm::Update> updates);
+
+// out[i] = fold of in[...][i] for i < n: AVG, SUM, MEDIAN, TRIMMED_MEAN, and WEIGHTED with one weight per
+// input.
+void apply_fold(const Fold& fold, const Kernels& kernels, void* out, std::span<const void* const> in,
+                std::span<const double> weights, std::size_t n);
 
 }  // namespace vol

@@ -1,7 +1,6 @@
 #include "vol/sparse.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
 #include <numeric>
@@ -56,6 +55,11 @@ Sparse<T>::Sparse(std::shared_ptr<dstorm::Group> group, std::size_t dim, std::si
 
 template <class T>
 void Sparse<T>::set(std::span<const std::int64_t> indices, std::span<const T> values) {
+  store(sorted(indices, values));
+}
+
+template <class T>
+Entries<T> Sparse<T>::sorted(std::span<const std::int64_t> indices, std::span<const T> values) const {
   const std::string what = "sparse vector '" + segment_.options().name + "'";
   if (indices.size() != values.size()) {
     throw ConfigError(what + ": " + std::to_string(indices.size()) + " indices but " +
@@ -83,7 +87,7 @@ void Sparse<T>::set(std::span<const std::int64_t> indices, std::span<const T> va
       entries.values.push_back(values[at]);
     }
   }
-  store(std::move(entries));
+  return entries;
 }
 
 template <class T>
@@ -198,7 +202,10 @@ const Gathered& Sparse<T>::gather_with(const dstorm::GatherOptions& options, Com
 template <class T>
 const Gathered& Sparse<T>::gather(const UserFold& fold, const dstorm::GatherOptions& options) {
   return gather_with(options, [&](const std::vector<ArrivedEntries<T>>& arrived,
-                                  const std::vector<Update>&) { return fold(own_, arrived); });
+                                  const std::vector<Update>&) {
+    const Pairs pairs = fold(own_, arrived);
+    return this->sorted(pairs.first, pairs.second);
+  });
 }
 
 template <class T>
@@ -242,10 +249,9 @@ Entries<T> Sparse<T>::combine(const Fold& fold, std::span<const ArrivedEntries<T
     result.indices.swap(merged);
   }
   const std::size_t n = result.indices.size();
-  const std::size_t k = inputs.size();
-  std::vector<T> columns(k * n);
+  std::vector<T> columns(inputs.size() * n);
   std::vector<const void*> starts;
-  for (std::size_t i = 0; i < k; ++i) {
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
     T* column = columns.data() + i * n;
     std::size_t at = 0;
     for (std::size_t j = 0; j < inputs[i]->indices.size(); ++j, ++at) {
@@ -255,29 +261,7 @@ Entries<T> Sparse<T>::combine(const Fold& fold, std::span<const ArrivedEntries<T
     starts.push_back(column);
   }
   result.values.resize(n);
-  const Kernels& kernel = kernels(DTypeOf<T>::value);
-  switch (fold.kind()) {
-    case Fold::Kind::kAvg:
-      kernel.mean(result.values.data(), starts.data(), k, n);
-      break;
-    case Fold::Kind::kSum:
-      kernel.sum(result.values.data(), starts.data(), k, n);
-      break;
-    case Fold::Kind::kWeighted:
-      kernel.weighted(result.values.data(), starts.data(), ordered.data(), k, n);
-      break;
-    case Fold::Kind::kMedian:
-      kernel.median(result.values.data(), starts.data(), k, n);
-      break;
-    case Fold::Kind::kTrimmedMean:
-      kernel.trimmed_mean(result.values.data(), starts.data(),
-                          static_cast<std::size_t>(std::floor(fold.fraction() * static_cast<double>(k))),
-                          k, n);
-      break;
-    case Fold::Kind::kReplace:
-    case Fold::Kind::kUser:
-      break;  // done above
-  }
+  apply_fold(fold, kernels(DTypeOf<T>::value), result.values.data(), starts, ordered, n);
   return result;
 }
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "dstorm/segment.hpp"
@@ -34,8 +35,10 @@ struct ArrivedEntries {
 template <class T>
 class Sparse {
  public:
-  using UserFold = std::function<Entries<T>(const Entries<T>& mine,
-                                            std::span<const ArrivedEntries<T>> updates)>;
+  // A fold of the user's own returns what the vector becomes, with what set() takes.
+  using Pairs = std::pair<std::vector<std::int64_t>, std::vector<T>>;
+  using UserFold =
+      std::function<Pairs(const Entries<T>& mine, std::span<const ArrivedEntries<T>> updates)>;
 
   // Collective. Throws ConfigError, on every rank, unless 1 <= capacity <= dim < 2^31 and all agree.
   Sparse(std::shared_ptr<dstorm::Group> group, std::size_t dim, std::size_t capacity,
@@ -69,6 +72,7 @@ class Sparse {
   Entries<T> decode(const dstorm::Update& update) const;
   Entries<T> combine(const Fold& fold, std::span<const ArrivedEntries<T>> updates,
                      std::span<const double> weights) const;
+  Entries<T> sorted(std::span<const std::int64_t> indices, std::span<const T> values) const;
   void store(Entries<T> entries);
   bool goes_dense(std::size_t entries) const noexcept {
     return entries * (sizeof(Index) + sizeof(T)) >= dim_ * sizeof(T);

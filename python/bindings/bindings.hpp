@@ -1,0 +1,36 @@
+// Translation between Python and C++, and nothing else.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <chrono>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "vol/vol.hpp"
+
+namespace malt_bindings {
+
+namespace py = pybind11;
+
+void bind_errors(py::module_& module);
+void bind_graph(py::module_& module);
+void bind_group(py::module_& module);
+void bind_fold(py::module_& module);
+void bind_dense(py::module_& module);
+void bind_sparse(py::module_& module);
+
+// Seconds as Python gives them; throws ConfigError below zero.
+std::optional<std::chrono::nanoseconds> to_duration(std::optional<double> seconds);
+dstorm::GatherOptions to_gather_options(std::optional<std::int64_t> staleness,
+                                        std::optional<double> timeout);
+dstorm::Policy to_policy(const std::string& name);
+py::tuple to_tuple(std::span<const int> ranks);
+vol::DType to_dtype(const py::dtype& dtype);
+py::dtype from_dtype(vol::DType dtype);
+
+}  // namespace malt_bindings

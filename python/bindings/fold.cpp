@@ -1,0 +1,57 @@
+#include "bindings.hpp"
+
+namespace malt_bindings {
+
+void bind_fold(py::module_& module) {
+  using vol::Fold;
+  using vol::Gathered;
+  py::class_<Fold>(module, "Fold", "A built-in fold.").def("__repr__", &Fold::name);
+  module.attr("AVG") = Fold::avg();
+  module.attr("SUM") = Fold::sum();
+  module.attr("WEIGHTED") = Fold::weighted();
+  module.attr("REPLACE") = Fold::replace();
+  module.attr("MEDIAN") = Fold::median();
+  module.def("trimmed_mean", &Fold::trimmed_mean, py::arg("fraction"));
+
+  py::class_<Gathered>(module, "Gathered", "What a gather did.")
+      .def_readonly("count", &Gathered::count, "Updates folded.")
+      .def_property_readonly(
+          "ranks", [](const Gathered& gathered) { return to_tuple(gathered.ranks); },
+          "Their senders, in the order of the fold.")
+      .def_property_readonly(
+          "staleness", [](const Gathered& gathered) { return py::tuple(py::cast(gathered.staleness)); },
+          "This rank's iteration less the update's, for each; below 0: from ahead.")
+      .def_property_readonly(
+          "rejected", [](const Gathered& gathered) { return to_tuple(gathered.rejected); },
+          "Senders of updates refused as not finite.")
+      .def("__repr__", [](const Gathered& gathered) {
+        return "Gathered(count=" + std::to_string(gathered.count) +
+               ", ranks=" + py::repr(to_tuple(gathered.ranks)).cast<std::string>() + ")";
+      });
+
+  using dstorm::Stats;
+  py::class_<Stats>(module, "Stats",
+                    "Counters of one vector. Of the updates this rank has sent (one to three ranks "
+                    "counts three): sent = folded + overwritten + rejected + pending + to_dead.")
+      .def_readonly("sent", &Stats::sent)
+      .def_readonly("folded", &Stats::folded)
+      .def_readonly("overwritten", &Stats::overwritten)
+      .def_readonly("rejected", &Stats::rejected)
+      .def_readonly("pending", &Stats::pending)
+      .def_readonly("to_dead", &Stats::to_dead)
+      .def_readonly("bytes_out", &Stats::bytes_out, "Payload bytes sent, once per receiver.")
+      .def_readonly("bytes_in", &Stats::bytes_in, "Payload bytes folded here.")
+      .def_readonly("wait_seconds", &Stats::wait_seconds, "Time spent waiting in scatter and gather.")
+      .def("__repr__", [](const Stats& stats) {
+        return "Stats(sent=" + std::to_string(stats.sent) + ", folded=" + std::to_string(stats.folded) +
+               ", overwritten=" + std::to_string(stats.overwritten) +
+               ", rejected=" + std::to_string(stats.rejected) +
+               ", pending=" + std::to_string(stats.pending) +
+               ", to_dead=" + std::to_string(stats.to_dead) +
+               ", bytes_out=" + std::to_string(stats.bytes_out) +
+               ", bytes_in=" + std::to_string(stats.bytes_in) +
+               ", wait_seconds=" + std::to_string(stats.wait_seconds) + ")";
+      });
+}
+
+}  // namespace malt_bindings

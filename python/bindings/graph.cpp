@@ -1,0 +1,37 @@
+#include "bindings.hpp"
+
+namespace malt_bindings {
+
+void bind_graph(py::module_& module) {
+  using dstorm::Graph;
+  py::class_<Graph>(module, "Graph",
+                    "Who sends to whom, in which round. ``Graph(edges)`` makes one of (from, to) "
+                    "pairs of ranks; ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR and "
+                    "RANDOM(k, seed) are ready-made.")
+      .def(py::init(&Graph::edges), py::arg("edges"))
+      .def("out", &Graph::out, py::arg("rank"), py::arg("size"), py::arg("round") = 0,
+           "The ranks that `rank` sends to in this round, sorted.")
+      .def("in_", &Graph::in, py::arg("rank"), py::arg("size"), py::arg("round") = 0,
+           "The ranks that send to `rank` in this round, sorted.")
+      .def("weights", &Graph::weights, py::arg("rank"), py::arg("size"), py::arg("round") = 0,
+           "Mixing weight of each rank of in_(); what is missing to 1 is the rank's own.")
+      .def("period", &Graph::period, py::arg("size"), "Rounds after which the graph repeats.")
+      .def("check", &Graph::check, py::arg("size"), py::call_guard<py::gil_scoped_release>(),
+           "Raise ConfigError, naming the unreachable ranks, unless every rank can reach every "
+           "other over one period.")
+      .def("spectral_gap", &Graph::spectral_gap, py::arg("size"),
+           py::call_guard<py::gil_scoped_release>(),
+           "How fast averaging over the graph agrees, per round: 1 at once, 0 never.")
+      .def("__repr__", &Graph::name)
+      .def("__eq__", [](const Graph& self, const Graph& other) { return self == other; })
+      .def("__hash__", &Graph::fingerprint);
+  module.def("random_graph", &Graph::random, py::arg("k"), py::arg("seed"));
+  module.attr("ALL") = Graph::all();
+  module.attr("HALTON") = Graph::halton();
+  module.attr("RING") = Graph::ring();
+  module.attr("EXPONENTIAL") = Graph::exponential();
+  module.attr("ONE_PEER") = Graph::one_peer();
+  module.attr("STAR") = Graph::star();
+}
+
+}  // namespace malt_bindings

@@ -1,0 +1,70 @@
+#include <cstring>
+
+#include "bindings.hpp"
+
+namespace malt_bindings {
+namespace {
+
+// A bootstrap of Python's: allgather(bytes, timeout in seconds) -> list of bytes.
+class PythonBootstrap final : public dstorm::Bootstrap {
+ public:
+  PythonBootstrap(int rank, int size, py::function allgather)
+      : rank_(rank), size_(size), allgather_(std::move(allgather)) {}
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::vector<dstorm::Bytes> allgather(std::span<const std::byte> mine,
+                                       std::chrono::nanoseconds timeout) override {
+    const py::gil_scoped_acquire gil;
+    const py::bytes data(reinterpret_cast<const char*>(mine.data()), mine.size());
+    const double seconds = std::chrono::duration<double>(timeout).count();
+    std::vector<dstorm::Bytes> all;
+    for (const std::string& bytes : allgather_(data, seconds).cast<std::vector<std::string>>()) {
+      dstorm::Bytes copy(bytes.size());
+      if (!bytes.empty()) std::memcpy(copy.data(), bytes.data(), bytes.size());
+      all.push_back(std::move(copy));
+    }
+    return all;
+  }
+
+ private:
+  int rank_;
+  int size_;
+  py::function allgather_;
+};
+
+// Python's signal handlers run in the thread that waits; KeyboardInterrupt ends the wait.
+void check_signals() {
+  const py::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
+std::shared_ptr<dstorm::Group> join(int rank, int size, py::function allgather, double timeout,
+                                    const std::string& transport) {
+  PythonBootstrap bootstrap(rank, size, std::move(allgather));
+  const py::gil_scoped_release no_gil;
+  return dstorm::Group::join(bootstrap, {*to_duration(timeout), transport, check_signals});
+}
+
+}  // namespace
+
+void bind_group(py::module_& module) {
+  using dstorm::Group;
+  using no_gil = py::call_guard<py::gil_scoped_release>;
+  py::class_<Group, std::shared_ptr<Group>>(module, "Group", "The ranks of a job.")
+      .def(py::init(&join), py::arg("rank"), py::arg("size"), py::arg("allgather"),
+           py::arg("timeout"), py::arg("transport"))
+      .def_property_readonly("rank", &Group::rank)
+      .def_property_readonly("size", &Group::size)
+      .def_property_readonly("epoch", &Group::epoch)
+      .def_property_readonly("has_left", &Group::has_left)
+      .def_property_readonly("transport",
+                             [](Group& group) { return std::string(group.transport().name()); })
+      .def("alive", [](const Group& group) { return to_tuple(group.alive()); })
+      .def(
+          "barrier",
+          [](Group& group, std::optional<double> timeout) { group.barrier(to_duration(timeout)); },
+          py::arg("timeout") = py::none(), no_gil())
+      .def("leave", &Group::leave, no_gil());
+}
+
+}  // namespace malt_bindings

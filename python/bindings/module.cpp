@@ -1,0 +1,97 @@
+#include <limits>
+
+#include "bindings.hpp"
+#include "dstorm/shm/memory.hpp"
+
+namespace malt_bindings {
+
+std::optional<std::chrono::nanoseconds> to_duration(std::optional<double> seconds) {
+  if (!seconds) return std::nullopt;
+  if (!(*seconds >= 0)) {
+    throw dstorm::ConfigError("timeout is " + std::to_string(*seconds) + " s; it must be at least 0");
+  }
+  constexpr double kMost = 1e9;  // 31 years, well inside what nanoseconds can count
+  return std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(*seconds, kMost) * 1e9));
+}
+
+dstorm::GatherOptions to_gather_options(std::optional<std::int64_t> staleness,
+                                        std::optional<double> timeout) {
+  if (staleness && *staleness < 0) {
+    throw dstorm::ConfigError("staleness is " + std::to_string(*staleness) +
+                              "; it is 0 (BSP), a positive number of iterations (SSP) or None (ASP)");
+  }
+  dstorm::GatherOptions options;
+  if (staleness) options.staleness = static_cast<std::uint64_t>(*staleness);
+  options.timeout = to_duration(timeout);
+  return options;
+}
+
+dstorm::Policy to_policy(const std::string& name) {
+  if (name == "latest") return dstorm::Policy::kLatest;
+  if (name == "queue") return dstorm::Policy::kQueue;
+  throw dstorm::ConfigError("policy is '" + name + "'; it is 'latest' or 'queue'");
+}
+
+py::tuple to_tuple(std::span<const int> ranks) {
+  py::tuple tuple(ranks.size());
+  for (std::size_t i = 0; i < ranks.size(); ++i) tuple[i] = ranks[i];
+  return tuple;
+}
+
+vol::DType to_dtype(const py::dtype& dtype) {
+  const auto itemsize = dtype.itemsize();
+  if (dtype.kind() == 'f' && itemsize == 4) return vol::DType::kFloat32;
+  if (dtype.kind() == 'f' && itemsize == 8) return vol::DType::kFloat64;
+  if (dtype.kind() == 'i' && itemsize == 4) return vol::DType::kInt32;
+  if (dtype.kind() == 'i' && itemsize == 8) return vol::DType::kInt64;
+  throw dstorm::ConfigError("dtype is " + py::str(dtype).cast<std::string>() +
+                            "; a vector has float32, float64, int32 or int64");
+}
+
+py::dtype from_dtype(vol::DType dtype) { return py::dtype(std::string(vol::dtype_name(dtype))); }
+
+namespace {
+
+void raise(const char* kind, const char* what, const std::vector<int>* ranks = nullptr) {
+  const py::object type = py::module_::import("malt._errors").attr(kind);
+  const py::object error = ranks == nullptr ? type(what) : type(what, to_tuple(*ranks));
+  PyErr_SetObject(type.ptr(), error.ptr());
+}
+
+}  // namespace
+
+void bind_errors(py::module_&) {
+  py::register_exception_translator([](std::exception_ptr thrown) {
+    if (!thrown) return;
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const dstorm::TimeoutError& error) {
+      raise("TimeoutError", error.what(), &error.ranks());
+    } catch (const dstorm::PeerError& error) {
+      raise("PeerError", error.what(), &error.ranks());
+    } catch (const dstorm::ConfigError& error) {
+      raise("ConfigError", error.what());
+    } catch (const dstorm::Error& error) {
+      raise("Error", error.what());
+    }
+  });
+}
+
+}  // namespace malt_bindings
+
+PYBIND11_MODULE(_core, module) {
+  namespace py = pybind11;
+  module.doc() = "The compiled core of MALT. Use the package malt.";
+  module.attr("__version__") = MALT_VERSION;
+  module.def(
+      "simd_level", [] { return std::string(vol::simd_level()); },
+      "Instruction set of the built-in folds: 'avx512', 'avx2' or 'baseline'.");
+  module.def("available_bytes", &dstorm::shm::available_bytes,
+             "Memory this process may still allocate, control groups considered, in bytes.");
+  malt_bindings::bind_errors(module);
+  malt_bindings::bind_graph(module);
+  malt_bindings::bind_group(module);
+  malt_bindings::bind_fold(module);
+  malt_bindings::bind_dense(module);
+  malt_bindings::bind_sparse(module);
+}

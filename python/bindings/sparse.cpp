@@ -1,0 +1,140 @@
+#include "bindings.hpp"
+
+namespace malt_bindings {
+namespace {
+
+using vol::ArrivedEntries;
+using vol::Entries;
+using vol::Fold;
+using vol::Sparse;
+
+template <class T>
+py::array_t<T> copy_of(std::span<const T> values) {
+  return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
+}
+
+// One sparse update as a fold written in Python sees it.
+template <class T>
+struct PythonEntries {
+  int rank;
+  std::uint64_t iteration;
+  py::array_t<vol::Index> indices;
+  py::array_t<T> values;
+};
+
+using Indices = py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>;
+
+template <class T>
+typename Sparse<T>::Pairs call(const py::object& fold, const Entries<T>& mine,
+                std::span<const ArrivedEntries<T>> updates) {
+  const py::gil_scoped_acquire gil;
+  const auto wrap = [](int rank, std::uint64_t iteration, const Entries<T>& entries) {
+    return PythonEntries<T>{rank, iteration, copy_of<vol::Index>(entries.indices),
+                            copy_of<T>(entries.values)};
+  };
+  py::list list;
+  for (const auto& update : updates) list.append(wrap(update.rank, update.iteration, update.entries));
+  const py::object result = fold(wrap(-1, 0, mine), list);
+  return result.cast<typename Sparse<T>::Pairs>();
+}
+
+template <class T>
+void bind_one(py::module_& module, const std::string& suffix) {
+  py::class_<PythonEntries<T>>(module, ("SparseUpdate" + suffix).c_str(),
+                               "One sparse update, as a fold of the user's own sees it.")
+      .def_readonly("rank", &PythonEntries<T>::rank)
+      .def_readonly("iteration", &PythonEntries<T>::iteration)
+      .def_readonly("indices", &PythonEntries<T>::indices)
+      .def_readonly("values", &PythonEntries<T>::values);
+
+  using Vector = Sparse<T>;
+  py::class_<Vector>(module, ("SparseVector" + suffix).c_str(),
+                     "A sparse vector that is scattered and gathered. Made by malt.sparse_vector().")
+      .def(py::init([](const std::shared_ptr<dstorm::Group>& group, std::size_t dim,
+                       std::size_t capacity, const std::string& name, const dstorm::Graph& graph,
+                       const std::string& policy, int depth, bool reject_nonfinite) {
+             const py::gil_scoped_release no_gil;
+             return std::make_unique<Vector>(
+                 group, dim, capacity,
+                 vol::VectorOptions{name, graph, to_policy(policy), depth, reject_nonfinite});
+           }),
+           py::kw_only(), py::arg("group"), py::arg("dim"), py::arg("capacity"), py::arg("name"),
+           py::arg("graph"), py::arg("policy"), py::arg("depth"), py::arg("reject_nonfinite"))
+      .def(
+          "set",
+          [](Vector& self, const Indices& indices,
+             const py::array_t<T, py::array::c_style | py::array::forcecast>& values) {
+            self.set({indices.data(), static_cast<std::size_t>(indices.size())},
+                     {values.data(), static_cast<std::size_t>(values.size())});
+          },
+          py::arg("indices"), py::arg("values"),
+          "Replace what is stored; values of an index that comes twice are added.\n\n"
+          "Raises:\n    ConfigError: lengths differ, an index is out of range, or there are more than "
+          "`capacity`.")
+      .def("clear", &Vector::clear)
+      .def_property_readonly(
+          "indices", [](const Vector& self) { return copy_of<vol::Index>(self.indices()); },
+          "Strictly increasing, int32; a copy.")
+      .def_property_readonly(
+          "values", [](const Vector& self) { return copy_of<T>(self.values()); },
+          "One for each index; a copy.")
+      .def(
+          "scatter",
+          [](Vector& self, const dstorm::Graph* graph) {
+            std::span<const int> ranks;
+            {
+              const py::gil_scoped_release no_gil;
+              ranks = self.scatter(graph);
+            }
+            return to_tuple(ranks);
+          },
+          py::arg("graph") = py::none(), "As of a dense vector.")
+      .def(
+          "gather",
+          [](Vector& self, const py::object& fold, std::optional<std::int64_t> staleness,
+             std::optional<double> timeout) {
+            const dstorm::GatherOptions options = to_gather_options(staleness, timeout);
+            if (py::isinstance<Fold>(fold)) {
+              const Fold& built_in = *fold.cast<const Fold*>();
+              const py::gil_scoped_release no_gil;
+              return self.gather(built_in, options);
+            }
+            if (!PyCallable_Check(fold.ptr())) {
+              throw py::type_error("fold is neither a built-in fold nor a callable: " +
+                                   py::repr(fold).cast<std::string>());
+            }
+            const typename Vector::UserFold own = [&](const auto& mine, auto updates) {
+              return call<T>(fold, mine, updates);
+            };
+            const py::gil_scoped_release no_gil;
+            return self.gather(own, options);
+          },
+          py::arg("fold") = Fold::avg(), py::kw_only(), py::arg("staleness") = py::none(),
+          py::arg("timeout") = py::none(),
+          "As of a dense vector in which everything not stored is zero. A function of the user's own "
+          "fold(mine, updates) returns (indices, values), indices strictly increasing.")
+      .def("stats", &Vector::stats)
+      .def("close", &Vector::close)
+      .def_property_readonly("dim", &Vector::dim)
+      .def_property_readonly("capacity", &Vector::capacity)
+      .def_property_readonly("iteration",
+                             [](const Vector& self) { return self.segment().iteration(); })
+      .def_property_readonly("name",
+                             [](const Vector& self) { return self.segment().options().name; })
+      .def("__repr__", [](const Vector& self) {
+        return "<malt.SparseVector '" + self.segment().options().name + "', " +
+               self.segment().options().kind + ", graph " + self.segment().options().graph.name() +
+               ">";
+      });
+}
+
+}  // namespace
+
+void bind_sparse(py::module_& module) {
+  bind_one<float>(module, "Float32");
+  bind_one<double>(module, "Float64");
+  bind_one<std::int32_t>(module, "Int32");
+  bind_one<std::int64_t>(module, "Int64");
+}
+
+}  // namespace malt_bindings

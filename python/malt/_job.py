@@ -1,0 +1,166 @@
+"""Joining and leaving the job. The one default group of a process lives here."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+from types import TracebackType
+from typing import Any, Protocol
+
+from malt import _bootstrap
+from malt._core_import import Group
+from malt._errors import ConfigError
+
+log = logging.getLogger("malt")
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+class Job:
+    """What malt.init() returns: ``with malt.init(): ...`` leaves the job at the end."""
+
+    def __init__(self, group: Group, settings: tuple[str, float]) -> None:
+        self.group = group
+        self.settings = settings
+        self.vectors = 0  # made so far, for their default names
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        finalize()
+
+
+_job: Job | None = None
+
+
+def current() -> Job:
+    """The job this process is in.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if _job is None:
+        raise ConfigError("this process is in no job: call malt.init() first (and not after finalize)")
+    return _job
+
+
+def _setting(given: str | None, variable: str, otherwise: str) -> str:
+    return given if given is not None else os.environ.get(variable, otherwise)
+
+
+def _seconds(timeout: float | None) -> float:
+    text = _setting(None if timeout is None else str(timeout), "MALT_TIMEOUT", "30")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not seconds > 0:
+        raise ConfigError(f"timeout (or MALT_TIMEOUT) is {text!r}; it is a number of seconds above 0")
+    return seconds
+
+
+def _start_log() -> None:
+    level = os.environ.get("MALT_LOG", "").upper()
+    if not level:
+        return
+    if level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
+        raise ConfigError(f"MALT_LOG is {level!r}; it is DEBUG, INFO, WARNING or ERROR")
+    if not log.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("malt %(levelname)s: %(message)s"))
+        log.addHandler(handler)
+    log.setLevel(level)
+
+
+def init(
+    transport: str | None = None, timeout: float | None = None, *, comm: Any | None = None
+) -> Job:
+    """Join the job this process was started in; alone, be a job of one rank. Collective.
+
+    Idempotent: in a job already, it returns that job.
+
+    Args:
+        transport: "auto" or "shm"; MALT_TRANSPORT if None, else "auto".
+        timeout: seconds that a wait may take unless it says otherwise, this call included;
+            MALT_TIMEOUT if None, else 30.
+        comm: an mpi4py communicator whose processes form the job.
+
+    Raises:
+        TimeoutError: the named ranks did not join in time.
+        ConfigError: a setting is wrong, or the ranks cannot reach one another.
+    """
+    global _job
+    settings = (_setting(transport, "MALT_TRANSPORT", "auto"), _seconds(timeout))
+    if _job is not None:
+        given = (settings[0] if transport is not None else None, timeout)
+        if given[0] not in (None, _job.settings[0]) or given[1] not in (None, _job.settings[1]):
+            raise ConfigError(
+                f"malt.init(transport={transport!r}, timeout={timeout!r}): this process is in a job "
+                f"already, with transport={_job.settings[0]!r}, timeout={_job.settings[1]}; call "
+                "malt.finalize() first"
+            )
+        return _job
+    _start_log()
+    bootstrap = _bootstrap.find(comm, settings[1])
+    try:
+        group = Group(
+            bootstrap.rank, bootstrap.size, bootstrap.allgather, settings[1], settings[0]
+        )
+    finally:
+        bootstrap.close()
+    _job = Job(group, settings)
+    log.info(
+        "rank %d of %d, launched by %s, transport %s",
+        group.rank,
+        group.size,
+        bootstrap.launcher,
+        group.transport,
+    )
+    return _job
+
+
+@atexit.register
+def finalize() -> None:
+    """Leave the job; the others go on without this rank. Idempotent; also done at exit."""
+    global _job
+    if _job is not None:
+        _job.group.leave()
+        _job = None
+
+
+def rank() -> int:
+    """This process's rank, from 0."""
+    return current().group.rank
+
+
+def size() -> int:
+    """The number of ranks the job started with."""
+    return current().group.size
+
+
+def alive() -> tuple[int, ...]:
+    """The ranks that have neither died nor left, sorted."""
+    return current().group.alive()
+
+
+def epoch() -> int:
+    """A number that grows whenever a rank dies or leaves."""
+    return current().group.epoch
+
+
+def barrier(timeout: float | None = None) -> None:
+    """Return when every live rank has called it.
+
+    Raises:
+        TimeoutError: the named ranks did not come within `timeout` seconds (that of init() if None).
+    """
+    current().group.barrier(timeout)

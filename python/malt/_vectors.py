@@ -1,0 +1,196 @@
+"""Making vectors: what is given is checked here, in Python's terms."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from malt import _job
+from malt._core_import import (
+    ALL,
+    Graph,
+    SparseVectorFloat32,
+    SparseVectorFloat64,
+    SparseVectorInt32,
+    SparseVectorInt64,
+    Vector,
+)
+from malt._errors import ConfigError
+
+SparseVector = SparseVectorFloat32 | SparseVectorFloat64 | SparseVectorInt32 | SparseVectorInt64
+_SPARSE: dict[str, type[SparseVector]] = {
+    "float32": SparseVectorFloat32,
+    "float64": SparseVectorFloat64,
+    "int32": SparseVectorInt32,
+    "int64": SparseVectorInt64,
+}
+
+
+def _as_array(data: Any) -> npt.NDArray[Any]:
+    """The same memory as a NumPy array."""
+    if isinstance(data, np.ndarray):
+        array = data
+    elif hasattr(data, "__dlpack__"):
+        try:
+            array = np.from_dlpack(data.detach() if hasattr(data, "detach") else data)
+        except (BufferError, RuntimeError, TypeError) as error:
+            raise ConfigError(
+                f"cannot share the memory of a {type(data).__name__}: {error}; only memory on the "
+                "CPU can be shared"
+            ) from error
+        if not array.flags.writeable and hasattr(data, "detach"):
+            array = data.detach().numpy()  # NumPy 1 gives read-only arrays for DLPack
+    else:
+        raise ConfigError(
+            f"a vector is made over a NumPy array, anything with DLPack on the CPU, a list of those, "
+            f"or a shape; this is a {type(data).__name__}"
+        )
+    if array.dtype.name not in _SPARSE:
+        raise ConfigError(
+            f"dtype is {array.dtype}; a vector has float32, float64, int32 or int64: convert the "
+            "array with .astype()"
+        )
+    if not array.dtype.isnative:
+        raise ConfigError(f"dtype {array.dtype} has foreign byte order; convert it with .astype()")
+    if not array.flags.c_contiguous:
+        raise ConfigError(
+            f"the array of shape {array.shape} is not contiguous (strides {array.strides}), so its "
+            "memory cannot be shared; use np.ascontiguousarray(), or make the vector over its base"
+        )
+    if not array.flags.writeable:
+        raise ConfigError("the array is read-only, so nothing could be gathered into it; copy it")
+    if array.size == 0:
+        raise ConfigError(f"the array of shape {array.shape} is empty; a vector needs an element")
+    return array
+
+
+def _as_shape(data: Any) -> tuple[int, ...] | None:
+    """The shape, if that is what was given."""
+    if isinstance(data, np.ndarray):
+        return None
+    try:
+        shape = (
+            tuple(operator.index(n) for n in data)
+            if isinstance(data, tuple)
+            else (operator.index(data),)
+        )
+    except TypeError:
+        return None
+    if any(n < 1 for n in shape) or not shape:
+        raise ConfigError(f"shape is {data!r}; every extent must be at least 1")
+    return shape
+
+
+def _options(
+    name: str | None, graph: Graph, policy: str, depth: int, reject_nonfinite: bool
+) -> dict[str, Any]:
+    job = _job.current()
+    job.vectors += 1
+    return {
+        "group": job.group,
+        "name": name if name is not None else f"vector-{job.vectors}",
+        "graph": graph,
+        "policy": policy,
+        "depth": depth,
+        "reject_nonfinite": reject_nonfinite,
+    }
+
+
+def vector(
+    data: Any,
+    *,
+    dtype: npt.DTypeLike | None = None,
+    name: str | None = None,
+    graph: Graph = ALL,
+    policy: str = "latest",
+    depth: int = 2,
+    reject_nonfinite: bool = False,
+) -> Vector:
+    """A dense vector that can be scattered and gathered. Collective.
+
+    Args:
+        data: an array (NumPy, or anything with DLPack on the CPU), whose memory is shared, not
+            copied; a list of arrays of one dtype, which make one vector; or a shape, for zeros in
+            memory of MALT's own, with which allreduce() copies less.
+        dtype: float32, float64, int32 or int64. Arrays have theirs; for a shape, float32 if None.
+        name: for error messages; each open vector has its own.
+        graph: who sends to whom.
+        policy: "latest" (a newer update replaces one that nobody has folded; scatter never waits)
+            or "queue" (nothing is lost; scatter waits for a free slot).
+        depth: slots per sender; "queue" with depth 1 is NOTIFY-ACK.
+        reject_nonfinite: refuse updates that contain NaN or infinity, and count them.
+
+    Raises:
+        ConfigError: the data cannot be shared, the ranks disagree, the graph does not connect them,
+            or there is no room. On every rank, if on any.
+        TimeoutError: the named ranks did not make the vector.
+    """
+    shape = _as_shape(data)
+    if shape is not None:
+        kind = np.dtype(np.float32 if dtype is None else dtype)
+        made = Vector(
+            dtype=kind,
+            arrays=[],
+            own_count=math.prod(shape),
+            shown=None,
+            **_options(name, graph, policy, depth, reject_nonfinite),
+        )
+        made.array = made.array.reshape(shape)
+        return made
+    several = isinstance(data, Sequence) and not isinstance(data, (str, bytes))
+    arrays = [_as_array(part) for part in (data if several else [data])]
+    kinds = sorted({array.dtype.name for array in arrays})
+    if len(kinds) != 1:
+        raise ConfigError(f"the arrays of one vector have one dtype, not {', '.join(kinds) or 'none'}")
+    if dtype is not None and np.dtype(dtype).name != kinds[0]:
+        raise ConfigError(
+            f"dtype is {np.dtype(dtype)}, but the array has {kinds[0]}; its memory is shared, so it "
+            "cannot be converted: leave dtype out, or convert the array with .astype()"
+        )
+    return Vector(
+        dtype=arrays[0].dtype,
+        arrays=arrays,
+        own_count=0,
+        shown=arrays if several else (data if isinstance(data, np.ndarray) else arrays[0]),
+        **_options(name, graph, policy, depth, reject_nonfinite),
+    )
+
+
+def sparse_vector(
+    dim: int,
+    *,
+    capacity: int,
+    dtype: npt.DTypeLike = np.float32,
+    name: str | None = None,
+    graph: Graph = ALL,
+    policy: str = "latest",
+    depth: int = 2,
+    reject_nonfinite: bool = False,
+) -> SparseVector:
+    """A sparse vector that can be scattered and gathered. Collective.
+
+    Args:
+        dim: its length, below 2**31.
+        capacity: the most elements it stores.
+        dtype: of the values: float32, float64, int32 or int64.
+        name, graph, policy, depth, reject_nonfinite: as of vector().
+
+    Raises:
+        ConfigError, TimeoutError: as vector().
+    """
+    for what, value in (("dim", dim), ("capacity", capacity)):
+        if operator.index(value) < 1:
+            raise ConfigError(f"{what} is {value}; it must be at least 1")
+    kind = np.dtype(dtype)
+    if kind.name not in _SPARSE:
+        raise ConfigError(f"dtype is {kind}; a sparse vector has {', '.join(_SPARSE)}")
+    return _SPARSE[kind.name](
+        dim=dim,
+        capacity=capacity,
+        **_options(name, graph, policy, depth, reject_nonfinite),
+    )

@@ -1,0 +1,148 @@
+// Runs one function in several real processes, as the ranks of a job.
+#pragma once
+
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dstorm/bootstrap.hpp"
+#include "dstorm/errors.hpp"
+
+namespace testing_processes {
+
+inline constexpr int kMostRanks = 160;
+inline constexpr std::size_t kMostBytes = 4096;
+
+// Memory shared by the parent and its children.
+template <class T>
+class Shared {
+ public:
+  Shared() {
+    void* at = mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) throw std::bad_alloc();
+    value_ = new (at) T{};
+  }
+  ~Shared() { munmap(value_, sizeof(T)); }
+  Shared(const Shared&) = delete;
+  Shared& operator=(const Shared&) = delete;
+  T* operator->() const { return value_; }
+  T& operator*() const { return *value_; }
+
+ private:
+  T* value_;
+};
+
+struct Post {
+  std::atomic<int> round;
+  std::size_t bytes;
+  std::array<std::byte, kMostBytes> data;
+};
+struct Posts {
+  std::array<std::array<Post, 2>, kMostRanks> by_rank;
+};
+
+// A bootstrap over memory inherited by fork().
+class ForkBootstrap final : public dstorm::Bootstrap {
+ public:
+  ForkBootstrap(Posts& posts, int rank, int size) : posts_(posts), rank_(rank), size_(size) {}
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::vector<dstorm::Bytes> allgather(std::span<const std::byte> mine,
+                                       std::chrono::nanoseconds timeout) override {
+    const int round = ++round_;
+    Post& post = at(rank_, round);
+    post.bytes = mine.size();
+    std::memcpy(post.data.data(), mine.data(), mine.size());
+    post.round.store(round, std::memory_order_release);
+    const auto deadline = std::chrono::steady_clock::now() + timeout;
+    std::vector<dstorm::Bytes> all;
+    for (int r = 0; r < size_; ++r) {
+      while (at(r, round).round.load(std::memory_order_acquire) < round) {
+        if (std::chrono::steady_clock::now() > deadline) throw dstorm::TimeoutError("start-up", {r});
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
+      }
+      const Post& theirs = at(r, round);
+      all.emplace_back(theirs.data.begin(), theirs.data.begin() + static_cast<long>(theirs.bytes));
+    }
+    return all;
+  }
+
+ private:
+  Post& at(int rank, int round) {
+    return posts_.by_rank[static_cast<std::size_t>(rank)][static_cast<std::size_t>(round % 2)];
+  }
+  Posts& posts_;
+  int rank_;
+  int size_;
+  int round_ = 0;
+};
+
+// Starts `size` processes; `body` runs in each, and what it returns is the exit status. An exception
+// is printed and is status 99.
+class Job {
+ public:
+  Job(int size, const std::function<int(dstorm::Bootstrap&)>& body) {
+    std::fflush(nullptr);
+    for (int rank = 0; rank < size; ++rank) {
+      const pid_t pid = fork();
+      if (pid != 0) {
+        pids_.push_back(pid);
+        continue;
+      }
+      int status = 99;
+      try {
+        ForkBootstrap bootstrap(*posts_, rank, size);
+        status = body(bootstrap);
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
+      }
+      std::fflush(nullptr);
+      _exit(status);
+    }
+  }
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+  ~Job() {
+    for (pid_t pid : pids_) {
+      if (pid > 0) {
+        kill(pid, SIGKILL);
+        waitpid(pid, nullptr, 0);
+      }
+    }
+  }
+
+  pid_t pid(int rank) const { return pids_[static_cast<std::size_t>(rank)]; }
+  void signal(int rank, int number) const { kill(pid(rank), number); }
+  // Exit status, or 128 + the signal that ended it.
+  int wait(int rank) {
+    int status = 0;
+    pid_t& pid = pids_[static_cast<std::size_t>(rank)];
+    if (pid <= 0) return -1;
+    waitpid(pid, &status, 0);
+    pid = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  std::vector<int> wait_all() {
+    std::vector<int> statuses;
+    for (std::size_t rank = 0; rank < pids_.size(); ++rank) {
+      statuses.push_back(wait(static_cast<int>(rank)));
+    }
+    return statuses;
+  }
+
+ private:
+  Shared<Posts> posts_;
+  std::vector<pid_t> pids_;
+};
+
+}  // namespace testing_processes
