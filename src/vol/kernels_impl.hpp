@@ -1,0 +1,164 @@
+// The table of kernels for vectors of VectorBytes, to be instantiated once in each level's
+// translation unit. kernels_simd.hpp says why all of it has internal linkage.
+#pragma once
+
+#include "vol/kernels_level.hpp"
+#include "vol/kernels_linear.hpp"
+#include "vol/kernels_order.hpp"
+
+namespace vol {
+namespace {
+
+template <class T>
+struct Unsigned {
+  using Type = T;
+};
+template <>
+struct Unsigned<std::int32_t> {
+  using Type = std::uint32_t;
+};
+template <>
+struct Unsigned<std::int64_t> {
+  using Type = std::uint64_t;
+};
+
+template <std::size_t Value>
+struct Constant {
+  constexpr operator std::size_t() const { return Value; }
+};
+
+template <class T, std::size_t VectorBytes>
+struct Folds {
+  static void sum(void* out, const void* const* in, std::size_t k, std::size_t n) {
+    fold<VectorBytes>(Sum<typename Unsigned<T>::Type>{}, out, in, k, n);
+  }
+
+  static void mean(void* out, const void* const* in, std::size_t k, std::size_t n) {
+    const bool by_power = (k & (k - 1)) == 0;
+    if constexpr (kIsFloat<T>) {
+      const T divisor = static_cast<T>(k);
+      if (by_power) {
+        fold<VectorBytes>(MeanByProduct<T>{{}, 1 / divisor}, out, in, k, n);
+      } else {
+        fold<VectorBytes>(MeanByQuotient<T>{{}, divisor}, out, in, k, n);
+      }
+    } else if constexpr (sizeof(T) == 4) {
+      using ByProduct = MeanInt32<MeanByProduct<double>>;
+      using ByQuotient = MeanInt32<MeanByQuotient<double>>;
+      const double divisor = static_cast<double>(k);
+      if (by_power) {
+        fold<VectorBytes>(ByProduct{{{}, 1 / divisor}}, out, in, k, n);
+      } else {
+        fold<VectorBytes>(ByQuotient{{{}, divisor}}, out, in, k, n);
+      }
+    } else {
+      if (by_power) {
+        fold<VectorBytes>(MeanInt64ByShift{{}, __builtin_ctzll(k)}, out, in, k, n);
+      } else {
+        fold<VectorBytes>(MeanInt64ByQuotient{{}, static_cast<std::int64_t>(k)}, out, in, k, n);
+      }
+    }
+  }
+
+  static void weighted(void* out, const void* const* in, const double* weights, std::size_t k,
+                       std::size_t n) {
+    if constexpr (kIsFloat<T>) {
+      fold<VectorBytes>(Weighted<T>{weights}, out, in, k, n);
+    } else {
+      fold<VectorBytes>(WeightedInt<T>{{weights}}, out, in, k, n);
+    }
+  }
+
+  static void median(void* out, const void* const* in, std::size_t k, std::size_t n) {
+    sorted(out, in, Median{}, k, n, std::make_index_sequence<kMaxMedianInputs>{});
+  }
+
+  static void trimmed_mean(void* out, const void* const* in, std::size_t trim, std::size_t k,
+                           std::size_t n) {
+    sorted(out, in, Trimmed{trim}, k, n, std::make_index_sequence<kMaxTrimmedInputs>{});
+  }
+
+  static bool all_finite(const void* in, std::size_t n) {
+    if constexpr (kIsFloat<T>) {
+      constexpr std::size_t kLanes = VectorBytes / sizeof(T);
+      constexpr std::size_t kBlock = 64 * kLanes;
+      std::size_t i = 0;
+      for (; n - i >= kBlock; i += kBlock) {
+        if (!all_inputs_finite<T, kLanes>(&in, 1, i, i + kBlock)) return false;
+      }
+      const std::size_t whole = n - n % kLanes;
+      return all_inputs_finite<T, kLanes>(&in, 1, i, whole) &&
+             all_inputs_finite<T, 1>(&in, 1, whole, n);
+    } else {
+      return true;
+    }
+  }
+
+  static constexpr Kernels kTable{sum, mean, weighted, median, trimmed_mean, all_finite};
+
+ private:
+  struct Median {
+    template <std::size_t K>
+    constexpr auto of() const {
+      return Constant<(K - 1) / 2>{};
+    }
+    std::size_t of(std::size_t k) const { return (k - 1) / 2; }
+  };
+  struct Trimmed {
+    std::size_t trim;
+    template <std::size_t K>
+    std::size_t of() const {
+      return trim;
+    }
+    std::size_t of(std::size_t) const { return trim; }
+  };
+
+  template <class Trim, std::size_t... J>
+  static void sorted(void* out, const void* const* in, Trim trim, std::size_t k, std::size_t n,
+                     std::index_sequence<J...>) {
+    using Fixed = void (*)(void*, const void* const*, Trim, std::size_t);
+    static constexpr Fixed kFixed[] = {
+        [](void* to, const void* const* from, Trim t, std::size_t m) {
+          fold_in_registers<T, VectorBytes, J + 1>(to, from, t.template of<J + 1>(), m);
+        }...};
+    if (k <= sizeof...(J)) {
+      kFixed[k - 1](out, in, trim, n);
+    } else {
+      fold_in_memory<T, VectorBytes>(out, in, trim.of(k), k, 0, n);
+    }
+  }
+};
+
+#if defined(__SSE2__)
+template <std::size_t VectorBytes>
+void stream_copy(void* to, const void* from, std::size_t bytes) {
+  using V = Vector<long long, VectorBytes / sizeof(long long)>;
+  constexpr std::size_t kStep = 256;
+  auto* d = static_cast<unsigned char*>(to);
+  const auto* s = static_cast<const unsigned char*>(from);
+  // Streaming stores want aligned destinations.
+  const std::size_t lead = -reinterpret_cast<std::uintptr_t>(d) & (VectorBytes - 1);
+  const std::size_t head = lead < bytes ? lead : bytes;
+  __builtin_memcpy(d, s, head);
+  std::size_t i = head;
+  for (; bytes - i >= kStep; i += kStep) {
+    V v[kStep / VectorBytes];
+    __builtin_memcpy(v, s + i, kStep);
+    for (std::size_t u = 0; u < kStep / VectorBytes; ++u) stream(d + i + u * VectorBytes, v[u]);
+  }
+  __builtin_memcpy(d + i, s + i, bytes - i);
+  _mm_sfence();  // before the caller's release store says that it is all there
+}
+#else
+template <std::size_t>
+inline constexpr decltype(nullptr) stream_copy = nullptr;
+#endif
+
+template <std::size_t VectorBytes>
+inline constexpr LevelKernels kLevelKernels{
+    Folds<float, VectorBytes>::kTable, Folds<double, VectorBytes>::kTable,
+    Folds<std::int32_t, VectorBytes>::kTable, Folds<std::int64_t, VectorBytes>::kTable,
+    stream_copy<VectorBytes>};
+
+}  // namespace
+}  // namespace vol

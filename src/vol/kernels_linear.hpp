@@ -1,0 +1,203 @@
+// Sum, mean and weighted sum: every input is read once, accumulators stay in registers, the result
+// is written once. What differs between them is an Op:
+//   Element, Acc       the type in memory and the type summed in
+//   start<L>(j, x)     the accumulators after input j as the first
+//   add<L>(acc, j, x)  ... after a further input j
+//   finish<L>(acc)     the result
+// on vectors of L lanes.
+#pragma once
+
+#include "vol/kernels_simd.hpp"
+
+namespace vol {
+namespace {
+
+// Inputs of this many bytes in all come from beyond the second-level cache, mostly, and prefetching
+// pays: the processor's own prefetchers stop at page ends and follow few streams.
+inline constexpr std::size_t kPrefetchBytes = std::size_t{1} << 20;
+inline constexpr std::size_t kPrefetchAhead = 1024;
+
+template <class T>
+struct Sum {
+  using Element = T;
+  using Acc = T;
+  template <std::size_t L>
+  Vector<T, L> start(std::size_t, Vector<T, L> x) const {
+    return x;
+  }
+  template <std::size_t L>
+  Vector<T, L> add(Vector<T, L> acc, std::size_t, Vector<T, L> x) const {
+    return acc + x;
+  }
+  template <std::size_t L>
+  Vector<T, L> finish(Vector<T, L> acc) const {
+    return acc;
+  }
+};
+
+// For k a power of two: the product has the same bits as the quotient, in a fraction of the time.
+template <class T>
+struct MeanByProduct : Sum<T> {
+  T inverse;
+  template <std::size_t L>
+  Vector<T, L> finish(Vector<T, L> acc) const {
+    return acc * splat<T, L>(inverse);
+  }
+};
+
+template <class T>
+struct MeanByQuotient : Sum<T> {
+  T k;
+  template <std::size_t L>
+  Vector<T, L> finish(Vector<T, L> acc) const {
+    return acc / splat<T, L>(k);
+  }
+};
+
+// Fewer than 2^21 int32 sum exactly in double, and so small a quotient cannot be rounded up to a
+// whole number; conversion truncates.
+template <class Mean>
+struct MeanInt32 {
+  using Element = std::int32_t;
+  using Acc = double;
+  Mean mean;
+  template <std::size_t L>
+  Vector<double, L> start(std::size_t, Vector<std::int32_t, L> x) const {
+    return convert<double, L>(x);
+  }
+  template <std::size_t L>
+  Vector<double, L> add(Vector<double, L> acc, std::size_t, Vector<std::int32_t, L> x) const {
+    return acc + convert<double, L>(x);
+  }
+  template <std::size_t L>
+  Vector<std::int32_t, L> finish(Vector<double, L> acc) const {
+    return convert<std::int32_t, L>(mean.template finish<L>(acc));
+  }
+};
+
+// k = 2^shift.
+struct MeanInt64ByShift : Sum<std::uint64_t> {
+  int shift;
+  template <std::size_t L>
+  Vector<std::uint64_t, L> finish(Vector<std::uint64_t, L> acc) const {
+    const auto sum = __builtin_bit_cast(Vector<std::int64_t, L>, acc);
+    // A shift rounds down: lift negative sums by k - 1.
+    const auto lift = (sum >> 63) & splat<std::int64_t, L>((std::int64_t{1} << shift) - 1);
+    return __builtin_bit_cast(Vector<std::uint64_t, L>, (sum + lift) >> shift);
+  }
+};
+
+struct MeanInt64ByQuotient : Sum<std::uint64_t> {
+  std::int64_t k;
+  template <std::size_t L>
+  Vector<std::uint64_t, L> finish(Vector<std::uint64_t, L> acc) const {
+    const auto sum = __builtin_bit_cast(Vector<std::int64_t, L>, acc);
+    return __builtin_bit_cast(Vector<std::uint64_t, L>, sum / splat<std::int64_t, L>(k));
+  }
+};
+
+// Halfway cases to even, as the processor rounds: beyond 2^52 doubles are whole already.
+template <std::size_t L>
+[[gnu::always_inline]] inline Vector<double, L> round_to_nearest(Vector<double, L> x) {
+  const auto big = splat<double, L>(4503599627370496.0);
+  const auto up = (x + big) - big;
+  const auto down = (x - big) + big;
+  const auto rounded = x < 0.0 ? down : up;
+  const auto magnitude = x < 0.0 ? -x : x;
+  return magnitude < big ? rounded : x;
+}
+
+template <class T>
+struct Weighted {
+  using Element = T;
+  using Acc = T;
+  const double* weights;
+  template <std::size_t L>
+  Vector<T, L> start(std::size_t j, Vector<T, L> x) const {
+    return splat<T, L>(static_cast<T>(weights[j])) * x;
+  }
+  template <std::size_t L>
+  Vector<T, L> add(Vector<T, L> acc, std::size_t j, Vector<T, L> x) const {
+    return acc + start<L>(j, x);
+  }
+  template <std::size_t L>
+  Vector<T, L> finish(Vector<T, L> acc) const {
+    return acc;
+  }
+};
+
+template <class T>
+struct WeightedInt {
+  using Element = T;
+  using Acc = double;
+  Weighted<double> weighted;
+  template <std::size_t L>
+  Vector<double, L> start(std::size_t j, Vector<T, L> x) const {
+    return weighted.template start<L>(j, convert<double, L>(x));
+  }
+  template <std::size_t L>
+  Vector<double, L> add(Vector<double, L> acc, std::size_t j, Vector<T, L> x) const {
+    return weighted.template add<L>(acc, j, convert<double, L>(x));
+  }
+  template <std::size_t L>
+  Vector<T, L> finish(Vector<double, L> acc) const {
+    constexpr double kBound = sizeof(T) == 4 ? 2147483648.0 : 9223372036854775808.0;
+    // The greatest double that converts; for int64 the bound itself is the next one.
+    constexpr double kTop = sizeof(T) == 4 ? 2147483647.0 : 9223372036854774784.0;
+    const Vector<double, L> zero{};
+    const auto number = acc == acc ? acc : zero;
+    const auto low = splat<double, L>(-kBound);
+    const auto top = splat<double, L>(kTop);
+    auto rounded = round_to_nearest<L>(number);
+    rounded = rounded < low ? low : rounded;
+    const auto result = convert<T, L>(rounded > top ? top : rounded);
+    if constexpr (sizeof(T) == 4) {
+      return result;
+    } else {
+      return rounded > top ? splat<T, L>(INT64_MAX) : result;
+    }
+  }
+};
+
+// Elements [i, i + Unroll * L), all inputs.
+template <std::size_t L, std::size_t Unroll, bool Prefetch, class Op>
+[[gnu::always_inline]] inline void fold_chunk(const Op& op, void* out, const void* const* in,
+                                              std::size_t k, std::size_t i) {
+  using T = typename Op::Element;
+  const auto at = [in, i](std::size_t j, std::size_t u) { return load<T, L>(in[j], i + u * L); };
+  Vector<typename Op::Acc, L> acc[Unroll];
+  for (std::size_t u = 0; u < Unroll; ++u) acc[u] = op.template start<L>(0, at(0, u));
+  for (std::size_t j = 1; j < k; ++j) {
+    for (std::size_t u = 0; u < Unroll; ++u) acc[u] = op.template add<L>(acc[u], j, at(j, u));
+    if constexpr (Prefetch) {
+      prefetch<Unroll * L * sizeof(T)>(in[j], i * sizeof(T) + kPrefetchAhead);
+    }
+  }
+  for (std::size_t u = 0; u < Unroll; ++u) store<T>(out, i + u * L, op.template finish<L>(acc[u]));
+}
+
+template <std::size_t VectorBytes, bool Prefetch, class Op>
+[[gnu::always_inline]] inline void fold_range(const Op& op, void* out, const void* const* in,
+                                              std::size_t k, std::size_t n) {
+  constexpr std::size_t kLanes = VectorBytes / sizeof(typename Op::Acc);
+  constexpr std::size_t kUnroll = 8;
+  constexpr std::size_t kStep = kUnroll * kLanes;
+  std::size_t i = 0;
+  for (; n - i >= kStep; i += kStep) fold_chunk<kLanes, kUnroll, Prefetch>(op, out, in, k, i);
+  for (; n - i >= kLanes; i += kLanes) fold_chunk<kLanes, 1, false>(op, out, in, k, i);
+  for (; i < n; ++i) fold_chunk<1, 1, false>(op, out, in, k, i);
+}
+
+template <std::size_t VectorBytes, class Op>
+void fold(const Op& op, void* out, const void* const* in, std::size_t k, std::size_t n) {
+  if (k == 2) {  // the commonest, without the loop over inputs
+    fold_range<VectorBytes, false>(op, out, in, 2, n);
+  } else if (k * n * sizeof(typename Op::Element) < kPrefetchBytes) {
+    fold_range<VectorBytes, false>(op, out, in, k, n);
+  } else {
+    fold_range<VectorBytes, true>(op, out, in, k, n);
+  }
+}
+
+}  // namespace
+}  // namespace vol

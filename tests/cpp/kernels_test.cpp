@@ -1,0 +1,328 @@
+// Every fold, type and instruction set against plain scalar code; and that neither the instruction
+// set nor the cutting of the range shows in the bits.
+#include "vol/kernels.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kernels_reference.hpp"
+
+namespace {
+
+using namespace kernels_test;
+
+constexpr std::string_view kLevels[] = {"baseline", "avx2", "avx512"};
+constexpr std::size_t kSizes[] = {0, 1, 3, 15, 16, 17, 31, 1000, 4099};
+
+template <class T, class Reference>
+void expect_matches(const std::vector<T>& out, const Inputs<T>& inputs, Zeros zeros,
+                    Reference reference, const std::string& what) {
+  for (std::size_t i = 0; i < inputs.n(); ++i) {
+    const T expected = reference(inputs.column(i));
+    const bool matches =
+        same_number(out[i], expected) || (zeros == Zeros::kAlike && out[i] == expected);
+    ASSERT_TRUE(matches) << what << " k=" << inputs.k() << " n=" << inputs.n() << " i=" << i << ": "
+                         << out[i] << ", not " << expected;
+  }
+}
+
+template <class T>
+std::vector<T> run(const Fold<T>& fold, const Kernels& kernels, const Inputs<T>& inputs) {
+  std::vector<T> out(inputs.n() + 1, T{77});
+  fold.run(kernels, out.data(), inputs.in(), inputs.k(), inputs.n());
+  EXPECT_EQ(out.back(), T{77}) << fold.name << " writes past the end";
+  return out;
+}
+
+template <class T>
+class KernelsTest : public testing::Test {
+ protected:
+  // The levels this processor has; with their names.
+  static std::vector<std::pair<std::string, const Kernels*>> levels() {
+    std::vector<std::pair<std::string, const Kernels*>> there;
+    for (const std::string_view level : kLevels) {
+      const Kernels* const kernels = vol::kernels_at(kDType<T>, level);
+      if (kernels != nullptr) there.emplace_back(level, kernels);
+    }
+    return there;
+  }
+
+  Random random_{20150421};
+};
+
+struct TypeName {
+  template <class T>
+  static std::string GetName(int) {
+    return std::string(vol::dtype_name(kDType<T>));
+  }
+};
+using Types = testing::Types<float, double, std::int32_t, std::int64_t>;
+TYPED_TEST_SUITE(KernelsTest, Types, TypeName);
+
+TYPED_TEST(KernelsTest, MatchesScalarCode) {
+  using T = TypeParam;
+  for (const std::size_t n : kSizes) {
+    for (std::size_t k = 1; k <= 20; ++k) {
+      const auto inputs = Inputs<T>::filled(k, n, [this] { return any_number<T>(this->random_); });
+      for (const auto& [level, kernels] : this->levels()) {
+        for (const Fold<T>& fold : folds<T>()) {
+          expect_matches(run(fold, *kernels, inputs), inputs, fold.zeros, fold.reference,
+                         level + " " + fold.name);
+        }
+      }
+    }
+  }
+}
+
+TYPED_TEST(KernelsTest, MatchesScalarCodeWithNansAndInfinities) {
+  using T = TypeParam;
+  for (const std::size_t n : {1U, 17U, 1000U}) {
+    for (std::size_t k = 1; k <= 20; ++k) {
+      const auto inputs = Inputs<T>::filled(k, n, [this] { return any_value<T>(this->random_); });
+      for (const auto& [level, kernels] : this->levels()) {
+        for (const Fold<T>& fold : folds<T>()) {
+          expect_matches(run(fold, *kernels, inputs), inputs, fold.zeros, fold.reference,
+                         level + " " + fold.name);
+        }
+      }
+    }
+  }
+}
+
+TYPED_TEST(KernelsTest, MatchesScalarCodeOverManyInputs) {
+  using T = TypeParam;
+  for (const std::size_t k : {63U, 64U, 65U, 128U, 300U}) {
+    const auto inputs = Inputs<T>::filled(k, 133, [this] { return any_value<T>(this->random_); });
+    for (const auto& [level, kernels] : this->levels()) {
+      for (const Fold<T>& fold : folds<T>()) {
+        expect_matches(run(fold, *kernels, inputs), inputs, fold.zeros, fold.reference,
+                       level + " " + fold.name);
+      }
+    }
+  }
+}
+
+TYPED_TEST(KernelsTest, MatchesScalarCodeWhereItPrefetches) {
+  using T = TypeParam;
+  const std::size_t n = (std::size_t{1} << 19) / sizeof(T) + 5;
+  const auto inputs = Inputs<T>::filled(3, n, [this] { return any_number<T>(this->random_); });
+  for (const auto& [level, kernels] : this->levels()) {
+    for (const Fold<T>& fold : folds<T>()) {
+      expect_matches(run(fold, *kernels, inputs), inputs, fold.zeros, fold.reference,
+                     level + " " + fold.name);
+    }
+  }
+}
+
+TYPED_TEST(KernelsTest, EveryTrimMatchesScalarCode) {
+  using T = TypeParam;
+  for (std::size_t k = 1; k <= 20; ++k) {
+    const auto inputs = Inputs<T>::filled(k, 67, [this] { return any_value<T>(this->random_); });
+    for (std::size_t trim = 0; 2 * trim < k; ++trim) {
+      for (const auto& [level, kernels] : this->levels()) {
+        std::vector<T> out(inputs.n());
+        kernels->trimmed_mean(out.data(), inputs.in(), trim, k, inputs.n());
+        expect_matches(
+            out, inputs, Zeros::kAlike,
+            [trim](const Column<T>& x) { return reference_trimmed_mean(x, trim); },
+            level + " trim=" + std::to_string(trim));
+      }
+    }
+  }
+}
+
+TYPED_TEST(KernelsTest, ResultMayReplaceAnyInput) {
+  using T = TypeParam;
+  for (const std::size_t n : {1U, 17U, 1000U}) {
+    for (const std::size_t k : {1U, 2U, 3U, 8U, 17U}) {
+      const auto inputs = Inputs<T>::filled(k, n, [this] { return any_value<T>(this->random_); });
+      for (const auto& [level, kernels] : this->levels()) {
+        for (const Fold<T>& fold : folds<T>()) {
+          const std::vector<T> apart = run(fold, *kernels, inputs);
+          for (std::size_t j = 0; j < k; ++j) {
+            Inputs<T> own = inputs;
+            fold.run(*kernels, own.array(j), own.in(), k, n);
+            ASSERT_EQ(std::memcmp(own.array(j), apart.data(), n * sizeof(T)), 0)
+                << level << " " << fold.name << " k=" << k << " n=" << n << " into " << j;
+          }
+        }
+      }
+    }
+  }
+}
+
+TYPED_TEST(KernelsTest, LevelsAgreeToTheBit) {
+  using T = TypeParam;
+  for (const std::size_t n : kSizes) {
+    for (std::size_t k = 1; k <= 20; ++k) {
+      const auto inputs = Inputs<T>::filled(k, n, [this] { return any_value<T>(this->random_); });
+      for (const Fold<T>& fold : folds<T>()) {
+        const auto expected = run(fold, *vol::kernels_at(kDType<T>, "baseline"), inputs);
+        for (const auto& [level, kernels] : this->levels()) {
+          const auto out = run(fold, *kernels, inputs);
+          for (std::size_t i = 0; i < n; ++i) {
+            ASSERT_TRUE(same_number(out[i], expected[i]))
+                << level << " " << fold.name << " k=" << k << " n=" << n << " i=" << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+TYPED_TEST(KernelsTest, CuttingTheRangeChangesNoBit) {
+  using T = TypeParam;
+  const std::size_t n = 700;
+  for (const std::size_t k : {1U, 2U, 3U, 4U, 7U, 10U, 17U}) {
+    const auto inputs = Inputs<T>::filled(k, n, [this] { return any_value<T>(this->random_); });
+    for (const auto& [level, kernels] : this->levels()) {
+      for (const Fold<T>& fold : folds<T>()) {
+        const auto whole = run(fold, *kernels, inputs);
+        std::vector<T> pieces(n);
+        for (std::size_t from = 0; from < n;) {
+          const std::size_t count = std::min<std::size_t>(n - from, 1 + this->random_() % 150);
+          std::vector<const void*> in;
+          for (std::size_t j = 0; j < k; ++j) {
+            in.push_back(static_cast<const unsigned char*>(inputs.in()[j]) + from * sizeof(T));
+          }
+          fold.run(*kernels, pieces.data() + from, in.data(), k, count);
+          from += count;
+        }
+        for (std::size_t i = 0; i < n; ++i) {
+          ASSERT_TRUE(same_number(pieces[i], whole[i]))
+              << level << " " << fold.name << " k=" << k << " i=" << i;
+        }
+      }
+    }
+  }
+}
+
+TYPED_TEST(KernelsTest, FiniteValuesAreFinite) {
+  using T = TypeParam;
+  for (const std::size_t n : kSizes) {
+    auto inputs = Inputs<T>::filled(1, n, [this] { return any_number<T>(this->random_); });
+    if (n > 1) {
+      inputs.set(0, 0, std::numeric_limits<T>::max());
+      inputs.set(0, n - 1, std::numeric_limits<T>::lowest());
+    }
+    for (const auto& [level, kernels] : this->levels()) {
+      EXPECT_TRUE(kernels->all_finite(inputs.in()[0], n)) << level << " n=" << n;
+    }
+  }
+}
+
+template <class T>
+class FloatKernelsTest : public KernelsTest<T> {};
+using FloatTypes = testing::Types<float, double>;
+TYPED_TEST_SUITE(FloatKernelsTest, FloatTypes, TypeName);
+
+TYPED_TEST(FloatKernelsTest, FindsOneValueThatIsNotFiniteAnywhere) {
+  using T = TypeParam;
+  for (const std::size_t n : {1U, 3U, 15U, 16U, 17U, 31U, 1000U}) {
+    auto inputs = Inputs<T>::filled(1, n, [this] { return any_number<T>(this->random_); });
+    for (std::size_t i = 0; i < n; ++i) {
+      const T before = inputs.column(i)[0];
+      for (const double bad : {kNan, kInf, -kInf}) {
+        inputs.set(0, i, static_cast<T>(bad));
+        for (const auto& [level, kernels] : this->levels()) {
+          ASSERT_FALSE(kernels->all_finite(inputs.in()[0], n))
+              << level << " " << bad << " at " << i << " of " << n;
+        }
+      }
+      inputs.set(0, i, before);
+    }
+  }
+}
+
+TYPED_TEST(FloatKernelsTest, MedianSortsNansLast) {
+  using T = TypeParam;
+  const T nan = static_cast<T>(kNan);
+  const T inf = static_cast<T>(kInf);
+  const auto inputs = Inputs<T>::columns({{1, nan, 2},
+                                          {nan, nan, 2},
+                                          {nan, nan, nan},
+                                          {-nan, 3, -inf},
+                                          {inf, nan, -inf},
+                                          {inf, inf, nan}});
+  const T expected[] = {2, nan, nan, 3, inf, inf};
+  for (const auto& [level, kernels] : this->levels()) {
+    T out[6];
+    kernels->median(out, inputs.in(), 3, 6);
+    for (std::size_t i = 0; i < 6; ++i) {
+      EXPECT_TRUE(same_number(out[i], expected[i])) << level << " " << i << ": " << out[i];
+    }
+  }
+}
+
+TYPED_TEST(FloatKernelsTest, OnePeerOfNansLeavesTheMedianOfTheOthers) {
+  using T = TypeParam;
+  auto inputs = Inputs<T>::filled(5, 1000, [this] { return any_number<T>(this->random_); });
+  for (std::size_t i = 0; i < inputs.n(); ++i) inputs.set(2, i, static_cast<T>(kNan));
+  for (const auto& [level, kernels] : this->levels()) {
+    std::vector<T> out(inputs.n());
+    kernels->median(out.data(), inputs.in(), 5, inputs.n());
+    EXPECT_TRUE(kernels->all_finite(out.data(), out.size())) << level;
+  }
+}
+
+template <class T>
+class IntKernelsTest : public KernelsTest<T> {};
+using IntTypes = testing::Types<std::int32_t, std::int64_t>;
+TYPED_TEST_SUITE(IntKernelsTest, IntTypes, TypeName);
+
+TYPED_TEST(IntKernelsTest, MeanRoundsTowardZero) {
+  using T = TypeParam;
+  const auto inputs = Inputs<T>::columns({{-1, 0, 0, 0}, {-3, 0, 0, -2}, {3, 0, 0, 4}});
+  for (const auto& [level, kernels] : this->levels()) {
+    T by_four[3];
+    kernels->mean(by_four, inputs.in(), 4, 3);
+    EXPECT_EQ(std::vector<T>(by_four, by_four + 3), (std::vector<T>{0, -1, 1})) << level;
+    T by_three[3];
+    kernels->mean(by_three, inputs.in() + 1, 3, 3);
+    EXPECT_EQ(std::vector<T>(by_three, by_three + 3), (std::vector<T>{0, 0, 1})) << level;
+  }
+}
+
+TYPED_TEST(IntKernelsTest, MedianOfTwoExtremesDoesNotOverflow) {
+  using T = TypeParam;
+  constexpr T kMax = std::numeric_limits<T>::max();
+  constexpr T kMin = std::numeric_limits<T>::min();
+  const auto inputs =
+      Inputs<T>::columns({{kMax, kMax}, {kMin, kMin}, {kMin, kMax}, {kMin, -1}, {-1, 0}});
+  for (const auto& [level, kernels] : this->levels()) {
+    T out[5];
+    kernels->median(out, inputs.in(), 2, 5);
+    EXPECT_EQ(std::vector<T>(out, out + 5), (std::vector<T>{kMax, kMin, 0, kMin / 2, 0})) << level;
+  }
+}
+
+TYPED_TEST(IntKernelsTest, WeightedRoundsToEvenAndClamps) {
+  using T = TypeParam;
+  constexpr T kMax = std::numeric_limits<T>::max();
+  constexpr T kMin = std::numeric_limits<T>::min();
+  const auto inputs = Inputs<T>::columns({{1}, {3}, {5}, {-1}, {-3}, {kMax}, {kMin}});
+  const auto weighted = [&inputs](const Kernels& kernels, double weight) {
+    std::vector<T> out(inputs.n());
+    kernels.weighted(out.data(), inputs.in(), &weight, 1, inputs.n());
+    return out;
+  };
+  for (const auto& [level, kernels] : this->levels()) {
+    const auto halves = weighted(*kernels, 0.5);
+    EXPECT_EQ(std::vector<T>(halves.begin(), halves.begin() + 5), (std::vector<T>{0, 2, 2, 0, -2}))
+        << level;
+    const auto tripled = weighted(*kernels, 3.0);
+    EXPECT_EQ(tripled, (std::vector<T>{3, 9, 15, -3, -9, kMax, kMin})) << level;
+    EXPECT_EQ(weighted(*kernels, kNan), std::vector<T>(inputs.n())) << level;
+    EXPECT_EQ(weighted(*kernels, -kInf)[0], kMin) << level;
+  }
+}
+
+}  // namespace
