@@ -1,0 +1,7 @@
+"""`python -m malt` is the command `malt`."""
+
+import sys
+
+from malt._cli import main
+
+sys.exit(main())

@@ -1,0 +1,115 @@
+"""Nothing is left behind, whatever ends the launcher.
+
+A rank gets SIGKILL from the kernel when its launcher dies (PR_SET_PDEATHSIG). What the rank itself
+started does not; so a small process waits for the launcher's end, on a pipe, and then kills the
+process groups that are left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import struct
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+
+# The guard ends with its launcher and not before.
+_ENDING = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGTSTP,
+)
+
+_GROUP = struct.Struct("=i")
+_prctl = ctypes.CDLL(None).prctl
+_prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
+
+
+def adopt_orphans() -> None:
+    """Become the parent, hence the reaper, of descendants whose own parents have ended."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with(parent: int) -> None:
+    """In a child, after fork: be killed when `parent` ends, also if it has ended just now."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def kill_group(group: int, number: int) -> bool:
+    """Signal a process group; False when nobody is left in it."""
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+class Guard:
+    """The process that outlives its launcher. Start it while the launcher has one thread."""
+
+    def __init__(self) -> None:
+        read_end, self._pipe = os.pipe()
+        self.process = os.fork()
+        if self.process == 0:
+            try:
+                _watch(read_end)
+            finally:
+                os._exit(0)
+        os.close(read_end)
+        os.set_blocking(self._pipe, False)
+
+    def add(self, group: int) -> None:
+        """Watch a process group; in its first process, before exec."""
+        self._tell(group)
+
+    def remove(self, group: int) -> None:
+        """The process group has ended, and its number may be another's soon."""
+        self._tell(-group)
+
+    def close(self) -> None:
+        """End it; before, it kills the groups that have not been removed."""
+        os.close(self._pipe)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.process, 0)
+
+    def _tell(self, number: int) -> None:
+        with contextlib.suppress(OSError):  # somebody has killed it
+            os.write(self._pipe, _GROUP.pack(number))
+
+
+def _watch(pipe: int) -> None:
+    os.setsid()
+    for number in _ENDING:
+        signal.signal(number, signal.SIG_IGN)
+    signal.set_wakeup_fd(-1)
+    name = ctypes.create_string_buffer(b"malt-guard")
+    _prctl(_PR_SET_NAME, ctypes.addressof(name), 0, 0, 0)
+    pipe = os.dup2(pipe, 3)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nowhere, descriptor)
+    os.closerange(4, os.sysconf("SC_OPEN_MAX"))
+    os.chdir("/")
+    for group in _groups_left(pipe):
+        kill_group(group, signal.SIGKILL)
+
+
+def _groups_left(pipe: int) -> set[int]:
+    groups: set[int] = set()
+    while message := os.read(pipe, _GROUP.size):
+        (number,) = _GROUP.unpack(message)
+        if number > 0:
+            groups.add(number)
+        else:
+            groups.discard(-number)
+    return groups

@@ -1,0 +1,177 @@
+"""`malt run`: start the ranks of a job on this host, without MPI."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from malt._errors import ConfigError
+from malt._launcher import Launcher, Options
+
+_DESCRIPTION = """\
+Start N ranks of a program on this host and stay with them to the end. The program is a Python
+script (run by this Python), a module (-m) or any executable; what follows it is left untouched:
+
+  malt run -n 4 train.py --rate 0.1
+  malt run -n 4 -m package.train
+  malt run -n 4 -- ./train --threads 1
+"""
+
+_EPILOG = """\
+Every line that a rank writes gets its rank in front and is passed on whole, standard output and
+standard error each to its own. Rank 0 reads the standard input unless that is a terminal; with one
+rank everything is passed through as it is. SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2
+are passed on to all ranks; a second Ctrl-C kills them. What a rank leaves running in its process
+group is ended after it; when `malt run` itself is killed, so are the ranks.
+
+The exit code is the first bad one: the rank's own, or 128 + the signal that it died of; 2 when
+nothing could be started.
+
+Set for the ranks: MALT_RANK, MALT_SIZE, MALT_RENDEZVOUS and MALT_JOB_KEY (how they find one
+another), MALT_TIMEOUT (--timeout), PYTHONUNBUFFERED=1, and, where it is not set already,
+OMP_NUM_THREADS = cores / N, at least 1, so that the ranks do not take the cores from one another.
+"""
+
+_PYTHON_SUFFIXES = (".py", ".pyw", ".pyc", ".pyz")
+_WITH_VALUE = ("-n", "--timeout", "--grace")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        _fail(message)
+
+
+def _fail(message: str) -> NoReturn:
+    print(f"malt run: error: {message} (malt run --help)", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def _number_of_ranks(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks, 1 or more")
+    return number
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return seconds
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="malt run",
+        usage="malt run -n N [options] [--] script.py | -m module | executable [arguments]",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "-n", dest="size", metavar="N", type=_number_of_ranks, help="how many ranks"
+    )
+    parser.add_argument(
+        "--keep-going",
+        action="store_true",
+        help="when a rank fails leave the others running; without it they are stopped",
+    )
+    parser.add_argument(
+        "--grace",
+        metavar="S",
+        type=_seconds,
+        default=5.0,
+        help="seconds between SIGTERM and SIGKILL when ranks are stopped (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--timeout",
+        metavar="S",
+        type=_seconds,
+        help="seconds that a rank's waits last at most, from malt.init() on (MALT_TIMEOUT)",
+    )
+    parser.add_argument(
+        "--prefix",
+        action=argparse.BooleanOptionalAction,
+        help="put the rank before each line (default: with two ranks or more); without it the "
+        "bytes are passed on unchanged",
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="say what is started and sent")
+    return parser
+
+
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The launcher's own options, and the program with its arguments, which may look like them."""
+    index = 0
+    while index < len(arguments):
+        word = arguments[index]
+        if word == "--":
+            return list(arguments[:index]), list(arguments[index + 1 :])
+        if word == "-m" or not word.startswith("-") or word == "-":
+            break
+        index += 2 if word in _WITH_VALUE else 1
+    return list(arguments[:index]), list(arguments[index:])
+
+
+def command_line(program: Sequence[str]) -> list[str]:
+    """What to execute for `script.py ...`, `-m module ...` or `executable ...`.
+
+    Raises:
+        malt.ConfigError: there is no such thing.
+    """
+    name = program[0]
+    if name == "-m":
+        if len(program) < 2:
+            raise ConfigError("-m needs the name of a module")
+        return [sys.executable, *program]
+    path = Path(name)
+    if name.endswith(_PYTHON_SUFFIXES):
+        if not path.is_file():
+            raise ConfigError(f"there is no script {name}")
+        return [sys.executable, *program]
+    found = shutil.which(name)
+    if found is None and path.is_file():
+        if not os.access(path, os.X_OK):
+            raise ConfigError(f"{name} is neither a .py file nor executable (chmod +x {name})")
+        found = str(path.absolute())
+    if found is None:
+        raise ConfigError(f"there is no script or executable {name}")
+    return [found, *program[1:]]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command `malt run` with these arguments; returns its exit code."""
+    own, program = split(arguments)
+    parsed = _parser().parse_args(own)
+    if parsed.size is None:
+        _fail("how many ranks? -n N is missing")
+    if not program:
+        _fail("what to run is missing: a script, -m module or an executable")
+    environ = {"PYTHONUNBUFFERED": "1"}
+    if not os.environ.get("OMP_NUM_THREADS"):
+        environ["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // parsed.size))
+    if parsed.timeout is not None:
+        environ["MALT_TIMEOUT"] = f"{parsed.timeout:g}"
+    options = Options(
+        size=parsed.size,
+        keep_going=parsed.keep_going,
+        prefix=parsed.prefix,
+        grace_seconds=parsed.grace,
+        environ=environ,
+        verbose=parsed.verbose,
+    )
+    try:
+        return Launcher(command_line(program), options).run()
+    except (ConfigError, OSError) as error:
+        _fail(str(error))

@@ -1,0 +1,86 @@
+"""`malt info` and the rest of the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from malt import _cli, _info
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "malt", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=40)
+
+
+def test_table_is_aligned_and_complete() -> None:
+    done = run("info")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    starts = {len(line) - len(line.split("  ", 1)[1].lstrip()) for line in lines}
+    assert len(starts) == 1
+    labels = [line.split("  ")[0] for line in lines]
+    assert {"MALT", "cores", "memfd", "pidfd", "transport shm", "mpi4py", "NumPy"} <= set(labels)
+
+
+def test_json_has_bare_values() -> None:
+    facts = json.loads(run("info", "--json").stdout)
+    assert facts["cores"] == len(os.sched_getaffinity(0))
+    assert facts["memory_available"] > 1 << 20
+    assert facts["memfd"] is True
+    assert facts["transport_tcp"] is False
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert facts["open_files"] == (None if soft == resource.RLIM_INFINITY else soft)
+
+
+def test_missing_core_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "malt._core", None)
+    facts = {fact.key: fact for fact in _info.gather()}
+    assert facts["core"].value is False
+    assert "pip install malt" in facts["core"].text
+    assert facts["simd"].value is None
+
+
+def test_limits_of_all_enclosing_control_groups_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = tmp_path / "job"
+    inner.mkdir()
+    monkeypatch.setattr(_info, "_own_cgroups", lambda: [inner, tmp_path])
+    (inner / "memory.max").write_text("max\n")
+    (tmp_path / "memory.max").write_text("1048576\n")
+    (inner / "cpu.max").write_text("150000 100000\n")
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    facts = {fact.key: fact for fact in _info.gather()}
+    assert facts["memory_limit"].text == "1 MiB"
+    assert facts["cpu_quota"].value == 1.5
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(None, "unknown"), (0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 40, "5 TiB")],
+)
+def test_sizes_are_readable(size: int | None, text: str) -> None:
+    assert _info._size(size) == text
+
+
+def test_version_and_help() -> None:
+    assert run("--version").stdout == f"malt {_cli.version()}\n"
+    for arguments in ((), ("--help",)):
+        done = run(*arguments)
+        assert done.returncode == 0
+        assert "malt run" in done.stdout
+
+
+def test_unknown_command_is_refused() -> None:
+    done = run("fly")
+    assert done.returncode == 2
+    assert "invalid choice: 'fly'" in done.stderr
