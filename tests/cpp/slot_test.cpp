@@ -1,0 +1,411 @@
+// The slot protocol on an array of bytes: one thread first, then many. Processes: segment_test.cpp.
+#include "dstorm/slot.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <thread>
+
+namespace dstorm {
+namespace {
+
+const auto kAllLive = [](int) { return true; };
+
+// One sender (rank 0) with memory for a mailbox, and a reader for each other rank.
+class Box {
+ public:
+  Box(int ranks, int depth, std::size_t slot_bytes)
+      : shape_(ranks, depth, slot_bytes),
+        memory_(static_cast<std::byte*>(std::aligned_alloc(kPage, shape_.bytes())), &std::free),
+        writer_(clear_and_view(), 0) {
+    for (int r = 0; r < ranks; ++r) {
+      readers_.emplace_back(view(), r);
+      if (r > 0) all_.push_back(r);
+    }
+  }
+
+  Mailbox view() { return Mailbox(memory_.get(), shape_); }
+  SlotWriter& writer() { return writer_; }
+  SlotReader& reader(int rank) { return readers_[static_cast<std::size_t>(rank)]; }
+  Cursor& cursor(int rank) { return view().cursor(rank); }
+  const std::vector<int>& all() const { return all_; }
+
+  // Sends a payload of `words` equal numbers; false if there was no slot.
+  bool send(std::uint64_t iteration, Policy policy, const std::vector<int>& to, std::size_t words = 1) {
+    const int slot = writer_.claim(policy, kAllLive);
+    if (slot < 0) return false;
+    auto* payload = reinterpret_cast<std::uint64_t*>(writer_.payload(slot));
+    std::fill_n(payload, words, iteration);
+    SlotHeader header{};
+    header.iteration = iteration;
+    header.payload_bytes = words * sizeof(std::uint64_t);
+    header.count = words;
+    writer_.publish(slot, header, to);
+    return true;
+  }
+  bool send(std::uint64_t iteration, Policy policy) { return send(iteration, policy, all_); }
+
+ private:
+  Mailbox clear_and_view() {
+    std::fill_n(memory_.get(), shape_.bytes(), std::byte{0});
+    return view();
+  }
+
+  MailboxShape shape_;
+  std::unique_ptr<std::byte, void (*)(void*)> memory_;
+  SlotWriter writer_;
+  std::vector<SlotReader> readers_;
+  std::vector<int> all_;
+};
+
+std::uint64_t word(const SlotReader& reader, int slot) {
+  return *reinterpret_cast<const std::uint64_t*>(reader.payload(slot));
+}
+
+// Folds the newest as a gather does; 0 if there is none.
+std::uint64_t fold_newest(SlotReader& reader) {
+  const std::uint64_t consumed = reader.consumed();
+  if (reader.newest(consumed) < 0) return 0;
+  reader.hold_from(consumed + 1);
+  SlotReader::fence();
+  const int slot = reader.newest(consumed);
+  std::uint64_t iteration = 0;
+  if (slot >= 0) {
+    iteration = reader.header(slot).iteration;
+    reader.hold_only(iteration);
+    EXPECT_EQ(word(reader, slot), iteration);
+    reader.consume(iteration, reader.ordinal(slot), true);
+  }
+  reader.let_go();
+  return iteration;
+}
+
+TEST(Slot, EmptyMailboxHasNothing) {
+  Box box(3, 2, 64);
+  EXPECT_EQ(box.reader(1).clock(), 0U);
+  EXPECT_EQ(box.reader(1).newest(0), -1);
+  EXPECT_EQ(box.reader(1).oldest(0, 100), -1);
+}
+
+TEST(Slot, UpdateIsSeenByThoseItIsForAndByNobodyElse) {
+  Box box(4, 2, 64);
+  ASSERT_TRUE(box.send(7, Policy::kLatest, {1, 3}));
+  EXPECT_EQ(fold_newest(box.reader(1)), 7U);
+  EXPECT_EQ(fold_newest(box.reader(2)), 0U);
+  EXPECT_EQ(fold_newest(box.reader(3)), 7U);
+}
+
+TEST(Slot, UpdateIsFoldedOnce) {
+  Box box(2, 2, 64);
+  ASSERT_TRUE(box.send(1, Policy::kLatest));
+  EXPECT_EQ(fold_newest(box.reader(1)), 1U);
+  EXPECT_EQ(fold_newest(box.reader(1)), 0U);
+}
+
+TEST(Slot, HeaderSaysWhatWasSent) {
+  Box box(2, 1, 640);
+  ASSERT_TRUE(box.send(5, Policy::kLatest, box.all(), 80));
+  const SlotHeader& header = box.reader(1).header(box.reader(1).find(5));
+  EXPECT_EQ(header.sequence, 1U);
+  EXPECT_EQ(header.sender, 0U);
+  EXPECT_EQ(header.payload_bytes, 640U);
+  EXPECT_EQ(header.count, 80U);
+}
+
+TEST(Slot, LatestReplacesWhatNobodyHasFolded) {
+  Box box(2, 2, 64);
+  for (std::uint64_t i = 1; i <= 5; ++i) ASSERT_TRUE(box.send(i, Policy::kLatest));
+  EXPECT_EQ(box.writer().pending(1), 2U);
+  EXPECT_EQ(fold_newest(box.reader(1)), 5U);
+  EXPECT_EQ(box.cursor(1).folded.load(), 1U);
+  EXPECT_EQ(box.cursor(1).overwritten.load(), 4U);
+  EXPECT_EQ(box.writer().addressed(1), 5U);
+  EXPECT_EQ(box.writer().pending(1), 0U);
+}
+
+TEST(Slot, QueueWaitsForTheSlowestReader) {
+  Box box(3, 2, 64);
+  ASSERT_TRUE(box.send(1, Policy::kQueue));
+  ASSERT_TRUE(box.send(2, Policy::kQueue));
+  EXPECT_FALSE(box.send(3, Policy::kQueue));
+  EXPECT_EQ(fold_newest(box.reader(1)), 2U);
+  EXPECT_FALSE(box.send(3, Policy::kQueue));
+  EXPECT_EQ(box.writer().blockers(kAllLive), std::vector<int>{2});
+  EXPECT_EQ(fold_newest(box.reader(2)), 2U);
+  EXPECT_TRUE(box.send(3, Policy::kQueue));
+}
+
+TEST(Slot, QueueDoesNotWaitForTheDead) {
+  Box box(3, 1, 64);
+  ASSERT_TRUE(box.send(1, Policy::kQueue));
+  const auto without_2 = [](int r) { return r != 2; };
+  EXPECT_EQ(box.writer().claim(Policy::kQueue, without_2), -1);
+  EXPECT_EQ(fold_newest(box.reader(1)), 1U);
+  EXPECT_EQ(box.writer().claim(Policy::kQueue, without_2), 0);
+}
+
+TEST(Slot, HeldUpdateIsNeverReplaced) {
+  Box box(2, 2, 64);
+  ASSERT_TRUE(box.send(1, Policy::kLatest));
+  SlotReader& reader = box.reader(1);
+  reader.hold_from(1);
+  SlotReader::fence();
+  const int slot = reader.newest(0);
+  reader.hold_only(1);
+  for (std::uint64_t i = 2; i <= 9; ++i) {
+    ASSERT_TRUE(box.send(i, Policy::kLatest));
+    ASSERT_EQ(word(reader, slot), 1U) << "after update " << i;
+  }
+  reader.consume(1, reader.ordinal(slot), true);
+  reader.let_go();
+  EXPECT_EQ(fold_newest(reader), 9U);
+}
+
+TEST(Slot, OpenHoldKeepsEverythingFromItsIterationOn) {
+  Box box(2, 2, 64);
+  ASSERT_TRUE(box.send(1, Policy::kLatest));
+  ASSERT_TRUE(box.send(2, Policy::kLatest));
+  box.reader(1).hold_from(2);
+  SlotReader::fence();
+  EXPECT_TRUE(box.send(3, Policy::kLatest)) << "1 may be replaced";
+  EXPECT_FALSE(box.send(4, Policy::kLatest)) << "2 and 3 may not";
+  EXPECT_GE(box.reader(1).find(2), 0);
+  EXPECT_GE(box.reader(1).find(3), 0);
+  box.reader(1).let_go();
+  EXPECT_TRUE(box.send(4, Policy::kLatest));
+}
+
+TEST(Slot, HoldOfTheDeadHoldsNothing) {
+  Box box(2, 1, 64);
+  ASSERT_TRUE(box.send(1, Policy::kLatest));
+  box.reader(1).hold_from(1);
+  SlotReader::fence();
+  EXPECT_EQ(box.writer().claim(Policy::kLatest, kAllLive), -1);
+  EXPECT_EQ(box.writer().claim(Policy::kLatest, [](int) { return false; }), 0);
+}
+
+TEST(Slot, SkippedUpdateCountsAsOverwritten) {
+  Box box(2, 1, 64);
+  ASSERT_TRUE(box.send(1, Policy::kLatest));
+  box.reader(1).hold_from(1);
+  SlotReader::fence();
+  ASSERT_FALSE(box.send(2, Policy::kLatest));
+  box.writer().skip(2, box.all());
+  EXPECT_EQ(box.reader(1).clock(), 2U);
+  box.reader(1).let_go();
+  EXPECT_EQ(fold_newest(box.reader(1)), 1U);
+  ASSERT_TRUE(box.send(3, Policy::kLatest));
+  EXPECT_EQ(fold_newest(box.reader(1)), 3U);
+  EXPECT_EQ(box.cursor(1).overwritten.load(), 1U);
+}
+
+TEST(Slot, FoldThatFailedLeavesTheUpdate) {
+  Box box(2, 2, 64);
+  ASSERT_TRUE(box.send(1, Policy::kLatest));
+  box.reader(1).hold_from(1);
+  SlotReader::fence();
+  box.reader(1).let_go();  // what a fold that throws comes to
+  EXPECT_EQ(fold_newest(box.reader(1)), 1U);
+}
+
+TEST(Slot, WriterThatDiesBeforePublishingLeavesNothing) {
+  Box box(2, 2, 64);
+  ASSERT_TRUE(box.send(1, Policy::kLatest));
+  const int slot = box.writer().claim(Policy::kLatest, kAllLive);
+  *reinterpret_cast<std::uint64_t*>(box.writer().payload(slot)) = 2;
+  EXPECT_EQ(box.reader(1).clock(), 1U);
+  EXPECT_EQ(fold_newest(box.reader(1)), 1U);
+}
+
+TEST(Slot, TwoHundredReceivers) {
+  Box box(201, 2, 8);
+  ASSERT_TRUE(box.send(1, Policy::kQueue));
+  ASSERT_TRUE(box.send(2, Policy::kQueue));
+  for (int r = 1; r <= 200; ++r) {
+    ASSERT_FALSE(box.send(3, Policy::kQueue)) << "receiver " << r << " has not folded yet";
+    ASSERT_EQ(fold_newest(box.reader(r)), 2U);
+  }
+  EXPECT_TRUE(box.send(3, Policy::kQueue));
+}
+
+TEST(Slot, MailboxesOfAllShapesAreAligned) {
+  for (int ranks : {1, 2, 3, 65, 130}) {
+    for (int depth : {1, 2, 7}) {
+      for (std::size_t bytes : {std::size_t{1}, std::size_t{64}, std::size_t{4097}}) {
+        const MailboxShape shape(ranks, depth, bytes);
+        EXPECT_EQ(shape.slot(0) % kLine, 0U);
+        EXPECT_EQ(shape.slot(1) % kLine, 0U);
+        EXPECT_EQ(shape.cursor(0) % kLine, 0U);
+        EXPECT_LE(shape.ticket(static_cast<std::size_t>(depth), 0), shape.cursor(0));
+        EXPECT_LE(shape.slot(static_cast<std::size_t>(depth)), shape.bytes());
+        EXPECT_LE(shape.slot(0) + static_cast<std::size_t>(depth) * bytes, shape.bytes());
+      }
+    }
+  }
+}
+
+// ---- Threads: what a race would tear, and what the thread sanitizer looks at ----
+
+// Words a payload has at most; enough that writing one takes longer than a look at a ticket.
+constexpr std::size_t kWords = 512;
+
+std::uint64_t updates_to_send() {
+  const char* given = std::getenv("MALT_STRESS");  // how many times longer than usual
+  return 20'000 * static_cast<std::uint64_t>(given != nullptr ? std::atoi(given) : 1);
+}
+
+// Reads all of a payload; true if every word is the iteration.
+bool is_whole(const SlotReader& reader, int slot) {
+  const auto* words = reinterpret_cast<const std::uint64_t*>(reader.payload(slot));
+  const SlotHeader& header = reader.header(slot);
+  for (std::size_t i = 0; i < header.count; ++i) {
+    if (words[i] != header.iteration) return false;
+  }
+  return true;
+}
+
+struct Seen {
+  std::uint64_t folded = 0, torn = 0, out_of_order = 0;
+};
+
+// Gathers as Segment does under LATEST until it has seen `last` or the sender has ended.
+Seen read_latest(SlotReader& reader, const std::atomic<bool>& ended) {
+  Seen seen;
+  for (std::uint64_t last = 0;;) {
+    const bool over = ended.load();
+    const std::uint64_t consumed = reader.consumed();
+    if (reader.newest(consumed) < 0) {
+      if (over) return seen;
+      std::this_thread::yield();
+      continue;
+    }
+    reader.hold_from(consumed + 1);
+    SlotReader::fence();
+    if (const int slot = reader.newest(consumed); slot >= 0) {
+      const std::uint64_t iteration = reader.header(slot).iteration;
+      reader.hold_only(iteration);
+      if (iteration % 8 == 0) std::this_thread::yield();  // let the sender come round
+      if (!is_whole(reader, slot)) ++seen.torn;
+      if (iteration <= last) ++seen.out_of_order;
+      last = iteration;
+      ++seen.folded;
+      reader.consume(iteration, reader.ordinal(slot), true);
+    }
+    reader.let_go();
+  }
+}
+
+class SlotThreads : public testing::TestWithParam<int> {};  // by depth
+
+TEST_P(SlotThreads, LatestIsNeverTornAndItsCountersBalance) {
+  constexpr int kReaders = 3;
+  Box box(kReaders + 1, GetParam(), kWords * 8);
+  std::atomic<bool> ended{false};
+  std::vector<Seen> seen(kReaders);
+  std::vector<std::thread> threads;
+  for (int r = 1; r <= kReaders; ++r) {
+    threads.emplace_back([&, r] { seen[static_cast<std::size_t>(r - 1)] = read_latest(box.reader(r), ended); });
+  }
+  std::minstd_rand random(1);
+  const std::uint64_t updates = updates_to_send();
+  for (std::uint64_t i = 1; i <= updates; ++i) {
+    std::vector<int> to;
+    for (int r = 1; r <= kReaders; ++r) {
+      if (random() % 4 != 0) to.push_back(r);
+    }
+    if (!box.send(i, Policy::kLatest, to, 1 + random() % kWords)) box.writer().skip(i, to);
+    if (i % 16 == 0) std::this_thread::yield();
+  }
+  ended = true;
+  for (std::thread& thread : threads) thread.join();
+  for (int r = 1; r <= kReaders; ++r) {
+    const Seen& mine = seen[static_cast<std::size_t>(r - 1)];
+    const Cursor& cursor = box.cursor(r);
+    EXPECT_EQ(mine.torn, 0U);
+    EXPECT_EQ(mine.out_of_order, 0U);
+    EXPECT_EQ(cursor.folded.load(), mine.folded);
+    EXPECT_EQ(box.writer().pending(r), 0U);
+    EXPECT_GT(mine.folded, 0U);
+    // What was addressed beyond the last one folded found every slot held.
+    EXPECT_LE(cursor.folded.load() + cursor.overwritten.load(), box.writer().addressed(r));
+    EXPECT_EQ(cursor.folded.load() + cursor.overwritten.load(), cursor.ordinal.load());
+  }
+}
+
+TEST_P(SlotThreads, QueueDeliversEveryUpdateOnceAndInOrder) {
+  constexpr int kReaders = 3;
+  Box box(kReaders + 1, GetParam(), kWords * 8);
+  const std::uint64_t updates = updates_to_send() / 4;
+  std::vector<Seen> seen(kReaders);
+  std::vector<std::thread> threads;
+  for (int r = 1; r <= kReaders; ++r) {
+    threads.emplace_back([&, r] {
+      SlotReader& reader = box.reader(r);
+      Seen& mine = seen[static_cast<std::size_t>(r - 1)];
+      for (std::uint64_t last = 0; last < updates;) {
+        const int slot = reader.oldest(reader.consumed(), updates);
+        if (slot < 0) {
+          std::this_thread::yield();
+          continue;
+        }
+        const std::uint64_t iteration = reader.header(slot).iteration;
+        if (!is_whole(reader, slot)) ++mine.torn;
+        if (iteration != last + 1) ++mine.out_of_order;
+        last = iteration;
+        ++mine.folded;
+        reader.consume(iteration, reader.ordinal(slot), true);
+      }
+    });
+  }
+  for (std::uint64_t i = 1; i <= updates; ++i) {
+    while (!box.send(i, Policy::kQueue, box.all(), 1 + i % kWords)) std::this_thread::yield();
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int r = 1; r <= kReaders; ++r) {
+    const Seen& mine = seen[static_cast<std::size_t>(r - 1)];
+    EXPECT_EQ(mine.torn, 0U);
+    EXPECT_EQ(mine.out_of_order, 0U);
+    EXPECT_EQ(mine.folded, updates);
+    EXPECT_EQ(box.cursor(r).overwritten.load(), 0U);
+    EXPECT_EQ(box.writer().pending(r), 0U);
+  }
+}
+
+// Store buffering, alone: the hold of S3 against the revoked ticket of S4 (b), round after round with
+// nothing else going on, so that a missing fence on either side shows as a torn read.
+TEST(SlotThreads, HoldAndRevokeNeverMissEachOther) {
+  Box box(2, 1, kWords * 8);
+  const std::uint64_t updates = updates_to_send() * 10;
+  std::atomic<bool> ended{false};
+  Seen seen;
+  std::thread thread([&] {
+    SlotReader& reader = box.reader(1);
+    while (!ended.load(std::memory_order_relaxed)) {
+      const std::uint64_t consumed = reader.consumed();
+      reader.hold_from(consumed + 1);
+      SlotReader::fence();
+      if (const int slot = reader.newest(consumed); slot >= 0) {
+        ++seen.folded;
+        if (!is_whole(reader, slot)) ++seen.torn;
+        const std::uint64_t iteration = reader.header(slot).iteration;
+        if (iteration % 2 == 0) reader.consume(iteration, reader.ordinal(slot), true);
+      }
+      reader.let_go();
+    }
+  });
+  for (std::uint64_t i = 1; i <= updates; ++i) {
+    if (!box.send(i, Policy::kLatest, box.all(), kWords)) box.writer().skip(i, box.all());
+  }
+  ended = true;
+  thread.join();
+  EXPECT_EQ(seen.torn, 0U);
+  EXPECT_GT(seen.folded, 0U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Depth, SlotThreads, testing::Values(1, 2, 3, 8));
+
+}  // namespace
+}  // namespace dstorm
