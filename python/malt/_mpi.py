@@ -6,14 +6,16 @@ MPI live, most launchers cancel the whole job at the first death.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import shutil
 import sys
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from malt import _errors as errors
@@ -111,7 +113,11 @@ def join(launch: Launch, timeout: float) -> Mpi:
         )
     _check_library(mpi, launch)
     # MPI_Init has no timeout and says nothing: who is missing is found out before it.
-    with _rollcall.answered(os.environ, timeout), warnings.catch_warnings():
+    with (
+        _rollcall.answered(os.environ, timeout),
+        _files_in_session_folder(),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore", RuntimeWarning)  # mpi4py's, of a mismatch: ours says more
         mpi.Init()
     try:
@@ -121,6 +127,23 @@ def join(launch: Launch, timeout: float) -> Mpi:
             mpi.Finalize()  # waits for nobody
         raise
     return Mpi(mpi.COMM_WORLD, owns=True, close_timeout=timeout)
+
+
+@contextlib.contextmanager
+def _files_in_session_folder() -> Iterator[None]:
+    """Let Open MPI make its shared-memory files where its launcher clears up after a death.
+
+    By default they are in /dev/shm, and stay there when a process does not reach MPI_Finalize.
+    """
+    folder = os.environ.get("PMIX_SERVER_TMPDIR", "")
+    names = ["OMPI_MCA_btl_sm_backing_directory", "OMPI_MCA_btl_vader_backing_directory"]
+    new = [name for name in names if name not in os.environ and Path(folder).is_dir() and folder]
+    os.environ.update(dict.fromkeys(new, folder))
+    try:
+        yield
+    finally:
+        for name in new:
+            del os.environ[name]
 
 
 def _import_mpi(launch: Launch) -> Any:
