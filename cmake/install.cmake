@@ -1,0 +1,25 @@
+# cmake --install: headers, libdstorm, libvol, find_package(dstorm), pkg-config.
+include(CMakePackageConfigHelpers)
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/dstorm)
+
+install(TARGETS dstorm vol EXPORT dstorm-targets)
+install(DIRECTORY src/dstorm src/vol DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+        FILES_MATCHING PATTERN "*.hpp")
+install(EXPORT dstorm-targets NAMESPACE dstorm:: DESTINATION ${package_dir})
+configure_package_config_file(cmake/dstorm-config.cmake.in dstorm-config.cmake
+                              INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(dstorm-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/dstorm-config.cmake
+              ${PROJECT_BINARY_DIR}/dstorm-config-version.cmake DESTINATION ${package_dir})
+
+# The files name their own place relative to themselves, so an installed tree can be moved.
+cmake_path(RELATIVE_PATH CMAKE_INSTALL_FULL_INCLUDEDIR BASE_DIRECTORY ${CMAKE_INSTALL_PREFIX}
+           OUTPUT_VARIABLE pc_includedir)
+cmake_path(RELATIVE_PATH CMAKE_INSTALL_FULL_LIBDIR BASE_DIRECTORY ${CMAKE_INSTALL_PREFIX}
+           OUTPUT_VARIABLE pc_libdir)
+cmake_path(RELATIVE_PATH CMAKE_INSTALL_PREFIX
+           BASE_DIRECTORY ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig OUTPUT_VARIABLE pc_prefix)
+foreach(name dstorm vol)
+  configure_file(cmake/${name}.pc.in ${name}.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endforeach()

@@ -1,0 +1,21 @@
+# One executable per tests/cpp/<name>_test.cpp.
+find_package(GTest REQUIRED)
+include(GoogleTest)
+
+# Measure time or processor use, so nothing else may run beside them.
+set(serial_tests)
+
+foreach(source IN LISTS test_sources)
+  cmake_path(GET source STEM name)
+  add_executable(${name} ${source})
+  target_include_directories(${name} PRIVATE tests/cpp)
+  target_link_libraries(${name} PRIVATE vol dstorm GTest::gtest_main malt_warnings malt_sanitizers)
+  set(serial OFF)
+  if(name IN_LIST serial_tests)
+    set(serial ON)
+  endif()
+  # Found when ctest starts, not while building: the build runs nothing, and so needs no
+  # sanitizer's run-time settings.
+  gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+                       PROPERTIES TIMEOUT 300 RUN_SERIAL ${serial})
+endforeach()

@@ -1,0 +1,43 @@
+"""Rules for all Python tests, those under mpirun included: a skip is loud.
+
+With MALT_NO_SKIPS=1 (`./dev test` sets it) a skipped test fails unless ALLOWED_SKIPS names it.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from collections.abc import Generator
+
+import pytest
+
+# Test id pattern -> what the test needs that a machine may rightly lack.
+ALLOWED_SKIPS: dict[str, str] = {
+    "tests/python/*torch*": "PyTorch is no dependency of MALT and too large to install for one test",
+}
+
+
+def forbidden(nodeid: str) -> bool:
+    allowed = any(fnmatch.fnmatch(nodeid, pattern) for pattern in ALLOWED_SKIPS)
+    return os.environ.get("MALT_NO_SKIPS") == "1" and not allowed
+
+
+def fail_if_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if report.skipped and not hasattr(report, "wasxfail") and forbidden(report.nodeid):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"{report.nodeid} was skipped, and may not be here: {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    fail_if_skipped(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    fail_if_skipped(report)
+    return report
