@@ -56,8 +56,7 @@ Segment::Segment(std::shared_ptr<Group> group, SegmentOptions options)
   writer_.emplace(Mailbox(channel_->mailbox(group_->rank()), mailbox_shape_), group_->rank());
   if (const std::uint64_t period = options_.graph.period(group_->size()); period <= kLongestTable) {
     for (std::uint64_t round = 0; round < period; ++round) {
-      round_of(options_.graph, round);
-      repeating_.push_back(other_round_);
+      repeating_.push_back(make_round(options_.graph, round));
     }
   }
   round_ = &round_of(options_.graph, 0);
@@ -128,17 +127,20 @@ void Segment::check_open() const {
   }
 }
 
-const Segment::Round& Segment::round_of(const Graph& graph, std::uint64_t round) {
-  if (!repeating_.empty() && (&graph == &options_.graph || graph == options_.graph)) {
-    return repeating_[round % repeating_.size()];
-  }
+Segment::Round Segment::make_round(const Graph& graph, std::uint64_t round) const {
   const int rank = group_->rank();
   const int size = group_->size();
-  if (&graph != &options_.graph && graph != options_.graph) graph.check(size);
-  other_round_.out = graph.out(rank, size, round);
-  other_round_.in = graph.in(rank, size, round);
-  other_round_.weights = graph.weights(rank, size, round);
-  other_round_.symmetric = other_round_.out == other_round_.in;
+  Round made{graph.out(rank, size, round), graph.in(rank, size, round),
+             graph.weights(rank, size, round), false};
+  made.symmetric = made.out == made.in;
+  return made;
+}
+
+const Segment::Round& Segment::round_of(const Graph& graph, std::uint64_t round) {
+  const bool own = &graph == &options_.graph || graph == options_.graph;
+  if (own && !repeating_.empty()) return repeating_[round % repeating_.size()];
+  if (!own) graph.check(group_->size());
+  other_round_ = make_round(graph, round);
   return other_round_;
 }
 

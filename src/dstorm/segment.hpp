@@ -19,14 +19,14 @@
 namespace dstorm {
 
 struct SegmentOptions {
-  std::string name;            // in errors; two open segments of a job may not share one
+  std::string name = {};       // in errors; two open segments of a job may not share one
   std::size_t slot_bytes = 0;  // the largest update
   int depth = 2;               // slots per sender; at staleness 0 under LATEST at least 2
   Policy policy = Policy::kLatest;
   Graph graph = Graph::all();
   std::size_t home_bytes = 0;    // memory per rank that all ranks of the host may read
   std::size_t result_bytes = 0;  // memory for a shared fold
-  std::string kind;              // what the layer above keeps in it; must agree between ranks
+  std::string kind = {};         // what the layer above keeps in it; must agree between ranks
 };
 
 // One update, lying in its sender's slot: valid, and unchanging, while the fold runs.
@@ -60,8 +60,8 @@ struct Stats {
 struct GatherOptions {
   // 0 is BSP, s > 0 SSP: wait until each live in-neighbour is at most s iterations behind this rank.
   // None: do not wait (ASP).
-  std::optional<std::uint64_t> staleness;
-  std::optional<std::chrono::nanoseconds> timeout;  // the group's if not given
+  std::optional<std::uint64_t> staleness = std::nullopt;
+  std::optional<std::chrono::nanoseconds> timeout = std::nullopt;  // the group's if not given
 };
 
 // Owned by the thread that uses its group. Keeps the group alive.
@@ -175,6 +175,7 @@ class Segment {
   void check_options() const;
   void check_agreement() const;
   void check_open() const;
+  Round make_round(const Graph& graph, std::uint64_t round) const;
   const Round& round_of(const Graph& graph, std::uint64_t round);
   std::byte* begin_scatter(const Graph* graph);
   std::span<const int> end_scatter(std::size_t bytes, Tag tag);

@@ -16,7 +16,7 @@
 namespace vol {
 
 struct VectorOptions {
-  std::string name;  // in errors; one open vector each
+  std::string name = {};  // in errors; one open vector each
   dstorm::Graph graph = dstorm::Graph::all();
   dstorm::Policy policy = dstorm::Policy::kLatest;
   int depth = 2;                  // slots per sender

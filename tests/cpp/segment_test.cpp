@@ -1,0 +1,549 @@
+// Groups and segments with real processes as ranks.
+#include "dstorm/segment.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <cstring>
+#include <fstream>
+#include <numeric>
+
+#include "dstorm/dstorm.hpp"
+#include "dstorm/wait.hpp"
+#include "processes.hpp"
+
+namespace dstorm {
+namespace {
+
+using namespace std::chrono_literals;
+using testing_processes::Job;
+using testing_processes::Shared;
+
+#define CHECK_THAT(condition)                                                          \
+  do {                                                                                 \
+    if (!(condition)) {                                                                \
+      std::fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #condition);   \
+      return 1;                                                                        \
+    }                                                                                  \
+  } while (false)
+
+void expect_all_well(Job& job) {
+  const std::vector<int> statuses = job.wait_all();
+  EXPECT_EQ(statuses, std::vector<int>(statuses.size(), 0));
+}
+
+SegmentOptions small(const char* name = "s") {
+  SegmentOptions options;
+  options.name = name;
+  options.slot_bytes = 8;
+  return options;
+}
+
+std::span<const std::byte> bytes_of(const std::uint64_t& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
+
+std::uint64_t value_of(const Update& update) {
+  std::uint64_t value = 0;
+  std::memcpy(&value, update.payload.data(), sizeof(value));
+  return value;
+}
+
+// What the error of type E says, or "" if none is thrown.
+template <class E, class Call>
+std::string message_of(Call&& call) {
+  try {
+    call();
+  } catch (const E& error) {
+    return error.what();
+  }
+  return "";
+}
+
+bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+
+TEST(Group, OneProcessIsAJobOfOne) {
+  SoloBootstrap bootstrap;
+  const auto group = Group::join(bootstrap);
+  EXPECT_EQ(group->size(), 1);
+  EXPECT_EQ(group->alive(), std::vector<int>{0});
+  group->barrier();
+  Segment segment(group, small());
+  EXPECT_TRUE(segment.scatter(bytes_of(1)).empty());
+  EXPECT_EQ(segment.gather({.staleness = 0}, [](auto) { FAIL(); }), 0U);
+}
+
+TEST(Group, ExchangeGivesEveryonesBytesByRank) {
+  Job job(5, [](Bootstrap& bootstrap) {
+    const auto group = Group::join(bootstrap);
+    for (std::uint64_t round = 0; round < 200; ++round) {
+      const std::uint64_t mine = round * 100 + static_cast<std::uint64_t>(group->rank());
+      const auto all = group->exchange("numbers", bytes_of(mine));
+      for (std::uint64_t r = 0; r < 5; ++r) {
+        std::uint64_t theirs = 0;
+        CHECK_THAT(all[r] && all[r]->size() == sizeof(theirs));
+        std::memcpy(&theirs, all[r]->data(), sizeof(theirs));
+        CHECK_THAT(theirs == round * 100 + r);
+      }
+    }
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Group, DifferentCollectivesAtOnceAreNamedOnEveryRank) {
+  Job job(3, [](Bootstrap& bootstrap) {
+    const auto group = Group::join(bootstrap);
+    const std::string error = message_of<ConfigError>([&] {
+      if (group->rank() == 1) {
+        Segment segment(group, small("w"));
+      } else {
+        group->barrier();
+      }
+    });
+    CHECK_THAT(has(error, "rank 1: segment 'w'") && has(error, "ranks 0, 2: barrier"));
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Group, BarrierNamesWhoDoesNotCome) {
+  Job job(3, [](Bootstrap& bootstrap) {
+    const auto group = Group::join(bootstrap);
+    if (group->rank() == 2) std::this_thread::sleep_for(1500ms);
+    if (group->rank() != 2) {
+      try {
+        group->barrier(100ms);
+        return 1;
+      } catch (const TimeoutError& error) {
+        CHECK_THAT(error.ranks() == std::vector<int>{2});
+        CHECK_THAT(has(error.what(), "rank 2"));
+      }
+    }
+    group->barrier();  // once more, and all come
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Group, DeathIsSeenWhileWaitingAndRaisesTheEpoch) {
+  Job job(4, [](Bootstrap& bootstrap) {
+    const auto group = Group::join(bootstrap);
+    group->barrier();
+    if (group->rank() == 3) raise(SIGKILL);
+    const auto start = Clock::now();
+    group->barrier();
+    CHECK_THAT(Clock::now() - start < 5s);  // far below the limit of 30 s
+    CHECK_THAT((group->alive() == std::vector<int>{0, 1, 2}));
+    CHECK_THAT(group->epoch() == 1);
+    group->barrier();  // nobody leaves before all have looked
+    return 0;
+  });
+  EXPECT_EQ(job.wait_all(), (std::vector<int>{0, 0, 0, 128 + SIGKILL}));
+}
+
+TEST(Group, WhoLeavesIsNotWaitedFor) {
+  Job job(3, [](Bootstrap& bootstrap) {
+    const auto group = Group::join(bootstrap);
+    group->barrier();
+    if (group->rank() == 0) {
+      group->leave();
+      CHECK_THAT(has(message_of<ConfigError>([&] { group->barrier(); }), "left the job"));
+      std::this_thread::sleep_for(500ms);  // alive as a process all the while
+      return 0;
+    }
+    group->barrier();
+    CHECK_THAT((group->alive() == std::vector<int>{1, 2}));
+    group->barrier();  // nobody else leaves before both have looked
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+// Files that a job could have left: none has a name while it runs, so none can be left at all.
+TEST(Group, NothingIsEverInDevShm) {
+  const auto listing = [] {
+    std::string names;
+    FILE* pipe = popen("ls -A /dev/shm", "r");
+    for (int c; (c = fgetc(pipe)) != EOF;) names += static_cast<char>(c);
+    pclose(pipe);
+    return names;
+  };
+  const std::string before = listing();
+  struct Flags {
+    std::atomic<int> ready;
+  };
+  Shared<Flags> flags;
+  {
+    Job job(3, [&](Bootstrap& bootstrap) {
+      const auto group = Group::join(bootstrap);
+      Segment segment(group, small());
+      ++flags->ready;
+      for (;;) segment.scatter(bytes_of(1));
+      return 0;
+    });
+    while (flags->ready < 3) std::this_thread::sleep_for(1ms);
+    EXPECT_EQ(listing(), before) << "while it runs";
+    for (int r = 0; r < 3; ++r) job.signal(r, SIGKILL);
+    job.wait_all();
+  }
+  EXPECT_EQ(listing(), before) << "after kill -9 of all";
+}
+
+TEST(Group, SixteenWaitersUseNoProcessorTime) {
+  struct Times {
+    std::atomic<std::int64_t> microseconds;
+  };
+  Shared<Times> times;
+  Job job(17, [&](Bootstrap& bootstrap) {
+    const auto group = Group::join(bootstrap);
+    group->barrier();
+    if (group->rank() == 0) std::this_thread::sleep_for(2s);
+    rusage before{};
+    rusage after{};
+    getrusage(RUSAGE_SELF, &before);
+    group->barrier();
+    getrusage(RUSAGE_SELF, &after);
+    const auto used = [](const rusage& usage) {
+      return (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1'000'000 + usage.ru_utime.tv_usec +
+             usage.ru_stime.tv_usec;
+    };
+    times->microseconds += used(after) - used(before);
+    return 0;
+  });
+  expect_all_well(job);
+  // 16 ranks for 2 s: half a percent of one core each would be 160 ms.
+  EXPECT_LT(times->microseconds.load(), 160'000);
+  std::printf("16 waiters, 2 s: %ld us of processor time in all\n", times->microseconds.load());
+}
+
+TEST(Segment, BspFoldsExactlyItsOwnIterationOfEveryNeighbour) {
+  for (const Graph& graph : {Graph::all(), Graph::ring(), Graph::exponential(), Graph::halton(),
+                             Graph::one_peer(), Graph::random(2, 7), Graph::star()}) {
+    for (const Policy policy : {Policy::kLatest, Policy::kQueue}) {
+      Job job(6, [&](Bootstrap& bootstrap) {
+        const auto group = Group::join(bootstrap);
+        SegmentOptions options = small();
+        options.graph = graph;
+        options.policy = policy;
+        Segment segment(group, options);
+        for (std::uint64_t i = 1; i <= 300; ++i) {
+          const std::uint64_t mine = i * 10 + static_cast<std::uint64_t>(group->rank());
+          segment.scatter(bytes_of(mine));
+          const std::vector<int> in = graph.in(group->rank(), 6, i - 1);
+          std::size_t seen = 0;
+          const std::size_t count = segment.gather({.staleness = 0}, [&](std::span<const Update> updates) {
+            for (const Update& update : updates) {
+              if (update.iteration == i && update.rank == in[seen] &&
+                  value_of(update) == i * 10 + static_cast<std::uint64_t>(update.rank)) {
+                ++seen;
+              }
+            }
+          });
+          CHECK_THAT(count == in.size() && seen == in.size());
+        }
+        group->barrier();
+        const Stats stats = segment.stats();
+        CHECK_THAT(stats.sent == stats.folded && stats.overwritten == 0 && stats.pending == 0);
+        return 0;
+      });
+      expect_all_well(job);
+    }
+  }
+}
+
+// A directed path of ranks that send round a circle: without flow control the first would run ahead of
+// the last by as much as the circle is long.
+TEST(Segment, BspOverADirectedCircleOverwritesNothing) {
+  std::vector<std::pair<int, int>> circle;
+  for (int r = 0; r < 8; ++r) circle.emplace_back(r, (r + 1) % 8);
+  Job job(8, [&](Bootstrap& bootstrap) {
+    const auto group = Group::join(bootstrap);
+    SegmentOptions options = small();
+    options.graph = Graph::edges(circle);
+    Segment segment(group, options);
+    for (std::uint64_t i = 1; i <= 500; ++i) {
+      segment.scatter(bytes_of(i));
+      if (group->rank() == 3 && i % 50 == 0) std::this_thread::sleep_for(2ms);
+      CHECK_THAT(segment.gather({.staleness = 0}, [](auto) {}) == 1);
+    }
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Segment, SspLetsNeighboursBeBehindByItsBoundAndNoMore) {
+  Job job(3, [](Bootstrap& bootstrap) {
+    const auto group = Group::join(bootstrap);
+    Segment segment(group, small());
+    constexpr std::uint64_t kBound = 3;
+    for (std::uint64_t i = 1; i <= 200; ++i) {
+      if (group->rank() == 1 && i % 20 == 0) std::this_thread::sleep_for(1ms);
+      segment.scatter(bytes_of(i));
+      segment.gather({.staleness = kBound}, [](auto) {});
+      for (int r = 0; r < 3; ++r) {
+        if (r == group->rank()) continue;
+        const auto& clock = *reinterpret_cast<std::atomic<std::uint64_t>*>(segment.channel().mailbox(r));
+        CHECK_THAT(clock.load() + kBound >= i);
+      }
+    }
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Segment, LatestNeverBlocksAndGathersOnlyTheNewest) {
+  Job job(2, [](Bootstrap& bootstrap) {
+    const auto group = Group::join(bootstrap);
+    Segment segment(group, small());
+    if (group->rank() == 0) {
+      for (std::uint64_t i = 1; i <= 1000; ++i) segment.scatter(bytes_of(i));
+    }
+    group->barrier();
+    if (group->rank() == 1) {
+      std::uint64_t got = 0;
+      CHECK_THAT(segment.gather({}, [&](auto updates) { got = value_of(updates[0]); }) == 1);
+      CHECK_THAT(got == 1000);
+      CHECK_THAT(segment.gather({}, [](auto) {}) == 0);
+    }
+    group->barrier();
+    if (group->rank() == 0) {
+      const Stats stats = segment.stats();
+      CHECK_THAT(stats.sent == 1000 && stats.folded == 1 && stats.overwritten == 999);
+      CHECK_THAT(stats.pending == 0 && stats.to_dead == 0);
+    }
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Segment, FullQueueNamesWhoDidNotGather) {
+  Job job(3, [](Bootstrap& bootstrap) {
+    GroupOptions given;
+    given.timeout = 2s;
+    const auto group = Group::join(bootstrap, given);
+    SegmentOptions options = small();
+    options.policy = Policy::kQueue;
+    options.depth = 1;
+    Segment segment(group, options);
+    if (group->rank() == 0) {
+      segment.scatter(bytes_of(1));
+      try {
+        segment.scatter(bytes_of(2));
+        return 1;
+      } catch (const TimeoutError& error) {
+        CHECK_THAT(error.ranks() == std::vector<int>{2});
+      }
+      CHECK_THAT(segment.iteration() == 1);
+    }
+    if (group->rank() == 1) {
+      while (segment.gather({}, [](auto) {}) == 0) std::this_thread::yield();
+    }
+    group->barrier(10s);
+    if (group->rank() == 2) CHECK_THAT(segment.gather({}, [](auto) {}) == 1);
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Segment, QueueGoesOnWhenTheSlowReaderDies) {
+  Job job(3, [](Bootstrap& bootstrap) {
+    const auto group = Group::join(bootstrap);
+    SegmentOptions options = small();
+    options.policy = Policy::kQueue;
+    options.depth = 1;
+    Segment segment(group, options);
+    if (group->rank() == 2) {
+      std::this_thread::sleep_for(200ms);
+      raise(SIGKILL);
+    }
+    for (std::uint64_t i = 1; i <= 50; ++i) {
+      segment.scatter(bytes_of(i));
+      CHECK_THAT(segment.gather({.staleness = 0}, [](auto) {}) >= 1);
+    }
+    group->barrier();
+    const Stats stats = segment.stats();
+    CHECK_THAT(stats.sent == stats.folded + stats.pending + stats.to_dead && stats.overwritten == 0);
+    CHECK_THAT(stats.to_dead >= 1);
+    return 0;
+  });
+  EXPECT_EQ(job.wait_all(), (std::vector<int>{0, 0, 128 + SIGKILL}));
+}
+
+TEST(Segment, ReaderThatDiesWithAPinHoldsNobodyUp) {
+  Job job(2, [](Bootstrap& bootstrap) {
+    const auto group = Group::join(bootstrap);
+    SegmentOptions options = small();
+    options.depth = 1;
+    Segment segment(group, options);
+    if (group->rank() == 0) segment.scatter(bytes_of(1));
+    group->barrier();
+    if (group->rank() == 1) segment.gather({}, [](auto) { raise(SIGKILL); });
+    while (group->is_live(1)) std::this_thread::sleep_for(1ms);
+    segment.scatter(bytes_of(2));
+    segment.claim_room(1s);  // the only slot is free again
+    segment.release_room();
+    CHECK_THAT(segment.stats().to_dead == 1);
+    return 0;
+  });
+  EXPECT_EQ(job.wait_all(), (std::vector<int>{0, 128 + SIGKILL}));
+}
+
+TEST(Segment, FoldThatThrowsLeavesTheUpdatesPending) {
+  Job job(2, [](Bootstrap& bootstrap) {
+    const auto group = Group::join(bootstrap);
+    Segment segment(group, small());
+    segment.scatter(bytes_of(1));
+    const std::string error = message_of<ConfigError>([&] {
+      segment.gather({.staleness = 0}, [](auto) { throw ConfigError("mine"); });
+    });
+    CHECK_THAT(error == "mine");
+    CHECK_THAT(segment.gather({.staleness = 0}, [](auto) {}) == 1);
+    CHECK_THAT(segment.gather({.staleness = 0}, [](auto) {}) == 0);
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Segment, FillThatThrowsSendsNothing) {
+  Job job(2, [](Bootstrap& bootstrap) {
+    const auto group = Group::join(bootstrap);
+    Segment segment(group, small());
+    const std::string error = message_of<ConfigError>([&] {
+      segment.scatter([](std::span<std::byte>) -> std::pair<std::size_t, Tag> {
+        throw ConfigError("mine");
+      });
+    });
+    CHECK_THAT(error == "mine" && segment.iteration() == 0);
+    segment.scatter(bytes_of(1));
+    CHECK_THAT(segment.gather({.staleness = 0}, [](auto) {}) == 1);
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Segment, GatherNamesTheNeighboursThatDidNotCome) {
+  Job job(3, [](Bootstrap& bootstrap) {
+    const auto group = Group::join(bootstrap);
+    Segment segment(group, small());
+    group->barrier();
+    if (group->rank() == 0) {
+      segment.scatter(bytes_of(1));
+      try {
+        segment.gather({.staleness = 0, .timeout = 100ms}, [](auto) {});
+        return 1;
+      } catch (const TimeoutError& error) {
+        CHECK_THAT((error.ranks() == std::vector<int>{1, 2}));
+      }
+    }
+    group->barrier();
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Segment, DisagreementIsAnErrorOnEveryRank) {
+  Job job(3, [](Bootstrap& bootstrap) {
+    const auto group = Group::join(bootstrap);
+    SegmentOptions options = small("w");
+    if (group->rank() == 1) options.slot_bytes = 16;
+    const std::string error = message_of<ConfigError>([&] { Segment segment(group, options); });
+    CHECK_THAT(has(error, "slot_bytes is 16 on rank 1, 8 on ranks 0, 2"));
+    Segment segment(group, small("w"));  // and the job goes on
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Segment, NoRoomIsAnErrorThatNamesBothSizes) {
+  Job job(2, [](Bootstrap& bootstrap) {
+    const auto group = Group::join(bootstrap);
+    SegmentOptions options = small("huge");
+    options.slot_bytes = std::size_t{1} << 44;
+    const std::string error = message_of<ConfigError>([&] { Segment segment(group, options); });
+    CHECK_THAT(has(error, "needs") && has(error, "MB") && has(error, "available"));
+    group->barrier();
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Segment, DepthOneCannotServeBspUnderLatest) {
+  SoloBootstrap bootstrap;
+  const auto group = Group::join(bootstrap);
+  SegmentOptions options = small();
+  options.depth = 1;
+  Segment segment(group, options);
+  EXPECT_TRUE(has(message_of<ConfigError>([&] { segment.gather({.staleness = 0}, [](auto) {}); }),
+                  "depth >= 2"));
+}
+
+TEST(Segment, NameIsFreeAgainWhenItsSegmentIsGone) {
+  SoloBootstrap bootstrap;
+  const auto group = Group::join(bootstrap);
+  {
+    Segment first(group, small("w"));
+    EXPECT_TRUE(has(message_of<ConfigError>([&] { Segment second(group, small("w")); }), "'w'"));
+  }
+  Segment third(group, small("w"));
+}
+
+// Everyone against everyone, sizes mixed, nobody in step: no update is torn and every one accounted
+// for. MALT_STRESS makes it longer.
+TEST(SegmentStress, NothingTornAndCountersBalance) {
+  const char* given = std::getenv("MALT_STRESS");
+  const std::uint64_t scatters = 3'000 * static_cast<std::uint64_t>(given != nullptr ? std::atoi(given) : 1);
+  for (const Policy policy : {Policy::kLatest, Policy::kQueue}) {
+    for (const std::size_t most : {std::size_t{1}, std::size_t{512}, std::size_t{16384}}) {
+      struct Flags {
+        std::atomic<int> ended;
+      };
+      Shared<Flags> flags;
+      Job job(4, [&](Bootstrap& bootstrap) {
+        const auto group = Group::join(bootstrap);
+        SegmentOptions options = small();
+        options.slot_bytes = most * 8;
+        options.policy = policy;
+        options.depth = 3;
+        Segment segment(group, options);
+        std::uint64_t random = 12345 + static_cast<std::uint64_t>(group->rank());
+        std::uint64_t torn = 0;
+        const auto fold = [&](std::span<const Update> updates) {
+          for (const Update& update : updates) {
+            const auto* words = reinterpret_cast<const std::uint64_t*>(update.payload.data());
+            for (std::size_t i = 0; i < update.payload.size() / 8; ++i) {
+              torn += words[i] != update.iteration * 4 + static_cast<std::uint64_t>(update.rank);
+            }
+          }
+        };
+        for (std::uint64_t i = 1; i <= scatters; ++i) {
+          random = random * 6364136223846793005U + 1442695040888963407U;
+          const std::size_t words = 1 + (random >> 33) % most;
+          // With all ranks in QUEUE at once, each must fold to let the others on.
+          if (policy == Policy::kQueue) segment.gather({}, fold);
+          segment.scatter([&](std::span<std::byte> room) {
+            std::fill_n(reinterpret_cast<std::uint64_t*>(room.data()), words,
+                        i * 4 + static_cast<std::uint64_t>(group->rank()));
+            return std::pair(words * 8, Tag{words, 0});
+          });
+          if (policy == Policy::kQueue || (random >> 20) % 3 == 0) segment.gather({}, fold);
+        }
+        for (++flags->ended; flags->ended < 4; std::this_thread::yield()) segment.gather({}, fold);
+        group->barrier();
+        segment.gather({}, fold);
+        group->barrier();
+        const Stats stats = segment.stats();
+        CHECK_THAT(torn == 0);
+        CHECK_THAT(stats.sent == scatters * 3);
+        CHECK_THAT(stats.sent == stats.folded + stats.overwritten);
+        CHECK_THAT(stats.pending == 0 && stats.to_dead == 0);
+        CHECK_THAT(policy == Policy::kLatest || stats.overwritten == 0);
+        return 0;
+      });
+      expect_all_well(job);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dstorm
