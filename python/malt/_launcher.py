@@ -7,34 +7,24 @@ import os
 import resource
 import selectors
 import signal
-import socket
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from malt import _guard
 from malt._errors import ConfigError
 from malt._output import Sink, Stream
+from malt._rank import Rank, describe_end
+from malt._relay import Relay
 from malt._rendezvous_server import Server
-
-PASSED_ON = (
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-)
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 _TICK = 0.02
 # What a rank has left running may end by itself, before it is told to.
 _LEFTOVERS_SECONDS = 0.5
 # A process outside the rank's group may hold its output open.
 _LINGER_SECONDS = 0.3
-# A Ctrl-C may come twice at once, from the terminal and from a program in between.
-_ONCE_MORE_SECONDS = 0.25
 
 
 @dataclass
@@ -49,33 +39,6 @@ class Options:
     verbose: bool = False
 
 
-@dataclass
-class _Rank:
-    rank: int
-    process: subprocess.Popen[bytes]
-    started: float
-    has_group: bool
-    streams: list[Stream]
-    ended: float | None = None
-    leftovers: list[tuple[float, int]] = field(default_factory=list)  # what to send them, when
-
-    def signal(self, number: int) -> None:
-        if self.has_group:
-            _guard.kill_group(self.process.pid, number)
-        elif self.ended is None:
-            os.kill(self.process.pid, number)
-
-
-def describe_end(code: int) -> str:
-    """What a process died of, from subprocess' return code."""
-    if code >= 0:
-        return f"exited with code {code}"
-    try:
-        return f"died of {signal.Signals(-code).name}"
-    except ValueError:
-        return f"died of signal {-code}"
-
-
 class Launcher:
     """One job. `run` once; it must be the only one in its process that reaps children."""
 
@@ -83,10 +46,8 @@ class Launcher:
         self._command = list(command)
         self._options = options
         self._out, self._err = Sink.standard()
-        self._ranks: list[_Rank] = []
+        self._ranks: list[Rank] = []
         self._exit_code = 0
-        self._received: list[int] = []  # signals, by the handler
-        self._interrupted: float | None = None  # when a signal that ends things was passed on
         self._is_stopping = False
         self._stop: list[tuple[float, int]] = []  # what to send to the ranks that are left, when
         # A single rank may talk with the user: it stays in the terminal's foreground group.
@@ -99,11 +60,16 @@ class Launcher:
         with contextlib.ExitStack() as stack:
             self._server = Server(self._options.size)
             stack.callback(self._server.close)
+            stack.enter_context(warnings.catch_warnings())
+            # Python 3.12 warns of forking with NumPy's threads, which the children do not use.
+            warnings.simplefilter("ignore", DeprecationWarning)
             self._guard = _guard.Guard()
             stack.callback(self._guard.close)
             self._selector = selectors.DefaultSelector()
             stack.callback(self._selector.close)
-            stack.enter_context(self._signals())
+            relay = Relay(self._ranks, share_terminal=self._is_interactive)
+            self._relay = stack.enter_context(relay)
+            self._selector.register(relay.wakened, selectors.EVENT_READ)
             stack.callback(self._kill_all)
             self._start_all()
             self._server.start()  # a thread: only now that nothing is forked any more
@@ -115,28 +81,22 @@ class Launcher:
 
     def _start_all(self) -> None:
         limits = _raise_descriptor_limit(self._options.size)
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*PASSED_ON, signal.SIGTSTP))
-        try:
-            for rank in range(self._options.size):
-                self._start(rank, self._preparation(mask, limits))
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-    def _preparation(self, mask: Collection[int], limits: tuple[int, int]) -> Callable[[], None]:
         launcher = os.getpid()
         register = None if self._is_interactive else self._guard.add
-        handled = [number for number in PASSED_ON if _is_handled(number)]
+        release_signals = self._relay.hold()
 
         def prepare() -> None:  # in the child, between fork and exec
             _guard.die_with(launcher)
             if register is not None:
                 register(os.getpid())
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-            for number in (*handled, signal.SIGTSTP, signal.SIGCHLD):
-                signal.signal(number, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            release_signals()
 
-        return prepare
+        try:
+            for rank in range(self._options.size):
+                self._start(rank, prepare)
+        finally:
+            self._relay.release()
 
     def _start(self, rank: int, prepare: Callable[[], None]) -> None:
         options = self._options
@@ -164,71 +124,18 @@ class Launcher:
                 streams.append(stream)
                 self._selector.register(stream.descriptor, selectors.EVENT_READ, stream)
         now = time.monotonic()
-        self._ranks.append(_Rank(rank, process, now, not self._is_interactive, streams))
+        self._ranks.append(Rank(rank, process, now, not self._is_interactive, streams))
         if options.verbose:
             self._err.say(f"malt run: rank {rank} is process {process.pid}")
-
-    # Signals
-
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        waker, wakened = socket.socketpair()
-        for end in (waker, wakened):
-            end.setblocking(False)
-        self._selector.register(wakened, selectors.EVENT_READ)
-        self._wakened = wakened
-        before = {number: signal.getsignal(number) for number in (*PASSED_ON, signal.SIGTSTP)}
-        before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
-        for number in PASSED_ON:
-            if _is_handled(number):  # what is ignored (nohup) stays so
-                signal.signal(number, self._pass_on)
-        if _is_handled(signal.SIGTSTP):
-            signal.signal(signal.SIGTSTP, self._pause)
-        previous = signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
-        try:
-            yield
-        finally:
-            signal.set_wakeup_fd(previous)
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            waker.close()
-            wakened.close()
-
-    def _pass_on(self, number: int, _frame: object) -> None:
-        """A handler: the main loop may be waiting for the reader of its output."""
-        from_terminal = self._is_interactive and os.tcgetpgrp(0) == os.getpgrp()
-        if from_terminal and number in (signal.SIGINT, signal.SIGQUIT):
-            return  # the rank has got it too
-        now = time.monotonic()
-        again = (
-            number == signal.SIGINT
-            and self._interrupted is not None
-            and now - self._interrupted > _ONCE_MORE_SECONDS
-        )
-        for rank in self._ranks:
-            if rank.ended is None:
-                rank.signal(signal.SIGKILL if again else number)
-        self._received.append(number)
-        if number in _ENDING and self._interrupted is None:
-            self._interrupted = now
-
-    def _pause(self, _number: int, _frame: object) -> None:
-        """Ctrl-Z: the ranks are in sessions of their own and must be stopped too."""
-        running = [rank for rank in self._ranks if rank.ended is None and rank.has_group]
-        for rank in running:
-            rank.signal(signal.SIGSTOP)
-        os.kill(os.getpid(), signal.SIGSTOP)
-        for rank in running:
-            rank.signal(signal.SIGCONT)
 
     # The main loop
 
     def _step(self) -> bool:
         """Wait for the next thing to happen and deal with it; False when all is over."""
         for key, _ in self._selector.select(self._seconds_to_next(time.monotonic())):
-            if key.fileobj is self._wakened:
+            if key.fileobj is self._relay.wakened:
                 with contextlib.suppress(BlockingIOError):
-                    while self._wakened.recv(4096):
+                    while self._relay.wakened.recv(4096):
                         pass
             elif not key.data.read(time.monotonic()):
                 self._finish(key.data)
@@ -256,8 +163,8 @@ class Launcher:
         return max(0.0, min(times) - now) if times else None
 
     def _report_signals(self) -> None:
-        while self._received:
-            name = signal.Signals(self._received.pop(0)).name
+        while self._relay.received:
+            name = signal.Signals(self._relay.received.pop(0)).name
             if name == "SIGINT" and any(rank.ended is None for rank in self._ranks):
                 self._err.say("malt run: SIGINT passed on to the ranks; once more kills them")
             elif self._options.verbose:
@@ -284,7 +191,7 @@ class Launcher:
             if process in by_process:  # else the guard, or an orphan of a rank's
                 self._rank_ended(by_process[process], os.waitstatus_to_exitcode(status))
 
-    def _rank_ended(self, rank: _Rank, code: int) -> None:
+    def _rank_ended(self, rank: Rank, code: int) -> None:
         now = time.monotonic()
         rank.ended = now
         rank.process.returncode = code
@@ -302,12 +209,12 @@ class Launcher:
         self._report(rank, code, now)
         if is_first and not self._options.keep_going:
             # Ranks that have just been told to end get their time first.
-            start = now if self._interrupted is None else now + grace
+            start = now if self._relay.interrupted is None else now + grace
             self._is_stopping = True
             self._stop = [(start, signal.SIGTERM), (start + grace, signal.SIGKILL)]
 
-    def _report(self, rank: _Rank, code: int, now: float) -> None:
-        if self._is_stopping or self._interrupted is not None:
+    def _report(self, rank: Rank, code: int, now: float) -> None:
+        if self._is_stopping or self._relay.interrupted is not None:
             return  # it was told to
         others = sum(other.ended is None for other in self._ranks)
         what = f"rank {rank.rank} {describe_end(code)} after {now - rank.started:.1f} s"
@@ -333,7 +240,7 @@ class Launcher:
                     f"not stopped {self._options.grace_seconds:g} s after SIGTERM"
                 )
 
-    def _clear_leftovers(self, rank: _Rank, now: float) -> None:
+    def _clear_leftovers(self, rank: Rank, now: float) -> None:
         """End what a rank that has ended left running in its process group; close its output."""
         assert rank.ended is not None
         if rank.has_group and (not rank.leftovers or not _guard.kill_group(rank.process.pid, 0)):
@@ -354,10 +261,6 @@ class Launcher:
                 rank.process.wait()
             elif rank.has_group:
                 _guard.kill_group(rank.process.pid, signal.SIGKILL)
-
-
-def _is_handled(number: int) -> bool:
-    return signal.getsignal(number) is not signal.SIG_IGN
 
 
 def _descriptors_needed(size: int) -> int:
