@@ -54,12 +54,14 @@ Segment::Segment(std::shared_ptr<Group> group, SegmentOptions options)
     if (r != group_->rank()) peers_.push_back(r);
   }
   writer_.emplace(Mailbox(channel_->mailbox(group_->rank()), mailbox_shape_), group_->rank());
-  if (const std::uint64_t period = options_.graph.period(group_->size()); period <= kLongestTable) {
+  const std::uint64_t period = options_.graph.period(group_->size());
+  if (options_.graph.repeats() && period <= kLongestTable) {
     for (std::uint64_t round = 0; round < period; ++round) {
       repeating_.push_back(make_round(options_.graph, round));
     }
   }
   round_ = &round_of(options_.graph, 0);
+  in_step_ = options_.graph.is_static() && round_->out == round_->in;
 }
 
 Segment::~Segment() { close(); }
@@ -130,16 +132,17 @@ void Segment::check_open() const {
 Segment::Round Segment::make_round(const Graph& graph, std::uint64_t round) const {
   const int rank = group_->rank();
   const int size = group_->size();
-  Round made{graph.out(rank, size, round), graph.in(rank, size, round),
-             graph.weights(rank, size, round), false};
-  made.symmetric = made.out == made.in;
-  return made;
+  return {graph.out(rank, size, round), graph.in(rank, size, round),
+          graph.weights(rank, size, round)};
 }
 
 const Segment::Round& Segment::round_of(const Graph& graph, std::uint64_t round) {
   const bool own = &graph == &options_.graph || graph == options_.graph;
   if (own && !repeating_.empty()) return repeating_[round % repeating_.size()];
-  if (!own) graph.check(group_->size());
+  if (!own) {
+    graph.check(group_->size());
+    in_step_ = false;
+  }
   other_round_ = make_round(graph, round);
   return other_round_;
 }
@@ -283,8 +286,8 @@ void Segment::wait_for_clocks(std::uint64_t target, nanoseconds timeout) {
 }
 
 // Part of BSP: the next scatter shall find a slot without replacing an update that somebody has yet to
-// fold. Where in- and out-neighbours are the same this follows from the clocks, since who has reached
-// this iteration has folded the one before. Otherwise a sender could run ahead of its receivers by as
+// fold. Where in- and out-neighbours are always the same this follows from the clocks, since who has
+// reached this iteration has folded the one before. Otherwise a sender could run ahead of its receivers by as
 // much as the way back from them to it is long. The rank that is furthest behind never waits here (its
 // receivers have folded more than it has sent), so there is no circle of ranks that wait.
 void Segment::wait_for_folds(nanoseconds timeout) {
@@ -319,7 +322,7 @@ void Segment::collect_own_iteration(nanoseconds timeout) {
     collect_queued(own);
     return;
   }
-  if (!round_->symmetric) wait_for_folds(timeout);
+  if (!in_step_) wait_for_folds(timeout);
   for (int r : round_->in) {
     // A rank that died or left counts if it got as far as this iteration, which is settled for good
     // and looks the same to everyone (S6).
@@ -388,7 +391,7 @@ void Segment::end_gather() {
   }
   let_go();
   // Who may be waiting for this: a QUEUE sender for a slot, a BSP sender for its receivers' folds.
-  if (!updates_.empty() && (options_.policy == Policy::kQueue || !round_->symmetric)) {
+  if (!updates_.empty() && (options_.policy == Policy::kQueue || !in_step_)) {
     to_.clear();
     for (const Update& update : updates_) to_.push_back(update.rank);
     channel_->wake(to_);

@@ -140,7 +140,6 @@ class Segment {
   struct Round {  // a graph in one round, as this rank sees it
     std::vector<int> out, in;
     std::vector<double> weights;
-    bool symmetric = false;  // out and in are the same ranks
   };
   struct Found {  // where an update being gathered lies
     int slot;
@@ -203,6 +202,7 @@ class Segment {
   std::vector<Round> repeating_;        // options_.graph over one period, if that is short
   Round other_round_;                   // any other graph or round
   const Round* round_ = nullptr;        // of the last scatter
+  bool in_step_ = false;                // this rank's out- and in-neighbours are the same in every round
   std::uint64_t iteration_ = 0;
   int slot_ = -1;                       // claimed for the scatter in progress
   std::vector<int> to_;                 // whom it goes to

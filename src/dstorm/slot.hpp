@@ -333,17 +333,15 @@ class SlotReader {
     }
     return best;
   }
-  // The slot with the oldest update beyond `after` and not beyond `limit`, or -1.
+  // The slot with the oldest update beyond `after` and not beyond `limit`, or -1. For QUEUE, where
+  // nothing may be passed over: a slot looked at early may get an older update than one looked at
+  // late. But whoever has seen a ticket sees all older ones (S2, one sender), so a second look, for
+  // what is older than the first one's find, is final.
   int oldest(std::uint64_t after, std::uint64_t limit) const {
-    int best = -1;
-    for (std::size_t slot = 0; slot < box_.shape().depth(); ++slot) {
-      const std::uint64_t found = ticket(slot);
-      if (found > after && found <= limit) {
-        limit = found;
-        best = static_cast<int>(slot);
-      }
-    }
-    return best;
+    const int first = oldest_at_a_look(after, limit);
+    if (first < 0) return first;
+    const int older = oldest_at_a_look(after, header(first).iteration - 1);
+    return older < 0 ? first : older;
   }
 
   const SlotHeader& header(int slot) const { return box_.header(static_cast<std::size_t>(slot)); }
@@ -365,6 +363,17 @@ class SlotReader {
   void let_go() { cursor_->hold.store(0, std::memory_order_release); }
 
  private:
+  int oldest_at_a_look(std::uint64_t after, std::uint64_t limit) const {
+    int best = -1;
+    for (std::size_t slot = 0; slot < box_.shape().depth(); ++slot) {
+      const std::uint64_t found = ticket(slot);
+      if (found > after && found <= limit) {
+        limit = found;
+        best = static_cast<int>(slot);
+      }
+    }
+    return best;
+  }
   std::uint64_t ticket(std::size_t slot) const {
     return box_.ticket(slot, receiver_).iteration.load(std::memory_order_acquire);
   }

@@ -245,6 +245,7 @@ TEST(Segment, BspFoldsExactlyItsOwnIterationOfEveryNeighbour) {
         group->barrier();
         const Stats stats = segment.stats();
         CHECK_THAT(stats.sent == stats.folded && stats.overwritten == 0 && stats.pending == 0);
+        group->barrier();  // nobody leaves before all have counted
         return 0;
       });
       expect_all_well(job);
@@ -538,6 +539,7 @@ TEST(SegmentStress, NothingTornAndCountersBalance) {
         CHECK_THAT(stats.sent == stats.folded + stats.overwritten);
         CHECK_THAT(stats.pending == 0 && stats.to_dead == 0);
         CHECK_THAT(policy == Policy::kLatest || stats.overwritten == 0);
+        group->barrier();  // nobody leaves before all have counted
         return 0;
       });
       expect_all_well(job);

@@ -109,6 +109,11 @@ MUTANTS = [
         "      Ticket& ticket",
     ),
     Mutant(
+        "QUEUE: one look for the oldest (an update passed over)",
+        "return older < 0 ? first : older;",
+        "return first;",
+    ),
+    Mutant(
         "QUEUE: overwrites what has not been folded",
         "if (policy == Policy::kQueue) return -1;",
         "",
