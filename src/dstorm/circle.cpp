@@ -81,7 +81,7 @@ std::vector<int> all_offsets(int size) {
 }
 
 std::vector<int> ring_offsets(int size) {
-  if (size == 1) return {};
+  if (size < 2) return {};
   if (size == 2) return {1};
   return {1, size - 1};
 }
@@ -95,8 +95,8 @@ std::vector<int> ring_offsets(int size) {
 // The mend: the sequence comes in levels of halves, quarters, eighths, ...; we take the first
 // number of each level, N/2, N/4, N/8, ..., as many as before, and the next level in place of the
 // rest of one. The last is always 1, so the graph is connected at every N. At N = 2^L every mode of
-// the mixing matrix meets one offset that turns it by half a circle, so the gap is 2/(L+1), the same
-// as EXPONENTIAL's.
+// the mixing matrix meets one offset that turns it by half a circle, so the gap is 2/(L+1), the
+// same as EXPONENTIAL's.
 std::vector<int> halton_offsets(int size) {
   std::vector<int> offsets;
   for (int offset = size / 2; offset >= 1; offset /= 2) offsets.push_back(offset);
@@ -112,7 +112,7 @@ std::vector<int> exponential_offsets(int size) {
 }
 
 std::vector<int> one_peer_offsets(int size, std::uint64_t round) {
-  if (size == 1) return {};
+  if (size < 2) return {};
   return {1 << (round % static_cast<std::uint64_t>(rounds_to_reach(size, 2)))};
 }
 

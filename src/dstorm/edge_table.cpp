@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <ranges>
+#include <limits>
 #include <span>
 
 #include "dstorm/errors.hpp"
@@ -29,8 +29,10 @@ void require_edge(const Pair& edge) {
 
 // The pairs that begin with `rank`; `pairs` is sorted.
 std::span<const Pair> of_rank(const std::vector<Pair>& pairs, int rank) {
-  const auto group = std::ranges::equal_range(pairs, rank, {}, &Pair::first);
-  return {group.begin(), group.end()};
+  constexpr int kLowest = std::numeric_limits<int>::min();
+  constexpr int kHighest = std::numeric_limits<int>::max();
+  return {std::lower_bound(pairs.begin(), pairs.end(), Pair{rank, kLowest}),
+          std::upper_bound(pairs.begin(), pairs.end(), Pair{rank, kHighest})};
 }
 
 std::vector<int> seconds(std::span<const Pair> pairs) {
@@ -40,7 +42,7 @@ std::vector<int> seconds(std::span<const Pair> pairs) {
   return ranks;
 }
 
-// The number of pairs that begin with each of the ranks 0..size-1 if that is the same for all, or 0.
+// How many pairs begin with each of the ranks 0..size-1, if that is the same for all; otherwise 0.
 std::size_t common_degree(const std::vector<Pair>& pairs, std::int64_t size) {
   const auto ranks = static_cast<std::size_t>(size);
   if (pairs.empty() || pairs.size() % ranks != 0) return 0;
@@ -56,8 +58,7 @@ std::size_t common_degree(const std::vector<Pair>& pairs, std::int64_t size) {
 EdgeTable::EdgeTable(std::vector<Pair> pairs) : by_sender_(std::move(pairs)) {
   std::ranges::for_each(by_sender_, require_edge);
   std::ranges::sort(by_sender_);
-  const auto repeated = std::ranges::unique(by_sender_);
-  by_sender_.erase(repeated.begin(), repeated.end());
+  by_sender_.erase(std::unique(by_sender_.begin(), by_sender_.end()), by_sender_.end());
 
   by_receiver_.reserve(by_sender_.size());
   for (const auto& [from, to] : by_sender_) {
@@ -78,9 +79,8 @@ void EdgeTable::require(int size) const {
                       ", the job has ranks up to " + std::to_string(size - 1) +
                       ", which would send and receive nothing; add edges for them" + ways_out);
   }
-  const auto beyond = std::ranges::find_if(by_sender_, [size](const Pair& edge) {
-    return std::max(edge.first, edge.second) >= size;
-  });
+  const auto beyond = std::ranges::find_if(
+      by_sender_, [size](const Pair& edge) { return std::max(edge.first, edge.second) >= size; });
   throw ConfigError(name() + " has the edge " + describe(*beyond) + ", the job has " +
                     std::to_string(size) + " ranks, 0.." + std::to_string(size - 1) +
                     "; leave out what goes beyond" + ways_out);

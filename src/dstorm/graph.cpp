@@ -1,6 +1,6 @@
 #include "dstorm/graph.hpp"
 
-#include <numeric>
+#include <cstddef>
 
 #include "dstorm/circle.hpp"
 #include "dstorm/edge_table.hpp"
@@ -117,9 +117,9 @@ std::uint64_t Graph::period(int size) const {
   return static_cast<std::uint64_t>(kRandomJudged * rounds_to_reach(size, std::int64_t{k_} + 1));
 }
 
-bool Graph::is_static() const noexcept {
-  return kind_ != Kind::kOnePeer && kind_ != Kind::kRandom;
-}
+bool Graph::is_static() const noexcept { return kind_ != Kind::kOnePeer && kind_ != Kind::kRandom; }
+
+bool Graph::repeats() const noexcept { return kind_ != Kind::kRandom; }
 
 std::string Graph::name() const {
   switch (kind_) {
@@ -155,7 +155,9 @@ std::uint64_t Graph::fingerprint() const noexcept {
 
 bool Graph::operator==(const Graph& other) const noexcept {
   if (kind_ != other.kind_) return false;
-  if (kind_ == Kind::kEdges) return edges_->pairs() == other.edges_->pairs();
+  if (kind_ == Kind::kEdges) {
+    return edges_ == other.edges_ || edges_->pairs() == other.edges_->pairs();
+  }
   return k_ == other.k_ && seed_ == other.seed_;
 }
 

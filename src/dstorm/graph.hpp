@@ -17,11 +17,11 @@ class EdgeTable;
 // that one graph serves jobs of any size (except edges(), which belongs to one size).
 class Graph {
  public:
-  static Graph all();          // everyone to everyone
-  static Graph halton();       // to rank + N/2, N/4, N/8, ..., 1: floor(log2 N) offsets, the first of
-                               // each level of the Halton sequence (MALT, section 3.4), which
-                               // mends the published rule: connected at every N
-  static Graph ring();         // to rank+1 and rank-1
+  static Graph all();     // everyone to everyone
+  static Graph halton();  // to rank + N/2, N/4, N/8, ..., 1: floor(log2 N) offsets, the first of
+                          // each level of the Halton sequence (MALT, section 3.4), which
+                          // mends the published rule: connected at every N
+  static Graph ring();    // to rank+1 and rank-1
   static Graph exponential();  // to rank + 2^k, k = 0 .. ceil(log2 N)-1
   static Graph one_peer();     // round t: to rank + 2^(t mod ceil(log2 N)) only
   // k new out-neighbours and k new in-neighbours a round (size - 1 where k is more), the same
@@ -47,6 +47,8 @@ class Graph {
   // number of rounds over which it is judged.
   std::uint64_t period(int size) const;
   bool is_static() const noexcept;
+  // Whether round + period is as round. Not so for random(), which draws anew in every round.
+  bool repeats() const noexcept;
 
   // Throws ConfigError naming the ranks that cannot be reached from rank 0, or that cannot reach
   // it, over one period.
@@ -58,8 +60,8 @@ class Graph {
   // stationary distribution. May take seconds past a thousand ranks; not for the hot path.
   double spectral_gap(int size) const;
 
-  std::string name() const;                         // "HALTON", "RANDOM(2, seed=7)", ...
-  std::uint64_t fingerprint() const noexcept;       // equal on all ranks iff the graph is
+  std::string name() const;                    // "HALTON", "RANDOM(2, seed=7)", ...
+  std::uint64_t fingerprint() const noexcept;  // equal on all ranks iff the graph is
   bool operator==(const Graph& other) const noexcept;
 
  private:
@@ -75,16 +77,23 @@ class Graph {
   };
   explicit Graph(Kind kind) : kind_(kind) {}
 
+  struct Reach {  // the ranks that have no path from rank 0, and those that have none to it
+    std::vector<int> not_from_first;
+    std::vector<int> not_to_first;
+    bool all() const { return not_from_first.empty() && not_to_first.empty(); }
+  };
+
   void require(int size) const;
   void require(int rank, int size) const;
   bool is_circle() const noexcept { return kind_ != Kind::kStar && kind_ != Kind::kEdges; }
   Circle circle(int size, std::uint64_t round) const;
+  Reach reach(int size) const;
   double matrix_gap(int size) const;
 
   Kind kind_;
-  int k_ = 0;                                // RANDOM only
-  std::uint64_t seed_ = 0;                   // RANDOM only
-  std::shared_ptr<const EdgeTable> edges_;  // edges() only, never changed
+  int k_ = 0;                               // random() only
+  std::uint64_t seed_ = 0;                  // random() only
+  std::shared_ptr<const EdgeTable> edges_;  // edges() only
 };
 
 }  // namespace dstorm
