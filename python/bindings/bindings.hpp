@@ -29,6 +29,11 @@ std::optional<std::chrono::nanoseconds> to_duration(std::optional<double> second
 dstorm::GatherOptions to_gather_options(std::optional<std::int64_t> staleness,
                                         std::optional<double> timeout);
 dstorm::Policy to_policy(const std::string& name);
+// The graph given with a call; null for None. (A pointer parameter would do the same, but pybind11
+// takes a microsecond to find that None is no Graph.)
+const dstorm::Graph* to_graph(const py::object& graph);
+// Null for a callable of the user's own; throws TypeError for anything else.
+const vol::Fold* to_built_in(const py::object& fold);
 py::tuple to_tuple(std::span<const int> ranks);
 vol::DType to_dtype(const py::dtype& dtype);
 py::dtype from_dtype(vol::DType dtype);

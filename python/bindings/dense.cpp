@@ -51,7 +51,8 @@ class PythonVector {
   void set_array(py::object array) { array_ = std::move(array); }
   DenseVector& vector() const { return *vector_; }
 
-  py::tuple scatter(const dstorm::Graph* graph) {
+  py::tuple scatter(const py::object& over) {
+    const dstorm::Graph* graph = to_graph(over);
     std::span<const int> ranks;
     {
       const py::gil_scoped_release no_gil;
@@ -63,14 +64,9 @@ class PythonVector {
   vol::Gathered gather(const py::object& fold, std::optional<std::int64_t> staleness,
                        std::optional<double> timeout) {
     const dstorm::GatherOptions options = to_gather_options(staleness, timeout);
-    if (py::isinstance<Fold>(fold)) {
-      const Fold& built_in = *fold.cast<const Fold*>();
+    if (const Fold* built_in = to_built_in(fold)) {
       const py::gil_scoped_release no_gil;
-      return vector_->gather(built_in, options);
-    }
-    if (!PyCallable_Check(fold.ptr())) {
-      throw py::type_error("fold is neither a built-in fold (AVG, SUM, ...) nor a callable: " +
-                           py::repr(fold).cast<std::string>());
+      return vector_->gather(*built_in, options);
     }
     const Fold own = Fold::user([&](std::span<std::byte> mine,
                                     std::span<const dstorm::Update> updates) {

@@ -32,6 +32,20 @@ dstorm::Policy to_policy(const std::string& name) {
   throw dstorm::ConfigError("policy is '" + name + "'; it is 'latest' or 'queue'");
 }
 
+const dstorm::Graph* to_graph(const py::object& graph) {
+  return graph.is_none() ? nullptr : graph.cast<const dstorm::Graph*>();
+}
+
+const vol::Fold* to_built_in(const py::object& fold) {
+  py::detail::make_caster<vol::Fold> built_in;
+  if (built_in.load(fold, false)) return static_cast<const vol::Fold*>(built_in);
+  if (PyCallable_Check(fold.ptr()) == 0) {
+    throw py::type_error("fold is neither a built-in fold (AVG, SUM, ...) nor a callable: " +
+                         py::repr(fold).cast<std::string>());
+  }
+  return nullptr;
+}
+
 py::tuple to_tuple(std::span<const int> ranks) {
   py::tuple tuple(ranks.size());
   for (std::size_t i = 0; i < ranks.size(); ++i) tuple[i] = ranks[i];

@@ -80,7 +80,8 @@ void bind_one(py::module_& module, const std::string& suffix) {
           "One for each index; a copy.")
       .def(
           "scatter",
-          [](Vector& self, const dstorm::Graph* graph) {
+          [](Vector& self, const py::object& over) {
+            const dstorm::Graph* graph = to_graph(over);
             std::span<const int> ranks;
             {
               const py::gil_scoped_release no_gil;
@@ -94,14 +95,9 @@ void bind_one(py::module_& module, const std::string& suffix) {
           [](Vector& self, const py::object& fold, std::optional<std::int64_t> staleness,
              std::optional<double> timeout) {
             const dstorm::GatherOptions options = to_gather_options(staleness, timeout);
-            if (py::isinstance<Fold>(fold)) {
-              const Fold& built_in = *fold.cast<const Fold*>();
+            if (const Fold* built_in = to_built_in(fold)) {
               const py::gil_scoped_release no_gil;
-              return self.gather(built_in, options);
-            }
-            if (!PyCallable_Check(fold.ptr())) {
-              throw py::type_error("fold is neither a built-in fold nor a callable: " +
-                                   py::repr(fold).cast<std::string>());
+              return self.gather(*built_in, options);
             }
             const typename Vector::UserFold own = [&](const auto& mine, auto updates) {
               return call<T>(fold, mine, updates);

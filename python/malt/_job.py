@@ -6,17 +6,13 @@ import atexit
 import logging
 import os
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from malt import _bootstrap
 from malt._core_import import Group
 from malt._errors import ConfigError
 
 log = logging.getLogger("malt")
-
-
-class _Closable(Protocol):
-    def close(self) -> None: ...
 
 
 class Job:
@@ -110,13 +106,10 @@ def init(
             )
         return _job
     _start_log()
-    bootstrap = _bootstrap.find(comm, settings[1])
-    try:
+    with _bootstrap.find(comm, settings[1]) as bootstrap:
         group = Group(
             bootstrap.rank, bootstrap.size, bootstrap.allgather, settings[1], settings[0]
         )
-    finally:
-        bootstrap.close()
     _job = Job(group, settings)
     log.info(
         "rank %d of %d, launched by %s, transport %s",
