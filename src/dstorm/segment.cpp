@@ -7,8 +7,6 @@
 #include <limits>
 #include <map>
 
-#include "dstorm/wait.hpp"
-
 namespace dstorm {
 namespace {
 
@@ -147,16 +145,6 @@ const Segment::Round& Segment::round_of(const Graph& graph, std::uint64_t round)
   return other_round_;
 }
 
-template <class Ready>
-bool Segment::wait(Ready&& ready, nanoseconds timeout) {
-  if (ready()) return true;
-  Waiter& waiter = group_->waiter();
-  const nanoseconds before = waiter.waited();
-  const bool done = waiter.until(ready, timeout);
-  waited_ += waiter.waited() - before;
-  return done;
-}
-
 // ---- scatter ----
 
 std::byte* Segment::begin_scatter(const Graph* graph) {
@@ -199,6 +187,7 @@ std::span<const int> Segment::end_scatter(std::size_t bytes, Tag tag) {
   header.epoch = group_->epoch();
   header.format = tag.format;
   writer_->publish(slot_, header, to_);
+  last_sent_ = writer_->payload(slot_);
   channel_->deliver(slot_, to_);
   slot_ = -1;
   bytes_out_ += bytes * to_.size();
@@ -206,6 +195,7 @@ std::span<const int> Segment::end_scatter(std::size_t bytes, Tag tag) {
 }
 
 std::span<const int> Segment::skip_scatter() {
+  last_sent_ = nullptr;
   writer_->skip(++iteration_, to_);
   channel_->wake(to_);  // they may wait for the clock
   return {};
@@ -231,6 +221,7 @@ std::span<const int> Segment::scatter(std::span<const std::byte> payload, const 
 
 std::byte* Segment::claim_room(nanoseconds timeout) {
   check_open();
+  last_sent_ = nullptr;
   slot_ = wait_for_slot(timeout);
   return writer_->payload(slot_);
 }

@@ -15,6 +15,7 @@
 #include "dstorm/group.hpp"
 #include "dstorm/slot.hpp"
 #include "dstorm/transport.hpp"
+#include "dstorm/wait.hpp"
 
 namespace dstorm {
 
@@ -113,10 +114,24 @@ class Segment {
 
   // A slot of this rank's mailbox as scratch memory that stays its own until release_room(); waits like
   // QUEUE does if every slot is taken. For collectives of the layer above.
+  // Ends last_sent().
   std::byte* claim_room(std::chrono::nanoseconds timeout);
   void release_room();
 
+  // Waits as scatter and gather do, counted in stats().wait_seconds. See Waiter::until.
+  template <class Ready>
+  bool wait(Ready&& ready, std::chrono::nanoseconds timeout) {
+    if (ready()) return true;
+    Waiter& waiter = group_->waiter();
+    const std::chrono::nanoseconds before = waiter.waited();
+    const bool done = waiter.until(ready, timeout);
+    waited_ += waiter.waited() - before;
+    return done;
+  }
+
   std::uint64_t iteration() const noexcept { return iteration_; }
+  // The payload of this rank's last scatter, unchanging until the next; null if that was skipped.
+  const std::byte* last_sent() const noexcept { return last_sent_; }
   // In- and out-neighbours of this rank's last scatter (of round 0 before any).
   const std::vector<int>& in_neighbours() const { return round_->in; }
   const std::vector<int>& out_neighbours() const { return round_->out; }
@@ -169,8 +184,6 @@ class Segment {
     Segment* segment_;
   };
 
-  template <class Ready>
-  bool wait(Ready&& ready, std::chrono::nanoseconds timeout);
   void check_options() const;
   void check_agreement() const;
   void check_open() const;
@@ -205,6 +218,7 @@ class Segment {
   bool in_step_ = false;                // this rank's out- and in-neighbours are the same in every round
   std::uint64_t iteration_ = 0;
   int slot_ = -1;                       // claimed for the scatter in progress
+  const std::byte* last_sent_ = nullptr;
   std::vector<int> to_;                 // whom it goes to
   std::vector<Update> updates_;         // being gathered
   std::vector<Found> found_;            // likewise, in the same order

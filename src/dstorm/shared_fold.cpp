@@ -36,11 +36,12 @@ void SharedFold::announce() {
   segment_.channel().wake(all);
 }
 
-bool SharedFold::meet(std::uint64_t operation, std::uint64_t input, std::chrono::nanoseconds limit) {
+bool SharedFold::meet(std::uint64_t round, std::uint64_t operation, std::uint64_t input,
+                      std::chrono::nanoseconds limit) {
   const int rank = segment_.group().rank();
   const int size = segment_.group().size();
   disagreed_ = false;
-  ++round_;
+  round_ = round;
   Line& own = line(rank);
   own.operation.store(operation, std::memory_order_relaxed);
   own.input.store(input, std::memory_order_relaxed);
@@ -55,7 +56,7 @@ bool SharedFold::meet(std::uint64_t operation, std::uint64_t input, std::chrono:
     }
     return next == size || ended(outcome().word.load(std::memory_order_acquire)) == End::kAborted;
   };
-  const bool met = segment_.group().waiter().until(all_here, limit) && next == size;
+  const bool met = segment_.wait(all_here, limit) && next == size;
   // A rank that died after it was ready takes part with its input and leaves its part undone, which
   // everyone will see; one that died before is no member for anyone.
   members_.clear();
@@ -86,7 +87,7 @@ bool SharedFold::finish(std::chrono::nanoseconds limit) {
     return next == members_.size() || lost ||
            ended(outcome().word.load(std::memory_order_acquire)) != End::kOpen;
   };
-  segment_.group().waiter().until(all_done, limit);
+  segment_.wait(all_done, limit);
   return end_as(next == members_.size() ? End::kCommitted : End::kAborted);
 }
 

@@ -24,12 +24,12 @@ namespace dstorm {
 
 class SharedFold {
  public:
-  // The rounds on one board of a segment are of one kind; each rank numbers them alike.
+  // The rounds on one board of a segment are of one kind; each rank numbers them alike, upwards.
   SharedFold(Segment& segment, int board) : segment_(segment), board_(board) {}
 
-  // Announces this rank's input for the next round and waits for the other live ranks. `operation`
-  // must be the same on all; `input` is for the others to read. False: the round is aborted.
-  bool meet(std::uint64_t operation, std::uint64_t input, std::chrono::nanoseconds limit);
+  // Announces this rank's input for `round` and waits for the other live ranks. `operation` must be the
+  // same on all; `input` is for the others to read. False: the round is aborted.
+  bool meet(std::uint64_t round, std::uint64_t operation, std::uint64_t input, std::chrono::nanoseconds limit);
 
   // After meet(): the ranks that share this round, sorted; which of them this one is; their inputs.
   const std::vector<int>& members() const { return members_; }

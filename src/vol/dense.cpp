@@ -12,6 +12,13 @@ using dstorm::Update;
 using std::chrono::nanoseconds;
 
 constexpr int kAllreduceBoard = 0;
+constexpr int kGatherBoard = 1;
+// Sharing a gather out takes two more meetings of the ranks and saves passes over memory: worth it from
+// this many ranks and bytes on (docs/performance.md).
+constexpr std::size_t kShareRanks = 3;
+constexpr std::size_t kShareBytes = 32 * 1024;
+// Copying out of a shared fold goes by blocks that stay in the first-level cache.
+constexpr std::size_t kBlockBytes = 8 * 1024;
 constexpr std::size_t kPartUnit = 64;  // bytes that parts of a shared fold are cut at
 
 std::size_t total_count(std::span<const Piece> pieces, std::size_t own) {
@@ -20,17 +27,20 @@ std::size_t total_count(std::span<const Piece> pieces, std::size_t own) {
   return count;
 }
 
-void check_elementwise(const Fold& fold) {
-  switch (fold.kind()) {
-    case Fold::Kind::kAvg:
-    case Fold::Kind::kSum:
-    case Fold::Kind::kMedian:
-    case Fold::Kind::kTrimmedMean:
-      return;
-    default:
-      throw ConfigError(std::string("allreduce takes AVG, SUM, MEDIAN and TRIMMED_MEAN, not ") +
-                        fold.name() + "; use scatter and gather");
-  }
+bool is_elementwise(const Fold& fold) {
+  return fold.kind() == Fold::Kind::kAvg || fold.kind() == Fold::Kind::kSum ||
+         fold.kind() == Fold::Kind::kMedian || fold.kind() == Fold::Kind::kTrimmedMean;
+}
+
+// A number by which ranks see that they fold alike.
+std::uint64_t operation_code(const Fold& fold) {
+  return static_cast<std::uint64_t>(fold.kind()) << 32 |
+         static_cast<std::uint32_t>(fold.fraction() * std::numeric_limits<std::uint32_t>::max());
+}
+
+// Likewise that they fold the same ranks' updates, added up in any order.
+std::uint64_t contributor_code(int rank) {
+  return (static_cast<std::uint64_t>(rank) + 1) * 0x9E3779B97F4A7C15U >> 16 << 40;
 }
 
 dstorm::SegmentOptions segment_options(const VectorOptions& options, DType dtype, std::size_t count,
@@ -71,7 +81,8 @@ DenseVector::DenseVector(std::shared_ptr<dstorm::Group> group, DType dtype, std:
       reject_nonfinite_(options.reject_nonfinite),
       segment_(group, segment_options(options, dtype, count_, owns_, group->size() == 1)),
       pieces_(std::move(pieces)),
-      shared_(segment_, kAllreduceBoard) {
+      allreduces_(segment_, kAllreduceBoard),
+      shared_gathers_(segment_, kGatherBoard) {
   if (owns_) pieces_.push_back({segment_.channel().home(group->rank()), count_});
 }
 
@@ -134,7 +145,9 @@ const Gathered& DenseVector::gather(const Fold& fold, const dstorm::GatherOption
         accepted_.push_back(updates[i]);
       }
     }
-    if (!accepted_.empty()) fold_updates(fold, accepted_);
+    if (accepted_.empty()) return;
+    if (may_share(fold, options, accepted_) && share_fold(fold, accepted_)) return;
+    fold_updates(fold, accepted_);
   });
   gathered_.count = accepted_.size();
   gathered_.ranks.clear();
@@ -190,10 +203,80 @@ void DenseVector::run_user_fold(const Fold& fold, std::span<const Update> update
   copy_in(flat.data(), 0, count_);
 }
 
+// Whether every rank has everybody's update and will, if it runs the same program, fold it alike.
+bool DenseVector::may_share(const Fold& fold, const dstorm::GatherOptions& options,
+                            std::span<const Update> updates) {
+  const std::size_t ranks = updates.size() + 1;
+  if (options.staleness != 0 || ranks < kShareRanks || count_ * element_ < kShareBytes ||
+      !is_elementwise(fold) || reject_nonfinite_ || segment_.last_sent() == nullptr ||
+      segment_.options().policy != dstorm::Policy::kLatest ||
+      segment_.in_neighbours().size() + 1 != static_cast<std::size_t>(segment_.group().size())) {
+    return false;
+  }
+  if (gathers_alone_ > 0) {
+    --gathers_alone_;
+    return false;
+  }
+  return true;
+}
+
+// Folds by parts, with the others. False, and nothing changed, if they did not all join in: it then
+// costs nobody more than some patience, and less often the more often it happens.
+bool DenseVector::share_fold(const Fold& fold, std::span<const Update> updates) {
+  const int rank = segment_.group().rank();
+  std::size_t own = 0;
+  while (own < updates.size() && updates[own].rank < rank) ++own;
+  // Everyone must fold the same updates in the same way.
+  std::uint64_t operation = operation_code(fold);
+  operation += contributor_code(rank);
+  for (const Update& update : updates) operation += contributor_code(update.rank);
+  const std::size_t k = updates.size() + 1;
+  const nanoseconds patience = std::chrono::milliseconds(50) + nanoseconds(k * count_ * element_);
+  const auto inputs_at = [&](const void* mine, std::size_t offset) {
+    inputs_.resize(k);
+    for (std::size_t i = 0; i < k; ++i) {
+      inputs_[i] = i == own ? mine : updates[i < own ? i : i - 1].payload.data() + offset;
+    }
+  };
+  std::byte* result = segment_.channel().result();
+  bool committed = shared_gathers_.meet(segment_.iteration(), operation, 0, patience);
+  if (committed) {
+    const auto [begin, end] =
+        part_of(shared_gathers_.own_part(), shared_gathers_.members().size());
+    const std::size_t offset = begin * element_;
+    inputs_at(segment_.last_sent() + offset, offset);
+    apply_fold(fold, kernels(dtype_), result + offset, inputs_, {}, end - begin);
+    committed = shared_gathers_.finish(patience);
+  }
+  if (!committed) {
+    gathers_alone_ = gathers_alone_next_;
+    gathers_alone_next_ = std::min<std::uint64_t>(gathers_alone_next_ * 2, 1024);
+    return false;
+  }
+  gathers_alone_next_ = 1;
+  // The others have folded what this rank sent. Where its vector has changed since, the fold is of the
+  // vector as it is now, as ever.
+  visit(0, count_, [&](std::byte* data, std::size_t bytes, std::size_t offset) {
+    for (std::size_t at = 0; at < bytes; at += kBlockBytes) {
+      const std::size_t block = std::min(kBlockBytes, bytes - at);
+      if (std::memcmp(data + at, segment_.last_sent() + offset + at, block) == 0) {
+        std::memcpy(data + at, result + offset + at, block);
+      } else {
+        inputs_at(data + at, offset + at);
+        apply_fold(fold, kernels(dtype_), data + at, inputs_, {}, block / element_);
+      }
+    }
+  });
+  return true;
+}
+
 const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanoseconds> timeout) {
   const nanoseconds limit = timeout.value_or(segment_.group().timeout());
   gathered_ = {};
-  check_elementwise(fold);
+  if (!is_elementwise(fold)) {
+    throw ConfigError(std::string("allreduce takes AVG, SUM, MEDIAN and TRIMMED_MEAN, not ") +
+                      fold.name() + "; use scatter and gather");
+  }
   if (segment_.group().size() == 1) return gathered_;
   std::byte* input = nullptr;
   const std::byte* base = segment_.channel().mailbox(segment_.group().rank());
@@ -204,31 +287,26 @@ const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanosecon
     }
     // Where the others find it in this rank's mailbox.
     const auto place = owns_ ? std::uint64_t{0} : static_cast<std::uint64_t>(input - base);
-    const std::uint64_t operation =
-        static_cast<std::uint64_t>(fold.kind()) << 32 |
-        static_cast<std::uint32_t>(fold.fraction() * std::numeric_limits<std::uint32_t>::max());
+    const std::uint64_t operation = operation_code(fold);
     bool met = false;
     try {
-      met = shared_.meet(operation, place, limit);
+      met = allreduces_.meet(++allreduce_, operation, place, limit);
       if (met) {
-        const std::size_t parts = shared_.members().size();
-        const std::size_t unit = kPartUnit / element_;
-        const std::size_t units = (count_ + unit - 1) / unit;
-        const auto cut = [&](std::size_t part) { return std::min(units * part / parts * unit, count_); };
-        fold_part(fold, cut(shared_.own_part()), cut(shared_.own_part() + 1));
-        committed = shared_.finish(limit);
+        const auto [begin, end] = part_of(allreduces_.own_part(), allreduces_.members().size());
+        fold_part(fold, begin, end);
+        committed = allreduces_.finish(limit);
       }
     } catch (...) {
       if (!owns_) segment_.release_room();
       throw;
     }
     if (!owns_) segment_.release_room();
-    if (committed || (met && !shared_.dead().empty())) continue;  // done, or once more without them
-    if (shared_.disagreed()) {
+    if (committed || (met && !allreduces_.dead().empty())) continue;  // done, or once more without them
+    if (allreduces_.disagreed()) {
       throw ConfigError("allreduce of vector '" + segment_.options().name +
                         "': the ranks ask for different folds (this one for " + fold.name() + ")");
     }
-    const std::vector<int> late = shared_.late();
+    const std::vector<int> late = allreduces_.late();
     throw dstorm::TimeoutError("allreduce of vector '" + segment_.options().name + "': " +
                                    (late.empty() ? "another rank gave up waiting"
                                                  : dstorm::describe_ranks(late) + " did not come") +
@@ -236,7 +314,7 @@ const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanosecon
                                late);
   }
   copy_in(segment_.channel().result(), 0, count_);
-  for (int r : shared_.members()) {
+  for (int r : allreduces_.members()) {
     if (r == segment_.group().rank()) continue;
     gathered_.ranks.push_back(r);
     gathered_.staleness.push_back(0);
@@ -245,13 +323,21 @@ const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanosecon
   return gathered_;
 }
 
+// The elements [first, second) of one of `parts` parts.
+std::pair<std::size_t, std::size_t> DenseVector::part_of(std::size_t part, std::size_t parts) const {
+  const std::size_t unit = kPartUnit / element_;
+  const std::size_t units = (count_ + unit - 1) / unit;
+  return {std::min(units * part / parts * unit, count_),
+          std::min(units * (part + 1) / parts * unit, count_)};
+}
+
 // Elements [begin, end) of all members' vectors into the result.
 void DenseVector::fold_part(const Fold& fold, std::size_t begin, std::size_t end) {
-  const std::vector<int>& members = shared_.members();
+  const std::vector<int>& members = allreduces_.members();
   const std::size_t most = segment_.mailbox_bytes() - count_ * element_;
   inputs_.resize(members.size());
   for (std::size_t i = 0; i < members.size(); ++i) {
-    const std::uint64_t place = shared_.input(members[i]);  // copied, then checked
+    const std::uint64_t place = allreduces_.input(members[i]);  // copied, then checked
     if (place > most) {
       throw dstorm::Error("rank " + std::to_string(members[i]) +
                           " offered a place outside its mailbox; its memory is damaged");

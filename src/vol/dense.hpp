@@ -46,7 +46,8 @@ class DenseVector {
   std::span<const int> scatter(const dstorm::Graph* graph = nullptr);
 
   // Folds what has arrived into this vector; with nothing arrived it changes nothing. In rank order,
-  // this rank in its place, so that over ALL every rank gets the same bits. See
+  // this rank in its place, so that over ALL every rank gets the same bits. At staleness 0 over ALL the
+  // work on a long vector is shared out between the ranks, with the same bits as result. See
   // dstorm::Segment::gather for waiting and errors. The result is valid until the next call.
   const Gathered& gather(const Fold& fold, const dstorm::GatherOptions& options = {});
 
@@ -79,6 +80,10 @@ class DenseVector {
   template <class Visit>
   void visit(std::size_t begin, std::size_t end, Visit&& visit) const;
   void fold_part(const Fold& fold, std::size_t begin, std::size_t end);
+  bool may_share(const Fold& fold, const dstorm::GatherOptions& options,
+                 std::span<const dstorm::Update> updates);
+  bool share_fold(const Fold& fold, std::span<const dstorm::Update> updates);
+  std::pair<std::size_t, std::size_t> part_of(std::size_t part, std::size_t parts) const;
 
   DType dtype_;
   std::size_t element_;  // bytes
@@ -87,7 +92,11 @@ class DenseVector {
   bool reject_nonfinite_;
   dstorm::Segment segment_;
   std::vector<Piece> pieces_;
-  dstorm::SharedFold shared_;
+  dstorm::SharedFold allreduces_;
+  std::uint64_t allreduce_ = 0;  // rounds so far
+  dstorm::SharedFold shared_gathers_;
+  std::uint64_t gathers_alone_ = 0;       // gathers not to be shared, since one was in vain
+  std::uint64_t gathers_alone_next_ = 1;  // how many after the next in vain
   Gathered gathered_;
   std::vector<dstorm::Update> accepted_;
   std::vector<const void*> inputs_;
