@@ -60,11 +60,12 @@ bool SharedFold::meet(std::uint64_t round, std::uint64_t operation, std::uint64_
   // A rank that died after it was ready takes part with its input and leaves its part undone, which
   // everyone will see; one that died before is no member for anyone.
   members_.clear();
-  for (int r = 0; met && r < size; ++r) {
+  for (int r = 0; r < size; ++r) {
     if (line(r).ready.load(std::memory_order_acquire) != round_) continue;
+    disagreed_ = disagreed_ || line(r).operation.load(std::memory_order_relaxed) != operation;
+    if (!met) continue;
     if (r == rank) own_part_ = members_.size();
     members_.push_back(r);
-    disagreed_ = disagreed_ || line(r).operation.load(std::memory_order_relaxed) != operation;
   }
   if (met && !disagreed_) return true;
   end_as(End::kAborted);

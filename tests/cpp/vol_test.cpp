@@ -1,0 +1,386 @@
+// Vectors with real processes as ranks.
+#include "vol/vol.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "processes.hpp"
+
+namespace vol {
+namespace {
+
+using namespace std::chrono_literals;
+using dstorm::Bootstrap;
+using dstorm::ConfigError;
+using dstorm::Graph;
+using dstorm::Group;
+using testing_processes::Job;
+
+#define CHECK_THAT(condition)                                                        \
+  do {                                                                               \
+    if (!(condition)) {                                                              \
+      std::fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #condition); \
+      return 1;                                                                      \
+    }                                                                                \
+  } while (false)
+
+void expect_all_well(Job& job) {
+  const std::vector<int> statuses = job.wait_all();
+  EXPECT_EQ(statuses, std::vector<int>(statuses.size(), 0));
+}
+
+// Element i of rank r's vector: numbers whose sums are not exact, so that order shows in the bits.
+float sample(int rank, std::size_t i) {
+  return std::sin(static_cast<float>(i) * 0.37F + static_cast<float>(rank)) * 1e3F;
+}
+
+void fill(std::span<float> values, int rank) {
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = sample(rank, i);
+}
+
+// What AVG over ALL must give: the sum in rank order, divided.
+float average(int ranks, std::size_t i) {
+  float sum = sample(0, i);
+  for (int r = 1; r < ranks; ++r) sum += sample(r, i);
+  return sum / static_cast<float>(ranks);
+}
+
+bool is_close(float a, float b) { return std::abs(a - b) <= 1e-5F * (1 + std::abs(b)); }
+
+class DenseSizes : public testing::TestWithParam<std::size_t> {};  // both sides of sharing out
+
+TEST_P(DenseSizes, BspAverageOverAllHasTheSameBitsOnEveryRank) {
+  const std::size_t n = GetParam();
+  struct Bits {
+    std::array<std::atomic<std::uint64_t>, 4> hash;
+  };
+  testing_processes::Shared<Bits> bits;
+  Job job(4, [&](Bootstrap& bootstrap) {
+    const auto group = Group::join(bootstrap);
+    std::vector<float> values(n);
+    Dense<float> vector(group, {.name = "w"}, std::span(values));
+    for (int round = 0; round < 5; ++round) {
+      fill(values, group->rank());
+      vector.scatter();
+      const Gathered& gathered = vector.gather(Fold::avg(), {.staleness = 0});
+      CHECK_THAT(gathered.count == 3);
+      for (std::size_t i = 0; i < n; ++i) CHECK_THAT(is_close(values[i], average(4, i)));
+    }
+    std::uint64_t hash = 0;
+    for (float value : values) hash = hash * 31 + std::bit_cast<std::uint32_t>(value);
+    bits->hash[static_cast<std::size_t>(group->rank())] = hash;
+    group->barrier();
+    return 0;
+  });
+  expect_all_well(job);
+  for (std::size_t r = 1; r < 4; ++r) EXPECT_EQ(bits->hash[r], bits->hash[0]);
+}
+
+// A rank goes on computing between scatter and gather: what it did in between is in its own result, and
+// in nobody else's, whether the fold was shared out or not.
+TEST_P(DenseSizes, ChangesSinceTheScatterAreKept) {
+  const std::size_t n = GetParam();
+  Job job(4, [&](Bootstrap& bootstrap) {
+    const auto group = Group::join(bootstrap);
+    std::vector<float> values(n, 1.0F);
+    Dense<float> vector(group, {.name = "w"}, std::span(values));
+    vector.scatter();
+    if (group->rank() == 2) values[n / 2] = 9.0F;
+    vector.gather(Fold::avg(), {.staleness = 0});
+    for (std::size_t i = 0; i < n; ++i) {
+      CHECK_THAT(values[i] == (group->rank() == 2 && i == n / 2 ? 3.0F : 1.0F));
+    }
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST_P(DenseSizes, RanksThatFoldDifferentlyDoNotHoldEachOtherUp) {
+  const std::size_t n = GetParam();
+  Job job(4, [&](Bootstrap& bootstrap) {
+    const auto group = Group::join(bootstrap);
+    std::vector<float> values(n);
+    Dense<float> vector(group, {.name = "w"}, std::span(values));
+    for (int round = 0; round < 3; ++round) {
+      std::fill(values.begin(), values.end(), static_cast<float>(group->rank()));
+      vector.scatter();
+      if (group->rank() == 0) {
+        vector.gather(Fold::sum(), {.staleness = 0});
+        CHECK_THAT(values[n - 1] == 6.0F);
+      } else if (group->rank() == 1) {
+        vector.gather(Dense<float>::fold([](std::span<float> mine, auto updates) {
+                        mine[0] = static_cast<float>(updates.size());
+                      }),
+                      {.staleness = 0});
+        CHECK_THAT(values[0] == 3.0F);
+      } else {
+        vector.gather(Fold::avg(), {.staleness = 0});
+        CHECK_THAT(values[n - 1] == 1.5F);
+      }
+    }
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST_P(DenseSizes, AllreduceIsExactOverBothKindsOfMemory) {
+  const std::size_t n = GetParam();
+  Job job(3, [&](Bootstrap& bootstrap) {
+    const auto group = Group::join(bootstrap);
+    std::vector<float> values(n);
+    Dense<float> over_mine(group, {.name = "mine"}, std::span(values));
+    Dense<float> of_its_own(group, {.name = "own"}, n);
+    // Out of step on purpose: allreduce does not care how often each has scattered.
+    for (int i = 0; i < group->rank(); ++i) over_mine.scatter();
+    for (int round = 0; round < 4; ++round) {
+      fill(values, group->rank());
+      fill(of_its_own.values(), group->rank());
+      CHECK_THAT(over_mine.allreduce(Fold::avg()).count == 2);
+      of_its_own.allreduce(Fold::avg());
+      for (std::size_t i = 0; i < n; ++i) {
+        CHECK_THAT(is_close(values[i], average(3, i)));
+        CHECK_THAT(of_its_own.values()[i] == values[i]);
+      }
+    }
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+// Ranks die one after the other, anywhere in a round. Whoever is left has after each round the average
+// of some set of ranks, itself among them, in every element: the old or the new, never a mix.
+TEST_P(DenseSizes, DeathInTheMiddleLeavesNoMix) {
+  const std::size_t n = GetParam();
+  for (const bool own_memory : {false, true}) {
+    for (const bool gathers : {false, true}) {
+      Job job(4, [&](Bootstrap& bootstrap) {
+        const auto group = Group::join(bootstrap);
+        std::vector<float> values(n);
+        Dense<float> over_mine(group, {.name = "mine"}, std::span(values));
+        Dense<float> of_its_own(group, {.name = "own"}, n);
+        Dense<float>& vector = own_memory ? of_its_own : over_mine;
+        const auto own = static_cast<float>(1 << group->rank());
+        for (int round = 0;; ++round) {
+          std::fill(vector.values().begin(), vector.values().end(), own);
+          if (gathers) {
+            vector.scatter();
+            vector.gather(Fold::sum(), {.staleness = 0});
+          } else {
+            vector.allreduce(Fold::sum());
+          }
+          const float first = vector.values()[0];
+          for (float value : vector.values()) CHECK_THAT(value == first);
+          CHECK_THAT((static_cast<int>(first) & 1 << group->rank()) != 0);
+          if (group->alive().size() == 1) return 0;
+        }
+      });
+      for (int victim : {2, 0, 3}) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(30 + victim * 7));
+        job.signal(victim, SIGKILL);
+      }
+      EXPECT_EQ(job.wait_all(), (std::vector<int>{137, 0, 137, 137}));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Elements, DenseSizes, testing::Values(1, 1000, 20'000, 300'001));
+
+TEST(Dense, SeveralArraysAreOneVector) {
+  Job job(2, [](Bootstrap& bootstrap) {
+    const auto group = Group::join(bootstrap);
+    std::vector<double> a(3, group->rank());
+    std::vector<double> b(5, 10.0 * group->rank());
+    const std::array<std::span<double>, 2> arrays{std::span(a), std::span(b)};
+    Dense<double> vector(group, {.name = "w"}, arrays);
+    vector.scatter();
+    vector.gather(Fold::avg(), {.staleness = 0});
+    CHECK_THAT(a == std::vector<double>(3, 0.5) && b == std::vector<double>(5, 5.0));
+    a[0] = group->rank();
+    vector.allreduce(Fold::sum());
+    CHECK_THAT(a[0] == 1.0 && a[1] == 1.0 && b[4] == 10.0);
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Dense, FoldsDoWhatTheirNamesSay) {
+  Job job(5, [](Bootstrap& bootstrap) {
+    const auto group = Group::join(bootstrap);
+    const auto after = [&](const Fold& fold) {
+      static int made = 0;
+      // 0, 1, 4, 9, 16 by rank
+      std::vector<float> w(1, static_cast<float>(group->rank() * group->rank()));
+      Dense<float> vector(group, {.name = "w" + std::to_string(++made)}, std::span(w));
+      vector.scatter();
+      vector.gather(fold, {.staleness = 0});
+      group->barrier();  // nobody lets go of it before all have folded
+      return w[0];
+    };
+    CHECK_THAT(after(Fold::avg()) == 6.0F);
+    CHECK_THAT(after(Fold::sum()) == 30.0F);
+    CHECK_THAT(is_close(after(Fold::weighted()), 6.0F));
+    CHECK_THAT(after(Fold::median()) == 4.0F);
+    CHECK_THAT(is_close(after(Fold::trimmed_mean(0.2)), 14.0F / 3.0F));
+    const float replaced = after(Fold::replace());
+    CHECK_THAT(replaced == (group->rank() == 0 ? 1.0F : 0.0F));
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Dense, NonFiniteUpdateIsRefusedAndItsSenderNamed) {
+  Job job(3, [](Bootstrap& bootstrap) {
+    const auto group = Group::join(bootstrap);
+    std::vector<float> w(40, static_cast<float>(group->rank()));
+    Dense<float> vector(group, {.name = "w", .reject_nonfinite = true}, std::span(w));
+    if (group->rank() == 1) w[17] = std::numeric_limits<float>::quiet_NaN();
+    vector.scatter();
+    if (group->rank() == 1) w[17] = 1.0F;
+    const Gathered& gathered = vector.gather(Fold::avg(), {.staleness = 0});
+    if (group->rank() != 1) {
+      CHECK_THAT(gathered.count == 1 && gathered.rejected == std::vector<int>{1});
+      CHECK_THAT(w[17] == 1.0F);
+    }
+    group->barrier();
+    if (group->rank() == 1) CHECK_THAT(vector.stats().rejected == 2 && vector.stats().folded == 0);
+    group->barrier();
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+// One rank only ever sends, and must find its memory unchanged.
+TEST(Dense, SenderIsNotTouchedByItsReaders) {
+  Job job(2, [](Bootstrap& bootstrap) {
+    const auto group = Group::join(bootstrap);
+    std::vector<std::int64_t> w(100);
+    std::iota(w.begin(), w.end(), 1000 * group->rank());
+    Dense<std::int64_t> vector(group, {.name = "w"}, std::span(w));
+    if (group->rank() == 0) vector.scatter();
+    group->barrier();
+    if (group->rank() == 1) {
+      CHECK_THAT(vector.gather(Fold::sum()).count == 1);
+      CHECK_THAT(w[5] == 1010);
+    }
+    group->barrier();
+    if (group->rank() == 0) CHECK_THAT(w[5] == 5);
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Dense, DifferentFoldsInOneAllreduceAreAnError) {
+  Job job(2, [](Bootstrap& bootstrap) {
+    const auto group = Group::join(bootstrap);
+    std::vector<float> w(8, 1.0F);
+    Dense<float> vector(group, {.name = "w"}, std::span(w));
+    try {
+      vector.allreduce(group->rank() == 0 ? Fold::avg() : Fold::sum());
+      return 1;
+    } catch (const ConfigError& error) {
+      CHECK_THAT(std::string(error.what()).find("different folds") != std::string::npos);
+    }
+    CHECK_THAT(w[0] == 1.0F);
+    vector.allreduce(Fold::sum());
+    CHECK_THAT(w[0] == 2.0F);
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Dense, AllreduceNamesWhoDoesNotComeAndChangesNothing) {
+  Job job(3, [](Bootstrap& bootstrap) {
+    const auto group = Group::join(bootstrap);
+    std::vector<float> w(8, 1.0F);
+    Dense<float> vector(group, {.name = "w"}, std::span(w));
+    if (group->rank() != 2) {
+      try {
+        vector.allreduce(Fold::sum(), 100ms);
+        return 1;
+      } catch (const dstorm::TimeoutError& error) {
+        CHECK_THAT(error.ranks() == std::vector<int>{2} || error.ranks().empty());
+        CHECK_THAT(w[0] == 1.0F);
+      }
+    }
+    group->barrier();
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Sparse, GoesSparseOrDenseAndComesOutTheSame) {
+  for (const std::size_t entries : {std::size_t{3}, std::size_t{60}}) {
+    Job job(3, [&](Bootstrap& bootstrap) {
+      const auto group = Group::join(bootstrap);
+      Sparse<float> vector(group, 100, 100, {.name = "g"});
+      std::vector<std::int64_t> indices;
+      std::vector<float> values;
+      for (std::size_t i = 0; i < entries; ++i) {  // downwards, to be sorted
+        indices.push_back(static_cast<std::int64_t>(99 - i - static_cast<std::size_t>(group->rank())));
+        values.push_back(static_cast<float>(i + 1));
+      }
+      vector.set(indices, values);
+      vector.scatter();
+      CHECK_THAT(vector.gather(Fold::sum(), {.staleness = 0}).count == 2);
+      std::vector<float> expected(100);
+      for (int r = 0; r < 3; ++r) {
+        for (std::size_t i = 0; i < entries; ++i) {
+          expected[99 - i - static_cast<std::size_t>(r)] += static_cast<float>(i + 1);
+        }
+      }
+      std::vector<float> found(100);
+      for (std::size_t i = 0; i < vector.indices().size(); ++i) {
+        found[static_cast<std::size_t>(vector.indices()[i])] = vector.values()[i];
+      }
+      CHECK_THAT(found == expected);
+      return 0;
+    });
+    expect_all_well(job);
+  }
+}
+
+TEST(Sparse, DuplicatesAddUpAndBadIndicesAreRefused) {
+  dstorm::SoloBootstrap bootstrap;
+  const auto group = Group::join(bootstrap);
+  Sparse<double> vector(group, 10, 3, {.name = "g"});
+  vector.set(std::array<std::int64_t, 4>{7, 2, 7, 2}, std::array<double, 4>{1, 2, 3, 4});
+  EXPECT_EQ(std::vector<Index>(vector.indices().begin(), vector.indices().end()),
+            (std::vector<Index>{2, 7}));
+  EXPECT_EQ(std::vector<double>(vector.values().begin(), vector.values().end()),
+            (std::vector<double>{6, 4}));
+  const auto set_one = [&](std::int64_t index) {
+    vector.set(std::array<std::int64_t, 1>{index}, std::array<double, 1>{1});
+  };
+  EXPECT_THROW(set_one(10), ConfigError);
+  EXPECT_THROW(set_one(-1), ConfigError);
+  EXPECT_THROW(vector.set(std::array<std::int64_t, 4>{1, 2, 3, 4}, std::array<double, 4>{}), ConfigError);
+  EXPECT_EQ(vector.indices().size(), 2U) << "unchanged";
+}
+
+TEST(Sparse, OverflowingFoldLeavesEverythingAsItWas) {
+  Job job(2, [](Bootstrap& bootstrap) {
+    const auto group = Group::join(bootstrap);
+    Sparse<float> vector(group, 10, 2, {.name = "g"});
+    const std::int64_t base = 5 * group->rank();
+    vector.set(std::array<std::int64_t, 2>{base, base + 1}, std::array<float, 2>{1, 1});
+    vector.scatter();
+    try {
+      vector.gather(Fold::sum(), {.staleness = 0});
+      return 1;
+    } catch (const ConfigError& error) {
+      CHECK_THAT(std::string(error.what()).find("capacity of 2") != std::string::npos);
+    }
+    CHECK_THAT(vector.indices().size() == 2);
+    vector.clear();
+    CHECK_THAT(vector.gather(Fold::sum(), {.staleness = 0}).count == 1);
+    CHECK_THAT(vector.indices()[0] == 5 - base);
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+}  // namespace
+}  // namespace vol
