@@ -11,7 +11,7 @@ namespace {
 
 // RANDOM does not repeat; it is judged over this many times the rounds that news from one rank
 // needs at best to be everywhere.
-constexpr int kRandomJudged = 4;
+constexpr std::uint64_t kRandomJudged = 4;
 
 // FNV-1a, a 64-bit value at a time.
 std::uint64_t hash(std::uint64_t so_far, std::uint64_t value) {
@@ -114,7 +114,7 @@ std::uint64_t Graph::period(int size) const {
   require(size);
   if (is_static() || size == 1) return 1;
   if (kind_ == Kind::kOnePeer) return static_cast<std::uint64_t>(rounds_to_reach(size, 2));
-  return static_cast<std::uint64_t>(kRandomJudged * rounds_to_reach(size, std::int64_t{k_} + 1));
+  return kRandomJudged * static_cast<std::uint64_t>(rounds_to_reach(size, std::int64_t{k_} + 1));
 }
 
 bool Graph::is_static() const noexcept { return kind_ != Kind::kOnePeer && kind_ != Kind::kRandom; }

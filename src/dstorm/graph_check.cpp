@@ -72,9 +72,9 @@ double Graph::spectral_gap(int size) const {
   if (size == 1) return 1;
   if (kind_ == Kind::kAll || (kind_ == Kind::kRandom && k_ >= size - 1)) return 1;
   if (!is_circle() || kind_ == Kind::kRandom) return matrix_gap(size);
-  std::vector<std::vector<int>> rounds;
-  for (std::uint64_t round = 0; round < period(size); ++round) {
-    rounds.push_back(circle(size, round).offsets);
+  std::vector<std::vector<int>> rounds(period(size));
+  for (std::uint64_t round = 0; round < rounds.size(); ++round) {
+    rounds[round] = circle(size, round).offsets;
   }
   return 1 - std::pow(second_singular_value(rounds, size), 1 / static_cast<double>(rounds.size()));
 }

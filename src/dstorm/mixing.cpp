@@ -197,6 +197,7 @@ double second_singular_value(std::vector<MixingMatrix> rounds, const Vector& sta
 // of the rounds has the product of their eigenvalues, whose moduli are the singular values.
 double second_singular_value(const std::vector<std::vector<int>>& rounds, int size) {
   std::vector<std::complex<double>> turn;
+  turn.reserve(static_cast<std::size_t>(size));
   for (int i = 0; i < size; ++i) {
     turn.push_back(std::polar(1.0, 2 * std::numbers::pi * i / size));
   }
