@@ -6,3 +6,7 @@ foreach(source IN LISTS benchmark_sources)
   target_link_libraries(${name} PRIVATE vol dstorm benchmark::benchmark malt_warnings
                                         malt_sanitizers)
 endforeach()
+
+# The C++ twin of exchange.py is a plain program.
+add_executable(exchange benchmarks/exchange.cpp)
+target_link_libraries(exchange PRIVATE vol dstorm malt_warnings malt_sanitizers)

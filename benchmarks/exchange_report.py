@@ -1,0 +1,190 @@
+"""The tables of `exchange.py`, beside the targets they are held to."""
+
+import sys
+from pathlib import Path
+
+from exchange_peers import CORES, LABELS, SETTINGS
+
+KB, MB = 1 << 10, 1 << 20
+
+# At least so many times faster than the better MPI: (ranks, size): (caller's memory, MALT's own).
+TARGETS = {
+    (2, 4 * KB): (2.0, None),
+    (2, 64 * KB): (2.5, None),
+    (2, 1 * MB): (1.6, 2.0),
+    (2, 16 * MB): (1.0, 1.5),
+    (2, 64 * MB): (1.5, 1.5),
+    (8, 4 * KB): (5.0, None),
+    (8, 64 * KB): (3.0, None),
+    (8, 1 * MB): (1.3, 2.0),
+    (8, 16 * MB): (1.3, 2.0),
+    (8, 64 * MB): (1.3, 2.0),
+}
+GLOO_TARGET = 5.0
+CPP_TARGETS = {4 * KB: 2.0}  # 2 ranks, against the better MPI, both from C++
+MOST_PYTHON_SECONDS = 2e-6  # a scatter and a gather of 4 bytes, beyond C++
+MOST_IMPORT_SECONDS = 0.1  # beyond NumPy's
+HEADERS = 0.01  # of a segment's memory, for slots' headers and whole pages
+
+BEGIN = "<!-- written by benchmarks/exchange.py: from here -->"
+END = "<!-- written by benchmarks/exchange.py: to here -->"
+
+
+def size_text(size):
+    for unit, name in ((MB, "MB"), (KB, "KB")):
+        if size >= unit:
+            return f"{size // unit} {name}"
+    return f"{size} B"
+
+
+def microseconds(seconds):
+    value = seconds * 1e6
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def times(ratio):
+    return "" if ratio is None else f"{ratio:.1f}" if ratio >= 10 else f"{ratio:.2f}"
+
+
+def table(header, rows):
+    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def over(ratio, target):
+    return ratio is None or target is None or ratio >= target
+
+
+class Report:
+    def __init__(self, machine, options):
+        command = " ".join(["python", *sys.argv])
+        medians = f"{options.rounds} x {options.turns} turns of {options.blocks} blocks"
+        self._sections = [f"Measured on {machine}, with `{command}`: medians of {medians}."]
+        self.short = []  # what misses its target
+
+    def _verdict(self, what, good):
+        if not good:
+            self.short.append(what)
+        return "ok" if good else "**short**"
+
+    def exchange(self, medians):
+        libraries = list(dict.fromkeys(key[2] for key in medians if key[2] != "malt"))
+        mpis = [name for name in libraries if name != "gloo"]
+        rows = []
+        for ranks, size in dict.fromkeys(key[:2] for key in medians):
+
+            def taken(name, variant="allreduce", at=(ranks, size)):
+                return medians.get((*at, name, variant))
+
+            malt = [taken("malt", v) for v in ("scatter_gather", "allreduce", "allreduce_own")]
+            mpi = min((taken(name) for name in mpis), default=None)
+            gloo = taken("gloo")
+            callers = mpi and mpi / min(malt[:2])
+            own = mpi and mpi / malt[2]
+            beyond_gloo = gloo and gloo / min(malt[:2])
+            wanted = TARGETS.get((ranks, size), (None, None))
+            good = (
+                over(callers, wanted[0]) and over(own, wanted[1]) and over(beyond_gloo, GLOO_TARGET)
+            )
+            goal = [
+                f"{wanted[0]:g}" if wanted[0] else "",
+                f"own {wanted[1]:g}" if wanted[1] else "",
+            ]
+            rows.append(
+                [str(ranks), size_text(size)]
+                + [microseconds(seconds) for seconds in malt]
+                + [microseconds(taken(name)) for name in libraries]
+                + [times(mpi and mpi / malt[0]), times(callers), times(own), times(beyond_gloo)]
+                + [", ".join(filter(None, goal)) or "-"]
+                + [self._verdict(f"{ranks} ranks, {size_text(size)}", good)]
+            )
+        header = [
+            "ranks",
+            "size",
+            "MALT scatter + gather",
+            "MALT allreduce",
+            "MALT allreduce, own memory",
+        ]
+        header += [LABELS[name] for name in libraries]
+        header += [
+            "scatter + gather: x MPI",
+            "caller's memory: x MPI",
+            "own memory: x MPI",
+            "x gloo",
+        ]
+        settings = " ".join(f"{LABELS[name]}: {SETTINGS[name]}." for name in libraries)
+        self._sections.append(
+            "### From Python\n\n"
+            f"Microseconds an average of one float32 vector over all ranks; more than {CORES} ranks "
+            "share the cores. \"x MPI\" is the better MPI's time by MALT's, so above 1 MALT is faster; "
+            "over the caller's memory MALT's is the better of its two ways. \"x gloo\" likewise, "
+            f"wanted: {GLOO_TARGET:g}. {settings}\n\n" + table([*header, "wanted", ""], rows)
+        )
+
+    def cpp(self, medians):
+        libraries = list(dict.fromkeys(key[2] for key in medians if key[2] != "malt"))
+        rows = []
+        for size in dict.fromkeys(key[0] for key in medians):
+            malt = [
+                medians[size, "cpp", "malt", v]
+                for v in ("scatter_gather", "allreduce", "allreduce_own")
+            ]
+            mpi = [medians[size, "cpp", name, "allreduce"] for name in libraries]
+            ratio = min(mpi) / min(malt[:2]) if mpi else None
+            wanted = CPP_TARGETS.get(size)
+            rows.append(
+                [
+                    size_text(size),
+                    *map(microseconds, malt + mpi),
+                    times(ratio),
+                    f"{wanted:g}" if wanted else "-",
+                    self._verdict(f"C++, {size_text(size)}", over(ratio, wanted)),
+                ]
+            )
+        header = ["size", "MALT scatter + gather", "MALT allreduce", "MALT allreduce, own memory"]
+        header += [LABELS[name] for name in libraries] + ["caller's memory: x MPI", "wanted", ""]
+        key = (4, "python", "malt", "scatter_gather")
+        python, cpp = medians[key], medians[4, "cpp", "malt", "scatter_gather"]
+        self._sections.append(
+            "### From C++\n\nMicroseconds, 2 ranks, `exchange.cpp` and `exchange_mpi.c`.\n\n"
+            + table(header, rows)
+            + "\n\nPython's part of `scatter` + `gather` on 4 bytes: "
+            f"{microseconds(python)} us from Python, {microseconds(cpp)} us from C++, so "
+            f"{microseconds(python - cpp)} us more (at most {MOST_PYTHON_SECONDS * 1e6:g}): "
+            + self._verdict("Python beyond C++", python - cpp <= MOST_PYTHON_SECONDS)
+        )
+
+    def imports(self, medians):
+        more = medians["malt"] - medians["numpy"]
+        self._sections.append(
+            f"### Import\n\nA new Python with `import numpy` takes {medians['numpy']:.3f} s, with "
+            f"`import malt` {medians['malt']:.3f} s, so {more:.3f} s more (at most "
+            f"{MOST_IMPORT_SECONDS:g}): "
+            + self._verdict("import malt", more <= MOST_IMPORT_SECONDS)
+        )
+
+    def memory(self, found):
+        most = found["most"] * (1 + HEADERS)
+        self._sections.append(
+            "### Memory of a segment\n\n"
+            f"A vector of {size_text(found['bytes'])} over the caller's memory, {found['ranks']} "
+            f"ranks, depth {found['depth']}: {found['mapped'] / MB:.2f} MB of shared memory on the "
+            f"whole host, of which {found['resident'] / MB:.2f} MB were resident after some rounds "
+            "of both kinds; ranks x depth x slot bytes and one vector are "
+            f"{found['most'] / MB:.2f} MB: "
+            + self._verdict("memory", max(found["mapped"], found["resident"]) <= most)
+        )
+
+    def text(self):
+        summary = (
+            "Short of its target: " + "; ".join(self.short) if self.short else "All targets are met"
+        )
+        return "\n\n".join([*self._sections, summary + "."])
+
+    def write(self, path: Path):
+        """Into the file, in place of what a run before wrote, or at its end."""
+        old = path.read_text() if path.exists() else "# Performance\n"
+        before, _, rest = old.partition(BEGIN)
+        after = rest.partition(END)[2]
+        section = f"{BEGIN}\n\n## Exchange\n\n{self.text()}\n\n{END}"
+        path.write_text(f"{before.rstrip()}\n\n{section}\n{after}")
