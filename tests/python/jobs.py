@@ -1,0 +1,187 @@
+"""A job of real processes out of a script's text: `run_job` starts it under `malt run` and waits.
+
+In the script there are `malt`, `np`, `rank`, `size`, FOLDS and GRAPHS by name, and:
+
+    tell(name=value, ...)   hands values (also arrays) to the test, at once: no kill loses them
+    error_of(call, ...)     the exception out of the call, as an Err, or None
+    counters(v)             v.stats() as a dictionary
+    raise_flag(name), await_flag(name), flag_is_up(name)
+                            files, for an order of events that does not go through malt
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_PREAMBLE = """\
+import os, pickle, signal, sys, threading, time
+import numpy as np
+import malt
+from jobs import Err, await_flag, counters, error_of, flag_is_up, raise_flag, tell
+rank, size = int(os.environ["MALT_RANK"]), int(os.environ["MALT_SIZE"])
+FOLDS = {"AVG": malt.AVG, "SUM": malt.SUM, "WEIGHTED": malt.WEIGHTED, "REPLACE": malt.REPLACE,
+         "MEDIAN": malt.MEDIAN, "TRIMMED_MEAN": malt.TRIMMED_MEAN(0.3)}
+GRAPHS = {"ALL": malt.ALL, "HALTON": malt.HALTON, "RING": malt.RING, "STAR": malt.STAR,
+          "EXPONENTIAL": malt.EXPONENTIAL, "ONE_PEER": malt.ONE_PEER,
+          "RANDOM": malt.RANDOM(2, seed=7)}
+"""
+
+
+class Err(NamedTuple):
+    """An exception, as a rank reports it."""
+
+    kind: str  # "ConfigError" of malt, "builtins.TypeError" of others
+    text: str
+    ranks: tuple[int, ...] | None
+    seconds: float  # that the call took
+
+    def says(self, *parts: object) -> bool:
+        return all(str(part) in self.text for part in parts)
+
+
+class Result(NamedTuple):
+    code: int
+    told: list[dict[str, Any]]  # by rank
+    output: str
+
+    def each(self, name: str) -> list[Any]:
+        """What every rank told under this name."""
+        missing = [rank for rank, told in enumerate(self.told) if name not in told]
+        assert not missing, f"ranks {missing} did not tell {name!r}:\n{self.output}"
+        return [told[name] for told in self.told]
+
+
+# In the script
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    draft = path.with_suffix(".draft")
+    draft.write_bytes(data)
+    draft.rename(path)
+
+
+_told: dict[str, Any] = {}
+
+
+def tell(**values: Any) -> None:
+    _told.update(values)
+    _write_whole(Path(f"told-{os.environ['MALT_RANK']}"), pickle.dumps(_told))
+
+
+def error_of(call: Any, *args: Any, **kwargs: Any) -> Err | None:
+    start = time.monotonic()
+    try:
+        call(*args, **kwargs)
+    except BaseException as error:
+        kind = type(error)
+        home = "" if kind.__module__ == "malt._errors" else f"{kind.__module__}."
+        ranks = getattr(error, "ranks", None)
+        return Err(home + kind.__name__, str(error), ranks, time.monotonic() - start)
+    return None
+
+
+def counters(v: Any) -> dict[str, int]:
+    names = "sent folded overwritten rejected pending to_dead bytes_out bytes_in"
+    return {name: getattr(v.stats(), name) for name in names.split()}
+
+
+def raise_flag(name: object) -> None:
+    _write_whole(Path(f"flag-{name}"), b"")
+
+
+def flag_is_up(name: object) -> bool:
+    return Path(f"flag-{name}").exists()
+
+
+def await_flag(name: object) -> None:
+    while not flag_is_up(name):
+        time.sleep(0.005)
+
+
+# In the test
+
+
+class Running:
+    """A job that goes on while the test looks at it."""
+
+    def __init__(self, directory: Path, size: int, body: str, arguments: tuple[str, ...]) -> None:
+        self.size = size
+        self.directory = directory
+        (directory / "script.py").write_text(_PREAMBLE + body)
+        environ = {name: value for name, value in os.environ.items() if name[:5] != "MALT_"}
+        environ["PYTHONPATH"] = os.pathsep.join(
+            [str(Path(__file__).parent), *filter(None, [environ.get("PYTHONPATH")])]
+        )
+        command = [sys.executable, "-m", "malt", "run", "-n", str(size), "--grace", "1"]
+        self._output = directory / "output"
+        with self._output.open("wb") as output:
+            self.launcher = subprocess.Popen(
+                [*command, *arguments, "script.py"],
+                cwd=directory,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text(errors="replace")
+
+    def told(self, rank: int) -> dict[str, Any]:
+        path = self.directory / f"told-{rank}"
+        values: dict[str, Any] = pickle.loads(path.read_bytes()) if path.exists() else {}
+        return values
+
+    def await_told(self, name: str, limit: float = 60) -> list[Any]:
+        """Wait until all ranks have told this; returns the values, by rank."""
+        deadline = time.monotonic() + limit
+        while not all(name in self.told(rank) for rank in range(self.size)):
+            assert self.launcher.poll() is None, f"the job ended early:\n{self.output}"
+            assert time.monotonic() < deadline, f"not all ranks told {name!r}:\n{self.output}"
+            time.sleep(0.02)
+        return [self.told(rank)[name] for rank in range(self.size)]
+
+    def raise_flag(self, name: str) -> None:
+        _write_whole(self.directory / f"flag-{name}", b"")
+
+    def finish(self, limit: float = 60) -> Result:
+        try:
+            code = self.launcher.wait(limit)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the job hangs:\n{self.output}") from None
+        return Result(code, [self.told(rank) for rank in range(self.size)], self.output)
+
+
+@contextlib.contextmanager
+def start_job(directory: Path, size: int, body: str, *arguments: str) -> Iterator[Running]:
+    """Start `size` ranks of the script; `arguments` are of `malt run`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    job = Running(directory, size, body, arguments)
+    try:
+        yield job
+    finally:
+        if job.launcher.poll() is None:
+            job.launcher.send_signal(signal.SIGKILL)  # its guard ends the ranks
+            job.launcher.wait()
+
+
+def run_job(
+    directory: Path, size: int, body: str, *arguments: str, code: int | None = 0, **given: Any
+) -> Result:
+    """Run the script to its end and exit `code` (None: any); `given` are variables in it."""
+    header = "".join(f"{name} = {value!r}\n" for name, value in given.items())
+    with start_job(directory, size, header + body, *arguments) as job:
+        result = job.finish()
+    if code is not None:
+        assert result.code == code, f"exit code {result.code}, not {code}:\n{result.output}"
+    return result
