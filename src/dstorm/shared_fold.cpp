@@ -43,7 +43,7 @@ bool SharedFold::meet(std::uint64_t round, std::uint64_t operation, std::uint64_
   disagreed_ = false;
   round_ = round;
   Line& own = line(rank);
-  own.operation.store(operation, std::memory_order_relaxed);
+  own.operation[round_ % 2].store(operation, std::memory_order_relaxed);
   own.input.store(input, std::memory_order_relaxed);
   own.ready.store(round_, std::memory_order_release);
   announce();
@@ -61,9 +61,11 @@ bool SharedFold::meet(std::uint64_t round, std::uint64_t operation, std::uint64_
   // everyone will see; one that died before is no member for anyone.
   members_.clear();
   for (int r = 0; r < size; ++r) {
-    if (line(r).ready.load(std::memory_order_acquire) != round_) continue;
-    disagreed_ = disagreed_ || line(r).operation.load(std::memory_order_relaxed) != operation;
-    if (!met) continue;
+    const std::uint64_t ready = line(r).ready.load(std::memory_order_acquire);
+    if (ready != round_ && ready != round_ + 1) continue;
+    const std::uint64_t theirs = line(r).operation[round_ % 2].load(std::memory_order_relaxed);
+    disagreed_ = disagreed_ || theirs != operation;
+    if (!met || ready != round_) continue;
     if (r == rank) own_part_ = members_.size();
     members_.push_back(r);
   }

@@ -50,7 +50,8 @@ class SharedFold {
   struct alignas(kLine) Line {                // one a rank
     std::atomic<std::uint64_t> ready;         // the round it has met in
     std::atomic<std::uint64_t> done;          // the round in which its part is folded
-    std::atomic<std::uint64_t> operation;
+    std::atomic<std::uint64_t> operation[2];  // of the last two rounds, by parity: who is a round ahead
+                                              // still shows why the one before was aborted
     std::atomic<std::uint64_t> input;
   };
   struct alignas(kLine) Outcome {             // one for all; see R3
