@@ -86,7 +86,9 @@ def test_readme_shows_code_that_runs() -> None:
 
 
 def test_blocks_are_told_apart() -> None:
-    found = blocks_of("x\n```python file=a.py\n1\n```\n```bash norun\nfalse\n```\n```text\nt\n```\n")
+    found = blocks_of(
+        "x\n```python file=a.py\n1\n```\n```bash norun\nfalse\n```\n```text\nt\n```\n"
+    )
     assert [(b.line, b.file, b.shown_only) for b in found] == [
         (2, "a.py", False),
         (5, None, True),
