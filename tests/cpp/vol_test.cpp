@@ -156,11 +156,16 @@ TEST_P(DenseSizes, DeathInTheMiddleLeavesNoMix) {
   const std::size_t n = GetParam();
   for (const bool own_memory : {false, true}) {
     for (const bool gathers : {false, true}) {
+      struct Flags {
+        std::atomic<int> ready;
+      };
+      testing_processes::Shared<Flags> flags;
       Job job(4, [&](Bootstrap& bootstrap) {
         const auto group = Group::join(bootstrap);
         std::vector<float> values(n);
         Dense<float> over_mine(group, {.name = "mine"}, std::span(values));
         Dense<float> of_its_own(group, {.name = "own"}, n);
+        ++flags->ready;
         Dense<float>& vector = own_memory ? of_its_own : over_mine;
         const auto own = static_cast<float>(1 << group->rank());
         for (int round = 0;; ++round) {
@@ -177,6 +182,7 @@ TEST_P(DenseSizes, DeathInTheMiddleLeavesNoMix) {
           if (group->alive().size() == 1) return 0;
         }
       });
+      while (flags->ready < 4) std::this_thread::sleep_for(1ms);
       for (int victim : {2, 0, 3}) {
         std::this_thread::sleep_for(std::chrono::milliseconds(30 + victim * 7));
         job.signal(victim, SIGKILL);
