@@ -5,8 +5,8 @@
 #include <sys/resource.h>
 
 #include <cstring>
-#include <fstream>
 #include <numeric>
+#include <random>
 
 #include "dstorm/dstorm.hpp"
 #include "dstorm/wait.hpp"
@@ -160,34 +160,39 @@ TEST(Group, WhoLeavesIsNotWaitedFor) {
   expect_all_well(job);
 }
 
-// Files that a job could have left: none has a name while it runs, so none can be left at all.
-TEST(Group, NothingIsEverInDevShm) {
-  const auto listing = [] {
-    std::string names;
-    FILE* pipe = popen("ls -A /dev/shm", "r");
-    for (int c; (c = fgetc(pipe)) != EOF;) names += static_cast<char>(c);
-    pclose(pipe);
-    return names;
-  };
-  const std::string before = listing();
-  struct Flags {
-    std::atomic<int> ready;
-  };
-  Shared<Flags> flags;
-  {
-    Job job(3, [&](Bootstrap& bootstrap) {
+int stress() {  // how many times longer than usual
+  const char* given = std::getenv("MALT_STRESS");
+  return given != nullptr ? std::atoi(given) : 1;
+}
+
+std::string names_in_shm() {
+  std::string names;
+  FILE* pipe = popen("ls -A /dev/shm", "r");
+  for (int c; (c = fgetc(pipe)) != EOF;) names += static_cast<char>(c);
+  pclose(pipe);
+  return names;
+}
+
+// Files that a job could leave: none has a name while it runs, so none can be left at all. Killed at
+// random times from the start of the job on.
+TEST(Group, NothingIsEverInDevShmWhenItsRanksAreKilled) {
+  const std::string before = names_in_shm();
+  std::minstd_rand random(7);
+  const int kills = 10 * stress();
+  for (int i = 0; i < kills; ++i) {
+    Job job(4, [&](Bootstrap& bootstrap) {
       const auto group = Group::join(bootstrap);
       Segment segment(group, small());
-      ++flags->ready;
       for (;;) segment.scatter(bytes_of(1));
       return 0;
     });
-    while (flags->ready < 3) std::this_thread::sleep_for(1ms);
-    EXPECT_EQ(listing(), before) << "while it runs";
-    for (int r = 0; r < 3; ++r) job.signal(r, SIGKILL);
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 40'000));
+    ASSERT_EQ(names_in_shm(), before) << "while it runs";
+    for (int r = 0; r < 4; ++r) job.signal(r, SIGKILL);
     job.wait_all();
+    ASSERT_EQ(names_in_shm(), before) << "after kill -9 of all, number " << i;
   }
-  EXPECT_EQ(listing(), before) << "after kill -9 of all";
+  std::printf("%d jobs of 4 ranks killed, 0 files left\n", kills);
 }
 
 TEST(Group, SixteenWaitersUseNoProcessorTime) {
@@ -492,10 +497,15 @@ TEST(Segment, NameIsFreeAgainWhenItsSegmentIsGone) {
 // Everyone against everyone, sizes mixed, nobody in step: no update is torn and every one accounted
 // for. MALT_STRESS makes it longer.
 TEST(SegmentStress, NothingTornAndCountersBalance) {
-  const char* given = std::getenv("MALT_STRESS");
-  const std::uint64_t scatters = 3'000 * static_cast<std::uint64_t>(given != nullptr ? std::atoi(given) : 1);
+  struct Sums {
+    std::atomic<std::uint64_t> scatters, folded, overwritten, torn;
+  };
+  Shared<Sums> sums;
   for (const Policy policy : {Policy::kLatest, Policy::kQueue}) {
-    for (const std::size_t most : {std::size_t{1}, std::size_t{512}, std::size_t{16384}}) {
+    for (const std::size_t most :  // words: from 8 bytes to 8 MB
+         {std::size_t{1}, std::size_t{512}, std::size_t{16384}, std::size_t{1} << 20}) {
+      const std::uint64_t scatters =
+          static_cast<std::uint64_t>(stress()) * (most <= 512 ? 10'000 : most == 16384 ? 500 : 10);
       struct Flags {
         std::atomic<int> ended;
       };
@@ -534,6 +544,10 @@ TEST(SegmentStress, NothingTornAndCountersBalance) {
         segment.gather({}, fold);
         group->barrier();
         const Stats stats = segment.stats();
+        sums->scatters += scatters;
+        sums->folded += stats.folded;
+        sums->overwritten += stats.overwritten;
+        sums->torn += torn;
         CHECK_THAT(torn == 0);
         CHECK_THAT(stats.sent == scatters * 3);
         CHECK_THAT(stats.sent == stats.folded + stats.overwritten);
@@ -545,6 +559,8 @@ TEST(SegmentStress, NothingTornAndCountersBalance) {
       expect_all_well(job);
     }
   }
+  std::printf("%lu scatters to 3 ranks each: %lu folded, %lu overwritten, %lu torn\n",
+              sums->scatters.load(), sums->folded.load(), sums->overwritten.load(), sums->torn.load());
 }
 
 }  // namespace
