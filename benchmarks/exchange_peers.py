@@ -36,7 +36,11 @@ LABELS = {
 # What each peer was fastest with; the table's text says so.
 SETTINGS = {
     "openmpi": "--bind-to none --oversubscribe, mpi_yield_when_idle 1 where ranks outnumber cores",
-    "mpich": "-bind-to none",
+    "mpich": (
+        "mpiexec.gforker (hydra puts each rank into a session of its own, where under automatic "
+        "scheduling groups a yield goes to nobody), MPIR_CVAR_ALLREDUCE_DEVICE_COLLECTIVE 1 or 0, "
+        "the better of the two (0 where ranks outnumber cores: 1 spins without yielding)"
+    ),
     "gloo": "loopback, cores / ranks OpenMP threads a rank, at least 1",
 }
 
@@ -65,23 +69,30 @@ def clean_environ(**more):
     return kept | {"OMP_NUM_THREADS": "1"} | {name: str(value) for name, value in more.items()}
 
 
-def mpirun(peer, ranks, home):
+def choices(peer, ranks):
+    """Settings of which none is the best at every size: all are measured, the best one counts."""
+    if peer != "mpich":
+        return [{}]
+    values = ("1", "0") if ranks <= CORES else ("0",)
+    return [{"MPIR_CVAR_ALLREDUCE_DEVICE_COLLECTIVE": value} for value in values]
+
+
+def mpirun(peer, ranks, choice):
     """The peer's launcher with the settings that it is fastest with, and its environment."""
-    bin_directory = home / "bin"
-    environ = clean_environ(PATH=f"{bin_directory}:{os.environ['PATH']}")
-    command = [str(bin_directory / "mpirun"), "-n", str(ranks)]
-    if peer == "openmpi":
-        command += ["--bind-to", "none", "--oversubscribe"]
-        if os.geteuid() == 0:
-            command += ["--allow-run-as-root"]
-        if ranks > CORES:
-            command += ["--mca", "mpi_yield_when_idle", "1"]
-    else:
-        command += ["-bind-to", "none"]
+    bin_directory = environment(peer) / "bin"
+    environ = clean_environ(PATH=f"{bin_directory}:{os.environ['PATH']}", **choice)
+    if peer == "mpich":
+        return [str(bin_directory / "mpiexec.gforker"), "-n", str(ranks)], environ
+    command = [str(bin_directory / "mpirun"), "-n", str(ranks), "--bind-to", "none"]
+    command += ["--oversubscribe"]
+    if os.geteuid() == 0:
+        command += ["--allow-run-as-root"]
+    if ranks > CORES:
+        command += ["--mca", "mpi_yield_when_idle", "1"]
     return command, environ
 
 
-def start(name, ranks, address):
+def start(name, ranks, choice, address):
     """Start the processes of a job whose ranks will connect to `address`."""
     script = [str(WORKER), name, address]
     if name == "malt":
@@ -100,15 +111,15 @@ def start(name, ranks, address):
             )
             for rank in range(ranks)
         ]
-    command, environ = mpirun(name, ranks, home)
+    command, environ = mpirun(name, ranks, choice)
     return [([*command, python, *script], environ)]
 
 
 class Job:
     """The ranks of one library, alive and asleep between requests."""
 
-    def __init__(self, name, ranks, seconds=120):
-        self.name, self.ranks = name, ranks
+    def __init__(self, name, ranks, choice=None, seconds=120):
+        self.name, self.ranks, self.choice = name, ranks, choice or {}
         self._directory = tempfile.TemporaryDirectory(prefix="exchange-")
         self._processes, self._ranks = [], []
         try:
@@ -125,10 +136,13 @@ class Job:
             server.bind(address)
             server.listen(self.ranks)
             server.settimeout(1)
-            for command, environ in start(self.name, self.ranks, address):
+            for command, environ in start(self.name, self.ranks, self.choice, address):
                 self._processes.append(
                     subprocess.Popen(
-                        command, env=environ, stdin=subprocess.DEVNULL, process_group=0
+                        command,
+                        env=environ,
+                        stdin=subprocess.DEVNULL,
+                        preexec_fn=os.setpgrp,
                     )
                 )
             deadline = time.monotonic() + seconds

@@ -62,10 +62,13 @@ class Report:
         self._sections = [f"Measured on {machine}, with `{command}`: medians of {medians}."]
         self.short = []  # what misses its target
 
-    def _verdict(self, what, good):
-        if not good:
-            self.short.append(what)
-        return "ok" if good else "**short**"
+    def _verdict(self, what, *missed):
+        """A cell: "ok" unless something is missed, which is noted."""
+        missed = [each for each in missed if each]
+        if not missed:
+            return "ok"
+        self.short.append(f"{what} ({', '.join(missed)})")
+        return "**short**"
 
     def exchange(self, medians):
         libraries = list(dict.fromkeys(key[2] for key in medians if key[2] != "malt"))
@@ -83,9 +86,11 @@ class Report:
             own = mpi and mpi / malt[2]
             beyond_gloo = gloo and gloo / min(malt[:2])
             wanted = TARGETS.get((ranks, size), (None, None))
-            good = (
-                over(callers, wanted[0]) and over(own, wanted[1]) and over(beyond_gloo, GLOO_TARGET)
-            )
+            missed = [
+                "" if over(callers, wanted[0]) else "caller's memory",
+                "" if over(own, wanted[1]) else "own memory",
+                "" if over(beyond_gloo, GLOO_TARGET) else "gloo",
+            ]
             goal = [
                 f"{wanted[0]:g}" if wanted[0] else "",
                 f"own {wanted[1]:g}" if wanted[1] else "",
@@ -96,7 +101,7 @@ class Report:
                 + [microseconds(taken(name)) for name in libraries]
                 + [times(mpi and mpi / malt[0]), times(callers), times(own), times(beyond_gloo)]
                 + [", ".join(filter(None, goal)) or "-"]
-                + [self._verdict(f"{ranks} ranks, {size_text(size)}", good)]
+                + [self._verdict(f"{ranks} ranks, {size_text(size)}", *missed)]
             )
         header = [
             "ranks",
@@ -115,10 +120,11 @@ class Report:
         settings = " ".join(f"{LABELS[name]}: {SETTINGS[name]}." for name in libraries)
         self._sections.append(
             "### From Python\n\n"
-            f"Microseconds an average of one float32 vector over all ranks; more than {CORES} ranks "
-            "share the cores. \"x MPI\" is the better MPI's time by MALT's, so above 1 MALT is faster; "
-            "over the caller's memory MALT's is the better of its two ways. \"x gloo\" likewise, "
-            f"wanted: {GLOO_TARGET:g}. {settings}\n\n" + table([*header, "wanted", ""], rows)
+            "Microseconds an average of one float32 vector over all ranks; more ranks than "
+            f"{CORES} share the cores. *x MPI* is the better MPI's time by MALT's, so above 1 "
+            "MALT is faster; over the caller's memory, the better of MALT's two ways. *x gloo* is "
+            f"likewise, wanted: {GLOO_TARGET:g}. {settings}\n\n"
+            + table([*header, "wanted", ""], rows)
         )
 
     def cpp(self, medians):
@@ -138,7 +144,7 @@ class Report:
                     *map(microseconds, malt + mpi),
                     times(ratio),
                     f"{wanted:g}" if wanted else "-",
-                    self._verdict(f"C++, {size_text(size)}", over(ratio, wanted)),
+                    self._verdict(f"C++, {size_text(size)}", "" if over(ratio, wanted) else "MPI"),
                 ]
             )
         header = ["size", "MALT scatter + gather", "MALT allreduce", "MALT allreduce, own memory"]
@@ -151,7 +157,7 @@ class Report:
             + "\n\nPython's part of `scatter` + `gather` on 4 bytes: "
             f"{microseconds(python)} us from Python, {microseconds(cpp)} us from C++, so "
             f"{microseconds(python - cpp)} us more (at most {MOST_PYTHON_SECONDS * 1e6:g}): "
-            + self._verdict("Python beyond C++", python - cpp <= MOST_PYTHON_SECONDS)
+            + self._verdict("Python", "" if python - cpp <= MOST_PYTHON_SECONDS else "beyond C++")
         )
 
     def imports(self, medians):
@@ -160,7 +166,7 @@ class Report:
             f"### Import\n\nA new Python with `import numpy` takes {medians['numpy']:.3f} s, with "
             f"`import malt` {medians['malt']:.3f} s, so {more:.3f} s more (at most "
             f"{MOST_IMPORT_SECONDS:g}): "
-            + self._verdict("import malt", more <= MOST_IMPORT_SECONDS)
+            + self._verdict("import malt", "" if more <= MOST_IMPORT_SECONDS else "time")
         )
 
     def memory(self, found):
@@ -172,7 +178,9 @@ class Report:
             f"whole host, of which {found['resident'] / MB:.2f} MB were resident after some rounds "
             "of both kinds; ranks x depth x slot bytes and one vector are "
             f"{found['most'] / MB:.2f} MB: "
-            + self._verdict("memory", max(found["mapped"], found["resident"]) <= most)
+            + self._verdict(
+                "memory", "" if max(found["mapped"], found["resident"]) <= most else "host"
+            )
         )
 
     def text(self):
