@@ -733,8 +733,10 @@ malt.barrier()
     assert all(s["sent"] == 1200 and s["to_dead"] == s["rejected"] == 0 for s in stats), stats
     assert sum(s["folded"] for s in stats) == sum(result.each("gathered")) > 0
     assert sum(s["bytes_in"] for s in stats) == 800 * sum(s["folded"] for s in stats)
-    assert all(s["bytes_out"] == 800 * s["sent"] for s in stats)
+    # Under "latest" an update that finds every slot being read is overwritten before it is written.
+    assert all(s["bytes_out"] <= 800 * s["sent"] for s in stats)
     if policy == "queue":
+        assert all(s["bytes_out"] == 800 * s["sent"] for s in stats)
         assert all(s["overwritten"] == 0 for s in stats), stats
     assert all(all(alone) for alone in result.each("alone"))
 
