@@ -4,6 +4,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 
 #include <chrono>
 #include <optional>
@@ -34,7 +35,8 @@ dstorm::Policy to_policy(const std::string& name);
 const dstorm::Graph* to_graph(const py::object& graph);
 // Null for a callable of the user's own; throws TypeError for anything else.
 const vol::Fold* to_built_in(const py::object& fold);
-py::tuple to_tuple(std::span<const int> ranks);
+using Ranks = py::typing::Tuple<int, py::ellipsis>;
+Ranks to_tuple(std::span<const int> ranks);
 vol::DType to_dtype(const py::dtype& dtype);
 py::dtype from_dtype(vol::DType dtype);
 

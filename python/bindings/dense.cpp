@@ -33,10 +33,11 @@ class PythonVector {
       pieces.push_back({array.mutable_data(), static_cast<std::size_t>(array.size())});
     }
     const py::gil_scoped_release no_gil;
-    vector_ = pieces.empty()
-                  ? std::make_shared<DenseVector>(group, type, static_cast<std::size_t>(own_count),
-                                                  std::move(options))
-                  : std::make_shared<DenseVector>(group, type, std::move(pieces), std::move(options));
+    vector_ =
+        pieces.empty()
+            ? std::make_shared<DenseVector>(group, type, static_cast<std::size_t>(own_count),
+                                            std::move(options))
+            : std::make_shared<DenseVector>(group, type, std::move(pieces), std::move(options));
   }
   ~PythonVector() { vector_->close(); }
   PythonVector(const PythonVector&) = delete;
@@ -51,7 +52,7 @@ class PythonVector {
   void set_array(py::object array) { array_ = std::move(array); }
   DenseVector& vector() const { return *vector_; }
 
-  py::tuple scatter(const py::object& over) {
+  Ranks scatter(const py::object& over) {
     const dstorm::Graph* graph = to_graph(over);
     std::span<const int> ranks;
     {
@@ -68,11 +69,11 @@ class PythonVector {
       const py::gil_scoped_release no_gil;
       return vector_->gather(*built_in, options);
     }
-    const Fold own = Fold::user([&](std::span<std::byte> mine,
-                                    std::span<const dstorm::Update> updates) {
-      const py::gil_scoped_acquire gil;
-      run(fold, mine, updates);
-    });
+    const Fold own =
+        Fold::user([&](std::span<std::byte> mine, std::span<const dstorm::Update> updates) {
+          const py::gil_scoped_acquire gil;
+          run(fold, mine, updates);
+        });
     const py::gil_scoped_release no_gil;
     return vector_->gather(own, options);
   }
@@ -159,10 +160,8 @@ void bind_dense(py::module_& module) {
       .def_property_readonly(
           "iteration", [](const PythonVector& self) { return self.vector().segment().iteration(); },
           "How often this rank has scattered it.")
-      .def_property_readonly("name",
-                             [](const PythonVector& self) {
-                               return self.vector().segment().options().name;
-                             })
+      .def_property_readonly(
+          "name", [](const PythonVector& self) { return self.vector().segment().options().name; })
       .def_property_readonly(
           "dtype", [](const PythonVector& self) { return from_dtype(self.vector().dtype()); })
       .def("__len__", [](const PythonVector& self) { return self.vector().count(); })

@@ -19,7 +19,8 @@ void bind_fold(py::module_& module) {
           "ranks", [](const Gathered& gathered) { return to_tuple(gathered.ranks); },
           "Their senders, in the order of the fold.")
       .def_property_readonly(
-          "staleness", [](const Gathered& gathered) { return py::tuple(py::cast(gathered.staleness)); },
+          "staleness",
+          [](const Gathered& gathered) -> Ranks { return py::tuple(py::cast(gathered.staleness)); },
           "This rank's iteration less the update's, for each; below 0: from ahead.")
       .def_property_readonly(
           "rejected", [](const Gathered& gathered) { return to_tuple(gathered.rejected); },
@@ -41,9 +42,11 @@ void bind_fold(py::module_& module) {
       .def_readonly("to_dead", &Stats::to_dead)
       .def_readonly("bytes_out", &Stats::bytes_out, "Payload bytes sent, once per receiver.")
       .def_readonly("bytes_in", &Stats::bytes_in, "Payload bytes folded here.")
-      .def_readonly("wait_seconds", &Stats::wait_seconds, "Time spent waiting in scatter and gather.")
+      .def_readonly("wait_seconds", &Stats::wait_seconds,
+                    "Time spent waiting in scatter and gather.")
       .def("__repr__", [](const Stats& stats) {
-        return "Stats(sent=" + std::to_string(stats.sent) + ", folded=" + std::to_string(stats.folded) +
+        return "Stats(sent=" + std::to_string(stats.sent) +
+               ", folded=" + std::to_string(stats.folded) +
                ", overwritten=" + std::to_string(stats.overwritten) +
                ", rejected=" + std::to_string(stats.rejected) +
                ", pending=" + std::to_string(stats.pending) +

@@ -8,7 +8,8 @@ namespace malt_bindings {
 std::optional<std::chrono::nanoseconds> to_duration(std::optional<double> seconds) {
   if (!seconds) return std::nullopt;
   if (!(*seconds >= 0)) {
-    throw dstorm::ConfigError("timeout is " + std::to_string(*seconds) + " s; it must be at least 0");
+    throw dstorm::ConfigError("timeout is " + std::to_string(*seconds) +
+                              " s; it must be at least 0");
   }
   constexpr double kMost = 1e9;  // 31 years, well inside what nanoseconds can count
   return std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(*seconds, kMost) * 1e9));
@@ -17,8 +18,9 @@ std::optional<std::chrono::nanoseconds> to_duration(std::optional<double> second
 dstorm::GatherOptions to_gather_options(std::optional<std::int64_t> staleness,
                                         std::optional<double> timeout) {
   if (staleness && *staleness < 0) {
-    throw dstorm::ConfigError("staleness is " + std::to_string(*staleness) +
-                              "; it is 0 (BSP), a positive number of iterations (SSP) or None (ASP)");
+    throw dstorm::ConfigError(
+        "staleness is " + std::to_string(*staleness) +
+        "; it is 0 (BSP), a positive number of iterations (SSP) or None (ASP)");
   }
   dstorm::GatherOptions options;
   if (staleness) options.staleness = static_cast<std::uint64_t>(*staleness);
@@ -46,7 +48,7 @@ const vol::Fold* to_built_in(const py::object& fold) {
   return nullptr;
 }
 
-py::tuple to_tuple(std::span<const int> ranks) {
+Ranks to_tuple(std::span<const int> ranks) {
   py::tuple tuple(ranks.size());
   for (std::size_t i = 0; i < ranks.size(); ++i) tuple[i] = ranks[i];
   return tuple;

@@ -26,14 +26,15 @@ using Indices = py::array_t<std::int64_t, py::array::c_style | py::array::forcec
 
 template <class T>
 typename Sparse<T>::Pairs call(const py::object& fold, const Entries<T>& mine,
-                std::span<const ArrivedEntries<T>> updates) {
+                               std::span<const ArrivedEntries<T>> updates) {
   const py::gil_scoped_acquire gil;
   const auto wrap = [](int rank, std::uint64_t iteration, const Entries<T>& entries) {
     return PythonEntries<T>{rank, iteration, copy_of<vol::Index>(entries.indices),
                             copy_of<T>(entries.values)};
   };
   py::list list;
-  for (const auto& update : updates) list.append(wrap(update.rank, update.iteration, update.entries));
+  for (const auto& update : updates)
+    list.append(wrap(update.rank, update.iteration, update.entries));
   const py::object result = fold(wrap(-1, 0, mine), list);
   return result.cast<typename Sparse<T>::Pairs>();
 }
@@ -48,8 +49,9 @@ void bind_one(py::module_& module, const std::string& suffix) {
       .def_readonly("values", &PythonEntries<T>::values);
 
   using Vector = Sparse<T>;
-  py::class_<Vector>(module, ("SparseVector" + suffix).c_str(),
-                     "A sparse vector that is scattered and gathered. Made by malt.sparse_vector().")
+  py::class_<Vector>(
+      module, ("SparseVector" + suffix).c_str(),
+      "A sparse vector that is scattered and gathered. Made by malt.sparse_vector().")
       .def(py::init([](const std::shared_ptr<dstorm::Group>& group, std::size_t dim,
                        std::size_t capacity, const std::string& name, const dstorm::Graph& graph,
                        const std::string& policy, int depth, bool reject_nonfinite) {
@@ -69,7 +71,8 @@ void bind_one(py::module_& module, const std::string& suffix) {
           },
           py::arg("indices"), py::arg("values"),
           "Replace what is stored; values of an index that comes twice are added.\n\n"
-          "Raises:\n    ConfigError: lengths differ, an index is out of range, or there are more than "
+          "Raises:\n    ConfigError: lengths differ, an index is out of range, or there are more "
+          "than "
           "`capacity`.")
       .def("clear", &Vector::clear)
       .def_property_readonly(
@@ -107,7 +110,8 @@ void bind_one(py::module_& module, const std::string& suffix) {
           },
           py::arg("fold") = Fold::avg(), py::kw_only(), py::arg("staleness") = py::none(),
           py::arg("timeout") = py::none(),
-          "As of a dense vector in which everything not stored is zero. A function of the user's own "
+          "As of a dense vector in which everything not stored is zero. A function of the user's "
+          "own "
           "fold(mine, updates) returns (indices, values), indices strictly increasing.")
       .def("stats", &Vector::stats)
       .def("close", &Vector::close)

@@ -33,7 +33,7 @@ from malt._core_import import (
     random_graph,
     trimmed_mean,
 )
-from malt._errors import ConfigError, Error, PeerError, TimeoutError
+from malt._errors import ConfigError, Error, PeerError, TimeoutError  # noqa: A004
 from malt._job import Job, alive, barrier, epoch, finalize, init, rank, size
 from malt._shard import shard
 from malt._vectors import sparse_vector, vector

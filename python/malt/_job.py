@@ -45,7 +45,9 @@ def current() -> Job:
         ConfigError: there is none.
     """
     if _job is None:
-        raise ConfigError("this process is in no job: call malt.init() first (and not after finalize)")
+        raise ConfigError(
+            "this process is in no job: call malt.init() first (and not after malt.finalize())"
+        )
     return _job
 
 
@@ -60,7 +62,9 @@ def _seconds(timeout: float | None) -> float:
     except ValueError:
         seconds = -1.0
     if not seconds > 0:
-        raise ConfigError(f"timeout (or MALT_TIMEOUT) is {text!r}; it is a number of seconds above 0")
+        raise ConfigError(
+            f"timeout (or MALT_TIMEOUT) is {text!r}; it is a number of seconds above 0"
+        )
     return seconds
 
 
@@ -100,16 +104,14 @@ def init(
         given = (settings[0] if transport is not None else None, timeout)
         if given[0] not in (None, _job.settings[0]) or given[1] not in (None, _job.settings[1]):
             raise ConfigError(
-                f"malt.init(transport={transport!r}, timeout={timeout!r}): this process is in a job "
-                f"already, with transport={_job.settings[0]!r}, timeout={_job.settings[1]}; call "
+                f"malt.init(transport={transport!r}, timeout={timeout!r}): this process is in a "
+                f"job already, with transport={_job.settings[0]!r}, timeout={_job.settings[1]}; call "
                 "malt.finalize() first"
             )
         return _job
     _start_log()
     with _bootstrap.find(comm, settings[1]) as bootstrap:
-        group = Group(
-            bootstrap.rank, bootstrap.size, bootstrap.allgather, settings[1], settings[0]
-        )
+        group = Group(bootstrap.rank, bootstrap.size, bootstrap.allgather, settings[1], settings[0])
     _job = Job(group, settings)
     log.info(
         "rank %d of %d, launched by %s, transport %s",
@@ -154,6 +156,6 @@ def barrier(timeout: float | None = None) -> None:
     """Return when every live rank has called it.
 
     Raises:
-        TimeoutError: the named ranks did not come within `timeout` seconds (that of init() if None).
+        TimeoutError: the named ranks did not come within `timeout` seconds (init()'s if None).
     """
     current().group.barrier(timeout)

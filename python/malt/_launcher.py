@@ -86,6 +86,10 @@ class Launcher:
         release_signals = self._relay.hold()
 
         def prepare() -> None:  # in the child, between fork and exec
+            if not self._is_interactive:
+                # A group, so that signals reach a rank once; not a session, since Linux schedules
+                # A group, so that signals reach a rank once; not a session, since Linux schedules each
+                # session as one (autogroup), and ranks that share cores must yield to one another.
             _guard.die_with(launcher)
             if register is not None:
                 register(os.getpid())
@@ -113,7 +117,6 @@ class Launcher:
             stderr=subprocess.PIPE if piped else None,
             bufsize=0,
             env={**os.environ, **options.environ, **self._server.environ(rank)},
-            start_new_session=not self._is_interactive,
             preexec_fn=prepare,  # safe: there is one thread
         )
         streams = []

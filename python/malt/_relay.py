@@ -115,7 +115,7 @@ class Relay:
             self.interrupted = now
 
     def _pause(self, _number: int, _frame: object) -> None:
-        """Ctrl-Z: the ranks are in sessions of their own and must be stopped too."""
+        """Ctrl-Z: the ranks are in process groups of their own and must be stopped too."""
         running = [rank for rank in self._ranks if rank.ended is None and rank.has_group]
         for rank in running:
             rank.signal(signal.SIGSTOP)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,9 @@ from malt._core_import import (
 )
 from malt._errors import ConfigError
 
-SparseVector = SparseVectorFloat32 | SparseVectorFloat64 | SparseVectorInt32 | SparseVectorInt64
+SparseVector: TypeAlias = (
+    SparseVectorFloat32 | SparseVectorFloat64 | SparseVectorInt32 | SparseVectorInt64
+)
 _SPARSE: dict[str, type[SparseVector]] = {
     "float32": SparseVectorFloat32,
     "float64": SparseVectorFloat64,
@@ -47,8 +49,8 @@ def _as_array(data: Any) -> npt.NDArray[Any]:
             array = data.detach().numpy()  # NumPy 1 gives read-only arrays for DLPack
     else:
         raise ConfigError(
-            f"a vector is made over a NumPy array, anything with DLPack on the CPU, a list of those, "
-            f"or a shape; this is a {type(data).__name__}"
+            "a vector is made over a NumPy array, anything with DLPack on the CPU, a list of "
+            f"those, or a shape; this is a {type(data).__name__}"
         )
     if array.dtype.name not in _SPARSE:
         raise ConfigError(
@@ -126,8 +128,8 @@ def vector(
         reject_nonfinite: refuse updates that contain NaN or infinity, and count them.
 
     Raises:
-        ConfigError: the data cannot be shared, the ranks disagree, the graph does not connect them,
-            or there is no room. On every rank, if on any.
+        ConfigError: the data cannot be shared; or, on every rank, the ranks disagree, the graph
+            does not connect them, or there is no room.
         TimeoutError: the named ranks did not make the vector.
     """
     shape = _as_shape(data)
@@ -146,11 +148,13 @@ def vector(
     arrays = [_as_array(part) for part in (data if several else [data])]
     kinds = sorted({array.dtype.name for array in arrays})
     if len(kinds) != 1:
-        raise ConfigError(f"the arrays of one vector have one dtype, not {', '.join(kinds) or 'none'}")
+        raise ConfigError(
+            f"the arrays of one vector have one dtype, not {', '.join(kinds) or 'none'}"
+        )
     if dtype is not None and np.dtype(dtype).name != kinds[0]:
         raise ConfigError(
-            f"dtype is {np.dtype(dtype)}, but the array has {kinds[0]}; its memory is shared, so it "
-            "cannot be converted: leave dtype out, or convert the array with .astype()"
+            f"dtype is {np.dtype(dtype)}, but the array has {kinds[0]}; its memory is shared, so "
+            "it cannot be converted: leave dtype out, or convert the array with .astype()"
         )
     return Vector(
         dtype=arrays[0].dtype,
@@ -178,7 +182,11 @@ def sparse_vector(
         dim: its length, below 2**31.
         capacity: the most elements it stores.
         dtype: of the values: float32, float64, int32 or int64.
-        name, graph, policy, depth, reject_nonfinite: as of vector().
+        name: as of vector(), like the rest.
+        graph: who sends to whom.
+        policy: "latest" or "queue".
+        depth: slots per sender.
+        reject_nonfinite: refuse updates that contain NaN or infinity, and count them.
 
     Raises:
         ConfigError, TimeoutError: as vector().

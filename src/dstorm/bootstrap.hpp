@@ -28,8 +28,7 @@ class SoloBootstrap final : public Bootstrap {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
-  std::vector<Bytes> allgather(std::span<const std::byte> mine,
-                               std::chrono::nanoseconds) override {
+  std::vector<Bytes> allgather(std::span<const std::byte> mine, std::chrono::nanoseconds) override {
     return {Bytes(mine.begin(), mine.end())};
   }
 };

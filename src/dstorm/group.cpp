@@ -116,8 +116,9 @@ void Group::leave() noexcept {
 
 void Group::check_open() const {
   if (impl_->left) {
-    throw ConfigError("this rank has left the job (finalize was called); nothing can be sent, folded or "
-                      "waited for any more");
+    throw ConfigError(
+        "this rank has left the job (finalize was called); nothing can be sent, folded or "
+        "waited for any more");
   }
 }
 
@@ -141,8 +142,8 @@ std::vector<std::optional<Bytes>> Group::exchange(std::string_view what,
     throw ConfigError("cannot exchange " + std::to_string(mine.size()) + " bytes; at most " +
                       std::to_string(kMostExchanged));
   }
-  // Two notices in turn suffice: who posts to exchange n + 2 has seen everyone at n + 1, and who is at
-  // n + 1 has read all of n.
+  // Two notices in turn suffice: who posts to exchange n + 2 has seen everyone at n + 1, and who is
+  // at n + 1 has read all of n.
   const std::uint64_t number = impl_->exchanges + 1;
   shm::Member& own = control.member(rank());
   shm::Notice& notice = own.notices[number % 2];
@@ -150,9 +151,9 @@ std::vector<std::optional<Bytes>> Group::exchange(std::string_view what,
   if (own.posted.load(std::memory_order_relaxed) == number) {
     // It timed out before and is tried again; what is posted may be being read.
     if (std::string_view(notice.what, notice.what_bytes) != what) {
-      throw ConfigError(std::string(what) + " cannot start: '" +
-                        std::string(notice.what, notice.what_bytes) +
-                        "' timed out on this rank and the others may still come to it; repeat that first");
+      throw ConfigError(
+          std::string(what) + " cannot start: '" + std::string(notice.what, notice.what_bytes) +
+          "' timed out on this rank and the others may still come to it; repeat that first");
     }
   } else {
     notice.what_bytes = static_cast<std::uint32_t>(what.size());
@@ -178,8 +179,8 @@ std::vector<std::optional<Bytes>> Group::exchange(std::string_view what,
     for (int r = 0; r < size(); ++r) {
       if (is_live(r) && is_missing(r)) missing.push_back(r);
     }
-    throw TimeoutError(std::string(what) + ": " + describe_ranks(missing) + " did not come within " +
-                           format_seconds(limit) +
+    throw TimeoutError(std::string(what) + ": " + describe_ranks(missing) +
+                           " did not come within " + format_seconds(limit) +
                            "; every rank must make the same collective calls in the same order",
                        missing);
   }

@@ -33,8 +33,9 @@ struct GroupOptions {
 // thread that uses the group and its segments.
 class Group : public std::enable_shared_from_this<Group> {
  public:
-  // Collective: returns when every rank has joined. Throws TimeoutError naming the ranks that did not
-  // come, ConfigError if the ranks cannot reach one another. `bootstrap` is not used afterwards.
+  // Collective: returns when every rank has joined. Throws TimeoutError naming the ranks that did
+  // not come, ConfigError if the ranks cannot reach one another. `bootstrap` is not used
+  // afterwards.
   static std::shared_ptr<Group> join(Bootstrap& bootstrap, GroupOptions options = {});
   ~Group();
   Group(const Group&) = delete;
@@ -51,9 +52,9 @@ class Group : public std::enable_shared_from_this<Group> {
   // Returns when every live rank has called it. Throws TimeoutError.
   void barrier(std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
 
-  // Collective over the live ranks: everyone's bytes, by rank; nothing from the dead. `what` says what
-  // the caller is doing ("barrier", "segment 'w'"): ranks that do different things at once all get a
-  // ConfigError that says who does what. At most kMostExchanged bytes.
+  // Collective over the live ranks: everyone's bytes, by rank; nothing from the dead. `what` says
+  // what the caller is doing ("barrier", "segment 'w'"): ranks that do different things at once all
+  // get a ConfigError that says who does what. At most kMostExchanged bytes.
   std::vector<std::optional<Bytes>> exchange(
       std::string_view what, std::span<const std::byte> mine,
       std::optional<std::chrono::nanoseconds> timeout = std::nullopt);

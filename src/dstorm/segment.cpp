@@ -73,15 +73,15 @@ void Segment::close() noexcept {
 void Segment::check_options() const {
   const std::string what = what_of(options_);
   if (options_.depth < 1 || options_.depth > kMostDepth) {
-    throw ConfigError(what + ": depth is " + std::to_string(options_.depth) + "; it must be from 1 to " +
-                      std::to_string(kMostDepth));
+    throw ConfigError(what + ": depth is " + std::to_string(options_.depth) +
+                      "; it must be from 1 to " + std::to_string(kMostDepth));
   }
   if (options_.slot_bytes == 0) throw ConfigError(what + " has 0 bytes; a vector needs an element");
   const double total = static_cast<double>(options_.slot_bytes) * options_.depth * group_->size();
   if (total > 1e15) {
-    throw ConfigError(what + " needs ranks x depth x bytes = " + std::to_string(group_->size()) + " x " +
-                      std::to_string(options_.depth) + " x " + std::to_string(options_.slot_bytes) +
-                      " bytes, which no machine has");
+    throw ConfigError(what + " needs ranks x depth x bytes = " + std::to_string(group_->size()) +
+                      " x " + std::to_string(options_.depth) + " x " +
+                      std::to_string(options_.slot_bytes) + " bytes, which no machine has");
   }
   options_.graph.check(group_->size());
 }
@@ -99,8 +99,9 @@ void Segment::check_agreement() const {
     for (std::size_t at = 0; at < text.size();) {
       const std::size_t end = std::min(text.find('\n', at), text.size());
       const std::size_t tab = std::min(text.find('\t', at), end);
-      seen[text.substr(at, tab - at)][text.substr(std::min(tab + 1, end), end - std::min(tab + 1, end))]
-          .push_back(static_cast<int>(r));
+      seen[text.substr(at, tab - at)]
+          [text.substr(std::min(tab + 1, end), end - std::min(tab + 1, end))]
+              .push_back(static_cast<int>(r));
       at = end + 1;
     }
   }
@@ -165,11 +166,12 @@ int Segment::wait_for_slot(nanoseconds timeout) {
   int slot = -1;
   if (!wait([&] { return (slot = writer_->claim(options_.policy, live)) >= 0; }, timeout)) {
     const std::vector<int> ranks = writer_->blockers(live);
-    throw TimeoutError("scatter of " + what_of(options_) + ": all " + std::to_string(options_.depth) +
-                           " slots hold updates that " + describe_ranks(ranks) +
-                           " did not gather within the time limit; gather as often as you scatter, or "
-                           "raise depth",
-                       ranks);
+    throw TimeoutError(
+        "scatter of " + what_of(options_) + ": all " + std::to_string(options_.depth) +
+            " slots hold updates that " + describe_ranks(ranks) +
+            " did not gather within the time limit; gather as often as you scatter, or "
+            "raise depth",
+        ranks);
   }
   return slot;
 }
@@ -276,16 +278,18 @@ void Segment::wait_for_clocks(std::uint64_t target, nanoseconds timeout) {
                      ranks);
 }
 
-// Part of BSP: the next scatter shall find a slot without replacing an update that somebody has yet to
-// fold. Where in- and out-neighbours are always the same this follows from the clocks, since who has
-// reached this iteration has folded the one before. Otherwise a sender could run ahead of its receivers by as
-// much as the way back from them to it is long. The rank that is furthest behind never waits here (its
-// receivers have folded more than it has sent), so there is no circle of ranks that wait.
+// Part of BSP: the next scatter shall find a slot without replacing an update that somebody has yet
+// to fold. Where in- and out-neighbours are always the same this follows from the clocks, since who
+// has reached this iteration has folded the one before. Otherwise a sender could run ahead of its
+// receivers by as much as the way back from them to it is long. The rank that is furthest behind
+// never waits here (its receivers have folded more than it has sent), so there is no circle of
+// ranks that wait.
 void Segment::wait_for_folds(nanoseconds timeout) {
   const auto live = [this](int r) { return is_live(r); };
   if (wait([&] { return writer_->has_free(live); }, timeout)) return;
   const std::vector<int> ranks = writer_->blockers(live);
-  throw TimeoutError("gather of " + what_of(options_) + " at staleness 0: " + describe_ranks(ranks) +
+  throw TimeoutError("gather of " + what_of(options_) +
+                         " at staleness 0: " + describe_ranks(ranks) +
                          " did not gather what this rank sent before iteration " +
                          std::to_string(iteration_) + " within the time limit",
                      ranks);
@@ -325,10 +329,11 @@ void Segment::collect_own_iteration(nanoseconds timeout) {
       slot = reader(r).find(own);
     }
     if (slot < 0) {
-      throw ConfigError("gather of " + what_of(options_) + " at staleness 0: rank " + std::to_string(r) +
-                        " did not send iteration " + std::to_string(own) +
-                        " to this rank, or has replaced it since; every rank must scatter over the same "
-                        "graph in each round and gather once a scatter, or use policy 'queue'");
+      throw ConfigError(
+          "gather of " + what_of(options_) + " at staleness 0: rank " + std::to_string(r) +
+          " did not send iteration " + std::to_string(own) +
+          " to this rank, or has replaced it since; every rank must scatter over the same "
+          "graph in each round and gather once a scatter, or use policy 'queue'");
     }
     take(r, slot);
   }
@@ -363,14 +368,19 @@ void Segment::collect_queued(std::uint64_t limit) {
 
 void Segment::take(int rank, int slot) {
   const SlotHeader header = reader(rank).header(slot);  // copied, then checked
-  if (header.payload_bytes > options_.slot_bytes || header.sender != static_cast<std::uint32_t>(rank)) {
-    throw Error("rank " + std::to_string(rank) + " wrote a slot header that cannot be (payload of " +
+  if (header.payload_bytes > options_.slot_bytes ||
+      header.sender != static_cast<std::uint32_t>(rank)) {
+    throw Error("rank " + std::to_string(rank) +
+                " wrote a slot header that cannot be (payload of " +
                 std::to_string(header.payload_bytes) + " bytes in a slot of " +
                 std::to_string(options_.slot_bytes) + ", sender " + std::to_string(header.sender) +
                 "); its memory is damaged");
   }
-  updates_.push_back({rank, header.iteration,
-                      {reader(rank).payload(slot), header.payload_bytes}, header.count, header.format});
+  updates_.push_back({rank,
+                      header.iteration,
+                      {reader(rank).payload(slot), header.payload_bytes},
+                      header.count,
+                      header.format});
   found_.push_back({slot, reader(rank).ordinal(slot), true});
 }
 
@@ -407,8 +417,8 @@ Stats Segment::stats() const {
     stats.folded += folded;
     stats.rejected += rejected;
     if (is_live(r)) {
-      // Beyond the receiver's last gather, what is not in a slot has been replaced. In this order, a
-      // gather in between cannot make the difference negative.
+      // Beyond the receiver's last gather, what is not in a slot has been replaced. In this order,
+      // a gather in between cannot make the difference negative.
       const std::uint64_t last = cursor.ordinal.load(std::memory_order_acquire);
       const std::uint64_t pending = writer_->pending(r);
       overwritten += sent - last - pending;

@@ -44,8 +44,9 @@ struct Tag {  // what the layer above wants to know of a payload
   std::uint32_t format = 0;
 };
 
-// Of the updates this rank has sent: sent = folded + overwritten + rejected + pending + to_dead, with
-// overwritten 0 under QUEUE, whenever no gather is in progress. One update to three ranks counts three.
+// Of the updates this rank has sent: sent = folded + overwritten + rejected + pending + to_dead,
+// with overwritten 0 under QUEUE, whenever no gather is in progress. One update to three ranks
+// counts three.
 struct Stats {
   std::uint64_t sent = 0;
   std::uint64_t folded = 0;
@@ -59,8 +60,8 @@ struct Stats {
 };
 
 struct GatherOptions {
-  // 0 is BSP, s > 0 SSP: wait until each live in-neighbour is at most s iterations behind this rank.
-  // None: do not wait (ASP).
+  // 0 is BSP, s > 0 SSP: wait until each live in-neighbour is at most s iterations behind this
+  // rank. None: do not wait (ASP).
   std::optional<std::uint64_t> staleness = std::nullopt;
   std::optional<std::chrono::nanoseconds> timeout = std::nullopt;  // the group's if not given
 };
@@ -68,8 +69,8 @@ struct GatherOptions {
 // Owned by the thread that uses its group. Keeps the group alive.
 class Segment {
  public:
-  // Collective. ConfigError on every rank if they disagree on any option, if the graph is not strongly
-  // connected, or if there is no room.
+  // Collective. ConfigError on every rank if they disagree on any option, if the graph is not
+  // strongly connected, or if there is no room.
   Segment(std::shared_ptr<Group> group, SegmentOptions options);
   ~Segment();
   Segment(const Segment&) = delete;
@@ -92,14 +93,15 @@ class Segment {
   }
   std::span<const int> scatter(std::span<const std::byte> payload, const Graph* graph = nullptr);
 
-  // Folds what has arrived: waits as `options` says, then calls fold(std::span<const Update>) once with
-  // the updates in rank order (of one sender in order of iteration) if there are any, and returns the
-  // number. LATEST: at most one update a sender, its newest; what it replaces counts as overwritten.
-  // QUEUE: all of them. At staleness 0 exactly those of this rank's own iteration (under QUEUE also
-  // older ones not folded yet), and it returns only when the next scatter finds a slot that everyone
-  // has folded, so that no update of a BSP round is ever overwritten.
-  // If fold throws, none counts as folded and all stay pending; reject() takes single ones out.
-  // TimeoutError names the in-neighbours waited for; nothing is folded then. Dead ranks are left out.
+  // Folds what has arrived: waits as `options` says, then calls fold(std::span<const Update>) once
+  // with the updates in rank order (of one sender in order of iteration) if there are any, and
+  // returns the number. LATEST: at most one update a sender, its newest; what it replaces counts as
+  // overwritten. QUEUE: all of them. At staleness 0 exactly those of this rank's own iteration
+  // (under QUEUE also older ones not folded yet), and it returns only when the next scatter finds a
+  // slot that everyone has folded, so that no update of a BSP round is ever overwritten. If fold
+  // throws, none counts as folded and all stay pending; reject() takes single ones out.
+  // TimeoutError names the in-neighbours waited for; nothing is folded then. Dead ranks are left
+  // out.
   template <class Fold>
   std::size_t gather(const GatherOptions& options, Fold&& fold) {
     const std::span<const Update> updates = begin_gather(options);
@@ -112,9 +114,8 @@ class Segment {
   // Inside a fold: this update counts as rejected instead of folded.
   void reject(std::size_t update) { found_[update].folded = false; }
 
-  // A slot of this rank's mailbox as scratch memory that stays its own until release_room(); waits like
-  // QUEUE does if every slot is taken. For collectives of the layer above.
-  // Ends last_sent().
+  // A slot of this rank's mailbox as scratch memory that stays its own until release_room(); waits
+  // like QUEUE does if every slot is taken. For collectives of the layer above. Ends last_sent().
   std::byte* claim_room(std::chrono::nanoseconds timeout);
   void release_room();
 
@@ -210,19 +211,19 @@ class Segment {
   MailboxShape mailbox_shape_;
   std::unique_ptr<Channel> channel_;
   std::vector<int> peers_;
-  std::vector<SlotReader> readers_;     // by rank
+  std::vector<SlotReader> readers_;  // by rank
   std::optional<SlotWriter> writer_;
-  std::vector<Round> repeating_;        // options_.graph over one period, if that is short
-  Round other_round_;                   // any other graph or round
-  const Round* round_ = nullptr;        // of the last scatter
-  bool in_step_ = false;                // this rank's out- and in-neighbours are the same in every round
+  std::vector<Round> repeating_;  // options_.graph over one period, if that is short
+  Round other_round_;             // any other graph or round
+  const Round* round_ = nullptr;  // of the last scatter
+  bool in_step_ = false;          // this rank's out- and in-neighbours are the same in every round
   std::uint64_t iteration_ = 0;
-  int slot_ = -1;                       // claimed for the scatter in progress
+  int slot_ = -1;  // claimed for the scatter in progress
   const std::byte* last_sent_ = nullptr;
-  std::vector<int> to_;                 // whom it goes to
-  std::vector<Update> updates_;         // being gathered
-  std::vector<Found> found_;            // likewise, in the same order
-  std::vector<int> held_;               // senders whose cursor holds something
+  std::vector<int> to_;          // whom it goes to
+  std::vector<Update> updates_;  // being gathered
+  std::vector<Found> found_;     // likewise, in the same order
+  std::vector<int> held_;        // senders whose cursor holds something
   std::uint64_t bytes_out_ = 0;
   std::uint64_t bytes_in_ = 0;
   std::chrono::nanoseconds waited_{0};

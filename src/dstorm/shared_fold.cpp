@@ -5,7 +5,8 @@
 namespace dstorm {
 
 // A round can be aborted after others have aborted later ones without this rank; they cannot have
-// committed any, since that takes every live rank. So "aborted at mine or a little beyond" is aborted.
+// committed any, since that takes every live rank. So "aborted at mine or a little beyond" is
+// aborted.
 SharedFold::End SharedFold::ended(std::uint64_t word) const {
   constexpr std::uint32_t kLittle = 1024;
   const auto mine = static_cast<std::uint32_t>(round_);
@@ -50,8 +51,8 @@ bool SharedFold::meet(std::uint64_t round, std::uint64_t operation, std::uint64_
 
   int next = 0;  // ranks before it are here, or gone
   const auto all_here = [&] {
-    while (next < size &&
-           (line(next).ready.load(std::memory_order_acquire) >= round_ || !segment_.is_live(next))) {
+    while (next < size && (line(next).ready.load(std::memory_order_acquire) >= round_ ||
+                           !segment_.is_live(next))) {
       ++next;
     }
     return next == size || ended(outcome().word.load(std::memory_order_acquire)) == End::kAborted;
@@ -97,7 +98,8 @@ bool SharedFold::finish(std::chrono::nanoseconds limit) {
 std::vector<int> SharedFold::dead() const {
   std::vector<int> ranks;
   for (int r : members_) {
-    if (!segment_.is_live(r) && line(r).done.load(std::memory_order_acquire) != round_) ranks.push_back(r);
+    if (!segment_.is_live(r) && line(r).done.load(std::memory_order_acquire) != round_)
+      ranks.push_back(r);
   }
   return ranks;
 }
@@ -107,7 +109,8 @@ std::vector<int> SharedFold::late() const {
   for (int r = 0; r < segment_.group().size(); ++r) {
     const Line& theirs = line(r);
     const bool member = std::binary_search(members_.begin(), members_.end(), r);
-    const std::uint64_t reached = (member ? theirs.done : theirs.ready).load(std::memory_order_acquire);
+    const std::uint64_t reached =
+        (member ? theirs.done : theirs.ready).load(std::memory_order_acquire);
     if (segment_.is_live(r) && reached < round_) ranks.push_back(r);
   }
   return ranks;

@@ -1,13 +1,15 @@
-// Sharing out a fold: every rank folds one part of everybody's vectors into a common result, and then
-// all read the whole result (reduce-scatter and all-gather, MLlib* section 4.2, in shared memory).
-// This file is the protocol; what is folded, and where the inputs lie, is the caller's.
+// Sharing out a fold: every rank folds one part of everybody's vectors into a common result, and
+// then all read the whole result (reduce-scatter and all-gather, MLlib* section 4.2, in shared
+// memory). This file is the protocol; what is folded, and where the inputs lie, is the caller's.
 //
-// A round goes: meet (all live ranks have their input ready), fold (each its part), done, commit. It
-// ends for all ranks in the same way, committed or aborted:
+// A round goes: meet (all live ranks have their input ready), fold (each its part), done, commit.
+// It ends for all ranks in the same way, committed or aborted:
 //  R1 An input does not change from meet() until the round has ended for its rank.
-//  R2 Nobody's vector is written before the round is committed; so an aborted round leaves every rank
+//  R2 Nobody's vector is written before the round is committed; so an aborted round leaves every
+//  rank
 //     with its old vector, and a committed one gives every rank the new one.
-//  R3 Committed and aborted exclude each other: both are a compare-and-swap on one word. Only who has
+//  R3 Committed and aborted exclude each other: both are a compare-and-swap on one word. Only who
+//  has
 //     seen all parts done commits.
 //  R4 The result is written only after all live ranks have met, and so have left the round before.
 #pragma once
@@ -27,21 +29,24 @@ class SharedFold {
   // The rounds on one board of a segment are of one kind; each rank numbers them alike, upwards.
   SharedFold(Segment& segment, int board) : segment_(segment), board_(board) {}
 
-  // Announces this rank's input for `round` and waits for the other live ranks. `operation` must be the
-  // same on all; `input` is for the others to read. False: the round is aborted.
-  bool meet(std::uint64_t round, std::uint64_t operation, std::uint64_t input, std::chrono::nanoseconds limit);
+  // Announces this rank's input for `round` and waits for the other live ranks. `operation` must be
+  // the same on all; `input` is for the others to read. False: the round is aborted.
+  bool meet(std::uint64_t round, std::uint64_t operation, std::uint64_t input,
+            std::chrono::nanoseconds limit);
 
   // After meet(): the ranks that share this round, sorted; which of them this one is; their inputs.
   const std::vector<int>& members() const { return members_; }
   std::size_t own_part() const { return own_part_; }
-  std::uint64_t input(int member) const { return line(member).input.load(std::memory_order_relaxed); }
+  std::uint64_t input(int member) const {
+    return line(member).input.load(std::memory_order_relaxed);
+  }
 
-  // This rank has folded its part: waits for the others'. True: the round is committed, and the result
-  // can be read until the next meet(). False: it is aborted.
+  // This rank has folded its part: waits for the others'. True: the round is committed, and the
+  // result can be read until the next meet(). False: it is aborted.
   bool finish(std::chrono::nanoseconds limit);
 
-  // Why the last round was aborted: ranks that died in it (try again without them), or live ranks that
-  // did not come in time or came with another operation.
+  // Why the last round was aborted: ranks that died in it (try again without them), or live ranks
+  // that did not come in time or came with another operation.
   std::vector<int> dead() const;
   std::vector<int> late() const;
   bool disagreed() const { return disagreed_; }
@@ -50,12 +55,12 @@ class SharedFold {
   struct alignas(kLine) Line {                // one a rank
     std::atomic<std::uint64_t> ready;         // the round it has met in
     std::atomic<std::uint64_t> done;          // the round in which its part is folded
-    std::atomic<std::uint64_t> operation[2];  // of the last two rounds, by parity: who is a round ahead
-                                              // still shows why the one before was aborted
+    std::atomic<std::uint64_t> operation[2];  // of the last two rounds, by parity: who is a round
+                                              // ahead still shows why the one before was aborted
     std::atomic<std::uint64_t> input;
   };
-  struct alignas(kLine) Outcome {             // one for all; see R3
-    std::atomic<std::uint64_t> word;          // last committed round << 32 | last aborted, mod 2^32
+  struct alignas(kLine) Outcome {     // one for all; see R3
+    std::atomic<std::uint64_t> word;  // last committed round << 32 | last aborted, mod 2^32
   };
   enum class End : std::uint8_t { kOpen, kCommitted, kAborted };
 

@@ -1,5 +1,5 @@
-// The interface below dStorm: how an update that lies in a sender's slot becomes readable elsewhere.
-// One folder a transport (shm/ now); docs/transports.md says how to add one.
+// The interface below dStorm: how an update that lies in a sender's slot becomes readable
+// elsewhere. One folder a transport (shm/ now); docs/transports.md says how to add one.
 #pragma once
 
 #include <memory>
@@ -23,8 +23,8 @@ class Channel {
  public:
   virtual ~Channel() = default;
 
-  // The mailbox of `sender` as it is seen on this host: the sender's own memory, or what has arrived
-  // of it.
+  // The mailbox of `sender` as it is seen on this host: the sender's own memory, or what has
+  // arrived of it.
   virtual std::byte* mailbox(int sender) = 0;
   virtual std::byte* home(int rank) = 0;  // nullptr without one
   virtual std::byte* result() = 0;        // nullptr without one

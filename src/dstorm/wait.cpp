@@ -28,11 +28,13 @@ inline void pause_cpu() {
 #endif
 }
 
-int futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value, const timespec* limit) {
-  // The kernel wants the address of the word itself; std::atomic<uint32_t> is that word and no more.
+int futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value,
+          const timespec* limit) {
+  // The kernel wants the address of the word itself; std::atomic<uint32_t> is that word and no
+  // more.
   static_assert(sizeof(word) == sizeof(std::uint32_t));
-  return static_cast<int>(syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), operation, value,
-                                  limit, nullptr, 0));
+  return static_cast<int>(syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), operation,
+                                  value, limit, nullptr, 0));
 }
 
 }  // namespace
@@ -40,7 +42,8 @@ int futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value, 
 void ring(Doorbell& bell) noexcept {
   std::uint32_t word = bell.word.load(std::memory_order_seq_cst);
   if ((word & 1) == 0) return;
-  // The new value differs from the one slept on, so a waiter between W1 and the futex call stays up.
+  // The new value differs from the one slept on, so a waiter between W1 and the futex call stays
+  // up.
   if (bell.word.compare_exchange_strong(word, (word + 2) & ~std::uint32_t{1})) {
     futex(bell.word, FUTEX_WAKE, 1, nullptr);
   }
@@ -57,8 +60,14 @@ Waiter::Patience::~Patience() { waiter_.waited_ += Clock::now() - start_; }
 
 bool Waiter::Patience::awake() {
   if (spin_ > std::chrono::nanoseconds::zero()) {
-    pause_cpu();
-    if (++looks_ % kLooks == 0 && Clock::now() - start_ >= spin_) spin_ = {};
+    // The first looks cost nobody anything. After them it yields in between: should the rank that
+    // is waited for have landed on the same core, it runs at once.
+    if (++looks_ < kLooks) {
+      pause_cpu();
+    } else {
+      sched_yield();
+      if (looks_ % kLooks == 0 && Clock::now() - start_ >= spin_) spin_ = {};
+    }
     return true;
   }
   if (yields_ >= kYields) return false;

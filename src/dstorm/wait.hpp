@@ -22,8 +22,8 @@ struct alignas(64) Doorbell {
   std::atomic<std::uint32_t> word;
 };
 
-// Wakes the owner of the doorbell if it sleeps. The caller has passed a sequentially consistent fence
-// since the change (W2): one fence serves any number of rings.
+// Wakes the owner of the doorbell if it sleeps. The caller has passed a sequentially consistent
+// fence since the change (W2): one fence serves any number of rings.
 void ring(Doorbell& bell) noexcept;
 
 class Waiter {
@@ -62,8 +62,8 @@ class Waiter {
    public:
     Patience(Waiter& waiter, std::chrono::nanoseconds limit);
     ~Patience();
-    bool awake();                       // true: look again; false: time to sleep
-    bool sleep(std::uint32_t asleep);   // false: the time is up
+    bool awake();                      // true: look again; false: time to sleep
+    bool sleep(std::uint32_t asleep);  // false: the time is up
 
    private:
     Waiter& waiter_;

@@ -13,8 +13,8 @@ using std::chrono::nanoseconds;
 
 constexpr int kAllreduceBoard = 0;
 constexpr int kGatherBoard = 1;
-// Sharing a gather out takes two more meetings of the ranks and saves passes over memory: worth it from
-// this many ranks and bytes on (docs/performance.md).
+// Sharing a gather out takes two more meetings of the ranks and saves passes over memory: worth it
+// from this many ranks and bytes on (docs/performance.md).
 constexpr std::size_t kShareRanks = 3;
 constexpr std::size_t kShareBytes = 32 * 1024;
 // Copying out of a shared fold goes by blocks that stay in the first-level cache.
@@ -64,16 +64,16 @@ dstorm::SegmentOptions segment_options(const VectorOptions& options, DType dtype
 
 }  // namespace
 
-DenseVector::DenseVector(std::shared_ptr<dstorm::Group> group, DType dtype, std::vector<Piece> pieces,
-                         VectorOptions options)
+DenseVector::DenseVector(std::shared_ptr<dstorm::Group> group, DType dtype,
+                         std::vector<Piece> pieces, VectorOptions options)
     : DenseVector(std::move(group), dtype, std::move(pieces), 0, std::move(options)) {}
 
 DenseVector::DenseVector(std::shared_ptr<dstorm::Group> group, DType dtype, std::size_t count,
                          VectorOptions options)
     : DenseVector(std::move(group), dtype, {}, count, std::move(options)) {}
 
-DenseVector::DenseVector(std::shared_ptr<dstorm::Group> group, DType dtype, std::vector<Piece> pieces,
-                         std::size_t own_count, VectorOptions options)
+DenseVector::DenseVector(std::shared_ptr<dstorm::Group> group, DType dtype,
+                         std::vector<Piece> pieces, std::size_t own_count, VectorOptions options)
     : dtype_(dtype),
       element_(dtype_size(dtype)),
       count_(total_count(pieces, own_count)),
@@ -113,8 +113,9 @@ void DenseVector::visit(std::size_t begin, std::size_t end, Visit&& visit) const
 
 // To and from flat memory that holds the whole vector.
 void DenseVector::copy_out(std::byte* to, std::size_t begin, std::size_t end) const {
-  visit(begin, end,
-        [to](std::byte* data, std::size_t bytes, std::size_t offset) { vol::copy(to + offset, data, bytes); });
+  visit(begin, end, [to](std::byte* data, std::size_t bytes, std::size_t offset) {
+    vol::copy(to + offset, data, bytes);
+  });
 }
 
 void DenseVector::copy_in(const std::byte* from, std::size_t begin, std::size_t end) {
@@ -241,8 +242,7 @@ bool DenseVector::share_fold(const Fold& fold, std::span<const Update> updates) 
   std::byte* result = segment_.channel().result();
   bool committed = shared_gathers_.meet(segment_.iteration(), operation, 0, patience);
   if (committed) {
-    const auto [begin, end] =
-        part_of(shared_gathers_.own_part(), shared_gathers_.members().size());
+    const auto [begin, end] = part_of(shared_gathers_.own_part(), shared_gathers_.members().size());
     const std::size_t offset = begin * element_;
     inputs_at(segment_.last_sent() + offset, offset);
     apply_fold(fold, kernels(dtype_), result + offset, inputs_, {}, end - begin);
@@ -254,8 +254,8 @@ bool DenseVector::share_fold(const Fold& fold, std::span<const Update> updates) 
     return false;
   }
   gathers_alone_next_ = 1;
-  // The others have folded what this rank sent. Where its vector has changed since, the fold is of the
-  // vector as it is now, as ever.
+  // The others have folded what this rank sent. Where its vector has changed since, the fold is of
+  // the vector as it is now, as ever.
   visit(0, count_, [&](std::byte* data, std::size_t bytes, std::size_t offset) {
     for (std::size_t at = 0; at < bytes; at += kBlockBytes) {
       const std::size_t block = std::min(kBlockBytes, bytes - at);
@@ -301,7 +301,8 @@ const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanosecon
       throw;
     }
     if (!owns_) segment_.release_room();
-    if (committed || (met && !allreduces_.dead().empty())) continue;  // done, or once more without them
+    if (committed || (met && !allreduces_.dead().empty()))
+      continue;  // done, or once more without them
     if (allreduces_.disagreed()) {
       throw ConfigError("allreduce of vector '" + segment_.options().name +
                         "': the ranks ask for different folds (this one for " + fold.name() + ")");
@@ -324,7 +325,8 @@ const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanosecon
 }
 
 // The elements [first, second) of one of `parts` parts.
-std::pair<std::size_t, std::size_t> DenseVector::part_of(std::size_t part, std::size_t parts) const {
+std::pair<std::size_t, std::size_t> DenseVector::part_of(std::size_t part,
+                                                         std::size_t parts) const {
   const std::size_t unit = kPartUnit / element_;
   const std::size_t units = (count_ + unit - 1) / unit;
   return {std::min(units * part / parts * unit, count_),

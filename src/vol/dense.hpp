@@ -45,16 +45,17 @@ class DenseVector {
   // dstorm::Segment::scatter for when it waits and what it throws.
   std::span<const int> scatter(const dstorm::Graph* graph = nullptr);
 
-  // Folds what has arrived into this vector; with nothing arrived it changes nothing. In rank order,
-  // this rank in its place, so that over ALL every rank gets the same bits. At staleness 0 over ALL the
-  // work on a long vector is shared out between the ranks, with the same bits as result. See
-  // dstorm::Segment::gather for waiting and errors. The result is valid until the next call.
+  // Folds what has arrived into this vector; with nothing arrived it changes nothing. In rank
+  // order, this rank in its place, so that over ALL every rank gets the same bits. At staleness 0
+  // over ALL the work on a long vector is shared out between the ranks, with the same bits as
+  // result. See dstorm::Segment::gather for waiting and errors. The result is valid until the next
+  // call.
   const Gathered& gather(const Fold& fold, const dstorm::GatherOptions& options = {});
 
-  // Exact and collective: the fold of the vectors of all live ranks as they are now, on all of them;
-  // the order of their iterations does not matter. AVG, SUM, MEDIAN and TRIMMED_MEAN. A rank that dies
-  // in the middle is left out and the others get a result without it. Throws TimeoutError naming the
-  // ranks that did not come; the vector is then unchanged.
+  // Exact and collective: the fold of the vectors of all live ranks as they are now, on all of
+  // them; the order of their iterations does not matter. AVG, SUM, MEDIAN and TRIMMED_MEAN. A rank
+  // that dies in the middle is left out and the others get a result without it. Throws TimeoutError
+  // naming the ranks that did not come; the vector is then unchanged.
   const Gathered& allreduce(const Fold& fold,
                             std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
 
@@ -146,15 +147,16 @@ class Dense : public DenseVector {
     return {static_cast<T*>(pieces()[0].data), pieces()[0].count};
   }
 
-  // A fold of the user's own: function(std::span<T> mine, std::span<const Arrived<T>> updates) changes
-  // `mine` in place.
+  // A fold of the user's own: function(std::span<T> mine, std::span<const Arrived<T>> updates)
+  // changes `mine` in place.
   template <class Function>
   static Fold fold(Function function) {
     return Fold::user([function = std::move(function)](std::span<std::byte> mine,
                                                        std::span<const dstorm::Update> updates) {
       std::vector<Arrived<T>> arrived;
       for (const dstorm::Update& update : updates) {
-        arrived.push_back({update.rank, update.iteration,
+        arrived.push_back({update.rank,
+                           update.iteration,
                            {reinterpret_cast<const T*>(update.payload.data()),
                             update.payload.size() / sizeof(T)}});
       }

@@ -22,8 +22,9 @@ std::vector<double> mixing_weights(const dstorm::Segment& segment,
     const auto at = std::lower_bound(in.begin(), in.end(), update.rank);
     if (at == in.end() || *at != update.rank) {
       throw dstorm::ConfigError("WEIGHTED has no weight for rank " + std::to_string(update.rank) +
-                                ", which is no in-neighbour of rank " + std::to_string(rank) + " under " +
-                                graph.name() + "; scatter over the vector's own graph, or use AVG");
+                                ", which is no in-neighbour of rank " + std::to_string(rank) +
+                                " under " + graph.name() +
+                                "; scatter over the vector's own graph, or use AVG");
     }
     const auto same_sender = std::count_if(updates.begin(), updates.end(), [&](const auto& other) {
       return other.rank == update.rank;
@@ -41,8 +42,8 @@ std::vector<double> mixing_weights(const dstorm::Segment& segment,
   return weights;
 }
 
-void apply_fold(const Fold& fold, const Kernels& kernels, void* out, std::span<const void* const> in,
-                std::span<const double> weights, std::size_t n) {
+void apply_fold(const Fold& fold, const Kernels& kernels, void* out,
+                std::span<const void* const> in, std::span<const double> weights, std::size_t n) {
   const std::size_t k = in.size();
   switch (fold.kind()) {
     case Fold::Kind::kAvg:

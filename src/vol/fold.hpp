@@ -16,18 +16,19 @@ namespace vol {
 
 // What a gather did.
 struct Gathered {
-  std::size_t count = 0;                // updates folded
-  std::vector<int> ranks;               // their senders, in the order of the fold
-  std::vector<std::int64_t> staleness;  // this rank's iteration less the update's; below 0: from ahead
-  std::vector<int> rejected;            // senders of updates refused as not finite
+  std::size_t count = 0;   // updates folded
+  std::vector<int> ranks;  // their senders, in the order of the fold
+  std::vector<std::int64_t>
+      staleness;              // this rank's iteration less the update's; below 0: from ahead
+  std::vector<int> rejected;  // senders of updates refused as not finite
 };
 
 // A built-in fold, or the user's own. A value: copy it freely.
 class Fold {
  public:
   enum class Kind : std::uint8_t { kAvg, kSum, kWeighted, kReplace, kMedian, kTrimmedMean, kUser };
-  // Gets this rank's values (to be changed in place) and the updates, as bytes; Dense<T>::fold makes
-  // one of a function over T.
+  // Gets this rank's values (to be changed in place) and the updates, as bytes; Dense<T>::fold
+  // makes one of a function over T.
   using Function = std::function<void(std::span<std::byte>, std::span<const dstorm::Update>)>;
 
   static Fold avg() { return Fold(Kind::kAvg); }            // (own + updates) / (count + 1)
@@ -39,8 +40,9 @@ class Fold {
   // largest. Throws ConfigError unless 0 <= fraction < 0.5.
   static Fold trimmed_mean(double fraction) {
     if (!(fraction >= 0 && fraction < 0.5)) {
-      throw dstorm::ConfigError("TRIMMED_MEAN(" + std::to_string(fraction) +
-                                "): the fraction cut off at each end must be at least 0 and below 0.5");
+      throw dstorm::ConfigError(
+          "TRIMMED_MEAN(" + std::to_string(fraction) +
+          "): the fraction cut off at each end must be at least 0 and below 0.5");
     }
     Fold fold(Kind::kTrimmedMean);
     fold.fraction_ = fraction;
@@ -70,15 +72,15 @@ class Fold {
 };
 
 // The mixing weight of each update, and in front this rank's own, summing to 1: what WEIGHTED uses.
-// A neighbour without an update leaves its share to this rank; several updates of one sender share its
-// weight; should senders of several rounds add up to more than all but a fair share, they are scaled
-// down to that. Throws ConfigError for a sender that is no in-neighbour.
+// A neighbour without an update leaves its share to this rank; several updates of one sender share
+// its weight; should senders of several rounds add up to more than all but a fair share, they are
+// scaled down to that. Throws ConfigError for a sender that is no in-neighbour.
 std::vector<double> mixing_weights(const dstorm::Segment& segment,
                                    std::span<const dstorm::Update> updates);
 
-// out[i] = fold of in[...][i] for i < n: AVG, SUM, MEDIAN, TRIMMED_MEAN, and WEIGHTED with one weight per
-// input.
-void apply_fold(const Fold& fold, const Kernels& kernels, void* out, std::span<const void* const> in,
-                std::span<const double> weights, std::size_t n);
+// out[i] = fold of in[...][i] for i < n: AVG, SUM, MEDIAN, TRIMMED_MEAN, and WEIGHTED with one
+// weight per input.
+void apply_fold(const Fold& fold, const Kernels& kernels, void* out,
+                std::span<const void* const> in, std::span<const double> weights, std::size_t n);
 
 }  // namespace vol

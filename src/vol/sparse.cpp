@@ -11,20 +11,22 @@ namespace {
 using dstorm::ConfigError;
 using dstorm::Update;
 
-// Slot formats: the element type, with this bit if the payload is dense; otherwise it is the values,
-// then the indices.
+// Slot formats: the element type, with this bit if the payload is dense; otherwise it is the
+// values, then the indices.
 constexpr std::uint32_t kDenseBit = 1U << 8;
 
 dstorm::SegmentOptions segment_options(const VectorOptions& options, DType dtype, std::size_t dim,
                                        std::size_t capacity) {
   if (dim == 0 || dim > static_cast<std::size_t>(std::numeric_limits<Index>::max())) {
     throw ConfigError("sparse vector '" + options.name + "': dim is " + std::to_string(dim) +
-                      "; it must be from 1 to " + std::to_string(std::numeric_limits<Index>::max()) +
+                      "; it must be from 1 to " +
+                      std::to_string(std::numeric_limits<Index>::max()) +
                       "; split a longer vector");
   }
   if (capacity == 0 || capacity > dim) {
-    throw ConfigError("sparse vector '" + options.name + "': capacity is " + std::to_string(capacity) +
-                      "; it must be from 1 to dim (" + std::to_string(dim) + ")");
+    throw ConfigError("sparse vector '" + options.name + "': capacity is " +
+                      std::to_string(capacity) + "; it must be from 1 to dim (" +
+                      std::to_string(dim) + ")");
   }
   const std::size_t element = dtype_size(dtype);
   dstorm::SegmentOptions segment;
@@ -59,7 +61,8 @@ void Sparse<T>::set(std::span<const std::int64_t> indices, std::span<const T> va
 }
 
 template <class T>
-Entries<T> Sparse<T>::sorted(std::span<const std::int64_t> indices, std::span<const T> values) const {
+Entries<T> Sparse<T>::sorted(std::span<const std::int64_t> indices,
+                             std::span<const T> values) const {
   const std::string what = "sparse vector '" + segment_.options().name + "'";
   if (indices.size() != values.size()) {
     throw ConfigError(what + ": " + std::to_string(indices.size()) + " indices but " +
@@ -99,10 +102,10 @@ void Sparse<T>::clear() noexcept {
 template <class T>
 void Sparse<T>::store(Entries<T> entries) {
   if (entries.indices.size() > capacity_) {
-    throw ConfigError("sparse vector '" + segment_.options().name + "': " +
-                      std::to_string(entries.indices.size()) + " elements do not fit its capacity of " +
-                      std::to_string(capacity_) + "; make it with a larger one (at most dim, " +
-                      std::to_string(dim_) + ")");
+    throw ConfigError("sparse vector '" + segment_.options().name +
+                      "': " + std::to_string(entries.indices.size()) +
+                      " elements do not fit its capacity of " + std::to_string(capacity_) +
+                      "; make it with a larger one (at most dim, " + std::to_string(dim_) + ")");
   }
   own_ = std::move(entries);
 }
@@ -180,8 +183,8 @@ const Gathered& Sparse<T>::gather_with(const dstorm::GatherOptions& options, Com
     std::vector<Update> accepted;
     for (std::size_t i = 0; i < updates.size(); ++i) {
       Entries<T> entries = decode(updates[i]);
-      if (reject_nonfinite_ && !kernels(DTypeOf<T>::value)
-                                    .all_finite(entries.values.data(), entries.values.size())) {
+      if (reject_nonfinite_ &&
+          !kernels(DTypeOf<T>::value).all_finite(entries.values.data(), entries.values.size())) {
         segment_.reject(i);
         gathered.rejected.push_back(updates[i].rank);
         continue;
@@ -201,11 +204,11 @@ const Gathered& Sparse<T>::gather_with(const dstorm::GatherOptions& options, Com
 
 template <class T>
 const Gathered& Sparse<T>::gather(const UserFold& fold, const dstorm::GatherOptions& options) {
-  return gather_with(options, [&](const std::vector<ArrivedEntries<T>>& arrived,
-                                  const std::vector<Update>&) {
-    const Pairs pairs = fold(own_, arrived);
-    return this->sorted(pairs.first, pairs.second);
-  });
+  return gather_with(
+      options, [&](const std::vector<ArrivedEntries<T>>& arrived, const std::vector<Update>&) {
+        const Pairs pairs = fold(own_, arrived);
+        return this->sorted(pairs.first, pairs.second);
+      });
 }
 
 template <class T>

@@ -40,7 +40,8 @@ class Sparse {
   using UserFold =
       std::function<Pairs(const Entries<T>& mine, std::span<const ArrivedEntries<T>> updates)>;
 
-  // Collective. Throws ConfigError, on every rank, unless 1 <= capacity <= dim < 2^31 and all agree.
+  // Collective. Throws ConfigError, on every rank, unless 1 <= capacity <= dim < 2^31 and all
+  // agree.
   Sparse(std::shared_ptr<dstorm::Group> group, std::size_t dim, std::size_t capacity,
          VectorOptions options);
 
@@ -54,8 +55,8 @@ class Sparse {
   std::span<const T> values() const noexcept { return own_.values; }
 
   std::span<const int> scatter(const dstorm::Graph* graph = nullptr);
-  // As for a dense vector in which all that is not stored is zero. Throws ConfigError, folding nothing
-  // and leaving the updates pending, if the result has more than `capacity` elements.
+  // As for a dense vector in which all that is not stored is zero. Throws ConfigError, folding
+  // nothing and leaving the updates pending, if the result has more than `capacity` elements.
   const Gathered& gather(const Fold& fold, const dstorm::GatherOptions& options = {});
   const Gathered& gather(const UserFold& fold, const dstorm::GatherOptions& options = {});
 

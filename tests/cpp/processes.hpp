@@ -68,7 +68,8 @@ class ForkBootstrap final : public dstorm::Bootstrap {
     std::vector<dstorm::Bytes> all;
     for (int r = 0; r < size_; ++r) {
       while (at(r, round).round.load(std::memory_order_acquire) < round) {
-        if (std::chrono::steady_clock::now() > deadline) throw dstorm::TimeoutError("start-up", {r});
+        if (std::chrono::steady_clock::now() > deadline)
+          throw dstorm::TimeoutError("start-up", {r});
         std::this_thread::sleep_for(std::chrono::microseconds(200));
       }
       const Post& theirs = at(r, round);
@@ -87,8 +88,8 @@ class ForkBootstrap final : public dstorm::Bootstrap {
   int round_ = 0;
 };
 
-// Starts `size` processes; `body` runs in each, and what it returns is the exit status. An exception
-// is printed and is status 99.
+// Starts `size` processes; `body` runs in each, and what it returns is the exit status. An
+// exception is printed and is status 99.
 class Job {
  public:
   Job(int size, const std::function<int(dstorm::Bootstrap&)>& body) {

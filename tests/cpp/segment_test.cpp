@@ -19,12 +19,12 @@ using namespace std::chrono_literals;
 using testing_processes::Job;
 using testing_processes::Shared;
 
-#define CHECK_THAT(condition)                                                          \
-  do {                                                                                 \
-    if (!(condition)) {                                                                \
-      std::fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #condition);   \
-      return 1;                                                                        \
-    }                                                                                  \
+#define CHECK_THAT(condition)                                                        \
+  do {                                                                               \
+    if (!(condition)) {                                                              \
+      std::fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #condition); \
+      return 1;                                                                      \
+    }                                                                                \
   } while (false)
 
 void expect_all_well(Job& job) {
@@ -173,8 +173,8 @@ std::string names_in_shm() {
   return names;
 }
 
-// Files that a job could leave: none has a name while it runs, so none can be left at all. Killed at
-// random times from the start of the job on.
+// Files that a job could leave: none has a name while it runs, so none can be left at all. Killed
+// at random times from the start of the job on.
 TEST(Group, NothingIsEverInDevShmWhenItsRanksAreKilled) {
   const std::string before = names_in_shm();
   std::minstd_rand random(7);
@@ -237,14 +237,15 @@ TEST(Segment, BspFoldsExactlyItsOwnIterationOfEveryNeighbour) {
           segment.scatter(bytes_of(mine));
           const std::vector<int> in = graph.in(group->rank(), 6, i - 1);
           std::size_t seen = 0;
-          const std::size_t count = segment.gather({.staleness = 0}, [&](std::span<const Update> updates) {
-            for (const Update& update : updates) {
-              if (update.iteration == i && update.rank == in[seen] &&
-                  value_of(update) == i * 10 + static_cast<std::uint64_t>(update.rank)) {
-                ++seen;
-              }
-            }
-          });
+          const std::size_t count =
+              segment.gather({.staleness = 0}, [&](std::span<const Update> updates) {
+                for (const Update& update : updates) {
+                  if (update.iteration == i && update.rank == in[seen] &&
+                      value_of(update) == i * 10 + static_cast<std::uint64_t>(update.rank)) {
+                    ++seen;
+                  }
+                }
+              });
           CHECK_THAT(count == in.size() && seen == in.size());
         }
         group->barrier();
@@ -258,8 +259,8 @@ TEST(Segment, BspFoldsExactlyItsOwnIterationOfEveryNeighbour) {
   }
 }
 
-// A directed path of ranks that send round a circle: without flow control the first would run ahead of
-// the last by as much as the circle is long.
+// A directed path of ranks that send round a circle: without flow control the first would run ahead
+// of the last by as much as the circle is long.
 TEST(Segment, BspOverADirectedCircleOverwritesNothing) {
   std::vector<std::pair<int, int>> circle;
   for (int r = 0; r < 8; ++r) circle.emplace_back(r, (r + 1) % 8);
@@ -289,7 +290,8 @@ TEST(Segment, SspLetsNeighboursBeBehindByItsBoundAndNoMore) {
       segment.gather({.staleness = kBound}, [](auto) {});
       for (int r = 0; r < 3; ++r) {
         if (r == group->rank()) continue;
-        const auto& clock = *reinterpret_cast<std::atomic<std::uint64_t>*>(segment.channel().mailbox(r));
+        const auto& clock =
+            *reinterpret_cast<std::atomic<std::uint64_t>*>(segment.channel().mailbox(r));
         CHECK_THAT(clock.load() + kBound >= i);
       }
     }
@@ -369,7 +371,8 @@ TEST(Segment, QueueGoesOnWhenTheSlowReaderDies) {
     }
     group->barrier();
     const Stats stats = segment.stats();
-    CHECK_THAT(stats.sent == stats.folded + stats.pending + stats.to_dead && stats.overwritten == 0);
+    CHECK_THAT(stats.sent == stats.folded + stats.pending + stats.to_dead &&
+               stats.overwritten == 0);
     CHECK_THAT(stats.to_dead >= 1);
     return 0;
   });
@@ -400,9 +403,8 @@ TEST(Segment, FoldThatThrowsLeavesTheUpdatesPending) {
     const auto group = Group::join(bootstrap);
     Segment segment(group, small());
     segment.scatter(bytes_of(1));
-    const std::string error = message_of<ConfigError>([&] {
-      segment.gather({.staleness = 0}, [](auto) { throw ConfigError("mine"); });
-    });
+    const std::string error = message_of<ConfigError>(
+        [&] { segment.gather({.staleness = 0}, [](auto) { throw ConfigError("mine"); }); });
     CHECK_THAT(error == "mine");
     CHECK_THAT(segment.gather({.staleness = 0}, [](auto) {}) == 1);
     CHECK_THAT(segment.gather({.staleness = 0}, [](auto) {}) == 0);
@@ -416,9 +418,8 @@ TEST(Segment, FillThatThrowsSendsNothing) {
     const auto group = Group::join(bootstrap);
     Segment segment(group, small());
     const std::string error = message_of<ConfigError>([&] {
-      segment.scatter([](std::span<std::byte>) -> std::pair<std::size_t, Tag> {
-        throw ConfigError("mine");
-      });
+      segment.scatter(
+          [](std::span<std::byte>) -> std::pair<std::size_t, Tag> { throw ConfigError("mine"); });
     });
     CHECK_THAT(error == "mine" && segment.iteration() == 0);
     segment.scatter(bytes_of(1));
@@ -504,8 +505,9 @@ TEST(SegmentStress, NothingTornAndCountersBalance) {
   for (const Policy policy : {Policy::kLatest, Policy::kQueue}) {
     for (const std::size_t most :  // words: from 8 bytes to 8 MB
          {std::size_t{1}, std::size_t{512}, std::size_t{16384}, std::size_t{1} << 20}) {
-      const std::uint64_t scatters =
-          static_cast<std::uint64_t>(stress()) * (most <= 512 ? 10'000 : most == 16384 ? 500 : 10);
+      const std::uint64_t scatters = static_cast<std::uint64_t>(stress()) * (most <= 512 ? 10'000
+                                                                             : most == 16384 ? 500
+                                                                                             : 10);
       struct Flags {
         std::atomic<int> ended;
       };
@@ -560,7 +562,8 @@ TEST(SegmentStress, NothingTornAndCountersBalance) {
     }
   }
   std::printf("%lu scatters to 3 ranks each: %lu folded, %lu overwritten, %lu torn\n",
-              sums->scatters.load(), sums->folded.load(), sums->overwritten.load(), sums->torn.load());
+              sums->scatters.load(), sums->folded.load(), sums->overwritten.load(),
+              sums->torn.load());
 }
 
 }  // namespace

@@ -34,7 +34,8 @@ class Box {
   const std::vector<int>& all() const { return all_; }
 
   // Sends a payload of `words` equal numbers; false if there was no slot.
-  bool send(std::uint64_t iteration, Policy policy, const std::vector<int>& to, std::size_t words = 1) {
+  bool send(std::uint64_t iteration, Policy policy, const std::vector<int>& to,
+            std::size_t words = 1) {
     const int slot = writer_.claim(policy, kAllLive);
     if (slot < 0) return false;
     auto* payload = reinterpret_cast<std::uint64_t*>(writer_.payload(slot));
@@ -307,7 +308,8 @@ TEST_P(SlotThreads, LatestIsNeverTornAndItsCountersBalance) {
   std::vector<Seen> seen(kReaders);
   std::vector<std::thread> threads;
   for (int r = 1; r <= kReaders; ++r) {
-    threads.emplace_back([&, r] { seen[static_cast<std::size_t>(r - 1)] = read_latest(box.reader(r), ended); });
+    threads.emplace_back(
+        [&, r] { seen[static_cast<std::size_t>(r - 1)] = read_latest(box.reader(r), ended); });
   }
   std::minstd_rand random(1);
   const std::uint64_t updates = updates_to_send();
@@ -374,8 +376,8 @@ TEST_P(SlotThreads, QueueDeliversEveryUpdateOnceAndInOrder) {
   }
 }
 
-// Store buffering, alone: the hold of S3 against the revoked ticket of S4 (b), round after round with
-// nothing else going on, so that a missing fence on either side shows as a torn read.
+// Store buffering, alone: the hold of S3 against the revoked ticket of S4 (b), round after round
+// with nothing else going on, so that a missing fence on either side shows as a torn read.
 TEST(SlotThreads, HoldAndRevokeNeverMissEachOther) {
   Box box(2, 1, kWords * 8);
   const std::uint64_t updates = updates_to_send() * 10;

@@ -79,8 +79,8 @@ TEST_P(DenseSizes, BspAverageOverAllHasTheSameBitsOnEveryRank) {
   for (std::size_t r = 1; r < 4; ++r) EXPECT_EQ(bits->hash[r], bits->hash[0]);
 }
 
-// A rank goes on computing between scatter and gather: what it did in between is in its own result, and
-// in nobody else's, whether the fold was shared out or not.
+// A rank goes on computing between scatter and gather: what it did in between is in its own result,
+// and in nobody else's, whether the fold was shared out or not.
 TEST_P(DenseSizes, ChangesSinceTheScatterAreKept) {
   const std::size_t n = GetParam();
   Job job(4, [&](Bootstrap& bootstrap) {
@@ -150,8 +150,9 @@ TEST_P(DenseSizes, AllreduceIsExactOverBothKindsOfMemory) {
   expect_all_well(job);
 }
 
-// Ranks die one after the other, anywhere in a round. Whoever is left has after each round the average
-// of some set of ranks, itself among them, in every element: the old or the new, never a mix.
+// Ranks die one after the other, anywhere in a round. Whoever is left has after each round the
+// average of some set of ranks, itself among them, in every element: the old or the new, never a
+// mix.
 TEST_P(DenseSizes, DeathInTheMiddleLeavesNoMix) {
   const std::size_t n = GetParam();
   for (const bool own_memory : {false, true}) {
@@ -325,7 +326,8 @@ TEST(Sparse, GoesSparseOrDenseAndComesOutTheSame) {
       std::vector<std::int64_t> indices;
       std::vector<float> values;
       for (std::size_t i = 0; i < entries; ++i) {  // downwards, to be sorted
-        indices.push_back(static_cast<std::int64_t>(99 - i - static_cast<std::size_t>(group->rank())));
+        indices.push_back(
+            static_cast<std::int64_t>(99 - i - static_cast<std::size_t>(group->rank())));
         values.push_back(static_cast<float>(i + 1));
       }
       vector.set(indices, values);
@@ -362,7 +364,8 @@ TEST(Sparse, DuplicatesAddUpAndBadIndicesAreRefused) {
   };
   EXPECT_THROW(set_one(10), ConfigError);
   EXPECT_THROW(set_one(-1), ConfigError);
-  EXPECT_THROW(vector.set(std::array<std::int64_t, 4>{1, 2, 3, 4}, std::array<double, 4>{}), ConfigError);
+  EXPECT_THROW(vector.set(std::array<std::int64_t, 4>{1, 2, 3, 4}, std::array<double, 4>{}),
+               ConfigError);
   EXPECT_EQ(vector.indices().size(), 2U) << "unchanged";
 }
 

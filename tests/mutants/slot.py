@@ -3,8 +3,8 @@
     python tests/mutants/slot.py [NAME...]
 
 Every row replaces one piece of src/dstorm/slot.hpp by a weaker one, builds tests/cpp/slot_test.cpp
-against the broken copy, plain and under the thread sanitizer, and runs it. A mutant that passes both is
-a hole in the tests, and the exit status is 1.
+against the broken copy, plain and under the thread sanitizer, and runs it. A mutant that passes
+both is a hole in the tests, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ MUTANTS = [
     Mutant(
         "S6: clock moves before the tickets",
         "    for (int r : to) {\n      Ticket& ticket",
-        "    box_.clock().store(header.iteration, std::memory_order_release);\n    for (int r : to) {\n"
-        "      Ticket& ticket",
+        "    box_.clock().store(header.iteration, std::memory_order_release);\n"
+        "    for (int r : to) {\n      Ticket& ticket",
     ),
     Mutant(
         "QUEUE: one look for the oldest (an update passed over)",
@@ -129,7 +129,7 @@ MUTANTS = [
 def is_caught(mutant: Mutant, build: str, folder: Path) -> bool:
     source = (ROOT / "src/dstorm/slot.hpp").read_text()
     if source.count(mutant.old) != 1:
-        raise SystemExit(f"{mutant.name}: {source.count(mutant.old)} places to break; mend this table")
+        raise SystemExit(f"{mutant.name}: not one place to break; mend this table")
     (folder / "dstorm").mkdir(exist_ok=True)
     (folder / "dstorm/slot.hpp").write_text(source.replace(mutant.old, mutant.new))
     program = folder / "slot_test"
@@ -154,7 +154,8 @@ def main() -> int:
             continue
         with tempfile.TemporaryDirectory() as folder:
             caught = [build for build in BUILDS if is_caught(mutant, build, Path(folder))]
-        print(f"{'caught by ' + ', '.join(caught) if caught else 'MISSED':24} {mutant.name}", flush=True)
+        result = f"caught by {', '.join(caught)}" if caught else "MISSED"
+        print(f"{result:24} {mutant.name}", flush=True)
         missed += not caught
     return 1 if missed else 0
 

@@ -111,17 +111,18 @@ Control::Control(Bootstrap& bootstrap, std::chrono::nanoseconds timeout)
     if (rank_ != 0) {
       memory_ = Memory::open(hellos[0].pid, hellos[0].fd, bytes, kWhat);
       if (header().token != hellos[0].token) {
-        throw ConfigError("process " + std::to_string(hellos[0].pid) + " here is not rank 0, which is on '" +
-                          get_text(hellos[0].host) + "'");
+        throw ConfigError("process " + std::to_string(hellos[0].pid) +
+                          " here is not rank 0, which is on '" + get_text(hellos[0].host) + "'");
       }
     }
     for (int r : peers_) watch(r);
   } catch (const Error& error) {
     const bool elsewhere = std::strncmp(hellos[0].host, mine.host, sizeof(mine.host)) != 0;
-    set_text(mine.error, elsewhere ? "transport shm joins ranks of one host only, but rank 0 is on '" +
-                                         get_text(hellos[0].host) + "' and this rank on '" +
-                                         get_text(mine.host) + "'"
-                                   : std::string(error.what()));
+    set_text(mine.error, elsewhere
+                             ? "transport shm joins ranks of one host only, but rank 0 is on '" +
+                                   get_text(hellos[0].host) + "' and this rank on '" +
+                                   get_text(mine.host) + "'"
+                             : std::string(error.what()));
   }
   member(rank_).state.store(State::kAlive, std::memory_order_release);
   // Everyone has mapped the memory and holds a pidfd of everyone else, taken while all were here.
@@ -133,10 +134,11 @@ void Control::watch(int rank) {
   const int fd = static_cast<int>(syscall(SYS_pidfd_open, pid(rank), 0));
   if (fd < 0) {
     const bool full = errno == EMFILE;
-    throw ConfigError("cannot watch rank " + std::to_string(rank) + " (process " +
-                      std::to_string(pid(rank)) + "): " + std::strerror(errno) +
-                      (full ? "; each rank needs one descriptor for every other rank: raise ulimit -n"
-                            : "; Linux 5.3 or later is needed, and one PID namespace"));
+    throw ConfigError(
+        "cannot watch rank " + std::to_string(rank) + " (process " + std::to_string(pid(rank)) +
+        "): " + std::strerror(errno) +
+        (full ? "; each rank needs one descriptor for every other rank: raise ulimit -n"
+              : "; Linux 5.3 or later is needed, and one PID namespace"));
   }
   pidfds_[static_cast<std::size_t>(rank)] = Descriptor(fd);
 }

@@ -1,5 +1,6 @@
-// The memory every rank of a host maps first: who is there, and a board on which the ranks post bytes
-// to one another when they make segments or meet at a barrier. Nothing on the data path but doorbells.
+// The memory every rank of a host maps first: who is there, and a board on which the ranks post
+// bytes to one another when they make segments or meet at a barrier. Nothing on the data path but
+// doorbells.
 #pragma once
 
 #include <atomic>

@@ -82,10 +82,11 @@ std::size_t control_group_headroom() {
 }
 
 [[noreturn]] void throw_no_room(std::size_t need, std::size_t have, std::string_view what) {
-  throw ConfigError(std::string(what) + " needs " + megabytes(need) +
-                    " of shared memory, but only " + megabytes(have) +
-                    " of memory are available to this process; use fewer ranks, a smaller depth or a "
-                    "smaller vector, or raise the memory limit of the container");
+  throw ConfigError(
+      std::string(what) + " needs " + megabytes(need) + " of shared memory, but only " +
+      megabytes(have) +
+      " of memory are available to this process; use fewer ranks, a smaller depth or a "
+      "smaller vector, or raise the memory limit of the container");
 }
 
 }  // namespace
@@ -142,19 +143,19 @@ Memory Memory::open(pid_t pid, int fd, std::size_t bytes, std::string_view what)
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
   const int own = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (own < 0) {
-    const std::string hint =
-        errno == EMFILE
-            ? "; raise the limit on open files (ulimit -n)"
-            : "; ranks that share memory run as one user, on one host, and see each other's processes "
-              "(one PID namespace)";
-    throw ConfigError("cannot open the shared memory of " + std::string(what) + " at " + path + ": " +
-                      reason() + hint);
+    const std::string hint = errno == EMFILE ? "; raise the limit on open files (ulimit -n)"
+                                             : "; ranks that share memory run as one user, on one "
+                                               "host, and see each other's processes "
+                                               "(one PID namespace)";
+    throw ConfigError("cannot open the shared memory of " + std::string(what) + " at " + path +
+                      ": " + reason() + hint);
   }
-  struct stat status {};
+  struct stat status{};
   if (fstat(own, &status) != 0 || static_cast<std::size_t>(status.st_size) != bytes) {
     ::close(own);
     throw ConfigError(path + " is not the shared memory of " + std::string(what) + ": it has " +
-                      std::to_string(status.st_size) + " bytes instead of " + std::to_string(bytes) +
+                      std::to_string(status.st_size) + " bytes instead of " +
+                      std::to_string(bytes) +
                       "; ranks that share memory see each other's processes (one PID namespace)");
   }
   return Memory(own, bytes, what);

@@ -1,7 +1,7 @@
 // Memory that several processes of one host share and that has no name: an anonymous memory file
-// (memfd). Others open it through /proc/<pid>/fd while its maker keeps the descriptor, so nothing is
-// ever in /dev/shm and nothing can be left behind, whatever dies when. It is sealed against resizing
-// and its pages are reserved before use: no access can raise SIGBUS.
+// (memfd). Others open it through /proc/<pid>/fd while its maker keeps the descriptor, so nothing
+// is ever in /dev/shm and nothing can be left behind, whatever dies when. It is sealed against
+// resizing and its pages are reserved before use: no access can raise SIGBUS.
 #pragma once
 
 #include <sys/types.h>
@@ -21,16 +21,16 @@ class Memory {
   // Makes and maps `bytes` of zeros. `what` names it in errors ("segment 'w'").
   // Throws ConfigError naming what is needed and what there is.
   static Memory create(std::size_t bytes, std::string_view what);
-  // Maps what process `pid` has open as `fd`. Throws ConfigError if this process may not, or the size
-  // differs; the caller makes sure, by a token inside, that it is the memory it meant.
+  // Maps what process `pid` has open as `fd`. Throws ConfigError if this process may not, or the
+  // size differs; the caller makes sure, by a token inside, that it is the memory it meant.
   static Memory open(pid_t pid, int fd, std::size_t bytes, std::string_view what);
 
   Memory(Memory&& other) noexcept;
   Memory& operator=(Memory&& other) noexcept;
   ~Memory();
 
-  // Backs [offset, offset + bytes) with pages, here and now; zeros stay zeros. Throws ConfigError if
-  // there is no room.
+  // Backs [offset, offset + bytes) with pages, here and now; zeros stay zeros. Throws ConfigError
+  // if there is no room.
   void reserve(std::size_t offset, std::size_t bytes, std::string_view what);
 
   // Nobody can open() it after this; mappings stay.

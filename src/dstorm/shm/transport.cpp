@@ -87,16 +87,17 @@ class ShmTransport final : public Transport {
     const bool makes = maker == control_.rank();
     Memory memory;
     Offer mine{};
-    if (makes) attempt(mine, [&] {
-      memory = Memory::create(plan.bytes(), what);
-      memory.reserve(0, plan.shared_bytes(), what);
-      if (shape.result_bytes > 0) {
-        memory.reserve(plan.result(), plan.bytes() - plan.result(), what);
-      }
-      mine.fd = memory.fd();
-      mine.token = make_token();
-      std::memcpy(memory.data(), &mine.token, sizeof(mine.token));
-    });
+    if (makes)
+      attempt(mine, [&] {
+        memory = Memory::create(plan.bytes(), what);
+        memory.reserve(0, plan.shared_bytes(), what);
+        if (shape.result_bytes > 0) {
+          memory.reserve(plan.result(), plan.bytes() - plan.result(), what);
+        }
+        mine.fd = memory.fd();
+        mine.token = make_token();
+        std::memcpy(memory.data(), &mine.token, sizeof(mine.token));
+      });
     const Offer offer = agree(what, mine, maker);
     attempt(mine, [&] {
       if (!makes) memory = Memory::open(control_.pid(maker), offer.fd, plan.bytes(), what);

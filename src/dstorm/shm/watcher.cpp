@@ -42,7 +42,7 @@ void Watcher::run() {
     if (watched[0].revents != 0) return;
     for (std::size_t i = 1; i < watched.size(); ++i) {
       if (watched[i].revents == 0) continue;
-      watched[i].fd = -1;  // poll passes over it from now on
+      watched[i].fd = -1;                     // poll passes over it from now on
       control_.mark(ranks[i], State::kDead);  // false if another rank, or its leaving, was first
       std::atomic_thread_fence(std::memory_order_seq_cst);
       ring(control_.bell(control_.rank()));

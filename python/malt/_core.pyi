@@ -1,0 +1,525 @@
+"""
+The compiled core of MALT. Use the package malt.
+"""
+from __future__ import annotations
+import collections.abc
+import numpy
+import numpy.typing
+import typing
+__all__: list[str] = ['ALL', 'AVG', 'EXPONENTIAL', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'MEDIAN', 'ONE_PEER', 'REPLACE', 'RING', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'Update', 'Vector', 'WEIGHTED', 'available_bytes', 'random_graph', 'simd_level', 'trimmed_mean']
+class Graph:
+    """
+    Who sends to whom, in which round. ``Graph(edges)`` makes one of (from, to) pairs of ranks; ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR and RANDOM(k, seed) are ready-made.
+    """
+    def __eq__(self, arg0: Graph) -> bool:
+        ...
+    def __hash__(self) -> int:
+        ...
+    def __init__(self, edges: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]) -> None:
+        ...
+    def __repr__(self) -> str:
+        ...
+    def check(self, size: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Raise ConfigError, naming the unreachable ranks, unless every rank can reach every other over one period.
+        """
+    def in_(self, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, round: typing.SupportsInt | typing.SupportsIndex = 0) -> list[int]:
+        """
+        The ranks that send to `rank` in this round, sorted.
+        """
+    def out(self, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, round: typing.SupportsInt | typing.SupportsIndex = 0) -> list[int]:
+        """
+        The ranks that `rank` sends to in this round, sorted.
+        """
+    def period(self, size: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        Rounds after which the graph repeats.
+        """
+    def spectral_gap(self, size: typing.SupportsInt | typing.SupportsIndex) -> float:
+        """
+        How fast averaging over the graph agrees, per round: 1 at once, 0 never.
+        """
+    def weights(self, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, round: typing.SupportsInt | typing.SupportsIndex = 0) -> list[float]:
+        """
+        Mixing weight of each rank of in_(); what is missing to 1 is the rank's own.
+        """
+class Group:
+    """
+    The ranks of a job.
+    """
+    def __init__(self, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, allgather: collections.abc.Callable, timeout: typing.SupportsFloat | typing.SupportsIndex, transport: str) -> None:
+        ...
+    def alive(self) -> tuple:
+        ...
+    def barrier(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> None:
+        ...
+    def leave(self) -> None:
+        ...
+    @property
+    def epoch(self) -> int:
+        ...
+    @property
+    def has_left(self) -> bool:
+        ...
+    @property
+    def rank(self) -> int:
+        ...
+    @property
+    def size(self) -> int:
+        ...
+    @property
+    def transport(self) -> str:
+        ...
+class Fold:
+    """
+    A built-in fold.
+    """
+    def __repr__(self) -> str:
+        ...
+class Gathered:
+    """
+    What a gather did.
+    """
+    def __repr__(self) -> str:
+        ...
+    @property
+    def count(self) -> int:
+        """
+        Updates folded.
+        """
+    @property
+    def ranks(self) -> tuple:
+        """
+        Their senders, in the order of the fold.
+        """
+    @property
+    def rejected(self) -> tuple:
+        """
+        Senders of updates refused as not finite.
+        """
+    @property
+    def staleness(self) -> tuple:
+        """
+        This rank's iteration less the update's, for each; below 0: from ahead.
+        """
+class Stats:
+    """
+    Counters of one vector. Of the updates this rank has sent (one to three ranks counts three): sent = folded + overwritten + rejected + pending + to_dead.
+    """
+    def __repr__(self) -> str:
+        ...
+    @property
+    def bytes_in(self) -> int:
+        """
+        Payload bytes folded here.
+        """
+    @property
+    def bytes_out(self) -> int:
+        """
+        Payload bytes sent, once per receiver.
+        """
+    @property
+    def folded(self) -> int:
+        ...
+    @property
+    def overwritten(self) -> int:
+        ...
+    @property
+    def pending(self) -> int:
+        ...
+    @property
+    def rejected(self) -> int:
+        ...
+    @property
+    def sent(self) -> int:
+        ...
+    @property
+    def to_dead(self) -> int:
+        ...
+    @property
+    def wait_seconds(self) -> float:
+        """
+        Time spent waiting in scatter and gather.
+        """
+class Update:
+    """
+    One update, as a fold of the user's own sees it.
+    """
+    @property
+    def iteration(self) -> int:
+        ...
+    @property
+    def rank(self) -> int:
+        ...
+    @property
+    def values(self) -> numpy.ndarray:
+        """
+        Read-only; valid during the fold.
+        """
+class Vector:
+    """
+    A dense vector that is scattered and gathered. Made by malt.vector().
+    """
+    def __init__(self, *, group: Group, dtype: numpy.dtype[typing.Any], arrays: collections.abc.Sequence[numpy.ndarray], own_count: typing.SupportsInt | typing.SupportsIndex, shown: typing.Any, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool) -> None:
+        ...
+    def __len__(self) -> int:
+        ...
+    def __repr__(self) -> str:
+        ...
+    def allreduce(self, fold: Fold = ..., *, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> Gathered:
+        """
+        The exact fold of the vectors of all live ranks, on all of them. Collective.
+
+        Args:
+            fold: AVG, SUM, MEDIAN or TRIMMED_MEAN(f).
+            timeout: seconds to wait; that of malt.init() if None.
+        Raises:
+            TimeoutError: the named ranks did not come; the vector is unchanged.
+        """
+    def close(self) -> None:
+        """
+        Leave the vector: others' waits leave this rank out. Idempotent.
+        """
+    def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> Gathered:
+        """
+        Fold what has arrived into this vector. Asks no peer for anything.
+
+        Args:
+            fold: AVG, SUM, WEIGHTED, REPLACE, MEDIAN, TRIMMED_MEAN(f), or a function
+                fold(mine, updates) that changes `mine` or returns what it becomes.
+            staleness: 0 waits for this iteration's update of every live in-neighbour (BSP),
+                k lets them be k iterations behind (SSP), None does not wait (ASP).
+            timeout: seconds to wait; that of malt.init() if None.
+        Returns:
+            Gathered: count, ranks and staleness of the updates folded.
+        Raises:
+            TimeoutError: the named ranks did not come; nothing was folded.
+        """
+    def scatter(self, graph: typing.Any = None) -> tuple:
+        """
+        Write this vector into the memory of this round's out-neighbours.
+
+        Under policy 'latest' it never waits; under 'queue' it waits for a free slot.
+
+        Args:
+            graph: over which to send, this once, instead of the vector's own.
+        Returns:
+            The ranks written to.
+        Raises:
+            TimeoutError: every slot holds an update that the named ranks have yet to gather.
+        """
+    def stats(self) -> Stats:
+        """
+        This vector's counters.
+        """
+    @property
+    def array(self) -> typing.Any:
+        """
+        The caller's array (or list of them), or the vector's own memory.
+        """
+    @array.setter
+    def array(self, arg1: typing.Any) -> None:
+        ...
+    @property
+    def dtype(self) -> numpy.dtype[typing.Any]:
+        ...
+    @property
+    def iteration(self) -> int:
+        """
+        How often this rank has scattered it.
+        """
+    @property
+    def name(self) -> str:
+        ...
+class SparseUpdateFloat32:
+    """
+    One sparse update, as a fold of the user's own sees it.
+    """
+    @property
+    def indices(self) -> numpy.typing.NDArray[numpy.int32]:
+        ...
+    @property
+    def iteration(self) -> int:
+        ...
+    @property
+    def rank(self) -> int:
+        ...
+    @property
+    def values(self) -> numpy.typing.NDArray[numpy.float32]:
+        ...
+class SparseVectorFloat32:
+    """
+    A sparse vector that is scattered and gathered. Made by malt.sparse_vector().
+    """
+    def __init__(self, *, group: Group, dim: typing.SupportsInt | typing.SupportsIndex, capacity: typing.SupportsInt | typing.SupportsIndex, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool) -> None:
+        ...
+    def __repr__(self) -> str:
+        ...
+    def clear(self) -> None:
+        ...
+    def close(self) -> None:
+        ...
+    def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> Gathered:
+        """
+        As of a dense vector in which everything not stored is zero. A function of the user's own fold(mine, updates) returns (indices, values), indices strictly increasing.
+        """
+    def scatter(self, graph: typing.Any = None) -> tuple:
+        """
+        As of a dense vector.
+        """
+    def set(self, indices: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], values: typing.Annotated[numpy.typing.ArrayLike, numpy.float32]) -> None:
+        """
+        Replace what is stored; values of an index that comes twice are added.
+
+        Raises:
+            ConfigError: lengths differ, an index is out of range, or there are more than `capacity`.
+        """
+    def stats(self) -> Stats:
+        ...
+    @property
+    def capacity(self) -> int:
+        ...
+    @property
+    def dim(self) -> int:
+        ...
+    @property
+    def indices(self) -> numpy.typing.NDArray[numpy.int32]:
+        """
+        Strictly increasing, int32; a copy.
+        """
+    @property
+    def iteration(self) -> int:
+        ...
+    @property
+    def name(self) -> str:
+        ...
+    @property
+    def values(self) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        One for each index; a copy.
+        """
+class SparseUpdateFloat64:
+    """
+    One sparse update, as a fold of the user's own sees it.
+    """
+    @property
+    def indices(self) -> numpy.typing.NDArray[numpy.int32]:
+        ...
+    @property
+    def iteration(self) -> int:
+        ...
+    @property
+    def rank(self) -> int:
+        ...
+    @property
+    def values(self) -> numpy.typing.NDArray[numpy.float64]:
+        ...
+class SparseVectorFloat64:
+    """
+    A sparse vector that is scattered and gathered. Made by malt.sparse_vector().
+    """
+    def __init__(self, *, group: Group, dim: typing.SupportsInt | typing.SupportsIndex, capacity: typing.SupportsInt | typing.SupportsIndex, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool) -> None:
+        ...
+    def __repr__(self) -> str:
+        ...
+    def clear(self) -> None:
+        ...
+    def close(self) -> None:
+        ...
+    def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> Gathered:
+        """
+        As of a dense vector in which everything not stored is zero. A function of the user's own fold(mine, updates) returns (indices, values), indices strictly increasing.
+        """
+    def scatter(self, graph: typing.Any = None) -> tuple:
+        """
+        As of a dense vector.
+        """
+    def set(self, indices: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], values: typing.Annotated[numpy.typing.ArrayLike, numpy.float64]) -> None:
+        """
+        Replace what is stored; values of an index that comes twice are added.
+
+        Raises:
+            ConfigError: lengths differ, an index is out of range, or there are more than `capacity`.
+        """
+    def stats(self) -> Stats:
+        ...
+    @property
+    def capacity(self) -> int:
+        ...
+    @property
+    def dim(self) -> int:
+        ...
+    @property
+    def indices(self) -> numpy.typing.NDArray[numpy.int32]:
+        """
+        Strictly increasing, int32; a copy.
+        """
+    @property
+    def iteration(self) -> int:
+        ...
+    @property
+    def name(self) -> str:
+        ...
+    @property
+    def values(self) -> numpy.typing.NDArray[numpy.float64]:
+        """
+        One for each index; a copy.
+        """
+class SparseUpdateInt32:
+    """
+    One sparse update, as a fold of the user's own sees it.
+    """
+    @property
+    def indices(self) -> numpy.typing.NDArray[numpy.int32]:
+        ...
+    @property
+    def iteration(self) -> int:
+        ...
+    @property
+    def rank(self) -> int:
+        ...
+    @property
+    def values(self) -> numpy.typing.NDArray[numpy.int32]:
+        ...
+class SparseVectorInt32:
+    """
+    A sparse vector that is scattered and gathered. Made by malt.sparse_vector().
+    """
+    def __init__(self, *, group: Group, dim: typing.SupportsInt | typing.SupportsIndex, capacity: typing.SupportsInt | typing.SupportsIndex, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool) -> None:
+        ...
+    def __repr__(self) -> str:
+        ...
+    def clear(self) -> None:
+        ...
+    def close(self) -> None:
+        ...
+    def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> Gathered:
+        """
+        As of a dense vector in which everything not stored is zero. A function of the user's own fold(mine, updates) returns (indices, values), indices strictly increasing.
+        """
+    def scatter(self, graph: typing.Any = None) -> tuple:
+        """
+        As of a dense vector.
+        """
+    def set(self, indices: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], values: typing.Annotated[numpy.typing.ArrayLike, numpy.int32]) -> None:
+        """
+        Replace what is stored; values of an index that comes twice are added.
+
+        Raises:
+            ConfigError: lengths differ, an index is out of range, or there are more than `capacity`.
+        """
+    def stats(self) -> Stats:
+        ...
+    @property
+    def capacity(self) -> int:
+        ...
+    @property
+    def dim(self) -> int:
+        ...
+    @property
+    def indices(self) -> numpy.typing.NDArray[numpy.int32]:
+        """
+        Strictly increasing, int32; a copy.
+        """
+    @property
+    def iteration(self) -> int:
+        ...
+    @property
+    def name(self) -> str:
+        ...
+    @property
+    def values(self) -> numpy.typing.NDArray[numpy.int32]:
+        """
+        One for each index; a copy.
+        """
+class SparseUpdateInt64:
+    """
+    One sparse update, as a fold of the user's own sees it.
+    """
+    @property
+    def indices(self) -> numpy.typing.NDArray[numpy.int32]:
+        ...
+    @property
+    def iteration(self) -> int:
+        ...
+    @property
+    def rank(self) -> int:
+        ...
+    @property
+    def values(self) -> numpy.typing.NDArray[numpy.int64]:
+        ...
+class SparseVectorInt64:
+    """
+    A sparse vector that is scattered and gathered. Made by malt.sparse_vector().
+    """
+    def __init__(self, *, group: Group, dim: typing.SupportsInt | typing.SupportsIndex, capacity: typing.SupportsInt | typing.SupportsIndex, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool) -> None:
+        ...
+    def __repr__(self) -> str:
+        ...
+    def clear(self) -> None:
+        ...
+    def close(self) -> None:
+        ...
+    def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> Gathered:
+        """
+        As of a dense vector in which everything not stored is zero. A function of the user's own fold(mine, updates) returns (indices, values), indices strictly increasing.
+        """
+    def scatter(self, graph: typing.Any = None) -> tuple:
+        """
+        As of a dense vector.
+        """
+    def set(self, indices: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], values: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> None:
+        """
+        Replace what is stored; values of an index that comes twice are added.
+
+        Raises:
+            ConfigError: lengths differ, an index is out of range, or there are more than `capacity`.
+        """
+    def stats(self) -> Stats:
+        ...
+    @property
+    def capacity(self) -> int:
+        ...
+    @property
+    def dim(self) -> int:
+        ...
+    @property
+    def indices(self) -> numpy.typing.NDArray[numpy.int32]:
+        """
+        Strictly increasing, int32; a copy.
+        """
+    @property
+    def iteration(self) -> int:
+        ...
+    @property
+    def name(self) -> str:
+        ...
+    @property
+    def values(self) -> numpy.typing.NDArray[numpy.int64]:
+        """
+        One for each index; a copy.
+        """
+def available_bytes() -> int:
+    """
+    Memory this process may still allocate, control groups considered, in bytes.
+    """
+def random_graph(k: typing.SupportsInt | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex) -> Graph:
+    ...
+def simd_level() -> str:
+    """
+    Instruction set of the built-in folds: 'avx512', 'avx2' or 'baseline'.
+    """
+def trimmed_mean(fraction: typing.SupportsFloat | typing.SupportsIndex) -> Fold:
+    ...
+ALL: Graph
+AVG: Fold
+EXPONENTIAL: Graph
+HALTON: Graph
+MEDIAN: Fold
+ONE_PEER: Graph
+REPLACE: Fold
+RING: Graph
+STAR: Graph
+SUM: Fold
+WEIGHTED: Fold
+__version__: str
