@@ -105,7 +105,8 @@ def init(
         if given[0] not in (None, _job.settings[0]) or given[1] not in (None, _job.settings[1]):
             raise ConfigError(
                 f"malt.init(transport={transport!r}, timeout={timeout!r}): this process is in a "
-                f"job already, with transport={_job.settings[0]!r}, timeout={_job.settings[1]}; call "
+                f"job already, with transport={_job.settings[0]!r} and "
+                f"timeout={_job.settings[1]}; call "
                 "malt.finalize() first"
             )
         return _job

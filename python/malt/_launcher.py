@@ -88,8 +88,8 @@ class Launcher:
         def prepare() -> None:  # in the child, between fork and exec
             if not self._is_interactive:
                 # A group, so that signals reach a rank once; not a session, since Linux schedules
-                # A group, so that signals reach a rank once; not a session, since Linux schedules each
-                # session as one (autogroup), and ranks that share cores must yield to one another.
+                # each session as one (autogroup) and ranks on one core must yield to one another.
+                os.setpgrp()
             _guard.die_with(launcher)
             if register is not None:
                 register(os.getpid())
