@@ -24,6 +24,26 @@ struct PythonEntries {
 
 using Indices = py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>;
 
+// An array of T, if that loses nothing: integers are not made of fractions or truth values.
+template <class T>
+py::array_t<T, py::array::c_style | py::array::forcecast> to_numbers(const py::object& given,
+                                                                     const char* what) {
+  const py::array array = py::array::ensure(given);
+  if (!array) {
+    PyErr_Clear();
+    throw dstorm::ConfigError(std::string(what) +
+                              " is no array: " + py::repr(given).cast<std::string>());
+  }
+  const char kind = array.dtype().kind();
+  const bool fits = kind == 'i' || kind == 'u' || (kind == 'f' && std::is_floating_point_v<T>);
+  if (!fits && array.size() > 0) {
+    throw dstorm::ConfigError(
+        std::string(what) + " have dtype " + py::str(array.dtype()).cast<std::string>() + "; " +
+        (std::is_floating_point_v<T> ? "they must be numbers" : "they must be integers"));
+  }
+  return array;
+}
+
 template <class T>
 typename Sparse<T>::Pairs call(const py::object& fold, const Entries<T>& mine,
                                std::span<const ArrivedEntries<T>> updates) {
@@ -36,7 +56,14 @@ typename Sparse<T>::Pairs call(const py::object& fold, const Entries<T>& mine,
   for (const auto& update : updates)
     list.append(wrap(update.rank, update.iteration, update.entries));
   const py::object result = fold(wrap(-1, 0, mine), list);
-  return result.cast<typename Sparse<T>::Pairs>();
+  if (!py::isinstance<py::tuple>(result) || py::len(result) != 2) {
+    throw dstorm::ConfigError("a fold of a sparse vector returns (indices, values), not " +
+                              py::repr(result).cast<std::string>());
+  }
+  const Indices indices = to_numbers<std::int64_t>(result[py::int_(0)], "indices");
+  const auto values = to_numbers<T>(result[py::int_(1)], "values");
+  return {{indices.data(), indices.data() + indices.size()},
+          {values.data(), values.data() + values.size()}};
 }
 
 template <class T>
@@ -64,8 +91,9 @@ void bind_one(py::module_& module, const std::string& suffix) {
            py::arg("graph"), py::arg("policy"), py::arg("depth"), py::arg("reject_nonfinite"))
       .def(
           "set",
-          [](Vector& self, const Indices& indices,
-             const py::array_t<T, py::array::c_style | py::array::forcecast>& values) {
+          [](Vector& self, const py::object& given_indices, const py::object& given_values) {
+            const Indices indices = to_numbers<std::int64_t>(given_indices, "indices");
+            const auto values = to_numbers<T>(given_values, "values");
             self.set({indices.data(), static_cast<std::size_t>(indices.size())},
                      {values.data(), static_cast<std::size_t>(values.size())});
           },

@@ -49,7 +49,7 @@ class Group:
     """
     def __init__(self, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, allgather: collections.abc.Callable, timeout: typing.SupportsFloat | typing.SupportsIndex, transport: str) -> None:
         ...
-    def alive(self) -> tuple:
+    def alive(self) -> tuple[int, ...]:
         ...
     def barrier(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> None:
         ...
@@ -88,17 +88,17 @@ class Gathered:
         Updates folded.
         """
     @property
-    def ranks(self) -> tuple:
+    def ranks(self) -> tuple[int, ...]:
         """
         Their senders, in the order of the fold.
         """
     @property
-    def rejected(self) -> tuple:
+    def rejected(self) -> tuple[int, ...]:
         """
         Senders of updates refused as not finite.
         """
     @property
-    def staleness(self) -> tuple:
+    def staleness(self) -> tuple[int, ...]:
         """
         This rank's iteration less the update's, for each; below 0: from ahead.
         """
@@ -195,7 +195,7 @@ class Vector:
         Raises:
             TimeoutError: the named ranks did not come; nothing was folded.
         """
-    def scatter(self, graph: typing.Any = None) -> tuple:
+    def scatter(self, graph: typing.Any = None) -> tuple[int, ...]:
         """
         Write this vector into the memory of this round's out-neighbours.
 
@@ -263,11 +263,11 @@ class SparseVectorFloat32:
         """
         As of a dense vector in which everything not stored is zero. A function of the user's own fold(mine, updates) returns (indices, values), indices strictly increasing.
         """
-    def scatter(self, graph: typing.Any = None) -> tuple:
+    def scatter(self, graph: typing.Any = None) -> tuple[int, ...]:
         """
         As of a dense vector.
         """
-    def set(self, indices: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], values: typing.Annotated[numpy.typing.ArrayLike, numpy.float32]) -> None:
+    def set(self, indices: typing.Any, values: typing.Any) -> None:
         """
         Replace what is stored; values of an index that comes twice are added.
 
@@ -330,11 +330,11 @@ class SparseVectorFloat64:
         """
         As of a dense vector in which everything not stored is zero. A function of the user's own fold(mine, updates) returns (indices, values), indices strictly increasing.
         """
-    def scatter(self, graph: typing.Any = None) -> tuple:
+    def scatter(self, graph: typing.Any = None) -> tuple[int, ...]:
         """
         As of a dense vector.
         """
-    def set(self, indices: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], values: typing.Annotated[numpy.typing.ArrayLike, numpy.float64]) -> None:
+    def set(self, indices: typing.Any, values: typing.Any) -> None:
         """
         Replace what is stored; values of an index that comes twice are added.
 
@@ -397,11 +397,11 @@ class SparseVectorInt32:
         """
         As of a dense vector in which everything not stored is zero. A function of the user's own fold(mine, updates) returns (indices, values), indices strictly increasing.
         """
-    def scatter(self, graph: typing.Any = None) -> tuple:
+    def scatter(self, graph: typing.Any = None) -> tuple[int, ...]:
         """
         As of a dense vector.
         """
-    def set(self, indices: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], values: typing.Annotated[numpy.typing.ArrayLike, numpy.int32]) -> None:
+    def set(self, indices: typing.Any, values: typing.Any) -> None:
         """
         Replace what is stored; values of an index that comes twice are added.
 
@@ -464,11 +464,11 @@ class SparseVectorInt64:
         """
         As of a dense vector in which everything not stored is zero. A function of the user's own fold(mine, updates) returns (indices, values), indices strictly increasing.
         """
-    def scatter(self, graph: typing.Any = None) -> tuple:
+    def scatter(self, graph: typing.Any = None) -> tuple[int, ...]:
         """
         As of a dense vector.
         """
-    def set(self, indices: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], values: typing.Annotated[numpy.typing.ArrayLike, numpy.int64]) -> None:
+    def set(self, indices: typing.Any, values: typing.Any) -> None:
         """
         Replace what is stored; values of an index that comes twice are added.
 

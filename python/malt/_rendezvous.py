@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import errno
 import hmac
 import os
 import secrets
@@ -67,8 +68,9 @@ class Client:
                 ) from None
             except OSError as error:
                 self.abort()
+                hint = "; raise ulimit -n" if error.errno == errno.EMFILE else ""
                 raise ConfigError(
-                    f"the launcher at {address} cannot be reached: {error}"
+                    f"the launcher at {address} cannot be reached: {error}{hint}"
                 ) from error
             except BaseException:
                 self.abort()

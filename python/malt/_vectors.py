@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,8 @@ from malt._errors import ConfigError
 SparseVector: TypeAlias = (
     SparseVectorFloat32 | SparseVectorFloat64 | SparseVectorInt32 | SparseVectorInt64
 )
+Made = TypeVar("Made", Vector, SparseVector)
+_MOST_ELEMENTS = 2**57  # beyond any memory, and their bytes still countable
 _SPARSE: dict[str, type[SparseVector]] = {
     "float32": SparseVectorFloat32,
     "float64": SparseVectorFloat64,
@@ -85,22 +87,37 @@ def _as_shape(data: Any) -> tuple[int, ...] | None:
         return None
     if any(n < 1 for n in shape) or not shape:
         raise ConfigError(f"shape is {data!r}; every extent must be at least 1")
+    if math.prod(shape) > _MOST_ELEMENTS:
+        raise ConfigError(
+            f"shape is {data!r}, {math.prod(shape)} elements; the most there can be is "
+            f"{_MOST_ELEMENTS}"
+        )
     return shape
 
 
 def _options(
     name: str | None, graph: Graph, policy: str, depth: int, reject_nonfinite: bool
 ) -> dict[str, Any]:
+    if not isinstance(graph, Graph):
+        raise ConfigError(
+            f"graph is {graph!r}; it is malt.ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR, "
+            "RANDOM(k, seed) or Graph(edges)"
+        )
     job = _job.current()
-    job.vectors += 1
     return {
         "group": job.group,
-        "name": name if name is not None else f"vector-{job.vectors}",
+        "name": name if name is not None else f"vector-{job.vectors + 1}",
         "graph": graph,
         "policy": policy,
         "depth": depth,
         "reject_nonfinite": reject_nonfinite,
     }
+
+
+def _counted(made: Made) -> Made:
+    """Count a vector once it is made, so that a failed one can be tried again by the same name."""
+    _job.current().vectors += 1
+    return made
 
 
 def vector(
@@ -143,7 +160,7 @@ def vector(
             **_options(name, graph, policy, depth, reject_nonfinite),
         )
         made.array = made.array.reshape(shape)
-        return made
+        return _counted(made)
     several = isinstance(data, Sequence) and not isinstance(data, (str, bytes))
     arrays = [_as_array(part) for part in (data if several else [data])]
     kinds = sorted({array.dtype.name for array in arrays})
@@ -156,13 +173,14 @@ def vector(
             f"dtype is {np.dtype(dtype)}, but the array has {kinds[0]}; its memory is shared, so "
             "it cannot be converted: leave dtype out, or convert the array with .astype()"
         )
-    return Vector(
+    made = Vector(
         dtype=arrays[0].dtype,
         arrays=arrays,
         own_count=0,
         shown=arrays if several else (data if isinstance(data, np.ndarray) else arrays[0]),
         **_options(name, graph, policy, depth, reject_nonfinite),
     )
+    return _counted(made)
 
 
 def sparse_vector(
@@ -197,8 +215,9 @@ def sparse_vector(
     kind = np.dtype(dtype)
     if kind.name not in _SPARSE:
         raise ConfigError(f"dtype is {kind}; a sparse vector has {', '.join(_SPARSE)}")
-    return _SPARSE[kind.name](
+    made = _SPARSE[kind.name](
         dim=dim,
         capacity=capacity,
         **_options(name, graph, policy, depth, reject_nonfinite),
     )
+    return _counted(made)

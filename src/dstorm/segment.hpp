@@ -142,6 +142,8 @@ class Segment {
     return group_->is_live(rank) && !channel_->is_closed(rank);
   }
 
+  void check_open() const;  // throws ConfigError after close(), or after the group was left
+
   // Reads what the receivers have noted in shared memory; asks nobody.
   Stats stats() const;
   const SegmentOptions& options() const noexcept { return options_; }
@@ -187,7 +189,6 @@ class Segment {
 
   void check_options() const;
   void check_agreement() const;
-  void check_open() const;
   Round make_round(const Graph& graph, std::uint64_t round) const;
   const Round& round_of(const Graph& graph, std::uint64_t round);
   std::byte* begin_scatter(const Graph* graph);

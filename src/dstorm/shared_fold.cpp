@@ -29,6 +29,17 @@ bool SharedFold::end_as(End wish) {
   return ended(word) == End::kCommitted;
 }
 
+// A wait that is interrupted ends the round for all, who need not wait out their limits.
+template <class Ready>
+bool SharedFold::wait(Ready&& ready, std::chrono::nanoseconds limit) {
+  try {
+    return segment_.wait(ready, limit);
+  } catch (...) {
+    end_as(End::kAborted);
+    throw;
+  }
+}
+
 void SharedFold::announce() {
   std::vector<int> all;
   for (int r = 0; r < segment_.group().size(); ++r) {
@@ -57,12 +68,14 @@ bool SharedFold::meet(std::uint64_t round, std::uint64_t operation, std::uint64_
     }
     return next == size || ended(outcome().word.load(std::memory_order_acquire)) == End::kAborted;
   };
-  const bool met = segment_.wait(all_here, limit) && next == size;
+  const bool met = wait(all_here, limit) && next == size;
   // A rank that died after it was ready takes part with its input and leaves its part undone, which
   // everyone will see; one that died before is no member for anyone.
   members_.clear();
+  bool has_moved_on = false;  // a live rank gave this round up and is in a later one
   for (int r = 0; r < size; ++r) {
     const std::uint64_t ready = line(r).ready.load(std::memory_order_acquire);
+    has_moved_on = has_moved_on || (ready > round_ && segment_.is_live(r));
     if (ready != round_ && ready != round_ + 1) continue;
     const std::uint64_t theirs = line(r).operation[round_ % 2].load(std::memory_order_relaxed);
     disagreed_ = disagreed_ || theirs != operation;
@@ -70,7 +83,8 @@ bool SharedFold::meet(std::uint64_t round, std::uint64_t operation, std::uint64_
     if (r == rank) own_part_ = members_.size();
     members_.push_back(r);
   }
-  if (met && !disagreed_) return true;
+  if (met && !disagreed_ && !has_moved_on) return true;
+  members_.clear();
   end_as(End::kAborted);
   return false;
 }
@@ -91,7 +105,7 @@ bool SharedFold::finish(std::chrono::nanoseconds limit) {
     return next == members_.size() || lost ||
            ended(outcome().word.load(std::memory_order_acquire)) != End::kOpen;
   };
-  segment_.wait(all_done, limit);
+  wait(all_done, limit);
   return end_as(next == members_.size() ? End::kCommitted : End::kAborted);
 }
 

@@ -72,6 +72,8 @@ class SharedFold {
   }
   End ended(std::uint64_t word) const;
   bool end_as(End wish);
+  template <class Ready>
+  bool wait(Ready&& ready, std::chrono::nanoseconds limit);
   void announce();
 
   Segment& segment_;

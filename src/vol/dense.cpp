@@ -147,7 +147,9 @@ const Gathered& DenseVector::gather(const Fold& fold, const dstorm::GatherOption
       }
     }
     if (accepted_.empty()) return;
-    if (may_share(fold, options, accepted_) && share_fold(fold, accepted_)) return;
+    if (may_share(fold, options, accepted_) &&
+        share_fold(fold, options.timeout.value_or(segment_.group().timeout()), accepted_))
+      return;
     fold_updates(fold, accepted_);
   });
   gathered_.count = accepted_.size();
@@ -223,7 +225,8 @@ bool DenseVector::may_share(const Fold& fold, const dstorm::GatherOptions& optio
 
 // Folds by parts, with the others. False, and nothing changed, if they did not all join in: it then
 // costs nobody more than some patience, and less often the more often it happens.
-bool DenseVector::share_fold(const Fold& fold, std::span<const Update> updates) {
+bool DenseVector::share_fold(const Fold& fold, nanoseconds timeout,
+                             std::span<const Update> updates) {
   const int rank = segment_.group().rank();
   std::size_t own = 0;
   while (own < updates.size() && updates[own].rank < rank) ++own;
@@ -232,7 +235,8 @@ bool DenseVector::share_fold(const Fold& fold, std::span<const Update> updates) 
   operation += contributor_code(rank);
   for (const Update& update : updates) operation += contributor_code(update.rank);
   const std::size_t k = updates.size() + 1;
-  const nanoseconds patience = std::chrono::milliseconds(50) + nanoseconds(k * count_ * element_);
+  const nanoseconds patience = std::min<nanoseconds>(
+      timeout, std::chrono::milliseconds(50) + nanoseconds(k * count_ * element_));
   const auto inputs_at = [&](const void* mine, std::size_t offset) {
     inputs_.resize(k);
     for (std::size_t i = 0; i < k; ++i) {
@@ -277,6 +281,7 @@ const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanosecon
     throw ConfigError(std::string("allreduce takes AVG, SUM, MEDIAN and TRIMMED_MEAN, not ") +
                       fold.name() + "; use scatter and gather");
   }
+  segment_.check_open();
   if (segment_.group().size() == 1) return gathered_;
   std::byte* input = nullptr;
   const std::byte* base = segment_.channel().mailbox(segment_.group().rank());

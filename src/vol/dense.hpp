@@ -83,7 +83,8 @@ class DenseVector {
   void fold_part(const Fold& fold, std::size_t begin, std::size_t end);
   bool may_share(const Fold& fold, const dstorm::GatherOptions& options,
                  std::span<const dstorm::Update> updates);
-  bool share_fold(const Fold& fold, std::span<const dstorm::Update> updates);
+  bool share_fold(const Fold& fold, std::chrono::nanoseconds timeout,
+                  std::span<const dstorm::Update> updates);
   std::pair<std::size_t, std::size_t> part_of(std::size_t part, std::size_t parts) const;
 
   DType dtype_;

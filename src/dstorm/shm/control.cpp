@@ -124,7 +124,9 @@ Control::Control(Bootstrap& bootstrap, std::chrono::nanoseconds timeout)
                                    get_text(mine.host) + "'"
                              : std::string(error.what()));
   }
-  member(rank_).state.store(State::kAlive, std::memory_order_release);
+  if (memory_.data() != nullptr) {
+    member(rank_).state.store(State::kAlive, std::memory_order_release);
+  }
   // Everyone has mapped the memory and holds a pidfd of everyone else, taken while all were here.
   throw_if_any_failed(gather_all(bootstrap, mine, timeout));
   memory_.close_fd();
