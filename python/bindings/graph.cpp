@@ -23,7 +23,10 @@ void bind_graph(py::module_& module) {
            py::call_guard<py::gil_scoped_release>(),
            "How fast averaging over the graph agrees, per round: 1 at once, 0 never.")
       .def("__repr__", &Graph::name)
-      .def("__eq__", [](const Graph& self, const Graph& other) { return self == other; })
+      .def("__eq__",
+           [](const Graph& self, const py::object& other) {
+             return py::isinstance<Graph>(other) && self == other.cast<const Graph&>();
+           })
       .def("__hash__", &Graph::fingerprint);
   module.def("random_graph", &Graph::random, py::arg("k"), py::arg("seed"));
   module.attr("ALL") = Graph::all();

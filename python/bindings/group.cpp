@@ -5,10 +5,12 @@
 namespace malt_bindings {
 namespace {
 
+using AllGather = py::typing::Callable<py::typing::List<py::bytes>(py::bytes, double)>;
+
 // A bootstrap of Python's: allgather(bytes, timeout in seconds) -> list of bytes.
 class PythonBootstrap final : public dstorm::Bootstrap {
  public:
-  PythonBootstrap(int rank, int size, py::function allgather)
+  PythonBootstrap(int rank, int size, AllGather allgather)
       : rank_(rank), size_(size), allgather_(std::move(allgather)) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -29,7 +31,7 @@ class PythonBootstrap final : public dstorm::Bootstrap {
  private:
   int rank_;
   int size_;
-  py::function allgather_;
+  AllGather allgather_;
 };
 
 // Python's signal handlers run in the thread that waits; KeyboardInterrupt ends the wait.
@@ -38,7 +40,7 @@ void check_signals() {
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
-std::shared_ptr<dstorm::Group> join(int rank, int size, py::function allgather, double timeout,
+std::shared_ptr<dstorm::Group> join(int rank, int size, AllGather allgather, double timeout,
                                     const std::string& transport) {
   PythonBootstrap bootstrap(rank, size, std::move(allgather));
   const py::gil_scoped_release no_gil;

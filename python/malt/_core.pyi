@@ -11,7 +11,7 @@ class Graph:
     """
     Who sends to whom, in which round. ``Graph(edges)`` makes one of (from, to) pairs of ranks; ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR and RANDOM(k, seed) are ready-made.
     """
-    def __eq__(self, arg0: Graph) -> bool:
+    def __eq__(self, arg0: typing.Any) -> bool:
         ...
     def __hash__(self) -> int:
         ...
@@ -47,7 +47,7 @@ class Group:
     """
     The ranks of a job.
     """
-    def __init__(self, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, allgather: collections.abc.Callable, timeout: typing.SupportsFloat | typing.SupportsIndex, transport: str) -> None:
+    def __init__(self, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, allgather: collections.abc.Callable[[bytes, float], list[bytes]], timeout: typing.SupportsFloat | typing.SupportsIndex, transport: str) -> None:
         ...
     def alive(self) -> tuple[int, ...]:
         ...
