@@ -13,7 +13,7 @@ import pytest
 
 # Test id pattern -> what the test needs that a machine may rightly lack.
 ALLOWED_SKIPS: dict[str, str] = {
-    "tests/python/*torch*": "PyTorch is no dependency of MALT and too large to install for one test",
+    "tests/python/*torch*": "PyTorch is no dependency of MALT and too large for one test",
 }
 
 

@@ -89,8 +89,8 @@ def _as_shape(data: Any) -> tuple[int, ...] | None:
         raise ConfigError(f"shape is {data!r}; every extent must be at least 1")
     if math.prod(shape) > _MOST_ELEMENTS:
         raise ConfigError(
-            f"shape is {data!r}, {math.prod(shape)} elements; the most there can be is "
-            f"{_MOST_ELEMENTS}"
+            f"shape is {data!r}: its {math.prod(shape)} elements are larger than any memory (at "
+            f"most {_MOST_ELEMENTS})"
         )
     return shape
 
