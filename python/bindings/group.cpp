@@ -51,7 +51,7 @@ std::shared_ptr<dstorm::Group> join(int rank, int size, AllGather allgather, dou
 
 void bind_group(py::module_& module) {
   using dstorm::Group;
-  using no_gil = py::call_guard<py::gil_scoped_release>;
+  using NoGil = py::call_guard<py::gil_scoped_release>;
   py::class_<Group, std::shared_ptr<Group>>(module, "Group", "The ranks of a job.")
       .def(py::init(&join), py::arg("rank"), py::arg("size"), py::arg("allgather"),
            py::arg("timeout"), py::arg("transport"))
@@ -65,8 +65,8 @@ void bind_group(py::module_& module) {
       .def(
           "barrier",
           [](Group& group, std::optional<double> timeout) { group.barrier(to_duration(timeout)); },
-          py::arg("timeout") = py::none(), no_gil())
-      .def("leave", &Group::leave, no_gil());
+          py::arg("timeout") = py::none(), NoGil())
+      .def("leave", &Group::leave, NoGil());
 }
 
 }  // namespace malt_bindings

@@ -96,7 +96,6 @@ void bind_errors(py::module_&) {
 }  // namespace malt_bindings
 
 PYBIND11_MODULE(_core, module) {
-  namespace py = pybind11;
   module.doc() = "The compiled core of MALT. Use the package malt.";
   module.attr("__version__") = MALT_VERSION;
   module.def(

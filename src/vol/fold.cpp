@@ -60,7 +60,7 @@ void apply_fold(const Fold& fold, const Kernels& kernels, void* out,
     }
     case Fold::Kind::kReplace:
     case Fold::Kind::kUser:
-      assert(!"not element by element");
+      assert(false && "not element by element");
   }
 }
 

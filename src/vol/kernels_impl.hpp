@@ -24,6 +24,7 @@ struct Unsigned<std::int64_t> {
 
 template <std::size_t Value>
 struct Constant {
+  // NOLINTNEXTLINE(google-explicit-constructor): it stands where a number would.
   constexpr operator std::size_t() const { return Value; }
 };
 

@@ -95,9 +95,11 @@ T reference_trimmed_mean(Column<T> x, std::size_t trim) {
     }
   });
   const std::size_t kept = x.size() - 2 * trim;
-  if (std::is_integral_v<T> && kept == 2) {
+  if constexpr (std::is_integral_v<T>) {
     __extension__ using Wide = __int128;
-    return static_cast<T>((static_cast<Wide>(x[trim]) + static_cast<Wide>(x[trim + 1])) / 2);
+    if (kept == 2) {
+      return static_cast<T>((static_cast<Wide>(x[trim]) + static_cast<Wide>(x[trim + 1])) / 2);
+    }
   }
   return mean_between(x, trim, trim + kept);
 }

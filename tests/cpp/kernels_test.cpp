@@ -17,7 +17,7 @@
 
 namespace {
 
-using namespace kernels_test;
+using namespace kernels_test;  // NOLINT(google-build-using-namespace): this test's own words
 
 constexpr std::string_view kLevels[] = {"baseline", "avx2", "avx512"};
 constexpr std::size_t kSizes[] = {0, 1, 3, 15, 16, 17, 31, 1000, 4099};

@@ -15,7 +15,6 @@ namespace {
 using namespace std::chrono_literals;
 using dstorm::Bootstrap;
 using dstorm::ConfigError;
-using dstorm::Graph;
 using dstorm::Group;
 using testing_processes::Job;
 
@@ -169,7 +168,7 @@ TEST_P(DenseSizes, DeathInTheMiddleLeavesNoMix) {
         ++flags->ready;
         Dense<float>& vector = own_memory ? of_its_own : over_mine;
         const auto own = static_cast<float>(1 << group->rank());
-        for (int round = 0;; ++round) {
+        for (;;) {
           std::fill(vector.values().begin(), vector.values().end(), own);
           if (gathers) {
             vector.scatter();
