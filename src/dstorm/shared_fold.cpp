@@ -111,9 +111,12 @@ bool SharedFold::finish(std::chrono::nanoseconds limit) {
 
 std::vector<int> SharedFold::dead() const {
   std::vector<int> ranks;
-  for (int r : members_) {
-    if (!segment_.is_live(r) && line(r).done.load(std::memory_order_acquire) != round_)
-      ranks.push_back(r);
+  for (int r = 0; r < segment_.group().size(); ++r) {
+    // Whoever was ready, met or not: another rank may have seen the death and ended the round
+    // before this one had met.
+    const bool was_here = line(r).ready.load(std::memory_order_acquire) == round_;
+    const bool undone = line(r).done.load(std::memory_order_acquire) != round_;
+    if (was_here && undone && !segment_.is_live(r)) ranks.push_back(r);
   }
   return ranks;
 }

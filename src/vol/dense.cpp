@@ -293,9 +293,8 @@ const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanosecon
     // Where the others find it in this rank's mailbox.
     const auto place = owns_ ? std::uint64_t{0} : static_cast<std::uint64_t>(input - base);
     const std::uint64_t operation = operation_code(fold);
-    bool met = false;
     try {
-      met = allreduces_.meet(++allreduce_, operation, place, limit);
+      const bool met = allreduces_.meet(++allreduce_, operation, place, limit);
       if (met) {
         const auto [begin, end] = part_of(allreduces_.own_part(), allreduces_.members().size());
         fold_part(fold, begin, end);
@@ -306,8 +305,7 @@ const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanosecon
       throw;
     }
     if (!owns_) segment_.release_room();
-    if (committed || (met && !allreduces_.dead().empty()))
-      continue;  // done, or once more without them
+    if (committed || !allreduces_.dead().empty()) continue;  // done, or once more without them
     if (allreduces_.disagreed()) {
       throw ConfigError("allreduce of vector '" + segment_.options().name +
                         "': the ranks ask for different folds (this one for " + fold.name() + ")");
