@@ -1,6 +1,7 @@
 // Runs one function in several real processes, as the ranks of a job.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,6 +18,15 @@
 
 #include "dstorm/bootstrap.hpp"
 #include "dstorm/errors.hpp"
+
+// In a rank, where GoogleTest cannot report: says what is not true and ends the rank with status 1.
+#define CHECK_THAT(condition)                                                        \
+  do {                                                                               \
+    if (!(condition)) {                                                              \
+      std::fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #condition); \
+      return 1;                                                                      \
+    }                                                                                \
+  } while (false)
 
 namespace testing_processes {
 
@@ -145,5 +155,10 @@ class Job {
   Shared<Posts> posts_;
   std::vector<pid_t> pids_;
 };
+
+inline void expect_all_well(Job& job) {
+  const std::vector<int> statuses = job.wait_all();
+  EXPECT_EQ(statuses, std::vector<int>(statuses.size(), 0));
+}
 
 }  // namespace testing_processes

@@ -16,21 +16,9 @@ namespace dstorm {
 namespace {
 
 using namespace std::chrono_literals;
+using testing_processes::expect_all_well;
 using testing_processes::Job;
 using testing_processes::Shared;
-
-#define CHECK_THAT(condition)                                                        \
-  do {                                                                               \
-    if (!(condition)) {                                                              \
-      std::fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #condition); \
-      return 1;                                                                      \
-    }                                                                                \
-  } while (false)
-
-void expect_all_well(Job& job) {
-  const std::vector<int> statuses = job.wait_all();
-  EXPECT_EQ(statuses, std::vector<int>(statuses.size(), 0));
-}
 
 SegmentOptions small(const char* name = "s") {
   SegmentOptions options;

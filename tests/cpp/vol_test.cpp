@@ -16,20 +16,8 @@ using namespace std::chrono_literals;
 using dstorm::Bootstrap;
 using dstorm::ConfigError;
 using dstorm::Group;
+using testing_processes::expect_all_well;
 using testing_processes::Job;
-
-#define CHECK_THAT(condition)                                                        \
-  do {                                                                               \
-    if (!(condition)) {                                                              \
-      std::fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #condition); \
-      return 1;                                                                      \
-    }                                                                                \
-  } while (false)
-
-void expect_all_well(Job& job) {
-  const std::vector<int> statuses = job.wait_all();
-  EXPECT_EQ(statuses, std::vector<int>(statuses.size(), 0));
-}
 
 // Element i of rank r's vector: numbers whose sums are not exact, so that order shows in the bits.
 float sample(int rank, std::size_t i) {
