@@ -34,7 +34,7 @@ dstorm::Policy to_policy(const std::string& name);
 // takes a microsecond to find that None is no Graph.)
 const dstorm::Graph* to_graph(const py::object& graph);
 // Null for a callable of the user's own; throws TypeError for anything else.
-const vol::Fold* to_built_in(const py::object& fold);
+const vol::Fold* to_built_in(py::handle fold);
 using Ranks = py::typing::Tuple<int, py::ellipsis>;
 Ranks to_tuple(std::span<const int> ranks);
 vol::DType to_dtype(const py::dtype& dtype);

@@ -1,4 +1,6 @@
-#include "bindings.hpp"
+#include <algorithm>
+
+#include "method.hpp"
 
 namespace malt_bindings {
 namespace {
@@ -52,39 +54,74 @@ class PythonVector {
   void set_array(py::object array) { array_ = std::move(array); }
   DenseVector& vector() const { return *vector_; }
 
-  Ranks scatter(const py::object& over) {
-    const dstorm::Graph* graph = to_graph(over);
+  py::object scatter(PyObject* const* arguments, std::size_t count, PyObject* keywords) {
+    static const Parameters<1> parameters("scatter", 1, {"graph"});
+    const auto given = parameters.match(arguments, count, keywords);
+    const auto* graph = parameters.get<const dstorm::Graph*>(given, 0, nullptr);
     std::span<const int> ranks;
     {
       const py::gil_scoped_release no_gil;
       ranks = vector_->scatter(graph);
     }
-    return to_tuple(ranks);
+    return to_object(ranks);
   }
 
-  vol::Gathered gather(const py::object& fold, std::optional<std::int64_t> staleness,
-                       std::optional<double> timeout) {
-    const dstorm::GatherOptions options = to_gather_options(staleness, timeout);
-    if (const Fold* built_in = to_built_in(fold)) {
+  py::object gather(PyObject* const* arguments, std::size_t count, PyObject* keywords) {
+    static const Parameters<3> parameters("gather", 1, {"fold", "staleness", "timeout"});
+    const auto given = parameters.match(arguments, count, keywords);
+    const dstorm::GatherOptions options =
+        to_gather_options(parameters.get<std::optional<std::int64_t>>(given, 1, std::nullopt),
+                          parameters.get<std::optional<double>>(given, 2, std::nullopt));
+    const Fold fold = to_fold(given[0]);
+    const vol::Gathered* gathered = nullptr;
+    {
       const py::gil_scoped_release no_gil;
-      return vector_->gather(*built_in, options);
+      gathered = &vector_->gather(fold, options);
     }
-    const Fold own =
-        Fold::user([&](std::span<std::byte> mine, std::span<const dstorm::Update> updates) {
-          const py::gil_scoped_acquire gil;
-          run(fold, mine, updates);
-        });
-    const py::gil_scoped_release no_gil;
-    return vector_->gather(own, options);
+    return to_object(*gathered);
   }
 
-  vol::Gathered allreduce(const Fold& fold, std::optional<double> timeout) {
-    const auto limit = to_duration(timeout);
-    const py::gil_scoped_release no_gil;
-    return vector_->allreduce(fold, limit);
+  py::object allreduce(PyObject* const* arguments, std::size_t count, PyObject* keywords) {
+    static const Parameters<2> parameters("allreduce", 1, {"fold", "timeout"});
+    const auto given = parameters.match(arguments, count, keywords);
+    const auto limit = to_duration(parameters.get<std::optional<double>>(given, 1, std::nullopt));
+    const Fold fold = to_fold(given[0]);
+    const vol::Gathered* gathered = nullptr;
+    {
+      const py::gil_scoped_release no_gil;
+      gathered = &vector_->allreduce(fold, limit);
+    }
+    return to_object(*gathered);
   }
 
  private:
+  // `given` must outlive what it becomes.
+  Fold to_fold(PyObject* given) {
+    if (given == nullptr) return Fold::avg();
+    if (const Fold* built_in = to_built_in(given)) return *built_in;
+    return Fold::user(
+        [this, given](std::span<std::byte> mine, std::span<const dstorm::Update> updates) {
+          const py::gil_scoped_acquire gil;
+          run(py::reinterpret_borrow<py::object>(given), mine, updates);
+        });
+  }
+
+  // Most calls have the same result as the one before, and so can have the same object.
+  py::object to_object(const vol::Gathered& gathered) {
+    if (gathered_ == nullptr || *gathered_ != gathered) {
+      gathered_object_ = py::cast(gathered);
+      gathered_ = gathered_object_.cast<const vol::Gathered*>();
+    }
+    return gathered_object_;
+  }
+  py::object to_object(std::span<const int> ranks) {
+    if (!scattered_object_ || !std::ranges::equal(ranks, scattered_)) {
+      scattered_.assign(ranks.begin(), ranks.end());
+      scattered_object_ = to_tuple(ranks);
+    }
+    return scattered_object_;
+  }
+
   void run(const py::object& fold, std::span<std::byte> mine,
            std::span<const dstorm::Update> updates) {
     const std::size_t count = vector_->count();
@@ -101,7 +138,11 @@ class PythonVector {
   }
 
   py::object array_;
-  std::vector<py::array> arrays_;  // keeps the caller's memory
+  std::vector<py::array> arrays_;            // keeps the caller's memory
+  py::object gathered_object_;               // what the last gather or allreduce returned
+  const vol::Gathered* gathered_ = nullptr;  // inside it
+  py::object scattered_object_;
+  std::vector<int> scattered_;
   std::shared_ptr<DenseVector> vector_;
 };
 
@@ -113,8 +154,41 @@ void bind_dense(py::module_& module) {
       .def_readonly("iteration", &PythonUpdate::iteration)
       .def_readonly("values", &PythonUpdate::values, "Read-only; valid during the fold.");
 
-  py::class_<PythonVector>(module, "Vector",
-                           "A dense vector that is scattered and gathered. Made by malt.vector().")
+  py::class_<PythonVector> vector(
+      module, "Vector", "A dense vector that is scattered and gathered. Made by malt.vector().");
+  add_method<PythonVector, &PythonVector::scatter>(
+      vector, "scatter",
+      "scatter(self: malt._core.Vector, graph: malt._core.Graph | None = None) -> tuple[int, "
+      "...]\n\n"
+      "Write this vector into the memory of this round's out-neighbours.\n\n"
+      "Under policy 'latest' it never waits; under 'queue' it waits for a free slot.\n\n"
+      "Args:\n    graph: over which to send, this once, instead of the vector's own.\n"
+      "Returns:\n    The ranks written to.\n"
+      "Raises:\n    TimeoutError: every slot holds an update that the named ranks have yet to "
+      "gather.");
+  add_method<PythonVector, &PythonVector::gather>(
+      vector, "gather",
+      "gather(self: malt._core.Vector, fold: malt._core.Fold | "
+      "collections.abc.Callable[[numpy.ndarray, list[malt._core.Update]], typing.Any] = ..., *, "
+      "staleness: typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | None = None) "
+      "-> malt._core.Gathered\n\n"
+      "Fold what has arrived into this vector. Asks no peer for anything.\n\n"
+      "Args:\n    fold: AVG (the default), SUM, WEIGHTED, REPLACE, MEDIAN, TRIMMED_MEAN(f), or a\n"
+      "        function fold(mine, updates) that changes `mine` or returns what it becomes.\n"
+      "    staleness: 0 waits for this iteration's update of every live in-neighbour (BSP),\n"
+      "        k lets them be k iterations behind (SSP), None does not wait (ASP).\n"
+      "    timeout: seconds to wait; that of malt.init() if None.\n"
+      "Returns:\n    Gathered: count, ranks and staleness of the updates folded.\n"
+      "Raises:\n    TimeoutError: the named ranks did not come; nothing was folded.");
+  add_method<PythonVector, &PythonVector::allreduce>(
+      vector, "allreduce",
+      "allreduce(self: malt._core.Vector, fold: malt._core.Fold = ..., *, "
+      "timeout: typing.SupportsFloat | None = None) -> malt._core.Gathered\n\n"
+      "The exact fold of the vectors of all live ranks, on all of them. Collective.\n\n"
+      "Args:\n    fold: AVG (the default), SUM, MEDIAN or TRIMMED_MEAN(f).\n"
+      "    timeout: seconds to wait; that of malt.init() if None.\n"
+      "Raises:\n    TimeoutError: the named ranks did not come; the vector is unchanged.");
+  vector
       .def(py::init([](const std::shared_ptr<dstorm::Group>& group, const py::dtype& dtype,
                        const std::vector<py::array>& arrays, py::ssize_t own_count,
                        py::object shown, const std::string& name, const dstorm::Graph& graph,
@@ -128,29 +202,6 @@ void bind_dense(py::module_& module) {
            py::arg("policy"), py::arg("depth"), py::arg("reject_nonfinite"))
       .def_property("array", &PythonVector::array, &PythonVector::set_array,
                     "The caller's array (or list of them), or the vector's own memory.")
-      .def("scatter", &PythonVector::scatter, py::arg("graph") = py::none(),
-           "Write this vector into the memory of this round's out-neighbours.\n\n"
-           "Under policy 'latest' it never waits; under 'queue' it waits for a free slot.\n\n"
-           "Args:\n    graph: over which to send, this once, instead of the vector's own.\n"
-           "Returns:\n    The ranks written to.\n"
-           "Raises:\n    TimeoutError: every slot holds an update that the named ranks have yet to "
-           "gather.")
-      .def("gather", &PythonVector::gather, py::arg("fold") = vol::Fold::avg(), py::kw_only(),
-           py::arg("staleness") = py::none(), py::arg("timeout") = py::none(),
-           "Fold what has arrived into this vector. Asks no peer for anything.\n\n"
-           "Args:\n    fold: AVG, SUM, WEIGHTED, REPLACE, MEDIAN, TRIMMED_MEAN(f), or a function\n"
-           "        fold(mine, updates) that changes `mine` or returns what it becomes.\n"
-           "    staleness: 0 waits for this iteration's update of every live in-neighbour (BSP),\n"
-           "        k lets them be k iterations behind (SSP), None does not wait (ASP).\n"
-           "    timeout: seconds to wait; that of malt.init() if None.\n"
-           "Returns:\n    Gathered: count, ranks and staleness of the updates folded.\n"
-           "Raises:\n    TimeoutError: the named ranks did not come; nothing was folded.")
-      .def("allreduce", &PythonVector::allreduce, py::arg("fold") = vol::Fold::avg(), py::kw_only(),
-           py::arg("timeout") = py::none(),
-           "The exact fold of the vectors of all live ranks, on all of them. Collective.\n\n"
-           "Args:\n    fold: AVG, SUM, MEDIAN or TRIMMED_MEAN(f).\n"
-           "    timeout: seconds to wait; that of malt.init() if None.\n"
-           "Raises:\n    TimeoutError: the named ranks did not come; the vector is unchanged.")
       .def(
           "stats", [](const PythonVector& self) { return self.vector().stats(); },
           "This vector's counters.")

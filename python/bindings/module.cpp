@@ -38,7 +38,7 @@ const dstorm::Graph* to_graph(const py::object& graph) {
   return graph.is_none() ? nullptr : graph.cast<const dstorm::Graph*>();
 }
 
-const vol::Fold* to_built_in(const py::object& fold) {
+const vol::Fold* to_built_in(py::handle fold) {
   py::detail::make_caster<vol::Fold> built_in;
   if (built_in.load(fold, false)) return static_cast<const vol::Fold*>(built_in);
   if (PyCallable_Check(fold.ptr()) == 0) {

@@ -166,12 +166,12 @@ class Vector:
         ...
     def __repr__(self) -> str:
         ...
-    def allreduce(self, fold: Fold = ..., *, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> Gathered:
+    def allreduce(self, fold: Fold = ..., *, timeout: typing.SupportsFloat | None = None) -> Gathered:
         """
         The exact fold of the vectors of all live ranks, on all of them. Collective.
 
         Args:
-            fold: AVG, SUM, MEDIAN or TRIMMED_MEAN(f).
+            fold: AVG (the default), SUM, MEDIAN or TRIMMED_MEAN(f).
             timeout: seconds to wait; that of malt.init() if None.
         Raises:
             TimeoutError: the named ranks did not come; the vector is unchanged.
@@ -180,13 +180,13 @@ class Vector:
         """
         Leave the vector: others' waits leave this rank out. Idempotent.
         """
-    def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> Gathered:
+    def gather(self, fold: Fold | collections.abc.Callable[[numpy.ndarray, list[Update]], typing.Any] = ..., *, staleness: typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | None = None) -> Gathered:
         """
         Fold what has arrived into this vector. Asks no peer for anything.
 
         Args:
-            fold: AVG, SUM, WEIGHTED, REPLACE, MEDIAN, TRIMMED_MEAN(f), or a function
-                fold(mine, updates) that changes `mine` or returns what it becomes.
+            fold: AVG (the default), SUM, WEIGHTED, REPLACE, MEDIAN, TRIMMED_MEAN(f), or a
+                function fold(mine, updates) that changes `mine` or returns what it becomes.
             staleness: 0 waits for this iteration's update of every live in-neighbour (BSP),
                 k lets them be k iterations behind (SSP), None does not wait (ASP).
             timeout: seconds to wait; that of malt.init() if None.
@@ -195,7 +195,7 @@ class Vector:
         Raises:
             TimeoutError: the named ranks did not come; nothing was folded.
         """
-    def scatter(self, graph: typing.Any = None) -> tuple[int, ...]:
+    def scatter(self, graph: Graph | None = None) -> tuple[int, ...]:
         """
         Write this vector into the memory of this round's out-neighbours.
 

@@ -21,6 +21,8 @@ struct Gathered {
   std::vector<std::int64_t>
       staleness;              // this rank's iteration less the update's; below 0: from ahead
   std::vector<int> rejected;  // senders of updates refused as not finite
+
+  bool operator==(const Gathered& other) const = default;
 };
 
 // A built-in fold, or the user's own. A value: copy it freely.

@@ -229,6 +229,37 @@ def test_impossible_limits_of_a_wait_are_refused(alone: None) -> None:
     malt.barrier(math.inf)
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda v: v.gather(malt.AVG, 0), "gather() takes at most 1 positional arguments, not 2"),
+        (lambda v: v.gather(malt.AVG, fold=malt.SUM), "gather() got two values for 'fold'"),
+        (lambda v: v.gather(stale=0), "gather() has no parameter 'stale'"),
+        (lambda v: v.gather(staleness=1.5), "gather() 1.5 is no value for 'staleness'"),
+        (lambda v: v.gather(staleness=2**80), "is no value for 'staleness'"),
+        (lambda v: v.gather(7), "neither a built-in fold (AVG, SUM, ...) nor a callable: 7"),
+        (lambda v: v.scatter("RING"), "scatter() 'RING' is no value for 'graph'"),
+        (lambda v: v.allreduce(None), "neither a built-in fold"),
+        (lambda v: v.allreduce(timeout="1 s"), "allreduce() '1 s' is no value for 'timeout'"),
+        (lambda v: type(v).__new__(type(v)).scatter(), "__init__() was not called"),
+    ],
+)
+def test_a_call_with_the_wrong_arguments_says_which(
+    alone: None, call: Callable[[Any], object], message: str
+) -> None:
+    with pytest.raises(TypeError) as info:
+        call(malt.vector(np.zeros(3)))
+    assert message in str(info.value)
+
+
+def test_arguments_may_have_any_type_that_counts(alone: None) -> None:
+    v = malt.vector(np.ones(3))
+    v.scatter(graph=None)
+    # A name that is equal to the parameter's, but another object.
+    v.gather(**{"".join(("stale", "ness")): np.int64(0), "fold": malt.AVG, "timeout": 1})
+    v.allreduce(fold=malt.SUM, timeout=None)
+
+
 def test_bsp_with_a_single_replaceable_slot_is_refused(tmp_path: Path) -> None:
     result = run_job(
         tmp_path,
