@@ -136,6 +136,7 @@ class Segment {
   // In- and out-neighbours of this rank's last scatter (of round 0 before any).
   const std::vector<int>& in_neighbours() const { return round_->in; }
   const std::vector<int>& out_neighbours() const { return round_->out; }
+  const std::vector<int>& peers() const noexcept { return peers_; }  // all other ranks, sorted
   // The mixing weight of each of in_neighbours().
   const std::vector<double>& weights() const { return round_->weights; }
   bool is_live(int rank) const noexcept {

@@ -40,13 +40,7 @@ bool SharedFold::wait(Ready&& ready, std::chrono::nanoseconds limit) {
   }
 }
 
-void SharedFold::announce() {
-  std::vector<int> all;
-  for (int r = 0; r < segment_.group().size(); ++r) {
-    if (r != segment_.group().rank()) all.push_back(r);
-  }
-  segment_.channel().wake(all);
-}
+void SharedFold::announce() { segment_.channel().wake(segment_.peers()); }
 
 bool SharedFold::meet(std::uint64_t round, std::uint64_t operation, std::uint64_t input,
                       std::chrono::nanoseconds limit) {

@@ -19,6 +19,10 @@ constexpr std::size_t kShareRanks = 3;
 constexpr std::size_t kShareBytes = 32 * 1024;
 // Copying out of a shared fold goes by blocks that stay in the first-level cache.
 constexpr std::size_t kBlockBytes = 8 * 1024;
+// A vector up to this long lies in caches partly, and is copied out of a shared fold in larger
+// blocks.
+constexpr std::size_t kCachedBytes = 4 * 1024 * 1024;
+constexpr std::size_t kBackBytes = 256 * 1024;
 constexpr std::size_t kPartUnit = 64;  // bytes that parts of a shared fold are cut at
 
 std::size_t total_count(std::span<const Piece> pieces, std::size_t own) {
@@ -276,7 +280,10 @@ bool DenseVector::share_fold(const Fold& fold, nanoseconds timeout,
 
 const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanoseconds> timeout) {
   const nanoseconds limit = timeout.value_or(segment_.group().timeout());
-  gathered_ = {};
+  gathered_.count = 0;
+  gathered_.ranks.clear();
+  gathered_.staleness.clear();
+  gathered_.rejected.clear();
   if (!is_elementwise(fold)) {
     throw ConfigError(std::string("allreduce takes AVG, SUM, MEDIAN and TRIMMED_MEAN, not ") +
                       fold.name() + "; use scatter and gather");
@@ -317,7 +324,7 @@ const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanosecon
                                    " within the time limit; the vector is unchanged",
                                late);
   }
-  copy_in(segment_.channel().result(), 0, count_);
+  copy_result_in();
   for (int r : allreduces_.members()) {
     if (r == segment_.group().rank()) continue;
     gathered_.ranks.push_back(r);
@@ -325,6 +332,23 @@ const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanosecon
   }
   gathered_.count = gathered_.ranks.size();
   return gathered_;
+}
+
+// What this rank has folded last is still in its caches, unless the vector is far larger than they
+// are: from there backwards, and the others' parts then.
+void DenseVector::copy_result_in() {
+  const std::byte* result = segment_.channel().result();
+  if (count_ * element_ > kCachedBytes) return copy_in(result, 0, count_);
+  const auto backwards = [&](std::size_t begin, std::size_t end) {
+    for (std::size_t block = 0; end > begin; end -= block) {
+      block = std::min(kBackBytes / element_, end - begin);
+      copy_in(result, end - block, end);
+    }
+  };
+  const auto [begin, end] = part_of(allreduces_.own_part(), allreduces_.members().size());
+  backwards(begin, end);
+  backwards(end, count_);
+  backwards(0, begin);
 }
 
 // The elements [first, second) of one of `parts` parts.

@@ -81,6 +81,7 @@ class DenseVector {
   template <class Visit>
   void visit(std::size_t begin, std::size_t end, Visit&& visit) const;
   void fold_part(const Fold& fold, std::size_t begin, std::size_t end);
+  void copy_result_in();
   bool may_share(const Fold& fold, const dstorm::GatherOptions& options,
                  std::span<const dstorm::Update> updates);
   bool share_fold(const Fold& fold, std::chrono::nanoseconds timeout,
