@@ -184,16 +184,16 @@ class MpiBootstrap final : public Bootstrap {
 
  private:
   static void finish(mpi_detail::Exchange& exchange, std::chrono::nanoseconds timeout) {
-    using Clock = std::chrono::steady_clock;
+    using Steady = std::chrono::steady_clock;
     constexpr std::chrono::microseconds kShortest{20};
     constexpr std::chrono::microseconds kLongest{1000};
-    const Clock::time_point start = Clock::now();
+    const Steady::time_point start = Steady::now();
     std::chrono::microseconds nap = kShortest;
     for (;;) {
       const bool progressed = exchange.advance();
       std::vector<int> missing = exchange.missing();
       if (missing.empty()) return;
-      if (Clock::now() - start >= timeout) {
+      if (Steady::now() - start >= timeout) {
         std::ostringstream what;
         what << describe_ranks(missing) << " did not come within "
              << std::chrono::duration<double>(timeout).count() << " s";

@@ -4,13 +4,12 @@
 //
 // A round goes: meet (all live ranks have their input ready), fold (each its part), done, commit.
 // It ends for all ranks in the same way, committed or aborted:
-//  R1 An input does not change from meet() until the round has ended for its rank.
+//  R1 An input does not change from meet() until the round has ended for its rank. (What a late
+//     rank still folds of a round that others have aborted is dropped, by R3.)
 //  R2 Nobody's vector is written before the round is committed; so an aborted round leaves every
-//  rank
-//     with its old vector, and a committed one gives every rank the new one.
+//     rank with its old vector, and a committed one gives every rank the new one.
 //  R3 Committed and aborted exclude each other: both are a compare-and-swap on one word. Only who
-//  has
-//     seen all parts done commits.
+//     has seen all parts done commits.
 //  R4 The result is written only after all live ranks have met, and so have left the round before.
 #pragma once
 

@@ -3,27 +3,26 @@
 // A mailbox is an array of bytes in memory that the sender and its receivers share
 // (docs/slot_format.md draws it). Every memory ordering of the data path is in this file. Four
 // kinds of words do the work:
-//   clock   sender writes   the iteration the sender has reached
-//   ticket  sender writes   one per (slot, receiver): the iteration held for that receiver, 0 if
-//   none cursor  receiver writes one per receiver: what it holds and what it is done with slot
-//   sender writes   header and payload: plain bytes, not atomic
+//   clock    the sender writes it    the iteration the sender has reached
+//   ticket   the sender writes it    one per (slot, receiver): the iteration held there for that
+//                                    receiver, 0 if none
+//   cursor   the receiver writes it  one per receiver: what it holds and what it is done with
+//   slot     the sender writes it    header and payload: plain bytes, not atomic
 //
-// Invariants. A broken one is a torn or lost update; tests/cpp/slot_test.cpp breaks each.
+// Invariants. A broken one is a torn or lost update; tests/mutants/slot.py breaks each.
 //  S1 Only the sender writes clock, tickets and slots; only receiver r writes cursor r.
 //  S2 ticket[slot][r] = k > 0 says: the slot holds, complete, the update of iteration k for r. It
-//  is
-//     stored with release after the payload, so a receiver that loads it with acquire sees all of
-//     it.
+//     is stored with release after the payload, so a receiver that loads it with acquire sees all
+//     of it.
 //  S3 A receiver reads a slot only while its cursor covers the ticket (hold), and only after it has
 //     loaded that ticket again behind a sequentially consistent fence that follows the hold.
 //  S4 A sender writes into a slot only if for each receiver with a ticket k there, one is true:
 //     (a) the receiver's `consumed` is >= k: it will never read this ticket again, and its reads
 //         happened before, by the release store of `consumed`;
 //     (b) LATEST: the ticket was set to 0 before a sequentially consistent fence, and the hold
-//     loaded
-//         behind that fence does not cover k. By S3 either the receiver sees the 0 or the sender
-//         sees the hold: never neither. A hold that does not cover k was stored with release after
-//         any earlier reading;
+//         loaded behind that fence does not cover k. By S3 either the receiver sees the 0 or the
+//         sender sees the hold: never neither. A hold that does not cover k was stored with release
+//         after any earlier reading;
 //     (c) the receiver is dead.
 //     QUEUE uses (a) and (c) only, so a ticket once given is never taken back and needs no hold.
 //  S5 `consumed` only grows, and tickets for one receiver grow from update to update: no update is
