@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdlib>
 #include <memory>
 #include <numeric>
@@ -376,16 +377,37 @@ TEST_P(SlotThreads, QueueDeliversEveryUpdateOnceAndInOrder) {
   }
 }
 
+// Cache lines that two threads share, only to fill a store buffer: written lines leave it in order,
+// and those the other thread has just read leave it slowly, so that what is stored next is seen
+// late by the other thread unless a fence waits for it.
+class Ballast {
+ public:
+  void store(std::uint64_t value) {
+    for (Line& line : lines_) line.word.store(value, std::memory_order_relaxed);
+  }
+  void load() const {
+    for (const Line& line : lines_) static_cast<void>(line.word.load(std::memory_order_relaxed));
+  }
+
+ private:
+  struct alignas(kLine) Line {
+    std::atomic<std::uint64_t> word{0};
+  };
+  std::array<Line, 32> lines_;
+};
+
 // Store buffering, alone: the hold of S3 against the revoked ticket of S4 (b), round after round
 // with nothing else going on, so that a missing fence on either side shows as a torn read.
 TEST(SlotThreads, HoldAndRevokeNeverMissEachOther) {
   Box box(2, 1, kWords * 8);
-  const std::uint64_t updates = updates_to_send() * 10;
+  const std::uint64_t updates = updates_to_send() * 300;
   std::atomic<bool> ended{false};
+  Ballast ballast;
   Seen seen;
   std::thread thread([&] {
     SlotReader& reader = box.reader(1);
     while (!ended.load(std::memory_order_relaxed)) {
+      ballast.load();
       const std::uint64_t consumed = reader.consumed();
       reader.hold_from(consumed + 1);
       SlotReader::fence();
@@ -399,6 +421,7 @@ TEST(SlotThreads, HoldAndRevokeNeverMissEachOther) {
     }
   });
   for (std::uint64_t i = 1; i <= updates; ++i) {
+    if (i % 2 == 0) ballast.store(i);  // half of the rounds: it slows the rest down
     if (!box.send(i, Policy::kLatest, box.all(), kWords)) box.writer().skip(i, box.all());
   }
   ended = true;
