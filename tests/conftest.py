@@ -1,12 +1,15 @@
-"""Rules for all Python tests, those under mpirun included: a skip is loud.
+"""Rules for all Python tests, those under mpirun included.
 
-With MALT_NO_SKIPS=1 (`./dev test` sets it) a skipped test fails unless ALLOWED_SKIPS names it.
+A skip is loud: with MALT_NO_SKIPS=1 (`./dev test` sets it) a skipped test fails unless
+ALLOWED_SKIPS names it. And signals do what they do by default, also where the tests were started
+with some ignored, which programs inherit (nohup; a shell's background jobs).
 """
 
 from __future__ import annotations
 
 import fnmatch
 import os
+import signal
 from collections.abc import Generator
 
 import pytest
@@ -15,6 +18,11 @@ import pytest
 ALLOWED_SKIPS: dict[str, str] = {
     "tests/python/*torch*": "PyTorch is no dependency of MALT and too large for one test",
 }
+
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+for number in (signal.SIGHUP, signal.SIGQUIT):
+    signal.signal(number, signal.SIG_DFL)
 
 
 def forbidden(nodeid: str) -> bool:

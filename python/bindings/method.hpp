@@ -79,7 +79,7 @@ class Parameters {
 template <class T, auto method>
 void add_method(py::class_<T>& to, const char* name, const char* doc) {
   using Call = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*) noexcept;
-  constexpr Call call = [](PyObject* self, PyObject* const* arguments, Py_ssize_t count,
+  constexpr Call kCall = [](PyObject* self, PyObject* const* arguments, Py_ssize_t count,
                            PyObject* keywords) noexcept -> PyObject* {
     try {
       // The descriptor has seen to it that self is of T's class.
@@ -98,7 +98,7 @@ void add_method(py::class_<T>& to, const char* name, const char* doc) {
   };
   static PyMethodDef definition{};
   definition.ml_name = name;
-  definition.ml_meth = reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call));
+  definition.ml_meth = reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(kCall));
   definition.ml_flags = METH_FASTCALL | METH_KEYWORDS;
   definition.ml_doc = doc;
   to.attr(name) = py::reinterpret_steal<py::object>(
