@@ -39,8 +39,6 @@ from exchange_report import Report
 
 UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20}
 SIZES = ["4B", "64B", "4KB", "64KB", "1MB", "16MB", "64MB"]
-BLOCK_SECONDS = 0.02
-MOST_SECONDS = 0.5  # a turn
 
 
 def size_in_bytes(text):
@@ -95,30 +93,18 @@ def parse():
     return options
 
 
-def plan(job, variant, options):
-    """How many repeats, blocks and turns: fewer where one exchange takes long."""
-    once = job.time(variant, repeats=1, blocks=1)
-    if once < BLOCK_SECONDS:
-        once = job.time(variant, repeats=4, blocks=2)
-    repeats = max(1, min(20_000, round(BLOCK_SECONDS / once)))
-    blocks = max(1, min(options.blocks, round(MOST_SECONDS / (repeats * once))))
-    return repeats, blocks, options.turns if once < MOST_SECONDS else 1
-
-
 def measure_size(jobs, size, options, seconds):
     """Adds each library's times to seconds[library, variant, its choice of settings]."""
     ways = []
     for job in jobs:
         ways += [(job, variant) for variant in job.ask(do="prepare", bytes=size)[0]]
-    plans = {(job, variant): plan(job, variant, options) for job, variant in ways}
+    plans = {(job, variant): job.plan(variant, options.blocks) for job, variant in ways}
     for turn in range(options.turns):
         first = turn % len(ways)
         for way in ways[first:] + ways[:first]:
-            repeats, blocks, turns = plans[way]
-            if turn < turns:
-                job, variant = way
-                key = (job.name, variant, str(job.choice))
-                seconds[key].append(job.time(variant, repeats, blocks))
+            job, variant = way
+            key = (job.name, variant, str(job.choice))
+            seconds[key].append(job.time(variant, *plans[way]))
     for job in jobs:
         job.ask(do="drop")
 

@@ -62,13 +62,13 @@ def measure_cpp(options, say):
     with Job("malt", CPP_RANKS) as python:
         for size in CPP_SIZES:
             python.ask(do="prepare", bytes=size)
+            plans = {variant: python.plan(variant, options.blocks) for variant in MALT_VARIANTS}
             for turn in range(options.turns * options.rounds):
                 say(f"C++ twins, {size} bytes, turn {turn + 1}")
                 for variant in MALT_VARIANTS:
                     command = [str(malt_twin), str(CPP_RANKS), str(size), variant]
                     seconds[size, "cpp", "malt", variant].append(run_twin(command, clean_environ()))
-                    repeats = 1000 if size < 1 << 20 else 10
-                    taken = python.time(variant, repeats, options.blocks)
+                    taken = python.time(variant, *plans[variant])
                     seconds[size, "python", "malt", variant].append(taken)
                 for peer, choice in ways:
                     command, environ = mpirun(peer, CPP_RANKS, choice)

