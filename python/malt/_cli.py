@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 _COMMANDS = {
-    "run": "start N local ranks of a program, without MPI",
+    "run": "start N ranks of a program on this host, or on each of several, without MPI",
     "info": "what this machine can do, and its limits",
 }
 

@@ -42,7 +42,7 @@ class PeerError(Error, ConnectionError):
         self.ranks = tuple(sorted(ranks))
 
 
-def describe_ranks(ranks: Iterable[int]) -> str:
+def describe_ranks(ranks: Iterable[int], noun: str = "rank") -> str:
     """For messages: "rank 3" or "ranks 1, 4, 7"."""
     listed = sorted(ranks)
-    return ("rank " if len(listed) == 1 else "ranks ") + ", ".join(map(str, listed))
+    return (noun if len(listed) == 1 else f"{noun}s") + " " + ", ".join(map(str, listed))

@@ -1,10 +1,11 @@
-"""Starts the ranks of a job on this host, and stays with them to the end."""
+"""Starts this host's ranks of a job, and stays with them to the end."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import resource
+import secrets
 import selectors
 import signal
 import subprocess
@@ -14,7 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from malt import _guard
+from malt import _wire as wire
 from malt._errors import ConfigError
+from malt._node import Failed, Lost, Node, Over
 from malt._output import Sink, Stream
 from malt._rank import Rank, describe_end
 from malt._relay import Relay
@@ -31,7 +34,12 @@ _LINGER_SECONDS = 0.3
 class Options:
     """How to start the ranks, and what to do when one fails."""
 
-    size: int
+    ranks: int  # here
+    nnodes: int = 1
+    node: int = 0
+    rendezvous: str = ""  # for several nodes: where node 0 listens,
+    key: bytes = b""  # and what all of them know
+    start_seconds: float = 30.0
     keep_going: bool = False
     prefix: bool | None = None  # None: when there are several ranks
     grace_seconds: float = 5.0
@@ -40,7 +48,7 @@ class Options:
 
 
 class Launcher:
-    """One job. `run` once; it must be the only one in its process that reaps children."""
+    """One job, on this node. `run` once; nobody else in its process may reap children."""
 
     def __init__(self, command: Sequence[str], options: Options) -> None:
         self._command = list(command)
@@ -51,15 +59,20 @@ class Launcher:
         self._is_stopping = False
         self._stop: list[tuple[float, int]] = []  # what to send to the ranks that are left, when
         # A single rank may talk with the user: it stays in the terminal's foreground group.
-        self._is_interactive = options.size == 1 and os.isatty(0)
+        self._is_interactive = options.ranks == options.nnodes == 1 and os.isatty(0)
+        self._is_over = False  # nothing more will be heard of other nodes
 
     def run(self) -> int:
-        """Start the ranks and wait for all; returns the first bad exit code, or 0."""
-        _check_descriptors(self._options.size)
+        """Start the ranks and wait for all; returns the job's first bad exit code, or 0.
+
+        Raises:
+            malt.ConfigError: there cannot be such a job.
+            malt.TimeoutError: not all nodes have come.
+        """
+        _check_descriptors(self._options.ranks, self._options.ranks)
         _guard.adopt_orphans()
         with contextlib.ExitStack() as stack:
-            self._server = Server(self._options.size)
-            stack.callback(self._server.close)
+            server = self._meet(stack)
             stack.enter_context(warnings.catch_warnings())
             # Python 3.12 warns of forking with NumPy's threads, which the children do not use.
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -70,17 +83,44 @@ class Launcher:
             relay = Relay(self._ranks, share_terminal=self._is_interactive)
             self._relay = stack.enter_context(relay)
             self._selector.register(relay.wakened, selectors.EVENT_READ)
+            self._selector.register(self._node, selectors.EVENT_READ)
             stack.callback(self._kill_all)
             self._start_all()
-            self._server.start()  # a thread: only now that nothing is forked any more
+            if server is not None:
+                server.start()  # a thread: only now that nothing is forked any more
             while self._step():
                 pass
         return self._exit_code
 
     # Start
 
+    def _meet(self, stack: contextlib.ExitStack) -> Server | None:
+        """Wait for the launchers of the other nodes; node 0's has the server."""
+        options = self._options
+        server = None
+        address, key = options.rendezvous, options.key
+        if options.nnodes == 1:
+            key = secrets.token_bytes(wire.KEY_BYTES)
+            server = Server(1, key)
+        elif options.node == 0:
+            server = Server(options.nnodes, key, *wire.parse_address(address, "--rendezvous"))
+        if server is not None:
+            stack.callback(server.close)
+            address = server.address
+        self._node = Node(address, key, options.node, options.nnodes)
+        stack.callback(self._node.abort)
+        self._node.start(options.ranks, options.start_seconds, server)
+        self._sessions = options.ranks if server is None else self._node.size + options.nnodes
+        _check_descriptors(options.ranks, self._sessions)
+        if options.verbose and options.nnodes > 1:
+            self._err.say(
+                f"malt run: node {options.node} of {options.nnodes} starts {options.ranks} of "
+                f"{self._node.size} ranks, from rank {self._node.first} on"
+            )
+        return server
+
     def _start_all(self) -> None:
-        limits = _raise_descriptor_limit(self._options.size)
+        limits = _raise_descriptor_limit(self._options.ranks, self._sessions)
         launcher = os.getpid()
         register = None if self._is_interactive else self._guard.add
         release_signals = self._relay.hold()
@@ -97,26 +137,25 @@ class Launcher:
             release_signals()
 
         try:
-            for rank in range(self._options.size):
-                self._start(rank, prepare)
+            for local_rank in range(self._options.ranks):
+                self._start(local_rank, prepare)
         finally:
             self._relay.release()
 
-    def _start(self, rank: int, prepare: Callable[[], None]) -> None:
+    def _start(self, local_rank: int, prepare: Callable[[], None]) -> None:
         options = self._options
-        prefix = options.size > 1 if options.prefix is None else options.prefix
+        rank, size = self._node.first + local_rank, self._node.size
+        prefix = size > 1 if options.prefix is None else options.prefix
         # One rank without a prefix writes to the launcher's own output: a terminal stays one.
-        piped = options.size > 1 or prefix
-        stdin = (
-            None if rank == 0 and (options.size == 1 or not os.isatty(0)) else subprocess.DEVNULL
-        )
+        piped = size > 1 or prefix
+        stdin = None if rank == 0 and (size == 1 or not os.isatty(0)) else subprocess.DEVNULL
         process = subprocess.Popen(
             self._command,
             stdin=stdin,
             stdout=subprocess.PIPE if piped else None,
             stderr=subprocess.PIPE if piped else None,
             bufsize=0,
-            env={**os.environ, **options.environ, **self._server.environ(rank)},
+            env={**os.environ, **options.environ, **self._node.environ(local_rank)},
             preexec_fn=prepare,  # safe: there is one thread
         )
         streams = []
@@ -140,6 +179,8 @@ class Launcher:
                 with contextlib.suppress(BlockingIOError):
                     while self._relay.wakened.recv(4096):
                         pass
+            elif key.fileobj is self._node:
+                self._hear()
             elif not key.data.read(time.monotonic()):
                 self._finish(key.data)
         self._report_signals()
@@ -155,7 +196,8 @@ class Launcher:
                     self._finish(stream)  # the rank's next write fails, as the launcher's did
             if rank.ended is not None:
                 self._clear_leftovers(rank, now)
-        return any(rank.ended is None or rank.has_group or rank.streams for rank in self._ranks)
+        here = any(rank.ended is None or rank.has_group or rank.streams for rank in self._ranks)
+        return here or not self._is_over
 
     def _seconds_to_next(self, now: float) -> float | None:
         times = [at for at, _ in self._stop[:1]]
@@ -166,6 +208,9 @@ class Launcher:
         return max(0.0, min(times) - now) if times else None
 
     def _report_signals(self) -> None:
+        if self._relay.ending_unheard and not self._is_over:
+            self._leave()  # only other nodes' ranks are left, and somebody will not wait for them
+            self._exit_code = self._exit_code or 128 + self._relay.ending_unheard
         while self._relay.received:
             name = signal.Signals(self._relay.received.pop(0)).name
             if name == "SIGINT" and any(rank.ended is None for rank in self._ranks):
@@ -200,33 +245,62 @@ class Launcher:
         rank.process.returncode = code
         for stream in rank.streams:
             stream.drain(now)
-        self._server.rank_ended(rank.rank, rank.process.pid, describe_end(code))
+        self._node.rank_ended(rank.rank, rank.process.pid, code)
         grace = self._options.grace_seconds
         quiet = now + _LEFTOVERS_SECONDS
         rank.leftovers = [(quiet, signal.SIGTERM), (quiet + grace, signal.SIGKILL)]
-        if code == 0:
-            return
+        if code != 0:
+            what = f"{self._describe(rank.rank, self._node.node)} {describe_end(code)}"
+            self._failed(f"{what} after {now - rank.started:.1f} s", code)
+
+    def _hear(self) -> None:
+        for event in self._node.hear():
+            match event:
+                case Failed(node, rank, code):
+                    self._failed(f"{self._describe(rank, node)} {describe_end(code)}", code)
+                case Lost(node):
+                    what = "its `malt run` was ended, or the network fails"
+                    self._failed(f"node {node} is lost: {what}", 1)
+                    if node == 0:
+                        self._leave()
+                case Over(code):
+                    self._exit_code = code
+                    self._leave()
+
+    def _leave(self) -> None:
+        """Listen no longer to what happens on other nodes."""
+        if not self._is_over:
+            self._is_over = True
+            self._selector.unregister(self._node)
+
+    def _describe(self, rank: int, node: int) -> str:
+        return f"rank {rank} on node {node}" if self._node.nnodes > 1 else f"rank {rank}"
+
+    def _failed(self, what: str, code: int) -> None:
+        """A rank has failed, on whatever node; or a whole node has, with code 1."""
+        now = time.monotonic()
         is_first = self._exit_code == 0
         if is_first:
             self._exit_code = code if code > 0 else 128 - code
-        self._report(rank, code, now)
+        self._report(what)
         if is_first and not self._options.keep_going:
             # Ranks that have just been told to end get their time first.
+            grace = self._options.grace_seconds
             start = now if self._relay.interrupted is None else now + grace
             self._is_stopping = True
             self._stop = [(start, signal.SIGTERM), (start + grace, signal.SIGKILL)]
 
-    def _report(self, rank: Rank, code: int, now: float) -> None:
+    def _report(self, what: str) -> None:
         if self._is_stopping or self._relay.interrupted is not None:
             return  # it was told to
         others = sum(other.ended is None for other in self._ranks)
-        what = f"rank {rank.rank} {describe_end(code)} after {now - rank.started:.1f} s"
-        if others == 0:
-            then = ""
-        elif self._options.keep_going:
-            then = f"; {others} go on" if others > 1 else "; 1 goes on"
-        else:
+        several = self._node.nnodes > 1
+        then = ""
+        if not self._options.keep_going and (others or several):
             then = "; stopping the others (--keep-going leaves them running)"
+        elif others:
+            then = f"; {others} go on" if others > 1 else "; 1 goes on"
+            then += " here" if several else ""
         self._err.say(f"malt run: {what}{then}")
 
     def _advance_stop(self, now: float) -> None:
@@ -266,23 +340,24 @@ class Launcher:
                 _guard.kill_group(rank.process.pid, signal.SIGKILL)
 
 
-def _descriptors_needed(size: int) -> int:
-    return 3 * size + 64  # two pipes and a session each
+def _descriptors_needed(ranks: int, sessions: int) -> int:
+    return 2 * ranks + sessions + 64  # two pipes a rank
 
 
-def _check_descriptors(size: int) -> None:
+def _check_descriptors(ranks: int, sessions: int) -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    needed = _descriptors_needed(size)
+    needed = _descriptors_needed(ranks, sessions)
     if hard != resource.RLIM_INFINITY and needed > hard:
         raise ConfigError(
-            f"{size} ranks need {needed} open files in the launcher, the limit is {hard}: fewer "
-            "ranks, or raise it (ulimit -Hn)"
+            f"{max(ranks, sessions)} ranks need {needed} open files in the launcher, the limit is "
+            f"{hard}: fewer ranks, or raise it (ulimit -Hn)"
         )
 
 
-def _raise_descriptor_limit(size: int) -> tuple[int, int]:
+def _raise_descriptor_limit(ranks: int, sessions: int) -> tuple[int, int]:
     """Allow the launcher the descriptors it needs; returns the limits as they were."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < _descriptors_needed(size):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (_descriptors_needed(size), hard))
+    needed = _descriptors_needed(ranks, sessions)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
     return soft, hard

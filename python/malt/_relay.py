@@ -32,6 +32,7 @@ class Relay:
         wakened: readable when a signal, SIGCHLD included, has come; for the main loop.
         received: the signals that were passed on, for the main loop to report and remove.
         interrupted: when one that ends programs was first passed on (`time.monotonic`), or None.
+        ending_unheard: the last of these that came when no rank was left to hear it, or 0.
     """
 
     def __init__(self, ranks: Sequence[Rank], *, share_terminal: bool) -> None:
@@ -43,6 +44,7 @@ class Relay:
             end.setblocking(False)
         self.received: list[int] = []
         self.interrupted: float | None = None
+        self.ending_unheard = 0
         self._is_held = False
         self._early: list[int] = []
         self._before: dict[int, Any] = {}
@@ -107,9 +109,11 @@ class Relay:
             and self.interrupted is not None
             and now - self.interrupted > _ONCE_MORE_SECONDS
         )
-        for rank in self._ranks:
-            if rank.ended is None:
-                rank.signal(signal.SIGKILL if again else number)
+        running = [rank for rank in self._ranks if rank.ended is None]
+        for rank in running:
+            rank.signal(signal.SIGKILL if again else number)
+        if number in _ENDING and self._ranks and not running:
+            self.ending_unheard = number
         self.received.append(number)
         if number in _ENDING and self.interrupted is None:
             self.interrupted = now

@@ -1,4 +1,4 @@
-"""A rank's side of the rendezvous of `malt run`; the protocol is in `_wire`."""
+"""A client's side of the rendezvous of `malt run`, and a rank's; the protocol is in `_wire`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from malt import _errors as errors
 from malt import _wire as wire
 from malt._errors import ConfigError, Error, PeerError, describe_ranks
 
-# What a rank waits longer than the server, so that the server's answer, with names, comes first.
-_GRACE_SECONDS = 1.0
+# What a client waits longer than the server, so that the server's answer, with names, comes first.
+GRACE_SECONDS = 1.0
 _RETRY_SECONDS = 0.05
 
 
@@ -25,41 +25,61 @@ class _EvictedError(Exception):
     """The server ended the handshake: too many half-open connections at once."""
 
 
-class Client:
-    """A rank's session with the launcher. Used by one thread."""
+class Session:
+    """A client's connection to the launcher that serves. Used by one thread."""
 
-    def __init__(self, address: str, key: bytes, rank: int, size: int, timeout: float) -> None:
-        """Join.
+    # What sets a rank's session and a launcher's apart.
+    _kind: bytes
+    _source: str  # of the address, for messages
+    _awaits_server = False
+    _nobody: str  # what to say when nobody listens,
+    _stranger: str  # and when who listens has another key
 
-        Raises:
-            malt.ConfigError: nobody listens, or not the launcher of this job, or it refuses.
-            malt.TimeoutError: the launcher does not answer within `timeout` seconds.
-        """
-        self.rank = rank
-        self.size = size
-        self._round = 0
+    def __init__(self, address: str, key: bytes, number: int, count: int) -> None:
+        """The session of rank or node `number` of `count`, still to be opened."""
+        self.address = address
+        self._key = key
+        self._number = number
+        self._count = count
         self._socket: socket.socket | None = None
-        host, _, port = address.rpartition(":")
+
+    def abort(self) -> None:
+        """Leave at once: whoever waits for this rank is told that it is gone; idempotent."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _connect(self, timeout: float) -> None:
+        address = self.address
+        where = wire.parse_address(address, self._source)
         deadline = time.monotonic() + min(timeout, wire.MAX_SECONDS)
         while True:
             try:
                 left = max(1e-3, deadline - time.monotonic())
-                self._socket = socket.create_connection((host, int(port)), left)
-                self._shake_hands(key, deadline)
-                break
-            except (_EvictedError, ConnectionResetError, BrokenPipeError):
+                self._socket = socket.create_connection(where, left)
+                if self._socket.getsockname() == self._socket.getpeername():
+                    # Nobody listens, but the system gave this end the very port that it asked for.
+                    raise ConnectionRefusedError
+                self._shake_hands(deadline)
+                return
+            except (
+                _EvictedError,
+                ConnectionResetError,
+                BrokenPipeError,
+                ConnectionRefusedError,
+            ) as error:
                 self.abort()
+                is_nobody = isinstance(error, ConnectionRefusedError)
+                nobody = self._nobody.format(address=address, timeout=timeout)
+                if is_nobody and not self._awaits_server:
+                    raise ConfigError(nobody) from None
                 if time.monotonic() + _RETRY_SECONDS < deadline:
                     time.sleep(_RETRY_SECONDS)
                     continue
                 raise errors.TimeoutError(
-                    f"the launcher at {address} takes no connection (tried for {timeout:g} s)"
-                ) from None
-            except ConnectionRefusedError:
-                self.abort()
-                raise ConfigError(
-                    f"no launcher listens at {address} (MALT_RENDEZVOUS): the `malt run` that set "
-                    "it has ended; unset it, or start through `malt run`"
+                    nobody
+                    if is_nobody
+                    else f"the launcher at {address} takes no connection (tried for {timeout:g} s)"
                 ) from None
             except builtins.TimeoutError:
                 self.abort()
@@ -68,122 +88,31 @@ class Client:
                 ) from None
             except OSError as error:
                 self.abort()
-                hint = "; raise ulimit -n" if error.errno == errno.EMFILE else ""
+                hint = "raise ulimit -n" if error.errno == errno.EMFILE else f"see {self._source}"
                 raise ConfigError(
-                    f"the launcher at {address} cannot be reached: {error}{hint}"
+                    f"the launcher at {address} cannot be reached: {error}; {hint}"
                 ) from error
             except BaseException:
                 self.abort()
                 raise
 
-    @classmethod
-    def from_environ(cls, environ: Mapping[str, str], timeout: float) -> Client:
-        """Join the job that `malt run` described in the environment."""
-
-        def get(name: str) -> str:
-            if not environ.get(name):
-                raise ConfigError(
-                    f"MALT_RENDEZVOUS is set, but {name} is not: `malt run` sets both; unset the "
-                    "first, or start through `malt run`"
-                )
-            return environ[name]
-
-        def number(name: str) -> int:
-            if not get(name).isdecimal():
-                raise ConfigError(f"{name} is not a number: {get(name)!r}")
-            return int(get(name))
-
-        address = get("MALT_RENDEZVOUS")
-        if not address.rpartition(":")[2].isdecimal() or not address.rpartition(":")[0]:
-            raise ConfigError(f"MALT_RENDEZVOUS is not host:port: {address!r}")
-        rank, size = number("MALT_RANK"), number("MALT_SIZE")
-        if not 0 <= rank < size <= 1 << 20:
-            raise ConfigError(f"MALT_RANK={rank} is not a rank of a job of MALT_SIZE={size}")
-        try:
-            key = bytes.fromhex(get("MALT_JOB_KEY"))
-        except ValueError:
-            key = b""
-        if len(key) != wire.KEY_BYTES:
-            raise ConfigError(f"MALT_JOB_KEY is not {wire.KEY_BYTES} bytes in hexadecimal")
-        return cls(address, key, rank, size, timeout)
-
-    def allgather(self, data: bytes, timeout: float) -> list[bytes]:
-        """Every rank's bytes, by rank; blocks for `timeout` seconds, and a second more at most.
-
-        Raises:
-            malt.TimeoutError: with the ranks that did not come.
-            malt.PeerError: with the ranks that are gone.
-            malt.ConfigError: `data` is longer than a frame may be.
-        """
-        if self._socket is None:
-            raise Error("the rendezvous is closed, or was left after an error")
-        if len(data) > wire.MAX_PART:
-            raise ConfigError(
-                f"{len(data)} bytes to exchange at start; at most {wire.MAX_PART} can be"
-            )
-        seconds = min(max(timeout, 0.0), wire.MAX_SECONDS)
-        self._deadline = time.monotonic() + seconds + _GRACE_SECONDS
-        try:
-            self._send(wire.PART_HEAD.pack(wire.PART, self._round, seconds) + data)
-            self._round += 1
-            answer = self._receive()
-            if answer[:1] == wire.COMPLETE:
-                return [self._receive()[1:] for _ in range(self.size)]
-        except builtins.TimeoutError:
-            self.abort()
-            raise errors.TimeoutError(
-                f"the launcher (malt run) did not answer within {timeout:g} s"
-            ) from None
-        except OSError as error:
-            self.abort()
-            raise PeerError(
-                f"the connection to the launcher (malt run) is lost: {error}"
-            ) from error
-        except BaseException:
-            self.abort()
-            raise
-        self.abort()
-        raise self._failure(answer, timeout)
-
-    def close(self) -> None:
-        """Leave in good order; idempotent."""
-        if self._socket is not None:
-            self._deadline = time.monotonic() + _GRACE_SECONDS
-            with contextlib.suppress(OSError):
-                self._send(wire.BYE)
-            self.abort()
-
-    def abort(self) -> None:
-        """Leave at once: whoever waits for this rank is told that it is gone; idempotent."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-
-    def _failure(self, answer: bytes, timeout: float) -> Exception:
-        ranks, text = wire.unpack_ranks(answer)
-        if answer[:1] == wire.LATE:
-            return errors.TimeoutError(
-                f"{describe_ranks(ranks)} did not come within {timeout:g} s; a longer limit: "
-                "malt.init(timeout=...) or MALT_TIMEOUT",
-                ranks,
-            )
-        return PeerError(f"{describe_ranks(ranks)} {text or 'left or died'} during start-up", ranks)
-
-    def _shake_hands(self, key: bytes, deadline: float) -> None:
-        assert self._socket is not None
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._deadline = deadline
+    def _hello(self) -> bytes:
         nonce = secrets.token_bytes(wire.NONCE_BYTES)
-        hello = wire.HELLO.pack(wire.MAGIC, self.rank, self.size, os.getpid(), nonce)
+        return wire.HELLO.pack(
+            wire.MAGIC, self._kind, self._number, self._count, os.getpid(), nonce
+        )
+
+    def _shake_hands(self, deadline: float) -> None:
+        assert self._socket is not None
+        wire.tune(self._socket)
+        self._deadline = deadline
+        hello = self._hello()
         self._socket.sendall(hello)
         nonce, proof = wire.CHALLENGE.unpack(self._read(wire.CHALLENGE.size, _EvictedError))
-        if not hmac.compare_digest(proof, wire.proof(key, b"server", hello, nonce)):
-            raise ConfigError(
-                "who listens at MALT_RENDEZVOUS does not know this job's key (MALT_JOB_KEY): they "
-                "are of different jobs; start through `malt run`"
-            )
-        self._sealer, self._opener = wire.sealers(key, hello, nonce)
-        self._socket.sendall(wire.proof(key, b"client", hello, nonce))
+        if not hmac.compare_digest(proof, wire.proof(self._key, b"server", hello, nonce)):
+            raise ConfigError(self._stranger.format(address=self.address))
+        self._sealer, self._opener = wire.sealers(self._key, hello, nonce)
+        self._socket.sendall(wire.proof(self._key, b"client", hello, nonce))
         welcome = self._receive(_EvictedError)
         if welcome[:1] != wire.WELCOME:
             raise ConfigError(f"the launcher refuses: {welcome[1:].decode()}")
@@ -217,3 +146,110 @@ class Client:
                 raise at_end("the launcher has closed the connection")
             view = view[count:]
         return bytes(buffer)
+
+
+class Client(Session):
+    """A rank's session."""
+
+    _kind = wire.RANK
+    _source = "MALT_RENDEZVOUS"
+    _nobody = (
+        "no launcher listens at {address} (MALT_RENDEZVOUS): the `malt run` that set it has ended; "
+        "unset it, or start through `malt run`"
+    )
+    _stranger = (
+        "who listens at MALT_RENDEZVOUS does not know this job's key (MALT_JOB_KEY): they are of "
+        "different jobs; start through `malt run`"
+    )
+
+    def __init__(self, address: str, key: bytes, rank: int, size: int, timeout: float) -> None:
+        """Join.
+
+        Raises:
+            malt.ConfigError: nobody listens, or not the launcher of this job, or it refuses.
+            malt.TimeoutError: the launcher does not answer within `timeout` seconds.
+        """
+        super().__init__(address, key, rank, size)
+        self.rank = rank
+        self.size = size
+        self._round = 0
+        self._connect(timeout)
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str], timeout: float) -> Client:
+        """Join the job that `malt run` described in the environment."""
+
+        def get(name: str) -> str:
+            if not environ.get(name):
+                raise ConfigError(
+                    f"MALT_RENDEZVOUS is set, but {name} is not: `malt run` sets both; unset the "
+                    "first, or start through `malt run`"
+                )
+            return environ[name]
+
+        def number(name: str) -> int:
+            if not get(name).isdecimal():
+                raise ConfigError(f"{name} is not a number: {get(name)!r}")
+            return int(get(name))
+
+        rank, size = number("MALT_RANK"), number("MALT_SIZE")
+        if not 0 <= rank < size <= wire.MAX_RANKS:
+            raise ConfigError(f"MALT_RANK={rank} is not a rank of a job of MALT_SIZE={size}")
+        key = wire.parse_key(get("MALT_JOB_KEY"), "MALT_JOB_KEY")
+        return cls(get("MALT_RENDEZVOUS"), key, rank, size, timeout)
+
+    def allgather(self, data: bytes, timeout: float) -> list[bytes]:
+        """Every rank's bytes, by rank; blocks for `timeout` seconds, and a second more at most.
+
+        Raises:
+            malt.TimeoutError: with the ranks that did not come.
+            malt.PeerError: with the ranks that are gone.
+            malt.ConfigError: `data` is longer than a frame may be.
+        """
+        if self._socket is None:
+            raise Error("the rendezvous is closed, or was left after an error")
+        if len(data) > wire.MAX_PART:
+            raise ConfigError(
+                f"{len(data)} bytes to exchange at start; at most {wire.MAX_PART} can be"
+            )
+        seconds = min(max(timeout, 0.0), wire.MAX_SECONDS)
+        self._deadline = time.monotonic() + seconds + GRACE_SECONDS
+        try:
+            self._send(wire.PART_HEAD.pack(wire.PART, self._round, seconds) + data)
+            self._round += 1
+            answer = self._receive()
+            if answer[:1] == wire.COMPLETE:
+                return [self._receive()[1:] for _ in range(self.size)]
+        except builtins.TimeoutError:
+            self.abort()
+            raise errors.TimeoutError(
+                f"the launcher (malt run) did not answer within {timeout:g} s"
+            ) from None
+        except OSError as error:
+            self.abort()
+            raise PeerError(
+                f"the connection to the launcher (malt run) is lost: {error}"
+            ) from error
+        except BaseException:
+            self.abort()
+            raise
+        self.abort()
+        raise self._failure(answer, timeout)
+
+    def close(self) -> None:
+        """Leave in good order; idempotent."""
+        if self._socket is not None:
+            self._deadline = time.monotonic() + GRACE_SECONDS
+            with contextlib.suppress(OSError):
+                self._send(wire.BYE)
+            self.abort()
+
+    def _failure(self, answer: bytes, timeout: float) -> Exception:
+        ranks, text = wire.unpack_ranks(answer)
+        if answer[:1] == wire.LATE:
+            return errors.TimeoutError(
+                f"{describe_ranks(ranks)} did not come within {timeout:g} s; a longer limit: "
+                "malt.init(timeout=...) or MALT_TIMEOUT",
+                ranks,
+            )
+        return PeerError(f"{describe_ranks(ranks)} {text or 'left or died'} during start-up", ranks)

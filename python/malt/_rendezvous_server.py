@@ -1,20 +1,22 @@
-"""The launcher's side of the rendezvous of `malt run`; the protocol is in `_wire`."""
+"""The server's side of the rendezvous of `malt run`; the protocol is in `_wire`."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hmac
-import queue
 import secrets
 import selectors
 import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from malt import _wire as wire
+from malt._errors import ConfigError
+from malt._nodes import Nodes
+from malt._rank import describe_end
 from malt._rounds import Frames, ProtocolError, Rounds
 
 # How long, and (in Server) how many at once, may be connected without having proven the key.
@@ -24,12 +26,14 @@ HANDSHAKE_SECONDS = 5.0
 @dataclass(eq=False)
 class _Connection:
     socket: socket.socket
+    host: str
     born: float
     inbox: bytearray = field(default_factory=bytearray)
     outbox: deque[memoryview] = field(default_factory=deque)
     hello: bytes = b""
     nonce: bytes = b""
-    rank: int | None = None  # once it has joined, hence proven the key
+    kind: bytes = b""  # wire.RANK or wire.NODE, once it has joined, hence proven the key
+    number: int = 0
     process: int = 0
     opener: wire.Sealer | None = None
     sealer: wire.Sealer | None = None
@@ -37,41 +41,59 @@ class _Connection:
 
 
 class Server:
-    """Where the ranks of one job meet; on loopback, in a thread of the launcher.
+    """Where the launchers and the ranks of one job meet; in node 0's launcher.
 
-    The key is never logged. `start` after the ranks have been forked: they wait in the listening
-    socket's queue until then.
+    The key is never logged. First the launchers come, in `gather`, then the ranks, served by a
+    thread; `start` it after this host's ranks have been forked: until then all ranks wait in the
+    listening socket's queue.
     """
 
-    def __init__(self, size: int, *, host: str = "127.0.0.1", key: bytes | None = None) -> None:
-        self.size = size
-        self._key = secrets.token_bytes(wire.KEY_BYTES) if key is None else key
-        self._rounds = Rounds(size)
-        self._joined: dict[int, _Connection] = {}
+    def __init__(self, nnodes: int, key: bytes, host: str = "127.0.0.1", port: int = 0) -> None:
+        """Listen; port 0 is any.
+
+        Raises:
+            malt.ConfigError: the port is taken, or the address is not of this host.
+        """
+        self.size = 0
+        self._key = key
+        self._nodes = Nodes(nnodes)
+        self._rounds = Rounds(0)
+        self._joined: dict[bytes, dict[int, _Connection]] = {wire.RANK: {}, wire.NODE: {}}
         self._connections: set[_Connection] = set()
         self._pending: dict[_Connection, None] = {}  # oldest first
-        self._max_pending = max(64, 2 * size)
-        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._running = True
-        self._listener = socket.create_server((host, 0), backlog=max(128, 2 * size))
+        self._listener = _listen(host, port)
         self._listener.setblocking(False)
+        self._expect(nnodes)
         self._waker, self._wakened = socket.socketpair()
-        self._wakened.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._wakened, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._serve, name="malt-rendezvous", daemon=True)
-        name, port = self._listener.getsockname()[:2]
-        self.address = f"{name}:{port}"
+        self.host, self.port = self._listener.getsockname()[:2]
+        self.address = (
+            f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        )
 
-    def environ(self, rank: int) -> dict[str, str]:
-        """What the process of `rank` needs in its environment to join."""
-        return {
-            "MALT_RENDEZVOUS": self.address,
-            "MALT_JOB_KEY": self._key.hex(),
-            "MALT_RANK": str(rank),
-            "MALT_SIZE": str(self.size),
-        }
+    def attach(self, hello: bytes) -> tuple[socket.socket, bytes]:
+        """Open the session of the launcher that the server is in, which has nothing to prove.
+
+        Returns its end and the session's nonce; the welcome is already there. Before `start`.
+        """
+        ours, theirs = socket.socketpair()
+        connection = self._admit(ours, "this host")
+        connection.hello = hello
+        connection.nonce = secrets.token_bytes(wire.NONCE_BYTES)
+        self._open(connection)
+        return theirs, connection.nonce
+
+    def gather(self) -> None:
+        """Serve in this thread until all launchers have come, or one has waited long enough."""
+        while not self._nodes.is_settled:
+            self._turn()
+        self.size = self._nodes.size
+        self._rounds = Rounds(self.size)
+        self._expect(self.size)
 
     def start(self) -> None:
         self._thread.start()
@@ -79,48 +101,38 @@ class Server:
     def close(self) -> None:
         """End all sessions; idempotent."""
         if self._thread.is_alive():
-            self._call(self._stop)
+            self._running = False
+            with contextlib.suppress(OSError):
+                self._waker.send(b"\0")
             self._thread.join()
         self._shut()
 
-    def rank_ended(self, rank: int, process: int, how: str) -> None:
-        """Tell the ranks that wait for `rank` that its process has ended ("was killed by ...")."""
-        self._call(lambda: self._rank_ended(rank, process, how))
-
-    def _call(self, function: Callable[[], None]) -> None:
-        self._calls.put(function)
-        with contextlib.suppress(OSError):
-            self._waker.send(b"\0")
-
-    def _stop(self) -> None:
-        self._running = False
-
-    def _rank_ended(self, rank: int, process: int, how: str) -> None:
-        connection = self._joined.get(rank)
-        if connection is not None:
-            if connection.process != process:
-                return  # the rank is a child of what the launcher started
-            self._drop(connection)  # a process that it forked may still hold it open
-        self._deliver(self._rounds.end(rank, how))
+    def _expect(self, clients: int) -> None:
+        """Let so many come at once."""
+        self._max_pending = max(64, 2 * clients)
+        self._listener.listen(max(128, 2 * clients))
 
     # The thread
 
     def _serve(self) -> None:
         try:
             while self._running:
-                for key, events in self._selector.select(self._seconds_to_deadline()):
-                    if key.fileobj is self._listener:
-                        self._accept()
-                    elif key.fileobj is self._wakened:
-                        self._run_calls()
-                    else:
-                        self._attend(key.data, events)
-                now = time.monotonic()
-                while self._pending and self._oldest().born + HANDSHAKE_SECONDS <= now:
-                    self._drop(self._oldest())
-                self._deliver(self._rounds.expire(now))
+                self._turn()
         finally:
             self._shut()
+
+    def _turn(self) -> None:
+        """Wait for the next thing to happen and deal with it."""
+        for key, events in self._selector.select(self._seconds_to_deadline()):
+            if key.fileobj is self._listener:
+                self._accept()
+            elif key.fileobj is not self._wakened:  # which `close` uses
+                self._attend(key.data, events)
+        now = time.monotonic()
+        while self._pending and self._oldest().born + HANDSHAKE_SECONDS <= now:
+            self._drop(self._oldest())
+        self._deliver(wire.NODE, self._nodes.expire(now))
+        self._deliver(wire.RANK, self._rounds.expire(now))
 
     def _shut(self) -> None:
         for connection in self._connections:
@@ -130,17 +142,11 @@ class Server:
         for end in (self._listener, self._waker, self._wakened):
             end.close()
 
-    def _run_calls(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            self._wakened.recv(4096)
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._calls.get_nowait()()
-
     def _seconds_to_deadline(self) -> float | None:
         deadlines = [self._oldest().born + HANDSHAKE_SECONDS] if self._pending else []
-        if (deadline := self._rounds.next_deadline()) is not None:
-            deadlines.append(deadline)
+        for deadline in (self._nodes.next_deadline(), self._rounds.next_deadline()):
+            if deadline is not None:
+                deadlines.append(deadline)
         return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
 
     def _oldest(self) -> _Connection:
@@ -152,7 +158,7 @@ class Server:
         if len(self._pending) >= self._max_pending:
             self._drop(self._oldest())
         try:
-            accepted, _ = self._listener.accept()
+            accepted, peer = self._listener.accept()
         except BlockingIOError:
             return
         except OSError:  # no descriptor is left, most likely
@@ -161,12 +167,17 @@ class Server:
             else:
                 time.sleep(0.01)
             return
+        with contextlib.suppress(OSError):  # it is closed already, as reading will show
+            wire.tune(accepted)
+        self._admit(accepted, peer[0])
+
+    def _admit(self, accepted: socket.socket, host: str) -> _Connection:
         accepted.setblocking(False)
-        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = _Connection(accepted, time.monotonic())
+        connection = _Connection(accepted, host, time.monotonic())
         self._connections.add(connection)
         self._pending[connection] = None
         self._selector.register(accepted, selectors.EVENT_READ, connection)
+        return connection
 
     def _drop(self, connection: _Connection) -> None:
         if connection not in self._connections:
@@ -175,9 +186,16 @@ class Server:
         self._pending.pop(connection, None)
         self._selector.unregister(connection.socket)
         connection.socket.close()
-        if connection.rank is not None:
-            del self._joined[connection.rank]
-            self._deliver(self._rounds.leave(connection.rank))
+        if not connection.kind:
+            return
+        del self._joined[connection.kind][connection.number]
+        if connection.kind == wire.RANK:
+            self._deliver(wire.RANK, self._rounds.leave(connection.number))
+        else:
+            lost, frames = self._nodes.leave(connection.number)
+            self._deliver(wire.NODE, frames)
+            for rank in lost:
+                self._rank_ended(rank, None, f"was lost with node {connection.number}")
 
     def _attend(self, connection: _Connection, events: int) -> None:
         if events & selectors.EVENT_WRITE:
@@ -214,14 +232,14 @@ class Server:
         else:
             hello, nonce = connection.hello, connection.nonce
             if hmac.compare_digest(message, wire.proof(self._key, b"client", hello, nonce)):
-                connection.opener, connection.sealer = wire.sealers(self._key, hello, nonce)
-                self._join(connection)
+                self._open(connection)
             else:
                 self._drop(connection)
         return True
 
     def _challenge(self, connection: _Connection, hello: bytes) -> None:
-        if not hello.startswith(wire.MAGIC):
+        magic, kind, *_ = wire.HELLO.unpack(hello)
+        if magic != wire.MAGIC or kind not in self._joined:
             self._drop(connection)
             return
         connection.hello = hello
@@ -229,61 +247,88 @@ class Server:
         proof = wire.proof(self._key, b"server", hello, connection.nonce)
         self._send(connection, wire.CHALLENGE.pack(connection.nonce, proof))
 
-    def _join(self, connection: _Connection) -> None:
+    def _open(self, connection: _Connection) -> None:
+        """Begin the session of one that knows the key."""
         self._pending.pop(connection, None)
-        _, rank, size, process, _ = wire.HELLO.unpack(connection.hello)
-        refusal = ""
-        if size != self.size or rank >= self.size:
-            refusal = f"rank {rank} of {size} is not of this job of {self.size}"
-        elif rank in self._joined:
-            refusal = (
-                f"rank {rank} has joined already, as process {self._joined[rank].process}; a "
-                "process that a rank starts must not join the job again"
-            )
-        if refusal:
+        hello = connection.hello
+        connection.opener, connection.sealer = wire.sealers(self._key, hello, connection.nonce)
+        _, kind, number, count, process, _ = wire.HELLO.unpack(hello)
+        if refusal := self._refusal(kind, number, count):
             connection.closing = True
             self._send_frame(connection, wire.REFUSED + refusal.encode())
             return
-        connection.rank = rank
-        connection.process = process
-        self._joined[rank] = connection
-        self._rounds.join(rank)
+        connection.kind, connection.number, connection.process = kind, number, process
+        self._joined[kind][number] = connection
+        if kind == wire.RANK:
+            self._rounds.join(number)
         self._send_frame(connection, wire.WELCOME)
+
+    def _refusal(self, kind: bytes, number: int, count: int) -> str:
+        nnodes = self._nodes.nnodes
+        first = self._joined[kind].get(number)
+        if kind == wire.RANK and (count != self.size or number >= count):
+            return f"rank {number} of {count} is not of this job of {self.size}"
+        if kind == wire.RANK and first:
+            return (
+                f"rank {number} has joined already, as process {first.process}; a process that a "
+                "rank starts must not join the job again"
+            )
+        if kind == wire.NODE and (count != nnodes or number >= count):
+            return (
+                f"node {number} says --nnodes {count}, node 0 says --nnodes {nnodes}: give each "
+                "launcher the same"
+            )
+        if kind == wire.NODE and first:
+            return (
+                f"--node-rank {number} is taken by process {first.process} on {first.host}: "
+                "give each launcher one of its own"
+            )
+        if kind == wire.NODE and self.size:
+            return f"the job has started already, and its node {number} has gone: start all anew"
+        return ""
 
     def _take_frame(self, connection: _Connection) -> bool:
         """Digest the next genuine frame; False when there is none yet."""
-        inbox = connection.inbox
-        if len(inbox) < wire.LENGTH.size:
-            return False
-        (length,) = wire.LENGTH.unpack_from(inbox)
-        if not 0 < length <= wire.MAX_FRAME:
-            self._drop(connection)
-            return False
-        end = wire.LENGTH.size + length
-        if len(inbox) < end + wire.MAC_BYTES:
-            return False
-        payload, mac = (
-            bytes(inbox[wire.LENGTH.size : end]),
-            bytes(inbox[end : end + wire.MAC_BYTES]),
-        )
-        del inbox[: end + wire.MAC_BYTES]
         assert connection.opener is not None
-        assert connection.rank is not None
-        # One that speaks again before it has taken the last answer would fill the outbox.
-        if not connection.opener.is_genuine(payload, mac) or connection.outbox:
-            self._drop(connection)
-            return False
         try:
-            self._deliver(self._rounds.part(connection.rank, payload, time.monotonic()))
-        except ProtocolError:  # or its farewell
+            payload = wire.take_frame(connection.inbox, connection.opener)
+            if payload is None:
+                return False
+            if connection.kind == wire.NODE:
+                self._digest(connection.number, payload)
+            elif connection.outbox:
+                # One that speaks again before it has taken the last answer would fill the outbox.
+                raise ProtocolError
+            else:
+                frames = self._rounds.part(connection.number, payload, time.monotonic())
+                self._deliver(wire.RANK, frames)
+        except (ConnectionError, ProtocolError):  # or its farewell
             self._drop(connection)
         return True
 
-    def _deliver(self, frames: Frames) -> None:
-        for rank, payloads in frames:
+    def _digest(self, node: int, payload: bytes) -> None:
+        """What a launcher says; as it says it once of each rank, its outbox is bounded."""
+        if payload[:1] == wire.RANKS:
+            self._deliver(wire.NODE, self._nodes.come(node, payload, time.monotonic()))
+            return
+        rank, process, code, frames = self._nodes.end(node, payload)
+        self._rank_ended(rank, process, describe_end(code))
+        self._deliver(wire.NODE, frames)
+
+    def _rank_ended(self, rank: int, process: int | None, how: str) -> None:
+        connection = self._joined[wire.RANK].get(rank)
+        if connection is not None:
+            if process not in (None, connection.process):
+                return  # the rank is a child of what the launcher started
+            self._drop(connection)  # a process that it forked may still hold it open
+        self._deliver(wire.RANK, self._rounds.end(rank, how))
+
+    def _deliver(self, kind: bytes, frames: Frames) -> None:
+        joined = self._joined[kind]
+        for number, payloads in frames:
             for payload in payloads:
-                if rank in self._joined:
-                    self._send_frame(self._joined[rank], payload)
+                if number in joined:
+                    self._send_frame(joined[number], payload)
 
     def _send_frame(self, connection: _Connection, payload: bytes) -> None:
         assert connection.sealer is not None
@@ -312,3 +357,17 @@ class Server:
             return
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if outbox else 0)
         self._selector.modify(connection.socket, events, connection)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address, family=family)
+    except OSError as error:
+        hint = {
+            errno.EADDRINUSE: "the port is in use, by another job or another --node-rank 0; take "
+            "another in --rendezvous",
+            errno.EADDRNOTAVAIL: "no address of this host, where node 0 is to listen; give one in "
+            "--rendezvous, or start --node-rank 0 where it is",
+        }.get(error.errno or 0, f"{error}; see --rendezvous")
+        raise ConfigError(f"node 0 cannot listen at {host}, port {port}: {hint}") from error

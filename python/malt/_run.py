@@ -1,15 +1,17 @@
-"""`malt run`: start the ranks of a job on this host, without MPI."""
+"""`malt run`: start the ranks of a job on one host or on several, without MPI."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import shutil
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from malt import _wire as wire
 from malt._errors import ConfigError
 from malt._launcher import Launcher, Options
 
@@ -20,6 +22,12 @@ script (run by this Python), a module (-m) or any executable; what follows it is
   malt run -n 4 train.py --rate 0.1
   malt run -n 4 -m package.train
   malt run -n 4 -- ./train --threads 1
+
+A job over several hosts has one `malt run` on each, with the same key and node 0's address:
+
+  export MALT_JOB_KEY=...        64 hexadecimal digits, as `openssl rand -hex 32` makes them
+  malt run --nnodes 2 --node-rank 0 --rendezvous host0:29500 -n 4 train.py      on host0
+  malt run --nnodes 2 --node-rank 1 --rendezvous host0:29500 -n 4 train.py      on the other
 """
 
 _EPILOG = """\
@@ -30,15 +38,26 @@ are passed on to all ranks; a second Ctrl-C kills them. What a rank leaves runni
 group is ended after it; when `malt run` itself is killed, so are the ranks.
 
 The exit code is the first bad one: the rank's own, or 128 + the signal that it died of; 2 when
-nothing could be started.
+nothing could be started. With several hosts each `malt run` stays until all ranks have ended, says
+which failed where, and has the same exit code; 1 when a whole node was lost. -n may differ: ranks
+are numbered node by node.
 
-Set for the ranks: MALT_RANK, MALT_SIZE, MALT_RENDEZVOUS and MALT_JOB_KEY (how they find one
-another), MALT_TIMEOUT (--timeout), PYTHONUNBUFFERED=1, and, where it is not set already,
-OMP_NUM_THREADS = cores / N, at least 1, so that the ranks do not take the cores from one another.
+Set for the ranks: MALT_RANK, MALT_SIZE, MALT_LOCAL_RANK, MALT_NODE_RANK, MALT_NNODES,
+MALT_RENDEZVOUS and MALT_JOB_KEY (how they find one another), MALT_TIMEOUT (--timeout),
+PYTHONUNBUFFERED=1, and, where it is not set already, OMP_NUM_THREADS = cores / N, at least 1, so
+that the ranks do not take the cores from one another.
 """
 
 _PYTHON_SUFFIXES = (".py", ".pyw", ".pyc", ".pyz")
-_WITH_VALUE = ("-n", "--timeout", "--grace")
+_WITH_VALUE = (
+    "-n",
+    "--nnodes",
+    "--node-rank",
+    "--rendezvous",
+    "--key-file",
+    "--timeout",
+    "--grace",
+)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -51,14 +70,18 @@ def _fail(message: str) -> NoReturn:
     raise SystemExit(2)
 
 
-def _number_of_ranks(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks, 1 or more")
-    return number
+def _number_of(what: str, limit: float = float("inf")) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = 0
+        if not 1 <= number <= limit:
+            bounds = "1 or more" if limit == float("inf") else f"1 to {limit}"
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number of {what}, {bounds}")
+        return number
+
+    return parse
 
 
 def _seconds(text: str) -> float:
@@ -81,7 +104,26 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "-n", dest="size", metavar="N", type=_number_of_ranks, help="how many ranks"
+        "-n", dest="ranks", metavar="N", type=_number_of("ranks"), help="how many ranks, here"
+    )
+    parser.add_argument(
+        "--nnodes",
+        metavar="M",
+        type=_number_of("nodes", wire.MAX_NODES),
+        help="on how many hosts the job is (default: 1)",
+    )
+    parser.add_argument(
+        "--node-rank", metavar="K", help="which of them this is, 0 to M - 1; needed with M > 1"
+    )
+    parser.add_argument(
+        "--rendezvous",
+        metavar="HOST:PORT",
+        help="an address of node 0's host, where its `malt run` listens; needed with M > 1",
+    )
+    parser.add_argument(
+        "--key-file",
+        metavar="PATH",
+        help="a file with the key that all nodes share, in place of MALT_JOB_KEY",
     )
     parser.add_argument(
         "--keep-going",
@@ -99,7 +141,8 @@ def _parser() -> argparse.ArgumentParser:
         "--timeout",
         metavar="S",
         type=_seconds,
-        help="seconds that a rank's waits last at most, from malt.init() on (MALT_TIMEOUT)",
+        help="seconds that a rank's waits last at most, from malt.init() on (MALT_TIMEOUT), and "
+        f"that nodes wait for one another at start (default there: {Options.start_seconds:g})",
     )
     parser.add_argument(
         "--prefix",
@@ -150,21 +193,64 @@ def command_line(program: Sequence[str]) -> list[str]:
     return [found, *program[1:]]
 
 
+def _set_node(options: Options, parsed: argparse.Namespace) -> None:
+    """Take over what a job over several hosts needs; with one host it is not looked at."""
+    given = {
+        name: value
+        for name in ("--node-rank", "--rendezvous", "--key-file")
+        if (value := getattr(parsed, name[2:].replace("-", "_"))) is not None
+    }
+    if parsed.nnodes is None and given:
+        raise ConfigError(f"{next(iter(given))} is for a job over several hosts: add --nnodes M")
+    nodes = range(parsed.nnodes or 1)
+    if "--node-rank" in given and given["--node-rank"] not in map(str, nodes):
+        raise ConfigError(
+            f"--node-rank {given['--node-rank']} is not a node of {len(nodes)}: 0 to {nodes[-1]}"
+        )
+    if len(nodes) == 1:
+        return
+    for name, what in (("--node-rank", "K, 0 to M - 1,"), ("--rendezvous", "HOST:PORT of node 0")):
+        if name not in given:
+            raise ConfigError(f"--nnodes {len(nodes)} needs {name} {what} too")
+    options.nnodes = len(nodes)
+    options.node = int(given["--node-rank"])
+    options.rendezvous = given["--rendezvous"]
+    options.key = _key(given.get("--key-file"))
+    if parsed.timeout is not None:
+        options.start_seconds = parsed.timeout
+
+
+def _key(path: str | None) -> bytes:
+    if path is not None:
+        try:
+            with Path(path).open("rb") as file:
+                text = file.read(1024).decode(errors="replace")
+        except OSError as error:
+            raise ConfigError(f"--key-file {path} cannot be read: {error.strerror}") from error
+        return wire.parse_key(text.strip(), f"--key-file {path}")
+    if not os.environ.get("MALT_JOB_KEY"):
+        raise ConfigError(
+            "several nodes need a key that they share, in MALT_JOB_KEY or --key-file PATH; "
+            f"`openssl rand -hex {wire.KEY_BYTES}` makes one"
+        )
+    return wire.parse_key(os.environ["MALT_JOB_KEY"], "MALT_JOB_KEY")
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the command `malt run` with these arguments; returns its exit code."""
     own, program = split(arguments)
     parsed = _parser().parse_args(own)
-    if parsed.size is None:
+    if parsed.ranks is None:
         _fail("how many ranks? -n N is missing")
     if not program:
         _fail("what to run is missing: a script, -m module or an executable")
     environ = {"PYTHONUNBUFFERED": "1"}
     if not os.environ.get("OMP_NUM_THREADS"):
-        environ["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // parsed.size))
+        environ["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // parsed.ranks))
     if parsed.timeout is not None:
         environ["MALT_TIMEOUT"] = f"{parsed.timeout:g}"
     options = Options(
-        size=parsed.size,
+        ranks=parsed.ranks,
         keep_going=parsed.keep_going,
         prefix=parsed.prefix,
         grace_seconds=parsed.grace,
@@ -172,6 +258,9 @@ def main(arguments: Sequence[str]) -> int:
         verbose=parsed.verbose,
     )
     try:
+        _set_node(options, parsed)
         return Launcher(command_line(program), options).run()
     except (ConfigError, OSError) as error:
         _fail(str(error))
+    except KeyboardInterrupt:  # while it waited for the other nodes
+        return 128 + signal.SIGINT

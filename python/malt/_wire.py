@@ -1,30 +1,43 @@
-"""The rendezvous of `malt run`: a small store in the launcher through which its ranks meet.
+"""The rendezvous of `malt run`: a small store in node 0's launcher, through which ranks meet.
 
-Nobody takes part without the job's key, 32 random bytes that the launcher hands to its ranks in
-their environment. The key never crosses the wire:
+A client is a rank or a launcher (a node). Nobody takes part without the job's key, 32 random bytes
+that a launcher hands to its ranks in their environment. The key never crosses the wire:
 
-    client -> server   hello: magic, rank, size, process id, 32 fresh random bytes
+    client -> server   hello: magic, "r" rank, size or "n" node, nodes, process id, 32 fresh
+                       random bytes
     server -> client   32 fresh random bytes, HMAC(key, "server" + hello + both nonces)
     client -> server   HMAC(key, "client" + hello + both nonces)
 
-The key is of one job, so the proofs bind the job, and through the hello the rank and the size.
+The key is of one job, so the proofs bind the job, and through the hello the client and the size.
 After this every frame carries an HMAC under a key of the session, over its direction, its number
 and its bytes; what does not carry it is never looked at. No pickle, nothing but `struct`.
+
+A rank's frames are answered round by round. A launcher says how many ranks it has, is told their
+numbers when all launchers have come, and then says how each rank ended; the server tells it of the
+failures on other nodes, of launchers that are lost, and of the end of the job.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import re
+import socket
 import struct
+
+from malt._errors import ConfigError
 
 KEY_BYTES = 32
 NONCE_BYTES = 32
 MAC_BYTES = 32
 MAX_FRAME = 1 << 20
 
-MAGIC = b"MALTRDV1"
-HELLO = struct.Struct("!8sIII32s")  # magic, rank, size, process id, nonce
+MAX_NODES = 1 << 16  # so that a frame can name them all
+MAX_RANKS = 1 << 20
+
+MAGIC = b"MALTRDV2"
+HELLO = struct.Struct("!8scIII32s")  # magic, kind, number, how many there are, process id, nonce
+RANK, NODE = b"r", b"n"
 CHALLENGE = struct.Struct("!32s32s")  # nonce, proof
 LENGTH = struct.Struct("!I")
 
@@ -32,10 +45,65 @@ LENGTH = struct.Struct("!I")
 # refusal; all parts are here, then one part a frame; time is up; a rank is gone.
 PART, BYE = b"p", b"b"
 WELCOME, REFUSED, COMPLETE, DATA, LATE, GONE = b"w", b"n", b"c", b"d", b"t", b"g"
+# From a launcher: its number of ranks; a rank has ended. To it, beside welcome, refusal and time is
+# up: start; a rank of another node has failed; a node is lost; all ranks of the job have ended.
+RANKS, ENDED = b"r", b"e"
+START, FAILED, LOST, OVER = b"s", b"f", b"l", b"o"
 
 PART_HEAD = struct.Struct("!cId")  # kind, round, seconds it may take
 MAX_PART = MAX_FRAME - PART_HEAD.size
 MAX_SECONDS = 1e8
+RANKS_FRAME = struct.Struct("!cId")  # kind, how many, seconds that it waits for the other nodes
+ENDED_FRAME = struct.Struct("!cIIi")  # kind, rank, process id, exit code (below 0: of a signal)
+START_FRAME = struct.Struct("!cII")  # kind, the node's first rank, size of the job
+FAILED_FRAME = struct.Struct("!cIIi")  # kind, node, rank, exit code
+LOST_FRAME = struct.Struct("!cI")  # kind, node
+OVER_FRAME = struct.Struct("!ci")  # kind, exit code of the job
+
+# A host that has gone without a word is noticed within 30 s.
+_TCP_OPTIONS = {
+    socket.TCP_NODELAY: 1,
+    socket.TCP_KEEPIDLE: 10,
+    socket.TCP_KEEPINTVL: 5,
+    socket.TCP_KEEPCNT: 4,
+    socket.TCP_USER_TIMEOUT: 30_000,
+}
+
+
+def tune(connection: socket.socket) -> None:
+    """Send small frames at once, and notice the end of the other host."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _TCP_OPTIONS.items():
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def parse_key(text: str, source: str) -> bytes:
+    """The key out of its digits. An error does not show them: they may be all but right."""
+    if not re.fullmatch(f"[0-9a-fA-F]{{{2 * KEY_BYTES}}}", text):
+        raise ConfigError(
+            f"{source} is not {KEY_BYTES} bytes in hexadecimal, {2 * KEY_BYTES} digits: it has "
+            f"{len(text)} characters; `openssl rand -hex {KEY_BYTES}` makes a key"
+        )
+    return bytes.fromhex(text)
+
+
+def parse_address(text: str, source: str) -> tuple[str, int]:
+    """Host and port out of "host:port", "1.2.3.4:port" or "[::1]:port"."""
+    host, _, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        host = ""
+    try:
+        host.encode("idna")  # as the resolver will
+    except UnicodeError:
+        host = ""
+    if not host or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 1 << 16:
+        raise ConfigError(
+            f"{source} is not host:port, with a port from 1 to 65535 and brackets around an IPv6 "
+            f"address: {text!r}"
+        )
+    return host, int(port)
 
 
 def proof(key: bytes, role: bytes, hello: bytes, nonce: bytes) -> bytes:
@@ -66,6 +134,27 @@ def sealers(key: bytes, hello: bytes, nonce: bytes) -> tuple[Sealer, Sealer]:
     """To the server, to the client."""
     session = proof(key, b"session", hello, nonce)
     return Sealer(session, b">"), Sealer(session, b"<")
+
+
+def take_frame(inbox: bytearray, opener: Sealer) -> bytes | None:
+    """Remove the first frame of what has come, and return its bytes; None: it is not whole yet.
+
+    Raises:
+        ConnectionError: it is too long, or not genuine.
+    """
+    if len(inbox) < LENGTH.size:
+        return None
+    (length,) = LENGTH.unpack_from(inbox)
+    if not 0 < length <= MAX_FRAME:
+        raise ConnectionError("a frame of impossible length")
+    end = LENGTH.size + length
+    if len(inbox) < end + MAC_BYTES:
+        return None
+    payload, mac = bytes(inbox[LENGTH.size : end]), bytes(inbox[end : end + MAC_BYTES])
+    del inbox[: end + MAC_BYTES]
+    if not opener.is_genuine(payload, mac):
+        raise ConnectionError("a frame of somebody else's")
+    return payload
 
 
 def pack_ranks(kind: bytes, ranks: list[int], text: str) -> bytes:

@@ -254,6 +254,12 @@ def test_environment_of_the_ranks(script: Script, monkeypatch: pytest.MonkeyPatc
     assert run("-n", 1, path).stdout == b"1 None 1 5 64\n"
 
 
+def test_ranks_of_one_host_are_its_local_ranks(script: Script) -> None:
+    names = ["RANK", "LOCAL_RANK", "NODE_RANK", "NNODES"]
+    done = run("-n", 2, script(f"print(*[os.environ['MALT_' + name] for name in {names}])"))
+    assert sorted(done.stdout.splitlines()) == [b"[0] 0 0 0 1", b"[1] 1 1 0 1"]
+
+
 def test_module_and_executable(script: Script) -> None:
     script("print(__name__, sys.argv[1:])")
     done = run("-n", 2, "-m", "program", "-m", "x")
@@ -602,6 +608,12 @@ def test_help_says_what_is_set_for_the_ranks() -> None:
         (["--timeout=3", "-n", "2", "-m", "x"], ["--timeout=3", "-n", "2"], ["-m", "x"]),
         (["-n", "2", "--", "-m", "x", "--"], ["-n", "2"], ["-m", "x", "--"]),
         (["--no-prefix", "a.py", "--help"], ["--no-prefix"], ["a.py", "--help"]),
+        (["--nnodes", "2", "--key-file", "k", "a"], ["--nnodes", "2", "--key-file", "k"], ["a"]),
+        (
+            ["--node-rank", "1", "--rendezvous", "h:1", "a"],
+            ["--node-rank", "1", "--rendezvous", "h:1"],
+            ["a"],
+        ),
         (["-n"], ["-n"], []),
         ([], [], []),
     ],
