@@ -80,7 +80,7 @@ template <class T, auto method>
 void add_method(py::class_<T>& to, const char* name, const char* doc) {
   using Call = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*) noexcept;
   constexpr Call kCall = [](PyObject* self, PyObject* const* arguments, Py_ssize_t count,
-                           PyObject* keywords) noexcept -> PyObject* {
+                            PyObject* keywords) noexcept -> PyObject* {
     try {
       // The descriptor has seen to it that self is of T's class.
       auto held = reinterpret_cast<py::detail::instance*>(self)->get_value_and_holder();
