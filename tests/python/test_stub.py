@@ -1,0 +1,22 @@
+"""The type stub of the compiled core, which is made of the core itself."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+STUB = Path(__file__).parents[2] / "python/malt/_core.pyi"
+
+
+def test_stub_has_what_the_core_has(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "pybind11_stubgen", "malt._core", "-o", str(tmp_path)], check=True
+    )
+    text = (tmp_path / "malt/_core.pyi").read_text()
+    text = re.sub(" +$", "", text, flags=re.MULTILINE)
+    text = re.sub("^(__version__: str) = .*$", r"\1", text, flags=re.MULTILINE)
+    renewed = tmp_path / "_core.pyi"
+    renewed.write_text(text)
+    assert STUB.read_text() == text, f"the bindings have changed: cp {renewed} {STUB}"
