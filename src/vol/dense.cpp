@@ -19,8 +19,8 @@ constexpr std::size_t kShareRanks = 3;
 constexpr std::size_t kShareBytes = 32 * 1024;
 // Copying out of a shared fold goes by blocks that stay in the first-level cache.
 constexpr std::size_t kBlockBytes = 8 * 1024;
-// A vector up to this long lies in caches partly, and is copied out of a shared fold in larger
-// blocks.
+// A vector up to this long lies in the caches partly: it is folded, and copied out of a shared fold,
+// by blocks from its end on (backwards()).
 constexpr std::size_t kCachedBytes = 4 * 1024 * 1024;
 constexpr std::size_t kBackBytes = 256 * 1024;
 constexpr std::size_t kPartUnit = 64;  // bytes that parts of a shared fold are cut at
