@@ -62,10 +62,6 @@ void throw_if_any_failed(const std::vector<Hello>& hellos) {
 
 }  // namespace
 
-Control::Descriptor::~Descriptor() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
 Control::Control(Bootstrap& bootstrap, std::chrono::nanoseconds timeout)
     : rank_(bootstrap.rank()),
       size_(bootstrap.size()),

@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "dstorm/bootstrap.hpp"
+#include "dstorm/descriptor.hpp"
 #include "dstorm/group.hpp"
 #include "dstorm/shm/memory.hpp"
 #include "dstorm/slot.hpp"
@@ -64,23 +64,6 @@ class Control {
   Member& member(int rank) const noexcept;
 
  private:
-  // A file descriptor that closes itself.
-  class Descriptor {
-   public:
-    Descriptor() = default;
-    explicit Descriptor(int fd) : fd_(fd) {}
-    Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-    Descriptor& operator=(Descriptor&& other) noexcept {
-      std::swap(fd_, other.fd_);
-      return *this;
-    }
-    ~Descriptor();
-    int get() const noexcept { return fd_; }
-
-   private:
-    int fd_ = -1;
-  };
-
   ControlHeader& header() const noexcept {
     return *reinterpret_cast<ControlHeader*>(memory_.data());
   }

@@ -1,0 +1,142 @@
+#include "dstorm/tcp/stream.hpp"
+
+#include <netinet/tcp.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+
+#include "dstorm/tcp/tls.hpp"
+
+namespace dstorm::tcp {
+namespace {
+
+msghdr message_of(std::span<const iovec> parts) {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(parts.data());  // neither call writes to it
+  message.msg_iovlen = std::min<std::size_t>(parts.size(), IOV_MAX);
+  return message;
+}
+
+bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+
+void set_option(int fd, int level, int name, int value) {
+  setsockopt(fd, level, name, &value, sizeof(value));
+}
+
+}  // namespace
+
+Stream::Stream(Descriptor socket, State state) : socket_(std::move(socket)), state_(state) {}
+Stream::Stream(Stream&&) noexcept = default;
+Stream& Stream::operator=(Stream&&) noexcept = default;
+Stream::~Stream() = default;
+
+Stream Stream::connect(const Address& to, const Address& from, const TlsContext* tls,
+                       std::chrono::nanoseconds limit) {
+  const Address there = to.with_scope_of(from);
+  Stream stream(Descriptor(::socket(there.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)),
+                State::kConnecting);
+  if (!stream.socket_) {
+    stream.fail(errno);
+    return stream;
+  }
+  stream.prepare(tls, true, limit);
+  // The port is chosen when connecting, so that two connections to different peers may share it.
+  set_option(stream.fd(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
+  const Address here = from.with_port(0);
+  if (::bind(stream.fd(), here.get(), here.size()) != 0 ||
+      (::connect(stream.fd(), there.get(), there.size()) != 0 && errno != EINPROGRESS)) {
+    stream.fail(errno);
+  }
+  return stream;
+}
+
+Stream Stream::accept(Descriptor accepted, const TlsContext* tls, std::chrono::nanoseconds limit) {
+  Stream stream(std::move(accepted), State::kOpen);
+  stream.prepare(tls, false, limit);
+  return stream;
+}
+
+void Stream::prepare(const TlsContext* tls, bool calls, std::chrono::nanoseconds limit) {
+  set_option(fd(), IPPROTO_TCP, TCP_NODELAY, 1);
+  const auto limit_ms = std::chrono::ceil<std::chrono::milliseconds>(limit).count();
+  set_option(fd(), IPPROTO_TCP, TCP_USER_TIMEOUT,
+             static_cast<int>(std::clamp<std::int64_t>(limit_ms, 1, INT_MAX)));
+  if (tls != nullptr) tls_ = std::make_unique<TlsSession>(*tls, fd(), calls);
+}
+
+Moved Stream::send(std::span<const iovec> parts) {
+  if (state_ != State::kOpen && !settle()) return fail(0);
+  if (tls_) return moved_by_tls(tls_->send(parts));
+  const msghdr message = message_of(parts);
+  const ssize_t bytes = sendmsg(fd(), &message, MSG_NOSIGNAL);
+  return bytes >= 0 ? Moved{static_cast<std::size_t>(bytes), Flow::kOpen} : fail(errno);
+}
+
+Moved Stream::receive(std::span<const iovec> parts) {
+  if (state_ != State::kOpen && !settle()) return fail(0);
+  if (tls_) return moved_by_tls(tls_->receive(parts));
+  msghdr message = message_of(parts);
+  const ssize_t bytes = recvmsg(fd(), &message, 0);
+  if (bytes == 0) return {0, Flow::kEnded};
+  return bytes > 0 ? Moved{static_cast<std::size_t>(bytes), Flow::kOpen} : fail(errno);
+}
+
+bool Stream::settle() {
+  if (state_ == State::kFailed) return false;
+  sockaddr_storage peer{};
+  socklen_t bytes = sizeof(peer);
+  if (getpeername(fd(), reinterpret_cast<sockaddr*>(&peer), &bytes) == 0) {
+    state_ = State::kOpen;
+    return true;
+  }
+  int error = 0;
+  bytes = sizeof(error);
+  getsockopt(fd(), SOL_SOCKET, SO_ERROR, &error, &bytes);
+  fail(error);
+  return false;
+}
+
+Moved Stream::fail(int error) {
+  if (error != 0 && !would_block(error) && state_ != State::kFailed) {
+    state_ = State::kFailed;
+    error_ = std::strerror(error);
+  }
+  return {0, state_ == State::kFailed ? Flow::kFailed : Flow::kOpen};
+}
+
+Moved Stream::moved_by_tls(Moved moved) {
+  if (moved.flow == Flow::kFailed) {
+    state_ = State::kFailed;
+    error_ = tls_->error();
+  }
+  return moved;
+}
+
+bool Stream::wants_write() const noexcept {
+  return state_ == State::kConnecting || (state_ == State::kOpen && tls_ && tls_->wants_write());
+}
+
+bool Stream::awaits_peer() const noexcept {
+  return state_ == State::kOpen && tls_ && tls_->awaits_peer();
+}
+
+bool Stream::has_buffered() const noexcept {
+  return state_ == State::kOpen && tls_ && tls_->has_buffered();
+}
+
+void Stream::end_writing() {
+  if (state_ != State::kOpen) return;
+  if (tls_) {
+    moved_by_tls(tls_->end_writing());
+  } else {
+    ::shutdown(fd(), SHUT_WR);
+  }
+}
+
+std::array<std::byte, 32> Stream::binding() const {
+  return tls_ ? tls_->binding() : std::array<std::byte, 32>{};
+}
+
+}  // namespace dstorm::tcp

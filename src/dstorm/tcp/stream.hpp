@@ -1,0 +1,85 @@
+// The bytes of one connection, plain or encrypted. Nothing here blocks, raises SIGPIPE or, on the
+// way of plain bytes, allocates. A stream is for one thread at a time.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "dstorm/descriptor.hpp"
+#include "dstorm/tcp/address.hpp"
+
+namespace dstorm::tcp {
+
+class TlsContext;
+class TlsSession;
+
+enum class Flow {
+  kOpen,
+  kEnded,   // receiving only: the peer has sent all it will
+  kFailed,  // refused, reset, timed out, TLS alert: Stream::error() says, and nothing moves any more
+};
+
+// What one call moved; its flow is kOpen unless `bytes` is 0. 0 bytes and kOpen: it would block.
+struct Moved {
+  std::size_t bytes;
+  Flow flow;
+};
+
+class Stream {
+ public:
+  // Starts to connect, from a port of the system's choice at the address of `from`, one of this
+  // host's. What fails at once is told by the first send or receive, and fd() may then be -1.
+  // The connection fails if the peer does not acknowledge what is sent, or the call, for `limit`.
+  // `tls` is null for plain bytes, and outlives the stream.
+  static Stream connect(const Address& to, const Address& from, const TlsContext* tls,
+                        std::chrono::nanoseconds limit);
+  static Stream accept(Descriptor accepted, const TlsContext* tls, std::chrono::nanoseconds limit);
+  Stream(Stream&& other) noexcept;
+  Stream& operator=(Stream&& other) noexcept;
+  ~Stream();  // what the system has taken still goes out
+
+  // Moves what it can of `parts`, in order. Under TLS the stream keeps a copy of what it took.
+  Moved send(std::span<const iovec> parts);
+  Moved receive(std::span<const iovec> parts);  // into room for at least one byte
+
+  // The stream itself waits for room: it connects, or TLS holds bytes that it has taken. Call
+  // send(), with no parts if there is nothing to send, when fd() is writable.
+  bool wants_write() const noexcept;
+  // Nothing can be sent before the peer's part of the TLS handshake has come: wait until fd() is
+  // readable, even to send.
+  bool awaits_peer() const noexcept;
+  // Bytes are here already that make no descriptor readable: receive() before waiting.
+  bool has_buffered() const noexcept;
+  int fd() const noexcept { return socket_.get(); }
+  const std::string& error() const noexcept { return error_; }  // empty unless failed
+
+  // Nothing will be sent after this: the peer sees kEnded once it has received all. Receiving goes
+  // on. Under TLS, go on as long as wants_write().
+  void end_writing();
+
+  // What only the two ends of this very TLS connection know (RFC 9266); zeros if it is plain.
+  // Meaningful once bytes have been received.
+  std::array<std::byte, 32> binding() const;
+
+ private:
+  enum class State { kConnecting, kOpen, kFailed };
+
+  Stream(Descriptor socket, State state);
+  void prepare(const TlsContext* tls, bool calls, std::chrono::nanoseconds limit);
+  bool settle();  // whether the stream is connected
+  Moved fail(int error);
+  Moved moved_by_tls(Moved moved);
+
+  Descriptor socket_;
+  State state_;
+  std::unique_ptr<TlsSession> tls_;
+  std::string error_;
+};
+
+}  // namespace dstorm::tcp
