@@ -148,6 +148,12 @@ class Authority {
     std::filesystem::copy_file(folder_ / "ca.pem", to / "ca.pem",
                                std::filesystem::copy_options::overwrite_existing);
   }
+  // Has the certificate there run out a day ago.
+  void expire(const Folder& in) const {
+    run("req -new -key " + (in / "key.pem") + " -subj /CN=rank -out " + (in / "request.pem"));
+    run("x509 -req -in " + (in / "request.pem") + " -CA " + (folder_ / "ca.pem") + " -CAkey " +
+        (folder_ / "ca-key.pem") + " -days -1 -out " + (in / "cert.pem"));
+  }
 
  private:
   static inline const std::string kNewKey = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
@@ -170,7 +176,7 @@ struct Credentials {
   std::optional<TlsContext> context;
 };
 
-// As of the connection of an honest rank: both ends are TLS.
+// Two ranks of one authority.
 struct TlsEnds {
   Authority authority;
   Credentials caller{authority}, callee{authority};
