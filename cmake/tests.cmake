@@ -2,6 +2,10 @@
 find_package(GTest REQUIRED)
 include(GoogleTest)
 
+# What holds over every transport is run over each of them: a new one is a word here.
+set(transports shm tcp)
+set(conformance_tests segment_test vol_test)
+
 # Measure time or processor use, so nothing else may run beside them.
 set(serial_tests)
 
@@ -14,8 +18,17 @@ foreach(source IN LISTS test_sources)
   if(name IN_LIST serial_tests)
     set(serial ON)
   endif()
+  set(runs "${name}")
+  if(name IN_LIST conformance_tests)
+    list(TRANSFORM transports PREPEND ${name}. OUTPUT_VARIABLE runs)
+  endif()
   # Found when ctest starts, not while building: the build runs nothing, and so needs no
   # sanitizer's run-time settings.
-  gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-                       PROPERTIES TIMEOUT 300 RUN_SERIAL ${serial})
+  foreach(run IN LISTS runs)
+    string(REGEX REPLACE "^[^.]*\\.?" "" transport ${run})
+    gtest_discover_tests(${name} TEST_PREFIX ${run}. TEST_LIST ${run}
+                         DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+                         PROPERTIES TIMEOUT 300 RUN_SERIAL ${serial}
+                                    ENVIRONMENT "MALT_TRANSPORT=${transport}")
+  endforeach()
 endforeach()

@@ -41,10 +41,18 @@ void check_signals() {
 }
 
 std::shared_ptr<dstorm::Group> join(int rank, int size, AllGather allgather, double timeout,
-                                    const std::string& transport) {
+                                    const std::string& transport, const std::string& interface,
+                                    const std::string& toward, const py::bytes& secret) {
   PythonBootstrap bootstrap(rank, size, std::move(allgather));
+  dstorm::GroupOptions options;
+  options.timeout = *to_duration(timeout);
+  options.transport = transport;
+  options.interface = interface;
+  options.toward = toward;
+  options.secret = secret;
+  options.interrupt = check_signals;
   const py::gil_scoped_release no_gil;
-  return dstorm::Group::join(bootstrap, {*to_duration(timeout), transport, check_signals});
+  return dstorm::Group::join(bootstrap, options);
 }
 
 }  // namespace
@@ -54,13 +62,19 @@ void bind_group(py::module_& module) {
   using NoGil = py::call_guard<py::gil_scoped_release>;
   py::class_<Group, std::shared_ptr<Group>>(module, "Group", "The ranks of a job.")
       .def(py::init(&join), py::arg("rank"), py::arg("size"), py::arg("allgather"),
-           py::arg("timeout"), py::arg("transport"))
+           py::arg("timeout"), py::arg("transport"), py::arg("interface"), py::arg("toward"),
+           py::arg("secret"))
       .def_property_readonly("rank", &Group::rank)
       .def_property_readonly("size", &Group::size)
       .def_property_readonly("epoch", &Group::epoch)
       .def_property_readonly("has_left", &Group::has_left)
-      .def_property_readonly("transport",
-                             [](Group& group) { return std::string(group.transport().name()); })
+      .def(
+          "route",
+          [](const Group& group, int rank) {
+            const Group::Route route = group.route(rank);
+            return std::pair(std::string(route.transport), route.why);
+          },
+          py::arg("rank"), "The transport by which this rank reaches another, and why.")
       .def("alive", [](const Group& group) { return to_tuple(group.alive()); })
       .def(
           "barrier",

@@ -24,11 +24,15 @@ class Bootstrap(abc.ABC):
         rank: this process' number, 0 to size - 1.
         size: how many ranks the job has.
         launcher: "malt run", "mpi" or "none".
+        secret: what the ranks of this job alone know, or empty.
+        meeting_point: a host that all ranks can reach, or empty.
     """
 
     rank: int
     size: int
     launcher: str
+    secret: bytes = b""
+    meeting_point: str = ""
 
     @abc.abstractmethod
     def allgather(self, data: bytes, timeout: float) -> list[bytes]:
@@ -90,6 +94,8 @@ class Rendezvous(Bootstrap):
     def __init__(self, client: _rendezvous.Client) -> None:
         self.rank = client.rank
         self.size = client.size
+        self.secret = client.key
+        self.meeting_point = client.host
         self._client = client
 
     def allgather(self, data: bytes, timeout: float) -> list[bytes]:

@@ -89,7 +89,8 @@ def init(
     Idempotent: in a job already, it returns that job.
 
     Args:
-        transport: "auto" or "shm"; MALT_TRANSPORT if None, else "auto".
+        transport: "auto" (shared memory between ranks that can map one another's, TCP between
+            others), or one for all: "shm" or "tcp". MALT_TRANSPORT if None, else "auto".
         timeout: seconds that a wait may take unless it says otherwise, this call included;
             MALT_TIMEOUT if None, else 30.
         comm: an mpi4py communicator whose processes form the job.
@@ -112,15 +113,20 @@ def init(
         return _job
     _start_log()
     with _bootstrap.find(comm, settings[1]) as bootstrap:
-        group = Group(bootstrap.rank, bootstrap.size, bootstrap.allgather, settings[1], settings[0])
+        group = Group(
+            rank=bootstrap.rank,
+            size=bootstrap.size,
+            allgather=bootstrap.allgather,
+            timeout=settings[1],
+            transport=settings[0],
+            interface=os.environ.get("MALT_INTERFACE", ""),
+            toward=bootstrap.meeting_point,
+            secret=bootstrap.secret,
+        )
     _job = Job(group, settings)
-    log.info(
-        "rank %d of %d, launched by %s, transport %s",
-        group.rank,
-        group.size,
-        bootstrap.launcher,
-        group.transport,
-    )
+    log.info("rank %d of %d, launched by %s", group.rank, group.size, bootstrap.launcher)
+    for peer in range(group.size):
+        log.debug("rank %d to rank %d: %s (%s)", group.rank, peer, *group.route(peer))
     return _job
 
 

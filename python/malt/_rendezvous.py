@@ -172,6 +172,8 @@ class Client(Session):
         super().__init__(address, key, rank, size)
         self.rank = rank
         self.size = size
+        self.key = key
+        self.host = wire.parse_address(address, self._source)[0]
         self._round = 0
         self._connect(timeout)
 

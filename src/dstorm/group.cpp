@@ -5,10 +5,10 @@
 #include <map>
 #include <set>
 
+#include "dstorm/channel.hpp"
 #include "dstorm/shm/control.hpp"
-#include "dstorm/shm/transport.hpp"
 #include "dstorm/shm/watcher.hpp"
-#include "dstorm/transport.hpp"
+#include "dstorm/tcp/engine.hpp"
 #include "dstorm/wait.hpp"
 
 namespace dstorm {
@@ -16,28 +16,30 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-// The transports of this build; the first that serves is "auto".
+// What a job may ask for, and which ranks then share memory.
 struct TransportRow {
   std::string_view name;
-  std::unique_ptr<Transport> (*make)(Group&, shm::Control&);
+  shm::Sharing sharing;
 };
 constexpr TransportRow kTransports[] = {
-    {"shm", shm::make_transport},
+    {"auto", shm::Sharing::kPossible},
+    {"shm", shm::Sharing::kAll},
+    {"tcp", shm::Sharing::kNone},
 };
 
-const TransportRow& pick_transport(const std::string& name) {
+shm::Sharing sharing_of(const std::string& transport) {
   std::string known;
   for (const TransportRow& row : kTransports) {
-    if (name == "auto" || name == row.name) return row;
-    known += ", '" + std::string(row.name) + "'";
+    if (transport == row.name) return row.sharing;
+    known += (known.empty() ? "'" : ", '") + std::string(row.name) + "'";
   }
-  throw ConfigError("there is no transport '" + name + "' in this build; choose 'auto'" + known);
+  throw ConfigError("there is no transport '" + transport + "' in this build; choose " + known);
 }
 
 // How long a wait may burn a core before it yields: longer than a round takes among ranks that each
 // have a core, zero where they have to share.
 nanoseconds spin_time(const shm::Control& control) {
-  return control.cores() >= control.size() ? std::chrono::microseconds(50) : nanoseconds::zero();
+  return control.cores() >= static_cast<int>(control.locals().size()) ? std::chrono::microseconds(50) : nanoseconds::zero();
 }
 
 double seconds(nanoseconds time) { return std::chrono::duration<double>(time).count(); }
@@ -53,18 +55,22 @@ std::string format_seconds(nanoseconds time) {
 struct Group::Impl {
   Impl(Bootstrap& bootstrap, GroupOptions given)
       : options(std::move(given)),
-        transport_row(pick_transport(options.transport)),
-        control(bootstrap, options.timeout),
+        control(bootstrap, sharing_of(options.transport), options.timeout),
         watcher(control),
-        waiter(control.bell(control.rank()), spin_time(control), options.interrupt) {}
+        waiter(control.bell(control.rank()), spin_time(control), options.interrupt) {
+    if (control.hosts().size() == 1) return;
+    engine = std::make_unique<tcp::Engine>(
+        bootstrap, control,
+        tcp::EngineOptions{options.timeout, options.interface, options.toward, options.secret});
+  }
 
   GroupOptions options;
-  const TransportRow& transport_row;
   shm::Control control;
   shm::Watcher watcher;
   Waiter waiter;
-  std::unique_ptr<Transport> transport;
+  std::unique_ptr<tcp::Engine> engine;  // in a job of several hosts
   std::uint64_t exchanges = 0;
+  std::uint32_t segments = 0;
   std::set<std::string> names;
   bool left = false;
 };
@@ -77,7 +83,6 @@ std::shared_ptr<Group> Group::join(Bootstrap& bootstrap, GroupOptions options) {
   }
   std::shared_ptr<Group> group(new Group);
   group->impl_ = std::make_unique<Impl>(bootstrap, std::move(options));
-  group->impl_->transport = group->impl_->transport_row.make(*group, group->impl_->control);
   return group;
 }
 
@@ -90,11 +95,22 @@ int Group::size() const noexcept { return impl_->control.size(); }
 std::uint32_t Group::epoch() const noexcept { return impl_->control.epoch(); }
 std::chrono::nanoseconds Group::timeout() const noexcept { return impl_->options.timeout; }
 Waiter& Group::waiter() noexcept { return impl_->waiter; }
-Transport& Group::transport() noexcept { return *impl_->transport; }
+bool Group::is_one_host() const noexcept { return impl_->engine == nullptr; }
 bool Group::has_left() const noexcept { return impl_->left; }
 
-bool Group::is_live(int rank) const noexcept {
-  return impl_->control.state(rank) == shm::State::kAlive;
+bool Group::is_live(int rank) const noexcept { return impl_->control.is_live(rank); }
+
+Group::Route Group::route(int rank) const {
+  if (rank == this->rank()) return {"self", "it is this rank"};
+  if (impl_->control.is_local(rank)) return {"shm", "this rank and it can map one another's memory"};
+  if (impl_->options.transport == "tcp") return {"tcp", "the job asks for it"};
+  return {"tcp", "it shares no memory with this rank"};
+}
+
+std::unique_ptr<Channel> Group::open_channel(std::string_view what,
+                                             const shm::SegmentShape& shape) {
+  return std::make_unique<Channel>(*this, impl_->control, impl_->engine.get(), ++impl_->segments,
+                                   what, shape);
 }
 
 std::vector<int> Group::alive() const {
@@ -110,8 +126,8 @@ void Group::leave() noexcept {
   impl_->left = true;
   shm::Control& control = impl_->control;
   control.mark(control.rank(), shm::State::kLeft);
-  std::atomic_thread_fence(std::memory_order_seq_cst);  // W2
-  for (int r : control.peers()) ring(control.bell(r));
+  control.ring(control.neighbours());
+  if (impl_->engine) impl_->engine->leave(impl_->options.timeout);
 }
 
 void Group::check_open() const {
@@ -156,13 +172,16 @@ std::vector<std::optional<Bytes>> Group::exchange(std::string_view what,
           "' timed out on this rank and the others may still come to it; repeat that first");
     }
   } else {
+    std::unique_lock<std::mutex> held;
+    if (impl_->engine) held = impl_->engine->hold_notices();
     notice.what_bytes = static_cast<std::uint32_t>(what.size());
     std::memcpy(notice.what, what.data(), what.size());
     notice.bytes = static_cast<std::uint32_t>(mine.size());
     if (!mine.empty()) std::memcpy(notice.data, mine.data(), mine.size());
     own.posted.store(number, std::memory_order_release);
-    std::atomic_thread_fence(std::memory_order_seq_cst);  // W2
-    for (int r : control.peers()) ring(control.bell(r));
+    if (held) held.unlock();
+    control.ring(control.neighbours());
+    if (impl_->engine) impl_->engine->flush_notices();
   }
 
   const auto is_missing = [&](int r) {

@@ -16,15 +16,25 @@
 
 namespace dstorm {
 
-class Transport;
+class Channel;
 class Waiter;
 struct Doorbell;
+namespace shm {
+struct SegmentShape;
+}
 
 struct GroupOptions {
   // What a wait without a time limit of its own gets.
   std::chrono::nanoseconds timeout = std::chrono::seconds(30);
-  // "auto", or the name of a transport, which is obeyed or refused.
+  // "auto": shared memory among ranks that can map one another's, the network between others. Or
+  // the name of one transport for all, which is obeyed or refused.
   std::string transport = "auto";
+  // Which network to use: the name of an interface, an address or a CIDR; empty: the one that leads
+  // to `toward`, a host that all ranks can reach, or else to the other ranks.
+  std::string interface = {};
+  std::string toward = {};
+  // What the ranks of this job alone know: goes into the key by which they know one another.
+  std::string secret = {};
   // Called now and then while this rank waits, and after a signal; may throw to end the wait.
   std::function<void()> interrupt = nullptr;
 };
@@ -72,7 +82,18 @@ class Group : public std::enable_shared_from_this<Group> {
 
   std::chrono::nanoseconds timeout() const noexcept;
   Waiter& waiter() noexcept;
-  Transport& transport() noexcept;
+
+  // How this rank reaches `rank`, and why so.
+  struct Route {
+    std::string_view transport;  // "shm", "tcp"; "self" for this rank
+    std::string why;
+  };
+  Route route(int rank) const;
+  // Whether all ranks share one memory.
+  bool is_one_host() const noexcept;
+
+  // Collective: the memory and the connections of a new segment. See Channel.
+  std::unique_ptr<Channel> open_channel(std::string_view what, const shm::SegmentShape& shape);
 
  private:
   Group();

@@ -41,17 +41,18 @@ Segment::Segment(std::shared_ptr<Group> group, SegmentOptions options)
   check_agreement();
   group_->add_name(options_.name);
   try {
-    channel_ = group_->transport().open(
-        what_of(options_), {mailbox_shape_, options_.home_bytes, options_.result_bytes});
+    channel_ = group_->open_channel(what_of(options_), {mailbox_shape_, options_.policy,
+                                                        options_.home_bytes,
+                                                        options_.result_bytes});
   } catch (...) {
     group_->remove_name(options_.name);
     throw;
   }
   for (int r = 0; r < group_->size(); ++r) {
-    readers_.emplace_back(Mailbox(channel_->mailbox(r), mailbox_shape_), group_->rank());
+    readers_.emplace_back(Mailbox(channel_->memory().mailbox(r), mailbox_shape_), group_->rank());
     if (r != group_->rank()) peers_.push_back(r);
   }
-  writer_.emplace(Mailbox(channel_->mailbox(group_->rank()), mailbox_shape_), group_->rank());
+  writer_.emplace(Mailbox(channel_->memory().mailbox(group_->rank()), mailbox_shape_), group_->rank());
   const std::uint64_t period = options_.graph.period(group_->size());
   if (options_.graph.repeats() && period <= kLongestTable) {
     for (std::uint64_t round = 0; round < period; ++round) {
@@ -155,16 +156,23 @@ std::byte* Segment::begin_scatter(const Graph* graph) {
   for (int r : round.out) {
     if (is_live(r)) to_.push_back(r);
   }
-  slot_ = writer_->claim(options_.policy, [this](int r) { return is_live(r); });
+  const auto live = [this](int r) { return is_live(r); };
+  slot_ = writer_->claim(options_.policy, live);
   if (slot_ < 0 && options_.policy == Policy::kQueue) slot_ = wait_for_slot(group_->timeout());
+  if (slot_ < 0 && channel_->make_room()) slot_ = writer_->claim(options_.policy, live);
   round_ = &round;
   return slot_ < 0 ? nullptr : writer_->payload(slot_);
 }
 
 int Segment::wait_for_slot(nanoseconds timeout) {
   const auto live = [this](int r) { return is_live(r); };
+  const bool crosses_hosts = !group_->is_one_host();
   int slot = -1;
-  if (!wait([&] { return (slot = writer_->claim(options_.policy, live)) >= 0; }, timeout)) {
+  const auto has_slot = [&] {
+    if (crosses_hosts) put_by();
+    return (slot = writer_->claim(options_.policy, live)) >= 0;
+  };
+  if (!wait(has_slot, timeout)) {
     const std::vector<int> ranks = writer_->blockers(live);
     throw TimeoutError(
         "scatter of " + what_of(options_) + ": all " + std::to_string(options_.depth) +
@@ -174,6 +182,32 @@ int Segment::wait_for_slot(nanoseconds timeout) {
         ranks);
   }
   return slot;
+}
+
+// QUEUE, between hosts. Ranks that fold what has come before each scatter never block one another
+// for good where updates are seen at once. Over a network each could see nothing of the others' yet,
+// run on until its slots are full, and then all would wait in scatter, with nobody to fold. So who
+// waits for a slot takes what arrives out of its slot, up to `depth` updates a sender, and the next
+// gather folds it: a rank that waits always gives the others as much room as they have slots.
+void Segment::put_by() {
+  freed_.clear();
+  for (int r : peers_) {
+    auto kept = static_cast<int>(
+        std::count_if(put_by_.begin(), put_by_.end(), [&](const PutBy& p) { return p.rank == r; }));
+    const int before = kept;
+    for (int slot; kept < options_.depth &&
+                   (slot = reader(r).oldest(reader(r).consumed(),
+                                            std::numeric_limits<std::uint64_t>::max())) >= 0;
+         ++kept) {
+      const SlotHeader header = header_of(r, slot);
+      const std::byte* payload = reader(r).payload(slot);
+      put_by_.push_back(
+          {r, header, reader(r).ordinal(slot), {payload, payload + header.payload_bytes}});
+      reader(r).release(header.iteration);
+    }
+    if (kept > before) freed_.push_back(r);
+  }
+  if (!freed_.empty()) channel_->acknowledge(freed_, true);
 }
 
 std::span<const int> Segment::end_scatter(std::size_t bytes, Tag tag) {
@@ -190,7 +224,7 @@ std::span<const int> Segment::end_scatter(std::size_t bytes, Tag tag) {
   header.format = tag.format;
   writer_->publish(slot_, header, to_);
   last_sent_ = writer_->payload(slot_);
-  channel_->deliver(slot_, to_);
+  channel_->deliver(to_, bytes);
   slot_ = -1;
   bytes_out_ += bytes * to_.size();
   return to_;
@@ -199,7 +233,7 @@ std::span<const int> Segment::end_scatter(std::size_t bytes, Tag tag) {
 std::span<const int> Segment::skip_scatter() {
   last_sent_ = nullptr;
   writer_->skip(++iteration_, to_);
-  channel_->wake(to_);  // they may wait for the clock
+  channel_->deliver(to_, 0);  // they may wait for the clock
   return {};
 }
 
@@ -358,6 +392,12 @@ void Segment::collect_newest() {
 
 void Segment::collect_queued(std::uint64_t limit) {
   for (int r : peers_) {
+    for (const PutBy& kept : put_by_) {
+      if (kept.rank != r || kept.header.iteration > limit) continue;
+      updates_.push_back({r, kept.header.iteration, kept.payload, kept.header.count,
+                          kept.header.format});
+      found_.push_back({kept.ordinal, true, true});
+    }
     std::uint64_t after = reader(r).consumed();
     for (int slot; (slot = reader(r).oldest(after, limit)) >= 0;) {
       take(r, slot);
@@ -366,7 +406,7 @@ void Segment::collect_queued(std::uint64_t limit) {
   }
 }
 
-void Segment::take(int rank, int slot) {
+SlotHeader Segment::header_of(int rank, int slot) {
   const SlotHeader header = reader(rank).header(slot);  // copied, then checked
   if (header.payload_bytes > options_.slot_bytes ||
       header.sender != static_cast<std::uint32_t>(rank)) {
@@ -376,26 +416,37 @@ void Segment::take(int rank, int slot) {
                 std::to_string(options_.slot_bytes) + ", sender " + std::to_string(header.sender) +
                 "); its memory is damaged");
   }
+  return header;
+}
+
+void Segment::take(int rank, int slot) {
+  const SlotHeader header = header_of(rank, slot);
   updates_.push_back({rank,
                       header.iteration,
                       {reader(rank).payload(slot), header.payload_bytes},
                       header.count,
                       header.format});
-  found_.push_back({slot, reader(rank).ordinal(slot), true});
+  found_.push_back({reader(rank).ordinal(slot), false, true});
 }
 
 void Segment::end_gather() {
   for (std::size_t i = 0; i < updates_.size(); ++i) {
     const Update& update = updates_[i];
-    reader(update.rank).consume(update.iteration, found_[i].ordinal, found_[i].folded);
+    reader(update.rank).count(found_[i].ordinal, found_[i].folded);
+    if (!found_[i].is_put_by) reader(update.rank).release(update.iteration);
     if (found_[i].folded) bytes_in_ += update.payload.size();
   }
   let_go();
   // Who may be waiting for this: a QUEUE sender for a slot, a BSP sender for its receivers' folds.
-  if (!updates_.empty() && (options_.policy == Policy::kQueue || !in_step_)) {
+  if (!updates_.empty()) {
     to_.clear();
     for (const Update& update : updates_) to_.push_back(update.rank);
-    channel_->wake(to_);
+    channel_->acknowledge(to_, options_.policy == Policy::kQueue || !in_step_);
+    std::erase_if(put_by_, [this](const PutBy& kept) {
+      return std::any_of(updates_.begin(), updates_.end(), [&](const Update& update) {
+        return update.rank == kept.rank && update.iteration == kept.header.iteration;
+      });
+    });
   }
 }
 
@@ -406,7 +457,7 @@ void Segment::let_go() noexcept {
 
 Stats Segment::stats() const {
   Stats stats;
-  const Mailbox own(channel_->mailbox(group_->rank()), mailbox_shape_);
+  const Mailbox own(channel_->memory().mailbox(group_->rank()), mailbox_shape_);
   for (int r : peers_) {
     const Cursor& cursor = own.cursor(r);
     const std::uint64_t sent = writer_->addressed(r);
@@ -416,7 +467,9 @@ Stats Segment::stats() const {
     stats.sent += sent;
     stats.folded += folded;
     stats.rejected += rejected;
-    if (is_live(r)) {
+    if (is_live(r) && options_.policy == Policy::kQueue) {
+      stats.pending += sent - folded - rejected;
+    } else if (is_live(r)) {
       // Beyond the receiver's last gather, what is not in a slot has been replaced. In this order,
       // a gather in between cannot make the difference negative.
       const std::uint64_t last = cursor.ordinal.load(std::memory_order_acquire);

@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "dstorm/channel.hpp"
 #include "dstorm/graph.hpp"
 #include "dstorm/group.hpp"
 #include "dstorm/slot.hpp"
-#include "dstorm/transport.hpp"
 #include "dstorm/wait.hpp"
 
 namespace dstorm {
@@ -160,10 +160,16 @@ class Segment {
     std::vector<int> out, in;
     std::vector<double> weights;
   };
-  struct Found {  // where an update being gathered lies
-    int slot;
+  struct Found {  // what becomes of an update being gathered
     std::uint64_t ordinal;
+    bool is_put_by;  // and not in a slot
     bool folded;
+  };
+  struct PutBy {  // an update copied out of its slot; see put_by()
+    int rank;
+    SlotHeader header;
+    std::uint64_t ordinal;
+    std::vector<std::byte> payload;
   };
   class ScatterGuard {
    public:
@@ -203,6 +209,8 @@ class Segment {
   void collect_queued(std::uint64_t limit);
   void wait_for_clocks(std::uint64_t target, std::chrono::nanoseconds timeout);
   void wait_for_folds(std::chrono::nanoseconds timeout);
+  void put_by();
+  SlotHeader header_of(int rank, int slot);
   void take(int rank, int slot);
   void end_gather();
   void let_go() noexcept;
@@ -225,6 +233,8 @@ class Segment {
   std::vector<int> to_;          // whom it goes to
   std::vector<Update> updates_;  // being gathered
   std::vector<Found> found_;     // likewise, in the same order
+  std::vector<PutBy> put_by_;    // to be gathered first; by sender in order of iteration
+  std::vector<int> freed_;       // senders of what is put by
   std::vector<int> held_;        // senders whose cursor holds something
   std::uint64_t bytes_out_ = 0;
   std::uint64_t bytes_in_ = 0;

@@ -64,10 +64,10 @@ class SharedFold {
   enum class End : std::uint8_t { kOpen, kCommitted, kAborted };
 
   Line& line(int rank) const {
-    return *reinterpret_cast<Line*>(segment_.channel().board(board_, rank + 1));
+    return *reinterpret_cast<Line*>(segment_.channel().memory().board(board_, rank + 1));
   }
   Outcome& outcome() const {
-    return *reinterpret_cast<Outcome*>(segment_.channel().board(board_, 0));
+    return *reinterpret_cast<Outcome*>(segment_.channel().memory().board(board_, 0));
   }
   End ended(std::uint64_t word) const;
   bool end_as(End wish);

@@ -31,12 +31,15 @@
 //     sees the tickets of every update up to k. A sender that dies before it leaves no update of k.
 #pragma once
 
+#include <sched.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace dstorm {
@@ -136,11 +139,34 @@ class Mailbox {
   const MailboxShape* shape_;
 };
 
+// A receiver of one update, and which of the updates addressed to it this is, from 1.
+struct Addressee {
+  int rank;
+  std::uint64_t ordinal;
+};
+
 // The sending side of one mailbox. One thread. `live` below is a predicate on ranks.
 class SlotWriter {
  public:
   SlotWriter(Mailbox box, int sender)
       : box_(box), sender_(sender), slots_(box.shape().depth()), ordinals_(box.shape().ranks()) {}
+
+  // The writer of a copy of `sender`'s mailbox on another host, which knows what it, or another
+  // process of this host before it, has written there (S1: nobody else has).
+  static SlotWriter of_copy(Mailbox box, int sender) {
+    SlotWriter writer(box, sender);
+    for (std::size_t slot = 0; slot < writer.slots_.size(); ++slot) {
+      Sent& sent = writer.slots_[slot];
+      for (int r = 0; r < static_cast<int>(box.shape().ranks()); ++r) {
+        const std::uint64_t k = box.ticket(slot, r).iteration.load(std::memory_order_acquire);
+        if (k == 0) continue;
+        sent.iteration = k;
+        sent.sequence = box.header(slot).sequence;
+        sent.to.push_back(r);
+      }
+    }
+    return writer;
+  }
 
   // A slot that may be written (S4), or -1: under QUEUE because a live receiver has yet to fold it,
   // under LATEST because every slot is being read at this moment. No ticket is left in it.
@@ -185,28 +211,39 @@ class SlotWriter {
   // Makes a claimed slot, filled with `header.payload_bytes`, visible to `to` (S2), then moves the
   // clock (S6).
   void publish(int slot, const SlotHeader& given, std::span<const int> to) {
-    const auto index = static_cast<std::size_t>(slot);
     SlotHeader header = given;
     header.sequence = ++sequence_;
     header.sender = static_cast<std::uint32_t>(sender_);
-    box_.header(index) = header;
-    Sent& sent = slots_[index];
-    sent.sequence = header.sequence;
-    sent.iteration = header.iteration;
-    sent.to.assign(to.begin(), to.end());
+    Sent& sent = put_header(slot, header);
     for (int r : to) {
-      Ticket& ticket = box_.ticket(index, r);
-      ticket.ordinal = ++ordinals_[static_cast<std::size_t>(r)];
-      ticket.iteration.store(header.iteration, std::memory_order_release);
+      sent.to.push_back(r);
+      put_ticket(slot, {r, ++ordinals_[static_cast<std::size_t>(r)]}, header.iteration);
     }
-    box_.clock().store(header.iteration, std::memory_order_release);
+    advance(header.iteration);
+  }
+
+  // Likewise in a copy of the mailbox: the header and the ordinals, `to` sorted by rank, are those
+  // the sender has given.
+  void publish_copy(int slot, const SlotHeader& header, std::span<const Addressee> to) {
+    Sent& sent = put_header(slot, header);
+    for (const Addressee& addressee : to) {
+      sent.to.push_back(addressee.rank);
+      put_ticket(slot, addressee, header.iteration);
+    }
+    advance(header.iteration);
+  }
+
+  // Moves the clock alone: nothing of this iteration is for the readers of this mailbox (S6: what
+  // was for them of earlier ones has been published, or replaced).
+  void advance(std::uint64_t iteration) {
+    box_.clock().store(iteration, std::memory_order_release);
   }
 
   // An update that found every slot being read: it counts as addressed, and as overwritten, which
   // its receivers see as a gap in the ordinals.
   void skip(std::uint64_t iteration, std::span<const int> to) {
     for (int r : to) ++ordinals_[static_cast<std::size_t>(r)];
-    box_.clock().store(iteration, std::memory_order_release);
+    advance(iteration);
   }
 
   // A claimed slot that will not be published is free again.
@@ -233,6 +270,22 @@ class SlotWriter {
     std::uint64_t iteration = 0;
     std::vector<int> to;  // sorted
   };
+
+  Sent& put_header(int slot, const SlotHeader& header) {
+    const auto index = static_cast<std::size_t>(slot);
+    box_.header(index) = header;
+    Sent& sent = slots_[index];
+    sent.sequence = header.sequence;
+    sent.iteration = header.iteration;
+    sent.to.clear();
+    return sent;
+  }
+
+  void put_ticket(int slot, const Addressee& to, std::uint64_t iteration) {
+    Ticket& ticket = box_.ticket(static_cast<std::size_t>(slot), to.rank);
+    ticket.ordinal = to.ordinal;
+    ticket.iteration.store(iteration, std::memory_order_release);
+  }
 
   bool consumed(int receiver, std::uint64_t iteration) const {
     return box_.cursor(receiver).consumed.load(std::memory_order_acquire) >= iteration;
@@ -357,12 +410,19 @@ class SlotReader {
   // Done with everything up to `iteration` (S5). `ordinal` is that of the update just read; the gap
   // since the one before is what was overwritten.
   void consume(std::uint64_t iteration, std::uint64_t ordinal, bool folded) {
+    count(ordinal, folded);
+    release(iteration);
+  }
+  // The two parts of it, for an update that is copied out of its slot before it is folded.
+  void release(std::uint64_t iteration) {
     assert(iteration > consumed());
+    cursor_->consumed.store(iteration, std::memory_order_release);
+  }
+  void count(std::uint64_t ordinal, bool folded) {
     const std::uint64_t missed = ordinal - cursor_->ordinal.load(std::memory_order_relaxed) - 1;
     add(cursor_->overwritten, missed);
     add(folded ? cursor_->folded : cursor_->rejected, 1);
     cursor_->ordinal.store(ordinal, std::memory_order_relaxed);
-    cursor_->consumed.store(iteration, std::memory_order_release);
   }
   void let_go() { cursor_->hold.store(0, std::memory_order_release); }
 
@@ -390,6 +450,86 @@ class SlotReader {
   Mailbox box_;
   int receiver_;
   Cursor* cursor_;
+};
+
+// Takes the updates for some receivers, who are on another host, out of their sender's mailbox in
+// order to carry them there. One thread. For its receivers it holds (S3) and, when they have said
+// so, notes what they consumed: it is the one writer of their cursors here (S1).
+class SlotCarrier {
+ public:
+  // `receivers` sorted.
+  SlotCarrier(Mailbox box, std::vector<int> receivers)
+      : box_(box), receivers_(std::move(receivers)) {}
+
+  std::uint64_t clock() const { return box_.clock().load(std::memory_order_acquire); }
+
+  // The slot with the oldest update beyond `after` for any of the receivers, or -1 if there is none.
+  // It does not change until let_go().
+  int take(std::uint64_t after) {
+    for (;;) {
+      Found found = look(after, ~std::uint64_t{0});
+      if (found.slot < 0) return -1;
+      // As in SlotReader::oldest: a second look is final.
+      if (const Found older = look(after, found.iteration - 1); older.slot >= 0) found = older;
+      if (hold(found)) return found.slot;
+      sched_yield();  // replaced just now, or its sender is about to restore the tickets
+    }
+  }
+
+  // Of the slot taken.
+  std::span<const Addressee> addressees() const { return to_; }
+  const SlotHeader& header(int slot) const { return box_.header(static_cast<std::size_t>(slot)); }
+  const std::byte* payload(int slot) const { return box_.payload(static_cast<std::size_t>(slot)); }
+
+  void let_go() {
+    for (const Addressee& to : to_) box_.cursor(to.rank).hold.store(0, std::memory_order_release);
+    to_.clear();
+  }
+
+ private:
+  struct Found {
+    int slot = -1;
+    std::uint64_t iteration = 0;
+  };
+
+  std::uint64_t ticket(std::size_t slot, int receiver) const {
+    return box_.ticket(slot, receiver).iteration.load(std::memory_order_acquire);
+  }
+
+  Found look(std::uint64_t after, std::uint64_t limit) const {
+    Found best;
+    for (std::size_t slot = 0; slot < box_.shape().depth(); ++slot) {
+      for (int r : receivers_) {
+        const std::uint64_t k = ticket(slot, r);
+        if (k <= after || k > limit) continue;
+        limit = k - 1;
+        best = {static_cast<int>(slot), k};
+      }
+    }
+    return best;
+  }
+
+  // For all of the update's receivers at once: should one of them die, the others' holds remain.
+  bool hold(const Found& found) {
+    const auto slot = static_cast<std::size_t>(found.slot);
+    to_.clear();
+    for (int r : receivers_) {
+      if (ticket(slot, r) != found.iteration) continue;
+      box_.cursor(r).hold.store(found.iteration << 1, std::memory_order_release);
+      to_.push_back({r, box_.ticket(slot, r).ordinal});
+    }
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // S3
+    for (const Addressee& to : to_) {
+      if (ticket(slot, to.rank) == found.iteration) continue;
+      let_go();
+      return false;
+    }
+    return !to_.empty();
+  }
+
+  Mailbox box_;
+  std::vector<int> receivers_;
+  std::vector<Addressee> to_;
 };
 
 }  // namespace dstorm

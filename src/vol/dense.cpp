@@ -37,9 +37,10 @@ bool is_elementwise(const Fold& fold) {
 }
 
 // A number by which ranks see that they fold alike.
-std::uint64_t operation_code(const Fold& fold) {
-  return static_cast<std::uint64_t>(fold.kind()) << 32 |
-         static_cast<std::uint32_t>(fold.fraction() * std::numeric_limits<std::uint32_t>::max());
+std::uint32_t operation_code(const Fold& fold) {
+  constexpr double kMost = (1U << 24) - 1;
+  return static_cast<std::uint32_t>(fold.kind()) << 24 |
+         static_cast<std::uint32_t>(fold.fraction() * kMost);
 }
 
 // Likewise that they fold the same ranks' updates, added up in any order.
@@ -48,7 +49,7 @@ std::uint64_t contributor_code(int rank) {
 }
 
 dstorm::SegmentOptions segment_options(const VectorOptions& options, DType dtype, std::size_t count,
-                                       bool owns, bool alone) {
+                                       bool owns, bool shares) {
   const std::size_t bytes = count * dtype_size(dtype);
   if (count > std::numeric_limits<std::size_t>::max() / 64) {
     throw ConfigError("vector '" + options.name + "' of " + std::to_string(count) +
@@ -61,7 +62,7 @@ dstorm::SegmentOptions segment_options(const VectorOptions& options, DType dtype
   segment.policy = options.policy;
   segment.graph = options.graph;
   segment.home_bytes = owns ? bytes : 0;
-  segment.result_bytes = alone ? 0 : bytes;
+  segment.result_bytes = shares ? bytes : 0;
   segment.kind = "dense " + std::string(dtype_name(dtype)) + " x " + std::to_string(count);
   return segment;
 }
@@ -83,11 +84,12 @@ DenseVector::DenseVector(std::shared_ptr<dstorm::Group> group, DType dtype,
       count_(total_count(pieces, own_count)),
       owns_(pieces.empty()),
       reject_nonfinite_(options.reject_nonfinite),
-      segment_(group, segment_options(options, dtype, count_, owns_, group->size() == 1)),
+      segment_(group, segment_options(options, dtype, count_, owns_,
+                                      group->size() > 1 && group->is_one_host())),
       pieces_(std::move(pieces)),
       allreduces_(segment_, kAllreduceBoard),
       shared_gathers_(segment_, kGatherBoard) {
-  if (owns_) pieces_.push_back({segment_.channel().home(group->rank()), count_});
+  if (owns_) pieces_.push_back({segment_.channel().memory().home(group->rank()), count_});
 }
 
 std::span<const int> DenseVector::scatter(const dstorm::Graph* graph) {
@@ -229,6 +231,7 @@ bool DenseVector::may_share(const Fold& fold, const dstorm::GatherOptions& optio
   const std::size_t ranks = updates.size() + 1;
   if (options.staleness != 0 || ranks < kShareRanks || count_ * element_ < kShareBytes ||
       !is_elementwise(fold) || reject_nonfinite_ || segment_.last_sent() == nullptr ||
+      !segment_.group().is_one_host() ||
       segment_.options().policy != dstorm::Policy::kLatest ||
       segment_.in_neighbours().size() + 1 != static_cast<std::size_t>(segment_.group().size())) {
     return false;
@@ -260,7 +263,7 @@ bool DenseVector::share_fold(const Fold& fold, nanoseconds timeout,
       inputs_[i] = i == own ? mine : updates[i < own ? i : i - 1].payload.data() + offset;
     }
   };
-  std::byte* result = segment_.channel().result();
+  std::byte* result = segment_.channel().memory().result();
   bool committed = shared_gathers_.meet(segment_.iteration(), operation, 0, patience);
   if (committed) {
     const auto [begin, end] = part_of(shared_gathers_.own_part(), shared_gathers_.members().size());
@@ -303,8 +306,9 @@ const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanosecon
   }
   segment_.check_open();
   if (segment_.group().size() == 1) return gathered_;
+  if (!segment_.group().is_one_host()) return allreduce_between_hosts(fold, limit);
   std::byte* input = nullptr;
-  const std::byte* base = segment_.channel().mailbox(segment_.group().rank());
+  const std::byte* base = segment_.channel().memory().mailbox(segment_.group().rank());
   for (bool committed = false; !committed;) {
     if (!owns_) {
       input = segment_.claim_room(limit);
@@ -347,9 +351,40 @@ const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanosecon
   return gathered_;
 }
 
+// Every rank folds everybody's vector in rank order, and so to the same bits.
+const Gathered& DenseVector::allreduce_between_hosts(const Fold& fold, nanoseconds limit) {
+  const std::string what = "allreduce of vector '" + segment_.options().name + "'";
+  if (between_hosts_ == nullptr) {
+    segment_.group().exchange(what, {}, limit);  // whoever is late is named with this limit
+    dstorm::SegmentOptions options;
+    options.name = what;
+    options.slot_bytes = count_ * element_;
+    options.kind = segment_.options().kind;
+    between_hosts_ =
+        std::make_unique<dstorm::Segment>(segment_.group().shared_from_this(), options);
+  }
+  between_hosts_->scatter([&](std::span<std::byte> room) {
+    copy_out(room.data(), 0, count_);
+    return std::pair(count_ * element_, dstorm::Tag{count_, operation_code(fold)});
+  });
+  between_hosts_->gather({.staleness = 0, .timeout = limit}, [&](std::span<const Update> updates) {
+    for (const Update& update : updates) {
+      if (update.format != operation_code(fold)) {
+        throw ConfigError(what + ": the ranks ask for different folds (this one for " +
+                          fold.name() + ")");
+      }
+      gathered_.ranks.push_back(update.rank);
+      gathered_.staleness.push_back(0);
+    }
+    fold_updates(fold, updates);
+  });
+  gathered_.count = gathered_.ranks.size();
+  return gathered_;
+}
+
 // First what this rank has folded itself, just now.
 void DenseVector::copy_result_in() {
-  const std::byte* result = segment_.channel().result();
+  const std::byte* result = segment_.channel().memory().result();
   if (count_ * element_ > kCachedBytes) return copy_in(result, 0, count_);
   const auto copy = [&](std::size_t begin, std::size_t end) { copy_in(result, begin, end); };
   const auto [begin, end] = part_of(allreduces_.own_part(), allreduces_.members().size());
@@ -378,11 +413,11 @@ void DenseVector::fold_part(const Fold& fold, std::size_t begin, std::size_t end
       throw dstorm::Error("rank " + std::to_string(members[i]) +
                           " offered a place outside its mailbox; its memory is damaged");
     }
-    const std::byte* start = owns_ ? segment_.channel().home(members[i])
-                                   : segment_.channel().mailbox(members[i]) + place;
+    const std::byte* start = owns_ ? segment_.channel().memory().home(members[i])
+                                   : segment_.channel().memory().mailbox(members[i]) + place;
     inputs_[i] = start + begin * element_;
   }
-  apply_fold(fold, kernels(dtype_), segment_.channel().result() + begin * element_, inputs_, {},
+  apply_fold(fold, kernels(dtype_), segment_.channel().memory().result() + begin * element_, inputs_, {},
              end - begin);
 }
 

@@ -9,6 +9,7 @@
 #include <array>
 #include <atomic>
 #include <csignal>
+#include <cstdlib>
 #include <cstdio>
 #include <cstring>
 #include <functional>
@@ -18,6 +19,7 @@
 
 #include "dstorm/bootstrap.hpp"
 #include "dstorm/errors.hpp"
+#include "dstorm/group.hpp"
 
 // In a rank, where GoogleTest cannot report: says what is not true and ends the rank with status 1.
 #define CHECK_THAT(condition)                                                        \
@@ -97,6 +99,18 @@ class ForkBootstrap final : public dstorm::Bootstrap {
   int size_;
   int round_ = 0;
 };
+
+// The transport these tests run over: they are repeated for each.
+inline std::string transport() {
+  const char* name = std::getenv("MALT_TRANSPORT");
+  return name == nullptr ? "shm" : name;
+}
+
+inline std::shared_ptr<dstorm::Group> join(dstorm::Bootstrap& bootstrap,
+                                           dstorm::GroupOptions options = {}) {
+  if (options.transport == "auto") options.transport = transport();
+  return dstorm::Group::join(bootstrap, std::move(options));
+}
 
 // Starts `size` processes; `body` runs in each, and what it returns is the exit status. An
 // exception is printed and is status 99.

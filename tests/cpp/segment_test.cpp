@@ -18,6 +18,7 @@ namespace {
 using namespace std::chrono_literals;
 using testing_processes::expect_all_well;
 using testing_processes::Job;
+using testing_processes::join;
 using testing_processes::Shared;
 
 SegmentOptions small(const char* name = "s") {
@@ -52,7 +53,7 @@ bool has(const std::string& text, const char* part) { return text.find(part) != 
 
 TEST(Group, OneProcessIsAJobOfOne) {
   SoloBootstrap bootstrap;
-  const auto group = Group::join(bootstrap);
+  const auto group = join(bootstrap);
   EXPECT_EQ(group->size(), 1);
   EXPECT_EQ(group->alive(), std::vector<int>{0});
   group->barrier();
@@ -63,7 +64,7 @@ TEST(Group, OneProcessIsAJobOfOne) {
 
 TEST(Group, ExchangeGivesEveryonesBytesByRank) {
   Job job(5, [](Bootstrap& bootstrap) {
-    const auto group = Group::join(bootstrap);
+    const auto group = join(bootstrap);
     for (std::uint64_t round = 0; round < 200; ++round) {
       const std::uint64_t mine = round * 100 + static_cast<std::uint64_t>(group->rank());
       const auto all = group->exchange("numbers", bytes_of(mine));
@@ -81,7 +82,7 @@ TEST(Group, ExchangeGivesEveryonesBytesByRank) {
 
 TEST(Group, DifferentCollectivesAtOnceAreNamedOnEveryRank) {
   Job job(3, [](Bootstrap& bootstrap) {
-    const auto group = Group::join(bootstrap);
+    const auto group = join(bootstrap);
     const std::string error = message_of<ConfigError>([&] {
       if (group->rank() == 1) {
         Segment segment(group, small("w"));
@@ -97,7 +98,7 @@ TEST(Group, DifferentCollectivesAtOnceAreNamedOnEveryRank) {
 
 TEST(Group, BarrierNamesWhoDoesNotCome) {
   Job job(3, [](Bootstrap& bootstrap) {
-    const auto group = Group::join(bootstrap);
+    const auto group = join(bootstrap);
     if (group->rank() == 2) std::this_thread::sleep_for(1500ms);
     if (group->rank() != 2) {
       try {
@@ -116,7 +117,7 @@ TEST(Group, BarrierNamesWhoDoesNotCome) {
 
 TEST(Group, DeathIsSeenWhileWaitingAndRaisesTheEpoch) {
   Job job(4, [](Bootstrap& bootstrap) {
-    const auto group = Group::join(bootstrap);
+    const auto group = join(bootstrap);
     group->barrier();
     if (group->rank() == 3) raise(SIGKILL);
     const auto start = Clock::now();
@@ -132,7 +133,7 @@ TEST(Group, DeathIsSeenWhileWaitingAndRaisesTheEpoch) {
 
 TEST(Group, WhoLeavesIsNotWaitedFor) {
   Job job(3, [](Bootstrap& bootstrap) {
-    const auto group = Group::join(bootstrap);
+    const auto group = join(bootstrap);
     group->barrier();
     if (group->rank() == 0) {
       group->leave();
@@ -169,7 +170,7 @@ TEST(Group, NothingIsEverInDevShmWhenItsRanksAreKilled) {
   const int kills = 10 * stress();
   for (int i = 0; i < kills; ++i) {
     Job job(4, [&](Bootstrap& bootstrap) {
-      const auto group = Group::join(bootstrap);
+      const auto group = join(bootstrap);
       Segment segment(group, small());
       for (;;) segment.scatter(bytes_of(1));
       return 0;
@@ -189,7 +190,7 @@ TEST(Group, SixteenWaitersUseNoProcessorTime) {
   };
   Shared<Times> times;
   Job job(17, [&](Bootstrap& bootstrap) {
-    const auto group = Group::join(bootstrap);
+    const auto group = join(bootstrap);
     group->barrier();
     if (group->rank() == 0) std::this_thread::sleep_for(2s);
     rusage before{};
@@ -215,7 +216,7 @@ TEST(Segment, BspFoldsExactlyItsOwnIterationOfEveryNeighbour) {
                              Graph::one_peer(), Graph::random(2, 7), Graph::star()}) {
     for (const Policy policy : {Policy::kLatest, Policy::kQueue}) {
       Job job(6, [&](Bootstrap& bootstrap) {
-        const auto group = Group::join(bootstrap);
+        const auto group = join(bootstrap);
         SegmentOptions options = small();
         options.graph = graph;
         options.policy = policy;
@@ -253,7 +254,7 @@ TEST(Segment, BspOverADirectedCircleOverwritesNothing) {
   std::vector<std::pair<int, int>> circle;
   for (int r = 0; r < 8; ++r) circle.emplace_back(r, (r + 1) % 8);
   Job job(8, [&](Bootstrap& bootstrap) {
-    const auto group = Group::join(bootstrap);
+    const auto group = join(bootstrap);
     SegmentOptions options = small();
     options.graph = Graph::edges(circle);
     Segment segment(group, options);
@@ -269,7 +270,7 @@ TEST(Segment, BspOverADirectedCircleOverwritesNothing) {
 
 TEST(Segment, SspLetsNeighboursBeBehindByItsBoundAndNoMore) {
   Job job(3, [](Bootstrap& bootstrap) {
-    const auto group = Group::join(bootstrap);
+    const auto group = join(bootstrap);
     Segment segment(group, small());
     constexpr std::uint64_t kBound = 3;
     for (std::uint64_t i = 1; i <= 200; ++i) {
@@ -279,7 +280,7 @@ TEST(Segment, SspLetsNeighboursBeBehindByItsBoundAndNoMore) {
       for (int r = 0; r < 3; ++r) {
         if (r == group->rank()) continue;
         const auto& clock =
-            *reinterpret_cast<std::atomic<std::uint64_t>*>(segment.channel().mailbox(r));
+            *reinterpret_cast<std::atomic<std::uint64_t>*>(segment.channel().memory().mailbox(r));
         CHECK_THAT(clock.load() + kBound >= i);
       }
     }
@@ -290,7 +291,7 @@ TEST(Segment, SspLetsNeighboursBeBehindByItsBoundAndNoMore) {
 
 TEST(Segment, LatestNeverBlocksAndGathersOnlyTheNewest) {
   Job job(2, [](Bootstrap& bootstrap) {
-    const auto group = Group::join(bootstrap);
+    const auto group = join(bootstrap);
     Segment segment(group, small());
     if (group->rank() == 0) {
       for (std::uint64_t i = 1; i <= 1000; ++i) segment.scatter(bytes_of(i));
@@ -317,7 +318,7 @@ TEST(Segment, FullQueueNamesWhoDidNotGather) {
   Job job(3, [](Bootstrap& bootstrap) {
     GroupOptions given;
     given.timeout = 2s;
-    const auto group = Group::join(bootstrap, given);
+    const auto group = join(bootstrap, given);
     SegmentOptions options = small();
     options.policy = Policy::kQueue;
     options.depth = 1;
@@ -344,7 +345,7 @@ TEST(Segment, FullQueueNamesWhoDidNotGather) {
 
 TEST(Segment, QueueGoesOnWhenTheSlowReaderDies) {
   Job job(3, [](Bootstrap& bootstrap) {
-    const auto group = Group::join(bootstrap);
+    const auto group = join(bootstrap);
     SegmentOptions options = small();
     options.policy = Policy::kQueue;
     options.depth = 1;
@@ -369,7 +370,7 @@ TEST(Segment, QueueGoesOnWhenTheSlowReaderDies) {
 
 TEST(Segment, ReaderThatDiesWithAPinHoldsNobodyUp) {
   Job job(2, [](Bootstrap& bootstrap) {
-    const auto group = Group::join(bootstrap);
+    const auto group = join(bootstrap);
     SegmentOptions options = small();
     options.depth = 1;
     Segment segment(group, options);
@@ -388,7 +389,7 @@ TEST(Segment, ReaderThatDiesWithAPinHoldsNobodyUp) {
 
 TEST(Segment, FoldThatThrowsLeavesTheUpdatesPending) {
   Job job(2, [](Bootstrap& bootstrap) {
-    const auto group = Group::join(bootstrap);
+    const auto group = join(bootstrap);
     Segment segment(group, small());
     segment.scatter(bytes_of(1));
     const std::string error = message_of<ConfigError>(
@@ -403,7 +404,7 @@ TEST(Segment, FoldThatThrowsLeavesTheUpdatesPending) {
 
 TEST(Segment, FillThatThrowsSendsNothing) {
   Job job(2, [](Bootstrap& bootstrap) {
-    const auto group = Group::join(bootstrap);
+    const auto group = join(bootstrap);
     Segment segment(group, small());
     const std::string error = message_of<ConfigError>([&] {
       segment.scatter(
@@ -419,7 +420,7 @@ TEST(Segment, FillThatThrowsSendsNothing) {
 
 TEST(Segment, GatherNamesTheNeighboursThatDidNotCome) {
   Job job(3, [](Bootstrap& bootstrap) {
-    const auto group = Group::join(bootstrap);
+    const auto group = join(bootstrap);
     Segment segment(group, small());
     group->barrier();
     if (group->rank() == 0) {
@@ -439,7 +440,7 @@ TEST(Segment, GatherNamesTheNeighboursThatDidNotCome) {
 
 TEST(Segment, DisagreementIsAnErrorOnEveryRank) {
   Job job(3, [](Bootstrap& bootstrap) {
-    const auto group = Group::join(bootstrap);
+    const auto group = join(bootstrap);
     SegmentOptions options = small("w");
     if (group->rank() == 1) options.slot_bytes = 16;
     const std::string error = message_of<ConfigError>([&] { Segment segment(group, options); });
@@ -452,7 +453,7 @@ TEST(Segment, DisagreementIsAnErrorOnEveryRank) {
 
 TEST(Segment, NoRoomIsAnErrorThatNamesBothSizes) {
   Job job(2, [](Bootstrap& bootstrap) {
-    const auto group = Group::join(bootstrap);
+    const auto group = join(bootstrap);
     SegmentOptions options = small("huge");
     options.slot_bytes = std::size_t{1} << 44;
     const std::string error = message_of<ConfigError>([&] { Segment segment(group, options); });
@@ -465,7 +466,7 @@ TEST(Segment, NoRoomIsAnErrorThatNamesBothSizes) {
 
 TEST(Segment, DepthOneCannotServeBspUnderLatest) {
   SoloBootstrap bootstrap;
-  const auto group = Group::join(bootstrap);
+  const auto group = join(bootstrap);
   SegmentOptions options = small();
   options.depth = 1;
   Segment segment(group, options);
@@ -475,7 +476,7 @@ TEST(Segment, DepthOneCannotServeBspUnderLatest) {
 
 TEST(Segment, NameIsFreeAgainWhenItsSegmentIsGone) {
   SoloBootstrap bootstrap;
-  const auto group = Group::join(bootstrap);
+  const auto group = join(bootstrap);
   {
     Segment first(group, small("w"));
     EXPECT_TRUE(has(message_of<ConfigError>([&] { Segment second(group, small("w")); }), "'w'"));
@@ -501,7 +502,7 @@ TEST(SegmentStress, NothingTornAndCountersBalance) {
       };
       Shared<Flags> flags;
       Job job(4, [&](Bootstrap& bootstrap) {
-        const auto group = Group::join(bootstrap);
+        const auto group = join(bootstrap);
         SegmentOptions options = small();
         options.slot_bytes = most * 8;
         options.policy = policy;

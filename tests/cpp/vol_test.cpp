@@ -18,6 +18,7 @@ using dstorm::ConfigError;
 using dstorm::Group;
 using testing_processes::expect_all_well;
 using testing_processes::Job;
+using testing_processes::join;
 
 // Element i of rank r's vector: numbers whose sums are not exact, so that order shows in the bits.
 float sample(int rank, std::size_t i) {
@@ -46,7 +47,7 @@ TEST_P(DenseSizes, BspAverageOverAllHasTheSameBitsOnEveryRank) {
   };
   testing_processes::Shared<Bits> bits;
   Job job(4, [&](Bootstrap& bootstrap) {
-    const auto group = Group::join(bootstrap);
+    const auto group = join(bootstrap);
     std::vector<float> values(n);
     Dense<float> vector(group, {.name = "w"}, std::span(values));
     for (int round = 0; round < 5; ++round) {
@@ -71,7 +72,7 @@ TEST_P(DenseSizes, BspAverageOverAllHasTheSameBitsOnEveryRank) {
 TEST_P(DenseSizes, ChangesSinceTheScatterAreKept) {
   const std::size_t n = GetParam();
   Job job(4, [&](Bootstrap& bootstrap) {
-    const auto group = Group::join(bootstrap);
+    const auto group = join(bootstrap);
     std::vector<float> values(n, 1.0F);
     Dense<float> vector(group, {.name = "w"}, std::span(values));
     vector.scatter();
@@ -88,7 +89,7 @@ TEST_P(DenseSizes, ChangesSinceTheScatterAreKept) {
 TEST_P(DenseSizes, RanksThatFoldDifferentlyDoNotHoldEachOtherUp) {
   const std::size_t n = GetParam();
   Job job(4, [&](Bootstrap& bootstrap) {
-    const auto group = Group::join(bootstrap);
+    const auto group = join(bootstrap);
     std::vector<float> values(n);
     Dense<float> vector(group, {.name = "w"}, std::span(values));
     for (int round = 0; round < 3; ++round) {
@@ -116,7 +117,7 @@ TEST_P(DenseSizes, RanksThatFoldDifferentlyDoNotHoldEachOtherUp) {
 TEST_P(DenseSizes, AllreduceIsExactOverBothKindsOfMemory) {
   const std::size_t n = GetParam();
   Job job(3, [&](Bootstrap& bootstrap) {
-    const auto group = Group::join(bootstrap);
+    const auto group = join(bootstrap);
     std::vector<float> values(n);
     Dense<float> over_mine(group, {.name = "mine"}, std::span(values));
     Dense<float> of_its_own(group, {.name = "own"}, n);
@@ -149,7 +150,7 @@ TEST_P(DenseSizes, DeathInTheMiddleLeavesNoMix) {
       };
       testing_processes::Shared<Flags> flags;
       Job job(4, [&](Bootstrap& bootstrap) {
-        const auto group = Group::join(bootstrap);
+        const auto group = join(bootstrap);
         std::vector<float> values(n);
         Dense<float> over_mine(group, {.name = "mine"}, std::span(values));
         Dense<float> of_its_own(group, {.name = "own"}, n);
@@ -184,7 +185,7 @@ INSTANTIATE_TEST_SUITE_P(Elements, DenseSizes, testing::Values(1, 1000, 20'000, 
 
 TEST(Dense, SeveralArraysAreOneVector) {
   Job job(2, [](Bootstrap& bootstrap) {
-    const auto group = Group::join(bootstrap);
+    const auto group = join(bootstrap);
     std::vector<double> a(3, group->rank());
     std::vector<double> b(5, 10.0 * group->rank());
     const std::array<std::span<double>, 2> arrays{std::span(a), std::span(b)};
@@ -202,7 +203,7 @@ TEST(Dense, SeveralArraysAreOneVector) {
 
 TEST(Dense, FoldsDoWhatTheirNamesSay) {
   Job job(5, [](Bootstrap& bootstrap) {
-    const auto group = Group::join(bootstrap);
+    const auto group = join(bootstrap);
     const auto after = [&](const Fold& fold) {
       static int made = 0;
       // 0, 1, 4, 9, 16 by rank
@@ -227,7 +228,7 @@ TEST(Dense, FoldsDoWhatTheirNamesSay) {
 
 TEST(Dense, NonFiniteUpdateIsRefusedAndItsSenderNamed) {
   Job job(3, [](Bootstrap& bootstrap) {
-    const auto group = Group::join(bootstrap);
+    const auto group = join(bootstrap);
     std::vector<float> w(40, static_cast<float>(group->rank()));
     Dense<float> vector(group, {.name = "w", .reject_nonfinite = true}, std::span(w));
     if (group->rank() == 1) w[17] = std::numeric_limits<float>::quiet_NaN();
@@ -249,7 +250,7 @@ TEST(Dense, NonFiniteUpdateIsRefusedAndItsSenderNamed) {
 // One rank only ever sends, and must find its memory unchanged.
 TEST(Dense, SenderIsNotTouchedByItsReaders) {
   Job job(2, [](Bootstrap& bootstrap) {
-    const auto group = Group::join(bootstrap);
+    const auto group = join(bootstrap);
     std::vector<std::int64_t> w(100);
     std::iota(w.begin(), w.end(), 1000 * group->rank());
     Dense<std::int64_t> vector(group, {.name = "w"}, std::span(w));
@@ -268,7 +269,7 @@ TEST(Dense, SenderIsNotTouchedByItsReaders) {
 
 TEST(Dense, DifferentFoldsInOneAllreduceAreAnError) {
   Job job(2, [](Bootstrap& bootstrap) {
-    const auto group = Group::join(bootstrap);
+    const auto group = join(bootstrap);
     std::vector<float> w(8, 1.0F);
     Dense<float> vector(group, {.name = "w"}, std::span(w));
     try {
@@ -287,9 +288,10 @@ TEST(Dense, DifferentFoldsInOneAllreduceAreAnError) {
 
 TEST(Dense, AllreduceNamesWhoDoesNotComeAndChangesNothing) {
   Job job(3, [](Bootstrap& bootstrap) {
-    const auto group = Group::join(bootstrap);
+    const auto group = join(bootstrap);
     std::vector<float> w(8, 1.0F);
     Dense<float> vector(group, {.name = "w"}, std::span(w));
+    vector.allreduce(Fold::avg());
     if (group->rank() != 2) {
       try {
         vector.allreduce(Fold::sum(), 100ms);
@@ -308,7 +310,7 @@ TEST(Dense, AllreduceNamesWhoDoesNotComeAndChangesNothing) {
 TEST(Sparse, GoesSparseOrDenseAndComesOutTheSame) {
   for (const std::size_t entries : {std::size_t{3}, std::size_t{60}}) {
     Job job(3, [&](Bootstrap& bootstrap) {
-      const auto group = Group::join(bootstrap);
+      const auto group = join(bootstrap);
       Sparse<float> vector(group, 100, 100, {.name = "g"});
       std::vector<std::int64_t> indices;
       std::vector<float> values;
@@ -339,7 +341,7 @@ TEST(Sparse, GoesSparseOrDenseAndComesOutTheSame) {
 
 TEST(Sparse, DuplicatesAddUpAndBadIndicesAreRefused) {
   dstorm::SoloBootstrap bootstrap;
-  const auto group = Group::join(bootstrap);
+  const auto group = join(bootstrap);
   Sparse<double> vector(group, 10, 3, {.name = "g"});
   vector.set(std::array<std::int64_t, 4>{7, 2, 7, 2}, std::array<double, 4>{1, 2, 3, 4});
   EXPECT_EQ(std::vector<Index>(vector.indices().begin(), vector.indices().end()),
@@ -358,7 +360,7 @@ TEST(Sparse, DuplicatesAddUpAndBadIndicesAreRefused) {
 
 TEST(Sparse, OverflowingFoldLeavesEverythingAsItWas) {
   Job job(2, [](Bootstrap& bootstrap) {
-    const auto group = Group::join(bootstrap);
+    const auto group = join(bootstrap);
     Sparse<float> vector(group, 10, 2, {.name = "g"});
     const std::int64_t base = 5 * group->rank();
     vector.set(std::array<std::int64_t, 2>{base, base + 1}, std::array<float, 2>{1, 1});

@@ -7,69 +7,61 @@
 #include <cerrno>
 #include <cstring>
 
+#include "dstorm/roll_call.hpp"
 #include "dstorm/slot.hpp"
 
 namespace dstorm::shm {
 namespace {
 
-constexpr std::uint32_t kVersion = 1;  // of everything laid out in shared memory
+constexpr std::uint32_t kVersion = 2;  // of everything laid out in shared memory
+constexpr std::string_view kWhat = "the group";
 
-// What each rank tells the others. Fixed size, no pointers: it crosses process borders as bytes.
+// What each rank tells the others first.
 struct Hello {
   std::uint32_t version;
   std::int32_t pid;
-  std::int32_t fd;  // rank 0's control memory; -1 from the others
+  std::int32_t fd;  // the control memory it has made
   Token token;
   cpu_set_t cores;  // that the rank may run on
   char host[64];
   char error[256];  // empty if all is well
 };
 
-template <class T>
-std::vector<T> gather_all(Bootstrap& bootstrap, const T& mine, std::chrono::nanoseconds timeout) {
-  const auto all = bootstrap.allgather(std::as_bytes(std::span(&mine, 1)), timeout);
-  std::vector<T> records(all.size());
-  for (std::size_t r = 0; r < all.size(); ++r) {
-    if (all[r].size() != sizeof(T)) {
-      throw ConfigError("rank " + std::to_string(r) + " sent " + std::to_string(all[r].size()) +
-                        " bytes where " + std::to_string(sizeof(T)) +
-                        " were due; all ranks must run the same version of MALT");
-    }
-    std::memcpy(&records[r], all[r].data(), sizeof(T));
+// Then: in whose memory it is.
+struct Place {
+  std::int32_t leader;
+  char error[256];
+};
+
+// Maps the memory of `leader` if it can be had, and is the leader's.
+Memory map_of(const Hello& leader, std::size_t bytes) {
+  Memory memory = Memory::open(leader.pid, leader.fd, bytes, kWhat);
+  if (std::memcmp(memory.data(), &leader.token, sizeof(leader.token)) != 0) {
+    throw ConfigError("process " + std::to_string(leader.pid) + " here is another one than on '" +
+                      get_text(leader.host) + "'");
   }
-  return records;
+  return memory;
 }
 
-void set_text(std::span<char> to, std::string_view text) {
-  const std::size_t bytes = std::min(text.size(), to.size() - 1);
-  std::memcpy(to.data(), text.data(), bytes);
-  to[bytes] = '\0';
-}
-
-std::string get_text(std::span<const char> from) {
-  return std::string(from.data(), strnlen(from.data(), from.size()));
-}
-
-void throw_if_any_failed(const std::vector<Hello>& hellos) {
-  std::string errors;
+void check_versions(const std::vector<Hello>& hellos) {
   for (std::size_t r = 0; r < hellos.size(); ++r) {
-    const std::string error = get_text(hellos[r].error);
-    if (error.empty() || errors.find(error) != std::string::npos) continue;
-    errors += (errors.empty() ? "rank " : "; rank ") + std::to_string(r) + ": " + error;
+    if (hellos[r].version == kVersion) continue;
+    throw ConfigError("rank " + std::to_string(r) + " has memory layout " +
+                      std::to_string(hellos[r].version) + ", this rank has " +
+                      std::to_string(kVersion) + "; install one version of MALT everywhere");
   }
-  if (!errors.empty()) throw ConfigError(errors);
 }
 
 }  // namespace
 
-Control::Control(Bootstrap& bootstrap, std::chrono::nanoseconds timeout)
+Control::Control(Bootstrap& bootstrap, Sharing sharing, std::chrono::nanoseconds timeout)
     : rank_(bootstrap.rank()),
       size_(bootstrap.size()),
+      host_of_(static_cast<std::size_t>(size_)),
       pids_(static_cast<std::size_t>(size_)),
       pidfds_(static_cast<std::size_t>(size_)) {
   const std::size_t bytes =
       round_up(sizeof(ControlHeader) + static_cast<std::size_t>(size_) * sizeof(Member), kPage);
-  constexpr std::string_view kWhat = "the group";
   Hello mine{};
   mine.version = kVersion;
   mine.pid = getpid();
@@ -77,54 +69,90 @@ Control::Control(Bootstrap& bootstrap, std::chrono::nanoseconds timeout)
   CPU_ZERO(&mine.cores);
   sched_getaffinity(0, sizeof(mine.cores), &mine.cores);
   gethostname(mine.host, sizeof(mine.host) - 1);
-  if (rank_ == 0) {
-    try {
-      memory_ = Memory::create(bytes, kWhat);
-      memory_.reserve(0, bytes, kWhat);
-      header().token = mine.token = make_token();
-      header().size = static_cast<std::uint32_t>(size_);
-      mine.fd = memory_.fd();
-    } catch (const Error& error) {
-      set_text(mine.error, error.what());
-    }
-  }
-  const auto hellos = gather_all(bootstrap, mine, timeout);
-  throw_if_any_failed(hellos);
-  cpu_set_t cores = mine.cores;
-  for (const Hello& hello : hellos) CPU_OR(&cores, &cores, &hello.cores);
-  cores_ = CPU_COUNT(&cores);
   try {
-    for (int r = 0; r < size_; ++r) {
-      const Hello& hello = hellos[static_cast<std::size_t>(r)];
-      if (hello.version != kVersion) {
-        throw ConfigError("rank " + std::to_string(r) + " has memory layout " +
-                          std::to_string(hello.version) + ", this rank has " +
-                          std::to_string(kVersion) + "; install one version of MALT everywhere");
-      }
-      pids_[static_cast<std::size_t>(r)] = hello.pid;
-      if (r != rank_) peers_.push_back(r);
-    }
-    if (rank_ != 0) {
-      memory_ = Memory::open(hellos[0].pid, hellos[0].fd, bytes, kWhat);
-      if (header().token != hellos[0].token) {
-        throw ConfigError("process " + std::to_string(hellos[0].pid) +
-                          " here is not rank 0, which is on '" + get_text(hellos[0].host) + "'");
-      }
-    }
-    for (int r : peers_) watch(r);
+    // Everyone makes one; those of the ranks that share another's go again, and were never touched.
+    memory_ = Memory::create(bytes, kWhat);
+    memory_.reserve(0, kPage, kWhat);
+    header().token = mine.token = make_token();
+    header().size = static_cast<std::uint32_t>(size_);
+    mine.fd = memory_.fd();
   } catch (const Error& error) {
-    const bool elsewhere = std::strncmp(hellos[0].host, mine.host, sizeof(mine.host)) != 0;
-    set_text(mine.error, elsewhere
-                             ? "transport shm joins ranks of one host only, but rank 0 is on '" +
-                                   get_text(hellos[0].host) + "' and this rank on '" +
-                                   get_text(mine.host) + "'"
-                             : std::string(error.what()));
+    set_text(mine.error, error.what());
   }
-  if (memory_.data() != nullptr) {
-    member(rank_).state.store(State::kAlive, std::memory_order_release);
+  const auto hellos = call_roll(bootstrap, mine, timeout);
+  throw_if_any_failed(hellos);
+  check_versions(hellos);
+
+  // A host is who can really map one memory: names and boot ids are shared by containers.
+  Place place{};
+  place.leader = rank_;
+  Memory shared;
+  std::string why;
+  for (int r = 0; r < rank_ && sharing != Sharing::kNone && place.leader == rank_; ++r) {
+    const Hello& leader = hellos[static_cast<std::size_t>(r)];
+    try {
+      shared = map_of(leader, bytes);
+      place.leader = r;
+    } catch (const ConfigError& error) {
+      if (sharing != Sharing::kAll) continue;
+      const bool elsewhere = get_text(leader.host) != get_text(mine.host);
+      set_text(place.error, elsewhere
+                                ? "transport shm joins ranks of one host only, but rank 0 is on '" +
+                                      get_text(leader.host) + "' and this rank on '" +
+                                      get_text(mine.host) + "'"
+                                : std::string(error.what()));
+      break;
+    }
+  }
+  try {
+    if (place.leader == rank_) memory_.reserve(0, bytes, kWhat);
+  } catch (const Error& error) {
+    set_text(place.error, error.what());
+  }
+  const auto places = call_roll(bootstrap, place, timeout);
+  throw_if_any_failed(places);
+  if (place.leader != rank_) memory_ = std::move(shared);
+
+  Place result = place;
+  cpu_set_t cores = mine.cores;
+  for (int r = 0; r < size_; ++r) {
+    const int leader = places[static_cast<std::size_t>(r)].leader;
+    if (leader == r) {
+      host_of_[static_cast<std::size_t>(r)] = static_cast<int>(hosts_.size());
+      hosts_.push_back({r});
+    } else if (leader >= 0 && leader < r &&
+               places[static_cast<std::size_t>(leader)].leader == leader) {
+      const int host = host_of(leader);
+      host_of_[static_cast<std::size_t>(r)] = host;
+      hosts_[static_cast<std::size_t>(host)].push_back(r);
+    } else {
+      throw ConfigError("rank " + std::to_string(r) + " can map the memory of rank " +
+                        std::to_string(leader) + ", which itself shares that of a lower rank that " +
+                        std::to_string(r) + " cannot map; run all ranks of a host as one user in " +
+                        "one PID namespace, or choose transport 'tcp'");
+    }
+  }
+  try {
+    for (int r : locals()) {
+      const Hello& hello = hellos[static_cast<std::size_t>(r)];
+      pids_[static_cast<std::size_t>(r)] = hello.pid;
+      CPU_OR(&cores, &cores, &hello.cores);
+      if (r == rank_) continue;
+      neighbours_.push_back(r);
+      watch(r);
+    }
+  } catch (const Error& error) {
+    set_text(result.error, error.what());
+  }
+  cores_ = CPU_COUNT(&cores);
+  for (int r = 0; r < size_; ++r) {
+    State absent = State::kAbsent;  // who is here sooner than this rank may also have gone by now
+    if (r == rank_ || !is_local(r)) {
+      member(r).state.compare_exchange_strong(absent, State::kAlive);
+    }
   }
   // Everyone has mapped the memory and holds a pidfd of everyone else, taken while all were here.
-  throw_if_any_failed(gather_all(bootstrap, mine, timeout));
+  throw_if_any_failed(call_roll(bootstrap, result, timeout));
   memory_.close_fd();
 }
 
@@ -151,6 +179,13 @@ bool Control::mark(int rank, State state) noexcept {
   if (!member(rank).state.compare_exchange_strong(alive, state)) return false;
   header().epoch.fetch_add(1);
   return true;
+}
+
+void Control::ring(std::span<const int> ranks) noexcept {
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // W2
+  for (int r : ranks) {
+    if (is_local(r)) dstorm::ring(bell(r));
+  }
 }
 
 }  // namespace dstorm::shm

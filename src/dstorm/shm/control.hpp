@@ -1,6 +1,6 @@
-// The memory every rank of a host maps first: who is there, and a board on which the ranks post
-// bytes to one another when they make segments or meet at a barrier. Nothing on the data path but
-// doorbells.
+// The memory every rank of a host maps first: who is there, on this host and on others, and a board
+// on which the ranks post bytes to one another when they make segments or meet at a barrier.
+// Nothing on the data path but doorbells. What ranks of other hosts write in theirs is copied here.
 #pragma once
 
 #include <atomic>
@@ -31,6 +31,10 @@ struct Notice {  // one rank's post for one exchange
 struct alignas(kLine) Member {
   Doorbell bell;
   alignas(kLine) std::atomic<State> state;
+  // Of a rank of another host: the number of the connection by which its writes come here now, and
+  // when that was last heard of (Clock, in nanoseconds).
+  std::atomic<std::uint64_t> link;
+  std::atomic<std::int64_t> heard;
   alignas(kLine) std::atomic<std::uint64_t> posted;  // the number of the last exchange posted to
   alignas(kLine) Notice notices[2];                  // by the exchange's parity
 };
@@ -41,15 +45,32 @@ struct alignas(kLine) ControlHeader {
   std::atomic<std::uint32_t> epoch;
 };
 
+// Which ranks share memory, and so are "on one host" to MALT.
+enum class Sharing : std::uint8_t {
+  kPossible,  // those that can map one another's memory
+  kAll,       // all, or it is an error
+  kNone,      // each rank is a host of its own
+};
+
 class Control {
  public:
   // Collective, through the bootstrap.
-  Control(Bootstrap& bootstrap, std::chrono::nanoseconds timeout);
+  Control(Bootstrap& bootstrap, Sharing sharing, std::chrono::nanoseconds timeout);
 
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
   int cores() const noexcept { return cores_; }  // that the ranks of this host may run on, together
-  const std::vector<int>& peers() const noexcept { return peers_; }  // everyone else, by rank
+
+  // The ranks of each host, sorted; hosts by their lowest rank.
+  const std::vector<std::vector<int>>& hosts() const noexcept { return hosts_; }
+  int host_of(int rank) const { return host_of_[static_cast<std::size_t>(rank)]; }
+  int own_host() const { return host_of(rank_); }
+  bool is_local(int rank) const { return host_of(rank) == own_host(); }
+  // The ranks of this host; and those but this one.
+  const std::vector<int>& locals() const { return hosts_[static_cast<std::size_t>(own_host())]; }
+  const std::vector<int>& neighbours() const noexcept { return neighbours_; }
+
+  // Of a rank of this host.
   pid_t pid(int rank) const { return pids_[static_cast<std::size_t>(rank)]; }
   // A descriptor that becomes readable when the rank's process ends; -1 for this rank.
   int pidfd(int rank) const { return pidfds_[static_cast<std::size_t>(rank)].get(); }
@@ -57,10 +78,13 @@ class Control {
   State state(int rank) const noexcept {
     return member(rank).state.load(std::memory_order_acquire);
   }
+  bool is_live(int rank) const noexcept { return state(rank) == State::kAlive; }
   // Marks a live rank; false if it was not live. Raises the epoch. Any thread.
   bool mark(int rank, State state) noexcept;
   std::uint32_t epoch() const noexcept { return header().epoch.load(std::memory_order_acquire); }
   Doorbell& bell(int rank) noexcept { return member(rank).bell; }
+  // Rings those of `ranks` that are on this host, after something they may be waiting for.
+  void ring(std::span<const int> ranks) noexcept;
   Member& member(int rank) const noexcept;
 
  private:
@@ -72,7 +96,9 @@ class Control {
   int rank_;
   int size_;
   int cores_ = 1;
-  std::vector<int> peers_;
+  std::vector<std::vector<int>> hosts_;
+  std::vector<int> host_of_;
+  std::vector<int> neighbours_;
   std::vector<pid_t> pids_;
   std::vector<Descriptor> pidfds_;
   Memory memory_;

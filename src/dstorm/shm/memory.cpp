@@ -141,6 +141,15 @@ Memory Memory::create(std::size_t bytes, std::string_view what) {
 
 Memory Memory::open(pid_t pid, int fd, std::size_t bytes, std::string_view what) {
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
+  // On another host, or in another container, the number may be that of anybody's file: opening a
+  // pipe or a device would not be without effect.
+  std::array<char, 64> target{};
+  const auto length = readlink(path.c_str(), target.data(), target.size());
+  const std::string_view name(target.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
+  if (length > 0 && !name.starts_with("/memfd:malt")) {
+    throw ConfigError(path + " is not the shared memory of " + std::string(what) +
+                      "; ranks that share memory see each other's processes (one PID namespace)");
+  }
   const int own = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (own < 0) {
     const std::string hint = errno == EMFILE ? "; raise the limit on open files (ulimit -n)"

@@ -33,7 +33,7 @@ Watcher::~Watcher() {
 void Watcher::run() {
   std::vector<pollfd> watched{{stop_, POLLIN, 0}};
   std::vector<int> ranks{-1};
-  for (int r : control_.peers()) {
+  for (int r : control_.neighbours()) {
     watched.push_back({control_.pidfd(r), POLLIN, 0});
     ranks.push_back(r);
   }

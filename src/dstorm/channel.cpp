@@ -1,0 +1,112 @@
+#include "dstorm/channel.hpp"
+
+#include <cstring>
+#include <string>
+
+#include "dstorm/group.hpp"
+#include "dstorm/roll_call.hpp"
+#include "dstorm/shm/control.hpp"
+#include "dstorm/tcp/engine.hpp"
+
+namespace dstorm {
+namespace {
+
+// What the ranks of a host tell one another while they make a segment.
+struct Offer {
+  std::int32_t fd = -1;
+  shm::Token token{};
+  char error[512] = {};
+};
+
+template <class Step>
+void attempt(Offer& mine, Step&& step) {
+  try {
+    step();
+  } catch (const Error& error) {
+    set_text(mine.error, error.what());
+  }
+}
+
+// Everyone's state, thrown as one error on all ranks if any failed; returns the maker's offer.
+Offer agree(Group& group, std::string_view what, const Offer& mine, int maker) {
+  const auto posts = group.exchange(what, std::as_bytes(std::span(&mine, 1)));
+  std::vector<Offer> offers(posts.size());
+  for (std::size_t r = 0; r < posts.size(); ++r) {
+    if (posts[r] && posts[r]->size() == sizeof(Offer)) {
+      std::memcpy(&offers[r], posts[r]->data(), sizeof(Offer));
+    }
+  }
+  throw_if_any_failed(offers);
+  if (!posts[static_cast<std::size_t>(maker)]) {
+    throw PeerError("rank " + std::to_string(maker) + " died while it made " + std::string(what) +
+                        "; make it again",
+                    {maker});
+  }
+  return offers[static_cast<std::size_t>(maker)];
+}
+
+}  // namespace
+
+Channel::Channel(Group& group, shm::Control& control, tcp::Engine* engine, std::uint32_t id,
+                 std::string_view what, const shm::SegmentShape& shape)
+    : control_(control), engine_(engine) {
+  // The lowest live rank of each host makes the memory of that host.
+  int maker = control.rank();
+  for (int r : control.locals()) {
+    if (r < maker && group.is_live(r)) maker = r;
+  }
+  const bool makes = maker == control.rank();
+  Offer mine;
+  attempt(mine, [&] {
+    if (!makes) return;
+    memory_ = std::make_shared<shm::SegmentMemory>(shm::SegmentMemory::create(shape, what));
+    for (int r = 0; r < control.size(); ++r) {
+      if (!control.is_local(r)) memory_->reserve_for(r, false, what);
+    }
+    mine.fd = memory_->fd();
+    mine.token = memory_->token();
+  });
+  const Offer offer = agree(group, what, mine, maker);
+  attempt(mine, [&] {
+    if (!makes) {
+      memory_ = std::make_shared<shm::SegmentMemory>(
+          shm::SegmentMemory::open(shape, what, control.pid(maker), offer.fd, offer.token));
+    }
+    // Each rank's pages come from where it runs.
+    memory_->reserve_for(control.rank(), true, what);
+    // Who has seen this rank agree may send.
+    if (engine_ != nullptr) attachment_ = engine_->attach(id, memory_);
+  });
+  try {
+    agree(group, what, mine, maker);
+  } catch (...) {
+    if (engine_ != nullptr) engine_->detach(id);
+    throw;
+  }
+  memory_->close_fd();
+}
+
+void Channel::deliver(std::span<const int> to, std::size_t bytes) noexcept {
+  control_.ring(to);
+  if (engine_ != nullptr) engine_->flush(*attachment_, bytes);
+}
+
+void Channel::acknowledge(std::span<const int> senders, bool awaited) noexcept {
+  if (awaited) {
+    deliver(senders, 0);
+  } else if (engine_ != nullptr) {
+    engine_->note(*attachment_);
+  }
+}
+
+void Channel::wake(std::span<const int> ranks) noexcept { control_.ring(ranks); }
+
+bool Channel::make_room() noexcept { return engine_ != nullptr && engine_->make_room(*attachment_); }
+
+void Channel::close() noexcept {
+  memory_->closed(control_.rank()).store(1, std::memory_order_release);
+  control_.ring(control_.neighbours());
+  if (engine_ != nullptr) engine_->flush(*attachment_, 0);
+}
+
+}  // namespace dstorm

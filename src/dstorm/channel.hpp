@@ -1,0 +1,55 @@
+// One segment as this rank reaches the others through it: the memory of its host, which its ranks
+// read and write in place, and the network to the other hosts.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "dstorm/shm/segment_memory.hpp"
+
+namespace dstorm {
+
+class Group;
+namespace shm {
+class Control;
+}
+namespace tcp {
+class Engine;
+struct Attachment;
+}
+
+class Channel {
+ public:
+  // Collective over the live ranks. Throws on every rank, or on none: ConfigError (no room, no
+  // descriptor), TimeoutError. `engine` is null in a job of one host.
+  // `id`: the same on every rank, and greater than any segment's before.
+  Channel(Group& group, shm::Control& control, tcp::Engine* engine, std::uint32_t id,
+          std::string_view what, const shm::SegmentShape& shape);
+
+  const shm::SegmentMemory& memory() const noexcept { return *memory_; }
+
+  // After this rank has published `bytes` of payload, or moved its clock alone: wakes those of
+  // `to`, and sends what other hosts have to know.
+  void deliver(std::span<const int> to, std::size_t bytes) noexcept;
+  // After it has folded what `senders` sent, who may be waiting for that (`awaited`) or not.
+  void acknowledge(std::span<const int> senders, bool awaited) noexcept;
+  // Wakes ranks of this host that may be waiting for something this rank has changed in its memory.
+  void wake(std::span<const int> ranks) noexcept;
+  // LATEST: has what a slow network is still sending read from a copy instead of its slot. True if
+  // that may have freed one.
+  bool make_room() noexcept;
+
+  // This rank will neither send nor receive here any more; the others' waits leave it out.
+  void close() noexcept;
+  bool is_closed(int rank) const noexcept { return memory_->is_closed(rank); }
+
+ private:
+  shm::Control& control_;
+  tcp::Engine* engine_;
+  std::shared_ptr<shm::SegmentMemory> memory_;  // shared with the engine, for other ranks' sake
+  std::shared_ptr<tcp::Attachment> attachment_;  // null without an engine
+};
+
+}  // namespace dstorm

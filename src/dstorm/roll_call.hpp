@@ -1,0 +1,59 @@
+// Fixed-size records that every rank gives all others through the bootstrap, when it joins.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "dstorm/bootstrap.hpp"
+#include "dstorm/errors.hpp"
+
+namespace dstorm {
+
+// Collective. A record crosses process borders as bytes; it has no pointers.
+template <class Record>
+std::vector<Record> call_roll(Bootstrap& bootstrap, const Record& mine,
+                              std::chrono::nanoseconds timeout) {
+  static_assert(std::is_trivially_copyable_v<Record>);
+  const auto all = bootstrap.allgather(std::as_bytes(std::span(&mine, 1)), timeout);
+  std::vector<Record> records(all.size());
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    if (all[r].size() != sizeof(Record)) {
+      throw ConfigError("rank " + std::to_string(r) + " sent " + std::to_string(all[r].size()) +
+                        " bytes where " + std::to_string(sizeof(Record)) +
+                        " were due; all ranks must run the same version of MALT");
+    }
+    std::memcpy(&records[r], all[r].data(), sizeof(Record));
+  }
+  return records;
+}
+
+// Text in a record: cut to what fits, and ended by a zero.
+inline void set_text(std::span<char> to, std::string_view text) {
+  const std::size_t bytes = std::min(text.size(), to.size() - 1);
+  std::memcpy(to.data(), text.data(), bytes);
+  to[bytes] = '\0';
+}
+
+inline std::string get_text(std::span<const char> from) {
+  return std::string(from.data(), strnlen(from.data(), from.size()));
+}
+
+// Throws the same ConfigError on every rank if any has put something into its record's `error`.
+template <class Record>
+void throw_if_any_failed(const std::vector<Record>& records) {
+  std::string errors;
+  for (std::size_t r = 0; r < records.size(); ++r) {
+    const std::string error = get_text(records[r].error);
+    if (error.empty() || errors.find(error) != std::string::npos) continue;
+    errors += (errors.empty() ? "rank " : "; rank ") + std::to_string(r) + ": " + error;
+  }
+  if (!errors.empty()) throw ConfigError(errors);
+}
+
+}  // namespace dstorm

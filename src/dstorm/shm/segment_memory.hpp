@@ -1,0 +1,80 @@
+// One segment as it lies in the memory of a host: a header, a line per rank that says whether it
+// has closed, the boards of the shared folds, then per rank its mailbox and its home, then one
+// result. Everything a rank writes much is on pages of its own.
+#pragma once
+
+#include <atomic>
+#include <string_view>
+
+#include "dstorm/shm/memory.hpp"
+#include "dstorm/slot.hpp"
+
+namespace dstorm::shm {
+
+// What a segment is made of, the same on every rank.
+struct SegmentShape {
+  MailboxShape mailbox;
+  Policy policy;
+  std::size_t home_bytes;    // per rank: memory of the rank's own that all of its host may read
+  std::size_t result_bytes;  // once per host: room for a shared fold
+};
+
+class SegmentMemory {
+ public:
+  // The first makes it, the others map it, and each then backs its own part with pages. Throw
+  // ConfigError.
+  static SegmentMemory create(const SegmentShape& shape, std::string_view what);
+  static SegmentMemory open(const SegmentShape& shape, std::string_view what, pid_t maker, int fd,
+                            const Token& token);
+  void reserve_for(int rank, bool with_home, std::string_view what);
+
+  // For open(); once everyone has, the descriptor can go.
+  int fd() const noexcept { return memory_.fd(); }
+  const Token& token() const noexcept { return *reinterpret_cast<const Token*>(memory_.data()); }
+  void close_fd() noexcept { memory_.close_fd(); }
+
+  const SegmentShape& shape() const noexcept { return shape_; }
+  // The mailbox of `sender` as it is seen on this host: the sender's own memory, or what has
+  // arrived of it.
+  std::byte* mailbox(int sender) const noexcept { return memory_.data() + mailbox_at(sender); }
+  std::byte* home(int rank) const noexcept {
+    return shape_.home_bytes == 0 ? nullptr : memory_.data() + home_at(rank);
+  }
+  std::byte* result() const noexcept {
+    return shape_.result_bytes == 0 ? nullptr : memory_.data() + result_at();
+  }
+  // One zeroed cache line per rank and purpose, shared by all ranks of this host.
+  static constexpr int kBoards = 2;
+  std::byte* board(int which, int line) const noexcept {
+    return memory_.data() + board_at(which, line);
+  }
+  // This rank neither sends nor receives here any more.
+  std::atomic<std::uint32_t>& closed(int rank) const noexcept {
+    return *reinterpret_cast<std::atomic<std::uint32_t>*>(memory_.data() + closed_at(rank));
+  }
+  bool is_closed(int rank) const noexcept {
+    return closed(rank).load(std::memory_order_acquire) != 0;
+  }
+
+ private:
+  explicit SegmentMemory(const SegmentShape& shape);
+
+  std::size_t closed_at(int rank) const { return (1 + static_cast<std::size_t>(rank)) * kLine; }
+  std::size_t board_at(int which, int line) const {
+    return (1 + ranks_ + static_cast<std::size_t>(which) * (ranks_ + 1) +
+            static_cast<std::size_t>(line)) *
+           kLine;
+  }
+  std::size_t mailbox_at(int rank) const {
+    return mailboxes_ + static_cast<std::size_t>(rank) * stride_;
+  }
+  std::size_t home_at(int rank) const { return mailbox_at(rank) + shape_.mailbox.bytes(); }
+  std::size_t result_at() const { return mailboxes_ + ranks_ * stride_; }
+  std::size_t bytes() const { return result_at() + round_up(shape_.result_bytes, kPage); }
+
+  SegmentShape shape_;
+  std::size_t ranks_, mailboxes_, stride_;
+  Memory memory_;
+};
+
+}  // namespace dstorm::shm

@@ -1,0 +1,393 @@
+#include "dstorm/tcp/engine.hpp"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+#include "dstorm/roll_call.hpp"
+
+namespace dstorm::tcp {
+namespace {
+
+using std::chrono::nanoseconds;
+
+// A rank that is not heard of for so long is gone, unless the job's own time limit is shorter.
+constexpr std::chrono::seconds kSilence{5};
+// Between two calls to a host that does not answer.
+constexpr std::chrono::milliseconds kRedial{20};
+// A payload up to this long is sent by the thread that scatters it.
+constexpr std::size_t kLendAHand = 64 * 1024;
+constexpr std::size_t kMostInterfaces = 16;
+
+struct InterfaceRecord {
+  char name[16];
+  Address address;
+  std::int32_t prefix_bits;
+  bool is_loopback;
+};
+
+// What each rank of a job of several hosts tells the others first.
+struct Networks {
+  Key nonce;  // rank 0's is part of the job's key
+  bool is_encrypted;
+  std::uint32_t interfaces;
+  std::array<InterfaceRecord, kMostInterfaces> interface;
+  char error[256];
+};
+
+// Then: where it listens. And last, whether it has reached everyone.
+struct Listening {
+  Address address;
+  char error[512];
+};
+
+template <class Record, class Step>
+void attempt(Record& mine, Step&& step) {
+  try {
+    step();
+  } catch (const Error& error) {
+    set_text(mine.error, error.what());
+  }
+}
+
+Networks own_networks(const TlsContext* tls) {
+  Networks mine{};
+  mine.nonce = make_key();
+  mine.is_encrypted = tls != nullptr;
+  for (const Interface& one : interfaces()) {
+    if (mine.interfaces == kMostInterfaces) break;
+    InterfaceRecord& record = mine.interface[mine.interfaces++];
+    set_text(record.name, one.name);
+    record.address = one.address;
+    record.prefix_bits = one.prefix_bits;
+    record.is_loopback = one.is_loopback;
+  }
+  return mine;
+}
+
+std::vector<Interface> interfaces_of(const Networks& networks) {
+  std::vector<Interface> all;
+  for (std::size_t i = 0; i < std::min<std::size_t>(networks.interfaces, kMostInterfaces); ++i) {
+    const InterfaceRecord& record = networks.interface[i];
+    all.push_back({get_text(record.name), record.address, record.prefix_bits, record.is_loopback});
+  }
+  return all;
+}
+
+// Whether two ranks are on one network stack, though perhaps in two containers.
+bool same_stack(const Networks& a, const Networks& b) {
+  const auto one = interfaces_of(a);
+  const auto other = interfaces_of(b);
+  return std::equal(one.begin(), one.end(), other.begin(), other.end(),
+                    [](const Interface& x, const Interface& y) { return x.address == y.address; });
+}
+
+// Where a rank listens and calls from: as told, else where the others can reach it.
+Address pick_address(const EngineOptions& options, const std::vector<Networks>& networks,
+                     int rank) {
+  if (!options.interface.empty()) return address_of(options.interface);
+  const Networks& mine = networks[static_cast<std::size_t>(rank)];
+  const auto other = std::find_if(networks.begin(), networks.end(), [&](const Networks& theirs) {
+    return !same_stack(mine, theirs);
+  });
+  if (other == networks.end()) return *Address::parse("127.0.0.1");
+  if (!options.toward.empty()) {
+    const auto address = address_toward(options.toward);
+    if (address && !address->is_loopback()) return *address;
+  }
+  const auto address = choose_address(interfaces_of(mine), interfaces_of(*other));
+  if (address) return *address;
+  throw ConfigError(
+      "this host has no network in common with rank " + std::to_string(other - networks.begin()) +
+      "'s and no route to it; say which to use with MALT_INTERFACE (a name, or a network such as "
+      "10.0.0.0/8)");
+}
+
+void check_encryption(const std::vector<Networks>& networks) {
+  for (std::size_t r = 0; r < networks.size(); ++r) {
+    if (networks[r].is_encrypted == networks[0].is_encrypted) continue;
+    throw ConfigError("rank 0 has MALT_TLS " + std::string(networks[0].is_encrypted ? "" : "not ") +
+                      "set and rank " + std::to_string(r) + " has it " +
+                      (networks[r].is_encrypted ? "" : "not ") +
+                      "set; set it for every rank or for none");
+  }
+}
+
+}  // namespace
+
+// ---- joining ----
+
+Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions& options)
+    : control_(control), epoll_(epoll_create1(EPOLL_CLOEXEC)), alarm_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  const auto deadline = Clock::now() + options.timeout;
+  Networks mine{};
+  attempt(mine, [&] {
+    if (epoll_.get() < 0 || alarm_.get() < 0) {
+      throw ConfigError(std::string("cannot watch connections: ") + std::strerror(errno) +
+                        "; raise the limit on open files (ulimit -n)");
+    }
+    tls_ = TlsContext::from_environment();
+    mine = own_networks(tls_.get());
+  });
+  const auto networks = call_roll(bootstrap, mine, options.timeout);
+  throw_if_any_failed(networks);
+  check_encryption(networks);
+
+  Listening listening{};
+  attempt(listening, [&] {
+    auto [socket, address] = listen_at(pick_address(options, networks, control.rank()));
+    listening.address = address;
+    settings_.key = authenticate(
+        networks[0].nonce, std::as_bytes(std::span(options.secret.data(), options.secret.size())));
+    settings_.own = address.with_port(0);
+    settings_.tls = tls_.get();
+    settings_.silence = std::min<nanoseconds>(kSilence, options.timeout);
+    door_.emplace(std::move(socket), settings_.key, static_cast<std::uint32_t>(control.rank()),
+                  address, settings_.tls, settings_.silence, settings_.silence);
+  });
+  const auto addresses = call_roll(bootstrap, listening, options.timeout);
+  throw_if_any_failed(addresses);
+  for (const Listening& one : addresses) {
+    settings_.addresses.push_back(one.address.with_scope_of(settings_.own));
+  }
+
+  add_to_epoll(alarm_.get(), EPOLLIN);
+  add_to_epoll(door_->fd(), EPOLLIN);
+  awake_since_ = last_tend_ = Clock::now();
+  for (const std::vector<int>& host : control.hosts()) {
+    if (&host != &control.hosts()[static_cast<std::size_t>(control.own_host())]) {
+      outgoing_.emplace_back(control, settings_, host);
+    }
+  }
+  for (Outgoing& one : outgoing_) call(one, Clock::now());
+  // Signals are for the program's own threads.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+
+  Listening reached{};
+  {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_until(lock, deadline, [this] { return is_connected(); })) {
+      set_text(reached.error, who_is_missing());
+    }
+  }
+  try {
+    throw_if_any_failed(call_roll(bootstrap, reached, options.timeout));
+  } catch (...) {
+    leave(nanoseconds::zero());
+    throw;
+  }
+}
+
+Engine::~Engine() { leave(nanoseconds::zero()); }
+
+bool Engine::is_connected() const {
+  return std::all_of(outgoing_.begin(), outgoing_.end(),
+                     [](const Outgoing& one) { return one.state() == Outgoing::State::kUp; });
+}
+
+std::string Engine::who_is_missing() const {
+  std::string text;
+  for (const Outgoing& one : outgoing_) {
+    if (one.state() == Outgoing::State::kUp) continue;
+    text += (text.empty() ? "cannot connect from " + settings_.own.host() + " to " : "; ") +
+            (one.reason().empty() ? describe_ranks(one.host()) + ": no answer" : one.reason());
+  }
+  return text + "; is a firewall in between? MALT_INTERFACE says which network to use";
+}
+
+// ---- what the program's thread calls ----
+
+std::shared_ptr<Attachment> Engine::attach(std::uint32_t id,
+                                           std::shared_ptr<const shm::SegmentMemory> memory) {
+  auto attachment = std::make_shared<Attachment>(id, std::move(memory));
+  const std::lock_guard lock(mutex_);
+  last_attached_ = id;
+  return attachments_[id] = std::move(attachment);
+}
+
+void Engine::detach(std::uint32_t id) noexcept {
+  const std::lock_guard lock(mutex_);
+  attachments_.erase(id);
+}
+
+void Engine::flush(Attachment& attachment, std::size_t bytes) noexcept {
+  attachment.changes.fetch_add(1);
+  if (bytes <= kLendAHand) {
+    drive();
+  } else {
+    wake();
+  }
+}
+
+// E2.
+void Engine::drive() noexcept {
+  wanted_.store(true);
+  while (wanted_.load()) {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock) return;  // who has it looks at wanted_ after
+    if (wanted_.exchange(false)) pump(Clock::now());
+  }
+}
+
+void Engine::wake() noexcept {
+  wanted_.store(true);
+  if (asleep_.exchange(false)) eventfd_write(alarm_.get(), 1);
+}
+
+bool Engine::make_room(Attachment& attachment) noexcept {
+  const std::lock_guard lock(mutex_);
+  bool found = false;
+  for (Outgoing& one : outgoing_) found = one.make_room(attachment.id) || found;
+  return found;
+}
+
+void Engine::leave(nanoseconds limit) noexcept {
+  if (!thread_.joinable()) return;
+  {
+    std::unique_lock lock(mutex_);
+    leaving_ = true;
+    pump(Clock::now());
+    changed_.wait_for(lock, limit, [this] {
+      return std::all_of(outgoing_.begin(), outgoing_.end(), [this](const Outgoing& one) {
+        return one.state() == Outgoing::State::kDone ||
+               std::none_of(one.host().begin(), one.host().end(),
+                            [this](int r) { return control_.is_live(r); });
+      });
+    });
+    stop_ = true;
+  }
+  eventfd_write(alarm_.get(), 1);
+  thread_.join();
+  for (Outgoing& one : outgoing_) one.hang_up();
+  incoming_.clear();
+  door_.reset();
+}
+
+// ---- the thread ----
+
+void Engine::run() {
+  const auto tick = std::clamp<nanoseconds>(settings_.silence / 16, std::chrono::milliseconds(1),
+                                            std::chrono::milliseconds(100));
+  bool is_busy = false;
+  std::array<epoll_event, 64> events;
+  for (;;) {
+    asleep_.store(true);
+    const bool wait = !is_busy && !wanted_.load();  // E2
+    const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(tick).count();
+    const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
+                                 wait ? static_cast<int>(std::max<long>(limit, 1)) : 0);
+    asleep_.store(false);
+    const std::lock_guard lock(mutex_);
+    if (stop_) return;
+    wanted_.store(false);
+    const auto now = Clock::now();
+    for (int i = 0; i < count; ++i) {
+      if (events[static_cast<std::size_t>(i)].data.fd == alarm_.get()) {
+        eventfd_t value = 0;
+        eventfd_read(alarm_.get(), &value);
+      }
+      if (events[static_cast<std::size_t>(i)].data.fd == door_->fd()) open_door(now);
+    }
+    is_busy = take_in(now);
+    pump(now);
+    if (now - last_tend_ >= tick) tend(now);
+    settle(now);
+  }
+}
+
+void Engine::add_to_epoll(int fd, std::uint32_t events) const {
+  epoll_event event{};
+  event.events = events;
+  event.data.fd = fd;
+  if (fd >= 0) epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
+}
+
+void Engine::call(Outgoing& outgoing, Clock::time_point now) {
+  if (outgoing.call(++calls_, now)) add_to_epoll(outgoing.fd(), EPOLLIN | EPOLLOUT | EPOLLET);
+}
+
+void Engine::open_door(Clock::time_point now) {
+  for (Caller& caller : door_->ready()) {
+    const auto rank = static_cast<int>(caller.introduction.rank);
+    const bool is_known = rank >= 0 && rank < control_.size() && !control_.is_local(rank);
+    if (!is_known || !control_.is_live(rank)) continue;  // it is closed
+    if (caller.introduction.number <= control_.member(rank).link.load()) continue;  // a stale one
+    Incoming& incoming = incoming_.emplace_back(control_, std::move(caller.stream), rank,
+                                                caller.introduction.number, now);
+    add_to_epoll(incoming.fd(), EPOLLIN | EPOLLET);
+  }
+}
+
+bool Engine::take_in(Clock::time_point now) {
+  bool is_busy = false;
+  for (Incoming& one : incoming_) {
+    is_busy = one.take_in(attachments_, last_attached_, now) || is_busy;
+  }
+  return is_busy;
+}
+
+void Engine::pump(Clock::time_point now) {
+  for (Outgoing& one : outgoing_) one.pump(attachments_, leaving_, now);
+}
+
+// What has ended is taken away, and what is lost is called again.
+void Engine::settle(Clock::time_point now) {
+  for (auto one = incoming_.begin(); one != incoming_.end();) {
+    if (one->end() == Incoming::End::kLost) bury(one->sender());
+    one = one->end() == Incoming::End::kNot ? std::next(one) : incoming_.erase(one);
+  }
+  for (Outgoing& one : outgoing_) {
+    if (one.state() != Outgoing::State::kOver || now - one.last_call() < kRedial) continue;
+    if (one.down_since() && now - *one.down_since() > settings_.silence) {
+      for (int r : one.host()) bury(r);  // it cannot be reached
+    }
+    call(one, now);
+  }
+  changed_.notify_all();
+}
+
+void Engine::tend(Clock::time_point now) {
+  // Who was stopped, or starved, has not listened: the others may be well.
+  if (now - last_tend_ > settings_.silence / 2) awake_since_ = now;
+  last_tend_ = now;
+  for (Outgoing& one : outgoing_) one.tend(now);
+  for (Incoming& one : incoming_) one.tend(attachments_, settings_.silence, now);
+  bury_the_silent(now);
+  // A segment that no rank of this host uses any more, and that all know to be closed.
+  std::erase_if(attachments_, [&](const auto& item) {
+    const Attachment& attachment = *item.second;
+    return std::all_of(control_.locals().begin(), control_.locals().end(),
+                       [&](int r) {
+                         return attachment.memory->is_closed(r) || !control_.is_live(r);
+                       }) &&
+           std::all_of(outgoing_.begin(), outgoing_.end(), [&](const Outgoing& one) {
+             return one.state() == Outgoing::State::kDone || one.is_through(attachment);
+           });
+  });
+}
+
+// A rank whose proxy here has ended, and who calls no other.
+void Engine::bury_the_silent(Clock::time_point now) {
+  for (int r = 0; r < control_.size(); ++r) {
+    if (control_.is_local(r) || !control_.is_live(r)) continue;
+    const Clock::time_point heard(
+        nanoseconds(control_.member(r).heard.load(std::memory_order_relaxed)));
+    if (now - std::max(heard, awake_since_) > settings_.silence * 3 / 2) bury(r);
+  }
+}
+
+void Engine::bury(int rank) {
+  if (control_.mark(rank, shm::State::kDead)) control_.ring(control_.locals());
+}
+
+}  // namespace dstorm::tcp

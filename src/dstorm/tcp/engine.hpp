@@ -1,0 +1,111 @@
+// Carries what this rank writes in its host's memory to the other hosts, and what ranks of other
+// hosts write in theirs into this host's.
+//
+// What a rank writes, only it writes (slot.hpp, S1), so the memory of every host can hold a copy of
+// it, which the ranks there use in place by the same protocol. For each rank and other host, one
+// live rank of that host (its proxy) takes the bytes in: one copy over the network, however many
+// receivers. A proxy that ends is followed by the next, who is simply told everything again.
+//
+// A thread of its own does the work, so that the program need not call in; a scatter also lends a
+// hand where that is quicker than waking it. One lock, E1: everything but the counters of
+// Attachment, `wanted_` and `asleep_` is touched under it. No work is forgotten, E2: who wants
+// something sets wanted_, then looks for the thread asleep or the lock free; the thread says that
+// it is about to sleep, then looks at wanted_; both in sequentially consistent order.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dstorm/bootstrap.hpp"
+#include "dstorm/shm/control.hpp"
+#include "dstorm/tcp/attachment.hpp"
+#include "dstorm/tcp/door.hpp"
+#include "dstorm/tcp/incoming.hpp"
+#include "dstorm/tcp/outgoing.hpp"
+#include "dstorm/tcp/tls.hpp"
+
+namespace dstorm::tcp {
+
+struct EngineOptions {
+  std::chrono::nanoseconds timeout;
+  std::string interface;  // a name or a CIDR; empty: by the route to `toward`, else to the others
+  std::string toward;     // a host all ranks can reach, or empty
+  std::string secret;     // what the ranks of the job alone know, or empty
+};
+
+class Engine {
+ public:
+  // Collective, in a job of several hosts: returns when every rank is connected to every other
+  // host. Throws the same ConfigError on all: who cannot reach whom, and why.
+  Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions& options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // A segment of this job, before any rank may send in it; and one that came to nothing.
+  std::shared_ptr<Attachment> attach(std::uint32_t id,
+                                     std::shared_ptr<const shm::SegmentMemory> memory);
+  void detach(std::uint32_t id) noexcept;
+
+  // This rank has changed something in the segment, or posted a notice: others shall know at once,
+  // or when there is time. `bytes`: of the payload there is to send, if any.
+  void flush(Attachment& attachment, std::size_t bytes) noexcept;
+  void note(Attachment& attachment) noexcept { attachment.changes.fetch_add(1); }
+  void flush_notices() noexcept { drive(); }
+  // While it is held, this rank's notices may be rewritten.
+  std::unique_lock<std::mutex> hold_notices() { return std::unique_lock(mutex_); }
+  bool make_room(Attachment& attachment) noexcept;
+
+  // Sends what there is to send, says goodbye, and ends all connections. Returns when the others
+  // have it all, or when the time is up.
+  void leave(std::chrono::nanoseconds limit) noexcept;
+
+ private:
+  void run();
+  void drive() noexcept;
+  void wake() noexcept;
+  void pump(Clock::time_point now);
+  void tend(Clock::time_point now);
+  void call(Outgoing& outgoing, Clock::time_point now);
+  void bury(int rank);
+  void open_door(Clock::time_point now);
+  bool take_in(Clock::time_point now);
+  void settle(Clock::time_point now);
+  void bury_the_silent(Clock::time_point now);
+  void add_to_epoll(int fd, std::uint32_t events) const;
+  bool is_connected() const;
+  std::string who_is_missing() const;
+
+  shm::Control& control_;
+  std::unique_ptr<TlsContext> tls_;
+  Settings settings_;
+  Descriptor epoll_;
+  Descriptor alarm_;  // an eventfd that wakes the thread
+  std::optional<Door> door_;
+
+  std::mutex mutex_;  // E1
+  std::condition_variable changed_;
+  Attachments attachments_;
+  std::uint32_t last_attached_ = 0;
+  std::list<Outgoing> outgoing_;  // one per other host
+  std::list<Incoming> incoming_;
+  Clock::time_point awake_since_;  // the thread has not been kept from running after that
+  Clock::time_point last_tend_;
+  std::uint64_t calls_ = 0;
+  bool leaving_ = false;
+  bool stop_ = false;
+
+  std::atomic<bool> wanted_{false};
+  std::atomic<bool> asleep_{false};
+  std::thread thread_;
+};
+
+}  // namespace dstorm::tcp

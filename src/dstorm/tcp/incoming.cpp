@@ -1,0 +1,353 @@
+#include "dstorm/tcp/incoming.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace dstorm::tcp {
+namespace {
+
+// Frames are parsed from here; a large payload goes straight to its slot.
+constexpr std::size_t kBuffer = 16 * 1024;
+// What one connection may take in before it is another's turn.
+constexpr std::size_t kTurn = 4 * 1024 * 1024;
+// The sender learns at least this often how far its bytes have come.
+constexpr std::uint64_t kAnswerBytes = 1024 * 1024;
+// Looks at a mailbox whose slots are all being read, before an update is passed over.
+constexpr int kLooksForSlot = 64;
+
+// What a rank that holds the job's key cannot have sent, unless its memory is damaged.
+class BrokenRule : public Error {
+ public:
+  using Error::Error;
+};
+
+template <class Part>
+Part get(std::span<const std::byte> bytes, std::size_t at = 0) {
+  Part part;
+  std::memcpy(&part, bytes.data() + at, sizeof(part));
+  return part;
+}
+
+void require(bool condition, const char* rule) {
+  if (!condition) throw BrokenRule(std::string("it sent a frame with ") + rule);
+}
+
+}  // namespace
+
+Incoming::Incoming(shm::Control& control, Stream stream, int sender, std::uint64_t number,
+                   Clock::time_point now)
+    : control_(control),
+      stream_(std::move(stream)),
+      sender_(sender),
+      number_(number),
+      last_answer_(now) {
+  const auto ranks = static_cast<std::size_t>(control.size());
+  buffer_.resize(std::max(kBuffer, sizeof(FrameHead) + ranks * sizeof(CursorBody) + kLine));
+  control.member(sender).link.store(number, std::memory_order_release);
+  hear(now);
+}
+
+void Incoming::hear(Clock::time_point now) {
+  last_heard_ = now;
+  control_.member(sender_).heard.store(now.time_since_epoch().count(), std::memory_order_relaxed);
+}
+
+void Incoming::over(End end, std::string reason) {
+  if (arriving_ && arriving_->slot >= 0) {
+    copy_of(arriving_->attachment).writer.abandon(arriving_->slot);
+  }
+  arriving_.reset();
+  end_ = end;
+  reason_ = std::move(reason);
+}
+
+bool Incoming::is_current() const {
+  return control_.member(sender_).link.load(std::memory_order_acquire) == number_;
+}
+
+bool Incoming::take_in(const Attachments& attachments, std::uint32_t last_attached,
+                       Clock::time_point now) {
+  std::size_t taken = 0;
+  while (end_ == End::kNot && taken < kTurn) {
+    // Two processes never write one mailbox: whoever comes here late has been replaced.
+    if (!is_current()) {
+      over(End::kReplaced, "another connection is in use");
+      break;
+    }
+    std::array<iovec, 2> parts;
+    std::size_t count = 0;
+    const bool in_place = arriving_ && arriving_->data != nullptr;
+    if (in_place) parts[count++] = {arriving_->data, arriving_->missing};
+    parts[count++] = {buffer_.data() + end_of_data_, buffer_.size() - end_of_data_};
+    const Moved moved = stream_.receive(std::span(parts).first(count));
+    if (moved.bytes == 0) {
+      if (moved.flow == Flow::kEnded && has_left_) over(End::kLeft, "left");
+      if (moved.flow == Flow::kEnded) over(End::kLost, "ended the connection");
+      if (moved.flow == Flow::kFailed) over(End::kLost, stream_.error());
+      break;
+    }
+    hear(now);
+    taken += moved.bytes;
+    taken_in_ += moved.bytes;
+    std::size_t placed = 0;
+    if (in_place) {
+      placed = std::min(moved.bytes, arriving_->missing);
+      arriving_->data += placed;
+      arriving_->missing -= placed;
+    }
+    end_of_data_ += moved.bytes - placed;
+    try {
+      parse(attachments, last_attached);
+    } catch (const BrokenRule& error) {
+      over(End::kLost, error.what());
+    }
+  }
+  if (end_ == End::kNot) answer(taken_in_ - answered_ >= kAnswerBytes, now);
+  return end_ == End::kNot && taken >= kTurn;
+}
+
+// Takes all that is whole out of the buffer, and the beginning of a payload.
+void Incoming::parse(const Attachments& attachments, std::uint32_t last_attached) {
+  for (;;) {
+    const std::span<const std::byte> rest(buffer_.data() + begin_, end_of_data_ - begin_);
+    if (arriving_) {
+      const std::size_t part = std::min(arriving_->missing, rest.size());
+      if (arriving_->data != nullptr) {
+        std::memcpy(arriving_->data, rest.data(), part);
+        arriving_->data += part;
+      }
+      arriving_->missing -= part;
+      begin_ += part;
+      if (arriving_->missing > 0) break;
+      finish_update();
+      continue;
+    }
+    if (rest.size() < sizeof(FrameHead)) break;
+    const auto head = get<FrameHead>(rest);
+    // Before anything else: how much there can be of it.
+    if (rest.size() < sizeof(FrameHead) + length_of_fixed(head)) break;
+    std::size_t fixed = length_of_fixed(head);
+    std::shared_ptr<Attachment> attachment;
+    if (head.segment != 0) {
+      require(head.segment <= last_attached, "a segment that is not there");
+      const auto found = attachments.find(head.segment);
+      if (found != attachments.end()) attachment = found->second;
+    }
+    if (head.kind == FrameKind::kUpdate) {
+      const auto header = get<SlotHeader>(rest, sizeof(FrameHead));
+      require(header.payload_bytes <= head.bytes - sizeof(SlotHeader), "a payload beyond its end");
+      fixed = static_cast<std::size_t>(head.bytes - header.payload_bytes);
+      require(fixed <= sizeof(SlotHeader) + static_cast<std::size_t>(control_.size()) * sizeof(Ticketed),
+              "more receivers than there are ranks");
+      if (rest.size() < sizeof(FrameHead) + fixed) break;
+    }
+    begin_ += sizeof(FrameHead) + fixed;
+    take(head, rest.subspan(sizeof(FrameHead), fixed), attachment);
+  }
+  // What is left of a frame moves to the front, so that the rest finds room.
+  if (begin_ > 0) {
+    std::memmove(buffer_.data(), buffer_.data() + begin_, end_of_data_ - begin_);
+    end_of_data_ -= begin_;
+    begin_ = 0;
+  }
+}
+
+// What of the body has to be there before anything is done with it.
+std::size_t Incoming::length_of_fixed(const FrameHead& head) const {
+  const std::uint64_t ranks = static_cast<std::uint64_t>(control_.size());
+  const auto exactly = [&](std::uint64_t bytes, const char* rule) {
+    require(head.bytes == bytes, rule);
+    return static_cast<std::size_t>(bytes);
+  };
+  const bool needs_segment = head.kind == FrameKind::kUpdate || head.kind == FrameKind::kClock ||
+                             head.kind == FrameKind::kCursors || head.kind == FrameKind::kClosed;
+  require(needs_segment == (head.segment != 0), "a segment where none belongs, or without one");
+  switch (head.kind) {
+    case FrameKind::kBeat:
+    case FrameKind::kClosed:
+    case FrameKind::kLeave:
+      return exactly(0, "a body where none belongs");
+    case FrameKind::kClock:
+      return exactly(sizeof(std::uint64_t), "a clock of another length");
+    case FrameKind::kNotice:
+      require(head.bytes >= sizeof(NoticeHead) &&
+                  head.bytes <= sizeof(NoticeHead) + sizeof(shm::Notice),
+              "a notice of another length");
+      return static_cast<std::size_t>(head.bytes);
+    case FrameKind::kCursors:
+      require(head.bytes % sizeof(CursorBody) == 0 && head.bytes / sizeof(CursorBody) <= ranks,
+              "cursors of another length");
+      return static_cast<std::size_t>(head.bytes);
+    case FrameKind::kUpdate:
+      require(head.bytes >= sizeof(SlotHeader), "an update without a header");
+      return sizeof(SlotHeader);
+  }
+  throw BrokenRule("it sent a frame of unknown kind " +
+                   std::to_string(static_cast<std::uint32_t>(head.kind)));
+}
+
+void Incoming::take(const FrameHead& head, std::span<const std::byte> body,
+                    const std::shared_ptr<Attachment>& attachment) {
+  require(!has_left_, "more after its goodbye");
+  switch (head.kind) {
+    case FrameKind::kBeat:
+      return;
+    case FrameKind::kNotice:
+      return take_notice(body);
+    case FrameKind::kLeave:
+      has_left_ = true;
+      control_.mark(sender_, shm::State::kLeft);
+      break;
+    case FrameKind::kUpdate:
+      return begin_update(head, body, attachment);
+    case FrameKind::kClock:
+      if (!attachment) return;  // closed by every rank of this host
+      {
+        SlotWriter& writer = copy_of(attachment).writer;
+        const auto clock = get<std::uint64_t>(body);
+        const Mailbox box(attachment->memory->mailbox(sender_), attachment->memory->shape().mailbox);
+        if (clock > box.clock().load(std::memory_order_relaxed)) writer.advance(clock);
+      }
+      break;
+    case FrameKind::kCursors:
+      if (attachment) take_cursors(body, *attachment->memory);
+      return;
+    case FrameKind::kClosed:
+      if (attachment) attachment->memory->closed(sender_).store(1, std::memory_order_release);
+      break;
+  }
+  control_.ring(control_.locals());
+}
+
+void Incoming::take_notice(std::span<const std::byte> body) {
+  const auto head = get<NoticeHead>(body);
+  shm::Member& member = control_.member(sender_);
+  shm::Notice& notice = member.notices[head.number % 2];
+  require(head.what_bytes <= sizeof(notice.what) && head.bytes <= sizeof(notice.data) &&
+              body.size() == sizeof(head) + head.what_bytes + head.bytes,
+          "a notice of another length");
+  const std::uint64_t posted = member.posted.load(std::memory_order_relaxed);
+  require(head.number <= posted + 1, "a notice ahead of its turn");
+  if (head.number <= posted) return;  // said again after a new connection
+  notice.what_bytes = head.what_bytes;
+  notice.bytes = head.bytes;
+  std::memcpy(notice.what, body.data() + sizeof(head), head.what_bytes);
+  std::memcpy(notice.data, body.data() + sizeof(head) + head.what_bytes, head.bytes);
+  member.posted.store(head.number, std::memory_order_release);
+  control_.ring(control_.locals());
+}
+
+void Incoming::take_cursors(std::span<const std::byte> body, const shm::SegmentMemory& memory) {
+  std::vector<int> senders;
+  for (std::size_t at = 0; at < body.size(); at += sizeof(CursorBody)) {
+    const auto given = get<CursorBody>(body, at);
+    const auto rank = static_cast<int>(given.sender);
+    require(given.sender < static_cast<std::uint32_t>(control_.size()) && control_.is_local(rank),
+            "the cursor of a rank that is not here");
+    Cursor& cursor = Mailbox(memory.mailbox(rank), memory.shape().mailbox).cursor(sender_);
+    if (given.consumed < cursor.consumed.load(std::memory_order_relaxed) ||
+        given.ordinal < cursor.ordinal.load(std::memory_order_relaxed)) {
+      continue;  // said again after a new connection
+    }
+    // In the order of SlotReader::consume.
+    cursor.overwritten.store(given.overwritten, std::memory_order_relaxed);
+    cursor.folded.store(given.folded, std::memory_order_relaxed);
+    cursor.rejected.store(given.rejected, std::memory_order_relaxed);
+    cursor.ordinal.store(given.ordinal, std::memory_order_relaxed);
+    cursor.consumed.store(given.consumed, std::memory_order_release);
+    senders.push_back(rank);
+  }
+  control_.ring(senders);
+}
+
+Incoming::Copy& Incoming::copy_of(const std::shared_ptr<const Attachment>& attachment) {
+  const auto found = copies_.find(attachment->id);
+  if (found != copies_.end()) return found->second;
+  const shm::SegmentMemory& memory = *attachment->memory;
+  const Mailbox box(memory.mailbox(sender_), memory.shape().mailbox);
+  return copies_.emplace(attachment->id, Copy{attachment, SlotWriter::of_copy(box, sender_)})
+      .first->second;
+}
+
+void Incoming::begin_update(const FrameHead& head, std::span<const std::byte> body,
+                            const std::shared_ptr<Attachment>& attachment) {
+  Arriving arriving;
+  arriving.header = get<SlotHeader>(body);
+  arriving.missing = static_cast<std::size_t>(arriving.header.payload_bytes);
+  const std::span<const std::byte> tickets = body.subspan(sizeof(SlotHeader));
+  require(tickets.size() % sizeof(Ticketed) == 0 &&
+              head.bytes == body.size() + arriving.header.payload_bytes,
+          "an update of another length");
+  require(arriving.header.sender == static_cast<std::uint32_t>(sender_), "another sender's name");
+  for (std::size_t at = 0; at < tickets.size(); at += sizeof(Ticketed)) {
+    const auto given = get<Ticketed>(tickets, at);
+    const auto rank = static_cast<int>(given.receiver);
+    require(given.receiver < static_cast<std::uint32_t>(control_.size()) && control_.is_local(rank),
+            "a receiver that is not here");
+    require(arriving.to.empty() || arriving.to.back().rank < rank, "its receivers out of order");
+    arriving.to.push_back({rank, given.ordinal});
+  }
+  if (attachment) {
+    const shm::SegmentMemory& memory = *attachment->memory;
+    require(arriving.header.payload_bytes <= memory.shape().mailbox.slot_bytes(),
+            "a payload that fits no slot");
+    const Mailbox box(memory.mailbox(sender_), memory.shape().mailbox);
+    const bool is_new =
+        arriving.header.iteration > box.clock().load(std::memory_order_relaxed);
+    if (is_new) {
+      arriving.attachment = attachment;
+      SlotWriter& writer = copy_of(attachment).writer;
+      const auto live = [&](int r) { return control_.is_live(r) && !memory.is_closed(r); };
+      arriving.slot = writer.claim(memory.shape().policy, live);
+      for (int look = 0; arriving.slot < 0 && look < kLooksForSlot; ++look) {
+        sched_yield();
+        arriving.slot = writer.claim(memory.shape().policy, live);
+      }
+      // Without a slot it has been overwritten before it could be folded, as when a sender on this
+      // host finds none; its receivers see it by the ordinals.
+      if (arriving.slot >= 0) arriving.data = writer.payload(arriving.slot);
+    }
+  }
+  arriving_ = std::move(arriving);
+}
+
+void Incoming::finish_update() {
+  if (arriving_->attachment) {
+    SlotWriter& writer = copy_of(arriving_->attachment).writer;
+    if (arriving_->slot >= 0) {
+      writer.publish_copy(arriving_->slot, arriving_->header, arriving_->to);
+    } else {
+      writer.advance(arriving_->header.iteration);
+    }
+    control_.ring(control_.locals());
+  }
+  arriving_.reset();
+}
+
+void Incoming::tend(const Attachments& attachments, std::chrono::nanoseconds silence,
+                    Clock::time_point now) {
+  if (now - last_heard_ > silence) over(End::kLost, "silent");
+  if (end_ == End::kNot) answer(now - last_answer_ > silence / 4, now);
+  std::erase_if(copies_, [&](const auto& item) { return !attachments.contains(item.first); });
+}
+
+// A number that did not go out whole is finished first.
+void Incoming::answer(bool is_due, Clock::time_point now) {
+  if (answer_at_ == answer_.size() && is_due) {
+    std::memcpy(answer_.data(), &taken_in_, sizeof(taken_in_));
+    answered_ = taken_in_;
+    answer_at_ = 0;
+    last_answer_ = now;
+  }
+  while (answer_at_ < answer_.size()) {
+    const iovec part{answer_.data() + answer_at_, answer_.size() - answer_at_};
+    const Moved moved = stream_.send({&part, 1});
+    if (moved.flow != Flow::kOpen) return;  // what it sent before it ended is still to be read
+    if (moved.bytes == 0) return;
+    answer_at_ += moved.bytes;
+  }
+}
+
+}  // namespace dstorm::tcp

@@ -1,0 +1,90 @@
+// A connection by which the writes of a rank of another host come into the memory of this one.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dstorm/shm/control.hpp"
+#include "dstorm/tcp/attachment.hpp"
+#include "dstorm/tcp/frame.hpp"
+#include "dstorm/tcp/outgoing.hpp"
+#include "dstorm/tcp/stream.hpp"
+
+namespace dstorm::tcp {
+
+// Used under the engine's lock. Nothing blocks.
+class Incoming {
+ public:
+  // The caller has proved that it is `sender`. From here on this connection is the only one by
+  // which its writes are taken in.
+  Incoming(shm::Control& control, Stream stream, int sender, std::uint64_t number,
+           Clock::time_point now);
+
+  enum class End : std::uint8_t {
+    kNot,     // it goes on
+    kLeft,    // the sender has left the job and said so
+    kLost,    // the sender's process has ended, or it broke the rules
+    kReplaced  // a newer connection is in use
+  };
+  // Takes in what has come, and answers. True: there may be more at once.
+  bool take_in(const Attachments& attachments, std::uint32_t last_attached, Clock::time_point now);
+  // Time goes by. Ends a connection that has been silent.
+  void tend(const Attachments& attachments, std::chrono::nanoseconds silence, Clock::time_point now);
+
+  End end() const noexcept { return end_; }
+  int sender() const noexcept { return sender_; }
+  int fd() const noexcept { return stream_.fd(); }
+  const std::string& reason() const noexcept { return reason_; }
+
+ private:
+  struct Arriving {  // the update whose payload is coming in
+    std::shared_ptr<const Attachment> attachment;  // keeps its memory mapped
+    SlotHeader header;
+    std::vector<Addressee> to;
+    int slot = -1;               // -1: it is not wanted
+    std::byte* data = nullptr;   // where the next byte goes; nullptr if not wanted
+    std::size_t missing = 0;
+  };
+  struct Copy {  // of the sender's mailbox
+    std::shared_ptr<const Attachment> attachment;
+    SlotWriter writer;
+  };
+
+  void parse(const Attachments& attachments, std::uint32_t last_attached);
+  std::size_t length_of_fixed(const FrameHead& head) const;
+  void take(const FrameHead& head, std::span<const std::byte> body,
+            const std::shared_ptr<Attachment>& attachment);
+  void take_notice(std::span<const std::byte> body);
+  void take_cursors(std::span<const std::byte> body, const shm::SegmentMemory& memory);
+  void begin_update(const FrameHead& head, std::span<const std::byte> body,
+                    const std::shared_ptr<Attachment>& attachment);
+  void finish_update();
+  Copy& copy_of(const std::shared_ptr<const Attachment>& attachment);
+  void answer(bool now_due, Clock::time_point now);
+  void hear(Clock::time_point now);
+  void over(End end, std::string reason);
+  bool is_current() const;
+
+  shm::Control& control_;
+  Stream stream_;
+  int sender_;
+  std::uint64_t number_;
+  End end_ = End::kNot;
+  bool has_left_ = false;
+  std::string reason_;
+  std::map<std::uint32_t, Copy> copies_;
+  std::optional<Arriving> arriving_;
+  std::vector<std::byte> buffer_;
+  std::size_t begin_ = 0, end_of_data_ = 0;  // what of the buffer is not parsed yet
+  std::uint64_t taken_in_ = 0;               // bytes of frames
+  std::uint64_t answered_ = 0;
+  std::array<std::byte, sizeof(std::uint64_t)> answer_;
+  std::size_t answer_at_ = sizeof(std::uint64_t);  // sent of it
+  Clock::time_point last_heard_, last_answer_;
+};
+
+}  // namespace dstorm::tcp

@@ -1,0 +1,114 @@
+// The connection by which this rank's writes reach one other host: there one live rank, its proxy,
+// copies them into that host's memory.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dstorm/shm/control.hpp"
+#include "dstorm/tcp/address.hpp"
+#include "dstorm/tcp/attachment.hpp"
+#include "dstorm/tcp/frame.hpp"
+#include "dstorm/tcp/handshake.hpp"
+#include "dstorm/tcp/stream.hpp"
+
+namespace dstorm::tcp {
+
+// What all connections of a rank share.
+struct Settings {
+  Key key;
+  Address own;                       // where this rank listens, and calls from
+  std::vector<Address> addresses;    // by rank
+  const TlsContext* tls;             // nullptr: plain
+  std::chrono::nanoseconds silence;  // who is not heard of for so long is gone
+};
+
+using Attachments = std::map<std::uint32_t, std::shared_ptr<Attachment>>;
+
+// Used under the engine's lock. Nothing blocks.
+class Outgoing {
+ public:
+  enum class State : std::uint8_t { kCalling, kUp, kOver, kDone /* said goodbye, and was heard */ };
+
+  Outgoing(shm::Control& control, const Settings& settings, const std::vector<int>& host);
+
+  // Calls the next of the host's live ranks, if there is one; `number` grows from call to call.
+  bool call(std::uint64_t number, Clock::time_point now);
+  // Sends what is new, as far as the connection takes it.
+  void pump(const Attachments& attachments, bool leaving, Clock::time_point now);
+  // Time goes by: heartbeats, and who is silent. False: this connection is of no more use.
+  bool tend(Clock::time_point now);
+  // The connection has been lost, or given up.
+  void hang_up();
+
+  // Whether all that this rank has changed in the segment has been sent.
+  bool is_through(const Attachment& attachment) const;
+  // LATEST: what is still being read in place from this segment is copied. True if there was any.
+  bool make_room(std::uint32_t segment);
+
+  State state() const noexcept { return state_; }
+  int fd() const noexcept { return stream_ ? stream_->fd() : -1; }
+  int proxy() const noexcept { return proxy_; }
+  const std::vector<int>& host() const noexcept { return host_; }
+  // Since when no connection has worked; nullopt while one does.
+  std::optional<Clock::time_point> down_since() const noexcept { return down_since_; }
+  Clock::time_point last_call() const noexcept { return last_call_; }
+  const std::string& reason() const noexcept { return reason_; }
+
+ private:
+  struct Carried {  // of one segment
+    std::shared_ptr<const Attachment> attachment;  // keeps its memory mapped
+    SlotCarrier carrier;
+    std::uint64_t changes = 0;  // seen of the attachment's
+    std::uint64_t sent = 0;     // updates up to this iteration have been sent, or replaced before
+    std::uint64_t clock = 0;
+    std::vector<CursorBody> cursors = {};  // one per rank of the host, as last sent
+    bool closed = false;
+  };
+
+  void fail(const std::string& why);
+  bool advance_handshake();
+  void take_answers(Clock::time_point now);
+  bool fill(const Attachments& attachments, bool leaving);
+  Carried& carried(const std::shared_ptr<Attachment>& attachment);
+  bool fill_segment(Carried& carried);
+  void fill_cursors(Carried& carried);
+  void fill_notices(std::uint64_t posted);
+  void send(Clock::time_point now);
+  template <class Part>
+  void put(const Part& part);
+  void put_head(FrameKind kind, std::uint32_t segment, std::uint64_t bytes);
+
+  shm::Control& control_;
+  const Settings& settings_;
+  const std::vector<int>& host_;
+  State state_ = State::kOver;
+  int proxy_ = -1;
+  std::size_t next_;  // which of the host's ranks to call next
+  std::string reason_;
+  std::optional<Clock::time_point> down_since_;
+
+  std::optional<Stream> stream_;
+  std::optional<Handshake> handshake_;
+  std::map<std::uint32_t, Carried> carried_;
+  std::uint64_t notice_ = 0;  // the last one sent
+  bool said_goodbye_ = false;
+
+  std::vector<std::byte> small_;          // frames to send, from small_at_ on
+  std::size_t small_at_ = 0;
+  std::span<const std::byte> payload_;    // to send after them, lying in a slot or in staged_
+  Carried* reading_ = nullptr;            // whose slot that is, which is held
+  std::vector<std::byte> staged_;
+  std::uint64_t sent_bytes_ = 0;          // of frames, over this connection
+  std::uint64_t answered_bytes_ = 0;
+  std::array<std::byte, sizeof(std::uint64_t)> answer_;
+  std::size_t answer_at_ = 0;
+  Clock::time_point last_call_, last_sent_, last_heard_;
+};
+
+}  // namespace dstorm::tcp
