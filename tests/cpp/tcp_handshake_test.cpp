@@ -88,7 +88,7 @@ void expect_refused(End& end, const char* why) {
 
 // A stream and the raw socket at its other end.
 struct Tapped {
-  Tapped(bool calls, const TlsContext* tls = nullptr) {
+  explicit Tapped(bool calls, const TlsContext* tls = nullptr) {
     const Listener listener;
     if (calls) {
       stream.emplace(Stream::connect(listener.at, loopback(AF_INET), tls, 5s));

@@ -26,7 +26,6 @@ using testing_sockets::loopback;
 using testing_sockets::Pair;
 using testing_sockets::raw_connect;
 using testing_sockets::raw_send;
-using testing_sockets::raw_take;
 using testing_sockets::send_text;
 using testing_sockets::take_text;
 using testing_sockets::TlsEnds;
@@ -299,7 +298,6 @@ struct Outcome {
 };
 Outcome outcome_of(Pair& pair) {
   Outcome outcome{false, false, false, ""};
-  std::string got;
   eventually([&] {
     outcome.caller_failed |= send_text(*pair.caller, "secret").flow == Flow::kFailed ||
                              take_text(*pair.caller).second != Flow::kOpen;
