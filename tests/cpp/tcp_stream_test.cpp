@@ -163,9 +163,8 @@ TEST_P(AnyStream, EndOfWritingWaitsForRoom) {
   EXPECT_EQ(got, sent);
 }
 
-TEST_P(AnyStream, ResetIsAFailureAndNoSignal) {
+TEST_P(AnyStream, ResetIsAFailureThatStays) {
   ASSERT_EQ(carry(caller(), callee(), "x"), "x");
-  ASSERT_NE(std::signal(SIGPIPE, SIG_DFL), SIG_ERR);  // which ends the program
   const linger at_once{1, 0};
   setsockopt(callee().fd(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
   pair_->callee.reset();
@@ -176,6 +175,14 @@ TEST_P(AnyStream, ResetIsAFailureAndNoSignal) {
   EXPECT_EQ(send_text(caller(), "still?").flow, Flow::kFailed);
   EXPECT_EQ(caller().error(), first);
   EXPECT_FALSE(caller().wants_write());
+}
+
+TEST_P(AnyStream, SendingToWhoHasClosedIsAFailureAndNoSignal) {
+  ASSERT_EQ(carry(caller(), callee(), "x"), "x");
+  ASSERT_NE(std::signal(SIGPIPE, SIG_DFL), SIG_ERR);  // which ends the program
+  pair_->callee.reset();
+  EXPECT_TRUE(eventually([&] { return send_text(caller(), "anyone?").flow == Flow::kFailed; }));
+  EXPECT_EQ(caller().error(), "Broken pipe");
 }
 
 TEST_P(AnyStream, NobodyThereIsAFailureThatSaysSo) {
