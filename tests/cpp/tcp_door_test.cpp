@@ -74,6 +74,13 @@ std::size_t resident_bytes() {
   return resident * 4096;
 }
 
+// Sanitizers hold back what is freed, to see it used.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kFreedIsFree = false;
+#else
+constexpr bool kFreedIsFree = true;
+#endif
+
 class Limit {  // on open files, for one test
  public:
   Limit() { getrlimit(RLIMIT_NOFILE, &before_); }
@@ -133,15 +140,17 @@ TEST(Door, IsReadableWheneverThereIsWorkAndNotElse) {
   pollfd wait{door.fd(), POLLIN, 0};
   EXPECT_EQ(poll(&wait, 1, 0), 0);
   Rank rank(door, 2);
-  std::size_t came = 0;
+  std::vector<Caller> callers;
   int rounds = 0;
-  while (came == 0 && ++rounds < 20) {
+  while (callers.empty() && ++rounds < 20) {
     rank.advance();
     ASSERT_EQ(poll(&wait, 1, 5000), 1);
-    came += door.ready().size();
+    callers = door.ready();
   }
-  EXPECT_EQ(came, 1U);
-  EXPECT_EQ(poll(&wait, 1, 0), 0);
+  ASSERT_EQ(callers.size(), 1U);
+  EXPECT_EQ(rank.advance(), Handshake::Step::kDone);
+  EXPECT_EQ(send_text(rank.stream, "frame").bytes, 5U);
+  EXPECT_EQ(poll(&wait, 1, 50), 0);  // what follows is none of the door's business
   const Descriptor silent = raw_connect(door.listening());
   ASSERT_EQ(poll(&wait, 1, 5000), 1);
   door.ready();
@@ -227,7 +236,9 @@ TEST(Door, ThousandHalfOpenConnectionsKeepNobodyOut) {
     }
     EXPECT_EQ(door.half_open(), Door::kMostHalfOpen);
     EXPECT_EQ(door.dropped(), 1000 - Door::kMostHalfOpen);
-    EXPECT_LT(resident_bytes(), memory + (std::size_t{64} << 20));
+    if (kFreedIsFree) {
+      EXPECT_LT(resident_bytes(), memory + (std::size_t{64} << 20));
+    }
     Rank rank(door, 2, key_of(1), encrypted ? &*tls.caller.context : nullptr);
     EXPECT_EQ(let_in(door, rank).size(), 1U);
   }

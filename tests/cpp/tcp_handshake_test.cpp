@@ -88,7 +88,7 @@ void expect_refused(End& end, const char* why) {
 
 // A stream and the raw socket at its other end.
 struct Tapped {
-  Tapped(bool calls, const TlsContext* tls = nullptr) {
+  explicit Tapped(bool calls, const TlsContext* tls = nullptr) {
     const Listener listener;
     if (calls) {
       stream.emplace(Stream::connect(listener.at, loopback(AF_INET), tls, 5s));
@@ -201,6 +201,11 @@ TEST(Handshake, SaysWhatItWaitsFor) {
   Pair pair(AF_INET, &*tls.caller.context, &*tls.callee.context);
   End caller = caller_end(std::move(*pair.caller));
   End callee = callee_end(std::move(*pair.callee));
+  // Its hello is due, and the socket has room; but TLS must hear from the callee first.
+  EXPECT_TRUE(eventually([&] {
+    caller.go();
+    return !caller.handshake.wants_write();
+  }));
   // A poll that only looks where it is told to gets both through, and does not spin.
   int rounds = 0;
   for (; rounds < 50; ++rounds) {

@@ -26,7 +26,6 @@ using testing_sockets::loopback;
 using testing_sockets::Pair;
 using testing_sockets::raw_connect;
 using testing_sockets::raw_send;
-using testing_sockets::raw_take;
 using testing_sockets::send_text;
 using testing_sockets::take_text;
 using testing_sockets::TlsEnds;
@@ -164,9 +163,8 @@ TEST_P(AnyStream, EndOfWritingWaitsForRoom) {
   EXPECT_EQ(got, sent);
 }
 
-TEST_P(AnyStream, ResetIsAFailureAndNoSignal) {
+TEST_P(AnyStream, ResetIsAFailureThatStays) {
   ASSERT_EQ(carry(caller(), callee(), "x"), "x");
-  ASSERT_NE(std::signal(SIGPIPE, SIG_DFL), SIG_ERR);  // which ends the program
   const linger at_once{1, 0};
   setsockopt(callee().fd(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
   pair_->callee.reset();
@@ -177,6 +175,14 @@ TEST_P(AnyStream, ResetIsAFailureAndNoSignal) {
   EXPECT_EQ(send_text(caller(), "still?").flow, Flow::kFailed);
   EXPECT_EQ(caller().error(), first);
   EXPECT_FALSE(caller().wants_write());
+}
+
+TEST_P(AnyStream, SendingToWhoHasClosedIsAFailureAndNoSignal) {
+  ASSERT_EQ(carry(caller(), callee(), "x"), "x");
+  ASSERT_NE(std::signal(SIGPIPE, SIG_DFL), SIG_ERR);  // which ends the program
+  pair_->callee.reset();
+  EXPECT_TRUE(eventually([&] { return send_text(caller(), "anyone?").flow == Flow::kFailed; }));
+  EXPECT_EQ(caller().error(), "Broken pipe");
 }
 
 TEST_P(AnyStream, NobodyThereIsAFailureThatSaysSo) {
@@ -299,7 +305,6 @@ struct Outcome {
 };
 Outcome outcome_of(Pair& pair) {
   Outcome outcome{false, false, false, ""};
-  std::string got;
   eventually([&] {
     outcome.caller_failed |= send_text(*pair.caller, "secret").flow == Flow::kFailed ||
                              take_text(*pair.caller).second != Flow::kOpen;

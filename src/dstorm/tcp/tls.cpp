@@ -53,7 +53,7 @@ void check_own_certificate(SSL_CTX* context, const std::string& file) {
     void operator()(X509_STORE_CTX* check) const { X509_STORE_CTX_free(check); }
   };
   STACK_OF(X509)* chain = nullptr;
-  SSL_CTX_get0_chain_certs(context, &chain);
+  SSL_CTX_ctrl(context, SSL_CTRL_GET_CHAIN_CERTS, 0, static_cast<void*>(&chain));
   for (const int purpose : {X509_PURPOSE_SSL_CLIENT, X509_PURPOSE_SSL_SERVER}) {
     const std::unique_ptr<X509_STORE_CTX, Free> check(made(X509_STORE_CTX_new()));
     X509_STORE_CTX_init(check.get(), SSL_CTX_get_cert_store(context),
