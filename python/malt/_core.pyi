@@ -47,7 +47,7 @@ class Group:
     """
     The ranks of a job.
     """
-    def __init__(self, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, allgather: collections.abc.Callable[[bytes, float], list[bytes]], timeout: typing.SupportsFloat | typing.SupportsIndex, transport: str) -> None:
+    def __init__(self, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, allgather: collections.abc.Callable[[bytes, float], list[bytes]], timeout: typing.SupportsFloat | typing.SupportsIndex, transport: str, interface: str, toward: str, secret: bytes) -> None:
         ...
     def alive(self) -> tuple[int, ...]:
         ...
@@ -55,6 +55,10 @@ class Group:
         ...
     def leave(self) -> None:
         ...
+    def route(self, rank: typing.SupportsInt | typing.SupportsIndex) -> tuple[str, str]:
+        """
+        The transport by which this rank reaches another, and why.
+        """
     @property
     def epoch(self) -> int:
         ...
@@ -66,9 +70,6 @@ class Group:
         ...
     @property
     def size(self) -> int:
-        ...
-    @property
-    def transport(self) -> str:
         ...
 class Fold:
     """
