@@ -34,7 +34,7 @@ _OWN = ["--net", "--pid", "--mount", "--ipc", "--uts"]
 
 # As PID 1 of a host, `cat` would not wait for orphans; ignored, they need nobody to wait for them.
 _FIRST_PROCESS = """
-echo "$0" >/proc/sys/kernel/hostname
+hostname "$0"
 mount -t tmpfs shm /dev/shm
 trap "" CHLD
 echo up
