@@ -8,6 +8,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -203,6 +204,21 @@ class Measurement {
   std::uint64_t numbers_[2] = {};
 };
 
+// The calling thread alone, so that those of a transport go where there is room. Two that spin on
+// one core would measure the scheduler.
+void stay_on_core(int number) {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return;
+  for (int core = 0, passed = 0; core < CPU_SETSIZE; ++core) {
+    if (!CPU_ISSET(core, &allowed) || passed++ < number) continue;
+    cpu_set_t own;
+    CPU_ZERO(&own);
+    CPU_SET(core, &own);
+    sched_setaffinity(0, sizeof(own), &own);
+    return;
+  }
+}
+
 void run(Meeting& meeting, int rank, const std::string& way, bool latency, std::size_t bytes,
          int blocks) {
   ForkBootstrap bootstrap(meeting, rank, 2);
@@ -212,6 +228,7 @@ void run(Meeting& meeting, int rank, const std::string& way, bool latency, std::
   } else {
     path = std::make_unique<SegmentPath>(bootstrap, way, bytes);
   }
+  stay_on_core(rank);
   Measurement measurement(bootstrap, *path, latency);
   measurement.pass(kCalibration);
   const double once = measurement.pass(kCalibration);
