@@ -195,8 +195,8 @@ malt.barrier()
 
 # ---- A slow link ---------------------------------------------------------------------------------
 def test_slow_link_carries_the_newest_and_slows_nobody_else(hosts: Hosts) -> None:
-    """Of the 1 MB/s into host 1, an update of each of the four ranks elsewhere takes 0.4 s; it may
-    have waited for one that was under way, and for one in buffers."""
+    """Streams share the link as TCP likes, so an update's age is counted in updates of its own
+    stream: one may be on the wire and one behind it, when the newest is taken."""
     hosts.slow(1, "8mbit")
     job = HostJob(
         hosts,
@@ -230,10 +230,11 @@ malt.barrier()
         assert len(told["scatters"]) > 100
         for sender, ages in told["ages"].items():
             assert ages, (sender, rank)
+            age = sorted(ages)[len(ages) // 2]
             if (sender in FAULTY) != (rank in FAULTY):
-                assert max(ages) < 2, (sender, rank)
+                assert age < 3 * 6 / len(ages), (sender, rank)
             else:
-                assert sorted(ages)[len(ages) // 2] < 0.1, (sender, rank)
+                assert age < 0.1, (sender, rank)
                 assert len(ages) > 100, (sender, rank)
 
 
