@@ -143,8 +143,8 @@ def test_host_that_falls_silent_is_left_out_within_six_seconds(
         assert told["barrier"] < 1
         first = told["errors"][0]
         assert (first.kind, first.seconds < 3) == ("TimeoutError", True)
-    # Who was a round ahead may wait for ranks of its own side, which wait for those of the other.
-    assert any(set(job.told(rank)["errors"][0].ranks) == FAULTY for rank in ALL - FAULTY)
+    # Only who is behind waits for lost ranks alone; who is ahead waits for those behind as well.
+    assert any(set(job.told(rank)["errors"][0].ranks) <= FAULTY for rank in ALL - FAULTY)
 
 
 def test_killed_host_is_left_out_within_a_second(hosts: Hosts) -> None:
