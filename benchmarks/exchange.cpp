@@ -4,81 +4,28 @@
 //
 // Prints the median over blocks of the mean microseconds an exchange, as rank 0 sees it; every rank
 // checks the average.
-#include <sched.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <memory>
-#include <new>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "dstorm/bootstrap.hpp"
 #include "dstorm/group.hpp"
+#include "forked_ranks.hpp"
 #include "vol/dense.hpp"
 
 namespace {
 
+using forked_ranks::ForkBootstrap;
+using forked_ranks::kMostRanks;
+using forked_ranks::Meeting;
 using Clock = std::chrono::steady_clock;
 
 constexpr double kBlockSeconds = 0.02;
-constexpr int kMostRanks = 256;
-
-// What the forked ranks have in common: a counter to meet at, and room for each one's bytes.
-struct Meeting {
-  std::atomic<int> arrived;
-  std::atomic<int> repeats;
-  struct {
-    std::size_t bytes;
-    std::byte data[4096];
-  } posts[kMostRanks];
-};
-
-class ForkBootstrap final : public dstorm::Bootstrap {
- public:
-  ForkBootstrap(Meeting& meeting, int rank, int size)
-      : meeting_(meeting), rank_(rank), size_(size) {}
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-
-  std::vector<dstorm::Bytes> allgather(std::span<const std::byte> mine,
-                                       std::chrono::nanoseconds timeout) override {
-    auto& post = meeting_.posts[rank_];
-    if (mine.size() > sizeof(post.data))
-      throw std::runtime_error("more bytes than a post has room for");
-    post.bytes = mine.size();
-    std::copy(mine.begin(), mine.end(), post.data);
-    meet(timeout);
-    std::vector<dstorm::Bytes> all;
-    for (int r = 0; r < size_; ++r) {
-      const auto& theirs = meeting_.posts[r];
-      all.emplace_back(theirs.data, theirs.data + theirs.bytes);
-    }
-    meet(timeout);
-    return all;
-  }
-
- private:
-  void meet(std::chrono::nanoseconds timeout) {
-    meetings_ += size_;
-    ++meeting_.arrived;
-    for (const auto start = Clock::now(); meeting_.arrived < meetings_; sched_yield()) {
-      if (Clock::now() - start > timeout) throw std::runtime_error("a rank did not start");
-    }
-  }
-
-  Meeting& meeting_;
-  int rank_, size_, meetings_ = 0;
-};
 
 // Small integers, so that the average is exact whatever the order of the sum.
 void fill(std::span<float> values, int rank) {
@@ -136,29 +83,6 @@ void run(Meeting& meeting, int rank, int ranks, std::size_t count, const std::st
   if (rank == 0) std::printf("%.4f\n", 1e6 * seconds[static_cast<std::size_t>(blocks) / 2]);
 }
 
-int start(int ranks, std::size_t count, const std::string& variant, int blocks) {
-  void* shared =
-      mmap(nullptr, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (shared == MAP_FAILED) throw std::runtime_error("no memory for the ranks to meet in");
-  auto* meeting = new (shared) Meeting;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const pid_t child = fork();
-    if (child < 0) throw std::runtime_error("fork failed");
-    if (child > 0) continue;
-    try {
-      run(*meeting, rank, ranks, count, variant, blocks);
-      std::fflush(stdout);
-      _exit(0);
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
-      _exit(1);
-    }
-  }
-  int worst = 0;
-  for (int status = 0; wait(&status) > 0;) worst |= status;
-  return worst == 0 ? 0 : 1;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -174,7 +98,9 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    return start(ranks, count, variant, blocks);
+    return forked_ranks::run(ranks, [&](Meeting& meeting, int rank) {
+      run(meeting, rank, ranks, count, variant, blocks);
+    });
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

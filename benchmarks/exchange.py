@@ -26,16 +26,14 @@ one, the time of `import malt`, and the memory of a segment.
 import argparse
 import contextlib
 import math
-import os
-import platform
 import statistics
-import sys
 from collections import defaultdict
 from pathlib import Path
 
 import exchange_extras as extras
-from exchange_peers import CORES, Job, choices
+from exchange_peers import Job, choices
 from exchange_report import Report
+from report import say
 
 UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20}
 SIZES = ["4B", "64B", "4KB", "64KB", "1MB", "16MB", "64MB"]
@@ -131,35 +129,9 @@ def measure_exchange(options):
     return medians
 
 
-def say(text):
-    print(
-        f"\r\x1b[K{text}" if sys.stderr.isatty() else text,
-        end="" if sys.stderr.isatty() else "\n",
-        file=sys.stderr,
-        flush=True,
-    )
-
-
-def machine():
-    """What the figures were measured on."""
-    info = Path("/proc/cpuinfo").read_text()
-    model = next(
-        (line.split(":")[1].strip() for line in info.splitlines() if "model name" in line), ""
-    )
-    sets = [name for name in ("avx512f", "avx2") if name in info]
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
-    cache = Path("/sys/devices/system/cpu/cpu0/cache/index2/size")
-    l2 = f", {cache.read_text().strip()} L2 a core" if cache.exists() else ""
-    return (
-        f"{CORES} cores of {model or platform.machine()} ({', '.join(sets) or 'no AVX'}{l2}), "
-        f"{memory:.0f} GiB, Linux {platform.release().split('-')[0]}, "
-        f"Python {platform.python_version()}"
-    )
-
-
 def main():
     options = parse()
-    report = Report(machine(), options)
+    report = Report(options)
     if "exchange" not in options.skip:
         report.exchange(measure_exchange(options))
     if "cpp" not in options.skip:

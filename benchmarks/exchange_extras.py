@@ -16,14 +16,14 @@ MALT_VARIANTS = ("scatter_gather", "allreduce", "allreduce_own")
 MEMORY = {"ranks": 4, "depth": 2, "bytes": 16 << 20}
 
 
-def build_malt_twin():
-    """exchange.cpp as CMake's preset "release" builds it."""
+def build(target):
+    """A program of ours as CMake's preset "release" builds it."""
     for step in (
         ["--preset", "release"],
-        ["--build", "--preset", "release", "--target", "exchange"],
+        ["--build", "--preset", "release", "--target", target],
     ):
         subprocess.run(["cmake", *step], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-    return ROOT / "build" / "release" / "exchange"
+    return ROOT / "build" / "release" / target
 
 
 def build_mpi_twin(peer):
@@ -54,7 +54,7 @@ def run_twin(command, environ):
 
 def measure_cpp(options, say):
     """Median seconds by size, language, library and variant; Python's MALT in turn with C++."""
-    malt_twin = options.program or build_malt_twin()
+    malt_twin = options.program or build("exchange")
     mpis = [peer for peer in options.peers if peer != "gloo"]
     mpi_twins = {peer: build_mpi_twin(peer) for peer in mpis}
     ways = [(peer, choice) for peer in mpis for choice in choices(peer, CPP_RANKS)]

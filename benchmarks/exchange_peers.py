@@ -14,11 +14,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 from exchange_worker import Channel
+from report import CORES
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENTS = ROOT / ".cache" / "bench"
 WORKER = Path(__file__).with_name("exchange_worker.py")
-CORES = len(os.sched_getaffinity(0))
 
 BLOCK_SECONDS = 0.02
 MOST_SECONDS = 0.5  # a turn

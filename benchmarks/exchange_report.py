@@ -1,11 +1,8 @@
 """The tables of `exchange.py`, beside the targets they are held to."""
 
-import sys
-from pathlib import Path
-
+import report
 from exchange_peers import CORES, LABELS, SETTINGS
-
-KB, MB = 1 << 10, 1 << 20
+from report import KB, MB, microseconds, over, size_text, table, times
 
 # At least so many times faster than the better MPI: (ranks, size): (caller's memory, MALT's own).
 TARGETS = {
@@ -26,49 +23,11 @@ MOST_PYTHON_SECONDS = 2e-6  # a scatter and a gather of 4 bytes, beyond C++
 MOST_IMPORT_SECONDS = 0.1  # beyond NumPy's
 HEADERS = 0.01  # of a segment's memory, for slots' headers and whole pages
 
-BEGIN = "<!-- written by benchmarks/exchange.py: from here -->"
-END = "<!-- written by benchmarks/exchange.py: to here -->"
 
-
-def size_text(size):
-    for unit, name in ((MB, "MB"), (KB, "KB")):
-        if size >= unit:
-            return f"{size // unit} {name}"
-    return f"{size} B"
-
-
-def microseconds(seconds):
-    value = seconds * 1e6
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def times(ratio):
-    return "" if ratio is None else f"{ratio:.1f}" if ratio >= 10 else f"{ratio:.2f}"
-
-
-def table(header, rows):
-    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
-
-
-def over(ratio, target):
-    return ratio is None or target is None or ratio >= target
-
-
-class Report:
-    def __init__(self, machine, options):
-        command = " ".join(["python", *sys.argv])
+class Report(report.Report):
+    def __init__(self, options):
         medians = f"{options.rounds} x {options.turns} turns of {options.blocks} blocks"
-        self._sections = [f"Measured on {machine}, with `{command}`: medians of {medians}."]
-        self.short = []  # what misses its target
-
-    def _verdict(self, what, *missed):
-        """A cell: "ok" unless something is missed, which is noted."""
-        missed = [each for each in missed if each]
-        if not missed:
-            return "ok"
-        self.short.append(f"{what} ({', '.join(missed)})")
-        return "**short**"
+        super().__init__("exchange.py", "Exchange", medians)
 
     def exchange(self, medians):
         libraries = list(dict.fromkeys(key[2] for key in medians if key[2] != "malt"))
@@ -182,17 +141,3 @@ class Report:
                 "memory", "" if max(found["mapped"], found["resident"]) <= most else "host"
             )
         )
-
-    def text(self):
-        summary = (
-            "Short of its target: " + "; ".join(self.short) if self.short else "All targets are met"
-        )
-        return "\n\n".join([*self._sections, summary + "."])
-
-    def write(self, path: Path):
-        """Into the file, in place of what a run before wrote, or at its end."""
-        old = path.read_text() if path.exists() else "# Performance\n"
-        before, _, rest = old.partition(BEGIN)
-        after = rest.partition(END)[2]
-        section = f"{BEGIN}\n\n## Exchange\n\n{self.text()}\n\n{END}"
-        path.write_text(f"{before.rstrip()}\n\n{section}\n{after}")

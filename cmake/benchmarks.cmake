@@ -7,6 +7,8 @@ foreach(source IN LISTS benchmark_sources)
                                         malt_sanitizers)
 endforeach()
 
-# The C++ twin of exchange.py is a plain program.
-add_executable(exchange benchmarks/exchange.cpp)
-target_link_libraries(exchange PRIVATE vol dstorm malt_warnings malt_sanitizers)
+# The C++ sides of exchange.py and transport.py are plain programs.
+foreach(name IN ITEMS exchange transport)
+  add_executable(${name} benchmarks/${name}.cpp)
+  target_link_libraries(${name} PRIVATE vol dstorm malt_warnings malt_sanitizers)
+endforeach()

@@ -11,6 +11,7 @@ In the script there are `malt`, `np`, `rank`, `size`, FOLDS and GRAPHS by name, 
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import os
 import pickle
@@ -18,7 +19,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -110,24 +111,68 @@ def await_flag(name: object) -> None:
 # In the test
 
 
-class Running:
-    """A job that goes on while the test looks at it."""
+class Ranks(abc.ABC):
+    """What the ranks of a job share with the test: a directory with the script and what they tell.
 
-    def __init__(self, directory: Path, size: int, body: str, arguments: tuple[str, ...]) -> None:
+    Who derives from it starts them there, in `environ`.
+    """
+
+    def __init__(self, directory: Path, size: int, body: str) -> None:
         self.size = size
         self.directory = directory
         (directory / "script.py").write_text(_PREAMBLE + body)
-        environ = {name: value for name, value in os.environ.items() if name[:5] != "MALT_"}
-        environ["PYTHONPATH"] = os.pathsep.join(
-            [str(Path(__file__).parent), *filter(None, [environ.get("PYTHONPATH")])]
+        self.environ = {name: value for name, value in os.environ.items() if name[:5] != "MALT_"}
+        self.environ["PYTHONPATH"] = os.pathsep.join(
+            [str(Path(__file__).parent), *filter(None, [self.environ.get("PYTHONPATH")])]
         )
+
+    @property
+    @abc.abstractmethod
+    def output(self) -> str:
+        """Of all ranks, so far."""
+
+    @property
+    @abc.abstractmethod
+    def has_ended(self) -> bool:
+        """Whether all ranks have."""
+
+    def told(self, rank: int) -> dict[str, Any]:
+        path = self.directory / f"told-{rank}"
+        values: dict[str, Any] = pickle.loads(path.read_bytes()) if path.exists() else {}
+        return values
+
+    def await_told(
+        self, name: str, limit: float = 60, ranks: Iterable[int] | None = None
+    ) -> list[Any]:
+        """Wait until all of these ranks (None: of the job) have told this; returns the values."""
+        asked = list(range(self.size) if ranks is None else ranks)
+        deadline = time.monotonic() + limit
+        while True:
+            has_ended = self.has_ended  # before the look, which then sees all that was told
+            told = [self.told(rank) for rank in asked]
+            if all(name in values for values in told):
+                return [values[name] for values in told]
+            missing = [rank for rank, values in zip(asked, told, strict=True) if name not in values]
+            assert not has_ended, f"the job ended early:\n{self.output}"
+            assert time.monotonic() < deadline, f"{missing} did not tell {name!r}:\n{self.output}"
+            time.sleep(0.02)
+
+    def raise_flag(self, name: str) -> None:
+        _write_whole(self.directory / f"flag-{name}", b"")
+
+
+class Running(Ranks):
+    """A job that goes on while the test looks at it."""
+
+    def __init__(self, directory: Path, size: int, body: str, arguments: tuple[str, ...]) -> None:
+        super().__init__(directory, size, body)
         command = [sys.executable, "-m", "malt", "run", "-n", str(size), "--grace", "1"]
         self._output = directory / "output"
         with self._output.open("wb") as output:
             self.launcher = subprocess.Popen(
                 [*command, *arguments, "script.py"],
                 cwd=directory,
-                env=environ,
+                env=self.environ,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -137,22 +182,9 @@ class Running:
     def output(self) -> str:
         return self._output.read_text(errors="replace")
 
-    def told(self, rank: int) -> dict[str, Any]:
-        path = self.directory / f"told-{rank}"
-        values: dict[str, Any] = pickle.loads(path.read_bytes()) if path.exists() else {}
-        return values
-
-    def await_told(self, name: str, limit: float = 60) -> list[Any]:
-        """Wait until all ranks have told this; returns the values, by rank."""
-        deadline = time.monotonic() + limit
-        while not all(name in self.told(rank) for rank in range(self.size)):
-            assert self.launcher.poll() is None, f"the job ended early:\n{self.output}"
-            assert time.monotonic() < deadline, f"not all ranks told {name!r}:\n{self.output}"
-            time.sleep(0.02)
-        return [self.told(rank)[name] for rank in range(self.size)]
-
-    def raise_flag(self, name: str) -> None:
-        _write_whole(self.directory / f"flag-{name}", b"")
+    @property
+    def has_ended(self) -> bool:
+        return self.launcher.poll() is not None
 
     def finish(self, limit: float = 60) -> Result:
         try:

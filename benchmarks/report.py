@@ -1,0 +1,94 @@
+"""What the benchmarks' reports have in common: tables, verdicts, and their place in a file."""
+
+import os
+import platform
+import sys
+from pathlib import Path
+
+KB, MB = 1 << 10, 1 << 20
+CORES = len(os.sched_getaffinity(0))
+
+
+def size_text(size):
+    for unit, name in ((MB, "MB"), (KB, "KB")):
+        if size >= unit:
+            return f"{size // unit} {name}"
+    return f"{size} B"
+
+
+def microseconds(seconds):
+    value = seconds * 1e6
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def times(ratio):
+    return "" if ratio is None else f"{ratio:.1f}" if ratio >= 10 else f"{ratio:.2f}"
+
+
+def table(header, rows):
+    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def over(ratio, target):
+    return ratio is None or target is None or ratio >= target
+
+
+def say(text):
+    print(
+        f"\r\x1b[K{text}" if sys.stderr.isatty() else text,
+        end="" if sys.stderr.isatty() else "\n",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def machine():
+    """What the figures were measured on."""
+    info = Path("/proc/cpuinfo").read_text()
+    model = next(
+        (line.split(":")[1].strip() for line in info.splitlines() if "model name" in line), ""
+    )
+    sets = [name for name in ("avx512f", "avx2") if name in info]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
+    cache = Path("/sys/devices/system/cpu/cpu0/cache/index2/size")
+    l2 = f", {cache.read_text().strip()} L2 a core" if cache.exists() else ""
+    return (
+        f"{CORES} cores of {model or platform.machine()} ({', '.join(sets) or 'no AVX'}{l2}), "
+        f"{memory:.0f} GiB, Linux {platform.release().split('-')[0]}, "
+        f"Python {platform.python_version()}"
+    )
+
+
+class Report:
+    """Sections of text, and what misses its target in them."""
+
+    def __init__(self, program, title, medians):
+        command = " ".join(["python", *sys.argv])
+        self._program, self._title = program, title
+        self._sections = [f"Measured on {machine()}, with `{command}`: medians of {medians}."]
+        self.short = []  # what misses its target
+
+    def _verdict(self, what, *missed):
+        """A cell: "ok" unless something is missed, which is noted."""
+        missed = [each for each in missed if each]
+        if not missed:
+            return "ok"
+        self.short.append(f"{what} ({', '.join(missed)})")
+        return "**short**"
+
+    def text(self):
+        summary = (
+            "Short of its target: " + "; ".join(self.short) if self.short else "All targets are met"
+        )
+        return "\n\n".join([*self._sections, summary + "."])
+
+    def write(self, path: Path):
+        """Into the file, in place of what a run before wrote, or at its end."""
+        old = path.read_text() if path.exists() else "# Performance\n"
+        begin = f"<!-- written by benchmarks/{self._program}: from here -->"
+        end = begin.replace("from here", "to here")
+        before, _, rest = old.partition(begin)
+        after = rest.partition(end)[2]
+        section = f"{begin}\n\n## {self._title}\n\n{self.text()}\n\n{end}"
+        path.write_text(f"{before.rstrip()}\n\n{section}\n{after}")

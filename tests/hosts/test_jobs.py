@@ -1,0 +1,294 @@
+"""Jobs of three hosts with two ranks each: what they exchange, and what they make of faults."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from host_jobs import HostJob
+
+from hosts import Hosts, ipv4, ipv6
+
+pytestmark = pytest.mark.timeout(90)
+
+ALL = set(range(6))
+FAULTY = {2, 3}  # the ranks of host 1, to which the faults happen
+MB = 1 << 20
+
+
+@pytest.mark.parametrize("address", [ipv4(0), f"[{ipv6(0)}]"])
+def test_every_round_brings_exactly_what_the_neighbours_sent(hosts: Hosts, address: str) -> None:
+    job = HostJob(
+        hosts,
+        """
+malt.init(timeout=20)
+wrong, heard = [], {}
+for name in ("ALL", "HALTON"):
+    graph, w = GRAPHS[name], np.zeros(1000)
+    v = malt.vector(w, graph=graph)
+    senders = graph.in_(rank, size)
+    for t in range(100):
+        mine = 1000 * t + rank + np.arange(1000) / 1024
+        w[:] = mine
+        v.scatter()
+        got = v.gather(malt.SUM, staleness=0)
+        expected = mine + sum(1000 * t + s + np.arange(1000) / 1024 for s in senders)
+        if got.ranks != tuple(senders) or not np.array_equal(w, expected): wrong.append((name, t))
+    heard[name] = got.ranks
+w[:] = rank
+v.allreduce(malt.SUM)
+tell(wrong=wrong, heard=heard, sum=w[0], alive=malt.alive())
+malt.barrier()
+""",
+        address=address,
+    )
+    for rank, told in enumerate(job.finish()):
+        assert told["wrong"] == []
+        assert set(told["heard"]["ALL"]) == ALL - {rank}
+        assert told["sum"] == 15
+        assert set(told["alive"]) == ALL
+
+
+def test_svm_learns_over_hosts_what_it_learns_on_one(hosts: Hosts, tmp_path: Path) -> None:
+    svm = Path(__file__).resolve().parents[2] / "examples" / "svm.py"
+
+    def train(on: tuple[int, ...], ranks: int) -> Any:
+        results = tmp_path / f"svm-{len(on)}.json"
+        knobs = ["--epochs", "4", "--sync", "bsp", "--results", results]
+        HostJob(hosts, on=on, ranks=ranks, command=[svm, *knobs]).finish()
+        return json.loads(results.read_text())
+
+    one, three = train((0,), 6), train((0, 1, 2), 2)
+    assert three["ranks"] == 6
+    assert three["final_error"] == one["final_error"] < 0.065
+    assert three["model_sha256"] == one["model_sha256"]
+
+
+# ---- Ranks and hosts that are lost ---------------------------------------------------------------
+
+# Every rank makes all its rounds, and waits in each for everyone that is alive: at first not for
+# long, then until the job's own limit. 180 rounds are time enough for the test to break something.
+ROUNDS = """
+malt.init(timeout=30)
+w = np.zeros(100)
+v = malt.vector(w)
+malt.barrier()
+errors, slowest = [], 0.0
+for t in range(200):
+    if t == 20: tell(underway=True, pid=os.getpid())
+    w[:] = 1
+    start = time.monotonic()
+    v.scatter()
+    error = error_of(v.gather, malt.SUM, staleness=0, timeout=patience)
+    if error is not None:
+        errors.append(error)
+        v.gather(malt.SUM, staleness=0)
+    if time.monotonic() - start > slowest:
+        slowest, went_on = time.monotonic() - start, time.monotonic()
+    time.sleep(0.01)
+tell(errors=errors, slowest=slowest, went_on=went_on, alive=malt.alive(), sum=w[0])
+start = time.monotonic()
+malt.barrier()
+tell(barrier=time.monotonic() - start)
+await_flag("over")  # who leaves is not alive either
+"""
+
+
+def test_killed_rank_is_left_out_within_a_second(hosts: Hosts) -> None:
+    job = HostJob(hosts, ROUNDS, "--keep-going", patience=30.0)
+    job.await_told("underway")
+    hosts.run(1, "kill", "-9", str(job.told(3)["pid"]))
+    survivors = ALL - {3}
+    job.await_told("barrier", ranks=survivors)
+    for rank in survivors:
+        told = job.told(rank)
+        assert told["slowest"] < 1
+        assert told["barrier"] < 1
+        assert (set(told["alive"]), told["sum"]) == (survivors, len(survivors))
+
+
+def pull_the_cable(hosts: Hosts) -> None:
+    hosts.link(1, up=False)
+
+
+def be_heard_by_nobody(hosts: Hosts) -> None:
+    hosts.cut(1, 0)
+    hosts.cut(1, 2)
+
+
+def hear_nobody(hosts: Hosts) -> None:
+    hosts.cut(0, 1)
+    hosts.cut(2, 1)
+
+
+@pytest.mark.parametrize("fault", [pull_the_cable, be_heard_by_nobody, hear_nobody])
+def test_host_that_falls_silent_is_left_out_within_six_seconds(
+    hosts: Hosts, fault: Callable[[Hosts], None]
+) -> None:
+    """Five seconds of silence, and one to go on; on both sides, as each has lost the other."""
+    job = HostJob(hosts, ROUNDS, "--keep-going", patience=2.0)
+    job.await_told("underway")
+    lost = time.monotonic()
+    fault(hosts)
+    job.await_told("barrier", limit=30)
+    for rank in ALL:
+        told = job.told(rank)
+        side = FAULTY if rank in FAULTY else ALL - FAULTY
+        assert told["went_on"] - lost < 6
+        assert (set(told["alive"]), told["sum"]) == (side, len(side))
+        assert told["barrier"] < 1
+        first = told["errors"][0]
+        assert (first.kind, first.seconds < 3) == ("TimeoutError", True)
+    # Only who is behind waits for lost ranks alone; who is ahead waits for those behind as well.
+    assert any(set(job.told(rank)["errors"][0].ranks) <= FAULTY for rank in ALL - FAULTY)
+
+
+def test_killed_host_is_left_out_within_a_second(hosts: Hosts) -> None:
+    job = HostJob(hosts, ROUNDS, "--keep-going", patience=30.0)
+    job.await_told("underway")
+    hosts.kill(1)
+    survivors = ALL - FAULTY
+    job.await_told("barrier", ranks=survivors)
+    for rank in survivors:
+        told = job.told(rank)
+        assert told["slowest"] < 1
+        assert (set(told["alive"]), told["sum"]) == (survivors, len(survivors))
+
+
+def test_link_that_comes_back_has_lost_nothing(hosts: Hosts) -> None:
+    job = HostJob(
+        hosts,
+        """
+malt.init(timeout=30)
+w = np.zeros(1000)
+v = malt.vector(w, policy="queue", depth=4)
+seen = {r: [] for r in range(size) if r != rank}
+def fold(mine, updates):
+    for update in updates: seen[update.rank].append(int(update.values[0]))
+slowest = 0.0
+for t in range(200):
+    if t == 50: tell(underway=True)
+    w[:] = t
+    start = time.monotonic()
+    v.scatter()
+    v.gather(fold, staleness=0)
+    slowest = max(slowest, time.monotonic() - start)
+    time.sleep(0.005)
+tell(seen=seen, slowest=slowest, alive=malt.alive())
+malt.barrier()
+""",
+    )
+    job.await_told("underway")
+    hosts.link(1, up=False)
+    time.sleep(1)
+    hosts.link(1, up=True)
+    for told in job.finish():
+        assert all(values == list(range(200)) for values in told["seen"].values())
+        assert 0.5 < told["slowest"] < 5
+        assert set(told["alive"]) == ALL
+
+
+# ---- A slow link ---------------------------------------------------------------------------------
+def test_slow_link_carries_the_newest_and_slows_nobody_else(hosts: Hosts) -> None:
+    """Streams share the link as TCP likes, so an update's age is counted in updates of its own
+    stream: one may be on the wire and one behind it, when the newest is taken."""
+    hosts.slow(1, "8mbit")
+    job = HostJob(
+        hosts,
+        """
+malt.init(timeout=30)
+w = np.zeros(12_500)  # 100 KB
+v = malt.vector(w)
+ages = {r: [] for r in range(size) if r != rank}
+torn = 0
+def fold(mine, updates):
+    global torn
+    now = time.monotonic()
+    for update in updates:
+        ages[update.rank].append(now - update.values[0])
+        torn += bool((update.values != update.values[0]).any())
+malt.barrier()
+end, scatters = time.monotonic() + 6, []
+while time.monotonic() < end:
+    w[:] = start = time.monotonic()
+    v.scatter()
+    scatters.append(time.monotonic() - start)
+    v.gather(fold)
+    time.sleep(0.005)
+tell(ages=ages, torn=torn, scatters=scatters)
+malt.barrier()
+""",
+    )
+    for rank, told in enumerate(job.finish()):
+        assert told["torn"] == 0
+        assert max(told["scatters"]) < 0.5
+        assert len(told["scatters"]) > 100
+        for sender, ages in told["ages"].items():
+            assert ages, (sender, rank)
+            age = sorted(ages)[len(ages) // 2]
+            if (sender in FAULTY) != (rank in FAULTY):
+                assert age < 3 * 6 / len(ages), (sender, rank)
+            else:
+                assert age < 0.1, (sender, rank)
+                assert len(ages) > 100, (sender, rank)
+
+
+def test_slow_link_loses_nothing_of_a_queue(hosts: Hosts) -> None:
+    hosts.slow(1, "8mbit")
+    job = HostJob(
+        hosts,
+        """
+malt.init(timeout=30)
+w = np.zeros(12_500)
+v = malt.vector(w, policy="queue", depth=4)
+seen = {r: [] for r in range(size) if r != rank}
+def fold(mine, updates):
+    for update in updates:
+        assert (update.values == update.values[0]).all()
+        seen[update.rank].append(int(update.values[0]))
+start = time.monotonic()
+for t in range(10):
+    w[:] = t
+    v.scatter()
+    v.gather(fold, staleness=0)
+tell(seen=seen, seconds=time.monotonic() - start)
+malt.barrier()
+""",
+    )
+    for told in job.finish():
+        assert all(values == list(range(10)) for values in told["seen"].values())
+        assert told["seconds"] > 1  # 2 MB at least have gone through
+
+
+# ---- Bytes on the wire ---------------------------------------------------------------------------
+def test_an_update_goes_once_to_each_host(hosts: Hosts) -> None:
+    job = HostJob(
+        hosts,
+        """
+malt.init(timeout=30)
+w = np.random.default_rng(rank).random(1 << 17)
+v = malt.vector(w)
+malt.barrier()
+tell(ready=True)
+await_flag("go")
+v.scatter()
+got = v.gather(malt.SUM, staleness=0)
+malt.barrier()
+tell(heard=got.ranks)
+await_flag("over")
+""",
+        on=(0, 1),
+    )
+    job.await_told("ready")
+    before = [hosts.bytes_sent(host) for host in (0, 1)]
+    job.raise_flag("go")
+    job.await_told("heard")
+    sent = [hosts.bytes_sent(host) - was for host, was in zip((0, 1), before, strict=True)]
+    job.raise_flag("over")
+    assert [len(told["heard"]) for told in job.finish()] == [3] * 4
+    for bytes_sent in sent:
+        assert 2 * MB <= bytes_sent <= 1.06 * 2 * MB
