@@ -18,17 +18,16 @@ foreach(source IN LISTS test_sources)
   if(name IN_LIST serial_tests)
     set(serial ON)
   endif()
-  set(runs "${name}")
-  if(name IN_LIST conformance_tests)
-    list(TRANSFORM transports PREPEND ${name}. OUTPUT_VARIABLE runs)
-  endif()
   # Found when ctest starts, not while building: the build runs nothing, and so needs no
   # sanitizer's run-time settings.
-  foreach(run IN LISTS runs)
-    string(REGEX REPLACE "^[^.]*\\.?" "" transport ${run})
-    gtest_discover_tests(${name} TEST_PREFIX ${run}. TEST_LIST ${run}
-                         DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-                         PROPERTIES TIMEOUT 300 RUN_SERIAL ${serial}
-                                    ENVIRONMENT "MALT_TRANSPORT=${transport}")
-  endforeach()
+  set(discover DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+      PROPERTIES TIMEOUT 300 RUN_SERIAL ${serial})
+  if(name IN_LIST conformance_tests)
+    foreach(transport IN LISTS transports)
+      gtest_discover_tests(${name} TEST_PREFIX ${name}.${transport}. TEST_LIST ${name}_${transport}
+                           ${discover} ENVIRONMENT MALT_TRANSPORT=${transport})
+    endforeach()
+  else()
+    gtest_discover_tests(${name} TEST_PREFIX ${name}. ${discover})
+  endif()
 endforeach()

@@ -59,6 +59,7 @@ void Incoming::over(End end, std::string reason) {
     copy_of(arriving_->attachment).writer.abandon(arriving_->slot);
   }
   arriving_.reset();
+  if (end != End::kLeft) stream_.reset_at_end();
   end_ = end;
   reason_ = std::move(reason);
 }

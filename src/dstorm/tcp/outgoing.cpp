@@ -57,6 +57,7 @@ void Outgoing::hang_up() {
 void Outgoing::fail(const std::string& why) {
   reason_ = "rank " + std::to_string(proxy_) + " at " +
             settings_.addresses[static_cast<std::size_t>(proxy_)].text() + ": " + why;
+  stream_->reset_at_end();
   hang_up();
   next_ = (next_ + 1) % host_.size();
 }

@@ -12,6 +12,10 @@
 namespace dstorm::tcp {
 namespace {
 
+// What may wait in a socket beyond what the network has taken: enough to keep a fast one busy, and
+// little enough that over a slow one updates wait where newer ones still replace them.
+constexpr int kMostUnsent = 128 * 1024;
+
 msghdr message_of(std::span<const iovec> parts) {
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(parts.data());  // neither call writes to it
@@ -60,6 +64,7 @@ Stream Stream::accept(Descriptor accepted, const TlsContext* tls, std::chrono::n
 
 void Stream::prepare(const TlsContext* tls, bool calls, std::chrono::nanoseconds limit) {
   set_option(fd(), IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(fd(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, kMostUnsent);
   const auto limit_ms = std::chrono::ceil<std::chrono::milliseconds>(limit).count();
   set_option(fd(), IPPROTO_TCP, TCP_USER_TIMEOUT,
              static_cast<int>(std::clamp<std::int64_t>(limit_ms, 1, INT_MAX)));
@@ -124,6 +129,11 @@ bool Stream::awaits_peer() const noexcept {
 
 bool Stream::has_buffered() const noexcept {
   return state_ == State::kOpen && tls_ && tls_->has_buffered();
+}
+
+void Stream::reset_at_end() noexcept {
+  const linger at_once{1, 0};
+  setsockopt(fd(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
 }
 
 void Stream::end_writing() {

@@ -63,6 +63,10 @@ class Stream {
   // on. Under TLS, go on as long as wants_write().
   void end_writing();
 
+  // What is unsent when the stream goes is dropped, and the peer sees kFailed at once: an orderly
+  // end would be sent again and again, ever more slowly, to a peer that does not answer.
+  void reset_at_end() noexcept;
+
   // What only the two ends of this very TLS connection know (RFC 9266); zeros if it is plain.
   // Meaningful once bytes have been received.
   std::array<std::byte, 32> binding() const;
