@@ -14,7 +14,7 @@ namespace {
 
 // What may wait in a socket beyond what the network has taken: enough to keep a fast one busy, and
 // little enough that over a slow one updates wait where newer ones still replace them.
-constexpr int kMostUnsent = 128 * 1024;
+constexpr int kMostUnsent = 32 * 1024;
 
 msghdr message_of(std::span<const iovec> parts) {
   msghdr message{};
