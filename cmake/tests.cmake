@@ -19,3 +19,9 @@ foreach(source IN LISTS test_sources)
   gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
                        PROPERTIES TIMEOUT 300 RUN_SERIAL ${serial})
 endforeach()
+
+# What needs an RDMA device is built with the rest and run by tests/softroce. No part of ctest.
+add_executable(verbs_test ${verbs_test_sources})
+target_include_directories(verbs_test PRIVATE tests/cpp)
+target_include_directories(verbs_test SYSTEM PRIVATE ${MALT_VERBS_INCLUDE})
+target_link_libraries(verbs_test PRIVATE dstorm GTest::gtest_main malt_warnings malt_sanitizers)
