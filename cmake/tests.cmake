@@ -20,8 +20,12 @@ foreach(source IN LISTS test_sources)
                        PROPERTIES TIMEOUT 300 RUN_SERIAL ${serial})
 endforeach()
 
-# What needs an RDMA device is built with the rest and run by tests/softroce. No part of ctest.
+# What needs an RDMA device is built with the rest, but run by tests/softroce: no part of ctest.
 add_executable(verbs_test ${verbs_test_sources})
-target_include_directories(verbs_test PRIVATE tests/cpp)
-target_include_directories(verbs_test SYSTEM PRIVATE ${MALT_VERBS_INCLUDE})
-target_link_libraries(verbs_test PRIVATE dstorm GTest::gtest_main malt_warnings malt_sanitizers)
+add_executable(host_death tests/verbs/host_death.cpp)
+foreach(name verbs_test host_death)
+  target_include_directories(${name} PRIVATE tests/cpp)
+  target_include_directories(${name} SYSTEM PRIVATE ${MALT_VERBS_INCLUDE})
+  target_link_libraries(${name} PRIVATE dstorm malt_warnings malt_sanitizers)
+endforeach()
+target_link_libraries(verbs_test PRIVATE GTest::gtest_main)

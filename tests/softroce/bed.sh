@@ -21,6 +21,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 cache=$PWD/.cache/softroce
 cd "$OLDPWD"
+PATH=$PATH:/usr/sbin:/sbin
 
 memory_mb=512 cpus=2 seconds=300 nics=4
 mtu=4200 # of the networks: 4096 bytes of RDMA payload and its headers
@@ -232,8 +233,9 @@ pair() {
   wait "$first" || code_a=$?
   code_a=$(exit_code "$scratch/a" "$code_a")
   code_b=$(exit_code "$scratch/b" "$code_b")
-  printf -- '--- guest a, status %s\n' "$code_a" && cat "$scratch/a.log"
-  printf -- '--- guest b, status %s\n' "$code_b" && cat "$scratch/b.log"
+  echo "--- guest a" && cat "$scratch/a.log"
+  echo "--- guest b" && cat "$scratch/b.log"
+  printf -- '--- guests ended with %s %s\n' "$code_a" "$code_b"
   [[ $code_a == 0 && $code_b == 0 ]]
 }
 

@@ -78,7 +78,6 @@ class Unplugged {
  private:
   void set(const char* state) const {
     const std::string command = "ip link set " + port_ + " " + state;
-    // NOLINTNEXTLINE(concurrency-mt-unsafe,cert-env33-c,bugprone-command-processor)
     if (std::system(command.c_str()) != 0) std::abort();
   }
   std::string port_;

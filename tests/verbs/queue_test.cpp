@@ -25,7 +25,8 @@ TEST(Queue, BytesArriveWholeAndNothingBeside) {
   constexpr std::size_t kMargin = 64;
   Connection ends((1 << 20) + 2 * kMargin);
   unsigned seed = 0;
-  for (const std::size_t bytes : {1, 2, 3, 63, 64, 65, 4095, 4096, 4097, 65'536, 1 << 20}) {
+  for (const std::size_t bytes :
+       std::initializer_list<std::size_t>{1, 2, 3, 63, 64, 65, 4095, 4096, 4097, 65'536, 1 << 20}) {
     auto& from = ends.writer.memory;
     auto& to = ends.reader.memory;
     fill_at_random(from, ++seed);
