@@ -7,7 +7,8 @@
 #   bed.sh pair [OPTIONS] A B        two guests on one network, 10.77.0.1 runs A and 10.77.0.2 runs B
 #   options: -m MEMORY_MB  -c CPUS  -t SECONDS  -n NICS (run only)
 #
-# Exit status 124: the time was up; 125: the guest died. COMMAND is one string for bash; it runs as
+# Exit status 124: the time was up; 125: the guest died. On a busy machine one boot in a dozen stops
+# in the kernel's first seconds; it is tried again, until COMMAND has begun. COMMAND is one string for bash; it runs as
 # root, in this directory, with this environment, over this machine's files, read-only with a layer
 # of memory on top: what it writes is gone afterwards, but for /mnt, a folder that is copied to $OUT.
 #
@@ -24,6 +25,7 @@ cd "$OLDPWD"
 PATH=$PATH:/usr/sbin:/sbin
 
 memory_mb=512 cpus=2 seconds=300 nics=4
+boot_seconds=90 boot_tries=3
 mtu=4200 # of the networks: 4096 bytes of RDMA payload and its headers
 
 fail() {
@@ -105,7 +107,7 @@ END
 }
 
 # ---- Inside a guest ------------------------------------------------------------------------------------
-# Run as process 1, after the settings that start_guest writes.
+# Run as process 1, after the settings that guest_ends writes.
 guest_main() {
   mount -t proc proc /proc
   mount -t sysfs sys /sys
@@ -126,6 +128,7 @@ guest_main() {
   modprobe -a rdma_rxe ib_uverbs
   if [[ -n $address ]]; then guest_pair_network; else guest_mesh_network; fi
   cd "$directory"
+  touch /mnt/started
   local code=0
   setsid bash /mnt/command.sh </dev/null || code=$?
   echo "$code" >/mnt/code
@@ -175,11 +178,19 @@ guest_mesh_network() {
 }
 
 # ---- Guests, from outside --------------------------------------------------------------------------------
-# start_guest NAME SHARE ADDRESS COMMAND QEMU_OPTIONS...: returns when the guest has ended.
-start_guest() {
-  local guest=$1 share=$2 address=$3 directory=$PWD version nine=security_model=none,multidevs=remap
-  printf '%s\n' "$4" >"$share/command.sh"
-  shift 4
+# The guests of one command each have a folder in $scratch, made before any is started.
+all_started() {
+  local share
+  for share in "$scratch"/*/; do [[ -e $share/started ]] || return 1; done
+}
+
+# guest_ends NAME ADDRESS COMMAND QEMU_OPTIONS...: starts a guest, and returns when it has ended. It
+# does not outlive a guest beside it that does not start.
+guest_ends() {
+  local guest=$1 address=$2 directory=$PWD version qemu nine=security_model=none,multidevs=remap
+  local share=$scratch/$guest boot_limit=$((SECONDS + boot_seconds))
+  printf '%s\n' "$3" >"$share/command.sh"
+  shift 3
   version=$(kernel_version)
   [[ -n $version ]] || fail "run bed.sh setup first"
   {
@@ -191,48 +202,52 @@ start_guest() {
     declare -f guest_main guest_pair_network guest_mesh_network
     echo 'guest_main || busybox poweroff -f'
   } >"$share/start.sh"
-  timeout -k 5 "$seconds" qemu-system-x86_64 -machine q35 -accel tcg,thread=multi -cpu max \
+  timeout -k 5 $((deadline > SECONDS ? deadline - SECONDS : 1)) qemu-system-x86_64 -machine q35 -accel tcg,thread=multi -cpu max \
     -smp "$cpus" -m "$memory_mb" -nodefaults -no-user-config -display none -no-reboot -serial stdio \
     -kernel "$cache/vmlinux" -initrd "$cache/initramfs" \
     -append "console=ttyS0 quiet panic=-1 random.trust_cpu=on mitigations=off nokaslr tsc=reliable no_timer_check rcupdate.rcu_expedited=1" \
     -fsdev local,id=host,path=/,readonly=on,$nine -device virtio-9p-pci,fsdev=host,mount_tag=host \
     -fsdev local,id=share,path="$share",$nine -device virtio-9p-pci,fsdev=share,mount_tag=share \
-    "$@" </dev/null
+    "$@" </dev/null &
+  qemu=$!
+  until all_started || ! kill -0 "$qemu" 2>/dev/null || ((SECONDS > boot_limit)); do sleep 0.2; done
+  all_started || kill "$qemu" 2>/dev/null || true
+  wait "$qemu"
 }
 
-# exit_code SHARE QEMU_CODE: the command's, or what became of the guest.
+# exit_code NAME QEMU_CODE: the command's, or what became of the guest.
 exit_code() {
   if [[ $2 == 124 ]]; then
     echo 124
   else
-    cat "$1/code" 2>/dev/null || echo 125
+    cat "$scratch/$1/code" 2>/dev/null || echo 125
   fi
 }
 
 run() {
   local code=0
-  start_guest guest "$scratch" "" "$1" -nic none || code=$?
-  code=$(exit_code "$scratch" "$code")
-  [[ -z ${OUT:-} ]] || cp -r "$scratch/." "$OUT/"
-  return "$code"
+  mkdir "$scratch/guest"
+  guest_ends guest "" "$1" -nic none || code=$?
+  [[ -z ${OUT:-} ]] || cp -r "$scratch/guest/." "$OUT/"
+  return "$(exit_code guest "$code")"
 }
 
 pair() {
   local wire="$scratch/wire" code_a=0 code_b=0 tries=0 first
   local nic=virtio-net-pci,netdev=net0,host_mtu=$mtu,mac=52:54:00:77:00
   mkdir "$scratch/a" "$scratch/b"
-  start_guest a "$scratch/a" 10.77.0.1 "$1" -device $nic:01 \
+  guest_ends a 10.77.0.1 "$1" -device $nic:01 \
     -netdev stream,id=net0,server=on,addr.type=unix,addr.path="$wire" >"$scratch/a.log" 2>&1 &
   first=$!
   until [[ -S $wire ]]; do
     ((++tries < 100)) || fail "the first guest's QEMU did not start: $(cat "$scratch/a.log")"
     sleep 0.1
   done
-  start_guest b "$scratch/b" 10.77.0.2 "$2" -device $nic:02 \
+  guest_ends b 10.77.0.2 "$2" -device $nic:02 \
     -netdev stream,id=net0,server=off,addr.type=unix,addr.path="$wire" >"$scratch/b.log" 2>&1 || code_b=$?
   wait "$first" || code_a=$?
-  code_a=$(exit_code "$scratch/a" "$code_a")
-  code_b=$(exit_code "$scratch/b" "$code_b")
+  code_a=$(exit_code a "$code_a")
+  code_b=$(exit_code b "$code_b")
   echo "--- guest a" && cat "$scratch/a.log"
   echo "--- guest b" && cat "$scratch/b.log"
   printf -- '--- guests ended with %s %s\n' "$code_a" "$code_b"
@@ -257,7 +272,15 @@ case $command/$# in
     mkdir -p "$cache"
     scratch=$(mktemp -d "$cache/run.XXXXXX")
     trap 'rm -rf "$scratch"' EXIT
-    "$command" "$@"
+    deadline=$((SECONDS + seconds))
+    for ((try = 1; try <= boot_tries && SECONDS < deadline; ++try)); do
+      rm -rf "${scratch:?}"/*
+      code=0
+      "$command" "$@" || code=$?
+      ! all_started || break
+      echo "bed.sh: a guest did not boot" >&2
+    done
+    exit "$code"
     ;;
   *)
     sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2

@@ -21,7 +21,7 @@ rows=(
 )
 # name|seconds|statuses that the guests are to have (125: died)|command of a|command of b
 pairs=(
-  "host-death|60|125 0|$build/host_death victim|$build/host_death writer 10.77.0.1"
+  "host-death|150|125 0|$build/host_death victim|$build/host_death writer 10.77.0.1"
 )
 
 # ---- Inside the guest --------------------------------------------------------------------------------

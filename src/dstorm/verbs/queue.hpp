@@ -73,7 +73,7 @@ class Queue {
   static constexpr std::size_t kMostParts = 3;
 
   // Throws ConfigError: no room on the device, a depth beyond its limit, no memory may be locked.
-  Queue(const Device& device, const QueueOptions& options = {});
+  explicit Queue(const Device& device, const QueueOptions& options = {});
 
   Endpoint local() const noexcept;
   // To be called once. The peer may write from then on; write() works when the peer has returned
