@@ -11,11 +11,12 @@ build=${1:?usage: run_tests.sh BUILD_FOLDER}
 readonly limit=720 nics=4 # seconds for everything; network adapters of the guest
 
 # name|seconds|command, for bash. It may first spoil the network (`impair` below, `ip link`, `tc`): it
-# is put in order after every row. A test of RDMA takes rxe1 to rxe4: see bed.sh.
+# is put in order after every row. A test of RDMA takes rxe1 to rxe4: see bed.sh. What measures
+# processor time or makes two threads race is left out: under emulation it means nothing, and crawls.
 rows=(
   "verbs|120|$build/verbs_test"
   "verbs-loss|120|impair 'loss 1%'; $build/verbs_test --gtest_filter='Queue.Bytes*:Queue.FullQueue*'"
-  "slot|60|$build/slot_test"
+  "slot|60|$build/slot_test --gtest_filter=-SlotThreads.*"
   "segment|60|$build/segment_test --gtest_filter='Group.Death*:Group.NothingIs*:Segment.Queue*:Segment.Latest*'"
   "python|120|python -m malt run -n 2 tests/softroce/exchange.py"
 )
