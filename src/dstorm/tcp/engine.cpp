@@ -144,6 +144,11 @@ Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions&
     tls_ = TlsContext::from_environment();
     mine = own_networks(tls_.get());
     if (options.rdma == Rdma::kNever) return;
+    if (tls_ != nullptr) {
+      constexpr const char* kWhy = "MALT_TLS asks for encryption, which RDMA has not";
+      if (options.rdma == Rdma::kRequired) throw ConfigError(std::string(kWhy) + "; choose tcp");
+      return set_text(mine.adapter, kWhy);
+    }
     try {
       const char* setting = std::getenv(verbs::kDeviceVariable);
       device_ = verbs::Device::open(verbs::Library::load(), setting == nullptr ? "" : setting);
@@ -241,7 +246,7 @@ void Engine::choose_rdma(const std::vector<Networks>& networks, Rdma wish) {
         const Networks& theirs = networks[static_cast<std::size_t>(without)];
         why = "rank " + std::to_string(without) +
               (theirs.has_adapter ? " has an adapter of another kind of network: "
-                                  : " has no adapter: ") +
+                                  : " uses no adapter: ") +
               get_text(theirs.adapter);
       }
     }
@@ -316,6 +321,7 @@ void Engine::flush(Attachment& attachment, std::size_t bytes) noexcept {
 void Engine::drive() noexcept {
   wanted_.store(true);
   while (wanted_.load()) {
+    if (queued_.load()) return;  // the thread's turn: a mutex alone would let it starve
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock) return;  // who has it looks at wanted_ after
     if (wanted_.exchange(false)) pump(Clock::now());
@@ -370,7 +376,9 @@ void Engine::run() {
     const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
                                  wait ? static_cast<int>(std::max<long>(limit, 1)) : 0);
     asleep_.store(false);
+    queued_.store(true);
     const std::lock_guard lock(mutex_);
+    queued_.store(false);
     if (stop_) return;
     wanted_.store(false);
     const auto now = Clock::now();

@@ -8,7 +8,7 @@
 //
 // A thread of its own does the work, so that the program need not call in; a scatter also lends a
 // hand where that is quicker than waking it. One lock, E1: everything but the counters of
-// Attachment, `wanted_` and `asleep_` is touched under it. No work is forgotten, E2: who wants
+// Attachment, `wanted_`, `asleep_` and `queued_` is touched under it. No work is forgotten, E2: who wants
 // something sets wanted_, then looks for the thread asleep or the lock free; the thread says that
 // it is about to sleep, then looks at wanted_; both in sequentially consistent order.
 #pragma once
@@ -124,6 +124,7 @@ class Engine {
 
   std::atomic<bool> wanted_{false};
   std::atomic<bool> asleep_{false};
+  std::atomic<bool> queued_{false};  // the thread waits for the lock
   std::thread thread_;
 };
 
