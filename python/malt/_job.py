@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+from collections import Counter
 from types import TracebackType
 from typing import Any
 
@@ -124,10 +125,18 @@ def init(
             secret=bootstrap.secret,
         )
     _job = Job(group, settings)
-    log.info("rank %d of %d, launched by %s", group.rank, group.size, bootstrap.launcher)
-    for peer in range(group.size):
-        log.debug("rank %d to rank %d: %s (%s)", group.rank, peer, *group.route(peer))
+    _log_routes(group, bootstrap.launcher)
     return _job
+
+
+def _log_routes(group: Group, launcher: str) -> None:
+    routes = {peer: group.route(peer) for peer in range(group.size) if peer != group.rank}
+    peers = Counter(route.transport for route in routes.values())
+    by = ", ".join(f"{count} by {transport}" for transport, count in sorted(peers.items()))
+    size = group.size
+    log.info("rank %d of %d, launched by %s; peers: %s", group.rank, size, launcher, by or "none")
+    for peer, route in routes.items():
+        log.debug("rank %d to rank %d: %s", group.rank, peer, route)
 
 
 @atexit.register

@@ -36,14 +36,48 @@ def test_json_has_bare_values() -> None:
     assert facts["cores"] == len(os.sched_getaffinity(0))
     assert facts["memory_available"] > 1 << 20
     assert facts["memfd"] is True
-    assert facts["transport_tcp"] is False
+    assert facts["transport_tcp"] is True
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     assert facts["open_files"] == (None if soft == resource.RLIM_INFINITY else soft)
+
+
+def tcp_facts(monkeypatch: pytest.MonkeyPatch, **environ: str) -> dict[str, _info.Fact]:
+    for name in ("MALT_INTERFACE", "MALT_TLS"):
+        monkeypatch.setenv(name, environ.get(name, ""))
+    return {fact.key: fact for fact in _info._transports()}
+
+
+def test_networks_are_listed_and_the_one_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = tcp_facts(monkeypatch)
+    assert facts["transport_tcp"].text == "yes, not encrypted"
+    assert facts["tcp_address"].value is None
+    assert "lo" not in facts["networks"].value
+    chosen = tcp_facts(monkeypatch, MALT_INTERFACE="127.0.0.0/8")
+    assert chosen["tcp_address"].value == "127.0.0.1"
+    assert chosen["networks"].text.startswith("127.0.0.1 (MALT_INTERFACE=127.0.0.0/8); there are: ")
+    assert facts["networks"].text in chosen["networks"].text
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "says"),
+    [
+        ("MALT_INTERFACE", "eth77", "MALT_INTERFACE is 'eth77'"),
+        ("MALT_TLS", "/nowhere", "/nowhere/"),
+    ],
+)
+def test_setting_that_tcp_cannot_work_with_is_explained(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, says: str
+) -> None:
+    tcp = tcp_facts(monkeypatch, **{variable: value})["transport_tcp"]
+    assert tcp.value is False
+    assert tcp.text.startswith("no: ")
+    assert says in tcp.text
 
 
 def test_missing_core_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "malt._core", None)
     facts = {fact.key: fact for fact in _info.gather()}
+    assert facts["transport_tcp"].text == "not without the compiled core"
     assert facts["core"].value is False
     assert "pip install malt" in facts["core"].text
     assert facts["simd"].value is None

@@ -1,0 +1,28 @@
+#include "bindings.hpp"
+#include "dstorm/tcp/address.hpp"
+#include "dstorm/tcp/tls.hpp"
+
+namespace malt_bindings {
+
+void bind_network(py::module_& module) {
+  namespace tcp = dstorm::tcp;
+  py::class_<tcp::Interface>(module, "Interface", "One address of a network interface.")
+      .def_readonly("name", &tcp::Interface::name)
+      .def_property_readonly("address",
+                             [](const tcp::Interface& one) { return one.address.host(); })
+      .def_readonly("prefix_bits", &tcp::Interface::prefix_bits)
+      .def_readonly("is_loopback", &tcp::Interface::is_loopback);
+  module.def("interfaces", &tcp::interfaces,
+             "The addresses of this host's interfaces that are up and have a carrier.");
+  module.def(
+      "address_of", [](const std::string& wanted) { return tcp::address_of(wanted).host(); },
+      py::arg("wanted"),
+      "The address that a value of MALT_INTERFACE stands for.\n\n"
+      "Raises:\n    ConfigError: this host has none such.");
+  module.def(
+      "check_tls", [](const std::string& folder) { tcp::TlsContext{folder}; }, py::arg("folder"),
+      "Load the certificates that MALT_TLS names.\n\n"
+      "Raises:\n    ConfigError: the file, and what is wrong with it.");
+}
+
+}  // namespace malt_bindings
