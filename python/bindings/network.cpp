@@ -1,11 +1,13 @@
 #include "bindings.hpp"
 #include "dstorm/tcp/address.hpp"
 #include "dstorm/tcp/tls.hpp"
+#include "dstorm/verbs/device.hpp"
 
 namespace malt_bindings {
 
 void bind_network(py::module_& module) {
   namespace tcp = dstorm::tcp;
+  namespace verbs = dstorm::verbs;
   py::class_<tcp::Interface>(module, "Interface", "One address of a network interface.")
       .def_readonly("name", &tcp::Interface::name)
       .def_property_readonly("address",
@@ -23,6 +25,14 @@ void bind_network(py::module_& module) {
       "check_tls", [](const std::string& folder) { tcp::TlsContext{folder}; }, py::arg("folder"),
       "Load the certificates that MALT_TLS names.\n\n"
       "Raises:\n    ConfigError: the file, and what is wrong with it.");
+  py::class_<verbs::DeviceReport>(module, "RdmaPort", "One port of an RDMA network adapter.")
+      .def("__str__", [](const verbs::DeviceReport& one) { return describe(one.choice); })
+      .def_readonly("trouble", &verbs::DeviceReport::trouble,
+                    "Why it cannot be used; empty if it can.");
+  module.def(
+      "rdma_ports", [] { return verbs::survey(verbs::Library::load()); },
+      "Every port of every RDMA network adapter.\n\n"
+      "Raises:\n    ConfigError: libibverbs is missing, or cannot list them.");
 }
 
 }  // namespace malt_bindings

@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['ALL', 'AVG', 'EXPONENTIAL', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Interface', 'MEDIAN', 'ONE_PEER', 'REPLACE', 'RING', 'Route', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'Update', 'Vector', 'WEIGHTED', 'address_of', 'available_bytes', 'check_tls', 'interfaces', 'random_graph', 'simd_level', 'trimmed_mean']
+__all__: list[str] = ['ALL', 'AVG', 'EXPONENTIAL', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Interface', 'MEDIAN', 'ONE_PEER', 'REPLACE', 'RING', 'RdmaPort', 'Route', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'Update', 'Vector', 'WEIGHTED', 'address_of', 'available_bytes', 'check_tls', 'interfaces', 'random_graph', 'rdma_ports', 'simd_level', 'trimmed_mean']
 class Graph:
     """
     Who sends to whom, in which round. ``Graph(edges)`` makes one of (from, to) pairs of ranks; ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR and RANDOM(k, seed) are ready-made.
@@ -101,6 +101,17 @@ class Interface:
     @property
     def prefix_bits(self) -> int:
         ...
+class RdmaPort:
+    """
+    One port of an RDMA network adapter.
+    """
+    def __str__(self) -> str:
+        ...
+    @property
+    def trouble(self) -> str:
+        """
+        Why it cannot be used; empty if it can.
+        """
 class Fold:
     """
     A built-in fold.
@@ -559,6 +570,13 @@ def interfaces() -> list[Interface]:
     """
 def random_graph(k: typing.SupportsInt | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex) -> Graph:
     ...
+def rdma_ports() -> list[RdmaPort]:
+    """
+    Every port of every RDMA network adapter.
+
+    Raises:
+        ConfigError: libibverbs is missing, or cannot list them.
+    """
 def simd_level() -> str:
     """
     Instruction set of the built-in folds: 'avx512', 'avx2' or 'baseline'.

@@ -204,7 +204,18 @@ def _transports() -> list[Fact]:
         Fact("transport_shm", "transport shm", True, "yes"),
         *_tcp(core),
         Fact("transport_verbs", "transport verbs", False, "not in this build"),
+        _rdma(core),
     ]
+
+
+def _rdma(core: Any) -> Fact:
+    try:
+        ports = core.rdma_ports()
+    except ConfigError as error:
+        return Fact("rdma_ports", "RDMA adapters", None, f"unknown: {error}")
+    text = "; ".join(port.trouble or str(port) for port in ports)
+    usable = [str(port) for port in ports if not port.trouble]
+    return Fact("rdma_ports", "RDMA adapters", usable, text or "none")
 
 
 def _tcp(core: Any) -> list[Fact]:

@@ -37,6 +37,7 @@ def test_json_has_bare_values() -> None:
     assert facts["memory_available"] > 1 << 20
     assert facts["memfd"] is True
     assert facts["transport_tcp"] is True
+    assert isinstance(facts["rdma_ports"], list)
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     assert facts["open_files"] == (None if soft == resource.RLIM_INFINITY else soft)
 
