@@ -31,6 +31,7 @@ MEMORY, RANK = 0.55, 2.35  # heights at which they begin
 
 
 def host_of(rank: int) -> int:
+    """The host on which it runs."""
     return next(host for host, ranks in enumerate(HOSTS) if rank in ranks)
 
 
@@ -47,6 +48,7 @@ def place_of_mailbox(host: int, rank: int) -> tuple[float, float]:
 
 
 def box(axes: Axes, middle: tuple[float, float], text: str, colour: str, *, copy: bool) -> None:
+    """A rank, or a mailbox; a copy of one is dashed."""
     corner = (middle[0] - BOX_WIDTH / 2, middle[1] - BOX_HEIGHT / 2)
     fill = {"facecolor": "white", "linestyle": "--"} if copy else {"facecolor": colour + "33"}
     axes.add_patch(
@@ -58,6 +60,7 @@ def box(axes: Axes, middle: tuple[float, float], text: str, colour: str, *, copy
 def arrow(
     axes: Axes, start: tuple[float, float], end: tuple[float, float], colour: str, bend: float = 0.0
 ) -> None:
+    """What a rank writes goes from here to there."""
     style = f"arc3,rad={bend}"
     axes.add_patch(
         FancyArrowPatch(
@@ -73,6 +76,7 @@ def arrow(
 
 
 def draw_host(axes: Axes, host: int) -> None:
+    """Its ranks and its memory."""
     left = host * (HOST_WIDTH + GAP)
     outline = {"boxstyle": "round,pad=0,rounding_size=0.15", "facecolor": "#f6f8fa"}
     axes.add_patch(FancyBboxPatch((left, 0), HOST_WIDTH, 4.1, edgecolor=FAINT, **outline))
@@ -104,6 +108,7 @@ def draw_connection(axes: Axes, rank: int) -> None:
 
 
 def main() -> None:
+    """Draw and save."""
     plt.rcParams["svg.hashsalt"] = "malt"  # the same file from the same program
     figure, axes = plt.subplots(figsize=(9, 3.4))
     for host in range(len(HOSTS)):
