@@ -71,7 +71,8 @@ void bind_group(py::module_& module) {
     return std::string(route.transport) + ": " + route.why;
   };
   py::class_<Route>(module, "Route", "How this rank reaches another.")
-      .def_readonly("transport", &Route::transport, "'shm', 'tcp', or 'self' for this rank.")
+      .def_readonly("transport", &Route::transport,
+                    "'shm', 'verbs', 'tcp', or 'self' for this rank.")
       .def_readonly("why", &Route::why)
       .def("__str__", text_of)
       .def("__repr__", [text_of](const Route& route) { return "Route(" + text_of(route) + ")"; });

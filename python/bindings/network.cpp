@@ -33,6 +33,14 @@ void bind_network(py::module_& module) {
       "rdma_ports", [] { return verbs::survey(verbs::Library::load()); },
       "Every port of every RDMA network adapter.\n\n"
       "Raises:\n    ConfigError: libibverbs is missing, or cannot list them.");
+  module.def(
+      "rdma_port_of",
+      [](const std::string& setting) {
+        return describe(verbs::Device::open(verbs::Library::load(), setting).choice());
+      },
+      py::arg("setting"),
+      "The port that a value of MALT_RDMA_DEVICE stands for; of \"\", the first that is active.\n\n"
+      "Raises:\n    ConfigError: what there is, and why it will not do.");
 }
 
 }  // namespace malt_bindings

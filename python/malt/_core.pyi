@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['ALL', 'AVG', 'EXPONENTIAL', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Interface', 'MEDIAN', 'ONE_PEER', 'REPLACE', 'RING', 'RdmaPort', 'Route', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'Update', 'Vector', 'WEIGHTED', 'address_of', 'available_bytes', 'check_tls', 'interfaces', 'random_graph', 'rdma_ports', 'simd_level', 'trimmed_mean']
+__all__: list[str] = ['ALL', 'AVG', 'EXPONENTIAL', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Interface', 'MEDIAN', 'ONE_PEER', 'REPLACE', 'RING', 'RdmaPort', 'Route', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'Update', 'Vector', 'WEIGHTED', 'address_of', 'available_bytes', 'check_tls', 'interfaces', 'random_graph', 'rdma_port_of', 'rdma_ports', 'simd_level', 'trimmed_mean']
 class Graph:
     """
     Who sends to whom, in which round. ``Graph(edges)`` makes one of (from, to) pairs of ranks; ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR and RANDOM(k, seed) are ready-made.
@@ -54,7 +54,7 @@ class Route:
     @property
     def transport(self) -> str:
         """
-        'shm', 'tcp', or 'self' for this rank.
+        'shm', 'verbs', 'tcp', or 'self' for this rank.
         """
     @property
     def why(self) -> str:
@@ -570,6 +570,13 @@ def interfaces() -> list[Interface]:
     """
 def random_graph(k: typing.SupportsInt | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex) -> Graph:
     ...
+def rdma_port_of(setting: str) -> str:
+    """
+    The port that a value of MALT_RDMA_DEVICE stands for; of "", the first that is active.
+
+    Raises:
+        ConfigError: what there is, and why it will not do.
+    """
 def rdma_ports() -> list[RdmaPort]:
     """
     Every port of every RDMA network adapter.

@@ -203,19 +203,25 @@ def _transports() -> list[Fact]:
     return [
         Fact("transport_shm", "transport shm", True, "yes"),
         *_tcp(core),
-        Fact("transport_verbs", "transport verbs", False, "not in this build"),
-        _rdma(core),
+        *_verbs(core),
     ]
 
 
-def _rdma(core: Any) -> Fact:
+def _verbs(core: Any) -> list[Fact]:
+    """What a rank that starts here makes of MALT_RDMA_DEVICE."""
+    wanted = os.environ.get("MALT_RDMA_DEVICE", "")
+    ports: list[Any] = []
     try:
         ports = core.rdma_ports()
+        chosen, text = True, f"yes, by {core.rdma_port_of(wanted)}"
     except ConfigError as error:
-        return Fact("rdma_ports", "RDMA adapters", None, f"unknown: {error}")
-    text = "; ".join(port.trouble or str(port) for port in ports)
+        chosen, text = False, f"no: {error}"
     usable = [str(port) for port in ports if not port.trouble]
-    return Fact("rdma_ports", "RDMA adapters", usable, text or "none")
+    all_ = "; ".join(port.trouble or str(port) for port in ports)
+    return [
+        Fact("transport_verbs", "transport verbs", chosen, text),
+        Fact("rdma_ports", "RDMA adapters", usable, all_ or "none"),
+    ]
 
 
 def _tcp(core: Any) -> list[Fact]:

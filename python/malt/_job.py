@@ -90,8 +90,9 @@ def init(
     Idempotent: in a job already, it returns that job.
 
     Args:
-        transport: "auto" (shared memory between ranks that can map one another's, TCP between
-            others), or one for all: "shm" or "tcp". MALT_TRANSPORT if None, else "auto".
+        transport: "auto" (shared memory between ranks that can map one another's; between others
+            RDMA where both sides have an adapter, else TCP), or one for all: "shm", "verbs" or
+            "tcp". MALT_TRANSPORT if None, else "auto".
         timeout: seconds that a wait may take unless it says otherwise, this call included;
             MALT_TIMEOUT if None, else 30.
         comm: an mpi4py communicator whose processes form the job.

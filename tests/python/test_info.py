@@ -37,42 +37,43 @@ def test_json_has_bare_values() -> None:
     assert facts["memory_available"] > 1 << 20
     assert facts["memfd"] is True
     assert facts["transport_tcp"] is True
-    assert isinstance(facts["rdma_ports"], list)
+    assert facts["transport_verbs"] is (facts["rdma_ports"] != [])
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     assert facts["open_files"] == (None if soft == resource.RLIM_INFINITY else soft)
 
 
-def tcp_facts(monkeypatch: pytest.MonkeyPatch, **environ: str) -> dict[str, _info.Fact]:
-    for name in ("MALT_INTERFACE", "MALT_TLS"):
+def network_facts(monkeypatch: pytest.MonkeyPatch, **environ: str) -> dict[str, _info.Fact]:
+    for name in ("MALT_INTERFACE", "MALT_TLS", "MALT_RDMA_DEVICE"):
         monkeypatch.setenv(name, environ.get(name, ""))
     return {fact.key: fact for fact in _info._transports()}
 
 
 def test_networks_are_listed_and_the_one_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = tcp_facts(monkeypatch)
+    facts = network_facts(monkeypatch)
     assert facts["transport_tcp"].text == "yes, not encrypted"
     assert facts["tcp_address"].value is None
     assert "lo" not in facts["networks"].value
-    chosen = tcp_facts(monkeypatch, MALT_INTERFACE="127.0.0.0/8")
+    chosen = network_facts(monkeypatch, MALT_INTERFACE="127.0.0.0/8")
     assert chosen["tcp_address"].value == "127.0.0.1"
     assert chosen["networks"].text.startswith("127.0.0.1 (MALT_INTERFACE=127.0.0.0/8); there are: ")
     assert facts["networks"].text in chosen["networks"].text
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "says"),
+    ("transport", "variable", "value", "says"),
     [
-        ("MALT_INTERFACE", "eth77", "MALT_INTERFACE is 'eth77'"),
-        ("MALT_TLS", "/nowhere", "/nowhere/"),
+        ("tcp", "MALT_INTERFACE", "eth77", "MALT_INTERFACE is 'eth77'"),
+        ("tcp", "MALT_TLS", "/nowhere", "/nowhere/"),
+        ("verbs", "MALT_RDMA_DEVICE", "no:1:2:3", "MALT_RDMA_DEVICE=no:1:2:3: must be"),
     ],
 )
-def test_setting_that_tcp_cannot_work_with_is_explained(
-    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, says: str
+def test_setting_that_a_transport_cannot_work_with_is_explained(
+    monkeypatch: pytest.MonkeyPatch, transport: str, variable: str, value: str, says: str
 ) -> None:
-    tcp = tcp_facts(monkeypatch, **{variable: value})["transport_tcp"]
-    assert tcp.value is False
-    assert tcp.text.startswith("no: ")
-    assert says in tcp.text
+    fact = network_facts(monkeypatch, **{variable: value})[f"transport_{transport}"]
+    assert fact.value is False
+    assert fact.text.startswith("no: ")
+    assert says in fact.text
 
 
 def test_missing_core_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:

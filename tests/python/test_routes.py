@@ -21,7 +21,7 @@ malt.barrier()
     ("transport", "used", "why"),
     [
         ("auto", "shm", "this rank and it can map one another's memory"),
-        ("tcp", "tcp", "the job asks for it"),
+        ("tcp", "tcp", "the job asks for tcp"),
     ],
 )
 def test_stats_tell_the_route_to_each_other_rank_and_why(
