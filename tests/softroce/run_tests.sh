@@ -19,6 +19,7 @@ rows=(
   "slot|60|$build/slot_test --gtest_filter=-SlotThreads.*"
   "segment|60|$build/segment_test --gtest_filter='Group.Death*:Group.NothingIs*:Segment.Queue*:Segment.Latest*'"
   "python|120|python -m malt run -n 2 tests/softroce/exchange.py"
+  "info|90|MALT_RDMA_DEVICE=rxe3 python -m malt info | grep 'transport verbs *yes, by rxe3:1:1 (RoCE v2, 10.88.0.3,'"
 )
 # name|seconds|statuses that the guests are to have (125: died)|command of a|command of b
 pairs=(
