@@ -7,10 +7,10 @@
 // receivers. A proxy that ends is followed by the next, who is simply told everything again.
 //
 // A thread of its own does the work, so that the program need not call in; a scatter also lends a
-// hand where that is quicker than waking it. One lock, E1: everything but the counters of
-// Attachment, `wanted_`, `asleep_` and `queued_` is touched under it. No work is forgotten, E2: who wants
-// something sets wanted_, then looks for the thread asleep or the lock free; the thread says that
-// it is about to sleep, then looks at wanted_; both in sequentially consistent order.
+// hand where that is quicker than waking it. One lock, E1: everything is touched under it, but for
+// the counters of Attachment, `wanted_`, `asleep_` and `queued_`. No work is forgotten, E2: who
+// wants something sets wanted_, then looks whether the thread is asleep or the lock is free; the
+// thread says that it is about to sleep, then looks at wanted_; all sequentially consistent.
 #pragma once
 
 #include <atomic>
