@@ -15,7 +15,6 @@ namespace {
 using namespace std::chrono_literals;
 using dstorm::Bootstrap;
 using dstorm::ConfigError;
-using dstorm::Group;
 using testing_processes::expect_all_well;
 using testing_processes::Job;
 using testing_processes::join;

@@ -87,7 +87,6 @@ Control::Control(Bootstrap& bootstrap, Sharing sharing, std::chrono::nanoseconds
   Place place{};
   place.leader = rank_;
   Memory shared;
-  std::string why;
   for (int r = 0; r < rank_ && sharing != Sharing::kNone && place.leader == rank_; ++r) {
     const Hello& leader = hellos[static_cast<std::size_t>(r)];
     try {
