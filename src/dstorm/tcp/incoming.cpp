@@ -84,9 +84,13 @@ bool Incoming::take_in(const Attachments& attachments, std::uint32_t last_attach
     parts[count++] = {buffer_.data() + end_of_data_, buffer_.size() - end_of_data_};
     const Moved moved = stream_.receive(std::span(parts).first(count));
     if (moved.bytes == 0) {
-      if (moved.flow == Flow::kEnded && has_left_) over(End::kLeft, "left");
-      if (moved.flow == Flow::kEnded) over(End::kLost, "ended the connection");
-      if (moved.flow == Flow::kFailed) over(End::kLost, stream_.error());
+      if (moved.flow == Flow::kEnded && has_left_) {
+        over(End::kLeft, "left");
+      } else if (moved.flow == Flow::kEnded) {
+        over(End::kLost, "ended the connection");
+      } else if (moved.flow == Flow::kFailed) {
+        over(End::kLost, stream_.error());
+      }
       break;
     }
     hear(now);
