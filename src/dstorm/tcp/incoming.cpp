@@ -17,6 +17,9 @@ constexpr std::uint64_t kAnswerBytes = 1024 * 1024;
 // Looks at a mailbox whose slots are all being read, before an update is passed over.
 constexpr int kLooksForSlot = 64;
 
+// An iteration beyond it cannot be held: a hold has one bit fewer for it.
+constexpr std::uint64_t kMostIteration = ~std::uint64_t{0} >> 1;
+
 // What a rank that holds the job's key cannot have sent, unless its memory is damaged.
 class BrokenRule : public Error {
  public:
@@ -212,6 +215,7 @@ void Incoming::take(const FrameHead& head, std::span<const std::byte> body,
       {
         SlotWriter& writer = copy_of(attachment).writer;
         const auto clock = get<std::uint64_t>(body);
+        require(clock <= kMostIteration, "an iteration that cannot be");
         const Mailbox box(attachment->memory->mailbox(sender_), attachment->memory->shape().mailbox);
         if (clock > box.clock().load(std::memory_order_relaxed)) writer.advance(clock);
       }
@@ -285,6 +289,7 @@ void Incoming::begin_update(const FrameHead& head, std::span<const std::byte> bo
   require(tickets.size() % sizeof(Ticketed) == 0 &&
               head.bytes == body.size() + arriving.header.payload_bytes,
           "an update of another length");
+  require(arriving.header.iteration <= kMostIteration, "an iteration that cannot be");
   require(arriving.header.sender == static_cast<std::uint32_t>(sender_), "another sender's name");
   for (std::size_t at = 0; at < tickets.size(); at += sizeof(Ticketed)) {
     const auto given = get<Ticketed>(tickets, at);
