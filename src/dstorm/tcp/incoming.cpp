@@ -80,6 +80,11 @@ bool Incoming::take_in(const Attachments& attachments, std::uint32_t last_attach
       over(End::kReplaced, "another connection is in use");
       break;
     }
+    // What the dead reached is settled for good (S6).
+    if (!has_left_ && !control_.is_live(sender_)) {
+      over(End::kLost, "it has been given up");
+      break;
+    }
     std::array<iovec, 2> parts;
     std::size_t count = 0;
     const bool in_place = arriving_ && arriving_->data != nullptr;
