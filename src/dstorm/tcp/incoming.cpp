@@ -44,11 +44,14 @@ Incoming::Incoming(shm::Control& control, Stream stream, int sender, std::uint64
     : control_(control),
       stream_(std::move(stream)),
       sender_(sender),
-      number_(number),
       last_answer_(now) {
   const auto ranks = static_cast<std::size_t>(control.size());
   buffer_.resize(std::max(kBuffer, sizeof(FrameHead) + ranks * sizeof(CursorBody) + kLine));
-  control.member(sender).link.store(number, std::memory_order_release);
+  // Two ranks of a host may be called at once: the later call counts, whoever comes to it first.
+  std::atomic<std::uint64_t>& link = control.member(sender).link;
+  for (std::uint64_t last = link.load(); last < number;) {
+    if (link.compare_exchange_weak(last, number)) number_ = number;
+  }
   hear(now);
 }
 
@@ -62,6 +65,8 @@ void Incoming::over(End end, std::string reason) {
     copy_of(arriving_->attachment).writer.abandon(arriving_->slot);
   }
   arriving_.reset();
+  // Who calls anew gives this one up first.
+  if (end == End::kLost && !is_current()) end = End::kReplaced;
   if (end != End::kLeft) stream_.reset_at_end();
   end_ = end;
   reason_ = std::move(reason);

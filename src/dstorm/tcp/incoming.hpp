@@ -72,7 +72,7 @@ class Incoming {
   shm::Control& control_;
   Stream stream_;
   int sender_;
-  std::uint64_t number_;
+  std::uint64_t number_ = 0;  // 0: not the newest, and so never in use
   End end_ = End::kNot;
   bool has_left_ = false;
   std::string reason_;
