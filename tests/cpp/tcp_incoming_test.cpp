@@ -698,7 +698,9 @@ TEST(Incoming, WhatIsForAClosedSegmentTakesNoRoom) {
   EXPECT_EQ(peer.end(), Incoming::End::kNot) << peer.reason();
   EXPECT_EQ(site.box(kSender).clock().load(), 1U);
   const std::size_t resident = resident_bytes();
-  peer.say(to_closed(kMost - 96, std::string(32 << 20, 'x')));
+  peer.say(to_closed(kMost - 96, ""));
+  const std::string piece(64 << 10, 'x');
+  for (int i = 0; i < 512; ++i) peer.say(piece);
   EXPECT_EQ(peer.end(), Incoming::End::kNot) << peer.reason();
   EXPECT_LT(resident_bytes(), resident + (std::size_t{8} << 20));
 }
