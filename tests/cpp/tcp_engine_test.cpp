@@ -246,5 +246,55 @@ TEST(Engine, WhoLeavesWhileOthersStayIsThroughAtOnce) {
   testing_processes::expect_all_well(job);
 }
 
+// ---- TLS -------------------------------------------------------------------------------------------
+
+// Three ranks, of which rank 1 has `other` for MALT_TLS: what all of them are told.
+void expect_refused(const std::string& folder, const std::string& other,
+                    const std::vector<std::string>& parts) {
+  testing_processes::Job job(3, [&](Bootstrap& bootstrap) {
+    setenv("MALT_TLS", (bootstrap.rank() == 1 ? other : folder).c_str(), 1);
+    GroupOptions options;
+    options.transport = "tcp";
+    options.timeout = 2s;
+    options.secret = kSecret;
+    const auto start = std::chrono::steady_clock::now();
+    std::string error;
+    try {
+      Group::join(bootstrap, options);
+    } catch (const ConfigError& thrown) {
+      error = thrown.what();
+    }
+    CHECK_THAT(std::chrono::steady_clock::now() - start < 10s);
+    for (const std::string& part : parts) {
+      if (error.find(part) == std::string::npos) std::fprintf(stderr, "%s\n", error.c_str());
+      CHECK_THAT(error.find(part) != std::string::npos);
+    }
+    CHECK_THAT(error.find(kSecret) == std::string::npos);
+    return 0;
+  });
+  testing_processes::expect_all_well(job);
+}
+
+TEST(EngineOverTls, RankWithoutItIsAnErrorOnAll) {
+  const testing_sockets::TlsEnds ends;
+  expect_refused(
+      ends.caller.folder.path(), "",
+      {"rank 0 has MALT_TLS set and rank 1 has it not set", "for every rank or for none"});
+}
+
+TEST(EngineOverTls, RankOfAnotherAuthorityIsAnErrorOnAll) {
+  const testing_sockets::TlsEnds ends;
+  const testing_sockets::TlsEnds theirs;
+  expect_refused(ends.caller.folder.path(), theirs.caller.folder.path(),
+                 {"rank 1 at 127.0.0.1:", "TLS: ", "certificate"});
+}
+
+TEST(EngineOverTls, RankWhoseCertificateHasRunOutIsAnErrorOnAll) {
+  const testing_sockets::TlsEnds ends;
+  ends.authority.expire(ends.callee.folder);
+  expect_refused(ends.caller.folder.path(), ends.callee.folder.path(),
+                 {"rank 1: MALT_TLS: " + (ends.callee.folder / "cert.pem"), "expired"});
+}
+
 }  // namespace
 }  // namespace dstorm::tcp
