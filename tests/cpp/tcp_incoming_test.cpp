@@ -622,6 +622,15 @@ TEST(Incoming, ReplacedConnectionIsHeardNoMore) {
   EXPECT_EQ(site.box(kSender).clock().load(), 3U);
 }
 
+// Its silence says nothing of the sender, who speaks elsewhere.
+TEST(Incoming, ReplacedConnectionIsNotMissed) {
+  const Site site;
+  Peer old(site, 1);
+  const Peer next(site, 2);
+  old.incoming().tend(site.attachments, 5s, old.now + 6s);
+  EXPECT_EQ(old.end(), Incoming::End::kReplaced);
+}
+
 // Two ranks of a host can be called at once; whichever comes to it first, the later call counts.
 TEST(Incoming, OlderCallReplacesNothing) {
   const Site site;
