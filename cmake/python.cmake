@@ -9,8 +9,10 @@ find_package(pybind11 3.1 CONFIG REQUIRED)
 pybind11_add_module(_core MODULE ${binding_sources} $<TARGET_OBJECTS:dstorm_objects>
                     $<TARGET_OBJECTS:vol_objects>)
 target_include_directories(_core PRIVATE src)
+target_include_directories(_core SYSTEM PRIVATE ${MALT_VERBS_INCLUDE})
 target_compile_definitions(_core PRIVATE MALT_VERSION="${PROJECT_VERSION}")
-target_link_libraries(_core PRIVATE Threads::Threads OpenSSL::SSL malt_warnings malt_sanitizers)
+target_link_libraries(_core PRIVATE Threads::Threads OpenSSL::SSL malt_warnings malt_sanitizers
+                                    ${CMAKE_DL_LIBS})
 # Only the module's entry point is visible, so that a libdstorm in the same process (a C++ program
 # that embeds Python) and the copy in here never mix.
 target_link_options(_core PRIVATE

@@ -31,3 +31,13 @@ foreach(source IN LISTS test_sources)
     gtest_discover_tests(${name} TEST_PREFIX ${name}. ${discover})
   endif()
 endforeach()
+
+# What needs an RDMA device is built with the rest, but run by tests/softroce: no part of ctest.
+add_executable(verbs_test ${verbs_test_sources})
+add_executable(host_death tests/verbs/host_death.cpp)
+foreach(name verbs_test host_death)
+  target_include_directories(${name} PRIVATE tests/cpp)
+  target_include_directories(${name} SYSTEM PRIVATE ${MALT_VERBS_INCLUDE})
+  target_link_libraries(${name} PRIVATE dstorm malt_warnings malt_sanitizers)
+endforeach()
+target_link_libraries(verbs_test PRIVATE GTest::gtest_main)

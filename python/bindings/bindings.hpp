@@ -7,6 +7,7 @@
 #include <pybind11/typing.h>
 
 #include <chrono>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -21,6 +22,7 @@ namespace py = pybind11;
 void bind_errors(py::module_& module);
 void bind_graph(py::module_& module);
 void bind_group(py::module_& module);
+void bind_network(py::module_& module);
 void bind_fold(py::module_& module);
 void bind_dense(py::module_& module);
 void bind_sparse(py::module_& module);
@@ -39,5 +41,11 @@ using Ranks = py::typing::Tuple<int, py::ellipsis>;
 Ranks to_tuple(std::span<const int> ranks);
 vol::DType to_dtype(const py::dtype& dtype);
 py::dtype from_dtype(vol::DType dtype);
+
+// A segment's counters, and how its rank reaches each of the others.
+struct VectorStats : dstorm::Stats {
+  std::map<int, dstorm::Group::Route> routes;
+};
+VectorStats stats_of(const dstorm::Segment& segment);
 
 }  // namespace malt_bindings

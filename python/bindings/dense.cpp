@@ -203,7 +203,7 @@ void bind_dense(py::module_& module) {
       .def_property("array", &PythonVector::array, &PythonVector::set_array,
                     "The caller's array (or list of them), or the vector's own memory.")
       .def(
-          "stats", [](const PythonVector& self) { return self.vector().stats(); },
+          "stats", [](const PythonVector& self) { return stats_of(self.vector().segment()); },
           "This vector's counters.")
       .def(
           "close", [](const PythonVector& self) { self.vector().close(); },

@@ -30,7 +30,7 @@ void bind_fold(py::module_& module) {
                ", ranks=" + py::repr(to_tuple(gathered.ranks)).cast<std::string>() + ")";
       });
 
-  using dstorm::Stats;
+  using Stats = VectorStats;
   py::class_<Stats>(module, "Stats",
                     "Counters of one vector. Of the updates this rank has sent (one to three ranks "
                     "counts three): sent = folded + overwritten + rejected + pending + to_dead.")
@@ -44,6 +44,7 @@ void bind_fold(py::module_& module) {
       .def_readonly("bytes_in", &Stats::bytes_in, "Payload bytes folded here.")
       .def_readonly("wait_seconds", &Stats::wait_seconds,
                     "Time spent waiting in scatter and gather.")
+      .def_readonly("routes", &Stats::routes, "How this rank reaches each of the others.")
       .def("__repr__", [](const Stats& stats) {
         return "Stats(sent=" + std::to_string(stats.sent) +
                ", folded=" + std::to_string(stats.folded) +

@@ -57,9 +57,25 @@ std::shared_ptr<dstorm::Group> join(int rank, int size, AllGather allgather, dou
 
 }  // namespace
 
+VectorStats stats_of(const dstorm::Segment& segment) {
+  VectorStats stats{segment.stats(), {}};
+  for (int r : segment.peers()) stats.routes.emplace(r, segment.group().route(r));
+  return stats;
+}
+
 void bind_group(py::module_& module) {
   using dstorm::Group;
   using NoGil = py::call_guard<py::gil_scoped_release>;
+  using Route = Group::Route;
+  const auto text_of = [](const Route& route) {
+    return std::string(route.transport) + ": " + route.why;
+  };
+  py::class_<Route>(module, "Route", "How this rank reaches another.")
+      .def_readonly("transport", &Route::transport,
+                    "'shm', 'verbs', 'tcp', or 'self' for this rank.")
+      .def_readonly("why", &Route::why)
+      .def("__str__", text_of)
+      .def("__repr__", [text_of](const Route& route) { return "Route(" + text_of(route) + ")"; });
   py::class_<Group, std::shared_ptr<Group>>(module, "Group", "The ranks of a job.")
       .def(py::init(&join), py::arg("rank"), py::arg("size"), py::arg("allgather"),
            py::arg("timeout"), py::arg("transport"), py::arg("interface"), py::arg("toward"),
@@ -68,13 +84,7 @@ void bind_group(py::module_& module) {
       .def_property_readonly("size", &Group::size)
       .def_property_readonly("epoch", &Group::epoch)
       .def_property_readonly("has_left", &Group::has_left)
-      .def(
-          "route",
-          [](const Group& group, int rank) {
-            const Group::Route route = group.route(rank);
-            return std::pair(std::string(route.transport), route.why);
-          },
-          py::arg("rank"), "The transport by which this rank reaches another, and why.")
+      .def("route", &Group::route, py::arg("rank"))
       .def("alive", [](const Group& group) { return to_tuple(group.alive()); })
       .def(
           "barrier",

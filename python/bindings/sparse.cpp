@@ -141,7 +141,7 @@ void bind_one(py::module_& module, const std::string& suffix) {
           "As of a dense vector in which everything not stored is zero. A function of the user's "
           "own "
           "fold(mine, updates) returns (indices, values), indices strictly increasing.")
-      .def("stats", &Vector::stats)
+      .def("stats", [](const Vector& self) { return stats_of(self.segment()); })
       .def("close", &Vector::close)
       .def_property_readonly("dim", &Vector::dim)
       .def_property_readonly("capacity", &Vector::capacity)

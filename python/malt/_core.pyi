@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['ALL', 'AVG', 'EXPONENTIAL', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'MEDIAN', 'ONE_PEER', 'REPLACE', 'RING', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'Update', 'Vector', 'WEIGHTED', 'available_bytes', 'random_graph', 'simd_level', 'trimmed_mean']
+__all__: list[str] = ['ALL', 'AVG', 'EXPONENTIAL', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Interface', 'MEDIAN', 'ONE_PEER', 'REPLACE', 'RING', 'RdmaPort', 'Route', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'Update', 'Vector', 'WEIGHTED', 'address_of', 'available_bytes', 'check_tls', 'interfaces', 'random_graph', 'rdma_port_of', 'rdma_ports', 'simd_level', 'trimmed_mean']
 class Graph:
     """
     Who sends to whom, in which round. ``Graph(edges)`` makes one of (from, to) pairs of ranks; ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR and RANDOM(k, seed) are ready-made.
@@ -43,6 +43,22 @@ class Graph:
         """
         Mixing weight of each rank of in_(); what is missing to 1 is the rank's own.
         """
+class Route:
+    """
+    How this rank reaches another.
+    """
+    def __repr__(self) -> str:
+        ...
+    def __str__(self) -> str:
+        ...
+    @property
+    def transport(self) -> str:
+        """
+        'shm', 'verbs', 'tcp', or 'self' for this rank.
+        """
+    @property
+    def why(self) -> str:
+        ...
 class Group:
     """
     The ranks of a job.
@@ -55,10 +71,8 @@ class Group:
         ...
     def leave(self) -> None:
         ...
-    def route(self, rank: typing.SupportsInt | typing.SupportsIndex) -> tuple[str, str]:
-        """
-        The transport by which this rank reaches another, and why.
-        """
+    def route(self, rank: typing.SupportsInt | typing.SupportsIndex) -> Route:
+        ...
     @property
     def epoch(self) -> int:
         ...
@@ -71,6 +85,33 @@ class Group:
     @property
     def size(self) -> int:
         ...
+class Interface:
+    """
+    One address of a network interface.
+    """
+    @property
+    def address(self) -> str:
+        ...
+    @property
+    def is_loopback(self) -> bool:
+        ...
+    @property
+    def name(self) -> str:
+        ...
+    @property
+    def prefix_bits(self) -> int:
+        ...
+class RdmaPort:
+    """
+    One port of an RDMA network adapter.
+    """
+    def __str__(self) -> str:
+        ...
+    @property
+    def trouble(self) -> str:
+        """
+        Why it cannot be used; empty if it can.
+        """
 class Fold:
     """
     A built-in fold.
@@ -131,6 +172,11 @@ class Stats:
     @property
     def rejected(self) -> int:
         ...
+    @property
+    def routes(self) -> dict[int, Route]:
+        """
+        How this rank reaches each of the others.
+        """
     @property
     def sent(self) -> int:
         ...
@@ -500,12 +546,44 @@ class SparseVectorInt64:
         """
         One for each index; a copy.
         """
+def address_of(wanted: str) -> str:
+    """
+    The address that a value of MALT_INTERFACE stands for.
+
+    Raises:
+        ConfigError: this host has none such.
+    """
 def available_bytes() -> int:
     """
     Memory this process may still allocate, control groups considered, in bytes.
     """
+def check_tls(folder: str) -> None:
+    """
+    Load the certificates that MALT_TLS names.
+
+    Raises:
+        ConfigError: the file, and what is wrong with it.
+    """
+def interfaces() -> list[Interface]:
+    """
+    The addresses of this host's interfaces that are up and have a carrier.
+    """
 def random_graph(k: typing.SupportsInt | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex) -> Graph:
     ...
+def rdma_port_of(setting: str) -> str:
+    """
+    The port that a value of MALT_RDMA_DEVICE stands for; of "", the first that is active.
+
+    Raises:
+        ConfigError: what there is, and why it will not do.
+    """
+def rdma_ports() -> list[RdmaPort]:
+    """
+    Every port of every RDMA network adapter.
+
+    Raises:
+        ConfigError: libibverbs is missing, or cannot list them.
+    """
 def simd_level() -> str:
     """
     Instruction set of the built-in folds: 'avx512', 'avx2' or 'baseline'.

@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from malt import _mpi
+from malt._errors import ConfigError
 
 _CGROUP = Path("/sys/fs/cgroup")
+_NAMES = ("shm", "tcp", "verbs")  # of the transports
 _SHOWN_BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -195,11 +197,57 @@ def _limit(key: str, label: str, limits: tuple[int, int], show: Callable[[int], 
 
 def _transports() -> list[Fact]:
     core, _ = _core()
-    shm = "yes" if core is not None else "not without the compiled core"
+    if core is None:
+        missing = "not without the compiled core"
+        return [Fact(f"transport_{name}", f"transport {name}", False, missing) for name in _NAMES]
     return [
-        Fact("transport_shm", "transport shm", core is not None, shm),
-        Fact("transport_verbs", "transport verbs", False, "not in this build"),
-        Fact("transport_tcp", "transport tcp", False, "not in this build"),
+        Fact("transport_shm", "transport shm", True, "yes"),
+        *_tcp(core),
+        *_verbs(core),
+    ]
+
+
+def _verbs(core: Any) -> list[Fact]:
+    """What a rank that starts here makes of MALT_RDMA_DEVICE."""
+    wanted = os.environ.get("MALT_RDMA_DEVICE", "")
+    ports: list[Any] = []
+    try:
+        ports = core.rdma_ports()
+        chosen, text = True, f"yes, by {core.rdma_port_of(wanted)}"
+    except ConfigError as error:
+        chosen, text = False, f"no: {error}"
+    usable = [str(port) for port in ports if not port.trouble]
+    all_ = "; ".join(port.trouble or str(port) for port in ports)
+    return [
+        Fact("transport_verbs", "transport verbs", chosen, text),
+        Fact("rdma_ports", "RDMA adapters", usable, all_ or "none"),
+    ]
+
+
+def _tcp(core: Any) -> list[Fact]:
+    """What a rank that starts here makes of MALT_INTERFACE and MALT_TLS."""
+    wanted, folder = os.environ.get("MALT_INTERFACE", ""), os.environ.get("MALT_TLS", "")
+    address, problem = None, ""
+    found: dict[str, list[str]] = {}
+    try:
+        for one in core.interfaces():
+            if not one.is_loopback:
+                found.setdefault(one.name, []).append(f"{one.address}/{one.prefix_bits}")
+        if wanted:
+            address = core.address_of(wanted)
+        if folder:
+            core.check_tls(folder)
+    except ConfigError as error:
+        problem = f"no: {error}"
+    encrypted = f"yes, encrypted (MALT_TLS={folder})" if folder else "yes, not encrypted"
+    networks = "; ".join(f"{name} {', '.join(all_)}" for name, all_ in found.items())
+    if address is not None:
+        networks = f"{address} (MALT_INTERFACE={wanted}); there are: {networks or 'loopback alone'}"
+    return [
+        Fact("transport_tcp", "transport tcp", not problem, problem or encrypted),
+        Fact("tcp_tls", "", bool(folder), ""),
+        Fact("tcp_address", "", address, ""),
+        Fact("networks", "networks", found, networks or "loopback alone"),
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+from collections import Counter
 from types import TracebackType
 from typing import Any
 
@@ -89,8 +90,9 @@ def init(
     Idempotent: in a job already, it returns that job.
 
     Args:
-        transport: "auto" (shared memory between ranks that can map one another's, TCP between
-            others), or one for all: "shm" or "tcp". MALT_TRANSPORT if None, else "auto".
+        transport: "auto" (shared memory between ranks that can map one another's; between others
+            RDMA where both sides have an adapter, else TCP), or one for all: "shm", "verbs" or
+            "tcp". MALT_TRANSPORT if None, else "auto".
         timeout: seconds that a wait may take unless it says otherwise, this call included;
             MALT_TIMEOUT if None, else 30.
         comm: an mpi4py communicator whose processes form the job.
@@ -124,10 +126,18 @@ def init(
             secret=bootstrap.secret,
         )
     _job = Job(group, settings)
-    log.info("rank %d of %d, launched by %s", group.rank, group.size, bootstrap.launcher)
-    for peer in range(group.size):
-        log.debug("rank %d to rank %d: %s (%s)", group.rank, peer, *group.route(peer))
+    _log_routes(group, bootstrap.launcher)
     return _job
+
+
+def _log_routes(group: Group, launcher: str) -> None:
+    routes = {peer: group.route(peer) for peer in range(group.size) if peer != group.rank}
+    peers = Counter(route.transport for route in routes.values())
+    by = ", ".join(f"{count} by {transport}" for transport, count in sorted(peers.items()))
+    size = group.size
+    log.info("rank %d of %d, launched by %s; peers: %s", group.rank, size, launcher, by or "none")
+    for peer, route in routes.items():
+        log.debug("rank %d to rank %d: %s", group.rank, peer, route)
 
 
 @atexit.register

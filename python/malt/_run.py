@@ -44,8 +44,8 @@ are numbered node by node.
 
 Set for the ranks: MALT_RANK, MALT_SIZE, MALT_LOCAL_RANK, MALT_NODE_RANK, MALT_NNODES,
 MALT_RENDEZVOUS and MALT_JOB_KEY (how they find one another), MALT_TIMEOUT (--timeout),
-PYTHONUNBUFFERED=1, and, where it is not set already, OMP_NUM_THREADS = cores / N, at least 1, so
-that the ranks do not take the cores from one another.
+PYTHONUNBUFFERED=1, and, where they are not set already, MALT_LOG=info (-v) and OMP_NUM_THREADS =
+cores / N, at least 1, so that the ranks do not take the cores from one another.
 """
 
 _PYTHON_SUFFIXES = (".py", ".pyw", ".pyc", ".pyz")
@@ -150,7 +150,12 @@ def _parser() -> argparse.ArgumentParser:
         help="put the rank before each line (default: with two ranks or more); without it the "
         "bytes are passed on unchanged",
     )
-    parser.add_argument("-v", "--verbose", action="store_true", help="say what is started and sent")
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="say what is started and sent, and how the ranks reach one another (MALT_LOG=info)",
+    )
     return parser
 
 
@@ -247,6 +252,8 @@ def main(arguments: Sequence[str]) -> int:
     environ = {"PYTHONUNBUFFERED": "1"}
     if not os.environ.get("OMP_NUM_THREADS"):
         environ["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // parsed.ranks))
+    if parsed.verbose and not os.environ.get("MALT_LOG"):
+        environ["MALT_LOG"] = "info"
     if parsed.timeout is not None:
         environ["MALT_TIMEOUT"] = f"{parsed.timeout:g}"
     options = Options(

@@ -48,8 +48,11 @@ Offer agree(Group& group, std::string_view what, const Offer& mine, int maker) {
 }  // namespace
 
 Channel::Channel(Group& group, shm::Control& control, tcp::Engine* engine, std::uint32_t id,
-                 std::string_view what, const shm::SegmentShape& shape)
+                 std::string_view what, shm::SegmentShape shape)
     : control_(control), engine_(engine) {
+  if (engine != nullptr && engine->has_rdma()) {
+    shape.landing_bytes = engine->landing_shape(shape.mailbox).bytes();
+  }
   // The lowest live rank of each host makes the memory of that host.
   int maker = control.rank();
   for (int r : control.locals()) {
@@ -84,6 +87,22 @@ Channel::Channel(Group& group, shm::Control& control, tcp::Engine* engine, std::
     throw;
   }
   memory_->close_fd();
+  if (shape.landing_bytes == 0) return;
+  for (int r = 0; r < control.size(); ++r) {
+    if (control.is_local(r) || !engine->has_rdma_with(r)) continue;
+    landings_.emplace_back(memory_->landing(r), engine->landing_shape(shape.mailbox),
+                           Mailbox(memory_->mailbox(r), memory_->shape().mailbox), shape.policy, r,
+                           control.locals(), control.rank());
+  }
+}
+
+void Channel::take_in() {
+  bool has_come = false;
+  for (verbs::Landing& landing : landings_) {
+    has_come =
+        landing.take_in([this](int r) { return control_.is_live(r) && !is_closed(r); }) || has_come;
+  }
+  if (has_come) control_.ring(control_.neighbours());
 }
 
 void Channel::deliver(std::span<const int> to, std::size_t bytes) noexcept {
@@ -101,7 +120,9 @@ void Channel::acknowledge(std::span<const int> senders, bool awaited) noexcept {
 
 void Channel::wake(std::span<const int> ranks) noexcept { control_.ring(ranks); }
 
-bool Channel::make_room() noexcept { return engine_ != nullptr && engine_->make_room(*attachment_); }
+bool Channel::make_room() noexcept {
+  return engine_ != nullptr && engine_->make_room(*attachment_);
+}
 
 void Channel::close() noexcept {
   memory_->closed(control_.rank()).store(1, std::memory_order_release);

@@ -6,8 +6,10 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "dstorm/shm/segment_memory.hpp"
+#include "dstorm/verbs/landing.hpp"
 
 namespace dstorm {
 
@@ -18,7 +20,7 @@ class Control;
 namespace tcp {
 class Engine;
 struct Attachment;
-}
+}  // namespace tcp
 
 class Channel {
  public:
@@ -26,7 +28,7 @@ class Channel {
   // descriptor), TimeoutError. `engine` is null in a job of one host.
   // `id`: the same on every rank, and greater than any segment's before.
   Channel(Group& group, shm::Control& control, tcp::Engine* engine, std::uint32_t id,
-          std::string_view what, const shm::SegmentShape& shape);
+          std::string_view what, shm::SegmentShape shape);
 
   const shm::SegmentMemory& memory() const noexcept { return *memory_; }
 
@@ -41,6 +43,11 @@ class Channel {
   // that may have freed one.
   bool make_room() noexcept;
 
+  // Whether updates come by RDMA, of which nobody tells: who waits for one looks again and again,
+  // with take_in(), which moves what has come to the mailboxes.
+  bool is_silent() const noexcept { return !landings_.empty(); }
+  void take_in();
+
   // This rank will neither send nor receive here any more; the others' waits leave it out.
   void close() noexcept;
   bool is_closed(int rank) const noexcept { return memory_->is_closed(rank); }
@@ -48,8 +55,9 @@ class Channel {
  private:
   shm::Control& control_;
   tcp::Engine* engine_;
-  std::shared_ptr<shm::SegmentMemory> memory_;  // shared with the engine, for other ranks' sake
+  std::shared_ptr<shm::SegmentMemory> memory_;   // shared with the engine, for other ranks' sake
   std::shared_ptr<tcp::Attachment> attachment_;  // null without an engine
+  std::vector<verbs::Landing> landings_;         // of the senders that have RDMA
 };
 
 }  // namespace dstorm

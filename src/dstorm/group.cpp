@@ -20,17 +20,19 @@ using std::chrono::nanoseconds;
 struct TransportRow {
   std::string_view name;
   shm::Sharing sharing;
+  tcp::Rdma rdma;
 };
 constexpr TransportRow kTransports[] = {
-    {"auto", shm::Sharing::kPossible},
-    {"shm", shm::Sharing::kAll},
-    {"tcp", shm::Sharing::kNone},
+    {"auto", shm::Sharing::kPossible, tcp::Rdma::kIfThere},
+    {"shm", shm::Sharing::kAll, tcp::Rdma::kNever},
+    {"verbs", shm::Sharing::kNone, tcp::Rdma::kRequired},
+    {"tcp", shm::Sharing::kNone, tcp::Rdma::kNever},
 };
 
-shm::Sharing sharing_of(const std::string& transport) {
+const TransportRow& row_of(const std::string& transport) {
   std::string known;
   for (const TransportRow& row : kTransports) {
-    if (transport == row.name) return row.sharing;
+    if (transport == row.name) return row;
     known += (known.empty() ? "'" : ", '") + std::string(row.name) + "'";
   }
   throw ConfigError("there is no transport '" + transport + "' in this build; choose " + known);
@@ -39,7 +41,9 @@ shm::Sharing sharing_of(const std::string& transport) {
 // How long a wait may burn a core before it yields: longer than a round takes among ranks that each
 // have a core, zero where they have to share.
 nanoseconds spin_time(const shm::Control& control) {
-  return control.cores() >= static_cast<int>(control.locals().size()) ? std::chrono::microseconds(50) : nanoseconds::zero();
+  return control.cores() >= static_cast<int>(control.locals().size())
+             ? std::chrono::microseconds(50)
+             : nanoseconds::zero();
 }
 
 double seconds(nanoseconds time) { return std::chrono::duration<double>(time).count(); }
@@ -55,16 +59,19 @@ std::string format_seconds(nanoseconds time) {
 struct Group::Impl {
   Impl(Bootstrap& bootstrap, GroupOptions given)
       : options(std::move(given)),
-        control(bootstrap, sharing_of(options.transport), options.timeout),
+        row(row_of(options.transport)),
+        control(bootstrap, row.sharing, options.timeout),
         watcher(control),
         waiter(control.bell(control.rank()), spin_time(control), options.interrupt) {
     if (control.hosts().size() == 1) return;
-    engine = std::make_unique<tcp::Engine>(
-        bootstrap, control,
-        tcp::EngineOptions{options.timeout, options.interface, options.toward, options.secret});
+    engine =
+        std::make_unique<tcp::Engine>(bootstrap, control,
+                                      tcp::EngineOptions{options.timeout, options.interface,
+                                                         options.toward, options.secret, row.rdma});
   }
 
   GroupOptions options;
+  const TransportRow& row;
   shm::Control control;
   shm::Watcher watcher;
   Waiter waiter;
@@ -102,9 +109,9 @@ bool Group::is_live(int rank) const noexcept { return impl_->control.is_live(ran
 
 Group::Route Group::route(int rank) const {
   if (rank == this->rank()) return {"self", "it is this rank"};
-  if (impl_->control.is_local(rank)) return {"shm", "this rank and it can map one another's memory"};
-  if (impl_->options.transport == "tcp") return {"tcp", "the job asks for it"};
-  return {"tcp", "it shares no memory with this rank"};
+  if (impl_->control.is_local(rank))
+    return {"shm", "this rank and it can map one another's memory"};
+  return {impl_->engine->has_rdma_with(rank) ? "verbs" : "tcp", impl_->engine->why(rank)};
 }
 
 std::unique_ptr<Channel> Group::open_channel(std::string_view what,

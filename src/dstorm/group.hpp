@@ -26,8 +26,8 @@ struct SegmentShape;
 struct GroupOptions {
   // What a wait without a time limit of its own gets.
   std::chrono::nanoseconds timeout = std::chrono::seconds(30);
-  // "auto": shared memory among ranks that can map one another's, the network between others. Or
-  // the name of one transport for all, which is obeyed or refused.
+  // "auto": "shm" among ranks that can map one another's memory; between others "verbs" where both
+  // sides have an RDMA adapter, else "tcp". Or one of these for all, which is obeyed or refused.
   std::string transport = "auto";
   // Which network to use: the name of an interface, an address or a CIDR; empty: the one that leads
   // to `toward`, a host that all ranks can reach, or else to the other ranks.
@@ -85,7 +85,7 @@ class Group : public std::enable_shared_from_this<Group> {
 
   // How this rank reaches `rank`, and why so.
   struct Route {
-    std::string_view transport;  // "shm", "tcp"; "self" for this rank
+    std::string_view transport;  // "shm", "verbs", "tcp"; "self" for this rank
     std::string why;
   };
   Route route(int rank) const;

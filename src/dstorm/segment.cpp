@@ -41,9 +41,9 @@ Segment::Segment(std::shared_ptr<Group> group, SegmentOptions options)
   check_agreement();
   group_->add_name(options_.name);
   try {
-    channel_ = group_->open_channel(what_of(options_), {mailbox_shape_, options_.policy,
-                                                        options_.home_bytes,
-                                                        options_.result_bytes});
+    channel_ = group_->open_channel(
+        what_of(options_),
+        {mailbox_shape_, options_.policy, options_.home_bytes, options_.result_bytes});
   } catch (...) {
     group_->remove_name(options_.name);
     throw;
@@ -52,7 +52,8 @@ Segment::Segment(std::shared_ptr<Group> group, SegmentOptions options)
     readers_.emplace_back(Mailbox(channel_->memory().mailbox(r), mailbox_shape_), group_->rank());
     if (r != group_->rank()) peers_.push_back(r);
   }
-  writer_.emplace(Mailbox(channel_->memory().mailbox(group_->rank()), mailbox_shape_), group_->rank());
+  writer_.emplace(Mailbox(channel_->memory().mailbox(group_->rank()), mailbox_shape_),
+                  group_->rank());
   const std::uint64_t period = options_.graph.period(group_->size());
   if (options_.graph.repeats() && period <= kLongestTable) {
     for (std::uint64_t round = 0; round < period; ++round) {
@@ -272,6 +273,7 @@ std::span<const Update> Segment::begin_gather(const GatherOptions& options) {
   found_.clear();
   held_.clear();
   const nanoseconds timeout = options.timeout.value_or(group_->timeout());
+  if (channel_->is_silent()) channel_->take_in();
   try {
     if (options.staleness == 0) {
       collect_own_iteration(timeout);
@@ -394,8 +396,8 @@ void Segment::collect_queued(std::uint64_t limit) {
   for (int r : peers_) {
     for (const PutBy& kept : put_by_) {
       if (kept.rank != r || kept.header.iteration > limit) continue;
-      updates_.push_back({r, kept.header.iteration, kept.payload, kept.header.count,
-                          kept.header.format});
+      updates_.push_back(
+          {r, kept.header.iteration, kept.payload, kept.header.count, kept.header.format});
       found_.push_back({kept.ordinal, true, true});
     }
     std::uint64_t after = reader(r).consumed();

@@ -125,7 +125,11 @@ class Segment {
     if (ready()) return true;
     Waiter& waiter = group_->waiter();
     const std::chrono::nanoseconds before = waiter.waited();
-    const bool done = waiter.until(ready, timeout);
+    const auto look = [&] {
+      if (channel_->is_silent()) channel_->take_in();
+      return ready();
+    };
+    const bool done = waiter.until(look, timeout, channel_->is_silent());
     waited_ += waiter.waited() - before;
     return done;
   }

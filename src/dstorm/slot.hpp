@@ -10,7 +10,10 @@
 //   slot     the sender writes it    header and payload: plain bytes, not atomic
 //
 // Invariants. A broken one is a torn or lost update; tests/mutants/slot.py breaks each.
-//  S1 Only the sender writes clock, tickets and slots; only receiver r writes cursor r.
+//  S1 Only the sender writes clock, tickets and slots; only receiver r writes cursor r. Where one of
+//     them is on another host, this host has a copy of what it writes there, and one process here
+//     (or its network adapter) writes that copy in its stead; the cursor of a receiver on another
+//     host gets its hold from the sender's side, while the update is being carried there.
 //  S2 ticket[slot][r] = k > 0 says: the slot holds, complete, the update of iteration k for r. It
 //     is stored with release after the payload, so a receiver that loads it with acquire sees all
 //     of it.
@@ -455,8 +458,7 @@ class SlotReader {
 };
 
 // Takes the updates for some receivers, who are on another host, out of their sender's mailbox in
-// order to carry them there. One thread. For its receivers it holds (S3) and, when they have said
-// so, notes what they consumed: it is the one writer of their cursors here (S1).
+// order to carry them there. One thread. It holds for its receivers (S1, S3).
 class SlotCarrier {
  public:
   // `receivers` sorted.

@@ -17,6 +17,9 @@ namespace {
 constexpr std::uint32_t kYields = 64;
 // The longest sleep without a look at signals.
 constexpr std::chrono::milliseconds kNap{200};
+// Where nobody rings, naps double from the one to the other.
+constexpr std::chrono::microseconds kFirstNap{20};
+constexpr std::chrono::milliseconds kSilentNap{1};
 // Looks between two readings of the clock.
 constexpr std::uint32_t kLooks = 32;
 
@@ -49,8 +52,14 @@ void ring(Doorbell& bell) noexcept {
   }
 }
 
-Waiter::Patience::Patience(Waiter& waiter, std::chrono::nanoseconds limit)
-    : waiter_(waiter), start_(Clock::now()), spin_(waiter.spin_) {
+Waiter::Patience::Patience(Waiter& waiter, std::chrono::nanoseconds limit, bool silent)
+    : waiter_(waiter),
+      start_(Clock::now()),
+      looked_at_signals_(start_),
+      spin_(waiter.spin_),
+      nap_(kNap),
+      silent_(silent) {
+  if (silent) nap_ = kFirstNap;
   // A limit beyond what the clock can count means "no limit".
   const auto most = Clock::time_point::max() - start_;
   deadline_ = limit >= most ? Clock::time_point::max() : start_ + limit;
@@ -79,11 +88,16 @@ bool Waiter::Patience::awake() {
 bool Waiter::Patience::sleep(std::uint32_t asleep) {
   const auto now = Clock::now();
   if (now >= deadline_) return false;
-  const auto nap = std::min<std::chrono::nanoseconds>(deadline_ - now, kNap);
+  const auto nap = std::min<std::chrono::nanoseconds>(deadline_ - now, nap_);
+  if (silent_) nap_ = std::min<std::chrono::nanoseconds>(nap_ * 2, kSilentNap);
   const timespec limit{static_cast<std::time_t>(nap.count() / 1'000'000'000),
                        static_cast<long>(nap.count() % 1'000'000'000)};
   const bool woken = futex(waiter_.own_->word, FUTEX_WAIT, asleep, &limit) == 0 || errno == EAGAIN;
-  if (!woken && waiter_.interrupt_) waiter_.interrupt_();  // a signal, or the nap is over
+  // A signal, or it has been long enough.
+  if (!woken && (errno == EINTR || now - looked_at_signals_ >= kNap || !silent_)) {
+    looked_at_signals_ = now;
+    if (waiter_.interrupt_) waiter_.interrupt_();
+  }
   return true;
 }
 

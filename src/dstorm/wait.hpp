@@ -35,11 +35,12 @@ class Waiter {
       : own_(&own), spin_(spin), interrupt_(std::move(interrupt)) {}
 
   // Until ready() is true: returns true. Past the time limit: returns ready() once more.
-  // ready() must be a cheap look at shared memory whose writers ring this doorbell.
+  // ready() must be a cheap look at memory whose writers ring this doorbell; if they do not
+  // (`silent`: a network adapter), it is looked at again and again, ever less often.
   template <class Ready>
-  bool until(Ready&& ready, std::chrono::nanoseconds limit) {
+  bool until(Ready&& ready, std::chrono::nanoseconds limit, bool silent = false) {
     if (ready()) return true;
-    Patience patience(*this, limit);
+    Patience patience(*this, limit, silent);
     for (;;) {
       while (patience.awake()) {
         if (ready()) return true;
@@ -60,15 +61,17 @@ class Waiter {
   // The stages of one wait: spin, yield, sleep.
   class Patience {
    public:
-    Patience(Waiter& waiter, std::chrono::nanoseconds limit);
+    Patience(Waiter& waiter, std::chrono::nanoseconds limit, bool silent);
     ~Patience();
     bool awake();                      // true: look again; false: time to sleep
     bool sleep(std::uint32_t asleep);  // false: the time is up
 
    private:
     Waiter& waiter_;
-    Clock::time_point start_, deadline_;
+    Clock::time_point start_, deadline_, looked_at_signals_;
     std::chrono::nanoseconds spin_;
+    std::chrono::nanoseconds nap_;  // the next one, if nobody rings
+    bool silent_;
     std::uint32_t looks_ = 0;
     std::uint32_t yields_ = 0;
   };

@@ -231,8 +231,7 @@ bool DenseVector::may_share(const Fold& fold, const dstorm::GatherOptions& optio
   const std::size_t ranks = updates.size() + 1;
   if (options.staleness != 0 || ranks < kShareRanks || count_ * element_ < kShareBytes ||
       !is_elementwise(fold) || reject_nonfinite_ || segment_.last_sent() == nullptr ||
-      !segment_.group().is_one_host() ||
-      segment_.options().policy != dstorm::Policy::kLatest ||
+      !segment_.group().is_one_host() || segment_.options().policy != dstorm::Policy::kLatest ||
       segment_.in_neighbours().size() + 1 != static_cast<std::size_t>(segment_.group().size())) {
     return false;
   }
@@ -417,8 +416,8 @@ void DenseVector::fold_part(const Fold& fold, std::size_t begin, std::size_t end
                                    : segment_.channel().memory().mailbox(members[i]) + place;
     inputs_[i] = start + begin * element_;
   }
-  apply_fold(fold, kernels(dtype_), segment_.channel().memory().result() + begin * element_, inputs_, {},
-             end - begin);
+  apply_fold(fold, kernels(dtype_), segment_.channel().memory().result() + begin * element_,
+             inputs_, {}, end - begin);
 }
 
 }  // namespace vol

@@ -149,9 +149,13 @@ TEST(Group, WhoLeavesIsNotWaitedFor) {
   expect_all_well(job);
 }
 
-int stress() {  // how many times longer than usual
+double stress() {  // how many times longer than usual
   const char* given = std::getenv("MALT_STRESS");
-  return given != nullptr ? std::atoi(given) : 1;
+  return given != nullptr ? std::atof(given) : 1;
+}
+
+std::uint64_t stressed(int usual) {
+  return std::max<std::uint64_t>(static_cast<std::uint64_t>(stress() * usual), 1);
 }
 
 std::string names_in_shm() {
@@ -167,7 +171,7 @@ std::string names_in_shm() {
 TEST(Group, NothingIsEverInDevShmWhenItsRanksAreKilled) {
   const std::string before = names_in_shm();
   std::minstd_rand random(7);
-  const int kills = 10 * stress();
+  const auto kills = static_cast<int>(stressed(10));
   for (int i = 0; i < kills; ++i) {
     Job job(4, [&](Bootstrap& bootstrap) {
       const auto group = join(bootstrap);
@@ -494,9 +498,7 @@ TEST(SegmentStress, NothingTornAndCountersBalance) {
   for (const Policy policy : {Policy::kLatest, Policy::kQueue}) {
     for (const std::size_t most :  // words: from 8 bytes to 8 MB
          {std::size_t{1}, std::size_t{512}, std::size_t{16384}, std::size_t{1} << 20}) {
-      const std::uint64_t scatters = static_cast<std::uint64_t>(stress()) * (most <= 512 ? 10'000
-                                                                             : most == 16384 ? 500
-                                                                                             : 10);
+      const std::uint64_t scatters = stressed(most <= 512 ? 10'000 : most == 16384 ? 500 : 10);
       struct Flags {
         std::atomic<int> ended;
       };
@@ -539,6 +541,13 @@ TEST(SegmentStress, NothingTornAndCountersBalance) {
         sums->folded += stats.folded;
         sums->overwritten += stats.overwritten;
         sums->torn += torn;
+        if (stats.sent != stats.folded + stats.overwritten) {
+          std::fprintf(stderr,
+                       "policy %u, %zu words: %lu sent, %lu folded, %lu overwritten, "
+                       "%lu pending, %lu to the dead\n",
+                       static_cast<unsigned>(policy), most, stats.sent, stats.folded,
+                       stats.overwritten, stats.pending, stats.to_dead);
+        }
         CHECK_THAT(torn == 0);
         CHECK_THAT(stats.sent == scatters * 3);
         CHECK_THAT(stats.sent == stats.folded + stats.overwritten);

@@ -62,9 +62,12 @@ class RunningJob {
       own.control = std::make_unique<shm::Control>(
           bootstrap, testing_ranks::sharing_of(bootstrap.rank()), 10s);
       Listening listening(bootstrap);
-      own.engine = std::make_unique<Engine>(
-          listening, *own.control,
-          EngineOptions{.timeout = 10s, .interface = {}, .toward = {}, .secret = kSecret});
+      own.engine = std::make_unique<Engine>(listening, *own.control,
+                                            EngineOptions{.timeout = 10s,
+                                                          .interface = {},
+                                                          .toward = {},
+                                                          .secret = kSecret,
+                                                          .rdma = Rdma::kNever});
       // Each rank's record of the first round begins with its nonce, of the second with where it
       // listens.
       if (bootstrap.rank() != kElsewhere) return;

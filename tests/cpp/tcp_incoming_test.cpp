@@ -124,6 +124,17 @@ std::string spoilt(Spoil&& spoil) {
 
 // ---- A host, and a connection to it ----------------------------------------------------------------
 
+Settings settings_without_rdma(const Key& key, const Address& at) {
+  return {.key = key,
+          .own = loopback(AF_INET),
+          .addresses = std::vector(kRanks, at),
+          .tls = nullptr,
+          .silence = 5s,
+          .device = nullptr,
+          .rdma = std::vector(kRanks, false),
+          .most_ranks = 2};
+}
+
 // The host of ranks 0 and 1, and a segment there.
 class Site {
  public:
@@ -202,6 +213,7 @@ class Site {
 
   Attachments attachments;
   std::uint32_t last_attached = 0;
+  const Settings settings = settings_without_rdma(make_key(), {});
 
  private:
   shm::SegmentShape shape_;
@@ -259,8 +271,9 @@ class Peer {
   static constexpr std::size_t kPiece = 64 * 1024;
 
   void start(Descriptor accepted, std::uint64_t number) {
-    incoming_.emplace(site_.control(), Stream::accept(std::move(accepted), nullptr, 5s), kSender,
-                      number, now);
+    incoming_.emplace(
+        site_.control(), site_.settings, Stream::accept(std::move(accepted), nullptr, 5s),
+        Introduction{.rank = kSender, .to = kHere, .epoch = 0, .number = number}, now);
   }
 
   const Site& site_;
@@ -391,12 +404,23 @@ TEST(Incoming, UpdateFitsItsSlotAndItsFrame) {
 
 TEST(Incoming, KindIsOneOfThoseThereAre) {
   std::vector<Case> cases;
-  for (const std::uint32_t kind : {0U, 8U, 0x100U, kMost32}) {
+  for (const std::uint32_t kind : {0U, 11U, 0x100U, kMost32}) {
     for (const std::uint64_t bytes : {std::uint64_t{0}, kMost}) {
       cases.push_back({"kind", frame(static_cast<FrameKind>(kind), 0, bytes, ""), "unknown kind"});
     }
   }
   expect_broken(cases);
+}
+
+TEST(Incoming, AnswersAndAdaptersAreNotTakenWhereNoneAreDue) {
+  const std::string endpoint(sizeof(EndpointBody), '\1');
+  expect_broken({
+      {"taken", frame(FrameKind::kTaken, 0, bytes_of(std::uint64_t{1})), "an answer where none"},
+      {"window", frame(FrameKind::kWindow, 0, std::string(64, '\0')), "an answer where none"},
+      {"adapter", frame(FrameKind::kEndpoint, 0, endpoint), "address where none is due"},
+      {"half an adapter", frame(FrameKind::kEndpoint, 0, endpoint.substr(1)), "another length"},
+      {"adapter 2^64-1", frame(FrameKind::kEndpoint, 0, kMost, endpoint), "another length"},
+  });
 }
 
 TEST(Incoming, SegmentIsThereWhereOneBelongsAndNowhereElse) {
@@ -732,11 +756,7 @@ TEST(Incoming, ThousandConnectionsLeaveNothing) {
 std::string recorded(const Site& site) {
   const Listener listener;
   const Key key = make_key();
-  Settings settings{.key = key,
-                    .own = loopback(AF_INET),
-                    .addresses = std::vector(kRanks, listener.at),
-                    .tls = nullptr,
-                    .silence = 5s};
+  const Settings settings = settings_without_rdma(key, listener.at);
   shm::Control& control = site.control(kSender);
   Attachments attachments;
   const auto attachment = attachments[kSegment] =

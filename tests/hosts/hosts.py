@@ -201,6 +201,10 @@ class Hosts:
         # Who is the first process shows that this is the host, and not the machine.
         self.run(host, "sh", "-ec", 'read first </proc/1/comm; test "$first" = cat; kill -9 -1')
 
+    def command_on(self, host: int, *argv: str) -> list[str]:
+        """What runs a command there, from outside."""
+        return self._hosts[host].enter(argv)
+
     def pid_of_namespaces(self, host: int) -> int:
         """A process whose /proc/<pid>/ns are the host's namespaces."""
         return self._hosts[host].pid

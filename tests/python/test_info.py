@@ -36,14 +36,50 @@ def test_json_has_bare_values() -> None:
     assert facts["cores"] == len(os.sched_getaffinity(0))
     assert facts["memory_available"] > 1 << 20
     assert facts["memfd"] is True
-    assert facts["transport_tcp"] is False
+    assert facts["transport_tcp"] is True
+    assert facts["transport_verbs"] is (facts["rdma_ports"] != [])
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     assert facts["open_files"] == (None if soft == resource.RLIM_INFINITY else soft)
+
+
+def network_facts(monkeypatch: pytest.MonkeyPatch, **environ: str) -> dict[str, _info.Fact]:
+    for name in ("MALT_INTERFACE", "MALT_TLS", "MALT_RDMA_DEVICE"):
+        monkeypatch.setenv(name, environ.get(name, ""))
+    return {fact.key: fact for fact in _info._transports()}
+
+
+def test_networks_are_listed_and_the_one_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = network_facts(monkeypatch)
+    assert facts["transport_tcp"].text == "yes, not encrypted"
+    assert facts["tcp_address"].value is None
+    assert "lo" not in facts["networks"].value
+    chosen = network_facts(monkeypatch, MALT_INTERFACE="127.0.0.0/8")
+    assert chosen["tcp_address"].value == "127.0.0.1"
+    assert chosen["networks"].text.startswith("127.0.0.1 (MALT_INTERFACE=127.0.0.0/8); there are: ")
+    assert facts["networks"].text in chosen["networks"].text
+
+
+@pytest.mark.parametrize(
+    ("transport", "variable", "value", "says"),
+    [
+        ("tcp", "MALT_INTERFACE", "eth77", "MALT_INTERFACE is 'eth77'"),
+        ("tcp", "MALT_TLS", "/nowhere", "/nowhere/"),
+        ("verbs", "MALT_RDMA_DEVICE", "no:1:2:3", "MALT_RDMA_DEVICE=no:1:2:3: must be"),
+    ],
+)
+def test_setting_that_a_transport_cannot_work_with_is_explained(
+    monkeypatch: pytest.MonkeyPatch, transport: str, variable: str, value: str, says: str
+) -> None:
+    fact = network_facts(monkeypatch, **{variable: value})[f"transport_{transport}"]
+    assert fact.value is False
+    assert fact.text.startswith("no: ")
+    assert says in fact.text
 
 
 def test_missing_core_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "malt._core", None)
     facts = {fact.key: fact for fact in _info.gather()}
+    assert facts["transport_tcp"].text == "not without the compiled core"
     assert facts["core"].value is False
     assert "pip install malt" in facts["core"].text
     assert facts["simd"].value is None

@@ -254,6 +254,17 @@ def test_environment_of_the_ranks(script: Script, monkeypatch: pytest.MonkeyPatc
     assert run("-n", 1, path).stdout == b"1 None 1 5 64\n"
 
 
+def test_verbose_run_has_ranks_log_unless_the_user_has_said_how(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = script("print(os.environ.get('MALT_LOG'))")
+    monkeypatch.delenv("MALT_LOG", raising=False)
+    assert run("-n", 1, path).stdout == b"None\n"
+    assert run("-n", 1, "-v", path).stdout == b"info\n"
+    monkeypatch.setenv("MALT_LOG", "error")
+    assert run("-n", 1, "-v", path).stdout == b"error\n"
+
+
 def test_ranks_of_one_host_are_its_local_ranks(script: Script) -> None:
     names = ["RANK", "LOCAL_RANK", "NODE_RANK", "NNODES"]
     done = run("-n", 2, script(f"print(*[os.environ['MALT_' + name] for name in {names}])"))

@@ -127,8 +127,9 @@ Control::Control(Bootstrap& bootstrap, Sharing sharing, std::chrono::nanoseconds
       hosts_[static_cast<std::size_t>(host)].push_back(r);
     } else {
       throw ConfigError("rank " + std::to_string(r) + " can map the memory of rank " +
-                        std::to_string(leader) + ", which itself shares that of a lower rank that " +
-                        std::to_string(r) + " cannot map; run all ranks of a host as one user in " +
+                        std::to_string(leader) +
+                        ", which itself shares that of a lower rank that " + std::to_string(r) +
+                        " cannot map; run all ranks of a host as one user in " +
                         "one PID namespace, or choose transport 'tcp'");
     }
   }

@@ -1,9 +1,10 @@
 // One segment as it lies in the memory of a host: a header, a line per rank that says whether it
-// has closed, the boards of the shared folds, then per rank its mailbox and its home, then one
-// result. Everything a rank writes much is on pages of its own.
+// has closed, the boards of the shared folds, then per rank its mailbox, its home and its landing
+// area, then one result. Everything a rank writes much is on pages of its own.
 #pragma once
 
 #include <atomic>
+#include <span>
 #include <string_view>
 
 #include "dstorm/shm/memory.hpp"
@@ -17,6 +18,7 @@ struct SegmentShape {
   Policy policy;
   std::size_t home_bytes;    // per rank: memory of the rank's own that all of its host may read
   std::size_t result_bytes;  // once per host: room for a shared fold
+  std::size_t landing_bytes = 0;  // per rank: where its updates land from another host, by RDMA
 };
 
 class SegmentMemory {
@@ -26,7 +28,7 @@ class SegmentMemory {
   static SegmentMemory create(const SegmentShape& shape, std::string_view what);
   static SegmentMemory open(const SegmentShape& shape, std::string_view what, pid_t maker, int fd,
                             const Token& token);
-  void reserve_for(int rank, bool with_home, std::string_view what);
+  void reserve_for(int rank, bool is_local, std::string_view what);
 
   // For open(); once everyone has, the descriptor can go.
   int fd() const noexcept { return memory_.fd(); }
@@ -43,6 +45,7 @@ class SegmentMemory {
   std::byte* result() const noexcept {
     return shape_.result_bytes == 0 ? nullptr : memory_.data() + result_at();
   }
+  std::byte* landing(int sender) const noexcept { return memory_.data() + landing_at(sender); }
   // One zeroed cache line per rank and purpose, shared by all ranks of this host.
   static constexpr int kBoards = 2;
   std::byte* board(int which, int line) const noexcept {
@@ -68,9 +71,12 @@ class SegmentMemory {
   std::size_t mailbox_at(int rank) const {
     return mailboxes_ + static_cast<std::size_t>(rank) * stride_;
   }
+  std::size_t landing_at(int rank) const {
+    return home_at(rank) + round_up(shape_.home_bytes, kPage);
+  }
   std::size_t home_at(int rank) const { return mailbox_at(rank) + shape_.mailbox.bytes(); }
   std::size_t result_at() const { return mailboxes_ + ranks_ * stride_; }
-  std::size_t bytes() const { return result_at() + round_up(shape_.result_bytes, kPage); }
+  std::size_t size() const { return result_at() + round_up(shape_.result_bytes, kPage); }
 
   SegmentShape shape_;
   std::size_t ranks_, mailboxes_, stride_;

@@ -3,17 +3,39 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "dstorm/shm/segment_memory.hpp"
+#include "dstorm/verbs/region.hpp"
 
 namespace dstorm::tcp {
 
 struct Attachment {
+  Attachment(std::uint32_t number, std::shared_ptr<const shm::SegmentMemory> given)
+      : id(number), memory(std::move(given)) {}
+
+  // Registers what is missing. Throws ConfigError.
+  const verbs::Region& landing_of(int sender, const verbs::Device& device) {
+    const auto found = landings.find(sender);
+    if (found != landings.end()) return found->second;
+    const std::span area(memory->landing(sender), memory->shape().landing_bytes);
+    return landings.try_emplace(sender, device, area, "a landing area").first->second;
+  }
+
   std::uint32_t id;
   std::shared_ptr<const shm::SegmentMemory> memory;
   // Grows when this rank has changed something there that other hosts have to know.
   std::atomic<std::uint64_t> changes{1};  // to be said once at least
+
+  // With RDMA, what the adapter may read and write.
+  std::optional<verbs::Region> mailbox;   // this rank's
+  std::vector<verbs::Region> cursors;     // in the mailbox of each rank of this host
+  std::map<int, verbs::Region> landings;  // by sender, for those whose updates this rank takes in
 };
 
 }  // namespace dstorm::tcp

@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 
 #include "dstorm/roll_call.hpp"
@@ -31,14 +32,21 @@ struct InterfaceRecord {
   bool is_loopback;
 };
 
+}  // namespace
+
 // What each rank of a job of several hosts tells the others first.
 struct Networks {
   Key nonce;  // rank 0's is part of the job's key
   bool is_encrypted;
+  bool has_adapter;
+  verbs::Fabric fabric;
+  char adapter[128];  // which, or why there is none
   std::uint32_t interfaces;
   std::array<InterfaceRecord, kMostInterfaces> interface;
   char error[256];
 };
+
+namespace {
 
 // Then: where it listens. And last, whether it has reached everyone.
 struct Listening {
@@ -123,7 +131,9 @@ void check_encryption(const std::vector<Networks>& networks) {
 // ---- joining ----
 
 Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions& options)
-    : control_(control), epoll_(epoll_create1(EPOLL_CLOEXEC)), alarm_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    : control_(control),
+      epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      alarm_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   const auto deadline = Clock::now() + options.timeout;
   Networks mine{};
   attempt(mine, [&] {
@@ -133,10 +143,27 @@ Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions&
     }
     tls_ = TlsContext::from_environment();
     mine = own_networks(tls_.get());
+    if (options.rdma == Rdma::kNever) return;
+    if (tls_ != nullptr) {
+      constexpr const char* kWhy = "MALT_TLS asks for encryption, which RDMA has not";
+      if (options.rdma == Rdma::kRequired) throw ConfigError(std::string(kWhy) + "; choose tcp");
+      return set_text(mine.adapter, kWhy);
+    }
+    try {
+      const char* setting = std::getenv(verbs::kDeviceVariable);
+      device_ = verbs::Device::open(verbs::Library::load(), setting == nullptr ? "" : setting);
+      mine.has_adapter = true;
+      mine.fabric = device_->choice().fabric;
+      set_text(mine.adapter, describe(device_->choice()));
+    } catch (const ConfigError& error) {
+      if (options.rdma == Rdma::kRequired || std::getenv(verbs::kDeviceVariable) != nullptr) throw;
+      set_text(mine.adapter, error.what());
+    }
   });
   const auto networks = call_roll(bootstrap, mine, options.timeout);
   throw_if_any_failed(networks);
   check_encryption(networks);
+  choose_rdma(networks, options.rdma);
 
   Listening listening{};
   attempt(listening, [&] {
@@ -190,6 +217,53 @@ Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions&
 
 Engine::~Engine() { leave(nanoseconds::zero()); }
 
+// RDMA goes between two hosts if every rank of both has an adapter, all of one kind of network: any
+// rank may have to take another's place.
+void Engine::choose_rdma(const std::vector<Networks>& networks, Rdma wish) {
+  const auto lacks = [&](const std::vector<int>& ranks, verbs::Fabric fabric) {
+    const auto found = std::find_if(ranks.begin(), ranks.end(), [&](int r) {
+      const Networks& theirs = networks[static_cast<std::size_t>(r)];
+      return !theirs.has_adapter || theirs.fabric != fabric;
+    });
+    return found == ranks.end() ? -1 : *found;
+  };
+  const Networks& mine = networks[static_cast<std::size_t>(control_.rank())];
+  settings_.rdma.resize(networks.size());
+  why_.resize(networks.size());
+  settings_.most_ranks = 0;
+  for (const std::vector<int>& host : control_.hosts()) {
+    settings_.most_ranks = std::max(settings_.most_ranks, host.size());
+    int without = lacks(control_.locals(), mine.fabric);
+    if (without < 0) without = lacks(host, mine.fabric);
+    for (int r : host) {
+      std::string& why = why_[static_cast<std::size_t>(r)];
+      if (wish == Rdma::kNever) {
+        why = "the job asks for tcp";
+      } else if (without < 0) {
+        settings_.rdma[static_cast<std::size_t>(r)] = true;
+        why = "both have an adapter, here " + get_text(mine.adapter);
+      } else {
+        const Networks& theirs = networks[static_cast<std::size_t>(without)];
+        why = "rank " + std::to_string(without) +
+              (theirs.has_adapter ? " has an adapter of another kind of network: "
+                                  : " uses no adapter: ") +
+              get_text(theirs.adapter);
+      }
+    }
+  }
+  settings_.device = nullptr;
+  for (const std::vector<int>& host : control_.hosts()) {
+    if (!control_.is_local(host[0]) && settings_.rdma[static_cast<std::size_t>(host[0])]) {
+      settings_.device = &*device_;
+    } else if (!control_.is_local(host[0]) && wish == Rdma::kRequired) {
+      throw ConfigError("transport verbs cannot reach " + describe_ranks(host) + ": " +
+                        why_[static_cast<std::size_t>(host[0])]);
+    }
+  }
+}
+
+std::string Engine::why(int rank) const { return why_[static_cast<std::size_t>(rank)]; }
+
 bool Engine::is_connected() const {
   return std::all_of(outgoing_.begin(), outgoing_.end(),
                      [](const Outgoing& one) { return one.state() == Outgoing::State::kUp; });
@@ -210,9 +284,23 @@ std::string Engine::who_is_missing() const {
 std::shared_ptr<Attachment> Engine::attach(std::uint32_t id,
                                            std::shared_ptr<const shm::SegmentMemory> memory) {
   auto attachment = std::make_shared<Attachment>(id, std::move(memory));
+  if (has_rdma()) {
+    const shm::SegmentMemory& there = *attachment->memory;
+    const MailboxShape& shape = there.shape().mailbox;
+    attachment->mailbox.emplace(*device_, std::span(there.mailbox(control_.rank()), shape.bytes()),
+                                "a segment's mailbox");
+    for (int r : control_.locals()) {
+      const std::size_t begin = shape.cursor(0);
+      attachment->cursors.emplace_back(
+          *device_, std::span(there.mailbox(r) + begin, shape.ranks() * sizeof(Cursor)),
+          "a segment's cursors");
+    }
+  }
   const std::lock_guard lock(mutex_);
   last_attached_ = id;
-  return attachments_[id] = std::move(attachment);
+  attachments_[id] = attachment;
+  if (has_rdma()) wake();  // to say where others may write
+  return attachment;
 }
 
 void Engine::detach(std::uint32_t id) noexcept {
@@ -233,6 +321,7 @@ void Engine::flush(Attachment& attachment, std::size_t bytes) noexcept {
 void Engine::drive() noexcept {
   wanted_.store(true);
   while (wanted_.load()) {
+    if (queued_.load()) return;  // the thread's turn: a mutex alone would let it starve
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock) return;  // who has it looks at wanted_ after
     if (wanted_.exchange(false)) pump(Clock::now());
@@ -287,7 +376,9 @@ void Engine::run() {
     const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
                                  wait ? static_cast<int>(std::max<long>(limit, 1)) : 0);
     asleep_.store(false);
+    queued_.store(true);
     const std::lock_guard lock(mutex_);
+    queued_.store(false);
     if (stop_) return;
     wanted_.store(false);
     const auto now = Clock::now();
@@ -320,10 +411,10 @@ void Engine::open_door(Clock::time_point now) {
   for (Caller& caller : door_->ready()) {
     const auto rank = static_cast<int>(caller.introduction.rank);
     const bool is_known = rank >= 0 && rank < control_.size() && !control_.is_local(rank);
-    if (!is_known || !control_.is_live(rank)) continue;  // it is closed
+    if (!is_known || !control_.is_live(rank)) continue;                             // it is closed
     if (caller.introduction.number <= control_.member(rank).link.load()) continue;  // a stale one
-    Incoming& incoming = incoming_.emplace_back(control_, std::move(caller.stream), rank,
-                                                caller.introduction.number, now);
+    Incoming& incoming = incoming_.emplace_back(control_, settings_, std::move(caller.stream),
+                                                caller.introduction, now);
     add_to_epoll(incoming.fd(), EPOLLIN | EPOLLET);
   }
 }
@@ -337,7 +428,11 @@ bool Engine::take_in(Clock::time_point now) {
 }
 
 void Engine::pump(Clock::time_point now) {
-  for (Outgoing& one : outgoing_) one.pump(attachments_, leaving_, now);
+  for (Outgoing& one : outgoing_) {
+    const int before = one.adapter_fd();
+    one.pump(attachments_, leaving_, now);
+    if (one.adapter_fd() != before) add_to_epoll(one.adapter_fd(), EPOLLIN | EPOLLET);
+  }
 }
 
 // What has ended is taken away, and what is lost is called again.
@@ -366,10 +461,9 @@ void Engine::tend(Clock::time_point now) {
   // A segment that no rank of this host uses any more, and that all know to be closed.
   std::erase_if(attachments_, [&](const auto& item) {
     const Attachment& attachment = *item.second;
-    return std::all_of(control_.locals().begin(), control_.locals().end(),
-                       [&](int r) {
-                         return attachment.memory->is_closed(r) || !control_.is_live(r);
-                       }) &&
+    return std::all_of(
+               control_.locals().begin(), control_.locals().end(),
+               [&](int r) { return attachment.memory->is_closed(r) || !control_.is_live(r); }) &&
            std::all_of(outgoing_.begin(), outgoing_.end(), [&](const Outgoing& one) {
              return one.state() == Outgoing::State::kDone || one.is_through(attachment);
            });

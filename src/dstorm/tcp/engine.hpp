@@ -7,10 +7,10 @@
 // receivers. A proxy that ends is followed by the next, who is simply told everything again.
 //
 // A thread of its own does the work, so that the program need not call in; a scatter also lends a
-// hand where that is quicker than waking it. One lock, E1: everything but the counters of
-// Attachment, `wanted_` and `asleep_` is touched under it. No work is forgotten, E2: who wants
-// something sets wanted_, then looks for the thread asleep or the lock free; the thread says that
-// it is about to sleep, then looks at wanted_; both in sequentially consistent order.
+// hand where that is quicker than waking it. One lock, E1: everything is touched under it, but for
+// the counters of Attachment, `wanted_`, `asleep_` and `queued_`. No work is forgotten, E2: who
+// wants something sets wanted_, then looks whether the thread is asleep or the lock is free; the
+// thread says that it is about to sleep, then looks at wanted_; all sequentially consistent.
 #pragma once
 
 #include <atomic>
@@ -34,12 +34,17 @@
 
 namespace dstorm::tcp {
 
+enum class Rdma : std::uint8_t { kIfThere, kRequired, kNever };
+
 struct EngineOptions {
   std::chrono::nanoseconds timeout;
   std::string interface;  // a name or a CIDR; empty: by the route to `toward`, else to the others
   std::string toward;     // a host all ranks can reach, or empty
   std::string secret;     // what the ranks of the job alone know, or empty
+  Rdma rdma;
 };
+
+struct Networks;
 
 class Engine {
  public:
@@ -50,7 +55,18 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // A segment of this job, before any rank may send in it; and one that came to nothing.
+  // Whether ranks of other hosts write into this one's memory by RDMA: then every segment has
+  // landing areas there.
+  bool has_rdma() const noexcept { return settings_.device != nullptr; }
+  bool has_rdma_with(int rank) const { return settings_.rdma[static_cast<std::size_t>(rank)]; }
+  verbs::LandingShape landing_shape(const MailboxShape& mailbox) const {
+    return {mailbox, settings_.most_ranks};
+  }
+  // Why `rank`, of another host, is reached as it is.
+  std::string why(int rank) const;
+
+  // A segment of this job, before any rank may send in it; and one that came to nothing. Throws
+  // ConfigError if its memory cannot be registered.
   std::shared_ptr<Attachment> attach(std::uint32_t id,
                                      std::shared_ptr<const shm::SegmentMemory> memory);
   void detach(std::uint32_t id) noexcept;
@@ -80,6 +96,7 @@ class Engine {
   bool take_in(Clock::time_point now);
   void settle(Clock::time_point now);
   void bury_the_silent(Clock::time_point now);
+  void choose_rdma(const std::vector<Networks>& networks, Rdma wish);
   void add_to_epoll(int fd, std::uint32_t events) const;
   bool is_connected() const;
   std::string who_is_missing() const;
@@ -90,6 +107,8 @@ class Engine {
   Descriptor epoll_;
   Descriptor alarm_;  // an eventfd that wakes the thread
   std::optional<Door> door_;
+  std::optional<verbs::Device> device_;
+  std::vector<std::string> why_;  // by rank
 
   std::mutex mutex_;  // E1
   std::condition_variable changed_;
@@ -105,6 +124,7 @@ class Engine {
 
   std::atomic<bool> wanted_{false};
   std::atomic<bool> asleep_{false};
+  std::atomic<bool> queued_{false};  // the thread waits for the lock
   std::thread thread_;
 };
 

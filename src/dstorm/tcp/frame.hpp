@@ -1,27 +1,41 @@
-// What goes over a connection after the handshake. The caller's bytes are frames: a fixed header,
-// then a body whose length the header gives. The callee answers with bare 64-bit numbers: how many
-// bytes of frames it has taken in so far, at least one every kBeat; they are its heartbeat too.
+// What goes over a connection after the handshake, both ways: frames, a fixed header and then a body
+// whose length the header gives.
 //
-// A frame says what one of the caller's own words in its host's memory now is, never what to do;
-// a connection that is made anew says it all again, and what is known already changes nothing.
+// What the caller says is what one of its own words in its host's memory now is, never what to do; a
+// connection that is made anew says it all again, and what is known already changes nothing. The
+// callee answers with how many bytes of frames it has taken in so far, at least four times in the
+// time after which it would count as silent: that is its heartbeat too.
+//
+// Where both ends have RDMA, they introduce their queue pairs, the callee says where the caller may
+// write, and updates, clocks and cursors go that way instead; the rest stays here. These frames bear
+// a proof of their own (authenticate() over the frame and both ranks), since a forged address would
+// be written to.
+//
 // Both ends are little-endian, which the handshake makes sure of (docs/transports.md).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "dstorm/slot.hpp"
+#include "dstorm/tcp/handshake.hpp"
+#include "dstorm/verbs/queue.hpp"
 
 namespace dstorm::tcp {
 
 enum class FrameKind : std::uint32_t {
-  kBeat = 1,    // the caller is well; no body
-  kNotice = 2,  // its post for an exchange: NoticeHead, then what it is, then the bytes
-  kUpdate = 3,  // its update, for ranks of the callee's host: SlotHeader, Ticketed..., payload
-  kClock = 4,   // its clock, and no update: 64 bits
-  kCursors = 5,  // what it has folded of senders on the callee's host: CursorBody...
-  kClosed = 6,   // it has closed the segment; no body
-  kLeave = 7,    // it leaves the job and sends nothing after this; no body
+  kBeat = 1,      // the caller is well; no body
+  kNotice = 2,    // its post for an exchange: NoticeHead, then what it is, then the bytes
+  kUpdate = 3,    // its update, for ranks of the callee's host: SlotHeader, Ticketed..., payload
+  kClock = 4,     // its clock, and no update: 64 bits
+  kCursors = 5,   // what it has folded of senders on the callee's host: CursorBody...
+  kClosed = 6,    // it has closed the segment; no body
+  kLeave = 7,     // it leaves the job and sends nothing after this; no body
+  kEndpoint = 8,  // either end's queue pair: EndpointBody
+  kTaken = 9,     // of the callee: bytes taken in, 64 bits
+  kWindow = 10,   // of the callee: where a segment may be written: verbs::Target of the caller's
+                  // landing area, then of the cursors of each rank of the host, then Mac
 };
 
 struct FrameHead {
@@ -53,5 +67,15 @@ struct CursorBody {
   std::uint32_t unused;
 };
 static_assert(sizeof(CursorBody) == 48);
+
+struct EndpointBody {
+  verbs::Endpoint endpoint;
+  Mac proof;
+};
+static_assert(sizeof(EndpointBody) == 64);
+
+// The proof of a frame on the connection that `call` made: over all of it but the proof itself.
+Mac prove(const Key& key, const FrameHead& head, std::span<const std::byte> body,
+          const Introduction& call);
 
 }  // namespace dstorm::tcp

@@ -39,18 +39,20 @@ void require(bool condition, const char* rule) {
 
 }  // namespace
 
-Incoming::Incoming(shm::Control& control, Stream stream, int sender, std::uint64_t number,
-                   Clock::time_point now)
+Incoming::Incoming(shm::Control& control, const Settings& settings, Stream stream,
+                   const Introduction& caller, Clock::time_point now)
     : control_(control),
+      settings_(settings),
       stream_(std::move(stream)),
-      sender_(sender),
+      caller_(caller),
+      sender_(static_cast<int>(caller.rank)),
       last_answer_(now) {
   const auto ranks = static_cast<std::size_t>(control.size());
   buffer_.resize(std::max(kBuffer, sizeof(FrameHead) + ranks * sizeof(CursorBody) + kLine));
   // Two ranks of a host may be called at once: the later call counts, whoever comes to it first.
-  std::atomic<std::uint64_t>& link = control.member(sender).link;
-  for (std::uint64_t last = link.load(); last < number;) {
-    if (link.compare_exchange_weak(last, number)) number_ = number;
+  std::atomic<std::uint64_t>& link = control.member(sender_).link;
+  for (std::uint64_t last = link.load(); last < caller.number;) {
+    if (link.compare_exchange_weak(last, caller.number)) number_ = caller.number;
   }
   hear(now);
 }
@@ -68,6 +70,7 @@ void Incoming::over(End end, std::string reason) {
   // Who calls anew gives this one up first.
   if (end == End::kLost && !is_current()) end = End::kReplaced;
   if (end != End::kLeft) stream_.reset_at_end();
+  queue_.reset();  // its adapter can write nothing more
   end_ = end;
   reason_ = std::move(reason);
 }
@@ -120,7 +123,14 @@ bool Incoming::take_in(const Attachments& attachments, std::uint32_t last_attach
       parse(attachments, last_attached);
     } catch (const BrokenRule& error) {
       over(End::kLost, error.what());
+    } catch (const Error& error) {
+      over(End::kRefused, error.what());
     }
+  }
+  try {
+    if (end_ == End::kNot && queue_) announce_windows(attachments);
+  } catch (const Error& error) {
+    over(End::kRefused, error.what());
   }
   if (end_ == End::kNot) answer(taken_in_ - answered_ >= kAnswerBytes, now);
   return end_ == End::kNot && taken >= kTurn;
@@ -157,7 +167,8 @@ void Incoming::parse(const Attachments& attachments, std::uint32_t last_attached
       const auto header = get<SlotHeader>(rest, sizeof(FrameHead));
       require(header.payload_bytes <= head.bytes - sizeof(SlotHeader), "a payload beyond its end");
       fixed = static_cast<std::size_t>(head.bytes - header.payload_bytes);
-      require(fixed <= sizeof(SlotHeader) + static_cast<std::size_t>(control_.size()) * sizeof(Ticketed),
+      require(fixed <=
+                  sizeof(SlotHeader) + static_cast<std::size_t>(control_.size()) * sizeof(Ticketed),
               "more receivers than there are ranks");
       if (rest.size() < sizeof(FrameHead) + fixed) break;
     }
@@ -189,6 +200,11 @@ std::size_t Incoming::length_of_fixed(const FrameHead& head) const {
       return exactly(0, "a body where none belongs");
     case FrameKind::kClock:
       return exactly(sizeof(std::uint64_t), "a clock of another length");
+    case FrameKind::kEndpoint:
+      return exactly(sizeof(EndpointBody), "an adapter's address of another length");
+    case FrameKind::kTaken:
+    case FrameKind::kWindow:
+      throw BrokenRule("it sent an answer where none is due");
     case FrameKind::kNotice:
       require(head.bytes >= sizeof(NoticeHead) &&
                   head.bytes <= sizeof(NoticeHead) + sizeof(shm::Notice),
@@ -226,13 +242,19 @@ void Incoming::take(const FrameHead& head, std::span<const std::byte> body,
         SlotWriter& writer = copy_of(attachment).writer;
         const auto clock = get<std::uint64_t>(body);
         require(clock <= kMostIteration, "an iteration that cannot be");
-        const Mailbox box(attachment->memory->mailbox(sender_), attachment->memory->shape().mailbox);
+        const Mailbox box(attachment->memory->mailbox(sender_),
+                          attachment->memory->shape().mailbox);
         if (clock > box.clock().load(std::memory_order_relaxed)) writer.advance(clock);
       }
       break;
     case FrameKind::kCursors:
       if (attachment) take_cursors(body, *attachment->memory);
       return;
+    case FrameKind::kEndpoint:
+      return take_endpoint(body);
+    case FrameKind::kTaken:
+    case FrameKind::kWindow:
+      return;  // length_of_fixed() has refused them
     case FrameKind::kClosed:
       if (attachment) attachment->memory->closed(sender_).store(1, std::memory_order_release);
       break;
@@ -314,8 +336,7 @@ void Incoming::begin_update(const FrameHead& head, std::span<const std::byte> bo
     require(arriving.header.payload_bytes <= memory.shape().mailbox.slot_bytes(),
             "a payload that fits no slot");
     const Mailbox box(memory.mailbox(sender_), memory.shape().mailbox);
-    const bool is_new =
-        arriving.header.iteration > box.clock().load(std::memory_order_relaxed);
+    const bool is_new = arriving.header.iteration > box.clock().load(std::memory_order_relaxed);
     if (is_new) {
       arriving.attachment = attachment;
       SlotWriter& writer = copy_of(attachment).writer;
@@ -353,21 +374,63 @@ void Incoming::tend(const Attachments& attachments, std::chrono::nanoseconds sil
   std::erase_if(copies_, [&](const auto& item) { return !attachments.contains(item.first); });
 }
 
-// A number that did not go out whole is finished first.
+// ---- RDMA ----
+
+void Incoming::take_endpoint(std::span<const std::byte> body) {
+  const auto given = get<EndpointBody>(body);
+  const FrameHead head{FrameKind::kEndpoint, 0, body.size()};
+  require(settings_.rdma[static_cast<std::size_t>(sender_)] && !queue_,
+          "an adapter's address where none is due");
+  require(given.proof ==
+              prove(settings_.key, head, std::as_bytes(std::span(&given.endpoint, 1)), caller_),
+          "an adapter's address that somebody has changed on the way");
+  queue_.emplace(*settings_.device, verbs::QueueOptions{.depth = 1});
+  queue_->connect(given.endpoint);
+  const verbs::Endpoint own = queue_->local();
+  put_answer(FrameKind::kEndpoint, 0, std::as_bytes(std::span(&own, 1)), true);
+}
+
+// Where the sender may write: its own landing area, and the cursors it has here.
+void Incoming::announce_windows(const Attachments& attachments) {
+  for (auto next = attachments.upper_bound(announced_); next != attachments.end(); ++next) {
+    Attachment& attachment = *next->second;
+    const verbs::Region& landing = attachment.landing_of(sender_, *settings_.device);
+    std::vector<verbs::Target> targets{{landing.address(), landing.rkey()}};
+    for (const verbs::Region& cursors : attachment.cursors) {
+      targets.push_back({cursors.address(), cursors.rkey()});
+    }
+    put_answer(FrameKind::kWindow, attachment.id, std::as_bytes(std::span(targets)), true);
+    announced_ = attachment.id;
+  }
+}
+
+// ---- answers ----
+
+void Incoming::put_answer(FrameKind kind, std::uint32_t segment, std::span<const std::byte> body,
+                          bool proved) {
+  const FrameHead head{kind, segment, body.size() + (proved ? sizeof(Mac) : 0)};
+  const auto put = [this](std::span<const std::byte> bytes) {
+    answers_.insert(answers_.end(), bytes.begin(), bytes.end());
+  };
+  put(std::as_bytes(std::span(&head, 1)));
+  put(body);
+  if (proved) put(prove(settings_.key, head, body, caller_));
+}
+
 void Incoming::answer(bool is_due, Clock::time_point now) {
-  if (answer_at_ == answer_.size() && is_due) {
-    std::memcpy(answer_.data(), &taken_in_, sizeof(taken_in_));
+  if (is_due) {
+    put_answer(FrameKind::kTaken, 0, std::as_bytes(std::span(&taken_in_, 1)), false);
     answered_ = taken_in_;
-    answer_at_ = 0;
     last_answer_ = now;
   }
-  while (answer_at_ < answer_.size()) {
-    const iovec part{answer_.data() + answer_at_, answer_.size() - answer_at_};
+  while (answers_at_ < answers_.size()) {
+    const iovec part{answers_.data() + answers_at_, answers_.size() - answers_at_};
     const Moved moved = stream_.send({&part, 1});
-    if (moved.flow != Flow::kOpen) return;  // what it sent before it ended is still to be read
-    if (moved.bytes == 0) return;
-    answer_at_ += moved.bytes;
+    if (moved.bytes == 0) return;  // what it sent before it ended is still to be read
+    answers_at_ += moved.bytes;
   }
+  answers_.clear();
+  answers_at_ = 0;
 }
 
 }  // namespace dstorm::tcp

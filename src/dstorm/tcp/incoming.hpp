@@ -21,19 +21,21 @@ class Incoming {
  public:
   // The caller has proved that it is `sender`. From here on this connection is the only one by
   // which its writes are taken in.
-  Incoming(shm::Control& control, Stream stream, int sender, std::uint64_t number,
-           Clock::time_point now);
+  Incoming(shm::Control& control, const Settings& settings, Stream stream,
+           const Introduction& caller, Clock::time_point now);
 
   enum class End : std::uint8_t {
-    kNot,     // it goes on
-    kLeft,    // the sender has left the job and said so
-    kLost,    // the sender's process has ended, or it broke the rules
-    kReplaced  // a newer connection is in use
+    kNot,       // it goes on
+    kLeft,      // the sender has left the job and said so
+    kLost,      // the sender's process has ended, or it broke the rules
+    kReplaced,  // a newer connection is in use
+    kRefused    // this rank lacks what it takes: the sender may call another
   };
   // Takes in what has come, and answers. True: there may be more at once.
   bool take_in(const Attachments& attachments, std::uint32_t last_attached, Clock::time_point now);
   // Time goes by. Ends a connection that has been silent.
-  void tend(const Attachments& attachments, std::chrono::nanoseconds silence, Clock::time_point now);
+  void tend(const Attachments& attachments, std::chrono::nanoseconds silence,
+            Clock::time_point now);
 
   End end() const noexcept { return end_; }
   int sender() const noexcept { return sender_; }
@@ -41,12 +43,12 @@ class Incoming {
   const std::string& reason() const noexcept { return reason_; }
 
  private:
-  struct Arriving {  // the update whose payload is coming in
+  struct Arriving {                                // the update whose payload is coming in
     std::shared_ptr<const Attachment> attachment;  // keeps its memory mapped
     SlotHeader header;
     std::vector<Addressee> to;
-    int slot = -1;               // -1: it is not wanted
-    std::byte* data = nullptr;   // where the next byte goes; nullptr if not wanted
+    int slot = -1;              // -1: it is not wanted
+    std::byte* data = nullptr;  // where the next byte goes; nullptr if not wanted
     std::size_t missing = 0;
   };
   struct Copy {  // of the sender's mailbox
@@ -64,13 +66,19 @@ class Incoming {
                     const std::shared_ptr<Attachment>& attachment);
   void finish_update();
   Copy& copy_of(const std::shared_ptr<const Attachment>& attachment);
-  void answer(bool now_due, Clock::time_point now);
+  void take_endpoint(std::span<const std::byte> body);
+  void announce_windows(const Attachments& attachments);
+  void put_answer(FrameKind kind, std::uint32_t segment, std::span<const std::byte> body,
+                  bool proved);
+  void answer(bool is_due, Clock::time_point now);
   void hear(Clock::time_point now);
   void over(End end, std::string reason);
   bool is_current() const;
 
   shm::Control& control_;
+  const Settings& settings_;
   Stream stream_;
+  Introduction caller_;
   int sender_;
   std::uint64_t number_ = 0;  // 0: not the newest, and so never in use
   End end_ = End::kNot;
@@ -82,8 +90,10 @@ class Incoming {
   std::size_t begin_ = 0, end_of_data_ = 0;  // what of the buffer is not parsed yet
   std::uint64_t taken_in_ = 0;               // bytes of frames
   std::uint64_t answered_ = 0;
-  std::array<std::byte, sizeof(std::uint64_t)> answer_;
-  std::size_t answer_at_ = sizeof(std::uint64_t);  // sent of it
+  std::vector<std::byte> answers_;  // to be sent, from answers_at_ on
+  std::size_t answers_at_ = 0;
+  std::optional<verbs::Queue> queue_;  // the sender's adapter writes over it; this end only listens
+  std::uint32_t announced_ = 0;        // windows of the segments up to this one
   Clock::time_point last_heard_, last_answer_;
 };
 

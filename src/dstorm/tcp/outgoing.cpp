@@ -10,6 +10,7 @@ namespace {
 constexpr std::size_t kBatch = 64 * 1024;
 // A payload up to this long is copied among them, which is cheaper than a part of its own.
 constexpr std::size_t kCopied = 8 * 1024;
+constexpr std::size_t kAnswers = 1024;
 
 }  // namespace
 
@@ -28,7 +29,8 @@ bool Outgoing::call(std::uint64_t number, Clock::time_point now) {
     const auto rank = static_cast<std::uint32_t>(control_.rank());
     const auto callee = static_cast<std::uint32_t>(proxy_);
     stream_ = Stream::connect(to, settings_.own, settings_.tls, settings_.silence);
-    handshake_ = Handshake::caller(settings_.key, {rank, callee, 0, number}, to);
+    call_ = {rank, callee, control_.epoch(), number};
+    handshake_ = Handshake::caller(settings_.key, call_, to);
     state_ = State::kCalling;
     last_call_ = last_heard_ = last_sent_ = now;
     if (!down_since_) down_since_ = now;
@@ -38,7 +40,9 @@ bool Outgoing::call(std::uint64_t number, Clock::time_point now) {
 }
 
 void Outgoing::hang_up() {
-  if (reading_ != nullptr) reading_->carrier.let_go();
+  rdma_.reset();  // after this its adapter reads nothing any more
+  is_joined_ = false;
+  for (auto& [id, carried] : carried_) carried.carrier.let_go();
   reading_ = nullptr;
   payload_ = {};
   small_.clear();
@@ -47,7 +51,7 @@ void Outgoing::hang_up() {
   notice_ = 0;
   said_goodbye_ = false;
   sent_bytes_ = answered_bytes_ = 0;
-  answer_at_ = 0;
+  answers_end_ = 0;
   handshake_.reset();
   stream_.reset();
   state_ = State::kOver;
@@ -74,8 +78,28 @@ bool Outgoing::advance_handshake() {
   }
   handshake_.reset();
   state_ = State::kUp;
-  down_since_.reset();
+  if (!settings_.rdma[static_cast<std::size_t>(proxy_)]) {
+    down_since_.reset();
+    return true;
+  }
+  try {
+    introduce_adapter();
+  } catch (const Error& error) {
+    fail(error.what());
+    return false;
+  }
   return true;
+}
+
+void Outgoing::introduce_adapter() {
+  rdma_ = std::make_unique<verbs::Sender>(
+      *settings_.device, settings_.most_ranks,
+      std::chrono::ceil<std::chrono::milliseconds>(settings_.silence));
+  const FrameHead head{FrameKind::kEndpoint, 0, sizeof(EndpointBody)};
+  const verbs::Endpoint endpoint = rdma_->local();
+  put(head);
+  put(EndpointBody{endpoint,
+                   prove(settings_.key, head, std::as_bytes(std::span(&endpoint, 1)), call_)});
 }
 
 void Outgoing::pump(const Attachments& attachments, bool leaving, Clock::time_point now) {
@@ -83,10 +107,26 @@ void Outgoing::pump(const Attachments& attachments, bool leaving, Clock::time_po
   if (state_ != State::kUp) return;
   if (stream_->wants_write()) stream_->send({});
   take_answers(now);
-  while (state_ == State::kUp && fill(attachments, leaving)) {
-    send(now);
-    if (small_at_ < small_.size() || !payload_.empty()) return;  // as much as it takes for now
+  do {
+    awaits_adapter_ = false;
+    while (state_ == State::kUp && fill(attachments, leaving)) {
+      send(now);
+      if (small_at_ < small_.size() || !payload_.empty()) break;  // as much as it takes for now
+    }
+  } while (state_ == State::kUp && rdma_ && reap() && awaits_adapter_);
+}
+
+// True if writes have completed since the last time. Sees to it that adapter_fd() tells of more.
+bool Outgoing::reap() {
+  const std::uint64_t before = rdma_->completed();
+  if (awaits_adapter_) rdma_->arm();
+  const std::uint64_t now = rdma_->reap();
+  if (rdma_->failed()) {
+    fail("RDMA: " + rdma_->failed()->what);
+    return false;
   }
+  if (now > before) down_since_.reset();
+  return now > before;
 }
 
 bool Outgoing::tend(Clock::time_point now) {
@@ -104,6 +144,14 @@ bool Outgoing::tend(Clock::time_point now) {
 }
 
 bool Outgoing::make_room(std::uint32_t segment) {
+  const auto found = carried_.find(segment);
+  if (found != carried_.end() && found->second.in_flight != 0) {
+    // The adapter may go on reading; what comes of it has the wrong checksum, and a newer update
+    // follows.
+    found->second.carrier.let_go();
+    found->second.in_flight = 0;
+    return true;
+  }
   if (reading_ == nullptr || reading_->attachment->id != segment) return false;
   staged_.assign(payload_.begin(), payload_.end());
   payload_ = staged_;
@@ -115,8 +163,12 @@ bool Outgoing::make_room(std::uint32_t segment) {
 // ---- what the callee answers ----
 
 void Outgoing::take_answers(Clock::time_point now) {
-  for (;;) {
-    const iovec part{answer_.data() + answer_at_, answer_.size() - answer_at_};
+  // The longest is a window.
+  const std::size_t most =
+      sizeof(FrameHead) + (1 + host_.size()) * sizeof(verbs::Target) + sizeof(Mac);
+  answers_.resize(std::max(kAnswers, most));
+  while (state_ == State::kUp) {
+    const iovec part{answers_.data() + answers_end_, answers_.size() - answers_end_};
     const Moved moved = stream_->receive({&part, 1});
     if (moved.bytes == 0) {
       if (moved.flow == Flow::kEnded && said_goodbye_) {
@@ -130,16 +182,65 @@ void Outgoing::take_answers(Clock::time_point now) {
       return;
     }
     last_heard_ = now;
-    answer_at_ += moved.bytes;
-    if (answer_at_ < answer_.size()) continue;
-    answer_at_ = 0;
+    answers_end_ += moved.bytes;
+    std::size_t begin = 0;
+    FrameHead head{};
+    while (state_ == State::kUp && answers_end_ - begin >= sizeof(head)) {
+      std::memcpy(&head, answers_.data() + begin, sizeof(head));
+      if (head.bytes > most - sizeof(head)) return fail("answered with a frame that cannot be");
+      if (answers_end_ - begin < sizeof(head) + head.bytes) break;
+      take(head, {answers_.data() + begin + sizeof(head), head.bytes});
+      begin += sizeof(head) + head.bytes;
+    }
+    if (state_ != State::kUp) return;
+    std::memmove(answers_.data(), answers_.data() + begin, answers_end_ - begin);
+    answers_end_ -= begin;
+  }
+}
+
+void Outgoing::take(const FrameHead& head, std::span<const std::byte> body) {
+  if (head.kind == FrameKind::kTaken && body.size() == sizeof(std::uint64_t)) {
     std::uint64_t taken_in = 0;
-    std::memcpy(&taken_in, answer_.data(), sizeof(taken_in));
+    std::memcpy(&taken_in, body.data(), sizeof(taken_in));
     if (taken_in < answered_bytes_ || taken_in > sent_bytes_) {
       return fail("answered with a number that cannot be");
     }
     answered_bytes_ = taken_in;
+    return;
   }
+  const bool is_adapters = head.kind == FrameKind::kEndpoint || head.kind == FrameKind::kWindow;
+  if (!is_adapters || !rdma_ || body.size() < sizeof(Mac)) {
+    return fail("answered with a frame that cannot be");
+  }
+  const auto said = body.first(body.size() - sizeof(Mac));
+  Mac proof;
+  std::memcpy(proof.data(), body.data() + said.size(), sizeof(proof));
+  if (proof != prove(settings_.key, head, said, call_)) {
+    return fail("answered with the address of an adapter that somebody has changed on the way");
+  }
+  if (head.kind == FrameKind::kWindow) return take_window(head.segment, said);
+  verbs::Endpoint endpoint{};
+  if (said.size() != sizeof(endpoint) || is_joined_) {
+    return fail("answered with a frame that cannot be");
+  }
+  std::memcpy(&endpoint, said.data(), sizeof(endpoint));
+  try {
+    rdma_->connect(endpoint);
+    is_joined_ = true;
+  } catch (const Error& error) {
+    fail(error.what());
+  }
+}
+
+void Outgoing::take_window(std::uint32_t segment, std::span<const std::byte> body) {
+  if (body.size() != (1 + host_.size()) * sizeof(verbs::Target)) {
+    return fail("answered with a frame that cannot be");
+  }
+  verbs::Sender::Window window{{}, std::vector<verbs::Target>(host_.size())};
+  std::memcpy(&window.landing, body.data(), sizeof(window.landing));
+  std::memcpy(window.cursors.data(), body.data() + sizeof(window.landing),
+              host_.size() * sizeof(verbs::Target));
+  rdma_->open_window(segment, std::move(window));
 }
 
 // ---- what this rank says ----
@@ -162,9 +263,23 @@ bool Outgoing::fill(const Attachments& attachments, bool leaving) {
   small_at_ = 0;
   const std::uint64_t posted =
       control_.member(control_.rank()).posted.load(std::memory_order_acquire);
-  std::erase_if(carried_, [&](const auto& item) { return !attachments.contains(item.first); });
+  const bool is_idle = !rdma_ || rdma_->is_idle();
+  if (is_idle) {
+    std::erase_if(carried_, [&](const auto& item) { return !attachments.contains(item.first); });
+  }
+  bool all_through = true;
   for (const auto& [id, attachment] : attachments) {
-    if (!is_through(*attachment) && !fill_segment(carried(attachment))) return true;
+    if (is_through(*attachment)) continue;
+    if (rdma_) {
+      all_through = post_segment(carried(attachment)) && all_through;
+    } else if (!fill_segment(carried(attachment))) {
+      return true;
+    }
+  }
+  if (rdma_ && (!all_through || !rdma_->is_idle())) {
+    const bool more = posted > notice_ || leaving || !all_through;
+    awaits_adapter_ = awaits_adapter_ || (more && !rdma_->is_idle());
+    return small_at_ < small_.size();
   }
   fill_notices(posted);
   if (leaving && !said_goodbye_) {
@@ -227,11 +342,90 @@ bool Outgoing::fill_segment(Carried& carried) {
     put(clock);
     carried.clock = clock;
   }
-  if (!carried.closed && attachment.memory->is_closed(control_.rank())) {
-    put_head(FrameKind::kClosed, attachment.id, 0);
-    carried.closed = true;
+  fill_closed(carried);
+  carried.changes = changes;
+  return true;
+}
+
+// The same by RDMA. False if it has to go on later: there is no room, or no window yet, or the slot
+// to send is behind one that the adapter still reads.
+bool Outgoing::post_segment(Carried& carried) {
+  const Attachment& attachment = *carried.attachment;
+  if (!is_joined_ || !rdma_->has_window(attachment.id)) return false;
+  const std::uint64_t changes = attachment.changes.load(std::memory_order_acquire);
+  if (carried.in_flight != 0 && carried.in_flight <= rdma_->reap()) {
+    carried.carrier.let_go();
+    carried.in_flight = 0;
+  }
+  if (!post_cursors(carried)) return false;
+  const std::uint64_t clock = carried.carrier.clock();
+  while (carried.sent < clock) {
+    if (carried.in_flight != 0) return false;
+    const int slot = carried.carrier.take(carried.sent);
+    if (slot < 0) break;
+    const SlotHeader header = carried.carrier.header(slot);
+    if (header.iteration > clock || !rdma_->has_room(header.payload_bytes)) {
+      carried.carrier.let_go();
+      if (header.iteration > clock) break;
+      return false;
+    }
+    const std::uint64_t number =
+        rdma_->send_update(attachment.id, *attachment.memory, *attachment.mailbox, slot, header,
+                           carried.carrier.addressees(), host_);
+    carried.sent = carried.clock = header.iteration;
+    // QUEUE: the slot stays as it is until all have consumed the update, so there is no hurry.
+    if (attachment.memory->shape().policy == Policy::kLatest) {
+      carried.in_flight = number;
+    } else {
+      carried.carrier.let_go();
+    }
+  }
+  carried.sent = std::max(carried.sent, clock);  // what was not found has been replaced
+  if (clock > carried.clock) {
+    if (!rdma_->has_room()) return false;
+    rdma_->send_clock(attachment.id, clock);
+    carried.clock = clock;
+  }
+  if (attachment.memory->is_closed(control_.rank()) && !carried.closed) {
+    if (!rdma_->is_idle()) return false;
+    fill_closed(carried);
   }
   carried.changes = changes;
+  return true;
+}
+
+void Outgoing::fill_closed(Carried& carried) {
+  if (carried.closed || !carried.attachment->memory->is_closed(control_.rank())) return;
+  put_head(FrameKind::kClosed, carried.attachment->id, 0);
+  carried.closed = true;
+}
+
+// What this rank has now folded of the host's rank number `place`; false if nothing new.
+bool Outgoing::changed_cursor(Carried& carried, std::size_t place, CursorBody& body) const {
+  const shm::SegmentMemory& memory = *carried.attachment->memory;
+  const Mailbox box(memory.mailbox(host_[place]), memory.shape().mailbox);
+  const Cursor& cursor = box.cursor(control_.rank());
+  body.consumed = cursor.consumed.load(std::memory_order_acquire);
+  body.folded = cursor.folded.load(std::memory_order_relaxed);
+  body.overwritten = cursor.overwritten.load(std::memory_order_relaxed);
+  body.rejected = cursor.rejected.load(std::memory_order_relaxed);
+  body.ordinal = cursor.ordinal.load(std::memory_order_relaxed);
+  body.sender = static_cast<std::uint32_t>(host_[place]);
+  CursorBody& sent = carried.cursors[place];
+  if (body.consumed == sent.consumed && body.ordinal == sent.ordinal) return false;
+  sent = body;
+  return true;
+}
+
+bool Outgoing::post_cursors(Carried& carried) {
+  const shm::SegmentMemory& memory = *carried.attachment->memory;
+  for (std::size_t i = 0; i < host_.size(); ++i) {
+    if (!rdma_->has_room()) return false;
+    CursorBody body{};
+    if (!changed_cursor(carried, i, body)) continue;
+    const Mailbox box(memory.mailbox(host_[i]), memory.shape().mailbox);
+    rdma_->send_cursor(carried.attachment->id, i, control_.rank(), box.cursor(control_.rank()));
+  }
   return true;
 }
 
@@ -241,21 +435,9 @@ void Outgoing::fill_cursors(Carried& carried) {
   std::size_t count = 0;
   put_head(FrameKind::kCursors, attachment.id, 0);
   for (std::size_t i = 0; i < host_.size(); ++i) {
-    const Mailbox box(attachment.memory->mailbox(host_[i]), attachment.memory->shape().mailbox);
-    const Cursor& cursor = box.cursor(control_.rank());
     CursorBody body{};
-    body.consumed = cursor.consumed.load(std::memory_order_acquire);
-    body.folded = cursor.folded.load(std::memory_order_relaxed);
-    body.overwritten = cursor.overwritten.load(std::memory_order_relaxed);
-    body.rejected = cursor.rejected.load(std::memory_order_relaxed);
-    body.ordinal = cursor.ordinal.load(std::memory_order_relaxed);
-    body.sender = static_cast<std::uint32_t>(host_[i]);
-    if (body.consumed == carried.cursors[i].consumed &&
-        body.ordinal == carried.cursors[i].ordinal) {
-      continue;
-    }
+    if (!changed_cursor(carried, i, body)) continue;
     put(body);
-    carried.cursors[i] = body;
     ++count;
   }
   if (count == 0) return small_.resize(head_at);
@@ -280,12 +462,11 @@ void Outgoing::fill_notices(std::uint64_t posted) {
 
 void Outgoing::send(Clock::time_point now) {
   while (small_at_ < small_.size() || !payload_.empty()) {
-    const std::array parts{
-        iovec{small_.data() + small_at_, small_.size() - small_at_},
-        iovec{const_cast<std::byte*>(payload_.data()), payload_.size()}};
+    const std::array parts{iovec{small_.data() + small_at_, small_.size() - small_at_},
+                           iovec{const_cast<std::byte*>(payload_.data()), payload_.size()}};
     const bool has_small = small_at_ < small_.size();
-    const Moved moved =
-        stream_->send(std::span(parts).subspan(has_small ? 0 : 1, has_small && !payload_.empty() ? 2 : 1));
+    const Moved moved = stream_->send(
+        std::span(parts).subspan(has_small ? 0 : 1, has_small && !payload_.empty() ? 2 : 1));
     if (moved.flow != Flow::kOpen) return fail(stream_->error());
     if (moved.bytes == 0) return;
     last_sent_ = now;

@@ -16,6 +16,7 @@
 #include "dstorm/tcp/frame.hpp"
 #include "dstorm/tcp/handshake.hpp"
 #include "dstorm/tcp/stream.hpp"
+#include "dstorm/verbs/sender.hpp"
 
 namespace dstorm::tcp {
 
@@ -26,6 +27,9 @@ struct Settings {
   std::vector<Address> addresses;    // by rank
   const TlsContext* tls;             // nullptr: plain
   std::chrono::nanoseconds silence;  // who is not heard of for so long is gone
+  const verbs::Device* device;       // nullptr: no RDMA
+  std::vector<bool> rdma;            // by rank: whether it is reached by RDMA
+  std::size_t most_ranks;            // of a host
 };
 
 using Attachments = std::map<std::uint32_t, std::shared_ptr<Attachment>>;
@@ -53,6 +57,9 @@ class Outgoing {
 
   State state() const noexcept { return state_; }
   int fd() const noexcept { return stream_ ? stream_->fd() : -1; }
+  // Readable when the adapter has done something that was waited for; -1 without one. Made once the
+  // connection is up.
+  int adapter_fd() const noexcept { return rdma_ ? rdma_->fd() : -1; }
   int proxy() const noexcept { return proxy_; }
   const std::vector<int>& host() const noexcept { return host_; }
   // Since when no connection has worked; nullopt while one does.
@@ -61,7 +68,7 @@ class Outgoing {
   const std::string& reason() const noexcept { return reason_; }
 
  private:
-  struct Carried {  // of one segment
+  struct Carried {                                 // of one segment
     std::shared_ptr<const Attachment> attachment;  // keeps its memory mapped
     SlotCarrier carrier;
     std::uint64_t changes = 0;  // seen of the attachment's
@@ -69,15 +76,24 @@ class Outgoing {
     std::uint64_t clock = 0;
     std::vector<CursorBody> cursors = {};  // one per rank of the host, as last sent
     bool closed = false;
+    std::uint64_t in_flight = 0;  // by RDMA: the last write out of the slot held, or 0
   };
 
   void fail(const std::string& why);
   bool advance_handshake();
+  void introduce_adapter();
   void take_answers(Clock::time_point now);
+  void take(const FrameHead& head, std::span<const std::byte> body);
+  void take_window(std::uint32_t segment, std::span<const std::byte> body);
+  bool reap();
   bool fill(const Attachments& attachments, bool leaving);
   Carried& carried(const std::shared_ptr<Attachment>& attachment);
   bool fill_segment(Carried& carried);
+  bool post_segment(Carried& carried);
   void fill_cursors(Carried& carried);
+  bool post_cursors(Carried& carried);
+  bool changed_cursor(Carried& carried, std::size_t place, CursorBody& body) const;
+  void fill_closed(Carried& carried);
   void fill_notices(std::uint64_t posted);
   void send(Clock::time_point now);
   template <class Part>
@@ -99,15 +115,20 @@ class Outgoing {
   std::uint64_t notice_ = 0;  // the last one sent
   bool said_goodbye_ = false;
 
-  std::vector<std::byte> small_;          // frames to send, from small_at_ on
+  std::vector<std::byte> small_;  // frames to send, from small_at_ on
   std::size_t small_at_ = 0;
-  std::span<const std::byte> payload_;    // to send after them, lying in a slot or in staged_
-  Carried* reading_ = nullptr;            // whose slot that is, which is held
+  std::span<const std::byte> payload_;  // to send after them, lying in a slot or in staged_
+  Carried* reading_ = nullptr;          // whose slot that is, which is held
   std::vector<std::byte> staged_;
-  std::uint64_t sent_bytes_ = 0;          // of frames, over this connection
+  std::uint64_t sent_bytes_ = 0;  // of frames, over this connection
   std::uint64_t answered_bytes_ = 0;
-  std::array<std::byte, sizeof(std::uint64_t)> answer_;
-  std::size_t answer_at_ = 0;
+  std::vector<std::byte> answers_;  // what has come of them, up to answers_end_
+  std::size_t answers_end_ = 0;
+  Introduction call_{};
+
+  std::unique_ptr<verbs::Sender> rdma_;
+  bool is_joined_ = false;       // with the other end's queue pair
+  bool awaits_adapter_ = false;  // something can go on only when writes have completed
   Clock::time_point last_call_, last_sent_, last_heard_;
 };
 

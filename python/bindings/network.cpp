@@ -1,0 +1,46 @@
+#include "bindings.hpp"
+#include "dstorm/tcp/address.hpp"
+#include "dstorm/tcp/tls.hpp"
+#include "dstorm/verbs/device.hpp"
+
+namespace malt_bindings {
+
+void bind_network(py::module_& module) {
+  namespace tcp = dstorm::tcp;
+  namespace verbs = dstorm::verbs;
+  py::class_<tcp::Interface>(module, "Interface", "One address of a network interface.")
+      .def_readonly("name", &tcp::Interface::name)
+      .def_property_readonly("address",
+                             [](const tcp::Interface& one) { return one.address.host(); })
+      .def_readonly("prefix_bits", &tcp::Interface::prefix_bits)
+      .def_readonly("is_loopback", &tcp::Interface::is_loopback);
+  module.def("interfaces", &tcp::interfaces,
+             "The addresses of this host's interfaces that are up and have a carrier.");
+  module.def(
+      "address_of", [](const std::string& wanted) { return tcp::address_of(wanted).host(); },
+      py::arg("wanted"),
+      "The address that a value of MALT_INTERFACE stands for.\n\n"
+      "Raises:\n    ConfigError: this host has none such.");
+  module.def(
+      "check_tls", [](const std::string& folder) { tcp::TlsContext{folder}; }, py::arg("folder"),
+      "Load the certificates that MALT_TLS names.\n\n"
+      "Raises:\n    ConfigError: the file, and what is wrong with it.");
+  py::class_<verbs::DeviceReport>(module, "RdmaPort", "One port of an RDMA network adapter.")
+      .def("__str__", [](const verbs::DeviceReport& one) { return describe(one.choice); })
+      .def_readonly("trouble", &verbs::DeviceReport::trouble,
+                    "Why it cannot be used; empty if it can.");
+  module.def(
+      "rdma_ports", [] { return verbs::survey(verbs::Library::load()); },
+      "Every port of every RDMA network adapter.\n\n"
+      "Raises:\n    ConfigError: libibverbs is missing, or cannot list them.");
+  module.def(
+      "rdma_port_of",
+      [](const std::string& setting) {
+        return describe(verbs::Device::open(verbs::Library::load(), setting).choice());
+      },
+      py::arg("setting"),
+      "The port that a value of MALT_RDMA_DEVICE stands for; of \"\", the first that is active.\n\n"
+      "Raises:\n    ConfigError: what there is, and why it will not do.");
+}
+
+}  // namespace malt_bindings

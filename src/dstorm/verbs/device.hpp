@@ -1,0 +1,80 @@
+// Which network adapter carries our RDMA, and the adapter itself once it is open.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dstorm/verbs/library.hpp"
+
+namespace dstorm::verbs {
+
+// The environment variable whose value is the `setting` of Device::open.
+inline constexpr const char* kDeviceVariable = "MALT_RDMA_DEVICE";
+
+enum class Fabric : std::uint8_t { kInfiniBand = 1, kRoceV1 = 2, kRoceV2 = 3 };
+
+// One port of one device, and the address we use it by.
+struct DeviceChoice {
+  std::string name;
+  std::uint8_t port = 0;  // from 1 on
+  Fabric fabric = Fabric::kInfiniBand;
+  std::uint32_t gid_index = 0;
+  ibv_gid gid{};
+  std::uint16_t lid = 0;                  // InfiniBand's own address; 0 under RoCE
+  std::uint32_t mtu_bytes = 0;            // of the port as it is now
+  std::uint32_t longest_write_bytes = 0;  // that the port carries as one message
+};
+
+// "rxe1:1:1 (RoCE v2, 10.88.0.1, MTU 4096)"
+std::string describe(const DeviceChoice& choice);
+std::string describe(const ibv_gid& gid);  // an IPv4 address where it holds one
+
+// A port as found: what we would use of it, or why we would not.
+struct DeviceReport {
+  DeviceChoice choice;
+  std::string trouble;  // empty: usable
+};
+
+// Every port of every device. Throws ConfigError if libibverbs cannot list them.
+std::vector<DeviceReport> survey(const Library& library);
+
+// Something that happened to the device, a port or a queue pair, of which no completion tells.
+struct DeviceEvent {
+  ibv_event_type type;
+  std::string what;      // "local catastrophic error"
+  std::uint32_t number;  // of the queue pair, else of the port, else 0
+};
+
+// An open device with a protection domain, in which all memory and queues of one Device lie. A
+// handle: copies share the device, which closes when the last copy, Region and Queue is gone.
+// Any thread.
+class Device {
+ public:
+  // `setting` is "" (the first port that is active), "name", "name:port" or "name:port:gid_index".
+  // Of several addresses RoCE v2 over IPv4 comes first, then over IPv6, then RoCE v1. Throws
+  // ConfigError: what there is, and why it will not do.
+  static Device open(const Library& library, std::string_view setting);
+
+  const DeviceChoice& choice() const noexcept;
+  const Library& library() const noexcept;
+  const ibv_device_attr& limits() const noexcept;
+  ibv_context* context() const noexcept;
+  ibv_pd* domain() const noexcept;
+
+  // Readable when next_event() has one.
+  int event_fd() const noexcept;
+  // Does not block. One thread.
+  std::optional<DeviceEvent> next_event() const;
+
+ private:
+  struct Open;
+  explicit Device(std::shared_ptr<const Open> open) : open_(std::move(open)) {}
+
+  std::shared_ptr<const Open> open_;
+};
+
+}  // namespace dstorm::verbs

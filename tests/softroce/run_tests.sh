@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# The tests that need RDMA, over soft-RoCE: one guest for all rows, then one pair of guests for each
+# row of `pairs`. What they run is built beforehand, on this machine, in the folder named.
+#
+#   tests/softroce/run_tests.sh BUILD_FOLDER      (python is the one with malt; see ./dev test --rdma)
+#
+# A row passes if its command does, and skips nothing. The status is 0 if every row has passed.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+build=${1:?usage: run_tests.sh BUILD_FOLDER}
+readonly limit=720 nics=4 # seconds for everything; network adapters of the guest
+
+# name|seconds|command, for bash. It may first spoil the network (`impair` below, `ip link`, `tc`): it
+# is put in order after every row. A test of RDMA takes rxe1 to rxe4: see bed.sh. What measures
+# processor time or makes two threads race is left out: under emulation it means nothing, and crawls.
+rows=(
+  "verbs|120|$build/verbs_test"
+  "verbs-loss|120|impair 'loss 1%'; $build/verbs_test --gtest_filter='Queue.Bytes*:Queue.FullQueue*'"
+  "slot|60|$build/slot_test --gtest_filter=-SlotThreads.*"
+  "segment|60|$build/segment_test --gtest_filter='Group.Death*:Group.NothingIs*:Segment.Queue*:Segment.Latest*'"
+  "python|120|python -m malt run -n 2 tests/softroce/exchange.py"
+  "info|90|MALT_RDMA_DEVICE=rxe3 python -m malt info | grep 'transport verbs *yes, by rxe3:1:1 (RoCE v2, 10.88.0.3,'"
+)
+# name|seconds|statuses that the guests are to have (125: died)|command of a|command of b
+pairs=(
+  "host-death|150|125 0|$build/host_death victim|$build/host_death writer 10.77.0.1"
+)
+
+# ---- Inside the guest --------------------------------------------------------------------------------
+# What leaves every adapter is delayed, lost, reordered: see tc-netem(8).
+impair() {
+  local i
+  # shellcheck disable=SC2086 # A list of words.
+  for ((i = 1; i <= nics; ++i)); do tc qdisc add dev "n$i" root netem $1; done
+}
+
+repair() {
+  local i
+  for ((i = 1; i <= nics; ++i)); do
+    tc qdisc del dev "n$i" root 2>/dev/null || true
+    ip link set "p$i" up
+  done
+  while rdma link | grep -qv 'state ACTIVE'; do sleep 0.1; done
+}
+
+# run_rows RESULTS: leaves NAME.log and NAME.result (status, seconds) for each row.
+run_rows() {
+  local row name seconds line code start
+  export -f impair
+  export nics GTEST_COLOR=no
+  for row in "${rows[@]}"; do
+    IFS='|' read -r name seconds line <<<"$row"
+    start=$SECONDS code=0
+    timeout -k 5 "$seconds" bash -euo pipefail -c "$line" >"$1/$name.log" 2>&1 </dev/null || code=$?
+    echo "$code $((SECONDS - start))" >"$1/$name.result"
+    repair
+  done
+}
+
+# ---- Outside -------------------------------------------------------------------------------------------
+summary=() passed=0 failed=0
+# judge NAME STATUS SECONDS LOG: STATUS is empty where the row did not run.
+judge() {
+  local result=passed
+  case $2 in
+    "") result="NOT RUN" ;;
+    0) ! grep -qE 'SKIPPED|DISABLED TEST|[0-9]+ skipped|Running 0 tests|no tests ran' "$4" || result=SKIPPED ;;
+    124) result="FAILED (time)" ;;
+    *) result="FAILED ($2)" ;;
+  esac
+  if [[ $result == passed ]]; then
+    passed=$((passed + 1))
+  else
+    failed=$((failed + 1))
+    printf -- '--- %s: %s\n' "$1" "$result"
+    cat "$4" 2>/dev/null || true
+  fi
+  summary+=("$(printf 'row %-14s %-14s %5s' "$1" "$result" "$3")")
+}
+
+guest_rows() { # guest_rows RESULTS
+  local row name code=0 status took
+  OUT=$1 tests/softroce/bed.sh run -n "$nics" -m 768 -t $((limit - SECONDS)) \
+    "tests/softroce/run_tests.sh '$build' --inside" >"$1/console" 2>&1 || code=$?
+  ((code == 0)) || { echo "--- the guest ended with status $code" && cat "$1/console"; }
+  for row in "${rows[@]}"; do
+    name=${row%%|*} status='' took=''
+    ! [[ -f $1/$name.result ]] || read -r status took <"$1/$name.result"
+    judge "$name" "$status" "$took" "$1/$name.log"
+  done
+}
+
+guest_pairs() { # guest_pairs RESULTS
+  local row name seconds wanted a b start code log
+  for row in "${pairs[@]}"; do
+    IFS='|' read -r name seconds wanted a b <<<"$row"
+    start=$SECONDS log=$1/$name.log code=''
+    if ((seconds < limit - SECONDS)); then
+      tests/softroce/bed.sh pair -c 1 -m 384 -t "$seconds" "$a" "$b" >"$log" 2>&1 || true
+      code=1
+      ! grep -q "^--- guests ended with $wanted\$" "$log" || code=0
+    fi
+    judge "$name" "$code" $((SECONDS - start)) "$log"
+  done
+}
+
+if [[ ${2:-} == --inside ]]; then
+  run_rows /mnt
+  exit
+fi
+tests/softroce/bed.sh setup
+results=$(mktemp -d)
+trap 'rm -rf "$results"' EXIT
+guest_rows "$results"
+guest_pairs "$results"
+printf '\n%-18s %-14s %5s\n' row result s
+printf '%s\n' "${summary[@]}"
+printf '\nrows: %d passed, %d failed or not run\n' "$passed" "$failed"
+((failed == 0))
