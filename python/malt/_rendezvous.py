@@ -9,10 +9,12 @@ import hmac
 import os
 import secrets
 import socket
+import ssl
 import time
 from collections.abc import Mapping
 
 from malt import _errors as errors
+from malt import _tls as tls
 from malt import _wire as wire
 from malt._errors import ConfigError, Error, PeerError, describe_ranks
 
@@ -52,6 +54,7 @@ class Session:
     def _connect(self, timeout: float) -> None:
         address = self.address
         where = wire.parse_address(address, self._source)
+        encryption = tls.context(server_side=False)
         deadline = time.monotonic() + min(timeout, wire.MAX_SECONDS)
         while True:
             try:
@@ -60,10 +63,13 @@ class Session:
                 if self._socket.getsockname() == self._socket.getpeername():
                     # Nobody listens, but the system gave this end the very port that it asked for.
                     raise ConnectionRefusedError
+                if encryption is not None:
+                    self._socket = encryption.wrap_socket(self._socket)
                 self._shake_hands(deadline)
                 return
             except (
                 _EvictedError,
+                ssl.SSLEOFError,
                 ConnectionResetError,
                 BrokenPipeError,
                 ConnectionRefusedError,
@@ -81,6 +87,11 @@ class Session:
                     if is_nobody
                     else f"the launcher at {address} takes no connection (tried for {timeout:g} s)"
                 ) from None
+            except ssl.SSLError as error:
+                self.abort()
+                raise ConfigError(
+                    f"TLS with the launcher at {address}: {tls.explain(error)}"
+                ) from error
             except builtins.TimeoutError:
                 self.abort()
                 raise errors.TimeoutError(
@@ -108,7 +119,14 @@ class Session:
         self._deadline = deadline
         hello = self._hello()
         self._socket.sendall(hello)
-        nonce, proof = wire.CHALLENGE.unpack(self._read(wire.CHALLENGE.size, _EvictedError))
+        head = self._read(len(tls.ALERT), _EvictedError)
+        if head == tls.ALERT:
+            raise ConfigError(
+                f"the launcher at {self.address} uses TLS: set MALT_TLS for each `malt run` and "
+                "all its ranks, or for none"
+            )
+        rest = self._read(wire.CHALLENGE.size - len(head), _EvictedError)
+        nonce, proof = wire.CHALLENGE.unpack(head + rest)
         if not hmac.compare_digest(proof, wire.proof(self._key, b"server", hello, nonce)):
             raise ConfigError(self._stranger.format(address=self.address))
         self._sealer, self._opener = wire.sealers(self._key, hello, nonce)

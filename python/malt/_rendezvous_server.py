@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import hmac
+import os
 import secrets
 import selectors
 import socket
+import ssl
 import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
 
+from malt import _tls as tls
 from malt import _wire as wire
 from malt._errors import ConfigError
 from malt._nodes import Nodes
@@ -52,7 +55,8 @@ class Server:
         """Listen; port 0 is any.
 
         Raises:
-            malt.ConfigError: the port is taken, or the address is not of this host.
+            malt.ConfigError: the port is taken, the address is not of this host, or MALT_TLS is
+                of no use.
         """
         self.size = 0
         self._key = key
@@ -62,6 +66,7 @@ class Server:
         self._connections: set[_Connection] = set()
         self._pending: dict[_Connection, None] = {}  # oldest first
         self._running = True
+        self._encryption = tls.context(server_side=True)
         self._listener = _listen(host, port)
         self._listener.setblocking(False)
         self._expect(nnodes)
@@ -169,6 +174,14 @@ class Server:
             return
         with contextlib.suppress(OSError):  # it is closed already, as reading will show
             wire.tune(accepted)
+        if self._encryption is not None:
+            try:
+                accepted = self._encryption.wrap_socket(
+                    accepted, server_side=True, do_handshake_on_connect=False
+                )  # the first recv() shakes hands
+            except OSError:
+                accepted.close()
+                return
         self._admit(accepted, peer[0])
 
     def _admit(self, accepted: socket.socket, host: str) -> _Connection:
@@ -207,8 +220,10 @@ class Server:
             received = connection.socket.recv(1 << 16)
         except BlockingIOError:
             return
-        except OSError:
+        except OSError as error:
             received = b""
+            if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
+                self._turn_away(connection)  # it speaks in plain bytes
         if not received:
             self._drop(connection)
             return
@@ -220,6 +235,10 @@ class Server:
     def _take_handshake(self, connection: _Connection) -> bool:
         """Digest the next step of the handshake; False when there is none yet."""
         inbox = connection.inbox
+        if not connection.hello and inbox.startswith(tls.HANDSHAKE):
+            self._turn_away(connection)
+            self._drop(connection)
+            return True
         length = wire.MAC_BYTES if connection.hello else wire.HELLO.size
         if len(inbox) < length:
             return False
@@ -236,6 +255,11 @@ class Server:
             else:
                 self._drop(connection)
         return True
+
+    def _turn_away(self, connection: _Connection) -> None:
+        """Let one with another idea of TLS know at once, in a way that both ends understand."""
+        with contextlib.suppress(OSError):
+            os.write(connection.socket.fileno(), tls.ALERT)
 
     def _challenge(self, connection: _Connection, hello: bytes) -> None:
         magic, kind, *_ = wire.HELLO.unpack(hello)

@@ -8,6 +8,8 @@ that a launcher hands to its ranks in their environment. The key never crosses t
     server -> client   32 fresh random bytes, HMAC(key, "server" + hello + both nonces)
     client -> server   HMAC(key, "client" + hello + both nonces)
 
+With MALT_TLS all of it goes through TLS (`_tls`).
+
 The key is of one job, so the proofs bind the job, and through the hello the client and the size.
 After this every frame carries an HMAC under a key of the session, over its direction, its number
 and its bytes; what does not carry it is never looked at. No pickle, nothing but `struct`.

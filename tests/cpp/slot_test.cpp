@@ -222,6 +222,30 @@ TEST(Slot, WriterThatDiesBeforePublishingLeavesNothing) {
   EXPECT_EQ(fold_newest(box.reader(1)), 1U);
 }
 
+// Who receives varies: tickets of an earlier update, folded long ago, lie beside those of the last.
+TEST(Slot, WriterThatTakesOverACopyKnowsOldTicketsFromNew) {
+  Box box(4, 1, 8);
+  SlotWriter first = SlotWriter::of_copy(box.view(), 0);
+  const auto put = [&](std::uint64_t iteration, std::span<const Addressee> to) {
+    SlotHeader header{};
+    header.sequence = header.iteration = iteration;
+    ASSERT_EQ(first.claim(Policy::kQueue, kAllLive), 0);
+    first.publish_copy(0, header, to);
+  };
+  const auto fold = [&](int rank, std::uint64_t iteration) {
+    box.reader(rank).consume(iteration, iteration, true);
+  };
+  put(1, std::array{Addressee{1, 1}, Addressee{3, 1}});
+  fold(1, 1);
+  fold(3, 1);
+  put(2, std::array{Addressee{1, 2}});
+  EXPECT_EQ(SlotWriter::of_copy(box.view(), 0).claim(Policy::kQueue, kAllLive), -1);  // 1 waits
+  fold(1, 2);
+  put(3, std::array{Addressee{3, 2}});
+  fold(3, 3);
+  EXPECT_EQ(SlotWriter::of_copy(box.view(), 0).claim(Policy::kQueue, kAllLive), 0);  // 1 does not
+}
+
 TEST(Slot, TwoHundredReceivers) {
   Box box(201, 2, 8);
   ASSERT_TRUE(box.send(1, Policy::kQueue));

@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -110,6 +110,8 @@ def await_flag(name: object) -> None:
 
 # In the test
 
+_EMPTY: Mapping[str, str] = {}
+
 
 class Ranks(abc.ABC):
     """What the ranks of a job share with the test: a directory with the script and what they tell.
@@ -164,8 +166,16 @@ class Ranks(abc.ABC):
 class Running(Ranks):
     """A job that goes on while the test looks at it."""
 
-    def __init__(self, directory: Path, size: int, body: str, arguments: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        size: int,
+        body: str,
+        arguments: tuple[str, ...],
+        environ: Mapping[str, str],
+    ) -> None:
         super().__init__(directory, size, body)
+        self.environ |= environ
         command = [sys.executable, "-m", "malt", "run", "-n", str(size), "--grace", "1"]
         self._output = directory / "output"
         with self._output.open("wb") as output:
@@ -195,10 +205,12 @@ class Running(Ranks):
 
 
 @contextlib.contextmanager
-def start_job(directory: Path, size: int, body: str, *arguments: str) -> Iterator[Running]:
-    """Start `size` ranks of the script; `arguments` are of `malt run`."""
+def start_job(
+    directory: Path, size: int, body: str, *arguments: str, environ: Mapping[str, str] = _EMPTY
+) -> Iterator[Running]:
+    """Start `size` ranks of the script; `arguments` and `environ` are of `malt run`."""
     directory.mkdir(parents=True, exist_ok=True)
-    job = Running(directory, size, body, arguments)
+    job = Running(directory, size, body, arguments, environ)
     try:
         yield job
     finally:
@@ -208,11 +220,17 @@ def start_job(directory: Path, size: int, body: str, *arguments: str) -> Iterato
 
 
 def run_job(
-    directory: Path, size: int, body: str, *arguments: str, code: int | None = 0, **given: Any
+    directory: Path,
+    size: int,
+    body: str,
+    *arguments: str,
+    code: int | None = 0,
+    environ: Mapping[str, str] = _EMPTY,
+    **given: Any,
 ) -> Result:
     """Run the script to its end and exit `code` (None: any); `given` are variables in it."""
     header = "".join(f"{name} = {value!r}\n" for name, value in given.items())
-    with start_job(directory, size, header + body, *arguments) as job:
+    with start_job(directory, size, header + body, *arguments, environ=environ) as job:
         result = job.finish()
     if code is not None:
         assert result.code == code, f"exit code {result.code}, not {code}:\n{result.output}"

@@ -17,6 +17,9 @@ constexpr std::uint64_t kAnswerBytes = 1024 * 1024;
 // Looks at a mailbox whose slots are all being read, before an update is passed over.
 constexpr int kLooksForSlot = 64;
 
+// An iteration beyond it cannot be held: a hold has one bit fewer for it.
+constexpr std::uint64_t kMostIteration = ~std::uint64_t{0} >> 1;
+
 // What a rank that holds the job's key cannot have sent, unless its memory is damaged.
 class BrokenRule : public Error {
  public:
@@ -46,7 +49,11 @@ Incoming::Incoming(shm::Control& control, const Settings& settings, Stream strea
       last_answer_(now) {
   const auto ranks = static_cast<std::size_t>(control.size());
   buffer_.resize(std::max(kBuffer, sizeof(FrameHead) + ranks * sizeof(CursorBody) + kLine));
-  control.member(sender_).link.store(caller.number, std::memory_order_release);
+  // Two ranks of a host may be called at once: the later call counts, whoever comes to it first.
+  std::atomic<std::uint64_t>& link = control.member(sender_).link;
+  for (std::uint64_t last = link.load(); last < caller.number;) {
+    if (link.compare_exchange_weak(last, caller.number)) number_ = caller.number;
+  }
   hear(now);
 }
 
@@ -60,6 +67,8 @@ void Incoming::over(End end, std::string reason) {
     copy_of(arriving_->attachment).writer.abandon(arriving_->slot);
   }
   arriving_.reset();
+  // Who calls anew gives this one up first.
+  if (end == End::kLost && !is_current()) end = End::kReplaced;
   if (end != End::kLeft) stream_.reset_at_end();
   queue_.reset();  // its adapter can write nothing more
   end_ = end;
@@ -67,7 +76,7 @@ void Incoming::over(End end, std::string reason) {
 }
 
 bool Incoming::is_current() const {
-  return control_.member(sender_).link.load(std::memory_order_acquire) == caller_.number;
+  return control_.member(sender_).link.load(std::memory_order_acquire) == number_;
 }
 
 bool Incoming::take_in(const Attachments& attachments, std::uint32_t last_attached,
@@ -79,6 +88,11 @@ bool Incoming::take_in(const Attachments& attachments, std::uint32_t last_attach
       over(End::kReplaced, "another connection is in use");
       break;
     }
+    // What the dead reached is settled for good (S6).
+    if (!has_left_ && !control_.is_live(sender_)) {
+      over(End::kLost, "it has been given up");
+      break;
+    }
     std::array<iovec, 2> parts;
     std::size_t count = 0;
     const bool in_place = arriving_ && arriving_->data != nullptr;
@@ -86,9 +100,13 @@ bool Incoming::take_in(const Attachments& attachments, std::uint32_t last_attach
     parts[count++] = {buffer_.data() + end_of_data_, buffer_.size() - end_of_data_};
     const Moved moved = stream_.receive(std::span(parts).first(count));
     if (moved.bytes == 0) {
-      if (moved.flow == Flow::kEnded && has_left_) over(End::kLeft, "left");
-      if (moved.flow == Flow::kEnded) over(End::kLost, "ended the connection");
-      if (moved.flow == Flow::kFailed) over(End::kLost, stream_.error());
+      if (moved.flow == Flow::kEnded && has_left_) {
+        over(End::kLeft, "left");
+      } else if (moved.flow == Flow::kEnded) {
+        over(End::kLost, "ended the connection");
+      } else if (moved.flow == Flow::kFailed) {
+        over(End::kLost, stream_.error());
+      }
       break;
     }
     hear(now);
@@ -223,6 +241,7 @@ void Incoming::take(const FrameHead& head, std::span<const std::byte> body,
       {
         SlotWriter& writer = copy_of(attachment).writer;
         const auto clock = get<std::uint64_t>(body);
+        require(clock <= kMostIteration, "an iteration that cannot be");
         const Mailbox box(attachment->memory->mailbox(sender_),
                           attachment->memory->shape().mailbox);
         if (clock > box.clock().load(std::memory_order_relaxed)) writer.advance(clock);
@@ -302,6 +321,7 @@ void Incoming::begin_update(const FrameHead& head, std::span<const std::byte> bo
   require(tickets.size() % sizeof(Ticketed) == 0 &&
               head.bytes == body.size() + arriving.header.payload_bytes,
           "an update of another length");
+  require(arriving.header.iteration <= kMostIteration, "an iteration that cannot be");
   require(arriving.header.sender == static_cast<std::uint32_t>(sender_), "another sender's name");
   for (std::size_t at = 0; at < tickets.size(); at += sizeof(Ticketed)) {
     const auto given = get<Ticketed>(tickets, at);

@@ -80,6 +80,7 @@ class Incoming {
   Stream stream_;
   Introduction caller_;
   int sender_;
+  std::uint64_t number_ = 0;  // 0: not the newest, and so never in use
   End end_ = End::kNot;
   bool has_left_ = false;
   std::string reason_;

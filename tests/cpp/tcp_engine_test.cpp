@@ -1,0 +1,303 @@
+// Who calls a running job, with the job's key or without, and what comes of it.
+#include "dstorm/tcp/engine.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <memory>
+
+#include "dstorm/tcp/handshake.hpp"
+#include "tcp_ranks.hpp"
+#include "tcp_sockets.hpp"
+
+namespace dstorm::tcp {
+namespace {
+
+using namespace std::chrono_literals;
+using testing_sockets::eventually;
+using testing_sockets::loopback;
+using testing_sockets::raw_connect;
+using testing_sockets::send_text;
+using testing_sockets::take_text;
+
+constexpr int kRanks = 3;
+constexpr int kHere = 0, kBeside = 1, kElsewhere = 2;
+constexpr std::uint32_t kSegment = 1;
+constexpr const char* kSecret = "what the job alone knows";
+
+// Keeps what went through it, as a rank that has gone bad would.
+class Listening final : public Bootstrap {
+ public:
+  explicit Listening(Bootstrap& inner) : inner_(inner) {}
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  std::vector<Bytes> allgather(std::span<const std::byte> mine,
+                               std::chrono::nanoseconds timeout) override {
+    heard.push_back(inner_.allgather(mine, timeout));
+    return heard.back();
+  }
+
+  std::vector<std::vector<Bytes>> heard;
+
+ private:
+  Bootstrap& inner_;
+};
+
+template <class Part>
+Part first_of(const Bytes& record) {
+  Part part;
+  std::memcpy(&part, record.data(), sizeof(part));
+  return part;
+}
+
+// A running job: ranks 0 and 1 on one host, rank 2 on another.
+class RunningJob {
+ public:
+  RunningJob() : ranks_(kRanks) {
+    testing_ranks::in_ranks(kRanks, [this](Bootstrap& bootstrap) {
+      Rank& own = ranks_[static_cast<std::size_t>(bootstrap.rank())];
+      own.control = std::make_unique<shm::Control>(
+          bootstrap, testing_ranks::sharing_of(bootstrap.rank()), 10s);
+      Listening listening(bootstrap);
+      own.engine = std::make_unique<Engine>(listening, *own.control,
+                                            EngineOptions{.timeout = 10s,
+                                                          .interface = {},
+                                                          .toward = {},
+                                                          .secret = kSecret,
+                                                          .rdma = Rdma::kNever});
+      // Each rank's record of the first round begins with its nonce, of the second with where it
+      // listens.
+      if (bootstrap.rank() != kElsewhere) return;
+      key = authenticate(first_of<Key>(listening.heard[0][0]),
+                         std::as_bytes(std::span(kSecret, std::strlen(kSecret))));
+      for (const Bytes& record : listening.heard[1]) at.push_back(first_of<Address>(record));
+    });
+    const shm::SegmentShape shape{MailboxShape(kRanks, 2, 64), Policy::kLatest, 0, 0};
+    for (int r : {kHere, kElsewhere}) {
+      Rank& own = rank(r);
+      own.memory =
+          std::make_shared<shm::SegmentMemory>(shm::SegmentMemory::create(shape, "segment 'w'"));
+      for (int sender = 0; sender < kRanks; ++sender) {
+        own.memory->reserve_for(sender, true, "segment 'w'");
+      }
+      own.attachment = own.engine->attach(kSegment, own.memory);
+    }
+  }
+
+  shm::Control& control(int r) { return *rank(r).control; }
+  Mailbox box(int r, int sender) {
+    return {rank(r).memory->mailbox(sender), rank(r).memory->shape().mailbox};
+  }
+  // Whether what rank 2 scatters arrives.
+  bool goes_on() {
+    Rank& sender = rank(kElsewhere);
+    const std::uint64_t next = box(kElsewhere, kElsewhere).clock() + 1;
+    box(kElsewhere, kElsewhere).clock() = next;
+    sender.engine->flush(*sender.attachment, 0);
+    return eventually([&] { return box(kHere, kElsewhere).clock() == next; });
+  }
+
+  Key key;
+  std::vector<Address> at;  // by rank
+
+ private:
+  struct Rank {
+    std::unique_ptr<shm::Control> control;
+    std::shared_ptr<shm::SegmentMemory> memory;
+    std::unique_ptr<Engine> engine;
+    std::shared_ptr<Attachment> attachment;
+  };
+  Rank& rank(int r) { return ranks_[static_cast<std::size_t>(r)]; }
+
+  std::vector<Rank> ranks_;
+};
+
+// One that calls rank 0 in the name of `rank`.
+struct Caller {
+  Caller(const RunningJob& job, std::uint32_t rank, std::uint64_t number)
+      : stream(Stream::connect(job.at[kHere], loopback(AF_INET), nullptr, 5s)),
+        handshake(Handshake::caller(
+            job.key, {.rank = rank, .to = kHere, .epoch = 0, .number = number}, job.at[kHere])) {
+    EXPECT_TRUE(eventually([&] { return handshake.advance(stream) == Handshake::Step::kDone; }));
+  }
+  bool is_ended() {
+    return eventually([&] { return take_text(stream).second != Flow::kOpen; });
+  }
+
+  Stream stream;
+  Handshake handshake;
+};
+
+std::string text_of(const FrameHead& head) {
+  return {reinterpret_cast<const char*>(&head), sizeof(head)};
+}
+
+std::size_t open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
+TEST(Engine, BrokenRuleIsTheEndOfItsSenderAlone) {
+  RunningJob job;
+  ASSERT_TRUE(job.goes_on());
+  Caller caller(job, kElsewhere, 1'000'000);
+  send_text(caller.stream, text_of({static_cast<FrameKind>(99), 0, 0}));
+  EXPECT_TRUE(
+      eventually([&] { return job.control(kHere).state(kElsewhere) == shm::State::kDead; }));
+  EXPECT_TRUE(caller.is_ended());
+  EXPECT_EQ(job.control(kBeside).state(kElsewhere),
+            shm::State::kDead);  // they share what they know
+  EXPECT_TRUE(job.control(kHere).is_live(kBeside));
+  EXPECT_EQ(job.control(kHere).epoch(), 1U);
+  Caller again(job, kElsewhere, 2'000'000);  // the dead stay so
+  EXPECT_TRUE(again.is_ended());
+  EXPECT_EQ(job.control(kHere).member(kElsewhere).link.load(), 1'000'000U);
+}
+
+TEST(Engine, StaleCallIsRefusedAndThePresentOneStays) {
+  RunningJob job;
+  ASSERT_TRUE(job.goes_on());
+  const std::uint64_t present = job.control(kHere).member(kElsewhere).link;
+  for (std::uint64_t number = 0; number <= present; ++number) {
+    Caller stale(job, kElsewhere, number);
+    EXPECT_TRUE(stale.is_ended());
+  }
+  EXPECT_EQ(job.control(kHere).member(kElsewhere).link.load(), present);
+  EXPECT_TRUE(job.goes_on());
+  EXPECT_EQ(job.control(kHere).epoch(), 0U);
+}
+
+TEST(Engine, CallersThatNoRankElsewhereCanBeAreRefused) {
+  RunningJob job;
+  constexpr auto kMost = std::numeric_limits<std::uint32_t>::max();
+  for (const std::uint32_t rank : {0U, 1U, 3U, 0x80000000U, kMost - 1, kMost}) {
+    Caller caller(job, rank, 1'000'000);
+    EXPECT_TRUE(caller.is_ended()) << rank;
+  }
+  for (int r = 0; r < kRanks; ++r) {
+    EXPECT_LT(job.control(kHere).member(r).link.load(), 1'000'000U);
+    EXPECT_TRUE(job.control(kHere).is_live(r));
+  }
+  EXPECT_TRUE(job.goes_on());
+}
+
+TEST(Engine, WhoHasLeftCannotComeBack) {
+  RunningJob job;
+  Caller leaving(job, kElsewhere, 1'000'000);
+  send_text(leaving.stream, text_of({FrameKind::kLeave, 0, 0}));
+  ASSERT_TRUE(
+      eventually([&] { return job.control(kHere).state(kElsewhere) == shm::State::kLeft; }));
+  Caller back(job, kElsewhere, 2'000'000);
+  EXPECT_TRUE(back.is_ended());
+  EXPECT_EQ(job.control(kHere).state(kElsewhere), shm::State::kLeft);
+  EXPECT_EQ(job.control(kHere).member(kElsewhere).link.load(), 1'000'000U);
+}
+
+// A rank that calls over and over has one connection all the same.
+TEST(Engine, CallsInManyLeaveNoConnectionsBehind) {
+  RunningJob job;
+  const std::size_t descriptors = open_descriptors();
+  std::vector<std::unique_ptr<Caller>> callers;
+  for (std::uint64_t i = 0; i < 200; ++i) {
+    callers.push_back(std::make_unique<Caller>(job, kElsewhere, 1'000'000 + i));
+  }
+  for (std::size_t i = 0; i + 1 < callers.size(); ++i) EXPECT_TRUE(callers[i]->is_ended()) << i;
+  EXPECT_EQ(take_text(callers.back()->stream).second, Flow::kOpen);
+  EXPECT_LE(open_descriptors(), descriptors + callers.size() + 1);
+  callers.clear();  // the last one ends without a goodbye
+  EXPECT_TRUE(
+      eventually([&] { return job.control(kHere).state(kElsewhere) == shm::State::kDead; }));
+  EXPECT_TRUE(eventually([&] { return open_descriptors() <= descriptors; }));
+}
+
+// What comes to the door and does not go through it is nothing to the job.
+TEST(Engine, HalfOpenFloodLeavesTheJobAlone) {
+  RunningJob job;
+  std::vector<Descriptor> flood;
+  for (int i = 0; i < 300; ++i) {
+    flood.push_back(raw_connect(job.at[kHere]));
+    if (i % 50 == 0) {
+      EXPECT_TRUE(job.goes_on());
+    }
+  }
+  EXPECT_TRUE(job.goes_on());
+  EXPECT_EQ(job.control(kHere).epoch(), 0U);
+}
+
+// ---- Goodbyes --------------------------------------------------------------------------------------
+
+TEST(Engine, WhoLeavesWhileOthersStayIsThroughAtOnce) {
+  const testing_processes::Shared<std::atomic<bool>> is_through;
+  testing_processes::Job job(2, [&](Bootstrap& bootstrap) {
+    GroupOptions options;
+    options.transport = "tcp";
+    options.timeout = 5s;
+    const auto group = Group::join(bootstrap, options);
+    group->barrier();
+    if (group->rank() == 1) {
+      const auto start = std::chrono::steady_clock::now();
+      group->leave();
+      CHECK_THAT(std::chrono::steady_clock::now() - start < 2s);
+      *is_through = true;
+    }
+    CHECK_THAT(eventually([&] { return is_through->load(); }));
+    return 0;
+  });
+  testing_processes::expect_all_well(job);
+}
+
+// ---- TLS -------------------------------------------------------------------------------------------
+
+// Three ranks, of which rank 1 has `other` for MALT_TLS: what all of them are told.
+void expect_refused(const std::string& folder, const std::string& other,
+                    const std::vector<std::string>& parts) {
+  testing_processes::Job job(3, [&](Bootstrap& bootstrap) {
+    setenv("MALT_TLS", (bootstrap.rank() == 1 ? other : folder).c_str(), 1);
+    GroupOptions options;
+    options.transport = "tcp";
+    options.timeout = 2s;
+    options.secret = kSecret;
+    const auto start = std::chrono::steady_clock::now();
+    std::string error;
+    try {
+      Group::join(bootstrap, options);
+    } catch (const ConfigError& thrown) {
+      error = thrown.what();
+    }
+    CHECK_THAT(std::chrono::steady_clock::now() - start < 10s);
+    for (const std::string& part : parts) {
+      if (error.find(part) == std::string::npos) std::fprintf(stderr, "%s\n", error.c_str());
+      CHECK_THAT(error.find(part) != std::string::npos);
+    }
+    CHECK_THAT(error.find(kSecret) == std::string::npos);
+    return 0;
+  });
+  testing_processes::expect_all_well(job);
+}
+
+TEST(EngineOverTls, RankWithoutItIsAnErrorOnAll) {
+  const testing_sockets::TlsEnds ends;
+  expect_refused(
+      ends.caller.folder.path(), "",
+      {"rank 0 has MALT_TLS set and rank 1 has it not set", "for every rank or for none"});
+}
+
+TEST(EngineOverTls, RankOfAnotherAuthorityIsAnErrorOnAll) {
+  const testing_sockets::TlsEnds ends;
+  const testing_sockets::TlsEnds theirs;
+  expect_refused(ends.caller.folder.path(), theirs.caller.folder.path(),
+                 {"rank 1 at 127.0.0.1:", "TLS: ", "certificate"});
+}
+
+TEST(EngineOverTls, RankWhoseCertificateHasRunOutIsAnErrorOnAll) {
+  const testing_sockets::TlsEnds ends;
+  ends.authority.expire(ends.callee.folder);
+  expect_refused(ends.caller.folder.path(), ends.callee.folder.path(),
+                 {"rank 1: MALT_TLS: " + (ends.callee.folder / "cert.pem"), "expired"});
+}
+
+}  // namespace
+}  // namespace dstorm::tcp

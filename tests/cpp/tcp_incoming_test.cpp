@@ -1,0 +1,913 @@
+// What a peer that has the job's key, or has stolen a connection, can do with it: nothing but say
+// less than the truth about itself.
+#include "dstorm/tcp/incoming.hpp"
+
+#include <gtest/gtest.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <memory>
+#include <random>
+
+#include "dstorm/roll_call.hpp"
+#include "tcp_ranks.hpp"
+#include "tcp_sockets.hpp"
+
+namespace dstorm::tcp {
+namespace {
+
+using namespace std::chrono_literals;
+using testing_sockets::eventually;
+using testing_sockets::Listener;
+using testing_sockets::loopback;
+using testing_sockets::raw_connect;
+using testing_sockets::raw_send;
+
+constexpr int kRanks = 4;
+constexpr int kHere = 0, kBeside = 1, kSender = 2, kElsewhere = 3;
+constexpr std::uint32_t kSegment = 1;
+constexpr std::uint64_t kTop = std::uint64_t{1} << 63;
+constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
+constexpr std::uint32_t kMost32 = std::numeric_limits<std::uint32_t>::max();
+
+// ---- Frames ----------------------------------------------------------------------------------------
+
+template <class... Parts>
+std::string bytes_of(const Parts&... parts) {
+  std::string all;
+  (all.append(reinterpret_cast<const char*>(&parts), sizeof(parts)), ...);
+  return all;
+}
+
+// A frame whose head gives `bytes` as the length of its body, true or not.
+std::string frame(FrameKind kind, std::uint32_t segment, std::uint64_t bytes,
+                  const std::string& body) {
+  return bytes_of(FrameHead{kind, segment, bytes}) + body;
+}
+std::string frame(FrameKind kind, std::uint32_t segment, const std::string& body = "") {
+  return frame(kind, segment, body.size(), body);
+}
+
+std::string clock_frame(std::uint64_t clock) {
+  return frame(FrameKind::kClock, kSegment, bytes_of(clock));
+}
+
+std::string notice_frame(std::uint64_t number, const std::string& what = "barrier",
+                         const std::string& data = "data") {
+  const NoticeHead head{number, static_cast<std::uint32_t>(what.size()),
+                        static_cast<std::uint32_t>(data.size())};
+  return frame(FrameKind::kNotice, 0, bytes_of(head) + what + data);
+}
+
+CursorBody cursor_of(std::uint32_t sender, std::uint64_t consumed) {
+  return {.consumed = consumed,
+          .folded = consumed,
+          .overwritten = 0,
+          .rejected = 0,
+          .ordinal = consumed,
+          .sender = sender,
+          .unused = 0};
+}
+std::string cursors_frame(const std::vector<CursorBody>& cursors) {
+  std::string body;
+  for (const CursorBody& one : cursors) body += bytes_of(one);
+  return frame(FrameKind::kCursors, kSegment, body);
+}
+
+// Bytes that tell which update they are of.
+std::string payload_of(std::uint64_t iteration, std::size_t bytes) {
+  std::string payload(bytes, '\0');
+  for (std::size_t i = 0; i < bytes; ++i) payload[i] = static_cast<char>(iteration * 31 + i);
+  return payload;
+}
+
+struct UpdateFrame {
+  explicit UpdateFrame(std::uint64_t iteration, std::size_t bytes = 100)
+      : to{{iteration, kHere, 0}, {iteration, kBeside, 0}}, payload(payload_of(iteration, bytes)) {
+    header.sequence = header.iteration = iteration;
+    header.payload_bytes = header.count = bytes;
+    header.sender = kSender;
+  }
+  std::string body() const {
+    std::string all = bytes_of(header);
+    for (const Ticketed& one : to) all += bytes_of(one);
+    return all + payload;
+  }
+  std::string bytes() const { return frame(FrameKind::kUpdate, segment, body()); }
+  std::string bytes_of_length(std::uint64_t length) const {
+    return frame(FrameKind::kUpdate, segment, length, body());
+  }
+
+  std::uint32_t segment = kSegment;
+  SlotHeader header{};
+  std::vector<Ticketed> to;
+  std::string payload;
+};
+
+std::string update_frame(std::uint64_t iteration, std::size_t bytes = 100) {
+  return UpdateFrame(iteration, bytes).bytes();
+}
+
+// An update that `spoil` has made into another one.
+template <class Spoil>
+std::string spoilt(Spoil&& spoil) {
+  UpdateFrame update(2);
+  spoil(update);
+  return update.bytes();
+}
+
+// ---- A host, and a connection to it ----------------------------------------------------------------
+
+Settings settings_without_rdma(const Key& key, const Address& at) {
+  return {.key = key,
+          .own = loopback(AF_INET),
+          .addresses = std::vector(kRanks, at),
+          .tls = nullptr,
+          .silence = 5s,
+          .device = nullptr,
+          .rdma = std::vector(kRanks, false),
+          .most_ranks = 2};
+}
+
+// The host of ranks 0 and 1, and a segment there.
+class Site {
+ public:
+  explicit Site(std::size_t slot_bytes = 20'000, Policy policy = Policy::kLatest)
+      : shape_{MailboxShape(kRanks, 2, slot_bytes), policy, 0, 0}, controls_(kRanks) {
+    testing_ranks::in_ranks(kRanks, [this](Bootstrap& bootstrap) {
+      const int rank = bootstrap.rank();
+      controls_[static_cast<std::size_t>(rank)] =
+          std::make_unique<shm::Control>(bootstrap, testing_ranks::sharing_of(rank), 10s);
+    });
+    attach(kSegment);
+  }
+
+  void attach(std::uint32_t id) {
+    attachments[id] = std::make_shared<Attachment>(id, make_memory());
+    last_attached = id;
+  }
+  std::shared_ptr<shm::SegmentMemory> make_memory() const {
+    auto memory =
+        std::make_shared<shm::SegmentMemory>(shm::SegmentMemory::create(shape_, "segment 'w'"));
+    for (int r = 0; r < kRanks; ++r) memory->reserve_for(r, true, "segment 'w'");
+    return memory;
+  }
+
+  shm::Control& control(int rank = kHere) const {
+    return *controls_[static_cast<std::size_t>(rank)];
+  }
+  shm::Member& sender() const { return control().member(kSender); }
+  const shm::SegmentMemory& memory() const { return *attachments.at(kSegment)->memory; }
+  Mailbox box(int rank) const { return {memory().mailbox(rank), shape_.mailbox}; }
+  SlotReader reader(int rank) const { return {box(kSender), rank}; }
+  std::size_t slot_bytes() const { return shape_.mailbox.slot_bytes(); }
+
+  // What the ranks here can see of the sender; and all that is none of its business.
+  std::string of_sender() const {
+    std::string seen = bytes_of(box(kSender).clock().load(), memory().is_closed(kSender),
+                                sender().state.load(), sender().posted.load());
+    for (int r = 0; r < kRanks; ++r) {
+      seen += bytes_of(box(r).cursor(kSender));
+      for (std::size_t slot = 0; slot < shape_.mailbox.depth(); ++slot) {
+        const Ticket& ticket = box(kSender).ticket(slot, r);
+        const SlotHeader& header = box(kSender).header(slot);
+        if (ticket.iteration == 0) continue;
+        seen += bytes_of(ticket.iteration.load(), ticket.ordinal, header);
+        seen.append(reinterpret_cast<const char*>(box(kSender).payload(slot)),
+                    std::min<std::size_t>(header.payload_bytes, slot_bytes()));
+      }
+    }
+    for (std::uint64_t n = sender().posted, last = n < 2 ? 0 : n - 2; n > last; --n) {
+      seen += bytes_of(sender().notices[n % 2].what_bytes, sender().notices[n % 2].bytes,
+                       sender().notices[n % 2].what, sender().notices[n % 2].data);
+    }
+    return seen;
+  }
+  std::string of_others() const {
+    std::string seen;
+    for (int r : {kHere, kBeside, kElsewhere}) {
+      std::string mailbox(reinterpret_cast<const char*>(memory().mailbox(r)),
+                          shape_.mailbox.bytes());
+      mailbox.replace(shape_.mailbox.cursor(kSender), sizeof(Cursor), sizeof(Cursor), '\0');
+      seen +=
+          mailbox + bytes_of(memory().is_closed(r), control().member(r).state.load(),
+                             control().member(r).posted.load(), control().member(r).link.load());
+    }
+    return seen;
+  }
+
+  // As if the sender had never said anything.
+  void forget() const {
+    std::memset(memory().mailbox(kSender), 0, shape_.mailbox.bytes());
+    for (int r = 0; r < kRanks; ++r) new (&box(r).cursor(kSender)) Cursor{};
+    memory().closed(kSender) = 0;
+    sender().state = shm::State::kAlive;
+    sender().link = sender().posted = 0;
+  }
+
+  Attachments attachments;
+  std::uint32_t last_attached = 0;
+  const Settings settings = settings_without_rdma(make_key(), {});
+
+ private:
+  shm::SegmentShape shape_;
+  std::vector<std::unique_ptr<shm::Control>> controls_;
+};
+
+// A connection that has proved itself: the end here, and the bare socket at the other.
+class Peer {
+ public:
+  explicit Peer(const Site& site, std::uint64_t number = 1) : site_(site) {
+    const Listener listener;
+    socket_ = raw_connect(listener.at);
+    start(listener.accept(), number);
+  }
+  // Over a socket without a port, of which there are not enough for thousands of connections.
+  struct Portless {};
+  Peer(const Site& site, Portless) : site_(site) {
+    std::array<int, 2> ends{};
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()), 0);
+    socket_ = Descriptor(ends[0]);
+    start(Descriptor(ends[1]), 1);
+  }
+
+  // Sends, and has all of it taken in.
+  void say(std::string_view bytes) {
+    for (; !bytes.empty(); bytes.remove_prefix(std::min(kPiece, bytes.size()))) {
+      if (!raw_send(socket_, bytes.substr(0, kPiece))) break;
+      take_in();
+    }
+    eventually([&] {
+      take_in();
+      int unread = 0;
+      ioctl(socket_.get(), SIOCOUTQ, &unread);
+      return unread == 0 || end() != Incoming::End::kNot;
+    });
+    take_in();
+  }
+  void hang_up() {
+    socket_ = Descriptor();
+    eventually([&] {
+      take_in();
+      return end() != Incoming::End::kNot;
+    });
+  }
+  void take_in() { incoming_->take_in(site_.attachments, site_.last_attached, now); }
+
+  Incoming::End end() const { return incoming_->end(); }
+  const std::string& reason() const { return incoming_->reason(); }
+  Incoming& incoming() { return *incoming_; }
+  const Descriptor& socket() const { return socket_; }
+
+  const Clock::time_point now = Clock::now();
+
+ private:
+  static constexpr std::size_t kPiece = 64 * 1024;
+
+  void start(Descriptor accepted, std::uint64_t number) {
+    incoming_.emplace(
+        site_.control(), site_.settings, Stream::accept(std::move(accepted), nullptr, 5s),
+        Introduction{.rank = kSender, .to = kHere, .epoch = 0, .number = number}, now);
+  }
+
+  const Site& site_;
+  Descriptor socket_;
+  std::optional<Incoming> incoming_;
+};
+
+// What is said before and between what should not be.
+std::string honest(std::uint64_t iteration) {
+  return update_frame(iteration) + notice_frame(iteration) +
+         cursors_frame({cursor_of(kHere, iteration)}) + frame(FrameKind::kBeat, 0);
+}
+
+struct Case {
+  const char* name;
+  std::string bytes;
+  const char* rule;  // that the error names
+};
+
+// Each ends the connection, and neither it nor what follows it changes anything.
+void expect_broken(const std::vector<Case>& cases) {
+  const Site site;
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.name);
+    site.forget();
+    Peer peer(site);
+    peer.say(honest(1));
+    ASSERT_EQ(peer.end(), Incoming::End::kNot) << peer.reason();
+    const std::string seen = site.of_sender();
+    const std::string others = site.of_others();
+    peer.say(one.bytes + honest(2));
+    EXPECT_EQ(peer.end(), Incoming::End::kLost);
+    EXPECT_NE(peer.reason().find(one.rule), std::string::npos) << peer.reason();
+    EXPECT_TRUE(site.of_sender() == seen);
+    EXPECT_TRUE(site.of_others() == others);
+  }
+}
+
+// ---- Lengths ---------------------------------------------------------------------------------------
+
+TEST(Incoming, FramesWithoutABodyHaveNone) {
+  std::vector<Case> cases;
+  for (const std::uint64_t bytes : {std::uint64_t{1}, kTop, kMost}) {
+    cases.push_back({"beat", frame(FrameKind::kBeat, 0, bytes, "x"), "a body"});
+    cases.push_back({"closed", frame(FrameKind::kClosed, kSegment, bytes, "x"), "a body"});
+    cases.push_back({"leave", frame(FrameKind::kLeave, 0, bytes, "x"), "a body"});
+  }
+  expect_broken(cases);
+}
+
+TEST(Incoming, ClockIsOneNumber) {
+  std::vector<Case> cases;
+  for (const std::uint64_t bytes :
+       {std::uint64_t{0}, std::uint64_t{7}, std::uint64_t{9}, kTop, kMost}) {
+    cases.push_back({"clock", frame(FrameKind::kClock, kSegment, bytes, std::string(9, '\1')),
+                     "a clock of another length"});
+  }
+  expect_broken(cases);
+}
+
+TEST(Incoming, NoticeFitsItsPlaceAndItsFrame) {
+  constexpr const char* kRule = "a notice of another length";
+  const auto notice = [](std::uint32_t what, std::uint32_t data, std::size_t there) {
+    return frame(FrameKind::kNotice, 0,
+                 bytes_of(NoticeHead{2, what, data}) + std::string(there, 'x'));
+  };
+  const std::string most(sizeof(NoticeHead) + sizeof(shm::Notice) + 1, '\0');
+  expect_broken({
+      {"no body", frame(FrameKind::kNotice, 0), kRule},
+      {"half a head", frame(FrameKind::kNotice, 0, std::string(15, '\0')), kRule},
+      {"more than a notice", frame(FrameKind::kNotice, 0, most), kRule},
+      {"2^63", frame(FrameKind::kNotice, 0, kTop, most), kRule},
+      {"2^64-1", frame(FrameKind::kNotice, 0, kMost, most), kRule},
+      {"what too long", notice(121, 0, 121), kRule},
+      {"data too long", notice(0, Group::kMostExchanged + 1, Group::kMostExchanged + 1), kRule},
+      {"less there than it says", notice(7, 5, 11), kRule},
+      {"more there than it says", notice(7, 5, 13), kRule},
+      {"lengths that wrap", notice(kMost32, 1, 0), kRule},
+      {"both at their most", notice(kMost32, kMost32, 100), kRule},
+  });
+}
+
+TEST(Incoming, CursorsAreWholeAndNoMoreThanRanks) {
+  constexpr const char* kRule = "cursors of another length";
+  const std::string body = bytes_of(cursor_of(kHere, 2));
+  std::vector<Case> cases;
+  // The last is a multiple of a cursor's size.
+  for (const std::uint64_t bytes : {std::uint64_t{47}, std::uint64_t{49},
+                                    (kRanks + 1) * sizeof(CursorBody), kTop, kMost, kMost - 15}) {
+    cases.push_back({"cursors", frame(FrameKind::kCursors, kSegment, bytes, body), kRule});
+  }
+  expect_broken(cases);
+}
+
+TEST(Incoming, UpdateFitsItsSlotAndItsFrame) {
+  const UpdateFrame update(2);
+  const std::uint64_t right = update.body().size();
+  const auto with_payload_bytes = [](std::uint64_t bytes) {
+    return spoilt([&](UpdateFrame& one) { one.header.payload_bytes = bytes; });
+  };
+  const auto lies_of_both = [](std::uint64_t payload_bytes, std::uint64_t bytes) {
+    UpdateFrame one(2);
+    one.header.payload_bytes = payload_bytes;
+    return one.bytes_of_length(bytes);
+  };
+  expect_broken({
+      {"no body", frame(FrameKind::kUpdate, kSegment), "an update without a header"},
+      {"a byte short of a header", update.bytes_of_length(63), "an update without a header"},
+      {"a header alone", update.bytes_of_length(64), "a payload beyond its end"},
+      {"frame a byte too short", update.bytes_of_length(right - 1), "an update of another length"},
+      {"frame a byte too long", update.bytes_of_length(right + 1), "an update of another length"},
+      {"frame 2^63", update.bytes_of_length(kTop), "more receivers"},
+      {"frame 2^64-1", update.bytes_of_length(kMost), "more receivers"},
+      {"payload a byte less", with_payload_bytes(99), "an update of another length"},
+      {"payload a byte more", with_payload_bytes(101), "an update of another length"},
+      {"payload over the receivers too", with_payload_bytes(right - 64 + 1), "beyond its end"},
+      {"payload 2^63", with_payload_bytes(kTop), "a payload beyond its end"},
+      {"payload 2^64-1", with_payload_bytes(kMost), "a payload beyond its end"},
+      {"payload none", with_payload_bytes(0), "more receivers"},
+      {"payload that fits no slot", update_frame(2, 20'001), "a payload that fits no slot"},
+      {"both 2^63", lies_of_both(kTop, kTop + 96), "a payload that fits no slot"},
+      {"both at their most", lies_of_both(kMost - 96, kMost), "a payload that fits no slot"},
+      {"a sum that wraps", lies_of_both(kMost - 63, 32), "an update without a header"},
+  });
+}
+
+// ---- Names -----------------------------------------------------------------------------------------
+
+TEST(Incoming, KindIsOneOfThoseThereAre) {
+  std::vector<Case> cases;
+  for (const std::uint32_t kind : {0U, 11U, 0x100U, kMost32}) {
+    for (const std::uint64_t bytes : {std::uint64_t{0}, kMost}) {
+      cases.push_back({"kind", frame(static_cast<FrameKind>(kind), 0, bytes, ""), "unknown kind"});
+    }
+  }
+  expect_broken(cases);
+}
+
+TEST(Incoming, AnswersAndAdaptersAreNotTakenWhereNoneAreDue) {
+  const std::string endpoint(sizeof(EndpointBody), '\1');
+  expect_broken({
+      {"taken", frame(FrameKind::kTaken, 0, bytes_of(std::uint64_t{1})), "an answer where none"},
+      {"window", frame(FrameKind::kWindow, 0, std::string(64, '\0')), "an answer where none"},
+      {"adapter", frame(FrameKind::kEndpoint, 0, endpoint), "address where none is due"},
+      {"half an adapter", frame(FrameKind::kEndpoint, 0, endpoint.substr(1)), "another length"},
+      {"adapter 2^64-1", frame(FrameKind::kEndpoint, 0, kMost, endpoint), "another length"},
+  });
+}
+
+TEST(Incoming, SegmentIsThereWhereOneBelongsAndNowhereElse) {
+  constexpr const char* kPlace = "a segment where none belongs, or without one";
+  const std::string notice = notice_frame(2).substr(sizeof(FrameHead));
+  expect_broken({
+      {"update", spoilt([](UpdateFrame& one) { one.segment = 0; }), kPlace},
+      {"clock", frame(FrameKind::kClock, 0, bytes_of(std::uint64_t{2})), kPlace},
+      {"cursors", frame(FrameKind::kCursors, 0, bytes_of(cursor_of(0, 2))), kPlace},
+      {"closed", frame(FrameKind::kClosed, 0), kPlace},
+      {"beat", frame(FrameKind::kBeat, kSegment), kPlace},
+      {"notice", frame(FrameKind::kNotice, kSegment, notice), kPlace},
+      {"leave", frame(FrameKind::kLeave, kSegment), kPlace},
+      {"not there yet", frame(FrameKind::kClosed, kSegment + 1), "that is not there"},
+      {"at its most", spoilt([](UpdateFrame& one) { one.segment = kMost32; }), "not there"},
+  });
+}
+
+TEST(Incoming, NobodySendsInAnothersName) {
+  std::vector<Case> cases;
+  for (const std::uint32_t rank : {0U, 1U, 3U, 4U, kMost32}) {
+    cases.push_back({"sender", spoilt([&](UpdateFrame& one) { one.header.sender = rank; }),
+                     "another sender's name"});
+  }
+  expect_broken(cases);
+}
+
+TEST(Incoming, ReceiversAreHereInOrderAndOnce) {
+  const auto to = [](std::vector<std::uint32_t> ranks) {
+    return spoilt([&](UpdateFrame& one) {
+      one.to.clear();
+      for (const std::uint32_t r : ranks) one.to.push_back({2, r, 0});
+    });
+  };
+  expect_broken({
+      {"no rank", to({0, 4}), "a receiver that is not here"},
+      {"a negative one", to({0, kMost32}), "a receiver that is not here"},
+      {"the least there is", to({0, 0x80000000U}), "a receiver that is not here"},
+      {"itself", to({0, kSender}), "a receiver that is not here"},
+      {"of another host", to({0, kElsewhere}), "a receiver that is not here"},
+      {"out of order", to({1, 0}), "out of order"},
+      {"twice", to({0, 0}), "out of order"},
+      {"more than ranks", to({0, 1, 0, 1, 0}), "more receivers than there are ranks"},
+  });
+}
+
+TEST(Incoming, CursorsAreOfSendersHere) {
+  std::vector<Case> cases;
+  for (const std::uint32_t rank :
+       {std::uint32_t{kSender}, std::uint32_t{kElsewhere}, 4U, 0x80000000U, kMost32}) {
+    cases.push_back({"alone", cursors_frame({cursor_of(rank, 2)}), "not here"});
+  }
+  expect_broken(cases);
+}
+
+// ---- Numbers ---------------------------------------------------------------------------------------
+
+TEST(Incoming, NoticesComeInTurn) {
+  std::vector<Case> cases;
+  for (const std::uint64_t number : {std::uint64_t{3}, kTop, kMost}) {
+    cases.push_back({"notice", notice_frame(number), "ahead of its turn"});
+  }
+  expect_broken(cases);
+}
+
+// A hold on it would lose its highest bit, and so hold nothing.
+TEST(Incoming, IterationCanBeHeld) {
+  std::vector<Case> cases;
+  for (const std::uint64_t iteration : {kTop, kMost}) {
+    cases.push_back({"update", update_frame(iteration), "an iteration"});
+    cases.push_back({"clock", clock_frame(iteration), "an iteration"});
+  }
+  expect_broken(cases);
+}
+
+TEST(Incoming, WhatIsKnownAlreadyChangesNothing) {
+  const Site site;
+  Peer peer(site);
+  peer.say(honest(1) + honest(2) + honest(3));
+  const std::string seen = site.of_sender();
+  const std::string others = site.of_others();
+  peer.say(honest(1) + honest(3) + update_frame(0) + clock_frame(0) + clock_frame(2) +
+           notice_frame(3, "another", "thing") + notice_frame(0) +
+           cursors_frame({cursor_of(kHere, 2), cursor_of(kHere, 0)}));
+  EXPECT_EQ(peer.end(), Incoming::End::kNot) << peer.reason();
+  EXPECT_TRUE(site.of_sender() == seen);
+  EXPECT_TRUE(site.of_others() == others);
+}
+
+// It frees a slot of its receivers' part alone.
+TEST(Incoming, CursorThatRunsAheadSpeaksForItsOwnRankOnly) {
+  const Site site(64, Policy::kQueue);
+  SlotWriter writer(site.box(kHere), kHere);
+  const auto live = [](int) { return true; };
+  const std::array to{kBeside, kSender};
+  for (std::uint64_t i = 1; i <= 2; ++i) {
+    SlotHeader header{};
+    header.iteration = i;
+    writer.publish(writer.claim(Policy::kQueue, live), header, to);
+  }
+  Peer peer(site);
+  peer.say(cursors_frame({cursor_of(kHere, kMost)}));
+  EXPECT_EQ(peer.end(), Incoming::End::kNot);
+  EXPECT_EQ(writer.claim(Policy::kQueue, live), -1);
+  EXPECT_EQ(writer.blockers(live), std::vector<int>{kBeside});
+}
+
+// ---- Goodbye ---------------------------------------------------------------------------------------
+
+TEST(Incoming, NothingComesAfterLeave) {
+  for (const std::string& more :
+       {update_frame(2), clock_frame(2), notice_frame(2), cursors_frame({cursor_of(kHere, 2)}),
+        frame(FrameKind::kClosed, kSegment), frame(FrameKind::kBeat, 0),
+        frame(FrameKind::kLeave, 0)}) {
+    const Site site;
+    Peer peer(site);
+    peer.say(honest(1) + frame(FrameKind::kLeave, 0));
+    EXPECT_EQ(site.control().state(kSender), shm::State::kLeft);
+    const std::string seen = site.of_sender();
+    peer.say(more);
+    EXPECT_EQ(peer.end(), Incoming::End::kLost);
+    EXPECT_NE(peer.reason().find("after its goodbye"), std::string::npos) << peer.reason();
+    EXPECT_TRUE(site.of_sender() == seen);
+  }
+}
+
+TEST(Incoming, WhoHasSaidGoodbyeMayGo) {
+  const Site site;
+  Peer peer(site);
+  peer.say(honest(1) + frame(FrameKind::kLeave, 0));
+  peer.hang_up();
+  EXPECT_EQ(peer.end(), Incoming::End::kLeft);
+}
+
+TEST(Incoming, TheDeadAreNotHeard) {
+  const Site site;
+  Peer peer(site);
+  peer.say(honest(1));
+  site.control().mark(kSender, shm::State::kDead);
+  const std::string seen = site.of_sender();
+  peer.say(honest(2));
+  EXPECT_EQ(peer.end(), Incoming::End::kLost);
+  EXPECT_TRUE(site.of_sender() == seen);
+}
+
+TEST(Incoming, SilenceEndsIt) {
+  const Site site;
+  Peer peer(site);
+  peer.say(update_frame(1).substr(0, 200));  // a part of an update is no excuse
+  peer.incoming().tend(site.attachments, 5s, peer.now + 5s);
+  EXPECT_EQ(peer.end(), Incoming::End::kNot);
+  peer.incoming().tend(site.attachments, 5s, peer.now + 5s + 1ns);
+  EXPECT_EQ(peer.end(), Incoming::End::kLost);
+}
+
+// ---- Connections that break off, dribble, or are replaced --------------------------------------------
+
+// All kinds, with an update that is longer than what is parsed at once.
+std::string conversation() {
+  return honest(1) + update_frame(2, 18'000) + clock_frame(3) + notice_frame(2) +
+         update_frame(4, 0) + frame(FrameKind::kClosed, kSegment) + frame(FrameKind::kLeave, 0);
+}
+
+std::string after_conversation() {
+  const Site site;
+  Peer peer(site);
+  peer.say(conversation());
+  EXPECT_EQ(peer.end(), Incoming::End::kNot) << peer.reason();
+  EXPECT_EQ(site.box(kSender).clock().load(), 4U);
+  return site.of_sender();
+}
+
+TEST(Incoming, BytesMayComeOneByOne) {
+  const Site site;
+  Peer peer(site);
+  for (const char byte : conversation()) {
+    ASSERT_TRUE(raw_send(peer.socket(), {&byte, 1}));
+    peer.take_in();
+  }
+  peer.say("");
+  EXPECT_TRUE(site.of_sender() == after_conversation());
+}
+
+// Of a frame that is cut nothing is seen, and a new connection says it all again.
+TEST(Incoming, ConnectionMayEndAnywhere) {
+  const std::string whole = honest(1) + update_frame(2, 40) + clock_frame(3) + notice_frame(2);
+  const std::size_t ends[] = {honest(1).size(), honest(1).size() + update_frame(2, 40).size(),
+                              whole.size() - notice_frame(2).size(), whole.size()};
+  const Site site;
+  Peer(site).say(whole);
+  const std::string after_all = site.of_sender();
+  for (std::size_t cut = 0; cut < whole.size(); ++cut) {
+    site.forget();
+    std::uint64_t expected = 0;  // updates, clock alone and second notice
+    for (const std::size_t end : ends) expected += cut >= end ? 1 : 0;
+    Peer first(site);
+    first.say(whole.substr(0, cut));
+    first.hang_up();
+    ASSERT_EQ(first.end(), Incoming::End::kLost);
+    if (cut >= ends[0]) {
+      ASSERT_EQ(site.box(kSender).clock().load(), std::min<std::uint64_t>(expected, 3)) << cut;
+    }
+    ASSERT_EQ(site.reader(kHere).find(2) >= 0, cut >= ends[1]) << cut;
+    Peer second(site, 2);
+    second.say(whole);
+    ASSERT_EQ(second.end(), Incoming::End::kNot) << second.reason();
+    ASSERT_TRUE(site.of_sender() == after_all) << "cut after " << cut << " bytes";
+  }
+}
+
+TEST(Incoming, ReplacedConnectionIsHeardNoMore) {
+  const Site site;
+  Peer old(site, 1);
+  old.say(honest(1) + update_frame(2).substr(0, 150));  // a part of a payload
+  Peer next(site, 2);
+  next.say(honest(2));
+  const std::string seen = site.of_sender();
+  old.say(update_frame(2).substr(150) + honest(3) + frame(FrameKind::kLeave, 0));
+  EXPECT_EQ(old.end(), Incoming::End::kReplaced);
+  EXPECT_TRUE(site.of_sender() == seen);
+  next.say(honest(3));
+  EXPECT_EQ(next.end(), Incoming::End::kNot) << next.reason();
+  EXPECT_EQ(site.box(kSender).clock().load(), 3U);
+}
+
+// Its silence says nothing of the sender, who speaks elsewhere.
+TEST(Incoming, ReplacedConnectionIsNotMissed) {
+  const Site site;
+  Peer old(site, 1);
+  const Peer next(site, 2);
+  old.incoming().tend(site.attachments, 5s, old.now + 6s);
+  EXPECT_EQ(old.end(), Incoming::End::kReplaced);
+}
+
+// Two ranks of a host can be called at once; whichever comes to it first, the later call counts.
+TEST(Incoming, OlderCallReplacesNothing) {
+  const Site site;
+  Peer present(site, 7);
+  present.say(honest(1));
+  const std::string seen = site.of_sender();
+  for (const std::uint64_t number : {0, 1, 6, 7}) {
+    Peer stale(site, number);
+    stale.say(honest(2));
+    EXPECT_EQ(stale.end(), Incoming::End::kReplaced);
+    EXPECT_TRUE(site.of_sender() == seen);
+  }
+  present.say(honest(2));
+  EXPECT_EQ(present.end(), Incoming::End::kNot);
+  EXPECT_EQ(site.box(kSender).clock().load(), 2U);
+}
+
+// ---- Nothing is believed that has not been checked -------------------------------------------------
+
+// What a payload says is never taken for a frame or a header, and the header that was checked is the
+// one its readers get: it is long out of the buffer when the last of the payload comes.
+TEST(Incoming, HeaderIsTheOneThatWasChecked) {
+  UpdateFrame evil(2);
+  evil.header.sender = kHere;
+  evil.header.payload_bytes = kMost;
+  UpdateFrame update(1, 20'000);
+  update.payload.clear();
+  while (update.payload.size() < 20'000) update.payload += evil.bytes();
+  update.payload.resize(20'000);
+  const Site site;
+  for (const std::size_t first : {std::size_t{16}, std::size_t{80}, std::size_t{112},
+                                  std::size_t{113}, std::size_t{17'000}}) {
+    site.forget();
+    Peer peer(site);
+    peer.say(update.bytes().substr(0, first));
+    EXPECT_EQ(site.reader(kHere).newest(0), -1);
+    peer.say(update.bytes().substr(first));
+    EXPECT_EQ(peer.end(), Incoming::End::kNot) << peer.reason();
+    const int slot = site.reader(kHere).newest(0);
+    ASSERT_GE(slot, 0);
+    EXPECT_EQ(bytes_of(site.reader(kHere).header(slot)), bytes_of(update.header));
+    EXPECT_EQ(std::memcmp(site.reader(kHere).payload(slot), update.payload.data(), 20'000), 0);
+  }
+}
+
+std::size_t open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
+std::size_t resident_bytes() {
+  std::size_t pages = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident;
+  return resident * 4096;
+}
+
+// A segment that every rank here has closed; its frames are passed over, however long they say.
+TEST(Incoming, WhatIsForAClosedSegmentTakesNoRoom) {
+  Site site;
+  site.attach(kSegment + 1);
+  site.attach(kSegment + 2);
+  site.attachments.erase(kSegment + 1);
+  const auto to_closed = [](std::uint64_t payload_bytes, const std::string& payload) {
+    UpdateFrame update(9);
+    update.segment = kSegment + 1;
+    update.header.payload_bytes = payload_bytes;
+    update.payload = payload;
+    return update.bytes_of_length(96 + payload_bytes);
+  };
+  Peer peer(site);
+  peer.say(to_closed(30'000, payload_of(9, 30'000)) + frame(FrameKind::kClosed, kSegment + 1) +
+           frame(FrameKind::kClock, kSegment + 1, bytes_of(std::uint64_t{9})) +
+           frame(FrameKind::kCursors, kSegment + 1, bytes_of(cursor_of(kHere, 9))) + honest(1));
+  EXPECT_EQ(peer.end(), Incoming::End::kNot) << peer.reason();
+  EXPECT_EQ(site.box(kSender).clock().load(), 1U);
+  const std::size_t resident = resident_bytes();
+  peer.say(to_closed(kMost - 96, ""));
+  const std::string piece(64 << 10, 'x');
+  for (int i = 0; i < 512; ++i) peer.say(piece);
+  EXPECT_EQ(peer.end(), Incoming::End::kNot) << peer.reason();
+  EXPECT_LT(resident_bytes(), resident + (std::size_t{8} << 20));
+}
+
+TEST(Incoming, ThousandConnectionsLeaveNothing) {
+  const Site site;
+  const std::size_t descriptors = open_descriptors();
+  for (int i = 0; i < 1000; ++i) {
+    site.forget();
+    Peer peer(site, Peer::Portless());
+    peer.say(honest(1) + update_frame(2).substr(0, 150));
+    if (i % 2 == 0) peer.say(frame(static_cast<FrameKind>(99), 0));
+  }
+  EXPECT_EQ(open_descriptors(), descriptors);
+}
+
+// ---- Mutations -------------------------------------------------------------------------------------
+
+// What an honest rank 2 says to the host of 0 and 1, as its own code says it.
+std::string recorded(const Site& site) {
+  const Listener listener;
+  const Key key = make_key();
+  const Settings settings = settings_without_rdma(key, listener.at);
+  shm::Control& control = site.control(kSender);
+  Attachments attachments;
+  const auto attachment = attachments[kSegment] =
+      std::make_shared<Attachment>(kSegment, site.make_memory());
+  const shm::SegmentMemory& memory = *attachment->memory;
+  SlotWriter writer(Mailbox(memory.mailbox(kSender), memory.shape().mailbox), kSender);
+  Outgoing outgoing(control, settings, control.hosts()[0]);
+  outgoing.call(1, Clock::now());
+  Stream stream = Stream::accept(listener.accept(), nullptr, 5s);
+  Handshake handshake =
+      Handshake::callee(key, static_cast<std::uint32_t>(outgoing.proxy()), listener.at);
+  EXPECT_TRUE(eventually([&] {
+    outgoing.pump({}, false, Clock::now());
+    return handshake.advance(stream) == Handshake::Step::kDone &&
+           outgoing.state() == Outgoing::State::kUp;
+  }));
+  std::string all;
+  const auto hear = [&](bool leaving) {
+    outgoing.pump(attachments, leaving, Clock::now());
+    eventually([&] {
+      const auto [text, flow] = testing_sockets::take_text(stream);
+      all += text;
+      return text.empty();
+    });
+  };
+  const auto live = [](int) { return true; };
+  shm::Member& own = control.member(kSender);
+  for (std::uint64_t i = 1; i <= 3; ++i) {
+    const int slot = writer.claim(Policy::kLatest, live);
+    SlotHeader header{};
+    header.iteration = i;
+    header.payload_bytes = header.count = 50 * i;
+    std::memcpy(writer.payload(slot), payload_of(i, 50 * i).data(), 50 * i);
+    writer.publish(slot, header, control.hosts()[0]);
+    Cursor& cursor = Mailbox(memory.mailbox(kHere), memory.shape().mailbox).cursor(kSender);
+    cursor.consumed = cursor.folded = cursor.ordinal = i;
+    shm::Notice& notice = own.notices[i % 2];
+    set_text(notice.what, "barrier");
+    notice.what_bytes = 7;
+    notice.bytes = 40;
+    own.posted = i;
+    attachment->changes.fetch_add(1);
+    hear(false);
+  }
+  writer.advance(4);
+  memory.closed(kSender) = 1;
+  attachment->changes.fetch_add(1);
+  hear(true);
+  own.posted = 0;
+  return all;
+}
+
+class Mutator {
+ public:
+  explicit Mutator(std::string original) : original_(std::move(original)) {}
+
+  std::string next() {
+    std::string bytes = original_;
+    for (std::size_t changes = 1 + below(3); changes > 0; --changes) change(bytes);
+    return bytes;
+  }
+  std::size_t below(std::size_t limit) { return random_() % std::max<std::size_t>(limit, 1); }
+
+ private:
+  void change(std::string& bytes) {
+    const std::size_t at = below(bytes.size());
+    const std::size_t length = below(std::min<std::size_t>(bytes.size() - at, 130));
+    switch (below(7)) {
+      case 0:
+        if (!bytes.empty()) bytes[at] = static_cast<char>(bytes[at] ^ (1 << below(8)));
+        break;
+      case 1:
+        if (!bytes.empty()) bytes[at] = static_cast<char>(below(256));
+        break;
+      case 2:
+        bytes.erase(at, length);
+        break;
+      case 3:
+        bytes.insert(below(bytes.size()), bytes.substr(at, length));
+        break;
+      case 4:
+        bytes.resize(at);
+        break;
+      default: {  // heads and bodies begin at multiples of four
+        constexpr std::uint64_t kInteresting[] = {
+            0, 1, 2, 3, 15, 16, 48, 63, 64, kTop, kMost, kMost - 15, kMost - 63, kMost32};
+        const std::uint64_t value = kInteresting[below(std::size(kInteresting))];
+        const std::size_t size = below(2) == 0 ? 4 : 8;
+        const std::size_t place = at / 4 * 4;
+        if (place + size <= bytes.size()) std::memcpy(bytes.data() + place, &value, size);
+      }
+    }
+  }
+
+  std::string original_;
+  std::minstd_rand random_{20170423};
+};
+
+// Whatever was said, what there is is whole, and within the sender's own words.
+void expect_sound(const Site& site) {
+  const std::uint64_t clock = site.box(kSender).clock();
+  ASSERT_LT(clock, kTop);
+  for (std::size_t slot = 0; slot < 2; ++slot) {
+    for (int r = 0; r < kRanks; ++r) {
+      const std::uint64_t k = site.box(kSender).ticket(slot, r).iteration;
+      if (k == 0) continue;
+      const SlotHeader& header = site.box(kSender).header(slot);
+      ASSERT_TRUE(r == kHere || r == kBeside);
+      ASSERT_EQ(header.sender, static_cast<std::uint32_t>(kSender));
+      ASSERT_EQ(header.iteration, k);
+      ASSERT_LE(k, clock);
+      ASSERT_LE(header.payload_bytes, site.slot_bytes());
+    }
+  }
+  ASSERT_LE(site.sender().posted.load(), 8U);
+  for (const shm::Notice& notice : site.sender().notices) {
+    ASSERT_LE(notice.what_bytes, sizeof(notice.what));
+    ASSERT_LE(notice.bytes, sizeof(notice.data));
+  }
+  ASSERT_NE(site.control().state(kSender), shm::State::kAbsent);
+}
+
+TEST(Incoming, MutatedStreamsDoNoHarm) {
+  const Site site(256);
+  const std::string original = recorded(site);
+  {
+    Peer peer(site, Peer::Portless());
+    peer.say(original);
+    ASSERT_EQ(peer.end(), Incoming::End::kNot) << peer.reason();
+    ASSERT_EQ(site.control().state(kSender), shm::State::kLeft);
+    ASSERT_EQ(site.box(kSender).clock().load(), 4U);
+  }
+  const std::string others = site.of_others();
+  Mutator mutator(original);
+  int broken = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    site.forget();
+    Peer peer(site, Peer::Portless());
+    const std::string bytes = mutator.next();
+    const std::size_t cut = mutator.below(bytes.size());
+    peer.say(bytes.substr(0, cut));
+    peer.say(bytes.substr(cut));
+    expect_sound(site);
+    ASSERT_TRUE(site.of_others() == others) << "mutation " << i;
+    if (testing::Test::HasFatalFailure()) FAIL() << "mutation " << i;
+    broken += peer.end() == Incoming::End::kLost ? 1 : 0;
+  }
+  EXPECT_GT(broken, 5'000);
+  EXPECT_LT(broken, 19'000);
+  std::printf("20,000 mutations: %d broke a rule\n", broken);
+}
+
+}  // namespace
+}  // namespace dstorm::tcp

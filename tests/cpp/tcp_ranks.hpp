@@ -1,0 +1,31 @@
+// Ranks of a job of several hosts, all of them in this process.
+#pragma once
+
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "dstorm/shm/control.hpp"
+#include "processes.hpp"
+
+namespace testing_ranks {
+
+// Ranks 0 and 1 are one host, each further rank is a host of its own.
+inline dstorm::shm::Sharing sharing_of(int rank) {
+  return rank < 2 ? dstorm::shm::Sharing::kPossible : dstorm::shm::Sharing::kNone;
+}
+
+// Runs `body(bootstrap)` in a thread per rank, and returns when all have ended.
+template <class Body>
+void in_ranks(int size, Body&& body) {
+  const auto posts = std::make_unique<testing_processes::Posts>();
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      testing_processes::ForkBootstrap bootstrap(*posts, rank, size);
+      body(bootstrap);
+    });
+  }
+}
+
+}  // namespace testing_ranks
