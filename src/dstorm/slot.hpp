@@ -520,13 +520,15 @@ class SlotCarrier {
     for (int r : receivers_) {
       if (ticket(slot, r) != found.iteration) continue;
       box_.cursor(r).hold.store(found.iteration << 1, std::memory_order_release);
-      to_.push_back({r, box_.ticket(slot, r).ordinal});
+      to_.push_back({r, 0});
     }
     std::atomic_thread_fence(std::memory_order_seq_cst);  // S3
-    for (const Addressee& to : to_) {
-      if (ticket(slot, to.rank) == found.iteration) continue;
-      let_go();
-      return false;
+    for (Addressee& to : to_) {
+      if (ticket(slot, to.rank) != found.iteration) {
+        let_go();
+        return false;
+      }
+      to.ordinal = box_.ticket(slot, to.rank).ordinal;
     }
     return !to_.empty();
   }

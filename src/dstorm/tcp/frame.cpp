@@ -1,5 +1,7 @@
 #include "dstorm/tcp/frame.hpp"
 
+#include <openssl/crypto.h>
+
 #include <cstring>
 #include <vector>
 
@@ -16,6 +18,11 @@ Mac prove(const Key& key, const FrameHead& head, std::span<const std::byte> body
   std::memcpy(message.data(), &context, sizeof(context));
   if (!body.empty()) std::memcpy(message.data() + sizeof(context), body.data(), body.size());
   return authenticate(key, message);
+}
+
+bool is_proof(std::span<const std::byte> given, const Mac& right) {
+  return given.size() == right.size() &&
+         CRYPTO_memcmp(given.data(), right.data(), right.size()) == 0;
 }
 
 }  // namespace dstorm::tcp

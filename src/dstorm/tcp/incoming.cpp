@@ -381,9 +381,10 @@ void Incoming::take_endpoint(std::span<const std::byte> body) {
   const FrameHead head{FrameKind::kEndpoint, 0, body.size()};
   require(settings_.rdma[static_cast<std::size_t>(sender_)] && !queue_,
           "an adapter's address where none is due");
-  require(given.proof ==
-              prove(settings_.key, head, std::as_bytes(std::span(&given.endpoint, 1)), caller_),
-          "an adapter's address that somebody has changed on the way");
+  require(
+      is_proof(std::as_bytes(std::span(given.proof)),
+               prove(settings_.key, head, std::as_bytes(std::span(&given.endpoint, 1)), caller_)),
+      "an adapter's address that somebody has changed on the way");
   queue_.emplace(*settings_.device, verbs::QueueOptions{.depth = 1});
   queue_->connect(given.endpoint);
   const verbs::Endpoint own = queue_->local();

@@ -213,9 +213,7 @@ void Outgoing::take(const FrameHead& head, std::span<const std::byte> body) {
     return fail("answered with a frame that cannot be");
   }
   const auto said = body.first(body.size() - sizeof(Mac));
-  Mac proof;
-  std::memcpy(proof.data(), body.data() + said.size(), sizeof(proof));
-  if (proof != prove(settings_.key, head, said, call_)) {
+  if (!is_proof(body.last(sizeof(Mac)), prove(settings_.key, head, said, call_))) {
     return fail("answered with the address of an adapter that somebody has changed on the way");
   }
   if (head.kind == FrameKind::kWindow) return take_window(head.segment, said);
