@@ -162,7 +162,8 @@ class SlotWriter {
       Sent& sent = writer.slots_[slot];
       for (int r = 0; r < static_cast<int>(box.shape().ranks()); ++r) {
         const std::uint64_t k = box.ticket(slot, r).iteration.load(std::memory_order_acquire);
-        if (k == 0) continue;
+        if (k == 0 || k < sent.iteration) continue;
+        if (k > sent.iteration) sent.to.clear();  // older tickets: their receivers are done (S4)
         sent.iteration = k;
         sent.sequence = box.header(slot).sequence;
         sent.to.push_back(r);
