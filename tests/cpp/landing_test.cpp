@@ -165,7 +165,7 @@ std::uint64_t checksum_of(const Words& words) {
 
 TEST(Checksum, TellsEveryChangeOfOneWord) {
   std::mt19937_64 random(1);
-  for (const std::size_t count : {1, 2, 3, 4, 5, 8, 31, 512}) {
+  for (const std::size_t count : {1U, 2U, 3U, 4U, 5U, 8U, 31U, 512U}) {
     Words words(count);
     std::generate(words.begin(), words.end(), std::ref(random));
     const std::uint64_t right = checksum_of(words);
@@ -241,7 +241,7 @@ TEST_P(EveryPolicy, UpdateIsTakenOnce) {
 
 TEST_P(EveryPolicy, UpdateIsNeverTakenBeforeItIsWhole) {
   std::minstd_rand random(3);
-  for (const std::size_t words : {1, 5, 8}) {
+  for (const std::size_t words : {1U, 5U, 8U}) {
     for (int way = 0; way < 200; ++way) {
       Area area(1, 64, GetParam());
       Landing landing = area.landing(0);
