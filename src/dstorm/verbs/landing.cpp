@@ -72,25 +72,31 @@ bool Landing::has_news() const {
   return false;
 }
 
-int Landing::oldest(std::uint64_t after) const {
-  int best = -1;
-  std::uint64_t lowest = ~std::uint64_t{0};
+Landing::Found Landing::look(std::uint64_t after, std::uint64_t limit) const {
+  Found best;
   for (std::size_t slot = 0; slot < shape_.depth(); ++slot) {
     const std::uint64_t found = iteration(slot);
-    if (found > after && found < lowest) {
-      lowest = found;
-      best = static_cast<int>(slot);
-    }
+    if (found <= after || found > limit) continue;
+    limit = found - 1;
+    best = {static_cast<int>(slot), found};
   }
   return best;
 }
 
-// L2. True if the update was whole and is published.
-bool Landing::move(std::size_t slot, int room) {
+// As in SlotReader::oldest: a second look is final, by L4.
+Landing::Found Landing::oldest(std::uint64_t after) const {
+  const Found found = look(after, ~std::uint64_t{0} - 1);
+  if (found.slot < 0) return found;
+  const Found older = look(after, found.iteration - 1);
+  return older.slot < 0 ? found : older;
+}
+
+// L2. True if this iteration's update was whole and is published.
+bool Landing::move(std::size_t slot, std::uint64_t iteration, int room) {
   const std::byte* from = base_ + shape_.slot(slot);
   SlotHeader header;
   std::memcpy(&header, from, sizeof(header));
-  if (header.payload_bytes > shape_.slot_bytes() ||
+  if (header.iteration != iteration || header.payload_bytes > shape_.slot_bytes() ||
       header.sender != static_cast<std::uint32_t>(sender_)) {
     return false;
   }
@@ -98,7 +104,7 @@ bool Landing::move(std::size_t slot, int room) {
   LandingTail tail{};
   std::memcpy(trailer_.data(), from + LandingShape::trailer(bytes), trailer_.size());
   std::memcpy(&tail, trailer_.data() + shape_.receivers() * 8, sizeof(tail));
-  if (tail.iteration != header.iteration) return false;  // its end has not come yet
+  if (tail.iteration != iteration) return false;  // its end has not come yet
   std::byte* payload = writer_->payload(room);
   std::memcpy(payload, from + sizeof(SlotHeader), round_up(bytes, 8));
   Checksum checksum;

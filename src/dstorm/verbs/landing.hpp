@@ -96,36 +96,43 @@ class Landing {
     if (!has_news() || !begin(live)) return false;
     const std::uint64_t before = copy_.clock().load(std::memory_order_relaxed);
     const std::uint64_t clock = head().clock.load(std::memory_order_acquire);  // L4
-    bool all_whole = true;
+    bool all_there = true;
     std::uint64_t after = before;
-    for (int slot; (slot = oldest(after)) >= 0;) {
-      after = iteration(static_cast<std::size_t>(slot));
+    for (Found found; all_there && (found = oldest(after)).slot >= 0;) {
+      const auto slot = static_cast<std::size_t>(found.slot);
+      after = found.iteration;
       const int room = writer_->claim(policy_, live);
-      if (room < 0) continue;  // every slot is being read: passed over, as on one host
-      if (!move(static_cast<std::size_t>(slot), room)) {
-        writer_->abandon(room);
-        all_whole = false;
-      }
+      if (room >= 0 && move(slot, after, room)) continue;
+      if (room >= 0) writer_->abandon(room);
+      // LATEST passes over what has been replaced, and what finds every slot being read, as on one
+      // host. What is still coming is waited for: what follows it may be whole by now (L4).
+      all_there =
+          policy_ == Policy::kLatest && (room < 0 || after <= clock || iteration(slot) != after);
     }
     const std::uint64_t now = copy_.clock().load(std::memory_order_relaxed);
-    // LATEST: what was not whole and is not beyond the clock is being replaced.
-    if (clock > now && (all_whole || policy_ == Policy::kLatest)) writer_->advance(clock);
+    if (clock > now && all_there) writer_->advance(clock);
     end();
     return copy_.clock().load(std::memory_order_relaxed) != before;
   }
 
  private:
+  struct Found {
+    int slot = -1;
+    std::uint64_t iteration = 0;
+  };
+
   LandingHead& head() const { return *reinterpret_cast<LandingHead*>(base_); }
   std::uint64_t iteration(std::size_t slot) const;
-  int oldest(std::uint64_t after) const;
-  bool move(std::size_t slot, int room);
+  Found look(std::uint64_t after, std::uint64_t limit) const;
+  Found oldest(std::uint64_t after) const;
+  bool move(std::size_t slot, std::uint64_t iteration, int room);
   template <class Live>
   bool begin(Live&& live) {
     const auto mine = static_cast<std::uint32_t>(rank_) + 1;
     std::uint32_t taker = head().taker.load(std::memory_order_relaxed);
     if (taker != 0 && live(static_cast<int>(taker) - 1)) return false;
     if (!head().taker.compare_exchange_strong(taker, mine, std::memory_order_acquire)) return false;
-    if (!writer_ || head().last_taker.exchange(mine, std::memory_order_relaxed) != mine) {
+    if (head().last_taker.exchange(mine, std::memory_order_relaxed) != mine || !writer_) {
       writer_.emplace(SlotWriter::of_copy(copy_, sender_));
     }
     return true;

@@ -1,0 +1,609 @@
+// What an adapter writes, and how the ranks of a host take it in: bytes in memory, where a test or
+// a thread plays the adapter. Over a real one: tests/verbs, and segment_test.cpp in the guest.
+#include "dstorm/verbs/landing.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/time.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <thread>
+
+namespace dstorm::verbs {
+namespace {
+
+using namespace std::chrono_literals;
+
+const auto kAllLive = [](int) { return true; };
+
+constexpr int kRanks = 3;  // 0 and 1 are here, 2 sends from another host
+constexpr int kSender = 2;
+const std::vector<int> kHere{0, 1};
+
+// How TSan sees an adapter's writes: not at all.
+#if defined(__SANITIZE_THREAD__)
+#define UNSEEN __attribute__((no_sanitize("thread"), noinline))
+#else
+#define UNSEEN
+#endif
+
+using Words = std::vector<std::uint64_t>;
+
+// The memory of a sender's landing area and of the copy of its mailbox, and what the sender's
+// adapter does to the first.
+class Area {
+ public:
+  Area(int depth, std::size_t slot_bytes, Policy policy)
+      : policy_(policy),
+        mailbox_(kRanks, depth, slot_bytes),
+        shape_(mailbox_, kHere.size()),
+        landing_(zeros(shape_.bytes())),
+        copy_(zeros(mailbox_.bytes())) {
+    for (int r : kHere) readers_.emplace_back(box(), r);
+  }
+
+  // As rank `rank` sees it. The memory is this object's.
+  Landing landing(int rank) {
+    return {landing_.get(), shape_, box(), policy_, kSender, kHere, rank};
+  }
+  Mailbox box() { return {copy_.get(), mailbox_}; }
+  SlotReader& reader(int rank) { return readers_[static_cast<std::size_t>(rank)]; }
+  LandingHead& head() { return *reinterpret_cast<LandingHead*>(landing_.get()); }
+  Policy policy() const { return policy_; }
+
+  // The bytes of an update whose payload words all are its iteration. An ordinal of 0: not for that
+  // rank.
+  Words image(std::uint64_t iteration, std::size_t words, std::array<std::uint64_t, 2> ordinals,
+              void (*spoil)(SlotHeader&) = nullptr) const {
+    SlotHeader header{};
+    header.sequence = header.iteration = iteration;
+    header.payload_bytes = words * 8;
+    header.count = words;
+    header.sender = kSender;
+    if (spoil != nullptr) spoil(header);
+    Words image(sizeof(header) / 8);
+    std::memcpy(image.data(), &header, sizeof(header));
+    image.insert(image.end(), words, iteration);
+    image.insert(image.end(), ordinals.begin(), ordinals.end());
+    image.push_back(header.iteration);
+    const auto part = [&](std::size_t from, std::size_t to) {
+      return std::as_bytes(std::span(image)).subspan(from * 8, (to - from) * 8);
+    };
+    Checksum checksum;
+    checksum.add(part(0, sizeof(header) / 8));
+    checksum.add(part(sizeof(header) / 8, sizeof(header) / 8 + words));
+    checksum.add(part(sizeof(header) / 8 + words, image.size()));
+    image.push_back(checksum.value());
+    return image;
+  }
+
+  // One word of an image arrives.
+  UNSEEN void write(std::size_t slot, const Words& image, std::size_t word) {
+    auto* to = reinterpret_cast<std::uint64_t*>(landing_.get() + shape_.slot(slot)) + word;
+    __atomic_store_n(to, image[word], __ATOMIC_RELEASE);
+  }
+  void write(std::size_t slot, const Words& image) {
+    for (std::size_t i = 0; i < image.size(); ++i) write(slot, image, i);
+  }
+  UNSEEN void write_clock(std::uint64_t clock) {
+    __atomic_store_n(reinterpret_cast<std::uint64_t*>(landing_.get()), clock, __ATOMIC_RELEASE);
+  }
+  bool holds(std::size_t slot, const Words& image) const {
+    return std::memcmp(landing_.get() + shape_.slot(slot), image.data(), image.size() * 8) == 0;
+  }
+
+ private:
+  using Memory = std::unique_ptr<std::byte, void (*)(void*)>;
+  static Memory zeros(std::size_t bytes) {
+    Memory memory(static_cast<std::byte*>(std::aligned_alloc(kPage, bytes)), &std::free);
+    std::fill_n(memory.get(), bytes, std::byte{0});
+    return memory;
+  }
+
+  Policy policy_;
+  MailboxShape mailbox_;
+  LandingShape shape_;
+  Memory landing_, copy_;
+  std::vector<SlotReader> readers_;
+};
+
+struct Seen {
+  std::uint64_t iteration = 0, ordinal = 0;
+  bool torn = false;
+};
+
+Seen read(const SlotReader& reader, int slot) {
+  const SlotHeader& header = reader.header(slot);
+  const auto* words = reinterpret_cast<const std::uint64_t*>(reader.payload(slot));
+  const bool torn = std::any_of(words, words + header.payload_bytes / 8,
+                                [&](std::uint64_t word) { return word != header.iteration; });
+  return {header.iteration, reader.ordinal(slot), torn};
+}
+
+// Folds the oldest, as a gather from a queue does; iteration 0 if there is none.
+Seen fold_oldest(SlotReader& reader) {
+  const int slot = reader.oldest(reader.consumed(), ~std::uint64_t{0});
+  if (slot < 0) return {};
+  const Seen seen = read(reader, slot);
+  reader.consume(seen.iteration, seen.ordinal, true);
+  return seen;
+}
+
+// Folds the newest, which takes `reading`.
+Seen fold_newest(SlotReader& reader, std::chrono::microseconds reading = 0us) {
+  const std::uint64_t consumed = reader.consumed();
+  if (reader.newest(consumed) < 0) return {};
+  reader.hold_from(consumed + 1);
+  SlotReader::fence();
+  Seen seen;
+  if (const int slot = reader.newest(consumed); slot >= 0) {
+    reader.hold_only(reader.header(slot).iteration);
+    const Seen before = read(reader, slot);
+    if (reading > 0us) std::this_thread::sleep_for(reading);
+    seen = read(reader, slot);
+    seen.torn = seen.torn || before.torn || seen.iteration != before.iteration;
+    reader.consume(seen.iteration, seen.ordinal, true);
+  }
+  reader.let_go();
+  return seen;
+}
+
+// ---- The checksum --------------------------------------------------------------------------------
+std::uint64_t checksum_of(const Words& words) {
+  Checksum checksum;
+  checksum.add(std::as_bytes(std::span(words)));
+  return checksum.value();
+}
+
+TEST(Checksum, TellsEveryChangeOfOneWord) {
+  std::mt19937_64 random(1);
+  for (const std::size_t count : {1U, 2U, 3U, 4U, 5U, 8U, 31U, 512U}) {
+    Words words(count);
+    std::generate(words.begin(), words.end(), std::ref(random));
+    const std::uint64_t right = checksum_of(words);
+    for (std::uint64_t& word : words) {
+      const std::uint64_t was = word;
+      for (int bit = 0; bit < 64; ++bit) {
+        word = was ^ std::uint64_t{1} << bit;
+        ASSERT_NE(checksum_of(words), right);
+      }
+      for (const std::uint64_t other : {std::uint64_t{0}, ~std::uint64_t{0}, random()}) {
+        word = other;
+        ASSERT_NE(checksum_of(words), right);
+      }
+      word = was;
+    }
+  }
+}
+
+TEST(Checksum, TellsOrderAndLength) {
+  for (const std::size_t count : {std::size_t{8}, std::size_t{64}}) {
+    Words words(count);
+    std::iota(words.begin(), words.end(), 1);
+    const std::uint64_t right = checksum_of(words);
+    for (std::size_t i = 0; i < count; ++i) {
+      for (std::size_t j = i + 1; j < count; ++j) {
+        std::swap(words[i], words[j]);
+        ASSERT_NE(checksum_of(words), right) << i << " and " << j << " swapped";
+        std::swap(words[i], words[j]);
+      }
+    }
+  }
+  for (std::size_t count = 0; count < 40; ++count) {
+    ASSERT_NE(checksum_of(Words(count)), checksum_of(Words(count + 1))) << count << " zeros";
+  }
+}
+
+// ---- One update ----------------------------------------------------------------------------------
+class EveryPolicy : public testing::TestWithParam<Policy> {};
+INSTANTIATE_TEST_SUITE_P(Landing, EveryPolicy, testing::Values(Policy::kLatest, Policy::kQueue),
+                         [](const auto& given) {
+                           return given.param == Policy::kLatest ? "Latest" : "Queue";
+                         });
+
+TEST_P(EveryPolicy, EmptyAreaHasNothing) {
+  Area area(2, 64, GetParam());
+  EXPECT_FALSE(area.landing(0).has_news());
+  EXPECT_FALSE(area.landing(0).take_in(kAllLive));
+}
+
+TEST_P(EveryPolicy, UpdateReachesThoseItIsForWithTheirOrdinals) {
+  Area area(2, 64, GetParam());
+  area.write(0, area.image(1, 8, {7, 0}));
+  EXPECT_TRUE(area.landing(0).take_in(kAllLive));
+  EXPECT_EQ(area.reader(0).clock(), 1U);
+  const int slot = area.reader(0).find(1);
+  ASSERT_GE(slot, 0);
+  EXPECT_EQ(area.reader(0).ordinal(slot), 7U);
+  EXPECT_EQ(area.reader(0).header(slot).sequence, 1U);
+  EXPECT_EQ(area.reader(0).header(slot).payload_bytes, 64U);
+  EXPECT_FALSE(read(area.reader(0), slot).torn);
+  EXPECT_EQ(area.reader(1).find(1), -1);
+}
+
+TEST_P(EveryPolicy, UpdateIsTakenOnce) {
+  Area area(2, 64, GetParam());
+  Landing first = area.landing(0);
+  Landing second = area.landing(1);
+  area.write(0, area.image(1, 1, {1, 1}));
+  EXPECT_TRUE(first.take_in(kAllLive));
+  EXPECT_FALSE(first.take_in(kAllLive));
+  EXPECT_FALSE(second.take_in(kAllLive));
+}
+
+TEST_P(EveryPolicy, UpdateIsNeverTakenBeforeItIsWhole) {
+  std::minstd_rand random(3);
+  for (const std::size_t words : {1U, 5U, 8U}) {
+    for (int way = 0; way < 200; ++way) {
+      Area area(1, 64, GetParam());
+      Landing landing = area.landing(0);
+      std::uint64_t iteration = 1;
+      if (way % 2 == 1) {  // over an older one, shorter, as long, or longer
+        area.write(0, area.image(iteration++, 1 + random() % 8, {1, 1}));
+        ASSERT_TRUE(landing.take_in(kAllLive));
+        for (int r : kHere) fold_oldest(area.reader(r));
+      }
+      const Words image = area.image(iteration, words, {iteration, iteration});
+      std::vector<std::size_t> order(image.size());
+      std::iota(order.begin(), order.end(), 0);
+      if (way >= 2) std::shuffle(order.begin(), order.end(), random);
+      for (const std::size_t word : order) {
+        const bool was_whole = area.holds(0, image);
+        area.write(0, image, word);
+        ASSERT_EQ(landing.take_in(kAllLive), area.holds(0, image) && !was_whole)
+            << "word " << word << " of " << image.size() << ", way " << way;
+      }
+      ASSERT_EQ(area.reader(1).clock(), iteration);
+      ASSERT_FALSE(fold_oldest(area.reader(1)).torn);
+    }
+  }
+}
+
+// Every mix of two updates, whatever part of the second has come.
+TEST_P(EveryPolicy, MixOfTwoUpdatesIsNeitherOfThem) {
+  Area area(1, 64, GetParam());
+  Landing landing = area.landing(0);
+  const Words older = area.image(1, 3, {1, 1});
+  const Words newer = area.image(2, 3, {2, 2});
+  for (std::uint32_t mix = 1; mix + 1 < 1U << older.size(); ++mix) {
+    Words words = older;
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      if ((mix >> i & 1) != 0) words[i] = newer[i];
+    }
+    if (words == older || words == newer) continue;  // by the words in which they are equal
+    area.write(0, words);
+    ASSERT_FALSE(landing.take_in(kAllLive)) << "mix " << mix;
+  }
+}
+
+TEST_P(EveryPolicy, HeaderThatCannotBeIsRefused) {
+  for (const auto spoil : {+[](SlotHeader& header) { header.payload_bytes = ~std::uint64_t{0}; },
+                           +[](SlotHeader& header) { header.payload_bytes = 65; },
+                           +[](SlotHeader& header) { header.sender = 0; },
+                           +[](SlotHeader& header) { header.sender = 1 << 30; },
+                           +[](SlotHeader& header) { header.iteration = ~std::uint64_t{0}; }}) {
+    Area area(2, 64, GetParam());
+    Landing landing = area.landing(0);
+    area.write(0, area.image(1, 8, {1, 1}, spoil));
+    EXPECT_FALSE(landing.take_in(kAllLive));
+    EXPECT_EQ(area.reader(0).clock(), 0U);
+    area.write(0, area.image(1, 8, {1, 1}));
+    EXPECT_TRUE(landing.take_in(kAllLive)) << "the next one there";
+    EXPECT_EQ(fold_oldest(area.reader(0)).iteration, 1U);
+  }
+}
+
+// ---- Several, and the clock ----------------------------------------------------------------------
+TEST_P(EveryPolicy, UpdatesAreTakenInTheOrderTheyWereMade) {
+  Area area(3, 64, GetParam());
+  Landing landing = area.landing(0);
+  area.write(2, area.image(1, 1, {1, 1}));
+  area.write(0, area.image(2, 2, {2, 2}));
+  area.write(1, area.image(3, 3, {3, 3}));
+  EXPECT_TRUE(landing.take_in(kAllLive));
+  for (std::uint64_t i = 1; i <= 3; ++i) EXPECT_EQ(fold_oldest(area.reader(1)).iteration, i);
+}
+
+TEST_P(EveryPolicy, ClockAloneMovesOn) {
+  Area area(2, 64, GetParam());
+  Landing landing = area.landing(0);
+  area.write_clock(5);
+  EXPECT_TRUE(landing.take_in(kAllLive));
+  EXPECT_EQ(area.reader(0).clock(), 5U);
+  EXPECT_FALSE(landing.take_in(kAllLive));
+  area.write(0, area.image(6, 1, {1, 1}));
+  EXPECT_TRUE(landing.take_in(kAllLive));
+  EXPECT_EQ(area.reader(0).clock(), 6U) << "an update says it too";
+}
+
+TEST(Landing, LatestPassesOverWhatIsBeingReplaced) {
+  Area area(2, 64, Policy::kLatest);
+  Landing landing = area.landing(0);
+  const Words replaced = area.image(1, 8, {1, 1});
+  area.write(0, replaced);
+  area.write(0, area.image(3, 8, {3, 3}), 12);  // one word of the next one there
+  area.write(1, area.image(2, 8, {2, 2}));
+  area.write_clock(2);
+  EXPECT_TRUE(landing.take_in(kAllLive));
+  EXPECT_EQ(area.reader(0).clock(), 2U);
+  EXPECT_EQ(fold_newest(area.reader(0)).iteration, 2U);
+  EXPECT_EQ(area.box().cursor(0).overwritten.load(), 1U);
+}
+
+TEST(Landing, LatestReplacesWhatNobodyHasFolded) {
+  Area area(2, 64, Policy::kLatest);
+  Landing landing = area.landing(0);
+  for (std::uint64_t i = 1; i <= 5; ++i) {
+    area.write(i % 2, area.image(i, 1, {i, i}));
+    ASSERT_TRUE(landing.take_in(kAllLive));
+  }
+  EXPECT_EQ(fold_newest(area.reader(0)).iteration, 5U);
+  EXPECT_EQ(area.box().cursor(0).overwritten.load(), 4U);
+}
+
+TEST(Landing, HeldUpdateIsNeverReplaced) {
+  Area area(1, 64, Policy::kLatest);
+  Landing landing = area.landing(0);
+  area.write(0, area.image(1, 8, {1, 1}));
+  ASSERT_TRUE(landing.take_in(kAllLive));
+  SlotReader& reader = area.reader(1);
+  reader.hold_from(1);
+  SlotReader::fence();
+  area.write(0, area.image(2, 8, {2, 2}));
+  landing.take_in(kAllLive);
+  EXPECT_EQ(read(reader, reader.find(1)).iteration, 1U);
+  reader.let_go();
+  area.write(0, area.image(3, 8, {3, 3}));
+  EXPECT_TRUE(landing.take_in(kAllLive));
+  EXPECT_EQ(fold_newest(reader).iteration, 3U);
+}
+
+TEST(Landing, QueueLosesNothingThoughNobodyFoldsForAWhile) {
+  Area area(3, 64, Policy::kQueue);
+  Landing landing = area.landing(0);
+  for (std::uint64_t i = 1; i <= 3; ++i) {
+    area.write(i % 3, area.image(i, 1, {i, i}));
+    landing.take_in(kAllLive);
+  }
+  for (std::uint64_t i = 1; i <= 3; ++i) EXPECT_EQ(fold_oldest(area.reader(0)).iteration, i);
+  for (std::uint64_t i = 1; i <= 3; ++i) EXPECT_EQ(fold_oldest(area.reader(1)).iteration, i);
+  EXPECT_EQ(area.box().cursor(1).overwritten.load(), 0U);
+}
+
+// ---- Taking turns --------------------------------------------------------------------------------
+TEST_P(EveryPolicy, OneTakesInAtATime) {
+  Area area(2, 64, GetParam());
+  Landing landing = area.landing(0);
+  area.write(0, area.image(1, 1, {1, 1}));
+  area.head().taker = 1 + 1;
+  EXPECT_FALSE(landing.take_in(kAllLive));
+  EXPECT_TRUE(landing.has_news());
+  area.head().taker = 0;
+  EXPECT_TRUE(landing.take_in(kAllLive));
+}
+
+TEST_P(EveryPolicy, TakerThatDiesIsFollowed) {
+  Area area(2, 64, GetParam());
+  Landing landing = area.landing(0);
+  area.write(0, area.image(1, 1, {1, 1}));
+  area.head().taker = 1 + 1;
+  EXPECT_TRUE(landing.take_in([](int r) { return r != 1; }));
+  EXPECT_EQ(area.head().taker.load(), 0U);
+  EXPECT_EQ(fold_oldest(area.reader(0)).iteration, 1U);
+}
+
+// The one who dies has given one of two tickets, and has not moved the clock.
+TEST_P(EveryPolicy, UpdateHalfPublishedByTheDeadIsTakenAgain) {
+  Area area(2, 64, GetParam());
+  SlotWriter dead(area.box(), kSender);
+  const int room = dead.claim(GetParam(), kAllLive);
+  *reinterpret_cast<std::uint64_t*>(dead.payload(room)) = 1;
+  SlotHeader header{};
+  header.sequence = header.iteration = 1;
+  header.payload_bytes = 8;
+  header.sender = kSender;
+  const std::array given{Addressee{0, 1}};
+  dead.publish_copy(room, header, given);
+  area.box().clock() = 0;
+  area.head().taker = area.head().last_taker = 1 + 1;
+
+  area.write(0, area.image(1, 1, {1, 1}));
+  EXPECT_EQ(fold_oldest(area.reader(0)).iteration, 1U);
+  EXPECT_TRUE(area.landing(0).take_in([](int r) { return r != 1; }));
+  EXPECT_EQ(fold_oldest(area.reader(0)).iteration, 0U) << "folded once";
+  EXPECT_EQ(fold_oldest(area.reader(1)).iteration, 1U);
+}
+
+TEST(Landing, TakersInTurnKnowWhatTheOthersHavePutWhere) {
+  constexpr int kTurns = 6;
+  for (unsigned turns = 0; turns < 1U << kTurns; ++turns) {
+    Area area(kTurns, 64, Policy::kQueue);
+    std::array landings{area.landing(0), area.landing(1)};
+    for (std::uint64_t i = 1; i <= kTurns; ++i) {
+      area.write(i % kTurns, area.image(i, 1, {i, i}));
+      ASSERT_TRUE(landings[turns >> i & 1].take_in(kAllLive));
+    }
+    for (int r : kHere) {
+      for (std::uint64_t i = 1; i <= kTurns; ++i) {
+        ASSERT_EQ(fold_oldest(area.reader(r)).iteration, i) << "turns " << turns;
+      }
+    }
+  }
+}
+
+TEST(Landing, TakerSeesForWhomTheOthersHavePutSomethingSomewhere) {
+  for (const auto only : kHere) {
+    Area area(1, 64, Policy::kQueue);
+    std::array landings{area.landing(0), area.landing(1)};
+    area.write(0, area.image(1, 1, {1, 1}));
+    ASSERT_TRUE(landings[0].take_in(kAllLive));
+    for (int r : kHere) ASSERT_EQ(fold_oldest(area.reader(r)).iteration, 1U);
+    area.write(0, area.image(2, 1, {only == 0 ? 2U : 0U, only == 1 ? 2U : 0U}));
+    ASSERT_TRUE(landings[0].take_in(kAllLive));
+    area.write(0, area.image(3, 1, {3, 3}));
+    EXPECT_FALSE(landings[1].take_in(kAllLive)) << "there is no room";
+    EXPECT_EQ(fold_oldest(area.reader(only)).iteration, 2U);
+    EXPECT_TRUE(landings[1].take_in(kAllLive));
+    for (int r : kHere) EXPECT_EQ(fold_oldest(area.reader(r)).iteration, 3U);
+  }
+}
+
+// ---- Threads: the adapters write while the ranks take in -----------------------------------------
+constexpr std::uint64_t kUpdates = 100'000;
+
+// What an adapter writes of a queue: in order, in any of the slots. Some iterations are for nobody
+// here, and the clock alone tells of them.
+class QueueAdapter {
+ public:
+  static constexpr std::size_t kDepth = 16;
+  static constexpr std::size_t kUpdates = 20'000;
+
+  explicit QueueAdapter(Area& area) : area_(area) {
+    for (std::uint64_t iteration = 0; arrivals_.size() < kUpdates;) {
+      const std::uint64_t ordinal = arrivals_.size() + 1;
+      const Words image = area.image(++iteration, 1 + random_() % 2, {ordinal, ordinal});
+      const bool is_followed = random_() % 2 == 0;
+      arrivals_.push_back({ordinal * 7 % kDepth, image, is_followed ? ++iteration : 0});
+    }
+  }
+  bool is_done() const { return next_ == kUpdates; }
+
+  // Some words more, as far as slots are free. May be called in a signal's handler.
+  void write_on() {
+    const std::uint64_t folded =
+        std::min(area_.box().cursor(0).folded.load(), area_.box().cursor(1).folded.load());
+    for (std::size_t left = 1 + random_() % 64; left > 0; --left) {
+      if (is_done() || next_ - folded == kDepth) return;
+      const Arrival& arrival = arrivals_[next_];
+      if (word_ < arrival.image.size()) {
+        area_.write(arrival.slot, arrival.image, word_++);
+        continue;
+      }
+      if (arrival.clock != 0) area_.write_clock(arrival.clock);
+      ++next_;
+      word_ = 0;
+    }
+  }
+
+ private:
+  struct Arrival {
+    std::size_t slot;
+    Words image;
+    std::uint64_t clock;  // that follows it, or 0
+  };
+  Area& area_;
+  std::minstd_rand random_{5};
+  std::vector<Arrival> arrivals_;
+  std::size_t next_ = 0, word_ = 0;
+};
+
+// Folds all updates of the queue as `rank`; returns how many were torn or not the next.
+int fold_all(Area& area, int rank) {
+  Landing landing = area.landing(rank);
+  int wrong = 0;
+  for (std::uint64_t last = 0; last < QueueAdapter::kUpdates;) {
+    landing.take_in(kAllLive);
+    const Seen seen = fold_oldest(area.reader(rank));
+    if (seen.iteration == 0) {
+      std::this_thread::yield();
+      continue;
+    }
+    wrong += seen.torn || seen.ordinal != last + 1;
+    last = seen.ordinal;
+  }
+  return wrong;
+}
+
+TEST(LandingThreads, QueueGivesEveryUpdateOnceAndWhole) {
+  Area area(QueueAdapter::kDepth, 16, Policy::kQueue);
+  QueueAdapter adapter(area);
+  std::array<int, 2> wrong{};
+  std::thread first([&] { wrong[0] = fold_all(area, 0); });
+  std::thread second([&] { wrong[1] = fold_all(area, 1); });
+  for (; !adapter.is_done(); std::this_thread::yield()) adapter.write_on();
+  first.join();
+  second.join();
+  EXPECT_EQ(wrong, (std::array<int, 2>{}));
+}
+
+#if !defined(__SANITIZE_THREAD__)  // TSan has signals wait until the thread sleeps
+// Between any two instructions of who takes in.
+TEST(LandingThreads, QueueLosesNothingWhateverMomentTheAdapterWritesAt) {
+  static QueueAdapter* interrupting = nullptr;
+  Area area(QueueAdapter::kDepth, 16, Policy::kQueue);
+  QueueAdapter adapter(area);
+  interrupting = &adapter;
+  area.box().cursor(1).folded = QueueAdapter::kUpdates;  // rank 1 is in nobody's way
+  area.box().cursor(1).consumed = ~std::uint64_t{0};
+  const auto before = std::signal(SIGALRM, [](int) { interrupting->write_on(); });
+  const itimerval often{{0, 20}, {0, 20}};
+  setitimer(ITIMER_REAL, &often, nullptr);
+  EXPECT_EQ(fold_all(area, 0), 0);
+  const itimerval never{};
+  setitimer(ITIMER_REAL, &never, nullptr);
+  std::signal(SIGALRM, before);
+}
+#endif
+
+// LATEST: two senders that wait for nobody, and overwrite what is being read; rank 1 stalls in the
+// middle of its folds.
+TEST(LandingThreads, LatestIsNeverTornByTwoWritersAndAStalledReader) {
+  constexpr int kDepth = 2;
+  constexpr std::size_t kWords = 256;
+  std::array<Area, 2> areas{Area(kDepth, kWords * 8, Policy::kLatest),
+                            Area(kDepth, kWords * 8, Policy::kLatest)};
+  std::atomic<int> writing = 2;
+  std::vector<std::thread> threads;
+  for (Area& area : areas) {
+    threads.emplace_back([&] {
+      std::minstd_rand random(7);
+      for (std::uint64_t i = 1; i <= kUpdates; ++i) {
+        area.write(i % kDepth, area.image(i, 1 + random() % kWords, {i, i}));
+      }
+      --writing;
+    });
+  }
+  std::array<std::uint64_t, 2> torn{};
+  std::array<std::uint64_t, 2> clock_went_back{};
+  for (int rank : kHere) {
+    threads.emplace_back([&, rank] {
+      std::array landings{areas[0].landing(rank), areas[1].landing(rank)};
+      std::array<std::uint64_t, 2> clocks{};
+      const auto index = static_cast<std::size_t>(rank);
+      for (bool last_look = false;; last_look = writing == 0) {
+        for (std::size_t i = 0; i < areas.size(); ++i) {
+          landings[i].take_in(kAllLive);
+          torn[index] += fold_newest(areas[i].reader(rank), rank == 1 ? 1ms : 0ms).torn;
+          const std::uint64_t clock = areas[i].reader(rank).clock();
+          clock_went_back[index] += clock < clocks[i];
+          clocks[i] = clock;
+        }
+        if (last_look) break;
+        std::this_thread::yield();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(torn, (std::array<std::uint64_t, 2>{}));
+  EXPECT_EQ(clock_went_back, (std::array<std::uint64_t, 2>{}));
+  for (Area& area : areas) {
+    for (int rank : kHere) {
+      while (area.landing(rank).take_in(kAllLive)) continue;
+      fold_newest(area.reader(rank));
+      const Cursor& cursor = area.box().cursor(rank);
+      EXPECT_EQ(area.reader(rank).consumed(), kUpdates) << "the last is never lost";
+      EXPECT_EQ(cursor.folded + cursor.overwritten, kUpdates);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dstorm::verbs
