@@ -35,7 +35,9 @@ class Channel {
   // After this rank has published `bytes` of payload, or moved its clock alone: wakes those of
   // `to`, and sends what other hosts have to know.
   void deliver(std::span<const int> to, std::size_t bytes) noexcept;
-  // After it has folded what `senders` sent, who may be waiting for that (`awaited`) or not.
+  // After it has folded what `senders` sent, who may be waiting for that (`awaited`) or not. Other
+  // hosts hear of it when a quarter of the slots is free again, when this rank goes to sleep, or
+  // within a tenth of a second: who has most of its slots left does not wait for one.
   void acknowledge(std::span<const int> senders, bool awaited) noexcept;
   // Wakes ranks of this host that may be waiting for something this rank has changed in its memory.
   void wake(std::span<const int> ranks) noexcept;
@@ -57,6 +59,7 @@ class Channel {
   tcp::Engine* engine_;
   std::shared_ptr<shm::SegmentMemory> memory_;   // shared with the engine, for other ranks' sake
   std::shared_ptr<tcp::Attachment> attachment_;  // null without an engine
+  std::size_t unacknowledged_ = 0;               // gathers
   std::vector<verbs::Landing> landings_;         // of the senders that have RDMA
 };
 

@@ -26,6 +26,14 @@ struct alignas(64) Doorbell {
 // fence since the change (W2): one fence serves any number of rings.
 void ring(Doorbell& bell) noexcept;
 
+// What a rank that waits may do in the meantime for what it waits for.
+class Work {
+ public:
+  virtual ~Work() = default;
+  virtual void poll() noexcept = 0;  // again and again, while it is awake
+  virtual void rest() noexcept = 0;  // it goes to sleep
+};
+
 class Waiter {
  public:
   // `spin`: burn up to this long before yielding the core; zero where ranks outnumber cores.
@@ -33,6 +41,8 @@ class Waiter {
   // throw.
   Waiter(Doorbell& own, std::chrono::nanoseconds spin, std::function<void()> interrupt)
       : own_(&own), spin_(spin), interrupt_(std::move(interrupt)) {}
+  // `work` outlives the waits.
+  void lend_a_hand(Work& work) noexcept { work_ = &work; }
 
   // Until ready() is true: returns true. Past the time limit: returns ready() once more.
   // ready() must be a cheap look at memory whose writers ring this doorbell; if they do not
@@ -43,8 +53,10 @@ class Waiter {
     Patience patience(*this, limit, silent);
     for (;;) {
       while (patience.awake()) {
+        if (work_ != nullptr) work_->poll();
         if (ready()) return true;
       }
+      if (work_ != nullptr) work_->rest();
       const std::uint32_t asleep = own_->word.fetch_or(1, std::memory_order_seq_cst) | 1;  // W1
       if (ready()) {
         own_->word.fetch_and(~std::uint32_t{1}, std::memory_order_relaxed);
@@ -79,6 +91,7 @@ class Waiter {
   Doorbell* own_;
   std::chrono::nanoseconds spin_;
   std::function<void()> interrupt_;
+  Work* work_ = nullptr;
   std::chrono::nanoseconds waited_{0};
 };
 

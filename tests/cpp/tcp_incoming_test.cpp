@@ -258,7 +258,7 @@ class Peer {
       return end() != Incoming::End::kNot;
     });
   }
-  void take_in() { incoming_->take_in(site_.attachments, site_.last_attached, now); }
+  void take_in() { incoming_->take_in(site_.attachments, site_.last_attached, true, now); }
 
   Incoming::End end() const { return incoming_->end(); }
   const std::string& reason() const { return incoming_->reason(); }
@@ -769,13 +769,13 @@ std::string recorded(const Site& site) {
   Handshake handshake =
       Handshake::callee(key, static_cast<std::uint32_t>(outgoing.proxy()), listener.at);
   EXPECT_TRUE(eventually([&] {
-    outgoing.pump({}, false, Clock::now());
+    outgoing.pump({}, false, true, Clock::now());
     return handshake.advance(stream) == Handshake::Step::kDone &&
            outgoing.state() == Outgoing::State::kUp;
   }));
   std::string all;
   const auto hear = [&](bool leaving) {
-    outgoing.pump(attachments, leaving, Clock::now());
+    outgoing.pump(attachments, leaving, true, Clock::now());
     eventually([&] {
       const auto [text, flow] = testing_sockets::take_text(stream);
       all += text;

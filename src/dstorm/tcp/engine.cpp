@@ -1,5 +1,6 @@
 #include "dstorm/tcp/engine.hpp"
 
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
@@ -23,6 +24,10 @@ constexpr std::chrono::seconds kSilence{5};
 constexpr std::chrono::milliseconds kRedial{20};
 // A payload up to this long is sent by the thread that scatters it.
 constexpr std::size_t kLendAHand = 64 * 1024;
+// With more hosts, looking for what has come takes longer than waking a thread.
+constexpr std::size_t kMostPolled = 9;
+// How long the thread keeps away while the rank polls.
+constexpr timespec kAway{0, 100'000};
 constexpr std::size_t kMostInterfaces = 16;
 
 struct InterfaceRecord {
@@ -324,8 +329,22 @@ void Engine::drive() noexcept {
     if (queued_.load()) return;  // the thread's turn: a mutex alone would let it starve
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock) return;  // who has it looks at wanted_ after
-    if (wanted_.exchange(false)) pump(Clock::now());
+    if (wanted_.exchange(false)) pump(Clock::now(), false);
   }
+}
+
+void Engine::poll() noexcept {
+  if (queued_.load() || control_.hosts().size() > kMostPolled) return;
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return;
+  polled_.store(true, std::memory_order_relaxed);
+  take_in(false, Clock::now());  // the thread does what is left, and buries the lost
+}
+
+void Engine::rest() noexcept {
+  if (noted_.exchange(false, std::memory_order_relaxed)) drive();
+  polled_.store(false, std::memory_order_relaxed);
+  if (keeps_away_.exchange(false)) eventfd_write(alarm_.get(), 1);
 }
 
 void Engine::wake() noexcept {
@@ -345,7 +364,7 @@ void Engine::leave(nanoseconds limit) noexcept {
   {
     std::unique_lock lock(mutex_);
     leaving_ = true;
-    pump(Clock::now());
+    pump(Clock::now(), true);
     changed_.wait_for(lock, limit, [this] {
       return std::all_of(outgoing_.begin(), outgoing_.end(), [this](const Outgoing& one) {
         return one.state() == Outgoing::State::kDone ||
@@ -370,6 +389,7 @@ void Engine::run() {
   bool is_busy = false;
   std::array<epoll_event, 64> events;
   for (;;) {
+    if (polled_.exchange(false, std::memory_order_relaxed) && !is_busy) keep_away();
     asleep_.store(true);
     const bool wait = !is_busy && !wanted_.load();  // E2
     const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(tick).count();
@@ -389,11 +409,19 @@ void Engine::run() {
       }
       if (events[static_cast<std::size_t>(i)].data.fd == door_->fd()) open_door(now);
     }
-    is_busy = take_in(now);
-    pump(now);
+    is_busy = take_in(true, now);
+    pump(now, true);
     if (now - last_tend_ >= tick) tend(now);
     settle(now);
   }
+}
+
+void Engine::keep_away() {
+  keeps_away_.store(true);
+  pollfd alarm{alarm_.get(), POLLIN, 0};
+  asleep_.store(true);  // E2
+  if (!wanted_.load()) ppoll(&alarm, 1, &kAway, nullptr);
+  keeps_away_.store(false);
 }
 
 void Engine::add_to_epoll(int fd, std::uint32_t events) const {
@@ -419,18 +447,18 @@ void Engine::open_door(Clock::time_point now) {
   }
 }
 
-bool Engine::take_in(Clock::time_point now) {
+bool Engine::take_in(bool to_the_end, Clock::time_point now) {
   bool is_busy = false;
   for (Incoming& one : incoming_) {
-    is_busy = one.take_in(attachments_, last_attached_, now) || is_busy;
+    is_busy = one.take_in(attachments_, last_attached_, to_the_end, now) || is_busy;
   }
   return is_busy;
 }
 
-void Engine::pump(Clock::time_point now) {
+void Engine::pump(Clock::time_point now, bool with_answers) {
   for (Outgoing& one : outgoing_) {
     const int before = one.adapter_fd();
-    one.pump(attachments_, leaving_, now);
+    one.pump(attachments_, leaving_, with_answers, now);
     if (one.adapter_fd() != before) add_to_epoll(one.adapter_fd(), EPOLLIN | EPOLLET);
   }
 }

@@ -8,7 +8,7 @@
 //
 // A thread of its own does the work, so that the program need not call in; a scatter also lends a
 // hand where that is quicker than waking it. One lock, E1: everything is touched under it, but for
-// the counters of Attachment, `wanted_`, `asleep_` and `queued_`. No work is forgotten, E2: who
+// the counters of Attachment and the atomic flags. No work is forgotten, E2: who
 // wants something sets wanted_, then looks whether the thread is asleep or the lock is free; the
 // thread says that it is about to sleep, then looks at wanted_; all sequentially consistent.
 #pragma once
@@ -46,12 +46,12 @@ struct EngineOptions {
 
 struct Networks;
 
-class Engine {
+class Engine final : public Work {
  public:
   // Collective, in a job of several hosts: returns when every rank is connected to every other
   // host. Throws the same ConfigError on all: who cannot reach whom, and why.
   Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions& options);
-  ~Engine();
+  ~Engine() override;
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
@@ -74,11 +74,19 @@ class Engine {
   // This rank has changed something in the segment, or posted a notice: others shall know at once,
   // or when there is time. `bytes`: of the payload there is to send, if any.
   void flush(Attachment& attachment, std::size_t bytes) noexcept;
-  void note(Attachment& attachment) noexcept { attachment.changes.fetch_add(1); }
+  void note(Attachment& attachment) noexcept {
+    attachment.changes.fetch_add(1);
+    noted_.store(true, std::memory_order_relaxed);
+  }
   void flush_notices() noexcept { drive(); }
   // While it is held, this rank's notices may be rewritten.
   std::unique_lock<std::mutex> hold_notices() { return std::unique_lock(mutex_); }
   bool make_room(Attachment& attachment) noexcept;
+
+  // While this rank waits it takes in what comes itself, which saves waking two threads; the
+  // engine's own keeps away meanwhile.
+  void poll() noexcept override;
+  void rest() noexcept override;
 
   // Sends what there is to send, says goodbye, and ends all connections. Returns when the others
   // have it all, or when the time is up.
@@ -88,12 +96,13 @@ class Engine {
   void run();
   void drive() noexcept;
   void wake() noexcept;
-  void pump(Clock::time_point now);
+  void pump(Clock::time_point now, bool with_answers);
+  void keep_away();
   void tend(Clock::time_point now);
   void call(Outgoing& outgoing, Clock::time_point now);
   void bury(int rank);
   void open_door(Clock::time_point now);
-  bool take_in(Clock::time_point now);
+  bool take_in(bool to_the_end, Clock::time_point now);
   void settle(Clock::time_point now);
   void bury_the_silent(Clock::time_point now);
   void choose_rdma(const std::vector<Networks>& networks, Rdma wish);
@@ -125,6 +134,9 @@ class Engine {
   std::atomic<bool> wanted_{false};
   std::atomic<bool> asleep_{false};
   std::atomic<bool> queued_{false};  // the thread waits for the lock
+  std::atomic<bool> noted_{false};   // something is to be sent when there is time
+  std::atomic<bool> polled_{false};  // by the rank, since the thread last looked
+  std::atomic<bool> keeps_away_{false};
   std::thread thread_;
 };
 

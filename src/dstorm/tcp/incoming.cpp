@@ -79,7 +79,7 @@ bool Incoming::is_current() const {
   return control_.member(sender_).link.load(std::memory_order_acquire) == number_;
 }
 
-bool Incoming::take_in(const Attachments& attachments, std::uint32_t last_attached,
+bool Incoming::take_in(const Attachments& attachments, std::uint32_t last_attached, bool to_the_end,
                        Clock::time_point now) {
   std::size_t taken = 0;
   while (end_ == End::kNot && taken < kTurn) {
@@ -98,6 +98,8 @@ bool Incoming::take_in(const Attachments& attachments, std::uint32_t last_attach
     const bool in_place = arriving_ && arriving_->data != nullptr;
     if (in_place) parts[count++] = {arriving_->data, arriving_->missing};
     parts[count++] = {buffer_.data() + end_of_data_, buffer_.size() - end_of_data_};
+    std::size_t room = 0;
+    for (std::size_t i = 0; i < count; ++i) room += parts[i].iov_len;
     const Moved moved = stream_.receive(std::span(parts).first(count));
     if (moved.bytes == 0) {
       if (moved.flow == Flow::kEnded && has_left_) {
@@ -126,6 +128,8 @@ bool Incoming::take_in(const Attachments& attachments, std::uint32_t last_attach
     } catch (const Error& error) {
       over(End::kRefused, error.what());
     }
+    // Less than asked for: nothing is left, but perhaps the end, which the thread is told of.
+    if (!to_the_end && moved.bytes < room && !stream_.has_buffered()) break;
   }
   try {
     if (end_ == End::kNot && queue_) announce_windows(attachments);

@@ -32,7 +32,9 @@ class Incoming {
     kRefused    // this rank lacks what it takes: the sender may call another
   };
   // Takes in what has come, and answers. True: there may be more at once.
-  bool take_in(const Attachments& attachments, std::uint32_t last_attached, Clock::time_point now);
+  // `to_the_end`: of the connection, should that have come too.
+  bool take_in(const Attachments& attachments, std::uint32_t last_attached, bool to_the_end,
+               Clock::time_point now);
   // Time goes by. Ends a connection that has been silent.
   void tend(const Attachments& attachments, std::chrono::nanoseconds silence,
             Clock::time_point now);

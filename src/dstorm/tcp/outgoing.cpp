@@ -102,11 +102,12 @@ void Outgoing::introduce_adapter() {
                    prove(settings_.key, head, std::as_bytes(std::span(&endpoint, 1)), call_)});
 }
 
-void Outgoing::pump(const Attachments& attachments, bool leaving, Clock::time_point now) {
+void Outgoing::pump(const Attachments& attachments, bool leaving, bool with_answers,
+                    Clock::time_point now) {
   if (state_ == State::kCalling && !advance_handshake()) return;
   if (state_ != State::kUp) return;
   if (stream_->wants_write()) stream_->send({});
-  take_answers(now);
+  if (with_answers) take_answers(now);
   do {
     awaits_adapter_ = false;
     while (state_ == State::kUp && fill(attachments, leaving)) {
@@ -262,7 +263,7 @@ bool Outgoing::fill(const Attachments& attachments, bool leaving) {
   const std::uint64_t posted =
       control_.member(control_.rank()).posted.load(std::memory_order_acquire);
   const bool is_idle = !rdma_ || rdma_->is_idle();
-  if (is_idle) {
+  if (is_idle && carried_.size() > attachments.size()) {
     std::erase_if(carried_, [&](const auto& item) { return !attachments.contains(item.first); });
   }
   bool all_through = true;

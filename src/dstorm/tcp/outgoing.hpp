@@ -43,8 +43,8 @@ class Outgoing {
 
   // Calls the next of the host's live ranks, if there is one; `number` grows from call to call.
   bool call(std::uint64_t number, Clock::time_point now);
-  // Sends what is new, as far as the connection takes it.
-  void pump(const Attachments& attachments, bool leaving, Clock::time_point now);
+  // Sends what is new, as far as the connection takes it, and perhaps hears what is answered.
+  void pump(const Attachments& attachments, bool leaving, bool with_answers, Clock::time_point now);
   // Time goes by: heartbeats, and who is silent. False: this connection is of no more use.
   bool tend(Clock::time_point now);
   // The connection has been lost, or given up.
