@@ -51,6 +51,13 @@ std::string message_of(Call&& call) {
 
 bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
+// MALT_STRESS: how many times as long as usual the long tests are to be.
+std::uint64_t stressed(int usual) {
+  const char* given = std::getenv("MALT_STRESS");
+  const double factor = given != nullptr ? std::atof(given) : 1;
+  return std::max<std::uint64_t>(static_cast<std::uint64_t>(factor * usual), 1);
+}
+
 TEST(Group, OneProcessIsAJobOfOne) {
   SoloBootstrap bootstrap;
   const auto group = join(bootstrap);
@@ -65,7 +72,7 @@ TEST(Group, OneProcessIsAJobOfOne) {
 TEST(Group, ExchangeGivesEveryonesBytesByRank) {
   Job job(5, [](Bootstrap& bootstrap) {
     const auto group = join(bootstrap);
-    for (std::uint64_t round = 0; round < 200; ++round) {
+    for (std::uint64_t round = 0; round < stressed(200); ++round) {
       const std::uint64_t mine = round * 100 + static_cast<std::uint64_t>(group->rank());
       const auto all = group->exchange("numbers", bytes_of(mine));
       for (std::uint64_t r = 0; r < 5; ++r) {
@@ -149,15 +156,6 @@ TEST(Group, WhoLeavesIsNotWaitedFor) {
   expect_all_well(job);
 }
 
-double stress() {  // how many times longer than usual
-  const char* given = std::getenv("MALT_STRESS");
-  return given != nullptr ? std::atof(given) : 1;
-}
-
-std::uint64_t stressed(int usual) {
-  return std::max<std::uint64_t>(static_cast<std::uint64_t>(stress() * usual), 1);
-}
-
 std::string names_in_shm() {
   std::string names;
   FILE* pipe = popen("ls -A /dev/shm", "r");
@@ -225,7 +223,7 @@ TEST(Segment, BspFoldsExactlyItsOwnIterationOfEveryNeighbour) {
         options.graph = graph;
         options.policy = policy;
         Segment segment(group, options);
-        for (std::uint64_t i = 1; i <= 300; ++i) {
+        for (std::uint64_t i = 1; i <= stressed(300); ++i) {
           const std::uint64_t mine = i * 10 + static_cast<std::uint64_t>(group->rank());
           segment.scatter(bytes_of(mine));
           const std::vector<int> in = graph.in(group->rank(), 6, i - 1);
@@ -262,7 +260,7 @@ TEST(Segment, BspOverADirectedCircleOverwritesNothing) {
     SegmentOptions options = small();
     options.graph = Graph::edges(circle);
     Segment segment(group, options);
-    for (std::uint64_t i = 1; i <= 500; ++i) {
+    for (std::uint64_t i = 1; i <= stressed(500); ++i) {
       segment.scatter(bytes_of(i));
       if (group->rank() == 3 && i % 50 == 0) std::this_thread::sleep_for(2ms);
       CHECK_THAT(segment.gather({.staleness = 0}, [](auto) {}) == 1);
@@ -489,7 +487,7 @@ TEST(Segment, NameIsFreeAgainWhenItsSegmentIsGone) {
 }
 
 // Everyone against everyone, sizes mixed, nobody in step: no update is torn and every one accounted
-// for. MALT_STRESS makes it longer.
+// for.
 TEST(SegmentStress, NothingTornAndCountersBalance) {
   struct Sums {
     std::atomic<std::uint64_t> scatters, folded, overwritten, torn;
