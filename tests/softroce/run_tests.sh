@@ -22,7 +22,7 @@ rows=(
   "slot|60|$build/slot_test --gtest_filter=-SlotThreads.*"
   "stress-loss|90|impair 'loss 1%'; MALT_STRESS=0.01 MALT_TRANSPORT=verbs $build/segment_test --gtest_filter='SegmentStress.*'"
   "stress-order|90|impair 'delay 2ms 1ms reorder 25% 50%'; MALT_STRESS=0.01 MALT_TRANSPORT=verbs $build/segment_test --gtest_filter='SegmentStress.*'"
-  "python|120|python -m malt run -n 2 tests/softroce/exchange.py"
+  "python-svm|200|train_over_verbs"
   "info|90|MALT_RDMA_DEVICE=rxe3 python -m malt info | grep 'transport verbs *yes, by rxe3:1:1 (RoCE v2, 10.88.0.3,'"
 )
 # The suite that is run over every transport (cmake/tests.cmake names it).
@@ -33,6 +33,20 @@ done <"$build/conformance_tests"
 pairs=(
   "host-death|150|125 0|$build/host_death victim|$build/host_death writer 10.77.0.1"
 )
+
+# ---- The same training in the guest as outside -------------------------------------------------------
+# BSP gives the same bits every time, whatever carries them.
+export svm='examples/svm.py --epochs 2 --sync bsp' MALT_DATA=${MALT_DATA:-$HOME/.cache/malt}
+train_over_shm() { python -m malt run -n 4 $svm --results "$1"; }
+train_over_verbs() { # each rank over an adapter of its own
+  # shellcheck disable=SC2016 # Expanded by each rank.
+  MALT_TRANSPORT=verbs python -m malt run -n 4 -- \
+    bash -c 'MALT_RDMA_DEVICE=rxe$((MALT_RANK + 1)) exec python $svm --results /tmp/svm.json'
+  echo "measured: trained over shm:   $(learnt "$trained_over_shm")"
+  echo "measured: trained over verbs: $(learnt /tmp/svm.json)"
+  [[ $(learnt /tmp/svm.json) == "$(learnt "$trained_over_shm")" ]]
+}
+learnt() { grep -oE '"(final_error|model_sha256)": [^,]*' "$1" | xargs; }
 
 # ---- Inside the guest --------------------------------------------------------------------------------
 # What leaves every adapter is delayed, lost, reordered: see tc-netem(8).
@@ -54,7 +68,7 @@ repair() {
 # run_rows RESULTS: leaves NAME.log and NAME.result (status, seconds) for each row.
 run_rows() {
   local row name seconds line code start
-  export -f impair
+  export -f impair train_over_verbs learnt
   export nics GTEST_COLOR=no
   for row in "${rows[@]}"; do
     IFS='|' read -r name seconds line <<<"$row"
@@ -120,6 +134,8 @@ fi
 tests/softroce/bed.sh setup
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
+export trained_over_shm=$results/svm.json
+train_over_shm "$trained_over_shm" >"$results/shm.log" 2>&1 || { cat "$results/shm.log" && exit 1; }
 guest_rows "$results"
 guest_pairs "$results"
 printf '\n%-18s %-14s %5s\n' row result s
