@@ -113,7 +113,8 @@ void Channel::deliver(std::span<const int> to, std::size_t bytes) noexcept {
 void Channel::acknowledge(std::span<const int> senders, bool awaited) noexcept {
   if (awaited) control_.ring(senders);
   if (engine_ == nullptr) return;
-  if (awaited && ++unacknowledged_ * 4 >= memory_->shape().mailbox.depth()) {
+  unacknowledged_ += senders.size();
+  if (awaited && unacknowledged_ * 4 >= memory_->shape().mailbox.depth()) {
     unacknowledged_ = 0;
     engine_->flush(*attachment_, 0);
   } else {

@@ -59,7 +59,7 @@ class Channel {
   tcp::Engine* engine_;
   std::shared_ptr<shm::SegmentMemory> memory_;   // shared with the engine, for other ranks' sake
   std::shared_ptr<tcp::Attachment> attachment_;  // null without an engine
-  std::size_t unacknowledged_ = 0;               // gathers
+  std::size_t unacknowledged_ = 0;               // updates folded, at most
   std::vector<verbs::Landing> landings_;         // of the senders that have RDMA
 };
 

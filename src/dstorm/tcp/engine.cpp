@@ -27,7 +27,7 @@ constexpr std::size_t kLendAHand = 64 * 1024;
 // With more hosts, looking for what has come takes longer than waking a thread.
 constexpr std::size_t kMostPolled = 9;
 // How long the thread keeps away while the rank polls.
-constexpr timespec kAway{0, 100'000};
+constexpr timespec kAway{0, 500'000};
 constexpr std::size_t kMostInterfaces = 16;
 
 struct InterfaceRecord {
@@ -329,7 +329,11 @@ void Engine::drive() noexcept {
     if (queued_.load()) return;  // the thread's turn: a mutex alone would let it starve
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock) return;  // who has it looks at wanted_ after
-    if (wanted_.exchange(false)) pump(Clock::now(), false);
+    if (!wanted_.exchange(false)) continue;
+    pump(Clock::now(), false);
+    const bool is_blocked = std::any_of(outgoing_.begin(), outgoing_.end(),
+                                        [](const Outgoing& one) { return one.is_blocked(); });
+    if (is_blocked && keeps_away_.exchange(false)) eventfd_write(alarm_.get(), 1);
   }
 }
 
@@ -338,7 +342,12 @@ void Engine::poll() noexcept {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return;
   polled_.store(true, std::memory_order_relaxed);
-  take_in(false, Clock::now());  // the thread does what is left, and buries the lost
+  const auto now = Clock::now();
+  const bool is_busy = take_in(false, now);
+  for (Outgoing& one : outgoing_) {
+    if (one.is_blocked()) one.pump(attachments_, leaving_, false, now);
+  }
+  if (is_busy) wake();  // the thread does what is left, and buries the lost
 }
 
 void Engine::rest() noexcept {
@@ -389,9 +398,10 @@ void Engine::run() {
   bool is_busy = false;
   std::array<epoll_event, 64> events;
   for (;;) {
-    if (polled_.exchange(false, std::memory_order_relaxed) && !is_busy) keep_away();
+    const bool is_polled = polled_.exchange(false, std::memory_order_relaxed);
+    if (is_polled && !is_busy) keep_away();
     asleep_.store(true);
-    const bool wait = !is_busy && !wanted_.load();  // E2
+    const bool wait = !is_busy && !is_polled && !wanted_.load();  // E2
     const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(tick).count();
     const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
                                  wait ? static_cast<int>(std::max<long>(limit, 1)) : 0);

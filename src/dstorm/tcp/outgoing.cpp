@@ -112,7 +112,7 @@ void Outgoing::pump(const Attachments& attachments, bool leaving, bool with_answ
     awaits_adapter_ = false;
     while (state_ == State::kUp && fill(attachments, leaving)) {
       send(now);
-      if (small_at_ < small_.size() || !payload_.empty()) break;  // as much as it takes for now
+      if (is_blocked()) break;  // as much as it takes for now
     }
   } while (state_ == State::kUp && rdma_ && reap() && awaits_adapter_);
 }
@@ -136,8 +136,8 @@ bool Outgoing::tend(Clock::time_point now) {
     fail(state_ == State::kCalling ? "no answer" : "silent");
     return false;
   }
-  const bool idle = small_at_ == small_.size() && payload_.empty();
-  if (state_ == State::kUp && idle && !said_goodbye_ && now - last_sent_ > settings_.silence / 4) {
+  if (state_ == State::kUp && !is_blocked() && !said_goodbye_ &&
+      now - last_sent_ > settings_.silence / 4) {
     put_head(FrameKind::kBeat, 0, 0);
     send(now);
   }
@@ -257,7 +257,7 @@ void Outgoing::put_head(FrameKind kind, std::uint32_t segment, std::uint64_t byt
 // True if there is something to send. Notices go last, and a goodbye after them: who sees a rank at
 // a barrier has what it sent before.
 bool Outgoing::fill(const Attachments& attachments, bool leaving) {
-  if (small_at_ < small_.size() || !payload_.empty()) return true;
+  if (is_blocked()) return true;
   small_.clear();
   small_at_ = 0;
   const std::uint64_t posted =
@@ -460,7 +460,7 @@ void Outgoing::fill_notices(std::uint64_t posted) {
 }
 
 void Outgoing::send(Clock::time_point now) {
-  while (small_at_ < small_.size() || !payload_.empty()) {
+  while (is_blocked()) {
     const std::array parts{iovec{small_.data() + small_at_, small_.size() - small_at_},
                            iovec{const_cast<std::byte*>(payload_.data()), payload_.size()}};
     const bool has_small = small_at_ < small_.size();

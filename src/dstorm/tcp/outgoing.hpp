@@ -56,6 +56,8 @@ class Outgoing {
   bool make_room(std::uint32_t segment);
 
   State state() const noexcept { return state_; }
+  // Something waits for the connection to take more.
+  bool is_blocked() const noexcept { return small_at_ < small_.size() || !payload_.empty(); }
   int fd() const noexcept { return stream_ ? stream_->fd() : -1; }
   // Readable when the adapter has done something that was waited for; -1 without one. Made once the
   // connection is up.
