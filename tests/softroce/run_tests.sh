@@ -13,7 +13,8 @@ readonly limit=720 nics=4 # seconds for everything; network adapters of the gues
 # name|seconds|command, for bash. It may first spoil the network (`impair` below, `ip link`, `tc`): it
 # is put in order after every row. A test of RDMA takes rxe1 to rxe4: see bed.sh. What measures
 # processor time or makes two threads race is left out: under emulation it means nothing, and crawls.
-# What is long elsewhere is shorter here, by MALT_STRESS. A line of a row's output that begins with
+# What is long elsewhere is shorter here, by MALT_STRESS. Little is reordered: soft-RoCE gives up a
+# connection on which some five packets come out of order between two acknowledgements. A line of a row's output that begins with
 # `measured: ` is shown with its result.
 rows=(
   "verbs|120|$build/verbs_test --gtest_filter='-*Faults*'"
@@ -21,7 +22,7 @@ rows=(
   "faults|90|$build/verbs_test --gtest_filter='*Faults*'"
   "slot|60|$build/slot_test --gtest_filter=-SlotThreads.*"
   "stress-loss|90|impair 'loss 1%'; MALT_STRESS=0.01 MALT_TRANSPORT=verbs $build/segment_test --gtest_filter='SegmentStress.*'"
-  "stress-order|90|impair 'delay 2ms 1ms reorder 25% 50%'; MALT_STRESS=0.01 MALT_TRANSPORT=verbs $build/segment_test --gtest_filter='SegmentStress.*'"
+  "stress-order|90|impair 'limit 10000 delay 1ms reorder 0.1%'; MALT_STRESS=0.01 MALT_TRANSPORT=verbs $build/segment_test --gtest_filter='SegmentStress.*'"
   "python-svm|200|train_over_verbs"
   "info|90|MALT_RDMA_DEVICE=rxe3 python -m malt info | grep 'transport verbs *yes, by rxe3:1:1 (RoCE v2, 10.88.0.3,'"
 )
