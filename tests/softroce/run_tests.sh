@@ -30,9 +30,14 @@ rows=(
 while read -r name; do
   rows+=("verbs-${name%_test}|200|MALT_STRESS=0.05 MALT_TRANSPORT=verbs $build/$name --gtest_filter='-Group.Sixteen*'")
 done <"$build/conformance_tests"
+# Two hosts of two ranks each. Both ranks of the first are to tell what they have measured.
+two_ranks="python -m malt run --nnodes 2 --rendezvous 10.77.0.1:29500 -n 2 --keep-going"
+MALT_JOB_KEY=$(printf '%064d' 7)
+export MALT_JOB_KEY
 # name|seconds|statuses that the guests are to have (125: died)|command of a|command of b
 pairs=(
   "host-death|150|125 0|$build/host_death victim|$build/host_death writer 10.77.0.1"
+  "two-by-two|200|0 125|$two_ranks --node-rank 0 tests/softroce/host_death.py >/tmp/told; cat /tmp/told; test \$(grep -c measured: /tmp/told) = 2|$two_ranks --node-rank 1 tests/softroce/host_death.py"
 )
 
 # ---- The same training in the guest as outside -------------------------------------------------------
@@ -99,7 +104,7 @@ judge() {
     cat "$4" 2>/dev/null || true
   fi
   summary+=("$(printf 'row %-14s %-14s %5s' "$1" "$result" "$3")")
-  ! [[ -f $4 ]] || mapfile -t -O ${#summary[@]} summary < <(sed -n 's/^measured: /row   /p' "$4")
+  ! [[ -f $4 ]] || mapfile -t -O ${#summary[@]} summary < <(sed -nE 's/^(\[[0-9]+\] )?measured: /row   /p' "$4")
 }
 
 guest_rows() { # guest_rows RESULTS
