@@ -661,7 +661,7 @@ TEST(Incoming, OlderCallReplacesNothing) {
   Peer present(site, 7);
   present.say(honest(1));
   const std::string seen = site.of_sender();
-  for (const std::uint64_t number : {0, 1, 6, 7}) {
+  for (const std::uint64_t number : {0U, 1U, 6U, 7U}) {
     Peer stale(site, number);
     stale.say(honest(2));
     EXPECT_EQ(stale.end(), Incoming::End::kReplaced);
