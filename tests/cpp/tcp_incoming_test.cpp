@@ -320,6 +320,7 @@ TEST(Incoming, FramesWithoutABodyHaveNone) {
     cases.push_back({"beat", frame(FrameKind::kBeat, 0, bytes, "x"), "a body"});
     cases.push_back({"closed", frame(FrameKind::kClosed, kSegment, bytes, "x"), "a body"});
     cases.push_back({"leave", frame(FrameKind::kLeave, 0, bytes, "x"), "a body"});
+    cases.push_back({"again", frame(FrameKind::kAgain, 0, bytes, "x"), "a body"});
   }
   expect_broken(cases);
 }
@@ -404,7 +405,7 @@ TEST(Incoming, UpdateFitsItsSlotAndItsFrame) {
 
 TEST(Incoming, KindIsOneOfThoseThereAre) {
   std::vector<Case> cases;
-  for (const std::uint32_t kind : {0U, 11U, 0x100U, kMost32}) {
+  for (const std::uint32_t kind : {0U, 12U, 0x100U, kMost32}) {
     for (const std::uint64_t bytes : {std::uint64_t{0}, kMost}) {
       cases.push_back({"kind", frame(static_cast<FrameKind>(kind), 0, bytes, ""), "unknown kind"});
     }
@@ -434,6 +435,7 @@ TEST(Incoming, SegmentIsThereWhereOneBelongsAndNowhereElse) {
       {"beat", frame(FrameKind::kBeat, kSegment), kPlace},
       {"notice", frame(FrameKind::kNotice, kSegment, notice), kPlace},
       {"leave", frame(FrameKind::kLeave, kSegment), kPlace},
+      {"again", frame(FrameKind::kAgain, kSegment), kPlace},
       {"not there yet", frame(FrameKind::kClosed, kSegment + 1), "that is not there"},
       {"at its most", spoilt([](UpdateFrame& one) { one.segment = kMost32; }), "not there"},
   });
@@ -644,6 +646,19 @@ TEST(Incoming, ReplacedConnectionIsHeardNoMore) {
   next.say(honest(3));
   EXPECT_EQ(next.end(), Incoming::End::kNot) << next.reason();
   EXPECT_EQ(site.box(kSender).clock().load(), 3U);
+}
+
+// A sender whose adapter has failed ends the connection and is not taken for dead.
+TEST(Incoming, WhoSaysSoCallsAnew) {
+  const Site site;
+  Peer old(site, 1);
+  old.say(honest(1) + frame(FrameKind::kAgain, 0) + honest(2));
+  EXPECT_EQ(old.end(), Incoming::End::kReplaced);
+  EXPECT_EQ(site.box(kSender).clock().load(), 1U);
+  Peer next(site, 2);
+  next.say(honest(2));
+  EXPECT_EQ(next.end(), Incoming::End::kNot) << next.reason();
+  EXPECT_EQ(site.box(kSender).clock().load(), 2U);
 }
 
 // Its silence says nothing of the sender, who speaks elsewhere.

@@ -19,7 +19,7 @@ readonly limit=720 nics=4 # seconds for everything; network adapters of the gues
 rows=(
   "verbs|120|$build/verbs_test --gtest_filter='-*Faults*'"
   "verbs-loss|120|impair 'loss 1%'; $build/verbs_test --gtest_filter='Queue.Bytes*:Queue.FullQueue*'"
-  "faults|90|$build/verbs_test --gtest_filter='*Faults*'"
+  "faults|120|$build/verbs_test --gtest_filter='*Faults*'"
   "slot|60|$build/slot_test --gtest_filter=-SlotThreads.*"
   "stress-loss|90|impair 'loss 1%'; MALT_STRESS=0.01 MALT_TRANSPORT=verbs $build/segment_test --gtest_filter='SegmentStress.*'"
   "stress-order|90|impair 'limit 10000 delay 1ms reorder 0.1%'; MALT_STRESS=0.01 MALT_TRANSPORT=verbs $build/segment_test --gtest_filter='SegmentStress.*'"

@@ -147,11 +147,12 @@ TEST(Faults, StoppedRankIsLeftOutWithinSixAndAHalfSeconds) {
 }
 
 // TCP between the ranks, over loopback, goes on.
+struct Cut {
+  Cut() { EXPECT_EQ(std::system("ip link set p2 down"), 0); }
+  ~Cut() { EXPECT_EQ(std::system("ip link set p2 up"), 0); }
+};
+
 TEST(Faults, RankWhoseRdmaNetworkIsCutIsLeftOut) {
-  struct Cut {
-    Cut() { EXPECT_EQ(std::system("ip link set p2 down"), 0); }
-    ~Cut() { EXPECT_EQ(std::system("ip link set p2 up"), 0); }
-  };
   Shared<AllSeen> seen;
   Job job(kRanks, [&](Bootstrap& bootstrap) {
     const std::vector<int> lost =
@@ -163,6 +164,37 @@ TEST(Faults, RankWhoseRdmaNetworkIsCutIsLeftOut) {
   EXPECT_EQ(job.wait_all(), (std::vector<int>{0, 0, 0}));
   for (int survivor : {0, 2}) expect_left_out("cut", *seen, survivor, 6.5);
   EXPECT_EQ(seen->by_rank[kFaulty].alive, 0b010U);
+}
+
+// Longer than an adapter repeats what it writes, shorter than a rank may be silent.
+TEST(Faults, RdmaNetworkThatIsCutForThreeSecondsLosesNobody) {
+  Shared<AllSeen> seen;
+  Job job(kRanks, [&](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap, over_rdma());
+    Segment segment(group, words(Policy::kLatest));
+    for (std::uint64_t i = 1; seen->last[0] == 0 || i <= seen->last[0]; ++i) {
+      scatter(segment, i);
+      std::size_t whole = 0;
+      segment.gather({.staleness = 0}, [&](std::span<const Update> updates) {
+        whole = static_cast<std::size_t>(std::count_if(
+            updates.begin(), updates.end(), [](const Update& update) { return !is_torn(update); }));
+      });
+      CHECK_THAT(whole == kRanks - 1);
+      seen->by_rank[group->rank()].rounds = i;
+    }
+    CHECK_THAT(group->alive().size() == kRanks);
+    group->barrier();
+    return 0;
+  });
+  await_rounds(*seen, 20);
+  {
+    const Cut cut;
+    std::this_thread::sleep_for(3s);
+  }
+  std::uint64_t most = 0;
+  for (const Seen& one : seen->by_rank) most = std::max(most, one.rounds.load());
+  seen->last[0] = most + 10;
+  testing_processes::expect_all_well(job);
 }
 
 // ---- A rank that stalls --------------------------------------------------------------------------

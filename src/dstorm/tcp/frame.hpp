@@ -36,6 +36,7 @@ enum class FrameKind : std::uint32_t {
   kTaken = 9,     // of the callee: bytes taken in, 64 bits
   kWindow = 10,   // of the callee: where a segment may be written: verbs::Target of the caller's
                   // landing area, then of the cursors of each rank of the host, then Mac
+  kAgain = 11,    // its adapter has failed, it ends this connection and calls anew; no body
 };
 
 struct FrameHead {

@@ -178,6 +178,7 @@ void Incoming::parse(const Attachments& attachments, std::uint32_t last_attached
     }
     begin_ += sizeof(FrameHead) + fixed;
     take(head, rest.subspan(sizeof(FrameHead), fixed), attachment);
+    if (end_ != End::kNot) return;
   }
   // What is left of a frame moves to the front, so that the rest finds room.
   if (begin_ > 0) {
@@ -201,6 +202,7 @@ std::size_t Incoming::length_of_fixed(const FrameHead& head) const {
     case FrameKind::kBeat:
     case FrameKind::kClosed:
     case FrameKind::kLeave:
+    case FrameKind::kAgain:
       return exactly(0, "a body where none belongs");
     case FrameKind::kClock:
       return exactly(sizeof(std::uint64_t), "a clock of another length");
@@ -238,6 +240,8 @@ void Incoming::take(const FrameHead& head, std::span<const std::byte> body,
       has_left_ = true;
       control_.mark(sender_, shm::State::kLeft);
       break;
+    case FrameKind::kAgain:
+      return over(End::kReplaced, "calls anew");
     case FrameKind::kUpdate:
       return begin_update(head, body, attachment);
     case FrameKind::kClock:

@@ -28,7 +28,7 @@ class Incoming {
     kNot,       // it goes on
     kLeft,      // the sender has left the job and said so
     kLost,      // the sender's process has ended, or it broke the rules
-    kReplaced,  // a newer connection is in use
+    kReplaced,  // a newer connection is in use, or will be
     kRefused    // this rank lacks what it takes: the sender may call another
   };
   // Takes in what has come, and answers. True: there may be more at once.

@@ -57,15 +57,32 @@ void Outgoing::hang_up() {
   state_ = State::kOver;
 }
 
-// The next call goes to the next rank.
 void Outgoing::fail(const std::string& why) {
+  stream_->reset_at_end();
+  give_up(why);
+}
+
+// The connection itself is well: the callee learns that another call follows, or it would take the
+// end of this one for the end of this rank.
+void Outgoing::fail_by_adapter(const std::string& why) {
+  if (!stalled_since_) stalled_since_ = moved_;
+  put_head(FrameKind::kAgain, 0, 0);
+  send(last_sent_);
+  if (state_ != State::kUp) return;
+  if (is_blocked()) stream_->reset_at_end();
+  give_up("RDMA: " + why);
+}
+
+// The next call goes to the next rank.
+void Outgoing::give_up(const std::string& why) {
   reason_ = "rank " + std::to_string(proxy_) + " at " +
             settings_.addresses[static_cast<std::size_t>(proxy_)].text() + ": " + why;
-  stream_->reset_at_end();
   hang_up();
   next_ = (next_ + 1) % host_.size();
 }
 
+// Over this connection all is well: the callee learns that a call follows, or it would take its end
+// for this rank's.
 bool Outgoing::advance_handshake() {
   switch (handshake_->advance(*stream_)) {
     case Handshake::Step::kWaiting:
@@ -78,17 +95,14 @@ bool Outgoing::advance_handshake() {
   }
   handshake_.reset();
   state_ = State::kUp;
-  if (!settings_.rdma[static_cast<std::size_t>(proxy_)]) {
-    down_since_.reset();
-    return true;
-  }
+  down_since_.reset();
+  if (!settings_.rdma[static_cast<std::size_t>(proxy_)]) return true;
   try {
     introduce_adapter();
   } catch (const Error& error) {
-    fail(error.what());
-    return false;
+    fail_by_adapter(error.what());
   }
-  return true;
+  return state_ == State::kUp;
 }
 
 void Outgoing::introduce_adapter() {
@@ -108,32 +122,42 @@ void Outgoing::pump(const Attachments& attachments, bool leaving, bool with_answ
   if (state_ != State::kUp) return;
   if (stream_->wants_write()) stream_->send({});
   if (with_answers) take_answers(now);
+  if (rdma_ && rdma_->is_idle() && !stalled_since_) moved_ = now;
   do {
     awaits_adapter_ = false;
     while (state_ == State::kUp && fill(attachments, leaving)) {
       send(now);
       if (is_blocked()) break;  // as much as it takes for now
     }
-  } while (state_ == State::kUp && rdma_ && reap() && awaits_adapter_);
+  } while (state_ == State::kUp && rdma_ && reap(now) && awaits_adapter_);
 }
 
 // True if writes have completed since the last time. Sees to it that adapter_fd() tells of more.
-bool Outgoing::reap() {
+bool Outgoing::reap(Clock::time_point now) {
   const std::uint64_t before = rdma_->completed();
   if (awaits_adapter_) rdma_->arm();
-  const std::uint64_t now = rdma_->reap();
+  const bool has_moved = rdma_->reap() > before;
+  if (has_moved) {
+    moved_ = now;
+    stalled_since_.reset();
+  }
   if (rdma_->failed()) {
-    fail("RDMA: " + rdma_->failed()->what);
+    const std::string why = rdma_->failed()->what;
+    fail_by_adapter(why);
     return false;
   }
-  if (now > before) down_since_.reset();
-  return now > before;
+  return has_moved;
 }
 
 bool Outgoing::tend(Clock::time_point now) {
   if (state_ != State::kCalling && state_ != State::kUp) return false;
   if (now - last_heard_ > settings_.silence) {
     fail(state_ == State::kCalling ? "no answer" : "silent");
+    return false;
+  }
+  if (state_ == State::kUp && rdma_ && (stalled_since_ || !rdma_->is_idle()) &&
+      now - stalled_since_.value_or(moved_) > settings_.silence) {
+    fail_by_adapter("the adapter gets nothing through");
     return false;
   }
   if (state_ == State::kUp && !is_blocked() && !said_goodbye_ &&
@@ -227,7 +251,7 @@ void Outgoing::take(const FrameHead& head, std::span<const std::byte> body) {
     rdma_->connect(endpoint);
     is_joined_ = true;
   } catch (const Error& error) {
-    fail(error.what());
+    fail_by_adapter(error.what());
   }
 }
 
@@ -280,6 +304,7 @@ bool Outgoing::fill(const Attachments& attachments, bool leaving) {
     awaits_adapter_ = awaits_adapter_ || (more && !rdma_->is_idle());
     return small_at_ < small_.size();
   }
+  stalled_since_.reset();
   fill_notices(posted);
   if (leaving && !said_goodbye_) {
     put_head(FrameKind::kLeave, 0, 0);

@@ -65,7 +65,9 @@ class Outgoing {
   int proxy() const noexcept { return proxy_; }
   const std::vector<int>& host() const noexcept { return host_; }
   // Since when no connection has worked; nullopt while one does.
-  std::optional<Clock::time_point> down_since() const noexcept { return down_since_; }
+  std::optional<Clock::time_point> down_since() const noexcept {
+    return stalled_since_ ? stalled_since_ : down_since_;
+  }
   Clock::time_point last_call() const noexcept { return last_call_; }
   const std::string& reason() const noexcept { return reason_; }
 
@@ -82,12 +84,14 @@ class Outgoing {
   };
 
   void fail(const std::string& why);
+  void fail_by_adapter(const std::string& why);
+  void give_up(const std::string& why);
   bool advance_handshake();
   void introduce_adapter();
   void take_answers(Clock::time_point now);
   void take(const FrameHead& head, std::span<const std::byte> body);
   void take_window(std::uint32_t segment, std::span<const std::byte> body);
-  bool reap();
+  bool reap(Clock::time_point now);
   bool fill(const Attachments& attachments, bool leaving);
   Carried& carried(const std::shared_ptr<Attachment>& attachment);
   bool fill_segment(Carried& carried);
@@ -131,6 +135,9 @@ class Outgoing {
   std::unique_ptr<verbs::Sender> rdma_;
   bool is_joined_ = false;       // with the other end's queue pair
   bool awaits_adapter_ = false;  // something can go on only when writes have completed
+  Clock::time_point moved_;      // when the adapter last did something, or had nothing to do
+  // An adapter has failed, and what it was to write has not been written by another since.
+  std::optional<Clock::time_point> stalled_since_;
   Clock::time_point last_call_, last_sent_, last_heard_;
 };
 

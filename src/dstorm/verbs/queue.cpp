@@ -16,24 +16,17 @@ constexpr std::uint32_t kMost24Bits = (1U << 24) - 1;
 constexpr std::uint8_t kHopLimit = 64;
 constexpr std::uint8_t kMinimumReceiverTimer = 12;  // 0.64 ms; we post no receives
 
-// When an adapter gives up: it sends `attempts` times, 4.096 us * 2^exponent apart.
-struct Patience {
-  std::uint8_t exponent;
-  std::uint8_t attempts;
-};
+// How often an adapter repeats what nobody acknowledges. The most there is: 7 is "for ever" to
+// soft-RoCE, which also counts each packet that comes out of order.
+constexpr std::uint8_t kRepeats = 6;
 
-// The shortest that is at least `silence`. With 4 to 7 attempts a lost packet or two are no loss of
-// the peer; 8 would be a retry count of 7, which soft-RoCE takes for "for ever".
-Patience patience_for(std::chrono::nanoseconds silence) {
-  constexpr std::uint8_t kLeastAttempts = 4;
-  constexpr std::uint8_t kMostAttempts = 7;
-  for (std::uint8_t exponent = 8;; ++exponent) {
-    for (std::uint8_t attempts = kLeastAttempts; attempts <= kMostAttempts; ++attempts) {
-      if (std::chrono::nanoseconds(4096) * (1LL << exponent) * attempts >= silence) {
-        return {exponent, attempts};
-      }
-    }
-  }
+// The longest time-out, 4.096 us * 2^exponent, with which all attempts of two queue pairs, the second
+// after the first has failed, fit into `silence`.
+std::uint8_t exponent_for(std::chrono::nanoseconds silence) {
+  constexpr int kAttempts = 2 * (kRepeats + 1);
+  std::uint8_t exponent = 8;
+  while (std::chrono::nanoseconds(4096) * (2LL << exponent) * kAttempts <= silence) ++exponent;
+  return exponent;
 }
 
 ibv_mtu mtu_of(std::uint32_t bytes) {
@@ -185,12 +178,11 @@ void Queue::connect(const Endpoint& remote) {
              IBV_QP_MIN_RNR_TIMER,
          "reach the peer at " + describe(gid));
 
-  const Patience patience = patience_for(silence_);
   ibv_qp_attr send{};
   send.qp_state = IBV_QPS_RTS;
-  send.timeout = patience.exponent;
-  send.retry_cnt = static_cast<std::uint8_t>(patience.attempts - 1);
-  send.rnr_retry = send.retry_cnt;
+  send.timeout = exponent_for(silence_);
+  send.retry_cnt = kRepeats;
+  send.rnr_retry = kRepeats;
   send.sq_psn = first_packet_;
   modify(send,
          IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |

@@ -91,8 +91,9 @@ std::uint64_t Sender::send_update(std::uint32_t segment, const shm::SegmentMemor
       taken += bytes;
     }
     left -= taken;
+    // Each chunk signals: that it is through shows that the peer is reached.
     number = queue_.write(std::span(parts).first(count), to_there,
-                          {.inlined = taken <= queue_.inline_bytes(), .signaled = left == 0});
+                          {.inlined = taken <= queue_.inline_bytes(), .signaled = true});
     to_there.address += taken;
   }
   frame_writes_[next_frame_] = number;
