@@ -68,6 +68,7 @@ struct Group::Impl {
         std::make_unique<tcp::Engine>(bootstrap, control,
                                       tcp::EngineOptions{options.timeout, options.interface,
                                                          options.toward, options.secret, row.rdma});
+    waiter.lend_a_hand(*engine);
   }
 
   GroupOptions options;

@@ -26,8 +26,10 @@ constexpr std::chrono::milliseconds kRedial{20};
 constexpr std::size_t kLendAHand = 64 * 1024;
 // With more hosts, looking for what has come takes longer than waking a thread.
 constexpr std::size_t kMostPolled = 9;
-// How long the thread keeps away while the rank polls.
+// How long the thread keeps away while the rank polls: as long as what comes may lie there when the
+// rank stops, so longer where it is for this rank alone.
 constexpr timespec kAway{0, 500'000};
+constexpr timespec kAwayAlone{0, 5'000'000};
 constexpr std::size_t kMostInterfaces = 16;
 
 struct InterfaceRecord {
@@ -430,7 +432,8 @@ void Engine::keep_away() {
   keeps_away_.store(true);
   pollfd alarm{alarm_.get(), POLLIN, 0};
   asleep_.store(true);  // E2
-  if (!wanted_.load()) ppoll(&alarm, 1, &kAway, nullptr);
+  const bool alone = control_.locals().size() == 1;
+  if (!wanted_.load()) ppoll(&alarm, 1, alone ? &kAwayAlone : &kAway, nullptr);
   keeps_away_.store(false);
 }
 

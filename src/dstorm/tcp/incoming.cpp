@@ -9,7 +9,10 @@ namespace dstorm::tcp {
 namespace {
 
 // Frames are parsed from here; a large payload goes straight to its slot.
-constexpr std::size_t kBuffer = 16 * 1024;
+constexpr std::size_t kBuffer = 64 * 1024;
+// Behind a payload that goes to its slot no more is read than this, or much of the next would have
+// to be copied.
+constexpr std::size_t kBehind = 1024;
 // What one connection may take in before it is another's turn.
 constexpr std::size_t kTurn = 4 * 1024 * 1024;
 // The sender learns at least this often how far its bytes have come.
@@ -97,7 +100,9 @@ bool Incoming::take_in(const Attachments& attachments, std::uint32_t last_attach
     std::size_t count = 0;
     const bool in_place = arriving_ && arriving_->data != nullptr;
     if (in_place) parts[count++] = {arriving_->data, arriving_->missing};
-    parts[count++] = {buffer_.data() + end_of_data_, buffer_.size() - end_of_data_};
+    const bool is_long = in_place && arriving_->missing >= kBuffer / 2;
+    parts[count++] = {buffer_.data() + end_of_data_,
+                      std::min(buffer_.size() - end_of_data_, is_long ? kBehind : kBuffer)};
     std::size_t room = 0;
     for (std::size_t i = 0; i < count; ++i) room += parts[i].iov_len;
     const Moved moved = stream_.receive(std::span(parts).first(count));

@@ -74,16 +74,26 @@ void Stream::prepare(const TlsContext* tls, bool calls, std::chrono::nanoseconds
 Moved Stream::send(std::span<const iovec> parts) {
   if (state_ != State::kOpen && !settle()) return fail(0);
   if (tls_) return moved_by_tls(tls_->send(parts));
-  const msghdr message = message_of(parts);
-  const ssize_t bytes = sendmsg(fd(), &message, MSG_NOSIGNAL);
+  ssize_t bytes = 0;
+  if (parts.size() == 1) {  // the kernel has less to look at
+    bytes = ::send(fd(), parts[0].iov_base, parts[0].iov_len, MSG_NOSIGNAL);
+  } else {
+    const msghdr message = message_of(parts);
+    bytes = sendmsg(fd(), &message, MSG_NOSIGNAL);
+  }
   return bytes >= 0 ? Moved{static_cast<std::size_t>(bytes), Flow::kOpen} : fail(errno);
 }
 
 Moved Stream::receive(std::span<const iovec> parts) {
   if (state_ != State::kOpen && !settle()) return fail(0);
   if (tls_) return moved_by_tls(tls_->receive(parts));
-  msghdr message = message_of(parts);
-  const ssize_t bytes = recvmsg(fd(), &message, 0);
+  ssize_t bytes = 0;
+  if (parts.size() == 1) {
+    bytes = recv(fd(), parts[0].iov_base, parts[0].iov_len, 0);
+  } else {
+    msghdr message = message_of(parts);
+    bytes = recvmsg(fd(), &message, 0);
+  }
   if (bytes == 0) return {0, Flow::kEnded};
   return bytes > 0 ? Moved{static_cast<std::size_t>(bytes), Flow::kOpen} : fail(errno);
 }
