@@ -14,8 +14,8 @@ readonly limit=720 nics=4 # seconds for everything; network adapters of the gues
 # is put in order after every row. A test of RDMA takes rxe1 to rxe4: see bed.sh. What measures
 # processor time or makes two threads race is left out: under emulation it means nothing, and crawls.
 # What is long elsewhere is shorter here, by MALT_STRESS. Little is reordered: soft-RoCE gives up a
-# connection on which some five packets come out of order between two acknowledgements. A line of a row's output that begins with
-# `measured: ` is shown with its result.
+# connection on which some five packets come out of order between two acknowledgements. A line of a
+# row's output that begins with `measured: ` is shown with its result.
 rows=(
   "verbs|120|$build/verbs_test --gtest_filter='-*Faults*'"
   "verbs-loss|120|impair 'loss 1%'; $build/verbs_test --gtest_filter='Queue.Bytes*:Queue.FullQueue*'"
