@@ -219,8 +219,19 @@ void stay_on_core(int number) {
   }
 }
 
+// Of two adapters, each rank takes one.
+void take_adapter(int rank) {
+  const char* given = std::getenv("BENCHMARK_ADAPTERS");
+  const std::string adapters = given == nullptr ? "" : given;
+  const std::size_t comma = adapters.find(',');
+  if (comma == std::string::npos) return;
+  const std::string own = rank == 0 ? adapters.substr(0, comma) : adapters.substr(comma + 1);
+  setenv("MALT_RDMA_DEVICE", own.c_str(), 1);
+}
+
 void run(Meeting& meeting, int rank, const std::string& way, bool latency, std::size_t bytes,
          int blocks) {
+  take_adapter(rank);
   ForkBootstrap bootstrap(meeting, rank, 2);
   std::unique_ptr<Path> path;
   if (way == "stream") {

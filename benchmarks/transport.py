@@ -8,7 +8,12 @@ MALT is measured at the level of dStorm, from C++ (transport.cpp): rank 0 scatte
 with policy "queue", rank 1 gathers. As in the peers' own programs, the payload is whatever lies in
 the memory. In each round all ways are measured once, one after the other, in an order that moves
 on by one a round; ratios are made of medians over rounds. UCX's put is `ucx_perftest`'s (Debian:
-ucx-utils); where that is missing, the report says so.
+ucx-utils), an RDMA write is perftest's; where one is missing, the report says so.
+
+Over verbs, $BENCHMARK_ADAPTERS may name two adapters, one for each rank; in the guest of QEMU's:
+
+    BENCHMARK_ADAPTERS=rxe1,rxe2 OUT=out tests/softroce/bed.sh run \
+      "python benchmarks/transport.py --transport verbs --program build/release/transport"
 
 Over shm a receiver reads where the sender wrote, so the time is that of the protocol alone, and
 bandwidth grows with the size; UCX's put copies.
@@ -22,16 +27,17 @@ from pathlib import Path
 import report
 from exchange_extras import build
 from report import KB, MB, microseconds, over, say, size_text, table, times
-from transport_peers import PEERS, Own, Ucx
+from transport_peers import PEERS, IbWrite, Own, Ucx
 
 SIZES = [8 * KB, 64 * KB, 1 * MB, 16 * MB]
-LATENCY_BYTES = 8
+LATENCY_BYTES = {"shm": 8, "tcp": 8, "verbs": 4 * KB}
 # MALT's bandwidth by a peer's at least, and its latency by a peer's at most: by transport and peer.
 LEAST_BANDWIDTH = {
     ("tcp", "bare stream"): {64 * KB: 0.95, 1 * MB: 0.95, 16 * MB: 0.95},
     ("tcp", "UCX put"): {8 * KB: 2.0, 1 * MB: 2.0},
+    ("verbs", "ib_write"): {64 * KB: 0.95, 1 * MB: 0.95},
 }
-MOST_LATENCY = {("tcp", "bare stream"): 1.3}
+MOST_LATENCY = {("tcp", "bare stream"): 1.3, ("verbs", "ib_write"): 1.15}
 
 
 def parse():
@@ -54,9 +60,9 @@ def parse():
     return parser.parse_args()
 
 
-def measure(ways, rounds):
+def measure(ways, rounds, latency_bytes):
     """Medians by (what, size) and label."""
-    wanted = [("latency", LATENCY_BYTES), *(("bandwidth", size) for size in SIZES)]
+    wanted = [("latency", latency_bytes), *(("bandwidth", size) for size in SIZES)]
     found = {key: defaultdict(list) for key in wanted}
     for number in range(rounds):
         first = number % len(ways)
@@ -101,11 +107,12 @@ class Report(report.Report):
         )
 
     def latency(self, medians):
-        by_label = medians["latency", LATENCY_BYTES]
+        size = LATENCY_BYTES[self._transport]
+        by_label = medians["latency", size]
         ratios = {peer: by_label[self._malt] / by_label[peer] for peer in self._peers}
         wanted = {peer: MOST_LATENCY.get((self._transport, peer)) for peer in self._peers}
         missed = [peer for peer in self._peers if not over(wanted[peer], ratios[peer])]
-        row = [size_text(LATENCY_BYTES), *(microseconds(by_label[way]) for way in self._ways())]
+        row = [size_text(size), *(microseconds(by_label[way]) for way in self._ways())]
         row += [times(ratios[peer]) for peer in self._peers]
         row += [goals(wanted), self._verdict("latency", *missed)]
         self._sections.append(
@@ -132,10 +139,10 @@ def main():
     program = options.program or build("transport")
     malt = Own(program, options.transport, "MALT", "a segment, policy QUEUE, 4 to 16 slots")
     ways = [malt, *PEERS[options.transport](program)]
-    missing = [way for way in ways if isinstance(way, Ucx) and not way.is_installed()]
+    missing = [way for way in ways if isinstance(way, (Ucx, IbWrite)) and not way.is_installed()]
     ways = [way for way in ways if way not in missing]
     made = Report(options.transport, ways, missing, options.rounds)
-    medians = measure(ways, options.rounds)
+    medians = measure(ways, options.rounds, LATENCY_BYTES[options.transport])
     made.bandwidth(medians)
     made.latency(medians)
     say("")

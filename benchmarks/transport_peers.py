@@ -9,8 +9,11 @@ from exchange_peers import clean_environ
 from report import CORES, MB
 
 UCX_PORT = 13337
+IB_PORT = 18515
 UCX_BYTES = 64 * MB  # to send at least, for a bandwidth
 UCX_ROUND_TRIPS = 10_000
+IB_BYTES = 32 * MB  # likewise; it may run over an emulated adapter
+IB_ROUND_TRIPS = 1000
 
 
 class Own:
@@ -78,6 +81,48 @@ class Ucx:
             time.sleep(0.05)
 
 
+class IbWrite:
+    """RDMA writes, by the programs of Debian's perftest."""
+
+    label = "ib_write"
+
+    def __init__(self):
+        adapters = os.environ.get("BENCHMARK_ADAPTERS", "").split(",")
+        self._adapters = adapters if len(adapters) == 2 else [None, None]
+        self.settings = f"perftest's ib_write_bw and ib_write_lat, adapters {self._adapters}"
+
+    @staticmethod
+    def is_installed():
+        return shutil.which("ib_write_bw") is not None
+
+    def measure(self, what, size):
+        latency = what == "latency"
+        count = IB_ROUND_TRIPS if latency else max(50, IB_BYTES // size)
+        command = ["ib_write_lat" if latency else "ib_write_bw", "-F", "-p", str(IB_PORT)]
+        command += ["-s", str(size), "-n", str(count)] + ([] if latency else ["--report_gbits"])
+        server, client = (
+            command + (["-d", adapter] if adapter else []) for adapter in self._adapters
+        )
+        with subprocess.Popen(server, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as end:
+            try:
+                return self._run_client([*client, "127.0.0.1"], size, latency)
+            finally:
+                end.kill()
+
+    def _run_client(self, command, size, latency):
+        deadline = time.monotonic() + 10
+        while True:
+            done = subprocess.run(command, capture_output=True, timeout=120, text=True)
+            rows = [line.split() for line in done.stdout.splitlines()]
+            for row in rows:
+                if done.returncode == 0 and row[:1] == [str(size)]:
+                    # Bytes; iterations; microseconds: least, most, typical; or Gb/s: peak, average.
+                    return float(row[4]) * 1e-6 if latency else float(row[3]) * 1e9 / 8
+            if time.monotonic() > deadline:  # until then, the server may not listen yet
+                raise RuntimeError(f"{' '.join(command)} failed: {done.stdout}{done.stderr}")
+            time.sleep(0.1)
+
+
 def socket_stream(program):
     return Own(program, "stream", "bare stream", "one socket, send() and recv() of a message")
 
@@ -87,4 +132,5 @@ def socket_stream(program):
 PEERS = {
     "shm": lambda _: [Ucx(UCX_TLS="shm")],
     "tcp": lambda program: [socket_stream(program), Ucx(UCX_TLS="tcp", UCX_NET_DEVICES="lo")],
+    "verbs": lambda _: [IbWrite()],
 }
