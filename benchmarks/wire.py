@@ -4,8 +4,8 @@
     sudo -E python benchmarks/wire.py
     sudo -E python benchmarks/wire.py --output docs/performance.md
 
-The hosts are network namespaces (tests/hosts/), with TCP between them and shared memory within. What
-one host sends is counted three times: as `bytes_out` of its ranks says, at its interface, and by a
+The hosts are network namespaces (tests/hosts/), TCP between them and shared memory within. What one
+host sends is counted three times: as `bytes_out` of its ranks says, at its interface, and by a
 capture of its packets. The least possible is one copy of each rank's vector for the other host.
 Frames of up to 64 KB are counted, as the kernel hands them to the network card, which cuts them; on
 an Ethernet of 1500 bytes each 1448 of payload have 78 bytes of headers and gaps.
@@ -107,9 +107,9 @@ class Report(report.Report):
         header = ["vector", "`bytes_out` of its 2 ranks", "least", "TCP payload", "frames"]
         header += ["at the interface", "x least", "at most", ""]
         self._sections.append(
-            "Bytes that one host sends for one `scatter` of each of its 2 ranks to the 3 others, and "
-            "the `gather` after it, over TCP. `bytes_out` counts a vector once for each receiver; 2 "
-            "of 3 are on the other host, which gets one copy for both. *x least* is TCP's payload: "
+            "Bytes that one host sends for one `scatter` of each of its 2 ranks to the 3 others, "
+            "and the `gather` after it, over TCP. `bytes_out` counts it once a receiver, of whom "
+            "2 are on the other host, which gets one copy for both. *x least* is TCP's payload: "
             "vectors, headers of updates, cursors, acknowledgements of our own.\n\n"
             + table(header, rows)
         )

@@ -24,6 +24,7 @@ rows=(
   "stress-loss|90|impair 'loss 1%'; MALT_STRESS=0.01 MALT_TRANSPORT=verbs $build/segment_test --gtest_filter='SegmentStress.*'"
   "stress-order|90|impair 'limit 10000 delay 1ms reorder 0.1%'; MALT_STRESS=0.01 MALT_TRANSPORT=verbs $build/segment_test --gtest_filter='SegmentStress.*'"
   "python-svm|200|train_over_verbs"
+  "mixed|120|mixed_job"
   "info|90|MALT_RDMA_DEVICE=rxe3 python -m malt info | grep 'transport verbs *yes, by rxe3:1:1 (RoCE v2, 10.88.0.3,'"
 )
 # The suite that is run over every transport (cmake/tests.cmake names it).
@@ -52,6 +53,17 @@ train_over_verbs() { # each rank over an adapter of its own
   echo "measured: trained over verbs: $(learnt /tmp/svm.json)"
   [[ $(learnt /tmp/svm.json) == "$(learnt "$trained_over_shm")" ]]
 }
+# Three hosts that cannot map one another's memory, of two ranks each; the third sees no adapter.
+mixed_job() {
+  local run="python -m malt run --nnodes 3 --rendezvous 127.0.0.1:29500 -n 2" node hosts=()
+  for node in 0 1 2; do
+    MALT_RDMA_DEVICE=rxe$((node + 1)) unshare --pid --fork --mount-proc --ipc sh -ec "
+      test $node != 2 || { mount -t tmpfs none /dev/infiniband && unset MALT_RDMA_DEVICE; }
+      exec $run --node-rank $node tests/softroce/mixed.py" &
+    hosts+=($!)
+  done
+  for node in "${hosts[@]}"; do wait "$node"; done
+}
 learnt() { grep -oE '"(final_error|model_sha256)": [^,]*' "$1" | xargs; }
 
 # ---- Inside the guest --------------------------------------------------------------------------------
@@ -74,7 +86,7 @@ repair() {
 # run_rows RESULTS: leaves NAME.log and NAME.result (status, seconds) for each row.
 run_rows() {
   local row name seconds line code start
-  export -f impair train_over_verbs learnt
+  export -f impair train_over_verbs learnt mixed_job
   export nics GTEST_COLOR=no
   for row in "${rows[@]}"; do
     IFS='|' read -r name seconds line <<<"$row"

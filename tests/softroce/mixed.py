@@ -1,0 +1,38 @@
+"""One job over all three transports: hosts 0 and 1 have adapters, host 2 has none.
+
+malt run --nnodes 3 --node-rank NODE --rendezvous HOST:PORT -n 2 mixed.py
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+import malt
+
+ROUNDS = 50
+
+malt.init()
+rank, size = malt.rank(), malt.size()
+w = np.zeros(1000)
+v = malt.vector(w)
+
+
+def expected(peer: int) -> str:
+    own, its = rank // 2, peer // 2
+    return "shm" if own == its else "verbs" if {own, its} == {0, 1} else "tcp"
+
+
+routes = v.stats().routes
+for peer, route in routes.items():
+    assert route.transport == expected(peer), (peer, route)
+for t in range(1, ROUNDS + 1):
+    w[:] = rank + t
+    v.scatter()
+    v.gather(malt.SUM, staleness=0)
+    assert (w == sum(r + t for r in range(size))).all(), (t, w[0])
+malt.barrier()
+if rank == 0:
+    counted = Counter(route.transport for route in routes.values())
+    print(f"measured: rank 0 of {size} over {dict(counted)}: {ROUNDS} sums, all exact")
