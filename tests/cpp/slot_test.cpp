@@ -362,6 +362,72 @@ TEST_P(SlotThreads, LatestIsNeverTornAndItsCountersBalance) {
   }
 }
 
+// The ranks of another host, of which one carries: it takes in the order they were made what is still
+// there, for all that an update is for, and reads it in place.
+TEST_P(SlotThreads, CarrierTakesWholeUpdatesInOrderAndKnowsWhomTheyAreFor) {
+  constexpr int kReaders = 3;
+  Box box(kReaders + 1, GetParam(), kWords * 8);
+  // By iteration: for whom, a bit per rank, and with which ordinals.
+  struct Sent {
+    std::uint32_t to = 0;
+    std::array<std::uint64_t, kReaders + 1> ordinals{};
+  };
+  const std::uint64_t updates = updates_to_send();
+  std::vector<Sent> sent(updates + 1);
+  std::minstd_rand random(1);
+  std::array<std::uint64_t, kReaders + 1> ordinals{};
+  for (std::uint64_t i = 1; i <= updates; ++i) {
+    for (int r = 1; r <= kReaders; ++r) {
+      if (random() % 4 == 0) continue;
+      sent[i].to |= 1U << r;
+      sent[i].ordinals[static_cast<std::size_t>(r)] = ++ordinals[static_cast<std::size_t>(r)];
+    }
+  }
+  std::atomic<bool> ended{false};
+  std::uint64_t taken = 0;
+  std::uint64_t torn = 0;
+  std::uint64_t wrong = 0;
+  std::thread thread([&] {
+    SlotCarrier carrier(box.view(), {1, 2, 3});
+    for (std::uint64_t last = 0;;) {
+      const bool over = ended.load();
+      const int slot = carrier.take(last);
+      if (slot < 0) {
+        if (over) return;
+        std::this_thread::yield();
+        continue;
+      }
+      const SlotHeader header = carrier.header(slot);
+      if (header.iteration % 8 == 0) std::this_thread::yield();  // let the sender come round
+      const auto* words = reinterpret_cast<const std::uint64_t*>(carrier.payload(slot));
+      for (std::size_t i = 0; i < header.count; ++i) torn += words[i] != header.iteration;
+      std::uint32_t to = 0;
+      for (const Addressee& receiver : carrier.addressees()) {
+        to |= 1U << receiver.rank;
+        const auto rank = static_cast<std::size_t>(receiver.rank);
+        wrong += receiver.ordinal != sent[header.iteration].ordinals[rank];
+      }
+      wrong += to != sent[header.iteration].to || header.iteration <= last;
+      last = header.iteration;
+      ++taken;
+      carrier.let_go();
+    }
+  });
+  for (std::uint64_t i = 1; i <= updates; ++i) {
+    std::vector<int> to;
+    for (int r = 1; r <= kReaders; ++r) {
+      if ((sent[i].to >> r & 1) != 0) to.push_back(r);
+    }
+    if (!box.send(i, Policy::kLatest, to, 1 + random() % kWords)) box.writer().skip(i, to);
+    if (i % 16 == 0) std::this_thread::yield();
+  }
+  ended = true;
+  thread.join();
+  EXPECT_EQ(torn, 0U);
+  EXPECT_EQ(wrong, 0U);
+  EXPECT_GT(taken, 0U);
+}
+
 TEST_P(SlotThreads, QueueDeliversEveryUpdateOnceAndInOrder) {
   constexpr int kReaders = 3;
   Box box(kReaders + 1, GetParam(), kWords * 8);

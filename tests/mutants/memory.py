@@ -1,0 +1,290 @@
+"""Breaks each invariant of slots and landing areas on purpose and sees that a test notices.
+
+    python tests/mutants/memory.py [NAME...]
+
+Every row replaces one piece of a file by a weaker one, builds that file's test against the broken
+copy, plain and under the thread sanitizer, and runs it. A mutant that passes both is a hole in the
+tests, and the exit status is 1.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILDS = {"plain": ["-O2"], "tsan": ["-O1", "-g", "-fsanitize=thread", "-Wno-tsan"]}
+# Plain, a race shows only while two threads really run at once: some tries.
+TRIES = {"plain": 4, "tsan": 1}
+
+
+class Mutant(NamedTuple):
+    name: str  # the invariant it breaks, and how
+    old: str
+    new: str
+    file: str = "dstorm/slot.hpp"
+
+
+# What is built for the mutants of a file, besides a copy of it.
+TESTS = {
+    "dstorm/slot.hpp": ["tests/cpp/slot_test.cpp"],
+    "dstorm/verbs/landing.hpp": ["tests/cpp/landing_test.cpp", "src/dstorm/verbs/landing.cpp"],
+    "dstorm/verbs/landing.cpp": ["tests/cpp/landing_test.cpp"],
+}
+
+
+MUTANTS = [
+    Mutant(
+        "S2: ticket stored before the payload is complete (relaxed)",
+        "ticket.iteration.store(iteration, std::memory_order_release);",
+        "ticket.iteration.store(iteration, std::memory_order_relaxed);",
+    ),
+    Mutant(
+        "S2: ticket loaded without acquire",
+        "return box_.ticket(slot, receiver_).iteration.load(std::memory_order_acquire);",
+        "return box_.ticket(slot, receiver_).iteration.load(std::memory_order_relaxed);",
+    ),
+    Mutant(
+        "S3: no hold at all (a skipped pin)",
+        "cursor_->hold.store(iteration << 1 | 1, std::memory_order_release);",
+        "(void)iteration;",
+    ),
+    Mutant(
+        "S3: hold let go before the reading",
+        "cursor_->hold.store(iteration << 1, std::memory_order_release);",
+        "cursor_->hold.store(0, std::memory_order_release);",
+    ),
+    Mutant(
+        "S3: no fence between hold and ticket",
+        "static void fence() { std::atomic_thread_fence(std::memory_order_seq_cst); }",
+        "static void fence() { std::atomic_thread_fence(std::memory_order_acq_rel); }",
+    ),
+    Mutant(
+        "S3: hold released without release order",
+        "void let_go() { cursor_->hold.store(0, std::memory_order_release); }",
+        "void let_go() { cursor_->hold.store(0, std::memory_order_relaxed); }",
+    ),
+    Mutant(
+        "S4 (a): a slot counts as free before everyone has consumed it",
+        "if (!consumed(r, sent.iteration) && live(r)) return false;",
+        "if (!consumed(r, sent.iteration) && live(r)) return r > 1;",
+    ),
+    Mutant(
+        "S4 (a): consumed loaded without acquire",
+        "consumed.load(std::memory_order_acquire) >= iteration;",
+        "consumed.load(std::memory_order_relaxed) >= iteration;",
+    ),
+    Mutant(
+        "S4 (a): consumed stored without release",
+        "cursor_->consumed.store(iteration, std::memory_order_release);",
+        "cursor_->consumed.store(iteration, std::memory_order_relaxed);",
+    ),
+    Mutant(
+        "S4 (b): no fence between revoked ticket and hold",
+        "std::atomic_thread_fence(std::memory_order_seq_cst);\n    if (is_held(sent, live)) {",
+        "if (is_held(sent, live)) {",
+    ),
+    Mutant(
+        "S4 (b): holds not looked at again after the tickets are revoked",
+        "std::atomic_thread_fence(std::memory_order_seq_cst);\n    if (is_held(sent, live)) {",
+        "if (false) {",
+    ),
+    Mutant(
+        "S4 (b): tickets not revoked",
+        "for (int r : sent.to) box_.ticket(slot, r).iteration.store(0, std::memory_order_relaxed);",
+        "",
+    ),
+    Mutant(
+        "S4 (b): a hold covers only what it names, not what is newer",
+        "return (hold & 1) != 0 ? iteration >= hold >> 1 : iteration == hold >> 1;",
+        "return iteration == hold >> 1;",
+    ),
+    Mutant(
+        "S4 (c): the dead count as readers",
+        "if (!consumed(r, sent.iteration) && live(r)) return false;",
+        "if (!consumed(r, sent.iteration)) return false;",
+    ),
+    Mutant(
+        "S5: consumed does not advance (folded twice)",
+        "cursor_->consumed.store(iteration, std::memory_order_release);",
+        "",
+    ),
+    Mutant(
+        "S6: clock moves before the tickets",
+        "      put_ticket(slot, {r, ++ordinals_",
+        "      advance(header.iteration);\n      put_ticket(slot, {r, ++ordinals_",
+    ),
+    Mutant(
+        "QUEUE: one look for the oldest (an update passed over)",
+        "return older < 0 ? first : older;",
+        "return first;",
+    ),
+    Mutant(
+        "QUEUE: overwrites what has not been folded",
+        "if (policy == Policy::kQueue) return -1;",
+        "",
+    ),
+    Mutant(
+        "counters: what is skipped is not counted",
+        "for (int r : to) ++ordinals_[static_cast<std::size_t>(r)];\n",
+        "",
+    ),
+    Mutant(
+        "copies: a lower ticket counts as the last update's",
+        "if (k == 0 || k < sent.iteration) continue;",
+        "if (k == 0) continue;",
+    ),
+    Mutant(
+        "copies: who takes over knows of no receivers",
+        "sent.to.push_back(r);\n      }\n    }\n    return writer;",
+        "}\n    }\n    return writer;",
+    ),
+    Mutant(
+        "S3, carrier: no hold",
+        "box_.cursor(r).hold.store(found.iteration << 1, std::memory_order_release);",
+        "",
+    ),
+    Mutant(
+        "S3, carrier: tickets not looked at again after the hold",
+        "if (ticket(slot, to.rank) != found.iteration) {",
+        "if (false) {",
+    ),
+    Mutant(
+        "S3, carrier: ordinals read before the hold is certain",
+        "      to_.push_back({r, 0});\n    }",
+        "      to_.push_back({r, box_.ticket(slot, r).ordinal});\n    }",
+    ),
+    Mutant(
+        "S3, carrier: hold released without release order",
+        "box_.cursor(to.rank).hold.store(0, std::memory_order_release);",
+        "box_.cursor(to.rank).hold.store(0, std::memory_order_relaxed);",
+    ),
+    Mutant(
+        "carrier: one look for the oldest (an update passed over)",
+        "if (const Found older = look(after, found.iteration - 1); older.slot >= 0) found = older;",
+        "",
+    ),
+    Mutant(
+        "L2: what does not match its checksum is taken",
+        "if (checksum.value() != tail.checksum) return false;",
+        "",
+        "dstorm/verbs/landing.cpp",
+    ),
+    Mutant(
+        "L2: the checksum is of what lies there, and not of the copy",
+        "checksum.add({payload, round_up(bytes, 8)});",
+        "checksum.add({from + sizeof(SlotHeader), round_up(bytes, 8)});",
+        "dstorm/verbs/landing.cpp",
+    ),
+    Mutant(
+        "L2: header not part of the checksum",
+        "  checksum.add(std::as_bytes(std::span(&header, 1)));\n",
+        "",
+        "dstorm/verbs/landing.cpp",
+    ),
+    Mutant(
+        "L2: ordinals not part of the checksum",
+        "  checksum.add(std::span(trailer_).first(trailer_.size() - sizeof(tail.checksum)));\n",
+        "",
+        "dstorm/verbs/landing.cpp",
+    ),
+    Mutant(
+        "L2: a payload longer than the slot is believed",
+        "header.payload_bytes > shape_.slot_bytes() ||",
+        "",
+        "dstorm/verbs/landing.cpp",
+    ),
+    Mutant(
+        "L2: another sender's update is taken",
+        "header.sender != static_cast<std::uint32_t>(sender_)",
+        "false",
+        "dstorm/verbs/landing.cpp",
+    ),
+    Mutant(
+        "L1: two take in at once",
+        "if (taker != 0 && live(static_cast<int>(taker) - 1)) return false;",
+        "taker = 0;\n    head().taker = 0;",
+        "dstorm/verbs/landing.hpp",
+    ),
+    Mutant(
+        "L1: a taker that died blocks the others",
+        "if (taker != 0 && live(static_cast<int>(taker) - 1)) return false;",
+        "if (taker != 0) return false;",
+        "dstorm/verbs/landing.hpp",
+    ),
+    Mutant(
+        "L1: a taker goes by what it knew before others took their turns",
+        "if (head().last_taker.exchange(mine, std::memory_order_relaxed) != mine || !writer_) {",
+        "if (!writer_) {",
+        "dstorm/verbs/landing.hpp",
+    ),
+    Mutant(
+        "L3: QUEUE passes over what is not whole yet",
+        "policy_ == Policy::kLatest && (room < 0 ||",
+        "(room < 0 ||",
+        "dstorm/verbs/landing.hpp",
+    ),
+    Mutant(
+        "L4: the clock is read after the slots",
+        "if (clock > now && all_there) writer_->advance(clock);",
+        "const std::uint64_t later = head().clock.load(std::memory_order_acquire);\n"
+        "    if (later > now && all_there) writer_->advance(later);",
+        "dstorm/verbs/landing.hpp",
+    ),
+    Mutant(
+        "L4: one look for the oldest (an update passed over)",
+        "return older.slot < 0 ? found : older;",
+        "return found;",
+        "dstorm/verbs/landing.cpp",
+    ),
+]
+
+
+def is_caught(mutant: Mutant, build: str, folder: Path) -> bool:
+    source = (ROOT / "src" / mutant.file).read_text()
+    if source.count(mutant.old) != 1:
+        raise SystemExit(f"{mutant.name}: not one place to break; mend this table")
+    broken = folder / mutant.file
+    broken.parent.mkdir(parents=True, exist_ok=True)
+    broken.write_text(source.replace(mutant.old, mutant.new))
+    sources = [str(ROOT / name) for name in TESTS[mutant.file]]
+    sources += [str(broken)] if broken.suffix == ".cpp" else []
+    program = folder / "test"
+    subprocess.run(
+        [os.environ.get("CXX", "g++"), "-std=c++20", *BUILDS[build], f"-I{folder}", f"-I{ROOT}/src",
+         *sources, "-o", str(program), "-lgtest", "-lgtest_main", "-lpthread"],
+        check=True,
+    )  # fmt: skip
+    try:
+        run = subprocess.run(
+            [str(program), "--gtest_fail_fast", f"--gtest_repeat={TRIES[build]}"],
+            env={**os.environ, "TSAN_OPTIONS": "halt_on_error=1"},
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return True
+    return run.returncode != 0
+
+
+def main() -> int:
+    wanted = sys.argv[1:]
+    missed = 0
+    for mutant in MUTANTS:
+        if wanted and not any(name in mutant.name for name in wanted):
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            caught = [build for build in BUILDS if is_caught(mutant, build, Path(folder))]
+        result = f"caught by {', '.join(caught)}" if caught else "MISSED"
+        print(f"{result:24} {mutant.name}", flush=True)
+        missed += not caught
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
