@@ -301,6 +301,14 @@ TEST_P(EveryPolicy, HeaderThatCannotBeIsRefused) {
   }
 }
 
+TEST_P(EveryPolicy, UpdateLongerThanASlotIsRefused) {
+  Area area(3, 64, GetParam());
+  Landing landing = area.landing(0);
+  area.write(0, area.image(1, 9, {1, 1}));  // whole, and with the right checksum
+  EXPECT_FALSE(landing.take_in(kAllLive));
+  EXPECT_EQ(area.reader(0).clock(), 0U);
+}
+
 // ---- Several, and the clock ----------------------------------------------------------------------
 TEST_P(EveryPolicy, UpdatesAreTakenInTheOrderTheyWereMade) {
   Area area(3, 64, GetParam());
