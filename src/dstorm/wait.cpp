@@ -17,7 +17,9 @@ namespace {
 constexpr std::uint32_t kYields = 64;
 // The longest sleep without a look at signals.
 constexpr std::chrono::milliseconds kNap{200};
-// Where nobody rings, naps double from the one to the other.
+// Where nobody rings, it yields for so long, as the end of a nap is not told to the microsecond; then
+// naps double from the one to the other.
+constexpr std::chrono::milliseconds kSilentYields{1};
 constexpr std::chrono::microseconds kFirstNap{20};
 constexpr std::chrono::milliseconds kSilentNap{1};
 // Looks between two readings of the clock.
@@ -79,7 +81,7 @@ bool Waiter::Patience::awake() {
     }
     return true;
   }
-  if (yields_ >= kYields) return false;
+  if (silent_ ? Clock::now() - start_ >= kSilentYields : yields_ >= kYields) return false;
   ++yields_;
   sched_yield();
   return true;

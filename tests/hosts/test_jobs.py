@@ -98,6 +98,11 @@ await_flag("over")  # who leaves is not alive either
 """
 
 
+def measured(fault: str, rank: int, seconds: float, told: dict[str, Any]) -> None:
+    said = [str(error) for error in told["errors"]]  # pytest -rP shows this
+    print(f"{fault}: rank {rank} went on after {seconds:.2f} s, alive {told['alive']}; {said}")
+
+
 def test_killed_rank_is_left_out_within_a_second(hosts: Hosts) -> None:
     job = HostJob(hosts, ROUNDS, "--keep-going", patience=30.0)
     job.await_told("underway")
@@ -106,6 +111,7 @@ def test_killed_rank_is_left_out_within_a_second(hosts: Hosts) -> None:
     job.await_told("barrier", ranks=survivors)
     for rank in survivors:
         told = job.told(rank)
+        measured("SIGKILL of rank 3", rank, told["slowest"], told)
         assert told["slowest"] < 1
         assert told["barrier"] < 1
         assert (set(told["alive"]), told["sum"]) == (survivors, len(survivors))
@@ -138,6 +144,7 @@ def test_host_that_falls_silent_is_left_out_within_six_seconds(
     for rank in ALL:
         told = job.told(rank)
         side = FAULTY if rank in FAULTY else ALL - FAULTY
+        measured(f"{fault.__name__} of host 1", rank, told["went_on"] - lost, told)
         assert told["went_on"] - lost < 6
         assert (set(told["alive"]), told["sum"]) == (side, len(side))
         assert told["barrier"] < 1
@@ -155,6 +162,7 @@ def test_killed_host_is_left_out_within_a_second(hosts: Hosts) -> None:
     job.await_told("barrier", ranks=survivors)
     for rank in survivors:
         told = job.told(rank)
+        measured("death of host 1", rank, told["slowest"], told)
         assert told["slowest"] < 1
         assert (set(told["alive"]), told["sum"]) == (survivors, len(survivors))
 

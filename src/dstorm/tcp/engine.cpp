@@ -343,9 +343,15 @@ void Engine::poll() noexcept {
   if (queued_.load() || control_.hosts().size() > kMostPolled) return;
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return;
-  polled_.store(true, std::memory_order_relaxed);
   const auto now = Clock::now();
-  const bool is_busy = take_in(false, now);
+  bool is_busy = false;
+  bool is_polled = false;
+  for (Incoming& one : incoming_) {
+    if (one.has_adapter()) continue;  // little comes over the connection
+    is_polled = true;
+    is_busy = one.take_in(attachments_, last_attached_, false, now) || is_busy;
+  }
+  if (is_polled) polled_.store(true, std::memory_order_relaxed);
   for (Outgoing& one : outgoing_) {
     if (one.is_blocked()) one.pump(attachments_, leaving_, false, now);
   }
@@ -421,7 +427,10 @@ void Engine::run() {
       }
       if (events[static_cast<std::size_t>(i)].data.fd == door_->fd()) open_door(now);
     }
-    is_busy = take_in(true, now);
+    is_busy = false;
+    for (Incoming& one : incoming_) {
+      is_busy = one.take_in(attachments_, last_attached_, true, now) || is_busy;
+    }
     pump(now, true);
     if (now - last_tend_ >= tick) tend(now);
     settle(now);
@@ -458,14 +467,6 @@ void Engine::open_door(Clock::time_point now) {
                                                 caller.introduction, now);
     add_to_epoll(incoming.fd(), EPOLLIN | EPOLLET);
   }
-}
-
-bool Engine::take_in(bool to_the_end, Clock::time_point now) {
-  bool is_busy = false;
-  for (Incoming& one : incoming_) {
-    is_busy = one.take_in(attachments_, last_attached_, to_the_end, now) || is_busy;
-  }
-  return is_busy;
 }
 
 void Engine::pump(Clock::time_point now, bool with_answers) {

@@ -102,7 +102,6 @@ class Engine final : public Work {
   void call(Outgoing& outgoing, Clock::time_point now);
   void bury(int rank);
   void open_door(Clock::time_point now);
-  bool take_in(bool to_the_end, Clock::time_point now);
   void settle(Clock::time_point now);
   void bury_the_silent(Clock::time_point now);
   void choose_rdma(const std::vector<Networks>& networks, Rdma wish);

@@ -40,6 +40,7 @@ class Incoming {
             Clock::time_point now);
 
   End end() const noexcept { return end_; }
+  bool has_adapter() const noexcept { return queue_.has_value(); }  // updates come by RDMA
   int sender() const noexcept { return sender_; }
   int fd() const noexcept { return stream_.fd(); }
   const std::string& reason() const noexcept { return reason_; }
