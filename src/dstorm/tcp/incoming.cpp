@@ -15,8 +15,6 @@ constexpr std::size_t kBuffer = 64 * 1024;
 constexpr std::size_t kBehind = 1024;
 // What one connection may take in before it is another's turn.
 constexpr std::size_t kTurn = 4 * 1024 * 1024;
-// After so long an acknowledgement may have waited in vain.
-constexpr std::chrono::milliseconds kPause{30};
 // The sender learns at least this often how far its bytes have come.
 constexpr std::uint64_t kAnswerBytes = 1024 * 1024;
 // Looks at a mailbox whose slots are all being read, before an update is passed over.
@@ -118,7 +116,6 @@ bool Incoming::take_in(const Attachments& attachments, std::uint32_t last_attach
       }
       break;
     }
-    if (now - last_heard_ > kPause) stream_.delay_acknowledgements();
     hear(now);
     taken += moved.bytes;
     taken_in_ += moved.bytes;

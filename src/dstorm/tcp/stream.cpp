@@ -141,10 +141,6 @@ bool Stream::has_buffered() const noexcept {
   return state_ == State::kOpen && tls_ && tls_->has_buffered();
 }
 
-void Stream::delay_acknowledgements() noexcept {
-  set_option(fd(), IPPROTO_TCP, TCP_QUICKACK, 0);
-}
-
 void Stream::reset_at_end() noexcept {
   const linger at_once{1, 0};
   setsockopt(fd(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));

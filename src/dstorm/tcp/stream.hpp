@@ -63,10 +63,6 @@ class Stream {
   // on. Under TLS, go on as long as wants_write().
   void end_writing();
 
-  // The kernel's acknowledgements may wait for company, at most 40 ms: an immediate one goes out
-  // within receive(). It forgets this when one has waited in vain.
-  void delay_acknowledgements() noexcept;
-
   // What is unsent when the stream goes is dropped, and the peer sees kFailed at once: an orderly
   // end would be sent again and again, ever more slowly, to a peer that does not answer.
   void reset_at_end() noexcept;
