@@ -142,24 +142,26 @@ Socket connect_ranks(ForkBootstrap& bootstrap) {
 
 class StreamPath final : public Path {
  public:
-  // `spin`: burn the core until something comes, for the shortest time.
-  StreamPath(ForkBootstrap& bootstrap, std::size_t bytes, bool spin)
-      : rank_(bootstrap.rank()),
-        flags_(spin ? MSG_DONTWAIT : 0),
-        socket_(connect_ranks(bootstrap)),
-        message_(bytes) {
+  // `spin`: burn the core until something comes, for the shortest time. One connection for both
+  // directions, or one for each.
+  StreamPath(ForkBootstrap& bootstrap, std::size_t bytes, bool spin, std::size_t connections)
+      : rank_(bootstrap.rank()), flags_(spin ? MSG_DONTWAIT : 0), message_(bytes) {
     const int on = 1;
-    Socket::check(setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)));
+    while (sockets_.size() < connections) {
+      sockets_.push_back(connect_ranks(bootstrap));
+      Socket::check(setsockopt(sockets_.back().get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)));
+    }
   }
 
   void pass(int from, std::uint64_t number) override {
+    const int socket = sockets_[static_cast<std::size_t>(from) % sockets_.size()].get();
     if (rank_ == from) {
       std::memcpy(message_.data(), &number, sizeof(number));
       for (std::size_t sent = 0; sent < message_.size();)
-        sent += moved(send(socket_.get(), &message_[sent], message_.size() - sent, flags_));
+        sent += moved(send(socket, &message_[sent], message_.size() - sent, flags_));
     } else {
       for (std::size_t got = 0; got < message_.size();)
-        got += moved(recv(socket_.get(), &message_[got], message_.size() - got, flags_));
+        got += moved(recv(socket, &message_[got], message_.size() - got, flags_));
       std::uint64_t found = 0;
       std::memcpy(&found, message_.data(), sizeof(found));
       check(found, number);
@@ -176,7 +178,7 @@ class StreamPath final : public Path {
 
   int rank_;
   int flags_;
-  Socket socket_;
+  std::vector<Socket> sockets_;
   std::vector<std::byte> message_;
 };
 
@@ -234,8 +236,9 @@ void run(Meeting& meeting, int rank, const std::string& way, bool latency, std::
   take_adapter(rank);
   ForkBootstrap bootstrap(meeting, rank, 2);
   std::unique_ptr<Path> path;
-  if (way == "stream") {
-    path = std::make_unique<StreamPath>(bootstrap, bytes, latency);
+  if (way == "stream" || way == "two-streams") {
+    const std::size_t connections = way == "stream" ? 1 : 2;
+    path = std::make_unique<StreamPath>(bootstrap, bytes, latency, connections);
   } else {
     path = std::make_unique<SegmentPath>(bootstrap, way, bytes);
   }
@@ -265,7 +268,9 @@ int main(int argc, char** argv) {
   const std::size_t bytes = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 0;
   const int blocks = argc > 4 ? std::atoi(argv[4]) : 5;
   if ((what != "bandwidth" && what != "latency") || bytes < sizeof(std::uint64_t) || blocks < 1) {
-    std::fprintf(stderr, "usage: %s stream|TRANSPORT bandwidth|latency BYTES [BLOCKS]\n", argv[0]);
+    std::fprintf(stderr,
+                 "usage: %s stream|two-streams|TRANSPORT bandwidth|latency BYTES [BLOCKS]\n",
+                 argv[0]);
     return 2;
   }
   try {

@@ -123,14 +123,17 @@ class IbWrite:
             time.sleep(0.1)
 
 
-def socket_stream(program):
-    return Own(program, "stream", "bare stream", "one socket, send() and recv() of a message")
+def streams(program):
+    return [
+        Own(program, "stream", "bare stream", "one connection, send() and recv() of a message"),
+        Own(program, "two-streams", "two streams", "likewise, one connection for each direction"),
+    ]
 
 
 # By transport: makes what it is measured beside, which moves the same bytes over the same wire.
 # A new transport is a row here, and its targets are rows in transport.py.
 PEERS = {
     "shm": lambda _: [Ucx(UCX_TLS="shm")],
-    "tcp": lambda program: [socket_stream(program), Ucx(UCX_TLS="tcp", UCX_NET_DEVICES="lo")],
+    "tcp": lambda program: [*streams(program), Ucx(UCX_TLS="tcp", UCX_NET_DEVICES="lo")],
     "verbs": lambda _: [IbWrite()],
 }

@@ -185,7 +185,7 @@ TEST(Queue, SourceThatIsNotRegisteredIsNamed) {
   EXPECT_TRUE(has(failure.what, "not registered here")) << failure.what;
 }
 
-TEST(Queue, CutNetworkIsAnErrorAfterTheSilenceThatWasAskedFor) {
+TEST(Queue, CutNetworkIsAnErrorWithinHalfTheSilence) {
   for (const auto silence : {200ms, 700ms}) {
     Connection ends(4096, {.silence = silence});
     Queue& queue = ends.writer.queue;
@@ -196,8 +196,8 @@ TEST(Queue, CutNetworkIsAnErrorAfterTheSilenceThatWasAskedFor) {
     const auto took = std::chrono::steady_clock::now() - start;
     EXPECT_EQ(failure.status, IBV_WC_RETRY_EXC_ERR) << failure.what;
     EXPECT_TRUE(has(failure.what, "the network to it is cut"));
-    EXPECT_GT(took, silence * 3 / 4);
-    EXPECT_LT(took, silence + 500ms);
+    EXPECT_GT(took, silence / 5);
+    EXPECT_LT(took, silence / 2 + 400ms);
   }
 }
 

@@ -36,9 +36,9 @@ struct QueueOptions {
   std::uint32_t depth = 128;  // writes posted and not known to have completed
   std::uint32_t inline_bytes =
       256;  // wished for; Queue::inline_bytes() says what the adapter grants
-  // Without any acknowledgement for this long the peer counts as lost: 1 ms to 60 s, rounded up to
-  // what the adapter can tell apart (less than a third more). The peer's adapter acknowledges, so a
-  // process that is merely stopped is not noticed.
+  // For how long the peer may be silent: 1 ms to 60 s. Without any acknowledgement the queue fails
+  // after a quarter to a half of it, as the adapter can tell apart, so that there is time for
+  // another. The peer's adapter acknowledges: a process that is merely stopped is not noticed.
   std::chrono::milliseconds silence{400};
 };
 
