@@ -8,10 +8,10 @@
 namespace dstorm::verbs {
 namespace {
 
-constexpr std::uint32_t kDepth = 256;        // writes in flight
-constexpr std::size_t kFrames = 32;          // updates in flight
-constexpr std::size_t kChunk = 1024 * 1024;  // a long update is cut into at least so much
-constexpr std::size_t kMostChunks = 32;      // and into so many, if the adapter's limit lets it
+constexpr std::uint32_t kDepth = 256;       // writes in flight
+constexpr std::size_t kFrames = 32;         // updates in flight
+constexpr std::size_t kChunk = 256 * 1024;  // a long update is cut into at least so much
+constexpr std::size_t kMostChunks = 32;     // and into so many, if the adapter's limit lets it
 
 std::size_t frame_size(std::size_t receivers) {
   return round_up(sizeof(SlotHeader) + receivers * 8 + sizeof(LandingTail), kLine);
