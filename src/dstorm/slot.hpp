@@ -63,8 +63,8 @@ struct alignas(kLine) SlotHeader {
   std::uint64_t count;          // elements in the payload
   std::uint32_t epoch;
   std::uint32_t sender;
-  std::uint32_t format;    // the layer above says what
-  std::uint32_t checksum;  // 0: memory on this host needs none
+  std::uint32_t format;     // the layer above says what
+  std::uint32_t receivers;  // ranks it is addressed to, on all hosts
 };
 static_assert(sizeof(SlotHeader) == kLine);
 
@@ -219,6 +219,7 @@ class SlotWriter {
     SlotHeader header = given;
     header.sequence = ++sequence_;
     header.sender = static_cast<std::uint32_t>(sender_);
+    header.receivers = static_cast<std::uint32_t>(to.size());
     Sent& sent = put_header(slot, header);
     for (int r : to) {
       sent.to.push_back(r);
@@ -513,7 +514,9 @@ class SlotCarrier {
     return best;
   }
 
-  // For all of the update's receivers at once: should one of them die, the others' holds remain.
+  // For all of the update's receivers at once: should one of them die, the others' holds remain. They
+  // are known when all tickets are there: some are not while the sender publishes, or restores what
+  // it has revoked.
   bool hold(const Found& found) {
     const auto slot = static_cast<std::size_t>(found.slot);
     to_.clear();
@@ -530,7 +533,18 @@ class SlotCarrier {
       }
       to.ordinal = box_.ticket(slot, to.rank).ordinal;
     }
-    return !to_.empty();
+    if (!to_.empty() && has_all_tickets(slot, found.iteration)) return true;
+    let_go();
+    return false;
+  }
+
+  bool has_all_tickets(std::size_t slot, std::uint64_t iteration) const {
+    std::size_t count = to_.size();
+    for (int r = 0; r < static_cast<int>(box_.shape().ranks()); ++r) {
+      if (std::binary_search(receivers_.begin(), receivers_.end(), r)) continue;
+      count += ticket(slot, r) == iteration;
+    }
+    return count == box_.header(slot).receivers;
   }
 
   Mailbox box_;

@@ -154,6 +154,11 @@ MUTANTS = [
         "if (false) {",
     ),
     Mutant(
+        "S3, carrier: not all of the receivers are waited for",
+        "return count == box_.header(slot).receivers;",
+        "return true;",
+    ),
+    Mutant(
         "S3, carrier: ordinals read before the hold is certain",
         "      to_.push_back({r, 0});\n    }",
         "      to_.push_back({r, box_.ticket(slot, r).ordinal});\n    }",
