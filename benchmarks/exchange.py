@@ -141,10 +141,7 @@ def main():
     if "memory" not in options.skip:
         report.memory(extras.measure_memory())
     say("")
-    print(report.text())
-    if options.output:
-        report.write(options.output)
-    return 1 if report.short else 0
+    return report.finish(options.output)
 
 
 if __name__ == "__main__":

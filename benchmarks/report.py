@@ -83,8 +83,15 @@ class Report:
         )
         return "\n\n".join([*self._sections, summary + "."])
 
-    def write(self, path: Path):
-        """Into the file, in place of what a run before wrote, or at its end."""
+    def finish(self, path: Path | None):
+        """Print it, and write it into the file if one is given; returns the exit status."""
+        print(self.text())
+        if path:
+            self._write(path)
+        return 1 if self.short else 0
+
+    def _write(self, path: Path):
+        """In place of what a run before wrote, or at its end."""
         old = path.read_text() if path.exists() else "# Performance\n"
         begin = f"<!-- written by benchmarks/{self._program}: from here -->"
         end = begin.replace("from here", "to here")

@@ -146,10 +146,7 @@ def main():
     made.bandwidth(medians)
     made.latency(medians)
     say("")
-    print(made.text())
-    if options.output:
-        made.write(options.output)
-    return 1 if made.short else 0
+    return made.finish(options.output)
 
 
 if __name__ == "__main__":

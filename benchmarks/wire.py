@@ -125,10 +125,7 @@ def main():
         sys.exit(reason)
     made = Report("wire.py", "Bytes on the wire", "1 scatter")
     made.scatters({size: measure(size) for size in SIZES})
-    print(made.text())
-    if options.output:
-        made.write(options.output)
-    return 1 if made.short else 0
+    return made.finish(options.output)
 
 
 if __name__ == "__main__":
