@@ -362,8 +362,46 @@ TEST_P(SlotThreads, LatestIsNeverTornAndItsCountersBalance) {
   }
 }
 
+// A slot that is used again keeps the tickets of those it is not for any more: whoever carries anew
+// would take the one for the other, or wait for it for ever.
+TEST(Slot, CarrierPassesOverWhatItsReceiverHasConsumedOrIsDeadFor) {
+  Box box(4, 2, 64);
+  std::array<bool, 4> live{true, true, true, true};
+  const auto is_live = [&](int r) { return live[static_cast<std::size_t>(r)]; };
+  const auto send = [&](std::uint64_t iteration, const std::vector<int>& to) {
+    const int slot = box.writer().claim(Policy::kQueue, is_live);
+    ASSERT_GE(slot, 0);
+    SlotHeader header{};
+    header.iteration = iteration;
+    box.writer().publish(slot, header, to);
+  };
+  send(1, {1, 2, 3});
+  send(2, {1, 2, 3});
+  box.cursor(1).consumed = 1;
+  box.cursor(2).consumed = 1;
+  live[3] = false;
+  send(3, {1});  // into the slot of the first
+  SlotCarrier carrier(box.view(), {1, 2, 3});
+  const auto take = [&](std::uint64_t after) {
+    std::vector<int> ranks;
+    if (carrier.take(after, is_live) < 0) return std::pair(std::uint64_t{0}, ranks);
+    for (const Addressee& to : carrier.addressees()) ranks.push_back(to.rank);
+    carrier.let_go();
+    return std::pair(carrier.header().iteration, ranks);
+  };
+  using Taken = std::pair<std::uint64_t, std::vector<int>>;
+  EXPECT_EQ(take(0), Taken(2, {1, 2}));
+  EXPECT_EQ(take(2), Taken(3, {1}));
+  EXPECT_EQ(take(3), Taken(0, {}));
+  box.cursor(1).consumed = 3;
+  EXPECT_EQ(take(0), Taken(2, {2}));
+  live[2] = false;
+  EXPECT_EQ(take(0), Taken(0, {}));
+}
+
 // The ranks of another host, of which one carries: it takes in the order they were made what is still
-// there, for all that an update is for, and reads it in place.
+// there, for all that an update is for and that have not consumed it, and reads it in place. Now and
+// then it begins anew, as over a new connection.
 TEST_P(SlotThreads, CarrierTakesWholeUpdatesInOrderAndKnowsWhomTheyAreFor) {
   constexpr int kReaders = 3;
   Box box(kReaders + 1, GetParam(), kWords * 8);
@@ -388,19 +426,21 @@ TEST_P(SlotThreads, CarrierTakesWholeUpdatesInOrderAndKnowsWhomTheyAreFor) {
   std::uint64_t torn = 0;
   std::uint64_t wrong = 0;
   std::thread thread([&] {
+    std::minstd_rand chance(2);
     SlotCarrier carrier(box.view(), {1, 2, 3});
     for (std::uint64_t last = 0;;) {
+      if (chance() % 64 == 0) last = 0;
       const bool over = ended.load();
       const std::uint64_t clock = carrier.clock();
-      const int slot = carrier.take(last);
+      const int slot = carrier.take(last, [](int) { return true; });
       // What is beyond the clock its sender is still about to publish (S6).
-      if (slot < 0 || carrier.header(slot).iteration > clock) {
+      if (slot < 0 || carrier.header().iteration > clock) {
         carrier.let_go();
         if (slot < 0 && over) return;
         std::this_thread::yield();
         continue;
       }
-      const SlotHeader header = carrier.header(slot);
+      const SlotHeader header = carrier.header();
       if (header.iteration % 8 == 0) std::this_thread::yield();  // let the sender come round
       const auto* words = reinterpret_cast<const std::uint64_t*>(carrier.payload(slot));
       for (std::size_t i = 0; i < header.count; ++i) torn += words[i] != header.iteration;
@@ -410,10 +450,17 @@ TEST_P(SlotThreads, CarrierTakesWholeUpdatesInOrderAndKnowsWhomTheyAreFor) {
         const auto rank = static_cast<std::size_t>(receiver.rank);
         wrong += receiver.ordinal != sent[header.iteration].ordinals[rank];
       }
-      wrong += to != sent[header.iteration].to || header.iteration <= last;
+      std::uint32_t expected = sent[header.iteration].to;
+      for (int r = 1; r <= kReaders; ++r) {
+        if (box.cursor(r).consumed.load() >= header.iteration) expected &= ~(1U << r);
+      }
+      wrong += to != expected || header.iteration <= last;
       last = header.iteration;
       ++taken;
       carrier.let_go();
+      for (int r = 1; r <= kReaders; ++r) {
+        if ((to >> r & 1) != 0 && chance() % 2 == 0) box.cursor(r).consumed.store(last);
+      }
     }
   });
   for (std::uint64_t i = 1; i <= updates; ++i) {

@@ -150,13 +150,25 @@ MUTANTS = [
     ),
     Mutant(
         "S3, carrier: tickets not looked at again after the hold",
-        "if (ticket(slot, to.rank) != found.iteration) {",
-        "if (false) {",
+        "if (ticket(slot, to.rank) != found.iteration) return false;",
+        "",
     ),
     Mutant(
         "S3, carrier: not all of the receivers are waited for",
-        "return count == box_.header(slot).receivers;",
-        "return true;",
+        "return header_.iteration == found.iteration && header_.receivers == tickets;",
+        "return header_.iteration == found.iteration;",
+    ),
+    Mutant(
+        "S4 (a), carrier: takes what its receivers have consumed",
+        "return box_.cursor(receiver).consumed.load(std::memory_order_acquire) < iteration &&\n"
+        "           live(receiver);",
+        "return live(receiver);",
+    ),
+    Mutant(
+        "S4 (c), carrier: takes what is for the dead",
+        "return box_.cursor(receiver).consumed.load(std::memory_order_acquire) < iteration &&\n"
+        "           live(receiver);",
+        "return box_.cursor(receiver).consumed.load(std::memory_order_acquire) < iteration;",
     ),
     Mutant(
         "S3, carrier: ordinals read before the hold is certain",
@@ -170,8 +182,8 @@ MUTANTS = [
     ),
     Mutant(
         "carrier: one look for the oldest (an update passed over)",
-        "if (const Found older = look(after, found.iteration - 1); older.slot >= 0) found = older;",
-        "",
+        "if (const Found older = look(after, found.iteration - 1, live); older.slot >= 0) {",
+        "if (const Found older = found; false) {",
     ),
     Mutant(
         "L2: what does not match its checksum is taken",

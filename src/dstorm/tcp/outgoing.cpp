@@ -330,6 +330,11 @@ bool Outgoing::is_through(const Attachment& attachment) const {
          found->second.changes == attachment.changes.load(std::memory_order_acquire);
 }
 
+// As for the sender (Segment::is_live).
+bool Outgoing::is_live(const Attachment& attachment, int rank) const {
+  return control_.is_live(rank) && !attachment.memory->is_closed(rank);
+}
+
 // False if there is more than one sending takes.
 bool Outgoing::fill_segment(Carried& carried) {
   const Attachment& attachment = *carried.attachment;
@@ -337,8 +342,9 @@ bool Outgoing::fill_segment(Carried& carried) {
   fill_cursors(carried);
   // Up to the clock: what is beyond it, its sender is still about to publish (S6).
   const std::uint64_t clock = carried.carrier.clock();
-  for (int slot; (slot = carried.carrier.take(carried.sent)) >= 0;) {
-    const SlotHeader header = carried.carrier.header(slot);
+  const auto live = [&](int r) { return is_live(attachment, r); };
+  for (int slot; (slot = carried.carrier.take(carried.sent, live)) >= 0;) {
+    const SlotHeader header = carried.carrier.header();
     if (header.iteration > clock) {
       carried.carrier.let_go();
       break;
@@ -385,9 +391,10 @@ bool Outgoing::post_segment(Carried& carried) {
   const std::uint64_t clock = carried.carrier.clock();
   while (carried.sent < clock) {
     if (carried.in_flight != 0) return false;
-    const int slot = carried.carrier.take(carried.sent);
+    const int slot =
+        carried.carrier.take(carried.sent, [&](int r) { return is_live(attachment, r); });
     if (slot < 0) break;
-    const SlotHeader header = carried.carrier.header(slot);
+    const SlotHeader header = carried.carrier.header();
     if (header.iteration > clock || !rdma_->has_room(header.payload_bytes)) {
       carried.carrier.let_go();
       if (header.iteration > clock) break;

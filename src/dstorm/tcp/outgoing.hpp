@@ -94,6 +94,7 @@ class Outgoing {
   bool reap(Clock::time_point now);
   bool fill(const Attachments& attachments, bool leaving);
   Carried& carried(const std::shared_ptr<Attachment>& attachment);
+  bool is_live(const Attachment& attachment, int rank) const;
   bool fill_segment(Carried& carried);
   bool post_segment(Carried& carried);
   void fill_cursors(Carried& carried);
