@@ -450,12 +450,14 @@ bool Outgoing::changed_cursor(Carried& carried, std::size_t place, CursorBody& b
 
 bool Outgoing::post_cursors(Carried& carried) {
   const shm::SegmentMemory& memory = *carried.attachment->memory;
+  const bool more_follows = carried.carrier.clock() > carried.clock;
   for (std::size_t i = 0; i < host_.size(); ++i) {
     if (!rdma_->has_room()) return false;
     CursorBody body{};
     if (!changed_cursor(carried, i, body)) continue;
     const Mailbox box(memory.mailbox(host_[i]), memory.shape().mailbox);
-    rdma_->send_cursor(carried.attachment->id, i, control_.rank(), box.cursor(control_.rank()));
+    rdma_->send_cursor(carried.attachment->id, i, control_.rank(), box.cursor(control_.rank()),
+                       !more_follows);
   }
   return true;
 }

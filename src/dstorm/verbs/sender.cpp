@@ -12,6 +12,9 @@ constexpr std::uint32_t kDepth = 256;       // writes in flight
 constexpr std::size_t kFrames = 32;         // updates in flight
 constexpr std::size_t kChunk = 256 * 1024;  // a long update is cut into at least so much
 constexpr std::size_t kMostChunks = 32;     // and into so many, if the adapter's limit lets it
+// Every so many of them one signals, besides the last: that it is through shows that the peer is
+// reached.
+constexpr std::size_t kUnseenChunks = 2;
 
 std::size_t frame_size(std::size_t receivers) {
   return round_up(sizeof(SlotHeader) + receivers * 8 + sizeof(LandingTail), kLine);
@@ -79,7 +82,7 @@ std::uint64_t Sender::send_update(std::uint32_t segment, const shm::SegmentMemor
   Target to_there = windows_.at(segment).landing;
   to_there.address += shape.slot(index);
   std::uint64_t number = 0;
-  while (left > 0) {
+  for (std::size_t posted = 1; left > 0; ++posted) {
     std::array<Part, 3> parts;
     std::size_t count = 0;
     std::size_t taken = 0;
@@ -91,9 +94,9 @@ std::uint64_t Sender::send_update(std::uint32_t segment, const shm::SegmentMemor
       taken += bytes;
     }
     left -= taken;
-    // Each chunk signals: that it is through shows that the peer is reached.
     number = queue_.write(std::span(parts).first(count), to_there,
-                          {.inlined = taken <= queue_.inline_bytes(), .signaled = true});
+                          {.inlined = taken <= queue_.inline_bytes(),
+                           .signaled = left == 0 || posted % kUnseenChunks == 0});
     to_there.address += taken;
   }
   frame_writes_[next_frame_] = number;
@@ -101,17 +104,18 @@ std::uint64_t Sender::send_update(std::uint32_t segment, const shm::SegmentMemor
   return number;
 }
 
-std::uint64_t Sender::send_words(const Target& target, std::span<const std::uint64_t> words) {
+std::uint64_t Sender::send_words(const Target& target, std::span<const std::uint64_t> words,
+                                 bool signaled) {
   const Part part{words.data(), static_cast<std::uint32_t>(words.size_bytes()), 0};
-  return queue_.write(part, target, {.inlined = true, .signaled = true});
+  return queue_.write(part, target, {.inlined = true, .signaled = signaled});
 }
 
 std::uint64_t Sender::send_clock(std::uint32_t segment, std::uint64_t clock) {
-  return send_words(windows_.at(segment).landing, {&clock, 1});
+  return send_words(windows_.at(segment).landing, {&clock, 1}, true);
 }
 
 std::uint64_t Sender::send_cursor(std::uint32_t segment, std::size_t place, int receiver,
-                                  const Cursor& cursor) {
+                                  const Cursor& cursor, bool signaled) {
   // All but the hold, which is the sender's side's own there (SlotCarrier).
   const std::array words{cursor.consumed.load(std::memory_order_acquire),
                          cursor.folded.load(std::memory_order_relaxed),
@@ -122,7 +126,7 @@ std::uint64_t Sender::send_cursor(std::uint32_t segment, std::size_t place, int 
   Target target = windows_.at(segment).cursors[place];
   target.address +=
       static_cast<std::uint64_t>(receiver) * sizeof(Cursor) + offsetof(Cursor, consumed);
-  return send_words(target, words);
+  return send_words(target, words, signaled);
 }
 
 }  // namespace dstorm::verbs
