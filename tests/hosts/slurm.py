@@ -1,0 +1,106 @@
+"""A Slurm cluster over Hosts: nodes are hosts, and the last host is where users log in.
+
+    with Hosts(directory) as hosts:
+        slurm = Slurm(hosts)
+        slurm.run("srun -N 2 hostname")
+
+Its daemons are real and its own: munged with a new key, slurmctld, and a slurmd on each node. All
+that they write is in the hosts' directory, and they end with the hosts.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from hosts import Hosts, Process, ipv4
+
+_PATH = os.pathsep.join(
+    [str(Path(sys.executable).parent), os.environ.get("PATH", ""), "/usr/sbin", "/sbin"]
+)
+
+# What slurm.conf says beyond where things are: nothing that needs cgroups or accounting; as many CPUs
+# as the tests have ranks on a node, whatever the machine has; and for PMIx's files a folder that each
+# host has to itself, as nodes do, where all else is the machine's.
+_SETTINGS = """
+ClusterName=test
+SlurmUser=root
+SlurmdParameters=config_overrides
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/linear
+TmpFS=/dev/shm
+"""
+
+
+class Slurm:
+    """A cluster whose nodes are the hosts but for the last; ends with them."""
+
+    def __init__(self, hosts: Hosts, count: int = 3) -> None:
+        self._hosts = hosts
+        self._login = count - 1
+        directory = hosts.directory
+        names = "".join(f"{ipv4(host)} host{host}\n" for host in range(count))
+        (directory / "names").write_text("127.0.0.1 localhost\n" + names)
+        for host in range(count):
+            hosts.run(host, "mount", "--bind", str(directory / "names"), "/etc/hosts")
+        (directory / "state").mkdir()
+        (directory / "key").write_bytes(secrets.token_bytes(64))
+        (directory / "key").chmod(0o600)
+        (directory / "slurm.conf").write_text(
+            f"{_SETTINGS}SlurmctldHost=host{self._login}\n"
+            f"AuthInfo=socket={directory}/munge\n"
+            f"StateSaveLocation={directory}/state\n"
+            f"SlurmdSpoolDir={directory}/spool-%n\n"
+            f"SlurmctldPidFile={directory}/slurmctld.pid\n"
+            f"SlurmdPidFile={directory}/slurmd-%n.pid\n"
+            f"NodeName=host[0-{self._login - 1}] CPUs=2\n"
+            "PartitionName=all Nodes=ALL Default=YES\n"
+        )
+        own = {name: value for name, value in os.environ.items() if name[:5] != "MALT_"}
+        self._environ = own | {"PATH": _PATH, "SLURM_CONF": str(directory / "slurm.conf")}
+        munge = [f"--socket={directory}/munge", f"--key-file={directory}/key"]
+        munge += [f"--{kind}-file={directory}/munged.{kind}" for kind in ("pid", "seed", "log")]
+        self._daemons = [
+            self._start(self._login, "munged", "--foreground", "--force", *munge),
+            self._start(self._login, "slurmctld", "-D", "-i"),
+            *(self._start(host, "slurmd", "-D") for host in range(self._login)),
+        ]
+        deadline = time.monotonic() + 30
+        while self.run("sinfo --noheader --format=%D,%t")[1] != f"{self._login},idle\n":
+            ended = any(daemon.poll() is not None for daemon in self._daemons)
+            if ended or time.monotonic() > deadline:
+                outputs = "\n".join(daemon.output for daemon in self._daemons)
+                raise RuntimeError(f"Slurm does not come up:\n{outputs}")
+            time.sleep(0.05)
+
+    def _start(self, host: int, *argv: str) -> Process:
+        return self._hosts.start(host, argv, env=self._environ)
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file to where `run` runs, which all nodes share."""
+        (self._hosts.directory / name).write_text(text)
+
+    def run(self, command: str) -> tuple[int, str, str]:
+        """Run a shell's command where users log in; returns the exit code, output and errors."""
+        directory = self._hosts.directory
+        done = subprocess.run(
+            self._hosts.command_on(self._login, "env", f"--chdir={directory}", "sh", "-c", command),
+            env=self._environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+
+def why_not() -> str | None:
+    """Why there can be no cluster here, if there cannot."""
+    missing = [n for n in ("munged", "slurmctld", "slurmd") if not shutil.which(n, path=_PATH)]
+    return f"{', '.join(missing)} missing: install slurm-wlm" if missing else None
