@@ -24,9 +24,9 @@ _PATH = os.pathsep.join(
     [str(Path(sys.executable).parent), os.environ.get("PATH", ""), "/usr/sbin", "/sbin"]
 )
 
-# What slurm.conf says beyond where things are: nothing that needs cgroups or accounting; as many CPUs
-# as the tests have ranks on a node, whatever the machine has; and for PMIx's files a folder that each
-# host has to itself, as nodes do, where all else is the machine's.
+# Nothing that needs cgroups or accounting, and CPUs as slurm.conf says, whatever the machine has.
+# TmpFS is for PMIx's files: it must be each host's own, and other folders are the machine's. A rank
+# that fails ends its job, as on many clusters.
 _SETTINGS = """
 ClusterName=test
 SlurmUser=root
@@ -35,6 +35,7 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/linear
 TmpFS=/dev/shm
+KillOnBadExit=1
 """
 
 
@@ -82,12 +83,12 @@ class Slurm:
     def _start(self, host: int, *argv: str) -> Process:
         return self._hosts.start(host, argv, env=self._environ)
 
-    def write(self, name: str, text: str) -> None:
-        """Write a file to where `run` runs, which all nodes share."""
-        (self._hosts.directory / name).write_text(text)
+    def start(self, command: str) -> Process:
+        """Start a shell's command where users log in, in a folder that all nodes share."""
+        return self._start(self._login, "sh", "-c", command)
 
     def run(self, command: str) -> tuple[int, str, str]:
-        """Run a shell's command where users log in; returns the exit code, output and errors."""
+        """Run it likewise, to its end; returns the exit code, output and errors."""
         directory = self._hosts.directory
         done = subprocess.run(
             self._hosts.command_on(self._login, "env", f"--chdir={directory}", "sh", "-c", command),
@@ -98,6 +99,10 @@ class Slurm:
             timeout=60,
         )
         return done.returncode, done.stdout, done.stderr
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file to that folder."""
+        (self._hosts.directory / name).write_text(text)
 
 
 def why_not() -> str | None:
