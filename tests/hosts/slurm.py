@@ -105,7 +105,7 @@ class Slurm:
         (self._hosts.directory / name).write_text(text)
 
 
-def why_not() -> str | None:
-    """Why there can be no cluster here, if there cannot."""
-    missing = [n for n in ("munged", "slurmctld", "slurmd") if not shutil.which(n, path=_PATH)]
-    return f"{', '.join(missing)} missing: install slurm-wlm" if missing else None
+def missing() -> list[str]:
+    """The programs that a cluster needs and that are not installed."""
+    needed = ("munged", "slurmctld", "slurmd", "srun")
+    return [name for name in needed if not shutil.which(name, path=_PATH)]
