@@ -1,4 +1,4 @@
-"""A Slurm cluster over Hosts: nodes are hosts, and the last host is where users log in.
+"""A Slurm cluster over Hosts: hosts 0 and 1 are its nodes, and host 2 is where users log in.
 
     with Hosts(directory) as hosts:
         slurm = Slurm(hosts)
@@ -24,6 +24,8 @@ _PATH = os.pathsep.join(
     [str(Path(sys.executable).parent), os.environ.get("PATH", ""), "/usr/sbin", "/sbin"]
 )
 
+_NODES, _LOGIN = (0, 1), 2
+
 # Nothing that needs cgroups or accounting, and CPUs as slurm.conf says, whatever the machine has.
 # TmpFS is for PMIx's files: it must be each host's own, and other folders are the machine's. A rank
 # that fails ends its job, as on many clusters.
@@ -40,43 +42,40 @@ KillOnBadExit=1
 
 
 class Slurm:
-    """A cluster whose nodes are the hosts but for the last; ends with them."""
+    """The cluster of three hosts; ends with them."""
 
-    def __init__(self, hosts: Hosts, count: int = 3) -> None:
+    def __init__(self, hosts: Hosts) -> None:
         self._hosts = hosts
-        self._login = count - 1
         directory = hosts.directory
-        names = "".join(f"{ipv4(host)} host{host}\n" for host in range(count))
+        names = "".join(f"{ipv4(host)} host{host}\n" for host in (*_NODES, _LOGIN))
         (directory / "names").write_text("127.0.0.1 localhost\n" + names)
-        for host in range(count):
+        for host in (*_NODES, _LOGIN):
             hosts.run(host, "mount", "--bind", str(directory / "names"), "/etc/hosts")
         (directory / "state").mkdir()
         (directory / "key").write_bytes(secrets.token_bytes(64))
         (directory / "key").chmod(0o600)
         (directory / "slurm.conf").write_text(
-            f"{_SETTINGS}SlurmctldHost=host{self._login}\n"
+            f"{_SETTINGS}SlurmctldHost=host{_LOGIN}\n"
             f"AuthInfo=socket={directory}/munge\n"
             f"StateSaveLocation={directory}/state\n"
             f"SlurmdSpoolDir={directory}/spool-%n\n"
             f"SlurmctldPidFile={directory}/slurmctld.pid\n"
             f"SlurmdPidFile={directory}/slurmd-%n.pid\n"
-            f"NodeName=host[0-{self._login - 1}] CPUs=2\n"
+            f"NodeName={','.join(f'host{node}' for node in _NODES)} CPUs=2\n"
             "PartitionName=all Nodes=ALL Default=YES\n"
         )
         own = {name: value for name, value in os.environ.items() if name[:5] != "MALT_"}
         self._environ = own | {"PATH": _PATH, "SLURM_CONF": str(directory / "slurm.conf")}
         munge = [f"--socket={directory}/munge", f"--key-file={directory}/key"]
         munge += [f"--{kind}-file={directory}/munged.{kind}" for kind in ("pid", "seed", "log")]
-        self._daemons = [
-            self._start(self._login, "munged", "--foreground", "--force", *munge),
-            self._start(self._login, "slurmctld", "-D", "-i"),
-            *(self._start(host, "slurmd", "-D") for host in range(self._login)),
-        ]
+        hosts.run(_LOGIN, "munged", "--force", *munge)  # goes on once it is up
+        daemons = [self._start(_LOGIN, "slurmctld", "-D", "-i")]
+        daemons += [self._start(node, "slurmd", "-D") for node in _NODES]
         deadline = time.monotonic() + 30
-        while self.run("sinfo --noheader --format=%D,%t")[1] != f"{self._login},idle\n":
-            ended = any(daemon.poll() is not None for daemon in self._daemons)
+        while self.run("sinfo --noheader --format=%D,%t")[1] != f"{len(_NODES)},idle\n":
+            ended = any(daemon.poll() is not None for daemon in daemons)
             if ended or time.monotonic() > deadline:
-                outputs = "\n".join(daemon.output for daemon in self._daemons)
+                outputs = "\n".join(daemon.output for daemon in daemons)
                 raise RuntimeError(f"Slurm does not come up:\n{outputs}")
             time.sleep(0.05)
 
@@ -85,13 +84,13 @@ class Slurm:
 
     def start(self, command: str) -> Process:
         """Start a shell's command where users log in, in a folder that all nodes share."""
-        return self._start(self._login, "sh", "-c", command)
+        return self._start(_LOGIN, "sh", "-c", command)
 
     def run(self, command: str) -> tuple[int, str, str]:
         """Run it likewise, to its end; returns the exit code, output and errors."""
         directory = self._hosts.directory
         done = subprocess.run(
-            self._hosts.command_on(self._login, "env", f"--chdir={directory}", "sh", "-c", command),
+            self._hosts.command_on(_LOGIN, "env", f"--chdir={directory}", "sh", "-c", command),
             env=self._environ,
             stdin=subprocess.DEVNULL,
             capture_output=True,
