@@ -103,7 +103,7 @@ tell(rank=rank, sum=w[0], alive=alive)
     )
     assert [values["rank"] for values in told] == [0, 1, 2], errors
     assert all(values["sum"] == 3 and values["alive"] == [0, 1, 2] for values in told)
-    assert code == 128 + 9
+    assert code == 128 + 9, errors
 
 
 def test_others_finish_without_a_node_that_fails(hosts: Hosts, slurm: Slurm) -> None:
@@ -138,13 +138,14 @@ tell(rank=rank, sum=w[0])
 def test_otherwise_srun_ends_the_job_and_says_which_rank_failed(slurm: Slurm) -> None:
     body = "malt.barrier()\nif rank == 1: sys.exit(7)\ntime.sleep(60)"
     code, _, errors = run(slurm, PLAIN, body)
-    assert "host0: task 1: Exited with exit code 7" in errors
-    assert code == 128 + 15  # the highest, and srun ends the others by SIGTERM
+    assert "host0: task 1: Exited with exit code 7" in errors, errors
+    # The highest, and srun ends the others by SIGTERM.
+    assert code == 128 + 15, errors
 
 
 def test_srun_without_pmix_is_refused_with_the_option_that_helps(slurm: Slurm) -> None:
     code, told, errors = run(slurm, "srun -n 4 --kill-on-bad-exit=0 python train.py", SUM)
-    assert (code, told) == (1, [])
+    assert (code, told) == (1, []), errors
     assert errors.count("ConfigError: Slurm's srun started 4 processes, but mpi4py's MPI ") == 4
     assert errors.count("would train alone; start it with `srun --mpi=pmix` (Open MPI)") == 4
 
