@@ -135,14 +135,6 @@ tell(rank=rank, sum=w[0])
     assert told == [{"rank": rank, "sum": 1} for rank in (0, 1)]
 
 
-def test_otherwise_srun_ends_the_job_and_says_which_rank_failed(slurm: Slurm) -> None:
-    body = "malt.barrier()\nif rank == 1: sys.exit(7)\ntime.sleep(60)"
-    code, _, errors = run(slurm, PLAIN, body)
-    assert "host0: task 1: Exited with exit code 7" in errors, errors
-    # The highest, and srun ends the others by SIGTERM.
-    assert code == 128 + 15, errors
-
-
 def test_srun_without_pmix_is_refused_with_the_option_that_helps(slurm: Slurm) -> None:
     code, told, errors = run(slurm, "srun -n 4 --kill-on-bad-exit=0 python train.py", SUM)
     assert (code, told) == (1, []), errors
