@@ -42,10 +42,11 @@ Ranks to_tuple(std::span<const int> ranks);
 vol::DType to_dtype(const py::dtype& dtype);
 py::dtype from_dtype(vol::DType dtype);
 
-// A segment's counters, and how its rank reaches each of the others.
+// A vector's counters, and how its rank reaches each of the others.
 struct VectorStats : dstorm::Stats {
+  vol::Screened screened;
   std::map<int, dstorm::Group::Route> routes;
 };
-VectorStats stats_of(const dstorm::Segment& segment);
+VectorStats stats_of(const dstorm::Segment& segment, const vol::Screened& screened);
 
 }  // namespace malt_bindings

@@ -192,18 +192,23 @@ void bind_dense(py::module_& module) {
       .def(py::init([](const std::shared_ptr<dstorm::Group>& group, const py::dtype& dtype,
                        const std::vector<py::array>& arrays, py::ssize_t own_count,
                        py::object shown, const std::string& name, const dstorm::Graph& graph,
-                       const std::string& policy, int depth, bool reject_nonfinite) {
+                       const std::string& policy, int depth, bool reject_nonfinite,
+                       std::optional<double> max_norm) {
              return std::make_unique<PythonVector>(
                  group, dtype, arrays, own_count, std::move(shown),
-                 vol::VectorOptions{name, graph, to_policy(policy), depth, reject_nonfinite});
+                 vol::VectorOptions{name, graph, to_policy(policy), depth, reject_nonfinite,
+                                    max_norm});
            }),
            py::kw_only(), py::arg("group"), py::arg("dtype"), py::arg("arrays"),
            py::arg("own_count"), py::arg("shown"), py::arg("name"), py::arg("graph"),
-           py::arg("policy"), py::arg("depth"), py::arg("reject_nonfinite"))
+           py::arg("policy"), py::arg("depth"), py::arg("reject_nonfinite"), py::arg("max_norm"))
       .def_property("array", &PythonVector::array, &PythonVector::set_array,
                     "The caller's array (or list of them), or the vector's own memory.")
       .def(
-          "stats", [](const PythonVector& self) { return stats_of(self.vector().segment()); },
+          "stats",
+          [](const PythonVector& self) {
+            return stats_of(self.vector().segment(), self.vector().screened());
+          },
           "This vector's counters.")
       .def(
           "close", [](const PythonVector& self) { self.vector().close(); },

@@ -25,6 +25,9 @@ void bind_fold(py::module_& module) {
       .def_property_readonly(
           "rejected", [](const Gathered& gathered) { return to_tuple(gathered.rejected); },
           "Senders of updates refused as not finite.")
+      .def_property_readonly(
+          "clipped", [](const Gathered& gathered) { return to_tuple(gathered.clipped); },
+          "Senders of updates scaled down to max_norm, and then folded.")
       .def("__repr__", [](const Gathered& gathered) {
         return "Gathered(count=" + std::to_string(gathered.count) +
                ", ranks=" + py::repr(to_tuple(gathered.ranks)).cast<std::string>() + ")";
@@ -44,6 +47,12 @@ void bind_fold(py::module_& module) {
       .def_readonly("bytes_in", &Stats::bytes_in, "Payload bytes folded here.")
       .def_readonly("wait_seconds", &Stats::wait_seconds,
                     "Time spent waiting in scatter and gather.")
+      .def_property_readonly(
+          "rejected_from", [](const Stats& stats) { return stats.screened.rejected_from; },
+          "By rank: updates of its refused here. Who is not in it: none.")
+      .def_property_readonly(
+          "clipped_from", [](const Stats& stats) { return stats.screened.clipped_from; },
+          "By rank: updates of its scaled down to max_norm here. Who is not in it: none.")
       .def_readonly("routes", &Stats::routes, "How this rank reaches each of the others.")
       .def("__repr__", [](const Stats& stats) {
         return "Stats(sent=" + std::to_string(stats.sent) +

@@ -57,8 +57,8 @@ std::shared_ptr<dstorm::Group> join(int rank, int size, AllGather allgather, dou
 
 }  // namespace
 
-VectorStats stats_of(const dstorm::Segment& segment) {
-  VectorStats stats{segment.stats(), {}};
+VectorStats stats_of(const dstorm::Segment& segment, const vol::Screened& screened) {
+  VectorStats stats{segment.stats(), screened, {}};
   for (int r : segment.peers()) stats.routes.emplace(r, segment.group().route(r));
   return stats;
 }

@@ -81,14 +81,16 @@ void bind_one(py::module_& module, const std::string& suffix) {
       "A sparse vector that is scattered and gathered. Made by malt.sparse_vector().")
       .def(py::init([](const std::shared_ptr<dstorm::Group>& group, std::size_t dim,
                        std::size_t capacity, const std::string& name, const dstorm::Graph& graph,
-                       const std::string& policy, int depth, bool reject_nonfinite) {
+                       const std::string& policy, int depth, bool reject_nonfinite,
+                       std::optional<double> max_norm) {
              const py::gil_scoped_release no_gil;
-             return std::make_unique<Vector>(
-                 group, dim, capacity,
-                 vol::VectorOptions{name, graph, to_policy(policy), depth, reject_nonfinite});
+             return std::make_unique<Vector>(group, dim, capacity,
+                                             vol::VectorOptions{name, graph, to_policy(policy),
+                                                                depth, reject_nonfinite, max_norm});
            }),
            py::kw_only(), py::arg("group"), py::arg("dim"), py::arg("capacity"), py::arg("name"),
-           py::arg("graph"), py::arg("policy"), py::arg("depth"), py::arg("reject_nonfinite"))
+           py::arg("graph"), py::arg("policy"), py::arg("depth"), py::arg("reject_nonfinite"),
+           py::arg("max_norm"))
       .def(
           "set",
           [](Vector& self, const py::object& given_indices, const py::object& given_values) {
@@ -141,7 +143,7 @@ void bind_one(py::module_& module, const std::string& suffix) {
           "As of a dense vector in which everything not stored is zero. A function of the user's "
           "own "
           "fold(mine, updates) returns (indices, values), indices strictly increasing.")
-      .def("stats", [](const Vector& self) { return stats_of(self.segment()); })
+      .def("stats", [](const Vector& self) { return stats_of(self.segment(), self.screened()); })
       .def("close", &Vector::close)
       .def_property_readonly("dim", &Vector::dim)
       .def_property_readonly("capacity", &Vector::capacity)

@@ -125,6 +125,11 @@ class Gathered:
     def __repr__(self) -> str:
         ...
     @property
+    def clipped(self) -> tuple[int, ...]:
+        """
+        Senders of updates scaled down to max_norm, and then folded.
+        """
+    @property
     def count(self) -> int:
         """
         Updates folded.
@@ -161,6 +166,11 @@ class Stats:
         Payload bytes sent, once per receiver.
         """
     @property
+    def clipped_from(self) -> dict[int, int]:
+        """
+        By rank: updates of its scaled down to max_norm here. Who is not in it: none.
+        """
+    @property
     def folded(self) -> int:
         ...
     @property
@@ -172,6 +182,11 @@ class Stats:
     @property
     def rejected(self) -> int:
         ...
+    @property
+    def rejected_from(self) -> dict[int, int]:
+        """
+        By rank: updates of its refused here. Who is not in it: none.
+        """
     @property
     def routes(self) -> dict[int, Route]:
         """
@@ -207,7 +222,7 @@ class Vector:
     """
     A dense vector that is scattered and gathered. Made by malt.vector().
     """
-    def __init__(self, *, group: Group, dtype: numpy.dtype[typing.Any], arrays: collections.abc.Sequence[numpy.ndarray], own_count: typing.SupportsInt | typing.SupportsIndex, shown: typing.Any, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool) -> None:
+    def __init__(self, *, group: Group, dtype: numpy.dtype[typing.Any], arrays: collections.abc.Sequence[numpy.ndarray], own_count: typing.SupportsInt | typing.SupportsIndex, shown: typing.Any, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
         ...
     def __len__(self) -> int:
         ...
@@ -298,7 +313,7 @@ class SparseVectorFloat32:
     """
     A sparse vector that is scattered and gathered. Made by malt.sparse_vector().
     """
-    def __init__(self, *, group: Group, dim: typing.SupportsInt | typing.SupportsIndex, capacity: typing.SupportsInt | typing.SupportsIndex, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool) -> None:
+    def __init__(self, *, group: Group, dim: typing.SupportsInt | typing.SupportsIndex, capacity: typing.SupportsInt | typing.SupportsIndex, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
         ...
     def __repr__(self) -> str:
         ...
@@ -365,7 +380,7 @@ class SparseVectorFloat64:
     """
     A sparse vector that is scattered and gathered. Made by malt.sparse_vector().
     """
-    def __init__(self, *, group: Group, dim: typing.SupportsInt | typing.SupportsIndex, capacity: typing.SupportsInt | typing.SupportsIndex, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool) -> None:
+    def __init__(self, *, group: Group, dim: typing.SupportsInt | typing.SupportsIndex, capacity: typing.SupportsInt | typing.SupportsIndex, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
         ...
     def __repr__(self) -> str:
         ...
@@ -432,7 +447,7 @@ class SparseVectorInt32:
     """
     A sparse vector that is scattered and gathered. Made by malt.sparse_vector().
     """
-    def __init__(self, *, group: Group, dim: typing.SupportsInt | typing.SupportsIndex, capacity: typing.SupportsInt | typing.SupportsIndex, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool) -> None:
+    def __init__(self, *, group: Group, dim: typing.SupportsInt | typing.SupportsIndex, capacity: typing.SupportsInt | typing.SupportsIndex, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
         ...
     def __repr__(self) -> str:
         ...
@@ -499,7 +514,7 @@ class SparseVectorInt64:
     """
     A sparse vector that is scattered and gathered. Made by malt.sparse_vector().
     """
-    def __init__(self, *, group: Group, dim: typing.SupportsInt | typing.SupportsIndex, capacity: typing.SupportsInt | typing.SupportsIndex, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool) -> None:
+    def __init__(self, *, group: Group, dim: typing.SupportsInt | typing.SupportsIndex, capacity: typing.SupportsInt | typing.SupportsIndex, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
         ...
     def __repr__(self) -> str:
         ...

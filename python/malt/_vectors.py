@@ -96,7 +96,12 @@ def _as_shape(data: Any) -> tuple[int, ...] | None:
 
 
 def _options(
-    name: str | None, graph: Graph, policy: str, depth: int, reject_nonfinite: bool
+    name: str | None,
+    graph: Graph,
+    policy: str,
+    depth: int,
+    reject_nonfinite: bool,
+    max_norm: float | None,
 ) -> dict[str, Any]:
     if not isinstance(graph, Graph):
         raise ConfigError(
@@ -111,6 +116,7 @@ def _options(
         "policy": policy,
         "depth": depth,
         "reject_nonfinite": reject_nonfinite,
+        "max_norm": max_norm,
     }
 
 
@@ -129,6 +135,7 @@ def vector(
     policy: str = "latest",
     depth: int = 2,
     reject_nonfinite: bool = False,
+    max_norm: float | None = None,
 ) -> Vector:
     """A dense vector that can be scattered and gathered. Collective.
 
@@ -143,10 +150,14 @@ def vector(
             or "queue" (nothing is lost; scatter waits for a free slot).
         depth: slots per sender; "queue" with depth 1 is NOTIFY-ACK.
         reject_nonfinite: refuse updates that contain NaN or infinity, and count them.
+        max_norm: scale an update whose L2 norm is above it down to it before it is folded, and
+            count it; one with NaN or infinity is refused. For float32 and float64; each rank may
+            have its own. Neither this nor reject_nonfinite concerns allreduce().
 
     Raises:
-        ConfigError: the data cannot be shared; or, on every rank, the ranks disagree, the graph
-            does not connect them, or there is no room.
+        ConfigError: the data cannot be shared; max_norm is not above 0, or the elements are
+            integers; or, on every rank, the ranks disagree, the graph does not connect them, or
+            there is no room.
         TimeoutError: the named ranks did not make the vector.
     """
     shape = _as_shape(data)
@@ -157,7 +168,7 @@ def vector(
             arrays=[],
             own_count=math.prod(shape),
             shown=None,
-            **_options(name, graph, policy, depth, reject_nonfinite),
+            **_options(name, graph, policy, depth, reject_nonfinite, max_norm),
         )
         made.array = made.array.reshape(shape)
         return _counted(made)
@@ -178,7 +189,7 @@ def vector(
         arrays=arrays,
         own_count=0,
         shown=arrays if several else (data if isinstance(data, np.ndarray) else arrays[0]),
-        **_options(name, graph, policy, depth, reject_nonfinite),
+        **_options(name, graph, policy, depth, reject_nonfinite, max_norm),
     )
     return _counted(made)
 
@@ -193,6 +204,7 @@ def sparse_vector(
     policy: str = "latest",
     depth: int = 2,
     reject_nonfinite: bool = False,
+    max_norm: float | None = None,
 ) -> SparseVector:
     """A sparse vector that can be scattered and gathered. Collective.
 
@@ -205,6 +217,7 @@ def sparse_vector(
         policy: "latest" or "queue".
         depth: slots per sender.
         reject_nonfinite: refuse updates that contain NaN or infinity, and count them.
+        max_norm: of an update's L2 norm, above which it is scaled down.
 
     Raises:
         ConfigError, TimeoutError: as vector().
@@ -218,6 +231,6 @@ def sparse_vector(
     made = _SPARSE[kind.name](
         dim=dim,
         capacity=capacity,
-        **_options(name, graph, policy, depth, reject_nonfinite),
+        **_options(name, graph, policy, depth, reject_nonfinite, max_norm),
     )
     return _counted(made)

@@ -83,7 +83,7 @@ DenseVector::DenseVector(std::shared_ptr<dstorm::Group> group, DType dtype,
       element_(dtype_size(dtype)),
       count_(total_count(pieces, own_count)),
       owns_(pieces.empty()),
-      reject_nonfinite_(options.reject_nonfinite),
+      screen_(options.reject_nonfinite, options.max_norm, dtype, "vector '" + options.name + "'"),
       segment_(group, segment_options(options, dtype, count_, owns_,
                                       group->size() > 1 && group->is_one_host())),
       pieces_(std::move(pieces)),
@@ -152,23 +152,17 @@ void DenseVector::check_update(const Update& update) const {
 
 const Gathered& DenseVector::gather(const Fold& fold, const dstorm::GatherOptions& options) {
   gathered_.rejected.clear();
+  gathered_.clipped.clear();
   accepted_.clear();
   segment_.gather(options, [&](std::span<const Update> updates) {
-    for (std::size_t i = 0; i < updates.size(); ++i) {
-      check_update(updates[i]);
-      if (reject_nonfinite_ && !kernels(dtype_).all_finite(updates[i].payload.data(), count_)) {
-        segment_.reject(i);
-        gathered_.rejected.push_back(updates[i].rank);
-      } else {
-        accepted_.push_back(updates[i]);
-      }
-    }
+    let_in(updates);
     if (accepted_.empty()) return;
     if (may_share(fold, options, accepted_) &&
         share_fold(fold, options.timeout.value_or(segment_.group().timeout()), accepted_))
       return;
     fold_updates(fold, accepted_);
   });
+  screen_.count(gathered_.rejected, gathered_.clipped);
   gathered_.count = accepted_.size();
   gathered_.ranks.clear();
   gathered_.staleness.clear();
@@ -178,6 +172,28 @@ const Gathered& DenseVector::gather(const Fold& fold, const dstorm::GatherOption
         static_cast<std::int64_t>(segment_.iteration() - update.iteration));
   }
   return gathered_;
+}
+
+// Puts what may be folded into accepted_, in place of a clipped update its copy.
+void DenseVector::let_in(std::span<const Update> updates) {
+  for (std::size_t i = 0; i < updates.size(); ++i) {
+    Update update = updates[i];
+    check_update(update);
+    const std::optional<double> factor = screen_.factor(update.payload.data(), count_);
+    if (!factor) {
+      segment_.reject(i);
+      gathered_.rejected.push_back(update.rank);
+      continue;
+    }
+    if (*factor < 1) {
+      const std::size_t copy = gathered_.clipped.size();
+      if (copy == copies_.size()) copies_.emplace_back(count_ * element_);
+      screen_.scale(copies_[copy].data(), update.payload.data(), *factor, count_);
+      update.payload = copies_[copy];
+      gathered_.clipped.push_back(update.rank);
+    }
+    accepted_.push_back(update);
+  }
 }
 
 void DenseVector::fold_updates(const Fold& fold, std::span<const Update> updates) {
@@ -230,7 +246,7 @@ bool DenseVector::may_share(const Fold& fold, const dstorm::GatherOptions& optio
                             std::span<const Update> updates) {
   const std::size_t ranks = updates.size() + 1;
   if (options.staleness != 0 || ranks < kShareRanks || count_ * element_ < kShareBytes ||
-      !is_elementwise(fold) || reject_nonfinite_ || segment_.last_sent() == nullptr ||
+      !is_elementwise(fold) || screen_.is_on() || segment_.last_sent() == nullptr ||
       !segment_.group().is_one_host() || segment_.options().policy != dstorm::Policy::kLatest ||
       segment_.in_neighbours().size() + 1 != static_cast<std::size_t>(segment_.group().size())) {
     return false;
@@ -299,6 +315,7 @@ const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanosecon
   gathered_.ranks.clear();
   gathered_.staleness.clear();
   gathered_.rejected.clear();
+  gathered_.clipped.clear();
   if (!is_elementwise(fold)) {
     throw ConfigError(std::string("allreduce takes AVG, SUM, MEDIAN and TRIMMED_MEAN, not ") +
                       fold.name() + "; use scatter and gather");

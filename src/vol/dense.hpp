@@ -12,6 +12,7 @@
 #include "dstorm/shared_fold.hpp"
 #include "vol/fold.hpp"
 #include "vol/kernels.hpp"
+#include "vol/screen.hpp"
 
 namespace vol {
 
@@ -21,6 +22,9 @@ struct VectorOptions {
   dstorm::Policy policy = dstorm::Policy::kLatest;
   int depth = 2;                  // slots per sender
   bool reject_nonfinite = false;  // refuse updates with NaN or infinity in them, and count them
+  // Scale updates of a larger L2 norm down to it before they are folded, and count them; refuse
+  // those that have none. For floats.
+  std::optional<double> max_norm = std::nullopt;
 };
 
 // Several arrays can make one vector, in this order.
@@ -54,8 +58,9 @@ class DenseVector {
 
   // Exact and collective: the fold of the vectors of all live ranks as they are now, on all of
   // them; the order of their iterations does not matter. AVG, SUM, MEDIAN and TRIMMED_MEAN. A rank
-  // that dies in the middle is left out and the others get a result without it. Throws TimeoutError
-  // naming the ranks that did not come; the vector is then unchanged.
+  // that dies in the middle is left out and the others get a result without it. Vectors are folded
+  // as they are, whatever reject_nonfinite and max_norm say. Throws TimeoutError naming the ranks
+  // that did not come; the vector is then unchanged.
   const Gathered& allreduce(const Fold& fold,
                             std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
 
@@ -66,6 +71,7 @@ class DenseVector {
   dstorm::Segment& segment() noexcept { return segment_; }
   const dstorm::Segment& segment() const noexcept { return segment_; }
   dstorm::Stats stats() const { return segment_.stats(); }
+  const Screened& screened() const noexcept { return screen_.counts(); }
   // Also by the destructor. The memory of the vector's own stays readable until then.
   void close() noexcept { segment_.close(); }
 
@@ -76,6 +82,7 @@ class DenseVector {
   void fold_updates(const Fold& fold, std::span<const dstorm::Update> updates);
   void run_user_fold(const Fold& fold, std::span<const dstorm::Update> updates);
   void check_update(const dstorm::Update& update) const;
+  void let_in(std::span<const dstorm::Update> updates);
   void copy_out(std::byte* to, std::size_t begin, std::size_t end) const;
   void copy_in(const std::byte* from, std::size_t begin, std::size_t end);
   template <class Visit>
@@ -95,7 +102,7 @@ class DenseVector {
   std::size_t element_;  // bytes
   std::size_t count_;
   bool owns_;
-  bool reject_nonfinite_;
+  Screen screen_;
   dstorm::Segment segment_;
   std::vector<Piece> pieces_;
   dstorm::SharedFold allreduces_;
@@ -108,6 +115,8 @@ class DenseVector {
   std::uint64_t gathers_alone_next_ = 1;  // how many after the next in vain
   Gathered gathered_;
   std::vector<dstorm::Update> accepted_;
+  // Of clipped updates; kept, as a user's fold may have kept views of them.
+  std::vector<std::vector<std::byte>> copies_;
   std::vector<const void*> inputs_;
 };
 

@@ -21,6 +21,7 @@ struct Gathered {
   std::vector<std::int64_t>
       staleness;              // this rank's iteration less the update's; below 0: from ahead
   std::vector<int> rejected;  // senders of updates refused as not finite
+  std::vector<int> clipped;   // senders of updates scaled down to max_norm, and then folded
 
   bool operator==(const Gathered& other) const = default;
 };

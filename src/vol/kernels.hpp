@@ -39,6 +39,8 @@ struct Kernels {
                        std::size_t n);
   // False if any element is NaN or infinite; always true for integers.
   bool (*all_finite)(const void* in, std::size_t n);
+  // in[0]^2 + in[1]^2 + ..., computed in double.
+  double (*sum_of_squares)(const void* in, std::size_t n);
 };
 
 // The kernels for the level simd_level() names. Throws std::invalid_argument as that does.

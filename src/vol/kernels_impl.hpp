@@ -95,7 +95,12 @@ struct Folds {
     }
   }
 
-  static constexpr Kernels kTable{sum, mean, weighted, median, trimmed_mean, all_finite};
+  static double sum_of_squares(const void* in, std::size_t n) {
+    return add_squares<T, VectorBytes>(in, n);
+  }
+
+  static constexpr Kernels kTable{sum,          mean,       weighted,      median,
+                                  trimmed_mean, all_finite, sum_of_squares};
 
  private:
   struct Median {

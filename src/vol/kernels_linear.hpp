@@ -1,4 +1,4 @@
-// Sum, mean and weighted sum: every input is read once, accumulators stay in registers, the result
+// Sum, mean, weighted sum and sum of squares: every input is read once, accumulators stay in registers, the result
 // is written once. What differs between them is an Op:
 //   Element, Acc       the type in memory and the type summed in
 //   start<L>(j, x)     the accumulators after input j as the first
@@ -197,6 +197,32 @@ void fold(const Op& op, void* out, const void* const* in, std::size_t k, std::si
   } else {
     fold_range<VectorBytes, true>(op, out, in, k, n);
   }
+}
+
+// Into as many sums, whatever the vectors' width, so that it does not show in the bits.
+inline constexpr std::size_t kSquareSums = 16;
+
+template <class T, std::size_t VectorBytes>
+double add_squares(const void* in, std::size_t n) {
+  constexpr std::size_t kLanes = VectorBytes / sizeof(double);
+  constexpr std::size_t kVectors = kSquareSums / kLanes;
+  Vector<double, kLanes> acc[kVectors]{};
+  std::size_t i = 0;
+  for (; n - i >= kSquareSums; i += kSquareSums) {
+    for (std::size_t v = 0; v < kVectors; ++v) {
+      const auto x = convert<double, kLanes>(load<T, kLanes>(in, i + v * kLanes));
+      acc[v] += x * x;
+    }
+  }
+  double sums[kSquareSums];
+  __builtin_memcpy(sums, acc, sizeof sums);
+  for (std::size_t lane = 0; i < n; ++i, ++lane) {
+    const auto x = convert<double, 1>(load<T, 1>(in, i));
+    sums[lane] += x * x;
+  }
+  double total = sums[0];
+  for (std::size_t lane = 1; lane < kSquareSums; ++lane) total += sums[lane];
+  return total;
 }
 
 }  // namespace

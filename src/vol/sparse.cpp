@@ -52,7 +52,8 @@ Sparse<T>::Sparse(std::shared_ptr<dstorm::Group> group, std::size_t dim, std::si
                   VectorOptions options)
     : dim_(dim),
       capacity_(capacity),
-      reject_nonfinite_(options.reject_nonfinite),
+      screen_(options.reject_nonfinite, options.max_norm, DTypeOf<T>::value,
+              "sparse vector '" + options.name + "'"),
       segment_(std::move(group), segment_options(options, DTypeOf<T>::value, dim, capacity)) {}
 
 template <class T>
@@ -183,11 +184,16 @@ const Gathered& Sparse<T>::gather_with(const dstorm::GatherOptions& options, Com
     std::vector<Update> accepted;
     for (std::size_t i = 0; i < updates.size(); ++i) {
       Entries<T> entries = decode(updates[i]);
-      if (reject_nonfinite_ &&
-          !kernels(DTypeOf<T>::value).all_finite(entries.values.data(), entries.values.size())) {
+      std::vector<T>& values = entries.values;
+      const std::optional<double> factor = screen_.factor(values.data(), values.size());
+      if (!factor) {
         segment_.reject(i);
         gathered.rejected.push_back(updates[i].rank);
         continue;
+      }
+      if (*factor < 1) {
+        screen_.scale(values.data(), values.data(), *factor, values.size());
+        gathered.clipped.push_back(updates[i].rank);
       }
       gathered.ranks.push_back(updates[i].rank);
       gathered.staleness.push_back(
@@ -197,6 +203,7 @@ const Gathered& Sparse<T>::gather_with(const dstorm::GatherOptions& options, Com
     }
     if (!arrived.empty()) store(combine(arrived, accepted));
   });
+  screen_.count(gathered.rejected, gathered.clipped);
   gathered.count = gathered.ranks.size();
   gathered_ = std::move(gathered);
   return gathered_;

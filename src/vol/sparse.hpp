@@ -65,6 +65,7 @@ class Sparse {
   dstorm::Segment& segment() noexcept { return segment_; }
   const dstorm::Segment& segment() const noexcept { return segment_; }
   dstorm::Stats stats() const { return segment_.stats(); }
+  const Screened& screened() const noexcept { return screen_.counts(); }
   void close() noexcept { segment_.close(); }
 
  private:
@@ -81,7 +82,7 @@ class Sparse {
 
   std::size_t dim_;
   std::size_t capacity_;
-  bool reject_nonfinite_;
+  Screen screen_;
   dstorm::Segment segment_;
   Entries<T> own_;
   Gathered gathered_;

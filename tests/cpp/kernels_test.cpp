@@ -208,6 +208,23 @@ TYPED_TEST(KernelsTest, FiniteValuesAreFinite) {
   }
 }
 
+TYPED_TEST(KernelsTest, SumOfSquaresHasTheSameBitsAtEveryLevel) {
+  for (const std::size_t n : kSizes) {
+    const auto inputs = this->numbers(1, n);
+    long double exact = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+      const auto value = static_cast<long double>(inputs.column(i)[0]);
+      exact += value * value;
+    }
+    const double expected =
+        vol::kernels_at(kDType<TypeParam>, "baseline")->sum_of_squares(inputs.in()[0], n);
+    EXPECT_NEAR(expected, static_cast<double>(exact), 1e-13 * static_cast<double>(exact)) << n;
+    for (const auto& [level, kernels] : this->levels()) {
+      EXPECT_EQ(kernels->sum_of_squares(inputs.in()[0], n), expected) << level << " n=" << n;
+    }
+  }
+}
+
 template <class T>
 class FloatKernelsTest : public KernelsTest<T> {};
 using FloatTypes = testing::Types<float, double>;

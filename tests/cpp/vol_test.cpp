@@ -246,6 +246,95 @@ TEST(Dense, NonFiniteUpdateIsRefusedAndItsSenderNamed) {
   expect_all_well(job);
 }
 
+// Rank 1's update is 30 times as long as max_norm, and has the direction of rank 2's.
+TEST(Dense, LongUpdateIsFoldedAtMaxNormByEveryFold) {
+  Job job(3, [](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    int made = 0;
+    const auto after = [&](const Fold& fold) {  // -1: not as expected
+      const float length = std::array{0.0F, 150.0F, 1.0F}[static_cast<std::size_t>(group->rank())];
+      std::vector<float> w(1000);
+      w[10] = 0.6F * length;
+      w[999] = -0.8F * length;
+      const std::string name = "w" + std::to_string(++made);
+      Dense<float> vector(group, {.name = name, .max_norm = 5.0}, std::span(w));
+      vector.scatter();
+      const Gathered& gathered = vector.gather(fold, {.staleness = 0});
+      const bool is_long = group->rank() == 1;
+      const bool is_well = gathered.count == 2 && gathered.rejected.empty() &&
+                           gathered.clipped == std::vector<int>(is_long ? 0 : 1, 1) &&
+                           vector.screened().clipped_from.size() == (is_long ? 0 : 1) &&
+                           is_close(w[10] * -4, w[999] * 3) && w[11] == 0;
+      group->barrier();  // nobody lets go of it before all have folded
+      return is_well && vector.stats().folded == 2 ? w[10] / 0.6F : -1.0F;
+    };
+    const Fold longest = Dense<float>::fold([](auto mine, auto updates) {
+      for (const auto& update : updates) {
+        for (std::size_t i = 0; i < mine.size(); ++i) {
+          if (std::abs(update.values[i]) > std::abs(mine[i])) mine[i] = update.values[i];
+        }
+      }
+    });
+    const bool sees_it = group->rank() != 1;
+    CHECK_THAT(is_close(after(Fold::avg()), sees_it ? 2 : 151.0F / 3));
+    CHECK_THAT(is_close(after(Fold::sum()), sees_it ? 6 : 151));
+    CHECK_THAT(is_close(after(Fold::weighted()), sees_it ? 2 : 151.0F / 3));
+    CHECK_THAT(is_close(after(Fold::median()), 1));
+    CHECK_THAT(is_close(after(Fold::trimmed_mean(0)), sees_it ? 2 : 151.0F / 3));
+    CHECK_THAT(is_close(after(longest), sees_it ? 5 : 150));
+    const float replaced = after(Fold::replace());
+    CHECK_THAT(is_close(replaced, group->rank() == 0 ? 5 : 0));
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Dense, UpdateWhoseSquaresOverflowIsClippedAndOneWithoutNormRefused) {
+  Job job(3, [](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    std::vector<double> w(2000, 1.0);
+    Dense<double> vector(group, {.name = "w", .max_norm = 100.0}, std::span(w));
+    if (group->rank() == 1) std::ranges::fill(w, std::numeric_limits<double>::max());
+    if (group->rank() == 2) w[1999] = std::numeric_limits<double>::infinity();
+    vector.scatter();
+    std::ranges::fill(w, 0.0);
+    const Gathered& gathered = vector.gather(Fold::sum(), {.staleness = 0});
+    if (group->rank() == 0) {
+      CHECK_THAT(gathered.clipped == std::vector<int>{1});
+      CHECK_THAT(gathered.rejected == std::vector<int>{2});
+      CHECK_THAT(std::abs(w[0] - 100 / std::sqrt(2000)) < 1e-12 && w[0] == w[1999]);
+    }
+    group->barrier();
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Sparse, LongUpdateIsFoldedAtMaxNorm) {
+  Job job(2, [](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    Sparse<float> vector(group, 1000, 10, {.name = "s", .max_norm = 5.0});
+    const float size = group->rank() == 1 ? 10.0F : 1.0F;
+    vector.set(std::vector<std::int64_t>{3, 900}, std::vector<float>{3 * size, 4 * size});
+    vector.scatter();
+    const Gathered& gathered = vector.gather(Fold::sum(), {.staleness = 0});
+    CHECK_THAT(gathered.count == 1 && gathered.clipped.size() == (group->rank() == 0 ? 1 : 0));
+    CHECK_THAT(is_close(vector.values()[0], group->rank() == 0 ? 6 : 33));
+    CHECK_THAT(is_close(vector.values()[1], group->rank() == 0 ? 8 : 44));
+    group->barrier();
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Screen, MaxNormIsAPositiveNumberAndForFloats) {
+  for (const double wrong : {0.0, -1.0, std::numeric_limits<double>::infinity(),
+                             std::numeric_limits<double>::quiet_NaN()}) {
+    EXPECT_THROW(Screen(false, wrong, DType::kFloat32, "w"), ConfigError) << wrong;
+  }
+  EXPECT_THROW(Screen(false, 1.0, DType::kInt64, "w"), ConfigError);
+}
+
 // One rank only ever sends, and must find its memory unchanged.
 TEST(Dense, SenderIsNotTouchedByItsReaders) {
   Job job(2, [](Bootstrap& bootstrap) {
