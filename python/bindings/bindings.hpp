@@ -23,6 +23,7 @@ void bind_errors(py::module_& module);
 void bind_graph(py::module_& module);
 void bind_group(py::module_& module);
 void bind_network(py::module_& module);
+void bind_fault(py::module_& module);
 void bind_fold(py::module_& module);
 void bind_dense(py::module_& module);
 void bind_sparse(py::module_& module);

@@ -107,6 +107,7 @@ PYBIND11_MODULE(_core, module) {
   malt_bindings::bind_graph(module);
   malt_bindings::bind_group(module);
   malt_bindings::bind_network(module);
+  malt_bindings::bind_fault(module);
   malt_bindings::bind_fold(module);
   malt_bindings::bind_dense(module);
   malt_bindings::bind_sparse(module);

@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['ALL', 'AVG', 'EXPONENTIAL', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Interface', 'MEDIAN', 'ONE_PEER', 'REPLACE', 'RING', 'RdmaPort', 'Route', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'Update', 'Vector', 'WEIGHTED', 'address_of', 'available_bytes', 'check_tls', 'interfaces', 'random_graph', 'rdma_port_of', 'rdma_ports', 'simd_level', 'trimmed_mean']
+__all__: list[str] = ['ALL', 'AVG', 'EXPONENTIAL', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Interface', 'MEDIAN', 'ONE_PEER', 'REPLACE', 'RING', 'RdmaPort', 'Route', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'Update', 'Vector', 'WEIGHTED', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'interfaces', 'random_graph', 'rdma_port_of', 'rdma_ports', 'simd_level', 'trimmed_mean']
 class Graph:
     """
     Who sends to whom, in which round. ``Graph(edges)`` makes one of (from, to) pairs of ranks; ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR and RANDOM(k, seed) are ready-made.
@@ -567,6 +567,14 @@ def address_of(wanted: str) -> str:
 
     Raises:
         ConfigError: this host has none such.
+    """
+def announce_faults(rank: typing.SupportsInt | typing.SupportsIndex) -> None:
+    """
+    Have this process name its rank and the signal on standard error when SIGSEGV, SIGFPE, SIGILL, SIGBUS or SIGABRT ends it; who handled them before does so after.
+    """
+def announce_no_faults() -> None:
+    """
+    Undo announce_faults().
     """
 def available_bytes() -> int:
     """

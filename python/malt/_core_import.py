@@ -26,6 +26,8 @@ try:
         Update,
         Vector,
         __version__,
+        announce_faults,
+        announce_no_faults,
         random_graph,
         trimmed_mean,
     )
@@ -61,6 +63,8 @@ __all__ = [
     "Update",
     "Vector",
     "__version__",
+    "announce_faults",
+    "announce_no_faults",
     "random_graph",
     "trimmed_mean",
 ]

@@ -9,7 +9,7 @@ from collections import Counter
 from types import TracebackType
 from typing import Any
 
-from malt import _bootstrap
+from malt import _bootstrap, _faults
 from malt._core_import import Group
 from malt._errors import ConfigError
 
@@ -89,6 +89,10 @@ def init(
 
     Idempotent: in a job already, it returns that job.
 
+    Until finalize(), a rank that SIGSEGV, SIGFPE, SIGILL, SIGBUS or SIGABRT ends says so on
+    standard error, with a traceback: faulthandler is enabled for this, unless it is already or the
+    program handles one of these signals itself.
+
     Args:
         transport: "auto" (shared memory between ranks that can map one another's; between others
             RDMA where both sides have an adapter, else TCP), or one for all: "shm", "verbs" or
@@ -126,6 +130,7 @@ def init(
             secret=bootstrap.secret,
         )
     _job = Job(group, settings)
+    _faults.announce(group.rank)
     _log_routes(group, bootstrap.launcher)
     return _job
 
@@ -147,6 +152,7 @@ def finalize() -> None:
     if _job is not None:
         _job.group.leave()
         _job = None
+        _faults.restore()
 
 
 def rank() -> int:
