@@ -37,6 +37,7 @@ class Job:
 
 
 _job: Job | None = None
+_forked_from = ""  # the rank
 
 
 def current() -> Job:
@@ -45,6 +46,11 @@ def current() -> Job:
     Raises:
         ConfigError: there is none.
     """
+    if _job is None and _forked_from:
+        raise ConfigError(
+            f"this process was forked from {_forked_from} and takes no part in the job; call MALT "
+            "in the rank itself, and hand on what the child needs"
+        )
     if _job is None:
         raise ConfigError(
             "this process is in no job: call malt.init() first (and not after malt.finalize())"
@@ -117,6 +123,7 @@ def init(
                 "malt.finalize() first"
             )
         return _job
+    _check_is_rank()
     _start_log()
     with _bootstrap.find(comm, settings[1]) as bootstrap:
         group = Group(
@@ -130,9 +137,43 @@ def init(
             secret=bootstrap.secret,
         )
     _job = Job(group, settings)
+    if _launch():
+        os.environ[_RANK_PROCESS] = f"{os.getpid()} {_launch()}"
     _faults.announce(group.rank)
     _log_routes(group, bootstrap.launcher)
     return _job
+
+
+# Set for what a rank starts, which inherits from it what its launcher told it: the rank's process,
+# and which launch it is of (another launcher's ranks are none of this job).
+_RANK_PROCESS = "MALT_RANK_PROCESS"
+
+
+def _launch() -> str:
+    return os.environ.get("MALT_RENDEZVOUS") or os.environ.get("PMIX_NAMESPACE", "")
+
+
+def _check_is_rank() -> None:
+    """Refuse a process that a rank has forked or started, while that is in the job."""
+    process, _, launch = os.environ.get(_RANK_PROCESS, "").partition(" ")
+    if launch and launch == _launch() and process != str(os.getpid()):
+        raise ConfigError(
+            f"malt.init() in process {os.getpid()}, which a rank (process {process}) has forked or "
+            "started and which is no rank itself: call it in the rank alone (under `if __name__ == "
+            "'__main__':` where multiprocessing imports the script again); for a job of its own, "
+            f"start the process without {_RANK_PROCESS}, MALT_RENDEZVOUS and what MPI sets"
+        )
+
+
+def _forget() -> None:
+    """In a forked child: the job is its parent's."""
+    global _job, _forked_from
+    if _job is not None:
+        _forked_from = f"rank {_job.group.rank} (process {os.getppid()})"
+        _job = None
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def _log_routes(group: Group, launcher: str) -> None:
@@ -153,6 +194,7 @@ def finalize() -> None:
         _job.group.leave()
         _job = None
         _faults.restore()
+        os.environ.pop(_RANK_PROCESS, None)
 
 
 def rank() -> int:

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "dstorm/channel.hpp"
+#include "dstorm/fork.hpp"
 #include "dstorm/shm/control.hpp"
 #include "dstorm/shm/watcher.hpp"
 #include "dstorm/tcp/engine.hpp"
@@ -71,6 +72,7 @@ struct Group::Impl {
     waiter.lend_a_hand(*engine);
   }
 
+  const std::uint32_t forks = dstorm::forks();
   GroupOptions options;
   const TransportRow& row;
   shm::Control control;
@@ -95,7 +97,12 @@ std::shared_ptr<Group> Group::join(Bootstrap& bootstrap, GroupOptions options) {
 }
 
 Group::~Group() {
-  if (impl_) leave();
+  if (!impl_) return;
+  if (is_forked()) {
+    static_cast<void>(impl_.release());  // its threads cannot be joined here
+  } else {
+    leave();
+  }
 }
 
 int Group::rank() const noexcept { return impl_->control.rank(); }
@@ -105,6 +112,7 @@ std::chrono::nanoseconds Group::timeout() const noexcept { return impl_->options
 Waiter& Group::waiter() noexcept { return impl_->waiter; }
 bool Group::is_one_host() const noexcept { return impl_->engine == nullptr; }
 bool Group::has_left() const noexcept { return impl_->left; }
+bool Group::is_forked() const noexcept { return impl_->forks != forks(); }
 
 bool Group::is_live(int rank) const noexcept { return impl_->control.is_live(rank); }
 
@@ -130,7 +138,7 @@ std::vector<int> Group::alive() const {
 }
 
 void Group::leave() noexcept {
-  if (impl_->left) return;
+  if (impl_->left || is_forked()) return;
   impl_->left = true;
   shm::Control& control = impl_->control;
   control.mark(control.rank(), shm::State::kLeft);
@@ -139,6 +147,12 @@ void Group::leave() noexcept {
 }
 
 void Group::check_open() const {
+  if (is_forked()) {
+    const int parent = rank();
+    throw ConfigError("this process was forked from rank " + std::to_string(parent) + " (process " +
+                      std::to_string(impl_->control.pid(parent)) +
+                      ") and takes no part in the job; send, fold and wait in the rank itself");
+  }
   if (impl_->left) {
     throw ConfigError(
         "this rank has left the job (finalize was called); nothing can be sent, folded or "

@@ -74,7 +74,9 @@ class Group : public std::enable_shared_from_this<Group> {
   // ConfigError. Not collective. Idempotent; the destructor does it too.
   void leave() noexcept;
   bool has_left() const noexcept;
-  void check_open() const;  // throws ConfigError after leave()
+  // Whether this process is a fork of the rank's: to it the group is closed, and it leaves nothing.
+  bool is_forked() const noexcept;
+  void check_open() const;  // throws ConfigError after leave(), and in a forked process
 
   // A name that only one segment at a time has. Throws ConfigError if it is taken.
   void add_name(const std::string& name);

@@ -64,10 +64,13 @@ Segment::Segment(std::shared_ptr<Group> group, SegmentOptions options)
   in_step_ = options_.graph.is_static() && round_->out == round_->in;
 }
 
-Segment::~Segment() { close(); }
+Segment::~Segment() {
+  close();
+  if (group_->is_forked()) static_cast<void>(channel_.release());  // its adapter is the rank's
+}
 
 void Segment::close() noexcept {
-  if (channel_ == nullptr || channel_->is_closed(group_->rank())) return;
+  if (channel_ == nullptr || group_->is_forked() || channel_->is_closed(group_->rank())) return;
   channel_->close();
   group_->remove_name(options_.name);
 }

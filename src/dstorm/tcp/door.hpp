@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "dstorm/descriptor.hpp"
+#include "dstorm/fork.hpp"
 #include "dstorm/tcp/address.hpp"
 #include "dstorm/tcp/handshake.hpp"
 #include "dstorm/tcp/stream.hpp"
@@ -63,7 +63,7 @@ class Door {
 
   Descriptor watched_;  // epoll: the listener, the timer, the half-open connections
   Descriptor timer_;
-  Descriptor listener_;
+  UnforkedDescriptor listener_;
   Key key_;
   std::uint32_t own_rank_;
   Address listening_;

@@ -11,7 +11,7 @@
 #include <span>
 #include <string>
 
-#include "dstorm/descriptor.hpp"
+#include "dstorm/fork.hpp"
 #include "dstorm/tcp/address.hpp"
 
 namespace dstorm::tcp {
@@ -80,7 +80,7 @@ class Stream {
   Moved fail(int error);
   Moved moved_by_tls(Moved moved);
 
-  Descriptor socket_;
+  UnforkedDescriptor socket_;
   State state_;
   std::unique_ptr<TlsSession> tls_;
   std::string error_;

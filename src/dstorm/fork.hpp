@@ -1,0 +1,32 @@
+// A process that a rank has forked is no rank. It has all of the rank's memory and descriptors, but
+// not its threads, so it may neither use nor tidy up what a group is made of. fork() is noticed; a
+// bare clone() or vfork() is not, and is for who executes another program right after.
+#pragma once
+
+#include <cstdint>
+
+#include "dstorm/descriptor.hpp"
+
+namespace dstorm {
+
+// Forks between the first call in any process and this process: differs from what it was before if,
+// and only if, this is a child. A load; any thread.
+std::uint32_t forks() noexcept;
+
+// A descriptor that a forked child closes at once: while it had a connection, or the socket of one
+// who listens, nobody could see on it that the rank has ended. Any thread.
+class UnforkedDescriptor {
+ public:
+  explicit UnforkedDescriptor(Descriptor descriptor);
+  UnforkedDescriptor(UnforkedDescriptor&&) noexcept = default;
+  UnforkedDescriptor& operator=(UnforkedDescriptor&&) noexcept = default;
+  ~UnforkedDescriptor();
+
+  int get() const noexcept { return descriptor_.get(); }  // -1 without one
+  explicit operator bool() const noexcept { return static_cast<bool>(descriptor_); }
+
+ private:
+  Descriptor descriptor_;
+};
+
+}  // namespace dstorm
