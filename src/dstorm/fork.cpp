@@ -12,7 +12,7 @@ namespace {
 // One a process: fork() knows no groups.
 class Forks {
  public:
-  static Forks& instance() noexcept {
+  static Forks& instance() {
     static Forks& forks = *new Forks;  // never destroyed: other threads may still have sockets
     return forks;
   }

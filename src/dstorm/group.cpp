@@ -99,7 +99,7 @@ std::shared_ptr<Group> Group::join(Bootstrap& bootstrap, GroupOptions options) {
 Group::~Group() {
   if (!impl_) return;
   if (is_forked()) {
-    static_cast<void>(impl_.release());  // its threads cannot be joined here
+    [[maybe_unused]] const Impl* const kept = impl_.release();  // its threads cannot be joined
   } else {
     leave();
   }

@@ -66,7 +66,8 @@ Segment::Segment(std::shared_ptr<Group> group, SegmentOptions options)
 
 Segment::~Segment() {
   close();
-  if (group_->is_forked()) static_cast<void>(channel_.release());  // its adapter is the rank's
+  if (!group_->is_forked()) return;
+  [[maybe_unused]] const Channel* const kept = channel_.release();  // its adapter is the rank's
 }
 
 void Segment::close() noexcept {
