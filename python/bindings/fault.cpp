@@ -60,6 +60,7 @@ void start(int rank) {
 
 // Where another handler has come since, that one stays.
 void stop() {
+  announcer.process = 0;
   for (const Fault& fault : announcer.faults) {
     struct sigaction now = {};
     sigaction(fault.number, nullptr, &now);

@@ -17,15 +17,11 @@ class Forks {
     return forks;
   }
 
-  void add(int fd) {
-    const std::lock_guard lock(mutex_);
-    unforked_.push_back(fd);
-  }
-  void remove(int fd) {
-    const std::lock_guard lock(mutex_);
-    std::erase(unforked_, fd);
-  }
   std::uint32_t count() const noexcept { return count_.load(std::memory_order_relaxed); }
+  // While it is held, nobody forks.
+  std::unique_lock<std::mutex> hold() { return std::unique_lock(mutex_); }
+  // What a child closes; by who holds.
+  std::vector<int>& unforked() noexcept { return unforked_; }
 
  private:
   Forks() {
@@ -50,12 +46,34 @@ class Forks {
 std::uint32_t forks() noexcept { return Forks::instance().count(); }
 
 UnforkedDescriptor::UnforkedDescriptor(Descriptor descriptor) : descriptor_(std::move(descriptor)) {
-  if (descriptor_) Forks::instance().add(descriptor_.get());
+  if (!descriptor_) return;
+  const auto held = Forks::instance().hold();
+  Forks::instance().unforked().push_back(descriptor_.get());
 }
 
-// Before its number is free for others.
+UnforkedDescriptor::UnforkedDescriptor(const std::function<int()>& open) {
+  const auto held = Forks::instance().hold();
+  descriptor_ = Descriptor(open());
+  if (descriptor_) Forks::instance().unforked().push_back(descriptor_.get());
+}
+
 UnforkedDescriptor::~UnforkedDescriptor() {
-  if (descriptor_) Forks::instance().remove(descriptor_.get());
+  if (!descriptor_) return;
+  const auto held = Forks::instance().hold();
+  std::erase(Forks::instance().unforked(), descriptor_.get());
+  descriptor_ = Descriptor();
+}
+
+ClosedInChild::ClosedInChild(int fd) : fd_(fd) {
+  if (fd_ < 0) return;
+  const auto held = Forks::instance().hold();
+  Forks::instance().unforked().push_back(fd_);
+}
+
+ClosedInChild::~ClosedInChild() {
+  if (fd_ < 0) return;
+  const auto held = Forks::instance().hold();
+  std::erase(Forks::instance().unforked(), fd_);
 }
 
 }  // namespace dstorm

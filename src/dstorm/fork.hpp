@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <utility>
 
 #include "dstorm/descriptor.hpp"
 
@@ -17,7 +19,11 @@ std::uint32_t forks() noexcept;
 // who listens, nobody could see on it that the rank has ended. Any thread.
 class UnforkedDescriptor {
  public:
-  explicit UnforkedDescriptor(Descriptor descriptor);
+  // A child that is forked before this has it still.
+  // NOLINTNEXTLINE(google-explicit-constructor): it stands where a descriptor would.
+  UnforkedDescriptor(Descriptor descriptor);
+  // What `open` returns, -1 if none. No thread forks meanwhile, so it must not block.
+  explicit UnforkedDescriptor(const std::function<int()>& open);
   UnforkedDescriptor(UnforkedDescriptor&&) noexcept = default;
   UnforkedDescriptor& operator=(UnforkedDescriptor&&) noexcept = default;
   ~UnforkedDescriptor();
@@ -27,6 +33,22 @@ class UnforkedDescriptor {
 
  private:
   Descriptor descriptor_;
+};
+
+// Has a forked child close a descriptor that a library owns: made right after the library has
+// opened it, and gone right before it is closed. Any thread.
+class ClosedInChild {
+ public:
+  explicit ClosedInChild(int fd);  // -1: none
+  ClosedInChild(ClosedInChild&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  ClosedInChild& operator=(ClosedInChild&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~ClosedInChild();
+
+ private:
+  int fd_;
 };
 
 }  // namespace dstorm

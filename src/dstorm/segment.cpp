@@ -243,6 +243,7 @@ std::span<const int> Segment::skip_scatter() {
 }
 
 void Segment::cancel_scatter() noexcept {
+  if (group_->is_forked()) return;  // the rank still writes
   writer_->abandon(slot_);
   slot_ = -1;
 }
@@ -436,6 +437,7 @@ void Segment::take(int rank, int slot) {
 }
 
 void Segment::end_gather() {
+  if (group_->is_forked()) return;  // during the fold: what was gathered is the rank's
   for (std::size_t i = 0; i < updates_.size(); ++i) {
     const Update& update = updates_[i];
     reader(update.rank).count(found_[i].ordinal, found_[i].folded);
@@ -457,6 +459,7 @@ void Segment::end_gather() {
 }
 
 void Segment::let_go() noexcept {
+  if (group_->is_forked()) return;  // the rank still reads
   for (int r : held_) reader(r).let_go();
   held_.clear();
 }

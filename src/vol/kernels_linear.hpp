@@ -1,5 +1,5 @@
-// Sum, mean, weighted sum and sum of squares: every input is read once, accumulators stay in registers, the result
-// is written once. What differs between them is an Op:
+// Sum, mean, weighted sum and sum of squares: every input is read once, accumulators stay in
+// registers, the result is written once. What differs between the first three is an Op:
 //   Element, Acc       the type in memory and the type summed in
 //   start<L>(j, x)     the accumulators after input j as the first
 //   add<L>(acc, j, x)  ... after a further input j

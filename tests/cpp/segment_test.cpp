@@ -420,6 +420,59 @@ TEST(Segment, FillThatThrowsSendsNothing) {
   expect_all_well(job);
 }
 
+// However the child gets out of the fold.
+TEST(Segment, ChildForkedInAFoldTakesNothingFromTheRank) {
+  struct Flags {
+    std::atomic<bool> child_is_out, sent;
+  };
+  const auto await = [](const std::atomic<bool>& flag) {
+    while (!flag) std::this_thread::sleep_for(1ms);
+  };
+  for (const bool throws : {false, true}) {
+    Shared<Flags> flags;
+    Job job(2, [&](Bootstrap& bootstrap) {
+      const auto group = join(bootstrap);
+      SegmentOptions options = small();
+      options.depth = 1;
+      Segment segment(group, options);
+      if (group->rank() == 0) {
+        segment.scatter(bytes_of(1));
+        await(flags->child_is_out);
+        for (int i = 0; i < 10; ++i) segment.scatter(bytes_of(2));
+        CHECK_THAT(segment.stats().folded == 0);
+        flags->sent = true;
+        group->barrier();
+        return 0;
+      }
+      pid_t child = -1;
+      int status = -1;
+      std::uint64_t seen = 0;
+      const auto fold = [&](std::span<const Update> updates) {
+        child = fork();
+        if (child == 0 && throws) throw ConfigError("mine");
+        if (child == 0) return;
+        waitpid(child, &status, 0);
+        flags->child_is_out = true;
+        await(flags->sent);
+        std::this_thread::sleep_for(50ms);  // for what comes over a network
+        seen = value_of(updates[0]);
+      };
+      const std::string error = message_of<ConfigError>([&] {
+        while (segment.gather({}, fold) == 0) {
+        }
+      });
+      if (child == 0) {
+        const std::string next = message_of<ConfigError>([&] { segment.gather({}, fold); });
+        _exit((error == "mine") == throws && has(next, "forked from rank 1") ? 0 : 1);
+      }
+      CHECK_THAT(status == 0 && seen == 1);
+      group->barrier();
+      return 0;
+    });
+    expect_all_well(job);
+  }
+}
+
 TEST(Segment, GatherNamesTheNeighboursThatDidNotCome) {
   Job job(3, [](Bootstrap& bootstrap) {
     const auto group = join(bootstrap);

@@ -26,6 +26,7 @@
 namespace testing_sockets {
 
 using dstorm::Descriptor;
+using dstorm::UnforkedDescriptor;
 using dstorm::tcp::Address;
 using dstorm::tcp::Flow;
 using dstorm::tcp::Moved;
@@ -40,7 +41,7 @@ inline Address loopback(int family) {
 // A listening socket on the loopback interface.
 struct Listener {
   explicit Listener(int family = AF_INET) : Listener(dstorm::tcp::listen_at(loopback(family))) {}
-  explicit Listener(std::pair<Descriptor, Address> made)
+  explicit Listener(std::pair<UnforkedDescriptor, Address> made)
       : socket(std::move(made.first)), at(made.second) {}
 
   Descriptor accept() const {  // the next connection, which must come
@@ -51,7 +52,7 @@ struct Listener {
     return accepted;
   }
 
-  Descriptor socket;
+  UnforkedDescriptor socket;
   Address at;
 };
 

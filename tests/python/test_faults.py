@@ -60,6 +60,28 @@ def test_a_fault_ends_its_rank_alone_and_is_told(tmp_path: Path, name: str, plac
     assert re.search(rf"^malt run: rank 2 died of {name}", result.output, re.MULTILINE)
 
 
+def test_a_fault_in_a_thread_of_malts_own_is_told(tmp_path: Path) -> None:
+    result = run_job(
+        tmp_path,
+        2,
+        """
+import ctypes, platform
+malt.init(timeout=60)
+malt.barrier()
+if rank == 1:
+    (thread,) = {int(tid) for tid in os.listdir("/proc/self/task")} - {os.getpid()}
+    tgkill = {"x86_64": 234, "aarch64": 131}[platform.machine()]
+    ctypes.CDLL(None).syscall(tgkill, os.getpid(), thread, int(signal.SIGSEGV))
+    time.sleep(30)
+while malt.alive() != (0,):
+    time.sleep(0.001)
+""",
+        "--keep-going",
+        code=128 + signal.SIGSEGV,
+    )
+    assert re.search(r"^\[1\] malt: rank 1 .* SIGSEGV$", result.output, re.MULTILINE), result.output
+
+
 def test_a_fault_of_a_forked_child_is_not_told_as_the_ranks(tmp_path: Path) -> None:
     result = run_job(
         tmp_path,

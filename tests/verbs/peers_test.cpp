@@ -58,7 +58,7 @@ TEST(Peers, ReaderThatSeesTheFlagHasTheBytes) {
   expect_all_well(job);
 }
 
-TEST(Peers, KilledPeerIsAnErrorWithinASecond) {
+void expect_error_within_a_second_of_a_kill(bool has_child) {
   struct Times {
     std::atomic<std::chrono::steady_clock::rep> killed, failed;
   };
@@ -67,6 +67,10 @@ TEST(Peers, KilledPeerIsAnErrorWithinASecond) {
     End end(device_of(bootstrap), 65'536);
     const Address other = meet(bootstrap, end);
     if (bootstrap.rank() == 1) {
+      if (has_child && fork() == 0) {
+        std::this_thread::sleep_for(5s);
+        _exit(0);
+      }
       std::this_thread::sleep_for(300ms);
       times->killed = std::chrono::steady_clock::now().time_since_epoch().count();
       raise(SIGKILL);
@@ -83,6 +87,12 @@ TEST(Peers, KilledPeerIsAnErrorWithinASecond) {
   const std::chrono::steady_clock::duration took(times->failed - times->killed);
   EXPECT_GT(took, 0s);
   EXPECT_LT(took, 1s);
+}
+
+TEST(Peers, KilledPeerIsAnErrorWithinASecond) { expect_error_within_a_second_of_a_kill(false); }
+
+TEST(Peers, KilledPeerWhoseChildLivesOnIsAnErrorWithinASecond) {
+  expect_error_within_a_second_of_a_kill(true);
 }
 
 // Why a heartbeat is needed: the peer's adapter, here its kernel, goes on taking writes for it.

@@ -5,8 +5,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <csignal>
 #include <cstring>
+
+#include "dstorm/quiet_thread.hpp"
 
 namespace dstorm::shm {
 
@@ -15,13 +16,7 @@ Watcher::Watcher(Control& control) : control_(control), stop_(eventfd(0, EFD_CLO
     throw ConfigError(std::string("cannot watch the other ranks: ") + std::strerror(errno) +
                       "; raise the limit on open files (ulimit -n)");
   }
-  // Signals are for the program's own threads.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = start_quiet_thread([this] { run(); });
 }
 
 Watcher::~Watcher() {

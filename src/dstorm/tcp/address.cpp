@@ -280,7 +280,7 @@ std::optional<Address> choose_address(const std::vector<Interface>& mine,
   return routed ? routed : joined;
 }
 
-std::pair<Descriptor, Address> listen_at(const Address& at) {
+std::pair<UnforkedDescriptor, Address> listen_at(const Address& at) {
   const auto fail = [&](const std::string& what) {
     const int error = errno;
     const char* hint = "; is the address one of this host's?";
@@ -289,7 +289,8 @@ std::pair<Descriptor, Address> listen_at(const Address& at) {
     if (error == EACCES) hint = "; ports below 1024 are for root: choose another, or port 0";
     throw ConfigError("cannot " + what + " " + at.text() + ": " + std::strerror(error) + hint);
   };
-  Descriptor socket(::socket(at.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  UnforkedDescriptor socket(
+      [&] { return ::socket(at.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); });
   if (!socket) fail("make a socket for");
   const int on = 1;
   // A port of one's choice is free again at once when its last owner has ended.

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "dstorm/descriptor.hpp"
+#include "dstorm/fork.hpp"
 
 namespace dstorm::tcp {
 
@@ -80,6 +80,6 @@ std::optional<Address> choose_address(const std::vector<Interface>& mine,
 
 // A listening socket that does not block, and where it listens (port 0: the system chooses).
 // Throws ConfigError.
-std::pair<Descriptor, Address> listen_at(const Address& at);
+std::pair<UnforkedDescriptor, Address> listen_at(const Address& at);
 
 }  // namespace dstorm::tcp

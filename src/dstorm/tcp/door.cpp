@@ -27,8 +27,9 @@ bool watch_for(int epoll, int operation, int fd, std::uint32_t events) {
 
 }  // namespace
 
-Door::Door(Descriptor listener, const Key& key, std::uint32_t own_rank, const Address& listening,
-           const TlsContext* tls, std::chrono::nanoseconds limit, std::chrono::nanoseconds silence)
+Door::Door(UnforkedDescriptor listener, const Key& key, std::uint32_t own_rank,
+           const Address& listening, const TlsContext* tls, std::chrono::nanoseconds limit,
+           std::chrono::nanoseconds silence)
     : watched_(epoll_create1(EPOLL_CLOEXEC)),
       timer_(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)),
       listener_(std::move(listener)),
@@ -83,8 +84,10 @@ void Door::take_in() {
   for (int i = 0; i < kAtOnce; ++i) {
     sockaddr_storage from{};
     socklen_t bytes = sizeof(from);
-    Descriptor socket(::accept4(listener_.get(), reinterpret_cast<sockaddr*>(&from), &bytes,
-                                SOCK_NONBLOCK | SOCK_CLOEXEC));
+    UnforkedDescriptor socket([&] {
+      return ::accept4(listener_.get(), reinterpret_cast<sockaddr*>(&from), &bytes,
+                       SOCK_NONBLOCK | SOCK_CLOEXEC);
+    });
     if (!socket) {
       if (errno == EAGAIN || errno == EWOULDBLOCK) return;
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {

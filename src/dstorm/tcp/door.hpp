@@ -31,8 +31,9 @@ class Door {
   // `listener` and `listening` come from listen_at(). A connection has `limit` to prove itself;
   // once it has, it fails when its peer has not acknowledged anything for `silence`. `tls` is null
   // for plain bytes, and outlives the door and the streams. Throws ConfigError.
-  Door(Descriptor listener, const Key& key, std::uint32_t own_rank, const Address& listening,
-       const TlsContext* tls, std::chrono::nanoseconds limit, std::chrono::nanoseconds silence);
+  Door(UnforkedDescriptor listener, const Key& key, std::uint32_t own_rank,
+       const Address& listening, const TlsContext* tls, std::chrono::nanoseconds limit,
+       std::chrono::nanoseconds silence);
 
   // Readable (poll, epoll) when ready() has something to do, be it to end what took too long.
   int fd() const noexcept { return watched_.get(); }

@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <csignal>
 #include <cstdlib>
 #include <cstring>
 
+#include "dstorm/quiet_thread.hpp"
 #include "dstorm/roll_call.hpp"
 
 namespace dstorm::tcp {
@@ -199,13 +199,7 @@ Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions&
     }
   }
   for (Outgoing& one : outgoing_) call(one, Clock::now());
-  // Signals are for the program's own threads.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = start_quiet_thread([this] { run(); });
 
   Listening reached{};
   {

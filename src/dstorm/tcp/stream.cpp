@@ -31,7 +31,8 @@ void set_option(int fd, int level, int name, int value) {
 
 }  // namespace
 
-Stream::Stream(Descriptor socket, State state) : socket_(std::move(socket)), state_(state) {}
+Stream::Stream(UnforkedDescriptor socket, State state)
+    : socket_(std::move(socket)), state_(state) {}
 Stream::Stream(Stream&&) noexcept = default;
 Stream& Stream::operator=(Stream&&) noexcept = default;
 Stream::~Stream() = default;
@@ -39,7 +40,9 @@ Stream::~Stream() = default;
 Stream Stream::connect(const Address& to, const Address& from, const TlsContext* tls,
                        std::chrono::nanoseconds limit) {
   const Address there = to.with_scope_of(from);
-  Stream stream(Descriptor(::socket(there.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)),
+  Stream stream(UnforkedDescriptor([&] {
+                  return ::socket(there.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+                }),
                 State::kConnecting);
   if (!stream.socket_) {
     stream.fail(errno);
@@ -56,7 +59,8 @@ Stream Stream::connect(const Address& to, const Address& from, const TlsContext*
   return stream;
 }
 
-Stream Stream::accept(Descriptor accepted, const TlsContext* tls, std::chrono::nanoseconds limit) {
+Stream Stream::accept(UnforkedDescriptor accepted, const TlsContext* tls,
+                      std::chrono::nanoseconds limit) {
   Stream stream(std::move(accepted), State::kOpen);
   stream.prepare(tls, false, limit);
   return stream;

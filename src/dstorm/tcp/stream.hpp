@@ -39,7 +39,8 @@ class Stream {
   // `tls` is null for plain bytes, and outlives the stream.
   static Stream connect(const Address& to, const Address& from, const TlsContext* tls,
                         std::chrono::nanoseconds limit);
-  static Stream accept(Descriptor accepted, const TlsContext* tls, std::chrono::nanoseconds limit);
+  static Stream accept(UnforkedDescriptor accepted, const TlsContext* tls,
+                       std::chrono::nanoseconds limit);
   Stream(Stream&& other) noexcept;
   Stream& operator=(Stream&& other) noexcept;
   ~Stream();  // what the system has taken still goes out
@@ -74,7 +75,7 @@ class Stream {
  private:
   enum class State { kConnecting, kOpen, kFailed };
 
-  Stream(Descriptor socket, State state);
+  Stream(UnforkedDescriptor socket, State state);
   void prepare(const TlsContext* tls, bool calls, std::chrono::nanoseconds limit);
   bool settle();  // whether the stream is connected
   Moved fail(int error);

@@ -2,16 +2,19 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <sys/mman.h>
 
 #include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <fstream>
 #include <span>
 #include <sstream>
 #include <utility>
 
 #include "dstorm/errors.hpp"
+#include "dstorm/fork.hpp"
 
 namespace dstorm::verbs {
 namespace {
@@ -221,6 +224,9 @@ struct Device::Open {
   ibv_device_attr limits;
   Handle<ibv_context> context;  // before domain, and so closed after it
   Handle<ibv_pd> domain;
+  // Else the queues of a rank that is killed would live as long as a child of its.
+  ClosedInChild commands{context->cmd_fd};
+  ClosedInChild events{context->async_fd};
 };
 
 std::string describe(const ibv_gid& gid) {
@@ -313,6 +319,19 @@ const ibv_device_attr& Device::limits() const noexcept { return open_->limits; }
 ibv_context* Device::context() const noexcept { return open_->context.get(); }
 ibv_pd* Device::domain() const noexcept { return open_->domain.get(); }
 int Device::event_fd() const noexcept { return open_->context->async_fd; }
+
+void Device::keep_from_children() {
+  std::ifstream mappings("/proc/self/maps");
+  for (std::string line; std::getline(mappings, line);) {
+    if (line.find("/uverbs") == std::string::npos) continue;
+    std::istringstream fields(line);
+    std::uintptr_t begin = 0;
+    std::uintptr_t end = 0;
+    char dash = 0;
+    fields >> std::hex >> begin >> dash >> end;
+    madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTFORK);
+  }
+}
 
 std::optional<DeviceEvent> Device::next_event() const {
   ibv_async_event event{};

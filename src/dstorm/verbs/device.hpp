@@ -65,6 +65,10 @@ class Device {
   ibv_context* context() const noexcept;
   ibv_pd* domain() const noexcept;
 
+  // Keeps what libibverbs has mapped of devices out of forked children, where it would keep the
+  // queues of a rank that is killed alive as their descriptors would. After a queue is made.
+  static void keep_from_children();
+
   // Readable when next_event() has one.
   int event_fd() const noexcept;
   // Does not block. One thread.

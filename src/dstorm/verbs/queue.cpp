@@ -67,6 +67,7 @@ Queue::Queue(const Device& device, const QueueOptions& options)
     : device_(device),
       channel_(device.library().create_comp_channel(device.context()),
                device.library().destroy_comp_channel),
+      channel_in_child_(channel_ == nullptr ? -1 : channel_->fd),
       completions_(nullptr, device.library().destroy_cq),
       pair_(nullptr, device.library().destroy_qp),
       depth_(options.depth),
@@ -110,6 +111,7 @@ Queue::Queue(const Device& device, const QueueOptions& options)
     if (pair_ != nullptr || wish == 0) break;
   }
   check(pair_ != nullptr, "queue pair");
+  Device::keep_from_children();
   inline_bytes_ = attributes.cap.max_inline_data;
   if (getrandom(&first_packet_, sizeof(first_packet_), 0) != sizeof(first_packet_)) {
     throw ConfigError(std::string("the system gives no random bytes: ") + std::strerror(errno));

@@ -15,6 +15,7 @@
 #include <span>
 #include <string>
 
+#include "dstorm/fork.hpp"
 #include "dstorm/verbs/device.hpp"
 
 namespace dstorm::verbs {
@@ -117,6 +118,7 @@ class Queue {
   // In the order in which they are made; destroyed in reverse.
   Device device_;
   Handle<ibv_comp_channel> channel_;
+  ClosedInChild channel_in_child_;
   Handle<ibv_cq> completions_;
   Handle<ibv_qp> pair_;
   std::uint32_t depth_;
