@@ -55,6 +55,27 @@ std::shared_ptr<dstorm::Group> join(int rank, int size, AllGather allgather, dou
   return dstorm::Group::join(bootstrap, options);
 }
 
+using Posts = py::typing::List<py::typing::Optional<py::bytes>>;
+
+// What every rank posted, by rank; None for the dead.
+Posts exchange(dstorm::Group& group, const std::string& what, const std::string& mine,
+               std::optional<double> timeout) {
+  std::vector<std::optional<dstorm::Bytes>> posts;
+  {
+    const py::gil_scoped_release no_gil;
+    posts = group.exchange(what, std::as_bytes(std::span(mine)), to_duration(timeout));
+  }
+  py::list result;
+  for (const std::optional<dstorm::Bytes>& post : posts) {
+    if (post) {
+      result.append(py::bytes(reinterpret_cast<const char*>(post->data()), post->size()));
+    } else {
+      result.append(py::none());
+    }
+  }
+  return result;
+}
+
 }  // namespace
 
 VectorStats stats_of(const dstorm::Segment& segment, const vol::Screened& screened) {
@@ -90,6 +111,11 @@ void bind_group(py::module_& module) {
           "barrier",
           [](Group& group, std::optional<double> timeout) { group.barrier(to_duration(timeout)); },
           py::arg("timeout") = py::none(), NoGil())
+      .def(
+          "exchange",
+          [](Group& group, const std::string& what, const py::bytes& mine,
+             std::optional<double> timeout) { return exchange(group, what, mine, timeout); },
+          py::arg("what"), py::arg("mine"), py::arg("timeout") = py::none())
       .def("leave", &Group::leave, NoGil());
 }
 

@@ -11,6 +11,7 @@
 After MALT: Distributed Data Parallelism for Existing ML Applications (EuroSys 2015).
 """
 
+from malt._checkpoint import Restored, restore, save
 from malt._core_import import (
     ALL,
     AVG,
@@ -76,6 +77,7 @@ __all__ = [
     "Graph",
     "Job",
     "PeerError",
+    "Restored",
     "Route",
     "Stats",
     "TimeoutError",
@@ -88,6 +90,8 @@ __all__ = [
     "finalize",
     "init",
     "rank",
+    "restore",
+    "save",
     "shard",
     "size",
     "sparse_vector",

@@ -14,6 +14,10 @@ class ConfigError(Error, ValueError):
     """Misuse, or a set-up that cannot work: shapes that differ, no space, a bad graph."""
 
 
+class DamagedError(ConfigError):
+    """What was read is not what was written, or not all of it."""
+
+
 class TimeoutError(Error, builtins.TimeoutError):  # noqa: A001 - the name that is promised
     """A wait reached its time limit.
 

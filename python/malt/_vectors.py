@@ -25,6 +25,12 @@ from malt._errors import ConfigError
 SparseVector: TypeAlias = (
     SparseVectorFloat32 | SparseVectorFloat64 | SparseVectorInt32 | SparseVectorInt64
 )
+SPARSE_VECTORS = (
+    SparseVectorFloat32,
+    SparseVectorFloat64,
+    SparseVectorInt32,
+    SparseVectorInt64,
+)
 Made = TypeVar("Made", Vector, SparseVector)
 _MOST_ELEMENTS = 2**57  # beyond any memory, and their bytes still countable
 _SPARSE: dict[str, type[SparseVector]] = {

@@ -1,0 +1,210 @@
+"""The safetensors file format: 8 bytes with the header's length, a JSON header, the arrays' bytes.
+
+Files are written so that every reader of the format opens them. The header's metadata, which others
+pass over, has checksums: of the header behind that number, and of each array. Whatever is read is
+checked before it is used.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from malt._errors import ConfigError, DamagedError
+
+Array = npt.NDArray[Any]
+
+_LENGTH = struct.Struct("<Q")
+_MOST_HEADER_BYTES = 100_000_000  # the format's own limit
+_METADATA = "__metadata__"
+_CHECKSUMS = "malt_checksums"
+_SEAL = b'{"__metadata__":{"malt_crc32":"%08x",'
+_SEALED = re.compile(rb'\{"__metadata__":\{"malt_crc32":"([0-9a-f]{8})",')
+_DTYPES = {
+    "BOOL": np.dtype("?"),
+    **{f"I{8 * n}": np.dtype(f"<i{n}") for n in (1, 2, 4, 8)},
+    **{f"U{8 * n}": np.dtype(f"<u{n}") for n in (1, 2, 4, 8)},
+    **{f"F{8 * n}": np.dtype(f"<f{n}") for n in (2, 4, 8)},
+}
+_CODES = {dtype: code for code, dtype in _DTYPES.items()}
+
+
+class _Entry(NamedTuple):
+    code: str
+    shape: tuple[int, ...]
+    begin: int  # of its bytes, from the end of the header
+    end: int
+
+
+def check_dtype(name: str, array: Array) -> None:
+    """Raise ConfigError unless the format has the dtype of this array."""
+    if array.dtype.newbyteorder("<") not in _CODES:
+        raise ConfigError(
+            f"array {name!r} has dtype {array.dtype}, which the safetensors format lacks; it has "
+            f"{', '.join(map(str, _CODES))}: convert it with .astype()"
+        )
+
+
+def write(path: Path, arrays: Mapping[str, Array], notes: Mapping[str, str]) -> None:
+    """Write a new file and wait until it is on the disk. check_dtype() has been passed."""
+    # The widest first, so that each begins at a multiple of its element, as readers that map like.
+    ordered = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
+    views = [_bytes_of(arrays[name]) for name in ordered]
+    checksums = {name: zlib.crc32(view) for name, view in zip(ordered, views, strict=True)}
+    header: dict[str, Any] = {
+        _METADATA: {"malt_crc32": "00000000", _CHECKSUMS: json.dumps(checksums), **notes}
+    }
+    end = 0
+    for name, view in zip(ordered, views, strict=True):
+        begin, end = end, end + view.size
+        header[name] = {
+            "dtype": _CODES[arrays[name].dtype.newbyteorder("<")],
+            "shape": arrays[name].shape,
+            "data_offsets": [begin, end],
+        }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    rest = text[len(_SEAL % 0) :] + b" " * (-len(text) % 8)
+    with path.open("xb") as file:
+        file.write(_LENGTH.pack(len(_SEAL % 0) + len(rest)))
+        file.write(_SEAL % zlib.crc32(rest) + rest)
+        for view in views:
+            file.write(view.data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _bytes_of(array: Array) -> npt.NDArray[np.uint8]:
+    little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+    return little.reshape(-1).view(np.uint8)
+
+
+class File(Mapping[str, Array]):
+    """The arrays of a file, by name. Its header is checked now, an array when it is read.
+
+    Raises:
+        DamagedError: it is no such file, or not as it was written.
+        ConfigError: an array read has a dtype that NumPy lacks.
+        OSError: the file cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with path.open("rb") as file:
+            file_bytes = os.fstat(file.fileno()).st_size
+            start = file.read(_LENGTH.size)
+            if len(start) < _LENGTH.size:
+                raise self._damaged(f"it has {file_bytes} bytes, and its start alone takes 8")
+            (header_bytes,) = _LENGTH.unpack(start)
+            if header_bytes > min(file_bytes - _LENGTH.size, _MOST_HEADER_BYTES):
+                raise self._damaged(
+                    f"its header is said to have {header_bytes} bytes, of a file of {file_bytes}"
+                )
+            header = file.read(header_bytes)
+        self._data_start = _LENGTH.size + header_bytes
+        self._entries, self.notes = self._parse(header, file_bytes - self._data_start)
+        self.is_sealed = self._check_seal(header)
+        self._checksums = self._parse_checksums() if self.is_sealed else {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __getitem__(self, name: str) -> Array:
+        entry = self._entries[name]
+        if entry.code not in _DTYPES:
+            raise ConfigError(
+                f"{self.path}: array {name!r} has dtype {entry.code}, which NumPy lacks; convert "
+                f"it to one of {', '.join(_DTYPES)}"
+            )
+        try:
+            array = np.empty(entry.shape, _DTYPES[entry.code])
+        except ValueError as error:  # more dimensions than NumPy has, or beyond any memory
+            raise self._damaged(f"array {name!r} of shape {entry.shape}: {error}") from error
+        view = array.reshape(-1).view(np.uint8)
+        with self.path.open("rb") as file:
+            file.seek(self._data_start + entry.begin)
+            if file.readinto(view.data) != view.size:
+                raise self._damaged(f"it ends within array {name!r}")
+        if self.is_sealed and zlib.crc32(view) != self._checksums.get(name):
+            raise self._damaged(f"array {name!r} does not have its checksum")
+        return array
+
+    def _damaged(self, how: str) -> DamagedError:
+        return DamagedError(f"{self.path} is damaged, or no safetensors file: {how}")
+
+    def _parse(self, header: bytes, data_bytes: int) -> tuple[dict[str, _Entry], dict[str, str]]:
+        try:
+            fields = json.loads(header, object_pairs_hook=_unique)
+        except (ValueError, RecursionError) as error:
+            raise self._damaged(f"its header is no JSON: {error}") from error
+        if not isinstance(fields, dict):
+            raise self._damaged("its header is no JSON object")
+        notes = fields.pop(_METADATA, {})
+        if not isinstance(notes, dict) or not all(isinstance(v, str) for v in notes.values()):
+            raise self._damaged(f"{_METADATA} is no object of strings")
+        entries = {name: self._entry(name, field) for name, field in fields.items()}
+        end = 0
+        for name, entry in sorted(entries.items(), key=lambda item: item[1][2:]):
+            if entry.begin != end:
+                raise self._damaged(f"array {name!r} begins at {entry.begin} instead of {end}")
+            end = entry.end
+        if end != data_bytes:
+            raise self._damaged(f"its arrays have {end} bytes, and {data_bytes} are there")
+        return entries, notes
+
+    def _entry(self, name: str, field: Any) -> _Entry:
+        if not isinstance(field, dict):
+            raise self._damaged(f"what is said of array {name!r} is no object")
+        code, shape, offsets = (field.get(key) for key in ("dtype", "shape", "data_offsets"))
+        if not isinstance(code, str) or not _are_sizes(shape) or not _are_sizes(offsets):
+            raise self._damaged(f"array {name!r} lacks a dtype, shape or place")
+        if len(offsets) != 2 or offsets[0] > offsets[1]:
+            raise self._damaged(f"array {name!r} lies at {offsets}")
+        entry = _Entry(code, tuple(shape), *offsets)
+        if code in _DTYPES:
+            need = math.prod(shape) * _DTYPES[code].itemsize
+            if entry.end - entry.begin != need:
+                raise self._damaged(
+                    f"array {name!r} needs {need} bytes and has {entry.end - entry.begin}"
+                )
+        return entry
+
+    def _check_seal(self, header: bytes) -> bool:
+        if _CHECKSUMS not in self.notes:
+            return False
+        seal = _SEALED.match(header)
+        if not seal or int(seal[1], 16) != zlib.crc32(header[seal.end() :]):
+            raise self._damaged("its header does not have its checksum")
+        return True
+
+    def _parse_checksums(self) -> dict[str, int]:
+        try:
+            checksums = json.loads(self.notes[_CHECKSUMS])
+        except ValueError as error:
+            raise self._damaged(f"its checksums are no JSON: {error}") from error
+        if not isinstance(checksums, dict):
+            raise self._damaged("its checksums are no JSON object")
+        return checksums
+
+
+def _are_sizes(numbers: Any) -> bool:
+    return isinstance(numbers, list) and all(type(n) is int and n >= 0 for n in numbers)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a name comes twice")
+    return fields
