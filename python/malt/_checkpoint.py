@@ -31,7 +31,7 @@ _NOTE = "malt"  # its name in a file's metadata
 _EXTRA = "extra/"  # begins the names of the extras' arrays
 _CHECKPOINT = re.compile(r"checkpoint-(\d{6,})")
 _DRAFT, _OLD = ".malt-draft-", ".malt-old-"
-# Bytes/s that the ranks write together at least: who waits for them without a timeout waits so long.
+# Bytes/s that all ranks together write at least: so long they wait for one another by default.
 _SLOW_DISK = 20e6
 
 
@@ -207,8 +207,8 @@ def _write_draft(content: _Content, draft: Path, rank: int, writers: list[int]) 
         there = next(p for p in (folder, *folder.parents) if p.exists())
         raise ConfigError(
             f"cannot write in {folder}: {error}; arrays {_restoring.listed(content.arrays)} need "
-            f"{content.size} bytes, and {shutil.disk_usage(there).free} are free there; make room, or "
-            "save where every rank may write. The checkpoints that are there stay"
+            f"{content.size} bytes, and {shutil.disk_usage(there).free} are free there; make room, "
+            "or save where every rank may write. The checkpoints that are there stay"
         ) from error
 
 
@@ -342,8 +342,9 @@ def _read(
     """Read what the rank in this place, of so many, gets."""
     if origin.suffix in _restoring.SUFFIXES:
         with _restoring.opened(origin, vectors or []) as file:
-            is_ours = isinstance(file, _safetensors.File) and _NOTE in file.notes
-            extra = _extra_of(file, _note_of(file)) if is_ours else {}
+            extra = {}
+            if isinstance(file, _safetensors.File) and _NOTE in file.notes:
+                extra = _extra_of(file, _note_of(file))
             return _take(origin, vectors, file, [file], extra)
     try:
         first = min(origin.glob("rank-*.safetensors"), default=origin / _file_name(0))

@@ -15,7 +15,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -60,7 +60,7 @@ def write(path: Path, arrays: Mapping[str, Array], notes: Mapping[str, str]) -> 
     # The widest first, so that each begins at a multiple of its element, as readers that map like.
     ordered = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
     views = [_bytes_of(arrays[name]) for name in ordered]
-    checksums = {name: zlib.crc32(view) for name, view in zip(ordered, views, strict=True)}
+    checksums = {name: zlib.crc32(view.data) for name, view in zip(ordered, views, strict=True)}
     header: dict[str, Any] = {
         _METADATA: {"malt_crc32": "00000000", _CHECKSUMS: json.dumps(checksums), **notes}
     }
@@ -137,7 +137,7 @@ class File(Mapping[str, Array]):
             file.seek(self._data_start + entry.begin)
             if file.readinto(view.data) != view.size:
                 raise self._damaged(f"it ends within array {name!r}")
-        if self.is_sealed and zlib.crc32(view) != self._checksums.get(name):
+        if self.is_sealed and zlib.crc32(view.data) != self._checksums.get(name):
             raise self._damaged(f"array {name!r} does not have its checksum")
         return array
 
@@ -199,7 +199,7 @@ class File(Mapping[str, Array]):
         return checksums
 
 
-def _are_sizes(numbers: Any) -> bool:
+def _are_sizes(numbers: Any) -> TypeGuard[list[int]]:
     return isinstance(numbers, list) and all(type(n) is int and n >= 0 for n in numbers)
 
 
