@@ -428,9 +428,11 @@ tell(w=w.tolist(), n=n.tolist(), s=dict(zip(s.indices.tolist(), s.values.tolist(
 """
 
 
-def test_each_rank_gets_its_own_values(tmp_path: Path) -> None:
-    run_job(tmp_path / "save", 4, SAVE, options={})
-    result = run_job(tmp_path / "restore", 4, RESTORE, options={})
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_each_rank_gets_its_own_values(tmp_path: Path, transport: str) -> None:
+    environ = {"MALT_TRANSPORT": transport}
+    run_job(tmp_path / "save", 4, SAVE, environ=environ, options={})
+    result = run_job(tmp_path / "restore", 4, RESTORE, environ=environ, options={})
     assert result.each("w") == [[10.0**rank] * 3 for rank in range(4)]
     assert result.each("n") == [[rank - 3] * 2 for rank in range(4)]
     assert result.each("s") == [{rank: rank + 1, 49: 6} for rank in range(4)]
