@@ -585,8 +585,8 @@ if rank == victim:
 alone = 0
 while alone < 5:
     w += 1
-    alone += len(malt.alive()) < 3
-    malt.save("c", {"w": w}, {"step": w[0]})
+    saved = malt.save("c", {"w": w}, {"step": w[0]})
+    alone += len(list(saved.iterdir())) < 3  # the same on both, unlike whom each takes for alive
 tell(step=w[0])
 """,
         "--keep-going",
