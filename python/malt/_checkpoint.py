@@ -128,22 +128,25 @@ def _attempt(
         return None, {}
 
     def commit() -> tuple[None, Report]:
-        return None, {"number": _commit(draft, writers)} if me == lead else {}
+        # The lead alone says whether all are there: between hosts, not all see the same of one who
+        # dies just now.
+        if me != lead or sorted(written) != ranks:
+            return None, {}
+        return None, {"number": _commit(draft, writers)}
 
     try:
-        _, reports = call.step("write", write, patience)
-        if sorted(reports) != ranks:
-            return None
+        _, written = call.step("write", write, patience)
         _, reports = call.step("commit", commit)
     except Error:
         if me == lead:  # a failed draft may be what fills the disk
             shutil.rmtree(draft, ignore_errors=True)
         raise
-    if lead not in reports:
+    made = reports.get(lead, {}).get("number")
+    if made is None:
         return None
     if me == lead:
         _drop_old(folder, keep)
-    return folder / _checkpoint_name(reports[lead]["number"])
+    return folder / _checkpoint_name(made)
 
 
 @dataclass(frozen=True)

@@ -571,8 +571,10 @@ raise_flag(rank)
     assert names(tmp_path / "c") == ["checkpoint-000001"]
 
 
-@pytest.mark.parametrize("victim", [0, 2])
-def test_others_save_without_a_rank_that_dies_meanwhile(tmp_path: Path, victim: int) -> None:
+@pytest.mark.parametrize(("transport", "victim"), [("shm", 0), ("shm", 2), ("tcp", 2)])
+def test_others_save_without_a_rank_that_dies_meanwhile(
+    tmp_path: Path, transport: str, victim: int
+) -> None:
     result = run_job(
         tmp_path,
         3,
@@ -591,6 +593,7 @@ tell(step=w[0])
 """,
         "--keep-going",
         code=128 + signal.SIGKILL,
+        environ={"MALT_TRANSPORT": transport},
         victim=victim,
     )
     others = [rank for rank in range(3) if rank != victim]
