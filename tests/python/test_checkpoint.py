@@ -428,6 +428,14 @@ tell(w=w.tolist(), n=n.tolist(), s=dict(zip(s.indices.tolist(), s.values.tolist(
 """
 
 
+@pytest.fixture(scope="module")
+def of_four(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with c/, in which four ranks have saved."""
+    folder = tmp_path_factory.mktemp("of_four")
+    run_job(folder / "save", 4, SAVE, options={})
+    return folder
+
+
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_each_rank_gets_its_own_values(tmp_path: Path, transport: str) -> None:
     environ = {"MALT_TRANSPORT": transport}
@@ -440,9 +448,8 @@ def test_each_rank_gets_its_own_values(tmp_path: Path, transport: str) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 6])
-def test_another_number_of_ranks_gets_the_average(tmp_path: Path, ranks: int) -> None:
-    run_job(tmp_path / "save", 4, SAVE, options={})
-    result = run_job(tmp_path / "restore", ranks, RESTORE, options={})
+def test_another_number_of_ranks_gets_the_average(of_four: Path, ranks: int) -> None:
+    result = run_job(of_four / f"average-{ranks}", ranks, RESTORE, options={})
     assert result.each("w") == [[1111 / 4] * 3] * ranks
     assert result.each("n") == [[-1, -1]] * ranks  # -6 / 4, toward zero
     assert result.each("s") == [{0: 0.25, 1: 0.5, 2: 0.75, 3: 1, 49: 6}] * ranks
@@ -450,9 +457,8 @@ def test_another_number_of_ranks_gets_the_average(tmp_path: Path, ranks: int) ->
 
 
 @pytest.mark.parametrize("ranks", [2, 6])
-def test_another_number_of_ranks_wraps_if_so_asked(tmp_path: Path, ranks: int) -> None:
-    run_job(tmp_path / "save", 4, SAVE, options={})
-    result = run_job(tmp_path / "restore", ranks, RESTORE, options={"resized": "wrap"})
+def test_another_number_of_ranks_wraps_if_so_asked(of_four: Path, ranks: int) -> None:
+    result = run_job(of_four / f"wrap-{ranks}", ranks, RESTORE, options={"resized": "wrap"})
     assert result.each("w") == [[10.0 ** (rank % 4)] * 3 for rank in range(ranks)]
     assert result.each("s") == [{rank % 4: rank % 4 + 1, 49: 6} for rank in range(ranks)]
 
@@ -646,8 +652,8 @@ def model_of(output: str) -> str:
 @pytest.mark.timeout(400)
 def test_training_killed_twenty_times_ends_with_the_same_model(tmp_path: Path) -> None:
     def command(path: str) -> list[str]:
-        knobs = [str(tmp_path / path), "--steps", "1500", "--every", "5"]
-        return [sys.executable, "-m", "malt", "run", "-n", "4", str(RESUME), *knobs]
+        knobs = [str(tmp_path / path), "--steps", "4000", "--every", "5"]
+        return [sys.executable, "-m", "malt", "run", "-n", "2", str(RESUME), *knobs]
 
     whole = subprocess.run(command("whole"), capture_output=True, text=True, timeout=120)
     assert whole.returncode == 0, whole.stdout + whole.stderr
