@@ -115,7 +115,8 @@ def test_flood_of_half_open_connections_does_not_stop_a_job(tmp_path: Path) -> N
                     stranger.sendall(b"MALT"[: number % 3 + 1])
         await_rounds(job, 50)
         for pid, descriptors in zip(pids, before, strict=True):
-            assert len(os.listdir(f"/proc/{pid}/fd")) <= descriptors + 64
+            # The most that are half open, and the next, for which the oldest makes way.
+            assert len(os.listdir(f"/proc/{pid}/fd")) <= descriptors + 65
 
 
 def say(to: tuple[str, int], message: bytes) -> bytes:
