@@ -157,11 +157,11 @@ def _import_mpi(launch: Launch) -> Any:
     )
     try:
         rc = importlib.import_module("mpi4py").rc
-    except ImportError as error:
+    except ImportError:
         raise ConfigError(
             f"{launch.launcher} started this process, but mpi4py is not installed in "
             f"{sys.executable}: {way_out}"
-        ) from error
+        ) from None
     rc.initialize = False
     rc.finalize = False
     try:
