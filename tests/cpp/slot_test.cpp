@@ -478,6 +478,30 @@ TEST_P(SlotThreads, CarrierTakesWholeUpdatesInOrderAndKnowsWhomTheyAreFor) {
   EXPECT_GT(taken, 0U);
 }
 
+TEST_P(SlotThreads, CarrierPassesOverNothingOfAQueue) {
+  Box box(3, GetParam(), kWords * 8);
+  const std::uint64_t updates = updates_to_send();
+  std::uint64_t passed_over = 0;
+  std::thread thread([&] {
+    SlotCarrier carrier(box.view(), {1, 2});
+    for (std::uint64_t last = 0; last < updates;) {
+      if (carrier.take(last, kAllLive) < 0) {
+        std::this_thread::yield();
+        continue;
+      }
+      passed_over += carrier.header().iteration != last + 1;
+      last = carrier.header().iteration;
+      carrier.let_go();
+      for (int r : {1, 2}) box.cursor(r).consumed.store(last, std::memory_order_release);
+    }
+  });
+  for (std::uint64_t i = 1; i <= updates; ++i) {
+    while (!box.send(i, Policy::kQueue)) std::this_thread::yield();
+  }
+  thread.join();
+  EXPECT_EQ(passed_over, 0U);
+}
+
 TEST_P(SlotThreads, QueueDeliversEveryUpdateOnceAndInOrder) {
   constexpr int kReaders = 3;
   Box box(kReaders + 1, GetParam(), kWords * 8);
