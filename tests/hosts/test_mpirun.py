@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import shlex
 import shutil
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from told import PREAMBLE, told_in
 
 from hosts import Hosts, ipv4
 
@@ -26,15 +26,6 @@ pytestmark = [
 ]
 
 ON, LOGIN = (0, 1), 2  # two ranks each; and where mpirun runs
-
-PREAMBLE = """
-import json, os, signal, time, numpy as np, malt
-malt.init(timeout=30)
-rank, size = malt.rank(), malt.size()
-w = np.zeros(1000)
-v = malt.vector(w)
-def tell(**values): os.write(1, (json.dumps(values) + "\\n").encode())
-"""
 
 
 def mpirun(hosts: Hosts, body: str, *options: str) -> tuple[int, list[dict[str, Any]], str]:
@@ -59,9 +50,7 @@ def mpirun(hosts: Hosts, body: str, *options: str) -> tuple[int, list[dict[str, 
         text=True,
         timeout=90,
     )
-    lines = done.stdout.splitlines()
-    told = [json.loads(line) for line in lines if line.startswith("{")]
-    return done.returncode, sorted(told, key=lambda values: values["rank"]), done.stderr
+    return done.returncode, told_in(done.stdout), done.stderr
 
 
 def test_ranks_of_one_host_share_memory_and_hosts_exchange_exactly_over_tcp(hosts: Hosts) -> None:

@@ -6,7 +6,6 @@ mpi4py with an Open MPI.
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 from slurm import Slurm, missing
+from told import PREAMBLE, told_in
 
 from hosts import Hosts
 
@@ -31,15 +31,6 @@ def documented(heading: str) -> str:
 BATCH = documented("Under Slurm")
 PLAIN, SURVIVING = documented("### srun").splitlines()
 
-PREAMBLE = """
-import json, os, signal, sys, time, numpy as np, malt
-malt.init(timeout=30)
-rank, size = malt.rank(), malt.size()
-w = np.zeros(1000)
-v = malt.vector(w)
-def tell(**values): os.write(1, (json.dumps(values) + "\\n").encode())
-"""
-
 SUM = """
 w[:] = rank
 v.allreduce(malt.SUM)
@@ -55,12 +46,6 @@ def slurm(hosts: Hosts) -> Slurm:
     if Path("/proc/self/setgroups").read_text() == "deny\n":
         pytest.skip("Slurm needs root, and not that of a user namespace, which may not set groups")
     return Slurm(hosts)
-
-
-def told_in(output: str) -> list[dict[str, Any]]:
-    """What the ranks told, by rank; `malt run` marks lines with the rank."""
-    lines = [line[line.index("{") :] for line in output.splitlines() if "{" in line]
-    return sorted(map(json.loads, lines), key=lambda values: values["rank"])
 
 
 def run(slurm: Slurm, command: str, body: str) -> tuple[int, list[dict[str, Any]], str]:
