@@ -1,0 +1,302 @@
+// Membership against a simulated network and clock: a whole job in one thread, with delays, deaths,
+// stops and cuts drawn from a seed. Its invariants (membership.hpp) are checked after every step.
+//
+//   membership_test                         10,000 seeds
+//   MALT_SEEDS=1000000 membership_test      a million
+//   MALT_SEED=1234 membership_test          this one, step by step
+#include "dstorm/membership.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <memory>
+#include <queue>
+#include <random>
+#include <sstream>
+#include <string>
+
+namespace dstorm {
+namespace {
+
+using namespace std::chrono_literals;
+using Time = Membership::Time;
+using Standing = Membership::Standing;
+
+constexpr Time kTimeout = 1s;
+constexpr Time kTick = 40ms;
+constexpr Time kFaultsUntil = 12s;
+constexpr Time kQuietUntil = 30s;
+
+std::string text_of(const View& view) {
+  std::ostringstream text;
+  text << view.epoch << ":{";
+  for (int r : view.members) text << ' ' << r;
+  text << " }";
+  return text.str();
+}
+
+class Simulation {
+ public:
+  explicit Simulation(std::uint64_t seed, bool trace)
+      : random_(seed), trace_(trace), size_(static_cast<int>(draw(2, 7))) {
+    tie_ = draw(0, 3) == 0 ? TieRule::kNeither : TieRule::kLowest;
+    View first;
+    for (int r = 0; r < size_; ++r) first.members.push_back(r);
+    const auto ranks = static_cast<std::size_t>(size_);
+    cut_.assign(ranks * ranks, false);
+    streams_.resize(ranks * ranks);
+    for (int r = 0; r < size_; ++r) {
+      ranks_.push_back(
+          {std::make_unique<Membership>(MembershipOptions{r, first, tie_, kTimeout}, Time{0}),
+           first, false, Time{0}});
+    }
+    for (int r = 0; r < size_; ++r) at(Time(draw(0, kTick.count())), [this, r] { tick(r); });
+    plan_faults();
+  }
+
+  // The first thing that is wrong, or nothing.
+  std::string run() {
+    while (!events_.empty() && wrong_.empty() && now_ < kQuietUntil) {
+      const Event event = events_.top();
+      events_.pop();
+      now_ = event.when;
+      event.what();
+    }
+    if (wrong_.empty()) check_end();
+    return wrong_;
+  }
+
+ private:
+  struct Rank {
+    std::unique_ptr<Membership> membership;
+    View last;  // as it was after the step before
+    bool is_dead = false;
+    Time stopped_until{0};
+  };
+  struct Event {
+    Time when;
+    std::uint64_t number;  // in the order they were made
+    std::function<void()> what;
+    bool operator<(const Event& other) const {
+      return std::pair(when, number) > std::pair(other.when, other.number);
+    }
+  };
+  // From one rank to another, in order as over TCP; the last words are that the sender has ended.
+  struct Stream {
+    Time last{0};
+  };
+
+  std::int64_t draw(std::int64_t least, std::int64_t most) {
+    return std::uniform_int_distribution<std::int64_t>(least, most)(random_);
+  }
+  void at(Time when, std::function<void()> what) {
+    events_.push({when, ++numbers_, std::move(what)});
+  }
+  Rank& rank(int r) { return ranks_[static_cast<std::size_t>(r)]; }
+  std::size_t pair(int from, int to) const {
+    return static_cast<std::size_t>(from) * static_cast<std::size_t>(size_) +
+           static_cast<std::size_t>(to);
+  }
+  template <class... Parts>
+  void say(const Parts&... parts) {
+    if (!trace_) return;
+    std::ostringstream text;
+    text << static_cast<double>(now_.count()) / 1e9 << ' ';
+    (text << ... << parts);
+    std::puts(text.str().c_str());
+  }
+
+  // ---- faults ----
+  void plan_faults() {
+    const std::int64_t faults = draw(0, 6);
+    // Often all at about the time at which the first is being dealt with.
+    const Time from(draw(0, kFaultsUntil.count()));
+    const Time span = draw(0, 2) == 0   ? kFaultsUntil
+                      : draw(0, 1) == 0 ? kTimeout / 20
+                                        : 2 * kTimeout;
+    for (std::int64_t i = 0; i < faults; ++i) {
+      const Time when = from + Time(draw(0, span.count()));
+      const int victim = static_cast<int>(draw(0, size_ - 1));
+      switch (draw(0, 4)) {
+        case 0:
+        case 1:
+          at(when, [this, victim] { kill(victim); });
+          break;
+        case 2:
+          at(when, [this, victim] { stop(victim, Time(draw(0, 5 * kTimeout.count()))); });
+          break;
+        case 3:
+          at(when, [this, victim] {
+            cut_some([victim](int a, int b) { return a == victim || b == victim; });
+          });
+          break;
+        default: {
+          const auto side = static_cast<std::uint64_t>(draw(0, 255));
+          const bool one_way = draw(0, 1) == 0;
+          at(when, [this, side, one_way] {
+            cut_some([side, one_way](int a, int b) {
+              return one_way ? (side >> a & 1) != 0 && (side >> b & 1) == 0
+                             : (side >> a & 1) != (side >> b & 1);
+            });
+          });
+        }
+      }
+    }
+  }
+  void kill(int victim) {
+    if (rank(victim).is_dead) return;
+    rank(victim).is_dead = true;
+    say("rank ", victim, " dies");
+    for (int r = 0; r < size_; ++r) {
+      if (r != victim)
+        deliver(victim, r, [this, victim, r] {
+          say("rank ", r, " learns that ", victim, " has ended");
+          rank(r).membership->bury(victim, now_);
+        });
+    }
+  }
+  void stop(int victim, Time span) {
+    say("rank ", victim, " is stopped for ", static_cast<double>(span.count()) / 1e9);
+    rank(victim).stopped_until = now_ + span;
+    only_deaths_ = false;
+  }
+  template <class Which>
+  void cut_some(Which&& which) {
+    const bool for_good = draw(0, 3) == 0;
+    const Time span(draw(0, 6 * kTimeout.count()));
+    for (int a = 0; a < size_; ++a) {
+      for (int b = 0; b < size_; ++b) {
+        if (a == b || !which(a, b) || draw(0, 9) == 0) continue;
+        cut_[pair(a, b)] = true;
+        say("cut ", a, " -> ", b);
+        if (!for_good) at(now_ + span, [this, a, b] { cut_[pair(a, b)] = false; });
+      }
+    }
+    only_deaths_ = false;
+  }
+
+  // ---- what goes on ----
+  void deliver(int from, int to, std::function<void()> what) {
+    if (cut_[pair(from, to)]) return;
+    // Mostly at once, at times late; never before what was sent before.
+    const Time delay(draw(0, 9) == 0 ? draw(0, kTimeout.count() / 4) : draw(0, 1'000'000));
+    Stream& stream = streams_[pair(from, to)];
+    stream.last = std::max(stream.last, now_ + delay);
+    at(stream.last, [this, to, what = std::move(what)] { arrive(to, what); });
+  }
+  void arrive(int to, const std::function<void()>& what) {
+    Rank& there = rank(to);
+    if (there.is_dead) return;
+    if (there.stopped_until > now_)
+      return at(there.stopped_until, [this, to, what] { arrive(to, what); });
+    what();
+    after_step(to);
+  }
+  void tick(int r) {
+    Rank& own = rank(r);
+    if (own.is_dead) return;
+    if (own.stopped_until > now_) return at(own.stopped_until, [this, r] { tick(r); });
+    own.membership->tick(now_);
+    after_step(r);
+    at(now_ + kTick, [this, r] { tick(r); });
+  }
+  void after_step(int r) {
+    Rank& own = rank(r);
+    for (auto& [to, message] : own.membership->take_outgoing()) {
+      deliver(r, to, [this, r, to = to, message = std::move(message)] {
+        rank(to).membership->receive(r, message, now_);
+      });
+    }
+    const View& view = own.membership->view();
+    if (view == own.last) return;
+    say("rank ", r, " is in ", text_of(view));
+    if (view.epoch <= own.last.epoch)
+      wrong("M2: the epoch of rank ", r, " does not grow: ", text_of(view));
+    if (!std::includes(own.last.members.begin(), own.last.members.end(), view.members.begin(),
+                       view.members.end())) {
+      wrong("M2: new members in ", text_of(view));
+    }
+    own.last = view;
+    for (const Rank& other : ranks_) {  // M1
+      if (!other.is_dead && other.last.epoch == view.epoch && other.last != view) {
+        wrong("M1: both ", text_of(view), " and ", text_of(other.last));
+      }
+    }
+  }
+
+  // Long after the last fault: who is in the job agrees, and is all that the job has.
+  void check_end() {
+    std::optional<View> view;
+    bool cut = std::find(cut_.begin(), cut_.end(), true) != cut_.end();
+    for (int r = 0; r < size_; ++r) {
+      Rank& own = rank(r);
+      if (own.is_dead) continue;
+      const Standing standing = own.membership->standing();
+      if (only_deaths_ && standing != Standing::kMember)
+        wrong("rank ", r, " is out, and all that happened is deaths");
+      if (standing != Standing::kMember) continue;
+      if (!view) view = own.last;
+      if (*view != own.last)
+        wrong("two views at the end: ", text_of(*view), ", ", text_of(own.last));
+    }
+    if (!view) {
+      const bool all_dead =
+          std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.is_dead; });
+      if (only_deaths_ && !all_dead) wrong("nobody is left");
+      return;
+    }
+    for (int r : view->members) {
+      Rank& own = rank(r);
+      if (own.is_dead && !cut) wrong("rank ", r, " is dead, and a member of ", text_of(*view));
+      if (!own.is_dead && own.membership->standing() != Standing::kMember && !cut) {
+        wrong("rank ", r, " is out, and a member of ", text_of(*view));
+      }
+    }
+  }
+  template <class... Parts>
+  void wrong(const Parts&... parts) {
+    if (!wrong_.empty()) return;
+    std::ostringstream text;
+    (text << ... << parts);
+    wrong_ = text.str();
+    say(wrong_);
+  }
+
+  std::mt19937_64 random_;
+  bool trace_;
+  int size_;
+  TieRule tie_ = TieRule::kLowest;
+  Time now_{0};
+  std::uint64_t numbers_ = 0;
+  std::priority_queue<Event> events_;
+  std::vector<Rank> ranks_;
+  std::vector<bool> cut_;
+  std::vector<Stream> streams_;
+  bool only_deaths_ = true;
+  std::string wrong_;
+};
+
+// What only few seeds show: whose words are heard after it has ended, and who has ended for some of a
+// quorum only.
+constexpr std::uint64_t kTelling[] = {50604};
+
+TEST(Membership, ManySeeds) {
+  const char* one = std::getenv("MALT_SEED");
+  const char* many = std::getenv("MALT_SEEDS");
+  if (one != nullptr) {
+    EXPECT_EQ(Simulation(std::strtoull(one, nullptr, 10), true).run(), "");
+    return;
+  }
+  const std::uint64_t seeds = many == nullptr ? 10'000 : std::strtoull(many, nullptr, 10);
+  for (const std::uint64_t seed : kTelling) EXPECT_EQ(Simulation(seed, false).run(), "") << seed;
+  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+    const std::string wrong = Simulation(seed, false).run();
+    ASSERT_EQ(wrong, "") << "MALT_SEED=" << seed << " shows how";
+  }
+}
+
+}  // namespace
+}  // namespace dstorm
