@@ -5,6 +5,10 @@
 // turn. One decision an epoch, by Paxos (Lamport, "Paxos Made Simple", 2001, section 2) among the
 // members of the epoch that ends.
 //
+// Nobody sends messages: each rank keeps one record of where it stands, and the others look at it
+// (as in Gafni and Lamport, "Disk Paxos", 2003), so what is lost on the way is made up for by whatever
+// comes next. Only the newest record counts.
+//
 // Invariants:
 //  M1 An epoch has one view: two live ranks that are in the same epoch agree on its members. A quorum
 //     is more than half of the members of the epoch that ends; or half of them with the lowest
@@ -16,22 +20,21 @@
 //  M3 Who is not in the view that its peers have moved to learns so, and takes part no more; who
 //     finds no quorum in time is cut off, and stops.
 //
-// A state machine and nothing else: time and messages come from outside, and messages may be lost,
-// late, doubled, or out of order. What it costs without trouble is the beats.
+// A state machine and nothing else: time and records come from outside, and records may be lost, late,
+// doubled, or out of order.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <set>
 #include <vector>
 
 namespace dstorm {
 
 struct View {
   std::uint64_t epoch = 0;
-  std::vector<int> members;  // sorted
+  std::vector<int> members = {};  // sorted
 
   bool has(int rank) const;
   friend bool operator==(const View&, const View&) = default;
@@ -48,29 +51,26 @@ struct Ballot {
   friend auto operator<=>(const Ballot&, const Ballot&) = default;
 };
 
-struct MembershipMessage {
-  enum class Kind : std::uint8_t {
-    kBeat,      // ranks: whom the sender accuses of silence
-    kPrepare,   // ballot
-    kPromise,   // ballot; accepted, ranks: what the sender has accepted before, if anything
-    kAccept,    // ballot; ranks: the members to be
-    kAccepted,  // ballot
-    kRefused,   // ballot: the higher one that the sender has promised
-    kView       // ranks: the members of this epoch
-  };
-  Kind kind = Kind::kBeat;
-  std::uint64_t epoch = 0;
-  Ballot ballot = {}, accepted = {};
-  std::vector<int> ranks = {};
-  std::vector<int> ended = {};  // with a promise or an acceptance: who has, for certain
+// Where one rank stands. All sets are sorted.
+struct MembershipRecord {
+  std::uint64_t beat = 0;  // grows with every change, and with time while the rank is well
+  View view = {};
+  std::vector<int> accused = {};  // of silence
+  std::vector<int> ended = {};    // for certain
+  // As acceptor of this epoch.
+  Ballot promised = {}, accepted = {};
+  std::vector<int> accepted_members = {};
+  // As proposer of it; no members while promises are being gathered.
+  Ballot proposed = {};
+  std::vector<int> proposed_members = {};
 };
 
 struct MembershipOptions {
   int rank = 0;
-  View first;
+  View first = {};
   TieRule tie = TieRule::kLowest;
-  // Who hears nothing of a member for so long accuses it, and who finds no quorum for so long after
-  // that is cut off.
+  // Who hears nothing of a member for so long accuses it, and who finds no quorum for twice as long
+  // after that is cut off.
   std::chrono::nanoseconds timeout = std::chrono::seconds(5);
 };
 
@@ -78,71 +78,54 @@ struct MembershipOptions {
 class Membership {
  public:
   using Time = std::chrono::nanoseconds;  // of a clock that only goes forward
-  struct Envelope {
-    int to;
-    MembershipMessage message;
-  };
   enum class Standing : std::uint8_t { kMember, kEvicted, kCutOff };
 
   Membership(MembershipOptions options, Time now);
 
   // `rank` has ended for certain: its process is gone, or has said that it leaves. To be called when
-  // everything from it has been received; what comes later is not looked at.
+  // its last record has been observed; what comes later is not looked at.
   void bury(int rank, Time now);
-  void receive(int from, const MembershipMessage& message, Time now);
-  // Time goes by. To be called several times in `timeout`.
+  // The newest that is known of `rank`.
+  void observe(int rank, const MembershipRecord& record, Time now);
+  // Time goes by. To be called several times in `timeout`, and more often while there is trouble.
   void tick(Time now);
-  // What there is to send, once.
-  std::vector<Envelope> take_outgoing();
 
-  const View& view() const noexcept { return view_; }
+  // What the others shall see: anew whenever its beat has changed.
+  const MembershipRecord& record() const noexcept { return own_; }
+  const View& view() const noexcept { return own_.view; }
   Standing standing() const noexcept { return standing_; }
+  // Somebody is accused, or has ended and is in the view still.
+  bool has_trouble() const;
 
  private:
   enum class Phase : std::uint8_t { kIdle, kPreparing, kProposing };
-  struct Proposal {
-    Phase phase = Phase::kIdle;
-    Ballot ballot;
-    std::set<int> agreed;
-    std::vector<int> ended;  // as all of them say
-    Ballot best;             // the highest accepted before, of those who promised, and its value
-    std::vector<int> members;
-    Time since{};
+  struct Peer {
+    MembershipRecord record;  // of this epoch, or empty
+    Time heard{};
   };
 
   bool is_member() const noexcept { return standing_ == Standing::kMember; }
-  void answer(int from, const MembershipMessage& message, Time now);
-  void promise(int from, const MembershipMessage& message);
-  void accept(int from, const MembershipMessage& message);
-  void propose(Time now);
-  void count_promise(int from, const MembershipMessage& message, Time now);
-  void count_accepted(int from, const MembershipMessage& message, Time now);
-  void adopt(View view, Time now);
-  void send(int to, MembershipMessage message);
-  void send_to_others(const MembershipMessage& message);
-  void beat(Time now);
-  void count(int from, const std::vector<int>& ended);
-  bool has_quorum() const;
-  std::vector<int> accused(Time now) const;
-  std::vector<int> next_members() const;
-  bool has_trouble() const;
   bool has_ended(int rank) const;
-  Time turn_of_this_rank() const;
+  void vote(Ballot proposed, const std::vector<int>& members);
+  void propose(Time now);
+  void go_on(Time now);
+  bool agrees(const MembershipRecord& record) const;
+  bool has_quorum() const;
+  void adopt(View view, Time now);
+  std::vector<int> silent(Time now) const;
+  std::vector<int> next_members() const;
+  Time turn() const;
 
   MembershipOptions options_;
-  View view_;
+  MembershipRecord own_;
   Standing standing_ = Standing::kMember;
-  std::map<int, Time> heard_;                    // of other members
-  std::vector<int> ended_;                       // for certain; sorted
-  std::map<int, std::vector<int>> accusations_;  // by accuser, this rank's own among them
+  std::map<int, Peer> peers_;  // the other members
   std::optional<Time> troubled_since_;
   Time last_beat_{};
   Time last_tick_{};
-  Ballot promised_, accepted_;
-  std::vector<int> accepted_members_;
   std::uint32_t round_ = 0;  // the highest seen in this epoch
-  Proposal proposal_;
-  std::vector<Envelope> outgoing_;
+  Phase phase_ = Phase::kIdle;
+  Time proposed_at_{};
 };
 
 }  // namespace dstorm

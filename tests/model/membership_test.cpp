@@ -51,7 +51,7 @@ class Simulation {
     for (int r = 0; r < size_; ++r) {
       ranks_.push_back(
           {std::make_unique<Membership>(MembershipOptions{r, first, tie_, kTimeout}, Time{0}),
-           first, false, Time{0}});
+           first, 0, std::vector<MembershipRecord>(ranks), false, Time{0}});
     }
     for (int r = 0; r < size_; ++r) at(Time(draw(0, kTick.count())), [this, r] { tick(r); });
     plan_faults();
@@ -72,7 +72,9 @@ class Simulation {
  private:
   struct Rank {
     std::unique_ptr<Membership> membership;
-    View last;  // as it was after the step before
+    View last;                             // as it was after the step before
+    std::uint64_t said = 0;                // the beat of the last record the others may see
+    std::vector<MembershipRecord> copies;  // of the others' records, as they have come here
     bool is_dead = false;
     Time stopped_until{0};
   };
@@ -154,6 +156,7 @@ class Simulation {
       if (r != victim)
         deliver(victim, r, [this, victim, r] {
           say("rank ", r, " learns that ", victim, " has ended");
+          look(r, victim);
           rank(r).membership->bury(victim, now_);
         });
     }
@@ -195,21 +198,29 @@ class Simulation {
     what();
     after_step(to);
   }
+  void look(int r, int other) {
+    rank(r).membership->observe(other, rank(r).copies[static_cast<std::size_t>(other)], now_);
+  }
   void tick(int r) {
     Rank& own = rank(r);
     if (own.is_dead) return;
     if (own.stopped_until > now_) return at(own.stopped_until, [this, r] { tick(r); });
+    for (int other = 0; other < size_; ++other) look(r, other);
     own.membership->tick(now_);
     after_step(r);
     at(now_ + kTick, [this, r] { tick(r); });
   }
   void after_step(int r) {
     Rank& own = rank(r);
-    for (auto& [to, message] : own.membership->take_outgoing()) {
-      deliver(r, to, [this, r, to = to, message = std::move(message)] {
-        rank(to).membership->receive(r, message, now_);
+    const MembershipRecord& record = own.membership->record();
+    for (int to = 0; to < size_ && record.beat != own.said; ++to) {
+      if (to == r) continue;
+      deliver(r, to, [this, r, to, record] {
+        rank(to).copies[static_cast<std::size_t>(r)] = record;
+        if (draw(0, 7) != 0) look(to, r);  // at times the next one comes before anybody has looked
       });
     }
+    own.said = record.beat;
     const View& view = own.membership->view();
     if (view == own.last) return;
     say("rank ", r, " is in ", text_of(view));
