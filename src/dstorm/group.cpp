@@ -1,6 +1,9 @@
 #include "dstorm/group.hpp"
 
+#include <sys/eventfd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <map>
 #include <set>
@@ -8,9 +11,9 @@
 #include "dstorm/channel.hpp"
 #include "dstorm/fork.hpp"
 #include "dstorm/shm/control.hpp"
-#include "dstorm/shm/watcher.hpp"
 #include "dstorm/tcp/engine.hpp"
 #include "dstorm/wait.hpp"
+#include "dstorm/watcher.hpp"
 
 namespace dstorm {
 namespace {
@@ -47,6 +50,8 @@ nanoseconds spin_time(const shm::Control& control) {
              : nanoseconds::zero();
 }
 
+constexpr std::chrono::milliseconds kLeastSilence{100};
+
 double seconds(nanoseconds time) { return std::chrono::duration<double>(time).count(); }
 
 std::string format_seconds(nanoseconds time) {
@@ -62,23 +67,54 @@ struct Group::Impl {
       : options(std::move(given)),
         row(row_of(options.transport)),
         control(bootstrap, row.sharing, options.timeout),
-        watcher(control),
-        waiter(control.bell(control.rank()), spin_time(control), options.interrupt) {
-    if (control.hosts().size() == 1) return;
-    engine =
-        std::make_unique<tcp::Engine>(bootstrap, control,
-                                      tcp::EngineOptions{options.timeout, options.interface,
-                                                         options.toward, options.secret, row.rdma});
-    waiter.lend_a_hand(*engine);
+        waiter(control.bell(control.rank()), spin_time(control),
+               [this] {
+                 check_standing();
+                 if (options.interrupt) options.interrupt();
+               }),
+        news(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (!news) {
+      throw ConfigError(std::string("cannot watch the other ranks: ") + std::strerror(errno) +
+                        "; raise the limit on open files (ulimit -n)");
+    }
+    if (control.hosts().size() > 1) {
+      engine = std::make_unique<tcp::Engine>(
+          bootstrap, control,
+          tcp::EngineOptions{options.timeout, options.silence, options.interface, options.toward,
+                             options.secret, row.rdma, news.get()});
+      waiter.lend_a_hand(*engine);
+    }
+    watcher.emplace(control, engine.get(), news.get(),
+                    WatcherOptions{options.silence, options.tie});
+  }
+
+  void check_standing() const {
+    const shm::State own = control.state(control.rank());
+    if (own != shm::State::kEvicted && own != shm::State::kCutOff) return;
+    std::vector<int> others;
+    for (int r = 0; r < control.size(); ++r) {
+      if (r != control.rank()) others.push_back(r);
+    }
+    const std::string who = "rank " + std::to_string(control.rank());
+    const std::string silence = format_seconds(options.silence);
+    throw PeerError(
+        own == shm::State::kEvicted
+            ? who + " has been left out: the others heard nothing of it for " + silence +
+                  " (was it stopped, or its network cut?) and go on without it"
+            : who + " is cut off: it has heard nothing of so many of the others for " + silence +
+                  " that those it can reach are no majority; the others may go "
+                  "on without it",
+        others);
   }
 
   const std::uint32_t forks = dstorm::forks();
   GroupOptions options;
   const TransportRow& row;
   shm::Control control;
-  shm::Watcher watcher;
   Waiter waiter;
+  Descriptor news;                      // an eventfd, by which the watcher is told to look
   std::unique_ptr<tcp::Engine> engine;  // in a job of several hosts
+  std::optional<Watcher> watcher;
   std::uint64_t exchanges = 0;
   std::uint32_t segments = 0;
   std::set<std::string> names;
@@ -90,6 +126,10 @@ Group::Group() = default;
 std::shared_ptr<Group> Group::join(Bootstrap& bootstrap, GroupOptions options) {
   if (options.timeout <= nanoseconds::zero()) {
     throw ConfigError("timeout is " + format_seconds(options.timeout) + "; it must be above 0");
+  }
+  if (options.silence < kLeastSilence) {
+    throw ConfigError("silence is " + format_seconds(options.silence) + "; it must be at least " +
+                      format_seconds(kLeastSilence));
   }
   std::shared_ptr<Group> group(new Group);
   group->impl_ = std::make_unique<Impl>(bootstrap, std::move(options));
@@ -129,6 +169,11 @@ std::unique_ptr<Channel> Group::open_channel(std::string_view what,
                                    what, shape);
 }
 
+bool Group::is_left_out(int rank) const noexcept {
+  const shm::State state = impl_->control.state(rank);
+  return state == shm::State::kEvicted || state == shm::State::kCutOff;
+}
+
 std::vector<int> Group::alive() const {
   std::vector<int> ranks;
   for (int r = 0; r < size(); ++r) {
@@ -158,6 +203,7 @@ void Group::check_open() const {
         "this rank has left the job (finalize was called); nothing can be sent, folded or "
         "waited for any more");
   }
+  impl_->check_standing();
 }
 
 void Group::add_name(const std::string& name) {

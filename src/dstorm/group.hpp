@@ -13,6 +13,7 @@
 
 #include "dstorm/bootstrap.hpp"
 #include "dstorm/errors.hpp"
+#include "dstorm/membership.hpp"
 
 namespace dstorm {
 
@@ -26,6 +27,10 @@ struct SegmentShape;
 struct GroupOptions {
   // What a wait without a time limit of its own gets.
   std::chrono::nanoseconds timeout = std::chrono::seconds(30);
+  // Who is not heard of for so long is left out, if more than half of the others agree, or half of
+  // them with the lowest rank; who finds no such majority is cut off. From 0.1 s.
+  std::chrono::nanoseconds silence = std::chrono::seconds(5);
+  TieRule tie = TieRule::kLowest;
   // "auto": "shm" among ranks that can map one another's memory; between others "verbs" where both
   // sides have an RDMA adapter, else "tcp". Or one of these for all, which is obeyed or refused.
   std::string transport = "auto";
@@ -53,11 +58,14 @@ class Group : public std::enable_shared_from_this<Group> {
 
   int rank() const noexcept;
   int size() const noexcept;
-  // Grows by one whenever a rank dies or leaves.
+  // Of the membership that the live ranks have agreed on; grows soon after ranks have died, left or
+  // been left out.
   std::uint32_t epoch() const noexcept;
-  // The ranks that have neither died nor left, sorted.
+  // The ranks that have not died, left or been left out, sorted.
   std::vector<int> alive() const;
   bool is_live(int rank) const noexcept;
+  // The others go on without it, though it may live and write: nothing of it counts any more.
+  bool is_left_out(int rank) const noexcept;
 
   // Returns when every live rank has called it. Throws TimeoutError.
   void barrier(std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
@@ -76,7 +84,9 @@ class Group : public std::enable_shared_from_this<Group> {
   bool has_left() const noexcept;
   // Whether this process is a fork of the rank's: to it the group is closed, and it leaves nothing.
   bool is_forked() const noexcept;
-  void check_open() const;  // throws ConfigError after leave(), and in a forked process
+  // Throws ConfigError after leave() and in a forked process, and PeerError if this rank has been
+  // left out or cut off.
+  void check_open() const;
 
   // A name that only one segment at a time has. Throws ConfigError if it is taken.
   void add_name(const std::string& name);

@@ -34,6 +34,10 @@ void Membership::bury(int rank, Time now) {
   go_on(now);  // perhaps it was the last that was missing
 }
 
+void Membership::hear(int rank, Time now) {
+  if (is_member() && view().has(rank) && rank != options_.rank) peers_[rank].heard = now;
+}
+
 void Membership::observe(int rank, const MembershipRecord& record, Time now) {
   if (!is_member() || rank == options_.rank || has_ended(rank)) return;
   if (record.view.epoch > view().epoch) adopt(record.view, now);
@@ -41,7 +45,7 @@ void Membership::observe(int rank, const MembershipRecord& record, Time now) {
   if (!is_member() || record.view.epoch < view().epoch || !view().has(rank)) return;
   Peer& peer = peers_[rank];
   if (record.beat <= peer.record.beat) return;
-  peer = {record, now};
+  peer.record = record;
   round_ = std::max({round_, record.promised.round, record.proposed.round});
   vote(record.proposed, record.proposed_members);
   go_on(now);

@@ -85,6 +85,8 @@ class Membership {
   // `rank` has ended for certain: its process is gone, or has said that it leaves. To be called when
   // its last record has been observed; what comes later is not looked at.
   void bury(int rank, Time now);
+  // `rank` is in touch: something has come from it, and this rank gets through to it.
+  void hear(int rank, Time now);
   // The newest that is known of `rank`.
   void observe(int rank, const MembershipRecord& record, Time now);
   // Time goes by. To be called several times in `timeout`, and more often while there is trouble.

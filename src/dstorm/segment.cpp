@@ -362,7 +362,7 @@ void Segment::collect_own_iteration(nanoseconds timeout) {
   for (int r : round_->in) {
     // A rank that died or left counts if it got as far as this iteration, which is settled for good
     // and looks the same to everyone (S6).
-    if (reader(r).consumed() >= own || reader(r).clock() < own) continue;
+    if (reader(r).consumed() >= own || reader(r).clock() < own || group_->is_left_out(r)) continue;
     int slot = reader(r).find(own);
     // Its sender may have taken the ticket back and, seeing the hold, be about to restore it.
     for (int look = 0; slot < 0 && look < kLooksForMissing; ++look) {
@@ -383,7 +383,7 @@ void Segment::collect_own_iteration(nanoseconds timeout) {
 void Segment::collect_newest() {
   for (int r : peers_) {
     const std::uint64_t consumed = reader(r).consumed();
-    if (reader(r).newest(consumed) < 0) continue;
+    if (reader(r).newest(consumed) < 0 || group_->is_left_out(r)) continue;
     reader(r).hold_from(consumed + 1);
     held_.push_back(r);
   }
@@ -399,6 +399,7 @@ void Segment::collect_newest() {
 
 void Segment::collect_queued(std::uint64_t limit) {
   for (int r : peers_) {
+    if (group_->is_left_out(r)) continue;
     for (const PutBy& kept : put_by_) {
       if (kept.rank != r || kept.header.iteration > limit) continue;
       updates_.push_back(
@@ -438,6 +439,7 @@ void Segment::take(int rank, int slot) {
 
 void Segment::end_gather() {
   if (group_->is_forked()) return;  // during the fold: what was gathered is the rank's
+  group_->check_open();  // the slots of who has been left out may have been written meanwhile
   for (std::size_t i = 0; i < updates_.size(); ++i) {
     const Update& update = updates_[i];
     reader(update.rank).count(found_[i].ordinal, found_[i].folded);

@@ -2,6 +2,7 @@
 #include "dstorm/tcp/engine.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/eventfd.h>
 
 #include <atomic>
 #include <cstring>
@@ -64,10 +65,12 @@ class RunningJob {
       Listening listening(bootstrap);
       own.engine = std::make_unique<Engine>(listening, *own.control,
                                             EngineOptions{.timeout = 10s,
+                                                          .silence = 5s,
                                                           .interface = {},
                                                           .toward = {},
                                                           .secret = kSecret,
-                                                          .rdma = Rdma::kNever});
+                                                          .rdma = Rdma::kNever,
+                                                          .news = own.news.get()});
       // Each rank's record of the first round begins with its nonce, of the second with where it
       // listens.
       if (bootstrap.rank() != kElsewhere) return;
@@ -105,6 +108,7 @@ class RunningJob {
 
  private:
   struct Rank {
+    Descriptor news{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     std::unique_ptr<shm::Control> control;
     std::shared_ptr<shm::SegmentMemory> memory;
     std::unique_ptr<Engine> engine;
@@ -145,14 +149,12 @@ TEST(Engine, BrokenRuleIsTheEndOfItsSenderAlone) {
   ASSERT_TRUE(job.goes_on());
   Caller caller(job, kElsewhere, 1'000'000);
   send_text(caller.stream, text_of({static_cast<FrameKind>(99), 0, 0}));
-  EXPECT_TRUE(
-      eventually([&] { return job.control(kHere).state(kElsewhere) == shm::State::kDead; }));
+  EXPECT_TRUE(eventually([&] { return !job.control(kHere).is_live(kElsewhere); }));
   EXPECT_TRUE(caller.is_ended());
-  EXPECT_EQ(job.control(kBeside).state(kElsewhere),
-            shm::State::kDead);  // they share what they know
+  // They share what they know. That its process has ended nobody has said.
+  EXPECT_EQ(job.control(kBeside).state(kElsewhere), shm::State::kEvicted);
   EXPECT_TRUE(job.control(kHere).is_live(kBeside));
-  EXPECT_EQ(job.control(kHere).epoch(), 1U);
-  Caller again(job, kElsewhere, 2'000'000);  // the dead stay so
+  Caller again(job, kElsewhere, 2'000'000);  // who is out stays out
   EXPECT_TRUE(again.is_ended());
   EXPECT_EQ(job.control(kHere).member(kElsewhere).link.load(), 1'000'000U);
 }
@@ -207,10 +209,10 @@ TEST(Engine, CallsInManyLeaveNoConnectionsBehind) {
   for (std::size_t i = 0; i + 1 < callers.size(); ++i) EXPECT_TRUE(callers[i]->is_ended()) << i;
   EXPECT_EQ(take_text(callers.back()->stream).second, Flow::kOpen);
   EXPECT_LE(open_descriptors(), descriptors + callers.size() + 1);
-  callers.clear();  // the last one ends without a goodbye
-  EXPECT_TRUE(
-      eventually([&] { return job.control(kHere).state(kElsewhere) == shm::State::kDead; }));
-  EXPECT_TRUE(eventually([&] { return open_descriptors() <= descriptors; }));
+  // The last one ends without a goodbye; but whom it spoke for still listens, so it lives.
+  callers.clear();
+  EXPECT_TRUE(eventually([&] { return open_descriptors() <= descriptors + 1; }));
+  EXPECT_TRUE(job.control(kHere).is_live(kElsewhere));
 }
 
 // What comes to the door and does not go through it is nothing to the job.

@@ -51,7 +51,8 @@ class Simulation {
     for (int r = 0; r < size_; ++r) {
       ranks_.push_back(
           {std::make_unique<Membership>(MembershipOptions{r, first, tie_, kTimeout}, Time{0}),
-           first, 0, std::vector<MembershipRecord>(ranks), false, Time{0}});
+           first, 0, std::vector<MembershipRecord>(ranks), std::vector<std::uint64_t>(ranks), false,
+           Time{0}});
     }
     for (int r = 0; r < size_; ++r) at(Time(draw(0, kTick.count())), [this, r] { tick(r); });
     plan_faults();
@@ -75,6 +76,7 @@ class Simulation {
     View last;                             // as it was after the step before
     std::uint64_t said = 0;                // the beat of the last record the others may see
     std::vector<MembershipRecord> copies;  // of the others' records, as they have come here
+    std::vector<std::uint64_t> seen;       // the beats of those that it has looked at
     bool is_dead = false;
     Time stopped_until{0};
   };
@@ -199,7 +201,10 @@ class Simulation {
     after_step(to);
   }
   void look(int r, int other) {
-    rank(r).membership->observe(other, rank(r).copies[static_cast<std::size_t>(other)], now_);
+    const MembershipRecord& record = rank(r).copies[static_cast<std::size_t>(other)];
+    std::uint64_t& seen = rank(r).seen[static_cast<std::size_t>(other)];
+    rank(r).membership->observe(other, record, now_);
+    if (record.beat > std::exchange(seen, record.beat)) rank(r).membership->hear(other, now_);
   }
   void tick(int r) {
     Rank& own = rank(r);

@@ -32,8 +32,12 @@ class Mutant(NamedTuple):
 # What is built for the mutants of a file, besides a copy of it.
 TESTS = {
     "dstorm/slot.hpp": ["tests/cpp/slot_test.cpp"],
-    "dstorm/verbs/landing.hpp": ["tests/cpp/landing_test.cpp", "src/dstorm/verbs/landing.cpp"],
-    "dstorm/verbs/landing.cpp": ["tests/cpp/landing_test.cpp"],
+    "dstorm/verbs/landing.hpp": [
+        "tests/cpp/landing_test.cpp",
+        "src/dstorm/checksum.cpp",
+        "src/dstorm/verbs/landing.cpp",
+    ],
+    "dstorm/verbs/landing.cpp": ["tests/cpp/landing_test.cpp", "src/dstorm/checksum.cpp"],
 }
 
 

@@ -55,6 +55,7 @@ if call.startswith("got = [queue"):
 exec(call)
 seconds = time.monotonic() - start
 await_flag("killed")
+while malt.epoch() == before[1]: time.sleep(0.001)  # the survivors agree
 tell(got=got, seconds=seconds, before=before, after=(malt.alive(), malt.epoch()))
 malt.barrier()
 tell(to_dead=queue.stats().to_dead)
@@ -188,6 +189,7 @@ malt.barrier()
 q.scatter()
 malt.vector(np.zeros(3))
 summed = v.allreduce(malt.SUM)
+while malt.epoch() == epoch: time.sleep(0.001)  # the others agree
 tell(seconds=time.monotonic() - start, got=(g.ranks, w[0]), alive=malt.alive(),
      epochs=malt.epoch() - epoch, summed=summed.ranks)
 raise_flag(rank)

@@ -13,7 +13,7 @@
 namespace dstorm::shm {
 namespace {
 
-constexpr std::uint32_t kVersion = 2;  // of everything laid out in shared memory
+constexpr std::uint32_t kVersion = 3;  // of everything laid out in shared memory
 constexpr std::string_view kWhat = "the group";
 
 // What each rank tells the others first.
@@ -57,11 +57,11 @@ void check_versions(const std::vector<Hello>& hellos) {
 Control::Control(Bootstrap& bootstrap, Sharing sharing, std::chrono::nanoseconds timeout)
     : rank_(bootstrap.rank()),
       size_(bootstrap.size()),
+      format_(size_),
       host_of_(static_cast<std::size_t>(size_)),
       pids_(static_cast<std::size_t>(size_)),
       pidfds_(static_cast<std::size_t>(size_)) {
-  const std::size_t bytes =
-      round_up(sizeof(ControlHeader) + static_cast<std::size_t>(size_) * sizeof(Member), kPage);
+  const std::size_t bytes = round_up(records_at(size_), kPage);
   Hello mine{};
   mine.version = kVersion;
   mine.pid = getpid();
@@ -174,11 +174,34 @@ Member& Control::member(int rank) const noexcept {
                                     static_cast<std::size_t>(rank) * sizeof(Member));
 }
 
+std::size_t Control::records_at(int rank) const noexcept {
+  return sizeof(ControlHeader) + static_cast<std::size_t>(size_) * sizeof(Member) +
+         static_cast<std::size_t>(rank) * round_up(format_.words() * sizeof(std::uint64_t), kLine);
+}
+
+RecordFormat::Cell Control::record(int rank) const noexcept {
+  auto* words = reinterpret_cast<std::atomic<std::uint64_t>*>(memory_.data() + records_at(rank));
+  return {words, format_.words()};
+}
+
 bool Control::mark(int rank, State state) noexcept {
-  State alive = State::kAlive;
-  if (!member(rank).state.compare_exchange_strong(alive, state)) return false;
-  header().epoch.fetch_add(1);
-  return true;
+  std::atomic<State>& known = member(rank).state;
+  State before = known.load(std::memory_order_acquire);
+  const auto is_possible = [&] {
+    return before == State::kAlive ||
+           (state == State::kDead && (before == State::kEvicted || before == State::kCutOff));
+  };
+  while (is_possible()) {
+    if (known.compare_exchange_weak(before, state)) return true;
+  }
+  return false;
+}
+
+void Control::raise_epoch(std::uint64_t epoch) noexcept {
+  const auto given = static_cast<std::uint32_t>(epoch);
+  for (std::uint32_t known = this->epoch(); known < given;) {
+    if (header().epoch.compare_exchange_weak(known, given)) return;
+  }
 }
 
 void Control::ring(std::span<const int> ranks) noexcept {

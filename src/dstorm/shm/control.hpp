@@ -12,13 +12,21 @@
 #include "dstorm/bootstrap.hpp"
 #include "dstorm/descriptor.hpp"
 #include "dstorm/group.hpp"
+#include "dstorm/membership_record.hpp"
 #include "dstorm/shm/memory.hpp"
 #include "dstorm/slot.hpp"
 #include "dstorm/wait.hpp"
 
 namespace dstorm::shm {
 
-enum class State : std::uint32_t { kAbsent = 0, kAlive = 1, kDead = 2, kLeft = 3 };
+enum class State : std::uint32_t {
+  kAbsent = 0,
+  kAlive = 1,
+  kDead = 2,     // its process has ended
+  kLeft = 3,     // it has said goodbye
+  kEvicted = 4,  // the others go on without it, though its process may live
+  kCutOff = 5,   // of a rank here: it found too few of the others, and stopped
+};
 
 struct Notice {  // one rank's post for one exchange
   std::uint32_t what_bytes;
@@ -79,9 +87,13 @@ class Control {
     return member(rank).state.load(std::memory_order_acquire);
   }
   bool is_live(int rank) const noexcept { return state(rank) == State::kAlive; }
-  // Marks a live rank; false if it was not live. Raises the epoch. Any thread.
+  // Marks a live rank, or as dead one that was left out; false if that is not what it was. Any thread.
   bool mark(int rank, State state) noexcept;
   std::uint32_t epoch() const noexcept { return header().epoch.load(std::memory_order_acquire); }
+  void raise_epoch(std::uint64_t epoch) noexcept;  // never back
+  // Where the rank stands in the membership, as far as this host has heard.
+  const RecordFormat& record_format() const noexcept { return format_; }
+  RecordFormat::Cell record(int rank) const noexcept;
   Doorbell& bell(int rank) noexcept { return member(rank).bell; }
   // Rings those of `ranks` that are on this host, after something they may be waiting for.
   void ring(std::span<const int> ranks) noexcept;
@@ -92,9 +104,11 @@ class Control {
     return *reinterpret_cast<ControlHeader*>(memory_.data());
   }
   void watch(int rank);
+  std::size_t records_at(int rank) const noexcept;
 
   int rank_;
   int size_;
+  RecordFormat format_;
   int cores_ = 1;
   std::vector<std::vector<int>> hosts_;
   std::vector<int> host_of_;

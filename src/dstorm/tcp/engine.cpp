@@ -18,8 +18,6 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-// A rank that is not heard of for so long is gone, unless the job's own time limit is shorter.
-constexpr std::chrono::seconds kSilence{5};
 // Between two calls to a host that does not answer.
 constexpr std::chrono::milliseconds kRedial{20};
 // A payload up to this long is sent by the thread that scatters it.
@@ -140,7 +138,9 @@ void check_encryption(const std::vector<Networks>& networks) {
 Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions& options)
     : control_(control),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
-      alarm_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+      alarm_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      news_(options.news),
+      unreached_(control.hosts().size()) {
   const auto deadline = Clock::now() + options.timeout;
   Networks mine{};
   attempt(mine, [&] {
@@ -180,7 +180,7 @@ Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions&
         networks[0].nonce, std::as_bytes(std::span(options.secret.data(), options.secret.size())));
     settings_.own = address.with_port(0);
     settings_.tls = tls_.get();
-    settings_.silence = std::min<nanoseconds>(kSilence, options.timeout);
+    settings_.silence = options.silence;
     door_.emplace(std::move(socket), settings_.key, static_cast<std::uint32_t>(control.rank()),
                   address, settings_.tls, settings_.silence, settings_.silence);
   });
@@ -192,7 +192,7 @@ Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions&
 
   add_to_epoll(alarm_.get(), EPOLLIN);
   add_to_epoll(door_->fd(), EPOLLIN);
-  awake_since_ = last_tend_ = Clock::now();
+  last_tend_ = Clock::now();
   for (const std::vector<int>& host : control.hosts()) {
     if (&host != &control.hosts()[static_cast<std::size_t>(control.own_host())]) {
       outgoing_.emplace_back(control, settings_, host);
@@ -377,11 +377,12 @@ void Engine::leave(nanoseconds limit) noexcept {
     leaving_ = true;
     pump(Clock::now(), true);
     changed_.wait_for(lock, limit, [this] {
-      return std::all_of(outgoing_.begin(), outgoing_.end(), [this](const Outgoing& one) {
-        return one.state() == Outgoing::State::kDone ||
-               std::none_of(one.host().begin(), one.host().end(),
-                            [this](int r) { return control_.is_live(r); });
-      });
+      return is_out() ||
+             std::all_of(outgoing_.begin(), outgoing_.end(), [this](const Outgoing& one) {
+               return one.state() == Outgoing::State::kDone ||
+                      std::none_of(one.host().begin(), one.host().end(),
+                                   [this](int r) { return control_.is_live(r); });
+             });
     });
     stop_ = true;
   }
@@ -474,26 +475,35 @@ void Engine::pump(Clock::time_point now, bool with_answers) {
 // What has ended is taken away, and what is lost is called again.
 void Engine::settle(Clock::time_point now) {
   for (auto one = incoming_.begin(); one != incoming_.end();) {
-    if (one->end() == Incoming::End::kLost) bury(one->sender());
+    if (one->end() == Incoming::End::kLost) doubt(one->sender(), now);
+    if (one->end() == Incoming::End::kBroken) turn_away(one->sender());
     one = one->end() == Incoming::End::kNot ? std::next(one) : incoming_.erase(one);
   }
+  clear_doubts(now);
   for (Outgoing& one : outgoing_) {
-    if (one.state() != Outgoing::State::kOver || now - one.last_call() < kRedial) continue;
-    if (one.down_since() && now - *one.down_since() > settings_.silence) {
-      for (int r : one.host()) bury(r);  // it cannot be reached
+    if (is_out()) one.hang_up();
+    if (is_out() || one.state() != Outgoing::State::kOver || now - one.last_call() < kRedial) {
+      continue;
     }
     call(one, now);
   }
   changed_.notify_all();
 }
 
+// The others go on without this rank.
+bool Engine::is_out() const {
+  const shm::State own = control_.state(control_.rank());
+  return own == shm::State::kEvicted || own == shm::State::kCutOff;
+}
+
 void Engine::tend(Clock::time_point now) {
-  // Who was stopped, or starved, has not listened: the others may be well.
-  if (now - last_tend_ > settings_.silence / 2) awake_since_ = now;
   last_tend_ = now;
-  for (Outgoing& one : outgoing_) one.tend(now);
+  for (Outgoing& one : outgoing_) {
+    one.tend(now);
+    const bool is_long = one.down_since() && now - *one.down_since() > settings_.silence;
+    unreached_[static_cast<std::size_t>(control_.host_of(one.host()[0]))].store(is_long);
+  }
   for (Incoming& one : incoming_) one.tend(attachments_, settings_.silence, now);
-  bury_the_silent(now);
   // A segment that no rank of this host uses any more, and that all know to be closed.
   std::erase_if(attachments_, [&](const auto& item) {
     const Attachment& attachment = *item.second;
@@ -506,18 +516,45 @@ void Engine::tend(Clock::time_point now) {
   });
 }
 
-// A rank whose proxy here has ended, and who calls no other.
-void Engine::bury_the_silent(Clock::time_point now) {
-  for (int r = 0; r < control_.size(); ++r) {
-    if (control_.is_local(r) || !control_.is_live(r)) continue;
-    const Clock::time_point heard(
-        nanoseconds(control_.member(r).heard.load(std::memory_order_relaxed)));
-    if (now - std::max(heard, awake_since_) > settings_.silence * 3 / 2) bury(r);
-  }
+// Its connection has ended without a goodbye. If its process has too, nobody listens any more where it
+// did (soon: the system closes one socket after the other); if not, it calls anew.
+void Engine::doubt(int rank, Clock::time_point now) {
+  if (!control_.is_live(rank)) return;
+  doubts_.push_back({rank, control_.member(rank).link.load(), now, knock(rank)});
 }
 
-void Engine::bury(int rank) {
-  if (control_.mark(rank, shm::State::kDead)) control_.ring(control_.locals());
+Stream Engine::knock(int rank) const {
+  Stream call = Stream::connect(settings_.addresses[static_cast<std::size_t>(rank)], settings_.own,
+                                nullptr, settings_.silence);
+  add_to_epoll(call.fd(), EPOLLIN | EPOLLOUT | EPOLLET);
+  return call;
+}
+
+void Engine::clear_doubts(Clock::time_point now) {
+  std::erase_if(doubts_, [&](Doubt& doubt) {
+    const shm::Member& member = control_.member(doubt.rank);
+    if (!control_.is_live(doubt.rank) || member.link.load() != doubt.link ||
+        now - doubt.since > settings_.silence) {
+      return true;
+    }
+    std::byte unread[64];
+    const iovec part{unread, sizeof(unread)};
+    if (doubt.call.receive({&part, 1}).flow == Flow::kOpen) return false;
+    if (!doubt.call.is_refused()) {
+      doubt.call = knock(doubt.rank);
+      return false;
+    }
+    if (control_.mark(doubt.rank, shm::State::kDead)) {
+      control_.ring(control_.locals());
+      eventfd_write(news_, 1);
+    }
+    return true;
+  });
+}
+
+// Nothing more is taken from it: the others will come to miss it, or have their own reasons.
+void Engine::turn_away(int rank) {
+  if (control_.mark(rank, shm::State::kEvicted)) control_.ring(control_.locals());
 }
 
 }  // namespace dstorm::tcp

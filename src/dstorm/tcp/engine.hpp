@@ -37,11 +37,13 @@ namespace dstorm::tcp {
 enum class Rdma : std::uint8_t { kIfThere, kRequired, kNever };
 
 struct EngineOptions {
-  std::chrono::nanoseconds timeout;
+  std::chrono::nanoseconds timeout;  // of the set-up and of the goodbye
+  std::chrono::nanoseconds silence;  // who is not heard of for so long may be gone
   std::string interface;  // a name or a CIDR; empty: by the route to `toward`, else to the others
   std::string toward;     // a host all ranks can reach, or empty
   std::string secret;     // what the ranks of the job alone know, or empty
   Rdma rdma;
+  int news;  // an eventfd, written when a rank has ended or a record has come
 };
 
 struct Networks;
@@ -79,6 +81,10 @@ class Engine final : public Work {
     noted_.store(true, std::memory_order_relaxed);
   }
   void flush_notices() noexcept { drive(); }
+  // Whether what this rank writes gets through to `rank`'s host. Any thread.
+  bool reaches(int rank) const {
+    return !unreached_[static_cast<std::size_t>(control_.host_of(rank))].load();
+  }
   // While it is held, this rank's notices may be rewritten.
   std::unique_lock<std::mutex> hold_notices() { return std::unique_lock(mutex_); }
   bool make_room(Attachment& attachment) noexcept;
@@ -100,13 +106,16 @@ class Engine final : public Work {
   void keep_away();
   void tend(Clock::time_point now);
   void call(Outgoing& outgoing, Clock::time_point now);
-  void bury(int rank);
+  void doubt(int rank, Clock::time_point now);
+  void clear_doubts(Clock::time_point now);
+  Stream knock(int rank) const;
+  void turn_away(int rank);
   void open_door(Clock::time_point now);
   void settle(Clock::time_point now);
-  void bury_the_silent(Clock::time_point now);
   void choose_rdma(const std::vector<Networks>& networks, Rdma wish);
   void add_to_epoll(int fd, std::uint32_t events) const;
   bool is_connected() const;
+  bool is_out() const;
   std::string who_is_missing() const;
 
   shm::Control& control_;
@@ -114,6 +123,7 @@ class Engine final : public Work {
   Settings settings_;
   Descriptor epoll_;
   Descriptor alarm_;  // an eventfd that wakes the thread
+  int news_;
   std::optional<Door> door_;
   std::optional<verbs::Device> device_;
   std::vector<std::string> why_;  // by rank
@@ -124,7 +134,14 @@ class Engine final : public Work {
   std::uint32_t last_attached_ = 0;
   std::list<Outgoing> outgoing_;  // one per other host
   std::list<Incoming> incoming_;
-  Clock::time_point awake_since_;  // the thread has not been kept from running after that
+  struct Doubt {  // whether the rank's process lives
+    int rank;
+    std::uint64_t link;  // by which its writes came last
+    Clock::time_point since;
+    Stream call;
+  };
+  std::list<Doubt> doubts_;
+  std::vector<std::atomic<bool>> unreached_;  // by host
   Clock::time_point last_tend_;
   std::uint64_t calls_ = 0;
   bool leaving_ = false;

@@ -37,6 +37,7 @@ enum class FrameKind : std::uint32_t {
   kWindow = 10,   // of the callee: where a segment may be written: verbs::Target of the caller's
                   // landing area, then of the cursors of each rank of the host, then Mac
   kAgain = 11,    // its adapter has failed, it ends this connection and calls anew; no body
+  kRecord = 12,   // where it stands in the membership (membership_record.hpp)
 };
 
 struct FrameHead {

@@ -51,7 +51,8 @@ Incoming::Incoming(shm::Control& control, const Settings& settings, Stream strea
       sender_(static_cast<int>(caller.rank)),
       last_answer_(now) {
   const auto ranks = static_cast<std::size_t>(control.size());
-  buffer_.resize(std::max(kBuffer, sizeof(FrameHead) + ranks * sizeof(CursorBody) + kLine));
+  buffer_.resize(std::max({kBuffer, sizeof(FrameHead) + ranks * sizeof(CursorBody) + kLine,
+                           sizeof(FrameHead) + control.record_format().words() * 8}));
   // Two ranks of a host may be called at once: the later call counts, whoever comes to it first.
   std::atomic<std::uint64_t>& link = control.member(sender_).link;
   for (std::uint64_t last = link.load(); last < caller.number;) {
@@ -71,7 +72,7 @@ void Incoming::over(End end, std::string reason) {
   }
   arriving_.reset();
   // Who calls anew gives this one up first.
-  if (end == End::kLost && !is_current()) end = End::kReplaced;
+  if ((end == End::kLost || end == End::kBroken) && !is_current()) end = End::kReplaced;
   if (end != End::kLeft) stream_.reset_at_end();
   queue_.reset();  // its adapter can write nothing more
   end_ = end;
@@ -129,7 +130,7 @@ bool Incoming::take_in(const Attachments& attachments, std::uint32_t last_attach
     try {
       parse(attachments, last_attached);
     } catch (const BrokenRule& error) {
-      over(End::kLost, error.what());
+      over(End::kBroken, error.what());
     } catch (const Error& error) {
       over(End::kRefused, error.what());
     }
@@ -221,6 +222,9 @@ std::size_t Incoming::length_of_fixed(const FrameHead& head) const {
                   head.bytes <= sizeof(NoticeHead) + sizeof(shm::Notice),
               "a notice of another length");
       return static_cast<std::size_t>(head.bytes);
+    case FrameKind::kRecord:
+      return exactly(control_.record_format().words() * sizeof(std::uint64_t),
+                     "a record of another length");
     case FrameKind::kCursors:
       require(head.bytes % sizeof(CursorBody) == 0 && head.bytes / sizeof(CursorBody) <= ranks,
               "cursors of another length");
@@ -241,6 +245,8 @@ void Incoming::take(const FrameHead& head, std::span<const std::byte> body,
       return;
     case FrameKind::kNotice:
       return take_notice(body);
+    case FrameKind::kRecord:
+      return take_record(body);
     case FrameKind::kLeave:
       has_left_ = true;
       control_.mark(sender_, shm::State::kLeft);
@@ -291,6 +297,13 @@ void Incoming::take_notice(std::span<const std::byte> body) {
   std::memcpy(notice.data, body.data() + sizeof(head) + head.what_bytes, head.bytes);
   member.posted.store(head.number, std::memory_order_release);
   control_.ring(control_.locals());
+}
+
+void Incoming::take_record(std::span<const std::byte> body) {
+  RecordFormat::Words words(body.size() / sizeof(std::uint64_t));
+  std::memcpy(words.data(), body.data(), body.size());
+  require(control_.record_format().unpack(words).has_value(), "a record that cannot be");
+  RecordFormat::store(control_.record(sender_), words);
 }
 
 void Incoming::take_cursors(std::span<const std::byte> body, const shm::SegmentMemory& memory) {

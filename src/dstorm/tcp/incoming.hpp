@@ -27,7 +27,8 @@ class Incoming {
   enum class End : std::uint8_t {
     kNot,       // it goes on
     kLeft,      // the sender has left the job and said so
-    kLost,      // the sender's process has ended, or it broke the rules
+    kLost,      // the sender's process has ended, it seems
+    kBroken,    // the sender broke the rules
     kReplaced,  // a newer connection is in use, or will be
     kRefused    // this rank lacks what it takes: the sender may call another
   };
@@ -64,6 +65,7 @@ class Incoming {
   void take(const FrameHead& head, std::span<const std::byte> body,
             const std::shared_ptr<Attachment>& attachment);
   void take_notice(std::span<const std::byte> body);
+  void take_record(std::span<const std::byte> body);
   void take_cursors(std::span<const std::byte> body, const shm::SegmentMemory& memory);
   void begin_update(const FrameHead& head, std::span<const std::byte> body,
                     const std::shared_ptr<Attachment>& attachment);

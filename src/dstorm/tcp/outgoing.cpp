@@ -48,7 +48,7 @@ void Outgoing::hang_up() {
   small_.clear();
   small_at_ = 0;
   carried_.clear();
-  notice_ = 0;
+  notice_ = beat_ = 0;
   said_goodbye_ = false;
   sent_bytes_ = answered_bytes_ = 0;
   answers_end_ = 0;
@@ -151,7 +151,12 @@ bool Outgoing::reap(Clock::time_point now) {
 
 bool Outgoing::tend(Clock::time_point now) {
   if (state_ != State::kCalling && state_ != State::kUp) return false;
-  if (now - last_heard_ > settings_.silence) {
+  if (control_.state(proxy_) == shm::State::kEvicted) {
+    fail("left out");
+    return false;
+  }
+  // Early enough that another proxy says that this rank is well before its host misses it.
+  if (now - last_heard_ > settings_.silence * 3 / 4) {
     fail(state_ == State::kCalling ? "no answer" : "silent");
     return false;
   }
@@ -284,6 +289,7 @@ bool Outgoing::fill(const Attachments& attachments, bool leaving) {
   if (is_blocked()) return true;
   small_.clear();
   small_at_ = 0;
+  fill_record();
   const std::uint64_t posted =
       control_.member(control_.rank()).posted.load(std::memory_order_acquire);
   const bool is_idle = !rdma_ || rdma_->is_idle();
@@ -491,6 +497,16 @@ void Outgoing::fill_notices(std::uint64_t posted) {
     small_.insert(small_.end(), notice.data, notice.data + head.bytes);
     notice_ = n;
   }
+}
+
+// Before all else: the others take a rank that they hear nothing new of for lost.
+void Outgoing::fill_record() {
+  const RecordFormat::Words words = RecordFormat::load(control_.record(control_.rank()));
+  // Torn, if it is being written: then it is asked for once more.
+  if (words[0] == beat_ || !control_.record_format().unpack(words)) return;
+  put_head(FrameKind::kRecord, 0, words.size() * sizeof(std::uint64_t));
+  for (const std::uint64_t word : words) put(word);
+  beat_ = words[0];
 }
 
 void Outgoing::send(Clock::time_point now) {

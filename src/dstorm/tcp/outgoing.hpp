@@ -102,6 +102,7 @@ class Outgoing {
   bool changed_cursor(Carried& carried, std::size_t place, CursorBody& body) const;
   void fill_closed(Carried& carried);
   void fill_notices(std::uint64_t posted);
+  void fill_record();
   void send(Clock::time_point now);
   template <class Part>
   void put(const Part& part);
@@ -120,6 +121,7 @@ class Outgoing {
   std::optional<Handshake> handshake_;
   std::map<std::uint32_t, Carried> carried_;
   std::uint64_t notice_ = 0;  // the last one sent
+  std::uint64_t beat_ = 0;    // of the last record sent
   bool said_goodbye_ = false;
 
   std::vector<std::byte> small_;  // frames to send, from small_at_ on

@@ -121,6 +121,7 @@ Moved Stream::fail(int error) {
   if (error != 0 && !would_block(error) && state_ != State::kFailed) {
     state_ = State::kFailed;
     error_ = std::strerror(error);
+    is_refused_ = error == ECONNREFUSED;
   }
   return {0, state_ == State::kFailed ? Flow::kFailed : Flow::kOpen};
 }

@@ -59,6 +59,8 @@ class Stream {
   bool has_buffered() const noexcept;
   int fd() const noexcept { return socket_.get(); }
   const std::string& error() const noexcept { return error_; }  // empty unless failed
+  // Failed since nobody listens there, though the host is well.
+  bool is_refused() const noexcept { return is_refused_; }
 
   // Nothing will be sent after this: the peer sees kEnded once it has received all. Receiving goes
   // on. Under TLS, go on as long as wants_write().
@@ -85,6 +87,7 @@ class Stream {
   State state_;
   std::unique_ptr<TlsSession> tls_;
   std::string error_;
+  bool is_refused_ = false;
 };
 
 }  // namespace dstorm::tcp

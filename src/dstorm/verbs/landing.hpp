@@ -27,6 +27,7 @@
 #include <span>
 #include <vector>
 
+#include "dstorm/checksum.hpp"
 #include "dstorm/slot.hpp"
 
 namespace dstorm::verbs {
@@ -66,18 +67,6 @@ class LandingShape {
 
  private:
   std::size_t depth_, slot_bytes_, receivers_, stride_;
-};
-
-// Over 64-bit words; tells a mix of two updates from either. Not for keeping out forgers, who would
-// need the memory's key, which only those have who hold the job's.
-class Checksum {
- public:
-  void add(std::span<const std::byte> words);  // a multiple of 8 bytes
-  std::uint64_t value() const;
-
- private:
-  std::uint64_t lanes_[4] = {1, 2, 3, 4};
-  std::uint64_t count_ = 0;
 };
 
 // One sender's landing area, as one rank of the receiving host takes from it. One thread.

@@ -1,0 +1,80 @@
+#include "dstorm/membership_record.hpp"
+
+#include <array>
+
+#include "dstorm/checksum.hpp"
+
+namespace dstorm {
+namespace {
+
+std::uint64_t checksum_of(std::span<const std::uint64_t> words) {
+  Checksum checksum;
+  checksum.add(std::as_bytes(words));
+  return checksum.value();
+}
+
+std::uint64_t word_of(Ballot ballot) {
+  return std::uint64_t{ballot.round} << 32 | static_cast<std::uint32_t>(ballot.rank);
+}
+
+Ballot ballot_of(std::uint64_t word) {
+  return {static_cast<std::uint32_t>(word >> 32), static_cast<std::int32_t>(word)};
+}
+
+}  // namespace
+
+RecordFormat::Words RecordFormat::pack(const MembershipRecord& record) const {
+  Words words{record.beat, record.view.epoch, word_of(record.promised), word_of(record.accepted),
+              word_of(record.proposed)};
+  words.reserve(this->words());
+  for (const std::vector<int>* set : {&record.view.members, &record.accused, &record.ended,
+                                      &record.accepted_members, &record.proposed_members}) {
+    const std::size_t begin = words.size();
+    words.resize(begin + words_of_set());
+    for (int r : *set)
+      words[begin + static_cast<std::size_t>(r) / 64] |= std::uint64_t{1} << r % 64;
+  }
+  words.push_back(checksum_of(words));
+  return words;
+}
+
+std::optional<MembershipRecord> RecordFormat::unpack(std::span<const std::uint64_t> words) const {
+  if (words.size() != this->words() || checksum_of(words.first(words.size() - 1)) != words.back()) {
+    return std::nullopt;
+  }
+  MembershipRecord record{.beat = words[0],
+                          .view = {.epoch = words[1]},
+                          .promised = ballot_of(words[2]),
+                          .accepted = ballot_of(words[3]),
+                          .proposed = ballot_of(words[4])};
+  for (const Ballot& ballot : {record.promised, record.accepted, record.proposed}) {
+    if (ballot.rank < 0 || ballot.rank >= ranks_) return std::nullopt;
+  }
+  std::size_t at = kFixed;
+  for (std::vector<int>* set : {&record.view.members, &record.accused, &record.ended,
+                                &record.accepted_members, &record.proposed_members}) {
+    for (int r = 0; r < static_cast<int>(words_of_set() * 64); ++r) {
+      if ((words[at + static_cast<std::size_t>(r) / 64] >> r % 64 & 1) == 0) continue;
+      if (r >= ranks_) return std::nullopt;
+      set->push_back(r);
+    }
+    at += words_of_set();
+  }
+  return record;
+}
+
+void RecordFormat::store(Cell cell, std::span<const std::uint64_t> words) {
+  for (std::size_t i = 0; i < cell.size(); ++i) {
+    cell[i].store(words[i], std::memory_order_relaxed);
+  }
+}
+
+RecordFormat::Words RecordFormat::load(Cell cell) {
+  Words words;
+  for (const std::atomic<std::uint64_t>& word : cell) {
+    words.push_back(word.load(std::memory_order_relaxed));
+  }
+  return words;
+}
+
+}  // namespace dstorm

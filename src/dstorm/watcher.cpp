@@ -1,0 +1,132 @@
+#include "dstorm/watcher.hpp"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "dstorm/quiet_thread.hpp"
+#include "dstorm/tcp/engine.hpp"
+
+namespace dstorm {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+// Between two looks at the others' records, as a part of the silence; and while there is trouble.
+constexpr int kLooks = 32;
+constexpr milliseconds kInTrouble{1};
+
+MembershipOptions options_for(const shm::Control& control, const WatcherOptions& options) {
+  MembershipOptions made{.rank = control.rank(), .tie = options.tie, .timeout = options.silence};
+  for (int r = 0; r < control.size(); ++r) made.first.members.push_back(r);
+  return made;
+}
+
+nanoseconds since_boot(Clock::time_point time) { return time.time_since_epoch(); }
+
+}  // namespace
+
+Watcher::Watcher(shm::Control& control, tcp::Engine* engine, int alarm,
+                 const WatcherOptions& options)
+    : control_(control),
+      engine_(engine),
+      alarm_(alarm),
+      options_(options),
+      membership_(options_for(control, options), since_boot(Clock::now())),
+      known_(static_cast<std::size_t>(control.size())) {
+  thread_ = start_quiet_thread([this] { run(); });
+}
+
+Watcher::~Watcher() {
+  stop_.store(true);
+  eventfd_write(alarm_, 1);
+  thread_.join();
+}
+
+void Watcher::run() {
+  std::vector<pollfd> watched{{alarm_, POLLIN, 0}};
+  std::vector<int> ranks{control_.rank()};
+  for (int r : control_.neighbours()) {
+    watched.push_back({control_.pidfd(r), POLLIN, 0});
+    ranks.push_back(r);
+  }
+  const auto tick =
+      std::max(std::chrono::duration_cast<milliseconds>(options_.silence / kLooks), kInTrouble);
+  while (!stop_.load()) {
+    const milliseconds limit = membership_.has_trouble() ? kInTrouble : tick;
+    const int count = poll(watched.data(), watched.size(), static_cast<int>(limit.count()));
+    if (count < 0 && errno != EINTR) return;
+    for (std::size_t i = 0; count > 0 && i < watched.size(); ++i) {
+      if (watched[i].revents == 0) continue;
+      if (i == 0) {
+        eventfd_t value = 0;
+        eventfd_read(alarm_, &value);
+        continue;
+      }
+      watched[i].fd = -1;                          // poll passes over it from now on
+      control_.mark(ranks[i], shm::State::kDead);  // false if it had left, or another was first
+    }
+    step(Clock::now());
+  }
+}
+
+void Watcher::step(Clock::time_point time) {
+  const nanoseconds now = since_boot(time);
+  // Before their last records are looked at, which are their last words then.
+  std::vector<int> ended;
+  for (int r = 0; r < control_.size(); ++r) {
+    const shm::State state = control_.state(r);
+    if (state == shm::State::kDead || state == shm::State::kLeft) ended.push_back(r);
+  }
+  for (int r = 0; r < control_.size(); ++r) look_at(r, now);
+  for (int r : ended) membership_.bury(r, now);
+  if (!control_.is_live(control_.rank())) return;
+  membership_.tick(now);
+  tell();
+  follow();
+}
+
+void Watcher::look_at(int rank, nanoseconds now) {
+  if (rank == control_.rank()) return;
+  Known& known = known_[static_cast<std::size_t>(rank)];
+  const auto record = control_.record_format().unpack(RecordFormat::load(control_.record(rank)));
+  const bool is_news = record && record->beat != known.beat;
+  if (is_news) {
+    known.beat = record->beat;
+    membership_.observe(rank, *record, now);
+  }
+  // A long update may keep a record waiting: whatever comes shows that its sender is well.
+  const std::int64_t heard = control_.member(rank).heard.load(std::memory_order_relaxed);
+  const bool is_heard = control_.is_local(rank) ? is_news : heard != known.heard;
+  known.heard = heard;
+  if (is_heard && (engine_ == nullptr || engine_->reaches(rank))) membership_.hear(rank, now);
+}
+
+void Watcher::tell() {
+  const MembershipRecord& record = membership_.record();
+  if (record.beat == told_) return;
+  told_ = record.beat;
+  RecordFormat::store(control_.record(control_.rank()), control_.record_format().pack(record));
+  if (engine_ != nullptr) engine_->flush_notices();
+}
+
+void Watcher::follow() {
+  const View& view = membership_.view();
+  if (view.epoch > followed_) {
+    followed_ = view.epoch;
+    for (int r = 0; r < control_.size(); ++r) {
+      if (!view.has(r)) control_.mark(r, shm::State::kEvicted);
+    }
+    control_.raise_epoch(view.epoch);
+  } else if (membership_.standing() == Membership::Standing::kCutOff) {
+    control_.mark(control_.rank(), shm::State::kCutOff);
+  } else {
+    return;
+  }
+  control_.ring(control_.locals());
+}
+
+}  // namespace dstorm
