@@ -41,12 +41,15 @@ void check_signals() {
 }
 
 std::shared_ptr<dstorm::Group> join(int rank, int size, AllGather allgather, double timeout,
-                                    const std::string& transport, const std::string& interface,
-                                    const std::string& toward, const py::bytes& secret) {
+                                    const std::string& transport, double silence, bool lowest_wins,
+                                    const std::string& interface, const std::string& toward,
+                                    const py::bytes& secret) {
   PythonBootstrap bootstrap(rank, size, std::move(allgather));
   dstorm::GroupOptions options;
   options.timeout = *to_duration(timeout);
   options.transport = transport;
+  options.silence = *to_duration(silence);
+  options.tie = lowest_wins ? dstorm::TieRule::kLowest : dstorm::TieRule::kNeither;
   options.interface = interface;
   options.toward = toward;
   options.secret = secret;
@@ -99,8 +102,8 @@ void bind_group(py::module_& module) {
       .def("__repr__", [text_of](const Route& route) { return "Route(" + text_of(route) + ")"; });
   py::class_<Group, std::shared_ptr<Group>>(module, "Group", "The ranks of a job.")
       .def(py::init(&join), py::arg("rank"), py::arg("size"), py::arg("allgather"),
-           py::arg("timeout"), py::arg("transport"), py::arg("interface"), py::arg("toward"),
-           py::arg("secret"))
+           py::arg("timeout"), py::arg("transport"), py::arg("silence"), py::arg("lowest_wins"),
+           py::arg("interface"), py::arg("toward"), py::arg("secret"))
       .def_property_readonly("rank", &Group::rank)
       .def_property_readonly("size", &Group::size)
       .def_property_readonly("epoch", &Group::epoch)

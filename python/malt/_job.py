@@ -7,7 +7,7 @@ import logging
 import os
 from collections import Counter
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from malt import _bootstrap, _faults
 from malt._core_import import Group
@@ -16,10 +16,17 @@ from malt._errors import ConfigError
 log = logging.getLogger("malt")
 
 
+class Settings(NamedTuple):
+    transport: str
+    timeout: float
+    silence: float
+    tie: str
+
+
 class Job:
     """What malt.init() returns: ``with malt.init(): ...`` leaves the job at the end."""
 
-    def __init__(self, group: Group, settings: tuple[str, float]) -> None:
+    def __init__(self, group: Group, settings: Settings) -> None:
         self.group = group
         self.settings = settings
         self.vectors = 0  # made so far, for their default names
@@ -62,17 +69,24 @@ def _setting(given: str | None, variable: str, otherwise: str) -> str:
     return given if given is not None else os.environ.get(variable, otherwise)
 
 
-def _seconds(timeout: float | None) -> float:
-    text = _setting(None if timeout is None else str(timeout), "MALT_TIMEOUT", "30")
+def _seconds(given: float | None, name: str, otherwise: str, least: float = 0.0) -> float:
+    variable = f"MALT_{name.upper()}"
+    text = _setting(None if given is None else str(given), variable, otherwise)
     try:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
-    if not seconds > 0:
-        raise ConfigError(
-            f"timeout (or MALT_TIMEOUT) is {text!r}; it is a number of seconds above 0"
-        )
+    if not seconds > 0 or seconds < least:
+        limit = f"of at least {least:g}" if least else "above 0"
+        raise ConfigError(f"{name} (or {variable}) is {text!r}; it is a number of seconds {limit}")
     return seconds
+
+
+def _tie(given: str | None) -> str:
+    tie = _setting(given, "MALT_TIE", "lowest")
+    if tie not in ("lowest", "neither"):
+        raise ConfigError(f"tie (or MALT_TIE) is {tie!r}; it is 'lowest' or 'neither'")
+    return tie
 
 
 def _start_log() -> None:
@@ -89,7 +103,12 @@ def _start_log() -> None:
 
 
 def init(
-    transport: str | None = None, timeout: float | None = None, *, comm: Any | None = None
+    transport: str | None = None,
+    timeout: float | None = None,
+    *,
+    silence: float | None = None,
+    tie: str | None = None,
+    comm: Any | None = None,
 ) -> Job:
     """Join the job this process was started in; alone, be a job of one rank. Collective.
 
@@ -105,6 +124,12 @@ def init(
             "tcp". MALT_TRANSPORT if None, else "auto".
         timeout: seconds that a wait may take unless it says otherwise, this call included;
             MALT_TIMEOUT if None, else 30.
+        silence: a rank that is not heard of for so many seconds, at least 0.1, since it is stopped
+            or cut off, is left out of the job if more than half of the ranks agree; where it wakes,
+            its next call raises PeerError, as on ranks that find themselves without such a
+            majority. MALT_SILENCE if None, else 5. The same on all ranks.
+        tie: which half goes on if the job falls into two: "lowest", the one with the lowest rank,
+            or "neither". MALT_TIE if None, else "lowest". The same on all ranks.
         comm: an mpi4py communicator whose processes form the job.
 
     Raises:
@@ -112,26 +137,34 @@ def init(
         ConfigError: a setting is wrong, or the ranks cannot reach one another.
     """
     global _job
-    settings = (_setting(transport, "MALT_TRANSPORT", "auto"), _seconds(timeout))
+    settings = Settings(
+        _setting(transport, "MALT_TRANSPORT", "auto"),
+        _seconds(timeout, "timeout", "30"),
+        _seconds(silence, "silence", "5", least=0.1),
+        _tie(tie),
+    )
     if _job is not None:
-        given = (settings[0] if transport is not None else None, timeout)
-        if given[0] not in (None, _job.settings[0]) or given[1] not in (None, _job.settings[1]):
+        asked = {"transport": transport, "timeout": timeout, "silence": silence, "tie": tie}
+        given = {name: value for name, value in asked.items() if value is not None}
+        if any(getattr(_job.settings, name) != value for name, value in given.items()):
+            call = ", ".join(f"{name}={value!r}" for name, value in given.items())
+            has = ", ".join(f"{name}={getattr(_job.settings, name)!r}" for name in given)
             raise ConfigError(
-                f"malt.init(transport={transport!r}, timeout={timeout!r}): this process is in a "
-                f"job already, with transport={_job.settings[0]!r} and "
-                f"timeout={_job.settings[1]}; call "
+                f"malt.init({call}): this process is in a job already, with {has}; call "
                 "malt.finalize() first"
             )
         return _job
     _check_is_rank()
     _start_log()
-    with _bootstrap.find(comm, settings[1]) as bootstrap:
+    with _bootstrap.find(comm, settings.timeout) as bootstrap:
         group = Group(
             rank=bootstrap.rank,
             size=bootstrap.size,
             allgather=bootstrap.allgather,
-            timeout=settings[1],
-            transport=settings[0],
+            timeout=settings.timeout,
+            transport=settings.transport,
+            silence=settings.silence,
+            lowest_wins=settings.tie == "lowest",
             interface=os.environ.get("MALT_INTERFACE", ""),
             toward=bootstrap.meeting_point,
             secret=bootstrap.secret,
@@ -208,12 +241,15 @@ def size() -> int:
 
 
 def alive() -> tuple[int, ...]:
-    """The ranks that have neither died nor left, sorted."""
+    """The ranks that have not died, left or been left out, sorted."""
     return current().group.alive()
 
 
 def epoch() -> int:
-    """A number that grows whenever a rank dies or leaves."""
+    """The number of the membership that the live ranks agree on.
+
+    It grows soon after a rank has died, left or been left out.
+    """
     return current().group.epoch
 
 

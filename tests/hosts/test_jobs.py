@@ -82,11 +82,14 @@ for t in range(200):
     if t == 20: tell(underway=True, pid=os.getpid())
     w[:] = 1
     start = time.monotonic()
-    v.scatter()
-    error = error_of(v.gather, malt.SUM, staleness=0, timeout=patience)
-    if error is not None:
+    error = error_of(v.scatter) or error_of(
+        v.gather, malt.SUM, staleness=0, timeout=patience)
+    if error is not None and error.kind == "TimeoutError":
         errors.append(error)
-        v.gather(malt.SUM, staleness=0)
+        error = error_of(v.gather, malt.SUM, staleness=0)
+    if error is not None:
+        tell(out=error, ended=time.monotonic(), alive=malt.alive())
+        await_flag("over"), sys.exit()
     if time.monotonic() - start > slowest:
         slowest, went_on = time.monotonic() - start, time.monotonic()
     time.sleep(0.01)
@@ -132,26 +135,64 @@ def hear_nobody(hosts: Hosts) -> None:
 
 
 @pytest.mark.parametrize("fault", [pull_the_cable, be_heard_by_nobody, hear_nobody])
-def test_host_that_falls_silent_is_left_out_within_six_seconds(
+def test_host_that_falls_silent_is_left_out_and_stops(
     hosts: Hosts, fault: Callable[[Hosts], None]
 ) -> None:
-    """Five seconds of silence, and one to go on; on both sides, as each has lost the other."""
+    """Five seconds of silence and two to agree; twice as long to be sure that nobody comes back."""
     job = HostJob(hosts, ROUNDS, "--keep-going", patience=2.0)
     job.await_told("underway")
     lost = time.monotonic()
     fault(hosts)
-    job.await_told("barrier", limit=30)
-    for rank in ALL:
+    survivors = ALL - FAULTY
+    job.await_told("barrier", limit=30, ranks=survivors)
+    for rank in survivors:
         told = job.told(rank)
-        side = FAULTY if rank in FAULTY else ALL - FAULTY
         measured(f"{fault.__name__} of host 1", rank, told["went_on"] - lost, told)
-        assert told["went_on"] - lost < 6
-        assert (set(told["alive"]), told["sum"]) == (side, len(side))
+        assert told["went_on"] - lost < 7
+        assert (set(told["alive"]), told["sum"]) == (survivors, len(survivors))
         assert told["barrier"] < 1
         first = told["errors"][0]
         assert (first.kind, first.seconds < 3) == ("TimeoutError", True)
     # Only who is behind waits for lost ranks alone; who is ahead waits for those behind as well.
-    assert any(set(job.told(rank)["errors"][0].ranks) <= FAULTY for rank in ALL - FAULTY)
+    assert any(set(job.told(rank)["errors"][0].ranks) <= FAULTY for rank in survivors)
+    job.await_told("out", limit=30, ranks=FAULTY)
+    for rank in FAULTY:
+        told = job.told(rank)
+        assert told["ended"] - lost < 17
+        assert told["out"].kind == "PeerError"
+        assert told["out"].says(f"rank {rank} is cut off", "for 5 s", "no majority")
+
+
+@pytest.mark.parametrize("tie", ["lowest", "neither"])
+def test_of_two_halves_that_of_the_lowest_rank_goes_on(hosts: Hosts, tie: str) -> None:
+    body = ROUNDS.replace("timeout=30", f"timeout=30, silence=1, tie={tie!r}")
+    job = HostJob(hosts, body, "--keep-going", on=(0, 1), patience=0.5)
+    job.await_told("underway")
+    hosts.link(1, up=False)
+    if tie == "lowest":
+        job.await_told("barrier", ranks={0, 1})
+        assert job.told(0)["alive"] == (0, 1)
+    for rank in {0, 1, 2, 3} if tie == "neither" else {2, 3}:
+        job.await_told("out", ranks={rank})
+        assert job.told(rank)["out"].says("is cut off")
+
+
+def test_stopped_rank_is_left_out_and_learns_so(hosts: Hosts) -> None:
+    body = ROUNDS.replace("timeout=30", "timeout=30, silence=1")
+    job = HostJob(hosts, body, "--keep-going", patience=30.0)
+    job.await_told("underway")
+    pid = str(job.told(3)["pid"])
+    hosts.run(1, "kill", "-STOP", pid)
+    survivors = ALL - {3}
+    job.await_told("barrier", ranks=survivors)
+    hosts.run(1, "kill", "-CONT", pid)
+    for rank in survivors:
+        told = job.told(rank)
+        measured("SIGSTOP of rank 3", rank, told["slowest"], told)
+        assert told["slowest"] < 2.5
+        assert (set(told["alive"]), told["sum"]) == (survivors, len(survivors))
+    job.await_told("out", ranks={3})
+    assert job.told(3)["out"].says("rank 3 has been left out", "for 1 s")
 
 
 def test_killed_host_is_left_out_within_a_second(hosts: Hosts) -> None:

@@ -317,3 +317,43 @@ tell(done=True)
         share = (sum(map(cpu_seconds, pids[:16])) - before) / (time.monotonic() - start)
         assert not any("done" in job.told(rank) for rank in range(16)), job.output
     assert share < 0.02, f"{share:.1%} of a core"
+
+
+def test_rank_that_is_stopped_is_left_out_and_told_so_when_it_wakes(tmp_path: Path) -> None:
+    result = run_job(
+        tmp_path,
+        3,
+        """
+malt.init(timeout=60, silence=1)
+w = np.full(1000, 10.0 ** rank)
+v = malt.vector(w)
+malt.barrier()
+if rank == 2:
+    tell(pid=os.getpid())
+    os.kill(os.getpid(), signal.SIGSTOP)
+    errors = [error_of(v.scatter), error_of(v.gather), error_of(v.allreduce), error_of(malt.barrier)]
+    tell(errors=errors)
+    raise_flag("awake")
+    sys.exit()
+start = time.monotonic()
+v.scatter()
+got = v.gather(malt.SUM, staleness=0)
+waited = time.monotonic() - start
+while malt.epoch() == 0: time.sleep(0.01)
+if rank == 0:
+    import pickle
+    os.kill(pickle.loads(open("told-2", "rb").read())["pid"], signal.SIGCONT)
+await_flag("awake")
+summed = v.allreduce(malt.SUM)
+tell(waited=waited, got=(got.ranks, w[0]), alive=malt.alive(), epoch=malt.epoch(), summed=summed.ranks)
+malt.barrier()
+""",
+    )
+    for rank in (0, 1):
+        told = result.told[rank]
+        assert 0.5 < told["waited"] < 3
+        assert told["got"][0] == (1 - rank,)
+        assert (told["alive"], told["epoch"], told["summed"]) == ((0, 1), 1, (1 - rank,))
+    for error in result.told[2]["errors"]:
+        assert error.kind == "PeerError"
+        assert error.says("rank 2 has been left out", "for 1 s", "stopped")
