@@ -38,6 +38,8 @@ void Membership::hear(int rank, Time now) {
   if (is_member() && view().has(rank) && rank != options_.rank) peers_[rank].heard = now;
 }
 
+void Membership::miss(int rank, Time now) { hear(rank, now - 2 * options_.timeout); }
+
 void Membership::observe(int rank, const MembershipRecord& record, Time now) {
   if (!is_member() || rank == options_.rank || has_ended(rank)) return;
   if (record.view.epoch > view().epoch) adopt(record.view, now);

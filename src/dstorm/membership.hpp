@@ -87,6 +87,8 @@ class Membership {
   void bury(int rank, Time now);
   // `rank` is in touch: something has come from it, and this rank gets through to it.
   void hear(int rank, Time now);
+  // It is not, and has not been for as long as the timeout.
+  void miss(int rank, Time now);
   // The newest that is known of `rank`.
   void observe(int rank, const MembershipRecord& record, Time now);
   // Time goes by. To be called several times in `timeout`, and more often while there is trouble.
