@@ -174,6 +174,13 @@ bool Group::is_left_out(int rank) const noexcept {
   return state == shm::State::kEvicted || state == shm::State::kCutOff;
 }
 
+bool Group::has_left_out() const noexcept {
+  if (epoch() == 0) return false;
+  int rank = 0;
+  while (rank < size() && !is_left_out(rank)) ++rank;
+  return rank < size();
+}
+
 std::vector<int> Group::alive() const {
   std::vector<int> ranks;
   for (int r = 0; r < size(); ++r) {

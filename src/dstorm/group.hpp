@@ -66,6 +66,8 @@ class Group : public std::enable_shared_from_this<Group> {
   bool is_live(int rank) const noexcept;
   // The others go on without it, though it may live and write: nothing of it counts any more.
   bool is_left_out(int rank) const noexcept;
+  // Whether this has happened to any rank.
+  bool has_left_out() const noexcept;
 
   // Returns when every live rank has called it. Throws TimeoutError.
   void barrier(std::optional<std::chrono::nanoseconds> timeout = std::nullopt);

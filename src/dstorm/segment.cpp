@@ -221,6 +221,12 @@ std::span<const int> Segment::end_scatter(std::size_t bytes, Tag tag) {
     throw ConfigError(what_of(options_) + ": an update of " + std::to_string(bytes) +
                       " bytes does not fit a slot of " + std::to_string(options_.slot_bytes));
   }
+  try {
+    group_->check_open();  // this rank may have been stopped, and left out meanwhile
+  } catch (...) {
+    cancel_scatter();
+    throw;
+  }
   SlotHeader header{};
   header.iteration = ++iteration_;
   header.payload_bytes = bytes;

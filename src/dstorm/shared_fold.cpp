@@ -60,9 +60,10 @@ bool SharedFold::meet(std::uint64_t round, std::uint64_t operation, std::uint64_
                            !segment_.is_live(next))) {
       ++next;
     }
-    return next == size || ended(outcome().word.load(std::memory_order_acquire)) == End::kAborted;
+    return next == size || segment_.group().has_left_out() ||
+           ended(outcome().word.load(std::memory_order_acquire)) == End::kAborted;
   };
-  const bool met = wait(all_here, limit) && next == size;
+  const bool met = wait(all_here, limit) && next == size && !segment_.group().has_left_out();  // R5
   // A rank that died after it was ready takes part with its input and leaves its part undone, which
   // everyone will see; one that died before is no member for anyone.
   members_.clear();

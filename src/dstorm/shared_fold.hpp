@@ -11,6 +11,8 @@
 //  R3 Committed and aborted exclude each other: both are a compare-and-swap on one word. Only who
 //     has seen all parts done commits.
 //  R4 The result is written only after all live ranks have met, and so have left the round before.
+//  R5 Who has been left out of the job may wake and write its part of an old round at any time: when
+//     that has happened to anyone no round is begun, and one that is under way is aborted.
 #pragma once
 
 #include <atomic>
@@ -29,7 +31,8 @@ class SharedFold {
   SharedFold(Segment& segment, int board) : segment_(segment), board_(board) {}
 
   // Announces this rank's input for `round` and waits for the other live ranks. `operation` must be
-  // the same on all; `input` is for the others to read. False: the round is aborted.
+  // the same on all; `input` is for the others to read. False: the round is aborted; for good if
+  // Group::has_left_out().
   bool meet(std::uint64_t round, std::uint64_t operation, std::uint64_t input,
             std::chrono::nanoseconds limit);
 

@@ -322,10 +322,11 @@ const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanosecon
   }
   segment_.check_open();
   if (segment_.group().size() == 1) return gathered_;
-  if (!segment_.group().is_one_host()) return allreduce_between_hosts(fold, limit);
+  const dstorm::Group& group = segment_.group();
   std::byte* input = nullptr;
   const std::byte* base = segment_.channel().memory().mailbox(segment_.group().rank());
   for (bool committed = false; !committed;) {
+    if (!group.is_one_host() || group.has_left_out()) return allreduce_apart(fold, limit);
     if (!owns_) {
       input = segment_.claim_room(limit);
       copy_out(input, 0, count_);
@@ -345,7 +346,8 @@ const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanosecon
       throw;
     }
     if (!owns_) segment_.release_room();
-    if (committed || !allreduces_.dead().empty()) continue;  // done, or once more without them
+    // Done, or once more without them.
+    if (committed || !allreduces_.dead().empty() || group.has_left_out()) continue;
     if (allreduces_.disagreed()) {
       throw ConfigError("allreduce of vector '" + segment_.options().name +
                         "': the ranks ask for different folds (this one for " + fold.name() + ")");
@@ -367,23 +369,24 @@ const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanosecon
   return gathered_;
 }
 
-// Every rank folds everybody's vector in rank order, and so to the same bits.
-const Gathered& DenseVector::allreduce_between_hosts(const Fold& fold, nanoseconds limit) {
+// Between hosts, or where a rank that has been left out can write what a shared fold would use. Every
+// rank folds everybody's vector in rank order, and so to the same bits.
+const Gathered& DenseVector::allreduce_apart(const Fold& fold, nanoseconds limit) {
   const std::string what = "allreduce of vector '" + segment_.options().name + "'";
-  if (between_hosts_ == nullptr) {
+  if (apart_ == nullptr) {
     segment_.group().exchange(what, {}, limit);  // whoever is late is named with this limit
     dstorm::SegmentOptions options;
     options.name = what;
     options.slot_bytes = count_ * element_;
     options.kind = segment_.options().kind;
-    between_hosts_ =
+    apart_ =
         std::make_unique<dstorm::Segment>(segment_.group().shared_from_this(), options);
   }
-  between_hosts_->scatter([&](std::span<std::byte> room) {
+  apart_->scatter([&](std::span<std::byte> room) {
     copy_out(room.data(), 0, count_);
     return std::pair(count_ * element_, dstorm::Tag{count_, operation_code(fold)});
   });
-  between_hosts_->gather({.staleness = 0, .timeout = limit}, [&](std::span<const Update> updates) {
+  apart_->gather({.staleness = 0, .timeout = limit}, [&](std::span<const Update> updates) {
     for (const Update& update : updates) {
       if (update.format != operation_code(fold)) {
         throw ConfigError(what + ": the ranks ask for different folds (this one for " +

@@ -89,7 +89,7 @@ class DenseVector {
   void visit(std::size_t begin, std::size_t end, Visit&& visit) const;
   template <class Visit>
   void backwards(std::size_t begin, std::size_t end, Visit&& visit) const;
-  const Gathered& allreduce_between_hosts(const Fold& fold, std::chrono::nanoseconds limit);
+  const Gathered& allreduce_apart(const Fold& fold, std::chrono::nanoseconds limit);
   void fold_part(const Fold& fold, std::size_t begin, std::size_t end);
   void copy_result_in();
   bool may_share(const Fold& fold, const dstorm::GatherOptions& options,
@@ -109,7 +109,7 @@ class DenseVector {
   std::uint64_t allreduce_ = 0;  // rounds so far
   // Between hosts an allreduce is a scatter and a gather, over a segment of its own that the first
   // one makes.
-  std::unique_ptr<dstorm::Segment> between_hosts_;
+  std::unique_ptr<dstorm::Segment> apart_;
   dstorm::SharedFold shared_gathers_;
   std::uint64_t gathers_alone_ = 0;       // gathers not to be shared, since one was in vain
   std::uint64_t gathers_alone_next_ = 1;  // how many after the next in vain

@@ -161,7 +161,8 @@ TEST(Faults, RankWhoseRdmaNetworkIsCutIsLeftOut) {
     try {
       return go_on_without(bootstrap, {kFaulty}, *seen);
     } catch (const PeerError& error) {
-      CHECK_THAT(bootstrap.rank() == kFaulty && has(error.what(), "has been left out"));
+      const bool says_so = std::string(error.what()).find("has been left out") != std::string::npos;
+      CHECK_THAT(bootstrap.rank() == kFaulty && says_so);
       return 0;
     }
   });
