@@ -34,10 +34,21 @@ class PythonBootstrap final : public dstorm::Bootstrap {
   AllGather allgather_;
 };
 
-// Python's signal handlers run in the thread that waits; KeyboardInterrupt ends the wait.
+// Python's signal handlers, and what is called at a new epoch, run in the thread that waits;
+// KeyboardInterrupt ends the wait.
 void check_signals() {
   const py::gil_scoped_acquire gil;
-  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  if (PyErr_CheckSignals() != 0 || Py_MakePendingCalls() != 0) throw py::error_already_set();
+}
+
+int call_at_new_epoch(void* /*unused*/) {
+  try {
+    py::module_::import("malt._job").attr("call_at_new_epoch")();
+    return 0;
+  } catch (py::error_already_set& error) {
+    error.restore();
+    return -1;
+  }
 }
 
 std::shared_ptr<dstorm::Group> join(int rank, int size, AllGather allgather, double timeout,
@@ -54,6 +65,7 @@ std::shared_ptr<dstorm::Group> join(int rank, int size, AllGather allgather, dou
   options.toward = toward;
   options.secret = secret;
   options.interrupt = check_signals;
+  options.changed = [] { Py_AddPendingCall(call_at_new_epoch, nullptr); };
   const py::gil_scoped_release no_gil;
   return dstorm::Group::join(bootstrap, options);
 }

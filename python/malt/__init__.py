@@ -36,7 +36,7 @@ from malt._core_import import (
     trimmed_mean,
 )
 from malt._errors import ConfigError, Error, PeerError, TimeoutError  # noqa: A004
-from malt._job import Job, alive, barrier, epoch, finalize, init, rank, size
+from malt._job import Job, alive, barrier, epoch, finalize, init, on_change, rank, size
 from malt._shard import shard
 from malt._vectors import sparse_vector, vector
 
@@ -89,6 +89,7 @@ __all__ = [
     "epoch",
     "finalize",
     "init",
+    "on_change",
     "rank",
     "restore",
     "save",

@@ -6,6 +6,7 @@ import atexit
 import logging
 import os
 from collections import Counter
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -14,6 +15,9 @@ from malt._core_import import Group
 from malt._errors import ConfigError
 
 log = logging.getLogger("malt")
+
+
+OnChange = Callable[[int, tuple[int, ...]], object]
 
 
 class Settings(NamedTuple):
@@ -30,6 +34,7 @@ class Job:
         self.group = group
         self.settings = settings
         self.vectors = 0  # made so far, for their default names
+        self.on_change: list[OnChange] = []
 
     def __enter__(self) -> Job:
         return self
@@ -251,6 +256,23 @@ def epoch() -> int:
     It grows soon after a rank has died, left or been left out.
     """
     return current().group.epoch
+
+
+def on_change(callback: OnChange) -> OnChange:
+    """Have `callback(epoch, alive)` called whenever the live ranks have agreed on a new epoch.
+
+    It is called in the main thread: between two steps of the program, or while MALT waits, which
+    an exception ends as Ctrl-C would. After several changes at once it may be called once.
+    """
+    current().on_change.append(callback)
+    return callback
+
+
+def call_at_new_epoch() -> None:
+    """Call what on_change() was given; for the extension."""
+    if _job is not None:
+        for callback in _job.on_change:
+            callback(_job.group.epoch, _job.group.alive())
 
 
 def barrier(timeout: float | None = None) -> None:

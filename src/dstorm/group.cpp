@@ -85,7 +85,7 @@ struct Group::Impl {
       waiter.lend_a_hand(*engine);
     }
     watcher.emplace(control, engine.get(), news.get(),
-                    WatcherOptions{options.silence, options.tie});
+                    WatcherOptions{options.silence, options.tie, options.changed});
   }
 
   void check_standing() const {

@@ -42,6 +42,8 @@ struct GroupOptions {
   std::string secret = {};
   // Called now and then while this rank waits, and after a signal; may throw to end the wait.
   std::function<void()> interrupt = nullptr;
+  // Called by a thread of the group's own when epoch() has grown; must neither block nor throw.
+  std::function<void()> changed = nullptr;
 };
 
 // One process's membership in a job. Everything but alive(), epoch() and is_live() is for the one

@@ -125,6 +125,7 @@ void Watcher::follow() {
       if (!view.has(r)) control_.mark(r, shm::State::kEvicted);
     }
     control_.raise_epoch(view.epoch);
+    if (options_.changed) options_.changed();
   } else if (membership_.standing() == Membership::Standing::kCutOff) {
     control_.mark(control_.rank(), shm::State::kCutOff);
   } else {

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -22,6 +23,7 @@ class Engine;
 struct WatcherOptions {
   std::chrono::nanoseconds silence;
   TieRule tie;
+  std::function<void()> changed;  // what the program wants done at a new epoch, or nullptr
 };
 
 class Watcher {

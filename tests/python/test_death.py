@@ -357,3 +357,39 @@ malt.barrier()
     for error in result.told[2]["errors"]:
         assert error.kind == "PeerError"
         assert error.says("rank 2 has been left out", "for 1 s", "stopped")
+
+
+def test_callback_hears_of_each_new_epoch_in_the_main_thread(tmp_path: Path) -> None:
+    result = run_job(
+        tmp_path,
+        4,
+        """
+malt.init(timeout=60)
+heard = []
+@malt.on_change
+def note(epoch, alive):
+    heard.append((epoch, alive, threading.current_thread() is threading.main_thread()))
+w = np.zeros(1)
+v = malt.vector(w)
+malt.barrier()
+if rank == 3: os.kill(os.getpid(), signal.SIGKILL)
+if rank == 2: malt.finalize(), sys.exit()
+try:
+    while len(malt.alive()) > 2 or not heard or heard[-1][1] != (0, 1):
+        time.sleep(0.001)
+    malt.barrier()
+finally:
+    tell(heard=heard)
+malt.on_change(lambda epoch, alive: 1 / 0)
+malt.barrier()
+if rank == 1: malt.finalize(), sys.exit()
+tell(error=error_of(malt.barrier) or error_of(time.sleep, 10))
+""",
+        "--keep-going",
+        code=128 + signal.SIGKILL,
+    )
+    for rank in (0, 1):
+        heard = result.told[rank]["heard"]
+        assert [epoch for epoch, _, _ in heard] == sorted({epoch for epoch, _, _ in heard})
+        assert heard[-1][1:] == ((0, 1), True)
+    assert result.told[0]["error"].kind == "builtins.ZeroDivisionError"
