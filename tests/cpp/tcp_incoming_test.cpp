@@ -305,7 +305,7 @@ void expect_broken(const std::vector<Case>& cases) {
     const std::string seen = site.of_sender();
     const std::string others = site.of_others();
     peer.say(one.bytes + honest(2));
-    EXPECT_EQ(peer.end(), Incoming::End::kLost);
+    EXPECT_EQ(peer.end(), Incoming::End::kBroken);
     EXPECT_NE(peer.reason().find(one.rule), std::string::npos) << peer.reason();
     EXPECT_TRUE(site.of_sender() == seen);
     EXPECT_TRUE(site.of_others() == others);
@@ -543,7 +543,7 @@ TEST(Incoming, NothingComesAfterLeave) {
     EXPECT_EQ(site.control().state(kSender), shm::State::kLeft);
     const std::string seen = site.of_sender();
     peer.say(more);
-    EXPECT_EQ(peer.end(), Incoming::End::kLost);
+    EXPECT_EQ(peer.end(), Incoming::End::kBroken);
     EXPECT_NE(peer.reason().find("after its goodbye"), std::string::npos) << peer.reason();
     EXPECT_TRUE(site.of_sender() == seen);
   }
@@ -917,7 +917,7 @@ TEST(Incoming, MutatedStreamsDoNoHarm) {
     expect_sound(site);
     ASSERT_TRUE(site.of_others() == others) << "mutation " << i;
     if (testing::Test::HasFatalFailure()) FAIL() << "mutation " << i;
-    broken += peer.end() == Incoming::End::kLost ? 1 : 0;
+    broken += peer.end() == Incoming::End::kBroken ? 1 : 0;
   }
   EXPECT_GT(broken, 5'000);
   EXPECT_LT(broken, 19'000);
