@@ -501,9 +501,11 @@ void Outgoing::fill_notices(std::uint64_t posted) {
 
 // Before all else: the others take a rank that they hear nothing new of for lost.
 void Outgoing::fill_record() {
-  const RecordFormat::Words words = RecordFormat::load(control_.record(control_.rank()));
+  const RecordFormat::Cell cell = control_.record(control_.rank());
+  if (cell[0].load(std::memory_order_relaxed) == beat_) return;
+  const RecordFormat::Words words = RecordFormat::load(cell);
   // Torn, if it is being written: then it is asked for once more.
-  if (words[0] == beat_ || !control_.record_format().unpack(words)) return;
+  if (!control_.record_format().unpack(words)) return;
   put_head(FrameKind::kRecord, 0, words.size() * sizeof(std::uint64_t));
   for (const std::uint64_t word : words) put(word);
   beat_ = words[0];
