@@ -92,6 +92,7 @@ class Outgoing {
   void take(const FrameHead& head, std::span<const std::byte> body);
   void take_window(std::uint32_t segment, std::span<const std::byte> body);
   bool reap(Clock::time_point now);
+  void try_adapter();
   bool fill(const Attachments& attachments, bool leaving);
   Carried& carried(const std::shared_ptr<Attachment>& attachment);
   bool is_live(const Attachment& attachment, int rank) const;
@@ -139,6 +140,7 @@ class Outgoing {
   bool is_joined_ = false;       // with the other end's queue pair
   bool awaits_adapter_ = false;  // something can go on only when writes have completed
   Clock::time_point moved_;      // when the adapter last did something, or had nothing to do
+  Clock::time_point tried_;      // when it last did something
   // An adapter has failed, and what it was to write has not been written by another since.
   std::optional<Clock::time_point> stalled_since_;
   Clock::time_point last_call_, last_sent_, last_heard_;
