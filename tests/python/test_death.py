@@ -379,7 +379,7 @@ try:
         time.sleep(0.001)
     malt.barrier()
 finally:
-    tell(heard=heard)
+    tell(heard=list(heard))
 malt.on_change(lambda epoch, alive: 1 / 0)
 malt.barrier()
 if rank == 1: malt.finalize(), sys.exit()

@@ -153,8 +153,6 @@ struct Cut {
   ~Cut() { EXPECT_EQ(std::system("ip link set p2 up"), 0); }
 };
 
-// Whoever had got everything through to the other end just then misses it only when it has sent the
-// next round's update: five seconds more.
 TEST(Faults, RankWhoseRdmaNetworkIsCutIsLeftOut) {
   Shared<AllSeen> seen;
   Job job(kRanks, [&](Bootstrap& bootstrap) {
