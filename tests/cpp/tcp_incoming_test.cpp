@@ -405,7 +405,7 @@ TEST(Incoming, UpdateFitsItsSlotAndItsFrame) {
 
 TEST(Incoming, KindIsOneOfThoseThereAre) {
   std::vector<Case> cases;
-  for (const std::uint32_t kind : {0U, 12U, 0x100U, kMost32}) {
+  for (const std::uint32_t kind : {0U, 13U, 0x100U, kMost32}) {
     for (const std::uint64_t bytes : {std::uint64_t{0}, kMost}) {
       cases.push_back({"kind", frame(static_cast<FrameKind>(kind), 0, bytes, ""), "unknown kind"});
     }
@@ -576,6 +576,29 @@ TEST(Incoming, SilenceEndsIt) {
   EXPECT_EQ(peer.end(), Incoming::End::kNot);
   peer.incoming().tend(site.attachments, 5s, peer.now + 5s + 1ns);
   EXPECT_EQ(peer.end(), Incoming::End::kLost);
+}
+
+TEST(Incoming, RecordIsWholeAndOfThisJob) {
+  const Site site;
+  const RecordFormat& format = site.control().record_format();
+  const auto text_of = [](const RecordFormat::Words& words) {
+    return std::string(reinterpret_cast<const char*>(words.data()), words.size() * 8);
+  };
+  RecordFormat::Words right = format.pack({.beat = 7, .view = {1, {kHere, kSender}}});
+  Peer(site).say(frame(FrameKind::kRecord, 0, text_of(right)));
+  EXPECT_EQ(RecordFormat::load(site.control().record(kSender)), right);
+  const auto record = format.unpack(right);
+  ASSERT_TRUE(record);
+  EXPECT_EQ(record->beat, 7U);
+  EXPECT_EQ(record->view, (View{1, {kHere, kSender}}));
+  RecordFormat::Words wrong = right;
+  wrong[0] = 8;
+  RecordFormat bigger(200);
+  expect_broken({{"torn", frame(FrameKind::kRecord, 0, text_of(wrong)), "a record that cannot be"},
+                 {"zeros", frame(FrameKind::kRecord, 0, std::string(text_of(right).size(), '\0')),
+                  "a record that cannot be"},
+                 {"another job's", frame(FrameKind::kRecord, 0, text_of(bigger.pack({}))),
+                  "a record of another length"}});
 }
 
 // ---- Connections that break off, dribble, or are replaced --------------------------------------------
