@@ -80,13 +80,16 @@ struct Group::Impl {
     if (control.hosts().size() > 1) {
       engine = std::make_unique<tcp::Engine>(
           bootstrap, control,
-          tcp::EngineOptions{options.timeout, options.silence, options.interface, options.toward,
+          tcp::EngineOptions{options.timeout, missed_after(), options.interface, options.toward,
                              options.secret, row.rdma, news.get()});
       waiter.lend_a_hand(*engine);
     }
     watcher.emplace(control, engine.get(), news.get(),
-                    WatcherOptions{options.silence, options.tie, options.changed});
+                    WatcherOptions{missed_after(), options.tie, options.changed});
   }
+
+  // The rest of the silence is for agreeing on whom to leave out.
+  nanoseconds missed_after() const { return options.silence * 3 / 4; }
 
   void check_standing() const {
     const shm::State own = control.state(control.rank());

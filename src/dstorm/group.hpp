@@ -27,8 +27,9 @@ struct SegmentShape;
 struct GroupOptions {
   // What a wait without a time limit of its own gets.
   std::chrono::nanoseconds timeout = std::chrono::seconds(30);
-  // Who is not heard of for so long is left out, if more than half of the others agree, or half of
-  // them with the lowest rank; who finds no such majority is cut off. From 0.1 s.
+  // Who is not heard of for so long has been left out by then, if more than half of all agree, or
+  // half with the lowest rank. A rank misses others after three quarters of it, and is cut off when
+  // it has found no such majority for twice as long after that. From 0.1 s.
   std::chrono::nanoseconds silence = std::chrono::seconds(5);
   TieRule tie = TieRule::kLowest;
   // "auto": "shm" among ranks that can map one another's memory; between others "verbs" where both

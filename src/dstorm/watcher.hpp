@@ -21,7 +21,7 @@ class Engine;
 }
 
 struct WatcherOptions {
-  std::chrono::nanoseconds silence;
+  std::chrono::nanoseconds silence;  // who is not heard of for so long is missed
   TieRule tie;
   std::function<void()> changed;  // what the program wants done at a new epoch, or nullptr
 };

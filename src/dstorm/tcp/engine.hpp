@@ -38,7 +38,7 @@ enum class Rdma : std::uint8_t { kIfThere, kRequired, kNever };
 
 struct EngineOptions {
   std::chrono::nanoseconds timeout;  // of the set-up and of the goodbye
-  std::chrono::nanoseconds silence;  // who is not heard of for so long may be gone
+  std::chrono::nanoseconds silence;  // who is not heard of for so long is missed
   std::string interface;  // a name or a CIDR; empty: by the route to `toward`, else to the others
   std::string toward;     // a host all ranks can reach, or empty
   std::string secret;     // what the ranks of the job alone know, or empty
