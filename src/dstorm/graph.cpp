@@ -1,6 +1,7 @@
 #include "dstorm/graph.hpp"
 
 #include <cstddef>
+#include <set>
 
 #include "dstorm/circle.hpp"
 #include "dstorm/edge_table.hpp"
@@ -108,6 +109,35 @@ std::vector<double> Graph::weights(int rank, int size, std::uint64_t round) cons
   }
   const std::size_t degree = circle(size, round).offsets.size();
   return std::vector<double>(degree, 1.0 / (static_cast<double>(degree) + 1.0));
+}
+
+Graph Graph::repaired(std::span<const int> living, int size) const {
+  require(size);
+  if (kind_ != Kind::kEdges) return *this;
+  std::set<std::pair<int, int>> pairs(edges_->pairs().begin(), edges_->pairs().end());
+  std::vector<int> places(static_cast<std::size_t>(size), -1);
+  for (std::size_t i = 0; i < living.size(); ++i) {
+    places[static_cast<std::size_t>(living[i])] = static_cast<int>(i);
+  }
+  const auto place = [&](int rank) { return places[static_cast<std::size_t>(rank)]; };
+  for (int lost = 0; lost < size; ++lost) {
+    if (place(lost) >= 0) continue;
+    std::vector<int> from;
+    std::vector<int> to;
+    for (const auto& [a, b] : pairs) {
+      if (b == lost) from.push_back(a);
+      if (a == lost) to.push_back(b);
+    }
+    std::erase_if(pairs, [&](const auto& p) { return p.first == lost || p.second == lost; });
+    for (int a : from) {
+      for (int b : to) {
+        if (a != b) pairs.emplace(a, b);
+      }
+    }
+  }
+  std::vector<std::pair<int, int>> left;
+  for (const auto& [a, b] : pairs) left.emplace_back(place(a), place(b));
+  return edges(std::move(left));
 }
 
 std::uint64_t Graph::period(int size) const {

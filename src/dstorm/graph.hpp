@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,6 +50,12 @@ class Graph {
   bool is_static() const noexcept;
   // Whether round + period is as round. Not so for random(), which draws anew in every round.
   bool repeats() const noexcept;
+
+  // What becomes of it when of `size` ranks only `living` (sorted) are left: a graph for a job of as
+  // many, whose rank i is living[i]. Every graph is drawn anew for the smaller job; edges of the
+  // user's own that led to a lost rank now lead to whom it would have passed things on, so that
+  // what was connected stays so.
+  Graph repaired(std::span<const int> living, int size) const;
 
   // Throws ConfigError naming the ranks that cannot be reached from rank 0, or that cannot reach
   // it, over one period.

@@ -151,6 +151,7 @@ Group::~Group() {
 int Group::rank() const noexcept { return impl_->control.rank(); }
 int Group::size() const noexcept { return impl_->control.size(); }
 std::uint32_t Group::epoch() const noexcept { return impl_->control.epoch(); }
+View Group::view() const { return impl_->watcher->view(); }
 std::chrono::nanoseconds Group::timeout() const noexcept { return impl_->options.timeout; }
 Waiter& Group::waiter() noexcept { return impl_->waiter; }
 bool Group::is_one_host() const noexcept { return impl_->engine == nullptr; }

@@ -64,6 +64,8 @@ class Group : public std::enable_shared_from_this<Group> {
   // Of the membership that the live ranks have agreed on; grows soon after ranks have died, left or
   // been left out.
   std::uint32_t epoch() const noexcept;
+  // The membership itself, as far as this rank has agreed to it.
+  View view() const;
   // The ranks that have not died, left or been left out, sorted.
   std::vector<int> alive() const;
   bool is_live(int rank) const noexcept;

@@ -15,6 +15,8 @@ using std::chrono::nanoseconds;
 constexpr int kMostDepth = 1024;
 constexpr std::uint64_t kLongestTable = 64;  // rounds of a varying graph that are worth keeping
 constexpr int kLooksForMissing = 64;
+// Until this rank hears, at the latest, of an epoch that another has gone over to.
+constexpr std::chrono::seconds kNews{1};
 
 // The options as every rank must have them, as text: what differs can be shown.
 std::vector<std::pair<std::string, std::string>> agreed_options(const SegmentOptions& options) {
@@ -54,14 +56,9 @@ Segment::Segment(std::shared_ptr<Group> group, SegmentOptions options)
   }
   writer_.emplace(Mailbox(channel_->memory().mailbox(group_->rank()), mailbox_shape_),
                   group_->rank());
-  const std::uint64_t period = options_.graph.period(group_->size());
-  if (options_.graph.repeats() && period <= kLongestTable) {
-    for (std::uint64_t round = 0; round < period; ++round) {
-      repeating_.push_back(make_round(options_.graph, round));
-    }
-  }
-  round_ = &round_of(options_.graph, 0);
-  in_step_ = options_.graph.is_static() && round_->out == round_->in;
+  view_ = group_->view();
+  draw_graph();
+  in_step_ = options_.graph.is_static() && round_->out == round_->in && !is_repaired();
 }
 
 Segment::~Segment() {
@@ -134,11 +131,93 @@ void Segment::check_open() const {
   }
 }
 
+// ---- graph ----
+
+bool Segment::is_repaired() const noexcept {
+  return view_.members.size() < static_cast<std::size_t>(group_->size());
+}
+
+Graph Segment::among_members(const Graph& graph) const {
+  return is_repaired() ? graph.repaired(view_.members, group_->size()) : graph;
+}
+
 Segment::Round Segment::make_round(const Graph& graph, std::uint64_t round) const {
-  const int rank = group_->rank();
-  const int size = group_->size();
-  return {graph.out(rank, size, round), graph.in(rank, size, round),
-          graph.weights(rank, size, round)};
+  const std::vector<int>& members = view_.members;
+  const auto size = static_cast<int>(members.size());
+  const auto rank = static_cast<int>(
+      std::lower_bound(members.begin(), members.end(), group_->rank()) - members.begin());
+  const Graph drawn = among_members(graph);
+  Round made{drawn.out(rank, size, round), drawn.in(rank, size, round),
+             drawn.weights(rank, size, round)};
+  for (std::vector<int>* side : {&made.out, &made.in}) {
+    for (int& r : *side) r = members[static_cast<std::size_t>(r)];
+  }
+  return made;
+}
+
+void Segment::draw_graph() {
+  repeating_.clear();
+  const std::uint64_t period =
+      among_members(options_.graph).period(static_cast<int>(view_.members.size()));
+  if (options_.graph.repeats() && period <= kLongestTable) {
+    for (std::uint64_t round = 0; round < period; ++round) {
+      repeating_.push_back(make_round(options_.graph, round));
+    }
+  }
+  round_ = &round_of(options_.graph, iteration_);
+}
+
+// The ranks go over to the graph of a new epoch each by itself, at a scatter. Meanwhile one may
+// send where it is not expected, or be expected where it does not send: see take_in_strays() and
+// collect_own_iteration().
+void Segment::follow_view() {
+  View view = group_->view();
+  if (view.epoch == view_.epoch || !view.has(group_->rank())) return;
+  Round before = in_step_ ? *round_ : Round{};
+  view_ = std::move(view);
+  draw_graph();
+  for (std::vector<int>* side : {&before.out, &before.in}) {
+    std::erase_if(*side, [this](int r) { return !view_.has(r); });
+  }
+  in_step_ = in_step_ && before.out == round_->out && before.in == round_->in;
+}
+
+bool Segment::hears_of_epoch() {
+  return wait([this] { return group_->epoch() != view_.epoch; }, kNews);
+}
+
+// While this rank waits for others: what came by the graph of another epoch, or from a neighbour
+// that ran behind in a part of the graph that had come apart. Its sender may be waiting for just
+// that. A QUEUE keeps it for the next gather; under LATEST a gather at staleness 0 (`exact`) will
+// never fold it.
+void Segment::take_in_strays(bool exact) {
+  if (!is_repaired() && group_->epoch() == view_.epoch) return;
+  if (!exact && options_.policy == Policy::kLatest) return;
+  freed_.clear();
+  for (int r : peers_) {
+    const bool is_due = std::binary_search(round_->in.begin(), round_->in.end(), r);
+    const std::uint64_t limit = iteration_ - (is_due && iteration_ > 0 ? 1 : 0);
+    if (options_.policy == Policy::kQueue) {
+      put_by(r, limit, std::numeric_limits<int>::max());
+      continue;
+    }
+    if (reader(r).oldest(reader(r).consumed(), limit) < 0) continue;
+    reader(r).hold_from(reader(r).consumed() + 1);
+    SlotReader::fence();  // S3
+    const int slot = reader(r).oldest(reader(r).consumed(), limit);
+    if (slot >= 0) {
+      const std::uint64_t iteration = header_of(r, slot).iteration;
+      reader(r).count(reader(r).ordinal(slot), false);
+      reader(r).release(iteration);
+      freed_.push_back(r);
+    }
+    if (is_due) {
+      reader(r).hold_from(iteration_);  // as collect_own_iteration() has it, without a gap
+    } else {
+      reader(r).let_go();
+    }
+  }
+  if (!freed_.empty()) channel_->acknowledge(freed_, true);
 }
 
 const Segment::Round& Segment::round_of(const Graph& graph, std::uint64_t round) {
@@ -156,6 +235,7 @@ const Segment::Round& Segment::round_of(const Graph& graph, std::uint64_t round)
 
 std::byte* Segment::begin_scatter(const Graph* graph) {
   check_open();
+  if (group_->epoch() != view_.epoch) follow_view();
   const Round& round = round_of(graph == nullptr ? options_.graph : *graph, iteration_);
   to_.clear();
   for (int r : round.out) {
@@ -174,7 +254,12 @@ int Segment::wait_for_slot(nanoseconds timeout) {
   const bool crosses_hosts = !group_->is_one_host();
   int slot = -1;
   const auto has_slot = [&] {
-    if (crosses_hosts) put_by();
+    take_in_strays(false);
+    if (crosses_hosts) {
+      freed_.clear();
+      for (int r : peers_) put_by(r, std::numeric_limits<std::uint64_t>::max(), options_.depth);
+      if (!freed_.empty()) channel_->acknowledge(freed_, true);
+    }
     return (slot = writer_->claim(options_.policy, live)) >= 0;
   };
   if (!wait(has_slot, timeout)) {
@@ -194,25 +279,21 @@ int Segment::wait_for_slot(nanoseconds timeout) {
 // run on until its slots are full, and then all would wait in scatter, with nobody to fold. So who
 // waits for a slot takes what arrives out of its slot, up to `depth` updates a sender, and the next
 // gather folds it: a rank that waits always gives the others as much room as they have slots.
-void Segment::put_by() {
-  freed_.clear();
-  for (int r : peers_) {
-    auto kept = static_cast<int>(
-        std::count_if(put_by_.begin(), put_by_.end(), [&](const PutBy& p) { return p.rank == r; }));
-    const int before = kept;
-    for (int slot; kept < options_.depth &&
-                   (slot = reader(r).oldest(reader(r).consumed(),
-                                            std::numeric_limits<std::uint64_t>::max())) >= 0;
-         ++kept) {
-      const SlotHeader header = header_of(r, slot);
-      const std::byte* payload = reader(r).payload(slot);
-      put_by_.push_back(
-          {r, header, reader(r).ordinal(slot), {payload, payload + header.payload_bytes}});
-      reader(r).release(header.iteration);
-    }
-    if (kept > before) freed_.push_back(r);
+void Segment::put_by(int rank, std::uint64_t limit, int most) {
+  const auto kept =
+      std::count_if(put_by_.begin(), put_by_.end(), [&](const PutBy& p) { return p.rank == rank; });
+  bool is_any = false;
+  for (std::ptrdiff_t room = most - kept; room > 0; --room) {
+    const int slot = reader(rank).oldest(reader(rank).consumed(), limit);
+    if (slot < 0) break;
+    const SlotHeader header = header_of(rank, slot);
+    const std::byte* payload = reader(rank).payload(slot);
+    put_by_.push_back(
+        {rank, header, reader(rank).ordinal(slot), {payload, payload + header.payload_bytes}});
+    reader(rank).release(header.iteration);
+    is_any = true;
   }
-  if (!freed_.empty()) channel_->acknowledge(freed_, true);
+  if (is_any) freed_.push_back(rank);
 }
 
 std::span<const int> Segment::end_scatter(std::size_t bytes, Tag tag) {
@@ -310,6 +391,7 @@ void Segment::wait_for_clocks(std::uint64_t target, nanoseconds timeout) {
   const auto is_behind = [&](int r) { return reader(r).clock() < target && is_live(r); };
   std::size_t next = 0;  // senders before it have been seen
   const auto all_there = [&] {
+    take_in_strays(target == iteration_);
     while (next < senders.size() && !is_behind(senders[next])) ++next;
     return next == senders.size();
   };
@@ -333,7 +415,11 @@ void Segment::wait_for_clocks(std::uint64_t target, nanoseconds timeout) {
 // ranks that wait.
 void Segment::wait_for_folds(nanoseconds timeout) {
   const auto live = [this](int r) { return is_live(r); };
-  if (wait([&] { return writer_->has_free(live); }, timeout)) return;
+  const auto has_free = [&] {
+    take_in_strays(true);
+    return writer_->has_free(live);
+  };
+  if (wait(has_free, timeout)) return;
   const std::vector<int> ranks = writer_->blockers(live);
   throw TimeoutError("gather of " + what_of(options_) +
                          " at staleness 0: " + describe_ranks(ranks) +
@@ -375,6 +461,8 @@ void Segment::collect_own_iteration(nanoseconds timeout) {
       sched_yield();
       slot = reader(r).find(own);
     }
+    // It may send by the graph of another epoch already, or still.
+    if (slot < 0 && (is_repaired() || hears_of_epoch())) continue;
     if (slot < 0) {
       throw ConfigError(
           "gather of " + what_of(options_) + " at staleness 0: rank " + std::to_string(r) +

@@ -143,6 +143,16 @@ class Segment {
   const std::vector<int>& peers() const noexcept { return peers_; }  // all other ranks, sorted
   // The mixing weight of each of in_neighbours().
   const std::vector<double>& weights() const { return round_->weights; }
+
+  struct Round {  // a graph in one round, as this rank sees it
+    std::vector<int> out, in;
+    std::vector<double> weights;  // of each of `in`
+  };
+  // Of the segment's own graph, among the members of the job as of this rank's last scatter.
+  Round round(std::uint64_t number) const { return make_round(options_.graph, number); }
+  // Who the graph is drawn among: all ranks, or those that were left when this rank last scattered.
+  const std::vector<int>& members() const noexcept { return view_.members; }
+  bool is_repaired() const noexcept;
   bool is_live(int rank) const noexcept {
     return group_->is_live(rank) && !channel_->is_closed(rank);
   }
@@ -160,10 +170,6 @@ class Segment {
   void close() noexcept;
 
  private:
-  struct Round {  // a graph in one round, as this rank sees it
-    std::vector<int> out, in;
-    std::vector<double> weights;
-  };
   struct Found {  // what becomes of an update being gathered
     std::uint64_t ordinal;
     bool is_put_by;  // and not in a slot
@@ -200,8 +206,13 @@ class Segment {
 
   void check_options() const;
   void check_agreement() const;
+  Graph among_members(const Graph& graph) const;
   Round make_round(const Graph& graph, std::uint64_t round) const;
   const Round& round_of(const Graph& graph, std::uint64_t round);
+  void draw_graph();
+  void follow_view();
+  bool hears_of_epoch();
+  void take_in_strays(bool exact);
   std::byte* begin_scatter(const Graph* graph);
   std::span<const int> end_scatter(std::size_t bytes, Tag tag);
   std::span<const int> skip_scatter();
@@ -213,7 +224,7 @@ class Segment {
   void collect_queued(std::uint64_t limit);
   void wait_for_clocks(std::uint64_t target, std::chrono::nanoseconds timeout);
   void wait_for_folds(std::chrono::nanoseconds timeout);
-  void put_by();
+  void put_by(int rank, std::uint64_t limit, int most);
   SlotHeader header_of(int rank, int slot);
   void take(int rank, int slot);
   void end_gather();
@@ -227,6 +238,7 @@ class Segment {
   std::vector<int> peers_;
   std::vector<SlotReader> readers_;  // by rank
   std::optional<SlotWriter> writer_;
+  View view_;                     // what the graph is drawn for
   std::vector<Round> repeating_;  // options_.graph over one period, if that is short
   Round other_round_;             // any other graph or round
   const Round* round_ = nullptr;  // of the last scatter

@@ -36,7 +36,8 @@ Watcher::Watcher(shm::Control& control, tcp::Engine* engine, int alarm,
       alarm_(alarm),
       options_(options),
       membership_(options_for(control, options), since_boot(Clock::now())),
-      known_(static_cast<std::size_t>(control.size())) {
+      known_(static_cast<std::size_t>(control.size())),
+      followed_(membership_.view()) {
   thread_ = start_quiet_thread([this] { run(); });
 }
 
@@ -44,6 +45,11 @@ Watcher::~Watcher() {
   stop_.store(true);
   eventfd_write(alarm_, 1);
   thread_.join();
+}
+
+View Watcher::view() const {
+  const std::lock_guard lock(mutex_);
+  return followed_;
 }
 
 void Watcher::run() {
@@ -119,12 +125,15 @@ void Watcher::tell() {
 
 void Watcher::follow() {
   const View& view = membership_.view();
-  if (view.epoch > followed_) {
-    followed_ = view.epoch;
+  if (view.epoch > followed_.epoch) {
     for (int r = 0; r < control_.size(); ++r) {
       if (!view.has(r)) control_.mark(r, shm::State::kEvicted);
     }
-    control_.raise_epoch(view.epoch);
+    control_.raise_epoch(view.epoch);  // first: who has the view finds its epoch
+    {
+      const std::lock_guard lock(mutex_);
+      followed_ = view;
+    }
     if (options_.changed) options_.changed();
   } else if (membership_.standing() == Membership::Standing::kCutOff) {
     control_.mark(control_.rank(), shm::State::kCutOff);

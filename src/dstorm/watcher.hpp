@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -35,6 +36,9 @@ class Watcher {
   Watcher(const Watcher&) = delete;
   Watcher& operator=(const Watcher&) = delete;
 
+  // What this rank has agreed to; whom it leaves out is marked in the memory of the host. Any thread.
+  View view() const;
+
  private:
   struct Known {  // of another rank
     std::uint64_t beat = 0;
@@ -54,7 +58,8 @@ class Watcher {
   Membership membership_;
   std::vector<Known> known_;  // by rank
   std::uint64_t told_ = 0;    // the beat of the last record told
-  std::uint64_t followed_ = 0;
+  mutable std::mutex mutex_;  // of followed_
+  View followed_;
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

@@ -248,7 +248,7 @@ bool DenseVector::may_share(const Fold& fold, const dstorm::GatherOptions& optio
   if (options.staleness != 0 || ranks < kShareRanks || count_ * element_ < kShareBytes ||
       !is_elementwise(fold) || screen_.is_on() || segment_.last_sent() == nullptr ||
       !segment_.group().is_one_host() || segment_.options().policy != dstorm::Policy::kLatest ||
-      segment_.in_neighbours().size() + 1 != static_cast<std::size_t>(segment_.group().size())) {
+      segment_.in_neighbours().size() + 1 != segment_.members().size()) {
     return false;
   }
   if (gathers_alone_ > 0) {
@@ -379,8 +379,7 @@ const Gathered& DenseVector::allreduce_apart(const Fold& fold, nanoseconds limit
     options.name = what;
     options.slot_bytes = count_ * element_;
     options.kind = segment_.options().kind;
-    apart_ =
-        std::make_unique<dstorm::Segment>(segment_.group().shared_from_this(), options);
+    apart_ = std::make_unique<dstorm::Segment>(segment_.group().shared_from_this(), options);
   }
   apart_->scatter([&](std::span<std::byte> room) {
     copy_out(room.data(), 0, count_);

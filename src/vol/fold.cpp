@@ -9,27 +9,28 @@ namespace vol {
 std::vector<double> mixing_weights(const dstorm::Segment& segment,
                                    std::span<const dstorm::Update> updates) {
   const dstorm::Graph& graph = segment.options().graph;
-  const int rank = segment.group().rank();
-  const int size = segment.group().size();
   std::vector<double> weights(1);
   for (const dstorm::Update& update : updates) {
     const bool own_round = graph.is_static() || update.iteration == segment.iteration();
     // An update of another round came over that round's graph.
-    const std::vector<int> in =
-        own_round ? segment.in_neighbours() : graph.in(rank, size, update.iteration - 1);
-    const std::vector<double> shares =
-        own_round ? segment.weights() : graph.weights(rank, size, update.iteration - 1);
-    const auto at = std::lower_bound(in.begin(), in.end(), update.rank);
-    if (at == in.end() || *at != update.rank) {
+    const dstorm::Segment::Round round =
+        own_round ? dstorm::Segment::Round{{}, segment.in_neighbours(), segment.weights()}
+                  : segment.round(update.iteration - 1);
+    const auto at = std::lower_bound(round.in.begin(), round.in.end(), update.rank);
+    if (at == round.in.end() || *at != update.rank) {
+      if (segment.is_repaired()) {  // sent by the graph of an epoch before
+        weights.push_back(0);
+        continue;
+      }
       throw dstorm::ConfigError("WEIGHTED has no weight for rank " + std::to_string(update.rank) +
-                                ", which is no in-neighbour of rank " + std::to_string(rank) +
-                                " under " + graph.name() +
+                                ", which is no in-neighbour of rank " +
+                                std::to_string(segment.group().rank()) + " under " + graph.name() +
                                 "; scatter over the vector's own graph, or use AVG");
     }
     const auto same_sender = std::count_if(updates.begin(), updates.end(), [&](const auto& other) {
       return other.rank == update.rank;
     });
-    weights.push_back(shares[static_cast<std::size_t>(at - in.begin())] /
+    weights.push_back(round.weights[static_cast<std::size_t>(at - round.in.begin())] /
                       static_cast<double>(same_sender));
   }
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);

@@ -537,6 +537,42 @@ TEST(Edges, WithAHugeRankCostNoMemory) {
   expect_mentions(refusal([&] { graph.out(0, 2); }), {"2147483647", "2147483648"});
 }
 
+// Whoever is lost, the others stay connected, also by edges of the user's own; and the places of the
+// graph are theirs alone.
+TEST(Repaired, IsConnectedWhoeverIsLost) {
+  std::vector<Graph> graphs = every_kind();
+  for (const Graph& graph : {Graph::ring(), Graph::halton(), Graph::star()}) {
+    Pairs pairs;
+    for (int rank = 0; rank < 9; ++rank) {
+      for (const int to : graph.out(rank, 9)) pairs.emplace_back(rank, to);
+    }
+    graphs.push_back(Graph::edges(pairs));
+  }
+  Pairs circle;
+  for (int rank = 0; rank < 9; ++rank) circle.emplace_back(rank, (rank + 1) % 9);
+  graphs.push_back(Graph::edges(circle));
+  for (const Graph& graph : graphs) {
+    for (unsigned lost = 0; lost < 511; ++lost) {  // as a set of bits, but for all nine
+      std::vector<int> living;
+      for (int rank = 0; rank < 9; ++rank) {
+        if ((lost >> rank & 1U) == 0) living.push_back(rank);
+      }
+      const Graph repaired = graph.repaired(living, 9);
+      EXPECT_NO_THROW(repaired.check(static_cast<int>(living.size())))
+          << graph.name() << " without " << lost;
+    }
+  }
+}
+
+TEST(Repaired, LeadsPastTheLostAndLeavesOtherEdgesAlone) {
+  const Graph line = Graph::edges({{0, 1}, {1, 0}, {1, 2}, {2, 1}, {2, 3}, {3, 2}});
+  const std::vector<int> living{0, 2, 3};
+  EXPECT_EQ(line.repaired(living, 4), Graph::edges({{0, 1}, {1, 0}, {1, 2}, {2, 1}}));
+  const std::vector<int> all{0, 1, 2, 3};
+  EXPECT_EQ(line.repaired(all, 4), line);
+  EXPECT_EQ(Graph::halton().repaired(living, 4), Graph::halton());
+}
+
 TEST(Graph, RankOrSizeOutOfRangeIsRefused) {
   for (const Graph& graph : every_kind()) {
     expect_mentions(refusal([&] { graph.out(4, 4); }), {"rank 4", "size 4", "0..3"});

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <random>
@@ -382,6 +383,64 @@ TEST(Segment, QueueGoesOnWhenTheSlowReaderDies) {
     return 0;
   });
   EXPECT_EQ(job.wait_all(), (std::vector<int>{0, 0, 128 + SIGKILL}));
+}
+
+// Two die while all others go on; each takes up the repaired graph when it hears of it, so that for a
+// while they send by different ones.
+TEST(Segment, GraphIsDrawnAnewAmongTheSurvivors) {
+  constexpr int kRanks = 7;
+  constexpr std::uint64_t kLast = 300;
+  const std::vector<int> survivors{1, 2, 3, 5, 6};
+  std::vector<std::pair<int, int>> circle;
+  for (int r = 0; r < kRanks; ++r) circle.emplace_back(r, (r + 1) % kRanks);
+  for (const Graph& graph :
+       {Graph::all(), Graph::ring(), Graph::exponential(), Graph::halton(), Graph::one_peer(),
+        Graph::random(2, 7), Graph::star(), Graph::edges(circle)}) {
+    for (const Policy policy : {Policy::kLatest, Policy::kQueue}) {
+      Job job(kRanks, [&](Bootstrap& bootstrap) {
+        const auto group = join(bootstrap);
+        SegmentOptions options = small();
+        options.graph = graph;
+        options.policy = policy;
+        Segment segment(group, options);
+        const int rank = group->rank();
+        const bool dies = rank == 0 || rank == 4;
+        for (std::uint64_t i = 1; i <= kLast; ++i) {
+          segment.scatter(bytes_of(i));
+          segment.gather({.staleness = 0}, [](auto) {});
+          if (dies && i == 20) raise(SIGKILL);
+        }
+        while (group->view().members != survivors) std::this_thread::sleep_for(1ms);
+        const Graph repaired = graph.repaired(survivors, kRanks);
+        const auto place = static_cast<int>(std::find(survivors.begin(), survivors.end(), rank) -
+                                            survivors.begin());
+        for (std::uint64_t i = kLast + 1; i <= kLast + 20; ++i) {
+          segment.scatter(bytes_of(i));
+          std::vector<int> from;
+          segment.gather({.staleness = 0}, [&](std::span<const Update> updates) {
+            for (const Update& update : updates) {
+              if (value_of(update) == i) from.push_back(update.rank);
+            }
+          });
+          std::vector<int> expected;
+          for (int p : repaired.in(place, 5, i - 1)) {
+            expected.push_back(survivors[static_cast<std::size_t>(p)]);
+          }
+          CHECK_THAT(from == expected);
+        }
+        group->barrier();
+        const Stats stats = segment.stats();
+        CHECK_THAT(stats.sent == stats.folded + stats.overwritten + stats.rejected + stats.pending +
+                                     stats.to_dead);
+        CHECK_THAT(policy == Policy::kLatest || stats.overwritten + stats.rejected == 0);
+        group->barrier();
+        return 0;
+      });
+      std::vector<int> expected(kRanks, 0);
+      expected[0] = expected[4] = 128 + SIGKILL;
+      EXPECT_EQ(job.wait_all(), expected) << graph.name();
+    }
+  }
 }
 
 TEST(Segment, ReaderThatDiesWithAPinHoldsNobodyUp) {
