@@ -10,11 +10,10 @@ the living: ranks that see a death at different times would deal differently.
 Two living ranks never have one chunk at once, though they may differ on who else lives: each counts
 both as living, so the one that is further down that chunk's list leaves it.
 
-**Finished.** Each rank writes its own row (`row_type`), and has the last row that has come from each
-other, the dead included. When it sees that a rank is gone it takes over into its own row what that
-one had begun and finished, and notes this. Chunks of the dead are taken once every living rank has
-noted the death: what has come of a last row to any of them has then come to all, though a
-network may have brought it to some only.
+**Finished.** Each rank writes its own row (`row_type`), and has the last row that has come from
+each other, the dead included. When it sees that a rank is gone it takes over into its own row what
+that one had begun and finished, and notes this. Chunks of the dead are taken once every living rank
+has noted the death: a last row that a network has brought to some only has come to all then.
 
 **Repeated.** So of what a dead rank has begun, only the chunk it had in hand is given out again.
 """
@@ -57,7 +56,7 @@ def permutation(count: int, seed: int, pass_: int) -> Integers:
 
 def heaviest(chunks: Integers, ranks: Sequence[int]) -> Integers:
     """The rank with the highest random weight for each chunk."""
-    best = np.full(len(chunks), ranks[0])
+    best: Integers = np.full(len(chunks), ranks[0])
     most = draw(chunks, ranks[0])
     for rank in ranks[1:]:
         weight = draw(chunks, rank)
@@ -193,7 +192,7 @@ class Ledger:
         return self._owners[1]
 
     def _may_take(self, living: Sequence[int]) -> Bits:
-        mine = self._owned(living) == self.rank
+        mine: Bits = self._owned(living) == self.rank
         is_settled = all(self._has_noted(rank) for rank in living)
         return mine if is_settled else mine & (self._heads == self.rank)
 
