@@ -100,11 +100,15 @@ def row_type(size: int, chunks: int) -> np.dtype[Any]:
 
 
 class Ledger:
-    """One rank's view: a row of each rank, of which it writes its own."""
+    """One rank's view: a row of each rank, of which it writes its own.
 
-    def __init__(self, rank: int, size: int, chunks: int) -> None:
+    In lockstep all living ranks take equally many turns in each pass, with or without a chunk.
+    """
+
+    def __init__(self, rank: int, size: int, chunks: int, lockstep: bool) -> None:
         self.rank = rank
         self.chunks = chunks
+        self.lockstep = lockstep
         self.rows = np.zeros(size, row_type(size, chunks))
         self.words = self.rows.view(np.int64).reshape(size, -1)  # the same memory
         self._own = self.rows[rank]  # a view
@@ -124,15 +128,15 @@ class Ledger:
             self._own["start"] = self._own["turns"]
             self._own["done"] = self._own["begun"] = 0
 
-    def take_turn(self, living: Sequence[int], lockstep: bool) -> Turn:
+    def take_turn(self, living: Sequence[int]) -> Turn:
         """What the loop does next: a chunk, or nothing.
 
         Args:
             living: the ranks that lived before the rows of all were read.
-            lockstep: "idle" where another has taken a turn more, so that all take equally many.
 
         Returns:
-            a chunk; "idle": a turn without one; "wait": for other rows; or "over".
+            a chunk; "idle": a turn without one, since another has taken one more; "wait": for other
+            rows; or "over".
         """
         self._note_gone(living)
         done = self._done()
@@ -141,10 +145,10 @@ class Ledger:
             self._own["turns"] += 1
             self._own["begun"][chunk // 8] |= 1 << chunk % 8
             return chunk
-        if lockstep and self._own["turns"] < self._most_turns(living):
+        if self.lockstep and self._own["turns"] < self._most_turns(living):
             self._own["turns"] += 1
             return "idle"
-        if not done.all():
+        if not done.all() or not all(self._has_come(rank) for rank in living):
             return "wait"
         self._own["done"] = 255  # for all, whatever of the dead came through to this rank alone
         self._over = True
@@ -160,10 +164,10 @@ class Ledger:
         self._own["done"][chunk // 8] |= 1 << chunk % 8
 
     def awaited(self, living: Sequence[int]) -> tuple[int, list[int]]:
-        """How many chunks are unfinished, and whom this rank waits for on their account."""
+        """How many chunks are unfinished, and which ranks keep this one waiting."""
         left = ~self._done()
         ranks = {int(rank) for rank in np.unique(self._owned(living)[left])} - {self.rank}
-        ranks |= {rank for rank in living if not self._has_noted(rank)}
+        ranks |= {rank for rank in living if not (self._has_come(rank) and self._has_noted(rank))}
         return int(left.sum()), sorted(ranks)
 
     def _in_pass(self) -> Bits:
@@ -196,10 +200,17 @@ class Ledger:
         is_settled = all(self._has_noted(rank) for rank in living)
         return mine if is_settled else mine & (self._heads == self.rank)
 
+    def _has_come(self, rank: int) -> bool:
+        """Whether this pass may end, as far as that rank goes: in lockstep not before it begins."""
+        return not self.lockstep or self._is_here(rank)
+
+    def _is_here(self, rank: int) -> bool:
+        return bool(self.rows["pass"][rank] >= self._own["pass"])
+
     def _has_noted(self, rank: int) -> bool:
         """Whether what it has of those gone, in this pass, is in its row."""
-        row, gone = self.rows[rank], self._own["gone"] > 0
-        return not gone.any() or bool(row["gone"][gone].all() and row["pass"] >= self._own["pass"])
+        gone = self._own["gone"] > 0
+        return not gone.any() or (self._is_here(rank) and self.rows["gone"][rank][gone].all())
 
     def _most_turns(self, living: Sequence[int]) -> int:
         """Taken by any in this pass. Over all passes, so that a turn too many is made up for."""

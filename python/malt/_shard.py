@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Literal, TypeVar, overload
 
@@ -106,10 +106,10 @@ class Shard:
         self._elements: int = agreed["elements"]
         self._chunk: int = agreed["chunk"]
         self._shuffle: int | None = agreed["shuffle"]
-        self._lockstep = lockstep
         self._job = job = _job.current()
         rank, size = job.group.rank, job.group.size
-        self._ledger = _ledger.Ledger(rank, size, -(-self._elements // self._chunk))
+        chunks = -(-self._elements // self._chunk)
+        self._ledger = _ledger.Ledger(rank, size, chunks, lockstep)
         self._own = self._ledger.words[rank]
         self._told = self._own.copy()
         # A slot more than its readers hold: so one is always free, and no row is left untold.
@@ -139,7 +139,7 @@ class Shard:
             if self._rows.gather(self._keep).count or living != was_living:
                 nap, late = _SHORTEST_NAP, time.monotonic() + self._job.settings.timeout
             was_living = living
-            turn = self._ledger.take_turn(living, self._lockstep)
+            turn = self._ledger.take_turn(living)
             if not np.array_equal(self._own, self._told):
                 self._rows.scatter()
                 self._told[:] = self._own
@@ -216,16 +216,16 @@ def _length(data: Any) -> int:
     """How many elements there are.
 
     Raises:
-        ConfigError: it has no length, or its elements cannot be picked.
+        ConfigError: it has no length, or cannot be sliced.
     """
-    shape = getattr(data, "shape", None)  # a sparse matrix has no len()
-    picks = hasattr(data, "iloc") or hasattr(data, "__getitem__")
-    if not picks or isinstance(data, Mapping) or not (shape or hasattr(data, "__len__")):
+    try:
+        _part(data, slice(0, 0))
+        return int(data.shape[0]) if hasattr(data, "shape") else len(data)  # CSR has no len()
+    except Exception as error:  # whatever a container raises for what it cannot do
         raise ConfigError(
-            f"cannot share out a {type(data).__name__} in chunks: it needs a length and slices, as "
-            "an array, a list or a CSR matrix has; make a list() of it, or .tocsr()"
-        )
-    return int(shape[0]) if shape else len(data)
+            f"cannot share out a {type(data).__name__} in chunks ({error}): it needs a length and "
+            "slices, as an array, a list or a CSR matrix has; give .tocsr(), or a list() of it"
+        ) from error
 
 
 def _part(data: Any, which: slice | npt.NDArray[np.int64]) -> Any:
