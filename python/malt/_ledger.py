@@ -92,7 +92,7 @@ def row_type(size: int, chunks: int) -> np.dtype[Any]:
             ("pass", np.int64),  # the one it is in, from 1; 0 before
             ("start", np.int64),  # its turns before this pass
             ("turns", np.int64),  # that its loop has taken, in all passes
-            ("gone", np.uint8, (-(-size // 8) * 8,)),  # by rank: it lives no more, and is noted
+            ("gone", np.uint8, (-(-size // 8) * 8,)),  # by rank: noted in this pass as gone
             ("done", np.uint8, (bits,)),  # a bit a chunk of this pass: finished
             ("begun", np.uint8, (bits,)),  # likewise; by it, or by those gone
         ]
@@ -126,7 +126,7 @@ class Ledger:
             self._over = False
             self._own["pass"] += 1
             self._own["start"] = self._own["turns"]
-            self._own["done"] = self._own["begun"] = 0
+            self._own["gone"] = self._own["done"] = self._own["begun"] = 0
 
     def take_turn(self, living: Sequence[int]) -> Turn:
         """What the loop does next: a chunk, or nothing.
