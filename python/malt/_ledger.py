@@ -161,6 +161,7 @@ class Ledger:
         return bool((self.rows["begun"][others, chunk // 8] >> chunk % 8 & 1).any())
 
     def finish(self, chunk: int) -> None:
+        """Note that this rank is done with it; told with the next turn."""
         self._own["done"][chunk // 8] |= 1 << chunk % 8
 
     def awaited(self, living: Sequence[int]) -> tuple[int, list[int]]:
@@ -175,10 +176,8 @@ class Ledger:
         return here
 
     def _done(self) -> Bits:
-        if (self.rows["pass"] > self._own["pass"]).any():
-            return np.ones(
-                self.chunks, np.bool_
-            )  # who is in the next pass has seen the end of this
+        if (self.rows["pass"] > self._own["pass"]).any():  # and has seen the end of this one
+            return np.ones(self.chunks, np.bool_)
         done = np.bitwise_or.reduce(self.rows["done"][self._in_pass()])
         bits: Bits = np.unpackbits(done, count=self.chunks, bitorder="little").view(np.bool_)
         return bits

@@ -56,7 +56,7 @@ def shard(
         shuffle: a seed, for another order of all elements in each pass. The loop then gets copies.
         lockstep: the loops of all ranks take equally many turns, as they must where a turn waits
             for other ranks' turns (gather with staleness, allreduce). A rank for which there is
-            nothing to do gets a chunk of no elements.
+            nothing to do gets a chunk of no elements (beware of means: they are NaN).
 
     Raises:
         ConfigError: on every rank: an argument is wrong on one, or the ranks disagree.
