@@ -37,7 +37,7 @@ from malt._core_import import (
 )
 from malt._errors import ConfigError, Error, PeerError, TimeoutError  # noqa: A004
 from malt._job import Job, alive, barrier, epoch, finalize, init, on_change, rank, size
-from malt._shard import shard
+from malt._shard import Shard, shard
 from malt._vectors import sparse_vector, vector
 
 
@@ -79,6 +79,7 @@ __all__ = [
     "PeerError",
     "Restored",
     "Route",
+    "Shard",
     "Stats",
     "TimeoutError",
     "Update",

@@ -2,28 +2,234 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TypeVar
+from typing import Any, Literal, TypeVar, overload
 
-from malt import _job
+import numpy as np
+import numpy.typing as npt
+
+from malt import _job, _ledger
+from malt._core_import import Update
+from malt._errors import ConfigError, TimeoutError, describe_ranks  # noqa: A004
+from malt._together import Report, Together
+from malt._vectors import vector
+
+log = logging.getLogger("malt")
 
 Data = TypeVar("Data")
 
+_SHORTEST_NAP, _LONGEST_NAP = 0.0005, 0.02  # s, between two looks at the others' rows
 
-def shard(data: Data) -> Data:
-    """This rank's part of `data`: every size-th element, from the rank-th on.
+
+@overload
+def shard(data: Data) -> Data: ...
+
+
+@overload
+def shard(
+    data: Any, *more: Any, chunk: int, shuffle: int | None = None, lockstep: bool = False
+) -> Shard: ...
+
+
+def shard(
+    data: Any,
+    *more: Any,
+    chunk: int | None = None,
+    shuffle: int | None = None,
+    lockstep: bool = False,
+) -> Any:
+    """This rank's part of `data`: every size-th element, from the rank-th on, whoever dies.
+
+    With `chunk`, a Shard: a loop over it is one pass over the data, shared out among the ranks that
+    live. Then it is collective, and all ranks must give the same data and options.
 
     Args:
         data: an array or matrix (rows are elements; a NumPy array gives a view), a list, range or
-            other sequence that can be sliced, or any iterable, which gives an iterator.
+            other sequence that can be sliced, or (without `chunk`) any iterable, which gives an
+            iterator.
+        more: with `chunk`, others of the same length.
+        chunk: elements that the loop gets at a time, and that are trained on again if a rank dies
+            over them.
+        shuffle: a seed, for another order of all elements in each pass. The loop then gets copies.
+        lockstep: the loops of all ranks take equally many turns, as they must where a turn waits
+            for other ranks' turns (gather with staleness, allreduce). A rank for which there is
+            nothing to do gets a chunk of no elements (beware of means: they are NaN).
+
+    Raises:
+        ConfigError: on every rank: an argument is wrong on one, or the ranks disagree.
+        TimeoutError: the named ranks did not come.
     """
+    if chunk is not None:
+        return Shard((data, *more), chunk, shuffle, lockstep)
+    if more or shuffle is not None or lockstep:
+        raise ConfigError(
+            "several arrays, shuffle= and lockstep= need chunk=, the elements that a loop gets at "
+            "a time; without it, call malt.shard(data) for each array"
+        )
     group = _job.current().group
     every = slice(group.rank, None, group.size)
     rows = getattr(data, "iloc", data)  # pandas slices rows by position there
     if hasattr(rows, "__getitem__") and (hasattr(data, "__len__") or hasattr(data, "shape")):
-        part: Data = rows[every]
-        return part
+        return rows[every]
     if isinstance(data, Iterable):
-        return islice(data, group.rank, None, group.size)  # type: ignore[return-value]
+        return islice(data, group.rank, None, group.size)
     raise TypeError(f"cannot share out {type(data).__name__}: it is no array, sequence or iterable")
+
+
+class Shard:
+    """The data in chunks, each trained on by one rank in each pass. Made by malt.shard(chunk=).
+
+    ``for part in shard`` is one pass: chunk after chunk of this rank's, until those of all ranks
+    are finished. Of several arrays each turn gives a tuple. A chunk is finished when the loop asks
+    for the next one; scatter what was learnt from it before. The chunks that a rank has not
+    finished when it dies go to the others. A rank that is done waits for them at the end of the
+    pass. After a `break` the next loop goes on with the same pass, with the chunk it was left at.
+
+    A loop raises TimeoutError, naming the ranks whose chunks are unfinished, when no rank has taken
+    a turn for as long as the job's timeout.
+
+    Attributes:
+        repeated: (pass, chunk) of each chunk that this rank has got though another had begun it,
+            which died, left or was left out before it finished. Passes count from 1; chunk c has
+            the elements from c * chunk on (with shuffle, in the order of that pass).
+    """
+
+    def __init__(
+        self, data: tuple[Any, ...], chunk: int, shuffle: int | None, lockstep: bool
+    ) -> None:
+        agreed = _agree(data, chunk, shuffle, lockstep)
+        self.repeated: list[tuple[int, int]] = []
+        self._data = data
+        self._elements: int = agreed["elements"]
+        self._chunk: int = agreed["chunk"]
+        self._shuffle: int | None = agreed["shuffle"]
+        self._job = job = _job.current()
+        rank, size = job.group.rank, job.group.size
+        chunks = -(-self._elements // self._chunk)
+        self._ledger = _ledger.Ledger(rank, size, chunks, lockstep)
+        self._own = self._ledger.words[rank]
+        self._told = self._own.copy()
+        # A slot more than its readers hold: so one is always free, and no row is left untold.
+        self._rows = vector(self._own, name=f"shard-{job.vectors + 1}", depth=max(size, 2))
+
+    def __iter__(self) -> Iterator[Any]:
+        self._ledger.enter()
+        order = None
+        if self._shuffle is not None:
+            order = _ledger.permutation(self._elements, self._shuffle, self._ledger.pass_)
+        while (turn := self._next_turn()) != "over":
+            at = slice(0, 0)
+            if turn != "idle":
+                at = slice(turn * self._chunk, (turn + 1) * self._chunk)
+            parts = tuple(_part(data, at if order is None else order[at]) for data in self._data)
+            yield parts if len(parts) > 1 else parts[0]
+            if turn != "idle":
+                self._ledger.finish(turn)
+
+    def _next_turn(self) -> int | Literal["idle", "over"]:
+        """Take a turn, as soon as there is one, and tell the others before."""
+        group = self._job.group
+        was_living: tuple[int, ...] = ()
+        nap = late = 0.0
+        while True:
+            living = group.alive()  # first: the rows of who is not among them are the last then
+            if self._rows.gather(self._keep).count or living != was_living:
+                nap, late = _SHORTEST_NAP, time.monotonic() + self._job.settings.timeout
+            was_living = living
+            turn = self._ledger.take_turn(living)
+            if not np.array_equal(self._own, self._told):
+                self._rows.scatter()
+                self._told[:] = self._own
+            if turn != "wait":
+                break
+            if time.monotonic() > late:
+                raise self._too_late(living)
+            time.sleep(nap)
+            nap = min(2 * nap, _LONGEST_NAP)
+        if isinstance(turn, int) and self._ledger.was_begun(turn):
+            self._report(turn)
+        return turn
+
+    def _keep(self, _: npt.NDArray[np.int64], updates: list[Update]) -> None:
+        for update in updates:
+            self._ledger.words[update.rank] = update.values
+
+    def _report(self, chunk: int) -> None:
+        log.warning(
+            "rank %d repeats chunk %d in pass %d: a rank that is gone had begun it",
+            *(self._job.group.rank, chunk, self._ledger.pass_),
+        )
+        if (self._ledger.pass_, chunk) not in self.repeated:  # after a break it comes once more
+            self.repeated.append((self._ledger.pass_, chunk))
+
+    def _too_late(self, living: Sequence[int]) -> TimeoutError:
+        left, ranks = self._ledger.awaited(living)
+        return TimeoutError(
+            f"rank {self._job.group.rank} waits at the end of pass {self._ledger.pass_} for "
+            f"{describe_ranks(ranks)}: {left} of {self._ledger.chunks} chunks are unfinished, and "
+            f"no rank has taken a turn for {self._job.settings.timeout:g} s; if a turn takes as "
+            "long, give smaller chunks or a longer malt.init(timeout=); if turns wait for one "
+            "another (gather with staleness, allreduce), give lockstep=True",
+            ranks,
+        )
+
+
+def _agree(data: tuple[Any, ...], chunk: int, shuffle: int | None, lockstep: bool) -> Report:
+    """Check what is given, on all ranks. Collective."""
+
+    def check() -> tuple[None, Report]:
+        for name, value, least in (("chunk", chunk, 1), ("shuffle", shuffle, 0)):
+            if value is not None and not (_is_integer(value) and least <= value < 2**63):
+                raise ConfigError(f"{name} is {value!r}; it is an integer of at least {least}")
+        lengths = [_length(one) for one in data]
+        if len(set(lengths)) > 1:
+            raise ConfigError(
+                f"the arrays have {', '.join(map(str, lengths))} elements; they need equally many"
+            )
+        seed = None if shuffle is None else int(shuffle)
+        return None, {
+            "elements": lengths[0],
+            "chunk": int(chunk),
+            "shuffle": seed,
+            "lockstep": bool(lockstep),
+        }
+
+    _, reports = Together("malt.shard", None).step("comparing the data", check)
+    for name in ("elements", "chunk", "shuffle", "lockstep"):
+        values = {rank: report[name] for rank, report in reports.items()}
+        if len(set(values.values())) > 1:
+            listed = ", ".join(f"{value} on rank {rank}" for rank, value in values.items())
+            raise ConfigError(
+                f"malt.shard: {name} is {listed}; all ranks must give the same data and options"
+            )
+    return reports[_job.current().group.rank]
+
+
+def _is_integer(value: Any) -> bool:
+    return hasattr(value, "__index__") and not isinstance(value, bool)
+
+
+def _length(data: Any) -> int:
+    """How many elements there are.
+
+    Raises:
+        ConfigError: it has no length, or cannot be sliced.
+    """
+    try:
+        _part(data, slice(0, 0))
+        return int(data.shape[0]) if hasattr(data, "shape") else len(data)  # CSR has no len()
+    except Exception as error:  # whatever a container raises for what it cannot do
+        raise ConfigError(
+            f"cannot share out a {type(data).__name__} in chunks ({error}): it needs a length and "
+            "slices, as an array, a list or a CSR matrix has; give .tocsr(), or a list() of it"
+        ) from error
+
+
+def _part(data: Any, which: slice | npt.NDArray[np.int64]) -> Any:
+    rows = getattr(data, "iloc", data)
+    if isinstance(which, slice) or hasattr(data, "shape"):
+        return rows[which]
+    return [rows[i] for i in which.tolist()]

@@ -299,6 +299,7 @@ def test_without_init_every_call_says_what_to_do(in_no_job: None) -> None:
         lambda: malt.vector(np.zeros(3)),
         lambda: malt.sparse_vector(5, capacity=2),
         lambda: malt.shard([1, 2, 3]),
+        lambda: malt.shard([1, 2, 3], chunk=1),
     ):
         with pytest.raises(malt.ConfigError, match=r"call malt\.init\(\) first"):
             call()

@@ -277,6 +277,22 @@ def test_a_wrapped_program_learns_the_same_on_every_rank() -> None:
     assert wrapped[0] > serial - 0.01
 
 
+# ---- survivors.py --------------------------------------------------------------------------------
+def test_survivors_train_on_every_example_once_a_pass() -> None:
+    done = run(
+        *(sys.executable, "-m", "malt", "run", "-n", "4", "--keep-going"),
+        *(EXAMPLES / "survivors.py", "--kill", "2"),
+    )
+
+    assert done.returncode == 137, done.stdout + done.stderr
+    trained = re.findall(r"pass (\d): (\d+) examples here, accuracy ([\d.]+)", done.stdout)
+    for n, ranks in (("1", 4), ("3", 3), ("4", 3), ("5", 3)):
+        of_pass = [int(count) for number, count, _ in trained if number == n]
+        assert (len(of_pass), sum(of_pass)) == (ranks, 20_000)
+    assert float(trained[-1][2]) > 0.9
+    assert done.stdout.count("repeated, as (pass, chunk): [(2,") == 1
+
+
 # ---- cpp/ ----------------------------------------------------------------------------------------
 @pytest.fixture(scope="session")
 def cpp_svm(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -1,0 +1,218 @@
+"""Which chunks of the data are whose, and which are finished: no communication, no data.
+
+**Whose.** Each chunk has a list of all ranks, the same everywhere, and is the first one's on it
+that lives. At its head is the rank it was dealt to: that of the highest random weight (Thaler &
+Ravishankar 1998) with room left, as in consistent hashing with bounded loads (Mirrokni et al.
+2018), so that nobody has two more than another. The rest follow by weight. So when a rank dies only
+its chunks move, and they spread over all survivors. Loads are bounded among all ranks, not among
+the living: ranks that see a death at different times would deal differently.
+
+Two living ranks never have one chunk at once, though they may differ on who else lives: each counts
+both as living, so the one that is further down that chunk's list leaves it.
+
+**Finished.** Each rank writes its own row (`row_type`), and has the last row that has come from
+each other, the dead included. When it sees that a rank is gone it takes over into its own row what
+that one had begun and finished, and notes this. Chunks of the dead are taken once every living rank
+has noted the death: a last row that a network has brought to some only has come to all then.
+
+**Repeated.** So of what a dead rank has begun, only the chunk it had in hand is given out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Integers = npt.NDArray[np.int64]
+Bits = npt.NDArray[np.bool_]
+Turn = int | Literal["idle", "wait", "over"]
+
+_GOLDEN: Final = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio
+_MASK: Final = 2**64 - 1
+
+
+def mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Hash each of them: SplitMix64's finalizer (Steele, Lea & Flood 2014)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    values ^= values >> np.uint64(31)
+    return values
+
+
+def draw(at: Integers, *key: int) -> npt.NDArray[np.uint64]:
+    """Random numbers by their places in a stream, the same on every machine, whatever its NumPy."""
+    start = np.zeros(1, np.uint64)
+    for part in key:
+        start = mix((start ^ np.uint64(part & _MASK)) + np.uint64(_GOLDEN))
+    return mix(start + (at.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN))
+
+
+def permutation(count: int, seed: int, pass_: int) -> Integers:
+    return np.argsort(draw(np.arange(count), seed, pass_), kind="stable")
+
+
+def heaviest(chunks: Integers, ranks: Sequence[int]) -> Integers:
+    """The rank with the highest random weight for each chunk."""
+    best: Integers = np.full(len(chunks), ranks[0])
+    most = draw(chunks, ranks[0])
+    for rank in ranks[1:]:
+        weight = draw(chunks, rank)
+        best[weight > most] = rank
+        np.maximum(most, weight, out=most)
+    return best
+
+
+def deal(chunks: int, roster: Sequence[int]) -> Integers:
+    """The rank of the roster at the head of each chunk's list; equally many each, or one more."""
+    owner = np.full(chunks, -1)
+    for room in (chunks // len(roster), 1):
+        left = dict.fromkeys(roster, room)
+        while any(left.values()) and len(open_ := np.flatnonzero(owner < 0)):
+            best = heaviest(open_, [rank for rank in roster if left[rank]])
+            for rank in roster:
+                taken = open_[best == rank][: left[rank]]
+                owner[taken] = rank
+                left[rank] -= len(taken)
+    return owner
+
+
+def owners(heads: Integers, living: Sequence[int]) -> Integers:
+    """Whose each chunk is: the first living rank's on its list."""
+    return np.where(np.isin(heads, living), heads, heaviest(np.arange(len(heads)), living))
+
+
+def row_type(size: int, chunks: int) -> np.dtype[Any]:
+    """What a rank says of itself. Whole words, so that a vector can carry it."""
+    bits = -(-chunks // 64) * 8
+    return np.dtype(
+        [
+            ("pass", np.int64),  # the one it is in, from 1; 0 before
+            ("start", np.int64),  # its turns before this pass
+            ("turns", np.int64),  # that its loop has taken, in all passes
+            ("gone", np.uint8, (-(-size // 8) * 8,)),  # by rank: noted in this pass as gone
+            ("done", np.uint8, (bits,)),  # a bit a chunk of this pass: finished
+            ("begun", np.uint8, (bits,)),  # likewise; by it, or by those gone
+        ]
+    )
+
+
+class Ledger:
+    """One rank's view: a row of each rank, of which it writes its own.
+
+    In lockstep all living ranks take equally many turns in each pass, with or without a chunk.
+    """
+
+    def __init__(self, rank: int, size: int, chunks: int, lockstep: bool) -> None:
+        self.rank = rank
+        self.chunks = chunks
+        self.lockstep = lockstep
+        self.rows = np.zeros(size, row_type(size, chunks))
+        self.words = self.rows.view(np.int64).reshape(size, -1)  # the same memory
+        self._own = self.rows[rank]  # a view
+        self._over = True
+        self._heads = deal(chunks, range(size))
+        self._owners = (tuple(range(size)), self._heads)  # by whom they were asked for last
+
+    @property
+    def pass_(self) -> int:
+        return int(self._own["pass"])
+
+    def enter(self) -> None:
+        """Begin the next pass, unless one has been begun and not come to its end."""
+        if self._over:
+            self._over = False
+            self._own["pass"] += 1
+            self._own["start"] = self._own["turns"]
+            self._own["gone"] = self._own["done"] = self._own["begun"] = 0
+
+    def take_turn(self, living: Sequence[int]) -> Turn:
+        """What the loop does next: a chunk, or nothing.
+
+        Args:
+            living: the ranks that lived before the rows of all were read.
+
+        Returns:
+            a chunk; "idle": a turn without one, since another has taken one more; "wait": for other
+            rows; or "over".
+        """
+        self._note_gone(living)
+        done = self._done()
+        if len(mine := np.flatnonzero(~done & self._may_take(living))):
+            chunk = int(mine[0])
+            self._own["turns"] += 1
+            self._own["begun"][chunk // 8] |= 1 << chunk % 8
+            return chunk
+        if self.lockstep and self._own["turns"] < self._most_turns(living):
+            self._own["turns"] += 1
+            return "idle"
+        if not done.all() or not all(self._has_come(rank) for rank in living):
+            return "wait"
+        self._own["done"] = 255  # for all, whatever of the dead came through to this rank alone
+        self._over = True
+        return "over"
+
+    def was_begun(self, chunk: int) -> bool:
+        """Whether another rank has begun it."""
+        others = self._in_pass()
+        others[self.rank] = False
+        return bool((self.rows["begun"][others, chunk // 8] >> chunk % 8 & 1).any())
+
+    def finish(self, chunk: int) -> None:
+        """Note that this rank is done with it; told with the next turn."""
+        self._own["done"][chunk // 8] |= 1 << chunk % 8
+
+    def awaited(self, living: Sequence[int]) -> tuple[int, list[int]]:
+        """How many chunks are unfinished, and which ranks keep this one waiting."""
+        left = ~self._done()
+        ranks = {int(rank) for rank in np.unique(self._owned(living)[left])} - {self.rank}
+        ranks |= {rank for rank in living if not (self._has_come(rank) and self._has_noted(rank))}
+        return int(left.sum()), sorted(ranks)
+
+    def _in_pass(self) -> Bits:
+        here: Bits = self.rows["pass"] == self._own["pass"]
+        return here
+
+    def _done(self) -> Bits:
+        if (self.rows["pass"] > self._own["pass"]).any():  # and has seen the end of this one
+            return np.ones(self.chunks, np.bool_)
+        done = np.bitwise_or.reduce(self.rows["done"][self._in_pass()])
+        bits: Bits = np.unpackbits(done, count=self.chunks, bitorder="little").view(np.bool_)
+        return bits
+
+    def _note_gone(self, living: Sequence[int]) -> None:
+        for rank in set(range(len(self.rows))).difference(living):
+            self._own["gone"][rank] = 1
+            if self.rows["pass"][rank] == self._own["pass"]:
+                self._own["done"] |= self.rows["done"][rank]
+                self._own["begun"] |= self.rows["begun"][rank]
+
+    def _owned(self, living: Sequence[int]) -> Integers:
+        if self._owners[0] != tuple(living):
+            self._owners = (tuple(living), owners(self._heads, living))
+        return self._owners[1]
+
+    def _may_take(self, living: Sequence[int]) -> Bits:
+        mine: Bits = self._owned(living) == self.rank
+        is_settled = all(self._has_noted(rank) for rank in living)
+        return mine if is_settled else mine & (self._heads == self.rank)
+
+    def _has_come(self, rank: int) -> bool:
+        """Whether this pass may end, as far as that rank goes: in lockstep not before it begins."""
+        return not self.lockstep or self._is_here(rank)
+
+    def _is_here(self, rank: int) -> bool:
+        return bool(self.rows["pass"][rank] >= self._own["pass"])
+
+    def _has_noted(self, rank: int) -> bool:
+        """Whether what it has of those gone, in this pass, is in its row."""
+        gone = self._own["gone"] > 0
+        return not gone.any() or (self._is_here(rank) and self.rows["gone"][rank][gone].all())
+
+    def _most_turns(self, living: Sequence[int]) -> int:
+        """Taken by any in this pass. Over all passes, so that a turn too many is made up for."""
+        rows = self.rows[list(living)]
+        ahead = rows["pass"] > self._own["pass"]
+        return int(np.where(ahead, rows["start"], rows["turns"]).max())
