@@ -8,10 +8,10 @@
 #endif
 #define ALL ((1 << N) - 1)  // a set of ranks is a mask
 #ifndef PROPOSALS
-#define PROPOSALS 3  // of all ranks together
+#define PROPOSALS 2  // of all ranks together
 #endif
 #ifndef DEATHS
-#define DEATHS 2
+#define DEATHS 1
 #endif
 #define HAS(set, r) (((set) >> (r)) & 1)
 #define SIZE(set) (HAS(set, 0) + HAS(set, 1) + HAS(set, 2) + HAS(set, 3))
@@ -36,13 +36,12 @@ byte proposals, deaths;
 
 inline vote(i, ballot, members) {
   if
-  :: ballot >= N && ballot >= own[i].promised &&
-     (ballot > own[i].promised || (members != 0 && ballot > own[i].accepted)) ->
+  :: ballot >= N &&
 #ifndef NO_PROMISE
-    own[i].promised = ballot;
-#else
-    own[i].promised = (members == 0 -> ballot : own[i].promised);
+     ballot >= own[i].promised &&
 #endif
+     (ballot > own[i].promised || (members != 0 && ballot > own[i].accepted)) ->
+    own[i].promised = (ballot > own[i].promised -> ballot : own[i].promised);
     if
     :: members != 0 -> own[i].accepted = ballot; own[i].accepted_members = members
     :: else
@@ -63,11 +62,6 @@ inline look_at_own(i) {
   seen[i].accepted_members[i] = own[i].accepted_members
 }
 
-#ifdef ENDED_AS_ONE_KNOWS
-#define KNOWN_TO(i, j) own[i].ended
-#else
-#define KNOWN_TO(i, j) seen[i].ended[j]
-#endif
 #ifdef NO_TIE_RULE
 #define IS_LARGE(set) (2 * SIZE(set) >= N)
 #else
@@ -80,7 +74,7 @@ inline count(i) {
   certain = own[i].ended;  // as all of them know
   for (j : 0 .. N - 1) {
     if
-    :: AGREES(i, j) -> agreed = agreed | (1 << j); certain = certain & KNOWN_TO(i, j)
+    :: AGREES(i, j) -> agreed = agreed | (1 << j); certain = certain & seen[i].ended[j]
     :: else
     fi
   }
@@ -182,10 +176,15 @@ inline bury(i, r) {
   fi
 }
 
+#ifdef SILENT_IS_ENDED
+#define HAS_DIED(r) true
+#else
+#define HAS_DIED(r) !live[r]
+#endif
 #define IS_IN(i) (live[i] && next_view[i] == 0)
 #define LOOK(i, r)                                                             \
   ::atomic { IS_IN(i) && r != i && !HAS(own[i].ended, r) -> observe(i, r) }    \
-  ::atomic { IS_IN(i) && r != i && !HAS(own[i].ended, r) && !live[r] -> bury(i, r) }
+  ::atomic { IS_IN(i) && r != i && !HAS(own[i].ended, r) && HAS_DIED(r) -> bury(i, r) }
 
 proctype Rank(byte i) {
   byte j, agreed, certain, best;

@@ -22,6 +22,7 @@ byte given[2];   // the last whose ticket each receiver was given
 
 // ---- the writer: SlotWriter ----
 byte sent[2];  // the iteration in each slot, 0 if no ticket is left there
+#define HOLDS_UP(r) (live[r] && (consumed[r] < sent[0] || consumed[r] < sent[1]))
 
 #ifdef DEAD_BLOCK
 #define AWAITED(s, r) (sent[s] != 0 && consumed[r] < sent[s])
@@ -72,13 +73,13 @@ inline revoke(s) {
 inline claim() {
   slot = 2;
 #ifdef QUEUE
+  if  // nobody dead holds it up
+  :: atomic { !IS_FREE(0) && !IS_FREE(1) -> assert(HOLDS_UP(0) || HOLDS_UP(1)) }
+  :: IS_FREE(0) || IS_FREE(1)
+  fi;
   if  // blocks; what is free stays so
   :: IS_FREE(0) -> slot = 0
-  :: else ->
-    if
-    :: IS_FREE(0) -> slot = 0
-    :: IS_FREE(1) -> slot = 1
-    fi
+  :: !IS_FREE(0) && IS_FREE(1) -> slot = 1
   fi
 #else
   if

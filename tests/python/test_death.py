@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from jobs import run_job, start_job
+from jobs import exists, in_dev_shm, run_job, start_job
 
 # A wait that ends because of a death, and not at its time limit, which is 60 s below.
 AT_ONCE = 15.0
@@ -235,20 +235,6 @@ malt.barrier()
         assert error.kind == "ConfigError"
         assert error.says("'w'", "has been closed")
     assert [result.told[r]["ranks"] for r in (0, 1)] == [(1,), (0,)]
-
-
-def exists(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
-
-
-def in_dev_shm() -> set[str]:
-    """What lies there, without what Open MPI's own jobs on this machine put there meanwhile."""
-    mpi = re.compile(r"sm_segment|vader_segment|psm|osc|ompi|pmix|shmem_|\.?mpich")
-    return {name for name in os.listdir("/dev/shm") if not mpi.search(name)}
 
 
 @pytest.mark.parametrize("after", [0.0, 0.05, 0.25])
