@@ -345,6 +345,40 @@ malt.barrier()
         assert error.says("rank 2 has been left out", "for 1 s", "stopped")
 
 
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_rank_that_sleeps_until_the_others_are_done_does_not_go_on_alone(
+    tmp_path: Path, transport: str
+) -> None:
+    script = """
+malt.init(timeout=30, silence=1)
+v = malt.vector(np.full(3, 10.0 ** rank))
+malt.barrier()
+if rank == 2:
+    tell(pid=os.getpid())
+    os.kill(os.getpid(), signal.SIGSTOP)
+    error = error_of(v.scatter) or error_of(v.gather, malt.SUM, staleness=0)
+    tell(error=error, w=v.array[0])
+    sys.exit()
+v.scatter()
+g = v.gather(malt.SUM, staleness=0)
+while malt.epoch() == 0: time.sleep(0.01)
+malt.barrier()
+tell(pid=os.getpid(), ranks=g.ranks)
+"""
+    environ = {"MALT_TRANSPORT": transport}
+    with start_job(tmp_path, 3, script, "--keep-going", environ=environ) as job:
+        pids = job.await_told("pid")
+        while any(map(exists, pids[:2])):
+            time.sleep(0.01)
+        os.kill(pids[2], signal.SIGCONT)
+        result = job.finish()
+    assert [result.told[rank]["ranks"] for rank in (0, 1)] == [(1,), (0,)]
+    told = result.told[2]
+    assert told["error"] is not None, "it went on alone"
+    assert told["error"].kind == "PeerError"
+    assert told["w"] == 100
+
+
 def test_callback_hears_of_each_new_epoch_in_the_main_thread(tmp_path: Path) -> None:
     result = run_job(
         tmp_path,
