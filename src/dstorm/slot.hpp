@@ -9,7 +9,8 @@
 //   cursor   the receiver writes it  one per receiver: what it holds and what it is done with
 //   slot     the sender writes it    header and payload: plain bytes, not atomic
 //
-// Invariants. A broken one is a torn or lost update; tests/mutants/slot.py breaks each.
+// Invariants. A broken one is a torn or lost update; tests/mutants/memory.py breaks each,
+// and tests/model/slot.pml has them in small.
 //  S1 Only the sender writes clock, tickets and slots; only receiver r writes cursor r. Where one of
 //     them is on another host, this host has a copy of what it writes there, and one process here
 //     (or its network adapter) writes that copy in its stead; the cursor of a receiver on another

@@ -15,6 +15,7 @@ import abc
 import contextlib
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -235,3 +236,30 @@ def run_job(
     if code is not None:
         assert result.code == code, f"exit code {result.code}, not {code}:\n{result.output}"
     return result
+
+
+# What a job may not leave
+
+
+def exists(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def in_dev_shm() -> set[str]:
+    """What lies there, without what Open MPI's own jobs on this machine put there meanwhile."""
+    mpi = re.compile(r"sm_segment|vader_segment|psm|osc|ompi|pmix|shmem_|\.?mpich")
+    return {name for name in os.listdir("/dev/shm") if not mpi.search(name)}
+
+
+def processes_in(directory: Path) -> set[int]:
+    """The processes that work there, which is all of a job's that runs there."""
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ends meanwhile
+            if Path(os.readlink(entry / "cwd")) == directory and exists(int(entry.name)):
+                found.add(int(entry.name))
+    return found

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from jobs import run_job, start_job
+from jobs import exists, in_dev_shm, run_job, start_job
 
 # A wait that ends because of a death, and not at its time limit, which is 60 s below.
 AT_ONCE = 15.0
@@ -237,20 +237,6 @@ malt.barrier()
     assert [result.told[r]["ranks"] for r in (0, 1)] == [(1,), (0,)]
 
 
-def exists(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
-
-
-def in_dev_shm() -> set[str]:
-    """What lies there, without what Open MPI's own jobs on this machine put there meanwhile."""
-    mpi = re.compile(r"sm_segment|vader_segment|psm|osc|ompi|pmix|shmem_|\.?mpich")
-    return {name for name in os.listdir("/dev/shm") if not mpi.search(name)}
-
-
 @pytest.mark.parametrize("after", [0.0, 0.05, 0.25])
 def test_nothing_is_left_of_a_job_that_is_killed_whole(tmp_path: Path, after: float) -> None:
     before = in_dev_shm()
@@ -357,6 +343,41 @@ malt.barrier()
     for error in result.told[2]["errors"]:
         assert error.kind == "PeerError"
         assert error.says("rank 2 has been left out", "for 1 s", "stopped")
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_rank_that_sleeps_until_the_others_are_done_does_not_go_on_alone(
+    tmp_path: Path, transport: str
+) -> None:
+    script = """
+malt.init(timeout=30, silence=1)
+v = malt.vector(np.full(3, 10.0 ** rank))
+malt.barrier()
+if rank == 2:
+    tell(pid=os.getpid())
+    os.kill(os.getpid(), signal.SIGSTOP)
+    error = None
+    for _ in range(3):  # what the others sent before may be there
+        error = error or error_of(v.scatter) or error_of(v.gather, malt.SUM, staleness=0)
+    tell(error=error)
+    sys.exit()
+v.scatter()
+g = v.gather(malt.SUM, staleness=0)
+while malt.epoch() == 0: time.sleep(0.01)
+malt.barrier()
+tell(pid=os.getpid(), ranks=g.ranks)
+"""
+    environ = {"MALT_TRANSPORT": transport}
+    with start_job(tmp_path, 3, script, "--keep-going", environ=environ) as job:
+        pids = job.await_told("pid")
+        while any(map(exists, pids[:2])):
+            time.sleep(0.01)
+        os.kill(pids[2], signal.SIGCONT)
+        result = job.finish()
+    assert [result.told[rank]["ranks"] for rank in (0, 1)] == [(1,), (0,)]
+    told = result.told[2]
+    assert told["error"] is not None, "it went on alone"
+    assert told["error"].kind == "PeerError"
 
 
 def test_callback_hears_of_each_new_epoch_in_the_main_thread(tmp_path: Path) -> None:

@@ -497,6 +497,7 @@ bool Engine::is_out() const {
 }
 
 void Engine::tend(Clock::time_point now) {
+  if (now - last_tend_ > settings_.silence) back_at_ = now;
   last_tend_ = now;
   for (Outgoing& one : outgoing_) {
     one.tend(now);
@@ -544,12 +545,18 @@ void Engine::clear_doubts(Clock::time_point now) {
       doubt.call = knock(doubt.rank);
       return false;
     }
-    if (control_.mark(doubt.rank, shm::State::kDead)) {
+    if (!was_away(now) && control_.mark(doubt.rank, shm::State::kDead)) {
       control_.ring(control_.locals());
       eventfd_write(news_, 1);
     }
     return true;
   });
+}
+
+// Stopped for so long that the others may have left this rank out. Who has ended since may have gone on
+// without it and be done: to take that for a death would be to go on alone (M3). They are missed.
+bool Engine::was_away(Clock::time_point now) const {
+  return now - last_tend_ > settings_.silence || (back_at_ && now - *back_at_ <= settings_.silence);
 }
 
 // Nothing more is taken from it: the others will come to miss it, or have their own reasons.

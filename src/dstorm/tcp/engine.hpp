@@ -20,6 +20,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -105,6 +106,7 @@ class Engine final : public Work {
   void pump(Clock::time_point now, bool with_answers);
   void keep_away();
   void tend(Clock::time_point now);
+  bool was_away(Clock::time_point now) const;
   void call(Outgoing& outgoing, Clock::time_point now);
   void doubt(int rank, Clock::time_point now);
   void clear_doubts(Clock::time_point now);
@@ -143,6 +145,7 @@ class Engine final : public Work {
   std::list<Doubt> doubts_;
   std::vector<std::atomic<bool>> unreached_;  // by host
   Clock::time_point last_tend_;
+  std::optional<Clock::time_point> back_at_;  // from the last absence; see was_away()
   std::uint64_t calls_ = 0;
   bool leaving_ = false;
   bool stop_ = false;

@@ -1,0 +1,103 @@
+"""Every call that waits, while a peer dies or is stopped, on one host and between hosts.
+
+It returns within its time limit, and names the peer or goes on without it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from jobs import start_job
+
+TIMEOUT = 2.0
+SLACK = 2.0  # the machine may be busy; 0.1 s are promised
+PATIENT, QUICK = 60.0, 1.0  # the silence: longer than the time limit, or shorter
+
+# What needs what before: the other rank's part is to be silent, from the flag "ready" on.
+CALLS = {
+    "scatter": "queue.scatter",
+    "gather": "lambda: latest.gather(malt.SUM, staleness=0)",
+    "allreduce": "lambda: latest.allreduce(malt.SUM)",
+    "barrier": "malt.barrier",
+    "vector": "lambda: malt.vector(np.zeros(3))",
+    "save": "lambda: malt.save('saved', {'w': latest})",
+    "finalize": "malt.finalize",
+}
+
+SCRIPT = """
+malt.init(timeout=timeout, silence=silence)
+latest = malt.vector(np.ones(3))
+queue = malt.vector(np.ones(3), policy="queue", depth=1)
+malt.barrier()
+if rank == 1:
+    tell(pid=os.getpid())
+    time.sleep(1000)
+queue.scatter()
+latest.scatter()
+tell(ready=True)
+await_flag("hit") if is_stopped else time.sleep(0)
+start = time.monotonic()
+error = error_of(CALL)
+tell(error=error, seconds=time.monotonic() - start)
+os._exit(0)
+"""
+
+
+def outcome(
+    directory: Path, call: str, fault: signal.Signals, transport: str, silence: float
+) -> tuple[str, tuple[int, ...] | None, float]:
+    """What rank 0's call ends with while `fault` befalls rank 1, and after how many seconds."""
+    header = f"timeout, silence, is_stopped = {TIMEOUT}, {silence}, {fault == signal.SIGSTOP}\n"
+    script = header + SCRIPT.replace("CALL", CALLS[call])
+    environ = {"MALT_TRANSPORT": transport}
+    with start_job(directory, 2, script, "--keep-going", environ=environ) as job:
+        [pid] = job.await_told("pid", ranks=[1])
+        job.await_told("ready", ranks=[0])
+        if fault == signal.SIGKILL:
+            time.sleep(0.2)  # until rank 0 waits
+        os.kill(pid, fault)
+        job.raise_flag("hit")
+        [seconds] = job.await_told("seconds", ranks=[0])
+        [error] = job.await_told("error", ranks=[0])
+    if error is None:
+        return "goes on", None, seconds
+    assert error.says("rank 1") or call == "finalize", error
+    return error.kind, error.ranks, seconds
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("call", CALLS)
+def test_call_with_a_peer_that_dies_goes_on(tmp_path: Path, call: str, transport: str) -> None:
+    kind, _, seconds = outcome(tmp_path, call, signal.SIGKILL, transport, PATIENT)
+    print(f"row {call}, dead, {transport}: {kind} after {seconds:.2f} s")
+    assert kind == "goes on"
+    assert seconds < TIMEOUT
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("call", CALLS)
+def test_call_with_a_stopped_peer_names_it_in_time(
+    tmp_path: Path, call: str, transport: str
+) -> None:
+    kind, ranks, seconds = outcome(tmp_path, call, signal.SIGSTOP, transport, PATIENT)
+    print(f"row {call}, stopped, {transport}: {kind} {ranks} after {seconds:.2f} s")
+    if (
+        call != "finalize"
+    ):  # has nobody to wait for on its host; between hosts it gives up, and leaves
+        assert (kind, ranks) == ("TimeoutError", (1,))
+    assert seconds < TIMEOUT + SLACK
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("call", ["scatter", "gather", "barrier"])
+def test_call_goes_on_without_a_peer_that_is_silent_for_long(
+    tmp_path: Path, call: str, transport: str
+) -> None:
+    kind, _, seconds = outcome(tmp_path, call, signal.SIGSTOP, transport, QUICK)
+    print(f"row {call}, silent, {transport}: {kind} after {seconds:.2f} s")
+    assert kind == "goes on"
+    assert seconds < TIMEOUT + SLACK
