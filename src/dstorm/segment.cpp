@@ -284,7 +284,8 @@ void Segment::put_by(int rank, std::uint64_t limit, int most) {
       std::count_if(put_by_.begin(), put_by_.end(), [&](const PutBy& p) { return p.rank == rank; });
   bool is_any = false;
   for (std::ptrdiff_t room = most - kept; room > 0; --room) {
-    const int slot = reader(rank).oldest(reader(rank).consumed(), limit);
+    const int slot =
+        reader(rank).oldest(reader(rank).consumed(), std::min(limit, reader(rank).clock()));
     if (slot < 0) break;
     const SlotHeader header = header_of(rank, slot);
     const std::byte* payload = reader(rank).payload(slot);
@@ -500,8 +501,10 @@ void Segment::collect_queued(std::uint64_t limit) {
           {r, kept.header.iteration, kept.payload, kept.header.count, kept.header.format});
       found_.push_back({kept.ordinal, true, true});
     }
+    // Not beyond the clock: a rank that died over an update may have told some of it only (S6).
+    const std::uint64_t settled = std::min(limit, reader(r).clock());
     std::uint64_t after = reader(r).consumed();
-    for (int slot; (slot = reader(r).oldest(after, limit)) >= 0;) {
+    for (int slot; (slot = reader(r).oldest(after, settled)) >= 0;) {
       take(r, slot);
       after = updates_.back().iteration;
     }
