@@ -12,6 +12,9 @@ file(WRITE ${PROJECT_BINARY_DIR}/conformance_tests "${conformance_lines}\n")
 # Measure time or processor use, so nothing else may run beside them.
 set(serial_tests)
 
+# Begin first, or the rest would be done long before them.
+set(long_tests membership_test)
+
 foreach(source IN LISTS test_sources)
   cmake_path(GET source STEM name)
   add_executable(${name} ${source})
@@ -21,10 +24,14 @@ foreach(source IN LISTS test_sources)
   if(name IN_LIST serial_tests)
     set(serial ON)
   endif()
+  set(cost 0)
+  if(name IN_LIST long_tests)
+    set(cost 1000)
+  endif()
   # Found when ctest starts, not while building: the build runs nothing, and so needs no
   # sanitizer's run-time settings.
   set(discover DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-      PROPERTIES TIMEOUT 300 RUN_SERIAL ${serial})
+      PROPERTIES TIMEOUT 300 RUN_SERIAL ${serial} COST ${cost})
   if(name IN_LIST conformance_tests)
     foreach(transport IN LISTS transports)
       gtest_discover_tests(${name} TEST_PREFIX ${name}.${transport}. TEST_LIST ${name}_${transport}
