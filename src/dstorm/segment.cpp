@@ -447,6 +447,8 @@ void Segment::collect_own_iteration(nanoseconds timeout) {
     SlotReader::fence();  // S3
   }
   wait_for_clocks(own, timeout);
+  // Who has left since the last look had everything here before it said so.
+  if (channel_->is_silent()) channel_->take_in();
   if (queue) {
     collect_queued(own);
     return;
