@@ -92,8 +92,7 @@ struct Group::Impl {
   nanoseconds missed_after() const { return options.silence * 3 / 4; }
 
   void check_standing() const {
-    const shm::State own = control.state(control.rank());
-    if (own != shm::State::kEvicted && own != shm::State::kCutOff) return;
+    if (!control.is_left_out(control.rank())) return;
     std::vector<int> others;
     for (int r = 0; r < control.size(); ++r) {
       if (r != control.rank()) others.push_back(r);
@@ -101,7 +100,7 @@ struct Group::Impl {
     const std::string who = "rank " + std::to_string(control.rank());
     const std::string silence = format_seconds(options.silence);
     throw PeerError(
-        own == shm::State::kEvicted
+        control.state(control.rank()) == shm::State::kEvicted
             ? who + " has been left out: the others heard nothing of it for " + silence +
                   " (was it stopped, or its network cut?) and go on without it"
             : who + " is cut off: it has heard nothing of so many of the others for " + silence +
@@ -173,10 +172,7 @@ std::unique_ptr<Channel> Group::open_channel(std::string_view what,
                                    what, shape);
 }
 
-bool Group::is_left_out(int rank) const noexcept {
-  const shm::State state = impl_->control.state(rank);
-  return state == shm::State::kEvicted || state == shm::State::kCutOff;
-}
+bool Group::is_left_out(int rank) const noexcept { return impl_->control.is_left_out(rank); }
 
 bool Group::has_left_out() const noexcept {
   if (epoch() == 0) return false;

@@ -107,8 +107,8 @@ class DenseVector {
   std::vector<Piece> pieces_;
   dstorm::SharedFold allreduces_;
   std::uint64_t allreduce_ = 0;  // rounds so far
-  // Between hosts an allreduce is a scatter and a gather, over a segment of its own that the first
-  // one makes.
+  // Between hosts, and once a rank has been left out, an allreduce is a scatter and a gather, over a
+  // segment of its own that the first one makes.
   std::unique_ptr<dstorm::Segment> apart_;
   dstorm::SharedFold shared_gathers_;
   std::uint64_t gathers_alone_ = 0;       // gathers not to be shared, since one was in vain

@@ -87,6 +87,11 @@ class Control {
     return member(rank).state.load(std::memory_order_acquire);
   }
   bool is_live(int rank) const noexcept { return state(rank) == State::kAlive; }
+  // The others go on without it, though its process may live.
+  bool is_left_out(int rank) const noexcept {
+    const State known = state(rank);
+    return known == State::kEvicted || known == State::kCutOff;
+  }
   // Marks a live rank, or as dead one that was left out; false if that is not what it was. Any thread.
   bool mark(int rank, State state) noexcept;
   std::uint32_t epoch() const noexcept { return header().epoch.load(std::memory_order_acquire); }

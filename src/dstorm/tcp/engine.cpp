@@ -491,10 +491,7 @@ void Engine::settle(Clock::time_point now) {
 }
 
 // The others go on without this rank.
-bool Engine::is_out() const {
-  const shm::State own = control_.state(control_.rank());
-  return own == shm::State::kEvicted || own == shm::State::kCutOff;
-}
+bool Engine::is_out() const { return control_.is_left_out(control_.rank()); }
 
 void Engine::tend(Clock::time_point now) {
   if (now - last_tend_ > settings_.silence) back_at_ = now;
