@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-OURS = ("src/", "tests/", "benchmarks/", "python/bindings/")
+OURS = ("src/", "tests/", "benchmarks/", "fuzz/", "python/bindings/")
 PASSED = ROOT / ".cache/dev/tidy"
 
 

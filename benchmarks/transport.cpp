@@ -40,8 +40,13 @@ constexpr double kBlockSeconds = 0.1;
 constexpr int kMostRepeats = 1'000'000;
 constexpr int kCalibration = 32;  // messages, twice: the first ones warm up
 constexpr std::chrono::seconds kPatience{60};
-// Room for what is under way: 16 MB, but at least 4 messages and at most 16.
-constexpr std::size_t kMostUnderWay = std::size_t{16} << 20;
+// Room for what is under way: 6 MB, but at least 4 messages and at most 16. More would not be
+// written from and into a cache.
+constexpr std::size_t kMostUnderWay = std::size_t{6} << 20;
+
+std::size_t slots_for(std::size_t bytes) {
+  return std::clamp<std::size_t>(kMostUnderWay / bytes, 4, 16);
+}
 
 // A way from one of two ranks to the other.
 class Path {
@@ -79,7 +84,7 @@ class SegmentPath final : public Path {
     dstorm::SegmentOptions options;
     options.name = "messages";
     options.slot_bytes = bytes;
-    options.depth = static_cast<int>(std::clamp<std::size_t>(kMostUnderWay / bytes, 4, 16));
+    options.depth = static_cast<int>(slots_for(bytes));
     options.policy = dstorm::Policy::kQueue;
     return options;
   }
@@ -142,12 +147,15 @@ Socket connect_ranks(ForkBootstrap& bootstrap) {
 
 class StreamPath final : public Path {
  public:
-  // `spin`: burn the core until something comes, for the shortest time. One connection for both
-  // directions, or one for each.
-  StreamPath(ForkBootstrap& bootstrap, std::size_t bytes, bool spin, std::size_t connections)
-      : rank_(bootstrap.rank()), flags_(spin ? MSG_DONTWAIT : 0), message_(bytes) {
+  // `spin`: burn the core until something comes, for the shortest time. `like_a_segment`: laid out
+  // as MALT does it, with a connection for each direction and as many messages in memory as slots;
+  // else one of each.
+  StreamPath(ForkBootstrap& bootstrap, std::size_t bytes, bool spin, bool like_a_segment)
+      : rank_(bootstrap.rank()),
+        flags_(spin ? MSG_DONTWAIT : 0),
+        messages_(like_a_segment ? slots_for(bytes) : 1, std::vector<std::byte>(bytes)) {
     const int on = 1;
-    while (sockets_.size() < connections) {
+    while (sockets_.size() < (like_a_segment ? 2 : 1)) {
       sockets_.push_back(connect_ranks(bootstrap));
       Socket::check(setsockopt(sockets_.back().get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)));
     }
@@ -155,15 +163,16 @@ class StreamPath final : public Path {
 
   void pass(int from, std::uint64_t number) override {
     const int socket = sockets_[static_cast<std::size_t>(from) % sockets_.size()].get();
+    std::vector<std::byte>& message = messages_[number % messages_.size()];
     if (rank_ == from) {
-      std::memcpy(message_.data(), &number, sizeof(number));
-      for (std::size_t sent = 0; sent < message_.size();)
-        sent += moved(send(socket, &message_[sent], message_.size() - sent, flags_));
+      std::memcpy(message.data(), &number, sizeof(number));
+      for (std::size_t sent = 0; sent < message.size();)
+        sent += moved(send(socket, &message[sent], message.size() - sent, flags_));
     } else {
-      for (std::size_t got = 0; got < message_.size();)
-        got += moved(recv(socket, &message_[got], message_.size() - got, flags_));
+      for (std::size_t got = 0; got < message.size();)
+        got += moved(recv(socket, &message[got], message.size() - got, flags_));
       std::uint64_t found = 0;
-      std::memcpy(&found, message_.data(), sizeof(found));
+      std::memcpy(&found, message.data(), sizeof(found));
       check(found, number);
     }
   }
@@ -179,7 +188,7 @@ class StreamPath final : public Path {
   int rank_;
   int flags_;
   std::vector<Socket> sockets_;
-  std::vector<std::byte> message_;
+  std::vector<std::vector<std::byte>> messages_;
 };
 
 // Passes messages from rank 0 to rank 1, or to and fro.
@@ -236,9 +245,8 @@ void run(Meeting& meeting, int rank, const std::string& way, bool latency, std::
   take_adapter(rank);
   ForkBootstrap bootstrap(meeting, rank, 2);
   std::unique_ptr<Path> path;
-  if (way == "stream" || way == "two-streams") {
-    const std::size_t connections = way == "stream" ? 1 : 2;
-    path = std::make_unique<StreamPath>(bootstrap, bytes, latency, connections);
+  if (way == "stream" || way == "slot-stream") {
+    path = std::make_unique<StreamPath>(bootstrap, bytes, latency, way == "slot-stream");
   } else {
     path = std::make_unique<SegmentPath>(bootstrap, way, bytes);
   }
@@ -269,7 +277,7 @@ int main(int argc, char** argv) {
   const int blocks = argc > 4 ? std::atoi(argv[4]) : 5;
   if ((what != "bandwidth" && what != "latency") || bytes < sizeof(std::uint64_t) || blocks < 1) {
     std::fprintf(stderr,
-                 "usage: %s stream|two-streams|TRANSPORT bandwidth|latency BYTES [BLOCKS]\n",
+                 "usage: %s stream|slot-stream|TRANSPORT bandwidth|latency BYTES [BLOCKS]\n",
                  argv[0]);
     return 2;
   }

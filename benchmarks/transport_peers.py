@@ -123,10 +123,16 @@ class IbWrite:
             time.sleep(0.1)
 
 
+SLOT_STREAM = (
+    "likewise, but laid out as MALT is: a connection for each direction, and messages that take "
+    "turns in as many buffers as MALT has slots"
+)
+
+
 def streams(program):
     return [
         Own(program, "stream", "bare stream", "one connection, send() and recv() of a message"),
-        Own(program, "two-streams", "two streams", "likewise, one connection for each direction"),
+        Own(program, "slot-stream", "stream of slots", SLOT_STREAM),
     ]
 
 

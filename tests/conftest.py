@@ -18,6 +18,7 @@ import pytest
 ALLOWED_SKIPS: dict[str, str] = {
     "tests/python/*torch*": "PyTorch is no dependency of MALT and too large for one test",
     "tests/hosts/test_srun.py*": "Slurm needs root, where a user namespace will do for the hosts",
+    "tests/python/test_elastic.py*another_user*": "being another user takes root",
 }
 
 

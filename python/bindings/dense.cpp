@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "method.hpp"
+#include "regroup.hpp"
 
 namespace malt_bindings {
 namespace {
@@ -58,12 +59,7 @@ class PythonVector {
     static const Parameters<1> parameters("scatter", 1, {"graph"});
     const auto given = parameters.match(arguments, count, keywords);
     const auto* graph = parameters.get<const dstorm::Graph*>(given, 0, nullptr);
-    std::span<const int> ranks;
-    {
-      const py::gil_scoped_release no_gil;
-      ranks = vector_->scatter(graph);
-    }
-    return to_object(ranks);
+    return to_object(in_group([&] { return vector_->scatter(graph); }));
   }
 
   py::object gather(PyObject* const* arguments, std::size_t count, PyObject* keywords) {
@@ -73,12 +69,8 @@ class PythonVector {
         to_gather_options(parameters.get<std::optional<std::int64_t>>(given, 1, std::nullopt),
                           parameters.get<std::optional<double>>(given, 2, std::nullopt));
     const Fold fold = to_fold(given[0]);
-    const vol::Gathered* gathered = nullptr;
-    {
-      const py::gil_scoped_release no_gil;
-      gathered = &vector_->gather(fold, options);
-    }
-    return to_object(*gathered);
+    return to_object(
+        in_group([&]() -> const vol::Gathered& { return vector_->gather(fold, options); }));
   }
 
   py::object allreduce(PyObject* const* arguments, std::size_t count, PyObject* keywords) {
@@ -86,12 +78,8 @@ class PythonVector {
     const auto given = parameters.match(arguments, count, keywords);
     const auto limit = to_duration(parameters.get<std::optional<double>>(given, 1, std::nullopt));
     const Fold fold = to_fold(given[0]);
-    const vol::Gathered* gathered = nullptr;
-    {
-      const py::gil_scoped_release no_gil;
-      gathered = &vector_->allreduce(fold, limit);
-    }
-    return to_object(*gathered);
+    return to_object(
+        in_group([&]() -> const vol::Gathered& { return vector_->allreduce(fold, limit); }));
   }
 
  private:
@@ -193,15 +181,17 @@ void bind_dense(py::module_& module) {
                        const std::vector<py::array>& arrays, py::ssize_t own_count,
                        py::object shown, const std::string& name, const dstorm::Graph& graph,
                        const std::string& policy, int depth, bool reject_nonfinite,
-                       std::optional<double> max_norm) {
+                       std::optional<double> max_norm, bool rejoins,
+                       const std::optional<vol::Codec>& codec) {
              return std::make_unique<PythonVector>(
                  group, dtype, arrays, own_count, std::move(shown),
                  vol::VectorOptions{name, graph, to_policy(policy), depth, reject_nonfinite,
-                                    max_norm});
+                                    max_norm, rejoins, codec.value_or(vol::Codec())});
            }),
            py::kw_only(), py::arg("group"), py::arg("dtype"), py::arg("arrays"),
            py::arg("own_count"), py::arg("shown"), py::arg("name"), py::arg("graph"),
-           py::arg("policy"), py::arg("depth"), py::arg("reject_nonfinite"), py::arg("max_norm"))
+           py::arg("policy"), py::arg("depth"), py::arg("reject_nonfinite"), py::arg("max_norm"),
+           py::arg("rejoins"), py::arg("codec") = py::none())
       .def_property("array", &PythonVector::array, &PythonVector::set_array,
                     "The caller's array (or list of them), or the vector's own memory.")
       .def(
@@ -213,6 +203,18 @@ void bind_dense(py::module_& module) {
       .def(
           "close", [](const PythonVector& self) { self.vector().close(); },
           "Leave the vector: others' waits leave this rank out. Idempotent.")
+      .def(
+          "regroup",
+          [](const PythonVector& self, const std::shared_ptr<dstorm::Group>& group) {
+            self.vector().regroup(group);
+          },
+          py::arg("group"), py::call_guard<py::gil_scoped_release>(),
+          "Go over to another group. Collective; for the package.")
+      .def_property_readonly(
+          "is_used", [](const PythonVector& self) { return self.vector().segment().is_used(); },
+          "Whether this rank has scattered, gathered or reduced it.")
+      .def_property_readonly(
+          "is_closed", [](const PythonVector& self) { return self.vector().segment().is_closed(); })
       .def_property_readonly(
           "iteration", [](const PythonVector& self) { return self.vector().segment().iteration(); },
           "How often this rank has scattered it.")

@@ -13,6 +13,14 @@ void bind_fold(py::module_& module) {
   module.attr("MEDIAN") = Fold::median();
   module.def("trimmed_mean", &Fold::trimmed_mean, py::arg("fraction"));
 
+  using vol::Codec;
+  py::class_<Codec>(module, "Codec", "How a vector of floats goes over the wire in fewer bytes.")
+      .def("__repr__", &Codec::name);
+  module.attr("FLOAT16") = Codec::float16();
+  module.attr("BFLOAT16") = Codec::bfloat16();
+  module.attr("INT8") = Codec::int8();
+  module.def("top_k", &Codec::top_k, py::arg("fraction"));
+
   py::class_<Gathered>(module, "Gathered", "What a gather did.")
       .def_readonly("count", &Gathered::count, "Updates folded.")
       .def_property_readonly(

@@ -7,13 +7,14 @@ namespace {
 
 using AllGather = py::typing::Callable<py::typing::List<py::bytes>(py::bytes, double)>;
 
-// A bootstrap of Python's: allgather(bytes, timeout in seconds) -> list of bytes.
+// A bootstrap of Python's: allgather(bytes, timeout in seconds) -> list of bytes, by rank.
 class PythonBootstrap final : public dstorm::Bootstrap {
  public:
-  PythonBootstrap(int rank, int size, AllGather allgather)
-      : rank_(rank), size_(size), allgather_(std::move(allgather)) {}
+  PythonBootstrap(int rank, int size, std::vector<int> members, AllGather allgather)
+      : rank_(rank), size_(size), members_(std::move(members)), allgather_(std::move(allgather)) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  std::vector<int> members() const override { return members_; }
   std::vector<dstorm::Bytes> allgather(std::span<const std::byte> mine,
                                        std::chrono::nanoseconds timeout) override {
     const py::gil_scoped_acquire gil;
@@ -31,6 +32,7 @@ class PythonBootstrap final : public dstorm::Bootstrap {
  private:
   int rank_;
   int size_;
+  std::vector<int> members_;
   AllGather allgather_;
 };
 
@@ -51,11 +53,17 @@ int call_at_new_epoch(void* /*unused*/) {
   }
 }
 
-std::shared_ptr<dstorm::Group> join(int rank, int size, AllGather allgather, double timeout,
+bool look_again(bool is_new) {
+  const py::gil_scoped_acquire gil;
+  return py::module_::import("malt._job").attr("look_again")(is_new).cast<bool>();
+}
+
+std::shared_ptr<dstorm::Group> join(int rank, int size, std::vector<int> members,
+                                    AllGather allgather, double timeout,
                                     const std::string& transport, double silence, bool lowest_wins,
                                     const std::string& interface, const std::string& toward,
                                     const py::bytes& secret) {
-  PythonBootstrap bootstrap(rank, size, std::move(allgather));
+  PythonBootstrap bootstrap(rank, size, std::move(members), std::move(allgather));
   dstorm::GroupOptions options;
   options.timeout = *to_duration(timeout);
   options.transport = transport;
@@ -65,6 +73,7 @@ std::shared_ptr<dstorm::Group> join(int rank, int size, AllGather allgather, dou
   options.toward = toward;
   options.secret = secret;
   options.interrupt = check_signals;
+  options.superseded = look_again;
   options.changed = [] { Py_AddPendingCall(call_at_new_epoch, nullptr); };
   const py::gil_scoped_release no_gil;
   return dstorm::Group::join(bootstrap, options);
@@ -113,9 +122,9 @@ void bind_group(py::module_& module) {
       .def("__str__", text_of)
       .def("__repr__", [text_of](const Route& route) { return "Route(" + text_of(route) + ")"; });
   py::class_<Group, std::shared_ptr<Group>>(module, "Group", "The ranks of a job.")
-      .def(py::init(&join), py::arg("rank"), py::arg("size"), py::arg("allgather"),
-           py::arg("timeout"), py::arg("transport"), py::arg("silence"), py::arg("lowest_wins"),
-           py::arg("interface"), py::arg("toward"), py::arg("secret"))
+      .def(py::init(&join), py::arg("rank"), py::arg("size"), py::arg("members"),
+           py::arg("allgather"), py::arg("timeout"), py::arg("transport"), py::arg("silence"),
+           py::arg("lowest_wins"), py::arg("interface"), py::arg("toward"), py::arg("secret"))
       .def_property_readonly("rank", &Group::rank)
       .def_property_readonly("size", &Group::size)
       .def_property_readonly("epoch", &Group::epoch)
@@ -131,6 +140,18 @@ void bind_group(py::module_& module) {
           [](Group& group, const std::string& what, const py::bytes& mine,
              std::optional<double> timeout) { return exchange(group, what, mine, timeout); },
           py::arg("what"), py::arg("mine"), py::arg("timeout") = py::none())
+      .def("supersede", &Group::supersede,
+           "Have every rank of this host go over to another group. Any thread.")
+      .def("restore", &Group::restore, "Nothing comes of it.")
+      .def_property_readonly("is_superseded", &Group::is_superseded)
+      .def_property_readonly("posted", &Group::posted,
+                             "To how many exchanges this rank has posted.")
+      .def(
+          "await_posts",
+          [](const Group& group, const std::vector<std::uint64_t>& by_rank, double timeout) {
+            group.await_posts(by_rank, *to_duration(timeout));
+          },
+          py::arg("by_rank"), py::arg("timeout"), NoGil())
       .def("leave", &Group::leave, NoGil());
 }
 

@@ -85,6 +85,8 @@ void bind_errors(py::module_&) {
       raise("TimeoutError", error.what(), &error.ranks());
     } catch (const dstorm::PeerError& error) {
       raise("PeerError", error.what(), &error.ranks());
+    } catch (const dstorm::Superseded& error) {
+      raise("SupersededError", error.what());
     } catch (const dstorm::ConfigError& error) {
       raise("ConfigError", error.what());
     } catch (const dstorm::Error& error) {

@@ -1,4 +1,4 @@
-#include "bindings.hpp"
+#include "regroup.hpp"
 
 namespace malt_bindings {
 namespace {
@@ -82,15 +82,16 @@ void bind_one(py::module_& module, const std::string& suffix) {
       .def(py::init([](const std::shared_ptr<dstorm::Group>& group, std::size_t dim,
                        std::size_t capacity, const std::string& name, const dstorm::Graph& graph,
                        const std::string& policy, int depth, bool reject_nonfinite,
-                       std::optional<double> max_norm) {
+                       std::optional<double> max_norm, bool rejoins) {
              const py::gil_scoped_release no_gil;
-             return std::make_unique<Vector>(group, dim, capacity,
-                                             vol::VectorOptions{name, graph, to_policy(policy),
-                                                                depth, reject_nonfinite, max_norm});
+             return std::make_unique<Vector>(
+                 group, dim, capacity,
+                 vol::VectorOptions{name, graph, to_policy(policy), depth, reject_nonfinite,
+                                    max_norm, rejoins});
            }),
            py::kw_only(), py::arg("group"), py::arg("dim"), py::arg("capacity"), py::arg("name"),
            py::arg("graph"), py::arg("policy"), py::arg("depth"), py::arg("reject_nonfinite"),
-           py::arg("max_norm"))
+           py::arg("max_norm"), py::arg("rejoins"))
       .def(
           "set",
           [](Vector& self, const py::object& given_indices, const py::object& given_values) {
@@ -115,12 +116,7 @@ void bind_one(py::module_& module, const std::string& suffix) {
           "scatter",
           [](Vector& self, const py::object& over) {
             const dstorm::Graph* graph = to_graph(over);
-            std::span<const int> ranks;
-            {
-              const py::gil_scoped_release no_gil;
-              ranks = self.scatter(graph);
-            }
-            return to_tuple(ranks);
+            return to_tuple(in_group([&] { return self.scatter(graph); }));
           },
           py::arg("graph") = py::none(), "As of a dense vector.")
       .def(
@@ -128,15 +124,14 @@ void bind_one(py::module_& module, const std::string& suffix) {
           [](Vector& self, const py::object& fold, std::optional<std::int64_t> staleness,
              std::optional<double> timeout) {
             const dstorm::GatherOptions options = to_gather_options(staleness, timeout);
-            if (const Fold* built_in = to_built_in(fold)) {
-              const py::gil_scoped_release no_gil;
-              return self.gather(*built_in, options);
-            }
+            const Fold* built_in = to_built_in(fold);
             const typename Vector::UserFold own = [&](const auto& mine, auto updates) {
               return call<T>(fold, mine, updates);
             };
-            const py::gil_scoped_release no_gil;
-            return self.gather(own, options);
+            return in_group([&] {
+              return built_in != nullptr ? self.gather(*built_in, options)
+                                         : self.gather(own, options);
+            });
           },
           py::arg("fold") = Fold::avg(), py::kw_only(), py::arg("staleness") = py::none(),
           py::arg("timeout") = py::none(),
@@ -145,6 +140,11 @@ void bind_one(py::module_& module, const std::string& suffix) {
           "fold(mine, updates) returns (indices, values), indices strictly increasing.")
       .def("stats", [](const Vector& self) { return stats_of(self.segment(), self.screened()); })
       .def("close", &Vector::close)
+      .def("regroup", &Vector::regroup, py::arg("group"), py::call_guard<py::gil_scoped_release>(),
+           "As of a dense vector.")
+      .def_property_readonly("is_used", [](const Vector& self) { return self.segment().is_used(); })
+      .def_property_readonly("is_closed",
+                             [](const Vector& self) { return self.segment().is_closed(); })
       .def_property_readonly("dim", &Vector::dim)
       .def_property_readonly("capacity", &Vector::capacity)
       .def_property_readonly("iteration",

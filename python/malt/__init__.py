@@ -15,8 +15,11 @@ from malt._checkpoint import Restored, restore, save
 from malt._core_import import (
     ALL,
     AVG,
+    BFLOAT16,
     EXPONENTIAL,
+    FLOAT16,
     HALTON,
+    INT8,
     MEDIAN,
     ONE_PEER,
     REPLACE,
@@ -24,6 +27,7 @@ from malt._core_import import (
     STAR,
     SUM,
     WEIGHTED,
+    Codec,
     Fold,
     Gathered,
     Graph,
@@ -33,10 +37,24 @@ from malt._core_import import (
     Vector,
     __version__,
     random_graph,
+    top_k,
     trimmed_mean,
 )
 from malt._errors import ConfigError, Error, PeerError, TimeoutError  # noqa: A004
-from malt._job import Job, alive, barrier, epoch, finalize, init, on_change, rank, size
+from malt._job import (
+    Job,
+    alive,
+    barrier,
+    epoch,
+    finalize,
+    init,
+    leave,
+    leaving,
+    on_change,
+    rank,
+    restarts,
+    size,
+)
 from malt._shard import Shard, shard
 from malt._vectors import sparse_vector, vector
 
@@ -56,11 +74,26 @@ def TRIMMED_MEAN(fraction: float) -> Fold:  # noqa: N802
     return trimmed_mean(fraction)
 
 
+def TOP_K(fraction: float) -> Codec:  # noqa: N802
+    """The codec that sends the elements of largest magnitude, and the others later.
+
+    What is not sent is kept and added to what is sent next (error feedback), so nothing of a sum of
+    gradients or differences is lost, if the policy is "queue". It is not for models.
+
+    Args:
+        fraction: of the elements, above 0 and at most 1.
+    """
+    return top_k(fraction)
+
+
 __all__ = [
     "ALL",
     "AVG",
+    "BFLOAT16",
     "EXPONENTIAL",
+    "FLOAT16",
     "HALTON",
+    "INT8",
     "MEDIAN",
     "ONE_PEER",
     "RANDOM",
@@ -68,8 +101,10 @@ __all__ = [
     "RING",
     "STAR",
     "SUM",
+    "TOP_K",
     "TRIMMED_MEAN",
     "WEIGHTED",
+    "Codec",
     "ConfigError",
     "Error",
     "Fold",
@@ -90,8 +125,11 @@ __all__ = [
     "epoch",
     "finalize",
     "init",
+    "leave",
+    "leaving",
     "on_change",
     "rank",
+    "restarts",
     "restore",
     "save",
     "shard",

@@ -10,9 +10,18 @@ import abc
 import os
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from malt import _rendezvous
+
+
+class Place(NamedTuple):
+    """Which rank this is, and what joining a group of the job takes; as of a Bootstrap."""
+
+    rank: int
+    size: int
+    secret: bytes
+    meeting_point: str
 
 
 class Bootstrap(abc.ABC):

@@ -1,4 +1,4 @@
-"""The command line: `malt run`, `malt info`."""
+"""The command line: `malt run`, `malt scale`, `malt info`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 _COMMANDS = {
     "run": "start N ranks of a program on this host, or on each of several, without MPI",
+    "scale": "add ranks to a job of `malt run --elastic`, or have some leave",
     "info": "what this machine can do, and its limits",
 }
 
@@ -29,6 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from malt import _run
 
         return _run.main(words[1:])
+    if words and words[0] == "scale":
+        from malt import _scale
+
+        return _scale.main(words[1:])
     if words and words[0] == "info":
         from malt import _info
 

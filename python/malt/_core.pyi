@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['ALL', 'AVG', 'EXPONENTIAL', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Interface', 'MEDIAN', 'ONE_PEER', 'REPLACE', 'RING', 'RdmaPort', 'Route', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'Update', 'Vector', 'WEIGHTED', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'interfaces', 'random_graph', 'rdma_port_of', 'rdma_ports', 'simd_level', 'trimmed_mean']
+__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'EXPONENTIAL', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'INT8', 'Interface', 'MEDIAN', 'ONE_PEER', 'REPLACE', 'RING', 'RdmaPort', 'Route', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'Update', 'Vector', 'WEIGHTED', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'interfaces', 'random_graph', 'rdma_port_of', 'rdma_ports', 'simd_level', 'top_k', 'trimmed_mean']
 class Graph:
     """
     Who sends to whom, in which round. ``Graph(edges)`` makes one of (from, to) pairs of ranks; ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR and RANDOM(k, seed) are ready-made.
@@ -63,9 +63,11 @@ class Group:
     """
     The ranks of a job.
     """
-    def __init__(self, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, allgather: collections.abc.Callable[[bytes, float], list[bytes]], timeout: typing.SupportsFloat | typing.SupportsIndex, transport: str, silence: typing.SupportsFloat | typing.SupportsIndex, lowest_wins: bool, interface: str, toward: str, secret: bytes) -> None:
+    def __init__(self, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, members: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], allgather: collections.abc.Callable[[bytes, float], list[bytes]], timeout: typing.SupportsFloat | typing.SupportsIndex, transport: str, silence: typing.SupportsFloat | typing.SupportsIndex, lowest_wins: bool, interface: str, toward: str, secret: bytes) -> None:
         ...
     def alive(self) -> tuple[int, ...]:
+        ...
+    def await_posts(self, by_rank: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], timeout: typing.SupportsFloat | typing.SupportsIndex) -> None:
         ...
     def barrier(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> None:
         ...
@@ -73,14 +75,30 @@ class Group:
         ...
     def leave(self) -> None:
         ...
+    def restore(self) -> None:
+        """
+        Nothing comes of it.
+        """
     def route(self, rank: typing.SupportsInt | typing.SupportsIndex) -> Route:
         ...
+    def supersede(self) -> None:
+        """
+        Have every rank of this host go over to another group. Any thread.
+        """
     @property
     def epoch(self) -> int:
         ...
     @property
     def has_left(self) -> bool:
         ...
+    @property
+    def is_superseded(self) -> bool:
+        ...
+    @property
+    def posted(self) -> int:
+        """
+        To how many exchanges this rank has posted.
+        """
     @property
     def rank(self) -> int:
         ...
@@ -117,6 +135,12 @@ class RdmaPort:
 class Fold:
     """
     A built-in fold.
+    """
+    def __repr__(self) -> str:
+        ...
+class Codec:
+    """
+    How a vector of floats goes over the wire in fewer bytes.
     """
     def __repr__(self) -> str:
         ...
@@ -224,7 +248,7 @@ class Vector:
     """
     A dense vector that is scattered and gathered. Made by malt.vector().
     """
-    def __init__(self, *, group: Group, dtype: numpy.dtype[typing.Any], arrays: collections.abc.Sequence[numpy.ndarray], own_count: typing.SupportsInt | typing.SupportsIndex, shown: typing.Any, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
+    def __init__(self, *, group: Group, dtype: numpy.dtype[typing.Any], arrays: collections.abc.Sequence[numpy.ndarray], own_count: typing.SupportsInt | typing.SupportsIndex, shown: typing.Any, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None, rejoins: bool, codec: Codec | None = None) -> None:
         ...
     def __len__(self) -> int:
         ...
@@ -259,6 +283,10 @@ class Vector:
         Raises:
             TimeoutError: the named ranks did not come; nothing was folded.
         """
+    def regroup(self, group: Group) -> None:
+        """
+        Go over to another group. Collective; for the package.
+        """
     def scatter(self, graph: Graph | None = None) -> tuple[int, ...]:
         """
         Write this vector into the memory of this round's out-neighbours.
@@ -288,6 +316,14 @@ class Vector:
     def dtype(self) -> numpy.dtype[typing.Any]:
         ...
     @property
+    def is_closed(self) -> bool:
+        ...
+    @property
+    def is_used(self) -> bool:
+        """
+        Whether this rank has scattered, gathered or reduced it.
+        """
+    @property
     def iteration(self) -> int:
         """
         How often this rank has scattered it.
@@ -315,7 +351,7 @@ class SparseVectorFloat32:
     """
     A sparse vector that is scattered and gathered. Made by malt.sparse_vector().
     """
-    def __init__(self, *, group: Group, dim: typing.SupportsInt | typing.SupportsIndex, capacity: typing.SupportsInt | typing.SupportsIndex, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
+    def __init__(self, *, group: Group, dim: typing.SupportsInt | typing.SupportsIndex, capacity: typing.SupportsInt | typing.SupportsIndex, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None, rejoins: bool) -> None:
         ...
     def __repr__(self) -> str:
         ...
@@ -326,6 +362,10 @@ class SparseVectorFloat32:
     def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> Gathered:
         """
         As of a dense vector in which everything not stored is zero. A function of the user's own fold(mine, updates) returns (indices, values), indices strictly increasing.
+        """
+    def regroup(self, group: Group) -> None:
+        """
+        As of a dense vector.
         """
     def scatter(self, graph: typing.Any = None) -> tuple[int, ...]:
         """
@@ -351,6 +391,12 @@ class SparseVectorFloat32:
         """
         Strictly increasing, int32; a copy.
         """
+    @property
+    def is_closed(self) -> bool:
+        ...
+    @property
+    def is_used(self) -> bool:
+        ...
     @property
     def iteration(self) -> int:
         ...
@@ -382,7 +428,7 @@ class SparseVectorFloat64:
     """
     A sparse vector that is scattered and gathered. Made by malt.sparse_vector().
     """
-    def __init__(self, *, group: Group, dim: typing.SupportsInt | typing.SupportsIndex, capacity: typing.SupportsInt | typing.SupportsIndex, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
+    def __init__(self, *, group: Group, dim: typing.SupportsInt | typing.SupportsIndex, capacity: typing.SupportsInt | typing.SupportsIndex, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None, rejoins: bool) -> None:
         ...
     def __repr__(self) -> str:
         ...
@@ -393,6 +439,10 @@ class SparseVectorFloat64:
     def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> Gathered:
         """
         As of a dense vector in which everything not stored is zero. A function of the user's own fold(mine, updates) returns (indices, values), indices strictly increasing.
+        """
+    def regroup(self, group: Group) -> None:
+        """
+        As of a dense vector.
         """
     def scatter(self, graph: typing.Any = None) -> tuple[int, ...]:
         """
@@ -418,6 +468,12 @@ class SparseVectorFloat64:
         """
         Strictly increasing, int32; a copy.
         """
+    @property
+    def is_closed(self) -> bool:
+        ...
+    @property
+    def is_used(self) -> bool:
+        ...
     @property
     def iteration(self) -> int:
         ...
@@ -449,7 +505,7 @@ class SparseVectorInt32:
     """
     A sparse vector that is scattered and gathered. Made by malt.sparse_vector().
     """
-    def __init__(self, *, group: Group, dim: typing.SupportsInt | typing.SupportsIndex, capacity: typing.SupportsInt | typing.SupportsIndex, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
+    def __init__(self, *, group: Group, dim: typing.SupportsInt | typing.SupportsIndex, capacity: typing.SupportsInt | typing.SupportsIndex, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None, rejoins: bool) -> None:
         ...
     def __repr__(self) -> str:
         ...
@@ -460,6 +516,10 @@ class SparseVectorInt32:
     def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> Gathered:
         """
         As of a dense vector in which everything not stored is zero. A function of the user's own fold(mine, updates) returns (indices, values), indices strictly increasing.
+        """
+    def regroup(self, group: Group) -> None:
+        """
+        As of a dense vector.
         """
     def scatter(self, graph: typing.Any = None) -> tuple[int, ...]:
         """
@@ -485,6 +545,12 @@ class SparseVectorInt32:
         """
         Strictly increasing, int32; a copy.
         """
+    @property
+    def is_closed(self) -> bool:
+        ...
+    @property
+    def is_used(self) -> bool:
+        ...
     @property
     def iteration(self) -> int:
         ...
@@ -516,7 +582,7 @@ class SparseVectorInt64:
     """
     A sparse vector that is scattered and gathered. Made by malt.sparse_vector().
     """
-    def __init__(self, *, group: Group, dim: typing.SupportsInt | typing.SupportsIndex, capacity: typing.SupportsInt | typing.SupportsIndex, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
+    def __init__(self, *, group: Group, dim: typing.SupportsInt | typing.SupportsIndex, capacity: typing.SupportsInt | typing.SupportsIndex, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None, rejoins: bool) -> None:
         ...
     def __repr__(self) -> str:
         ...
@@ -527,6 +593,10 @@ class SparseVectorInt64:
     def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> Gathered:
         """
         As of a dense vector in which everything not stored is zero. A function of the user's own fold(mine, updates) returns (indices, values), indices strictly increasing.
+        """
+    def regroup(self, group: Group) -> None:
+        """
+        As of a dense vector.
         """
     def scatter(self, graph: typing.Any = None) -> tuple[int, ...]:
         """
@@ -552,6 +622,12 @@ class SparseVectorInt64:
         """
         Strictly increasing, int32; a copy.
         """
+    @property
+    def is_closed(self) -> bool:
+        ...
+    @property
+    def is_used(self) -> bool:
+        ...
     @property
     def iteration(self) -> int:
         ...
@@ -613,12 +689,17 @@ def simd_level() -> str:
     """
     Instruction set of the built-in folds: 'avx512', 'avx2' or 'baseline'.
     """
+def top_k(fraction: typing.SupportsFloat | typing.SupportsIndex) -> Codec:
+    ...
 def trimmed_mean(fraction: typing.SupportsFloat | typing.SupportsIndex) -> Fold:
     ...
 ALL: Graph
 AVG: Fold
+BFLOAT16: Codec
 EXPONENTIAL: Graph
+FLOAT16: Codec
 HALTON: Graph
+INT8: Codec
 MEDIAN: Fold
 ONE_PEER: Graph
 REPLACE: Fold

@@ -4,8 +4,11 @@ try:
     from malt._core import (
         ALL,
         AVG,
+        BFLOAT16,
         EXPONENTIAL,
+        FLOAT16,
         HALTON,
+        INT8,
         MEDIAN,
         ONE_PEER,
         REPLACE,
@@ -13,6 +16,7 @@ try:
         STAR,
         SUM,
         WEIGHTED,
+        Codec,
         Fold,
         Gathered,
         Graph,
@@ -29,6 +33,7 @@ try:
         announce_faults,
         announce_no_faults,
         random_graph,
+        top_k,
         trimmed_mean,
     )
 except ImportError as error:
@@ -41,8 +46,11 @@ except ImportError as error:
 __all__ = [
     "ALL",
     "AVG",
+    "BFLOAT16",
     "EXPONENTIAL",
+    "FLOAT16",
     "HALTON",
+    "INT8",
     "MEDIAN",
     "ONE_PEER",
     "REPLACE",
@@ -50,6 +58,7 @@ __all__ = [
     "STAR",
     "SUM",
     "WEIGHTED",
+    "Codec",
     "Fold",
     "Gathered",
     "Graph",
@@ -66,5 +75,6 @@ __all__ = [
     "announce_faults",
     "announce_no_faults",
     "random_graph",
+    "top_k",
     "trimmed_mean",
 ]

@@ -46,6 +46,13 @@ class PeerError(Error, ConnectionError):
         self.ranks = tuple(sorted(ranks))
 
 
+class SupersededError(Error):
+    """The ranks go over to another group, in which what was called is to be called again.
+
+    Not for users: the package sees to it.
+    """
+
+
 def describe_ranks(ranks: Iterable[int], noun: str = "rank") -> str:
     """For messages: "rank 3" or "ranks 1, 4, 7"."""
     listed = sorted(ranks)

@@ -8,16 +8,21 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from malt import _bootstrap, _faults
 from malt._core_import import Group
-from malt._errors import ConfigError
+from malt._errors import ConfigError, SupersededError
+from malt._kinds import AnyVector
+from malt._member import Member
+from malt._regroup import Follower, Generations
 
 log = logging.getLogger("malt")
 
 
 OnChange = Callable[[int, tuple[int, ...]], object]
+Result = TypeVar("Result")
+Made = TypeVar("Made", bound=AnyVector)
 
 
 class Settings(NamedTuple):
@@ -30,11 +35,51 @@ class Settings(NamedTuple):
 class Job:
     """What malt.init() returns: ``with malt.init(): ...`` leaves the job at the end."""
 
-    def __init__(self, group: Group, settings: Settings) -> None:
-        self.group = group
+    def __init__(self, rank: int, size: int, settings: Settings, way: Group | Generations) -> None:
+        self.rank = rank
+        self.size = size
+        self._way = way
         self.settings = settings
         self.vectors = 0  # made so far, for their default names
         self.on_change: list[OnChange] = []
+
+    @property
+    def group(self) -> Group:
+        """The present one; a rank that has come back joins the others for it."""
+        if isinstance(self._way, Group):
+            return self._way
+        return self._way.group or self._way.start()
+
+    @property
+    def generations(self) -> Generations | None:
+        """The groups one after the other, where ranks may come back."""
+        return None if isinstance(self._way, Group) else self._way
+
+    @property
+    def makes_due(self) -> bool:
+        """This rank has come back, and makes next what the others have made before."""
+        return self.generations is not None and self.generations.makes_due
+
+    @property
+    def lives(self) -> list[int]:
+        """By rank: 0, or if it has come back, how often it has been started again."""
+        return [0] * self.size if self.generations is None else self.generations.lives
+
+    def follow(self, follower: Follower) -> None:
+        """Have it told of groups that follow, as long as it exists."""
+        if self.generations is not None:
+            self.generations.followers.add(follower)
+
+    @property
+    def is_waited_for(self) -> bool:
+        """This rank has come back, and the others are where it has not come to yet."""
+        return self.generations is not None and self.generations.is_waited_for
+
+    def leave(self) -> None:
+        if isinstance(self._way, Group):
+            self._way.leave()
+        else:
+            self._way.close()
 
     def __enter__(self) -> Job:
         return self
@@ -161,25 +206,61 @@ def init(
         return _job
     _check_is_rank()
     _start_log()
-    with _bootstrap.find(comm, settings.timeout) as bootstrap:
-        group = Group(
-            rank=bootstrap.rank,
-            size=bootstrap.size,
-            allgather=bootstrap.allgather,
-            timeout=settings.timeout,
-            transport=settings.transport,
-            silence=settings.silence,
-            lowest_wins=settings.tie == "lowest",
-            interface=os.environ.get("MALT_INTERFACE", ""),
-            toward=bootstrap.meeting_point,
-            secret=bootstrap.secret,
-        )
-    _job = Job(group, settings)
+    if comm is None and _RESTARTS in os.environ and "MALT_RENDEZVOUS" in os.environ:
+        _job = _join_generations(settings)
+    else:
+        with _bootstrap.find(comm, settings.timeout) as bootstrap:
+            members = list(range(bootstrap.size))
+            group = _make_group(bootstrap, settings, members, bootstrap.allgather)
+        _log_routes(group, bootstrap.launcher)
+        _job = Job(group.rank, group.size, settings, group)
     if _launch():
         os.environ[_RANK_PROCESS] = f"{os.getpid()} {_launch()}"
-    _faults.announce(group.rank)
-    _log_routes(group, bootstrap.launcher)
+    _faults.announce(_job.rank)
     return _job
+
+
+def _make_group(
+    place: _bootstrap.Place | _bootstrap.Bootstrap,
+    settings: Settings,
+    members: list[int],
+    allgather: Callable[[bytes, float], list[bytes]],
+) -> Group:
+    return Group(
+        rank=place.rank,
+        size=place.size,
+        members=members,
+        allgather=allgather,
+        timeout=settings.timeout,
+        transport=settings.transport,
+        silence=settings.silence,
+        lowest_wins=settings.tie == "lowest",
+        interface=os.environ.get("MALT_INTERFACE", ""),
+        toward=place.meeting_point,
+        secret=place.secret,
+    )
+
+
+def _join_generations(settings: Settings) -> Job:
+    """Join a job whose ranks come back; who comes back himself joins when he needs the others."""
+    member = Member.from_environ(os.environ, settings.timeout)
+    place = _bootstrap.Place(member.rank, member.size, member.key, member.host)
+    generations = Generations(
+        member,
+        restarts(),
+        lambda members, allgather: _make_group(place, settings, members, allgather),
+        settings.timeout,
+    )
+    try:
+        if not generations.is_back:
+            _log_routes(generations.start(), "malt run --respawn")
+    except BaseException:
+        member.close()
+        raise
+    return Job(member.rank, member.size, settings, generations)
+
+
+_RESTARTS = "MALT_RESTARTS"  # set by `malt run --respawn`
 
 
 # Set for what a rank starts, which inherits from it what its launcher told it: the rank's process,
@@ -207,7 +288,7 @@ def _forget() -> None:
     """In a forked child: the job is its parent's."""
     global _job, _forked_from
     if _job is not None:
-        _forked_from = f"rank {_job.group.rank} (process {os.getppid()})"
+        _forked_from = f"rank {_job.rank} (process {os.getppid()})"
         _job = None
 
 
@@ -229,7 +310,7 @@ def finalize() -> None:
     """Leave the job; the others go on without this rank. Idempotent; also done at exit."""
     global _job
     if _job is not None:
-        _job.group.leave()
+        _job.leave()
         _job = None
         _faults.restore()
         os.environ.pop(_RANK_PROCESS, None)
@@ -237,25 +318,61 @@ def finalize() -> None:
 
 def rank() -> int:
     """This process's rank, from 0."""
-    return current().group.rank
+    return current().rank
 
 
 def size() -> int:
     """The number of ranks the job started with."""
-    return current().group.size
+    return current().size
+
+
+def leave() -> None:
+    """Leave the job for good, as at its end: what this rank has scattered arrives.
+
+    The others go on without it, and so may this process. It is finalize() by the name of what it
+    does while a job goes on.
+    """
+    finalize()
+
+
+def leaving() -> bool:
+    """Whether `malt scale` has asked this rank to leave: the loop is to end, at a time of its own.
+
+    A rank that does not look goes on; the others do not wait for its leaving.
+    """
+    generations = current().generations
+    return generations is not None and generations.is_asked_to_leave
+
+
+def restarts() -> int:
+    """How often this rank has been started since the job began; 0: it began with it.
+
+    Again, by `malt run --respawn`, or late, by `malt scale`.
+    """
+    return int(os.environ.get(_RESTARTS, "0"))
 
 
 def alive() -> tuple[int, ...]:
-    """The ranks that have not died, left or been left out, sorted."""
-    return current().group.alive()
+    """The ranks that have not died, left or been left out, sorted.
+
+    A rank that has come back knows of itself alone until it makes its first vector.
+    """
+    job = current()
+    if job.generations is not None and job.generations.group is None:
+        return (job.rank,)
+    return job.group.alive()
 
 
 def epoch() -> int:
     """The number of the membership that the live ranks agree on.
 
-    It grows soon after a rank has died, left or been left out.
+    It grows soon after a rank has died, left, been left out, or come back.
     """
-    return current().group.epoch
+    job = current()
+    generations = job.generations
+    if generations is None:
+        return job.group.epoch
+    return generations.epoch + (generations.group.epoch if generations.group is not None else 0)
 
 
 def on_change(callback: OnChange) -> OnChange:
@@ -272,13 +389,62 @@ def call_at_new_epoch() -> None:
     """Call what on_change() was given; for the extension."""
     if _job is not None:
         for callback in _job.on_change:
-            callback(_job.group.epoch, _job.group.alive())
+            callback(epoch(), alive())
+
+
+def look_again(is_new: bool) -> bool:
+    """Whether what a wait is for may still come; for the extension, where a group follows."""
+    generations = current().generations
+    assert generations is not None
+    return generations.look_again(is_new)
+
+
+def regroup() -> None:
+    """Go over to the group that follows; for the extension, between two calls."""
+    generations = current().generations
+    assert generations is not None
+    generations.go_over()
+    call_at_new_epoch()
+
+
+def call(step: Callable[[Group], Result]) -> Result:
+    """A collective step, in the group that it comes to be completed in."""
+    while True:
+        try:
+            return step(current().group)
+        except SupersededError:
+            regroup()
+
+
+def make(
+    build: Callable[[Group, bool], Made], description: str, *, has_shared_values: bool = True
+) -> Made:
+    """Make a vector by `build(group, rejoins)` and count it; a failed one keeps its name."""
+    job = current()
+    generations = job.generations
+    if generations is None:
+        made = build(job.group, False)
+    else:
+        kept = generations
+
+        def step(group: Group) -> Made:
+            made = build(group, False)
+            kept.keep(made, description, has_shared_values)
+            return made
+
+        made = generations.rejoin(build, description, has_shared_values) or call(step)
+    job.vectors += 1
+    return made
 
 
 def barrier(timeout: float | None = None) -> None:
     """Return when every live rank has called it.
 
+    On a rank that has come back it returns at once until the first scatter, gather or allreduce:
+    the others made their calls before.
+
     Raises:
         TimeoutError: the named ranks did not come within `timeout` seconds (init()'s if None).
     """
-    current().group.barrier(timeout)
+    if not current().is_waited_for:
+        call(lambda group: group.barrier(timeout))

@@ -11,17 +11,19 @@ import signal
 import subprocess
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from malt import _guard
 from malt import _wire as wire
-from malt._errors import ConfigError
-from malt._node import Failed, Lost, Node, Over
+from malt._errors import ConfigError, describe_ranks
+from malt._node import Done, Failed, Kill, Lost, Node, Over
 from malt._output import Sink, Stream
-from malt._rank import Rank, describe_end
+from malt._rank import Rank, describe_end, exit_code_of
 from malt._relay import Relay
 from malt._rendezvous_server import Server
+from malt._scale import ScaleServer
 
 _TICK = 0.02
 # What a rank has left running may end by itself, before it is told to.
@@ -41,6 +43,9 @@ class Options:
     key: bytes = b""  # and what all of them know
     start_seconds: float = 30.0
     keep_going: bool = False
+    restarts: int | None = None  # of each rank, at most; None: the job does without it
+    elastic: range | None = None  # how many may run, of `ranks` places; None: all, always
+    started: int | None = None  # how many at first; None: all
     prefix: bool | None = None  # None: when there are several ranks
     grace_seconds: float = 5.0
     environ: dict[str, str] = field(default_factory=dict)
@@ -55,12 +60,19 @@ class Launcher:
         self._options = options
         self._out, self._err = Sink.standard()
         self._ranks: list[Rank] = []
+        self._starts: Counter[int] = Counter()  # by rank: since the job began
+        self._restarts: Counter[int] = Counter()  # likewise, because it failed
+        self._asked: set[int] = set()  # to leave
+        self._last_death = 0  # the exit code of the rank that was started again last
+        self._late_code: int | None = None  # what counts of those that came too late
         self._exit_code = 0
         self._is_stopping = False
         self._stop: list[tuple[float, int]] = []  # what to send to the ranks that are left, when
         # A single rank may talk with the user: it stays in the terminal's foreground group.
         self._is_interactive = options.ranks == options.nnodes == 1 and os.isatty(0)
+        self._is_done = False  # nobody is left, on any node, to whom a rank could come back
         self._is_over = False  # nothing more will be heard of other nodes
+        self._scale: ScaleServer | None = None
 
     def run(self) -> int:
         """Start the ranks and wait for all; returns the job's first bad exit code, or 0.
@@ -85,9 +97,16 @@ class Launcher:
             self._selector.register(relay.wakened, selectors.EVENT_READ)
             self._selector.register(self._node, selectors.EVENT_READ)
             stack.callback(self._kill_all)
-            self._start_all()
+            self._limits = _raise_descriptor_limit(self._options.ranks, self._sessions)
+            started = self._options.started or self._options.ranks
+            self._start_all(range(started))
             if server is not None:
-                server.start()  # a thread: only now that nothing is forked any more
+                server.start()
+            for rank in range(started, self._options.ranks):
+                self._node.rank_ended(rank, 0, 0)
+            if self._options.elastic is not None:
+                self._scale = stack.enter_context(contextlib.closing(ScaleServer(self._rescale)))
+                self._selector.register(self._scale, selectors.EVENT_READ)
             while self._step():
                 pass
         return self._exit_code
@@ -109,7 +128,8 @@ class Launcher:
             address = server.address
         self._node = Node(address, key, options.node, options.nnodes)
         stack.callback(self._node.abort)
-        self._node.start(options.ranks, options.start_seconds, server)
+        come_back = options.restarts is not None
+        self._node.start(options.ranks, options.start_seconds, server, come_back=come_back)
         self._sessions = options.ranks if server is None else self._node.size + options.nnodes
         _check_descriptors(options.ranks, self._sessions)
         if options.verbose and options.nnodes > 1:
@@ -119,8 +139,8 @@ class Launcher:
             )
         return server
 
-    def _start_all(self) -> None:
-        limits = _raise_descriptor_limit(self._options.ranks, self._sessions)
+    def _start_all(self, local_ranks: Iterable[int]) -> None:
+        limits = self._limits
         launcher = os.getpid()
         register = None if self._is_interactive else self._guard.add
         release_signals = self._relay.hold()
@@ -137,7 +157,7 @@ class Launcher:
             release_signals()
 
         try:
-            for local_rank in range(self._options.ranks):
+            for local_rank in local_ranks:
                 self._start(local_rank, prepare)
         finally:
             self._relay.release()
@@ -149,14 +169,18 @@ class Launcher:
         # One rank without a prefix writes to the launcher's own output: a terminal stays one.
         piped = size > 1 or prefix
         stdin = None if rank == 0 and (size == 1 or not os.isatty(0)) else subprocess.DEVNULL
+        environ = {**os.environ, **options.environ, **self._node.environ(local_rank)}
+        if options.restarts is not None:
+            environ["MALT_RESTARTS"] = str(self._starts[rank])
         process = subprocess.Popen(
             self._command,
             stdin=stdin,
             stdout=subprocess.PIPE if piped else None,
             stderr=subprocess.PIPE if piped else None,
             bufsize=0,
-            env={**os.environ, **options.environ, **self._node.environ(local_rank)},
-            preexec_fn=prepare,  # safe: there is one thread
+            env=environ,
+            # Safe: the only other thread, the server's, holds nothing that is used there.
+            preexec_fn=prepare,
         )
         streams = []
         for pipe, sink in ((process.stdout, self._out), (process.stderr, self._err)):
@@ -181,6 +205,8 @@ class Launcher:
                         pass
             elif key.fileobj is self._node:
                 self._hear()
+            elif key.fileobj is self._scale:
+                self._scale.answer()
             elif not key.data.read(time.monotonic()):
                 self._finish(key.data)
         self._report_signals()
@@ -245,13 +271,46 @@ class Launcher:
         rank.process.returncode = code
         for stream in rank.streams:
             stream.drain(now)
-        self._node.rank_ended(rank.rank, rank.process.pid, code)
         grace = self._options.grace_seconds
         quiet = now + _LEFTOVERS_SECONDS
         rank.leftovers = [(quiet, signal.SIGTERM), (quiet + grace, signal.SIGKILL)]
+        what = f"{self._describe(rank.rank, self._node.node)} {describe_end(code)}"
+        what += f" after {now - rank.started:.1f} s"
+        most = self._options.restarts
+        is_wanted = rank.rank not in self._asked and not self._is_ending()
+        if code != 0 and most is not None and is_wanted:
+            if self._restarts[rank.rank] == most:
+                what += f", and has been started again {most} times" if most else ""
+            elif self._is_one_left():
+                self._restart(rank, code, what)
+                return
+            else:
+                what += "; not started again: the others have ended"
+        if self._late_code is not None:
+            code = self._late_code
+        self._node.rank_ended(rank.rank, rank.process.pid, code)
         if code != 0:
-            what = f"{self._describe(rank.rank, self._node.node)} {describe_end(code)}"
-            self._failed(f"{what} after {now - rank.started:.1f} s", code)
+            self._failed(what, code)
+
+    def _is_ending(self) -> bool:
+        return self._is_stopping or self._relay.interrupted is not None
+
+    def _is_one_left(self) -> bool:
+        """Whether there is a rank to come back to, as far as is known; a job of one needs none."""
+        may_be_elsewhere = self._node.nnodes > 1 and not self._is_done
+        is_alone = self._node.size == 1
+        return is_alone or may_be_elsewhere or any(other.ended is None for other in self._ranks)
+
+    def _restart(self, rank: Rank, code: int, what: str) -> None:
+        # What it left running goes first: it may hold what the next one needs.
+        rank.signal(signal.SIGKILL)
+        self._node.rank_restarts(rank.rank, rank.process.pid)
+        self._restarts[rank.rank] += 1
+        self._starts[rank.rank] += 1
+        self._last_death = code
+        count, most = self._restarts[rank.rank], self._options.restarts
+        self._err.say(f"malt run: {what}; started again, {count} of {most}")
+        self._start_all([rank.rank - self._node.first])
 
     def _hear(self) -> None:
         for event in self._node.hear():
@@ -263,6 +322,13 @@ class Launcher:
                     self._failed(f"node {node} is lost: {what}", 1)
                     if node == 0:
                         self._leave()
+                case Kill(rank, process):
+                    for one in self._ranks:
+                        if (one.rank, one.process.pid) == (rank, process) and one.ended is None:
+                            one.signal(signal.SIGKILL)
+                case Done():
+                    self._is_done = True
+                    self._stop_late_ones()
                 case Over(code):
                     self._exit_code = code
                     self._leave()
@@ -278,25 +344,43 @@ class Launcher:
 
     def _failed(self, what: str, code: int) -> None:
         """A rank has failed, on whatever node; or a whole node has, with code 1."""
-        now = time.monotonic()
         is_first = self._exit_code == 0
         if is_first:
-            self._exit_code = code if code > 0 else 128 - code
-        self._report(what)
-        if is_first and not self._options.keep_going:
-            # Ranks that have just been told to end get their time first.
-            grace = self._options.grace_seconds
-            start = now if self._relay.interrupted is None else now + grace
-            self._is_stopping = True
-            self._stop = [(start, signal.SIGTERM), (start + grace, signal.SIGKILL)]
+            self._exit_code = exit_code_of(code)
+        goes_on = self._options.keep_going
+        if self._options.elastic is not None:
+            least, left = self._options.elastic[0], len(self._running())
+            goes_on = left >= least
+            what += f"; {left} of at least {least} are left" if not goes_on and left else ""
+        self._report(what, goes_on)
+        if not goes_on and not self._is_stopping:
+            self._stop_all()
 
-    def _report(self, what: str) -> None:
-        if self._is_stopping or self._relay.interrupted is not None:
+    def _stop_all(self) -> None:
+        # Ranks that have just been told to end get their time first.
+        grace = self._options.grace_seconds
+        start = time.monotonic() + (0 if self._relay.interrupted is None else grace)
+        self._is_stopping = True
+        self._stop = [(start, signal.SIGTERM), (start + grace, signal.SIGKILL)]
+
+    def _stop_late_ones(self) -> None:
+        """Those that were to come back, now that nobody is left to come back to."""
+        late = [rank.rank for rank in self._ranks if rank.ended is None]
+        if not late or self._is_ending():
+            return
+        names = describe_ranks(late)
+        self._err.say(f"malt run: {names} had not come back when the others ended; stopping")
+        self._late_code = self._last_death
+        self._exit_code = self._exit_code or exit_code_of(self._late_code)
+        self._stop_all()
+
+    def _report(self, what: str, goes_on: bool) -> None:
+        if self._is_ending():
             return  # it was told to
         others = sum(other.ended is None for other in self._ranks)
         several = self._node.nnodes > 1
         then = ""
-        if not self._options.keep_going and (others or several):
+        if not goes_on and (others or several):
             then = "; stopping the others (--keep-going leaves them running)"
         elif others:
             then = f"; {others} go on" if others > 1 else "; 1 goes on"
@@ -316,6 +400,47 @@ class Launcher:
                     f"malt run: killed {'rank' if len(left) == 1 else 'ranks'} {names}: "
                     f"not stopped {self._options.grace_seconds:g} s after SIGTERM"
                 )
+
+    # Elastic jobs
+
+    def _running(self) -> list[int]:
+        return sorted(rank.rank for rank in self._ranks if rank.ended is None)
+
+    def _rescale(self, count: int) -> str:
+        """Have so many ranks run, those that have not been asked to leave; returns what is done."""
+        limits = self._options.elastic
+        assert limits is not None
+        if self._is_ending() or self._is_over:
+            raise ConfigError("the job ends")
+        if count not in limits:
+            raise ConfigError(
+                f"{count} ranks are not within the job's {limits[0]} to {limits[-1]} (--elastic)"
+            )
+        running = self._running()
+        staying = [rank for rank in running if rank not in self._asked]
+        starting = [rank for rank in range(self._options.ranks) if rank not in running]
+        starting = starting[: max(count - len(staying), 0)]
+        leaving = staying[count:]
+        for rank in starting:
+            self._asked.discard(rank)
+            self._starts[rank] += 1
+            self._node.rank_starts(rank)
+        self._start_all(starting)
+        for rank in leaving:
+            self._asked.add(rank)
+            self._node.ask_to_leave(rank)
+        if len(staying) + len(starting) < count:
+            raise ConfigError(
+                f"{len(running)} of {self._options.ranks} places are taken, also by "
+                f"{describe_ranks(self._asked)}, asked to leave and still there; try again when "
+                "they have ended"
+            )
+        done = [
+            f"{what}: {describe_ranks(ranks)}"
+            for what, ranks in (("started", starting), ("asked to leave", leaving))
+            if ranks
+        ]
+        return "; ".join(done) or f"{count} ranks run already"
 
     def _clear_leftovers(self, rank: Rank, now: float) -> None:
         """End what a rank that has ended left running in its process group; close its output."""

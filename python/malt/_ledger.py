@@ -16,6 +16,12 @@ that one had begun and finished, and notes this. Chunks of the dead are taken on
 has noted the death: a last row that a network has brought to some only has come to all then.
 
 **Repeated.** So of what a dead rank has begun, only the chunk it had in hand is given out again.
+
+**Coming back.** A rank that has been started again has another *life*, which its rows name. It
+begins in the pass of the slowest, and keeps step there; but who has been noted as gone stays so to
+the end of the pass, whether or not it lives again. So it may take its chunks in the first pass in
+which none of the others has noted it, and from then on it *counts*. Before, it notes as gone only
+who does not live, since it may lack the rows of others that come back.
 """
 
 from __future__ import annotations
@@ -30,6 +36,7 @@ Integers = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.bool_]
 Turn = int | Literal["idle", "wait", "over"]
 
+NOT_YET: Final = -1  # the life of a rank that has come back, and has not caught up
 _GOLDEN: Final = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio
 _MASK: Final = 2**64 - 1
 
@@ -91,7 +98,9 @@ def row_type(size: int, chunks: int) -> np.dtype[Any]:
         [
             ("pass", np.int64),  # the one it is in, from 1; 0 before
             ("start", np.int64),  # its turns before this pass
-            ("turns", np.int64),  # that its loop has taken, in all passes
+            ("turns", np.int64),  # that its loop has begun, in all passes
+            ("ended", np.int64),  # and come to the end of
+            ("life", np.int64),  # how often the rank has come back, or NOT_YET
             ("gone", np.uint8, (-(-size // 8) * 8,)),  # by rank: noted in this pass as gone
             ("done", np.uint8, (bits,)),  # a bit a chunk of this pass: finished
             ("begun", np.uint8, (bits,)),  # likewise; by it, or by those gone
@@ -103,15 +112,33 @@ class Ledger:
     """One rank's view: a row of each rank, of which it writes its own.
 
     In lockstep all living ranks take equally many turns in each pass, with or without a chunk.
+
+    `lives` are the caller's, who keeps them up to date: by rank, how often it has come back. With
+    `comes_back` this rank has, since the others began.
     """
 
-    def __init__(self, rank: int, size: int, chunks: int, lockstep: bool) -> None:
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        chunks: int,
+        lockstep: bool,
+        lives: Sequence[int],
+        *,
+        comes_back: bool = False,
+    ) -> None:
         self.rank = rank
+        self._lives = lives
         self.chunks = chunks
         self.lockstep = lockstep
         self.rows = np.zeros(size, row_type(size, chunks))
         self.words = self.rows.view(np.int64).reshape(size, -1)  # the same memory
         self._own = self.rows[rank]  # a view
+        if comes_back:
+            self._own["life"] = NOT_YET
+        else:
+            self.rows["life"] = lives
+        self._counts = not comes_back
         self._over = True
         self._heads = deal(chunks, range(size))
         self._owners = (tuple(range(size)), self._heads)  # by whom they were asked for last
@@ -120,6 +147,24 @@ class Ledger:
     def pass_(self) -> int:
         return int(self._own["pass"])
 
+    @property
+    def passes(self) -> int:
+        """How many have come to their end."""
+        return self.pass_ - (not self._over)
+
+    @property
+    def comes_back(self) -> bool:
+        """Whether it has yet to catch up with the others."""
+        return int(self._own["life"]) == NOT_YET
+
+    def catch_up(self, living: Sequence[int]) -> None:
+        """Come back: be about to begin what the slowest is at. The others' rows have come."""
+        there = [rank for rank in living if self.rows["life"][rank] != NOT_YET]
+        self._own["life"] = self._lives[self.rank]
+        if there:
+            self._own["pass"] = max(int(self.rows["pass"][there].min()) - 1, 0)
+            self._own["turns"] = self._own["ended"] = self.rows["ended"][there].min()
+
     def enter(self) -> None:
         """Begin the next pass, unless one has been begun and not come to its end."""
         if self._over:
@@ -127,6 +172,10 @@ class Ledger:
             self._own["pass"] += 1
             self._own["start"] = self._own["turns"]
             self._own["gone"] = self._own["done"] = self._own["begun"] = 0
+
+    def end_turn(self) -> None:
+        """The loop asks for the next one."""
+        self._own["ended"] = self._own["turns"]
 
     def take_turn(self, living: Sequence[int]) -> Turn:
         """What the loop does next: a chunk, or nothing.
@@ -138,17 +187,18 @@ class Ledger:
             a chunk; "idle": a turn without one, since another has taken one more; "wait": for other
             rows; or "over".
         """
-        self._note_gone(living)
+        self.note_gone(living)
+        counting = self._counting(living)
         done = self._done()
-        if len(mine := np.flatnonzero(~done & self._may_take(living))):
+        if len(mine := np.flatnonzero(~done & self._may_take(counting))):
             chunk = int(mine[0])
             self._own["turns"] += 1
             self._own["begun"][chunk // 8] |= 1 << chunk % 8
             return chunk
-        if self.lockstep and self._own["turns"] < self._most_turns(living):
+        if self.lockstep and self._own["turns"] < self._most_turns(counting):
             self._own["turns"] += 1
             return "idle"
-        if not done.all() or not all(self._has_come(rank) for rank in living):
+        if not done.all() or not all(self._has_come(rank) for rank in counting):
             return "wait"
         self._own["done"] = 255  # for all, whatever of the dead came through to this rank alone
         self._over = True
@@ -167,8 +217,9 @@ class Ledger:
     def awaited(self, living: Sequence[int]) -> tuple[int, list[int]]:
         """How many chunks are unfinished, and which ranks keep this one waiting."""
         left = ~self._done()
-        ranks = {int(rank) for rank in np.unique(self._owned(living)[left])} - {self.rank}
-        ranks |= {rank for rank in living if not (self._has_come(rank) and self._has_noted(rank))}
+        counting = self._counting(living)
+        ranks = {int(rank) for rank in np.unique(self._owned(counting)[left])} - {self.rank}
+        ranks |= {rank for rank in counting if not (self._has_come(rank) and self._has_noted(rank))}
         return int(left.sum()), sorted(ranks)
 
     def _in_pass(self) -> Bits:
@@ -182,12 +233,39 @@ class Ledger:
         bits: Bits = np.unpackbits(done, count=self.chunks, bitorder="little").view(np.bool_)
         return bits
 
-    def _note_gone(self, living: Sequence[int]) -> None:
-        for rank in set(range(len(self.rows))).difference(living):
-            self._own["gone"][rank] = 1
+    def note_gone(self, living: Sequence[int]) -> None:
+        """Note who is gone, and what it has begun and finished; `living` as of take_turn()."""
+        self._counts = self._counts or self._may_count(living)
+        gone = set(range(len(self.rows))).difference(living)
+        if self._counts and any(self._lives):
+            gone |= {rank for rank in living if not self._is_in_its_life(rank)} - {self.rank}
+            # Those who live again count for all, or for none.
+            for rank in np.flatnonzero(self._in_pass()).tolist():
+                if rank in living and self._is_in_its_life(rank):
+                    noted = np.flatnonzero(self.rows["gone"][rank]).tolist()
+                    gone |= {one for one in noted if self._lives[one]} - {self.rank}
+        self._own["gone"][list(gone)] = 1
+        for rank in np.flatnonzero(self._own["gone"]).tolist():
             if self.rows["pass"][rank] == self._own["pass"]:
                 self._own["done"] |= self.rows["done"][rank]
                 self._own["begun"] |= self.rows["begun"][rank]
+
+    def _may_count(self, living: Sequence[int]) -> bool:
+        """Whether none of the others has noted this rank as gone, and none will."""
+        others = [r for r in living if r != self.rank and self.rows["life"][r] != NOT_YET]
+        return not self.comes_back and all(
+            self._is_in_its_life(rank)
+            and self._is_here(rank)
+            and not self.rows["gone"][rank][self.rank]
+            for rank in others
+        )
+
+    def _is_in_its_life(self, rank: int) -> bool:
+        return bool(self.rows["life"][rank] == self._lives[rank])
+
+    def _counting(self, living: Sequence[int]) -> list[int]:
+        """The living ranks that share this pass out among them, and this one."""
+        return [rank for rank in living if rank == self.rank or not self._own["gone"][rank]]
 
     def _owned(self, living: Sequence[int]) -> Integers:
         if self._owners[0] != tuple(living):
@@ -195,7 +273,7 @@ class Ledger:
         return self._owners[1]
 
     def _may_take(self, living: Sequence[int]) -> Bits:
-        mine: Bits = self._owned(living) == self.rank
+        mine: Bits = (self._owned(living) == self.rank) & self._counts
         is_settled = all(self._has_noted(rank) for rank in living)
         return mine if is_settled else mine & (self._heads == self.rank)
 

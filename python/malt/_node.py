@@ -39,6 +39,20 @@ class Over(NamedTuple):
     code: int
 
 
+class Kill(NamedTuple):
+    """The others go on without this process of a rank's, which is to be ended."""
+
+    rank: int
+    process: int
+
+
+class Done(NamedTuple):
+    """Nobody is left to whom a rank could come back."""
+
+
+Event = Failed | Lost | Over | Kill | Done
+
+
 class Node(Session):
     """A launcher's session with node 0's launcher, or within it.
 
@@ -68,13 +82,16 @@ class Node(Session):
         self.first = self.size = 0
         self._inbox = bytearray()
 
-    def start(self, ranks: int, timeout: float, server: Server | None) -> None:
+    def start(
+        self, ranks: int, timeout: float, server: Server | None, *, come_back: bool = False
+    ) -> None:
         """Come with this many ranks, and wait until all nodes have; node 0 gives its server.
 
         Blocks for `timeout` seconds at most until node 0 is there, and as long for the others.
 
         Raises:
-            malt.ConfigError: nobody can be reached, or not this job's node 0, or it refuses.
+            malt.ConfigError: nobody can be reached, or not this job's node 0, or it refuses;
+                only on some nodes ranks `come_back` when they fail.
             malt.TimeoutError: with the nodes that did not come, in its message.
         """
         seconds = min(timeout, wire.MAX_SECONDS)
@@ -88,21 +105,27 @@ class Node(Session):
             self._receive()  # the welcome
         self._deadline = time.monotonic() + seconds + GRACE_SECONDS
         try:
-            self._send(wire.RANKS_FRAME.pack(wire.RANKS, ranks, seconds))
+            self._send(wire.RANKS_FRAME.pack(wire.RANKS, ranks, come_back, seconds))
             if server is not None:
                 server.gather()
             answer = self._receive()
+            if answer[:1] == wire.LATE:
+                refusal: Exception | None = self._late(answer, server)
+            elif answer[:1] == wire.REFUSED:
+                refusal = ConfigError(answer[1:].decode(errors="replace"))
+            else:
+                refusal = None
+                _, self.first, self.size = wire.START_FRAME.unpack(answer)
         except builtins.TimeoutError:
             raise errors.TimeoutError(
                 f"node 0, at {self.address}, did not answer within {timeout:g} s"
             ) from None
-        except OSError as error:
+        except (OSError, struct.error) as error:
             raise ConfigError(
                 f"node 0, at {self.address}, has gone before all nodes had come: {error}"
             ) from error
-        if answer[:1] == wire.LATE:
-            raise self._late(answer, server)
-        _, self.first, self.size = wire.START_FRAME.unpack(answer)
+        if refusal is not None:
+            raise refusal
 
     def environ(self, local_rank: int) -> dict[str, str]:
         """What the process of this node's rank `local_rank` needs in its environment."""
@@ -123,11 +146,26 @@ class Node(Session):
 
     def rank_ended(self, rank: int, process: int, code: int) -> None:
         """Tell those that wait for `rank` that its process has ended; below 0: of a signal."""
+        self._tell(wire.ENDED_FRAME.pack(wire.ENDED, rank, process, code))
+
+    def rank_restarts(self, rank: int, process: int) -> None:
+        """Tell that this process of `rank` has ended, and that another follows."""
+        self._tell(wire.PROCESS_FRAME.pack(wire.AGAIN, rank, process))
+
+    def rank_starts(self, rank: int) -> None:
+        """Tell that a process of `rank`, of which `rank_ended` told, is started after all."""
+        self._tell(wire.PROCESS_FRAME.pack(wire.STARTED, rank, 0))
+
+    def ask_to_leave(self, rank: int) -> None:
+        """Have malt.leaving() be true on `rank`."""
+        self._tell(wire.PROCESS_FRAME.pack(wire.ASK, rank, 0))
+
+    def _tell(self, payload: bytes) -> None:
         self._deadline = time.monotonic() + _SEND_SECONDS
         with contextlib.suppress(OSError):  # `hear` will say that the server is gone
-            self._send(wire.ENDED_FRAME.pack(wire.ENDED, rank, process, code))
+            self._send(payload)
 
-    def hear(self) -> list[Failed | Lost | Over]:
+    def hear(self) -> list[Event]:
         """What has happened on other nodes; does not block. `Lost(0)` or `Over` is the last."""
         assert self._socket is not None
         events = []
@@ -151,10 +189,14 @@ class Node(Session):
         return errors.TimeoutError(f"{describe_ranks(nodes, 'node')} did not come {within}; {hint}")
 
 
-def _parse(frame: bytes) -> Failed | Lost | Over:
+def _parse(frame: bytes) -> Event:
     kind = frame[:1]
     if kind == wire.FAILED:
         return Failed(*wire.FAILED_FRAME.unpack(frame)[1:])
     if kind == wire.LOST:
         return Lost(*wire.LOST_FRAME.unpack(frame)[1:])
+    if kind == wire.KILL:
+        return Kill(*wire.PROCESS_FRAME.unpack(frame)[1:])
+    if kind == wire.DONE:
+        return Done()
     return Over(*wire.OVER_FRAME.unpack(frame)[1:])

@@ -5,18 +5,23 @@ Methods that return frames return those to send now, by node.
 
 from __future__ import annotations
 
+import signal
 import struct
 from dataclasses import dataclass, field
 
 from malt import _wire as wire
+from malt._errors import describe_ranks
+from malt._rank import exit_code_of
 from malt._rounds import Frames, ProtocolError
 
 
 @dataclass
 class _Node:
     count: int
+    come_back: bool  # its ranks, when they fail
     seconds: float
     deadline: float
+    ranks: range = range(0)
     running: set[int] = field(default_factory=set)  # its ranks that have not ended
 
 
@@ -25,7 +30,7 @@ class Nodes:
 
     Attributes:
         size: of the job, once all have come; before, 0.
-        is_settled: all have come, or have been told that not all came in time.
+        is_settled: all have come, or have been told that there will be no such job.
     """
 
     def __init__(self, nnodes: int) -> None:
@@ -37,22 +42,26 @@ class Nodes:
 
     def come(self, node: int, payload: bytes, now: float) -> Frames:
         """A launcher says how many ranks it has; the last to do so lets all start."""
-        _, count, seconds = _unpack(wire.RANKS_FRAME, payload)
+        _, count, come_back, seconds = _unpack(wire.RANKS_FRAME, payload)
         room = wire.MAX_RANKS - sum(other.count for other in self._nodes.values())
         if node in self._nodes or not 1 <= count <= room or not 0 <= seconds <= wire.MAX_SECONDS:
             raise ProtocolError
-        self._nodes[node] = _Node(count, seconds, now + seconds)
+        self._nodes[node] = _Node(count, bool(come_back), seconds, now + seconds)
         if len(self._nodes) < self.nnodes:
             return []
         self.is_settled = True
-        firsts = []
+        without = [number for number, state in self._nodes.items() if not state.come_back]
+        if 0 < len(without) < self.nnodes:
+            text = f"{describe_ranks(without, 'node')} came without --respawn, the others with it"
+            refusal = wire.REFUSED + f"{text}: give it to each launcher, or to none".encode()
+            return [(number, [refusal]) for number in self._nodes]
         for _, state in sorted(self._nodes.items()):
-            firsts.append(self.size)
+            state.ranks = range(self.size, self.size + state.count)
+            state.running = set(state.ranks)
             self.size += state.count
-            state.running = set(range(firsts[-1], self.size))
         return [
-            (number, [wire.START_FRAME.pack(wire.START, first, self.size)])
-            for number, first in enumerate(firsts)
+            (number, [wire.START_FRAME.pack(wire.START, state.ranks.start, self.size)])
+            for number, state in sorted(self._nodes.items())
         ]
 
     def end(self, node: int, payload: bytes) -> tuple[int, int, int, Frames]:
@@ -60,13 +69,25 @@ class Nodes:
         _, rank, process, code = _unpack(wire.ENDED_FRAME, payload)
         if node not in self._nodes or rank not in self._nodes[node].running:
             raise ProtocolError
+        if not -signal.NSIG < code <= 255:  # no process ends so
+            raise ProtocolError
         self._nodes[node].running.remove(rank)
         frames: Frames = []
         if code != 0:
-            self._exit_code = self._exit_code or (code if code > 0 else 128 - code)
+            self._exit_code = self._exit_code or exit_code_of(code)
             failed = wire.FAILED_FRAME.pack(wire.FAILED, node, rank, code)
             frames = [(other, [failed]) for other in self._nodes if other != node]
         return rank, process, code, frames + self._over()
+
+    def start(self, node: int, rank: int) -> None:
+        """A rank that had ended, or was not started yet, is started."""
+        self.check(node, rank)
+        self._nodes[node].running.add(rank)
+
+    def check(self, node: int, rank: int) -> None:
+        """Raises ProtocolError if the rank is not one of the node's."""
+        if node not in self._nodes or rank not in self._nodes[node].ranks:
+            raise ProtocolError
 
     def leave(self, node: int) -> tuple[set[int], Frames]:
         """The session of a launcher has ended; returns the ranks that are lost with it."""

@@ -39,3 +39,8 @@ def describe_end(code: int) -> str:
         return f"died of {signal.Signals(-code).name}"
     except ValueError:
         return f"died of signal {-code}"
+
+
+def exit_code_of(code: int) -> int:
+    """What a shell has for subprocess' return code."""
+    return code if code >= 0 else 128 - code

@@ -12,11 +12,14 @@ import socket
 import ssl
 import time
 from collections.abc import Mapping
+from typing import TypeVar
 
 from malt import _errors as errors
 from malt import _tls as tls
 from malt import _wire as wire
 from malt._errors import ConfigError, Error, PeerError, describe_ranks
+
+Joined = TypeVar("Joined", bound="RankSession")
 
 # What a client waits longer than the server, so that the server's answer, with names, comes first.
 GRACE_SECONDS = 1.0
@@ -134,6 +137,7 @@ class Session:
         welcome = self._receive(_EvictedError)
         if welcome[:1] != wire.WELCOME:
             raise ConfigError(f"the launcher refuses: {welcome[1:].decode()}")
+        self._greeting = welcome[1:]
 
     def _send(self, payload: bytes) -> None:
         assert self._socket is not None
@@ -166,10 +170,9 @@ class Session:
         return bytes(buffer)
 
 
-class Client(Session):
-    """A rank's session."""
+class RankSession(Session):
+    """A rank's session, of whatever kind."""
 
-    _kind = wire.RANK
     _source = "MALT_RENDEZVOUS"
     _nobody = (
         "no launcher listens at {address} (MALT_RENDEZVOUS): the `malt run` that set it has ended; "
@@ -192,11 +195,10 @@ class Client(Session):
         self.size = size
         self.key = key
         self.host = wire.parse_address(address, self._source)[0]
-        self._round = 0
         self._connect(timeout)
 
     @classmethod
-    def from_environ(cls, environ: Mapping[str, str], timeout: float) -> Client:
+    def from_environ(cls: type[Joined], environ: Mapping[str, str], timeout: float) -> Joined:
         """Join the job that `malt run` described in the environment."""
 
         def get(name: str) -> str:
@@ -217,6 +219,13 @@ class Client(Session):
             raise ConfigError(f"MALT_RANK={rank} is not a rank of a job of MALT_SIZE={size}")
         key = wire.parse_key(get("MALT_JOB_KEY"), "MALT_JOB_KEY")
         return cls(get("MALT_RENDEZVOUS"), key, rank, size, timeout)
+
+
+class Client(RankSession):
+    """A rank's session at start."""
+
+    _kind = wire.RANK
+    _round = 0
 
     def allgather(self, data: bytes, timeout: float) -> list[bytes]:
         """Every rank's bytes, by rank; blocks for `timeout` seconds, and a second more at most.
@@ -240,6 +249,7 @@ class Client(Session):
             answer = self._receive()
             if answer[:1] == wire.COMPLETE:
                 return [self._receive()[1:] for _ in range(self.size)]
+            failure = self._failure(answer, timeout)
         except builtins.TimeoutError:
             self.abort()
             raise errors.TimeoutError(
@@ -254,7 +264,7 @@ class Client(Session):
             self.abort()
             raise
         self.abort()
-        raise self._failure(answer, timeout)
+        raise failure
 
     def close(self) -> None:
         """Leave in good order; idempotent."""

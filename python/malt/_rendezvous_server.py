@@ -10,6 +10,7 @@ import secrets
 import selectors
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections import deque
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from malt import _tls as tls
 from malt import _wire as wire
 from malt._errors import ConfigError
+from malt._generations import Generations
 from malt._nodes import Nodes
 from malt._rank import describe_end
 from malt._rounds import Frames, ProtocolError, Rounds
@@ -62,7 +64,12 @@ class Server:
         self._key = key
         self._nodes = Nodes(nnodes)
         self._rounds = Rounds(0)
-        self._joined: dict[bytes, dict[int, _Connection]] = {wire.RANK: {}, wire.NODE: {}}
+        self._generations = Generations(0)
+        self._asked: set[int] = set()  # ranks, to leave
+        self._is_over = False  # for ranks that come back, and the launchers know
+        self._joined: dict[bytes, dict[int, _Connection]] = {
+            kind: {} for kind in (wire.RANK, wire.MEMBER, wire.NODE)
+        }
         self._connections: set[_Connection] = set()
         self._pending: dict[_Connection, None] = {}  # oldest first
         self._running = True
@@ -98,6 +105,7 @@ class Server:
             self._turn()
         self.size = self._nodes.size
         self._rounds = Rounds(self.size)
+        self._generations = Generations(self.size)
         self._expect(self.size)
 
     def start(self) -> None:
@@ -138,6 +146,12 @@ class Server:
             self._drop(self._oldest())
         self._deliver(wire.NODE, self._nodes.expire(now))
         self._deliver(wire.RANK, self._rounds.expire(now))
+        self._deliver(wire.MEMBER, self._generations.expire(now))
+        while self._generations.expelled:
+            self._expel(self._generations.expelled.pop())
+        if self._generations.is_over and not self._is_over:
+            self._is_over = True
+            self._deliver(wire.NODE, [(node, [wire.DONE]) for node in self._joined[wire.NODE]])
 
     def _shut(self) -> None:
         for connection in self._connections:
@@ -149,7 +163,8 @@ class Server:
 
     def _seconds_to_deadline(self) -> float | None:
         deadlines = [self._oldest().born + HANDSHAKE_SECONDS] if self._pending else []
-        for deadline in (self._nodes.next_deadline(), self._rounds.next_deadline()):
+        for books in (self._nodes, self._rounds, self._generations):
+            deadline = books.next_deadline()
             if deadline is not None:
                 deadlines.append(deadline)
         return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
@@ -204,6 +219,9 @@ class Server:
         del self._joined[connection.kind][connection.number]
         if connection.kind == wire.RANK:
             self._deliver(wire.RANK, self._rounds.leave(connection.number))
+        elif connection.kind == wire.MEMBER:
+            frames = self._generations.leave(connection.number, time.monotonic())
+            self._deliver(wire.MEMBER, frames)
         else:
             lost, frames = self._nodes.leave(connection.number)
             self._deliver(wire.NODE, frames)
@@ -285,14 +303,20 @@ class Server:
         self._joined[kind][number] = connection
         if kind == wire.RANK:
             self._rounds.join(number)
-        self._send_frame(connection, wire.WELCOME)
+        greeting = b""
+        if kind == wire.MEMBER:
+            self._generations.join(number)
+            greeting = struct.pack("!?", self._generations.has_formed)
+        self._send_frame(connection, wire.WELCOME + greeting)
+        if kind == wire.MEMBER and number in self._asked:
+            self._send_frame(connection, wire.ASKED)
 
     def _refusal(self, kind: bytes, number: int, count: int) -> str:
         nnodes = self._nodes.nnodes
         first = self._joined[kind].get(number)
-        if kind == wire.RANK and (count != self.size or number >= count):
+        if kind != wire.NODE and (count != self.size or number >= count):
             return f"rank {number} of {count} is not of this job of {self.size}"
-        if kind == wire.RANK and first:
+        if kind != wire.NODE and first:
             return (
                 f"rank {number} has joined already, as process {first.process}; a process that a "
                 "rank starts must not join the job again"
@@ -320,13 +344,16 @@ class Server:
                 return False
             if connection.kind == wire.NODE:
                 self._digest(connection.number, payload)
+            elif connection.kind == wire.MEMBER:
+                frames = self._generations.hear(connection.number, payload, time.monotonic())
+                self._deliver(wire.MEMBER, frames)
             elif connection.outbox:
                 # One that speaks again before it has taken the last answer would fill the outbox.
                 raise ProtocolError
             else:
                 frames = self._rounds.part(connection.number, payload, time.monotonic())
                 self._deliver(wire.RANK, frames)
-        except (ConnectionError, ProtocolError):  # or its farewell
+        except (ConnectionError, ProtocolError, struct.error):  # or its farewell
             self._drop(connection)
         return True
 
@@ -335,17 +362,54 @@ class Server:
         if payload[:1] == wire.RANKS:
             self._deliver(wire.NODE, self._nodes.come(node, payload, time.monotonic()))
             return
+        if payload[:1] in (wire.AGAIN, wire.STARTED, wire.ASK):
+            self._digest_change(node, payload)
+            return
         rank, process, code, frames = self._nodes.end(node, payload)
         self._rank_ended(rank, process, describe_end(code))
         self._deliver(wire.NODE, frames)
 
+    def _digest_change(self, node: int, payload: bytes) -> None:
+        """What becomes of a rank before the end of the job."""
+        kind, rank, process = wire.PROCESS_FRAME.unpack(payload)
+        self._nodes.check(node, rank)
+        if kind == wire.AGAIN:
+            self._member_ended(rank, process, is_for_good=False)
+        elif kind == wire.STARTED:
+            self._nodes.start(node, rank)
+            self._generations.start(rank)
+            self._asked.discard(rank)
+        else:
+            self._asked.add(rank)
+            self._deliver(wire.MEMBER, [(rank, [wire.ASKED])])
+
     def _rank_ended(self, rank: int, process: int | None, how: str) -> None:
-        connection = self._joined[wire.RANK].get(rank)
+        self._member_ended(rank, process, is_for_good=True)
+        if self._forget(wire.RANK, rank, process):
+            self._deliver(wire.RANK, self._rounds.end(rank, how))
+
+    def _member_ended(self, rank: int, process: int | None, *, is_for_good: bool) -> None:
+        if self._forget(wire.MEMBER, rank, process):
+            frames = self._generations.end(rank, is_for_good, time.monotonic())
+            self._deliver(wire.MEMBER, frames)
+
+    def _forget(self, kind: bytes, rank: int, process: int | None) -> bool:
+        """End the session of a process that has ended; False if the rank has another one's."""
+        connection = self._joined[kind].get(rank)
         if connection is not None:
             if process not in (None, connection.process):
-                return  # the rank is a child of what the launcher started
+                return False  # the rank is a child of what the launcher started
             self._drop(connection)  # a process that it forked may still hold it open
-        self._deliver(wire.RANK, self._rounds.end(rank, how))
+        return True
+
+    def _expel(self, rank: int) -> None:
+        """Others go on without it: its process is to make room for the next."""
+        connection = self._joined[wire.MEMBER].get(rank)
+        if connection is None:
+            return
+        kill = wire.PROCESS_FRAME.pack(wire.KILL, rank, connection.process)
+        self._drop(connection)
+        self._deliver(wire.NODE, [(node, [kill]) for node in self._joined[wire.NODE]])
 
     def _deliver(self, kind: bytes, frames: Frames) -> None:
         joined = self._joined[kind]

@@ -13,8 +13,8 @@ import numpy as np
 
 from malt._core_import import Vector
 from malt._errors import ConfigError, Error
+from malt._kinds import SPARSE_VECTORS, SparseVector
 from malt._safetensors import Array, File
-from malt._vectors import SPARSE_VECTORS, SparseVector
 
 SUFFIXES = (".safetensors", ".npz", ".npy")
 Source = Mapping[str, Array]  # a file's arrays

@@ -44,12 +44,14 @@ are numbered node by node.
 
 Set for the ranks: MALT_RANK, MALT_SIZE, MALT_LOCAL_RANK, MALT_NODE_RANK, MALT_NNODES,
 MALT_RENDEZVOUS and MALT_JOB_KEY (how they find one another), MALT_TIMEOUT (--timeout),
-PYTHONUNBUFFERED=1, and, where they are not set already, MALT_LOG=info (-v) and OMP_NUM_THREADS =
-cores / N, at least 1, so that the ranks do not take the cores from one another.
+MALT_RESTARTS (--respawn, --elastic: how often it has been started since), PYTHONUNBUFFERED=1, and,
+where they are not set already, MALT_LOG=info (-v) and OMP_NUM_THREADS = cores / N, at least 1, so
+that the ranks do not take the cores from one another.
 """
 
 _PYTHON_SUFFIXES = (".py", ".pyw", ".pyc", ".pyz")
 _WITH_VALUE = (
+    "--elastic",
     "-n",
     "--nnodes",
     "--node-rank",
@@ -94,6 +96,17 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _limits(text: str) -> range:
+    least, _, most = text.partition(":")
+    try:
+        limits = range(int(least), int(most) + 1)
+    except ValueError:
+        limits = range(0)
+    if not limits or limits[0] < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not MIN:MAX, with 1 <= MIN <= MAX")
+    return limits
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="malt run",
@@ -129,6 +142,22 @@ def _parser() -> argparse.ArgumentParser:
         "--keep-going",
         action="store_true",
         help="when a rank fails leave the others running; without it they are stopped",
+    )
+    parser.add_argument(
+        "--respawn",
+        metavar="TIMES",
+        nargs="?",
+        const=3,
+        type=_number_of("times"),
+        help="start a rank that fails again, each at most so often (default: %(const)s; as "
+        "--respawn=TIMES); it joins the others and gets their values",
+    )
+    parser.add_argument(
+        "--elastic",
+        metavar="MIN:MAX",
+        type=_limits,
+        help="let `malt scale PID COUNT` add and remove ranks, so that MIN to MAX run; those that "
+        "fail are not missed while MIN are left",
     )
     parser.add_argument(
         "--grace",
@@ -205,6 +234,8 @@ def _set_node(options: Options, parsed: argparse.Namespace) -> None:
         for name in ("--node-rank", "--rendezvous", "--key-file")
         if (value := getattr(parsed, name[2:].replace("-", "_"))) is not None
     }
+    if (parsed.nnodes or 1) > 1 and parsed.elastic:
+        raise ConfigError("--elastic is for a job on one host: leave out --nnodes, or --elastic")
     if parsed.nnodes is None and given:
         raise ConfigError(f"{next(iter(given))} is for a job over several hosts: add --nnodes M")
     nodes = range(parsed.nnodes or 1)
@@ -256,9 +287,14 @@ def main(arguments: Sequence[str]) -> int:
         environ["MALT_LOG"] = "info"
     if parsed.timeout is not None:
         environ["MALT_TIMEOUT"] = f"{parsed.timeout:g}"
+    if parsed.elastic and parsed.ranks not in parsed.elastic:
+        _fail(f"-n {parsed.ranks} is not within --elastic {parsed.elastic[0]}:{parsed.elastic[-1]}")
     options = Options(
-        ranks=parsed.ranks,
+        ranks=parsed.elastic[-1] if parsed.elastic else parsed.ranks,
         keep_going=parsed.keep_going,
+        restarts=0 if parsed.elastic and parsed.respawn is None else parsed.respawn,
+        elastic=parsed.elastic,
+        started=parsed.ranks if parsed.elastic else None,
         prefix=parsed.prefix,
         grace_seconds=parsed.grace,
         environ=environ,

@@ -12,15 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 from malt import _job, _ledger
-from malt._core_import import Update
+from malt._core_import import Group, Update
 from malt._errors import ConfigError, TimeoutError, describe_ranks  # noqa: A004
 from malt._together import Report, Together
-from malt._vectors import vector
+from malt._vectors import own_vector
 
 log = logging.getLogger("malt")
 
 Data = TypeVar("Data")
 
+_ANY = 2**62  # staleness, in iterations
 _SHORTEST_NAP, _LONGEST_NAP = 0.0005, 0.02  # s, between two looks at the others' rows
 
 
@@ -69,13 +70,13 @@ def shard(
             "several arrays, shuffle= and lockstep= need chunk=, the elements that a loop gets at "
             "a time; without it, call malt.shard(data) for each array"
         )
-    group = _job.current().group
-    every = slice(group.rank, None, group.size)
+    rank, size = _job.rank(), _job.size()
+    every = slice(rank, None, size)
     rows = getattr(data, "iloc", data)  # pandas slices rows by position there
     if hasattr(rows, "__getitem__") and (hasattr(data, "__len__") or hasattr(data, "shape")):
         return rows[every]
     if isinstance(data, Iterable):
-        return islice(data, group.rank, None, group.size)
+        return islice(data, rank, None, size)
     raise TypeError(f"cannot share out {type(data).__name__}: it is no array, sequence or iterable")
 
 
@@ -107,15 +108,34 @@ class Shard:
         self._chunk: int = agreed["chunk"]
         self._shuffle: int | None = agreed["shuffle"]
         self._job = job = _job.current()
-        rank, size = job.group.rank, job.group.size
+        rank, size = job.rank, job.size
         chunks = -(-self._elements // self._chunk)
-        self._ledger = _ledger.Ledger(rank, size, chunks, lockstep)
+        comes_back = job.makes_due
+        self._ledger = _ledger.Ledger(
+            rank, size, chunks, lockstep, job.lives, comes_back=comes_back
+        )
         self._own = self._ledger.words[rank]
         self._told = self._own.copy()
+        self._heard = {rank}
+        options = ", ".join(f"{name} {value}" for name, value in agreed.items())
         # A slot more than its readers hold: so one is always free, and no row is left untold.
-        self._rows = vector(self._own, name=f"shard-{job.vectors + 1}", depth=max(size, 2))
+        self._rows = own_vector(
+            self._told, f"shard-{job.vectors + 1}", max(size, 2), f"malt.shard: {options}"
+        )
+        job.follow(self)
+        if comes_back:
+            self._rows.scatter()
+
+    @property
+    def passes(self) -> int:
+        """How many this rank has come to the end of, also before it came back."""
+        if self._ledger.comes_back:
+            self._catch_up()
+        return self._ledger.passes
 
     def __iter__(self) -> Iterator[Any]:
+        if self._ledger.comes_back:
+            self._catch_up()
         self._ledger.enter()
         order = None
         if self._shuffle is not None:
@@ -131,18 +151,17 @@ class Shard:
 
     def _next_turn(self) -> int | Literal["idle", "over"]:
         """Take a turn, as soon as there is one, and tell the others before."""
-        group = self._job.group
         was_living: tuple[int, ...] = ()
         nap = late = 0.0
+        self._ledger.end_turn()
         while True:
-            living = group.alive()  # first: the rows of who is not among them are the last then
-            if self._rows.gather(self._keep).count or living != was_living:
+            living, has_news = self._look()
+            if has_news or living != was_living:
                 nap, late = _SHORTEST_NAP, time.monotonic() + self._job.settings.timeout
             was_living = living
             turn = self._ledger.take_turn(living)
             if not np.array_equal(self._own, self._told):
-                self._rows.scatter()
-                self._told[:] = self._own
+                self._tell()
             if turn != "wait":
                 break
             if time.monotonic() > late:
@@ -153,14 +172,53 @@ class Shard:
             self._report(turn)
         return turn
 
+    def _look(self) -> tuple[tuple[int, ...], bool]:
+        """Read what the others have told; returns who lived before, and whether there was any."""
+        if self._job.group.is_superseded:
+            _job.regroup()
+        # First: the rows of who is not among them are the last then.
+        living = self._job.group.alive()
+        return living, self._rows.gather(self._keep).count > 0
+
+    def _tell(self) -> None:
+        self._told[:] = self._own
+        self._rows.scatter()
+
+    def _catch_up(self) -> None:
+        """Come back: hear from all others where they are, as they said when they took this rank in.
+
+        Raises:
+            TimeoutError: nothing has come of the named ranks.
+        """
+        late = time.monotonic() + self._job.settings.timeout
+        while missing := set(living := self._look()[0]) - self._heard:
+            if time.monotonic() > late:
+                raise TimeoutError(
+                    f"{describe_ranks(missing)} did not tell which chunks are finished within "
+                    f"{self._job.settings.timeout:g} s",
+                    missing,
+                )
+            time.sleep(_SHORTEST_NAP)
+        self._ledger.catch_up(living)
+
+    def leave_group(self) -> None:
+        """Read the last of those who do not come along; for `_regroup`."""
+        self._rows.gather(self._keep, staleness=_ANY)  # with a staleness it stays in its group
+
+    def enter_group(self, group: Group) -> None:
+        """Tell those who have come back, whom this pass goes on without; for `_regroup`."""
+        self._ledger.note_gone(group.alive())
+        self._tell()
+
     def _keep(self, _: npt.NDArray[np.int64], updates: list[Update]) -> None:
         for update in updates:
             self._ledger.words[update.rank] = update.values
+            self._heard.add(update.rank)
 
     def _report(self, chunk: int) -> None:
         log.warning(
             "rank %d repeats chunk %d in pass %d: a rank that is gone had begun it",
-            *(self._job.group.rank, chunk, self._ledger.pass_),
+            *(self._job.rank, chunk, self._ledger.pass_),
         )
         if (self._ledger.pass_, chunk) not in self.repeated:  # after a break it comes once more
             self.repeated.append((self._ledger.pass_, chunk))
@@ -168,7 +226,7 @@ class Shard:
     def _too_late(self, living: Sequence[int]) -> TimeoutError:
         left, ranks = self._ledger.awaited(living)
         return TimeoutError(
-            f"rank {self._job.group.rank} waits at the end of pass {self._ledger.pass_} for "
+            f"rank {self._job.rank} waits at the end of pass {self._ledger.pass_} for "
             f"{describe_ranks(ranks)}: {left} of {self._ledger.chunks} chunks are unfinished, and "
             f"no rank has taken a turn for {self._job.settings.timeout:g} s; if a turn takes as "
             "long, give smaller chunks or a longer malt.init(timeout=); if turns wait for one "
@@ -197,6 +255,9 @@ def _agree(data: tuple[Any, ...], chunk: int, shuffle: int | None, lockstep: boo
             "lockstep": bool(lockstep),
         }
 
+    job = _job.current()
+    if job.makes_due:
+        return check()[1]  # the others compare it as they do a vector
     _, reports = Together("malt.shard", None).step("comparing the data", check)
     for name in ("elements", "chunk", "shuffle", "lockstep"):
         values = {rank: report[name] for rank, report in reports.items()}
@@ -205,7 +266,7 @@ def _agree(data: tuple[Any, ...], chunk: int, shuffle: int | None, lockstep: boo
             raise ConfigError(
                 f"malt.shard: {name} is {listed}; all ranks must give the same data and options"
             )
-    return reports[_job.current().group.rank]
+    return reports[job.rank]
 
 
 def _is_integer(value: Any) -> bool:

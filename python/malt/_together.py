@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from malt import _job
+from malt._core_import import Group
 from malt._errors import ConfigError, DamagedError, describe_ranks
 
 Result = TypeVar("Result")
@@ -20,9 +21,19 @@ class Together:
     """One collective call, in steps. `timeout` is for each; None: that of malt.init()."""
 
     def __init__(self, call: str, timeout: float | None) -> None:
-        self.group = _job.current().group
+        if _job.current().is_waited_for:
+            raise ConfigError(
+                f"{call} on a rank that has come back: the others made this call long ago, and it "
+                "has their values; call it `if not malt.restarts():`, or after the first scatter, "
+                "gather or allreduce"
+            )
         self.call = call
         self.timeout = timeout
+
+    @property
+    def group(self) -> Group:
+        """The present one."""
+        return _job.current().group
 
     def step(
         self, name: str, action: Callable[[], tuple[Result, Report]], timeout: float | None = None
@@ -47,10 +58,9 @@ class Together:
             failure, post = error, _FAILED + str(error).encode()
         except Exception as error:  # the others must hear of it, whatever it is
             failure, post = error, _FAILED + f"{type(error).__name__}: {error}".encode()
-        posts = self.group.exchange(
-            f"{self.call}, {name}",
-            post[:_MOST_BYTES],
-            self.timeout if timeout is None else timeout,
+        limit = self.timeout if timeout is None else timeout
+        posts = _job.call(
+            lambda group: group.exchange(f"{self.call}, {name}", post[:_MOST_BYTES], limit)
         )
         here = {rank: post for rank, post in enumerate(posts) if post is not None}
         for mark, kind in ((_FAILED, ConfigError), (_DAMAGED, DamagedError)):

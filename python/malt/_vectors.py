@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,9 @@ import numpy.typing as npt
 from malt import _job
 from malt._core_import import (
     ALL,
+    Codec,
     Graph,
+    Group,
     SparseVectorFloat32,
     SparseVectorFloat64,
     SparseVectorInt32,
@@ -21,17 +23,8 @@ from malt._core_import import (
     Vector,
 )
 from malt._errors import ConfigError
+from malt._kinds import SparseVector
 
-SparseVector: TypeAlias = (
-    SparseVectorFloat32 | SparseVectorFloat64 | SparseVectorInt32 | SparseVectorInt64
-)
-SPARSE_VECTORS = (
-    SparseVectorFloat32,
-    SparseVectorFloat64,
-    SparseVectorInt32,
-    SparseVectorInt64,
-)
-Made = TypeVar("Made", Vector, SparseVector)
 _MOST_ELEMENTS = 2**57  # beyond any memory, and their bytes still countable
 _SPARSE: dict[str, type[SparseVector]] = {
     "float32": SparseVectorFloat32,
@@ -114,10 +107,8 @@ def _options(
             f"graph is {graph!r}; it is malt.ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR, "
             "RANDOM(k, seed) or Graph(edges)"
         )
-    job = _job.current()
     return {
-        "group": job.group,
-        "name": name if name is not None else f"vector-{job.vectors + 1}",
+        "name": name if name is not None else f"vector-{_job.current().vectors + 1}",
         "graph": graph,
         "policy": policy,
         "depth": depth,
@@ -126,10 +117,12 @@ def _options(
     }
 
 
-def _counted(made: Made) -> Made:
-    """Count a vector once it is made, so that a failed one can be tried again by the same name."""
-    _job.current().vectors += 1
-    return made
+def _describe(kind: str, options: dict[str, Any]) -> str:
+    """What a rank that comes back has to make alike."""
+    shown = ", ".join(f"{key}={options[key]}" for key in ("policy", "depth"))
+    if options.get("codec"):
+        shown += f", codec={options['codec']}"
+    return f"{kind} vector {options['name']!r} over {options['graph']!r}, {shown}"
 
 
 def vector(
@@ -142,6 +135,7 @@ def vector(
     depth: int = 2,
     reject_nonfinite: bool = False,
     max_norm: float | None = None,
+    codec: Codec | None = None,
 ) -> Vector:
     """A dense vector that can be scattered and gathered. Collective.
 
@@ -159,25 +153,26 @@ def vector(
         max_norm: scale an update whose L2 norm is above it down to it before it is folded, and
             count it; one with NaN or infinity is refused. For float32 and float64; each rank may
             have its own. Neither this nor reject_nonfinite concerns allreduce().
+        codec: how scatter() makes fewer bytes of float32 or float64 elements: FLOAT16 or BFLOAT16,
+            INT8 (256 elements share a scale), or TOP_K(fraction) for gradients. What others fold is
+            what they decode; this rank's own values stay as they are, and allreduce() is exact.
 
     Raises:
-        ConfigError: the data cannot be shared; max_norm is not above 0, or the elements are
-            integers; or, on every rank, the ranks disagree, the graph does not connect them, or
-            there is no room.
+        ConfigError: the data cannot be shared; max_norm is not above 0; the elements are integers
+            and there is a max_norm or a codec; or, on every rank, the ranks disagree, the graph
+            does not connect them, or there is no room.
         TimeoutError: the named ranks did not make the vector.
     """
+    options = _options(name, graph, policy, depth, reject_nonfinite, max_norm)
+    if codec is not None and not isinstance(codec, Codec):
+        raise ConfigError(f"codec is {codec!r}; it is malt.FLOAT16, BFLOAT16, INT8 or TOP_K(f)")
+    options["codec"] = codec
     shape = _as_shape(data)
     if shape is not None:
         kind = np.dtype(np.float32 if dtype is None else dtype)
-        made = Vector(
-            dtype=kind,
-            arrays=[],
-            own_count=math.prod(shape),
-            shown=None,
-            **_options(name, graph, policy, depth, reject_nonfinite, max_norm),
-        )
+        made = _make(kind, [], math.prod(shape), None, options)
         made.array = made.array.reshape(shape)
-        return _counted(made)
+        return made
     several = isinstance(data, Sequence) and not isinstance(data, (str, bytes))
     arrays = [_as_array(part) for part in (data if several else [data])]
     kinds = sorted({array.dtype.name for array in arrays})
@@ -190,14 +185,39 @@ def vector(
             f"dtype is {np.dtype(dtype)}, but the array has {kinds[0]}; its memory is shared, so "
             "it cannot be converted: leave dtype out, or convert the array with .astype()"
         )
-    made = Vector(
-        dtype=arrays[0].dtype,
-        arrays=arrays,
-        own_count=0,
-        shown=arrays if several else (data if isinstance(data, np.ndarray) else arrays[0]),
-        **_options(name, graph, policy, depth, reject_nonfinite, max_norm),
-    )
-    return _counted(made)
+    shown = arrays if several else (data if isinstance(data, np.ndarray) else arrays[0])
+    return _make(arrays[0].dtype, arrays, 0, shown, options)
+
+
+def own_vector(array: npt.NDArray[Any], name: str, depth: int, description: str) -> Vector:
+    """A vector of which each rank has values of its own, which nobody gets who comes back."""
+    options = _options(name, ALL, "latest", depth, False, None)
+    return _make(array.dtype, [array], 0, array, options, description)
+
+
+def _make(
+    dtype: np.dtype[Any],
+    arrays: list[npt.NDArray[Any]],
+    own_count: int,
+    shown: Any,
+    options: dict[str, Any],
+    own: str = "",
+) -> Vector:
+    def build(group: Group, rejoins: bool) -> Vector:
+        return Vector(
+            group=group,
+            dtype=dtype,
+            arrays=arrays,
+            own_count=own_count,
+            shown=shown,
+            rejoins=rejoins,
+            **options,
+        )
+
+    count = own_count + sum(array.size for array in arrays)
+    owner = "of its own memory" if own_count else "over arrays"
+    description = own or _describe(f"{dtype} x {count} {owner}", options)
+    return _job.make(build, description, has_shared_values=not own)
 
 
 def sparse_vector(
@@ -234,9 +254,11 @@ def sparse_vector(
     kind = np.dtype(dtype)
     if kind.name not in _SPARSE:
         raise ConfigError(f"dtype is {kind}; a sparse vector has {', '.join(_SPARSE)}")
-    made = _SPARSE[kind.name](
-        dim=dim,
-        capacity=capacity,
-        **_options(name, graph, policy, depth, reject_nonfinite, max_norm),
-    )
-    return _counted(made)
+    options = _options(name, graph, policy, depth, reject_nonfinite, max_norm)
+
+    def build(group: Group, rejoins: bool) -> SparseVector:
+        return _SPARSE[kind.name](
+            group=group, dim=dim, capacity=capacity, rejoins=rejoins, **options
+        )
+
+    return _job.make(build, _describe(f"sparse {kind} x {dim}, capacity {capacity},", options))

@@ -3,8 +3,8 @@
 A client is a rank or a launcher (a node). Nobody takes part without the job's key, 32 random bytes
 that a launcher hands to its ranks in their environment. The key never crosses the wire:
 
-    client -> server   hello: magic, "r" rank, size or "n" node, nodes, process id, 32 fresh
-                       random bytes
+    client -> server   hello: magic, "r" or "m" rank, size or "n" node, nodes, process id, 32
+                       fresh random bytes
     server -> client   32 fresh random bytes, HMAC(key, "server" + hello + both nonces)
     client -> server   HMAC(key, "client" + hello + both nonces)
 
@@ -14,7 +14,9 @@ The key is of one job, so the proofs bind the job, and through the hello the cli
 After this every frame carries an HMAC under a key of the session, over its direction, its number
 and its bytes; what does not carry it is never looked at. No pickle, nothing but `struct`.
 
-A rank's frames are answered round by round. A launcher says how many ranks it has, is told their
+A rank's frames are answered round by round. With `malt run --respawn` a rank has a session of
+another kind, "m", as long as it lives, by which it is called to new generations (`_generations`).
+A launcher says how many ranks it has, is told their
 numbers when all launchers have come, and then says how each rank ended; the server tells it of the
 failures on other nodes, of launchers that are lost, and of the end of the job.
 """
@@ -26,6 +28,7 @@ import hmac
 import re
 import socket
 import struct
+from collections.abc import Iterable
 
 from malt._errors import ConfigError
 
@@ -37,9 +40,9 @@ MAX_FRAME = 1 << 20
 MAX_NODES = 1 << 16  # so that a frame can name them all
 MAX_RANKS = 1 << 20
 
-MAGIC = b"MALTRDV2"
+MAGIC = b"MALTRDV4"
 HELLO = struct.Struct("!8scIII32s")  # magic, kind, number, how many there are, process id, nonce
-RANK, NODE = b"r", b"n"
+RANK, MEMBER, NODE = b"r", b"m", b"n"
 CHALLENGE = struct.Struct("!32s32s")  # nonce, proof
 LENGTH = struct.Struct("!I")
 
@@ -47,16 +50,31 @@ LENGTH = struct.Struct("!I")
 # refusal; all parts are here, then one part a frame; time is up; a rank is gone.
 PART, BYE = b"p", b"b"
 WELCOME, REFUSED, COMPLETE, DATA, LATE, GONE = b"w", b"n", b"c", b"d", b"t", b"g"
-# From a launcher: its number of ranks; a rank has ended. To it, beside welcome, refusal and time is
-# up: start; a rank of another node has failed; a node is lost; all ranks of the job have ended.
-RANKS, ENDED = b"r", b"e"
-START, FAILED, LOST, OVER = b"s", b"f", b"l", b"o"
+# From a member: it wants a generation; its part in one, as above; that stands; ranks do not do
+# theirs. To it: who is in the next generation (nobody: wait for another); that has come to nothing,
+# as these ranks did not come.
+WANT, FORMED, ABSENT = b"w", b"f", b"a"
+GENERATION, OFF = b"i", b"x"
+# To a member, beside generations: it is asked to leave.
+ASKED = b"q"
+# From a launcher: its number of ranks; a rank has ended, or is not started at first; it has ended,
+# and will be started again; it is started after all; it is to be asked to leave. To it, beside
+# welcome, refusal and time is up: start; a rank of another node has failed; a node is lost; all
+# ranks of the job have ended; a process of a rank's is to be killed; nobody is left to whom a rank
+# could come back.
+RANKS, ENDED, AGAIN, STARTED, ASK = b"r", b"e", b"a", b"s", b"q"
+START, FAILED, LOST, OVER, KILL, DONE = b"s", b"f", b"l", b"o", b"k", b"d"
 
 PART_HEAD = struct.Struct("!cId")  # kind, round, seconds it may take
 MAX_PART = MAX_FRAME - PART_HEAD.size
 MAX_SECONDS = 1e8
-RANKS_FRAME = struct.Struct("!cId")  # kind, how many, seconds that it waits for the other nodes
+WANT_FRAME = struct.Struct("!cd")  # kind, seconds that it waits
+GENERATION_PART = struct.Struct("!cII")  # kind, generation, round
+FORMED_FRAME = struct.Struct("!cI")  # kind, generation
+# kind, how many, whether they come back, seconds that it waits for the other nodes
+RANKS_FRAME = struct.Struct("!cI?d")
 ENDED_FRAME = struct.Struct("!cIIi")  # kind, rank, process id, exit code (below 0: of a signal)
+PROCESS_FRAME = struct.Struct("!cII")  # kind, rank, process id
 START_FRAME = struct.Struct("!cII")  # kind, the node's first rank, size of the job
 FAILED_FRAME = struct.Struct("!cIIi")  # kind, node, rank, exit code
 LOST_FRAME = struct.Struct("!cI")  # kind, node
@@ -164,6 +182,25 @@ def pack_ranks(kind: bytes, ranks: list[int], text: str) -> bytes:
 
 
 def unpack_ranks(payload: bytes) -> tuple[list[int], str]:
-    (count,) = struct.unpack_from("!I", payload, 1)
-    ranks = list(struct.unpack_from(f"!{count}I", payload, 5))
-    return ranks, payload[5 + 4 * count :].decode()
+    """What `pack_ranks` has packed.
+
+    Raises:
+        ConnectionError: it has not.
+    """
+    try:
+        (count,) = struct.unpack_from("!I", payload, 1)
+        ranks = list(struct.unpack_from(f"!{count}I", payload, 5))
+        return ranks, payload[5 + 4 * count :].decode()
+    except (struct.error, UnicodeDecodeError) as error:
+        raise ConnectionError("a frame that cannot be") from error
+
+
+def pack_members(kind: bytes, generation: int, ranks: Iterable[int]) -> bytes:
+    listed = sorted(ranks)
+    return struct.pack(f"!cI{len(listed)}I", kind, generation, *listed)
+
+
+def unpack_members(payload: bytes) -> tuple[int, list[int]]:
+    """The generation, and ranks."""
+    generation, *ranks = struct.unpack(f"!I{(len(payload) - 5) // 4}I", payload[1:])
+    return generation, ranks

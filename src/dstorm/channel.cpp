@@ -64,7 +64,7 @@ Channel::Channel(Group& group, shm::Control& control, tcp::Engine* engine, std::
     if (!makes) return;
     memory_ = std::make_shared<shm::SegmentMemory>(shm::SegmentMemory::create(shape, what));
     for (int r = 0; r < control.size(); ++r) {
-      if (!control.is_local(r)) memory_->reserve_for(r, false, what);
+      if (!control.is_local(r) || !control.is_member(r)) memory_->reserve_for(r, false, what);
     }
     mine.fd = memory_->fd();
     mine.token = memory_->token();

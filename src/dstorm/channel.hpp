@@ -31,6 +31,7 @@ class Channel {
           std::string_view what, shm::SegmentShape shape);
 
   const shm::SegmentMemory& memory() const noexcept { return *memory_; }
+  std::shared_ptr<const shm::SegmentMemory> share_memory() const noexcept { return memory_; }
 
   // After this rank has published `bytes` of payload, or moved its clock alone: wakes those of
   // `to`, and sends what other hosts have to know.

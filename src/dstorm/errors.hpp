@@ -41,6 +41,13 @@ class PeerError : public Error {
   std::vector<int> ranks_;
 };
 
+// The ranks go over to another group (Group::supersede): what was called has done nothing, and is to
+// be called again there.
+class Superseded : public Error {
+ public:
+  using Error::Error;
+};
+
 // "rank 3" or "ranks 1, 4, 7", for messages.
 std::string describe_ranks(const std::vector<int>& ranks);
 

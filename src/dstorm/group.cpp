@@ -6,7 +6,8 @@
 #include <cerrno>
 #include <cstring>
 #include <map>
-#include <set>
+#include <thread>
+#include <utility>
 
 #include "dstorm/channel.hpp"
 #include "dstorm/fork.hpp"
@@ -67,11 +68,8 @@ struct Group::Impl {
       : options(std::move(given)),
         row(row_of(options.transport)),
         control(bootstrap, row.sharing, options.timeout),
-        waiter(control.bell(control.rank()), spin_time(control),
-               [this] {
-                 check_standing();
-                 if (options.interrupt) options.interrupt();
-               }),
+        waiter(control.bell(control.rank()), spin_time(control), control.superseded(),
+               [this] { interrupt_wait(); }),
         news(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (!news) {
       throw ConfigError(std::string("cannot watch the other ranks: ") + std::strerror(errno) +
@@ -90,6 +88,18 @@ struct Group::Impl {
 
   // The rest of the silence is for agreeing on whom to leave out.
   nanoseconds missed_after() const { return options.silence * 3 / 4; }
+
+  void interrupt_wait() {
+    check_standing();
+    if (options.interrupt) options.interrupt();
+    if (control.superseded().load() == 0) return;
+    const bool is_new = std::exchange(last_wait, waiter.waits()) != waiter.waits();
+    if (!options.superseded || !options.superseded(is_new)) throw_superseded();
+  }
+
+  [[noreturn]] static void throw_superseded() {
+    throw Superseded("the ranks go over to another group; call again there");
+  }
 
   void check_standing() const {
     if (!control.is_left_out(control.rank())) return;
@@ -119,8 +129,10 @@ struct Group::Impl {
   std::optional<Watcher> watcher;
   std::uint64_t exchanges = 0;
   std::uint32_t segments = 0;
-  std::set<std::string> names;
+  std::vector<std::string> names;  // in the order in which they were added
   bool left = false;
+  std::uint64_t last_wait = 0;  // that has found the group superseded
+  int passed_by = 0;            // calls since then at which it could not go over
 };
 
 Group::Group() = default;
@@ -153,7 +165,10 @@ std::uint32_t Group::epoch() const noexcept { return impl_->control.epoch(); }
 View Group::view() const { return impl_->watcher->view(); }
 std::chrono::nanoseconds Group::timeout() const noexcept { return impl_->options.timeout; }
 Waiter& Group::waiter() noexcept { return impl_->waiter; }
-bool Group::is_one_host() const noexcept { return impl_->engine == nullptr; }
+bool Group::is_one_host() const noexcept {
+  // A rank that is left alone is no other host for that.
+  return impl_->engine == nullptr && (impl_->row.sharing != shm::Sharing::kNone || size() == 1);
+}
 bool Group::has_left() const noexcept { return impl_->left; }
 bool Group::is_forked() const noexcept { return impl_->forks != forks(); }
 
@@ -161,6 +176,7 @@ bool Group::is_live(int rank) const noexcept { return impl_->control.is_live(ran
 
 Group::Route Group::route(int rank) const {
   if (rank == this->rank()) return {"self", "it is this rank"};
+  if (!impl_->control.is_member(rank)) return {"none", "it was dead when the ranks met"};
   if (impl_->control.is_local(rank))
     return {"shm", "this rank and it can map one another's memory"};
   return {impl_->engine->has_rdma_with(rank) ? "verbs" : "tcp", impl_->engine->why(rank)};
@@ -199,6 +215,57 @@ void Group::leave() noexcept {
 }
 
 void Group::check_open() const {
+  check_standing();
+  if (is_superseded()) Impl::throw_superseded();
+}
+
+void Group::supersede() noexcept {
+  impl_->control.superseded().store(1);
+  impl_->control.ring(impl_->control.locals());
+}
+
+void Group::restore() noexcept {
+  impl_->control.superseded().store(0);
+  impl_->passed_by = 0;
+}
+
+bool Group::is_superseded() const noexcept { return impl_->control.superseded().load() != 0; }
+
+bool Group::may_go_over_at(const std::string& segment) noexcept {
+  constexpr int kMostPassedBy = 100;
+  return is_superseded() && (impl_->names.front() == segment || ++impl_->passed_by > kMostPassedBy);
+}
+
+std::uint64_t Group::posted() const noexcept {
+  return impl_->control.member(rank()).posted.load(std::memory_order_relaxed);
+}
+
+bool Group::await(const std::function<bool()>& ready, nanoseconds timeout) const {
+  constexpr std::chrono::microseconds kNap{200};
+  for (const auto start = Clock::now(); !ready(); std::this_thread::sleep_for(kNap)) {
+    if (Clock::now() - start > timeout) return false;
+    if (impl_->options.interrupt) impl_->options.interrupt();
+  }
+  return true;
+}
+
+void Group::await_posts(std::span<const std::uint64_t> by_rank, nanoseconds timeout) const {
+  std::vector<int> missing;
+  const auto all_here = [&] {
+    missing.clear();
+    for (int r = 0; r < size(); ++r) {
+      const std::uint64_t posted = impl_->control.member(r).posted.load(std::memory_order_acquire);
+      if (is_live(r) && posted < by_rank[static_cast<std::size_t>(r)]) missing.push_back(r);
+    }
+    return missing.empty();
+  };
+  if (await(all_here, timeout)) return;
+  throw TimeoutError("what " + describe_ranks(missing) + " posted last did not come within " +
+                         format_seconds(timeout),
+                     missing);
+}
+
+void Group::check_standing() const {
   if (is_forked()) {
     const int parent = rank();
     throw ConfigError("this process was forked from rank " + std::to_string(parent) + " (process " +
@@ -214,20 +281,21 @@ void Group::check_open() const {
 }
 
 void Group::add_name(const std::string& name) {
-  if (!impl_->names.insert(name).second) {
+  if (std::find(impl_->names.begin(), impl_->names.end(), name) != impl_->names.end()) {
     throw ConfigError("this job already has a segment named '" + name +
                       "'; give each a name of its own, or let go of the first");
   }
+  impl_->names.push_back(name);
 }
 
-void Group::remove_name(const std::string& name) noexcept { impl_->names.erase(name); }
+void Group::remove_name(const std::string& name) noexcept { std::erase(impl_->names, name); }
 
 void Group::barrier(std::optional<nanoseconds> timeout) { exchange("barrier", {}, timeout); }
 
 std::vector<std::optional<Bytes>> Group::exchange(std::string_view what,
                                                   std::span<const std::byte> mine,
                                                   std::optional<nanoseconds> timeout) {
-  check_open();
+  check_standing();
   shm::Control& control = impl_->control;
   if (mine.size() > kMostExchanged) {
     throw ConfigError("cannot exchange " + std::to_string(mine.size()) + " bytes; at most " +

@@ -43,6 +43,10 @@ struct GroupOptions {
   std::string secret = {};
   // Called now and then while this rank waits, and after a signal; may throw to end the wait.
   std::function<void()> interrupt = nullptr;
+  // Called by a wait that finds its group superseded, again and again until what it waits for has
+  // come; may block. True: look again. False: it will never come, as all ranks wait or have gone
+  // over; the wait throws Superseded. `is_new`: not called by this wait yet.
+  std::function<bool(bool is_new)> superseded = nullptr;
   // Called by a thread of the group's own when epoch() has grown; must neither block nor throw.
   std::function<void()> changed = nullptr;
 };
@@ -51,9 +55,9 @@ struct GroupOptions {
 // thread that uses the group and its segments.
 class Group : public std::enable_shared_from_this<Group> {
  public:
-  // Collective: returns when every rank has joined. Throws TimeoutError naming the ranks that did
-  // not come, ConfigError if the ranks cannot reach one another. `bootstrap` is not used
-  // afterwards.
+  // Collective over the bootstrap's members: returns when every one has joined; the other ranks are
+  // dead from the start. Throws TimeoutError naming the ranks that did not come, ConfigError if the
+  // ranks cannot reach one another. `bootstrap` is not used afterwards.
   static std::shared_ptr<Group> join(Bootstrap& bootstrap, GroupOptions options = {});
   ~Group();
   Group(const Group&) = delete;
@@ -92,8 +96,27 @@ class Group : public std::enable_shared_from_this<Group> {
   // Whether this process is a fork of the rank's: to it the group is closed, and it leaves nothing.
   bool is_forked() const noexcept;
   // Throws ConfigError after leave() and in a forked process, and PeerError if this rank has been
-  // left out or cut off.
+  // left out or cut off; check_open() also Superseded.
+  void check_standing() const;
   void check_open() const;
+
+  // Membership only shrinks within a group. To let ranks back in, the live ones and those make a
+  // new group, and go over to it. This begins it on the whole host: waits may throw Superseded, and
+  // so do calls at which a round of the loop may begin. Any thread.
+  void supersede() noexcept;
+  bool is_superseded() const noexcept;
+  // Nothing comes of it: the group goes on.
+  void restore() noexcept;
+  // In a superseded group, whether a call for this segment is one that those who come back can
+  // begin with too: of the segment that was made first; or of any, if it is long since one was.
+  bool may_go_over_at(const std::string& segment) noexcept;
+  // Waits in a superseded group, where nobody rings: false when the time is up.
+  bool await(const std::function<bool()>& ready, std::chrono::nanoseconds timeout) const;
+  // To how many exchanges this rank has posted.
+  std::uint64_t posted() const noexcept;
+  // When nobody posts any more, and all have told one another these numbers: waits until everything
+  // has come here. Throws TimeoutError.
+  void await_posts(std::span<const std::uint64_t> by_rank, std::chrono::nanoseconds timeout) const;
 
   // A name that only one segment at a time has. Throws ConfigError if it is taken.
   void add_name(const std::string& name);

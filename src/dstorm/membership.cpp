@@ -108,7 +108,7 @@ bool Membership::has_quorum() const {
   for (const auto& [rank, peer] : peers_) {
     if (!agrees(peer.record)) continue;
     agreed.push_back(rank);
-    std::erase_if(ended, [&](int r) { return !contains(peer.record.ended, r); });
+    std::erase_if(ended, [&known = peer.record.ended](int r) { return !contains(known, r); });
   }
   std::sort(agreed.begin(), agreed.end());
   const std::vector<int>& members = view().members;

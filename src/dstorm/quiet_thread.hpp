@@ -2,22 +2,39 @@
 #pragma once
 
 #include <csignal>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
+
+#include "dstorm/errors.hpp"
 
 namespace dstorm {
 
 // Starts it with every signal blocked but those of its own faults: the system ends a process on one
-// that is blocked without asking its handlers, which could have said what has happened.
+// that is blocked without asking its handlers, which could have said what has happened. Throws
+// ConfigError if the system gives no thread.
 template <class Run>
 std::thread start_quiet_thread(Run&& run) {
   sigset_t quiet;
   sigset_t before;
   sigfillset(&quiet);
   for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigdelset(&quiet, fault);
+  std::thread thread;
+  std::string why;
   pthread_sigmask(SIG_SETMASK, &quiet, &before);
-  std::thread thread(std::forward<Run>(run));
+  try {
+    thread = std::thread(std::forward<Run>(run));
+  } catch (const std::system_error& error) {
+    why = error.what();
+  }
+  // In any case, or nothing could interrupt the program any more.
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (!thread.joinable()) {
+    throw ConfigError("cannot start a thread: " + why +
+                      "; raise the limit on processes (ulimit -u, or that of the container) or on "
+                      "the address space (ulimit -v)");
+  }
   return thread;
 }
 

@@ -15,14 +15,16 @@
 
 namespace dstorm {
 
-// Collective. A record crosses process borders as bytes; it has no pointers.
+// Collective. A record crosses process borders as bytes; it has no pointers. That of a rank that is
+// no member stays empty.
 template <class Record>
 std::vector<Record> call_roll(Bootstrap& bootstrap, const Record& mine,
                               std::chrono::nanoseconds timeout) {
   static_assert(std::is_trivially_copyable_v<Record>);
   const auto all = bootstrap.allgather(std::as_bytes(std::span(&mine, 1)), timeout);
   std::vector<Record> records(all.size());
-  for (std::size_t r = 0; r < all.size(); ++r) {
+  for (int rank : bootstrap.members()) {
+    const auto r = static_cast<std::size_t>(rank);
     if (all[r].size() != sizeof(Record)) {
       throw ConfigError("rank " + std::to_string(r) + " sent " + std::to_string(all[r].size()) +
                         " bytes where " + std::to_string(sizeof(Record)) +

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <map>
 
 namespace dstorm {
@@ -38,27 +37,115 @@ Segment::Segment(std::shared_ptr<Group> group, SegmentOptions options)
     : group_(std::move(group)),
       options_(std::move(options)),
       mailbox_shape_(group_->size(), options_.depth, options_.slot_bytes) {
-  group_->check_open();
+  group_->check_standing();
   check_options();
-  check_agreement();
-  group_->add_name(options_.name);
-  try {
-    channel_ = group_->open_channel(
-        what_of(options_),
-        {mailbox_shape_, options_.policy, options_.home_bytes, options_.result_bytes});
-  } catch (...) {
-    group_->remove_name(options_.name);
-    throw;
-  }
+  if (options_.rejoins) agree_on_iterations(*group_);
+  open(group_);
   for (int r = 0; r < group_->size(); ++r) {
-    readers_.emplace_back(Mailbox(channel_->memory().mailbox(r), mailbox_shape_), group_->rank());
     if (r != group_->rank()) peers_.push_back(r);
   }
-  writer_.emplace(Mailbox(channel_->memory().mailbox(group_->rank()), mailbox_shape_),
-                  group_->rank());
+  in_step_ = options_.graph.is_static() && round_->out == round_->in && !is_repaired();
+}
+
+// The mailboxes in a group; everything is as before if it throws.
+void Segment::open(const std::shared_ptr<Group>& group) {
+  check_agreement(*group);
+  group->add_name(options_.name);
+  std::unique_ptr<Channel> channel;
+  try {
+    channel = group->open_channel(what_of(options_), {mailbox_shape_, options_.policy,
+                                                      options_.home_bytes, options_.result_bytes});
+  } catch (...) {
+    group->remove_name(options_.name);
+    throw;
+  }
+  // Who counts go on with. (What was sent to the others will never be folded.)
+  const int rank = group->rank();
+  std::vector<SlotReader> readers;
+  for (int r = 0; r < group->size(); ++r) {
+    readers.emplace_back(Mailbox(channel->memory().mailbox(r), mailbox_shape_), rank);
+  }
+  SlotWriter writer(Mailbox(channel->memory().mailbox(rank), mailbox_shape_), rank);
+  resumed_.resize(readers.size());
+  for (int r : peers_) {
+    if (comes_along(r)) {
+      writer.go_on_from(r, writer_->addressed(r));
+      readers[static_cast<std::size_t>(r)].go_on_from(reader(r));
+    } else if (channel_ != nullptr) {
+      add_stats(r, false, gone_);
+    }
+  }
+  writer.advance(iteration_);
+  readers_ = std::move(readers);
+  writer_ = std::move(writer);
+  channel_ = std::move(channel);
+  group_ = group;
   view_ = group_->view();
   draw_graph();
-  in_step_ = options_.graph.is_static() && round_->out == round_->in && !is_repaired();
+  channel_->deliver({}, 0);
+}
+
+// ---- going over to another group ----
+
+// Everybody is here, so nobody does anything in the old group any more.
+void Segment::agree_on_iterations(Group& group) {
+  std::vector<std::byte> mine;
+  if (channel_ != nullptr) {
+    const std::uint64_t state[] = {iteration_, iteration_ - (is_in_round_ ? 1 : 0)};
+    const auto bytes = std::as_bytes(std::span(state));
+    mine.assign(bytes.begin(), bytes.end());
+  }
+  const auto posts = group.exchange("iteration of " + what_of(options_), mine);
+  std::uint64_t least = kMostIteration;
+  along_.clear();
+  resumed_.assign(posts.size(), 0);
+  for (std::size_t r = 0; r < posts.size(); ++r) {
+    std::uint64_t state[2];
+    if (!posts[r] || posts[r]->size() != sizeof(state)) continue;
+    std::memcpy(state, posts[r]->data(), sizeof(state));
+    resumed_[r] = state[0];
+    along_.push_back(static_cast<int>(r));
+    least = std::min(least, state[1]);
+  }
+  if (along_.empty()) return;
+  for (std::size_t r = 0; r < posts.size(); ++r) {
+    if (!comes_along(static_cast<int>(r))) resumed_[r] = least;
+  }
+  iteration_ = resumed_[static_cast<std::size_t>(group.rank())];
+}
+
+bool Segment::comes_along(int rank) const {
+  return std::binary_search(along_.begin(), along_.end(), rank);
+}
+
+// What is pending, out of the old mailboxes.
+void Segment::take_along(const Group& next) {
+  std::erase_if(along_, [this](int r) { return r != group_->rank() && !is_live(r); });
+  std::erase_if(put_by_, [this](const PutBy& kept) { return !comes_along(kept.rank); });
+  for (int r : along_) {
+    if (r == group_->rank()) continue;
+    // Another host's updates may still be on their way (S6: the clock comes last).
+    const auto all_here = [&] {
+      if (channel_->is_silent()) channel_->take_in();
+      return reader(r).clock() >= resumed_[static_cast<std::size_t>(r)] || !next.is_live(r);
+    };
+    if (!group_->await(all_here, next.timeout())) {
+      throw TimeoutError(what_of(options_) + ": what " + describe_ranks({r}) +
+                             " sent last did not come within the time limit",
+                         {r});
+    }
+    put_by(r, kMostIteration, std::numeric_limits<int>::max());
+  }
+}
+
+void Segment::regroup(std::shared_ptr<Group> group) {
+  const Round last = *round_;
+  agree_on_iterations(*group);
+  take_along(*group);
+  open(group);
+  other_round_ = last;
+  round_ = &other_round_;
+  last_sent_ = nullptr;
 }
 
 Segment::~Segment() {
@@ -89,12 +176,12 @@ void Segment::check_options() const {
   options_.graph.check(group_->size());
 }
 
-void Segment::check_agreement() const {
+void Segment::check_agreement(Group& group) const {
   std::string mine;
   for (const auto& [key, value] : agreed_options(options_)) mine += key + "\t" + value + "\n";
   mine.resize(std::min(mine.size(), Group::kMostExchanged));
   const auto posts =
-      group_->exchange(what_of(options_), std::as_bytes(std::span(mine.data(), mine.size())));
+      group.exchange(what_of(options_), std::as_bytes(std::span(mine.data(), mine.size())));
   std::map<std::string, std::map<std::string, std::vector<int>>> seen;  // key -> value -> ranks
   for (std::size_t r = 0; r < posts.size(); ++r) {
     if (!posts[r]) continue;
@@ -124,11 +211,13 @@ void Segment::check_agreement() const {
   }
 }
 
-void Segment::check_open() const {
-  group_->check_open();
-  if (channel_->is_closed(group_->rank())) {
+void Segment::begin_call(bool begins_round) {
+  group_->check_standing();
+  is_used_ = true;
+  if (is_closed()) {
     throw ConfigError(what_of(options_) + " has been closed");
   }
+  if (begins_round && group_->may_go_over_at(options_.name)) group_->check_open();
 }
 
 // ---- graph ----
@@ -164,7 +253,7 @@ void Segment::draw_graph() {
       repeating_.push_back(make_round(options_.graph, round));
     }
   }
-  round_ = &round_of(options_.graph, iteration_);
+  round_ = &round_of(options_.graph, std::max<std::uint64_t>(iteration_, 1) - 1);
 }
 
 // The ranks go over to the graph of a new epoch each by itself, at a scatter. Meanwhile one may
@@ -206,7 +295,7 @@ void Segment::take_in_strays(bool exact) {
     SlotReader::fence();  // S3
     const int slot = reader(r).oldest(reader(r).consumed(), limit);
     if (slot >= 0) {
-      const std::uint64_t iteration = header_of(r, slot).iteration;
+      const std::uint64_t iteration = header_of(r, slot, reader(r).consumed(), limit).iteration;
       reader(r).count(reader(r).ordinal(slot), false);
       reader(r).release(iteration);
       freed_.push_back(r);
@@ -234,7 +323,7 @@ const Segment::Round& Segment::round_of(const Graph& graph, std::uint64_t round)
 // ---- scatter ----
 
 std::byte* Segment::begin_scatter(const Graph* graph) {
-  check_open();
+  begin_call(true);
   if (group_->epoch() != view_.epoch) follow_view();
   const Round& round = round_of(graph == nullptr ? options_.graph : *graph, iteration_);
   to_.clear();
@@ -282,12 +371,13 @@ int Segment::wait_for_slot(nanoseconds timeout) {
 void Segment::put_by(int rank, std::uint64_t limit, int most) {
   const auto kept =
       std::count_if(put_by_.begin(), put_by_.end(), [&](const PutBy& p) { return p.rank == rank; });
+  const std::uint64_t settled = std::min(limit, reader(rank).clock());
   bool is_any = false;
   for (std::ptrdiff_t room = most - kept; room > 0; --room) {
-    const int slot =
-        reader(rank).oldest(reader(rank).consumed(), std::min(limit, reader(rank).clock()));
+    const std::uint64_t consumed = reader(rank).consumed();
+    const int slot = reader(rank).oldest(consumed, settled);
     if (slot < 0) break;
-    const SlotHeader header = header_of(rank, slot);
+    const SlotHeader header = header_of(rank, slot, consumed, settled);
     const std::byte* payload = reader(rank).payload(slot);
     put_by_.push_back(
         {rank, header, reader(rank).ordinal(slot), {payload, payload + header.payload_bytes}});
@@ -304,13 +394,14 @@ std::span<const int> Segment::end_scatter(std::size_t bytes, Tag tag) {
                       " bytes does not fit a slot of " + std::to_string(options_.slot_bytes));
   }
   try {
-    group_->check_open();  // this rank may have been stopped, and left out meanwhile
+    group_->check_standing();  // this rank may have been stopped, and left out meanwhile
   } catch (...) {
     cancel_scatter();
     throw;
   }
   SlotHeader header{};
   header.iteration = ++iteration_;
+  is_in_round_ = true;
   header.payload_bytes = bytes;
   header.count = tag.count;
   header.epoch = group_->epoch();
@@ -325,6 +416,7 @@ std::span<const int> Segment::end_scatter(std::size_t bytes, Tag tag) {
 
 std::span<const int> Segment::skip_scatter() {
   last_sent_ = nullptr;
+  is_in_round_ = true;
   writer_->skip(++iteration_, to_);
   channel_->deliver(to_, 0);  // they may wait for the clock
   return {};
@@ -350,7 +442,7 @@ std::span<const int> Segment::scatter(std::span<const std::byte> payload, const 
 }
 
 std::byte* Segment::claim_room(nanoseconds timeout) {
-  check_open();
+  begin_call(false);
   last_sent_ = nullptr;
   slot_ = wait_for_slot(timeout);
   return writer_->payload(slot_);
@@ -361,7 +453,7 @@ void Segment::release_room() { cancel_scatter(); }
 // ---- gather ----
 
 std::span<const Update> Segment::begin_gather(const GatherOptions& options) {
-  check_open();
+  begin_call(!options.staleness);
   updates_.clear();
   found_.clear();
   held_.clear();
@@ -376,7 +468,7 @@ std::span<const Update> Segment::begin_gather(const GatherOptions& options) {
       wait_for_clocks(iteration_ - *options.staleness, timeout);
     }
     if (options_.policy == Policy::kQueue) {
-      collect_queued(std::numeric_limits<std::uint64_t>::max());
+      collect_queued(kMostIteration);
     } else {
       collect_newest();
     }
@@ -458,6 +550,12 @@ void Segment::collect_own_iteration(nanoseconds timeout) {
     // A rank that died or left counts if it got as far as this iteration, which is settled for good
     // and looks the same to everyone (S6).
     if (reader(r).consumed() >= own || reader(r).clock() < own || group_->is_left_out(r)) continue;
+    // Of an iteration before it came into this group, there is what came along.
+    if (own <= resumed_[static_cast<std::size_t>(r)]) {
+      const PutBy* kept = newest_put_by(r, own);
+      if (kept != nullptr && kept->header.iteration == own) take(*kept);
+      continue;
+    }
     int slot = reader(r).find(own);
     // Its sender may have taken the ticket back and, seeing the hold, be about to restore it.
     for (int look = 0; slot < 0 && look < kLooksForMissing; ++look) {
@@ -473,7 +571,7 @@ void Segment::collect_own_iteration(nanoseconds timeout) {
           " to this rank, or has replaced it since; every rank must scatter over the same "
           "graph in each round and gather once a scatter, or use policy 'queue'");
     }
-    take(r, slot);
+    take(r, slot, own - 1, own);
   }
 }
 
@@ -484,13 +582,25 @@ void Segment::collect_newest() {
     reader(r).hold_from(consumed + 1);
     held_.push_back(r);
   }
-  if (held_.empty()) return;
+  if (held_.empty() && put_by_.empty()) return;
   SlotReader::fence();  // S3
-  for (int r : held_) {
-    const int slot = reader(r).newest(reader(r).consumed());
-    if (slot < 0) continue;  // being replaced at this moment; the next gather finds the new one
-    take(r, slot);
+  const auto take_newest = [this](int r) {
+    const std::uint64_t consumed = reader(r).consumed();
+    const int slot = reader(r).newest(consumed);
+    if (slot < 0) return;  // being replaced at this moment; the next gather finds the new one
+    take(r, slot, consumed, kMostIteration);
     reader(r).hold_only(updates_.back().iteration);
+  };
+  if (put_by_.empty()) {
+    for (int r : held_) take_newest(r);
+    return;
+  }
+  for (int r : peers_) {
+    if (std::binary_search(held_.begin(), held_.end(), r)) {
+      take_newest(r);
+    } else if (const PutBy* kept = newest_put_by(r, kMostIteration)) {
+      take(*kept);
+    }
   }
 }
 
@@ -499,35 +609,37 @@ void Segment::collect_queued(std::uint64_t limit) {
     if (group_->is_left_out(r)) continue;
     for (const PutBy& kept : put_by_) {
       if (kept.rank != r || kept.header.iteration > limit) continue;
-      updates_.push_back(
-          {r, kept.header.iteration, kept.payload, kept.header.count, kept.header.format});
-      found_.push_back({kept.ordinal, true, true});
+      take(kept);
     }
     // Not beyond the clock: a rank that died over an update may have told some of it only (S6).
     const std::uint64_t settled = std::min(limit, reader(r).clock());
     std::uint64_t after = reader(r).consumed();
     for (int slot; (slot = reader(r).oldest(after, settled)) >= 0;) {
-      take(r, slot);
+      take(r, slot, after, settled);
       after = updates_.back().iteration;
     }
   }
 }
 
-SlotHeader Segment::header_of(int rank, int slot) {
+// Of an update that was looked for beyond iteration `after` and not beyond `limit`.
+SlotHeader Segment::header_of(int rank, int slot, std::uint64_t after, std::uint64_t limit) {
   const SlotHeader header = reader(rank).header(slot);  // copied, then checked
   if (header.payload_bytes > options_.slot_bytes ||
-      header.sender != static_cast<std::uint32_t>(rank)) {
-    throw Error("rank " + std::to_string(rank) +
-                " wrote a slot header that cannot be (payload of " +
-                std::to_string(header.payload_bytes) + " bytes in a slot of " +
-                std::to_string(options_.slot_bytes) + ", sender " + std::to_string(header.sender) +
-                "); its memory is damaged");
+      header.sender != static_cast<std::uint32_t>(rank) || header.iteration <= after ||
+      header.iteration > limit) {
+    group_->check_standing();  // once it has been left out, others write what this rank holds
+    throw Error(
+        "rank " + std::to_string(rank) + " wrote a slot header that cannot be (payload of " +
+        std::to_string(header.payload_bytes) + " bytes in a slot of " +
+        std::to_string(options_.slot_bytes) + ", sender " + std::to_string(header.sender) +
+        ", iteration " + std::to_string(header.iteration) + " where " + std::to_string(after + 1) +
+        " to " + std::to_string(limit) + " can be); its memory is damaged");
   }
   return header;
 }
 
-void Segment::take(int rank, int slot) {
-  const SlotHeader header = header_of(rank, slot);
+void Segment::take(int rank, int slot, std::uint64_t after, std::uint64_t limit) {
+  const SlotHeader header = header_of(rank, slot, after, limit);
   updates_.push_back({rank,
                       header.iteration,
                       {reader(rank).payload(slot), header.payload_bytes},
@@ -536,9 +648,24 @@ void Segment::take(int rank, int slot) {
   found_.push_back({reader(rank).ordinal(slot), false, true});
 }
 
+void Segment::take(const PutBy& kept) {
+  updates_.push_back(
+      {kept.rank, kept.header.iteration, kept.payload, kept.header.count, kept.header.format});
+  found_.push_back({kept.ordinal, true, true});
+}
+
+const Segment::PutBy* Segment::newest_put_by(int rank, std::uint64_t limit) const {
+  const PutBy* newest = nullptr;
+  for (const PutBy& kept : put_by_) {
+    if (kept.rank == rank && kept.header.iteration <= limit) newest = &kept;
+  }
+  return group_->is_left_out(rank) ? nullptr : newest;
+}
+
 void Segment::end_gather() {
   if (group_->is_forked()) return;  // during the fold: what was gathered is the rank's
-  group_->check_open();  // the slots of who has been left out may have been written meanwhile
+  is_in_round_ = false;
+  group_->check_standing();  // the slots of who has been left out may have been written meanwhile
   for (std::size_t i = 0; i < updates_.size(); ++i) {
     const Update& update = updates_[i];
     reader(update.rank).count(found_[i].ordinal, found_[i].folded);
@@ -553,7 +680,7 @@ void Segment::end_gather() {
     channel_->acknowledge(to_, options_.policy == Policy::kQueue || !in_step_);
     std::erase_if(put_by_, [this](const PutBy& kept) {
       return std::any_of(updates_.begin(), updates_.end(), [&](const Update& update) {
-        return update.rank == kept.rank && update.iteration == kept.header.iteration;
+        return update.rank == kept.rank && update.iteration >= kept.header.iteration;
       });
     });
   }
@@ -566,35 +693,38 @@ void Segment::let_go() noexcept {
 }
 
 Stats Segment::stats() const {
-  Stats stats;
-  const Mailbox own(channel_->memory().mailbox(group_->rank()), mailbox_shape_);
-  for (int r : peers_) {
-    const Cursor& cursor = own.cursor(r);
-    const std::uint64_t sent = writer_->addressed(r);
-    const std::uint64_t folded = cursor.folded.load(std::memory_order_acquire);
-    const std::uint64_t rejected = cursor.rejected.load(std::memory_order_acquire);
-    std::uint64_t overwritten = cursor.overwritten.load(std::memory_order_acquire);
-    stats.sent += sent;
-    stats.folded += folded;
-    stats.rejected += rejected;
-    if (is_live(r) && options_.policy == Policy::kQueue) {
-      stats.pending += sent - folded - rejected;
-    } else if (is_live(r)) {
-      // Beyond the receiver's last gather, what is not in a slot has been replaced. In this order,
-      // a gather in between cannot make the difference negative.
-      const std::uint64_t last = cursor.ordinal.load(std::memory_order_acquire);
-      const std::uint64_t pending = writer_->pending(r);
-      overwritten += sent - last - pending;
-      stats.pending += pending;
-    } else {
-      stats.to_dead += sent - folded - rejected - overwritten;
-    }
-    stats.overwritten += overwritten;
-  }
+  Stats stats = gone_;
+  for (int r : peers_) add_stats(r, is_live(r), stats);
   stats.bytes_out = bytes_out_;
   stats.bytes_in = bytes_in_;
   stats.wait_seconds = std::chrono::duration<double>(waited_).count();
   return stats;
+}
+
+// Of the updates sent to `rank`.
+void Segment::add_stats(int rank, bool is_live, Stats& stats) const {
+  const Mailbox own(channel_->memory().mailbox(group_->rank()), mailbox_shape_);
+  const Cursor& cursor = own.cursor(rank);
+  const std::uint64_t sent = writer_->addressed(rank);
+  const std::uint64_t folded = cursor.folded.load(std::memory_order_acquire);
+  const std::uint64_t rejected = cursor.rejected.load(std::memory_order_acquire);
+  std::uint64_t overwritten = cursor.overwritten.load(std::memory_order_acquire);
+  stats.sent += sent;
+  stats.folded += folded;
+  stats.rejected += rejected;
+  if (is_live && options_.policy == Policy::kQueue) {
+    stats.pending += sent - folded - rejected;
+  } else if (is_live) {
+    // Beyond the receiver's last gather, what is not in a slot has been replaced. In this order,
+    // a gather in between cannot make the difference negative.
+    const std::uint64_t last = cursor.ordinal.load(std::memory_order_acquire);
+    const std::uint64_t pending = writer_->pending(rank);
+    overwritten += sent - last - pending;
+    stats.pending += pending;
+  } else {
+    stats.to_dead += sent - folded - rejected - overwritten;
+  }
+  stats.overwritten += overwritten;
 }
 
 }  // namespace dstorm

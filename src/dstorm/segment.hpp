@@ -28,6 +28,8 @@ struct SegmentOptions {
   std::size_t home_bytes = 0;    // memory per rank that all ranks of the host may read
   std::size_t result_bytes = 0;  // memory for a shared fold
   std::string kind = {};         // what the layer above keeps in it; must agree between ranks
+  // This rank has come back: the others regroup() the segment that it makes.
+  bool rejoins = false;
 };
 
 // One update, lying in its sender's slot: valid, and unchanging, while the fold runs.
@@ -75,6 +77,13 @@ class Segment {
   ~Segment();
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
+
+  // Collective: goes over to another group, in which the others regroup() theirs too, and those who
+  // have come back make theirs anew. What live ranks have sent and is pending comes along; the
+  // iterations and the counters go on. Who comes back begins at the lowest iteration of the others,
+  // as it was when their rounds began: with the one that the slowest of them is in.
+  // If it throws, the segment can neither send nor gather until another regroup().
+  void regroup(std::shared_ptr<Group> group);
 
   // Writes one update to the out-neighbours of this round and returns those written to. `fill` gets
   // the slot's memory (slot_bytes, 64-byte aligned) and returns (bytes used, Tag). Advances the
@@ -135,6 +144,8 @@ class Segment {
   }
 
   std::uint64_t iteration() const noexcept { return iteration_; }
+  // Whether this rank has begun to scatter, gather or fold here.
+  bool is_used() const noexcept { return is_used_; }
   // The payload of this rank's last scatter, unchanging until the next; null if that was skipped.
   const std::byte* last_sent() const noexcept { return last_sent_; }
   // In- and out-neighbours of this rank's last scatter (of round 0 before any).
@@ -157,7 +168,10 @@ class Segment {
     return group_->is_live(rank) && !channel_->is_closed(rank);
   }
 
-  void check_open() const;  // throws ConfigError after close(), or after the group was left
+  // At the beginning of a call. Throws ConfigError after close(), or after the group was left, and
+  // what Group::check_standing() does; and Superseded if a round of the loop may begin here.
+  void begin_call(bool begins_round);
+  bool is_closed() const noexcept { return channel_->is_closed(group_->rank()); }
 
   // Reads what the receivers have noted in shared memory; asks nobody.
   Stats stats() const;
@@ -175,7 +189,7 @@ class Segment {
     bool is_put_by;  // and not in a slot
     bool folded;
   };
-  struct PutBy {  // an update copied out of its slot; see put_by()
+  struct PutBy {  // an update copied out of its slot; see put_by() and take_along()
     int rank;
     SlotHeader header;
     std::uint64_t ordinal;
@@ -205,7 +219,12 @@ class Segment {
   };
 
   void check_options() const;
-  void check_agreement() const;
+  void check_agreement(Group& group) const;
+  void open(const std::shared_ptr<Group>& group);
+  void agree_on_iterations(Group& group);
+  void take_along(const Group& next);
+  bool comes_along(int rank) const;
+  void add_stats(int rank, bool is_live, Stats& stats) const;
   Graph among_members(const Graph& graph) const;
   Round make_round(const Graph& graph, std::uint64_t round) const;
   const Round& round_of(const Graph& graph, std::uint64_t round);
@@ -225,8 +244,10 @@ class Segment {
   void wait_for_clocks(std::uint64_t target, std::chrono::nanoseconds timeout);
   void wait_for_folds(std::chrono::nanoseconds timeout);
   void put_by(int rank, std::uint64_t limit, int most);
-  SlotHeader header_of(int rank, int slot);
-  void take(int rank, int slot);
+  const PutBy* newest_put_by(int rank, std::uint64_t limit) const;
+  SlotHeader header_of(int rank, int slot, std::uint64_t after, std::uint64_t limit);
+  void take(int rank, int slot, std::uint64_t after, std::uint64_t limit);
+  void take(const PutBy& kept);
   void end_gather();
   void let_go() noexcept;
   SlotReader& reader(int rank) { return readers_[static_cast<std::size_t>(rank)]; }
@@ -244,14 +265,19 @@ class Segment {
   const Round* round_ = nullptr;  // of the last scatter
   bool in_step_ = false;          // this rank's out- and in-neighbours are the same in every round
   std::uint64_t iteration_ = 0;
+  bool is_in_round_ = false;  // this iteration has been scattered, and not gathered
+  bool is_used_ = false;
   int slot_ = -1;  // claimed for the scatter in progress
   const std::byte* last_sent_ = nullptr;
-  std::vector<int> to_;          // whom it goes to
-  std::vector<Update> updates_;  // being gathered
-  std::vector<Found> found_;     // likewise, in the same order
-  std::vector<PutBy> put_by_;    // to be gathered first; by sender in order of iteration
-  std::vector<int> freed_;       // senders of what is put by
-  std::vector<int> held_;        // senders whose cursor holds something
+  std::vector<int> to_;                 // whom it goes to
+  std::vector<Update> updates_;         // being gathered
+  std::vector<Found> found_;            // likewise, in the same order
+  std::vector<PutBy> put_by_;           // to be gathered first; by sender in order of iteration
+  std::vector<std::uint64_t> resumed_;  // by rank: the iteration it came into this group with
+  std::vector<int> along_;              // the ranks that came with one, sorted
+  std::vector<int> freed_;              // senders of what is put by
+  std::vector<int> held_;               // senders whose cursor holds something
+  Stats gone_;  // of updates to ranks that did not come along from an earlier group
   std::uint64_t bytes_out_ = 0;
   std::uint64_t bytes_in_ = 0;
   std::chrono::nanoseconds waited_{0};

@@ -34,6 +34,9 @@ template <class Ready>
 bool SharedFold::wait(Ready&& ready, std::chrono::nanoseconds limit) {
   try {
     return segment_.wait(ready, limit);
+  } catch (const Superseded&) {
+    if (end_as(End::kAborted)) return true;  // another has seen all parts done
+    throw;
   } catch (...) {
     end_as(End::kAborted);
     throw;

@@ -55,6 +55,9 @@ constexpr std::size_t round_up(std::size_t value, std::size_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
+// The last iteration there can be: a hold has one bit fewer for it than a ticket.
+inline constexpr std::uint64_t kMostIteration = ~std::uint64_t{0} >> 1;
+
 enum class Policy : std::uint32_t { kLatest = 1, kQueue = 2 };
 
 struct alignas(kLine) SlotHeader {
@@ -260,6 +263,10 @@ class SlotWriter {
   std::uint64_t addressed(int receiver) const {
     return ordinals_[static_cast<std::size_t>(receiver)];
   }
+  // The updates to `receiver` were counted so far in another mailbox, whose cursor it brings along.
+  void go_on_from(int receiver, std::uint64_t addressed) {
+    ordinals_[static_cast<std::size_t>(receiver)] = addressed;
+  }
 
   // Updates for `receiver` that are in a slot and not folded yet.
   std::uint64_t pending(int receiver) const {
@@ -404,7 +411,8 @@ class SlotReader {
   int oldest(std::uint64_t after, std::uint64_t limit) const {
     const int first = oldest_at_a_look(after, limit);
     if (first < 0) return first;
-    const int older = oldest_at_a_look(after, header(first).iteration - 1);
+    --limit;
+    const int older = oldest_at_a_look(after, limit);
     return older < 0 ? first : older;
   }
 
@@ -412,6 +420,15 @@ class SlotReader {
   const std::byte* payload(int slot) const { return box_.payload(static_cast<std::size_t>(slot)); }
   std::uint64_t ordinal(int slot) const {
     return box_.ticket(static_cast<std::size_t>(slot), receiver_).ordinal;
+  }
+
+  // The updates of this sender were counted so far in another mailbox.
+  void go_on_from(const SlotReader& before) {
+    const Cursor& cursor = *before.cursor_;
+    cursor_->folded.store(cursor.folded.load(std::memory_order_relaxed));
+    cursor_->overwritten.store(cursor.overwritten.load(std::memory_order_relaxed));
+    cursor_->rejected.store(cursor.rejected.load(std::memory_order_relaxed));
+    cursor_->ordinal.store(cursor.ordinal.load(std::memory_order_relaxed));
   }
 
   // Done with everything up to `iteration` (S5). `ordinal` is that of the update just read; the gap
@@ -434,7 +451,8 @@ class SlotReader {
   void let_go() { cursor_->hold.store(0, std::memory_order_release); }
 
  private:
-  int oldest_at_a_look(std::uint64_t after, std::uint64_t limit) const {
+  // Lowers the limit to the iteration of what it finds.
+  int oldest_at_a_look(std::uint64_t after, std::uint64_t& limit) const {
     int best = -1;
     for (std::size_t slot = 0; slot < box_.shape().depth(); ++slot) {
       const std::uint64_t found = ticket(slot);

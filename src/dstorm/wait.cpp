@@ -88,6 +88,10 @@ bool Waiter::Patience::awake() {
 }
 
 bool Waiter::Patience::sleep(std::uint32_t asleep) {
+  if (waiter_.alarm_->load(std::memory_order_seq_cst) != 0 && waiter_.interrupt_) {  // W1
+    waiter_.interrupt_();
+    return true;
+  }
   const auto now = Clock::now();
   if (now >= deadline_) return false;
   const auto nap = std::min<std::chrono::nanoseconds>(deadline_ - now, nap_);

@@ -39,8 +39,10 @@ class Waiter {
   // `spin`: burn up to this long before yielding the core; zero where ranks outnumber cores.
   // `interrupt` is called now and then while waiting, at the latest 0.2 s after a signal, and may
   // throw.
-  Waiter(Doorbell& own, std::chrono::nanoseconds spin, std::function<void()> interrupt)
-      : own_(&own), spin_(spin), interrupt_(std::move(interrupt)) {}
+  // So it is, at once, when the owner is rung after `alarm` has been set, and while it is.
+  Waiter(Doorbell& own, std::chrono::nanoseconds spin, const std::atomic<std::uint32_t>& alarm,
+         std::function<void()> interrupt)
+      : own_(&own), spin_(spin), alarm_(&alarm), interrupt_(std::move(interrupt)) {}
   // `work` outlives the waits.
   void lend_a_hand(Work& work) noexcept { work_ = &work; }
 
@@ -50,6 +52,7 @@ class Waiter {
   template <class Ready>
   bool until(Ready&& ready, std::chrono::nanoseconds limit, bool silent = false) {
     if (ready()) return true;
+    ++waits_;
     Patience patience(*this, limit, silent);
     for (;;) {
       while (patience.awake()) {
@@ -66,6 +69,8 @@ class Waiter {
     }
   }
 
+  // Calls of until() that had to wait.
+  std::uint64_t waits() const noexcept { return waits_; }
   // Time spent in until() beyond the first look.
   std::chrono::nanoseconds waited() const noexcept { return waited_; }
 
@@ -90,8 +95,10 @@ class Waiter {
 
   Doorbell* own_;
   std::chrono::nanoseconds spin_;
+  const std::atomic<std::uint32_t>* alarm_;
   std::function<void()> interrupt_;
   Work* work_ = nullptr;
+  std::uint64_t waits_ = 0;
   std::chrono::nanoseconds waited_{0};
 };
 

@@ -20,9 +20,10 @@ constexpr int kLooks = 32;
 constexpr milliseconds kInTrouble{1};
 
 MembershipOptions options_for(const shm::Control& control, const WatcherOptions& options) {
-  MembershipOptions made{.rank = control.rank(), .tie = options.tie, .timeout = options.silence};
-  for (int r = 0; r < control.size(); ++r) made.first.members.push_back(r);
-  return made;
+  return {.rank = control.rank(),
+          .first = {.members = control.members()},
+          .tie = options.tie,
+          .timeout = options.silence};
 }
 
 nanoseconds since_boot(Clock::time_point time) { return time.time_since_epoch(); }
@@ -90,6 +91,9 @@ void Watcher::step(Clock::time_point time) {
   for (int r = 0; r < control_.size(); ++r) look_at(r, now);
   for (int r : ended) membership_.bury(r, now);
   if (!control_.is_live(control_.rank())) return;
+  // Held up, as by a thread that is traced while it has the engine's lock. Membership takes it for an
+  // absence.
+  if (engine_ != nullptr && !engine_->has_listened_since(time - options_.silence / 2)) return;
   membership_.tick(now);
   tell();
   follow();

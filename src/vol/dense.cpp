@@ -48,8 +48,9 @@ std::uint64_t contributor_code(int rank) {
   return (static_cast<std::uint64_t>(rank) + 1) * 0x9E3779B97F4A7C15U >> 16 << 40;
 }
 
+// `coded` are the bytes of an update.
 dstorm::SegmentOptions segment_options(const VectorOptions& options, DType dtype, std::size_t count,
-                                       bool owns, bool shares) {
+                                       std::size_t coded, bool owns, bool shares) {
   const std::size_t bytes = count * dtype_size(dtype);
   if (count > std::numeric_limits<std::size_t>::max() / 64) {
     throw ConfigError("vector '" + options.name + "' of " + std::to_string(count) +
@@ -57,13 +58,15 @@ dstorm::SegmentOptions segment_options(const VectorOptions& options, DType dtype
   }
   dstorm::SegmentOptions segment;
   segment.name = options.name;
-  segment.slot_bytes = bytes;
+  segment.slot_bytes = coded;
   segment.depth = options.depth;
   segment.policy = options.policy;
   segment.graph = options.graph;
   segment.home_bytes = owns ? bytes : 0;
   segment.result_bytes = shares ? bytes : 0;
+  segment.rejoins = options.rejoins;
   segment.kind = "dense " + std::string(dtype_name(dtype)) + " x " + std::to_string(count);
+  if (options.codec.kind() != Codec::Kind::kNone) segment.kind += ", " + options.codec.name();
   return segment;
 }
 
@@ -84,7 +87,8 @@ DenseVector::DenseVector(std::shared_ptr<dstorm::Group> group, DType dtype,
       count_(total_count(pieces, own_count)),
       owns_(pieces.empty()),
       screen_(options.reject_nonfinite, options.max_norm, dtype, "vector '" + options.name + "'"),
-      segment_(group, segment_options(options, dtype, count_, owns_,
+      coder_(options.codec, dtype, count_, "vector '" + options.name + "'"),
+      segment_(group, segment_options(options, dtype, count_, coder_.bytes(), owns_,
                                       group->size() > 1 && group->is_one_host())),
       pieces_(std::move(pieces)),
       allreduces_(segment_, kAllreduceBoard),
@@ -92,14 +96,41 @@ DenseVector::DenseVector(std::shared_ptr<dstorm::Group> group, DType dtype,
   if (owns_) pieces_.push_back({segment_.channel().memory().home(group->rank()), count_});
 }
 
+void DenseVector::regroup(std::shared_ptr<dstorm::Group> group) {
+  std::shared_ptr<const dstorm::shm::SegmentMemory> before = segment_.channel().share_memory();
+  segment_.regroup(std::move(group));
+  if (owns_) {
+    const dstorm::shm::SegmentMemory& memory = segment_.channel().memory();
+    const int rank = segment_.group().rank();
+    auto* const place = static_cast<std::byte*>(pieces_[0].data);
+    std::memcpy(memory.home(rank), place, count_ * element_);
+    memory.show_home_at(place, rank);
+    if (first_home_ == nullptr) first_home_ = std::move(before);
+  }
+  // As with those who come back, who know nothing of earlier rounds.
+  allreduce_ = 0;
+  apart_.reset();
+  gathers_alone_ = 0;
+  gathers_alone_next_ = 1;
+}
+
 std::span<const int> DenseVector::scatter(const dstorm::Graph* graph) {
   return segment_.scatter(
       [this](std::span<std::byte> room) {
-        copy_out(room.data(), 0, count_);
-        return std::pair(count_ * element_,
-                         dstorm::Tag{count_, static_cast<std::uint32_t>(dtype_)});
+        if (coder_.is_on()) {
+          coder_.encode(room.data(), [this](std::byte* to, std::size_t begin, std::size_t end) {
+            copy_out(to, begin, end);
+          });
+        } else {
+          copy_out(room.data(), 0, count_);
+        }
+        return std::pair(coder_.bytes(), dstorm::Tag{count_, format()});
       },
       graph);
+}
+
+std::uint32_t DenseVector::format() const noexcept {
+  return static_cast<std::uint32_t>(dtype_) | static_cast<std::uint32_t>(coder_.kind()) << 8;
 }
 
 // Calls visit(piece data, bytes, offset in bytes from the start) for what lies in [begin, end).
@@ -128,13 +159,14 @@ void DenseVector::backwards(std::size_t begin, std::size_t end, Visit&& visit) c
   }
 }
 
-// To and from flat memory that holds the whole vector.
+// Elements [begin, end) to flat memory for these alone.
 void DenseVector::copy_out(std::byte* to, std::size_t begin, std::size_t end) const {
-  visit(begin, end, [to](std::byte* data, std::size_t bytes, std::size_t offset) {
-    vol::copy(to + offset, data, bytes);
+  visit(begin, end, [&](std::byte* data, std::size_t bytes, std::size_t offset) {
+    vol::copy(to + (offset - begin * element_), data, bytes);
   });
 }
 
+// Likewise from flat memory that holds the whole vector.
 void DenseVector::copy_in(const std::byte* from, std::size_t begin, std::size_t end) {
   visit(begin, end, [from](std::byte* data, std::size_t bytes, std::size_t offset) {
     vol::copy(data, from + offset, bytes);
@@ -142,11 +174,11 @@ void DenseVector::copy_in(const std::byte* from, std::size_t begin, std::size_t 
 }
 
 void DenseVector::check_update(const Update& update) const {
-  if (update.payload.size() != count_ * element_ || update.count != count_ ||
-      update.format != static_cast<std::uint32_t>(dtype_)) {
+  if (update.payload.size() != coder_.bytes() || update.count != count_ ||
+      update.format != format()) {
     throw dstorm::Error("rank " + std::to_string(update.rank) + " sent " +
                         std::to_string(update.payload.size()) + " bytes where " +
-                        std::to_string(count_ * element_) + " were due; its memory is damaged");
+                        std::to_string(coder_.bytes()) + " were due; its memory is damaged");
   }
 }
 
@@ -174,11 +206,24 @@ const Gathered& DenseVector::gather(const Fold& fold, const dstorm::GatherOption
   return gathered_;
 }
 
-// Puts what may be folded into accepted_, in place of a clipped update its copy.
+// Puts what may be folded into accepted_, in place of a coded or clipped update its copy.
 void DenseVector::let_in(std::span<const Update> updates) {
+  std::size_t copied = 0;
+  const auto next_copy = [&]() -> std::span<std::byte> {
+    if (copied == copies_.size()) copies_.emplace_back(count_ * element_);
+    return copies_[copied++];
+  };
   for (std::size_t i = 0; i < updates.size(); ++i) {
     Update update = updates[i];
     check_update(update);
+    if (coder_.is_on()) {
+      const std::span<std::byte> decoded = next_copy();
+      if (!coder_.decode(decoded.data(), update.payload.data())) {
+        throw dstorm::Error("rank " + std::to_string(update.rank) +
+                            " sent an update with indices out of order; its memory is damaged");
+      }
+      update.payload = decoded;
+    }
     const std::optional<double> factor = screen_.factor(update.payload.data(), count_);
     if (!factor) {
       segment_.reject(i);
@@ -186,10 +231,9 @@ void DenseVector::let_in(std::span<const Update> updates) {
       continue;
     }
     if (*factor < 1) {
-      const std::size_t copy = gathered_.clipped.size();
-      if (copy == copies_.size()) copies_.emplace_back(count_ * element_);
-      screen_.scale(copies_[copy].data(), update.payload.data(), *factor, count_);
-      update.payload = copies_[copy];
+      const std::span<std::byte> scaled = next_copy();
+      screen_.scale(scaled.data(), update.payload.data(), *factor, count_);
+      update.payload = scaled;
       gathered_.clipped.push_back(update.rank);
     }
     accepted_.push_back(update);
@@ -246,8 +290,9 @@ bool DenseVector::may_share(const Fold& fold, const dstorm::GatherOptions& optio
                             std::span<const Update> updates) {
   const std::size_t ranks = updates.size() + 1;
   if (options.staleness != 0 || ranks < kShareRanks || count_ * element_ < kShareBytes ||
-      !is_elementwise(fold) || screen_.is_on() || segment_.last_sent() == nullptr ||
-      !segment_.group().is_one_host() || segment_.options().policy != dstorm::Policy::kLatest ||
+      !is_elementwise(fold) || screen_.is_on() || coder_.is_on() ||
+      segment_.last_sent() == nullptr || !segment_.group().is_one_host() ||
+      segment_.options().policy != dstorm::Policy::kLatest ||
       segment_.in_neighbours().size() + 1 != segment_.members().size()) {
     return false;
   }
@@ -320,13 +365,15 @@ const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanosecon
     throw ConfigError(std::string("allreduce takes AVG, SUM, MEDIAN and TRIMMED_MEAN, not ") +
                       fold.name() + "; use scatter and gather");
   }
-  segment_.check_open();
+  segment_.begin_call(segment_.iteration() == 0);
   if (segment_.group().size() == 1) return gathered_;
   const dstorm::Group& group = segment_.group();
   std::byte* input = nullptr;
   const std::byte* base = segment_.channel().memory().mailbox(segment_.group().rank());
   for (bool committed = false; !committed;) {
-    if (!group.is_one_host() || group.has_left_out()) return allreduce_apart(fold, limit);
+    if (!group.is_one_host() || group.has_left_out() || coder_.is_on()) {
+      return allreduce_apart(fold, limit);
+    }
     if (!owns_) {
       input = segment_.claim_room(limit);
       copy_out(input, 0, count_);
@@ -346,6 +393,7 @@ const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanosecon
       throw;
     }
     if (!owns_) segment_.release_room();
+    if (!committed) segment_.group().check_open();
     // Done, or once more without them.
     if (committed || !allreduces_.dead().empty() || group.has_left_out()) continue;
     if (allreduces_.disagreed()) {
@@ -369,8 +417,8 @@ const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanosecon
   return gathered_;
 }
 
-// Between hosts, or where a rank that has been left out can write what a shared fold would use. Every
-// rank folds everybody's vector in rank order, and so to the same bits.
+// Between hosts, where a rank that has been left out can write what a shared fold would use, or where
+// no slot holds the elements as they are. Every rank folds everybody's vector in rank order, and so to the same bits.
 const Gathered& DenseVector::allreduce_apart(const Fold& fold, nanoseconds limit) {
   const std::string what = "allreduce of vector '" + segment_.options().name + "'";
   if (apart_ == nullptr) {

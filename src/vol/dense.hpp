@@ -10,6 +10,7 @@
 
 #include "dstorm/segment.hpp"
 #include "dstorm/shared_fold.hpp"
+#include "vol/codec.hpp"
 #include "vol/fold.hpp"
 #include "vol/kernels.hpp"
 #include "vol/screen.hpp"
@@ -25,6 +26,8 @@ struct VectorOptions {
   // Scale updates of a larger L2 norm down to it before they are folded, and count them; refuse
   // those that have none. For floats.
   std::optional<double> max_norm = std::nullopt;
+  bool rejoins = false;  // this rank has come back; see dstorm::SegmentOptions
+  Codec codec = {};      // of dense vectors of floats: what scatter() makes of them
 };
 
 // Several arrays can make one vector, in this order.
@@ -45,6 +48,9 @@ class DenseVector {
   DenseVector(std::shared_ptr<dstorm::Group> group, DType dtype, std::size_t count,
               VectorOptions options);
 
+  // Collective: see dstorm::Segment::regroup. The values stay, and where they are.
+  void regroup(std::shared_ptr<dstorm::Group> group);
+
   // Writes this vector into the memory of this round's live out-neighbours and returns them. See
   // dstorm::Segment::scatter for when it waits and what it throws.
   std::span<const int> scatter(const dstorm::Graph* graph = nullptr);
@@ -59,7 +65,7 @@ class DenseVector {
   // Exact and collective: the fold of the vectors of all live ranks as they are now, on all of
   // them; the order of their iterations does not matter. AVG, SUM, MEDIAN and TRIMMED_MEAN. A rank
   // that dies in the middle is left out and the others get a result without it. Vectors are folded
-  // as they are, whatever reject_nonfinite and max_norm say. Throws TimeoutError naming the ranks
+  // as they are, whatever reject_nonfinite, max_norm and codec say. Throws TimeoutError naming the ranks
   // that did not come; the vector is then unchanged.
   const Gathered& allreduce(const Fold& fold,
                             std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
@@ -81,6 +87,7 @@ class DenseVector {
 
   void fold_updates(const Fold& fold, std::span<const dstorm::Update> updates);
   void run_user_fold(const Fold& fold, std::span<const dstorm::Update> updates);
+  std::uint32_t format() const noexcept;
   void check_update(const dstorm::Update& update) const;
   void let_in(std::span<const dstorm::Update> updates);
   void copy_out(std::byte* to, std::size_t begin, std::size_t end) const;
@@ -103,19 +110,22 @@ class DenseVector {
   std::size_t count_;
   bool owns_;
   Screen screen_;
+  Coder coder_;
   dstorm::Segment segment_;
   std::vector<Piece> pieces_;
+  // Memory of the vector's own stays at its address, which belongs to the first segment's.
+  std::shared_ptr<const dstorm::shm::SegmentMemory> first_home_;
   dstorm::SharedFold allreduces_;
   std::uint64_t allreduce_ = 0;  // rounds so far
-  // Between hosts, and once a rank has been left out, an allreduce is a scatter and a gather, over a
-  // segment of its own that the first one makes.
+  // Between hosts, with a codec, and once a rank has been left out, an allreduce is a scatter and a
+  // gather, over a segment of its own that the first one makes.
   std::unique_ptr<dstorm::Segment> apart_;
   dstorm::SharedFold shared_gathers_;
   std::uint64_t gathers_alone_ = 0;       // gathers not to be shared, since one was in vain
   std::uint64_t gathers_alone_next_ = 1;  // how many after the next in vain
   Gathered gathered_;
   std::vector<dstorm::Update> accepted_;
-  // Of clipped updates; kept, as a user's fold may have kept views of them.
+  // Of clipped and decoded updates; kept, as a user's fold may have kept views of them.
   std::vector<std::vector<std::byte>> copies_;
   std::vector<const void*> inputs_;
 };

@@ -56,6 +56,15 @@ const Levels& levels() noexcept {
   return detected;
 }
 
+const Level& level_named(std::string_view name) {
+  const Level* const found = levels().find(name);
+  if (found == nullptr) {
+    throw std::invalid_argument("no such instruction set level: " + std::string(name) +
+                                "; there are avx512, avx2 and baseline");
+  }
+  return *found;
+}
+
 const Level& choose_level() {
   const char* const wish = std::getenv("MALT_SIMD");
   if (wish == nullptr || *wish == '\0') return levels().best();
@@ -120,15 +129,18 @@ std::string_view dtype_name(DType dtype) noexcept {
 
 const Kernels& kernels(DType dtype) { return of_dtype(*active_level().kernels, dtype); }
 
+const WireKernels& wire_kernels() { return active_level().kernels->wire; }
+
 std::string_view simd_level() { return active_level().name; }
 
 const Kernels* kernels_at(DType dtype, std::string_view level) {
-  const Level* const found = levels().find(level);
-  if (found == nullptr) {
-    throw std::invalid_argument("no such instruction set level: " + std::string(level) +
-                                "; there are avx512, avx2 and baseline");
-  }
-  return found->available ? &of_dtype(*found->kernels, dtype) : nullptr;
+  const Level& found = level_named(level);
+  return found.available ? &of_dtype(*found.kernels, dtype) : nullptr;
+}
+
+const WireKernels* wire_kernels_at(std::string_view level) {
+  const Level& found = level_named(level);
+  return found.available ? &found.kernels->wire : nullptr;
 }
 
 void copy(void* to, const void* from, std::size_t bytes) noexcept {

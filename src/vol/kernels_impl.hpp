@@ -5,6 +5,7 @@
 #include "vol/kernels_level.hpp"
 #include "vol/kernels_linear.hpp"
 #include "vol/kernels_order.hpp"
+#include "vol/kernels_wire.hpp"
 
 namespace vol {
 namespace {
@@ -180,10 +181,12 @@ inline constexpr decltype(nullptr) stream_copy = nullptr;
 #endif
 
 template <std::size_t VectorBytes>
-inline constexpr LevelKernels kLevelKernels{
-    Folds<float, VectorBytes>::kTable, Folds<double, VectorBytes>::kTable,
-    Folds<std::int32_t, VectorBytes>::kTable, Folds<std::int64_t, VectorBytes>::kTable,
-    stream_copy<VectorBytes>};
+inline constexpr LevelKernels kLevelKernels{Folds<float, VectorBytes>::kTable,
+                                            Folds<double, VectorBytes>::kTable,
+                                            Folds<std::int32_t, VectorBytes>::kTable,
+                                            Folds<std::int64_t, VectorBytes>::kTable,
+                                            Wire<VectorBytes>::kTable,
+                                            stream_copy<VectorBytes>};
 
 }  // namespace
 }  // namespace vol

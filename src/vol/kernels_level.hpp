@@ -6,11 +6,34 @@
 
 namespace vol {
 
+// Of codecs. n floats or what they become on the wire; nothing need be aligned. Every level gives
+// the same bits, but for those of a NaN.
+struct WireKernels {
+  static constexpr std::size_t kScaled = 256;  // elements that share a scale, in int8
+
+  // Rounded to nearest even; what is too large becomes infinite.
+  void (*to_float16)(void* out, const void* in, std::size_t n);
+  void (*from_float16)(void* out, const void* in, std::size_t n);
+  void (*to_bfloat16)(void* out, const void* in, std::size_t n);
+  void (*from_bfloat16)(void* out, const void* in, std::size_t n);
+  // One scale for each kScaled elements begun.
+  void (*to_int8)(void* out, void* scales, const void* in, std::size_t n);
+  void (*from_int8)(void* out, const void* in, const void* scales, std::size_t n);
+  // Between doubles and floats.
+  void (*narrow)(void* out, const void* in, std::size_t n);
+  void (*widen)(void* out, const void* in, std::size_t n);
+};
+
+// For the level that simd_level() names; and those of one level, for tests, as kernels_at().
+const WireKernels& wire_kernels();
+const WireKernels* wire_kernels_at(std::string_view level);
+
 struct LevelKernels {
   Kernels float32;
   Kernels float64;
   Kernels int32;
   Kernels int64;
+  WireKernels wire;
   // memcpy with streaming stores, fenced; null where there are none.
   void (*stream_copy)(void* to, const void* from, std::size_t bytes);
 };

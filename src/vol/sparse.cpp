@@ -35,6 +35,7 @@ dstorm::SegmentOptions segment_options(const VectorOptions& options, DType dtype
   segment.depth = options.depth;
   segment.policy = options.policy;
   segment.graph = options.graph;
+  segment.rejoins = options.rejoins;
   segment.kind = "sparse " + std::string(dtype_name(dtype)) + " x " + std::to_string(dim) +
                  ", capacity " + std::to_string(capacity);
   return segment;

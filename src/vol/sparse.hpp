@@ -54,6 +54,9 @@ class Sparse {
   std::span<const Index> indices() const noexcept { return own_.indices; }
   std::span<const T> values() const noexcept { return own_.values; }
 
+  // Collective: see dstorm::Segment::regroup. What is stored stays.
+  void regroup(std::shared_ptr<dstorm::Group> group) { segment_.regroup(std::move(group)); }
+
   std::span<const int> scatter(const dstorm::Graph* graph = nullptr);
   // As for a dense vector in which all that is not stored is zero. Throws ConfigError, folding
   // nothing and leaving the updates pending, if the result has more than `capacity` elements.

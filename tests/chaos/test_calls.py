@@ -11,48 +11,20 @@ import time
 from pathlib import Path
 
 import pytest
+from calls import CALLS, script_of
 from jobs import start_job
 
 TIMEOUT = 2.0
 SLACK = 2.0  # the machine may be busy; 0.1 s are promised
 PATIENT, QUICK = 60.0, 1.0  # the silence: longer than the time limit, or shorter
 
-# What needs what before: the other rank's part is to be silent, from the flag "ready" on.
-CALLS = {
-    "scatter": "queue.scatter",
-    "gather": "lambda: latest.gather(malt.SUM, staleness=0)",
-    "allreduce": "lambda: latest.allreduce(malt.SUM)",
-    "barrier": "malt.barrier",
-    "vector": "lambda: malt.vector(np.zeros(3))",
-    "save": "lambda: malt.save('saved', {'w': latest})",
-    "finalize": "malt.finalize",
-}
-
-SCRIPT = """
-malt.init(timeout=timeout, silence=silence)
-latest = malt.vector(np.ones(3))
-queue = malt.vector(np.ones(3), policy="queue", depth=1)
-malt.barrier()
-if rank == 1:
-    tell(pid=os.getpid())
-    time.sleep(1000)
-queue.scatter()
-latest.scatter()
-tell(ready=True)
-await_flag("hit") if is_stopped else time.sleep(0)
-start = time.monotonic()
-error = error_of(CALL)
-tell(error=error, seconds=time.monotonic() - start)
-os._exit(0)
-"""
-
 
 def outcome(
     directory: Path, call: str, fault: signal.Signals, transport: str, silence: float
 ) -> tuple[str, tuple[int, ...] | None, float]:
     """What rank 0's call ends with while `fault` befalls rank 1, and after how many seconds."""
-    header = f"timeout, silence, is_stopped = {TIMEOUT}, {silence}, {fault == signal.SIGSTOP}\n"
-    script = header + SCRIPT.replace("CALL", CALLS[call])
+    is_stopped = fault == signal.SIGSTOP
+    script = script_of(call, timeout=TIMEOUT, silence=silence, is_hit_before=is_stopped)
     environ = {"MALT_TRANSPORT": transport}
     with start_job(directory, 2, script, "--keep-going", environ=environ) as job:
         [pid] = job.await_told("pid", ranks=[1])

@@ -309,6 +309,15 @@ TEST_P(EveryPolicy, UpdateLongerThanASlotIsRefused) {
   EXPECT_EQ(area.reader(0).clock(), 0U);
 }
 
+TEST_P(EveryPolicy, IterationThatCannotBeHeldIsRefused) {
+  Area area(2, 64, GetParam());
+  Landing landing = area.landing(0);
+  area.write(0, area.image(kMostIteration + 1, 1, {1, 1}));
+  EXPECT_FALSE(landing.take_in(kAllLive));
+  area.write(0, area.image(kMostIteration, 1, {1, 1}));
+  EXPECT_TRUE(landing.take_in(kAllLive));
+}
+
 // ---- Several, and the clock ----------------------------------------------------------------------
 TEST_P(EveryPolicy, UpdatesAreTakenInTheOrderTheyWereMade) {
   Area area(3, 64, GetParam());
@@ -406,6 +415,21 @@ TEST_P(EveryPolicy, TakerThatDiesIsFollowed) {
   EXPECT_TRUE(landing.take_in([](int r) { return r != 1; }));
   EXPECT_EQ(area.head().taker.load(), 0U);
   EXPECT_EQ(fold_oldest(area.reader(0)).iteration, 1U);
+}
+
+TEST_P(EveryPolicy, TakerThatIsNoRankHereIsNobody) {
+  for (const std::uint32_t taker :
+       {std::uint32_t{3}, std::uint32_t{1000}, std::uint32_t{1} << 31, ~std::uint32_t{0}}) {
+    Area area(2, 64, GetParam());
+    Landing landing = area.landing(0);
+    area.write(0, area.image(1, 1, {1, 1}));
+    area.head().taker = taker;
+    EXPECT_TRUE(landing.take_in([](int r) {
+      EXPECT_TRUE(r == 0 || r == 1) << r;
+      return true;
+    }));
+    EXPECT_EQ(area.head().taker.load(), 0U);
+  }
 }
 
 // The one who dies has given one of two tickets, and has not moved the clock.

@@ -66,9 +66,19 @@ struct Posts {
 // A bootstrap over memory inherited by fork().
 class ForkBootstrap final : public dstorm::Bootstrap {
  public:
-  ForkBootstrap(Posts& posts, int rank, int size) : posts_(posts), rank_(rank), size_(size) {}
+  ForkBootstrap(Posts& posts, int rank, int size) : posts_(posts), rank_(rank), size_(size) {
+    members_ = Bootstrap::members();
+  }
+  // For another group of the job, numbered from 1.
+  ForkBootstrap generation(int number, std::vector<int> members) const {
+    ForkBootstrap next(posts_, rank_, size_);
+    next.members_ = std::move(members);
+    next.round_ = number * kMostRounds;
+    return next;
+  }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  std::vector<int> members() const override { return members_; }
   std::vector<dstorm::Bytes> allgather(std::span<const std::byte> mine,
                                        std::chrono::nanoseconds timeout) override {
     const int round = ++round_;
@@ -77,26 +87,30 @@ class ForkBootstrap final : public dstorm::Bootstrap {
     std::memcpy(post.data.data(), mine.data(), mine.size());
     post.round.store(round, std::memory_order_release);
     const auto deadline = std::chrono::steady_clock::now() + timeout;
-    std::vector<dstorm::Bytes> all;
-    for (int r = 0; r < size_; ++r) {
+    std::vector<dstorm::Bytes> all(static_cast<std::size_t>(size_));
+    for (int r : members_) {
       while (at(r, round).round.load(std::memory_order_acquire) < round) {
         if (std::chrono::steady_clock::now() > deadline)
           throw dstorm::TimeoutError("start-up", {r});
         std::this_thread::sleep_for(std::chrono::microseconds(200));
       }
       const Post& theirs = at(r, round);
-      all.emplace_back(theirs.data.begin(), theirs.data.begin() + static_cast<long>(theirs.bytes));
+      all[static_cast<std::size_t>(r)].assign(
+          theirs.data.begin(), theirs.data.begin() + static_cast<long>(theirs.bytes));
     }
     return all;
   }
 
  private:
+  static constexpr int kMostRounds = 100;  // of one group
+
   Post& at(int rank, int round) {
     return posts_.by_rank[static_cast<std::size_t>(rank)][static_cast<std::size_t>(round % 2)];
   }
   Posts& posts_;
   int rank_;
   int size_;
+  std::vector<int> members_;
   int round_ = 0;
 };
 

@@ -628,7 +628,9 @@ TEST(SegmentStress, NothingTornAndCountersBalance) {
       };
       Shared<Flags> flags;
       Job job(4, [&](Bootstrap& bootstrap) {
-        const auto group = join(bootstrap);
+        GroupOptions given;
+        given.silence = 10s;  // it is run in an emulated guest too, over networks that lose packets
+        const auto group = join(bootstrap, given);
         SegmentOptions options = small();
         options.slot_bytes = most * 8;
         options.policy = policy;
@@ -686,6 +688,39 @@ TEST(SegmentStress, NothingTornAndCountersBalance) {
   std::printf("%lu scatters to 3 ranks each: %lu folded, %lu overwritten, %lu torn\n",
               sums->scatters.load(), sums->folded.load(), sums->overwritten.load(),
               sums->torn.load());
+}
+
+// What a peer with damaged memory may have left in its mailbox: a gather says so, and ends.
+TEST(Segment, HeaderThatIsNotOfItsTicketIsDamage) {
+  for (const Policy policy : {Policy::kLatest, Policy::kQueue}) {
+    Job job(2, [&](Bootstrap& bootstrap) {
+      const auto group = join(bootstrap);
+      SegmentOptions options = small();
+      options.policy = policy;
+      Segment segment(group, options);
+      group->barrier();
+      if (group->rank() == 0) {
+        const shm::SegmentMemory& memory = segment.channel().memory();
+        const Mailbox box(memory.mailbox(1), memory.shape().mailbox);
+        for (const std::uint64_t iteration : {std::uint64_t{0}, kMostIteration + 1}) {
+          SlotHeader header{};
+          header.iteration = iteration;
+          header.payload_bytes = 8;
+          header.sender = 1;
+          box.header(0) = header;
+          box.ticket(0, 0).iteration = 5;
+          box.clock() = 5;
+          const std::string error =
+              message_of<Error>([&] { segment.gather({}, [](std::span<const Update>) {}); });
+          CHECK_THAT(has(error, "rank 1 wrote a slot header that cannot be"));
+          CHECK_THAT(box.cursor(0).consumed == 0);
+        }
+      }
+      group->barrier();
+      return 0;
+    });
+    expect_all_well(job);
+  }
 }
 
 }  // namespace

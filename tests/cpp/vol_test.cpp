@@ -246,6 +246,79 @@ TEST(Dense, NonFiniteUpdateIsRefusedAndItsSenderNamed) {
   expect_all_well(job);
 }
 
+TEST(Dense, CodecsSendFewerBytesAndWhatTheyDecodeIsFolded) {
+  Job job(3, [](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    constexpr std::size_t kCount = 5000;
+    double plain = 0;  // bytes without a codec
+    struct Case {
+      Codec codec;
+      float most;  // that a value may be off by
+      double bytes;
+    };
+    for (const auto& [codec, most, bytes] :
+         {Case{{}, 1e-2F, 1}, Case{Codec::float16(), 0.5F, 0.5}, Case{Codec::bfloat16(), 4, 0.5},
+          Case{Codec::int8(), 8, 0.26}, Case{Codec::top_k(0.25), 1e3F, 0.5}}) {
+      std::vector<float> w(kCount);
+      Dense<float> vector(group, {.name = codec.name(), .codec = codec}, std::span(w));
+      fill(w, group->rank());
+      vector.scatter();
+      CHECK_THAT(vector.gather(Fold::avg(), {.staleness = 0}).count == 2);
+      for (std::size_t i = 0; i < kCount; ++i) CHECK_THAT(std::abs(w[i] - average(3, i)) <= most);
+      const auto sent = static_cast<double>(vector.stats().bytes_out);
+      if (plain == 0) plain = sent;
+      CHECK_THAT(sent <= bytes * plain + 2 * 128);  // with the headers, for each of two peers
+
+      fill(w, group->rank());
+      vector.allreduce(Fold::avg());  // exact
+      for (std::size_t i = 0; i < kCount; ++i) CHECK_THAT(is_close(w[i], average(3, i)));
+      group->barrier();
+    }
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Dense, TopKOverRoundsSumsUpToAllThatWasGiven) {
+  Job job(2, [](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    std::vector<float> gradient(100);
+    std::vector<float> sum(100);
+    Dense<float> vector(group, {.name = "g", .codec = Codec::top_k(0.25)}, std::span(gradient));
+    const Fold add = Dense<float>::fold([&](auto, auto updates) {
+      for (const auto& update : updates) {
+        for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += update.values[i];
+      }
+    });
+    for (int round = 0; round < 8; ++round) {
+      for (std::size_t i = 0; i < 100; ++i) {
+        gradient[i] = round < 4 ? static_cast<float>(i + 1) : 0;  // then what was kept goes
+      }
+      vector.scatter();
+      vector.gather(add, {.staleness = 0});
+    }
+    for (std::size_t i = 0; i < 100; ++i) CHECK_THAT(sum[i] == 4.0F * static_cast<float>(i + 1));
+    group->barrier();
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Dense, RanksWithDifferentCodecsAreRefused) {
+  Job job(3, [](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    std::vector<float> w(100);
+    const Codec codec = group->rank() == 1 ? Codec::float16() : Codec::int8();
+    try {
+      const Dense<float> vector(group, {.name = "w", .codec = codec}, std::span(w));
+    } catch (const ConfigError& error) {
+      return std::string(error.what()).find("float16") == std::string::npos ? 2 : 0;
+    }
+    return 1;
+  });
+  expect_all_well(job);
+}
+
 // Rank 1's update is 30 times as long as max_norm, and has the direction of rank 2's.
 TEST(Dense, LongUpdateIsFoldedAtMaxNormByEveryFold) {
   Job job(3, [](Bootstrap& bootstrap) {

@@ -32,8 +32,11 @@ def mpirun(hosts: Hosts, body: str, *options: str) -> tuple[int, list[dict[str, 
     """Run four ranks; returns the exit code, what they told and what was written besides."""
     script, agent = hosts.directory / "script.py", hosts.directory / "agent"
     script.write_text(PREAMBLE + body)
+    # Open MPI's daemons name their folders by their process ids, which two hosts have alike: these
+    # must be where each host has files of its own.
+    entered = {h: shlex.join(hosts.command_on(h, "env", "TMPDIR=/dev/shm")) for h in ON}
     # As ssh does, it joins its arguments and has a shell of the host run that.
-    cases = [f'{ipv4(h)}) shift; exec {shlex.join(hosts.command_on(h))} sh -c "$*";;' for h in ON]
+    cases = [f'{ipv4(h)}) shift; exec {entered[h]} sh -c "$*";;' for h in ON]
     agent.write_text("\n".join(["#!/bin/sh", "case $1 in", *cases, "esac", "exit 1"]))
     agent.chmod(0o755)
     environ = {name: value for name, value in os.environ.items() if name[:5] != "MALT_"}

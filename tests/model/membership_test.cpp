@@ -1,5 +1,6 @@
 // Membership against a simulated network and clock: a whole job in one thread, with delays, deaths,
-// stops and cuts drawn from a seed. Its invariants (membership.hpp) are checked after every step.
+// stops and cuts drawn from a seed. Its invariants (membership.hpp) are checked after every step. And
+// rule by rule.
 //
 //   membership_test                         10,000 seeds
 //   MALT_SEEDS=1000000 membership_test      a million
@@ -295,10 +296,140 @@ class Simulation {
   std::string wrong_;
 };
 
-// What only few seeds show: whose words are heard after it has ended, and who has ended for some of a
-// quorum only.
-constexpr std::uint64_t kTelling[] = {50604};
+// ---- the rules that few schedules show to be needed, one by one ----
+constexpr Time kNow{0};
 
+Membership member(int rank, int size, TieRule tie = TieRule::kLowest) {
+  View first;
+  for (int r = 0; r < size; ++r) first.members.push_back(r);
+  return {MembershipOptions{rank, first, tie, kTimeout}, kNow};
+}
+
+// The newest that is known of another rank in the first epoch.
+MembershipRecord record_of(const Membership& own, std::uint64_t beat) {
+  return {.beat = beat, .view = {0, own.view().members}};
+}
+
+TEST(Membership, AcceptorKeepsItsPromise) {
+  Membership own = member(2, 5);
+  MembershipRecord higher = record_of(own, 1);
+  higher.proposed = {2, 1};
+  own.observe(1, higher, kNow);
+  MembershipRecord lower = record_of(own, 1);
+  lower.proposed = {1, 0};
+  lower.proposed_members = {0, 1, 2};
+  own.observe(0, lower, kNow);
+  EXPECT_EQ(own.record().promised, (Ballot{2, 1}));
+  EXPECT_EQ(own.record().accepted, Ballot{});
+}
+
+TEST(Membership, AcceptorPromisesWhatItAccepts) {
+  Membership own = member(2, 5);
+  MembershipRecord higher = record_of(own, 1);
+  higher.proposed = {2, 1};
+  higher.proposed_members = {1, 2, 3};
+  own.observe(1, higher, kNow);
+  MembershipRecord lower = record_of(own, 1);
+  lower.proposed = {1, 0};
+  own.observe(0, lower, kNow);
+  EXPECT_EQ(own.record().promised, (Ballot{2, 1}));
+  EXPECT_EQ(own.record().accepted, (Ballot{2, 1}));
+}
+
+TEST(Membership, ProposerIsBoundToTheNewestThatWasAccepted) {
+  Membership own = member(0, 5);
+  MembershipRecord newer = record_of(own, 1);
+  newer.promised = newer.accepted = {4, 1};
+  newer.accepted_members = {0, 1, 2};
+  MembershipRecord older = record_of(own, 1);
+  older.promised = older.accepted = {3, 2};
+  older.accepted_members = {0, 2, 3};
+  own.observe(1, newer, kNow);
+  own.observe(2, older, kNow);
+  own.bury(4, kNow);
+  own.tick(kNow);
+  const Ballot ballot = own.record().proposed;
+  ASSERT_EQ(ballot, (Ballot{5, 0}));
+  for (auto [rank, record] : {std::pair(1, newer), std::pair(2, older)}) {
+    ++record.beat;
+    record.promised = ballot;
+    own.observe(rank, record, kNow);
+  }
+  EXPECT_EQ(own.record().proposed_members, newer.accepted_members);
+}
+
+TEST(Membership, HalfGoesOnAsTheTieRuleSays) {
+  for (const TieRule tie : {TieRule::kLowest, TieRule::kNeither}) {
+    Membership own = member(0, 4, tie);
+    own.miss(2, kNow);
+    own.miss(3, kNow);
+    MembershipRecord other = record_of(own, 1);
+    other.accused = {2, 3};
+    own.observe(1, other, kNow);
+    own.tick(kNow);
+    own.tick(kTimeout / 4);
+    for (int step = 0; step < 2; ++step) {
+      ++other.beat;
+      other.promised = own.record().proposed;
+      if (!own.record().proposed_members.empty()) other.accepted = other.promised;
+      own.observe(1, other, kTimeout / 4);
+    }
+    const View expected = tie == TieRule::kLowest ? View{1, {0, 1}} : View{0, {0, 1, 2, 3}};
+    EXPECT_EQ(own.view(), expected);
+  }
+}
+
+TEST(Membership, WhoHasEndedForOneOfAFewOnlyIsWaitedFor) {
+  Membership own = member(1, 5);
+  for (const int ended : {0, 3, 4}) own.bury(ended, kNow);
+  own.tick(kNow);
+  MembershipRecord other = record_of(own, 1);
+  other.promised = own.record().proposed;
+  other.ended = {3, 4};
+  own.observe(2, other, kNow);
+  EXPECT_TRUE(own.record().proposed_members.empty());
+  ++other.beat;
+  other.ended = {0, 3, 4};
+  own.observe(2, other, kNow);
+  EXPECT_EQ(own.record().proposed_members, (std::vector{1, 2}));
+}
+
+TEST(Membership, WhoDoesNotGetOnWithAProposalMakesAnother) {
+  Membership own = member(0, 3);
+  own.bury(2, kNow);
+  own.tick(kNow);
+  EXPECT_EQ(own.record().proposed, (Ballot{1, 0}));
+  own.tick(kTimeout / 4);
+  EXPECT_EQ(own.record().proposed, (Ballot{2, 0}));
+}
+
+TEST(Membership, NothingIsHeardOfWhoHasEnded) {
+  Membership own = member(0, 3);
+  own.bury(2, kNow);
+  MembershipRecord late = record_of(own, 9);
+  late.view = {1, {0, 2}};
+  own.observe(2, late, kNow);
+  EXPECT_EQ(own.view().epoch, 0U);
+}
+
+TEST(Membership, OnlyTheNewestOfTheEpochCounts) {
+  Membership own = member(0, 3);
+  MembershipRecord other = record_of(own, 2);
+  own.observe(1, other, kNow);
+  other.beat = 1;
+  other.accused = {2};
+  own.observe(1, other, kNow);
+  EXPECT_FALSE(own.has_trouble());
+  MembershipRecord next = record_of(own, 3);
+  next.view = {1, {0, 1}};
+  own.observe(1, next, kNow);
+  ASSERT_EQ(own.view().epoch, 1U);
+  other.beat = 4;
+  own.observe(1, other, kNow);
+  EXPECT_FALSE(own.has_trouble());
+}
+
+// ---- and all together ----
 // A sanitizer needs ten times as long, and finds what it can in fewer.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr std::uint64_t kSeeds = 1'000;
@@ -314,7 +445,6 @@ TEST(Membership, ManySeeds) {
     return;
   }
   const std::uint64_t seeds = many == nullptr ? kSeeds : std::strtoull(many, nullptr, 10);
-  for (const std::uint64_t seed : kTelling) EXPECT_EQ(Simulation(seed, false).run(), "") << seed;
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
     const std::string wrong = Simulation(seed, false).run();
     ASSERT_EQ(wrong, "") << "MALT_SEED=" << seed << " shows how";

@@ -7,6 +7,7 @@ In the script there are `malt`, `np`, `rank`, `size`, FOLDS and GRAPHS by name, 
     counters(v)             v.stats() as a dictionary
     raise_flag(name), await_flag(name), flag_is_up(name)
                             files, for an order of events that does not go through malt
+    goal()                  the iteration to end at, for all the same: the test's set_goal()
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _PREAMBLE = """\
 import os, pickle, signal, sys, threading, time
 import numpy as np
 import malt
-from jobs import Err, await_flag, counters, error_of, flag_is_up, raise_flag, tell
+from jobs import Err, await_flag, counters, error_of, flag_is_up, goal, raise_flag, tell
 rank, size = int(os.environ["MALT_RANK"]), int(os.environ["MALT_SIZE"])
 FOLDS = {"AVG": malt.AVG, "SUM": malt.SUM, "WEIGHTED": malt.WEIGHTED, "REPLACE": malt.REPLACE,
          "MEDIAN": malt.MEDIAN, "TRIMMED_MEAN": malt.TRIMMED_MEAN(0.3)}
@@ -109,6 +110,13 @@ def await_flag(name: object) -> None:
         time.sleep(0.005)
 
 
+def goal() -> int:
+    try:
+        return int(Path("goal").read_text())
+    except FileNotFoundError:
+        return 10**9
+
+
 # In the test
 
 _EMPTY: Mapping[str, str] = {}
@@ -162,6 +170,11 @@ class Ranks(abc.ABC):
 
     def raise_flag(self, name: str) -> None:
         _write_whole(self.directory / f"flag-{name}", b"")
+
+    def set_goal(self, iterations: int) -> None:
+        """Let all ranks go on for so many iterations more than the one that is ahead, and end."""
+        end = max(self.told(rank).get("at", 0) for rank in range(self.size)) + iterations
+        _write_whole(self.directory / "goal", str(end).encode())
 
 
 class Running(Ranks):
@@ -227,12 +240,16 @@ def run_job(
     *arguments: str,
     code: int | None = 0,
     environ: Mapping[str, str] = _EMPTY,
+    limit: float = 60,
     **given: Any,
 ) -> Result:
-    """Run the script to its end and exit `code` (None: any); `given` are variables in it."""
+    """Run the script to its end and exit `code` (None: any); `given` are variables in it.
+
+    It has `limit` seconds.
+    """
     header = "".join(f"{name} = {value!r}\n" for name, value in given.items())
     with start_job(directory, size, header + body, *arguments, environ=environ) as job:
-        result = job.finish()
+        result = job.finish(limit)
     if code is not None:
         assert result.code == code, f"exit code {result.code}, not {code}:\n{result.output}"
     return result

@@ -381,6 +381,41 @@ tell(pid=os.getpid(), ranks=g.ranks)
     assert told["error"].kind == "PeerError"
 
 
+@pytest.mark.parametrize("others", ["end", "stay"])
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_rank_that_was_left_out_asleep_finalizes_at_once(
+    tmp_path: Path, transport: str, others: str
+) -> None:
+    """Nobody takes its goodbye: whom it tells has ended, or has left it out."""
+    script = """
+malt.init(timeout=60, silence=1)
+malt.barrier()
+tell(pid=os.getpid())
+if rank == 2:
+    os.kill(os.getpid(), signal.SIGSTOP)
+    start = time.monotonic()
+    malt.finalize()
+    tell(seconds=time.monotonic() - start)
+    sys.exit()
+while malt.epoch() == 0: time.sleep(0.01)
+malt.barrier()
+tell(gone_on=True)
+if others == "stay": await_flag("over")
+"""
+    environ = {"MALT_TRANSPORT": transport}
+    header = f"others = {others!r}"
+    with start_job(tmp_path, 3, header + script, "--keep-going", environ=environ) as job:
+        pids = job.await_told("pid")
+        job.await_told("gone_on", ranks=[0, 1])
+        while others == "end" and any(map(exists, pids[:2])):
+            time.sleep(0.01)
+        os.kill(pids[2], signal.SIGCONT)
+        [seconds] = job.await_told("seconds", ranks=[2])
+        job.raise_flag("over")
+        assert job.finish().code == 0
+    assert seconds < AT_ONCE
+
+
 def test_callback_hears_of_each_new_epoch_in_the_main_thread(tmp_path: Path) -> None:
     result = run_job(
         tmp_path,

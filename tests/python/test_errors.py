@@ -561,9 +561,17 @@ malt.barrier()
         assert told["w"].tolist() == [3, 3]
 
 
-@pytest.mark.parametrize("files", range(6))
-def test_too_many_open_files_at_init_is_an_error_and_no_hang(tmp_path: Path, files: int) -> None:
-    """A job of four needs a descriptor to watch each other rank, one for memory, and more."""
+@pytest.mark.parametrize(
+    ("transport", "files"),
+    [*(("shm", n) for n in range(6)), *(("tcp", n) for n in range(0, 24, 3))],
+)
+def test_too_many_open_files_at_init_is_an_error_and_no_hang(
+    tmp_path: Path, transport: str, files: int
+) -> None:
+    """A job of four needs a descriptor to watch each other rank, one for memory, and more.
+
+    Between hosts it needs one for each connection.
+    """
     result = run_job(
         tmp_path,
         4,
@@ -585,6 +593,7 @@ if error is None:
         "--keep-going",
         code=0 if files < 4 else None,
         files=files,
+        environ={"MALT_TRANSPORT": transport},
     )
     errors = result.each("error")
     if errors == [None] * 4 and files >= 4:
@@ -633,6 +642,8 @@ def test_a_rank_that_never_joins_is_named(tmp_path: Path) -> None:
 if rank == 1:
     await_flag(0), await_flag(2)
 else:
+    raise_flag(f"here {rank}")
+    await_flag(f"here {2 - rank}")  # one that starts much later would find that the other is gone
     tell(error=error_of(malt.init, timeout=1))
     raise_flag(rank)
 """,
@@ -670,7 +681,10 @@ def test_waits_for_a_rank_that_does_nothing_name_it_and_can_be_repeated(tmp_path
         tmp_path,
         3,
         """
-malt.init(timeout=0.5 if rank != 2 else 60)
+raise_flag(f"here {rank}")
+for other in range(3):
+    await_flag(f"here {other}")  # starting may take longer than the limit
+malt.init(timeout=1 if rank != 2 else 60)
 malt.barrier(60)
 w = np.full(3, rank + 1.0)
 v = malt.vector(w, name="w")
@@ -705,7 +719,7 @@ malt.barrier(60)
     for rank in (0, 1):
         told = result.told[rank]
         other = 1 - rank
-        for name, seconds in (("bsp", 0.5), ("short", 0.1)):
+        for name, seconds in (("bsp", 1), ("short", 0.1)):
             assert told[name].ranks == (2,)
             assert told[name].says("gather of segment 'w'", "rank 2", "iteration 1")
             assert seconds <= told[name].seconds < PROMPT
@@ -718,7 +732,7 @@ malt.barrier(60)
         assert told["again"].ranks[-1] == 2
         assert refused(told["busy"], "'barrier' timed out on this rank", "repeat that first")
         assert told["never"].ranks[-1] == 2
-        assert told["never"].says("segment 'n'", "did not come within 0.5 s")
+        assert told["never"].says("segment 'n'", "did not come within 1 s")
         for name in ("bsp", "short", "full", "allreduce", "barrier", "again", "never"):
             assert told[name].kind == "TimeoutError", told[name]
             assert told[name].seconds < PROMPT

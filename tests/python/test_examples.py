@@ -308,12 +308,15 @@ def cpp_svm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build / "svm"
 
 
+# One builds what both use, in the folder of the preset.
+@pytest.mark.xdist_group("cpp_svm")
 def test_cpp_svm_learns_generated_data(cpp_svm: Path) -> None:
     text = mpirun(2, cpp_svm)
 
     assert final_error(text) < 15
 
 
+@pytest.mark.xdist_group("cpp_svm")
 def test_cpp_svm_learns_newsgroups(cpp_svm: Path, newsgroups_data: Path, tmp_path: Path) -> None:
     output(sys.executable, EXAMPLES / "newsgroups.py", "--svmlight", tmp_path)
 

@@ -27,11 +27,15 @@ pytestmark = pytest.mark.timeout(60)
 
 KEY = bytes(range(32)).hex()
 
+# Of the processes that run tests beside one another (pytest-xdist), each has ports of its own.
+WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+
 
 def free_port() -> int:
     """Not one that the system gives to those who connect."""
     while True:
-        port = random.randint(20_000, 32_000)
+        port = random.randrange(20_000 + WORKER % WORKERS, 32_000, WORKERS)
         try:
             with socket.create_server(("", port)):
                 return port
@@ -134,6 +138,13 @@ def test_ranks_of_all_nodes_share_a_vector(job: Job) -> None:
     first = job.start(0, ranks=2)
     assert end_of(first) == (0, ["[0] [10. 10.]", "[1] [10. 10.]"], "")
     assert end_of(second) == (0, ["[2] [10. 10.]", "[3] [10. 10.]"], "")
+
+
+def test_ranks_come_back_on_all_nodes_or_on_none(job: Job) -> None:
+    launchers = job.start(0), job.start(1, "--respawn")
+    for end in map(end_of, launchers):
+        assert end.code == 2
+        assert "node 0 came without --respawn, the others with it" in end.err
 
 
 def test_ranks_are_numbered_in_the_order_of_nodes(job: Job) -> None:
@@ -426,7 +437,7 @@ def test_signal_ends_the_wait_for_the_ranks_of_other_nodes(job: Job) -> None:
 
 # The protocol
 
-RANKS = _wire.RANKS_FRAME.pack(_wire.RANKS, 2, 5.0)
+RANKS = _wire.RANKS_FRAME.pack(_wire.RANKS, 2, False, 5.0)
 
 
 @pytest.mark.parametrize(
@@ -435,15 +446,41 @@ RANKS = _wire.RANKS_FRAME.pack(_wire.RANKS, 2, 5.0)
         b"",
         _wire.RANKS,
         RANKS + b"x",
-        _wire.RANKS_FRAME.pack(_wire.RANKS, 0, 5.0),
-        _wire.RANKS_FRAME.pack(_wire.RANKS, _wire.MAX_RANKS + 1, 5.0),
-        _wire.RANKS_FRAME.pack(_wire.RANKS, 1, float("nan")),
-        _wire.RANKS_FRAME.pack(_wire.RANKS, 1, -1.0),
+        _wire.RANKS_FRAME.pack(_wire.RANKS, 0, False, 5.0),
+        _wire.RANKS_FRAME.pack(_wire.RANKS, _wire.MAX_RANKS + 1, False, 5.0),
+        _wire.RANKS_FRAME.pack(_wire.RANKS, 1, False, float("nan")),
+        _wire.RANKS_FRAME.pack(_wire.RANKS, 1, False, -1.0),
     ],
 )
 def test_impossible_number_of_ranks_is_refused(payload: bytes) -> None:
     with pytest.raises(ProtocolError):
         Nodes(2).come(0, payload, 0.0)
+
+
+@pytest.mark.parametrize("answer", [_wire.START, _wire.LATE, _wire.LATE + b"\xff" * 8])
+def test_answer_that_cannot_be_is_refused(answer: bytes) -> None:
+    key = bytes.fromhex(KEY)
+
+    def be_node_0() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            hello = connection.recv(_wire.HELLO.size, socket.MSG_WAITALL)
+            nonce = bytes(_wire.NONCE_BYTES)
+            proof = _wire.proof(key, b"server", hello, nonce)
+            connection.sendall(_wire.CHALLENGE.pack(nonce, proof))
+            seal = _wire.sealers(key, hello, nonce)[1].seal
+            connection.sendall(seal(_wire.WELCOME) + seal(answer))
+            while connection.recv(4096):
+                pass
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=be_node_0)
+        thread.start()
+        node = Node(f"127.0.0.1:{listener.getsockname()[1]}", key, 1, 2)
+        with pytest.raises(ConfigError, match="before all nodes had come"):
+            node.start(1, 5, None)
+        node.abort()
+        thread.join()
 
 
 def test_node_comes_once_and_ends_its_own_ranks_once() -> None:
@@ -460,6 +497,16 @@ def test_node_comes_once_and_ends_its_own_ranks_once() -> None:
     for node in (0, 1):
         with pytest.raises(ProtocolError):
             nodes.end(node, ended)
+
+
+def test_node_speaks_of_its_own_ranks_alone() -> None:
+    nodes = Nodes(2)
+    for node in range(2):
+        nodes.come(node, RANKS, 0.0)
+    nodes.check(1, 2)
+    for rank in (1, 4):
+        with pytest.raises(ProtocolError):
+            nodes.start(1, rank)
 
 
 def test_node_that_leaves_before_the_start_may_come_again() -> None:

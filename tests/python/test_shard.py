@@ -6,6 +6,7 @@ import itertools
 import random
 import signal
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -178,45 +179,67 @@ tell(seen=seen, turns=turns)
 
 class Turn(NamedTuple):
     chunk: tuple[int, ...]  # the pass, and its elements
-    rank: int
+    life: str  # the rank, and how often it has been started again
     is_repeat: bool  # as reported
     is_whole: bool  # it came to the end of the loop's body
-    is_last: bool  # of this rank
+    is_last: bool  # of this life
 
 
 TRAIN = """
 malt.init(transport=transport, timeout=60)
-taken = open(f"taken-{rank}", "w", buffering=1)
-parts = malt.shard(np.arange(elements), chunk=chunk, shuffle=shuffle)
+life = f"{rank}-{malt.restarts()}"
 w = np.zeros(1)
 m = malt.vector(w)
-if rank in deaths:
-    threading.Timer(deaths[rank], os.kill, (os.getpid(), signal.SIGKILL)).start()
+parts = malt.shard(np.arange(elements), chunk=chunk, shuffle=shuffle, lockstep=lockstep)
+taken = open(f"taken-{life}", "w", buffering=1)
+if life in deaths:
+    threading.Timer(deaths[life], os.kill, (os.getpid(), signal.SIGKILL)).start()
 repeats = 0
-for n in range(1, passes + 1):
+while parts.passes < passes:
+    n = parts.passes + 1
     for part in parts:
         print(len(parts.repeated) - repeats, n, *part, file=taken)
         repeats = len(parts.repeated)
         time.sleep(0.01)
         m.scatter()
-        m.gather()
+        m.gather(staleness=0 if lockstep else None)
         print("whole", file=taken)
 """
 
 
-def turns_taken(path: Path, rank: int) -> list[Turn]:
-    lines = (path / f"taken-{rank}").read_text().splitlines()
-    begun = [i for i, line in enumerate(lines) if line != "whole"]
-    return [
-        Turn(
-            chunk=tuple(map(int, lines[i].split()[1:])),
-            rank=rank,
-            is_repeat=lines[i].split()[0] == "1",
-            is_whole=i + 1 < len(lines),
-            is_last=i == begun[-1],
-        )
-        for i in begun
-    ]
+def turns_taken(path: Path) -> dict[tuple[int, ...], list[Turn]]:
+    """By chunk, those of all ranks."""
+    by_chunk: dict[tuple[int, ...], list[Turn]] = defaultdict(list)
+    for file in path.glob("taken-*"):
+        lines = file.read_text().splitlines()
+        begun = [i for i, line in enumerate(lines) if line != "whole"]
+        for i in begun:
+            repeats, *chunk = map(int, lines[i].split())
+            life = file.name.removeprefix("taken-")
+            turn = Turn(tuple(chunk), life, repeats == 1, i + 1 < len(lines), i == begun[-1])
+            if len(chunk) > 1:  # else it was idle
+                by_chunk[turn.chunk].append(turn)
+    return by_chunk
+
+
+def check_turns(
+    by_chunk: dict[tuple[int, ...], list[Turn]], elements: int, passes: int, dead: Iterable[str]
+) -> None:
+    """Each element came once a pass, but for those that the dead had in hand."""
+    every = Counter((n, element) for n in range(1, passes + 1) for element in range(elements))
+    assert Counter((n, element) for n, *part in by_chunk for element in part) == every
+    dead = set(dead)
+    unseen = 0  # begun by a rank that was killed before it could write so
+    for turns in by_chunk.values():
+        in_hand = [turn for turn in turns if turn.life in dead and turn.is_last]
+        assert len(turns) - len(in_hand) <= 1
+        # Killed between two turns, a rank may have finished its last one or not.
+        assert len(turns) > len(in_hand) or any(turn.is_whole for turn in in_hand)
+        first_ones = sum(not turn.is_repeat for turn in turns)
+        assert first_ones <= 1
+        unseen += 1 - first_ones
+    assert unseen <= len(dead)
+    assert sum(turn.is_repeat for turns in by_chunk.values() for turn in turns) <= len(dead)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -238,26 +261,40 @@ def test_what_the_dead_have_not_finished_is_trained_on_by_the_survivors(
         chunk=chunk,
         passes=passes,
         shuffle=seed if seed % 2 else None,
-        deaths={rank: rng.uniform(0.02, 0.25) for rank in victims},
+        lockstep=False,
+        deaths={f"{rank}-0": rng.uniform(0.02, 0.25) for rank in victims},
     )
-    by_chunk: dict[tuple[int, ...], list[Turn]] = defaultdict(list)
-    for rank in range(4):
-        for turn in turns_taken(tmp_path, rank):
-            by_chunk[turn.chunk].append(turn)
+    check_turns(turns_taken(tmp_path), elements, passes, [f"{rank}-0" for rank in victims])
 
-    every = Counter((n, element) for n in range(1, passes + 1) for element in range(elements))
-    assert Counter((n, element) for n, *part in by_chunk for element in part) == every
-    unseen = 0  # begun by a rank that was killed before it could write so
-    for turns in by_chunk.values():
-        in_hand = [turn for turn in turns if turn.rank in victims and turn.is_last]
-        assert len(turns) - len(in_hand) <= 1
-        # Killed between two turns, a rank may have finished its last one or not.
-        assert len(turns) > len(in_hand) or any(turn.is_whole for turn in in_hand)
-        first_ones = sum(not turn.is_repeat for turn in turns)
-        assert first_ones <= 1
-        unseen += 1 - first_ones
-    assert unseen <= len(victims)
-    assert sum(turn.is_repeat for turns in by_chunk.values() for turn in turns) <= len(victims)
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("lockstep", [False, True])
+@pytest.mark.parametrize("seed", range(2))
+def test_ranks_that_come_back_take_part_again(
+    tmp_path: Path, transport: str, lockstep: bool, seed: int
+) -> None:
+    rng = random.Random(seed)
+    elements, chunk, passes = 120, 3, 30
+    first, second = rng.sample(range(4), 2)
+    deaths = {f"{first}-0": rng.uniform(0.1, 0.5), f"{second}-0": rng.uniform(0.1, 1)}
+    deaths[f"{first}-1"] = rng.uniform(0.1, 0.5)
+    result = run_job(
+        tmp_path,
+        4,
+        TRAIN,
+        "--respawn",
+        transport=transport,
+        elements=elements,
+        chunk=chunk,
+        passes=passes,
+        shuffle=seed if seed % 2 else None,
+        lockstep=lockstep,
+        deaths=deaths,
+    )
+    by_chunk = turns_taken(tmp_path)
+    check_turns(by_chunk, elements, passes, deaths)
+    lives = {turn.life for turns in by_chunk.values() for turn in turns}
+    assert {f"{first}-2", f"{second}-1"} <= lives, result.output
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

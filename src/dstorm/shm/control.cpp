@@ -13,7 +13,7 @@
 namespace dstorm::shm {
 namespace {
 
-constexpr std::uint32_t kVersion = 3;  // of everything laid out in shared memory
+constexpr std::uint32_t kVersion = 4;  // of everything laid out in shared memory
 constexpr std::string_view kWhat = "the group";
 
 // What each rank tells the others first.
@@ -43,12 +43,13 @@ Memory map_of(const Hello& leader, std::size_t bytes) {
   return memory;
 }
 
-void check_versions(const std::vector<Hello>& hellos) {
-  for (std::size_t r = 0; r < hellos.size(); ++r) {
-    if (hellos[r].version == kVersion) continue;
-    throw ConfigError("rank " + std::to_string(r) + " has memory layout " +
-                      std::to_string(hellos[r].version) + ", this rank has " +
-                      std::to_string(kVersion) + "; install one version of MALT everywhere");
+void check_versions(const std::vector<Hello>& hellos, const std::vector<int>& members) {
+  for (int r : members) {
+    const std::uint32_t theirs = hellos[static_cast<std::size_t>(r)].version;
+    if (theirs == kVersion) continue;
+    throw ConfigError("rank " + std::to_string(r) + " has memory layout " + std::to_string(theirs) +
+                      ", this rank has " + std::to_string(kVersion) +
+                      "; install one version of MALT everywhere");
   }
 }
 
@@ -57,6 +58,7 @@ void check_versions(const std::vector<Hello>& hellos) {
 Control::Control(Bootstrap& bootstrap, Sharing sharing, std::chrono::nanoseconds timeout)
     : rank_(bootstrap.rank()),
       size_(bootstrap.size()),
+      members_(bootstrap.members()),
       format_(size_),
       host_of_(static_cast<std::size_t>(size_)),
       pids_(static_cast<std::size_t>(size_)),
@@ -81,13 +83,14 @@ Control::Control(Bootstrap& bootstrap, Sharing sharing, std::chrono::nanoseconds
   }
   const auto hellos = call_roll(bootstrap, mine, timeout);
   throw_if_any_failed(hellos);
-  check_versions(hellos);
+  check_versions(hellos, members_);
 
   // A host is who can really map one memory: names and boot ids are shared by containers.
   Place place{};
   place.leader = rank_;
   Memory shared;
-  for (int r = 0; r < rank_ && sharing != Sharing::kNone && place.leader == rank_; ++r) {
+  for (int r : members_) {
+    if (r >= rank_ || sharing == Sharing::kNone || place.leader != rank_) break;
     const Hello& leader = hellos[static_cast<std::size_t>(r)];
     try {
       shared = map_of(leader, bytes);
@@ -95,11 +98,10 @@ Control::Control(Bootstrap& bootstrap, Sharing sharing, std::chrono::nanoseconds
     } catch (const ConfigError& error) {
       if (sharing != Sharing::kAll) continue;
       const bool elsewhere = get_text(leader.host) != get_text(mine.host);
-      set_text(place.error, elsewhere
-                                ? "transport shm joins ranks of one host only, but rank 0 is on '" +
-                                      get_text(leader.host) + "' and this rank on '" +
-                                      get_text(mine.host) + "'"
-                                : std::string(error.what()));
+      set_text(place.error, elsewhere ? "transport shm joins ranks of one host only, but rank " +
+                                            std::to_string(r) + " is on '" + get_text(leader.host) +
+                                            "' and this rank on '" + get_text(mine.host) + "'"
+                                      : std::string(error.what()));
       break;
     }
   }
@@ -114,7 +116,7 @@ Control::Control(Bootstrap& bootstrap, Sharing sharing, std::chrono::nanoseconds
 
   Place result = place;
   cpu_set_t cores = mine.cores;
-  for (int r = 0; r < size_; ++r) {
+  for (int r : members_) {
     const int leader = places[static_cast<std::size_t>(r)].leader;
     if (leader == r) {
       host_of_[static_cast<std::size_t>(r)] = static_cast<int>(hosts_.size());
@@ -145,11 +147,16 @@ Control::Control(Bootstrap& bootstrap, Sharing sharing, std::chrono::nanoseconds
     set_text(result.error, error.what());
   }
   cores_ = CPU_COUNT(&cores);
-  for (int r = 0; r < size_; ++r) {
+  for (int r : members_) {
     State absent = State::kAbsent;  // who is here sooner than this rank may also have gone by now
     if (r == rank_ || !is_local(r)) {
       member(r).state.compare_exchange_strong(absent, State::kAlive);
     }
+  }
+  for (int r = 0; r < size_; ++r) {
+    if (is_member(r)) continue;
+    member(r).state.store(State::kDead);
+    host_of_[static_cast<std::size_t>(r)] = own_host();
   }
   // Everyone has mapped the memory and holds a pidfd of everyone else, taken while all were here.
   throw_if_any_failed(call_roll(bootstrap, result, timeout));

@@ -3,6 +3,7 @@
 // Nothing on the data path but doorbells. What ranks of other hosts write in theirs is copied here.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <span>
@@ -51,6 +52,7 @@ struct alignas(kLine) ControlHeader {
   Token token;
   std::uint32_t size;
   std::atomic<std::uint32_t> epoch;
+  std::atomic<std::uint32_t> superseded;  // 1: the ranks go over to another group
 };
 
 // Which ranks share memory, and so are "on one host" to MALT.
@@ -68,13 +70,19 @@ class Control {
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
   int cores() const noexcept { return cores_; }  // that the ranks of this host may run on, together
+  // The ranks that the group was made with, sorted. The others are dead, and of no host; is_local()
+  // is true of them everywhere.
+  const std::vector<int>& members() const noexcept { return members_; }
+  bool is_member(int rank) const {
+    return std::binary_search(members_.begin(), members_.end(), rank);
+  }
 
-  // The ranks of each host, sorted; hosts by their lowest rank.
+  // The members of each host, sorted; hosts by their lowest rank.
   const std::vector<std::vector<int>>& hosts() const noexcept { return hosts_; }
   int host_of(int rank) const { return host_of_[static_cast<std::size_t>(rank)]; }
   int own_host() const { return host_of(rank_); }
   bool is_local(int rank) const { return host_of(rank) == own_host(); }
-  // The ranks of this host; and those but this one.
+  // The members of this host; and those but this one.
   const std::vector<int>& locals() const { return hosts_[static_cast<std::size_t>(own_host())]; }
   const std::vector<int>& neighbours() const noexcept { return neighbours_; }
 
@@ -96,6 +104,7 @@ class Control {
   bool mark(int rank, State state) noexcept;
   std::uint32_t epoch() const noexcept { return header().epoch.load(std::memory_order_acquire); }
   void raise_epoch(std::uint64_t epoch) noexcept;  // never back
+  std::atomic<std::uint32_t>& superseded() const noexcept { return header().superseded; }
   // Where the rank stands in the membership, as far as this host has heard.
   const RecordFormat& record_format() const noexcept { return format_; }
   RecordFormat::Cell record(int rank) const noexcept;
@@ -113,6 +122,7 @@ class Control {
 
   int rank_;
   int size_;
+  std::vector<int> members_;
   RecordFormat format_;
   int cores_ = 1;
   std::vector<std::vector<int>> hosts_;

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -81,6 +82,12 @@ std::size_t control_group_headroom() {
   return least;
 }
 
+std::string address_space_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return {};
+  return "; this process may map " + megabytes(limit.rlim_cur) + " in all: raise ulimit -v";
+}
+
 [[noreturn]] void throw_no_room(std::size_t need, std::size_t have, std::string_view what) {
   throw ConfigError(
       std::string(what) + " needs " + megabytes(need) + " of shared memory, but only " +
@@ -116,7 +123,7 @@ Memory::Memory(int fd, std::size_t bytes, std::string_view what) : size_(bytes),
     const std::string why = reason();
     close_fd();
     throw ConfigError("cannot map " + megabytes(bytes) + " for " + std::string(what) + ": " + why +
-                      "; see ulimit -v");
+                      address_space_limit());
   }
   data_ = static_cast<std::byte*>(at);
 }

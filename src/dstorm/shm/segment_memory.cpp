@@ -1,5 +1,8 @@
 #include "dstorm/shm/segment_memory.hpp"
 
+#include <sys/mman.h>
+
+#include <cerrno>
 #include <cstring>
 
 #include "dstorm/errors.hpp"
@@ -32,6 +35,15 @@ SegmentMemory SegmentMemory::open(const SegmentShape& shape, std::string_view wh
                       std::to_string(maker) + " is not what this rank mapped");
   }
   return mapped;
+}
+
+void SegmentMemory::show_home_at(std::byte* address, int rank) const {
+  // Of shared memory, nothing is moved away from a range of length 0 (mremap(2)).
+  const std::size_t bytes = round_up(shape_.home_bytes, kPage);
+  if (mremap(home(rank), 0, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, address) == MAP_FAILED) {
+    throw ConfigError("cannot map " + std::to_string(bytes) +
+                      " bytes once more: " + std::strerror(errno) + "; raise vm.max_map_count");
+  }
 }
 
 void SegmentMemory::reserve_for(int rank, bool is_local, std::string_view what) {

@@ -42,6 +42,9 @@ class SegmentMemory {
   std::byte* home(int rank) const noexcept {
     return shape_.home_bytes == 0 ? nullptr : memory_.data() + home_at(rank);
   }
+  // Has the pages of the rank's home at this address too, in place of what is mapped there. Throws
+  // ConfigError.
+  void show_home_at(std::byte* address, int rank) const;
   std::byte* result() const noexcept {
     return shape_.result_bytes == 0 ? nullptr : memory_.data() + result_at();
   }

@@ -29,8 +29,10 @@ struct Attachment {
 
   std::uint32_t id;
   std::shared_ptr<const shm::SegmentMemory> memory;
-  // Grows when this rank has changed something there that other hosts have to know.
-  std::atomic<std::uint64_t> changes{1};  // to be said once at least
+  // Grows when this rank has changed something there that other hosts have to know. What is there
+  // from the beginning is to be said once at least.
+  static constexpr std::uint64_t kUnchanged = 1;
+  std::atomic<std::uint64_t> changes{kUnchanged};
 
   // With RDMA, what the adapter may read and write.
   std::optional<verbs::Region> mailbox;   // this rank's

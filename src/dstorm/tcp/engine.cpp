@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
@@ -41,7 +42,7 @@ struct InterfaceRecord {
 
 // What each rank of a job of several hosts tells the others first.
 struct Networks {
-  Key nonce;  // rank 0's is part of the job's key
+  Key nonce;  // the lowest member's is part of the job's key
   bool is_encrypted;
   bool has_adapter;
   verbs::Fabric fabric;
@@ -102,31 +103,61 @@ bool same_stack(const Networks& a, const Networks& b) {
 
 // Where a rank listens and calls from: as told, else where the others can reach it.
 Address pick_address(const EngineOptions& options, const std::vector<Networks>& networks,
-                     int rank) {
+                     const shm::Control& control) {
   if (!options.interface.empty()) return address_of(options.interface);
-  const Networks& mine = networks[static_cast<std::size_t>(rank)];
-  const auto other = std::find_if(networks.begin(), networks.end(), [&](const Networks& theirs) {
-    return !same_stack(mine, theirs);
-  });
-  if (other == networks.end()) return *Address::parse("127.0.0.1");
+  const auto of = [&](int r) -> const Networks& { return networks[static_cast<std::size_t>(r)]; };
+  const Networks& mine = of(control.rank());
+  const std::vector<int>& members = control.members();
+  const auto other =
+      std::find_if(members.begin(), members.end(), [&](int r) { return !same_stack(mine, of(r)); });
+  if (other == members.end()) return *Address::parse("127.0.0.1");
   if (!options.toward.empty()) {
     const auto address = address_toward(options.toward);
     if (address && !address->is_loopback()) return *address;
   }
-  const auto address = choose_address(interfaces_of(mine), interfaces_of(*other));
+  const auto address = choose_address(interfaces_of(mine), interfaces_of(of(*other)));
   if (address) return *address;
   throw ConfigError(
-      "this host has no network in common with rank " + std::to_string(other - networks.begin()) +
+      "this host has no network in common with rank " + std::to_string(*other) +
       "'s and no route to it; say which to use with MALT_INTERFACE (a name, or a network such as "
       "10.0.0.0/8)");
 }
 
-void check_encryption(const std::vector<Networks>& networks) {
-  for (std::size_t r = 0; r < networks.size(); ++r) {
-    if (networks[r].is_encrypted == networks[0].is_encrypted) continue;
-    throw ConfigError("rank 0 has MALT_TLS " + std::string(networks[0].is_encrypted ? "" : "not ") +
-                      "set and rank " + std::to_string(r) + " has it " +
-                      (networks[r].is_encrypted ? "" : "not ") +
+// Sees that there are descriptors for the connections to other hosts and for those of the ranks that
+// begin with this one as their proxy: a rank that can take no more calls looks like one behind a
+// firewall.
+void check_descriptors(const shm::Control& control) {
+  const std::vector<int>& locals = control.locals();
+  const std::size_t hosts = control.hosts().size() - 1;
+  std::size_t callers = 0;
+  for (int r = 0; r < control.size(); ++r) {
+    if (!control.is_local(r) && locals[first_proxy(r, locals)] == control.rank()) ++callers;
+  }
+  std::vector<Descriptor> there;
+  while (there.size() < hosts + callers) {
+    Descriptor one(eventfd(0, EFD_CLOEXEC));
+    if (!one) {
+      rlimit limit{};
+      getrlimit(RLIMIT_NOFILE, &limit);
+      throw ConfigError("needs " + std::to_string(hosts + callers) +
+                        " open files more for connections, and can have " +
+                        std::to_string(there.size()) + " of " + std::to_string(limit.rlim_cur) +
+                        " in all: " + std::strerror(errno) + "; raise ulimit -n");
+    }
+    there.push_back(std::move(one));
+  }
+}
+
+void check_encryption(const std::vector<Networks>& networks, const std::vector<int>& members) {
+  const auto is_encrypted = [&](int r) {
+    return networks[static_cast<std::size_t>(r)].is_encrypted;
+  };
+  const int first = members.front();
+  for (int r : members) {
+    if (is_encrypted(r) == is_encrypted(first)) continue;
+    throw ConfigError("rank " + std::to_string(first) + " has MALT_TLS " +
+                      std::string(is_encrypted(first) ? "" : "not ") + "set and rank " +
+                      std::to_string(r) + " has it " + (is_encrypted(r) ? "" : "not ") +
                       "set; set it for every rank or for none");
   }
 }
@@ -169,20 +200,22 @@ Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions&
   });
   const auto networks = call_roll(bootstrap, mine, options.timeout);
   throw_if_any_failed(networks);
-  check_encryption(networks);
+  check_encryption(networks, control.members());
   choose_rdma(networks, options.rdma);
 
   Listening listening{};
   attempt(listening, [&] {
-    auto [socket, address] = listen_at(pick_address(options, networks, control.rank()));
+    auto [socket, address] = listen_at(pick_address(options, networks, control));
     listening.address = address;
-    settings_.key = authenticate(
-        networks[0].nonce, std::as_bytes(std::span(options.secret.data(), options.secret.size())));
+    settings_.key =
+        authenticate(networks[static_cast<std::size_t>(control.members().front())].nonce,
+                     std::as_bytes(std::span(options.secret.data(), options.secret.size())));
     settings_.own = address.with_port(0);
     settings_.tls = tls_.get();
     settings_.silence = options.silence;
     door_.emplace(std::move(socket), settings_.key, static_cast<std::uint32_t>(control.rank()),
                   address, settings_.tls, settings_.silence, settings_.silence);
+    check_descriptors(control);
   });
   const auto addresses = call_roll(bootstrap, listening, options.timeout);
   throw_if_any_failed(addresses);
@@ -193,6 +226,7 @@ Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions&
   add_to_epoll(alarm_.get(), EPOLLIN);
   add_to_epoll(door_->fd(), EPOLLIN);
   last_tend_ = Clock::now();
+  listened_.store(last_tend_);
   for (const std::vector<int>& host : control.hosts()) {
     if (&host != &control.hosts()[static_cast<std::size_t>(control.own_host())]) {
       outgoing_.emplace_back(control, settings_, host);
@@ -379,7 +413,7 @@ void Engine::leave(nanoseconds limit) noexcept {
     changed_.wait_for(lock, limit, [this] {
       return is_out() ||
              std::all_of(outgoing_.begin(), outgoing_.end(), [this](const Outgoing& one) {
-               return one.state() == Outgoing::State::kDone ||
+               return one.state() == Outgoing::State::kDone || one.is_unwanted() ||
                       std::none_of(one.host().begin(), one.host().end(),
                                    [this](int r) { return control_.is_live(r); });
              });
@@ -426,6 +460,7 @@ void Engine::run() {
     for (Incoming& one : incoming_) {
       is_busy = one.take_in(attachments_, last_attached_, true, now) || is_busy;
     }
+    listened_.store(now);
     pump(now, true);
     if (now - last_tend_ >= tick) tend(now);
     settle(now);

@@ -8,7 +8,7 @@
 //
 // A thread of its own does the work, so that the program need not call in; a scatter also lends a
 // hand where that is quicker than waking it. One lock, E1: everything is touched under it, but for
-// the counters of Attachment and the atomic flags. No work is forgotten, E2: who
+// the counters of Attachment and what is atomic. No work is forgotten, E2: who
 // wants something sets wanted_, then looks whether the thread is asleep or the lock is free; the
 // thread says that it is about to sleep, then looks at wanted_; all sequentially consistent.
 #pragma once
@@ -86,6 +86,9 @@ class Engine final : public Work {
   bool reaches(int rank) const {
     return !unreached_[static_cast<std::size_t>(control_.host_of(rank))].load();
   }
+  // Whether what has come from the other hosts has been taken in since. If not, their silence is none:
+  // this rank has not listened. Any thread.
+  bool has_listened_since(Clock::time_point time) const { return listened_.load() >= time; }
   // While it is held, this rank's notices may be rewritten.
   std::unique_lock<std::mutex> hold_notices() { return std::unique_lock(mutex_); }
   bool make_room(Attachment& attachment) noexcept;
@@ -144,6 +147,7 @@ class Engine final : public Work {
   };
   std::list<Doubt> doubts_;
   std::vector<std::atomic<bool>> unreached_;  // by host
+  std::atomic<Clock::time_point> listened_;
   Clock::time_point last_tend_;
   std::optional<Clock::time_point> back_at_;  // from the last absence; see was_away()
   std::uint64_t calls_ = 0;

@@ -20,9 +20,6 @@ constexpr std::uint64_t kAnswerBytes = 1024 * 1024;
 // Looks at a mailbox whose slots are all being read, before an update is passed over.
 constexpr int kLooksForSlot = 64;
 
-// An iteration beyond it cannot be held: a hold has one bit fewer for it.
-constexpr std::uint64_t kMostIteration = ~std::uint64_t{0} >> 1;
-
 // What a rank that holds the job's key cannot have sent, unless its memory is damaged.
 class BrokenRule : public Error {
  public:

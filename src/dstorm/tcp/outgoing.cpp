@@ -18,7 +18,7 @@ Outgoing::Outgoing(shm::Control& control, const Settings& settings, const std::v
     : control_(control),
       settings_(settings),
       host_(host),
-      next_(static_cast<std::size_t>(control.rank()) % host.size()) {}
+      next_(first_proxy(control.rank(), host)) {}
 
 bool Outgoing::call(std::uint64_t number, Clock::time_point now) {
   hang_up();
@@ -58,6 +58,7 @@ void Outgoing::hang_up() {
 }
 
 void Outgoing::fail(const std::string& why) {
+  turned_away_ = stream_->is_closed_there() ? turned_away_ + 1 : 0;
   stream_->reset_at_end();
   give_up(why);
 }
@@ -249,6 +250,7 @@ void Outgoing::take(const FrameHead& head, std::span<const std::byte> body) {
       return fail("answered with a number that cannot be");
     }
     answered_bytes_ = taken_in;
+    turned_away_ = 0;
     return;
   }
   const bool is_adapters = head.kind == FrameKind::kEndpoint || head.kind == FrameKind::kWindow;
@@ -400,8 +402,10 @@ bool Outgoing::fill_segment(Carried& carried) {
 // to send is behind one that the adapter still reads.
 bool Outgoing::post_segment(Carried& carried) {
   const Attachment& attachment = *carried.attachment;
-  if (!is_joined_ || !rdma_->has_window(attachment.id)) return false;
   const std::uint64_t changes = attachment.changes.load(std::memory_order_acquire);
+  // Until something has changed no notice has to wait for it. The callee may need this rank's notice
+  // before it attaches the segment and gives a window.
+  if (!is_joined_ || !rdma_->has_window(attachment.id)) return changes == Attachment::kUnchanged;
   if (carried.in_flight != 0 && carried.in_flight <= rdma_->reap()) {
     carried.carrier.let_go();
     carried.in_flight = 0;

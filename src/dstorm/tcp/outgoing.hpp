@@ -34,6 +34,11 @@ struct Settings {
 
 using Attachments = std::map<std::uint32_t, std::shared_ptr<Attachment>>;
 
+// Of a host's ranks the place of the one that `rank` of another host calls first.
+inline std::size_t first_proxy(int rank, const std::vector<int>& host) {
+  return static_cast<std::size_t>(rank) % host.size();
+}
+
 // Used under the engine's lock. Nothing blocks.
 class Outgoing {
  public:
@@ -68,6 +73,9 @@ class Outgoing {
   std::optional<Clock::time_point> down_since() const noexcept {
     return stalled_since_ ? stalled_since_ : down_since_;
   }
+  // All ranks of the host, however often they are called, refuse or close the connection: they have
+  // ended, or have left this rank out.
+  bool is_unwanted() const noexcept { return turned_away_ >= kPatience * host_.size(); }
   Clock::time_point last_call() const noexcept { return last_call_; }
   const std::string& reason() const noexcept { return reason_; }
 
@@ -112,11 +120,14 @@ class Outgoing {
   shm::Control& control_;
   const Settings& settings_;
   const std::vector<int>& host_;
+  static constexpr std::size_t kPatience = 3;  // calls to each
+
   State state_ = State::kOver;
   int proxy_ = -1;
   std::size_t next_;  // which of the host's ranks to call next
   std::string reason_;
   std::optional<Clock::time_point> down_since_;
+  std::size_t turned_away_ = 0;  // calls in a row, by the callee, which had taken nothing in
 
   std::optional<Stream> stream_;
   std::optional<Handshake> handshake_;

@@ -98,7 +98,10 @@ Moved Stream::receive(std::span<const iovec> parts) {
     msghdr message = message_of(parts);
     bytes = recvmsg(fd(), &message, 0);
   }
-  if (bytes == 0) return {0, Flow::kEnded};
+  if (bytes == 0) {
+    is_closed_there_ = true;
+    return {0, Flow::kEnded};
+  }
   return bytes > 0 ? Moved{static_cast<std::size_t>(bytes), Flow::kOpen} : fail(errno);
 }
 
@@ -122,6 +125,7 @@ Moved Stream::fail(int error) {
     state_ = State::kFailed;
     error_ = std::strerror(error);
     is_refused_ = error == ECONNREFUSED;
+    is_closed_there_ = is_refused_ || error == ECONNRESET || error == EPIPE;
   }
   return {0, state_ == State::kFailed ? Flow::kFailed : Flow::kOpen};
 }
@@ -131,6 +135,7 @@ Moved Stream::moved_by_tls(Moved moved) {
     state_ = State::kFailed;
     error_ = tls_->error();
   }
+  is_closed_there_ = moved.flow == Flow::kEnded;
   return moved;
 }
 

@@ -61,6 +61,8 @@ class Stream {
   const std::string& error() const noexcept { return error_; }  // empty unless failed
   // Failed since nobody listens there, though the host is well.
   bool is_refused() const noexcept { return is_refused_; }
+  // Refused, or at an end since the peer closed it, whose host is well.
+  bool is_closed_there() const noexcept { return is_closed_there_; }
 
   // Nothing will be sent after this: the peer sees kEnded once it has received all. Receiving goes
   // on. Under TLS, go on as long as wants_write().
@@ -88,6 +90,7 @@ class Stream {
   std::unique_ptr<TlsSession> tls_;
   std::string error_;
   bool is_refused_ = false;
+  bool is_closed_there_ = false;
 };
 
 }  // namespace dstorm::tcp

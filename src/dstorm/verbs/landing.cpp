@@ -42,7 +42,7 @@ Landing::Found Landing::look(std::uint64_t after, std::uint64_t limit) const {
 
 // As in SlotReader::oldest: a second look is final, by L4.
 Landing::Found Landing::oldest(std::uint64_t after) const {
-  const Found found = look(after, ~std::uint64_t{0} - 1);
+  const Found found = look(after, kMostIteration);
   if (found.slot < 0) return found;
   const Found older = look(after, found.iteration - 1);
   return older.slot < 0 ? found : older;

@@ -21,6 +21,7 @@
 //     The clock is therefore read before the slots.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <optional>
@@ -115,11 +116,16 @@ class Landing {
   Found look(std::uint64_t after, std::uint64_t limit) const;
   Found oldest(std::uint64_t after) const;
   bool move(std::size_t slot, std::uint64_t iteration, int room);
+  // The adapter of a sender whose memory is damaged may have written the word in spite of L1: who is
+  // none of this host is nobody.
+  bool is_here(std::uint32_t taker) const {
+    return std::binary_search(locals_.begin(), locals_.end(), static_cast<int>(taker - 1));
+  }
   template <class Live>
   bool begin(Live&& live) {
     const auto mine = static_cast<std::uint32_t>(rank_) + 1;
     std::uint32_t taker = head().taker.load(std::memory_order_relaxed);
-    if (taker != 0 && live(static_cast<int>(taker) - 1)) return false;
+    if (taker != 0 && is_here(taker) && live(static_cast<int>(taker - 1))) return false;
     if (!head().taker.compare_exchange_strong(taker, mine, std::memory_order_acquire)) return false;
     if (head().last_taker.exchange(mine, std::memory_order_relaxed) != mine || !writer_) {
       writer_.emplace(SlotWriter::of_copy(copy_, sender_));

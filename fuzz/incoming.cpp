@@ -1,0 +1,68 @@
+// The frames of a rank of another host: what it holds the job's key for, or has stolen.
+//
+// input: policy and number of pieces (1 byte), the pieces' lengths (2 bytes each), the frames
+#include "dstorm/tcp/incoming.hpp"
+
+#include "tcp_host.hpp"
+
+namespace fuzz {
+namespace {
+
+// Whatever was said, what there is is whole, and within the sender's own words.
+void check(const TcpHost& host) {
+  const dstorm::Mailbox box = host.box(kSender);
+  for (std::size_t slot = 0; slot < box.shape().depth(); ++slot) {
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const std::uint64_t iteration = box.ticket(slot, rank).iteration;
+      if (iteration == 0) continue;
+      const dstorm::SlotHeader& header = box.header(slot);
+      require(rank < 2, "an update is for ranks of this host");
+      require(header.sender == kSender, "an update is its sender's");
+      require(header.iteration == iteration, "a ticket is its update's");
+      require(iteration <= box.clock(), "the clock is at every update");
+      require(header.payload_bytes <= kSlotBytes, "a payload fits its slot");
+    }
+  }
+  require(box.clock() <= dstorm::kMostIteration, "an iteration can be held");
+  for (const dstorm::shm::Notice& notice : host.sender().notices) {
+    require(notice.what_bytes <= sizeof(notice.what), "a notice says what in its place");
+    require(notice.bytes <= sizeof(notice.data), "a notice fits its place");
+  }
+  require(host.control(0).state(kSender) != dstorm::shm::State::kAbsent, "nobody unjoins");
+}
+
+}  // namespace
+
+void run(Input input) {
+  using dstorm::tcp::Incoming;
+  static const TcpHost latest(dstorm::Policy::kLatest);
+  static const TcpHost queue(dstorm::Policy::kQueue);
+  static const dstorm::tcp::Settings settings = settings_at({});
+  const auto what = input.take<std::uint8_t>();
+  const TcpHost& host = (what & 1) != 0 ? queue : latest;
+  std::array<std::size_t, 8> lengths{};
+  const std::size_t pieces = what >> 1 & 7;
+  for (std::size_t i = 0; i < pieces; ++i) lengths[i] = input.take<std::uint16_t>() % 1024;
+  lengths[pieces] = 64 * 1024;  // the rest
+
+  host.forget();
+  const std::vector<std::byte> others = host.of_others();
+  const auto now = dstorm::Clock::now();
+  Ends ends;
+  Incoming incoming(host.control(0), settings,
+                    dstorm::tcp::Stream::accept(std::move(ends.here), nullptr, settings.silence),
+                    dstorm::tcp::Introduction{.rank = kSender, .to = 0, .epoch = 0, .number = 1},
+                    now);
+  for (std::size_t i = 0; i <= pieces; ++i) {
+    raw_send(ends.there, input.bytes(lengths[i]));
+    incoming.take_in(host.attachments, kClosedSegment, true, now);
+    check(host);
+  }
+  ends.there = dstorm::Descriptor();
+  incoming.take_in(host.attachments, kClosedSegment, true, now);
+  require(incoming.end() != Incoming::End::kNot, "the end of a connection is seen");
+  check(host);
+  require(host.of_others() == others, "what is none of the sender's stays as it was");
+}
+
+}  // namespace fuzz

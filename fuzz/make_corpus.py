@@ -1,0 +1,344 @@
+"""Writes the seeds of the fuzz targets: what an honest peer says and leaves in memory, as each
+target takes it (the comment on top of fuzz/<target>.cpp), and what damaged memory has done before.
+
+usage: make_corpus.py        (writes fuzz/corpus/<target>/<name>; other files there stay)
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+CORPUS = Path(__file__).resolve().parent / "corpus"
+LINE = 64
+
+
+def round_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
+
+
+# ---- src/dstorm/slot.hpp -------------------------------------------------------------------------
+
+
+def header(
+    iteration: int, payload: bytes, count: int, sender: int, receivers: int, kind: int = 0
+) -> bytes:
+    fields = (iteration, iteration, len(payload), count, 0, sender, kind, receivers)
+    return struct.pack("<4Q4I", *fields).ljust(LINE, b"\0")
+
+
+class Mailbox:
+    """Of rank 1 in a job of two, with two slots."""
+
+    RANKS = DEPTH = 2
+
+    def __init__(self, slot_bytes: int) -> None:
+        self.stride = LINE + round_up(slot_bytes, LINE)
+        cursors = round_up(16 + self.DEPTH * self.RANKS * 16, LINE)
+        self.slots = cursors + self.RANKS * LINE
+        self.bytes = bytearray(self.slots + self.DEPTH * self.stride)
+
+    def put(self, slot: int, ticket: int, given: bytes, payload: bytes) -> Mailbox:
+        """An update for rank 0, at iteration `ticket`, whose header may say something else."""
+        at = self.slots + slot * self.stride
+        self.bytes[at : at + LINE + len(payload)] = given + payload
+        struct.pack_into("<QQ", self.bytes, 16 + slot * self.RANKS * 16, ticket, ticket)
+        struct.pack_into("<Q", self.bytes, 0, ticket)
+        return self
+
+
+def update(iteration: int, payload: bytes, count: int, kind: int = 0) -> tuple[int, bytes, bytes]:
+    return iteration, header(iteration, payload, count, 1, 1, kind), payload
+
+
+def segment() -> dict[str, bytes]:
+    payload = bytes(range(40))
+    two = Mailbox(40).put(0, *update(1, payload, 5)).put(1, *update(2, payload[:8], 1)).bytes
+    old = Mailbox(40).put(0, 5, header(1, payload, 5, 1, 1), payload).bytes
+    long = Mailbox(40).put(0, 1, header(1, bytes(41), 5, 1, 1), payload).bytes
+    return {
+        "latest": b"\x00" + two,
+        "queue": b"\x01" + two,
+        "latest_bsp": b"\x12" + two,
+        "queue_bsp": b"\x13" + two,
+        "queue_ssp": b"\x25" + two,
+        "header_behind_its_ticket": b"\x01" + old,
+        "payload_beyond_its_slot": b"\x00" + long,
+    }
+
+
+# ---- src/vol -------------------------------------------------------------------------------------
+
+FLOAT32, FLOAT64, INT32, INT64 = range(1, 5)
+TYPES = {"f": FLOAT32, "d": FLOAT64, "i": INT32, "q": INT64}
+DENSE_BIT = 1 << 8
+
+
+def dense() -> dict[str, bytes]:
+    seeds = {}
+    for choice, (letter, kind) in enumerate(TYPES.items()):
+        payload = struct.pack(f"<20{letter}", *range(20))
+        mailbox = Mailbox(len(payload)).put(0, *update(1, payload, 20, kind)).bytes
+        for fold in range(6):
+            head = bytes([choice, fold, 0x04]) + bytes(2 * LINE)  # BSP
+            seeds[f"{letter}_{fold}"] = head + mailbox
+        line = struct.pack("<5Q24x", 1, 1, 0, 0, 320)
+        seeds[f"{letter}_allreduce"] = bytes([choice, 0, 0x84]) + line + bytes(LINE) + mailbox
+        line = struct.pack("<5Q24x", 1, 1, 0, 0, 321)
+        seeds[f"{letter}_allreduce_of_no_element"] = (
+            bytes([choice, 0, 0x84]) + line + bytes(LINE) + mailbox
+        )
+    return seeds
+
+
+def sparse() -> dict[str, bytes]:
+    seeds = {}
+    for choice, (letter, kind) in enumerate(TYPES.items()):
+        values = struct.pack(f"<3{letter}", 1, 2, 3)
+        element = len(values) // 3
+        mailbox = Mailbox(min(5 * (element + 4), 12 * element))
+        for fold in range(6):
+            pairs = values + struct.pack("<3i", 1, 4, 11)
+            seeds[f"{letter}_{fold}"] = bytes([choice, fold, 0x04]) + bytes(
+                mailbox.put(0, *update(1, pairs, 3, kind)).bytes
+            )
+        if 12 * element <= 5 * (element + 4):
+            full = struct.pack(f"<12{letter}", *range(12))
+            mailbox.put(0, *update(1, full, 12, kind | DENSE_BIT))
+            seeds[f"{letter}_dense"] = bytes([choice, 0, 0x04]) + mailbox.bytes
+    return seeds
+
+
+# ---- src/dstorm/verbs/landing.hpp ----------------------------------------------------------------
+
+
+def landing() -> dict[str, bytes]:
+    def slot(iteration: int, payload: bytes, ordinals: tuple[int, int]) -> bytes:
+        receivers = sum(ordinal > 0 for ordinal in ordinals)
+        body = header(iteration, payload, len(payload), 2, receivers) + payload
+        body = body.ljust(round_up(len(body), 8), b"\0") + struct.pack("<QQ", *ordinals)
+        return body.ljust(192, b"\0")
+
+    def area(taker: int, *slots: bytes) -> bytes:
+        return struct.pack("<Q56xI60x", 2, taker) + b"".join(slots)
+
+    one = slot(1, bytes(range(40)), (1, 1))
+    two = slot(2, bytes(range(13)), (0, 2))
+    return {
+        "latest": b"\x03" + area(0, one, two),
+        "queue": b"\x07" + area(0, one, two),
+        "not_whole": b"\x02" + area(0, one, two),
+        "being_taken": b"\x03" + area(2, one, two),
+        "taken_by_a_dead_rank": b"\x23" + area(2, one, two),
+        "taken_by_nobody": b"\x03" + area(1 << 31, one, two),
+        "iteration_that_cannot_be_held": b"\x03" + area(0, slot(1 << 63, b"", (1, 1))),
+    }
+
+
+# ---- src/dstorm/tcp ------------------------------------------------------------------------------
+
+BEAT, NOTICE, UPDATE, CLOCK, CURSORS, CLOSED, LEAVE, ENDPOINT, TAKEN, WINDOW, AGAIN = range(1, 12)
+
+
+def frame(kind: int, segment: int, body: bytes = b"") -> bytes:
+    return struct.pack("<IIQ", kind, segment, len(body)) + body
+
+
+def update_frame(iteration: int, payload: bytes, segment: int = 1) -> bytes:
+    tickets = b"".join(struct.pack("<QII", iteration, receiver, 0) for receiver in (0, 1))
+    return frame(UPDATE, segment, header(iteration, payload, 1, 2, 2) + tickets + payload)
+
+
+def incoming() -> dict[str, bytes]:
+    notice = struct.pack("<QII", 1, 7, 4) + b"barrierdata"
+    cursor = struct.pack("<5QII", 1, 1, 0, 0, 1, 0, 0)
+    frames = {
+        "beat": frame(BEAT, 0),
+        "notice": frame(NOTICE, 0, notice),
+        "update": update_frame(1, bytes(100)),
+        "clock": frame(CLOCK, 1, struct.pack("<Q", 3)),
+        "cursors": frame(CURSORS, 1, cursor),
+        "closed": frame(CLOSED, 1),
+        "leave": frame(LEAVE, 0),
+        "again": frame(AGAIN, 0),
+        "endpoint": frame(ENDPOINT, 0, bytes(64)),
+        "updates": b"".join(update_frame(i, bytes(200)) for i in range(1, 5)),
+        "of_a_closed_segment": update_frame(1, bytes(30), 2) + frame(BEAT, 0),
+    }
+    seeds = {name: b"\0" + data for name, data in frames.items()}
+    honest = b"".join(frames[n] for n in ("updates", "notice", "cursors", "clock", "leave"))
+    seeds["honest"] = b"\0" + honest
+    seeds["honest_queue"] = b"\1" + honest
+    seeds["honest_in_pieces"] = struct.pack("<B3H", 3 << 1, 10, 90, 300) + honest
+    return seeds
+
+
+def outgoing() -> dict[str, bytes]:
+    def taken(count: int) -> bytes:
+        return frame(TAKEN, 0, struct.pack("<Q", count))
+
+    return {
+        "taken": b"\0" + taken(0) + taken(10) + taken(384),
+        "taken_in_pieces": b"\2\5\x14" + taken(0) + taken(384),
+        "taken_more_than_sent": b"\0" + taken(1 << 63),
+        "endpoint": b"\0" + frame(ENDPOINT, 0, bytes(64)),
+        "window": b"\0" + frame(WINDOW, 1, bytes(80)),
+    }
+
+
+def handshake() -> dict[str, bytes]:
+    to_caller, to_callee = bytes([128]) + bytes(64), bytes([129]) + bytes(64)
+    hello = b"MALT" + struct.pack("<II", 1, 0x01020304) + bytes(32)
+    proof = struct.pack("<Q4I", 11, 3, 7, 5, 0) + bytes(32)
+    pieces = bytes([20 << 1 | 1]) + bytes(20)
+    changed = bytes([129]) + bytes(50) + b"\1" + bytes(13)
+    return {
+        "honest": b"\1" + (to_callee + to_caller) * 3,
+        "proof_changed": b"\1" + to_callee + to_caller + changed + to_caller,
+        "in_pieces": b"\1" + to_callee + to_caller + pieces + to_callee + to_caller,
+        "caller_alone": b"\0" + bytes([44 << 1]) + hello + bytes([32 << 1]) + bytes(32),
+        "callee_alone": b"\0" + bytes([44 << 1 | 1]) + hello + bytes([56 << 1 | 1]) + proof,
+    }
+
+
+def door() -> dict[str, bytes]:
+    hello = (b"MALT" + struct.pack("<II", 1, 0x01020304)).ljust(48, b"\0")
+    proof = bytes(64)
+    return {
+        "one": b"\x60" + hello + b"\x80" + proof,
+        "two": b"\x60" + hello + b"\x61" + hello + b"\x81" + proof + b"\x08",
+        "of_another_kind": b"\x22GET / HTTP/1.0\r\n\x0a",
+    }
+
+
+def address() -> dict[str, bytes]:
+    def interface(bits: int, family: int, ip: bytes) -> bytes:
+        return struct.pack("<iHH", bits, family, 0) + ip.ljust(24, b"\0")
+
+    near = interface(24, 2, bytes([10, 1, 2, 9]))
+    six = interface(64, 10, bytes(4) + bytes([0xFD]) + bytes(14) + b"\x08")
+    texts = {
+        "v4": b"10.0.0.5",
+        "v6": b"fe80::1%1",
+        "network": b"10.0.0.0/8",
+        "network_v6": b"fd00::/129",
+        "interface": b"lo",
+    }
+    seeds = {name: bytes([len(text)]) + text + near + six for name, text in texts.items()}
+    seeds["prefix_beyond_the_address"] = b"\0" + interface(1000, 2, bytes([10, 1, 2, 9]))
+    seeds["prefix_below_zero"] = b"\0" + interface(-7, 10, b"")
+    seeds["other_family"] = b"\0" + interface(8, 77, b"")
+    return seeds
+
+
+# ---- what ranks say at the start, and graphs -----------------------------------------------------
+
+
+def notices() -> dict[str, bytes]:
+    def notice(what: bytes, data: bytes, what_bytes: int | None = None) -> bytes:
+        length = len(what) if what_bytes is None else what_bytes
+        return (
+            struct.pack("<II", length, len(data)) + what.ljust(120, b"\0") + data.ljust(768, b"\0")
+        )
+
+    options = b"contents\t\nslot_bytes\t8\ndepth\t2\npolicy\tlatest\ngraph\tALL\n"
+    return {
+        "barrier": b"\0" + notice(b"barrier", b"data") * 2,
+        "segment": b"\1" + notice(b"segment 'w'", options) * 2,
+        "segment_differs": b"\1" + notice(b"segment 'w'", b"depth\t3\n\n\tx\ny") * 2,
+        "another_collective": b"\0" + notice(b"segment 'w'", b"") * 2,
+        "lengths_beyond": b"\0" + notice(b"barrier", bytes(768), 1 << 31) * 2,
+    }
+
+
+def roll_call() -> dict[str, bytes]:
+    def change(call: int, rank: int, place: int, data: bytes) -> bytes:
+        return struct.pack("<BBHB", call, rank, place, len(data)) + data
+
+    def leader(rank: int, of: int) -> bytes:
+        return change(1, rank, 0, struct.pack("<i", of))
+
+    return {
+        "one_host": b"\0\0",
+        "last_rank": b"\2\1",
+        "hosts": b"\0\2" + leader(1, 1) + leader(2, 1),
+        "no_such_leader": b"\0\0" + leader(1, -2) + leader(2, 1 << 30),
+        "other_version": b"\0\0" + change(0, 1, 0, b"\7"),
+        "other_process": b"\1\0" + change(0, 0, 4, struct.pack("<i", -1)),
+        "error": b"\0\0" + change(2, 1, 4, b"no room" * 30),
+        "too_long": b"\0\0" + change(0, 1, 481, b""),
+    }
+
+
+def record() -> dict[str, bytes]:
+    def step(what: int, rank: int, words: bytes = b"") -> bytes:
+        return bytes([what, rank]) + words
+
+    def said(
+        rank: int,
+        beat: int,
+        epoch: int,
+        ballots: tuple[int, int, int] = (0, 0, 0),
+        sets: tuple[int, int, int, int, int] = (0b1111, 0, 0, 0, 0),
+    ) -> bytes:
+        return step(4, rank, struct.pack("<10Q", beat, epoch, *ballots, *sets))
+
+    ballot = 1 << 32  # the first round, rank 0
+    agreed = said(0, 5, 0, (ballot, ballot, ballot), (0b1111, 0b1000, 0, 0b0111, 0b0111))
+    steps = {
+        "well": said(0, 1, 0) + step(5, 0) + step(0, 0),
+        "dead": step(3, 3) + step(250, 0) * 8,
+        "silent": (step(2, 3) + step(250, 0)) * 60,
+        "asked": said(0, 4, 0, (ballot, 0, ballot), (0b1111, 0b1000, 0, 0, 0)) + agreed,
+        "next_epoch": said(2, 9, 1, sets=(0b0111, 0, 0, 0, 0)),
+        "left_out": said(2, 9, 1, sets=(0b1101, 0, 0, 0, 0)),
+        "nobody": said(0, 9, 2**64 - 1, (2**64 - 1,) * 3, (0,) * 5),
+        "no_rank": said(0, 9, 1, sets=(2**63, 0, 0, 0, 0)),
+    }
+    return {name: b"\x02" + data for name, data in steps.items()}
+
+
+def graph() -> dict[str, bytes]:
+    ring = bytes(rank for i in range(8) for rank in (i, (i + 1) % 8))
+    star = bytes(rank for i in range(1, 6) for rank in (0, i, i, 0))
+    return {
+        "ring": b"\x08" + ring,
+        "star": b"\x06" + star,
+        "not_connected": b"\x06" + star[:-4],
+        "itself": b"\x02\0\0",
+        "large": b"\x02\0\xff" + struct.pack("<i", 2**31 - 1),
+        "negative": b"\x02\0\xff" + struct.pack("<i", -1),
+    }
+
+
+def device_setting() -> dict[str, bytes]:
+    texts = [
+        b"",
+        b"mlx5_0",
+        b"rxe1:1",
+        b"mlx5_0:1:3",
+        b":1",
+        b"a:",
+        b"a:b",
+        b"a:4294967296",
+        b"a:1:2:3",
+    ]
+    return {str(i): text for i, text in enumerate(texts)}
+
+
+TARGETS = [
+    address, dense, device_setting, door, graph, handshake, incoming, landing, notices, outgoing,
+    record, roll_call, segment, sparse,
+]  # fmt: skip
+
+
+def main() -> None:
+    for target in TARGETS:
+        folder = CORPUS / target.__name__
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in target().items():
+            (folder / name).write_bytes(data)
+
+
+if __name__ == "__main__":
+    main()

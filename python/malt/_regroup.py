@@ -1,0 +1,369 @@
+"""From one group of the job to the next, in which ranks take part that have been started anew.
+
+The launcher calls the ranks together (`_generations`). Each comes when it next scatters its first
+vector, or out of a wait: it joins the next group, and when nobody can go on in the old one any more
+(`look_again`), the vectors go over, in the order in which they were made (`go_over`). A rank that
+has come back makes its own in the same order (`rejoin`), and gets the others' values at last.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
+
+from malt import _errors as errors
+from malt import _values
+from malt._core_import import Group
+from malt._errors import ConfigError, Error, PeerError, describe_ranks
+from malt._kinds import AnyVector
+from malt._member import Member, NewerError
+
+_STATE = struct.Struct("=?III")  # whether it has come back, its restarts, vectors, epoch
+_VOTE = struct.Struct("=?Q")  # whether it has gone on, and to how many exchanges it has posted
+# What follows when a rank has died: how long the launcher may take to say so.
+_NEWS_SECONDS = 2.0
+_NAP_SECONDS = 0.001
+
+Made = TypeVar("Made", bound=AnyVector)
+Result = TypeVar("Result")
+MakeGroup = Callable[[list[int], Callable[[bytes, float], list[bytes]]], Group]
+
+
+class Follower(Protocol):
+    """What has to do with every change of the group; neither may wait for other ranks."""
+
+    def leave_group(self) -> None:
+        """The rank is about to leave the present group, from which all here can still be read."""
+
+    def enter_group(self, group: Group) -> None:
+        """All vectors that are open have come into the next group."""
+
+
+class _Kept(NamedTuple):
+    vector: weakref.ref[AnyVector]
+    description: str
+    has_shared_values: bool  # not some of each rank's own
+
+
+class _Formed(NamedTuple):
+    number: int
+    group: Group
+    members: set[int]  # but for those of whom it is known that they are out
+
+
+class Generations:
+    """One rank's way through the groups of its job. For the rank's own thread.
+
+    Attributes:
+        group: the present one; None: this rank has come back, and needs none yet.
+        epoch: what the group's own is counted from.
+        is_waited_for: this rank has come back and has not done anything with its vectors yet.
+        lives: by rank: 0, or if it has come back, how often it has been started again.
+        followers: who is told of a change of the group.
+    """
+
+    def __init__(
+        self, member: Member, restarts: int, make_group: MakeGroup, timeout: float
+    ) -> None:
+        self.group: Group | None = None
+        self.epoch = 0
+        self.lives = [0] * member.size
+        if member.is_back:
+            self.lives[member.rank] = restarts
+        self.followers: weakref.WeakSet[Follower] = weakref.WeakSet()
+        self._member = member
+        self._make_group = make_group
+        self._timeout = timeout
+        self._number = 0  # of the last generation that this rank has looked at
+        self._formed: _Formed | None = None  # the last that it was in
+        self._next: Group | None = None
+        self._is_decided = False  # that nobody can go on in the old group
+        self._kept: list[_Kept] = []
+        self._due = 0  # vectors that a rank which has come back has yet to make
+        self._back: list[int] = []  # who has come back into the group with it
+        self._is_between = True  # the group is not to be superseded now
+        self._lock = threading.Lock()
+        self.is_back = member.is_back
+        member.on_call = self._supersede
+
+    # Joining
+
+    def start(self) -> Group:
+        """Join the first group; or, come back, the next. Collective.
+
+        Raises:
+            malt.TimeoutError: the named ranks did not come.
+        """
+        self._member.want(self._timeout)
+        joined = self._join(lambda: False)
+        if joined is None:
+            missing = self._member.latest().missing
+            raise errors.TimeoutError(
+                f"{describe_ranks(missing)} did not come within {self._timeout:g} s; a longer "
+                "limit: malt.init(timeout=...) or MALT_TIMEOUT",
+                missing,
+            )
+        if self.is_back:
+            self._next = joined
+            self._vote_to_the_end(has_moved=False)
+            self._next = None
+            self._due = self._exchange_state(joined, is_back=True)
+        self.group = joined
+        if self._due == 0:
+            self._complete()
+        return joined
+
+    def _join(self, is_in_vain: Callable[[], bool]) -> Group | None:
+        """The next group; None: nothing comes of it."""
+        member = self._member
+        while True:
+            limit = 2 * self._timeout + 1  # the launcher has the first word
+            call = member.await_call(self._number, limit, is_in_vain)
+            if call.number <= self._number:
+                return None
+            self._number = call.number
+            if not call.members:
+                return None
+            number = call.number
+            try:
+                group = self._make_group(call.members, partial(self._allgather, number))
+            except NewerError:
+                continue
+            except Error:
+                try:
+                    member.await_call(number, _NEWS_SECONDS, lambda: False)
+                except errors.TimeoutError:
+                    pass
+                else:
+                    continue
+                raise
+            member.formed(number)
+            self._formed = _Formed(number, group, set(call.members))
+            return group
+
+    def _allgather(self, number: int, data: bytes, timeout: float) -> list[bytes]:
+        return self._member.allgather(number, data, timeout, self._report_evicted)
+
+    def _report_evicted(self) -> None:
+        """Whom the group has left out, its process may live: the next must not wait for it."""
+        if self._formed is None:
+            return
+        number, group, members = self._formed
+        if evicted := members - set(group.alive()):
+            members -= evicted
+            self._member.absent(number, evicted)
+
+    def _supersede(self) -> None:
+        """There is another generation; in the thread that listens."""
+        with self._lock:
+            if not self._is_between and self.group is not None:
+                self.group.supersede()
+
+    def _settle(self) -> None:
+        """This group it is."""
+        with self._lock:
+            self._is_between = False
+            if self._member.latest().number > self._number:
+                assert self.group is not None
+                self.group.supersede()
+
+    # Going over
+
+    def look_again(self, is_new: bool) -> bool:
+        """In a wait in the old group: whether what it is for may still come.
+
+        Joins the next group first. Then all vote, each where it can go no further: who has gone on
+        since the last time says so, and all look again. When nobody has, nobody will.
+        """
+        if self._next is None:
+            return not self._prepare() or self._vote(has_moved=True)
+        self._is_decided = not self._vote(has_moved=is_new)
+        return not self._is_decided
+
+    def _prepare(self) -> bool:
+        """Join the next group; False if nothing comes of it, and this one goes on."""
+        group = self.group
+        assert group is not None
+        with self._lock:
+            self._is_between = True
+        self._is_decided = False
+        self._next = self._join(lambda: not group.is_superseded)
+        if self._next is None:
+            group.restore()
+            self._settle()
+        return self._next is not None
+
+    def _vote(self, *, has_moved: bool) -> bool:
+        """Whether anybody has gone on in the old group; what was posted there has come then."""
+        assert self._next is not None
+        posted = self.group.posted if self.group is not None else 0
+        posts = self._next.exchange("vote", _VOTE.pack(has_moved, posted), self._timeout)
+        votes = [_VOTE.unpack(post) if post else (False, 0) for post in posts]
+        if self.group is not None:
+            self.group.await_posts([number for _, number in votes], self._timeout)
+        return any(moved for moved, _ in votes)
+
+    def _vote_to_the_end(self, *, has_moved: bool) -> None:
+        while self._vote(has_moved=has_moved):
+            has_moved = False
+
+    def go_over(self) -> None:
+        """Leave the old group for the next, with all vectors. Collective.
+
+        Ranks that have come back and do not make the vectors within the time limit are left out.
+        """
+        if self._next is not None:
+            if not self._is_decided:
+                self._vote_to_the_end(has_moved=True)
+        elif self._prepare():
+            self._vote_to_the_end(has_moved=True)
+        else:
+            return
+        old = self.group
+        assert old is not None
+        for follower in self.followers:
+            follower.leave_group()
+        left = [old]
+        while True:
+            assert self._next is not None
+            try:
+                self._rebuild(self._next)
+                break
+            except errors.TimeoutError as error:
+                left.append(self._next)
+                self._member.absent(self._number, error.ranks)
+                self._next = self._join(lambda: False)
+                if self._next is None:
+                    raise
+                self._vote_to_the_end(has_moved=False)
+        self.group, self._next = self._next, None
+        for group in left:
+            group.leave()
+        self._settle()
+
+    def _rebuild(self, group: Group) -> None:
+        vectors = self.vectors()
+        self._exchange_state(group, is_back=False)
+        for vector in vectors:
+            self._compare(group, self._description_of(vector))
+            _again(group, lambda vector=vector: vector.regroup(group))  # type: ignore[misc]
+        _values.share(group, self.vectors(shared=True), self._back, self._timeout)
+        for follower in self.followers:
+            follower.enter_group(group)
+        group.barrier(self._timeout)
+
+    def _exchange_state(self, group: Group, *, is_back: bool) -> int:
+        """Tell one another; returns how many vectors the others have."""
+        old_epoch = self.epoch + (self.group.epoch if self.group is not None else 0)
+        restarts = self.lives[group.rank]
+        mine = _STATE.pack(is_back, restarts, len(self.vectors()), old_epoch)
+        posts = group.exchange("what is to go over", mine, self._timeout)
+        states = {rank: _STATE.unpack(post) for rank, post in enumerate(posts) if post}
+        self._back = [rank for rank, (is_back, *_) in states.items() if is_back]
+        for rank, (_, restarts, _, _) in states.items():
+            self.lives[rank] = restarts
+        self.epoch = 1 + max(epoch for *_, epoch in states.values())
+        return max((count for is_back, _, count, _ in states.values() if not is_back), default=0)
+
+    def _compare(self, group: Group, description: str) -> None:
+        """Whether all make the same vector; those who have come back and do not leave again."""
+        posts = group.exchange("a vector that goes over", description.encode()[:768], self._timeout)
+        texts = {rank: post.decode(errors="replace") for rank, post in enumerate(posts) if post}
+        right = next((text for rank, text in texts.items() if rank not in self._back), description)
+        if group.rank in self._back and texts[group.rank] != right:
+            group.leave()
+            raise ConfigError(
+                f"rank {group.rank} has come back and makes {texts[group.rank]}, where the others "
+                f"have {right}; the script must make the same vectors in the same order"
+            )
+        wrong = {rank for rank in self._back if texts.get(rank, right) != right}
+        _until(lambda: not wrong & set(group.alive()), self._timeout, wrong)
+
+    # Vectors
+
+    def keep(self, vector: AnyVector, description: str, has_shared_values: bool) -> None:
+        """A vector that goes over to the groups to come."""
+        self._kept.append(_Kept(weakref.ref(vector), description, has_shared_values))
+
+    def vectors(self, *, shared: bool = False) -> list[AnyVector]:
+        """Those that are open, in the order in which they were made; those with shared values."""
+        self._kept = [kept for kept in self._kept if (made := kept.vector()) and not made.is_closed]
+        return [
+            made
+            for kept in self._kept
+            if (made := kept.vector()) and (kept.has_shared_values or not shared)
+        ]
+
+    def _description_of(self, vector: AnyVector) -> str:
+        return next(kept.description for kept in self._kept if kept.vector() is vector)
+
+    @property
+    def makes_due(self) -> bool:
+        """Whether the next vector is one that the others have. Collective, as making it is."""
+        if self.group is None:
+            self.start()
+        return self._due > 0
+
+    def rejoin(
+        self, make: Callable[[Group, bool], Made], description: str, has_shared_values: bool
+    ) -> Made | None:
+        """Come back, make what the others have; None when they have no more. Collective."""
+        if not self.makes_due:
+            return None
+        group = self.group
+        assert group is not None
+        self._compare(group, description)
+        made = _again(group, lambda: make(group, True))
+        self.keep(made, description, has_shared_values)
+        self._due -= 1
+        if self._due == 0:
+            self._complete()
+        return made
+
+    def _complete(self) -> None:
+        """Where all the vectors of this rank stand that are to stand."""
+        assert self.group is not None
+        if self.is_back:
+            _values.share(self.group, self.vectors(shared=True), self._back, self._timeout)
+            self.group.barrier(self._timeout)
+        self._settle()
+
+    @property
+    def is_asked_to_leave(self) -> bool:
+        return self._member.is_asked_to_leave
+
+    @property
+    def is_waited_for(self) -> bool:
+        if self.is_back and any(vector.is_used for vector in self.vectors(shared=True)):
+            self.is_back = False
+        return self.is_back
+
+    def close(self) -> None:
+        """Leave the job."""
+        for group in (self.group, self._next):
+            if group is not None:
+                group.leave()
+        self._member.close()
+
+
+def _again(group: Group, step: Callable[[], Result]) -> Result:
+    """Do a collective step, once more when a rank has died in it."""
+    while True:
+        try:
+            return step()
+        except PeerError as error:
+            if set(error.ranks) & set(group.alive()):
+                raise
+
+
+def _until(is_true: Callable[[], bool], limit: float, ranks: Sequence[int] | set[int]) -> None:
+    deadline = time.monotonic() + limit
+    while not is_true():
+        if time.monotonic() > deadline:
+            raise errors.TimeoutError(f"{describe_ranks(ranks)} did not leave", ranks)
+        time.sleep(_NAP_SECONDS)

@@ -1,0 +1,101 @@
+"""`malt scale`: how many ranks an elastic job has, told to its `malt run` while it runs.
+
+Over a socket in Linux's abstract namespace: no file, gone with the launcher. Each side asks the
+kernel who the other is; only the same user may, and root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import Callable, Sequence
+
+from malt._errors import ConfigError
+
+_CREDENTIALS = struct.Struct("3i")  # process, user, group
+_MOST_BYTES = 4096
+_SECONDS = 1.0  # that the launcher waits for a client, which speaks at once,
+_PATIENCE_SECONDS = 30.0  # and the client for the launcher, which may be busy
+_DONE, _REFUSED = b"+", b"!"
+
+
+def _name_of(process: int) -> str:
+    return f"\0malt-run-{process}"
+
+
+def _peer_of(connection: socket.socket) -> tuple[int, int]:
+    """The other side's process and user."""
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    process, user, _ = _CREDENTIALS.unpack(data)
+    return process, user
+
+
+class ScaleServer:
+    """The launcher's side, which `answer`s when it is readable.
+
+    `rescale(count)` returns what has been done, or raises ConfigError.
+    """
+
+    def __init__(self, rescale: Callable[[int], str]) -> None:
+        self._rescale = rescale
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        self._socket.bind(_name_of(os.getpid()))
+        self._socket.listen()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def answer(self) -> None:
+        """Do what the next client asks for."""
+        with self._socket.accept()[0] as connection, contextlib.suppress(OSError):
+            _, user = _peer_of(connection)
+            if user not in (0, os.getuid()):
+                connection.send(_REFUSED + f"the job is user {os.getuid()}'s".encode())
+                return
+            connection.settimeout(_SECONDS)
+            try:
+                answer = _DONE + self._rescale(int(connection.recv(_MOST_BYTES))).encode()
+            except (ConfigError, ValueError) as error:
+                answer = _REFUSED + str(error).encode()
+            connection.send(answer)
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number, 1 or more")
+    return int(text)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command `malt scale` with these arguments; returns its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="malt scale",
+        description="Have COUNT ranks run in a job of `malt run --elastic MIN:MAX`: start some, or "
+        "ask those with the highest numbers to leave (malt.leaving() is true there).",
+    )
+    parser.add_argument("process", metavar="PID", type=_count, help="of the `malt run`, here")
+    parser.add_argument("count", metavar="COUNT", type=_count, help="MIN to MAX")
+    parsed = parser.parse_args(arguments)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as connection:
+        connection.settimeout(_PATIENCE_SECONDS)
+        try:
+            connection.connect(_name_of(parsed.process))
+            process, user = _peer_of(connection)
+            if process != parsed.process or os.getuid() not in (0, user):
+                parser.error(f"process {parsed.process} is no `malt run --elastic` of this user's")
+            connection.send(str(parsed.count).encode())
+            answer = connection.recv(_MOST_BYTES)
+        except ConnectionRefusedError:
+            parser.error(f"process {parsed.process} is no `malt run --elastic` on this host")
+        except OSError as error:
+            parser.error(f"process {parsed.process} does not answer: {error}")
+    if answer[:1] != _DONE:
+        parser.error(answer[1:].decode() or f"process {parsed.process} has ended")
+    print(f"malt scale: {answer[1:].decode()}")
+    return 0

@@ -1,0 +1,154 @@
+"""The values of all vectors, from one rank to those that have come back.
+
+They go through a vector of their own, a chunk at a time and each with its checksum: one-sided, as
+all that MALT sends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import zlib
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from malt import _errors as errors
+from malt._core_import import ALL, Group, Update, Vector
+from malt._errors import DamagedError, PeerError
+from malt._kinds import SPARSE_VECTORS, AnyVector
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+_CHUNK_BYTES = 1 << 19
+_HEAD_WORDS = 2  # bytes used, and their checksum
+_NAP_SECONDS = 0.0005
+
+
+def share(group: Group, vectors: Sequence[AnyVector], back: Sequence[int], timeout: float) -> None:
+    """Collective: the ranks `back` get the values of the lowest of the others.
+
+    Raises:
+        malt.PeerError: on a rank that has come back; the one that sent has died, or all others
+            have ended.
+        malt.TimeoutError: a rank that was to send, or to take, did not.
+        malt.DamagedError: what came is not what was sent.
+    """
+    sender = next((rank for rank in group.alive() if rank not in back), None)
+    if sender is None:
+        raise PeerError("the others ended before this rank had come back", back)
+    if not back or not vectors:
+        return
+    most = max(sum(view.nbytes for view in _views(vector, room=True)) for vector in vectors)
+    words = (min(_CHUNK_BYTES, most) + 7) // 8 + _HEAD_WORDS
+    way = Vector(
+        group=group,
+        dtype=np.dtype(np.int64),
+        arrays=[],
+        own_count=words,
+        shown=None,
+        name="values for the ranks that have come back",
+        graph=ALL,
+        policy="queue",
+        depth=2,
+        reject_nonfinite=False,
+        max_norm=None,
+        rejoins=False,
+    )
+    with contextlib.closing(way):
+        if group.rank == sender:
+            for vector in vectors:
+                _send(way, vector)
+        elif group.rank in back:
+            taker = _Taker(way, group, sender, timeout)
+            for vector in vectors:
+                taker.take(vector)
+        else:
+            way.close()  # so that the sender does not wait for this rank
+        group.barrier(timeout)
+
+
+def _views(vector: AnyVector, *, room: bool = False) -> list[Bytes]:
+    """A vector's memory; of a sparse one a copy, or with `room` as much as it may be."""
+    if isinstance(vector, Vector):
+        arrays = vector.array if isinstance(vector.array, list) else [vector.array]
+    elif room:
+        most = vector.capacity
+        arrays = [np.zeros(most, np.int32), np.zeros(most, vector.values.dtype)]
+    else:
+        arrays = [vector.indices, vector.values]
+    return [_bytes_of(np.asarray(array)) for array in arrays]
+
+
+def _bytes_of(array: npt.NDArray[Any]) -> Bytes:
+    return array.reshape(-1).view(np.uint8)
+
+
+def _send(way: Vector, vector: AnyVector) -> None:
+    if isinstance(vector, SPARSE_VECTORS):
+        _put(way, _bytes_of(np.array([len(vector.values)])))
+    for view in _views(vector):
+        _put(way, view)
+
+
+def _put(way: Vector, view: Bytes) -> None:
+    room = way.array[_HEAD_WORDS:].view(np.uint8)
+    for start in range(0, len(view), len(room)):
+        part = view[start : start + len(room)]
+        room[: len(part)] = part
+        way.array[:_HEAD_WORDS] = len(part), zlib.crc32(part.tobytes())
+        way.scatter()
+
+
+class _Taker:
+    def __init__(self, way: Vector, group: Group, sender: int, timeout: float) -> None:
+        self._way = way
+        self._group = group
+        self._sender = sender
+        self._timeout = timeout
+        self._come = bytearray()
+
+    def take(self, vector: AnyVector) -> None:
+        if isinstance(vector, SPARSE_VECTORS):
+            (count,) = np.frombuffer(self._next(8), np.int64)
+            if not 0 <= count <= vector.capacity:
+                raise DamagedError(f"rank {self._sender} sent {count} elements of {vector!r}")
+            indices = np.frombuffer(self._next(4 * count), np.int32)
+            dtype = vector.values.dtype
+            values: Any = np.frombuffer(self._next(dtype.itemsize * count), dtype)
+            vector.set(indices, values)
+            return
+        for view in _views(vector):
+            view[:] = np.frombuffer(self._next(len(view)), np.uint8)
+
+    def _next(self, length: int) -> bytes:
+        deadline = time.monotonic() + self._timeout
+        while len(self._come) < length:
+            if self._way.gather(self._collect).count:
+                deadline = time.monotonic() + self._timeout
+            elif self._sender not in self._group.alive():
+                raise PeerError(
+                    f"rank {self._sender} died while it sent the values of the vectors",
+                    [self._sender],
+                )
+            elif time.monotonic() > deadline:
+                raise errors.TimeoutError(
+                    f"rank {self._sender} did not send the values of the vectors within "
+                    f"{self._timeout:g} s",
+                    [self._sender],
+                )
+            else:
+                time.sleep(_NAP_SECONDS)
+        taken = bytes(self._come[:length])
+        del self._come[:length]
+        return taken
+
+    def _collect(self, _mine: object, updates: list[Update]) -> None:
+        for update in updates:
+            length, checksum = update.values[:_HEAD_WORDS]
+            part = update.values[_HEAD_WORDS:].view(np.uint8)[: max(int(length), 0)].tobytes()
+            if len(part) != length or zlib.crc32(part) != checksum:
+                raise DamagedError(f"rank {update.rank} sent values that arrived damaged")
+            self._come += part

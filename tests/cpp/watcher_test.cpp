@@ -1,0 +1,56 @@
+// A rank between hosts whose engine is held up, as by a program's thread that is traced while it sends.
+#include "dstorm/watcher.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/eventfd.h>
+
+#include <array>
+#include <memory>
+
+#include "dstorm/tcp/engine.hpp"
+#include "tcp_ranks.hpp"
+
+namespace dstorm {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kSilence = 2s;
+
+struct Rank {
+  Descriptor news{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  std::unique_ptr<shm::Control> control;
+  std::unique_ptr<tcp::Engine> engine;
+  std::unique_ptr<Watcher> watcher;
+};
+
+TEST(Watcher, RankThatCannotListenTakesNobodyForSilent) {
+  std::array<Rank, 2> ranks;
+  testing_ranks::in_ranks(2, [&](Bootstrap& bootstrap) {
+    Rank& own = ranks[static_cast<std::size_t>(bootstrap.rank())];
+    own.control = std::make_unique<shm::Control>(bootstrap, shm::Sharing::kNone, 10s);
+    own.engine = std::make_unique<tcp::Engine>(bootstrap, *own.control,
+                                               tcp::EngineOptions{.timeout = 10s,
+                                                                  .silence = kSilence,
+                                                                  .interface = {},
+                                                                  .toward = {},
+                                                                  .secret = {},
+                                                                  .rdma = tcp::Rdma::kNever,
+                                                                  .news = own.news.get()});
+    own.watcher = std::make_unique<Watcher>(*own.control, own.engine.get(), own.news.get(),
+                                            WatcherOptions{kSilence, TieRule::kLowest, nullptr});
+  });
+  {
+    // Rank 0 is the half that would go on alone; rank 1 has no majority, and time until it stops.
+    const auto held = ranks[0].engine->hold_notices();
+    std::this_thread::sleep_for(3 * kSilence / 2);
+  }
+  std::this_thread::sleep_for(kSilence);
+  for (const Rank& rank : ranks) {
+    EXPECT_EQ(rank.watcher->view(), (View{0, {0, 1}}));
+    EXPECT_TRUE(rank.control->is_live(0) && rank.control->is_live(1));
+  }
+}
+
+}  // namespace
+}  // namespace dstorm

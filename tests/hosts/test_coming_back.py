@@ -1,0 +1,101 @@
+"""`malt run --respawn` on three hosts: ranks that die come back, to those of other hosts too."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from host_jobs import HostJob
+
+from hosts import Hosts
+
+pytestmark = pytest.mark.timeout(120)
+
+ALL = (0, 1, 2, 3, 4, 5)
+ON_1 = (2, 3)  # the ranks of host 1
+
+# Rounds, until the test says at which iteration they end: the same for all.
+LOOP = """
+malt.init(timeout=20, silence=3)
+w = np.full(1000, 1.0 + rank)
+v = malt.vector(w)
+malt.barrier()
+tell(pid=os.getpid(), start=v.iteration, restarts=malt.restarts())
+while v.iteration < goal():
+    w += 0.001
+    v.scatter()
+    v.gather(malt.AVG, staleness=0)
+    tell(at=v.iteration, alive=malt.alive())
+    time.sleep(0.005)
+s = v.stats()
+tell(end=v.iteration, mean=float(w.mean()),
+     routes={int(peer): route.transport for peer, route in s.routes.items()},
+     lost=s.sent - s.folded - s.overwritten - s.rejected - s.pending - s.to_dead)
+malt.barrier()
+"""
+
+
+def start(hosts: Hosts, *arguments: str) -> HostJob:
+    job = HostJob(hosts, LOOP, "--respawn", *arguments)
+    job.await_told("at")
+    return job
+
+
+def await_round(job: HostJob, ranks: tuple[int, ...], restarts: dict[int, int]) -> None:
+    """Wait until these ranks, and nobody else, go on together, started again so many times."""
+    deadline = time.monotonic() + 40
+    while True:
+        told = [job.told(rank) for rank in ranks]
+        if all(
+            values.get("alive") == ranks and values["restarts"] == restarts.get(rank, 0)
+            for rank, values in zip(ranks, told, strict=True)
+        ):
+            return
+        assert not job.has_ended, job.output
+        assert time.monotonic() < deadline, f"{told}\n{job.output}"
+        time.sleep(0.02)
+
+
+def kill(job: HostJob, hosts: Hosts, ranks: tuple[int, ...]) -> None:
+    for rank in ranks:
+        hosts.run(rank // 2, "kill", "-9", str(job.told(rank)["pid"]))
+
+
+@pytest.mark.parametrize("killed", [(3,), (0,), ON_1], ids=["one", "of node 0", "all of a host"])
+def test_killed_ranks_come_back(hosts: Hosts, killed: tuple[int, ...]) -> None:
+    job = start(hosts)
+    for life in (1, 2):
+        at = job.told(5)["at"]
+        kill(job, hosts, killed)
+        await_round(job, ALL, dict.fromkeys(killed, life))
+        assert all(job.told(rank)["start"] >= at for rank in killed)  # where the others were
+    job.set_goal(200)
+    told = job.finish()
+    assert len({values["end"] for values in told}) == 1
+    assert [values["lost"] for values in told] == [0] * job.size
+    means = [values["mean"] for values in told]
+    assert max(means) - min(means) < 1e-9  # the last rounds averaged all of them
+    for rank, values in enumerate(told):
+        others = {peer: "shm" if peer // 2 == rank // 2 else "tcp" for peer in ALL if peer != rank}
+        assert values["routes"] == others
+    assert job.output.count(f"rank {killed[0]} on node {killed[0] // 2} died of SIGKILL") == 2
+
+
+@pytest.mark.parametrize("fault", ["dies", "is cut off"])
+def test_without_a_host_the_others_go_on_and_still_come_back(hosts: Hosts, fault: str) -> None:
+    job = start(hosts, "--keep-going")
+    if fault == "dies":
+        hosts.kill(1)
+    else:
+        hosts.link(1, up=False)
+    left = (0, 1, 4, 5)
+    await_round(job, left, {})
+    kill(job, hosts, (4,))
+    await_round(job, left, {4: 1})
+    job.set_goal(200)
+    for rank in left:
+        job.await_told("mean", ranks=[rank])
+        assert job.told(rank)["lost"] == 0
+    if fault == "dies":  # else the launchers try for longer to reach it
+        assert [job.launchers[node].wait(30) for node in (0, 2)] == [1, 1]
+        assert "node 1 is lost" in job.output
