@@ -1,9 +1,9 @@
-# cmake --install: headers, libdstorm, libvol, find_package(dstorm), pkg-config.
+# cmake --install: headers, libdstorm, libvol, liblearn, find_package(dstorm), pkg-config.
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/dstorm)
 
-install(TARGETS dstorm vol EXPORT dstorm-targets)
-install(DIRECTORY src/dstorm src/vol DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+install(TARGETS dstorm vol learn EXPORT dstorm-targets)
+install(DIRECTORY src/dstorm src/vol src/learn DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
         FILES_MATCHING PATTERN "*.hpp")
 install(EXPORT dstorm-targets NAMESPACE dstorm:: DESTINATION ${package_dir})
 configure_package_config_file(cmake/dstorm-config.cmake.in dstorm-config.cmake
@@ -19,7 +19,7 @@ cmake_path(RELATIVE_PATH CMAKE_INSTALL_FULL_LIBDIR BASE_DIRECTORY ${CMAKE_INSTAL
            OUTPUT_VARIABLE pc_libdir)
 cmake_path(RELATIVE_PATH CMAKE_INSTALL_PREFIX
            BASE_DIRECTORY ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig OUTPUT_VARIABLE pc_prefix)
-foreach(name dstorm vol)
+foreach(name dstorm vol learn)
   configure_file(cmake/${name}.pc.in ${name}.pc @ONLY)
   install(FILES ${PROJECT_BINARY_DIR}/${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endforeach()

@@ -1,4 +1,4 @@
-# The extension module malt._core: the bindings and both libraries in one file.
+# The extension module malt._core: the bindings and the libraries in one file.
 find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
 if(NOT pybind11_ROOT AND NOT DEFINED SKBUILD)
   execute_process(COMMAND ${Python_EXECUTABLE} -m pybind11 --cmakedir
@@ -7,7 +7,7 @@ endif()
 find_package(pybind11 3.1 CONFIG REQUIRED)
 
 pybind11_add_module(_core MODULE ${binding_sources} $<TARGET_OBJECTS:dstorm_objects>
-                    $<TARGET_OBJECTS:vol_objects>)
+                    $<TARGET_OBJECTS:vol_objects> $<TARGET_OBJECTS:learn_objects>)
 target_include_directories(_core PRIVATE src)
 target_include_directories(_core SYSTEM PRIVATE ${MALT_VERBS_INCLUDE})
 target_compile_definitions(_core PRIVATE MALT_VERSION="${PROJECT_VERSION}")

@@ -23,7 +23,7 @@ set(optimised_tests membership_test slot_test writer_killed_test)
 
 # Have one thread, in which ThreadSanitizer has nothing to find.
 set(single_thread_tests codec_test graph_test kernels_copy_test kernels_level_test kernels_test
-                        membership_test)
+                        matrix_test membership_test)
 
 foreach(source IN LISTS test_sources)
   cmake_path(GET source STEM name)
@@ -32,7 +32,7 @@ foreach(source IN LISTS test_sources)
   endif()
   add_executable(${name} ${source})
   target_include_directories(${name} PRIVATE tests/cpp)
-  target_link_libraries(${name} PRIVATE vol dstorm GTest::gtest_main malt_warnings malt_sanitizers)
+  target_link_libraries(${name} PRIVATE learn vol dstorm GTest::gtest_main malt_warnings malt_sanitizers)
   if(NOT name IN_LIST optimised_tests)
     target_compile_options(${name} PRIVATE -O1)
   endif()

@@ -1,0 +1,53 @@
+// The examples of a training kernel: rows of a sparse (CSR) or a dense matrix, which it only reads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace learn {
+
+// One example's non-zeros: values[i] in column columns[i], columns rising.
+template <class T>
+struct SparseRow {
+  std::span<const std::int32_t> columns;
+  std::span<const T> values;
+};
+
+// Compressed sparse rows, as SciPy has them. It borrows its arrays. T is float or double.
+template <class T>
+struct Csr {
+  std::span<const std::int64_t> starts;   // rows + 1: where each row begins, and the last one ends
+  std::span<const std::int32_t> columns;  // of each value
+  std::span<const T> values;
+  std::int64_t features = 0;  // columns of the matrix
+
+  std::int64_t rows() const { return static_cast<std::int64_t>(starts.size()) - 1; }
+  SparseRow<T> row(std::int64_t i) const {
+    const auto first = static_cast<std::size_t>(starts[static_cast<std::size_t>(i)]);
+    const auto count = static_cast<std::size_t>(starts[static_cast<std::size_t>(i) + 1]) - first;
+    return {columns.subspan(first, count), values.subspan(first, count)};
+  }
+
+  // Throws dstorm::ConfigError unless the rows lie one after the other within the arrays and each
+  // row's columns rise within the features. Reads everything once; what is not checked and is wrong
+  // is undefined behaviour in a kernel.
+  void check() const;
+};
+
+// Rows of `features` values, one after the other. It borrows its array. T is float or double.
+template <class T>
+struct Dense {
+  std::span<const T> values;
+  std::int64_t features = 0;
+
+  std::int64_t rows() const {
+    return features == 0 ? 0 : static_cast<std::int64_t>(values.size()) / features;
+  }
+  std::span<const T> row(std::int64_t i) const {
+    return values.subspan(static_cast<std::size_t>(i * features),
+                          static_cast<std::size_t>(features));
+  }
+};
+
+}  // namespace learn
