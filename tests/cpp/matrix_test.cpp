@@ -40,8 +40,8 @@ TEST(Csr, HasItsRows) {
 
 TEST(Csr, RefusesRowsThatDoNotFollowOneAnother) {
   Arrays arrays;
-  arrays.starts = {0, 3, 2, 3};
-  expect_refused(arrays, "row 1 of the CSR matrix goes from value 3 to 2");
+  arrays.starts = {0, 2, 1, 3};
+  expect_refused(arrays, "row 1 of the CSR matrix goes from value 2 to 1");
   arrays.starts = {0, 9, 2, 3};
   expect_refused(arrays, "row 0 of the CSR matrix goes from value 0 to 9");
   arrays.starts = {1, 2, 2, 3};
