@@ -101,7 +101,8 @@ def _answer(work: Callable[[], Report]) -> dict[str, Any]:
         with _job.init():
             return {"report": work()}
     except BaseException as error:  # the parent raises it
-        return {"kind": type(error).__name__, "text": str(error)}
+        kinds = [kind.__name__ for kind in type(error).__mro__]
+        return {"kinds": kinds, "text": str(error)}
 
 
 def _await(crew: list[_Forked], node: Node, watch: Callable[[], object]) -> None:
@@ -132,12 +133,11 @@ def _check(one: _Forked, code: int) -> None:
         raise _errors.PeerError(
             f"rank {one.rank} {describe_end(code)}, and the others were ended", [one.rank]
         )
-    kind, text = answer["kind"], answer["text"]
-    if kind == "ValueError":
-        raise ValueError(f"rank {one.rank}: {text}")
-    if isinstance(getattr(_errors, kind, None), type):
-        raise getattr(_errors, kind)(f"rank {one.rank}: {text}")
-    raise _errors.Error(f"rank {one.rank}: {kind}: {text}")
+    for kind in answer["kinds"]:
+        known = ValueError if kind == "ValueError" else getattr(_errors, kind, None)
+        if isinstance(known, type):
+            raise known(f"rank {one.rank}: {answer['text']}")
+    raise _errors.Error(f"rank {one.rank}: {answer['kinds'][0]}: {answer['text']}")
 
 
 def _end(crew: list[_Forked]) -> None:
