@@ -223,6 +223,9 @@ class SGDClassifier(_Classifier):
         classes_: the labels, sorted.
         n_iter_: passes made.
         t_: steps made by a rank, plus 1.
+        history_: what each rank trained here did from one exchange to the next: a structured array
+            with rank, examples (so far), loss (mean), staleness, bytes_out (so far) and the times
+            began, trained (and began to exchange) and ended, in seconds since 1970.
     """
 
     def __init__(
@@ -316,7 +319,7 @@ class _Fixed(_Classifier):
         return "log_loss"
 
     def _stopping(self) -> Stopping:
-        return Stopping(self.max_iter, self.tol)
+        return Stopping(self.max_iter, self.tol, is_asked=self._is_asked_to_stop)
 
     def _check_parameters(self) -> None:
         number("C", self.C, 0, above=True)

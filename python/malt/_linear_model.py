@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import typing
 from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from typing import Any
@@ -26,7 +27,7 @@ from malt._core_import import (
 )
 from malt._errors import ConfigError
 from malt._progress import Progress
-from malt._training import Arrays, Examples, Exchange, Stopping, Trained, Trainer
+from malt._training import Arrays, Examples, Exchange, Step, Stopping, Trained, Trainer
 
 Array = npt.NDArray[Any]
 
@@ -85,6 +86,7 @@ class LinearModel(BaseEstimator):
     intercept_: Array
     n_iter_: int
     t_: float
+    history_: Array
     n_features_in_: int
     _arrays: Arrays
 
@@ -242,11 +244,12 @@ class LinearModel(BaseEstimator):
                 return trainer.run(stopping)
 
             if ranks == 1:
-                trained = train((0, rows), arrays, 0)
+                trained = [train((0, rows), arrays, 0)]
             else:
                 trained = self._train_forked(train, rows, ranks, progress)
-        self.n_iter_ = trained.passes
-        self.t_ = float(trained.steps + 1)
+        self.n_iter_ = trained[0].passes
+        self.t_ = float(trained[0].steps + 1)
+        self.history_ = _history(trained)
         self._show(self._arrays)
 
     def _train_forked(
@@ -255,7 +258,7 @@ class LinearModel(BaseEstimator):
         rows: int,
         ranks: int,
         progress: Progress,
-    ) -> Trained:
+    ) -> list[Trained]:
         """By ranks forked here, which read X in place."""
         company = _job.company()
         if company is not None:
@@ -277,7 +280,7 @@ class LinearModel(BaseEstimator):
 
         reports = _local.run(ranks, work, progress.show)
         self._arrays = shared.map(np.array)
-        return Trained(**reports[0])
+        return [Trained(**report) for report in reports]
 
     def _show(self, arrays: Arrays) -> None:
         """coef_ and intercept_, in scikit-learn's shapes."""
@@ -325,9 +328,29 @@ class LinearModel(BaseEstimator):
         ]
         return taken[0], taken[1]
 
+    # Told by the command line, which ends training in good order at Ctrl-C.
+    @staticmethod
+    def _is_asked_to_stop() -> bool:
+        return False
+
     def _stopping(self) -> Stopping:
         tol = None if self.tol is None or self.tol == -np.inf else float(self.tol)
-        return Stopping(self.max_iter, tol, self.n_iter_no_change, bool(self.early_stopping))
+        return Stopping(
+            self.max_iter,
+            tol,
+            self.n_iter_no_change,
+            bool(self.early_stopping),
+            self._is_asked_to_stop,
+        )
+
+
+def _history(trained: list[Trained]) -> Array:
+    """The steps of all ranks trained here, by their ends."""
+    kinds = {int: np.int64, float: np.float64}
+    steps = typing.get_type_hints(Step)
+    fields = [("rank", np.int64), *((name, kinds[kind]) for name, kind in steps.items())]
+    rows = [(rank, *step) for rank, one in enumerate(trained) for step in one.history]
+    return np.sort(np.array(rows, fields), order="ended")
 
 
 def canonical(X: Any) -> Any:

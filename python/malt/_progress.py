@@ -27,16 +27,21 @@ class Progress:
     """
 
     def __init__(self, verbose: int | bool | None, ranks: int, examples: int) -> None:
-        """Args: verbose: None: if standard error is a terminal. examples: of a rank, at most."""
+        """`examples` is what a rank trains on at most.
+
+        verbose: 0 or False: nothing; 1 or True: a bar for all ranks; 2: one for each; None: a bar
+        if standard error is a terminal.
+        """
         self._steps = np.frombuffer(mmap.mmap(-1, ranks * 3 * 8)).reshape(ranks, 3)
-        self._total = ranks * examples
+        self._each = ranks if verbose == 2 else 1
+        self._total = ranks * examples // self._each
         company = _job.company()
         asked = sys.stderr.isatty() if verbose is None else bool(verbose)
         self._is_shown = asked and (company is None or company.rank == 0)
         self._must_show = bool(verbose)
         self._shows_itself = ranks == 1
         self._last = 0.0
-        self._bar: Any = None
+        self._bars: list[Any] = []
 
     def __enter__(self) -> Progress:
         if self._is_shown:
@@ -48,7 +53,17 @@ class Progress:
                         "verbose=True shows a bar by tqdm, which is not installed: pip install tqdm"
                     ) from None
             else:
-                self._bar = tqdm(total=self._total, unit=" examples", unit_scale=True)
+                self._bars = [
+                    tqdm(
+                        total=self._total,
+                        desc=f"rank {at}" if self._each > 1 else None,
+                        position=at,
+                        unit=" examples",
+                        unit_scale=True,
+                        mininterval=_SHOW_SECONDS if sys.stderr.isatty() else 10,
+                    )
+                    for at in range(self._each)
+                ]
         return self
 
     def __exit__(
@@ -57,15 +72,15 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._bar is not None:
-            self.show()
-            self._bar.close()
+        self.show()
+        for bar in self._bars:
+            bar.close()
 
     def of(self, rank: int) -> Callable[[Step], object]:
         """What a rank calls after each exchange."""
 
         def note(step: Step) -> None:
-            self._steps[rank] = step
+            self._steps[rank] = step[:3]
             if self._shows_itself and time.monotonic() - self._last > _SHOW_SECONDS:
                 self._last = time.monotonic()
                 self.show()
@@ -73,9 +88,8 @@ class Progress:
         return note
 
     def show(self) -> None:
-        if self._bar is None:
-            return
-        examples, losses, ages = self._steps.T
-        staleness = " ".join(str(int(age)) for age in ages)
-        self._bar.set_postfix_str(f"loss {losses.mean():.4f}, staleness {staleness}", refresh=False)
-        self._bar.update(int(examples.sum()) - self._bar.n)
+        for bar, steps in zip(self._bars, np.split(self._steps, self._each), strict=False):
+            examples, losses, ages = steps.T
+            staleness = " ".join(str(int(age)) for age in ages)
+            bar.set_postfix_str(f"loss {losses.mean():.4f}, staleness {staleness}", refresh=False)
+            bar.update(int(examples.sum()) - bar.n)

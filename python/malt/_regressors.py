@@ -34,6 +34,7 @@ class SGDRegressor(RegressorMixin, LinearModel):
         intercept_: (1,).
         n_iter_: passes made.
         t_: steps made by a rank, plus 1.
+        history_: as of malt.SGDClassifier.
     """
 
     def __init__(

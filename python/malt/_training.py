@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -57,6 +58,7 @@ class Stopping(NamedTuple):
     tol: float | None = None
     patience: int = 5
     by_score: bool = False  # of rows held out, which is to grow, and not the mean loss
+    is_asked: Callable[[], bool] = lambda: False  # to end after this pass, on any rank
 
 
 class Arrays(NamedTuple):
@@ -72,20 +74,25 @@ class Arrays(NamedTuple):
         return Arrays(change(self.weights), *rest)
 
 
+class Step(NamedTuple):
+    """What a rank did from one exchange to the next. Times are seconds since 1970."""
+
+    examples: int  # trained on so far, in all passes
+    loss: float  # mean over the examples of this step
+    staleness: int  # of the oldest update folded, in exchanges
+    bytes_out: int  # to the other ranks, so far
+    began: float
+    trained: float  # and began to exchange
+    ended: float
+
+
 class Trained(NamedTuple):
     """How it ended; JSON can express it."""
 
     passes: int
     steps: int
     stopped_early: bool
-
-
-class Step(NamedTuple):
-    """How far a rank is, whenever it has exchanged."""
-
-    examples: int  # of all passes so far
-    loss: float  # mean of the last piece
-    staleness: int  # of the oldest update that was folded
+    history: list[Step]
 
 
 class Trainer:
@@ -115,6 +122,7 @@ class Trainer:
         self._score = score
         self._watch = watch
         self._arrays = arrays
+        self._history: list[Step] = []
         kind: Any = LinearFloat32 if arrays.weights.dtype == np.float32 else LinearFloat64
         self._model = kind(
             arrays.weights,
@@ -140,12 +148,14 @@ class Trainer:
                 loss = self._make_pass(self._order(passes), passes)
                 passes += 1
                 progress.add(self._agree(loss, passes, stopping))
+                if self._is_asked_to_stop:
+                    break
             if self._company is not None:
                 self._company.unite()
         finally:
             if self._company is not None:
                 self._company.leave()
-        return Trained(passes, self._model.steps, progress.stopped_early)
+        return Trained(passes, self._model.steps, progress.stopped_early, self._history)
 
     def _order(self, passes_before: int) -> npt.NDArray[np.uint32]:
         first, last = self._rows
@@ -161,13 +171,18 @@ class Trainer:
         pieces = 1 if company is None else company.pieces
         losses = 0.0
         for piece in range(pieces):
+            began = time.time()
             start, end = (len(order) * i // pieces for i in (piece, piece + 1))
             loss = self._model.train(self._examples, start, end, order=order)
             self._is_finite = self._model.finish()
-            oldest = company.exchange() if company is not None else 0
+            trained = time.time()
+            staleness, sent = (0, 0) if company is None else company.exchange()
             losses += loss
             done = passes_before * len(order) + end
-            self._watch(Step(done, loss / max(1, end - start), oldest))
+            mean = loss / max(1, end - start)
+            step = Step(done, mean, staleness, sent, began, trained, time.time())
+            self._history.append(step)
+            self._watch(step)
         return losses
 
     def _agree(self, losses: float, passes: int, stopping: Stopping) -> float:
@@ -176,8 +191,10 @@ class Trainer:
         rows = last - first
         if stopping.by_score and self._score is not None:
             losses = -self._score(self._best()) * rows
-        mine = np.array([losses, rows, not self._is_finite])
-        losses, rows, diverged = mine if self._company is None else self._company.add_up(mine)
+        mine = np.array([losses, rows, not self._is_finite, stopping.is_asked()])
+        if self._company is not None:
+            mine = self._company.add_up(mine)
+        losses, rows, diverged, self._is_asked_to_stop = mine
         if diverged:
             raise DivergedError(
                 f"Floating-point under-/overflow occurred at epoch #{passes}. Scaling input data "
@@ -217,7 +234,7 @@ class _Company:
         self._weights = arrays.weights
         self._graph, self._staleness, every, what = exchange
         self._is_lockstep = exchange.staleness == 0 and exchange.graph == ALL
-        self._agreed = np.zeros(3)
+        self._agreed = np.zeros(4)
         self._agreement = _vectors.vector(self._agreed)
         # All make the same number of exchanges a pass, each of its own share of rows.
         counts = np.zeros(job.size)
@@ -238,8 +255,8 @@ class _Company:
         )
         self._average = None if arrays.average is None else _vectors.vector(arrays.average)
 
-    def exchange(self) -> int:
-        """Returns the age of the oldest update, in exchanges."""
+    def exchange(self) -> tuple[int, int]:
+        """Returns the age of the oldest update, in exchanges, and the bytes sent so far."""
         fold = SUM if self._sums else AVG
         if self._before is not None:
             np.subtract(self._weights, self._before, out=self._sent)
@@ -252,7 +269,7 @@ class _Company:
         if self._before is not None:
             self._before += self._sent
             self._weights[:] = self._before
-        return max(ages, default=0)
+        return max(ages, default=0), self._vector.stats().bytes_out
 
     def add_up(self, mine: Array) -> Array:
         """Over all ranks; an asynchronous one asks nobody."""
