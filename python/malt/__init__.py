@@ -40,6 +40,7 @@ from malt._core_import import (
     top_k,
     trimmed_mean,
 )
+from malt._data import Data, load_data
 from malt._errors import ConfigError, Error, PeerError, TimeoutError  # noqa: A004
 from malt._job import (
     Job,
@@ -106,6 +107,7 @@ __all__ = [
     "WEIGHTED",
     "Codec",
     "ConfigError",
+    "Data",
     "Error",
     "Fold",
     "Gathered",
@@ -127,6 +129,7 @@ __all__ = [
     "init",
     "leave",
     "leaving",
+    "load_data",
     "on_change",
     "rank",
     "restarts",
