@@ -146,7 +146,5 @@ def _column(name: str, label: str | int | None, columns: int) -> int | None:
     if label is None:
         return None
     if not isinstance(label, int) or not -columns <= label < columns:
-        raise ConfigError(
-            f"{name}: label is {label!r}; it is one of the columns 0 to {columns - 1}"
-        )
+        raise ConfigError(f"{name}: label is {label!r}; it is a column from 0 to {columns - 1}")
     return label % columns

@@ -126,11 +126,10 @@ def load_data(
     """
     job = _job.joined() if shard else None
     rank, size = (0, 1) if job is None else (job.rank, job.size)
-    asked = _check(
-        Reading(np.dtype(dtype), features, zero_based, label, on_bad, chunk_rows, threads or 0),
-        threads,
-        size,
-    )
+    if threads is None:
+        threads = max(len(os.sched_getaffinity(0)) // size, 1)
+    asked = Reading(dtype, features, zero_based, label, on_bad, chunk_rows, threads)
+    _check(asked)
     if chunk_rows is not None:
         files = find_files(url, format)
         _check_known(files, asked)
@@ -257,17 +256,18 @@ def _check_known(files: Sequence[File], asked: Reading) -> None:
         )
 
 
-def _check(asked: Reading, threads: int | None, size: int) -> Reading:
-    if asked.dtype not in (np.float32, np.float64):
-        raise ConfigError(f"dtype is {asked.dtype}; it is 'float32' or 'float64'")
-    if asked.zero_based not in (True, False, "auto"):
-        raise ConfigError(f"zero_based is {asked.zero_based!r}; it is True, False or 'auto'")
-    if asked.on_bad not in ("raise", "count"):
-        raise ConfigError(f"on_bad is {asked.on_bad!r}; it is 'raise' or 'count'")
-    counts = {"features": asked.features, "chunk_rows": asked.chunk_rows, "threads": threads}
-    for name, value in counts.items():
-        if value is not None and (not hasattr(value, "__index__") or value < 1):
-            raise ConfigError(f"{name} is {value!r}; it is an integer of at least 1")
-    if threads is None:
-        asked.threads = max(len(os.sched_getaffinity(0)) // size, 1)
-    return asked
+def _check(asked: Reading) -> None:
+    choices: dict[str, tuple[object, ...]] = {
+        "dtype": ("float32", "float64"),
+        "zero_based": (True, False, "auto"),
+        "on_bad": ("raise", "count"),
+    }
+    for name, values in choices.items():
+        value = getattr(asked, name)
+        if not any(value is one or value == one for one in values):
+            listed = " or ".join(map(repr, values))
+            raise ConfigError(f"{name} is {value!r}; it is {listed}")
+    for name in ("features", "chunk_rows", "threads"):
+        count = getattr(asked, name)
+        if count is not None and (not hasattr(count, "__index__") or count < 1):
+            raise ConfigError(f"{name} is {count!r}; it is an integer of at least 1")

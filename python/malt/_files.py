@@ -100,7 +100,9 @@ def reading(name: str) -> Iterator[None]:
     except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
         raise DamagedError(f"{name} is cut short or damaged: {error}") from error
     except FileNotFoundError as error:
-        raise ConfigError(f"{name}: there is no such file") from error
+        # Of a URL this is also what fsspec says where no server answers.
+        reached = ", or it cannot be reached" if _REMOTE.match(name) else ""
+        raise ConfigError(f"{name}: there is no such file{reached}") from error
     except ImportError as error:  # of the file system that fsspec needs for it
         raise ConfigError(f"{name}: {error} (for pip; MALT itself needs no more)") from error
     except Exception as error:  # whatever a file system or a format's library raises
@@ -160,12 +162,22 @@ def _find_remote(url: str, format_: str | None) -> list[File]:
     files = []
     for found in sorted(system.glob(path)) if has_pattern else [path]:
         info = system.info(found)
-        # A web server that does not say so may send the whole file whatever is asked for.
-        has_ranges = bool(info.get("partial")) if is_web else True
+        has_ranges = _sends_parts(system, found) if is_web else True
         name = str(system.unstrip_protocol(found))
         size = info.get("size") or 0
         files.append(_file(name, found, size, format_, system=system, has_ranges=has_ranges))
     return files
+
+
+def _sends_parts(system: Any, path: str) -> bool:
+    """Whether a web server answers when a part of a file is asked for, or sends all of it."""
+    try:
+        with system.open(path, "rb", cache_type="none") as file:
+            file.seek(1)
+            file.read(1)
+    except ValueError:
+        return False
+    return True
 
 
 def _file(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
 from malt._errors import DamagedError
@@ -68,6 +68,9 @@ class Lines:
         self._first: int | None = None  # where the first of the lines begins
 
     def __iter__(self) -> Iterator[memoryview]:
+        return self.blocks()
+
+    def blocks(self) -> Generator[memoryview, None, None]:
         with self._part.file.open() as file:
             if self._part.file.has_ranges:
                 yield from self._cut(file)
@@ -129,11 +132,15 @@ class LinesFile(io.RawIOBase):
     """The same lines as a file to read."""
 
     def __init__(self, lines: Lines) -> None:
-        self._blocks = iter(lines)
+        self._blocks = lines.blocks()
         self._left = memoryview(b"")
 
     def readable(self) -> bool:
         return True
+
+    def close(self) -> None:
+        self._blocks.close()
+        super().close()
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         while not self._left:

@@ -29,7 +29,7 @@ class Rows(NamedTuple):
 class Reading:
     """The arguments of malt.load_data() that concern readers, and the lines they have left out."""
 
-    dtype: npt.DTypeLike
+    dtype: str  # "float32" or "float64"
     features: int | None
     zero_based: bool | str
     label: str | int | None

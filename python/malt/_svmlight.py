@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from malt._core_import import SvmlightParserFloat32, SvmlightParserFloat64
 from malt._errors import ConfigError
 from malt._files import reading
@@ -21,13 +19,13 @@ class SvmlightReader:
 
     def __init__(self, asked: Reading) -> None:
         self._asked = asked
+        if asked.label is not None:
+            raise ConfigError(f"label is {asked.label!r}; svmlight text has labels of its own")
         first = 0 if asked.zero_based in (True, "auto") else 1
         last = _MOST_INDEX
         if asked.features is not None:
             last = min(asked.features - (asked.zero_based is True), _MOST_INDEX)
-        if last < first:
-            raise ConfigError(f"features is {asked.features}; it is at least 1")
-        kind = SvmlightParserFloat32 if asked.dtype == np.float32 else SvmlightParserFloat64
+        kind = SvmlightParserFloat32 if asked.dtype == "float32" else SvmlightParserFloat64
         self.parser: Any = kind(first_index=first, last_index=last, threads=asked.threads)
 
     def feed(self, part: Part) -> Iterator[None]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from malt._errors import ConfigError
-from malt._files import extra
+from malt._files import extra, reading
 from malt._parts import BLOCK_BYTES, Lines, LinesFile, Part
 from malt._reading import Reading, Rows
 
@@ -25,16 +25,15 @@ def read_csv(part: Part, asked: Reading) -> Iterator[Rows]:
     names, has_header = _columns(part)
     label = _label(name, asked, names)
     lines = Lines(part)
-    text = io.BufferedReader(LinesFile(lines), BLOCK_BYTES)
     skipped: list[Any] = []
 
     def skip(row: Any) -> str:
         skipped.append(row)
         return "skip"
 
-    number = arrow.float32() if asked.dtype == np.float32 else arrow.float64()
-    types = {column: number for column in names if column != label}
-    with part.file.open():  # for its errors
+    number = arrow.float32() if asked.dtype == "float32" else arrow.float64()
+    types = {column: arrow.float64() if column == label else number for column in names}
+    with reading(name), io.BufferedReader(LinesFile(lines), BLOCK_BYTES) as text:
         is_headed = has_header and part.begin == 0
         if is_headed:
             text.readline()
@@ -44,7 +43,7 @@ def read_csv(part: Part, asked: Reading) -> Iterator[Rows]:
             arrow.PythonFile(text, mode="r"),
             arrow_csv.ReadOptions(use_threads=False, column_names=names),
             arrow_csv.ParseOptions(invalid_row_handler=skip),
-            arrow_csv.ConvertOptions(column_types=types | {label: arrow.float64()}),
+            arrow_csv.ConvertOptions(column_types=types),
         )
         where = name if part.begin == 0 else f"{name}, from byte {part.begin}"
         row = 0
@@ -118,9 +117,9 @@ def _rows(batch: Any, label: str | None, asked: Reading) -> Rows:
 
 def _columns(part: Part) -> tuple[list[str], bool]:
     """The names of a CSV file's columns, and whether they are in its first line."""
-    with part.file.open() as file:
-        line = io.BufferedReader(file).readline()  # type: ignore[type-var]
-        cells = next(csv.reader([line.decode("utf-8-sig")]), [])
+    whole = Lines(Part(part.file, 0, part.file.size))
+    with reading(part.file.name), io.BufferedReader(LinesFile(whole), BLOCK_BYTES) as text:
+        cells = next(csv.reader([text.readline().decode("utf-8-sig")]), [])
     if all(map(_is_number, cells)):
         return [str(i) for i in range(len(cells))], False
     if len(set(cells)) < len(cells):
