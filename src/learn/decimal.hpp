@@ -130,7 +130,9 @@ template <class T>
 inline Numeral take_number(const char*& text, T& value) {
   const bool is_negative = *text == '-';
   const char* at = text + (is_negative || *text == '+' ? 1 : 0);
-  Digits digits = leading_digits(at);
+  Digits digits{static_cast<std::uint64_t>(*at - '0'), 1};
+  // Most often there is one digit, before the point or alone.
+  if (!is_digit(*at) || is_digit(at[1])) digits = leading_digits(at);
   at += digits.count;
   std::uint64_t mantissa = digits.value;
   int exponent = 0;
