@@ -71,7 +71,7 @@ def read_npy(part: Part, asked: Reading) -> Iterator[Rows]:
             if label is not None:
                 y = x[:, label].astype(np.float64)
                 x = np.delete(x, label, axis=1)
-            yield asked.only_finite(Rows(x.astype(asked.dtype, copy=False), y), name, begin)
+            yield asked.only_finite(Rows(asked.rounded(x), y), name, begin)
 
 
 def read_npz(part: Part, asked: Reading) -> Iterator[Rows]:
@@ -106,7 +106,7 @@ def _read_dense(part: Part, asked: Reading, members: set[str], stored: Any) -> I
         raise ConfigError(f"{part.file.name}: x has shape {array.shape}; it needs rows and columns")
     asked.check_width(part.file.name, array.shape[1])
     for begin, end in _pieces(part.share(array.shape[0]), asked):
-        yield begin, end, array.read(begin, end).astype(asked.dtype, copy=False)
+        yield begin, end, asked.rounded(array.read(begin, end))
 
 
 def _read_csr(part: Part, asked: Reading, members: set[str], stored: Any) -> Iterator[Any]:
@@ -121,7 +121,7 @@ def _read_csr(part: Part, asked: Reading, members: set[str], stored: Any) -> Ite
     for begin, end in _pieces(part.share(rows), asked):
         first, last = int(starts[begin]), int(starts[end])
         matrix = csr(
-            values.read(first, last).astype(asked.dtype, copy=False),
+            asked.rounded(values.read(first, last)),
             columns.read(first, last),
             starts[begin : end + 1] - first,
             features,

@@ -140,7 +140,8 @@ def load_data(
     def load() -> tuple[None, Report]:
         files = find_files(url, format)
         names.extend(file.name for file in files)
-        return None, loading.read(split(files, rank, size))
+        stored = {"files": len(files), "bytes": sum(file.size for file in files)}
+        return None, stored | loading.read(split(files, rank, size))
 
     if job is None or job.size == 1 or job.makes_due or job.is_waited_for:
         reports = {rank: load()[1]}
@@ -192,6 +193,13 @@ class _Loading:
             )
 
     def take(self, reports: dict[int, Report], size: int) -> Rows:
+        """This rank's rows, with as many columns as all ranks' have.
+
+        Raises:
+            ConfigError: a rank has none, or the ranks have read different data.
+        """
+        for stored in ("files", "bytes"):
+            _check_same(stored, reports)
         empty = [rank for rank, report in reports.items() if report["rows"] == 0]
         if empty:
             total = sum(report["rows"] for report in reports.values())
@@ -201,7 +209,7 @@ class _Loading:
                 "or let each rank read all (shard=False) and share the rows with malt.shard()"
             )
         if self._svmlight is None:
-            _check_same({rank: report["columns"] for rank, report in reports.items()})
+            _check_same("columns", reports)
             return joined(self._pieces)
         zero_based = self._asked.zero_based
         if zero_based == "auto":
@@ -241,10 +249,14 @@ def _data(rows: Rows, names: Sequence[str], asked: Reading) -> Data:
     return Data(rows.x, rows.y, tuple(names), asked.bad, tuple(asked.bad_lines))
 
 
-def _check_same(columns: dict[int, int]) -> None:
-    if len(set(columns.values())) > 1:
-        listed = ", ".join(f"{count} on rank {rank}" for rank, count in columns.items())
-        raise ConfigError(f"malt.load_data: the files have {listed} columns of features")
+def _check_same(name: str, reports: dict[int, Report]) -> None:
+    values = {rank: report[name] for rank, report in reports.items()}
+    if len(set(values.values())) > 1:
+        listed = ", ".join(f"{value} on rank {rank}" for rank, value in values.items())
+        raise ConfigError(
+            f"malt.load_data: the data has {name}: {listed}; all ranks must see the same files "
+            "(shard=False if each has its own)"
+        )
 
 
 def _check_known(files: Sequence[File], asked: Reading) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import bz2
 import contextlib
 import glob
-import gzip
 import importlib
 import io
-import lzma
 import os
 import re
 import zlib
@@ -28,7 +25,7 @@ SUFFIXES = {
     "arrow": (".arrow", ".feather"),
 }
 TEXTS = ("svmlight", "csv")
-_COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
+_COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".zst": "zstd"}
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
@@ -40,7 +37,7 @@ class File(NamedTuple):
         path: what its file system knows it by.
         size: as it is stored, in bytes; 0 if a server does not say.
         format: a key of SUFFIXES.
-        compression: "gzip", "bz2", "xz", "zstd" or None.
+        compression: "gzip", "bz2", "lzma" (Python's modules), "zstd" or None.
         system: an fsspec file system; None: this machine's.
         has_ranges: any part of it can be read without what is before.
     """
@@ -97,7 +94,7 @@ def reading(name: str) -> Iterator[None]:
         yield
     except (Error, MemoryError):
         raise
-    except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
+    except (EOFError, zlib.error) as error:
         raise DamagedError(f"{name} is cut short or damaged: {error}") from error
     except FileNotFoundError as error:
         # Of a URL this is also what fsspec says where no server answers.
@@ -205,5 +202,4 @@ def _decompress(raw: Any, compression: str) -> Any:
     if compression == "zstd":
         arrow = extra("pyarrow", "reading .zst")
         return arrow.CompressedInputStream(arrow.PythonFile(raw, mode="r"), "zstd")
-    opens: dict[str, Any] = {"gzip": gzip.open, "bz2": bz2.open, "xz": lzma.open}
-    return opens[compression](raw, "rb")
+    return extra(compression, f"reading {compression}").open(raw, "rb")

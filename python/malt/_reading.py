@@ -67,6 +67,11 @@ class Reading:
             self.leave_out(f"{where}, row {first + row}: a value is missing, NaN or infinite")
         return Rows(rows.x[good], None if rows.y is None else rows.y[good])
 
+    def rounded(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """As `dtype`; what is too large for it becomes infinite, and is bad then."""
+        with np.errstate(over="ignore"):
+            return values.astype(self.dtype, copy=False)
+
     def check_width(self, name: str, width: int) -> None:
         """Let all files have the columns that the first one has.
 

@@ -109,7 +109,7 @@ def _rows(batch: Any, label: str | None, asked: Reading) -> Rows:
     names = [name for name in batch.schema.names if name != label]
     x = np.empty((batch.num_rows, len(names)), asked.dtype)
     for i, name in enumerate(names):
-        x[:, i] = batch.column(name).to_numpy(zero_copy_only=False)
+        x[:, i] = asked.rounded(batch.column(name).to_numpy(zero_copy_only=False))
     if label is None:
         return Rows(x, None)
     return Rows(x, batch.column(label).to_numpy(zero_copy_only=False).astype(np.float64))
