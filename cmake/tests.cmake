@@ -23,7 +23,7 @@ set(optimised_tests membership_test slot_test writer_killed_test)
 
 # Have one thread, in which ThreadSanitizer has nothing to find.
 set(single_thread_tests codec_test graph_test kernels_copy_test kernels_level_test kernels_test
-                        matrix_test membership_test)
+                        decimal_test matrix_test membership_test)
 
 foreach(source IN LISTS test_sources)
   cmake_path(GET source STEM name)

@@ -326,9 +326,28 @@ def device_setting() -> dict[str, bytes]:
     return {str(i): text for i, text in enumerate(texts)}
 
 
+# ---- src/learn/svmlight.hpp ----------------------------------------------------------------------
+
+
+def svmlight() -> dict[str, bytes]:
+    texts = {
+        "rows": b"+1 1:0.5 3:-2e1\n-1 2:.25\n2.5\n",
+        "comments": b"# c\r\n\n1 qid:7  1:2\t3:4 # 5:6\r\n0 qid:12#\n -1 1:1#2:2\n",
+        "no_end": b"1 1:0.12345678901234567 2:1.5e-05",
+        "bad": b"one 1:1\n1,2 1:1\n1 2:1 1:1\n1 2:1 3\n1 2:x\n1 2:1:3\n1 1:1\n",
+        "not_finite": b"nan 1:1\n1 2:inf\n1 2:1e999\n1 2:-1e-999\n",
+        "indices": b"1 0:1\n1 1000:1\n1 1001:1\n1 99999999999999999999:1\n1 -1:1\n",
+        "number": b"16777217.0000001\n",
+        "long_number": b"9007199254740993.18446744073709551616e-22\n",
+        "binary": bytes(range(256)),
+        "only_blanks": b"  \t \n\n \r\n",
+    }
+    return {name: bytes([i % 2, 7 * i]) + text for i, (name, text) in enumerate(texts.items())}
+
+
 TARGETS = [
     address, dense, device_setting, door, graph, handshake, incoming, landing, notices, outgoing,
-    record, roll_call, segment, sparse,
+    record, roll_call, segment, sparse, svmlight,
 ]  # fmt: skip
 
 

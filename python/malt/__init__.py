@@ -20,14 +20,18 @@ if TYPE_CHECKING:
     from malt._classifiers import LinearSVC as LinearSVC
     from malt._classifiers import LogisticRegression as LogisticRegression
     from malt._classifiers import SGDClassifier as SGDClassifier
+    from malt._data import Data as Data
+    from malt._data import load_data as load_data
     from malt._regressors import SGDRegressor as SGDRegressor
 else:
-    # What takes an extra: where it is, and the extra.
+    # What is loaded when it is asked for itself: where it is, and the extra that it takes.
     _WITH_EXTRAS = {
+        "Data": ("malt._data", "data"),
         "LinearSVC": ("malt._classifiers", "learn"),
         "LogisticRegression": ("malt._classifiers", "learn"),
         "SGDClassifier": ("malt._classifiers", "learn"),
         "SGDRegressor": ("malt._regressors", "learn"),
+        "load_data": ("malt._data", "data"),
     }
 
     def __getattr__(name: str) -> object:

@@ -1,8 +1,9 @@
-"""The command line: `malt run`, `malt scale`, `malt info`."""
+"""The command line: `malt run` and the others."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.metadata
 import sys
 from collections.abc import Sequence
@@ -10,6 +11,8 @@ from collections.abc import Sequence
 _COMMANDS = {
     "run": "start N ranks of a program on this host, or on each of several, without MPI",
     "scale": "add ranks to a job of `malt run --elastic`, or have some leave",
+    "train": "train a model on examples in files, on N ranks, and save it",
+    "predict": "what such a model says of other examples",
     "info": "what this machine can do, and its limits",
 }
 
@@ -26,22 +29,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command `malt`; returns its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     # Each command parses its own arguments: those of a user's program must stay as they are.
-    if words and words[0] == "run":
-        from malt import _run
-
-        return _run.main(words[1:])
-    if words and words[0] == "scale":
-        from malt import _scale
-
-        return _scale.main(words[1:])
-    if words and words[0] == "info":
-        from malt import _info
-
-        return _info.main(words[1:])
+    if words and words[0] in _COMMANDS:
+        command = importlib.import_module(f"malt._{words[0]}")
+        return int(command.main(words[1:]))
     parser = argparse.ArgumentParser(
         prog="malt",
         description="Peer-to-peer data-parallel machine learning.",
-        epilog="\n".join(f"  malt {name:6}{what}" for name, what in _COMMANDS.items())
+        epilog="\n".join(f"  malt {name:8}{what}" for name, what in _COMMANDS.items())
         + "\n\n`malt COMMAND --help` says more.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

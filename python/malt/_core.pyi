@@ -6,7 +6,8 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'INT8', 'Interface', 'LinearFloat32', 'LinearFloat64', 'MEDIAN', 'ONE_PEER', 'REPLACE', 'RING', 'RdmaPort', 'Route', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'Update', 'Vector', 'WEIGHTED', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'interfaces', 'linear_decisions', 'random_graph', 'rdma_port_of', 'rdma_ports', 'shuffle', 'simd_level', 'top_k', 'trimmed_mean']
+import typing_extensions
+__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'INT8', 'Interface', 'LinearFloat32', 'LinearFloat64', 'MEDIAN', 'ONE_PEER', 'REPLACE', 'RING', 'RdmaPort', 'Route', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Update', 'Vector', 'WEIGHTED', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'interfaces', 'linear_decisions', 'random_graph', 'rdma_port_of', 'rdma_ports', 'shuffle', 'simd_level', 'top_k', 'trimmed_mean']
 class Graph:
     """
     Who sends to whom, in which round. ``Graph(edges)`` makes one of (from, to) pairs of ranks; ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR and RANDOM(k, seed) are ready-made.
@@ -765,6 +766,90 @@ class LinearFloat64:
     @property
     def steps(self) -> int:
         ...
+class SvmlightParserFloat32:
+    """
+    Parses svmlight text, which comes in blocks. For malt.load_data().
+    """
+    def __init__(self, *, first_index: typing.SupportsInt | typing.SupportsIndex, last_index: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def end_text(self) -> None:
+        """
+        What is fed next is another text's.
+        """
+    def feed(self, block: typing_extensions.Buffer) -> None:
+        """
+        The next bytes of a text; its last line waits for what follows.
+        """
+    def take(self, base: typing.SupportsInt | typing.SupportsIndex) -> tuple[numpy.typing.NDArray[numpy.float64], numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.float32]]:
+        """
+        Hands over labels, starts, columns and values; columns are indices less `base`.
+        """
+    def take_bad_lines(self) -> list[tuple[int, str, str]]:
+        """
+        The first few since the last call: line of its text, reason, text.
+        """
+    @property
+    def bad_count(self) -> int:
+        """
+        Lines left out, in all texts.
+        """
+    @property
+    def highest_index(self) -> int:
+        """
+        -1 if there is none.
+        """
+    @property
+    def lowest_index(self) -> int:
+        """
+        2**31 - 1 if there is none.
+        """
+    @property
+    def rows(self) -> int:
+        """
+        Since the last take().
+        """
+class SvmlightParserFloat64:
+    """
+    Parses svmlight text, which comes in blocks. For malt.load_data().
+    """
+    def __init__(self, *, first_index: typing.SupportsInt | typing.SupportsIndex, last_index: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def end_text(self) -> None:
+        """
+        What is fed next is another text's.
+        """
+    def feed(self, block: typing_extensions.Buffer) -> None:
+        """
+        The next bytes of a text; its last line waits for what follows.
+        """
+    def take(self, base: typing.SupportsInt | typing.SupportsIndex) -> tuple[numpy.typing.NDArray[numpy.float64], numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.float64]]:
+        """
+        Hands over labels, starts, columns and values; columns are indices less `base`.
+        """
+    def take_bad_lines(self) -> list[tuple[int, str, str]]:
+        """
+        The first few since the last call: line of its text, reason, text.
+        """
+    @property
+    def bad_count(self) -> int:
+        """
+        Lines left out, in all texts.
+        """
+    @property
+    def highest_index(self) -> int:
+        """
+        -1 if there is none.
+        """
+    @property
+    def lowest_index(self) -> int:
+        """
+        2**31 - 1 if there is none.
+        """
+    @property
+    def rows(self) -> int:
+        """
+        Since the last take().
+        """
 def address_of(wanted: str) -> str:
     """
     The address that a value of MALT_INTERFACE stands for.

@@ -115,6 +115,15 @@ def current() -> Job:
     return _job
 
 
+def joined() -> Job | None:
+    """The job this process is in, or None.
+
+    Raises:
+        ConfigError: it was forked from a rank.
+    """
+    return current() if _job is not None or _forked_from else None
+
+
 def _setting(given: str | None, variable: str, otherwise: str) -> str:
     return given if given is not None else os.environ.get(variable, otherwise)
 

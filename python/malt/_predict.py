@@ -1,0 +1,108 @@
+"""`malt predict`: what a model of `malt train` says of examples in files."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import zipfile
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from malt import _train
+from malt._errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+_DESCRIPTION = """\
+Write what a model of `malt train` predicts, a line for each example: its label, or its value. If
+the examples have labels, the accuracy (of a regression: R squared) is said on standard error.
+"""
+
+
+class Model(NamedTuple):
+    """Out of its file; `classes` is None of a regression."""
+
+    coef: npt.NDArray[Any]
+    intercept: npt.NDArray[Any]
+    classes: npt.NDArray[Any] | None
+
+    @property
+    def features(self) -> int:
+        return int(self.coef.shape[-1])
+
+    def predict(self, X: Any) -> npt.NDArray[Any]:
+        values: npt.NDArray[Any] = X @ self.coef.T + self.intercept
+        if self.classes is None:
+            return values.ravel()
+        if values.ndim == 1 or values.shape[1] == 1:
+            return self.classes[(values.ravel() > 0).astype(int)]  # type: ignore[no-any-return]
+        return self.classes[values.argmax(1)]  # type: ignore[no-any-return]
+
+
+def load_model(path: str) -> Model:
+    """Read what `malt train --out` has written.
+
+    Raises:
+        ConfigError: there is no such file, or it is none of these.
+    """
+    import numpy as np
+
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if "malt_model" not in file:
+                raise ConfigError(f"{path} is no model: `malt train --out` has not written it")
+            return Model(file["coef"], file["intercept"], file.get("classes"))
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"{path} cannot be read as a model: {error}") from error
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command `malt predict` with these arguments; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="malt predict", description=_DESCRIPTION)
+    parser.add_argument("model", metavar="MODEL.npz")
+    parser.add_argument("data", metavar="DATA", help="the examples, as for `malt train`")
+    parser.add_argument("--out", metavar="FILE", help="where to write; else to standard output")
+    _train.add_data_options(parser)
+    parsed = parser.parse_args(arguments)
+    try:
+        _predict(parsed)
+    except BrokenPipeError:  # who reads has enough
+        sys.stderr.close()
+        return 1
+    except (ValueError, OSError, ImportError) as error:
+        _train.fail("malt predict", error)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return 0
+
+
+def _predict(parsed: argparse.Namespace) -> None:
+    import numpy as np
+
+    model = load_model(parsed.model)
+    data = _train.load(parsed.data, parsed, features=model.features, shard=False)
+    predicted = model.predict(data.X)
+    np.savetxt(sys.stdout if parsed.out is None else parsed.out, predicted, fmt=_format(predicted))
+    if data.y is not None:
+        print(_score(model, data.y, predicted), file=sys.stderr)
+
+
+def _format(predicted: npt.NDArray[Any]) -> str:
+    """Labels as they are, which are whole numbers mostly."""
+    import numpy as np
+
+    if predicted.dtype.kind in "iu" or (predicted == np.round(predicted)).all():
+        return "%d"
+    return "%.9g"
+
+
+def _score(model: Model, y: npt.NDArray[np.float64], predicted: npt.NDArray[Any]) -> str:
+    if model.classes is not None:
+        return f"accuracy {(predicted == y).mean():.4f} of {len(y):,} examples"
+    spread = ((y - y.mean()) ** 2).sum()
+    return f"R squared {1 - ((y - predicted) ** 2).sum() / spread:.4f} of {len(y):,} examples"

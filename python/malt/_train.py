@@ -1,0 +1,220 @@
+"""`malt train`: a model out of a file of examples, by the estimators, on ranks of this host."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import mmap
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from malt._errors import ConfigError
+
+_DESCRIPTION = """\
+Train a linear model on examples in files (svmlight, .npy, .npz, CSV, Parquet, Arrow; paths,
+patterns or URLs) by SGD on N ranks, and save it:
+
+  malt train svm rcv1_train.svm --test rcv1_test.svm -n 4 --out model.npz
+  malt train logistic 's3://bucket/part-*.svm.gz' -n 4 --graph halton --sync ssp:4 --every 1000
+  malt train regression houses.csv --label price --report houses.html
+  malt predict model.npz rcv1_test.svm --out labels.txt
+
+The ranks are processes of this host, which share the examples in memory. Started by mpirun, srun or
+`malt run`, without -n, each process is a rank, and reads its own part of the files.
+"""
+
+_EPILOG = """\
+Ctrl-C ends training after the present pass, and what has been learnt is saved; twice: at once.
+The exit code is 0, or 2 after an error.
+"""
+
+_PROBLEMS = ("svm", "logistic", "regression")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        fail(self.prog, message)
+
+
+def fail(command: str, message: object) -> NoReturn:
+    """End the command with its error."""
+    print(f"{command}: error: {message} ({command} --help)", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def add_data_options(parser: argparse.ArgumentParser) -> None:
+    """How the examples' files are read: the arguments of malt.load_data()."""
+    data = parser.add_argument_group("the files")
+    data.add_argument("--format", help="svmlight, csv, npy, npz, parquet or arrow; else by suffix")
+    data.add_argument("--features", type=int, help="columns, where the files do not say")
+    data.add_argument("--label", help="the column with the target: of tables by name, or a number")
+    data.add_argument(
+        "--skip-bad-lines", action="store_true", help="leave bad lines out and count them"
+    )
+
+
+def load(url: str, parsed: argparse.Namespace, **more: Any) -> Any:
+    """The examples of a file, as malt.Data."""
+    from malt._data import load_data
+
+    label = parsed.label
+    return load_data(
+        url,
+        format=parsed.format,
+        label=int(label) if label is not None and label.lstrip("-").isdecimal() else label,
+        on_bad="count" if parsed.skip_bad_lines else "raise",
+        **{"features": parsed.features, **more},
+    )
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog="malt train",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("problem", choices=_PROBLEMS)
+    parser.add_argument("data", metavar="DATA", help="the examples to learn from")
+    parser.add_argument("--test", metavar="DATA", help="others, to measure the model on")
+    parser.add_argument("--out", metavar="FILE.npz", help="where to save the model")
+    parser.add_argument("--report", metavar="FILE.html", help="loss, bytes and waits as a page")
+    parser.add_argument("--trace", metavar="FILE.json", help="the same for ui.perfetto.dev")
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    ranks = parser.add_argument_group("the ranks")
+    ranks.add_argument("-n", "--ranks", type=int, metavar="N", help="how many; else one")
+    ranks.add_argument("--graph", default="all", help="all, halton, ring, exponential, one_peer")
+    ranks.add_argument("--sync", default="bsp", help="bsp, ssp:K or async")
+    ranks.add_argument("--every", type=int, metavar="K", help="examples between two exchanges")
+    ranks.add_argument("--exchange", default="model", help="model or difference")
+    model = parser.add_argument_group("the model")
+    model.add_argument("--alpha", type=float, default=1e-4, help="of the penalty: %(default)s")
+    model.add_argument("--penalty", default="l2", help="l2, l1 or elasticnet")
+    model.add_argument("--passes", type=int, default=20, help="at most: %(default)s")
+    model.add_argument("--tol", type=float, default=1e-3, help="the least gain: %(default)s")
+    model.add_argument("--average", action="store_true", help="average the weights over the steps")
+    model.add_argument("--seed", type=int, default=0, help="of the order of the examples")
+    add_data_options(parser)
+    return parser
+
+
+def _graph(name: str) -> Any:
+    from malt import _api
+
+    names = ("ALL", "HALTON", "RING", "EXPONENTIAL", "ONE_PEER", "STAR")
+    if name.upper() not in names:
+        raise ConfigError(f"--graph is {name!r}; it is one of {', '.join(names).lower()}")
+    return getattr(_api, name.upper())
+
+
+def _estimator(parsed: argparse.Namespace) -> Any:
+    from malt._classifiers import SGDClassifier
+    from malt._regressors import SGDRegressor
+
+    settings = {
+        "penalty": parsed.penalty,
+        "alpha": parsed.alpha,
+        "max_iter": parsed.passes,
+        "tol": parsed.tol,
+        "average": parsed.average,
+        "random_state": parsed.seed,
+        "verbose": 0 if parsed.quiet else 2,
+        "ranks": parsed.ranks,
+        "graph": _graph(parsed.graph),
+        "sync": parsed.sync,
+        "every": parsed.every,
+        "exchange": parsed.exchange,
+    }
+    if parsed.problem == "regression":
+        return SGDRegressor(**settings)
+    return SGDClassifier("hinge" if parsed.problem == "svm" else "log_loss", **settings)
+
+
+@contextmanager
+def _ends_in_order() -> Iterator[Callable[[], bool]]:
+    """While it is open, the first Ctrl-C only asks; gives whether it has, also in forked ranks."""
+    asked = mmap.mmap(-1, 1)
+
+    def ask(number: int, frame: object) -> None:  # noqa: ARG001
+        asked[0] = 1
+        signal.signal(signal.SIGINT, before)
+        print("malt train: ends after this pass; Ctrl-C again: at once", file=sys.stderr)
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield lambda: asked[0] == 1
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command `malt train` with these arguments; returns its exit code."""
+    parsed = _parser().parse_args(arguments)
+    try:
+        _train(parsed)
+    except (ValueError, OSError, ImportError) as error:
+        fail("malt train", error)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return 0
+
+
+def _train(parsed: argparse.Namespace) -> None:
+    from malt import _job, _report
+
+    for path in (parsed.out, parsed.report, parsed.trace):
+        if path is not None and not Path(path).absolute().parent.is_dir():
+            raise ConfigError(f"there is no folder for {path}: {Path(path).absolute().parent}")
+    model = _estimator(parsed)
+    company = _job.company()
+    data = load(parsed.data, parsed)
+    if data.y is None:
+        raise ConfigError(f"{parsed.data} has no targets: --label names the column that is one")
+    with _ends_in_order() as is_asked:
+        model._is_asked_to_stop = is_asked
+        model.fit(data.X, data.y)
+    del model._is_asked_to_stop
+    if company is not None and company.rank != 0:
+        return
+    print(_report.table(model.history_))
+    end = model.history_["loss"][-1]
+    print(
+        f"{model.n_iter_} passes over {data.X.shape[0]:,} examples; mean loss at the end {end:.4f}"
+    )
+    if data.bad:
+        print(f"{data.bad} bad lines left out: {'; '.join(data.bad_lines)}")
+    if parsed.test is not None:
+        test = load(parsed.test, parsed, features=data.X.shape[1], shard=False)
+        noun = "R squared" if parsed.problem == "regression" else "accuracy"
+        score = model.score(test.X, test.y)
+        print(f"{noun} on {test.X.shape[0]:,} examples of {parsed.test}: {score:.4f}")
+    if parsed.out is not None:
+        save(parsed.out, model)
+        print(f"model: {parsed.out}")
+    title = f"malt train {parsed.problem} {parsed.data}"
+    if parsed.report is not None:
+        Path(parsed.report).write_text(_report.page(title, model.history_, _settings(model)))
+    if parsed.trace is not None:
+        Path(parsed.trace).write_text(json.dumps(_report.trace(model.history_)))
+
+
+def _settings(model: Any) -> dict[str, str]:
+    return {name: str(value) for name, value in model.get_params().items() if value is not None}
+
+
+def save(path: str, model: Any) -> None:
+    """As .npz, without pickle: coef, intercept, classes (of a classifier), and the settings."""
+    import numpy as np
+
+    arrays = {"coef": model.coef_, "intercept": model.intercept_}
+    if hasattr(model, "classes_"):
+        arrays["classes"] = model.classes_
+    settings = {"estimator": type(model).__name__, "settings": _settings(model)}
+    draft = f"{path}.draft"
+    with open(draft, "wb") as file:
+        np.savez(file, allow_pickle=False, malt_model=json.dumps(settings), **arrays)
+    Path(draft).rename(path)
