@@ -43,10 +43,9 @@ double train(const RatingBlocks& self, Floats user_factors, Floats item_factors,
 Floats predict(const Floats& user_factors, const Floats& item_factors, const Floats& user_biases,
                const Floats& item_biases, float mean, const Ids& users, const Ids& items) {
   check_rows(user_factors, item_factors);
-  const learn::FactorsOf<const float> factors{user_factors.shape(0), item_factors.shape(0),
-                                              user_factors.shape(1), to_span(user_factors),
-                                              to_span(item_factors), to_span(user_biases),
-                                              to_span(item_biases),  mean};
+  const learn::FactorsOf<const float> factors{
+      user_factors.shape(0), item_factors.shape(0), user_factors.shape(1), to_span(user_factors),
+      to_span(item_factors), to_span(user_biases),  to_span(item_biases),  mean};
   Floats out(users.size());
   const std::span<float> written = to_writable(out);
   {
@@ -59,9 +58,11 @@ Floats predict(const Floats& user_factors, const Floats& item_factors, const Flo
 }  // namespace
 
 void bind_factorization(py::module_& module) {
-  py::class_<RatingBlocks>(
+  py::class_<RatingBlocks> blocks(
       module, "RatingBlocks",
-      "Ratings in a grid of blocks, for matrix factorisation by SGD on several threads.")
+      "Ratings in a grid of blocks, for matrix factorisation by SGD on several threads.");
+  blocks.attr("most_bands") = RatingBlocks::kMostBands;
+  blocks
       .def(py::init([](const Ids& users, const Ids& items, const Floats& values,
                        std::int64_t user_count, std::int64_t item_count, int bands,
                        std::uint64_t seed) {

@@ -11,6 +11,11 @@
 After MALT: Distributed Data Parallelism for Existing ML Applications (EuroSys 2015).
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from malt._checkpoint import Restored, restore, save
 from malt._core_import import (
     ALL,
@@ -58,6 +63,9 @@ from malt._job import (
 from malt._shard import Shard, shard
 from malt._vectors import sparse_vector, vector
 
+if TYPE_CHECKING:
+    from malt._factorization import MatrixFactorization as MatrixFactorization
+
 
 def RANDOM(k: int, seed: int) -> Graph:  # noqa: N802  (a name users know in capitals)
     """The graph in which every rank sends to `k` others, drawn anew in each round from `seed`."""
@@ -84,6 +92,20 @@ def TOP_K(fraction: float) -> Codec:  # noqa: N802
         fraction: of the elements, above 0 and at most 1.
     """
     return top_k(fraction)
+
+
+# Need scikit-learn, and are imported when they are asked for.
+_ESTIMATORS = {"MatrixFactorization": "malt._factorization"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ESTIMATORS:
+        return getattr(importlib.import_module(_ESTIMATORS[name]), name)
+    raise AttributeError(f"module 'malt' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ESTIMATORS})
 
 
 __all__ = [

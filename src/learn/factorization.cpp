@@ -90,9 +90,9 @@ void RatingBlocks::check(const Factors& factors, const FactorStep& step, std::in
           "the learning rate is " + std::to_string(step.rate) + "; it is a number above 0");
   require(std::isfinite(step.l2) && step.l2 >= 0,
           "l2 is " + std::to_string(step.l2) + "; it is a number of at least 0");
-  require(first >= 0 && rounds >= 1,
-          "rounds " + std::to_string(first) + " and the next " + std::to_string(rounds) +
-              ": rounds count from 0, and at least one is trained");
+  require(first >= 0 && rounds >= 1, "rounds " + std::to_string(first) + " and the next " +
+                                         std::to_string(rounds) +
+                                         ": rounds count from 0, and at least one is trained");
   require(threads >= 1, "threads is " + std::to_string(threads) + "; it is at least 1");
   if (!step.implicit) return;
   require(std::isfinite(step.implicit->alpha) && step.implicit->alpha >= 0,
@@ -115,7 +115,8 @@ double RatingBlocks::train(const Factors& factors, const FactorStep& step, std::
   std::barrier<> round_end(team);
   const auto work = [&] {
     for (std::size_t round = 0; round < count; ++round) {
-      for (std::size_t band; (band = taken[round].fetch_add(1, std::memory_order_relaxed)) < width;) {
+      for (std::size_t band;
+           (band = taken[round].fetch_add(1, std::memory_order_relaxed)) < width;) {
         squares[round * width + band] =
             train_block(factors, step, first + static_cast<std::int64_t>(round), band);
       }
@@ -215,7 +216,8 @@ void predict(const FactorsOf<const float>& factors, std::span<const std::int32_t
     const auto item = static_cast<std::size_t>(items[n]);
     out[n] = factors.mean + dot(factors.user_factors.data() + user * stride,
                                 factors.item_factors.data() + item * stride, stride);
-    if (!factors.user_biases.empty()) out[n] += factors.user_biases[user] + factors.item_biases[item];
+    if (!factors.user_biases.empty())
+      out[n] += factors.user_biases[user] + factors.item_biases[item];
   }
 }
 

@@ -28,7 +28,8 @@ struct FactorRows {
 
   [[gnu::always_inline]] static void add_line(Sums& sums, const float* p, const float* q) {
     for (std::size_t v = 0; v < kVectors; ++v) {
-      sums.of[v] += vol::load<float, kLanes>(p, v * kLanes) * vol::load<float, kLanes>(q, v * kLanes);
+      sums.of[v] +=
+          vol::load<float, kLanes>(p, v * kLanes) * vol::load<float, kLanes>(q, v * kLanes);
     }
   }
 
