@@ -88,14 +88,15 @@ class Exchange:
         self._base = factors.memory.copy()  # what all ranks have had since the last exchange
 
     def __call__(self) -> None:
-        """Bring all ranks' differences together."""
+        """Bring all ranks' differences together; what is no longer finite stays so."""
         factors = self._factors
-        factors.memory -= self._base
-        for rows, biases, scale in zip(factors.rows, factors.biases, self._scales, strict=True):
-            rows *= scale[:, None]
-            biases *= scale[: len(biases)]
-        self._vector.allreduce(SUM)
-        factors.memory += self._base
+        with np.errstate(over="ignore", invalid="ignore"):
+            factors.memory -= self._base
+            for rows, biases, scale in zip(factors.rows, factors.biases, self._scales, strict=True):
+                rows *= scale[:, None]
+                biases *= scale[: len(biases)]
+            self._vector.allreduce(SUM)
+            factors.memory += self._base
         self._base[:] = factors.memory
 
 
