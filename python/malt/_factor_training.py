@@ -12,14 +12,14 @@ import numpy as np
 from malt import _job, _vectors
 from malt._core_import import RatingBlocks, Vector
 from malt._errors import ConfigError
-from malt._factors import Exchange, Factors, Floats, Sums, aligned_zeros, scales_of, summed
+from malt._factors import Exchange, Factors, Floats, Sums, aligned_zeros, scales_of, summed, sums
 from malt._ratings import Ratings
 from malt._together import Report, Together
 
 _LEAST_BANDS = 8
 _SPREAD = 0.1  # standard deviation of a factor before its first step
-# In Exchange's rule. That of a bias is 1, of factors less. On MovieLens-100K a quarter is as good as
-# training on one rank, but with 6 ranks at a rate of 0.05 it grew without bound; 1 lags behind.
+# In Exchange's rule. That of a bias is 1, of factors less. On MovieLens-100K a quarter is as good
+# as training on one rank, but with 6 ranks at a rate of 0.05 it grew without bound; 1 lags behind.
 _CURVATURE = 0.5
 
 
@@ -175,8 +175,17 @@ def train(
     losses = []
     with contextlib.ExitStack() as stack:
         factors, exchange = _set_up(stack, model, part, settings, epochs.start)
+        of_all = None if exchange is None else stack.enter_context(contextlib.closing(sums(2)))
+        drawn = settings.negatives if settings.implicit else 0
         for epoch in epochs:
-            losses.append(_train_epoch(factors, exchange, blocks, part, settings, epoch, threads))
+            done = np.array(
+                [
+                    _train_epoch(factors, exchange, blocks, part, settings, epoch, threads),
+                    len(blocks) * (1 + drawn),
+                ]
+            )
+            squares, count = done if of_all is None else summed(of_all, done)
+            losses.append(math.sqrt(squares / count))
             if not math.isfinite(losses[-1]):
                 raise ConfigError(
                     f"the factors grew without bound in epoch {epoch}: lr={settings.lr} is too "
@@ -236,11 +245,9 @@ def _train_epoch(
     epoch: int,
     threads: int,
 ) -> float:
-    """Returns the root of the mean of squared errors, of all ranks."""
+    """Returns the sum of squared errors, of this rank."""
     rounds = _rounds(part, settings)
-    squares, count = 0.0, float(len(blocks))
-    if settings.implicit:
-        count *= 1 + settings.negatives
+    squares = 0.0
     for start in range(0, part.bands, rounds):
         squares += factors.train(
             blocks,
@@ -254,6 +261,4 @@ def _train_epoch(
         )
         if exchange is not None:
             exchange()
-    if exchange is not None:
-        ((squares, count),) = summed(np.array([squares, count]))
-    return math.sqrt(squares / count) if math.isfinite(squares) else math.inf
+    return squares

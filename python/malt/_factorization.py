@@ -68,9 +68,9 @@ class MatrixFactorization(BaseEstimator):  # type: ignore[misc]
         n_factors: int = 32,
         n_epochs: int = 20,
         *,
-        lr: float = 0.01,
-        reg: float = 0.05,
-        decay: float = 0.0,
+        lr: float = 0.02,
+        reg: float = 0.08,
+        decay: float = 0.05,
         biased: bool = True,
         implicit: bool = False,
         alpha: float = 1.0,
@@ -214,6 +214,5 @@ class MatrixFactorization(BaseEstimator):  # type: ignore[misc]
         self.user_factors_, self.item_factors_ = model.user_factors, model.item_factors
         self.user_biases_, self.item_biases_ = model.user_biases, model.item_biases
         self.mean_ = model.mean
-        before: list[float] = self.loss_curve_ if epochs.start > 0 else []
-        self.loss_curve_ = before + losses
+        self.loss_curve_: list[float] = [*getattr(self, "loss_curve_", [])[: epochs.start], *losses]
         self.n_iter_ = epochs.stop

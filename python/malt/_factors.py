@@ -107,7 +107,8 @@ def scales_of(steps: tuple[Sums, Sums]) -> tuple[tuple[Floats, ...], tuple[Any, 
         steps: h * n_r of this rank's users and items, from one exchange to the next.
     """
     mine = np.concatenate(steps)
-    together, parts = summed(mine, -np.expm1(-mine))
+    with contextlib.closing(sums(2 * len(mine))) as vector:
+        together, parts = np.split(summed(vector, np.concatenate([mine, -np.expm1(-mine)])), 2)
     seen = together > 0
     scales = np.ones(len(mine), np.float32)
     scales[seen] = -np.expm1(-together[seen]) / parts[seen]
@@ -115,10 +116,14 @@ def scales_of(steps: tuple[Sums, Sums]) -> tuple[tuple[Floats, ...], tuple[Any, 
     return (scales[:users], scales[users:]), (seen[:users], seen[users:])
 
 
-def summed(*arrays: Sums) -> list[Sums]:
-    """Over the ranks. Collective."""
-    lengths = np.cumsum([len(array) for array in arrays])
-    with contextlib.closing(_vectors.vector((int(lengths[-1]),), dtype=np.float64)) as vector:
-        vector.array[:] = np.concatenate(arrays)
-        vector.allreduce(SUM)
-        return np.split(vector.array.copy(), lengths[:-1])
+def sums(elements: int) -> Vector:
+    """For summed(). Collective."""
+    return _vectors.vector((elements,), dtype=np.float64)
+
+
+def summed(vector: Vector, values: Sums) -> Sums:
+    """The sums of the ranks' values. Collective."""
+    vector.array[:] = values
+    vector.allreduce(SUM)
+    total: Sums = vector.array.copy()
+    return total
