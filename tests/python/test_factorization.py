@@ -13,7 +13,7 @@ import pytest
 import scipy.sparse as sp
 from jobs import Err, run_job
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, KFold
 
 import malt
 
@@ -88,7 +88,7 @@ def test_threads_and_pieces_give_the_same_bits() -> None:
 def test_is_an_estimator_to_scikit_learn() -> None:
     fitted = model(n_epochs=2).fit(RATINGS)
     copy = pickle.loads(pickle.dumps(fitted))
-    search = GridSearchCV(model(n_epochs=5), {"lr": [1e-5, 0.05]}, cv=2)
+    search = GridSearchCV(model(n_epochs=5), {"lr": [1e-5, 0.05]}, cv=KFold(2, shuffle=True))
     search.fit(np.stack(RATINGS[:2], axis=1), RATINGS[2])
 
     assert same(copy, fitted)
