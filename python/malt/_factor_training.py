@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from malt import _job, _vectors
-from malt._core_import import RatingBlocks, Vector
+from malt._core_import import RatingBlocks, Vector, available_bytes
 from malt._errors import ConfigError
 from malt._factors import Exchange, Factors, Floats, Sums, aligned_zeros, scales_of, summed, sums
 from malt._ratings import Ratings
@@ -48,6 +48,9 @@ class Settings(NamedTuple):
             value = getattr(self, name)
             if not isinstance(value, (int, float, np.number)) or not 0 <= value < math.inf:
                 raise ConfigError(f"{name} is {value!r}; it is a finite number of at least 0")
+        for name in ("biased", "implicit"):
+            if not isinstance(getattr(self, name), (bool, np.bool_)):
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; it is True or False")
         if self.lr == 0:
             raise ConfigError("lr is 0, with which nothing is learnt; it is above 0")
 
@@ -114,6 +117,7 @@ def agree(
         settings.check()
         check_whole("threads", threads, least=1)
         ratings, shape = look()
+        _check_room(shape, settings)
         return ratings, {
             "shape": [int(n) for n in shape],
             "size": len(ratings.values),
@@ -144,6 +148,18 @@ def agree(
         min(max(each["bands"] for each in everyone), RatingBlocks.most_bands),
         everyone[0]["seed"],
     )
+
+
+def _check_room(shape: tuple[int, int], settings: Settings) -> None:
+    """Raise ConfigError if the factors, and a copy to train, do not fit into memory."""
+    needed = 2 * 4 * Factors.elements(shape, settings.n_factors, settings.biased)
+    free = available_bytes()
+    if needed > free:
+        raise ConfigError(
+            f"{shape[0]} users and {shape[1]} items with {settings.n_factors} factors need "
+            f"{needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free; ids need not be far apart: "
+            "np.unique(ids, return_inverse=True)"
+        )
 
 
 def ranks() -> int:

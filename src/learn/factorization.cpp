@@ -1,12 +1,13 @@
 #include "learn/factorization.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <barrier>
 #include <cmath>
+#include <exception>
 #include <numeric>
 #include <string>
-#include <system_error>
 #include <thread>
 
 #include "dstorm/errors.hpp"
@@ -107,18 +108,30 @@ void RatingBlocks::check(const Factors& factors, const FactorStep& step, std::in
 double RatingBlocks::train(const Factors& factors, const FactorStep& step, std::int64_t first,
                            std::int64_t rounds, int threads) const {
   check(factors, step, first, rounds, threads);
+  const FactorKernels& kernels = factor_kernels();
+  const FactorLoop loop = to_loop(factors, step);
   const auto width = static_cast<std::size_t>(bands_);
   const auto count = static_cast<std::size_t>(rounds);
+  const std::vector<std::size_t> off = shifts(first, rounds);
   std::vector<double> squares(count * width);  // by block, to be added in one order
   std::vector<std::atomic<std::size_t>> taken(count);
   const auto team = static_cast<std::ptrdiff_t>(std::min(threads, bands_));
   std::barrier<> round_end(team);
-  const auto work = [&] {
+  const auto train_block = [&](std::size_t round, std::size_t user_band) noexcept {
+    const std::size_t item_band = (user_band + off[round]) % width;
+    const std::size_t block = user_band * width + item_band;
+    if (step.implicit) {
+      return train_implicit(kernels, loop, step.implicit->negatives,
+                            first + static_cast<std::int64_t>(round), user_band, item_band);
+    }
+    return kernels.train(loop, ratings_.data() + begin(block), begin(block + 1) - begin(block));
+  };
+  const auto work = [&]() noexcept {
     for (std::size_t round = 0; round < count; ++round) {
-      for (std::size_t band;
-           (band = taken[round].fetch_add(1, std::memory_order_relaxed)) < width;) {
-        squares[round * width + band] =
-            train_block(factors, step, first + static_cast<std::int64_t>(round), band);
+      while (true) {
+        const std::size_t band = taken[round].fetch_add(1, std::memory_order_relaxed);
+        if (band >= width) break;
+        squares[round * width + band] = train_block(round, band);
       }
       round_end.arrive_and_wait();
     }
@@ -127,8 +140,8 @@ double RatingBlocks::train(const Factors& factors, const FactorStep& step, std::
   try {
     others.reserve(static_cast<std::size_t>(team) - 1);
     for (std::ptrdiff_t i = 1; i < team; ++i) others.emplace_back(work);
-  } catch (const std::system_error&) {
-    // The system has no more threads: those there are do it all, to the same bits.
+  } catch (const std::exception&) {
+    // No more threads, or no memory for them: those there are do it all, to the same bits.
     for (auto i = static_cast<std::ptrdiff_t>(others.size()) + 1; i < team; ++i) {
       round_end.arrive_and_drop();
     }
@@ -138,30 +151,27 @@ double RatingBlocks::train(const Factors& factors, const FactorStep& step, std::
   return std::accumulate(squares.begin(), squares.end(), 0.0);
 }
 
-std::int64_t RatingBlocks::shift(std::int64_t round) const {
-  std::vector<std::int64_t> shifts(static_cast<std::size_t>(bands_));
-  std::iota(shifts.begin(), shifts.end(), std::int64_t{0});
-  SplitMix random(seed_ + static_cast<std::uint64_t>(round / bands_));
-  shuffle(shifts.data(), shifts.size(), random);
-  return shifts[static_cast<std::size_t>(round % bands_)];
-}
-
-double RatingBlocks::train_block(const Factors& factors, const FactorStep& step, std::int64_t round,
-                                 std::size_t user_band) const {
-  const auto width = static_cast<std::size_t>(bands_);
-  const std::size_t item_band = (user_band + static_cast<std::size_t>(shift(round))) % width;
-  if (step.implicit) return train_implicit(factors, step, round, user_band, item_band);
-  const std::size_t block = user_band * width + item_band;
-  return factor_kernels().train(to_loop(factors, step), ratings_.data() + begin(block),
-                                begin(block + 1) - begin(block));
+std::vector<std::size_t> RatingBlocks::shifts(std::int64_t first, std::int64_t rounds) const {
+  std::vector<std::size_t> of_rounds;
+  std::vector<std::size_t> of_epoch(static_cast<std::size_t>(bands_));
+  for (std::int64_t round = first; round < first + rounds; ++round) {
+    const std::int64_t in_epoch = round % bands_;
+    if (round == first || in_epoch == 0) {
+      std::iota(of_epoch.begin(), of_epoch.end(), std::size_t{0});
+      SplitMix random(seed_ + static_cast<std::uint64_t>(round / bands_));
+      shuffle(of_epoch.data(), of_epoch.size(), random);
+    }
+    of_rounds.push_back(of_epoch[static_cast<std::size_t>(in_epoch)]);
+  }
+  return of_rounds;
 }
 
 // The items drawn here are of this block's band only. Over an epoch a rating of any band of users
 // gets `negatives` draws on average, from all bands of items by their number of items: users come
 // from all ratings of their band, at equal distances, which keeps to the order of the tiles.
-double RatingBlocks::train_implicit(const Factors& factors, const FactorStep& step,
-                                    std::int64_t round, std::size_t user_band,
-                                    std::size_t item_band) const {
+double RatingBlocks::train_implicit(const FactorKernels& kernels, const FactorLoop& loop,
+                                    int negatives, std::int64_t round, std::size_t user_band,
+                                    std::size_t item_band) const noexcept {
   const auto width = static_cast<std::size_t>(bands_);
   const std::size_t block = user_band * width + item_band;
   const Rating* const observed = ratings_.data() + begin(block);
@@ -171,8 +181,8 @@ double RatingBlocks::train_implicit(const Factors& factors, const FactorStep& st
   const std::int64_t first_item = item_starts_[item_band];
   const std::int64_t item_count = item_starts_[item_band + 1] - first_item;
   const double share = static_cast<double>(item_count) / static_cast<double>(items_);
-  const auto drawn_count = static_cast<std::size_t>(
-      std::llround(static_cast<double>(band_count) * step.implicit->negatives * share));
+  const auto drawn_count =
+      static_cast<std::size_t>(std::llround(static_cast<double>(band_count) * negatives * share));
   const double distance =
       drawn_count == 0 ? 0 : static_cast<double>(band_count) / static_cast<double>(drawn_count);
 
@@ -185,18 +195,18 @@ double RatingBlocks::train_implicit(const Factors& factors, const FactorStep& st
                   static_cast<std::int32_t>(first_item + static_cast<std::int64_t>(item)), 0};
   };
 
-  const FactorLoop loop = to_loop(factors, step);
-  const std::size_t total = observed_count + drawn_count;
-  const std::size_t chunks = (total + kChunk - 1) / kChunk;
+  const std::size_t chunks = (observed_count + drawn_count + kChunk - 1) / kChunk;
+  std::array<Rating, kChunk + 2> together;  // each kind's part may be one more than its mean
   double squares = 0;
-  std::vector<Rating> together;
   for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
-    together.assign(observed + observed_count * chunk / chunks,
-                    observed + observed_count * (chunk + 1) / chunks);
+    const std::size_t from = observed_count * chunk / chunks;
+    const std::size_t to = observed_count * (chunk + 1) / chunks;
+    std::size_t count = to - from;
+    std::copy(observed + from, observed + to, together.begin());
     const std::size_t end = drawn_count * (chunk + 1) / chunks;
-    for (std::size_t n = drawn_count * chunk / chunks; n < end; ++n) together.push_back(draw(n));
-    shuffle(together.data(), together.size(), random);
-    squares += factor_kernels().train(loop, together.data(), together.size());
+    for (std::size_t n = drawn_count * chunk / chunks; n < end; ++n) together[count++] = draw(n);
+    shuffle(together.data(), count, random);
+    squares += kernels.train(loop, together.data(), count);
   }
   return squares;
 }
@@ -216,8 +226,9 @@ void predict(const FactorsOf<const float>& factors, std::span<const std::int32_t
     const auto item = static_cast<std::size_t>(items[n]);
     out[n] = factors.mean + dot(factors.user_factors.data() + user * stride,
                                 factors.item_factors.data() + item * stride, stride);
-    if (!factors.user_biases.empty())
+    if (!factors.user_biases.empty()) {
       out[n] += factors.user_biases[user] + factors.item_biases[item];
+    }
   }
 }
 

@@ -9,6 +9,9 @@
 
 namespace learn {
 
+struct FactorKernels;
+struct FactorLoop;
+
 // User users[n] gave item items[n] the rating values[n]. It borrows its arrays.
 struct Ratings {
   std::span<const std::int32_t> users;
@@ -66,7 +69,8 @@ class RatingBlocks {
 
   // Copies the ratings, 12 bytes each. The seed is of their order, and of the rounds'.
   // Throws dstorm::ConfigError: the arrays' lengths differ, an id is not in [0, users) or
-  // [0, items), a value is NaN or infinite, or `bands` is not in [1, kMostBands].
+  // [0, items), a value is NaN or infinite, there is no user or no item, or `bands` is not in
+  // [1, kMostBands].
   RatingBlocks(const Ratings& ratings, std::int64_t users, std::int64_t items, int bands,
                std::uint64_t seed);
 
@@ -95,11 +99,11 @@ class RatingBlocks {
              std::int64_t rounds, int threads) const;
   // Where a block's ratings begin: block b of all, counted by band of users, then of items.
   std::size_t begin(std::size_t block) const { return static_cast<std::size_t>(starts_[block]); }
-  std::int64_t shift(std::int64_t round) const;
-  double train_block(const Factors& factors, const FactorStep& step, std::int64_t round,
-                     std::size_t user_band) const;
-  double train_implicit(const Factors& factors, const FactorStep& step, std::int64_t round,
-                        std::size_t user_band, std::size_t item_band) const;
+  // By how many bands of items the blocks of each of these rounds are off the diagonal.
+  std::vector<std::size_t> shifts(std::int64_t first, std::int64_t rounds) const;
+  double train_implicit(const FactorKernels& kernels, const FactorLoop& loop, int negatives,
+                        std::int64_t round, std::size_t user_band,
+                        std::size_t item_band) const noexcept;
 
   int bands_;
   std::uint64_t seed_;

@@ -38,6 +38,10 @@ void check_ratings(const Ratings& ratings, std::int64_t users, std::int64_t item
     throw dstorm::ConfigError("bands is " + std::to_string(bands) + "; it is from 1 to " +
                               std::to_string(RatingBlocks::kMostBands));
   }
+  if (users < 1 || items < 1) {
+    throw dstorm::ConfigError("there are " + std::to_string(users) + " users and " +
+                              std::to_string(items) + " items; there is at least one of each");
+  }
   check_ids(ratings.users, "user", users);
   check_ids(ratings.items, "item", items);
   for (std::size_t n = 0; n < size; ++n) {

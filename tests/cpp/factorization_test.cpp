@@ -80,8 +80,8 @@ Arrays some_ratings() {
   for (std::int32_t u = 0; u < kUsers; ++u) {
     for (std::int32_t i = 0; i < kItems; ++i) {
       if (u >= 10 && random.below(3) != 0) continue;
-      const auto row = static_cast<std::size_t>(2 * u);
-      const auto column = static_cast<std::size_t>(2 * i);
+      const std::size_t row = 2 * static_cast<std::size_t>(u);
+      const std::size_t column = 2 * static_cast<std::size_t>(i);
       arrays.add(u, i, 3 + p[row] * q[column] + p[row + 1] * q[column + 1]);
     }
   }
@@ -294,6 +294,8 @@ TEST(Factorization, RefusesRatingsThatCannotBe) {
   expect_refused(group({{0}, {0, 1}, {1}}), "1 users and 2 items for 1 ratings");
   expect_refused(group({{0}, {0}, {1}}, 0), "bands is 0; it is from 1 to 1024");
   expect_refused(group({{0}, {0}, {1}}, 1025), "bands is 1025");
+  expect_refused([] { const RatingBlocks blocks({}, 0, 4, 2, 0); },
+                 "there are 0 users and 4 items");
 }
 
 TEST(Factorization, RefusesAModelOrAStepThatCannotBe) {

@@ -160,6 +160,8 @@ def test_refuses_ratings_that_cannot_be(given: Any, words: str) -> None:
         ({"shape": (0, 5)}, r"shape is \(0, 5\)"),
         ({"lr": 30.0}, "grew without bound in epoch 0: lr=30.0 is too large"),
         ({"implicit": True}, "above 0"),
+        ({"biased": "no"}, "biased is 'no'; it is True or False"),
+        ({"shape": (2**31 - 1, 60)}, "users and 60 items with 8 factors need 292.1 GB"),
     ],
 )
 def test_refuses_parameters_that_cannot_be(parameters: dict[str, Any], words: str) -> None:
