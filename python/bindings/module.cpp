@@ -115,4 +115,5 @@ PYBIND11_MODULE(_core, module) {
   malt_bindings::bind_sparse(module);
   malt_bindings::bind_linear(module);
   malt_bindings::bind_svmlight(module);
+  malt_bindings::bind_factorization(module);
 }

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from malt._classifiers import SGDClassifier as SGDClassifier
     from malt._data import Data as Data
     from malt._data import load_data as load_data
+    from malt._factorization import MatrixFactorization as MatrixFactorization
     from malt._regressors import SGDRegressor as SGDRegressor
 else:
     # What is loaded when it is asked for itself: where it is, and the extra that it takes.
@@ -29,6 +30,7 @@ else:
         "Data": ("malt._data", "data"),
         "LinearSVC": ("malt._classifiers", "learn"),
         "LogisticRegression": ("malt._classifiers", "learn"),
+        "MatrixFactorization": ("malt._factorization", "learn"),
         "SGDClassifier": ("malt._classifiers", "learn"),
         "SGDRegressor": ("malt._regressors", "learn"),
         "load_data": ("malt._data", "data"),

@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'INT8', 'Interface', 'LinearFloat32', 'LinearFloat64', 'MEDIAN', 'ONE_PEER', 'REPLACE', 'RING', 'RdmaPort', 'Route', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Update', 'Vector', 'WEIGHTED', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'interfaces', 'linear_decisions', 'random_graph', 'rdma_port_of', 'rdma_ports', 'shuffle', 'simd_level', 'top_k', 'trimmed_mean']
+__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'INT8', 'Interface', 'LinearFloat32', 'LinearFloat64', 'MEDIAN', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Route', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Update', 'Vector', 'WEIGHTED', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'interfaces', 'linear_decisions', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'shuffle', 'simd_level', 'top_k', 'trimmed_mean']
 class Graph:
     """
     Who sends to whom, in which round. ``Graph(edges)`` makes one of (from, to) pairs of ranks; ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR and RANDOM(k, seed) are ready-made.
@@ -850,6 +850,28 @@ class SvmlightParserFloat64:
         """
         Since the last take().
         """
+class RatingBlocks:
+    """
+    Ratings in a grid of blocks, for matrix factorisation by SGD on several threads.
+    """
+    most_bands: typing.ClassVar[int] = 1024
+    def __init__(self, users: numpy.typing.NDArray[numpy.int32], items: numpy.typing.NDArray[numpy.int32], values: numpy.typing.NDArray[numpy.float32], *, user_count: typing.SupportsInt | typing.SupportsIndex, item_count: typing.SupportsInt | typing.SupportsIndex, bands: typing.SupportsInt | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Copies the ratings: int32, int32 and float32, one element each.
+        """
+    def __len__(self) -> int:
+        ...
+    def train(self, user_factors: numpy.typing.NDArray[numpy.float32], item_factors: numpy.typing.NDArray[numpy.float32], user_biases: numpy.typing.NDArray[numpy.float32], item_biases: numpy.typing.NDArray[numpy.float32], *, mean: typing.SupportsFloat | typing.SupportsIndex, lr: typing.SupportsFloat | typing.SupportsIndex, reg: typing.SupportsFloat | typing.SupportsIndex, implicit: tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex] | None, first: typing.SupportsInt | typing.SupportsIndex, rounds: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex) -> float:
+        """
+        Train `rounds` rounds from round `first` on, in the float32 arrays given: two matrices of a multiple of 16 columns, and two vectors or two empty arrays.
+
+        `implicit` is None or (alpha, negatives). Returns the sum of confidence * error^2.
+        """
+    @property
+    def bands(self) -> int:
+        """
+        Rounds of an epoch.
+        """
 def address_of(wanted: str) -> str:
     """
     The address that a value of MALT_INTERFACE stands for.
@@ -895,6 +917,10 @@ def linear_decisions(examples: ExamplesFloat64, weights: numpy.ndarray, outputs:
 
     Raises:
         ConfigError: lengths do not fit.
+    """
+def predict_ratings(user_factors: numpy.typing.NDArray[numpy.float32], item_factors: numpy.typing.NDArray[numpy.float32], user_biases: numpy.typing.NDArray[numpy.float32], item_biases: numpy.typing.NDArray[numpy.float32], *, mean: typing.SupportsFloat | typing.SupportsIndex, users: numpy.typing.NDArray[numpy.int32], items: numpy.typing.NDArray[numpy.int32]) -> numpy.typing.NDArray[numpy.float32]:
+    """
+    mean + biases + the product of the rows, for each pair; float32.
     """
 def random_graph(k: typing.SupportsInt | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex) -> Graph:
     ...

@@ -51,6 +51,9 @@ def load_model(path: str) -> Model:
     import numpy as np
 
     try:
+        with open(path, "rb") as start:
+            if start.read(2) != b"PK":  # a ZIP archive, which .npz is
+                raise ConfigError(f"{path} is no model: `malt train --out` has not written it")
         with np.load(path, allow_pickle=False) as file:
             if "malt_model" not in file:
                 raise ConfigError(f"{path} is no model: `malt train --out` has not written it")

@@ -1,6 +1,7 @@
 // Training kernels for linear models and matrix factorisation, and their examples out of text.
 #pragma once
 
+#include "learn/factorization.hpp"
 #include "learn/linear.hpp"
 #include "learn/matrix.hpp"
 #include "learn/order.hpp"

@@ -245,6 +245,14 @@ def test_svm_demo_shows_progress_a_table_and_a_picture(
     assert (tmp_path / "svm.png").read_bytes().startswith(b"\x89PNG")
 
 
+# ---- mf.py ---------------------------------------------------------------------------------------
+def test_mf_predicts_ratings_held_out() -> None:
+    text = malt_run(2, "mf.py", "--every", "10000")
+
+    (rmse,) = re.findall(r"test RMSE ([\d.]+)", text)
+    assert float(rmse) <= 0.895
+
+
 # ---- wrap_existing.py ----------------------------------------------------------------------------
 def test_wrapping_a_program_adds_an_import_and_three_lines() -> None:
     before = (EXAMPLES / "wrap_existing_serial.py").read_text().splitlines()
