@@ -371,14 +371,18 @@ def test_bad_lines_raise_or_are_counted(tmp_path: Path) -> None:
 
 
 def test_bad_lines_of_a_table_raise_or_are_counted(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.csv", "a,y\n1,2\n3\n,4\n5,inf\n6,7\n")
+    path = write(tmp_path / "x.csv", "a,y\n1,2\n3\n,4\n5,inf\n6,7\n8,9,10\n")
 
-    with pytest.raises(malt.ConfigError, match=r"x\.csv, (line 3: 1 cells|row 1: a value is miss)"):
+    with pytest.raises(
+        malt.ConfigError, match=r"x\.csv, row 1 \(from 0\): 1 cells, where there are 2 columns: '3'"
+    ):
         malt.load_data(path, label="y")
     data = malt.load_data(path, label="y", on_bad="count")
 
     assert data.X.tolist() == [[1], [6]]
-    assert data.bad == 3
+    assert data.bad == 4
+    rows = sorted(int(line.partition("row ")[2].partition(" ")[0]) for line in data.bad_lines)
+    assert rows == [1, 2, 3, 5]
 
 
 WRONG_FILES: dict[str, tuple[str | bytes, str]] = {
