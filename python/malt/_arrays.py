@@ -71,7 +71,7 @@ def read_npy(part: Part, asked: Reading) -> Iterator[Rows]:
             if label is not None:
                 y = x[:, label].astype(np.float64)
                 x = np.delete(x, label, axis=1)
-            yield asked.only_finite(Rows(asked.rounded(x), y), name, begin)
+            yield asked.only_finite(Rows(asked.rounded(x), y), name, begin.__add__)
 
 
 def read_npz(part: Part, asked: Reading) -> Iterator[Rows]:
@@ -97,7 +97,7 @@ def read_npz(part: Part, asked: Reading) -> Iterator[Rows]:
                 y = labels.read(begin, end).astype(np.float64)
                 if y.shape != (end - begin,):
                     raise ConfigError(f"{name}: y has shape {labels.shape}; it needs one a row")
-            yield asked.only_finite(Rows(rows, y), name, begin)
+            yield asked.only_finite(Rows(rows, y), name, begin.__add__)
 
 
 def _read_dense(part: Part, asked: Reading, members: set[str], stored: Any) -> Iterator[Any]:

@@ -100,8 +100,6 @@ def reading(name: str) -> Iterator[None]:
         # Of a URL this is also what fsspec says where no server answers.
         reached = ", or it cannot be reached" if _REMOTE.match(name) else ""
         raise ConfigError(f"{name}: there is no such file{reached}") from error
-    except ImportError as error:  # of the file system that fsspec needs for it
-        raise ConfigError(f"{name}: {error} (for pip; MALT itself needs no more)") from error
     except Exception as error:  # whatever a file system or a format's library raises
         kind = type(error).__name__
         raise ConfigError(f"cannot read {name}: {kind}: {error}") from error
@@ -202,4 +200,4 @@ def _decompress(raw: Any, compression: str) -> Any:
     if compression == "zstd":
         arrow = extra("pyarrow", "reading .zst")
         return arrow.CompressedInputStream(arrow.PythonFile(raw, mode="r"), "zstd")
-    return extra(compression, f"reading {compression}").open(raw, "rb")
+    return importlib.import_module(compression).open(raw, "rb")

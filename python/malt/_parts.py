@@ -100,6 +100,8 @@ class Lines:
                 yield memoryview(buffer)[start : stop or count]
                 if stop:
                     return
+            elif at + count >= end:
+                return  # all of it is one line of a part before
             at += count
         if at < end:
             raise DamagedError(

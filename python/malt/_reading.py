@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -51,8 +51,8 @@ class Reading:
         if len(self.bad_lines) < _MOST_NAMED:
             self.bad_lines.append(where)
 
-    def only_finite(self, rows: Rows, where: str, first: int) -> Rows:
-        """Leave out rows of NaN or infinite values; they are rows `first` and on in `where`."""
+    def only_finite(self, rows: Rows, where: str, number_of: Callable[[int], int]) -> Rows:
+        """Leave out rows of NaN or infinite values; `number_of` a row is its number in `where`."""
         values = rows.x.data if hasattr(rows.x, "indptr") else rows.x
         if np.isfinite(values).all() and (rows.y is None or np.isfinite(rows.y).all()):
             return rows
@@ -63,8 +63,10 @@ class Reading:
             good = np.isfinite(values).all(axis=1)
         if rows.y is not None:
             good &= np.isfinite(rows.y)
-        for row in np.flatnonzero(~good):
-            self.leave_out(f"{where}, row {first + row}: a value is missing, NaN or infinite")
+        for row in np.flatnonzero(~good).tolist():
+            self.leave_out(
+                f"{where}, row {number_of(row)} (from 0): a value is missing, NaN or infinite"
+            )
         return Rows(rows.x[good], None if rows.y is None else rows.y[good])
 
     def rounded(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:

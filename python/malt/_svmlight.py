@@ -7,7 +7,6 @@ from typing import Any
 
 from malt._core_import import SvmlightParserFloat32, SvmlightParserFloat64
 from malt._errors import ConfigError
-from malt._files import reading
 from malt._parts import BLOCK_BYTES, Lines, Part
 from malt._reading import Reading, Rows, csr
 
@@ -32,14 +31,16 @@ class SvmlightReader:
         """Parse a part; pauses after each block."""
         asked, parser = self._asked, self.parser
         lines = Lines(part, BLOCK_BYTES * asked.threads)
-        with reading(part.file.name):
-            for block in lines:
+        for block in lines:
+            try:
                 parser.feed(block)
-                self._note_bad(lines)
-                yield
-            parser.end_text()
+            except ConfigError as error:
+                raise ConfigError(f"{part.file.name}: {error}") from error
             self._note_bad(lines)
             yield
+        parser.end_text()
+        self._note_bad(lines)
+        yield
 
     def take(self, *, zero_based: bool, features: int) -> Rows:
         """The rows parsed since the last time."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,38 +26,56 @@ def read_csv(part: Part, asked: Reading) -> Iterator[Rows]:
     name = part.file.name
     names, has_header = _columns(part)
     label = _label(name, asked, names)
-    lines = Lines(part)
-    skipped: list[Any] = []
-
-    def skip(row: Any) -> str:
-        skipped.append(row)
-        return "skip"
-
+    where = name if part.begin == 0 else f"{name}, from byte {part.begin}"
+    skipped = _SkippedRows(where)
     number = arrow.float32() if asked.dtype == "float32" else arrow.float64()
     types = {column: arrow.float64() if column == label else number for column in names}
-    with reading(name), io.BufferedReader(LinesFile(lines), BLOCK_BYTES) as text:
-        is_headed = has_header and part.begin == 0
-        if is_headed:
+    with reading(name), io.BufferedReader(LinesFile(Lines(part)), BLOCK_BYTES) as text:
+        if has_header and part.begin == 0:
             text.readline()
         if not text.peek(1).strip():
             return
         stream = arrow_csv.open_csv(
             arrow.PythonFile(text, mode="r"),
             arrow_csv.ReadOptions(use_threads=False, column_names=names),
-            arrow_csv.ParseOptions(invalid_row_handler=skip),
+            arrow_csv.ParseOptions(invalid_row_handler=skipped.skip),
             arrow_csv.ConvertOptions(column_types=types),
         )
-        where = name if part.begin == 0 else f"{name}, from byte {part.begin}"
-        row = 0
+        at = 0
         for batch in stream:
-            yield asked.only_finite(_rows(batch, label, asked), where, row)
-            row += batch.num_rows
-            for bad in skipped:
-                asked.leave_out(
-                    f"{lines.name_of(bad.number + is_headed)}: {bad.actual_columns} cells, where "
-                    f"there are {bad.expected_columns} columns: {bad.text[:40]!r}"
-                )
-            skipped.clear()
+            skipped.note(asked)
+            rows = _rows(batch, label, asked)
+            yield asked.only_finite(rows, where, partial(skipped.row_of, at))
+            at += batch.num_rows
+        skipped.note(asked)
+
+
+class _SkippedRows:
+    """The rows that pyarrow leaves out, since they have too few or too many cells."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._kept_before: list[int] = []  # of each: how many rows that are kept come before it
+        self._new: list[str] = []
+
+    def skip(self, row: Any) -> str:
+        """What pyarrow calls with each."""
+        number = row.number - 1
+        self._kept_before.append(number - len(self._kept_before))
+        self._new.append(
+            f"{self._where}, row {number} (from 0): {row.actual_columns} cells, where there are "
+            f"{row.expected_columns} columns: {row.text[:40]!r}"
+        )
+        return "skip"
+
+    def note(self, asked: Reading) -> None:
+        for bad in self._new:
+            asked.leave_out(bad)
+        self._new.clear()
+
+    def row_of(self, at: int, i: int) -> int:
+        """The number of row `at + i` of those that are kept, among all."""
+        return at + i + bisect_right(self._kept_before, at + i)
 
 
 def read_parquet(part: Part, asked: Reading) -> Iterator[Rows]:
@@ -102,7 +122,7 @@ def _cut(
     begin, end = max(first - at, 0), min(last - at, batch.num_rows)
     if begin < end:
         rows = _rows(batch.slice(begin, end - begin), label, asked)
-        yield asked.only_finite(rows, where, at + begin)
+        yield asked.only_finite(rows, where, (at + begin).__add__)
 
 
 def _rows(batch: Any, label: str | None, asked: Reading) -> Rows:

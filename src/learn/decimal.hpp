@@ -149,9 +149,9 @@ inline Numeral take_number(const char*& text, T& value) {
       has_digits |= digits.count > 0;
     } while (digits.count == 8);
   }
-  if ((*at == 'e' || *at == 'E') && !take_exponent(at, exponent))
-    return take_any_number(text, value);
-  if (!has_digits || !ends_number(*at) || !round_exactly(mantissa, exponent, value)) {
+  const bool has_exponent = *at == 'e' || *at == 'E';
+  if (!has_digits || (has_exponent && !take_exponent(at, exponent)) || !ends_number(*at) ||
+      !round_exactly(mantissa, exponent, value)) {
     return take_any_number(text, value);
   }
   if (is_negative) value = -value;

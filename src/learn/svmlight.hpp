@@ -3,7 +3,7 @@
 //   line:  [label {blank index:value}] [blank] [# comment]
 //
 // Label and value are decimal numbers, as std::from_chars reads them and with its results, '+' in front
-// allowed; not NaN or infinite. Indices are whole numbers and rise within a line. A blank is spaces,
+// allowed; not NaN or infinite. What is too small for a float is zero. Indices are whole numbers and rise within a line. A blank is spaces,
 // tabs and '\r'. `qid:number` between label and first index, the query of a ranking, is skipped. Lines
 // of no label are skipped.
 // Sources: T. Joachims, SVM-light (svmlight.joachims.org); C.-C. Chang, C.-J. Lin, LIBSVM, ACM TIST 2,

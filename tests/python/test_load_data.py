@@ -7,7 +7,6 @@ import gzip
 import http.server
 import lzma
 import re
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet
 import pytest
-from jobs import run_job
+from jobs import Result, run_job
 from scipy import sparse
 
 import malt
@@ -33,9 +32,10 @@ ROWS, FEATURES = 1000, 40
 
 
 def random_csr() -> sparse.csr_matrix:
-    matrix = sparse.random(ROWS, FEATURES, density=0.1, format="csr", rng=np.random.default_rng(0))
-    matrix[0, FEATURES - 1] = 1  # the last column is used
-    return sparse.csr_matrix(matrix)
+    random = np.random.default_rng(0)
+    values = random.random((ROWS, FEATURES)) * (random.random((ROWS, FEATURES)) < 0.1)
+    values[0, [0, FEATURES - 1]] = 1  # the first and the last column are used
+    return sparse.csr_matrix(values)
 
 
 CSR = random_csr()
@@ -45,8 +45,8 @@ LABELS = np.arange(ROWS, dtype=np.float64)
 def svmlight_text(first_index: int = 1) -> str:
     lines = []
     for i in range(ROWS):
-        row = CSR[i].tocoo()
-        pairs = sorted(zip(row.col.tolist(), row.data.tolist(), strict=True))
+        entries = slice(CSR.indptr[i], CSR.indptr[i + 1])
+        pairs = zip(CSR.indices[entries].tolist(), CSR.data[entries].tolist(), strict=True)
         lines.append(f"{i} " + " ".join(f"{j + first_index}:{v!r}" for j, v in pairs))
     return "\n".join(lines) + "\n"
 
@@ -58,6 +58,11 @@ TEXT = svmlight_text()
 def text_file(tmp_path: Path) -> Path:
     path = tmp_path / "data.svm"
     path.write_text(TEXT)
+    return path
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
 
 
@@ -80,7 +85,6 @@ def test_svmlight_text_is_a_csr_matrix_of_what_was_written(
     tmp_path: Path, dtype: Any, first_index: int
 ) -> None:
     path = tmp_path / "data.libsvm"
-    # Column 0 is used, or nothing could tell the two.
     path.write_text(svmlight_text(first_index))
 
     data = malt.load_data(path, dtype=dtype)
@@ -254,41 +258,56 @@ def test_files_that_cannot_be_cut_go_to_ranks_that_have_least(tmp_path: Path) ->
     assert parts == [["a", "d"], ["b", "c"]]
 
 
-def test_two_ranks_read_two_parts_of_one_file_and_fail_together(
-    tmp_path: Path, text_file: Path
-) -> None:
-    narrow = TEXT + "".join(f"{i} 1:1\n" for i in range(ROWS, 2 * ROWS))
-    write(tmp_path / "wide_and_narrow.svm", narrow)
-    write(tmp_path / "one.svm", "1 1:1\n")
-    write(tmp_path / "bad.svm", "1 1:1\n" * 50 + "1 1:1 oops\n")
-    result = run_job(
-        tmp_path / "job",
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """Two ranks that load files together, of which the first is wide in its first half alone."""
+    path = tmp_path_factory.mktemp("files")
+    narrow = "".join(f"{i} 1:1\n" for i in range(ROWS, 2 * ROWS))
+    write(path / "wide_and_narrow.svm", TEXT + narrow)
+    write(path / "one.svm", "1 1:1\n")
+    write(path / "bad.svm", "1 1:1\n" * 50 + "1 1:1 oops\n")
+    write(path / "rank-0.svm", "1 1:1\n" * 9)
+    write(path / "rank-1.svm", "1 1:1\n" * 10)
+    return run_job(
+        tmp_path_factory.mktemp("job"),
         2,
         """
+tell(imported={"scipy", "pyarrow", "fsspec"} & set(sys.modules))
 malt.init()
 data = malt.load_data(f"{path}/wide_and_narrow.svm", dtype="float64")
 tell(labels=data.y, features=data.X.shape[1], sum=data.X.sum())
-for name in ("one", "bad", "none"):
-    tell(**{name: error_of(malt.load_data, f"{path}/{name}.svm")})
+for name in ("one", "bad", "none", f"rank-{rank}"):
+    tell(**{name[:4]: error_of(malt.load_data, f"{path}/{name}.svm")})
 tell(all=malt.load_data(f"{path}/one.svm", shard=False).X.shape)
 """,
-        path=str(tmp_path),
+        path=str(path),
     )
-    labels = result.each("labels")
+
+
+def test_two_ranks_read_two_parts_of_one_file_and_agree_on_the_features(job: Result) -> None:
+    labels = job.each("labels")
     assert np.concatenate(labels).tolist() == list(range(2 * ROWS))
     assert min(map(len, labels)) > 100
-    assert max(labels[0]) < ROWS, "the second rank alone could not know how many features there are"
-    assert result.each("features") == [FEATURES, FEATURES]
-    np.testing.assert_allclose(sum(result.each("sum")), CSR.sum() + ROWS)
+    assert max(labels[0]) < ROWS, "what the second rank reads would have one feature"
+    assert job.each("features") == [FEATURES, FEATURES]
+    np.testing.assert_allclose(sum(job.each("sum")), CSR.sum() + ROWS)
+    assert job.each("all") == [(1, 1), (1, 1)]
 
-    for error in result.each("one"):
+
+def test_what_fails_on_one_rank_raises_on_all(job: Result) -> None:
+    for error in job.each("one"):
         assert error.kind == "ConfigError"
         assert error.says("no rows for rank 1 of 2", "all files together have 1", "shard=False")
-    for error in result.each("bad"):
+    for error in job.each("bad"):
         assert error.says("rank 1", "bad.svm, line 51: it does not go on with index:value: 'oops'")
-    for error in result.each("none"):
+    for error in job.each("none"):
         assert error.says("rank 0", "none.svm: there is no such file", "and likewise rank 1")
-    assert result.each("all") == [(1, 1), (1, 1)]
+    for error in job.each("rank"):
+        assert error.says("bytes: 54 on rank 0, 60 on rank 1; all ranks must see the same files")
+
+
+def test_malt_alone_imports_no_optional_library(job: Result) -> None:
+    assert job.each("imported") == [set(), set()]
 
 
 # ---- From a web server ---------------------------------------------------------------------------
@@ -326,7 +345,7 @@ class WebServer(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[str]:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), WebServer) as web:
-        thread = threading.Thread(target=web.serve_forever)
+        thread = threading.Thread(target=web.serve_forever, args=[0.01])
         thread.start()
         try:
             yield f"http://127.0.0.1:{web.server_port}"
@@ -352,11 +371,6 @@ def test_a_web_server_gives_parts_if_it_says_so_and_the_whole_file_if_not(server
 # ---- What is wrong -------------------------------------------------------------------------------
 
 
-def write(path: Path, content: str | bytes) -> Path:
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return path
-
-
 def test_bad_lines_raise_or_are_counted(tmp_path: Path) -> None:
     path = write(tmp_path / "x.svm", "1 1:1\n1 2:1 1:1\n1 1:nan\n2 2:1\n")
 
@@ -371,14 +385,18 @@ def test_bad_lines_raise_or_are_counted(tmp_path: Path) -> None:
 
 
 def test_bad_lines_of_a_table_raise_or_are_counted(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.csv", "a,y\n1,2\n3\n,4\n5,inf\n6,7\n")
+    path = write(tmp_path / "x.csv", "a,y\n1,2\n3\n,4\n5,inf\n6,7\n8,9,10\n")
 
-    with pytest.raises(malt.ConfigError, match=r"x\.csv, (line 3: 1 cells|row 1: a value is miss)"):
+    with pytest.raises(
+        malt.ConfigError, match=r"x\.csv, row 1 \(from 0\): 1 cells, where there are 2 columns: '3'"
+    ):
         malt.load_data(path, label="y")
     data = malt.load_data(path, label="y", on_bad="count")
 
     assert data.X.tolist() == [[1], [6]]
-    assert data.bad == 3
+    assert data.bad == 4
+    rows = sorted(int(line.partition("row ")[2].partition(" ")[0]) for line in data.bad_lines)
+    assert rows == [1, 2, 3, 5]
 
 
 WRONG_FILES: dict[str, tuple[str | bytes, str]] = {
@@ -473,13 +491,3 @@ def test_without_an_optional_library_the_error_names_what_to_install(
 
     with pytest.raises(malt.ConfigError, match=r"needs pyarrow: pip install 'malt\[data\]'"):
         malt.load_data(tmp_path / "x.csv")
-
-
-def test_malt_alone_imports_no_optional_library() -> None:
-    loaded = subprocess.run(
-        [sys.executable, "-c", "import sys, malt; print(*sys.modules)"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
-    assert not {"scipy", "pyarrow", "fsspec"} & set(loaded)
