@@ -70,12 +70,13 @@ Pace pace_of(const LinearOptions& options) {
   return pace;
 }
 
-// How many steps leave the scale far enough above zero for threads that cannot fold it.
-std::int64_t steps_within_scale(const Pace& pace, const Clock& clock, std::int64_t most) {
+// How many steps may be taken at once: those over which the scale changes by at most a half, as each
+// thread has its own notion of it, and one may wait for the processor while the others go on.
+std::int64_t steps_at_once(const Pace& pace, const Clock& clock, std::int64_t most) {
   const double kept = 1 - clock.rate(pace) * pace.l2;  // no later step shrinks more
   if (kept >= 1) return most;
-  if (kept <= 0) return 0;
-  const double steps = std::log(kLeastScale / clock.scale) / std::log(kept);
+  if (kept <= 0.5) return 1;
+  const double steps = std::log(0.5) / std::log(kept);
   return steps < static_cast<double>(most) ? static_cast<std::int64_t>(steps) : most;
 }
 
@@ -181,13 +182,18 @@ double Linear<T>::train_rows(const Matrix& matrix, const Targets<T>& targets, co
   double losses = 0;
   Rows round = rows;
   for (; round.first < rows.last; round.first = round.last) {
-    round.last = rows.last;
     int threads = options_.threads;
+    round.last = rows.last;
     if (threads > 1) {
-      fold(model(), pace_, clock_);
-      const std::int64_t steps = steps_within_scale(pace_, clock_, rows.last - round.first);
-      if (steps < kLeastRound * threads) threads = 1;
-      if (threads > 1) round.last = round.first + steps;
+      const std::int64_t least = kLeastRound * threads;
+      const std::int64_t left = rows.last - round.first;
+      const std::int64_t steps = steps_at_once(pace_, clock_, left);
+      round.last = round.first + std::clamp(steps, std::min(least, left), left);
+      if (steps < least) {
+        threads = 1;
+      } else {
+        fold(model(), pace_, clock_);
+      }
     }
     losses += threads > 1 ? train_together(matrix, targets, round, threads, model(), lesson, clock_)
                           : train_share(matrix, targets, round, Share{}, model(), lesson, clock_);

@@ -18,7 +18,7 @@ struct LossPoint {
 inline LossPoint hinge_at(double threshold, double y, double p) {
   const double short_by = threshold - y * p;
   // Not the other way round: of a NaN the loss is to be one too.
-  return short_by <= 0 ? LossPoint{0, 0} : LossPoint{short_by, -y};
+  return short_by < 0 ? LossPoint{0, 0} : LossPoint{short_by, -y};
 }
 
 inline LossPoint squared_hinge_at(double y, double p) {

@@ -9,38 +9,9 @@
 #include <cstdint>
 
 #include "learn/linear_clock.hpp"
-#include "learn/matrix.hpp"
+#include "learn/row_view.hpp"
 
 namespace learn {
-
-// A row of either matrix, by its values and the features they belong to.
-template <class T>
-struct SparseView {
-  using Value = T;
-  const std::int32_t* columns;
-  const T* values;
-  std::size_t count;
-  std::size_t feature(std::size_t i) const { return static_cast<std::size_t>(columns[i]); }
-};
-template <class T>
-struct DenseView {
-  using Value = T;
-  const T* values;
-  std::size_t count;
-  std::size_t feature(std::size_t i) const { return i; }
-};
-
-template <class T>
-SparseView<T> view_of(const Csr<T>& matrix, std::size_t row) {
-  const auto first = static_cast<std::size_t>(matrix.starts[row]);
-  return {matrix.columns.data() + first, matrix.values.data() + first,
-          static_cast<std::size_t>(matrix.starts[row + 1]) - first};
-}
-template <class T>
-DenseView<T> view_of(const Dense<T>& matrix, std::size_t row) {
-  const auto features = static_cast<std::size_t>(matrix.features);
-  return {matrix.values.data() + row * features, features};
-}
 
 // The arrays trained, null where the options ask for none: (features + 1) rows of `outputs` values,
 // the last of them the intercepts'.
@@ -83,21 +54,18 @@ std::size_t outputs_of(std::size_t outputs) {
   return kSingle ? 1 : outputs;
 }
 
-// Sums of its own for neighbouring values: one sum would wait for each addition.
-template <bool kShared, class View, class T = typename View::Value>
-T dot(const View& row, const T* weights) {
-  constexpr std::size_t kSums = 8;
-  T sums[kSums]{};
-  std::size_t i = 0;
-  for (; row.count - i >= kSums; i += kSums) {
-    for (std::size_t s = 0; s < kSums; ++s) {
-      sums[s] += row.values[i + s] * read<kShared>(weights[row.feature(i + s)]);
+// The row times one output's weights.
+template <bool kShared, class View, class T>
+T product(const View& row, const T* weights) {
+  if constexpr (!kShared) {
+    return dot(row, weights);
+  } else {
+    T sum = 0;
+    for (std::size_t i = 0; i < row.count; ++i) {
+      sum += row.values[i] * read<kShared>(weights[row.feature(i)]);
     }
+    return sum;
   }
-  for (std::size_t s = 0; i < row.count; ++i, ++s) {
-    sums[s] += row.values[i] * read<kShared>(weights[row.feature(i)]);
-  }
-  return ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
 }
 
 // values[k] = scale * (the row times the weights of output k) + its intercept
@@ -107,7 +75,7 @@ void decide(const View& row, const T* weights, std::size_t features, std::size_t
   const std::size_t outputs = outputs_of<kSingle>(some_outputs);
   const T* intercepts = weights + features * outputs;
   if constexpr (kSingle) {
-    values[0] = dot<kShared>(row, weights) * scale + read<kShared>(intercepts[0]);
+    values[0] = product<kShared>(row, weights) * scale + read<kShared>(intercepts[0]);
   } else {
     std::fill_n(values, outputs, T{0});
     for (std::size_t i = 0; i < row.count; ++i) {
@@ -152,6 +120,10 @@ struct Scaled {
     const std::size_t outputs = outputs_of<kSingle>(model.outputs);
     const T step = static_cast<T>(-eta / clock.scale);
     const T lag = static_cast<T>(clock.lag);
+    if (kSingle && !kShared && model.average == nullptr) {
+      add(row, step * slopes[0], model.weights);
+      return;
+    }
     for (std::size_t i = 0; i < row.count; ++i) {
       const std::size_t first = row.feature(i) * outputs;
       const T along = step * row.values[i];

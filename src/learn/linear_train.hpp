@@ -36,7 +36,7 @@ struct Share {
 
 // One step for each row of the share, from `clock`, which has the steps before rows.first, on. Returns
 // the sum of the losses; leaves in `clock` what holds after the share's last row. With a stride of
-// 1 the model is this thread's alone; otherwise it is shared, and its scale stays above kLeastScale.
+// 1 the model is this thread's alone; otherwise it is shared, and its scale far above kLeastScale.
 template <class T, class Matrix>
 double train_share(const Matrix& matrix, const Targets<T>& targets, const Rows& rows, Share share,
                    const Model<T>& model, const Lesson& lesson, Clock& clock);
