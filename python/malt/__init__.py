@@ -11,6 +11,9 @@
 After MALT: Distributed Data Parallelism for Existing ML Applications (EuroSys 2015).
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from malt._checkpoint import Restored, restore, save
 from malt._core_import import (
     ALL,
@@ -58,6 +61,10 @@ from malt._job import (
 from malt._shard import Shard, shard
 from malt._vectors import sparse_vector, vector
 
+if TYPE_CHECKING:
+    from malt import torch as torch
+    from malt._wrap import wrap as wrap
+
 
 def RANDOM(k: int, seed: int) -> Graph:  # noqa: N802  (a name users know in capitals)
     """The graph in which every rank sends to `k` others, drawn anew in each round from `seed`."""
@@ -84,6 +91,18 @@ def TOP_K(fraction: float) -> Codec:  # noqa: N802
         fraction: of the elements, above 0 and at most 1.
     """
     return top_k(fraction)
+
+
+def __getattr__(name: str) -> Any:  # what needs more packages is imported when it is first used
+    if name == "torch":
+        return importlib.import_module("malt.torch")
+    if name == "wrap":
+        return importlib.import_module("malt._wrap").wrap
+    raise AttributeError(f"module 'malt' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), "torch", "wrap"])
 
 
 __all__ = [
