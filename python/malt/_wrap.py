@@ -9,13 +9,8 @@ import numpy as np
 
 try:
     from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
-    from sklearn.utils import _safe_indexing, check_array, check_random_state, get_tags
+    from sklearn.utils import get_tags
     from sklearn.utils.metaestimators import available_if
-    from sklearn.utils.validation import (
-        _num_samples,
-        assert_all_finite,
-        check_consistent_length,
-    )
 except ImportError as error:
     raise ImportError(
         f'malt.wrap needs scikit-learn 1.6 or later ({error}): pip install "malt[sklearn]"'
@@ -26,6 +21,7 @@ from malt._averaging import Averaging, positive, start_alike
 from malt._core_import import AVG, Graph, Vector
 from malt._errors import ConfigError
 from malt._learnt import Array, learnt
+from malt._rows import Rows
 from malt._together import Report, Together
 from malt._vectors import vector
 
@@ -81,12 +77,15 @@ def wrap(
     return made
 
 
-def _has(name: str) -> Callable[[Any], bool]:
+def _if_has(name: str) -> Callable[[Callable[..., Any]], Any]:
+    """A method that is there if the estimator has the one of this name."""
+
     def check(self: Any) -> bool:
         getattr(self._present, name)  # raises AttributeError that says why not
         return True
 
-    return check
+    decorate: Callable[[Callable[..., Any]], Any] = available_if(check)
+    return decorate
 
 
 def _reader(name: str) -> Any:
@@ -94,8 +93,8 @@ def _reader(name: str) -> Any:
         return getattr(self._present, name)(*args, **options)
 
     read.__name__ = name
-    read.__doc__ = f"As the estimator's {name}()."
-    return available_if(_has(name))(read)
+    read.__doc__ = f"What the estimator's own {name}() gives."
+    return _if_has(name)(read)
 
 
 class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # untyped
@@ -172,7 +171,7 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         if self._vector is None or self._vector.is_closed:
             self._begin("partial_fit", (X, y, sample_weight), classes)
         else:
-            rows = _Rows(self.estimator, X, y, sample_weight)
+            rows = Rows(self.estimator, X, y, sample_weight)
             self._rows_since += rows.train(self.estimator_, slice(None), classes)
         if self._rows_since >= self.every:
             self._exchange(self._averaging.exchange)
@@ -208,7 +207,7 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[
 
     def _begin(
         self, method: str, data: tuple[Any, Any, Any], classes: Any
-    ) -> tuple[_Rows, Array, dict[int, Report]]:
+    ) -> tuple[Rows, Array, dict[int, Report]]:
         """Train on the first rows, for partial_fit on all, and make the vector. Collective.
 
         Returns:
@@ -218,8 +217,8 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         self._check_parameters()
         _job.init()
 
-        def first() -> tuple[tuple[_Rows, Array], Report]:
-            rows = _Rows(self.estimator, *data)
+        def first() -> tuple[tuple[Rows, Array], Report]:
+            rows = Rows(self.estimator, *data)
             order = rows.permutation() if method == "fit" else np.arange(rows.count)
             labels = classes
             if method == "fit" and labels is None and is_classifier(self.estimator):
@@ -245,7 +244,7 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         self._exchange(start_alike)
         return rows, order, reports
 
-    def _train(self, rows: _Rows, order: Array, pieces: int) -> None:
+    def _train(self, rows: Rows, order: Array, pieces: int) -> None:
         """As many exchanges on every rank, whatever its share of the rows."""
         try:
             parts = np.array_split(order[self.every :], pieces - 1) if pieces > 1 else []
@@ -311,50 +310,24 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[
     def __sklearn_tags__(self) -> Any:
         return get_tags(self.estimator)
 
+    @_if_has("score")
+    def score(self, X: Any, y: Any = None, **options: Any) -> float:
+        """What the estimator's own score() gives."""
+        return float(self._present.score(X, y, **options))
+
+    @_if_has("transform")
+    def fit_transform(self, X: Any, y: Any = None, **options: Any) -> Any:
+        """Train on this rank's shard as fit(), and transform it. Collective."""
+        return self.fit(X, y, **options).transform(X)
+
     decision_function = _reader("decision_function")
     get_feature_names_out = _reader("get_feature_names_out")
     inverse_transform = _reader("inverse_transform")
     predict = _reader("predict")
     predict_log_proba = _reader("predict_log_proba")
     predict_proba = _reader("predict_proba")
-    score = _reader("score")
     score_samples = _reader("score_samples")
     transform = _reader("transform")
-
-
-class _Rows:
-    """A shard or a batch, checked.
-
-    Raises:
-        ValueError: in scikit-learn's words: no rows, NaN, infinity, or lengths that differ.
-    """
-
-    def __init__(self, estimator: Any, X: Any, y: Any, sample_weight: Any) -> None:
-        allows_nan = get_tags(estimator).input_tags.allow_nan
-        finite: Any = "allow-nan" if allows_nan else True
-        check_array(X, accept_sparse=True, ensure_all_finite=finite, estimator=estimator)
-        check_consistent_length(X, y, sample_weight)
-        if y is not None and np.asarray(y).dtype.kind == "f":
-            assert_all_finite(y, input_name="y")
-        self.count: int = _num_samples(X)
-        self._random = check_random_state(getattr(estimator, "random_state", None))
-        self._columns = {"X": X, "y": y, "sample_weight": sample_weight}
-
-    def permutation(self) -> Array:
-        order: Array = self._random.permutation(self.count)
-        return order
-
-    def train(self, estimator: Any, at: Array | slice, classes: Any) -> int:
-        """Train on these rows; returns how many they are."""
-        given = {
-            name: _safe_indexing(column, at)
-            for name, column in self._columns.items()
-            if column is not None
-        }
-        if classes is not None:
-            given["classes"] = classes
-        estimator.partial_fit(given.pop("X"), **given)
-        return len(range(*at.indices(self.count)) if isinstance(at, slice) else at)
 
 
 def _together(
