@@ -47,16 +47,16 @@ def labels(classes: Any) -> Report:
     if classes is None:
         return {}
     values = np.unique(np.asarray(classes)).tolist()
-    return _described("classes", [repr(value) for value in values])
+    return described("classes", [repr(value) for value in values])
 
 
 def layout(estimator: Any) -> Report:
     """Names, shapes and dtypes, for compare()."""
     arrays = learnt(estimator).items()
-    return _described("layout", [f"{name} {array.shape} {array.dtype}" for name, array in arrays])
+    return described("layout", [f"{name} {array.shape} {array.dtype}" for name, array in arrays])
 
 
-def _described(key: str, parts: Sequence[str]) -> Report:
+def described(key: str, parts: Sequence[str]) -> Report:
     """What ranks compare, and as much of it as a message shows."""
     whole = ", ".join(parts)
     shown = whole if len(whole) <= _MOST_SHOWN else f"{whole[:_MOST_SHOWN]}..."
@@ -67,6 +67,7 @@ def compare(call: str, reports: Mapping[int, Report]) -> None:
     """Raise ConfigError, on every rank, if one has other labels or learns other arrays."""
     first, expected = next(iter(reports.items()))
     for key, noun, remedy in (
+        ("settings", "settings", "give the same on every rank"),
         ("classes", "labels", "give classes=, all labels, on every rank, or shard the rows evenly"),
         ("layout", "learnt arrays", "give all ranks rows of the same features, and equal options"),
     ):

@@ -48,9 +48,9 @@ def wrap(
     the estimator has learnt as arrays of float32 or float64: its attributes that are such arrays or
     lists of them, private ones too (SGD's `coef_` and `intercept_`, a perceptron network's `coefs_`
     and `intercepts_`, k-means' `cluster_centers_` and `_counts`). Numbers, integer arrays
-    (`labels_`), counters (`t_`, `n_iter_`) and optimizers' moments stay each rank's own. After the
-    first rows all ranks go on from the lowest rank's model, so that hidden units and clusters mean
-    the same everywhere.
+    (`labels_`), counters (`t_`, `n_iter_`) and optimizers' moments stay each rank's own. All ranks
+    start from what the lowest rank has learnt from its first rows, so that hidden units and
+    clusters mean the same everywhere.
 
     That is parameter averaging (Zinkevich et al., 2010): right for linear models, networks and
     clusters. Of statistics (naive Bayes, scalers) it is the mean of the ranks', good where shards
@@ -93,7 +93,7 @@ def _reader(name: str) -> Any:
         return getattr(self._present, name)(*args, **options)
 
     read.__name__ = name
-    read.__doc__ = f"What the estimator's own {name}() gives."
+    read.__doc__ = "Return what the estimator's own does."
     return _if_has(name)(read)
 
 
@@ -201,6 +201,10 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         positive("epochs", self.epochs)
         self._averaging = Averaging(self.graph, self.sync)
 
+    def _settings(self) -> list[str]:
+        names = ("every", "epochs", "graph", "sync")
+        return [f"{name}={getattr(self, name)!r}" for name in names]
+
     def _call(self, method: str) -> str:
         """For messages."""
         return f"malt.wrap({type(self.estimator).__name__}).{method}"
@@ -229,6 +233,7 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[
             self._rows_since = rows.train(self.estimator_, first_rows, labels)
             report = {
                 "rows": rows.count,
+                **_learnt.described("settings", self._settings()),
                 **_learnt.labels(labels),
                 **_learnt.layout(self.estimator_),
             }
@@ -242,11 +247,14 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         dtype = np.result_type(*(array.dtype for array in arrays))
         self._vector = vector(count, dtype=dtype, graph=self._averaging.graph)
         self._exchange(start_alike)
+        if _job.rank() != min(reports):  # what it has learnt gave way: once more, from there
+            rows.train(self.estimator_, order[: self._rows_since], None)
         return rows, order, reports
 
     def _train(self, rows: Rows, order: Array, pieces: int) -> None:
         """As many exchanges on every rank, whatever its share of the rows."""
         try:
+            self._exchange(self._averaging.exchange)  # the first rows
             parts = np.array_split(order[self.every :], pieces - 1) if pieces > 1 else []
             for epoch in range(self.epochs):
                 if epoch > 0:
@@ -312,7 +320,7 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[
 
     @_if_has("score")
     def score(self, X: Any, y: Any = None, **options: Any) -> float:
-        """What the estimator's own score() gives."""
+        """Return what the estimator's own does."""
         return float(self._present.score(X, y, **options))
 
     @_if_has("transform")
