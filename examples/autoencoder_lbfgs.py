@@ -37,8 +37,8 @@ def parse_knobs() -> argparse.Namespace:
     p.add_argument("--hidden", type=int, default=25, help="hidden units")
     p.add_argument("--activity", type=float, default=0.05, help="wanted mean of a hidden unit")
     p.add_argument("--sparsity", type=float, default=1.0, help="weight of that wish")
-    p.add_argument("--l2", type=float, default=1e-4, help="weight decay")
-    p.add_argument("--iterations", type=int, default=200, help="of L-BFGS-B, at most")
+    p.add_argument("--l2", type=float, default=3e-3, help="weight decay")
+    p.add_argument("--iterations", type=int, default=1000, help="of L-BFGS-B, at most")
     p.add_argument("--seed", type=int, default=0)
     knobs = p.parse_args()
     if min(knobs.patches, knobs.hidden, knobs.iterations) < 1 or not 1 <= knobs.side <= 28:
@@ -135,9 +135,10 @@ def main() -> None:
     )
     seconds = time.perf_counter() - start
     if malt.rank() == 0:
+        how = "converged" if found.success else "stopped"
         print(
             f"{malt.size()} ranks, {knobs.patches:,} patches: cost {first:.4f} -> {found.fun:.6f} "
-            f"in {found.nit} iterations, {cost.calls} sums, {seconds:.2f} s"
+            f"({how}) in {found.nit} iterations, {cost.calls} sums, {seconds:.2f} s"
         )
     malt.finalize()
 
