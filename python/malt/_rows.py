@@ -26,8 +26,8 @@ class Rows:
                 f"{type(estimator).__name__} requires y to be passed, but the target y is None"
             )
         finite: Any = "allow-nan" if tags.input_tags.allow_nan else True
-        check_array(X, accept_sparse=True, ensure_all_finite=finite, estimator=estimator)
         X, y, sample_weight = indexable(X, y, sample_weight)
+        check_array(X, accept_sparse=True, ensure_all_finite=finite, estimator=estimator)
         if y is not None and np.asarray(y).dtype.kind == "f":
             assert_all_finite(y, input_name="y")
         self.count: int = _num_samples(X)
