@@ -38,14 +38,14 @@ class Rows:
         order: Array = self._random.permutation(self.count)
         return order
 
-    def train(self, estimator: Any, at: Array | slice, classes: Any) -> int:
-        """Train on these rows; returns how many they are."""
+    def train(self, estimator: Any, classes: Any, at: Array | None = None) -> int:
+        """Train on these rows, or on all; returns how many they are."""
         given = {
-            name: _safe_indexing(column, at)
+            name: column if at is None else _safe_indexing(column, at)
             for name, column in self._columns.items()
             if column is not None
         }
         if classes is not None:
             given["classes"] = classes
         estimator.partial_fit(given.pop("X"), **given)
-        return len(range(*at.indices(self.count)) if isinstance(at, slice) else at)
+        return self.count if at is None else len(at)

@@ -172,7 +172,7 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[
             self._begin("partial_fit", (X, y, sample_weight), classes)
         else:
             rows = Rows(self.estimator, X, y, sample_weight)
-            self._rows_since += rows.train(self.estimator_, slice(None), classes)
+            self._rows_since += rows.train(self.estimator_, classes)
         if self._rows_since >= self.every:
             self._exchange(self._averaging.exchange)
             self._rows_since = 0
@@ -230,7 +230,7 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[
             if not hasattr(self, "estimator_"):
                 self.estimator_ = clone(self.estimator)
             first_rows = order[: self.every] if method == "fit" else order
-            self._rows_since = rows.train(self.estimator_, first_rows, labels)
+            self._rows_since = rows.train(self.estimator_, labels, first_rows)
             report = {
                 "rows": rows.count,
                 **_learnt.described("settings", self._settings()),
@@ -248,7 +248,7 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[
         self._vector = vector(count, dtype=dtype, graph=self._averaging.graph)
         self._exchange(start_alike)
         if _job.rank() != min(reports):  # what it has learnt gave way: once more, from there
-            rows.train(self.estimator_, order[: self._rows_since], None)
+            rows.train(self.estimator_, None, order[: self._rows_since])
         return rows, order, reports
 
     def _train(self, rows: Rows, order: Array, pieces: int) -> None:
@@ -261,7 +261,7 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[
                     parts = np.array_split(rows.permutation(), pieces)
                 for part in parts:
                     if len(part):
-                        rows.train(self.estimator_, part, None)
+                        rows.train(self.estimator_, None, part)
                     self._exchange(self._averaging.exchange)
             self._exchange(lambda vector: vector.allreduce(AVG))
         except BaseException:

@@ -39,7 +39,7 @@ class Flat:
     ) -> None:
         self.tensors = dict(tensors)
         self._averaging = averaging
-        self._places = _places(self.tensors)
+        self._places = places_of(self.tensors)
         counts: dict[torch.dtype, int] = {}
         for place in self._places.values():
             end = place.offset + torch.Size(place.size).numel()
@@ -101,7 +101,34 @@ class Flat:
             each.close()
 
 
-def check(name: str, tensor: torch.Tensor) -> None:
+def places_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, Place]:
+    """One after the other; tensors over the same memory (tied weights) have the same place.
+
+    Raises:
+        ConfigError: one cannot lie in a vector.
+    """
+    places: dict[str, Place] = {}
+    ends: dict[torch.dtype, int] = {}
+    named: dict[int, str] = {}  # by address
+    for name, tensor in tensors.items():
+        _check(name, tensor)
+        offset = ends.get(tensor.dtype, 0)
+        place = Place(tensor.dtype, offset, tuple(tensor.shape), _dense_stride(tensor))
+        first = named.setdefault(tensor.data_ptr(), name)
+        if first == name:
+            ends[tensor.dtype] = offset + tensor.numel()
+        elif place._replace(offset=0) != places[first]._replace(offset=0):
+            raise ConfigError(
+                f"{name} shares memory with {first}, but has another shape or order; tie weights "
+                "by using one Parameter in both places, and transpose it in forward()"
+            )
+        else:
+            place = places[first]
+        places[name] = place
+    return places
+
+
+def _check(name: str, tensor: torch.Tensor) -> None:
     """Raise ConfigError unless the tensor can lie in a vector."""
     if is_lazy(tensor):
         raise ConfigError(f"{name} has no shape yet: run the model on one batch first")
@@ -119,29 +146,6 @@ def check(name: str, tensor: torch.Tensor) -> None:
             f"{name} is {tensor.dtype}; float32 and float64 can be averaged: keep what is trained "
             "in float32, and compute in less under torch.autocast"
         )
-
-
-def _places(tensors: Mapping[str, torch.Tensor]) -> dict[str, Place]:
-    """One after the other; tensors over the same memory (tied weights) have the same place."""
-    places: dict[str, Place] = {}
-    ends: dict[torch.dtype, int] = {}
-    named: dict[int, str] = {}  # by address
-    for name, tensor in tensors.items():
-        check(name, tensor)
-        offset = ends.get(tensor.dtype, 0)
-        place = Place(tensor.dtype, offset, tuple(tensor.shape), _dense_stride(tensor))
-        first = named.setdefault(tensor.data_ptr(), name)
-        if first == name:
-            ends[tensor.dtype] = offset + tensor.numel()
-        elif place._replace(offset=0) != places[first]._replace(offset=0):
-            raise ConfigError(
-                f"{name} shares memory with {first}, but has another shape or order; tie weights "
-                "by using one Parameter in both places, and transpose it in forward()"
-            )
-        else:
-            place = places[first]
-        places[name] = place
-    return places
 
 
 def _dense_stride(tensor: torch.Tensor) -> tuple[int, ...]:

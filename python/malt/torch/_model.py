@@ -6,11 +6,12 @@ import hashlib
 from collections.abc import Mapping
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from malt import _job
 from malt._errors import ConfigError, describe_ranks
 from malt._together import Report, Together
-from malt.torch._flat import DTYPES
+from malt.torch._flat import DTYPES, places_of
 
 
 def trained(model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -60,7 +61,7 @@ def statistics(model: torch.nn.Module, wanted: bool) -> dict[str, torch.Tensor]:
     return {
         f"buffer {name}": buffer
         for name, buffer in model.named_buffers()
-        if buffer.dtype in DTYPES and buffer.numel()
+        if is_lazy(buffer) or (buffer.dtype in DTYPES and buffer.numel())
     }
 
 
@@ -81,7 +82,7 @@ def check_alike(
         return
 
     def describe() -> tuple[None, Report]:
-        layout = [(name, str(t.dtype), tuple(t.shape)) for name, t in exchanged.items()]
+        layout = places_of(exchanged)
         return None, {
             "settings": settings,
             "tensors": len(layout),
