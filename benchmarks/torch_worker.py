@@ -34,7 +34,7 @@ def parse():
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--blocks", type=int, default=12)
+    parser.add_argument("--blocks", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 
@@ -65,7 +65,7 @@ def time_steps(options):
     optimizers = {"plain": sgd(plain), "averaged": sgd(averaged)}
     seconds = {"plain": [], "averaged": []}
     processor_seconds = {"plain": [], "averaged": []}
-    count = 4 * options.every
+    count = options.every  # short, so that other processes disturb a few blocks and not all
     for block in range(options.blocks + 1):  # the first one warms up
         for name, model in (("plain", plain), ("averaged", averaged)):
             malt.barrier()
