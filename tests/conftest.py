@@ -16,7 +16,6 @@ import pytest
 
 # Test id pattern -> what the test needs that a machine may rightly lack.
 ALLOWED_SKIPS: dict[str, str] = {
-    "tests/python/*torch*": "PyTorch is no dependency of MALT and too large for one test",
     "tests/hosts/test_srun.py*": "Slurm needs root, where a user namespace will do for the hosts",
     "tests/python/test_elastic.py*another_user*": "being another user takes root",
 }

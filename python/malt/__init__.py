@@ -15,6 +15,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from malt import torch as torch
     from malt._api import *  # noqa: F403
     from malt._api import __all__, __version__  # noqa: F401
     from malt._classifiers import LinearSVC as LinearSVC
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from malt._data import load_data as load_data
     from malt._factorization import MatrixFactorization as MatrixFactorization
     from malt._regressors import SGDRegressor as SGDRegressor
+    from malt._wrap import wrap as wrap
 else:
     # What is loaded when it is asked for itself: where it is, and the extra that it takes.
     _WITH_EXTRAS = {
@@ -34,6 +36,8 @@ else:
         "SGDClassifier": ("malt._classifiers", "learn"),
         "SGDRegressor": ("malt._regressors", "learn"),
         "load_data": ("malt._data", "data"),
+        "torch": ("malt.torch", "torch"),
+        "wrap": ("malt._wrap", "learn"),
     }
 
     def __getattr__(name: str) -> object:
@@ -55,15 +59,16 @@ else:
             raise AttributeError(f"module 'malt' has no attribute '{name}'") from None
 
     def _load_with_extra(name: str) -> object:
-        module, extra = _WITH_EXTRAS[name]
+        home, extra = _WITH_EXTRAS[name]
         try:
-            found = getattr(importlib.import_module(module), name)
+            module = importlib.import_module(home)
         except ImportError as error:
             if error.name is None or error.name.startswith("malt"):
                 raise
             raise ImportError(
                 f"malt.{name} takes {error.name}, which is not installed: pip install malt[{extra}]"
             ) from error
+        found = module if home == f"malt.{name}" else getattr(module, name)
         globals()[name] = found
         return found
 

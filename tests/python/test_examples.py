@@ -285,6 +285,38 @@ def test_a_wrapped_program_learns_the_same_on_every_rank() -> None:
     assert wrapped[0] > serial - 0.01
 
 
+# ---- sklearn_wrap.py -----------------------------------------------------------------------------
+def test_a_wrapped_estimator_is_as_good_as_the_estimator_alone(newsgroups_data: Path) -> None:
+    text = malt_run(2, "sklearn_wrap.py", "--epochs", "4")
+
+    wrapped, alone = (float(right) for right in re.findall(r"test accuracy ([\d.]+)%", text))
+    assert wrapped > 94
+    assert wrapped > alone - 0.5
+
+
+# ---- mlp.py and autoencoder_lbfgs.py -------------------------------------------------------------
+@pytest.fixture(scope="session")
+def fashion_mnist_data() -> None:
+    """Fashion-MNIST in the cache; without it, and without a network, this fails loudly."""
+    text = output(sys.executable, EXAMPLES / "fashion_mnist.py")
+    assert "train: 60,000 pictures of 784 pixels, 6,000 of each kind" in text
+
+
+def test_mlp_learns_on_two_ranks(fashion_mnist_data: None) -> None:
+    text = malt_run(2, "mlp.py", "--epochs", "1", "--batch", "256", "--hidden", "64")
+
+    assert float(re.findall(r"test accuracy ([\d.]+)%", text)[0]) > 80
+
+
+def test_autoencoder_has_one_optimum_whatever_the_ranks(fashion_mnist_data: None) -> None:
+    small = ("--patches", "600", "--side", "5", "--hidden", "6", "--l2", "0.01")
+
+    texts = [malt_run(ranks, "autoencoder_lbfgs.py", *small) for ranks in (1, 3)]
+
+    alone, together = (float(re.findall(r"-> ([\d.]+) \(converged", text)[0]) for text in texts)
+    assert together == pytest.approx(alone, rel=1e-4)
+
+
 # ---- survivors.py --------------------------------------------------------------------------------
 def test_survivors_train_on_every_example_once_a_pass() -> None:
     done = run(

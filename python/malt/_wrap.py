@@ -1,0 +1,348 @@
+"""scikit-learn estimators on many ranks. Needs scikit-learn, which `import malt` never imports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+try:
+    from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
+    from sklearn.utils import get_tags
+    from sklearn.utils.metaestimators import available_if
+except ImportError as error:
+    raise ImportError(
+        f'malt.wrap needs scikit-learn 1.6 or later ({error}): pip install "malt[learn]"'
+    ) from error
+
+from malt import _job, _learnt
+from malt._averaging import Averaging, positive, start_alike
+from malt._core_import import AVG, Graph, Vector
+from malt._errors import ConfigError
+from malt._learnt import Array, learnt
+from malt._rows import Rows
+from malt._together import Report, Together
+from malt._vectors import vector
+
+# Of what these have learnt, no mean over ranks is what one rank would have.
+_NO_MEAN = {
+    "Birch": "it learns a tree",
+    "BernoulliRBM": "among what it learns are samples, not parameters",
+    "IncrementalPCA": "its components are an orthonormal basis, and a mean of bases is none",
+}
+_OF_A_JOB = ("_vector", "_averaging", "_rows_since")  # attributes, which are not pickled
+
+
+def wrap(
+    estimator: Any,
+    *,
+    every: int = 1000,
+    epochs: int = 5,
+    graph: Graph | None = None,
+    sync: str = "bsp",
+) -> DataParallelEstimator:
+    """Make a scikit-learn estimator data-parallel, by averaging what the ranks' copies learn.
+
+    Each rank calls fit() or partial_fit() with its own shard (malt.shard). What is averaged is what
+    the estimator has learnt as arrays of float32 or float64: its attributes that are such arrays or
+    lists of them, private ones too (SGD's `coef_` and `intercept_`, a perceptron network's `coefs_`
+    and `intercepts_`, k-means' `cluster_centers_` and `_counts`). Numbers, integer arrays
+    (`labels_`), counters (`t_`, `n_iter_`) and optimizers' moments stay each rank's own. All ranks
+    start from what the lowest rank has learnt from its first rows, so that hidden units and
+    clusters mean the same everywhere.
+
+    That is parameter averaging (Zinkevich et al., 2010): right for linear models, networks and
+    clusters. Of statistics (naive Bayes, scalers) it is the mean of the ranks', good where shards
+    are alike.
+
+    Args:
+        estimator: with partial_fit(); it is cloned and stays as it is, as in every meta-estimator.
+        every: rows that a rank trains on from one exchange to the next.
+        epochs: passes that fit() makes over the shard, in another order each.
+        graph: who sends to whom; None: everybody to everybody.
+        sync: "bsp" (an exchange waits for the others' of the same number), "ssp:K" (for those of K
+            before it) or "asp" (for none).
+
+    Returns:
+        A scikit-learn estimator. It clones, pickles, goes into pipelines and searches, and predicts
+        without a job.
+
+    Raises:
+        ConfigError: the estimator has no partial_fit(), or one whose mean is meaningless; or an
+            argument is wrong.
+    """
+    made = DataParallelEstimator(estimator, every=every, epochs=epochs, graph=graph, sync=sync)
+    made._check_parameters()
+    return made
+
+
+def _if_has(name: str) -> Callable[[Callable[..., Any]], Any]:
+    """A method that is there if the estimator has the one of this name."""
+
+    def check(self: Any) -> bool:
+        getattr(self._present, name)  # raises AttributeError that says why not
+        return True
+
+    decorate: Callable[[Callable[..., Any]], Any] = available_if(check)
+    return decorate
+
+
+def _reader(name: str) -> Any:
+    def read(self: DataParallelEstimator, *args: Any, **options: Any) -> Any:
+        return getattr(self._present, name)(*args, **options)
+
+    read.__name__ = name
+    read.__doc__ = "Return what the estimator's own does."
+    return _if_has(name)(read)
+
+
+class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # untyped
+    """An estimator that is trained on many ranks. Made by malt.wrap(), which says how.
+
+    Attributes:
+        estimator_: the clone that is trained; after fit() the same on all ranks. Its own fitted
+            attributes (`coef_`, `classes_`, ...) are this object's too.
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        *,
+        every: int = 1000,
+        epochs: int = 5,
+        graph: Graph | None = None,
+        sync: str = "bsp",
+    ) -> None:
+        self.estimator = estimator
+        self.every = every
+        self.epochs = epochs
+        self.graph = graph
+        self.sync = sync
+
+    def fit(
+        self, X: Any, y: Any = None, *, classes: Any = None, sample_weight: Any = None
+    ) -> DataParallelEstimator:
+        """Train anew on this rank's shard, `epochs` passes. Collective.
+
+        Args:
+            X: rows of this rank's, at least one; the others' may be more or fewer.
+            y: their labels or targets.
+            classes: all labels, where the shards may not have all of them; the same on all ranks.
+            sample_weight: of the rows.
+
+        Raises:
+            ValueError: as the estimator's; or ConfigError on all ranks, which names the rank: one
+                raised it, has no rows, or has other labels or numbers of features.
+            TimeoutError: the named ranks did not come.
+        """
+        self._forget()
+        rows, order, reports = self._begin("fit", (X, y, sample_weight), classes)
+        pieces = max(-(-report["rows"] // self.every) for report in reports.values())
+
+        def train() -> tuple[None, Report]:
+            self._train(rows, order, pieces)
+            return None, {}
+
+        try:
+            _together(self._call("fit"), "training", train)
+        finally:
+            self._leave()
+        return self
+
+    def partial_fit(
+        self, X: Any, y: Any = None, *, classes: Any = None, sample_weight: Any = None
+    ) -> DataParallelEstimator:
+        """Train on more of this rank's rows, and exchange after every `every` of them.
+
+        The first call is collective, and those that exchange wait for one another as `sync` says:
+        give batches of equal sizes, equally many on all ranks.
+
+        Args:
+            X: a batch of this rank's rows.
+            y: their labels or targets.
+            classes: all labels; needed in the first call of a classifier.
+            sample_weight: of the rows.
+
+        Raises:
+            ValueError, TimeoutError: as fit(); after the first call a ValueError of the estimator's
+                is raised on the rank concerned alone.
+        """
+        if self._vector is None or self._vector.is_closed:
+            self._begin("partial_fit", (X, y, sample_weight), classes)
+        else:
+            rows = Rows(self.estimator, X, y, sample_weight)
+            self._rows_since += rows.train(self.estimator_, classes)
+        if self._rows_since >= self.every:
+            self._exchange(self._averaging.exchange)
+            self._rows_since = 0
+        return self
+
+    _vector: Vector | None = None  # while a training goes on
+    _averaging: Averaging
+    _rows_since: int = 0  # trained on since the last exchange
+
+    def _check_parameters(self) -> None:
+        kind = type(self.estimator).__name__
+        if isinstance(self.estimator, type) or not hasattr(self.estimator, "partial_fit"):
+            shown = repr(self.estimator) if isinstance(self.estimator, type) else kind
+            raise ConfigError(
+                f"{shown} has no partial_fit(), by which the ranks train between exchanges; "
+                "give an estimator that learns in steps, such as SGDClassifier(), SGDRegressor(), "
+                "MLPClassifier() or MiniBatchKMeans()"
+            )
+        for base in type(self.estimator).__mro__:
+            if base.__name__ in _NO_MEAN and base.__module__.startswith("sklearn."):
+                raise ConfigError(
+                    f"{kind} cannot be averaged over ranks: {_NO_MEAN[base.__name__]}; fit it on "
+                    "one rank"
+                )
+        positive("every", self.every)
+        positive("epochs", self.epochs)
+        self._averaging = Averaging(self.graph, self.sync)
+
+    def _settings(self) -> list[str]:
+        names = ("every", "epochs", "graph", "sync")
+        return [f"{name}={getattr(self, name)!r}" for name in names]
+
+    def _call(self, method: str) -> str:
+        """For messages."""
+        return f"malt.wrap({type(self.estimator).__name__}).{method}"
+
+    def _begin(
+        self, method: str, data: tuple[Any, Any, Any], classes: Any
+    ) -> tuple[Rows, Array, dict[int, Report]]:
+        """Train on the first rows, for partial_fit on all, and make the vector. Collective.
+
+        Returns:
+            This rank's rows, an order of them in which the first `every` are done, and by rank how
+            many there are.
+        """
+        self._check_parameters()
+        _job.init()
+
+        def first() -> tuple[tuple[Rows, Array], Report]:
+            rows = Rows(self.estimator, *data)
+            order = rows.permutation() if method == "fit" else np.arange(rows.count)
+            labels = classes
+            if method == "fit" and labels is None and is_classifier(self.estimator):
+                labels = np.unique(np.asarray(data[1]))
+            if not hasattr(self, "estimator_"):
+                self.estimator_ = clone(self.estimator)
+            first_rows = order[: self.every] if method == "fit" else order
+            self._rows_since = rows.train(self.estimator_, labels, first_rows)
+            report = {
+                "rows": rows.count,
+                **_learnt.described("settings", self._settings()),
+                **_learnt.labels(labels),
+                **_learnt.layout(self.estimator_),
+            }
+            return (rows, order), report
+
+        call = self._call(method)
+        (rows, order), reports = _together(call, "the first rows", first)
+        _learnt.compare(call, reports)
+        arrays = learnt(self.estimator_).values()
+        count = sum(array.size for array in arrays)
+        dtype = np.result_type(*(array.dtype for array in arrays))
+        self._vector = vector(count, dtype=dtype, graph=self._averaging.graph)
+        self._exchange(start_alike)
+        if _job.rank() != min(reports):  # what it has learnt gave way: once more, from there
+            rows.train(self.estimator_, None, order[: self._rows_since])
+        return rows, order, reports
+
+    def _train(self, rows: Rows, order: Array, pieces: int) -> None:
+        """As many exchanges on every rank, whatever its share of the rows."""
+        try:
+            self._exchange(self._averaging.exchange)  # the first rows
+            parts = np.array_split(order[self.every :], pieces - 1) if pieces > 1 else []
+            for epoch in range(self.epochs):
+                if epoch > 0:
+                    parts = np.array_split(rows.permutation(), pieces)
+                for part in parts:
+                    if len(part):
+                        rows.train(self.estimator_, None, part)
+                    self._exchange(self._averaging.exchange)
+            self._exchange(lambda vector: vector.allreduce(AVG))
+        except BaseException:
+            self._leave()  # so that the others do not wait for this rank
+            raise
+
+    def _exchange(self, how: Callable[[Vector], object]) -> None:
+        """Put what is learnt into the vector, do this with it, and take it back."""
+        assert self._vector is not None
+        arrays = list(learnt(self.estimator_).values())
+        flat = self._vector.array
+        ends = np.cumsum([array.size for array in arrays])
+        if ends[-1] != len(flat):
+            raise ConfigError(
+                f"the estimator has {ends[-1]} learnt numbers, and had {len(flat)} after its first "
+                "rows; what changes its size cannot be averaged"
+            )
+        parts = np.split(flat, ends[:-1])
+        for array, part in zip(arrays, parts, strict=True):
+            part[:] = array.reshape(-1)
+        how(self._vector)
+        for array, part in zip(arrays, parts, strict=True):
+            array[...] = part.reshape(array.shape)
+
+    def _leave(self) -> None:
+        if self._vector is not None:
+            self._vector.close()
+            self._vector = None
+
+    def _forget(self) -> None:
+        self._leave()
+        self.__dict__.pop("estimator_", None)
+
+    @property
+    def _present(self) -> Any:
+        """The fitted estimator, or else the one given, which says that it is not fitted."""
+        return self.__dict__.get("estimator_", self.__dict__["estimator"])
+
+    def __getattr__(self, name: str) -> Any:
+        is_fitted = name.endswith("_") and not name.startswith("_") and name != "estimator_"
+        if is_fitted and "estimator_" in self.__dict__:
+            return getattr(self.estimator_, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        return {name: value for name, value in state.items() if name not in _OF_A_JOB}
+
+    def __sklearn_clone__(self) -> DataParallelEstimator:
+        parameters = self.get_params(deep=False)  # a graph never changes, so it is not copied
+        estimator = clone(parameters.pop("estimator"), safe=False)
+        return type(self)(estimator, **parameters)
+
+    def __sklearn_tags__(self) -> Any:
+        return get_tags(self.estimator)
+
+    @_if_has("score")
+    def score(self, X: Any, y: Any = None, **options: Any) -> float:
+        """Return what the estimator's own does."""
+        return float(self._present.score(X, y, **options))
+
+    @_if_has("transform")
+    def fit_transform(self, X: Any, y: Any = None, **options: Any) -> Any:
+        """Train on this rank's shard as fit(), and transform it. Collective."""
+        return self.fit(X, y, **options).transform(X)
+
+    decision_function = _reader("decision_function")
+    get_feature_names_out = _reader("get_feature_names_out")
+    inverse_transform = _reader("inverse_transform")
+    predict = _reader("predict")
+    predict_log_proba = _reader("predict_log_proba")
+    predict_proba = _reader("predict_proba")
+    score_samples = _reader("score_samples")
+    transform = _reader("transform")
+
+
+def _together(
+    call: str, step: str, action: Callable[[], tuple[Any, Report]]
+) -> tuple[Any, dict[int, Report]]:
+    """On every rank or on none; one rank alone has the estimator's own exceptions."""
+    if _job.current().size > 1:
+        return Together(call, None).step(step, action)
+    result, report = action()
+    return result, {0: report}

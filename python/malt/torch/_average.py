@@ -1,0 +1,126 @@
+"""Model averaging: each rank trains by itself, and every so often they average their models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from malt._averaging import Averaging, positive
+from malt._core_import import Graph, Vector
+from malt._errors import ConfigError
+from malt.torch import _model
+from malt.torch._flat import Flat
+
+
+def average(
+    model: torch.nn.Module,
+    every: int = 32,
+    *,
+    graph: Graph | None = None,
+    sync: str = "bsp",
+    buffers: bool = True,
+) -> Average:
+    """Average a model over the ranks, every so many steps. Collective.
+
+    The parameters come to lie one after the other in a malt.vector's memory, one vector a dtype;
+    `.data` of each is a view of it, so an exchange copies nothing to or from the model. Optimizers,
+    schedulers, autocast, gradient clipping and state_dict() know no difference. All ranks begin
+    with the lowest rank's values. Tied weights stay tied.
+
+    Parameters that do not require gradients take no part; they must be the same on all ranks.
+    Optimizers' moments stay each rank's own, as in local SGD (Stich, 2019).
+
+    Args:
+        model: with parameters in float32 or float64, on the CPU, not to be moved or converted
+            afterwards.
+        every: steps from one exchange to the next.
+        graph: who sends to whom; None: everybody to everybody.
+        sync: "bsp" (an exchange waits for the others' of the same number), "ssp:K" (for those of K
+            before it) or "asp" (for none).
+        buffers: average the buffers in float32 or float64 too, such as BatchNorm's running
+            statistics; others, such as its num_batches_tracked, stay each rank's own.
+
+    Returns:
+        An object whose step() is called after each optimizer.step().
+
+    Raises:
+        ConfigError: an argument is wrong, a parameter is on another device or of another dtype, or,
+            on every rank, the ranks' models differ.
+        TimeoutError: the named ranks did not call it.
+    """
+    return Average(model, every, Averaging(graph, sync), buffers)
+
+
+class Average:
+    """A model that is averaged over the ranks. Made by malt.torch.average()."""
+
+    def __init__(
+        self, model: torch.nn.Module, every: int, averaging: Averaging, buffers: bool
+    ) -> None:
+        self._every = positive("every", every)
+        parameters = _model.trained(model)
+        tensors = parameters | _model.statistics(model, buffers)
+        self._frozen = _model.kept(model, parameters)
+        settings = f"every {self._every}"
+        _model.check_alike("malt.torch.average", tensors, self._frozen, settings)
+        self._flat = Flat(tensors, averaging)
+        self._flat.start_alike()
+        self._flat.adopt()
+        self._steps = 0  # since the last exchange
+
+    @property
+    def vectors(self) -> tuple[Vector, ...]:
+        """The vectors, one a dtype: their stats() tell of bytes and waiting."""
+        return tuple(self._flat.vectors.values())
+
+    def step(self) -> bool:
+        """Count a step of the optimizer, and exchange after every so many.
+
+        Returns:
+            Whether it exchanged.
+
+        Raises:
+            ConfigError: a parameter was moved, converted, replaced or unfrozen meanwhile.
+            TimeoutError: the named ranks did not come to this exchange.
+        """
+        self._steps += 1
+        if self._steps < self._every:
+            return False
+        self._check()
+        self._flat.exchange()
+        self._steps = 0
+        return True
+
+    def allreduce(self) -> None:
+        """Average exactly over all live ranks, now. Collective: as after the last step.
+
+        Raises:
+            ConfigError, TimeoutError: as step().
+        """
+        self._check()
+        self._flat.allreduce()
+        self._steps = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """What there is to resume beside the model's and the optimizer's own."""
+        return {"steps": self._steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there; the model and the optimizer are loaded for themselves, in place."""
+        if set(state) != {"steps"}:
+            raise ConfigError(f"the state has {sorted(state)}; that of average() has 'steps' alone")
+        self._steps = int(state["steps"])
+
+    def close(self) -> None:
+        """Leave: the others' exchanges no longer wait for this rank. The model stays usable."""
+        self._flat.close()
+
+    def _check(self) -> None:
+        self._flat.check_adopted()
+        for name, tensor in self._frozen.items():
+            if tensor.requires_grad:
+                raise ConfigError(
+                    f"{name} has come to require gradients, and is not exchanged: close() this "
+                    "and call malt.torch.average() again after unfreezing"
+                )

@@ -1,0 +1,160 @@
+"""DiLoCo: local steps of one optimizer, and now and then a common step of another.
+
+After Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models" (2023),
+algorithm 1; Nesterov's momentum as in Sutskever et al. (2013), the form of torch.optim.SGD.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from malt._averaging import Averaging, positive
+from malt._errors import ConfigError
+from malt.torch import _model
+from malt.torch._flat import Flat
+from malt.torch._optimizer import Around
+
+_STATE = "diloco"  # its key beside the inner optimizer's
+
+
+class DiLoCo(Around):
+    """Local steps, and after every so many an outer step with Nesterov's momentum.
+
+        optimizer = malt.torch.DiLoCo(model, torch.optim.AdamW(model.parameters()), every=500)
+
+    Everything else of the loop stays. With d the mean over the ranks of what their steps have taken
+    from the parameters p since the last outer step, that one is: v = momentum v + d;
+    p = p - rate (d + momentum v), from the p of then. It is the same on all ranks, which so have
+    the same model after it. The inner optimizer's state stays each rank's own. All ranks begin with
+    the lowest rank's values, and must take equally many steps.
+
+    Args:
+        model: whose parameters the optimizer has, in float32 or float64, on the CPU, not to be
+            moved or converted afterwards: they come to lie in the vectors' memory.
+        optimizer: the inner one, of torch.optim.
+        every: inner steps from one outer step to the next (the paper's H, 500).
+        outer_rate: of the outer steps, above 0 (the paper's: 0.7).
+        outer_momentum: from 0 to below 1 (the paper's: 0.9). With 0, and a rate of 1, an outer step
+            is an average of the models.
+        buffers: average the buffers in float32 or float64 too, such as BatchNorm's statistics.
+
+    Raises:
+        ConfigError: an argument is wrong, a parameter is on another device or of another dtype, or,
+            on every rank, the ranks' models differ.
+        TimeoutError: the named ranks did not make it.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        every: int = 500,
+        outer_rate: float = 0.7,
+        outer_momentum: float = 0.9,
+        buffers: bool = True,
+    ) -> None:
+        self._every = positive("every", every)
+        if not 0 < outer_rate < math.inf:
+            raise ConfigError(f"outer_rate is {outer_rate!r}; it is a number above 0")
+        if not 0 <= outer_momentum < 1:
+            raise ConfigError(f"outer_momentum is {outer_momentum!r}; it is from 0 to below 1")
+        super().__init__(model, optimizer)
+        self._rate, self._momentum = outer_rate, outer_momentum
+        statistics = _model.statistics(model, buffers)
+        settings = f"every {self._every}, outer_rate {outer_rate}, outer_momentum {outer_momentum}"
+        _model.check_alike(
+            "malt.torch.DiLoCo",
+            self._parameters | statistics,
+            _model.kept(model, self._parameters),
+            settings,
+        )
+        self._flat = Flat(self._parameters, Averaging(None, "bsp"))
+        self._statistics = Flat(statistics, Averaging(None, "bsp"))
+        for flat in self._flats:
+            flat.start_alike()
+            flat.adopt()
+        memory = self._flat.memory
+        self._anchors = {dtype: here.clone() for dtype, here in memory.items()}
+        self._velocities = {dtype: torch.zeros_like(here) for dtype, here in memory.items()}
+        self._steps = 0  # since the last outer step
+
+    @property
+    def _flats(self) -> tuple[Flat, ...]:
+        return self._flat, self._statistics
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take a step of the inner optimizer, and after every so many the outer one.
+
+        Raises:
+            ConfigError: a parameter was moved, converted or replaced, or the optimizer has been
+                given other parameters.
+            TimeoutError: the named ranks did not come to this outer step.
+        """
+        loss = self._inner.step(closure)
+        self._steps += 1
+        if self._steps >= self._every:
+            self.outer_step()
+        return loss
+
+    def outer_step(self) -> None:
+        """Take the outer step now, as after the last inner one. Collective.
+
+        Raises:
+            ConfigError, TimeoutError: as step().
+        """
+        self._check_groups()
+        for flat in self._flats:
+            flat.check_adopted()
+            flat.exchange()
+        for dtype, here in self._flat.memory.items():
+            anchor, velocity = self._anchors[dtype], self._velocities[dtype]
+            torch.sub(anchor, here, out=here)  # the outer gradient
+            velocity.mul_(self._momentum).add_(here)
+            anchor.sub_(here, alpha=self._rate).sub_(velocity, alpha=self._rate * self._momentum)
+            here.copy_(anchor)
+        self._steps = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The inner optimizer's, and with it under "diloco" the outer one's, by parameter."""
+        outer = {
+            "steps": self._steps,
+            "anchors": self._by_name(self._anchors),
+            "velocities": self._by_name(self._velocities),
+        }
+        return super().state_dict() | {_STATE: outer}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from there, after model.load_state_dict(); this rank's own state.
+
+        Raises:
+            ConfigError: it is of another optimizer, or of a model with other parameters.
+        """
+        outer = state_dict.get(_STATE)
+        if outer is None:
+            raise ConfigError(
+                f"the state has {sorted(state_dict)}, without {_STATE!r}: it was saved by another "
+                "optimizer; load it into that one before malt.torch.DiLoCo is made around it"
+            )
+        shapes = {name: tuple(tensor.shape) for name, tensor in self._parameters.items()}
+        for key in ("anchors", "velocities"):
+            found = {name: tuple(tensor.shape) for name, tensor in outer[key].items()}
+            if found != shapes:
+                differ = sorted(set(found.items()) ^ set(shapes.items()))
+                raise ConfigError(
+                    f"the {key} in the state are of a model with other parameters: {differ[0][0]} "
+                    f"of shape {differ[0][1]} is in one alone"
+                )
+        inner = {key: value for key, value in state_dict.items() if key != _STATE}
+        super().load_state_dict(inner)
+        for key, memory in (("anchors", self._anchors), ("velocities", self._velocities)):
+            for name, view in self._flat.views(memory):
+                view.copy_(outer[key][name])
+        self._steps = int(outer["steps"])
+
+    def _by_name(self, memory: Mapping[torch.dtype, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {name: view.clone() for name, view in self._flat.views(memory)}

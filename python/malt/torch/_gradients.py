@@ -1,0 +1,134 @@
+"""Gradient exchange: every step goes by the mean of the ranks' gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from malt._averaging import Averaging
+from malt._core_import import AVG, Fold, Graph
+from malt._errors import ConfigError
+from malt.torch import _model
+from malt.torch._flat import Flat
+from malt.torch._optimizer import Around
+
+
+class GradientExchange(Around):
+    """An optimizer whose steps go by the gradients of all ranks. Collective to make.
+
+        optimizer = malt.torch.GradientExchange(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+    Everything else of the loop stays. With graph=None and sync="bsp" every rank takes the same
+    step, so all have the same model: the mini-batch is that of all ranks together. Otherwise a
+    step goes by the gradients that have come, some of them late; the models then differ. All ranks
+    begin with the lowest rank's values.
+
+    A parameter without a gradient counts as having one of zeros, unless no rank's is other.
+
+    Args:
+        model: whose parameters the optimizer has, in float32 or float64, on the CPU.
+        optimizer: of torch.optim.
+        graph: who sends to whom; None: everybody to everybody.
+        sync: "bsp" (a step waits for the others' of the same number), "ssp:K" (for those of K
+            before it) or "asp" (for none). No gradient is lost: where not all is exact, a rank
+            waits that is two steps ahead of one it sends to.
+        fold: malt.AVG, or SUM, MEDIAN or TRIMMED_MEAN(f) (of the ranks', element by element).
+        buffers: average the buffers in float32 or float64 too, such as BatchNorm's statistics.
+
+    Raises:
+        ConfigError: an argument is wrong, a parameter is on another device or of another dtype, or,
+            on every rank, the ranks' models differ.
+        TimeoutError: the named ranks did not make it.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        graph: Graph | None = None,
+        sync: str = "bsp",
+        fold: Fold = AVG,
+        buffers: bool = True,
+    ) -> None:
+        averaging = Averaging(graph, sync)
+        if not isinstance(fold, Fold):
+            raise ConfigError(f"fold is {fold!r}; it is malt.AVG, SUM, MEDIAN or TRIMMED_MEAN(f)")
+        super().__init__(model, optimizer)
+        self._fold = fold
+        statistics = _model.statistics(model, buffers)
+        _model.check_alike(
+            "malt.torch.GradientExchange",
+            self._parameters | statistics,
+            _model.kept(model, self._parameters),
+            f"fold {fold!r}",
+        )
+        self._gradients = Flat(
+            self._parameters, averaging, "latest" if averaging.is_exact else "queue"
+        )
+        self._gradients.start_alike()
+        self._views = dict(self._gradients.views(self._gradients.memory))
+        self._statistics = Flat(statistics, averaging)
+        self._statistics.start_alike()
+        self._statistics.adopt()
+        self._has_exchanged = False
+
+    @property
+    def _flats(self) -> tuple[Flat, ...]:
+        return self._gradients, self._statistics
+
+    def exchange(self) -> None:
+        """Fold the ranks' gradients, before a step that then does not: to clip the outcome.
+
+        Raises:
+            ConfigError: a gradient is sparse, a buffer was moved, or the optimizer has been given
+                other parameters.
+            TimeoutError: the named ranks did not come to this step.
+        """
+        self._check_groups()
+        self._statistics.check_adopted()
+        without = self._collect()
+        self._gradients.exchange(self._fold)
+        self._statistics.exchange()
+        for name, parameter in self._parameters.items():
+            if name not in without or self._views[name].any():
+                parameter.grad = self._views[name]
+        self._has_exchanged = True
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Exchange, unless exchange() was called since the last step, and take the step.
+
+        Args:
+            closure: computes gradients and returns the loss; called once.
+
+        Raises:
+            ConfigError, TimeoutError: as exchange().
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if not self._has_exchanged:
+            self.exchange()
+        self._inner.step()
+        self._has_exchanged = False
+        return loss
+
+    def _collect(self) -> set[str]:
+        """Copy the gradients to where they are sent from; returns which parameters have none."""
+        without = set()
+        for name, parameter in self._parameters.items():
+            gradient, view = parameter.grad, self._views[name]
+            if gradient is None:
+                without.add(name)
+                view.zero_()
+            elif gradient.layout != torch.strided:
+                raise ConfigError(
+                    f"the gradient of {name} is {gradient.layout}; only dense ones are exchanged: "
+                    "make the layer with sparse=False"
+                )
+            elif gradient.data_ptr() != view.data_ptr():
+                view.copy_(gradient)
+        return without

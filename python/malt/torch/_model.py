@@ -1,0 +1,128 @@
+"""What of a model is exchanged, and whether all ranks have the same model."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from malt import _job
+from malt._errors import ConfigError, describe_ranks
+from malt._together import Report, Together
+from malt.torch._flat import DTYPES, places_of
+
+
+def trained(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The parameters that require gradients, by name."""
+    _check_is_module(model)
+    found = {f"parameter {name}": p for name, p in model.named_parameters() if p.requires_grad}
+    if not found:
+        raise ConfigError(
+            "no parameter of the model requires gradients, so there is nothing to exchange"
+        )
+    return found
+
+
+def kept(model: torch.nn.Module, parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The other parameters, which are not trained."""
+    every = {f"parameter {name}": p for name, p in model.named_parameters()}
+    return {name: p for name, p in every.items() if name not in parameters}
+
+
+def optimized(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """The parameters in the optimizer, by their names in the model."""
+    _check_is_module(model)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ConfigError(
+            f"the optimizer is a {type(optimizer).__name__}; it is one of torch.optim, made over "
+            "the model's parameters"
+        )
+    names = {parameter: f"parameter {name}" for name, parameter in model.named_parameters()}
+    given = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for place, parameter in enumerate(given):
+        if parameter not in names:
+            raise ConfigError(
+                f"parameter {place} of the optimizer, of shape {tuple(parameter.shape)}, is not of "
+                "the model: give malt.torch the model that the optimizer was made for"
+            )
+    return {names[parameter]: parameter for parameter in given}
+
+
+def statistics(model: torch.nn.Module, wanted: bool) -> dict[str, torch.Tensor]:
+    """The buffers that can be averaged, such as BatchNorm's running statistics, if `wanted`.
+
+    Buffers of other dtypes than float32 and float64, num_batches_tracked among them, stay each
+    rank's own.
+    """
+    if not wanted:
+        return {}
+    return {
+        f"buffer {name}": buffer
+        for name, buffer in model.named_buffers()
+        if is_lazy(buffer) or (buffer.dtype in DTYPES and buffer.numel())
+    }
+
+
+def check_alike(
+    call: str,
+    exchanged: Mapping[str, torch.Tensor],
+    untouched: Mapping[str, torch.Tensor],
+    settings: str,
+) -> None:
+    """See that all ranks exchange the same tensors, by the same settings. Collective.
+
+    Those that are left `untouched` must have the same values, too.
+
+    Raises:
+        ConfigError: on every rank; it names those that differ from the lowest.
+    """
+    if _job.current().makes_due:  # the others did so before this rank came back
+        return
+
+    def describe() -> tuple[None, Report]:
+        layout = places_of(exchanged)
+        return None, {
+            "settings": settings,
+            "tensors": len(layout),
+            "elements": sum(tensor.numel() for tensor in exchanged.values()),
+            "layout": hashlib.sha256(repr(layout).encode()).hexdigest(),
+            "untouched": _digest(untouched),
+        }
+
+    _, reports = Together(call, None).step("comparing the models", describe)
+    first, expected = next(iter(reports.items()))
+    for key, meaning in (
+        ("settings", "other settings"),
+        ("layout", "a model with other parameters (names, shapes, dtypes)"),
+        ("untouched", "other values of parameters that are not trained"),
+    ):
+        other = [rank for rank, report in reports.items() if report[key] != expected[key]]
+        if other:
+            raise ConfigError(
+                f"{call}: {describe_ranks(other)} has {meaning} than rank {first}: "
+                f"{_shown(reports[other[0]], key)} there, {_shown(expected, key)} here; all ranks "
+                "make the same model, from one seed or file, and call this alike"
+            )
+
+
+def _shown(report: Report, key: str) -> str:
+    if key == "layout":
+        return f"{report['tensors']} tensors of {report['elements']:,} elements"
+    return str(report[key])
+
+
+def _digest(tensors: Mapping[str, torch.Tensor]) -> str:
+    """Of names, shapes, dtypes and bytes."""
+    digest = hashlib.sha256()
+    for name, tensor in tensors.items():
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        whole = tensor.detach().to("cpu").contiguous().reshape(-1)
+        digest.update(whole.view(torch.uint8).numpy())
+    return digest.hexdigest()[:16]
+
+
+def _check_is_module(model: torch.nn.Module) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise ConfigError(f"the model is a {type(model).__name__}; it is a torch.nn.Module")

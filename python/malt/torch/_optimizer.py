@@ -1,0 +1,66 @@
+"""What the optimizers that exchange have in common: another one, which they are around."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import torch
+
+from malt._core_import import Vector
+from malt._errors import ConfigError
+from malt.torch import _model
+from malt.torch._flat import Flat
+
+
+class Around(torch.optim.Optimizer):  # type: ignore[misc] # PyTorch is no dependency
+    """An optimizer around another, whose parameter groups and state it shares.
+
+    So learning rate schedulers, gradient clipping and gradient scalers take it for the other.
+    """
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self._parameters = _model.optimized(model, optimizer)
+        self._inner = optimizer
+        super().__init__(optimizer.param_groups, optimizer.defaults)
+        self._share()
+
+    @property
+    @abc.abstractmethod
+    def _flats(self) -> tuple[Flat, ...]: ...
+
+    @property
+    def vectors(self) -> tuple[Vector, ...]:
+        """Those of parameters or gradients, then those of the buffers, one a dtype."""
+        return tuple(each for flat in self._flats for each in flat.vectors.values())
+
+    def close(self) -> None:
+        """Leave: what the others wait for no longer includes this rank. The model stays usable."""
+        for flat in self._flats:
+            flat.close()
+
+    def _share(self) -> None:
+        self.state = self._inner.state
+        self.param_groups = self._inner.param_groups
+
+    def _check_groups(self) -> None:
+        count = sum(len(group["params"]) for group in self.param_groups)
+        if count != len(self._parameters):
+            raise ConfigError(
+                f"the optimizer has {count} parameters, and had {len(self._parameters)} when the "
+                "exchange was made; add parameter groups before that"
+            )
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As of the optimizer itself."""
+        self._inner.zero_grad(set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's own, which loads into it without MALT too."""
+        state: dict[str, Any] = self._inner.state_dict()
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load it into the optimizer."""
+        self._inner.load_state_dict(state_dict)
+        self._share()
