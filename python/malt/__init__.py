@@ -62,11 +62,12 @@ else:
         home, extra = _WITH_EXTRAS[name]
         try:
             module = importlib.import_module(home)
-        except ImportError as error:
-            if error.name is None or error.name.startswith("malt"):
+        except ModuleNotFoundError as error:
+            missing = str(error.name).partition(".")[0]
+            if missing == "malt":
                 raise
             raise ImportError(
-                f"malt.{name} takes {error.name}, which is not installed: pip install malt[{extra}]"
+                f"malt.{name} needs {missing}, which is not installed: pip install 'malt[{extra}]'"
             ) from error
         found = module if home == f"malt.{name}" else getattr(module, name)
         globals()[name] = found

@@ -6,15 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-
-try:
-    from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
-    from sklearn.utils import get_tags
-    from sklearn.utils.metaestimators import available_if
-except ImportError as error:
-    raise ImportError(
-        f'malt.wrap needs scikit-learn 1.6 or later ({error}): pip install "malt[learn]"'
-    ) from error
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
+from sklearn.utils import get_tags
+from sklearn.utils.metaestimators import available_if
 
 from malt import _job, _learnt
 from malt._averaging import Averaging, positive, start_alike
