@@ -27,6 +27,7 @@ void bind_fault(py::module_& module);
 void bind_fold(py::module_& module);
 void bind_dense(py::module_& module);
 void bind_sparse(py::module_& module);
+void bind_linear(py::module_& module);
 
 // Seconds as Python gives them; throws ConfigError below zero.
 std::optional<std::chrono::nanoseconds> to_duration(std::optional<double> seconds);

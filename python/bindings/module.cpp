@@ -113,4 +113,5 @@ PYBIND11_MODULE(_core, module) {
   malt_bindings::bind_fold(module);
   malt_bindings::bind_dense(module);
   malt_bindings::bind_sparse(module);
+  malt_bindings::bind_linear(module);
 }

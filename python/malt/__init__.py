@@ -12,147 +12,61 @@ After MALT: Distributed Data Parallelism for Existing ML Applications (EuroSys 2
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
-
-from malt._checkpoint import Restored, restore, save
-from malt._core_import import (
-    ALL,
-    AVG,
-    BFLOAT16,
-    EXPONENTIAL,
-    FLOAT16,
-    HALTON,
-    INT8,
-    MEDIAN,
-    ONE_PEER,
-    REPLACE,
-    RING,
-    STAR,
-    SUM,
-    WEIGHTED,
-    Codec,
-    Fold,
-    Gathered,
-    Graph,
-    Route,
-    Stats,
-    Update,
-    Vector,
-    __version__,
-    random_graph,
-    top_k,
-    trimmed_mean,
-)
-from malt._errors import ConfigError, Error, PeerError, TimeoutError  # noqa: A004
-from malt._job import (
-    Job,
-    alive,
-    barrier,
-    epoch,
-    finalize,
-    init,
-    leave,
-    leaving,
-    on_change,
-    rank,
-    restarts,
-    size,
-)
-from malt._shard import Shard, shard
-from malt._vectors import sparse_vector, vector
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from malt import torch as torch
+    from malt._api import *  # noqa: F403
+    from malt._api import __all__, __version__  # noqa: F401
+    from malt._classifiers import LinearSVC as LinearSVC
+    from malt._classifiers import LogisticRegression as LogisticRegression
+    from malt._classifiers import SGDClassifier as SGDClassifier
+    from malt._regressors import SGDRegressor as SGDRegressor
     from malt._wrap import wrap as wrap
+else:
+    # What takes an extra: where it is, and the extra.
+    _WITH_EXTRAS = {
+        "LinearSVC": ("malt._classifiers", "learn"),
+        "LogisticRegression": ("malt._classifiers", "learn"),
+        "SGDClassifier": ("malt._classifiers", "learn"),
+        "SGDRegressor": ("malt._regressors", "learn"),
+        "wrap": ("malt._wrap", "learn"),
+    }
 
+    def __getattr__(name: str) -> object:
+        """Loads the names, NumPy and the compiled core with them, when the first is asked for.
 
-def RANDOM(k: int, seed: int) -> Graph:  # noqa: N802  (a name users know in capitals)
-    """The graph in which every rank sends to `k` others, drawn anew in each round from `seed`."""
-    return random_graph(k, seed)
+        The launcher asks for none, and so starts in a fraction of the time.
+        """
+        if name.startswith("_") and name not in ("__all__", "__version__"):
+            # A submodule that is to be imported now, or nothing.
+            raise AttributeError(f"module 'malt' has no attribute '{name}'")
+        if name == "torch":
+            return importlib.import_module("malt.torch")
+        if name in _WITH_EXTRAS:
+            return _load_with_extra(name)
+        from malt import _api
 
+        globals().update({each: getattr(_api, each) for each in ["__all__", *_api.__all__]})
+        try:
+            return globals()[name]
+        except KeyError:
+            raise AttributeError(f"module 'malt' has no attribute '{name}'") from None
 
-def TRIMMED_MEAN(fraction: float) -> Fold:  # noqa: N802
-    """The fold that averages what is left, element by element, without the smallest and largest.
+    def _load_with_extra(name: str) -> object:
+        module, extra = _WITH_EXTRAS[name]
+        try:
+            found = getattr(importlib.import_module(module), name)
+        except ImportError as error:
+            if error.name is None or error.name.startswith("malt"):
+                raise
+            raise ImportError(
+                f"malt.{name} takes {error.name}, which is not installed: pip install malt[{extra}]"
+            ) from error
+        globals()[name] = found
+        return found
 
-    Args:
-        fraction: of the values (this rank's own among them) that is cut off at each end, from 0 to
-            below 0.5.
-    """
-    return trimmed_mean(fraction)
+    def __dir__() -> list[str]:
+        from malt import _api
 
-
-def TOP_K(fraction: float) -> Codec:  # noqa: N802
-    """The codec that sends the elements of largest magnitude, and the others later.
-
-    What is not sent is kept and added to what is sent next (error feedback), so nothing of a sum of
-    gradients or differences is lost, if the policy is "queue". It is not for models.
-
-    Args:
-        fraction: of the elements, above 0 and at most 1.
-    """
-    return top_k(fraction)
-
-
-def __getattr__(name: str) -> Any:  # what needs more packages is imported when it is first used
-    if name == "torch":
-        return importlib.import_module("malt.torch")
-    if name == "wrap":
-        return importlib.import_module("malt._wrap").wrap
-    raise AttributeError(f"module 'malt' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), "torch", "wrap"])
-
-
-__all__ = [
-    "ALL",
-    "AVG",
-    "BFLOAT16",
-    "EXPONENTIAL",
-    "FLOAT16",
-    "HALTON",
-    "INT8",
-    "MEDIAN",
-    "ONE_PEER",
-    "RANDOM",
-    "REPLACE",
-    "RING",
-    "STAR",
-    "SUM",
-    "TOP_K",
-    "TRIMMED_MEAN",
-    "WEIGHTED",
-    "Codec",
-    "ConfigError",
-    "Error",
-    "Fold",
-    "Gathered",
-    "Graph",
-    "Job",
-    "PeerError",
-    "Restored",
-    "Route",
-    "Shard",
-    "Stats",
-    "TimeoutError",
-    "Update",
-    "Vector",
-    "__version__",
-    "alive",
-    "barrier",
-    "epoch",
-    "finalize",
-    "init",
-    "leave",
-    "leaving",
-    "on_change",
-    "rank",
-    "restarts",
-    "restore",
-    "save",
-    "shard",
-    "size",
-    "sparse_vector",
-    "vector",
-]
+        return sorted({*globals(), *_api.__all__, *_WITH_EXTRAS, "torch"})

@@ -220,6 +220,25 @@ def init(
     return _job
 
 
+def company() -> Job | None:
+    """The job of several ranks that this process is in, or was started for and joins now.
+
+    None: it is alone, or was itself started or forked by a rank.
+    """
+    if _job is None and not _forked_from and not _started_by_rank() and _is_launched():
+        init()
+    return _job if _job is not None and _job.size > 1 else None
+
+
+def _is_launched() -> bool:
+    if "MALT_RENDEZVOUS" in os.environ:
+        return True
+    from malt import _mpi
+
+    launch = _mpi.find_launch(os.environ)
+    return launch is not None and launch.size != 1
+
+
 def _make_group(
     place: _bootstrap.Place | _bootstrap.Bootstrap,
     settings: Settings,
@@ -272,10 +291,14 @@ def _launch() -> str:
     return os.environ.get("MALT_RENDEZVOUS") or os.environ.get("PMIX_NAMESPACE", "")
 
 
-def _check_is_rank() -> None:
-    """Refuse a process that a rank has forked or started, while that is in the job."""
+def _started_by_rank() -> str:
+    """The process of the rank that has forked or started this one while in the job, or ""."""
     process, _, launch = os.environ.get(_RANK_PROCESS, "").partition(" ")
-    if launch and launch == _launch() and process != str(os.getpid()):
+    return process if launch and launch == _launch() and process != str(os.getpid()) else ""
+
+
+def _check_is_rank() -> None:
+    if process := _started_by_rank():
         raise ConfigError(
             f"malt.init() in process {os.getpid()}, which a rank (process {process}) has forked or "
             "started and which is no rank itself: call it in the rank alone (under `if __name__ == "

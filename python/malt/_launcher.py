@@ -81,7 +81,7 @@ class Launcher:
             malt.ConfigError: there cannot be such a job.
             malt.TimeoutError: not all nodes have come.
         """
-        _check_descriptors(self._options.ranks, self._options.ranks)
+        check_descriptors(self._options.ranks, self._options.ranks)
         _guard.adopt_orphans()
         with contextlib.ExitStack() as stack:
             server = self._meet(stack)
@@ -131,7 +131,7 @@ class Launcher:
         come_back = options.restarts is not None
         self._node.start(options.ranks, options.start_seconds, server, come_back=come_back)
         self._sessions = options.ranks if server is None else self._node.size + options.nnodes
-        _check_descriptors(options.ranks, self._sessions)
+        check_descriptors(options.ranks, self._sessions)
         if options.verbose and options.nnodes > 1:
             self._err.say(
                 f"malt run: node {options.node} of {options.nnodes} starts {options.ranks} of "
@@ -469,7 +469,7 @@ def _descriptors_needed(ranks: int, sessions: int) -> int:
     return 2 * ranks + sessions + 64  # two pipes a rank
 
 
-def _check_descriptors(ranks: int, sessions: int) -> None:
+def check_descriptors(ranks: int, sessions: int) -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     needed = _descriptors_needed(ranks, sessions)
     if hard != resource.RLIM_INFINITY and needed > hard:

@@ -1,0 +1,451 @@
+"""Classifiers with scikit-learn's faces, trained by MALT's kernels, on one rank or many."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import expit
+from sklearn.base import ClassifierMixin
+from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+
+from malt._core_import import Graph, linear_decisions
+from malt._labels import All, Here, agree
+from malt._linear_model import LinearModel, choose, examples_of, number
+from malt._training import Stopping
+
+Array = npt.NDArray[Any]
+
+_LOSSES = (
+    "hinge",
+    "log_loss",
+    "modified_huber",
+    "squared_hinge",
+    "perceptron",
+    "squared_error",
+    "huber",
+    "epsilon_insensitive",
+    "squared_epsilon_insensitive",
+)
+
+
+class _Classifier(ClassifierMixin, LinearModel):
+    """One output for two classes, else one for each."""
+
+    classes_: Array
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """Train from the start; with warm_start, from where the last training ended.
+
+        Args:
+            X: (rows, features), an array or a SciPy sparse matrix; read in place if it is of
+                float32 or float64, C-contiguous or CSR. In a job of several ranks, this rank's.
+            y: (rows,), the labels.
+            sample_weight: (rows,), of each row's loss, or None.
+
+        Raises:
+            ValueError: a parameter or the data is of no use, or training has diverged.
+            malt.ConfigError: likewise, on another rank of the job, which it names.
+        """
+        self._check_parameters()
+        X, y, weights, everywhere = self._take("fit", X, y, sample_weight, reset=True)
+        classes = everywhere.labels
+        assert classes is not None
+        if len(classes) < 2:
+            raise ValueError(
+                f"The number of classes has to be greater than one; got {len(classes)} class"
+            )
+        again = self.warm_start and hasattr(self, "coef_")
+        if again and not np.array_equal(self.classes_, classes):
+            raise ValueError(
+                f"warm_start goes on with the classes {self.classes_}; y has {classes}"
+            )
+        self.classes_ = classes
+        self._begin(X, 1 if len(classes) == 2 else len(classes), again=again)
+        self.t_ = 1.0
+        training, held_out = self._split(X, self._targets(y), self._row_weights(y, weights))
+        self._train(*training, everywhere.rows, self._stopping(), held_out)
+        return self
+
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any,
+        classes: Any = None,
+        sample_weight: Any = None,
+    ) -> Any:
+        """Train one pass more. The first call takes all `classes` that there will be.
+
+        Args:
+            X: as of fit().
+            y: likewise.
+            classes: the labels of all calls.
+            sample_weight: as of fit().
+        """
+        self._check_parameters()
+        first = not hasattr(self, "classes_")
+        if first and classes is None:
+            raise ValueError("classes must be passed on the first call to partial_fit.")
+        if classes is not None:
+            classes = np.unique(classes)
+            if not first and not np.array_equal(self.classes_, classes):
+                raise ValueError(
+                    f"`classes={classes!r}` is not the same as on last call to partial_fit, was: "
+                    f"{self.classes_!r}"
+                )
+        if self.class_weight == "balanced":
+            raise ValueError(
+                "class_weight='balanced' takes all of y; for partial_fit compute the weights "
+                "beforehand: class_weight=dict(...)"
+            )
+        X, y, weights, everywhere = self._take(
+            "partial_fit", X, y, sample_weight, reset=first, classes=classes
+        )
+        if first:
+            self.classes_ = np.asarray(everywhere.labels)
+        self._begin(X, 1 if len(self.classes_) == 2 else len(self.classes_), again=not first)
+        targets, weights = self._targets(y), self._row_weights(y, weights)
+        self._train(X, targets, weights, everywhere.rows, Stopping(1))
+        return self
+
+    def decision_function(self, X: Any) -> Array:
+        """X @ coef_.T + intercept_: (rows,) of two classes, else (rows, classes)."""
+        return self._decide(X)
+
+    def predict(self, X: Any) -> Array:
+        """The likeliest label of each row."""
+        check_is_fitted(self)
+        labels: Array = self.classes_[_winners(self._decide(X))]
+        return labels
+
+    def _take(
+        self,
+        call: str,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        *,
+        reset: bool,
+        classes: Array | None = None,
+    ) -> tuple[Any, Array, Array | None, All]:
+        def take() -> tuple[tuple[Any, Array, Array | None], Here]:
+            rows, labels = self._rows_and_targets(X, y, reset=reset)
+            check_classification_targets(labels)
+            known = np.unique(labels)
+            allowed = classes if classes is not None else None if reset else self.classes_
+            if allowed is not None:
+                strange = known[~np.isin(known, allowed)]
+                if len(strange):
+                    raise ValueError(f"y has the labels {strange}, which are not in {allowed}")
+                known = allowed
+            weights = None
+            if sample_weight is not None:
+                weights = _check_sample_weight(
+                    sample_weight, rows, dtype=rows.dtype, ensure_non_negative=True
+                )
+            here = Here(rows.shape[0], rows.shape[1], rows.dtype.name, known)
+            return (rows, labels, weights), here
+
+        (rows, labels, weights), everywhere = agree(f"{type(self).__name__}.{call}()", take)
+        return rows, labels, weights, everywhere
+
+    def _targets(self, y: Array) -> Array:
+        numbers = np.searchsorted(self.classes_, y)
+        return 2 * numbers - 1 if len(self.classes_) == 2 else numbers
+
+    def _row_weights(self, y: Array, weights: Array | None) -> Array | None:
+        if self.class_weight is None:
+            return weights
+        by_class = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
+        of_rows: Array = by_class[np.searchsorted(self.classes_, y)]
+        return of_rows if weights is None else of_rows * weights
+
+    def _score(self, weights: Array, X: Any, y: Array, w: Array | None) -> float:
+        values = linear_decisions(examples_of(X), weights, weights.shape[1])
+        winners = _winners(values.ravel() if values.shape[1] == 1 else values)
+        right = winners == (y > 0 if values.shape[1] == 1 else y)
+        return float(np.average(right, weights=w))
+
+    def _probabilities(self, X: Any, loss: str) -> Array:
+        values = self._decide(X)
+        if loss == "softmax" and values.ndim == 2:
+            grown = np.exp(values - values.max(1, keepdims=True))
+            shares: Array = grown / grown.sum(1, keepdims=True)
+            return shares
+        positive = expit(values) if loss != "modified_huber" else (np.clip(values, -1, 1) + 1) / 2
+        if positive.ndim == 1:
+            return np.column_stack([1 - positive, positive])
+        sums = positive.sum(1, keepdims=True)  # each class against the rest
+        nobody = np.full_like(positive, 1 / positive.shape[1])
+        return np.where(sums > 0, positive / np.where(sums > 0, sums, 1), nobody)
+
+
+def _winners(values: Array) -> Array:
+    return (values > 0).astype(np.intp) if values.ndim == 1 else values.argmax(1)
+
+
+def _has_probabilities(loss: str) -> bool:
+    if loss in ("log_loss", "modified_huber"):
+        return True
+    raise AttributeError(
+        f"probability estimates are not available for loss={loss!r}: take 'log_loss' or "
+        "'modified_huber'"
+    )
+
+
+class SGDClassifier(_Classifier):
+    """scikit-learn's SGDClassifier, by MALT's kernels, on one rank or many.
+
+    Parameters are scikit-learn's (sklearn.linear_model.SGDClassifier), with the same defaults, but
+    for these:
+
+    Args:
+        learning_rate: also "adagrad" (Duchi et al., JMLR 2011); not "adaptive", "pa1" or "pa2".
+        n_jobs: threads that train at once, without locks (Hogwild: Niu et al., NIPS 2011): runs
+            differ a little from one another. -1: one for each core.
+        verbose: a bar by tqdm; None: if standard error is a terminal.
+        ranks: processes that fit() starts and ends, which share X in memory and average their
+            models; None: one. In a job of several ranks leave it out: each gives its own rows.
+        graph: whom each rank sends to; None: malt.ALL.
+        sync: "bsp" (all wait for one another at every exchange), "ssp:K" (K exchanges late at
+            most), or "async" (nobody waits, and tol is looked at by nobody: max_iter passes).
+        every: examples of a rank between two exchanges; None: a tenth of its pass.
+        exchange: "model" (averaged: MLlib*, Zhang et al., ICDE 2019) or "difference" (what each
+            has learnt since the last exchange is summed: Petuum, Xing et al., KDD 2015).
+
+    Attributes:
+        coef_: (1, features) of two classes, else (classes, features).
+        intercept_: (1,) or (classes,).
+        classes_: the labels, sorted.
+        n_iter_: passes made.
+        t_: steps made by a rank, plus 1.
+        history_: what each rank trained here did from one exchange to the next: a structured array
+            with rank, examples (so far), loss (mean), staleness, bytes_out (so far) and the times
+            began, trained (and began to exchange) and ended, in seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        loss: str = "hinge",
+        *,
+        penalty: str | None = "l2",
+        alpha: float = 0.0001,
+        l1_ratio: float = 0.15,
+        fit_intercept: bool = True,
+        max_iter: int = 1000,
+        tol: float | None = 1e-3,
+        shuffle: bool = True,
+        verbose: int | bool | None = None,
+        epsilon: float = 0.1,
+        n_jobs: int | None = None,
+        random_state: Any = None,
+        learning_rate: str = "optimal",
+        eta0: float = 0.01,
+        power_t: float = 0.5,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 5,
+        class_weight: Any = None,
+        warm_start: bool = False,
+        average: bool | int = False,
+        ranks: int | None = None,
+        graph: Graph | None = None,
+        sync: str = "bsp",
+        every: int | None = None,
+        exchange: str = "model",
+    ) -> None:
+        self.loss = loss
+        self.penalty = penalty
+        self.alpha = alpha
+        self.l1_ratio = l1_ratio
+        self.fit_intercept = fit_intercept
+        self.max_iter = max_iter
+        self.tol = tol
+        self.shuffle = shuffle
+        self.verbose = verbose
+        self.epsilon = epsilon
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.learning_rate = learning_rate
+        self.eta0 = eta0
+        self.power_t = power_t
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.class_weight = class_weight
+        self.warm_start = warm_start
+        self.average = average
+        self.ranks = ranks
+        self.graph = graph
+        self.sync = sync
+        self.every = every
+        self.exchange = exchange
+
+    def _check_parameters(self) -> None:
+        choose("loss", self.loss, _LOSSES)
+        super()._check_parameters()
+
+    @available_if(lambda self: _has_probabilities(self.loss))
+    def predict_proba(self, X: Any) -> Array:
+        """(rows, classes): probabilities, of loss "log_loss" or "modified_huber" alone."""
+        return self._probabilities(X, self.loss)
+
+    @available_if(lambda self: _has_probabilities(self.loss))
+    def predict_log_proba(self, X: Any) -> Array:
+        """The logarithms of predict_proba()."""
+        return np.log(self._probabilities(X, self.loss))
+
+
+class _Fixed(_Classifier):
+    """A loss of its own, a penalty by C, and steps that need no tuning: AdaGrad's, averaged."""
+
+    learning_rate = "adagrad"
+    penalty: str | None = "elasticnet"
+    epsilon = 0.0
+    eta0 = 0.1
+    power_t = 0.0
+    shuffle = True
+    early_stopping = False
+    validation_fraction = 0.1
+    average = True
+    exchange = "model"
+
+    @property
+    def _loss(self) -> str:
+        return "log_loss"
+
+    def _stopping(self) -> Stopping:
+        return Stopping(self.max_iter, self.tol, is_asked=self._is_asked_to_stop)
+
+    def _check_parameters(self) -> None:
+        number("C", self.C, 0, above=True)
+        number("l1_ratio", self.l1_ratio, 0, most=1)
+        self._check_common()
+
+    def _kernel(self, rows: int) -> dict[str, Any]:
+        multinomial = self._loss == "log_loss" and len(self.classes_) > 2
+        return {
+            "loss": "softmax" if multinomial else self._loss,
+            "alpha": 1 / (self.C * rows),
+            "l1_ratio": float(self.l1_ratio),
+            "learning_rate": self.learning_rate,
+            "eta0": self.eta0,
+            "intercept": bool(self.fit_intercept),
+        }
+
+
+_FIXED_DOC = """
+
+    Minimises C times the sum of the losses plus the penalty, as scikit-learn's, by averaged SGD
+    with AdaGrad's rates (Duchi et al., JMLR 2011): close to the minimum after some ten passes, and
+    not to the last digit.
+
+    Args:
+        C: the weight of the losses against the penalty; above 0.
+        l1_ratio: the penalty's part of L1, 0 (L2 alone) to 1.
+        tol: stop when five passes in turn lower the mean loss by less; None: make max_iter passes.
+        n_jobs, verbose, ranks, graph, sync, every: as of malt.SGDClassifier.
+        fit_intercept, max_iter, class_weight, random_state, warm_start: as of scikit-learn's.
+
+    Attributes are those of malt.SGDClassifier."""
+
+
+class LogisticRegression(_Fixed):
+    """Logistic regression; of more than two classes, multinomial."""
+
+    def __init__(
+        self,
+        *,
+        C: float = 1.0,
+        l1_ratio: float = 0.0,
+        tol: float | None = 1e-4,
+        fit_intercept: bool = True,
+        class_weight: Any = None,
+        random_state: Any = None,
+        max_iter: int = 100,
+        verbose: int | bool | None = None,
+        warm_start: bool = False,
+        n_jobs: int | None = None,
+        ranks: int | None = None,
+        graph: Graph | None = None,
+        sync: str = "bsp",
+        every: int | None = None,
+    ) -> None:
+        self.C = C
+        self.l1_ratio = l1_ratio
+        self.tol = tol
+        self.fit_intercept = fit_intercept
+        self.class_weight = class_weight
+        self.random_state = random_state
+        self.max_iter = max_iter
+        self.verbose = verbose
+        self.warm_start = warm_start
+        self.n_jobs = n_jobs
+        self.ranks = ranks
+        self.graph = graph
+        self.sync = sync
+        self.every = every
+
+    def predict_proba(self, X: Any) -> Array:
+        """The probability of each class: (rows, classes)."""
+        check_is_fitted(self)
+        return self._probabilities(X, "softmax" if len(self.classes_) > 2 else "log_loss")
+
+    def predict_log_proba(self, X: Any) -> Array:
+        """The logarithms of predict_proba()."""
+        return np.log(self.predict_proba(X))
+
+
+class LinearSVC(_Fixed):
+    """A linear support vector machine; of more than two classes, each against the rest."""
+
+    def __init__(
+        self,
+        *,
+        loss: str = "squared_hinge",
+        C: float = 1.0,
+        l1_ratio: float = 0.0,
+        tol: float | None = 1e-4,
+        fit_intercept: bool = True,
+        class_weight: Any = None,
+        random_state: Any = None,
+        max_iter: int = 100,
+        verbose: int | bool | None = None,
+        warm_start: bool = False,
+        n_jobs: int | None = None,
+        ranks: int | None = None,
+        graph: Graph | None = None,
+        sync: str = "bsp",
+        every: int | None = None,
+    ) -> None:
+        self.loss = loss
+        self.C = C
+        self.l1_ratio = l1_ratio
+        self.tol = tol
+        self.fit_intercept = fit_intercept
+        self.class_weight = class_weight
+        self.random_state = random_state
+        self.max_iter = max_iter
+        self.verbose = verbose
+        self.warm_start = warm_start
+        self.n_jobs = n_jobs
+        self.ranks = ranks
+        self.graph = graph
+        self.sync = sync
+        self.every = every
+
+    @property
+    def _loss(self) -> str:
+        return self.loss
+
+    def _check_parameters(self) -> None:
+        choose("loss", self.loss, ("hinge", "squared_hinge"))
+        super()._check_parameters()
+
+
+for _kind in (LogisticRegression, LinearSVC):
+    _kind.__doc__ = f"{_kind.__doc__}{_FIXED_DOC}"

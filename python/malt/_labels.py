@@ -1,0 +1,103 @@
+"""What the ranks of a job must agree on before they train one model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from malt import _job
+from malt._errors import ConfigError
+from malt._together import Report, Together
+
+Taken = TypeVar("Taken")
+
+_MOST_LABELS = 500  # bytes of them in a report, which is short
+
+
+class Here(NamedTuple):
+    """What this rank was given."""
+
+    rows: int
+    features: int
+    dtype: str
+    labels: npt.NDArray[Any] | None  # sorted; None of a regression
+
+
+class All(NamedTuple):
+    """What all ranks train on."""
+
+    rows: int
+    labels: npt.NDArray[Any] | None
+
+
+def agree(call: str, take: Callable[[], tuple[Taken, Here]]) -> tuple[Taken, All]:
+    """Check what was given here, and that the other ranks' goes with it. Collective.
+
+    Raises:
+        Exception: what `take` raises, where this process is alone.
+        ConfigError: on every rank: `take` failed on one, which the message names, or numbers of
+            features, dtypes or labels differ.
+    """
+    if _job.company() is None:
+        taken, here = take()
+        return taken, All(here.rows, here.labels)
+    mine: list[Here] = []
+
+    def act() -> tuple[Taken, Report]:
+        taken, here = take()
+        mine.append(here)
+        return taken, {
+            "rows": here.rows,
+            "features": here.features,
+            "dtype": here.dtype,
+            "labels": _labels_of(here),
+        }
+
+    taken, reports = Together(call, None).step("checking what each rank was given", act)
+    _check_equal(call, reports, "features", "features; load it with the same features= everywhere")
+    _check_equal(call, reports, "dtype", "values; convert X with .astype()")
+    rows = sum(report["rows"] for report in reports.values())
+    return taken, All(rows, _common_labels(call, reports, mine[0].labels))
+
+
+def _labels_of(here: Here) -> list[Any] | None:
+    if here.labels is None:
+        return None
+    labels = here.labels.tolist()
+    size = len(str(labels))
+    if size > _MOST_LABELS:
+        raise ConfigError(
+            f"the {len(labels)} labels take {size} characters, and ranks compare {_MOST_LABELS} at "
+            "most: encode y as 0, 1, 2, ..., and give the same classes= to partial_fit() everywhere"
+        )
+    return list(labels)
+
+
+def _check_equal(call: str, reports: dict[int, Report], name: str, noun: str) -> None:
+    first, expected = next((rank, report[name]) for rank, report in reports.items())
+    for rank, report in reports.items():
+        if report[name] != expected:
+            raise ConfigError(
+                f"{call}: rank {rank} has X of {report[name]} {noun} (rank {first}: {expected})"
+            )
+
+
+def _common_labels(
+    call: str, reports: dict[int, Report], here: npt.NDArray[Any] | None
+) -> npt.NDArray[Any] | None:
+    """The labels of the rank that has most; what another has must be among them."""
+    if here is None:
+        return None
+    most = max(reports, key=lambda rank: len(reports[rank]["labels"]))
+    labels = reports[most]["labels"]
+    for rank, report in reports.items():
+        strange = [label for label in report["labels"] if label not in labels]
+        if strange:
+            raise ConfigError(
+                f"{call}: rank {rank} has the labels {report['labels']}, rank {most} has {labels}: "
+                "no rank has all; label them alike, or give the same classes= to partial_fit()"
+            )
+    return np.array(labels, dtype=None if here.dtype.kind in "OU" else here.dtype)

@@ -1,0 +1,373 @@
+"""What linear models with scikit-learn's faces share: parameters, input, and training on ranks."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import typing
+from collections.abc import Callable, Mapping
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.model_selection import train_test_split
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from malt import _job, _local
+from malt._core_import import (
+    ALL,
+    ExamplesFloat32,
+    ExamplesFloat64,
+    Graph,
+    linear_decisions,
+)
+from malt._errors import ConfigError
+from malt._progress import Progress
+from malt._training import Arrays, Examples, Exchange, Step, Stopping, Trained, Trainer
+
+Array = npt.NDArray[Any]
+
+
+# Trains on rows first to last - 1, in arrays of its own, as this rank.
+_Part = Callable[[tuple[int, int], Arrays, int], Trained]
+
+
+def _shared(array: Array) -> Array:
+    """A copy in memory that forked ranks write to for this process."""
+    copy = np.frombuffer(mmap.mmap(-1, max(1, array.nbytes)), array.dtype, array.size)
+    copy = copy.reshape(array.shape)
+    copy[:] = array
+    return copy
+
+
+def choose(name: str, value: object, choices: tuple[Any, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, choices))}")
+
+
+def number(
+    name: str,
+    value: Any,
+    least: float,
+    *,
+    above: bool = False,
+    most: float = np.inf,
+    whole: bool = False,
+) -> None:
+    kind = Integral if whole else Real
+    good = isinstance(value, kind) and not isinstance(value, bool)
+    if not (good and (value > least if above else value >= least) and value <= most):
+        limits = f"{'above' if above else 'at least'} {least:g}"
+        limits += f" and at most {most:g}" if most < np.inf else ""
+        noun = "a whole number" if whole else "a number"
+        raise ValueError(f"{name} is {value!r}; it must be {noun} {limits}")
+
+
+def staleness(sync: str) -> int | None:
+    """BSP, SSP or ASP, as GatherOptions has it."""
+    if sync == "async":
+        return None
+    kind, _, slack = str(sync).partition(":")
+    if kind == "bsp" and not slack:
+        return 0
+    if kind == "ssp" and slack.isdecimal():
+        return int(slack)
+    raise ValueError(f"sync is {sync!r}; it must be 'bsp', 'ssp:K' (K exchanges late) or 'async'")
+
+
+class LinearModel(BaseEstimator):
+    """What the linear models share. Training is done here; targets and losses are the others'."""
+
+    coef_: Array
+    intercept_: Array
+    n_iter_: int
+    t_: float
+    history_: Array
+    n_features_in_: int
+    _arrays: Arrays
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    # What a derived class may set otherwise
+
+    def _kernel(self, rows: int) -> dict[str, Any]:  # noqa: ARG002
+        penalty = {"l2": 0.0, "l1": 1.0, "elasticnet": self.l1_ratio, None: 0.0}[self.penalty]
+        return {
+            "loss": self.loss,
+            "epsilon": float(self.epsilon),
+            "alpha": float(self.alpha if self.penalty is not None else 0.0),
+            "l1_ratio": float(penalty),
+            "learning_rate": self.learning_rate,
+            "eta0": float(self.eta0),
+            "power_t": float(self.power_t),
+            "intercept": bool(self.fit_intercept),
+        }
+
+    def _check_parameters(self) -> None:
+        choose("penalty", self.penalty, ("l2", "l1", "elasticnet", None))
+        choose(
+            "learning_rate", self.learning_rate, ("optimal", "invscaling", "constant", "adagrad")
+        )
+        number("alpha", self.alpha, 0)
+        number("l1_ratio", self.l1_ratio, 0, most=1)
+        number("epsilon", self.epsilon, 0)
+        number("power_t", self.power_t, -np.inf)
+        if self.learning_rate == "optimal":
+            if self.alpha == 0 or self.penalty is None:
+                raise ValueError(
+                    f"alpha is {self.alpha} and penalty {self.penalty!r}; learning_rate='optimal' "
+                    "divides by alpha: take another rate, or an alpha above 0"
+                )
+        else:
+            number("eta0", self.eta0, 0, above=True)
+        number("n_iter_no_change", self.n_iter_no_change, 1, whole=True)
+        number("validation_fraction", self.validation_fraction, 0, above=True, most=1)
+        self._check_common()
+
+    def _check_common(self) -> None:
+        number("max_iter", self.max_iter, 1, whole=True)
+        if self.n_jobs is not None and self.n_jobs != -1:
+            number("n_jobs", self.n_jobs, 1, whole=True)
+        if self.tol is not None:
+            number("tol", self.tol, -np.inf)
+        if self.ranks is not None:
+            number("ranks", self.ranks, 1, whole=True)
+        if self.every is not None:
+            number("every", self.every, 1, whole=True)
+        if self.graph is not None and not isinstance(self.graph, Graph):
+            raise ValueError(f"graph is {self.graph!r}; it must be a graph such as malt.HALTON")
+        choose("exchange", self.exchange, ("model", "difference"))
+        staleness(self.sync)
+
+    def _threads(self) -> int:
+        if self.n_jobs == -1:
+            return len(os.sched_getaffinity(0))
+        return 1 if self.n_jobs is None else int(self.n_jobs)
+
+    # Input
+
+    def _rows(self, X: Any, *, reset: bool) -> Any:
+        X = validate_data(
+            self,
+            X,
+            accept_sparse="csr",
+            dtype=[np.float64, np.float32],
+            reset=reset,
+            accept_large_sparse=False,
+            order="C",
+        )
+        return canonical(X)
+
+    def _rows_and_targets(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Array]:
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            accept_sparse="csr",
+            dtype=[np.float64, np.float32],
+            reset=reset,
+            accept_large_sparse=False,
+            order="C",
+            multi_output=False,
+            y_numeric=isinstance(self, RegressorMixin),
+        )
+        return canonical(X), y
+
+    # Training
+
+    def _begin(self, X: Any, outputs: int, *, again: bool) -> None:
+        """The arrays to train: new ones, or those of before."""
+        if again:
+            self._arrays = self._arrays.map(lambda array: array.astype(X.dtype))
+            if self._arrays.average is None:  # else coef_ shows the average
+                self._arrays.weights[:] = self._weights(X.dtype)
+            return
+        shape = X.shape[1] + 1, outputs
+        self._arrays = Arrays(
+            np.zeros(shape, X.dtype),
+            np.zeros(shape, X.dtype) if self.average else None,
+            np.zeros(shape, X.dtype) if self.learning_rate == "adagrad" else None,
+        )
+        self.t_ = 1.0
+
+    def _train(
+        self,
+        X: Any,
+        targets: Array,
+        weights: Array | None,
+        rows_everywhere: int,
+        stopping: Stopping,
+        held_out: tuple[Any, Array, Array | None] | None = None,
+    ) -> None:
+        arrays = self._arrays
+        rows = X.shape[0]
+        examples = examples_of(X, targets, weights)
+        total = rows if _job.company() is not None or self.ranks is None else rows // self.ranks
+        kernel = {
+            **self._kernel(rows_everywhere),
+            "outputs": arrays.weights.shape[1],
+            "threads": self._threads(),
+            "average_from": max(1, int(self.average)) if self.average else 1,
+        }
+        seed = None
+        if self.shuffle:
+            seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        exchange = Exchange(
+            ALL if self.graph is None else self.graph,
+            staleness(self.sync),
+            self.every,
+            self.exchange,
+        )
+        score = None if held_out is None else lambda w: self._score(w, *held_out)
+        ranks = 1 if self.ranks is None else min(self.ranks, rows)
+        with Progress(self.verbose, ranks, stopping.passes * total) as progress:
+
+            def train(part: tuple[int, int], own: Arrays, rank: int) -> Trained:
+                trainer = Trainer(
+                    examples,
+                    own,
+                    kernel,
+                    rows=part,
+                    steps=int(self.t_) - 1,
+                    seed=seed,
+                    exchange=exchange,
+                    score=score,
+                    watch=progress.of(rank),
+                )
+                return trainer.run(stopping)
+
+            if ranks == 1:
+                trained = [train((0, rows), arrays, 0)]
+            else:
+                trained = self._train_forked(train, rows, ranks, progress)
+        self.n_iter_ = trained[0].passes
+        self.t_ = float(trained[0].steps + 1)
+        self.history_ = _history(trained)
+        self._show(self._arrays)
+
+    def _train_forked(
+        self,
+        train: _Part,
+        rows: int,
+        ranks: int,
+        progress: Progress,
+    ) -> list[Trained]:
+        """By ranks forked here, which read X in place."""
+        company = _job.company()
+        if company is not None:
+            raise ConfigError(
+                f"ranks={ranks} in a process that is one of {company.size} ranks already: leave "
+                "`ranks` out, and each rank gives its own rows"
+            )
+        shared = self._arrays.map(_shared)
+
+        def work() -> Mapping[str, Any]:
+            rank = _job.rank()
+            own = shared.map(np.array)
+            trained = train((rows * rank // ranks, rows * (rank + 1) // ranks), own, rank)
+            if rank == 0:
+                for result, mine in zip(shared, own, strict=True):
+                    if result is not None:
+                        result[:] = mine
+            return trained._asdict()
+
+        reports = _local.run(ranks, work, progress.show)
+        self._arrays = shared.map(np.array)
+        return [Trained(**report) for report in reports]
+
+    def _show(self, arrays: Arrays) -> None:
+        """coef_ and intercept_, in scikit-learn's shapes."""
+        best = arrays.weights if arrays.average is None else arrays.average
+        self.coef_ = np.ascontiguousarray(best[:-1].T)
+        self.intercept_ = best[-1].copy()
+
+    def _weights(self, dtype: Any) -> Array:
+        coef = np.atleast_2d(self.coef_)
+        weights = np.empty((coef.shape[1] + 1, coef.shape[0]), dtype)
+        weights[:-1] = coef.T
+        weights[-1] = self.intercept_
+        return weights
+
+    def _decide(self, X: Any) -> Array:
+        check_is_fitted(self)
+        X = self._rows(X, reset=False)
+        weights = self._weights(X.dtype)
+        values: Array = linear_decisions(examples_of(X), weights, weights.shape[1])
+        return values.ravel() if values.shape[1] == 1 else values
+
+    def _score(self, weights: Array, X: Any, y: Array, w: Array | None) -> float:
+        raise NotImplementedError
+
+    def _split(
+        self,
+        X: Any,
+        targets: Array,
+        weights: Array | None,
+    ) -> tuple[tuple[Any, Array, Array | None], tuple[Any, Array, Array | None] | None]:
+        """What to train on, and what is held out for early stopping."""
+        if not self.early_stopping:
+            return (X, targets, weights), None
+        rows = np.arange(X.shape[0])
+        stratify = targets if isinstance(self, ClassifierMixin) else None
+        kept, held = train_test_split(
+            rows,
+            test_size=self.validation_fraction,
+            random_state=self.random_state,
+            stratify=stratify,
+        )
+        taken = [
+            (canonical(X[part]), targets[part], None if weights is None else weights[part])
+            for part in (kept, held)
+        ]
+        return taken[0], taken[1]
+
+    # Told by the command line, which ends training in good order at Ctrl-C.
+    @staticmethod
+    def _is_asked_to_stop() -> bool:
+        return False
+
+    def _stopping(self) -> Stopping:
+        tol = None if self.tol is None or self.tol == -np.inf else float(self.tol)
+        return Stopping(
+            self.max_iter,
+            tol,
+            self.n_iter_no_change,
+            bool(self.early_stopping),
+            self._is_asked_to_stop,
+        )
+
+
+def _history(trained: list[Trained]) -> Array:
+    """The steps of all ranks trained here, by their ends."""
+    kinds = {int: np.int64, float: np.float64}
+    steps = typing.get_type_hints(Step)
+    fields = [("rank", np.int64), *((name, kinds[kind]) for name, kind in steps.items())]
+    rows = [(rank, *step) for rank, one in enumerate(trained) for step in one.history]
+    return np.sort(np.array(rows, fields), order="ended")
+
+
+def canonical(X: Any) -> Any:
+    """CSR with rising columns, without changing the caller's."""
+    if sparse.issparse(X) and not X.has_canonical_format:
+        X = X.copy()
+        X.sum_duplicates()
+    return X
+
+
+def examples_of(X: Any, targets: Array | None = None, weights: Array | None = None) -> Examples:
+    kind = ExamplesFloat32 if X.dtype == np.float32 else ExamplesFloat64
+    if targets is not None:
+        targets = np.ascontiguousarray(targets, X.dtype)
+    if weights is not None:
+        weights = np.ascontiguousarray(weights, X.dtype)
+    if sparse.issparse(X):
+        columns = X.indices.astype(np.int32, copy=False)
+        return kind.csr(X.indptr, columns, X.data, X.shape[1], targets, weights)
+    return kind.dense(X, targets, weights)

@@ -1,0 +1,294 @@
+"""Training a linear model by SGD in pieces, alone or with the other ranks of a job."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from malt import _job, _vectors
+from malt._core_import import (
+    ALL,
+    AVG,
+    SUM,
+    ExamplesFloat32,
+    ExamplesFloat64,
+    Graph,
+    LinearFloat32,
+    LinearFloat64,
+    shuffle,
+)
+from malt._errors import ConfigError, describe_ranks
+
+Array = npt.NDArray[Any]
+Examples = ExamplesFloat32 | ExamplesFloat64
+
+# Between two exchanges, where the user does not say: a tenth of a pass. So short a time is what
+# averaging needs to be as good as one long run, and so long that it costs little of it.
+_EXCHANGES_A_PASS = 10
+
+
+class DivergedError(ValueError):
+    """Weights are not finite any more."""
+
+
+class Exchange(NamedTuple):
+    """With whom, how often and what ranks exchange.
+
+    Attributes:
+        every: examples of a rank between two exchanges; None: a tenth of its pass.
+        staleness: 0 (BSP), a number of exchanges (SSP) or None (asynchronous).
+        what: "model", which is averaged (MLlib*: Zhang et al., ICDE 2019), or "difference" to the
+            model of the last exchange, which are summed (Petuum, Xing et al., KDD 2015).
+    """
+
+    graph: Graph = ALL
+    staleness: int | None = 0
+    every: int | None = None
+    what: str = "model"
+
+
+class Stopping(NamedTuple):
+    """When training ends: after `passes`, or when `patience` of them in turn gained under `tol`."""
+
+    passes: int
+    tol: float | None = None
+    patience: int = 5
+    by_score: bool = False  # of rows held out, which is to grow, and not the mean loss
+    is_asked: Callable[[], bool] = lambda: False  # to end after this pass, on any rank
+
+
+class Arrays(NamedTuple):
+    """What is trained: each (features + 1, outputs), a last row of intercepts."""
+
+    weights: Array
+    average: Array | None = None
+    squares: Array | None = None
+
+    def map(self, change: Callable[[Array], Array]) -> Arrays:
+        """Each changed, where there is one."""
+        rest = [None if array is None else change(array) for array in self[1:]]
+        return Arrays(change(self.weights), *rest)
+
+
+class Step(NamedTuple):
+    """What a rank did from one exchange to the next. Times are seconds since 1970."""
+
+    examples: int  # trained on so far, in all passes
+    loss: float  # mean over the examples of this step
+    staleness: int  # of the oldest update folded, in exchanges
+    bytes_out: int  # to the other ranks, so far
+    began: float
+    trained: float  # and began to exchange
+    ended: float
+
+
+class Trained(NamedTuple):
+    """How it ended; JSON can express it."""
+
+    passes: int
+    steps: int
+    stopped_early: bool
+    history: list[Step]
+
+
+class Trainer:
+    """One rank's part of a training: rows first to last - 1, or those of its shard."""
+
+    def __init__(
+        self,
+        examples: Examples,
+        arrays: Arrays,
+        kernel: dict[str, Any],
+        *,
+        rows: tuple[int, int],
+        steps: int,
+        seed: int | None,
+        exchange: Exchange,
+        score: Callable[[Array], float] | None = None,
+        watch: Callable[[Step], object] = lambda _: None,
+    ) -> None:
+        """Collective, in a job of several ranks.
+
+        `kernel` is what _core.Linear takes besides arrays and steps; `seed` of the order of rows in
+        each pass (None: as they lie); `score` of weights, on the rows this rank has held out.
+        """
+        self._examples = examples
+        self._rows = rows
+        self._seed = seed
+        self._score = score
+        self._watch = watch
+        self._arrays = arrays
+        self._history: list[Step] = []
+        kind: Any = LinearFloat32 if arrays.weights.dtype == np.float32 else LinearFloat64
+        self._model = kind(
+            arrays.weights,
+            features=arrays.weights.shape[0] - 1,
+            average=arrays.average,
+            squares=arrays.squares,
+            steps=steps,
+            **kernel,
+        )
+        job = _job.company()
+        self._company = None if job is None else _Company(job, arrays, exchange, rows)
+
+    def run(self, stopping: Stopping) -> Trained:
+        """Train until it is to stop; all ranks stop together, but asynchronous ones.
+
+        Raises:
+            DivergedError: the weights of a rank are not finite any more; on all ranks.
+        """
+        progress = _Progress(stopping)
+        passes = 0
+        try:
+            while passes < stopping.passes and not progress.stopped_early:
+                loss = self._make_pass(self._order(passes), passes)
+                passes += 1
+                progress.add(self._agree(loss, passes, stopping))
+                if self._is_asked_to_stop:
+                    break
+            if self._company is not None:
+                self._company.unite()
+        finally:
+            if self._company is not None:
+                self._company.leave()
+        return Trained(passes, self._model.steps, progress.stopped_early, self._history)
+
+    def _order(self, passes_before: int) -> npt.NDArray[np.uint32]:
+        first, last = self._rows
+        order = np.arange(last - first, dtype=np.uint32)
+        if self._seed is not None:
+            rank = 0 if self._company is None else self._company.rank
+            shuffle(order, self._seed + (passes_before << 16) + rank)
+        order += np.uint32(first)
+        return order
+
+    def _make_pass(self, order: npt.NDArray[np.uint32], passes_before: int) -> float:
+        company = self._company
+        pieces = 1 if company is None else company.pieces
+        losses = 0.0
+        for piece in range(pieces):
+            began = time.time()
+            start, end = (len(order) * i // pieces for i in (piece, piece + 1))
+            loss = self._model.train(self._examples, start, end, order=order)
+            self._is_finite = self._model.finish()
+            trained = time.time()
+            staleness, sent = (0, 0) if company is None else company.exchange()
+            losses += loss
+            done = passes_before * len(order) + end
+            mean = loss / max(1, end - start)
+            step = Step(done, mean, staleness, sent, began, trained, time.time())
+            self._history.append(step)
+            self._watch(step)
+        return losses
+
+    def _agree(self, losses: float, passes: int, stopping: Stopping) -> float:
+        """The mean loss, or what the score lacks; of all ranks, where they stop together."""
+        first, last = self._rows
+        rows = last - first
+        if stopping.by_score and self._score is not None:
+            losses = -self._score(self._best()) * rows
+        mine = np.array([losses, rows, not self._is_finite, stopping.is_asked()])
+        if self._company is not None:
+            mine = self._company.add_up(mine)
+        losses, rows, diverged, self._is_asked_to_stop = mine
+        if diverged:
+            raise DivergedError(
+                f"Floating-point under-/overflow occurred at epoch #{passes}. Scaling input data "
+                "with StandardScaler or MinMaxScaler might help."
+            )
+        return float(losses / rows)
+
+    def _best(self) -> Array:
+        return self._arrays.weights if self._arrays.average is None else self._arrays.average
+
+
+class _Progress:
+    """Whether passes still gain anything, as scikit-learn's SGD judges it."""
+
+    def __init__(self, stopping: Stopping) -> None:
+        self._stopping = stopping
+        self._best = np.inf
+        self._in_vain = 0
+        self.stopped_early = False
+
+    def add(self, loss: float) -> None:
+        tol = self._stopping.tol
+        if tol is None:
+            return
+        self._in_vain = self._in_vain + 1 if loss > self._best - tol else 0
+        self._best = min(self._best, loss)
+        self.stopped_early = self._in_vain >= self._stopping.patience
+
+
+class _Company:
+    """The other ranks: what goes to them, and what comes from them."""
+
+    def __init__(
+        self, job: _job.Job, arrays: Arrays, exchange: Exchange, rows: tuple[int, int]
+    ) -> None:
+        self.rank = job.rank
+        self._weights = arrays.weights
+        self._graph, self._staleness, every, what = exchange
+        self._is_lockstep = exchange.staleness == 0 and exchange.graph == ALL
+        self._agreed = np.zeros(4)
+        self._agreement = _vectors.vector(self._agreed)
+        # All make the same number of exchanges a pass, each of its own share of rows.
+        counts = np.zeros(job.size)
+        counts[job.rank] = rows[1] - rows[0]
+        counted = _vectors.vector(counts)
+        counted.allreduce(SUM)
+        counted.close()
+        if not counts.all():
+            empty = describe_ranks(int(r) for r in np.flatnonzero(counts == 0))
+            raise ConfigError(f"{empty} got no rows; give every rank some, or take fewer ranks")
+        self.pieces = _EXCHANGES_A_PASS if every is None else max(1, int(-(-counts.max() // every)))
+        self.pieces = min(self.pieces, int(counts.max()))
+        self._sums = what == "difference"
+        self._sent = np.empty_like(self._weights) if self._sums else self._weights
+        self._before = self._weights.copy() if self._sums else None
+        self._vector = _vectors.vector(
+            self._sent, graph=self._graph, policy="queue" if self._sums else "latest"
+        )
+        self._average = None if arrays.average is None else _vectors.vector(arrays.average)
+
+    def exchange(self) -> tuple[int, int]:
+        """Returns the age of the oldest update, in exchanges, and the bytes sent so far."""
+        fold = SUM if self._sums else AVG
+        if self._before is not None:
+            np.subtract(self._weights, self._before, out=self._sent)
+        if self._is_lockstep:
+            self._vector.allreduce(fold)
+            ages: tuple[int, ...] = ()
+        else:
+            self._vector.scatter()
+            ages = self._vector.gather(fold, staleness=self._staleness).staleness
+        if self._before is not None:
+            self._before += self._sent
+            self._weights[:] = self._before
+        return max(ages, default=0), self._vector.stats().bytes_out
+
+    def add_up(self, mine: Array) -> Array:
+        """Over all ranks; an asynchronous one asks nobody."""
+        if self._staleness is None:
+            return mine
+        self._agreed[:] = mine
+        self._agreement.allreduce(SUM)
+        return self._agreed
+
+    def unite(self) -> None:
+        """Give all ranks the same model."""
+        if not self._is_lockstep:
+            final = _vectors.vector(self._weights)
+            final.allreduce(AVG)
+            final.close()
+        if self._average is not None:
+            self._average.allreduce(AVG)
+
+    def leave(self) -> None:
+        for vector in (self._vector, self._agreement, self._average):
+            if vector is not None:
+                vector.close()

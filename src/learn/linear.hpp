@@ -1,0 +1,129 @@
+// Linear models by stochastic gradient descent, a row at a time (Bottou, "Stochastic Gradient
+// Descent Tricks", 2012), in pieces as short as the caller wants between two exchanges.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "learn/linear_clock.hpp"
+#include "learn/matrix.hpp"
+#include "learn/order.hpp"
+
+namespace learn {
+
+// Of a target y and a decision value p. Of the first five, y is -1 or 1; of the next four, any
+// number. With several outputs, y is the number of a class, and all but the last fit each output to
+// -1 or 1, one class against the rest.
+enum class Loss {
+  kHinge,                      // max(0, 1 - yp)
+  kPerceptron,                 // max(0, -yp)
+  kSquaredHinge,               // max(0, 1 - yp)^2
+  kLog,                        // log(1 + exp(-yp))
+  kModifiedHuber,              // max(0, 1 - yp)^2, or -4yp below yp = -1
+  kSquared,                    // (p - y)^2 / 2
+  kHuber,                      // (p - y)^2 / 2, or epsilon |p - y| - epsilon^2 / 2 beyond epsilon
+  kEpsilonInsensitive,         // max(0, |p - y| - epsilon)
+  kSquaredEpsilonInsensitive,  // max(0, |p - y| - epsilon)^2
+  kSoftmax,                    // -log of class y's share of exp(p), over all outputs together
+};
+
+// The length of step t, which counts rows from 1.
+enum class Rate {
+  kConstant,        // eta0
+  kInverseScaling,  // eta0 / t^power_t
+  kOptimal,         // 1 / (alpha (t0 + t - 1)), t0 by Bottou's rule, as scikit-learn has it
+  kAdaGrad,         // eta0 / sqrt(sum of the weight's squared gradients) (Duchi et al. 2011)
+};
+
+struct LinearOptions {
+  Loss loss = Loss::kHinge;
+  double epsilon = 0.1;  // of the losses that have one
+  // The penalty: alpha ((1 - l1_ratio) |w|^2 / 2 + l1_ratio |w|_1), intercepts left out.
+  double alpha = 1e-4;
+  double l1_ratio = 0;
+  Rate rate = Rate::kOptimal;
+  double eta0 = 0.01;
+  double power_t = 0.25;
+  // Of sparse rows it takes steps of a hundredth, or it would swing: it alone is in every row.
+  bool intercept = true;
+  std::int64_t average_from = 1;  // the first step averaged, where there is an average
+  int outputs = 1;                // 1, or the number of classes
+  int threads = 1;                // that train at once (Hogwild: Niu et al. 2011)
+};
+
+// The caller's memory, each array of (features + 1) * outputs values: a row of outputs for each
+// feature, and a last one of intercepts. It must outlive the model.
+template <class T>
+struct LinearArrays {
+  std::span<T> weights;       // where training starts
+  std::span<T> average = {};  // of the weights over the steps; empty: not asked for
+  std::span<T> squares = {};  // AdaGrad's sums, from 0: for that rate, and no other
+};
+
+// What the rows of a matrix are to give.
+template <class T>
+struct Targets {
+  std::span<const T> values;        // one a row
+  std::span<const T> weights = {};  // of each row's loss, at least 0; empty: all 1
+};
+
+template <class T>
+struct Model;
+
+// A linear model in training. T is float or double.
+//
+// L2 is applied by a common scale (Bottou), L1 by what a weight has not yet been charged (Tsuruoka,
+// Tsujii and Ananiadou 2009, section 3.2), AdaGrad's of both by one proximal step for all those a
+// weight was not touched in, the average by what is missing from it (Xu 2011; Bottou, section 5.1).
+// So the arrays hold the true values only after finish(): call it before they are read, exchanged or
+// changed. Training in pieces gives the same bits as in one piece, as long as finish() is called at
+// the same steps.
+//
+// For one thread at a time. With options.threads > 1, train() starts the others and joins them;
+// they write to the weights without locks, so that no two runs are quite equal.
+template <class T>
+class Linear {
+ public:
+  // Continues after `steps` steps, as of a model whose arrays have been kept. Throws
+  // dstorm::ConfigError if the options or the arrays' lengths are out of range.
+  Linear(const LinearOptions& options, std::int64_t features, LinearArrays<T> arrays,
+         std::int64_t steps = 0);
+
+  // One step for each of `rows`. Returns the sum of their losses, each before its step and times
+  // its weight; with several outputs, over all of them. The matrix must have passed its check().
+  // Throws dstorm::ConfigError, before the first step, if features, targets or rows do not fit.
+  double train(const Csr<T>& matrix, const Targets<T>& targets, const Rows& rows);
+  double train(const Dense<T>& matrix, const Targets<T>& targets, const Rows& rows);
+
+  // Makes the arrays true. Returns whether all weights are finite: if not, training has diverged.
+  [[nodiscard]] bool finish();
+
+  std::int64_t steps() const noexcept { return clock_.steps; }
+  double eta0() const noexcept { return options_.eta0; }
+  void set_eta0(double eta0);  // from the next step on; throws dstorm::ConfigError unless above 0
+
+ private:
+  Model<T> model();
+  template <class Matrix>
+  double train_rows(const Matrix& matrix, const Targets<T>& targets, const Rows& rows);
+
+  LinearOptions options_;
+  std::int64_t features_;
+  LinearArrays<T> arrays_;
+  Pace pace_;
+  Clock clock_;
+  std::vector<T> charged_;             // by L1, each weight
+  std::vector<std::int64_t> touched_;  // by AdaGrad's penalty, each feature: steps it has had
+};
+
+// The values X W + b of a matrix's rows first to last - 1: `outputs` a row, one row after the
+// other. `weights` as in LinearArrays. Throws dstorm::ConfigError if lengths do not fit.
+template <class T>
+void decision_values(const Csr<T>& matrix, std::span<const T> weights, int outputs,
+                     std::int64_t first, std::int64_t last, std::span<T> values);
+template <class T>
+void decision_values(const Dense<T>& matrix, std::span<const T> weights, int outputs,
+                     std::int64_t first, std::int64_t last, std::span<T> values);
+
+}  // namespace learn

@@ -1,0 +1,98 @@
+// The losses of linear models and their slopes. Internal to them.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+#include "learn/linear.hpp"
+
+namespace learn {
+
+// At one decision value: the loss, and its derivative in that value.
+struct LossPoint {
+  double loss;
+  double slope;
+};
+
+inline LossPoint hinge_at(double threshold, double y, double p) {
+  const double short_by = threshold - y * p;
+  // Not the other way round: of a NaN the loss is to be one too.
+  return short_by <= 0 ? LossPoint{0, 0} : LossPoint{short_by, -y};
+}
+
+inline LossPoint squared_hinge_at(double y, double p) {
+  const double short_by = 1 - y * p;
+  return short_by <= 0 ? LossPoint{0, 0} : LossPoint{short_by * short_by, -2 * y * short_by};
+}
+
+inline LossPoint log_at(double y, double p) {
+  const double margin = y * p;
+  const double tail = std::exp(-std::abs(margin));  // so that nothing overflows
+  const double wrong = (margin > 0 ? tail : 1) / (1 + tail);
+  return {std::log1p(tail) + std::max(-margin, 0.0), -y * wrong};
+}
+
+inline LossPoint modified_huber_at(double y, double p) {
+  const double margin = y * p;
+  return margin < -1 ? LossPoint{-4 * margin, -4 * y} : squared_hinge_at(y, p);
+}
+
+inline LossPoint huber_at(double epsilon, double error) {
+  if (std::abs(error) <= epsilon) return {error * error / 2, error};
+  return {epsilon * (std::abs(error) - epsilon / 2), std::copysign(epsilon, error)};
+}
+
+inline LossPoint insensitive_at(double epsilon, double error) {
+  const double beyond = std::abs(error) - epsilon;
+  return beyond <= 0 ? LossPoint{0, 0} : LossPoint{beyond, std::copysign(1.0, error)};
+}
+
+inline LossPoint loss_at(Loss loss, double epsilon, double y, double p) {
+  switch (loss) {
+    case Loss::kHinge:
+      return hinge_at(1, y, p);
+    case Loss::kPerceptron:
+      return hinge_at(0, y, p);
+    case Loss::kSquaredHinge:
+      return squared_hinge_at(y, p);
+    case Loss::kModifiedHuber:
+      return modified_huber_at(y, p);
+    case Loss::kSquared:
+      return {(p - y) * (p - y) / 2, p - y};
+    case Loss::kHuber:
+      return huber_at(epsilon, p - y);
+    case Loss::kEpsilonInsensitive:
+      return insensitive_at(epsilon, p - y);
+    case Loss::kSquaredEpsilonInsensitive: {
+      const LossPoint at = insensitive_at(epsilon, p - y);
+      return {at.loss * at.loss, 2 * at.loss * at.slope};
+    }
+    case Loss::kLog:
+    case Loss::kSoftmax:  // of several outputs: softmax_at
+      break;
+  }
+  return log_at(y, p);
+}
+
+// Replaces the decision values of `outputs` classes by the slopes in them; returns the loss.
+template <class T>
+double softmax_at(T label, T* values, std::size_t outputs) {
+  const double most = static_cast<double>(*std::max_element(values, values + outputs));
+  double sum = 0;
+  double right = 0;
+  for (std::size_t k = 0; k < outputs; ++k) {
+    const double above = static_cast<double>(values[k]) - most;
+    if (label == static_cast<T>(k)) right = above;
+    const double share = std::exp(above);
+    values[k] = static_cast<T>(share);
+    sum += share;
+  }
+  for (std::size_t k = 0; k < outputs; ++k) {
+    values[k] =
+        static_cast<T>(static_cast<double>(values[k]) / sum - (label == static_cast<T>(k) ? 1 : 0));
+  }
+  return std::log(sum) - right;
+}
+
+}  // namespace learn

@@ -1,0 +1,212 @@
+#include "learn/linear_train.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "learn/linear_loss.hpp"
+
+namespace learn {
+namespace {
+
+constexpr double kSparseIntercept = 0.01;  // a hundredth of a step, as in scikit-learn
+constexpr double kSteepest = 1e12;  // of a slope, so that one row cannot overflow the weights
+
+template <class T>
+constexpr double intercept_part(const Csr<T>&) {
+  return kSparseIntercept;
+}
+template <class T>
+constexpr double intercept_part(const Dense<T>&) {
+  return 1;
+}
+
+// Asks for what a row is about to need: first where it lies, then what lies there.
+constexpr std::int64_t kStartsAhead = 16;
+constexpr std::int64_t kRowsAhead = 4;
+constexpr std::size_t kLineBytes = 64;
+
+inline void prefetch_bytes(const void* from, std::size_t bytes) {
+  const auto* line = static_cast<const char*>(from);
+  for (std::size_t i = 0; i < bytes; i += kLineBytes) __builtin_prefetch(line + i);
+}
+template <class T>
+void prefetch_start(const Csr<T>& matrix, std::size_t row) {
+  __builtin_prefetch(&matrix.starts[row]);
+}
+template <class T>
+void prefetch_start(const Dense<T>&, std::size_t) {}
+template <class T>
+void prefetch_row(const Csr<T>& matrix, std::size_t row) {
+  const SparseView<T> view = view_of(matrix, row);
+  prefetch_bytes(view.columns, view.count * sizeof(std::int32_t));
+  prefetch_bytes(view.values, view.count * sizeof(T));
+}
+// The processor follows a long row by itself, once it has begun.
+template <class T>
+void prefetch_row(const Dense<T>& matrix, std::size_t row) {
+  constexpr std::size_t kBegun = 4 * kLineBytes;
+  const DenseView<T> view = view_of(matrix, row);
+  prefetch_bytes(view.values, std::min(kBegun, view.count * sizeof(T)));
+}
+
+// Replaces decision values by the slopes of the row's weighted loss, which it returns.
+template <bool kSingle, class T>
+double slopes_at(const Lesson& lesson, T target, double weight, std::size_t outputs, T* values) {
+  double loss = 0;
+  if (!kSingle && lesson.loss == Loss::kSoftmax) {
+    loss = softmax_at(target, values, outputs);
+    for (std::size_t k = 0; k < outputs; ++k) values[k] *= static_cast<T>(weight);
+    return loss * weight;
+  }
+  for (std::size_t k = 0; k < outputs; ++k) {
+    const double y = kSingle ? static_cast<double>(target) : target == static_cast<T>(k) ? 1 : -1;
+    const LossPoint at = loss_at(lesson.loss, lesson.epsilon, y, static_cast<double>(values[k]));
+    values[k] = static_cast<T>(std::clamp(at.slope, -kSteepest, kSteepest) * weight);
+    loss += at.loss;
+  }
+  return loss * weight;
+}
+
+template <bool kShared, class T>
+void move_intercepts(const Model<T>& model, std::size_t outputs, const T* slopes, double eta) {
+  for (std::size_t k = 0; k < outputs; ++k) {
+    const std::size_t at = model.features * outputs + k;
+    double length = eta;
+    if (model.squares != nullptr) {
+      const T squares = read<kShared>(model.squares[at]) + slopes[k] * slopes[k];
+      write<kShared>(model.squares[at], squares);
+      length = static_cast<double>(rate_of(model, squares));
+    }
+    const T step = static_cast<T>(length) * slopes[k];
+    if (step != 0) write<kShared>(model.weights[at], read<kShared>(model.weights[at]) - step);
+  }
+}
+
+// As they are in every row, their average is kept as it goes.
+template <bool kShared, class T>
+void average_intercepts(const Model<T>& model, std::size_t outputs, std::int64_t averaged) {
+  for (std::size_t k = 0; k < outputs; ++k) {
+    const std::size_t at = model.features * outputs + k;
+    const T before = read<kShared>(model.average[at]);
+    const T part = (read<kShared>(model.weights[at]) - before) / static_cast<T>(averaged);
+    write<kShared>(model.average[at], before + part);
+  }
+}
+
+template <template <bool, bool> class Way, bool kSingle, bool kShared, class T, class Matrix>
+double train_in(const Matrix& matrix, const Targets<T>& targets, const Rows& rows, Share share,
+                const Model<T>& model, const Lesson& lesson, Clock& clock) {
+  using Step = Way<kSingle, kShared>;
+  const std::size_t outputs = outputs_of<kSingle>(model.outputs);
+  const auto row_at = [&](std::int64_t i) {
+    return static_cast<std::size_t>(rows.order.empty() ? i
+                                                       : rows.order[static_cast<std::size_t>(i)]);
+  };
+  const double intercept = intercept_part(matrix);
+  std::vector<T> values(outputs);
+  double losses = 0;
+  for (std::int64_t i = rows.first + share.begin; i < rows.last; i += share.stride) {
+    if (i + kStartsAhead * share.stride < rows.last) {
+      prefetch_start(matrix, row_at(i + kStartsAhead * share.stride));
+    }
+    if (i + kRowsAhead * share.stride < rows.last) {
+      prefetch_row(matrix, row_at(i + kRowsAhead * share.stride));
+    }
+    const std::size_t at = row_at(i);
+    const auto row = view_of(matrix, at);
+    const double weight = targets.weights.empty() ? 1 : static_cast<double>(targets.weights[at]);
+    Step::decide(row, model, clock, values.data());
+    losses += slopes_at<kSingle>(lesson, targets.values[at], weight, outputs, values.data());
+    const double eta = clock.rate(lesson.pace);
+    clock.begin_step(lesson.pace, eta);
+    if (!kShared && clock.scale < kLeastScale) fold(model, lesson.pace, clock);
+    const bool moves =
+        std::any_of(values.begin(), values.end(), [](T slope) { return slope != 0; });
+    Step::move(row, model, clock, values.data(), eta, moves);
+    if (lesson.intercept && moves) {
+      move_intercepts<kShared>(model, outputs, values.data(), eta * intercept);
+    }
+    clock.end_step(lesson.pace);
+    if (model.average != nullptr && clock.averaged(lesson.pace) > 0) {
+      average_intercepts<kShared>(model, outputs, clock.averaged(lesson.pace));
+    }
+    if (share.stride > 1 && i + share.stride < rows.last) {
+      clock.skip(lesson.pace, eta, share.stride - 1);
+    }
+  }
+  return losses;
+}
+
+template <bool kSingle, bool kShared, class T, class Matrix>
+double train_way(const Matrix& matrix, const Targets<T>& targets, const Rows& rows, Share share,
+                 const Model<T>& model, const Lesson& lesson, Clock& clock) {
+  const auto train = model.squares != nullptr   ? train_in<Adaptive, kSingle, kShared, T, Matrix>
+                     : model.charged != nullptr ? train_in<Truncated, kSingle, kShared, T, Matrix>
+                                                : train_in<Scaled, kSingle, kShared, T, Matrix>;
+  return train(matrix, targets, rows, share, model, lesson, clock);
+}
+
+}  // namespace
+
+template <class T>
+void fold(const Model<T>& model, const Pace& pace, Clock& clock) {
+  const std::size_t count = model.features * model.outputs;
+  if (model.average != nullptr && clock.lag > 0) {
+    const auto averaged = static_cast<double>(clock.averaged(pace));
+    const auto part = static_cast<T>(clock.folded / averaged);
+    const auto lag = static_cast<T>(clock.lag);
+    for (std::size_t i = 0; i < count; ++i) {
+      model.average[i] = (model.average[i] + lag * model.weights[i]) * part;
+    }
+    clock.folded = averaged;
+    clock.lag = 0;
+  }
+  if (clock.scale != 1) {
+    const auto scale = static_cast<T>(clock.scale);
+    for (std::size_t i = 0; i < count; ++i) model.weights[i] *= scale;
+    clock.scale = 1;
+  }
+}
+
+template <class T>
+void catch_up(const Model<T>& model, const Clock& clock) {
+  const auto lag = static_cast<T>(clock.lag);
+  if (model.touched != nullptr) {
+    for (std::size_t feature = 0; feature < model.features; ++feature) {
+      shrink_towards_now<false>(model, feature, model.outputs, clock);
+    }
+  }
+  if (model.charged != nullptr) {
+    for (std::size_t at = 0; at < model.features * model.outputs; ++at) {
+      const T from = model.weights[at];
+      change<false>(model, at, from, truncate<false>(model, at, clock, from), lag);
+    }
+  }
+}
+
+template <class T, class Matrix>
+double train_share(const Matrix& matrix, const Targets<T>& targets, const Rows& rows, Share share,
+                   const Model<T>& model, const Lesson& lesson, Clock& clock) {
+  const bool single = model.outputs == 1;
+  const auto train =
+      share.stride > 1
+          ? (single ? train_way<true, true, T, Matrix> : train_way<false, true, T, Matrix>)
+          : (single ? train_way<true, false, T, Matrix> : train_way<false, false, T, Matrix>);
+  return train(matrix, targets, rows, share, model, lesson, clock);
+}
+
+template void fold(const Model<float>&, const Pace&, Clock&);
+template void fold(const Model<double>&, const Pace&, Clock&);
+template void catch_up(const Model<float>&, const Clock&);
+template void catch_up(const Model<double>&, const Clock&);
+template double train_share(const Csr<float>&, const Targets<float>&, const Rows&, Share,
+                            const Model<float>&, const Lesson&, Clock&);
+template double train_share(const Csr<double>&, const Targets<double>&, const Rows&, Share,
+                            const Model<double>&, const Lesson&, Clock&);
+template double train_share(const Dense<float>&, const Targets<float>&, const Rows&, Share,
+                            const Model<float>&, const Lesson&, Clock&);
+template double train_share(const Dense<double>&, const Targets<double>&, const Rows&, Share,
+                            const Model<double>&, const Lesson&, Clock&);
+
+}  // namespace learn

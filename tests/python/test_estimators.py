@@ -1,0 +1,241 @@
+"""Linear models with scikit-learn's faces: on one rank, on forked ones, and in a job."""
+
+from __future__ import annotations
+
+import mmap
+import pickle
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from jobs import run_job
+from scipy import sparse
+from sklearn.datasets import load_digits, make_classification, make_regression
+from sklearn.linear_model import SGDClassifier, SGDRegressor
+from sklearn.model_selection import GridSearchCV, train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+import malt
+from malt import _local
+
+DIGITS = train_test_split(*load_digits(return_X_y=True), random_state=0)
+TRAIN, TEST = (DIGITS[0] / 16, DIGITS[2]), (DIGITS[1] / 16, DIGITS[3])
+CLASSIFIERS = [malt.SGDClassifier, malt.LogisticRegression, malt.LinearSVC]
+
+
+@pytest.mark.parametrize("kind", [*CLASSIFIERS, malt.SGDRegressor])
+def test_scikit_learns_checks_pass(kind: Any) -> None:
+    why = "a row of weight 2 is one long step, two rows are two: likewise scikit-learn's own SGD"
+    equivalence = "check_sample_weight_equivalence_on_"
+    expected = dict.fromkeys([f"{equivalence}dense_data", f"{equivalence}sparse_data"], why)
+    results = check_estimator(kind(), expected_failed_checks=expected, on_skip=None)
+    assert sum(result["status"] == "passed" for result in results) > 50
+
+
+@pytest.mark.parametrize("loss", ["hinge", "log_loss", "modified_huber", "squared_hinge"])
+def test_classifies_as_well_as_scikit_learn(loss: str) -> None:
+    settings: dict[str, Any] = {"max_iter": 20, "tol": None, "random_state": 0, "average": True}
+    ours = malt.SGDClassifier(loss, **settings).fit(*TRAIN)
+    theirs = SGDClassifier(loss=loss, **settings).fit(*TRAIN)
+    assert ours.score(*TEST) > theirs.score(*TEST) - 0.02
+    assert ours.coef_.shape == theirs.coef_.shape
+    assert ours.n_iter_ == theirs.n_iter_
+
+
+def test_the_same_rows_in_the_same_order_give_scikit_learns_weights() -> None:
+    X, y = make_classification(300, 8, random_state=1)
+    settings: dict[str, Any] = {"alpha": 0.01, "max_iter": 3, "tol": None, "shuffle": False}
+    ours = malt.SGDClassifier("log_loss", **settings).fit(X, y)
+    theirs = SGDClassifier(loss="log_loss", **settings).fit(X, y)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-6)
+    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, rtol=1e-6)
+    np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), rtol=1e-6)
+    assert ours.t_ == theirs.t_
+
+
+def test_regresses_as_well_as_scikit_learn() -> None:
+    X, y = make_regression(500, 10, noise=5, random_state=0)
+    ours = malt.SGDRegressor(random_state=0).fit(X, y)
+    theirs = SGDRegressor(random_state=0).fit(X, y)
+    assert ours.score(X, y) > theirs.score(X, y) - 0.001
+    assert (ours.coef_.shape, ours.intercept_.shape) == (
+        theirs.coef_.shape,
+        theirs.intercept_.shape,
+    )
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_forked_ranks_learn_as_well_as_one(kind: Any) -> None:
+    one = kind(random_state=0, max_iter=30).fit(*TRAIN)
+    many = kind(random_state=0, max_iter=30, ranks=3).fit(*TRAIN)
+    assert many.score(*TEST) > one.score(*TEST) - 0.02
+    again = kind(random_state=0, max_iter=30, ranks=3).fit(*TRAIN)
+    assert np.array_equal(many.coef_, again.coef_)
+    with pytest.raises(malt.ConfigError, match="in no job"):
+        malt.rank()
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        {"sync": "ssp:2", "graph": malt.RING},
+        {"sync": "async", "graph": malt.HALTON, "every": 50},
+        {"exchange": "difference", "every": 20, "alpha": 0.001},
+        {"learning_rate": "adagrad", "eta0": 0.1, "average": True},
+    ],
+    ids=["ssp", "async", "difference", "adagrad and average"],
+)
+def test_ways_of_exchange_learn(way: dict[str, Any]) -> None:
+    model = malt.SGDClassifier(max_iter=20, tol=None, random_state=0, ranks=2, **way).fit(*TRAIN)
+    assert model.score(*TEST) > 0.91
+
+
+def test_sparse_and_dense_rows_of_both_precisions_give_the_same_model() -> None:
+    X, y = TRAIN
+    models = [
+        malt.SGDClassifier(
+            "log_loss", alpha=0.01, max_iter=5, tol=None, random_state=0, fit_intercept=False
+        )
+        .fit(convert(X.astype(dtype)), y)
+        .coef_
+        for convert in (np.asarray, sparse.csr_matrix, sparse.coo_array)
+        for dtype in (np.float64, np.float32)
+    ]
+    assert [coef.dtype for coef in models] == 3 * [np.float64, np.float32]
+    for coef in models[1:]:
+        np.testing.assert_allclose(coef, models[0], rtol=1e-3, atol=1e-4)
+
+
+def test_partial_fit_goes_on_where_it_was() -> None:
+    whole = malt.SGDClassifier(max_iter=3, tol=None, shuffle=False).fit(*TRAIN)
+    parts = malt.SGDClassifier(shuffle=False)
+    for _ in range(3):
+        parts.partial_fit(*TRAIN, classes=np.unique(TRAIN[1]))
+    np.testing.assert_allclose(parts.coef_, whole.coef_, rtol=1e-12)
+    restored = pickle.loads(pickle.dumps(parts)).partial_fit(*TRAIN)
+    assert np.array_equal(restored.coef_, parts.partial_fit(*TRAIN).coef_)
+
+
+def test_warm_start_and_early_stopping() -> None:
+    warm = malt.SGDClassifier(max_iter=1, tol=None, random_state=0, warm_start=True, average=True)
+    first = warm.fit(*TRAIN).score(*TRAIN)
+    for _ in range(4):
+        warm.fit(*TRAIN)
+    assert warm.score(*TRAIN) > first
+    early = malt.SGDClassifier(random_state=0, early_stopping=True, ranks=2).fit(*TRAIN)
+    assert early.n_iter_ < 100
+    assert early.score(*TEST) > 0.9
+
+
+def test_class_weights_move_the_border() -> None:
+    X, y = make_classification(400, 5, weights=[0.9], flip_y=0.1, random_state=0)
+    plain = malt.LogisticRegression(random_state=0).fit(X, y).predict(X).sum()
+    balanced = malt.LogisticRegression(random_state=0, class_weight="balanced").fit(X, y)
+    assert balanced.predict(X).sum() > 1.5 * plain
+
+
+def test_grid_search_over_a_pipeline() -> None:
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), malt.SGDClassifier(max_iter=5, tol=None, random_state=0)),
+        {"sgdclassifier__alpha": [1e-4, 10.0]},
+        cv=3,
+    ).fit(*TRAIN)
+    assert search.best_params_ == {"sgdclassifier__alpha": 1e-4}
+
+
+def test_a_bar_shows_the_loss_and_each_ranks_staleness(capfd: pytest.CaptureFixture[str]) -> None:
+    malt.SGDClassifier(max_iter=5, tol=None, ranks=2, verbose=True).fit(*TRAIN)
+    shown = capfd.readouterr().err
+    assert re.search(r"loss \d+\.\d{4}", shown)
+    assert "staleness 0 0" in shown
+    assert "examples/s" in shown
+
+
+LONG_STEPS = {
+    "loss": "squared_error",
+    "penalty": None,
+    "learning_rate": "constant",
+    "eta0": 1e305,
+}
+X3 = np.arange(6.0).reshape(3, 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "y", "words"),
+    [
+        ({}, [1, 1, 1], "number of classes has to be greater than one; got 1 class"),
+        ({"alpha": -1}, [0, 1, 1], "alpha is -1; it must be a number at least 0"),
+        ({"alpha": 0}, [0, 1, 1], "divides by alpha"),
+        ({"loss": "hinges"}, [0, 1, 1], "loss is 'hinges'; it must be one of 'hinge', 'log_loss'"),
+        ({"sync": "ssp"}, [0, 1, 1], "sync is 'ssp'; it must be 'bsp', 'ssp:K'"),
+        ({"ranks": 0}, [0, 1, 1], "ranks is 0; it must be a whole number at least 1"),
+        ({"graph": "ring"}, [0, 1, 1], "graph is 'ring'; it must be a graph such as malt.HALTON"),
+        ({"max_iter": 1.5}, [0, 1, 1], "max_iter is 1.5; it must be a whole number"),
+        ({"exchange": "gossip"}, [0, 1, 1], "exchange is 'gossip'"),
+        (LONG_STEPS, [0, 1, 1], "under-/overflow occurred at epoch"),
+        ({**LONG_STEPS, "ranks": 2}, [0, 1, 1], "rank .: Floating-point under-/overflow"),
+    ],
+)
+def test_bad_settings_are_named(settings: dict[str, Any], y: list[int], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        malt.SGDClassifier(**settings).fit(X3, y)
+
+
+def test_ranks_of_a_job_train_on_their_own_rows_and_end_with_one_model(tmp_path: Path) -> None:
+    result = run_job(
+        tmp_path,
+        2,
+        """
+from sklearn.datasets import load_digits
+X, y = load_digits(return_X_y=True)
+X /= 16
+model = malt.LogisticRegression(max_iter=20, random_state=0).fit(X[rank::2], y[rank::2])
+tell(coef=model.coef_, score=model.score(X, y))
+# What goes wrong on one rank, all hear of
+bad = X.copy()
+bad[rank, 0] = np.nan if rank == 1 else 0
+tell(nan=error_of(malt.LogisticRegression().fit, bad, y))
+tell(features=error_of(malt.LogisticRegression().fit, X[:, rank:], y))
+tell(labels=error_of(malt.LogisticRegression().fit, X, np.where(y == 9, 10 + rank, y)))
+tell(ranks=error_of(malt.LogisticRegression(ranks=2).fit, X, y))
+fewer = malt.LogisticRegression(max_iter=2).fit(X[y > rank], y[y > rank])
+tell(classes=fewer.classes_)
+""",
+    )
+    assert result.code == 0, result.output
+    first, second = result.each("coef")
+    assert np.array_equal(first, second)
+    assert min(result.each("score")) > 0.94
+    for error in result.each("nan"):
+        assert error.says("LogisticRegression.fit()", "rank 1", "NaN")
+    for error in result.each("features"):
+        assert error.says("rank 1 has X of 63 features", "rank 0: 64", "features=")
+    for error in result.each("labels"):
+        assert error.says("rank 1 has the labels", "11]", "rank 0 has", "10]")
+    for error in result.each("ranks"):
+        assert error.says("ranks=2", "one of 2 ranks already")
+    assert all(np.array_equal(classes, np.arange(1, 10)) for classes in result.each("classes"))
+
+
+def test_rows_are_not_copied_for_forked_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = np.random.default_rng(0).normal(size=(100_000, 50))
+    own = np.frombuffer(mmap.mmap(-1, 2 * 8))
+    run = _local.run
+
+    def measure(ranks: int, work: Callable[[], Any], watch: Callable[[], object]) -> Any:
+        def measured() -> Mapping[str, Any]:
+            report = work()
+            pages = Path("/proc/self/smaps_rollup").read_text()
+            own[malt.rank()] = 1024 * int(re.findall(r"Private_Dirty: +(\d+) kB", pages)[0])
+            return report
+
+        return run(ranks, measured, watch)
+
+    monkeypatch.setattr(_local, "run", measure)
+    malt.SGDClassifier(max_iter=2, tol=None, ranks=2).fit(X, X[:, 0] > 0)
+    assert 0 < own.min() <= own.max() < 0.2 * X.nbytes  # with Python's own 6 MB

@@ -1,0 +1,84 @@
+"""Ranks that are forked from a process which is in no job."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+import malt
+from malt import _local
+
+
+def children() -> set[str]:
+    path = f"/proc/self/task/{os.getpid()}/children"
+    with open(path) as file:
+        return set(file.read().split())
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Any:
+    before = children(), len(os.listdir("/proc/self/fd")), set(os.listdir("/dev/shm"))
+    yield
+    assert (children(), len(os.listdir("/proc/self/fd")), set(os.listdir("/dev/shm"))) == before
+
+
+def test_ranks_read_the_memory_of_their_parent_and_average() -> None:
+    rows = np.arange(12.0).reshape(3, 4)
+    shared = np.frombuffer(mmap.mmap(-1, 4 * 8))
+
+    def work() -> Mapping[str, Any]:
+        w = rows[malt.rank()].copy()
+        malt.vector(w).allreduce(malt.AVG)
+        if malt.rank() == 0:
+            shared[:] = w
+        return {"rank": malt.rank(), "size": malt.size()}
+
+    reports = _local.run(3, work)
+    assert reports == [{"rank": rank, "size": 3} for rank in range(3)]
+    assert np.array_equal(shared, rows.mean(0))
+    with pytest.raises(malt.ConfigError, match="in no job"):
+        malt.rank()
+
+
+@pytest.mark.parametrize(
+    ("kind", "raised"),
+    [(ValueError, ValueError), (malt.ConfigError, malt.ConfigError), (KeyError, malt.Error)],
+)
+def test_what_one_raises_ends_all_and_is_raised_here(
+    kind: type[Exception], raised: type[Exception]
+) -> None:
+    def work() -> Mapping[str, Any]:
+        if malt.rank() == 1:
+            raise kind("no good")
+        time.sleep(60)
+        return {}
+
+    with pytest.raises(raised, match=r"rank 1: .*no good"):
+        _local.run(2, work)
+
+
+def test_a_rank_that_is_killed_is_named() -> None:
+    def work() -> Mapping[str, Any]:
+        if malt.rank() == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+        return {}
+
+    with pytest.raises(malt.PeerError, match=r"rank 0 died of SIGKILL") as caught:
+        _local.run(2, work)
+    assert caught.value.ranks == (0,)
+
+
+def test_who_watches_may_end_them() -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _local.run(2, lambda: time.sleep(60) or {}, interrupt)
