@@ -107,7 +107,7 @@ class Report(report.Report):
 
 def main():
     options = parse()
-    steps = {("bsp", 64): [], ("bsp", 256): [], ("asp", 64): []}
+    steps = {("bsp", 64): [], ("bsp", 256): [], ("async", 64): []}
     trainings = {"plain": [], "ddp": [], "malt": []}
     for seed in range(options.rounds):
         for sync, batch in steps:

@@ -4,7 +4,7 @@
     malt run -n 4 examples/sklearn_wrap.py --estimator perceptron --every 250
     python examples/sklearn_wrap.py                      # one rank
 
-Needs scikit-learn and SciPy: pip install "malt[examples,sklearn]". The data are fetched once (see
+Needs scikit-learn and SciPy: pip install "malt[examples,learn]". The data are fetched once (see
 newsgroups.py). Afterwards rank 0 fits the estimator by itself on all rows, as it was.
 """
 
@@ -36,7 +36,7 @@ def parse_knobs() -> argparse.Namespace:
     p.add_argument("--estimator", choices=ESTIMATORS, default="svm")
     p.add_argument("--every", type=int, default=500, help="rows from one average to the next")
     p.add_argument("--epochs", type=int, default=10, help="passes over the rows")
-    p.add_argument("--sync", default="bsp", help="bsp; ssp:K, at most K behind; asp, never waits")
+    p.add_argument("--sync", default="bsp", help="bsp; ssp:K, at most K behind; async, never waits")
     return p.parse_args()
 
 

@@ -19,7 +19,7 @@ class Averaging:
     Args:
         graph: who sends to whom; None: everybody to everybody.
         sync: "bsp" (each exchange waits for all its updates), "ssp:K" (they may be K exchanges
-            old) or "asp" (it waits for nothing).
+            old) or "async" (it waits for nothing).
 
     Raises:
         ConfigError: it is none of these.
@@ -47,11 +47,13 @@ class Averaging:
 
 def _staleness(sync: str) -> int | None:
     """How many iterations an in-neighbour may be behind; None: any number."""
-    if sync in ("bsp", "asp"):
+    if sync in ("bsp", "async"):
         return 0 if sync == "bsp" else None
     mode, _, bound = str(sync).partition(":")
     if mode != "ssp" or not (bound.isascii() and bound.isdecimal()):
-        raise ConfigError(f"sync is {sync!r}; it is 'bsp', 'ssp:K' with a whole number K, or 'asp'")
+        raise ConfigError(
+            f"sync is {sync!r}; it is 'bsp', 'ssp:K' with a whole number K, or 'async'"
+        )
     return int(bound)
 
 

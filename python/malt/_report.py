@@ -132,7 +132,7 @@ def _html_row(tag: str, cells: Iterable[str]) -> str:
 
 def _chart(lines: list[tuple[str, Any, Any]], end: float) -> str:
     """Lines over time, each (name, seconds, values)."""
-    height, bottom, top = 260, 30, 10
+    height, bottom, top = 260, 30, 24
     low = min(0.0, *(values.min() for _, _, values in lines))
     high = max(values.max() for _, _, values in lines)
     high = high if high > low else low + 1
@@ -155,8 +155,8 @@ def _chart(lines: list[tuple[str, Any, Any]], end: float) -> str:
         parts.append(
             f'<polyline points="{points}" stroke="{colour}"><title>{name}</title></polyline>'
         )
-        x, y = _LEFT + 10 + 90 * (number % 9), top + 8 + 14 * (number // 9)
-        parts.append(f'<text x="{x}" y="{y}" fill="{colour}">{name}</text>')
+        x, y = _LEFT + 10 + 90 * (number % 9), 14 + 12 * (number // 9)
+        parts.append(f'<text x="{x}" y="{y}" style="fill:{colour}">{name}</text>')
     return _svg(height, parts)
 
 

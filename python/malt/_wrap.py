@@ -56,7 +56,7 @@ def wrap(
         epochs: passes that fit() makes over the shard, in another order each.
         graph: who sends to whom; None: everybody to everybody.
         sync: "bsp" (an exchange waits for the others' of the same number), "ssp:K" (for those of K
-            before it) or "asp" (for none).
+            before it) or "async" (for none).
 
     Returns:
         A scikit-learn estimator. It clones, pickles, goes into pipelines and searches, and predicts
@@ -91,7 +91,7 @@ def _reader(name: str) -> Any:
     return _if_has(name)(read)
 
 
-class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # untyped
+class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
     """An estimator that is trained on many ranks. Made by malt.wrap(), which says how.
 
     Attributes:

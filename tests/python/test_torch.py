@@ -104,7 +104,7 @@ tell(mixed=(numbers(model), norm, optimizer.param_groups[0]["lr"]))
 late = nn.Linear(4, 2)
 late.unused = nn.Parameter(torch.ones(3))
 optimizer = malt.torch.GradientExchange(
-    late, sgd(late, weight_decay=0.1), fold=malt.SUM, graph=malt.RING, sync="asp")
+    late, sgd(late, weight_decay=0.1), fold=malt.SUM, graph=malt.RING, sync="async")
 train(late, optimizer, mine)
 stats = optimizer.vectors[0].stats()
 tell(late=(stats.sent, late.unused.detach().numpy()))

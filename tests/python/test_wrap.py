@@ -39,7 +39,7 @@ Xs, ys = malt.shard(X), malt.shard(y)
 # fit
 estimators = {
     "linear": (SGDClassifier(random_state=0), {"epochs": 10}),
-    "halton": (SGDClassifier(random_state=0), {"graph": malt.HALTON, "sync": "asp"}),
+    "halton": (SGDClassifier(random_state=0), {"graph": malt.HALTON, "sync": "async"}),
     "averaged": (SGDClassifier(average=True, random_state=rank), {"sync": "ssp:1"}),
     "network": (MLPClassifier((32,), learning_rate_init=0.01, random_state=rank), {"epochs": 10}),
     "clusters": (MiniBatchKMeans(10, n_init=1, random_state=rank), {}),

@@ -37,7 +37,7 @@ def average(
         every: steps from one exchange to the next.
         graph: who sends to whom; None: everybody to everybody.
         sync: "bsp" (an exchange waits for the others' of the same number), "ssp:K" (for those of K
-            before it) or "asp" (for none).
+            before it) or "async" (for none).
         buffers: average the buffers in float32 or float64 too, such as BatchNorm's running
             statistics; others, such as its num_batches_tracked, stay each rank's own.
 

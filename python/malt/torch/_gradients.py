@@ -32,7 +32,7 @@ class GradientExchange(Around):
         optimizer: of torch.optim.
         graph: who sends to whom; None: everybody to everybody.
         sync: "bsp" (a step waits for the others' of the same number), "ssp:K" (for those of K
-            before it) or "asp" (for none). No gradient is lost: where not all is exact, a rank
+            before it) or "async" (for none). No gradient is lost: where not all is exact, a rank
             waits that is two steps ahead of one it sends to.
         fold: malt.AVG, or SUM, MEDIAN or TRIMMED_MEAN(f) (of the ranks', element by element).
         buffers: average the buffers in float32 or float64 too, such as BatchNorm's statistics.
