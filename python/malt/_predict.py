@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Write what a model of `malt train` predicts, a line for each example: its label, or its value. If
-the examples have labels, the accuracy (of a regression: R squared) is said on standard error.
+the examples have labels, the accuracy (of a regression R squared, of ratings the RMSE) is said on
+standard error.
 """
 
 
@@ -42,8 +43,8 @@ class Model(NamedTuple):
         return self.classes[values.argmax(1)]  # type: ignore[no-any-return]
 
 
-def load_model(path: str) -> Model:
-    """Read what `malt train --out` has written.
+def load(path: str) -> dict[str, npt.NDArray[Any]]:
+    """The arrays that `malt train --out` has written.
 
     Raises:
         ConfigError: there is no such file, or it is none of these.
@@ -52,16 +53,13 @@ def load_model(path: str) -> Model:
 
     try:
         with open(path, "rb") as start:
-            if start.read(2) != b"PK":  # a ZIP archive, which .npz is
-                raise ConfigError(f"{path} is no model: `malt train --out` has not written it")
-        with np.load(path, allow_pickle=False) as file:
-            if "malt_model" not in file:
-                raise ConfigError(f"{path} is no model: `malt train --out` has not written it")
-            return Model(file["coef"], file["intercept"], file.get("classes"))
+            is_archive = start.read(2) == b"PK"  # as every .npz
+        arrays = dict(np.load(path, allow_pickle=False)) if is_archive else {}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        if isinstance(error, ConfigError):
-            raise
         raise ConfigError(f"{path} cannot be read as a model: {error}") from error
+    if "malt_model" not in arrays:
+        raise ConfigError(f"{path} is no model: `malt train --out` has not written it")
+    return arrays
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -87,12 +85,29 @@ def main(arguments: Sequence[str]) -> int:
 def _predict(parsed: argparse.Namespace) -> None:
     import numpy as np
 
-    model = load_model(parsed.model)
+    arrays = load(parsed.model)
+    if "user_factors" in arrays:
+        from malt import _train_mf
+
+        ratings, predicted = _train_mf.predict(arrays, parsed.data)
+        _write(parsed, predicted)
+        errors = (predicted - ratings.values)[~np.isnan(ratings.values)]
+        if len(errors):
+            rmse = float(np.sqrt((errors**2).mean()))
+            print(f"RMSE {rmse:.4f} of {len(errors):,} ratings", file=sys.stderr)
+        return
+    model = Model(arrays["coef"], arrays["intercept"], arrays.get("classes"))
     data = _train.load(parsed.data, parsed, features=model.features, shard=False)
     predicted = model.predict(data.X)
-    np.savetxt(sys.stdout if parsed.out is None else parsed.out, predicted, fmt=_format(predicted))
+    _write(parsed, predicted)
     if data.y is not None:
         print(_score(model, data.y, predicted), file=sys.stderr)
+
+
+def _write(parsed: argparse.Namespace, predicted: npt.NDArray[Any]) -> None:
+    import numpy as np
+
+    np.savetxt(sys.stdout if parsed.out is None else parsed.out, predicted, fmt=_format(predicted))
 
 
 def _format(predicted: npt.NDArray[Any]) -> str:

@@ -16,11 +16,13 @@ from malt._errors import ConfigError
 
 _DESCRIPTION = """\
 Train a linear model on examples in files (svmlight, .npy, .npz, CSV, Parquet, Arrow; paths,
-patterns or URLs) by SGD on N ranks, and save it:
+patterns or URLs), or factorise ratings (lines of a user, an item and a rating), by SGD on N ranks,
+and save it:
 
   malt train svm rcv1_train.svm --test rcv1_test.svm -n 4 --out model.npz
   malt train logistic 's3://bucket/part-*.svm.gz' -n 4 --graph halton --sync ssp:4 --every 1000
   malt train regression houses.csv --label price --report houses.html
+  malt train mf ratings.csv --test others.csv --factors 32 -n 2 --out factors.npz
   malt predict model.npz rcv1_test.svm --out labels.txt
 
 The ranks are processes of this host, which share the examples in memory. Started by mpirun, srun or
@@ -32,7 +34,7 @@ Ctrl-C ends training after the present pass, and what has been learnt is saved; 
 The exit code is 0, or 2 after an error.
 """
 
-_PROBLEMS = ("svm", "logistic", "regression")
+_PROBLEMS = ("svm", "logistic", "regression", "mf")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -94,6 +96,7 @@ def _parser() -> _Parser:
     model = parser.add_argument_group("the model")
     model.add_argument("--alpha", type=float, default=1e-4, help="of the penalty: %(default)s")
     model.add_argument("--penalty", default="l2", help="l2, l1 or elasticnet")
+    model.add_argument("--factors", type=int, default=32, help="of mf: %(default)s")
     model.add_argument("--passes", type=int, default=20, help="at most: %(default)s")
     model.add_argument("--tol", type=float, default=1e-3, help="the least gain: %(default)s")
     model.add_argument("--average", action="store_true", help="average the weights over the steps")
@@ -169,6 +172,13 @@ def _train(parsed: argparse.Namespace) -> None:
     for path in (parsed.out, parsed.report, parsed.trace):
         if path is not None and not Path(path).absolute().parent.is_dir():
             raise ConfigError(f"there is no folder for {path}: {Path(path).absolute().parent}")
+    if parsed.problem == "mf":
+        from malt import _train_mf
+
+        if parsed.report is not None or parsed.trace is not None:
+            raise ConfigError("--report and --trace are made of linear models, not of mf")
+        _train_mf.train(parsed)
+        return
     model = _estimator(parsed)
     company = _job.company()
     data = load(parsed.data, parsed)

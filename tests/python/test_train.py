@@ -1,0 +1,156 @@
+"""`malt train` and `malt predict`, from files to files."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import dump_svmlight_file, load_digits
+
+from malt import _cli
+
+X, Y = load_digits(return_X_y=True)
+X /= 16
+
+
+@pytest.fixture
+def digits(tmp_path: Path) -> Path:
+    """train.svm and test.svm, in the folder in which the commands run."""
+    dump_svmlight_file(X[:1400], Y[:1400], str(tmp_path / "train.svm"))
+    dump_svmlight_file(X[1400:], Y[1400:], str(tmp_path / "test.svm"))
+    os.chdir(tmp_path)
+    return tmp_path
+
+
+def malt(capfd: pytest.CaptureFixture[str], line: str) -> tuple[int, str, str]:
+    capfd.readouterr()
+    try:
+        code = _cli.main(line.split())
+    except SystemExit as end:
+        code = int(end.code or 0)
+    return code, *capfd.readouterr()
+
+
+def test_a_model_is_trained_saved_reported_and_predicts(
+    digits: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, out, shown = malt(
+        capfd,
+        "train svm train.svm --test test.svm -n 2 --graph halton --sync ssp:4 --every 100 "
+        "--average --out m.npz --report r.html --trace t.json",
+    )
+    assert code == 0, shown
+    rows = [line.split() for line in out.splitlines()[:3]]
+    assert [row[0] for row in rows] == ["rank", "0", "1"]
+    assert "rank 0: 100%" in shown
+    accuracy = float(re.findall(r"accuracy on 397 examples of test.svm: (\S+)", out)[0])
+    assert accuracy > 0.88
+
+    trace = json.loads((digits / "t.json").read_text())["traceEvents"]
+    exchanges = [event for event in trace if event["name"] == "exchange"]
+    assert {event["tid"] for event in exchanges} == {0, 1}
+    assert all(event["dur"] >= 0 for event in exchanges)
+    page = (digits / "r.html").read_text()
+    HTMLParser().feed(page)
+    assert page.count("<svg") == 4
+    assert not re.search(r"(src|href)=", page)
+
+    code, out, shown = malt(capfd, "predict m.npz test.svm")
+    assert code == 0
+    labels = np.array(out.split(), float)
+    assert (labels == Y[1400:]).mean() == pytest.approx(accuracy, abs=1e-4)
+    assert f"accuracy {accuracy:.4f} of 397" in shown
+
+
+def test_regression_of_a_table(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    os.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(500, 3))
+    price = rows @ [1, -2, 3] + 5
+    np.savetxt("houses.csv", np.column_stack([rows, price]), delimiter=",", header="a,b,c,price",
+               comments="")  # fmt: skip
+    code, out, shown = malt(
+        capfd, "train regression houses.csv --label price --test houses.csv -q --out m.npz"
+    )
+    assert code == 0, shown
+    assert float(re.findall(r"R squared .*: (\S+)", out)[0]) > 0.99
+    _, out, shown = malt(capfd, "predict m.npz houses.csv --label price")
+    np.testing.assert_allclose(np.array(out.split(), float), price, atol=0.3)
+    assert "R squared 1.0000" in shown
+
+
+def test_ratings_are_factorised(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    os.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    users, items = rng.integers(0, 40, 2000), rng.integers(0, 30, 2000)
+    taste = rng.normal(size=(40, 2)), rng.normal(size=(30, 2))
+    lines = [
+        f"u{u},i{i},{3 + taste[0][u] @ taste[1][i]:.3f}" for u, i in zip(users, items, strict=True)
+    ]
+    Path("train.csv").write_text("\n".join(["user,item,rating", *lines[:1800]]))
+    Path("test.csv").write_text("\n".join(lines[1800:]))
+    code, out, shown = malt(
+        capfd, "train mf train.csv --test test.csv -n 2 --factors 16 --out m.npz"
+    )
+    assert code == 0, shown
+    error = float(re.findall(r"RMSE on 200 ratings of test.csv: (\S+)", out)[0])
+    assert error < 0.7  # the mean alone: 1.4
+    Path("pairs.csv").write_text("\n".join(line.rpartition(",")[0] for line in lines[1800:]))
+    code, out, shown = malt(capfd, "predict m.npz pairs.csv")
+    assert code == 0, shown
+    wanted = [float(line.rpartition(",")[2]) for line in lines[1800:]]
+    assert np.sqrt(np.mean((np.array(out.split(), float) - wanted) ** 2)) == pytest.approx(
+        error, abs=1e-3
+    )
+
+
+def test_ctrl_c_saves_what_has_been_learnt(digits: Path) -> None:
+    command = "train svm train.svm -n 2 --passes 1000000 --tol=-1 --every 50 -q --out m.npz"
+    running = subprocess.Popen(
+        [sys.executable, "-m", "malt", *command.split()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while len(Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()) < 2:
+        time.sleep(0.02)
+    time.sleep(0.5)
+    running.send_signal(signal.SIGINT)
+    out, shown = running.communicate(timeout=60)
+    assert running.returncode == 0, shown
+    assert "ends after this pass" in shown
+    assert "model: m.npz" in out
+    assert np.load(digits / "m.npz")["coef"].any()
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("train svm nothing.svm", "nothing.svm: there is no such file"),
+        ("train svm train.svm --graph web", "--graph is 'web'; it is one of all, halton"),
+        ("train svm train.svm -n 0", "ranks is 0; it must be a whole number at least 1"),
+        ("train svm train.svm --out no/m.npz", "there is no folder for no/m.npz"),
+        ("train svm train.svm --sync never", "sync is 'never'"),
+        ("train mf train.svm", "is not a user, an item and a rating"),
+        ("train mf train.svm --report r.html", "--report and --trace are made of linear models"),
+        ("train deep train.svm", "invalid choice: 'deep'"),
+        ("predict train.svm test.svm", "train.svm is no model"),
+        ("predict nothing.npz test.svm", "nothing.npz cannot be read as a model"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(
+    digits: Path, capfd: pytest.CaptureFixture[str], words: str, error: str
+) -> None:
+    code, _, shown = malt(capfd, words)
+    assert code == 2
+    assert error in shown
+    assert "Traceback" not in shown
