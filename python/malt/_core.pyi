@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'EXPONENTIAL', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'INT8', 'Interface', 'MEDIAN', 'ONE_PEER', 'REPLACE', 'RING', 'RdmaPort', 'Route', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'Update', 'Vector', 'WEIGHTED', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'interfaces', 'random_graph', 'rdma_port_of', 'rdma_ports', 'simd_level', 'top_k', 'trimmed_mean']
+__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'INT8', 'Interface', 'LinearFloat32', 'LinearFloat64', 'MEDIAN', 'ONE_PEER', 'REPLACE', 'RING', 'RdmaPort', 'Route', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'Update', 'Vector', 'WEIGHTED', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'interfaces', 'linear_decisions', 'random_graph', 'rdma_port_of', 'rdma_ports', 'shuffle', 'simd_level', 'top_k', 'trimmed_mean']
 class Graph:
     """
     Who sends to whom, in which round. ``Graph(edges)`` makes one of (from, to) pairs of ranks; ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR and RANDOM(k, seed) are ready-made.
@@ -639,6 +639,132 @@ class SparseVectorInt64:
         """
         One for each index; a copy.
         """
+class ExamplesFloat32:
+    """
+    Rows to train on, over the caller's arrays, which must not change meanwhile.
+    """
+    @staticmethod
+    def csr(starts: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], columns: numpy.ndarray, values: numpy.ndarray, features: typing.SupportsInt | typing.SupportsIndex, targets: numpy.ndarray | None = None, weights: numpy.ndarray | None = None) -> ExamplesFloat32:
+        """
+        Of a CSR matrix: SciPy's indptr, indices (int32) and data, columns rising.
+
+        Args:
+            targets: one a row; -1 or 1, a number, or of several outputs a class from 0.
+            weights: of each row's loss, or None.
+
+        Raises:
+            ConfigError: a wrong dtype or shape, or rows out of range.
+        """
+    @staticmethod
+    def dense(values: numpy.ndarray, targets: numpy.ndarray | None = None, weights: numpy.ndarray | None = None) -> ExamplesFloat32:
+        """
+        Of an array (rows, features); as csr().
+        """
+    @property
+    def features(self) -> int:
+        ...
+    @property
+    def rows(self) -> int:
+        ...
+class LinearFloat32:
+    """
+    A linear model in training, over the caller's arrays of (features + 1) x outputs, whose last row are the intercepts.
+    """
+    def __init__(self, weights: numpy.ndarray, *, features: typing.SupportsInt | typing.SupportsIndex, outputs: typing.SupportsInt | typing.SupportsIndex = 1, loss: str = 'hinge', epsilon: typing.SupportsFloat | typing.SupportsIndex = 0.1, alpha: typing.SupportsFloat | typing.SupportsIndex = 0.0001, l1_ratio: typing.SupportsFloat | typing.SupportsIndex = 0.0, learning_rate: str = 'optimal', eta0: typing.SupportsFloat | typing.SupportsIndex = 0.01, power_t: typing.SupportsFloat | typing.SupportsIndex = 0.25, intercept: bool = True, average: numpy.ndarray | None = None, average_from: typing.SupportsInt | typing.SupportsIndex = 1, squares: numpy.ndarray | None = None, steps: typing.SupportsInt | typing.SupportsIndex = 0, threads: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
+        """
+        Continues after `steps` steps. `loss` is scikit-learn's name of it, or 'softmax'; `learning_rate` 'constant', 'invscaling', 'optimal' or 'adagrad', which needs `squares`.
+
+        Raises:
+            ConfigError: an option or an array is out of range.
+        """
+    def finish(self) -> bool:
+        """
+        Make the arrays true, before they are read, exchanged or changed. Returns whether all weights are finite.
+        """
+    def train(self, examples: ExamplesFloat32, first: typing.SupportsInt | typing.SupportsIndex = 0, last: typing.SupportsInt | typing.SupportsIndex | None = None, *, order: numpy.ndarray | None = None) -> float:
+        """
+        One step for each of the rows first to last - 1, or order[first] to order[last - 1] (uint32).
+
+        Returns the sum of their losses. The arrays are true after finish() only.
+
+        Raises:
+            ConfigError: what does not fit.
+            KeyboardInterrupt: after some of the steps.
+        """
+    @property
+    def eta0(self) -> float:
+        """
+        Of the rates that have one, from the next step on.
+        """
+    @eta0.setter
+    def eta0(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        ...
+    @property
+    def steps(self) -> int:
+        ...
+class ExamplesFloat64:
+    """
+    Rows to train on, over the caller's arrays, which must not change meanwhile.
+    """
+    @staticmethod
+    def csr(starts: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], columns: numpy.ndarray, values: numpy.ndarray, features: typing.SupportsInt | typing.SupportsIndex, targets: numpy.ndarray | None = None, weights: numpy.ndarray | None = None) -> ExamplesFloat64:
+        """
+        Of a CSR matrix: SciPy's indptr, indices (int32) and data, columns rising.
+
+        Args:
+            targets: one a row; -1 or 1, a number, or of several outputs a class from 0.
+            weights: of each row's loss, or None.
+
+        Raises:
+            ConfigError: a wrong dtype or shape, or rows out of range.
+        """
+    @staticmethod
+    def dense(values: numpy.ndarray, targets: numpy.ndarray | None = None, weights: numpy.ndarray | None = None) -> ExamplesFloat64:
+        """
+        Of an array (rows, features); as csr().
+        """
+    @property
+    def features(self) -> int:
+        ...
+    @property
+    def rows(self) -> int:
+        ...
+class LinearFloat64:
+    """
+    A linear model in training, over the caller's arrays of (features + 1) x outputs, whose last row are the intercepts.
+    """
+    def __init__(self, weights: numpy.ndarray, *, features: typing.SupportsInt | typing.SupportsIndex, outputs: typing.SupportsInt | typing.SupportsIndex = 1, loss: str = 'hinge', epsilon: typing.SupportsFloat | typing.SupportsIndex = 0.1, alpha: typing.SupportsFloat | typing.SupportsIndex = 0.0001, l1_ratio: typing.SupportsFloat | typing.SupportsIndex = 0.0, learning_rate: str = 'optimal', eta0: typing.SupportsFloat | typing.SupportsIndex = 0.01, power_t: typing.SupportsFloat | typing.SupportsIndex = 0.25, intercept: bool = True, average: numpy.ndarray | None = None, average_from: typing.SupportsInt | typing.SupportsIndex = 1, squares: numpy.ndarray | None = None, steps: typing.SupportsInt | typing.SupportsIndex = 0, threads: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
+        """
+        Continues after `steps` steps. `loss` is scikit-learn's name of it, or 'softmax'; `learning_rate` 'constant', 'invscaling', 'optimal' or 'adagrad', which needs `squares`.
+
+        Raises:
+            ConfigError: an option or an array is out of range.
+        """
+    def finish(self) -> bool:
+        """
+        Make the arrays true, before they are read, exchanged or changed. Returns whether all weights are finite.
+        """
+    def train(self, examples: ExamplesFloat64, first: typing.SupportsInt | typing.SupportsIndex = 0, last: typing.SupportsInt | typing.SupportsIndex | None = None, *, order: numpy.ndarray | None = None) -> float:
+        """
+        One step for each of the rows first to last - 1, or order[first] to order[last - 1] (uint32).
+
+        Returns the sum of their losses. The arrays are true after finish() only.
+
+        Raises:
+            ConfigError: what does not fit.
+            KeyboardInterrupt: after some of the steps.
+        """
+    @property
+    def eta0(self) -> float:
+        """
+        Of the rates that have one, from the next step on.
+        """
+    @eta0.setter
+    def eta0(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        ...
+    @property
+    def steps(self) -> int:
+        ...
 def address_of(wanted: str) -> str:
     """
     The address that a value of MALT_INTERFACE stands for.
@@ -669,6 +795,22 @@ def interfaces() -> list[Interface]:
     """
     The addresses of this host's interfaces that are up and have a carrier.
     """
+@typing.overload
+def linear_decisions(examples: ExamplesFloat32, weights: numpy.ndarray, outputs: typing.SupportsInt | typing.SupportsIndex = 1, first: typing.SupportsInt | typing.SupportsIndex = 0, last: typing.SupportsInt | typing.SupportsIndex | None = None) -> numpy.typing.NDArray[numpy.float32]:
+    """
+    X W + b of rows first to last - 1: an array (rows, outputs).
+
+    Raises:
+        ConfigError: lengths do not fit.
+    """
+@typing.overload
+def linear_decisions(examples: ExamplesFloat64, weights: numpy.ndarray, outputs: typing.SupportsInt | typing.SupportsIndex = 1, first: typing.SupportsInt | typing.SupportsIndex = 0, last: typing.SupportsInt | typing.SupportsIndex | None = None) -> numpy.typing.NDArray[numpy.float64]:
+    """
+    X W + b of rows first to last - 1: an array (rows, outputs).
+
+    Raises:
+        ConfigError: lengths do not fit.
+    """
 def random_graph(k: typing.SupportsInt | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex) -> Graph:
     ...
 def rdma_port_of(setting: str) -> str:
@@ -684,6 +826,10 @@ def rdma_ports() -> list[RdmaPort]:
 
     Raises:
         ConfigError: libibverbs is missing, or cannot list them.
+    """
+def shuffle(order: numpy.ndarray, seed: typing.SupportsInt | typing.SupportsIndex) -> None:
+    """
+    Make an array of uint32 a permutation of 0, 1, ..., the same for the same seed.
     """
 def simd_level() -> str:
     """
