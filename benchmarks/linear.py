@@ -196,11 +196,10 @@ class LinearReport(report.Report):
             f"liblinear's dual hinge on {name}: {seconds:.2g} s, accuracy {svm.score(*test):.3f}."
         )
 
-    def text(self):
+    def tabulate(self):
         header = ["", "MALT nnz/s", "scikit-learn nnz/s", "ratio", "target", "Vowpal Wabbit nnz/s"]
         header += ["accuracy", "scikit-learn's", "2 threads, times 1", "4 threads", ""]
         self._sections.insert(1, table(header, self._rows))
-        return super().text()
 
 
 def main():
@@ -216,6 +215,7 @@ def main():
             train, test = load()
             result.measure(name, train, test, knobs.epochs, knobs.repeats)
             result.liblinear(name, train, test)
+    result.tabulate()
     sys.exit(result.finish(knobs.output))
 
 
