@@ -50,7 +50,7 @@ struct LinearOptions {
   bool intercept = true;
   std::int64_t average_from = 1;  // the first step averaged, where there is an average
   int outputs = 1;                // 1, or the number of classes
-  int threads = 1;                // that train at once (Hogwild: Niu et al. 2011)
+  int threads = 1;  // that train at once (Hogwild: Niu et al. 2011), at most one a processor
 };
 
 // The caller's memory, each array of (features + 1) * outputs values: a row of outputs for each
