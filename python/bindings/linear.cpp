@@ -106,7 +106,10 @@ Choice choose(const std::map<std::string, Choice>& choices, const std::string& n
   const auto found = choices.find(name);
   if (found != choices.end()) return found->second;
   std::string names;
-  for (const auto& [each, choice] : choices) names += (names.empty() ? "'" : ", '") + each + "'";
+  for (const auto& [each, choice] : choices) {
+    if (!names.empty()) names += ", ";
+    names.append("'").append(each).append("'");
+  }
   throw dstorm::ConfigError(std::string(what) + " is '" + name + "'; it is one of " + names);
 }
 

@@ -132,6 +132,9 @@ Linear<T>::Linear(const LinearOptions& options, std::int64_t features, LinearArr
                   std::int64_t steps)
     : options_(options), features_(features), arrays_(arrays), pace_(pace_of(options)) {
   check(options);
+  // More than there are processors would only wait for one another; 0: not known.
+  const auto processors = static_cast<int>(std::thread::hardware_concurrency());
+  if (processors > 0) options_.threads = std::min(options_.threads, processors);
   require(features >= 0, "features", static_cast<double>(features), "at least 0");
   require(steps >= 0, "steps", static_cast<double>(steps), "at least 0");
   const std::size_t count = weights_of(features, options.outputs);

@@ -45,11 +45,12 @@ struct LinearOptions {
   Rate rate = Rate::kOptimal;
   double eta0 = 0.01;
   double power_t = 0.25;
-  // Of sparse rows it takes steps of a hundredth, or it would swing: it alone is in every row.
+  // Of sparse rows it takes steps of a hundredth (but AdaGrad's), or it would swing: it alone is in
+  // every row.
   bool intercept = true;
   std::int64_t average_from = 1;  // the first step averaged, where there is an average
   int outputs = 1;                // 1, or the number of classes
-  int threads = 1;                // that train at once (Hogwild: Niu et al. 2011)
+  int threads = 1;  // that train at once (Hogwild: Niu et al. 2011), at most one a processor
 };
 
 // The caller's memory, each array of (features + 1) * outputs values: a row of outputs for each
@@ -57,7 +58,7 @@ struct LinearOptions {
 template <class T>
 struct LinearArrays {
   std::span<T> weights;       // where training starts
-  std::span<T> average = {};  // of the weights over the steps; empty: not asked for
+  std::span<T> average = {};  // of the weights over the steps, from 0; empty: not asked for
   std::span<T> squares = {};  // AdaGrad's sums, from 0: for that rate, and no other
 };
 

@@ -342,7 +342,8 @@ TEST(Linear, ConvergesWithThreadsThatDoNotLock) {
     const Data data(0.3, way.options.outputs > 1 ? way.options.outputs : 0);
     const auto count = (kWidth + 1) * static_cast<std::size_t>(way.options.outputs);
     std::vector<std::uint32_t> order;  // each row many times, so that the threads meet
-    for (std::uint32_t i = 0; i < 40 * kRows; ++i) order.push_back(i * 7 % kRows);
+    for (std::uint32_t i = 0; i < 40 * kRows; ++i)
+      order.push_back(i * 7 % static_cast<std::uint32_t>(kRows));
     const Rows rows{0, std::ssize(order), order};
     double losses[2]{};
     for (const int threads : {1, 3}) {
