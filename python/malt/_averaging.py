@@ -36,13 +36,14 @@ class Averaging:
         # Then all ranks have the same bits after it, and the vector's own memory is read in place.
         self.is_exact = graph is None and self.staleness == 0
 
-    def exchange(self, vector: Vector, fold: Fold = AVG) -> None:
-        """Send this rank's values and fold others' into them."""
+    def exchange(self, vector: Vector, fold: Fold = AVG) -> int:
+        """Send this rank's values and fold others' into them; returns the oldest's age."""
         if self.is_exact:
             vector.allreduce(fold)
-        else:
-            vector.scatter()
-            vector.gather(fold, staleness=self.staleness)
+            return 0
+        vector.scatter()
+        ages = vector.gather(fold, staleness=self.staleness).staleness
+        return max(ages, default=0)
 
 
 def _staleness(sync: str) -> int | None:

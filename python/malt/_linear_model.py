@@ -18,11 +18,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from malt import _job, _local
+from malt._averaging import Averaging
 from malt._core_import import (
-    ALL,
     ExamplesFloat32,
     ExamplesFloat64,
-    Graph,
     linear_decisions,
 )
 from malt._errors import ConfigError
@@ -65,18 +64,6 @@ def number(
         limits += f" and at most {most:g}" if most < np.inf else ""
         noun = "a whole number" if whole else "a number"
         raise ValueError(f"{name} is {value!r}; it must be {noun} {limits}")
-
-
-def staleness(sync: str) -> int | None:
-    """BSP, SSP or ASP, as GatherOptions has it."""
-    if sync == "async":
-        return None
-    kind, _, slack = str(sync).partition(":")
-    if kind == "bsp" and not slack:
-        return 0
-    if kind == "ssp" and slack.isdecimal():
-        return int(slack)
-    raise ValueError(f"sync is {sync!r}; it must be 'bsp', 'ssp:K' (K exchanges late) or 'async'")
 
 
 class LinearModel(BaseEstimator):
@@ -141,10 +128,8 @@ class LinearModel(BaseEstimator):
             number("ranks", self.ranks, 1, whole=True)
         if self.every is not None:
             number("every", self.every, 1, whole=True)
-        if self.graph is not None and not isinstance(self.graph, Graph):
-            raise ValueError(f"graph is {self.graph!r}; it must be a graph such as malt.HALTON")
         choose("exchange", self.exchange, ("model", "difference"))
-        staleness(self.sync)
+        Averaging(self.graph, self.sync)
 
     def _threads(self) -> int:
         if self.n_jobs == -1:
@@ -219,12 +204,7 @@ class LinearModel(BaseEstimator):
         seed = None
         if self.shuffle:
             seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        exchange = Exchange(
-            ALL if self.graph is None else self.graph,
-            staleness(self.sync),
-            self.every,
-            self.exchange,
-        )
+        exchange = Exchange(Averaging(self.graph, self.sync), self.every, self.exchange)
         score = None if held_out is None else lambda w: self._score(w, *held_out)
         ranks = 1 if self.ranks is None else min(self.ranks, rows)
         with Progress(self.verbose, ranks, stopping.passes * total) as progress:

@@ -10,13 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from malt import _job, _vectors
+from malt._averaging import Averaging
 from malt._core_import import (
-    ALL,
     AVG,
     SUM,
     ExamplesFloat32,
     ExamplesFloat64,
-    Graph,
     LinearFloat32,
     LinearFloat64,
     shuffle,
@@ -40,13 +39,11 @@ class Exchange(NamedTuple):
 
     Attributes:
         every: examples of a rank between two exchanges; None: a tenth of its pass.
-        staleness: 0 (BSP), a number of exchanges (SSP) or None (asynchronous).
         what: "model", which is averaged (MLlib*: Zhang et al., ICDE 2019), or "difference" to the
             model of the last exchange, which are summed (Petuum, Xing et al., KDD 2015).
     """
 
-    graph: Graph = ALL
-    staleness: int | None = 0
+    averaging: Averaging
     every: int | None = None
     what: str = "model"
 
@@ -232,8 +229,7 @@ class _Company:
     ) -> None:
         self.rank = job.rank
         self._weights = arrays.weights
-        self._graph, self._staleness, every, what = exchange
-        self._is_lockstep = exchange.staleness == 0 and exchange.graph == ALL
+        self._averaging, every, what = exchange
         self._agreed = np.zeros(4)
         self._agreement = _vectors.vector(self._agreed)
         # All make the same number of exchanges a pass, each of its own share of rows.
@@ -251,7 +247,7 @@ class _Company:
         self._sent = np.empty_like(self._weights) if self._sums else self._weights
         self._before = self._weights.copy() if self._sums else None
         self._vector = _vectors.vector(
-            self._sent, graph=self._graph, policy="queue" if self._sums else "latest"
+            self._sent, graph=self._averaging.graph, policy="queue" if self._sums else "latest"
         )
         self._average = None if arrays.average is None else _vectors.vector(arrays.average)
 
@@ -260,20 +256,15 @@ class _Company:
         fold = SUM if self._sums else AVG
         if self._before is not None:
             np.subtract(self._weights, self._before, out=self._sent)
-        if self._is_lockstep:
-            self._vector.allreduce(fold)
-            ages: tuple[int, ...] = ()
-        else:
-            self._vector.scatter()
-            ages = self._vector.gather(fold, staleness=self._staleness).staleness
+        oldest = self._averaging.exchange(self._vector, fold)
         if self._before is not None:
             self._before += self._sent
             self._weights[:] = self._before
-        return max(ages, default=0), self._vector.stats().bytes_out
+        return oldest, self._vector.stats().bytes_out
 
     def add_up(self, mine: Array) -> Array:
         """Over all ranks; an asynchronous one asks nobody."""
-        if self._staleness is None:
+        if self._averaging.staleness is None:
             return mine
         self._agreed[:] = mine
         self._agreement.allreduce(SUM)
@@ -281,7 +272,7 @@ class _Company:
 
     def unite(self) -> None:
         """Give all ranks the same model."""
-        if not self._is_lockstep:
+        if not self._averaging.is_exact:
             final = _vectors.vector(self._weights)
             final.allreduce(AVG)
             final.close()
