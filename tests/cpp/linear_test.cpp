@@ -97,7 +97,8 @@ std::vector<double> log_loss_eagerly(
 TEST(Loss, HasTheSlopeOfItsValues) {
   for (int loss = 0; loss < static_cast<int>(Loss::kSoftmax); ++loss) {
     for (const double y : {-1.0, 1.0}) {
-      for (double p = -2.95; p < 3; p += 0.1) {  // beside the corners
+      for (int tenth = -30; tenth < 30; ++tenth) {
+        const double p = tenth / 10.0 + 0.05;  // beside the corners
         const auto at = [&](double value) {
           return loss_at(static_cast<Loss>(loss), 0.33, y, value);
         };
