@@ -1,6 +1,21 @@
 #include "bindings.hpp"
 
 namespace malt_bindings {
+namespace {
+
+// As pickle wants it: how to make the graph again, or under which name it is found.
+py::object reduce(const py::object& graph) {
+  const auto& self = graph.cast<const dstorm::Graph&>();
+  if (const auto pairs = self.pairs())
+    return py::make_tuple(py::type::of(graph), py::make_tuple(*pairs));
+  if (const auto drawing = self.drawing()) {
+    const py::object make = py::module_::import("malt._core").attr("random_graph");
+    return py::make_tuple(make, py::make_tuple(drawing->first, drawing->second));
+  }
+  return py::str(self.name());
+}
+
+}  // namespace
 
 void bind_graph(py::module_& module) {
   using dstorm::Graph;
@@ -27,7 +42,8 @@ void bind_graph(py::module_& module) {
            [](const Graph& self, const py::object& other) {
              return py::isinstance<Graph>(other) && self == other.cast<const Graph&>();
            })
-      .def("__hash__", &Graph::fingerprint);
+      .def("__hash__", &Graph::fingerprint)
+      .def("__reduce__", &reduce);
   module.def("random_graph", &Graph::random, py::arg("k"), py::arg("seed"));
   module.attr("ALL") = Graph::all();
   module.attr("HALTON") = Graph::halton();

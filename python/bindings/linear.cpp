@@ -190,6 +190,29 @@ double train(Model<T>& model, const Examples<T>& examples, std::int64_t first,
 }
 
 template <class T>
+double add_gradient(const Examples<T>& examples, const py::array& weights,
+                    const py::array& gradient, std::int64_t first, std::optional<std::int64_t> last,
+                    const std::optional<py::array>& order, const std::string& loss, double epsilon,
+                    bool intercept, int outputs) {
+  LinearOptions options;
+  options.loss = to_loss(loss);
+  options.epsilon = epsilon;
+  options.intercept = intercept;
+  options.outputs = outputs;
+  const auto dimensions = static_cast<int>(weights.ndim());
+  const std::span<const T> at = borrow<T>(weights, "weights", dimensions);
+  const std::span<T> out = borrow_to_write<T>(gradient, "gradient");
+  Rows rows{first, 0, borrow<std::uint32_t>(order, "order")};
+  rows.last = last.value_or(order ? std::ssize(rows.order) : examples.rows());
+  const py::gil_scoped_release no_gil;
+  return std::visit(
+      [&](const auto& matrix) {
+        return learn::add_gradient(matrix, examples.targets, rows, options, at, out);
+      },
+      examples.matrix);
+}
+
+template <class T>
 py::array_t<T> decide(const Examples<T>& examples, const py::array& weights, int outputs,
                       std::int64_t first, std::optional<std::int64_t> last) {
   const std::span<const T> trained =
@@ -267,6 +290,13 @@ void bind_one(py::module_& module, const std::string& suffix) {
           [](Trained& self, double eta0) { self.linear.set_eta0(eta0); },
           "Of the rates that have one, from the next step on.");
 
+  module.def("add_linear_gradient", &add_gradient<T>, py::arg("examples"), py::arg("weights"),
+             py::arg("gradient"), py::arg("first") = 0, py::arg("last") = py::none(), py::kw_only(),
+             py::arg("order") = py::none(), py::arg("loss") = "hinge", py::arg("epsilon") = 0.1,
+             py::arg("intercept") = true, py::arg("outputs") = 1,
+             "Add the slopes of the losses of rows first to last - 1 (or order[first], ...) in all "
+             "weights, laid out as these.\n\nReturns the sum of the losses.\n\n"
+             "Raises:\n    ConfigError: what does not fit.");
   module.def("linear_decisions", &decide<T>, py::arg("examples"), py::arg("weights"),
              py::arg("outputs") = 1, py::arg("first") = 0, py::arg("last") = py::none(),
              "X W + b of rows first to last - 1: an array (rows, outputs).\n\n"

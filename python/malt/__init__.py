@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from malt import torch as torch
     from malt._api import *  # noqa: F403
     from malt._api import __all__, __version__  # noqa: F401
-    from malt._classifiers import LinearSVC as LinearSVC
-    from malt._classifiers import LogisticRegression as LogisticRegression
     from malt._classifiers import SGDClassifier as SGDClassifier
     from malt._data import Data as Data
     from malt._data import load_data as load_data
     from malt._factorization import MatrixFactorization as MatrixFactorization
+    from malt._logistic_svc import LinearSVC as LinearSVC
+    from malt._logistic_svc import LogisticRegression as LogisticRegression
     from malt._regressors import SGDRegressor as SGDRegressor
     from malt._wrap import wrap as wrap
 else:
     # What is loaded when it is asked for itself: where it is, and the extra that it takes.
     _WITH_EXTRAS = {
         "Data": ("malt._data", "data"),
-        "LinearSVC": ("malt._classifiers", "learn"),
-        "LogisticRegression": ("malt._classifiers", "learn"),
+        "LinearSVC": ("malt._logistic_svc", "learn"),
+        "LogisticRegression": ("malt._logistic_svc", "learn"),
         "MatrixFactorization": ("malt._factorization", "learn"),
         "SGDClassifier": ("malt._classifiers", "learn"),
         "SGDRegressor": ("malt._regressors", "learn"),

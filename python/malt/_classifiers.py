@@ -15,7 +15,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from malt._core_import import Graph, linear_decisions
 from malt._labels import All, Here, agree
-from malt._linear_model import LinearModel, choose, examples_of, number
+from malt._linear_model import LinearModel, choose, examples_of
 from malt._training import Stopping
 
 Array = npt.NDArray[Any]
@@ -33,7 +33,7 @@ _LOSSES = (
 )
 
 
-class _Classifier(ClassifierMixin, LinearModel):
+class Classifier(ClassifierMixin, LinearModel):
     """One output for two classes, else one for each."""
 
     classes_: Array
@@ -197,7 +197,7 @@ def _has_probabilities(loss: str) -> bool:
     )
 
 
-class SGDClassifier(_Classifier):
+class SGDClassifier(Classifier):
     """scikit-learn's SGDClassifier, by MALT's kernels, on one rank or many.
 
     Parameters are scikit-learn's (sklearn.linear_model.SGDClassifier), with the same defaults, but
@@ -214,8 +214,9 @@ class SGDClassifier(_Classifier):
         sync: "bsp" (all wait for one another at every exchange), "ssp:K" (K exchanges late at
             most), or "async" (nobody waits, and tol is looked at by nobody: max_iter passes).
         every: examples of a rank between two exchanges; None: a tenth of its pass.
-        exchange: "model" (averaged: MLlib*, Zhang et al., ICDE 2019) or "difference" (what each
-            has learnt since the last exchange is summed: Petuum, Xing et al., KDD 2015).
+        exchange: "model" (averaged: MLlib*, Zhang et al., ICDE 2019), "difference" (what each has
+            learnt since the last exchange is summed: Petuum, Xing et al., KDD 2015) or "gradient"
+            (all take one step by the mean over the batch of `every` examples of each rank).
 
     Attributes:
         coef_: (1, features) of two classes, else (classes, features).
@@ -298,154 +299,3 @@ class SGDClassifier(_Classifier):
     def predict_log_proba(self, X: Any) -> Array:
         """The logarithms of predict_proba()."""
         return np.log(self._probabilities(X, self.loss))
-
-
-class _Fixed(_Classifier):
-    """A loss of its own, a penalty by C, and steps that need no tuning: AdaGrad's, averaged."""
-
-    learning_rate = "adagrad"
-    penalty: str | None = "elasticnet"
-    epsilon = 0.0
-    eta0 = 0.1
-    power_t = 0.0
-    shuffle = True
-    early_stopping = False
-    validation_fraction = 0.1
-    average = True
-    exchange = "model"
-
-    @property
-    def _loss(self) -> str:
-        return "log_loss"
-
-    def _stopping(self) -> Stopping:
-        return Stopping(self.max_iter, self.tol, is_asked=self._is_asked_to_stop)
-
-    def _check_parameters(self) -> None:
-        number("C", self.C, 0, above=True)
-        number("l1_ratio", self.l1_ratio, 0, most=1)
-        self._check_common()
-
-    def _kernel(self, rows: int) -> dict[str, Any]:
-        multinomial = self._loss == "log_loss" and len(self.classes_) > 2
-        return {
-            "loss": "softmax" if multinomial else self._loss,
-            "alpha": 1 / (self.C * rows),
-            "l1_ratio": float(self.l1_ratio),
-            "learning_rate": self.learning_rate,
-            "eta0": self.eta0,
-            "intercept": bool(self.fit_intercept),
-        }
-
-
-_FIXED_DOC = """
-
-    Minimises C times the sum of the losses plus the penalty, as scikit-learn's, by averaged SGD
-    with AdaGrad's rates (Duchi et al., JMLR 2011): close to the minimum after some ten passes, and
-    not to the last digit.
-
-    Args:
-        C: the weight of the losses against the penalty; above 0.
-        l1_ratio: the penalty's part of L1, 0 (L2 alone) to 1.
-        tol: stop when five passes in turn lower the mean loss by less; None: make max_iter passes.
-        n_jobs, verbose, ranks, graph, sync, every: as of malt.SGDClassifier.
-        fit_intercept, max_iter, class_weight, random_state, warm_start: as of scikit-learn's.
-
-    Attributes are those of malt.SGDClassifier."""
-
-
-class LogisticRegression(_Fixed):
-    """Logistic regression; of more than two classes, multinomial."""
-
-    def __init__(
-        self,
-        *,
-        C: float = 1.0,
-        l1_ratio: float = 0.0,
-        tol: float | None = 1e-4,
-        fit_intercept: bool = True,
-        class_weight: Any = None,
-        random_state: Any = None,
-        max_iter: int = 100,
-        verbose: int | bool | None = None,
-        warm_start: bool = False,
-        n_jobs: int | None = None,
-        ranks: int | None = None,
-        graph: Graph | None = None,
-        sync: str = "bsp",
-        every: int | None = None,
-    ) -> None:
-        self.C = C
-        self.l1_ratio = l1_ratio
-        self.tol = tol
-        self.fit_intercept = fit_intercept
-        self.class_weight = class_weight
-        self.random_state = random_state
-        self.max_iter = max_iter
-        self.verbose = verbose
-        self.warm_start = warm_start
-        self.n_jobs = n_jobs
-        self.ranks = ranks
-        self.graph = graph
-        self.sync = sync
-        self.every = every
-
-    def predict_proba(self, X: Any) -> Array:
-        """The probability of each class: (rows, classes)."""
-        check_is_fitted(self)
-        return self._probabilities(X, "softmax" if len(self.classes_) > 2 else "log_loss")
-
-    def predict_log_proba(self, X: Any) -> Array:
-        """The logarithms of predict_proba()."""
-        return np.log(self.predict_proba(X))
-
-
-class LinearSVC(_Fixed):
-    """A linear support vector machine; of more than two classes, each against the rest."""
-
-    def __init__(
-        self,
-        *,
-        loss: str = "squared_hinge",
-        C: float = 1.0,
-        l1_ratio: float = 0.0,
-        tol: float | None = 1e-4,
-        fit_intercept: bool = True,
-        class_weight: Any = None,
-        random_state: Any = None,
-        max_iter: int = 100,
-        verbose: int | bool | None = None,
-        warm_start: bool = False,
-        n_jobs: int | None = None,
-        ranks: int | None = None,
-        graph: Graph | None = None,
-        sync: str = "bsp",
-        every: int | None = None,
-    ) -> None:
-        self.loss = loss
-        self.C = C
-        self.l1_ratio = l1_ratio
-        self.tol = tol
-        self.fit_intercept = fit_intercept
-        self.class_weight = class_weight
-        self.random_state = random_state
-        self.max_iter = max_iter
-        self.verbose = verbose
-        self.warm_start = warm_start
-        self.n_jobs = n_jobs
-        self.ranks = ranks
-        self.graph = graph
-        self.sync = sync
-        self.every = every
-
-    @property
-    def _loss(self) -> str:
-        return self.loss
-
-    def _check_parameters(self) -> None:
-        choose("loss", self.loss, ("hinge", "squared_hinge"))
-        super()._check_parameters()
-
-
-for _kind in (LogisticRegression, LinearSVC):
-    _kind.__doc__ = f"{_kind.__doc__}{_FIXED_DOC}"

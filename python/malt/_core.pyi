@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'INT8', 'Interface', 'LinearFloat32', 'LinearFloat64', 'MEDIAN', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Route', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Update', 'Vector', 'WEIGHTED', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'interfaces', 'linear_decisions', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'shuffle', 'simd_level', 'top_k', 'trimmed_mean']
+__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'INT8', 'Interface', 'LinearFloat32', 'LinearFloat64', 'MEDIAN', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Route', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Update', 'Vector', 'WEIGHTED', 'add_linear_gradient', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'interfaces', 'linear_decisions', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'shuffle', 'simd_level', 'top_k', 'trimmed_mean']
 class Graph:
     """
     Who sends to whom, in which round. ``Graph(edges)`` makes one of (from, to) pairs of ranks; ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR and RANDOM(k, seed) are ready-made.
@@ -17,6 +17,8 @@ class Graph:
     def __hash__(self) -> int:
         ...
     def __init__(self, edges: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]) -> None:
+        ...
+    def __reduce__(self) -> typing.Any:
         ...
     def __repr__(self) -> str:
         ...
@@ -872,6 +874,26 @@ class RatingBlocks:
         """
         Rounds of an epoch.
         """
+@typing.overload
+def add_linear_gradient(examples: ExamplesFloat32, weights: numpy.ndarray, gradient: numpy.ndarray, first: typing.SupportsInt | typing.SupportsIndex = 0, last: typing.SupportsInt | typing.SupportsIndex | None = None, *, order: numpy.ndarray | None = None, loss: str = 'hinge', epsilon: typing.SupportsFloat | typing.SupportsIndex = 0.1, intercept: bool = True, outputs: typing.SupportsInt | typing.SupportsIndex = 1) -> float:
+    """
+    Add the slopes of the losses of rows first to last - 1 (or order[first], ...) in all weights, laid out as these.
+
+    Returns the sum of the losses.
+
+    Raises:
+        ConfigError: what does not fit.
+    """
+@typing.overload
+def add_linear_gradient(examples: ExamplesFloat64, weights: numpy.ndarray, gradient: numpy.ndarray, first: typing.SupportsInt | typing.SupportsIndex = 0, last: typing.SupportsInt | typing.SupportsIndex | None = None, *, order: numpy.ndarray | None = None, loss: str = 'hinge', epsilon: typing.SupportsFloat | typing.SupportsIndex = 0.1, intercept: bool = True, outputs: typing.SupportsInt | typing.SupportsIndex = 1) -> float:
+    """
+    Add the slopes of the losses of rows first to last - 1 (or order[first], ...) in all weights, laid out as these.
+
+    Returns the sum of the losses.
+
+    Raises:
+        ConfigError: what does not fit.
+    """
 def address_of(wanted: str) -> str:
     """
     The address that a value of MALT_INTERFACE stands for.

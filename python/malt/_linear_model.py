@@ -31,6 +31,14 @@ from malt._training import Arrays, Examples, Exchange, Step, Stopping, Trained, 
 Array = npt.NDArray[Any]
 
 
+# What is trained on as it lies in memory; others are converted.
+_READS: dict[str, Any] = {
+    "accept_sparse": "csr",
+    "accept_large_sparse": False,
+    "dtype": [np.float64, np.float32],
+    "order": "C",
+}
+
 # Trains on rows first to last - 1, in arrays of its own, as this rank.
 _Part = Callable[[tuple[int, int], Arrays, int], Trained]
 
@@ -128,7 +136,7 @@ class LinearModel(BaseEstimator):
             number("ranks", self.ranks, 1, whole=True)
         if self.every is not None:
             number("every", self.every, 1, whole=True)
-        choose("exchange", self.exchange, ("model", "difference"))
+        choose("exchange", self.exchange, ("model", "difference", "gradient"))
         Averaging(self.graph, self.sync)
 
     def _threads(self) -> int:
@@ -139,30 +147,11 @@ class LinearModel(BaseEstimator):
     # Input
 
     def _rows(self, X: Any, *, reset: bool) -> Any:
-        X = validate_data(
-            self,
-            X,
-            accept_sparse="csr",
-            dtype=[np.float64, np.float32],
-            reset=reset,
-            accept_large_sparse=False,
-            order="C",
-        )
-        return canonical(X)
+        return canonical(validate_data(self, X, reset=reset, **_READS))
 
     def _rows_and_targets(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Array]:
-        X, y = validate_data(
-            self,
-            X,
-            y,
-            accept_sparse="csr",
-            dtype=[np.float64, np.float32],
-            reset=reset,
-            accept_large_sparse=False,
-            order="C",
-            multi_output=False,
-            y_numeric=isinstance(self, RegressorMixin),
-        )
+        is_numeric = isinstance(self, RegressorMixin)
+        X, y = validate_data(self, X, y, reset=reset, y_numeric=is_numeric, **_READS)
         return canonical(X), y
 
     # Training

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -49,8 +50,8 @@ def shard(
 
     Args:
         data: an array or matrix (rows are elements; a NumPy array gives a view), a list, range or
-            other sequence that can be sliced, or (without `chunk`) any iterable, which gives an
-            iterator.
+            other sequence that can be sliced, or (without `chunk`) a dataset of PyTorch's, which
+            gives a Subset, or any iterable, which gives an iterator.
         more: with `chunk`, others of the same length.
         chunk: elements that the loop gets at a time, and that are trained on again if a rank dies
             over them.
@@ -72,6 +73,9 @@ def shard(
         )
     rank, size = _job.rank(), _job.size()
     every = slice(rank, None, size)
+    datasets = getattr(sys.modules.get("torch"), "utils", None)  # never imported for this
+    if datasets and isinstance(data, datasets.data.Dataset) and hasattr(data, "__len__"):
+        return datasets.data.Subset(data, range(rank, len(data), size))
     rows = getattr(data, "iloc", data)  # pandas slices rows by position there
     if hasattr(rows, "__getitem__") and (hasattr(data, "__len__") or hasattr(data, "shape")):
         return rows[every]

@@ -92,7 +92,7 @@ def _parser() -> _Parser:
     ranks.add_argument("--graph", default="all", help="all, halton, ring, exponential, one_peer")
     ranks.add_argument("--sync", default="bsp", help="bsp, ssp:K or async")
     ranks.add_argument("--every", type=int, metavar="K", help="examples between two exchanges")
-    ranks.add_argument("--exchange", default="model", help="model or difference")
+    ranks.add_argument("--exchange", default="model", help="model, difference or gradient")
     model = parser.add_argument_group("the model")
     model.add_argument("--alpha", type=float, default=1e-4, help="of the penalty: %(default)s")
     model.add_argument("--penalty", default="l2", help="l2, l1 or elasticnet")
@@ -100,6 +100,11 @@ def _parser() -> _Parser:
     model.add_argument("--passes", type=int, default=20, help="at most: %(default)s")
     model.add_argument("--tol", type=float, default=1e-3, help="the least gain: %(default)s")
     model.add_argument("--average", action="store_true", help="average the weights over the steps")
+    model.add_argument(
+        "--rate",
+        metavar="RATE[:ETA0]",
+        help="optimal, constant:E, invscaling:E or adagrad:E; else the estimator's own",
+    )  # fmt: skip
     model.add_argument("--seed", type=int, default=0, help="of the order of the examples")
     add_data_options(parser)
     return parser
@@ -132,6 +137,9 @@ def _estimator(parsed: argparse.Namespace) -> Any:
         "every": parsed.every,
         "exchange": parsed.exchange,
     }
+    if parsed.rate is not None:
+        settings["learning_rate"], _, eta0 = parsed.rate.partition(":")
+        settings["eta0"] = float(eta0 or 0.01)
     if parsed.problem == "regression":
         return SGDRegressor(**settings)
     return SGDClassifier("hinge" if parsed.problem == "svm" else "log_loss", **settings)
@@ -191,9 +199,8 @@ def _train(parsed: argparse.Namespace) -> None:
     if company is not None and company.rank != 0:
         return
     print(_report.table(model.history_))
-    end = model.history_["loss"][-1]
     print(
-        f"{model.n_iter_} passes over {data.X.shape[0]:,} examples; mean loss at the end {end:.4f}"
+        f"{model.n_iter_} passes over {data.X.shape[0]:,} examples of {data.X.shape[1]:,} features"
     )
     if data.bad:
         print(f"{data.bad} bad lines left out: {'; '.join(data.bad_lines)}")

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from malt import _job, _vectors
 from malt._averaging import Averaging
+from malt._batches import BatchModel
 from malt._core_import import (
     AVG,
     SUM,
@@ -39,8 +40,9 @@ class Exchange(NamedTuple):
 
     Attributes:
         every: examples of a rank between two exchanges; None: a tenth of its pass.
-        what: "model", which is averaged (MLlib*: Zhang et al., ICDE 2019), or "difference" to the
-            model of the last exchange, which are summed (Petuum, Xing et al., KDD 2015).
+        what: "model", which is averaged (MLlib*: Zhang et al., ICDE 2019), "difference" to the
+            model of the last exchange, which are summed (Petuum, Xing et al., KDD 2015), or
+            "gradient" of a batch, by the sum of which all take one step.
     """
 
     averaging: Averaging
@@ -119,18 +121,26 @@ class Trainer:
         self._score = score
         self._watch = watch
         self._arrays = arrays
+        self._every = exchange.every
         self._history: list[Step] = []
-        kind: Any = LinearFloat32 if arrays.weights.dtype == np.float32 else LinearFloat64
-        self._model = kind(
-            arrays.weights,
-            features=arrays.weights.shape[0] - 1,
-            average=arrays.average,
-            squares=arrays.squares,
-            steps=steps,
-            **kernel,
-        )
+        self._batches: BatchModel | None = None
+        self._model: Any
+        of_arrays: dict[str, Any] = {
+            "average": arrays.average,
+            "squares": arrays.squares,
+            "steps": steps,
+        }
+        if exchange.what == "gradient":
+            options = {name: value for name, value in kernel.items() if name != "threads"}
+            self._model = self._batches = BatchModel(arrays.weights, **of_arrays, **options)
+            sent = self._batches.gradient
+        else:
+            kind: Any = LinearFloat32 if arrays.weights.dtype == np.float32 else LinearFloat64
+            features = arrays.weights.shape[0] - 1
+            self._model = kind(arrays.weights, features=features, **of_arrays, **kernel)
+            sent = None
         job = _job.company()
-        self._company = None if job is None else _Company(job, arrays, exchange, rows)
+        self._company = None if job is None else _Company(job, arrays, exchange, rows, sent)
 
     def run(self, stopping: Stopping) -> Trained:
         """Train until it is to stop; all ranks stop together, but asynchronous ones.
@@ -165,7 +175,7 @@ class Trainer:
 
     def _make_pass(self, order: npt.NDArray[np.uint32], passes_before: int) -> float:
         company = self._company
-        pieces = 1 if company is None else company.pieces
+        pieces = company.pieces if company is not None else self._pieces_alone(len(order))
         losses = 0.0
         for piece in range(pieces):
             began = time.time()
@@ -174,6 +184,8 @@ class Trainer:
             self._is_finite = self._model.finish()
             trained = time.time()
             staleness, sent = (0, 0) if company is None else company.exchange()
+            if self._batches is not None:
+                self._batches.take_step()
             losses += loss
             done = passes_before * len(order) + end
             mean = loss / max(1, end - start)
@@ -181,6 +193,9 @@ class Trainer:
             self._history.append(step)
             self._watch(step)
         return losses
+
+    def _pieces_alone(self, rows: int) -> int:
+        return 1 if self._batches is None else _pieces(rows, self._every)
 
     def _agree(self, losses: float, passes: int, stopping: Stopping) -> float:
         """The mean loss, or what the score lacks; of all ranks, where they stop together."""
@@ -201,6 +216,12 @@ class Trainer:
 
     def _best(self) -> Array:
         return self._arrays.weights if self._arrays.average is None else self._arrays.average
+
+
+def _pieces(rows: int, every: int | None) -> int:
+    """How many exchanges a pass of so many rows has."""
+    pieces = _EXCHANGES_A_PASS if every is None else -(-rows // every)
+    return max(1, min(pieces, rows))
 
 
 class _Progress:
@@ -225,7 +246,12 @@ class _Company:
     """The other ranks: what goes to them, and what comes from them."""
 
     def __init__(
-        self, job: _job.Job, arrays: Arrays, exchange: Exchange, rows: tuple[int, int]
+        self,
+        job: _job.Job,
+        arrays: Arrays,
+        exchange: Exchange,
+        rows: tuple[int, int],
+        gradient: Array | None,
     ) -> None:
         self.rank = job.rank
         self._weights = arrays.weights
@@ -241,11 +267,14 @@ class _Company:
         if not counts.all():
             empty = describe_ranks(int(r) for r in np.flatnonzero(counts == 0))
             raise ConfigError(f"{empty} got no rows; give every rank some, or take fewer ranks")
-        self.pieces = _EXCHANGES_A_PASS if every is None else max(1, int(-(-counts.max() // every)))
-        self.pieces = min(self.pieces, int(counts.max()))
-        self._sums = what == "difference"
-        self._sent = np.empty_like(self._weights) if self._sums else self._weights
-        self._before = self._weights.copy() if self._sums else None
+        self.pieces = _pieces(int(counts.max()), every)
+        self._sums = what != "model"
+        self._sent = self._weights
+        self._before: Array | None = None
+        if gradient is not None:
+            self._sent = gradient
+        elif self._sums:
+            self._sent, self._before = np.empty_like(self._weights), self._weights.copy()
         self._vector = _vectors.vector(
             self._sent, graph=self._averaging.graph, policy="queue" if self._sums else "latest"
         )

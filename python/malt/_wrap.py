@@ -304,11 +304,6 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
         state: dict[str, Any] = super().__getstate__()
         return {name: value for name, value in state.items() if name not in _OF_A_JOB}
 
-    def __sklearn_clone__(self) -> DataParallelEstimator:
-        parameters = self.get_params(deep=False)  # a graph never changes, so it is not copied
-        estimator = clone(parameters.pop("estimator"), safe=False)
-        return type(self)(estimator, **parameters)
-
     def __sklearn_tags__(self) -> Any:
         return get_tags(self.estimator)
 

@@ -151,6 +151,16 @@ bool Graph::is_static() const noexcept { return kind_ != Kind::kOnePeer && kind_
 
 bool Graph::repeats() const noexcept { return kind_ != Kind::kRandom; }
 
+std::optional<std::pair<int, std::uint64_t>> Graph::drawing() const noexcept {
+  if (kind_ != Kind::kRandom) return std::nullopt;
+  return std::pair(k_, seed_);
+}
+
+std::optional<std::vector<std::pair<int, int>>> Graph::pairs() const {
+  if (kind_ != Kind::kEdges) return std::nullopt;
+  return edges_->pairs();
+}
+
 std::string Graph::name() const {
   switch (kind_) {
     case Kind::kAll:

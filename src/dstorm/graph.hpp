@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -66,6 +67,11 @@ class Graph {
   // the matrix is not doubly stochastic, singular values are those in the norm weighted by its
   // stationary distribution. May take seconds past a thousand ranks; not for the hot path.
   double spectral_gap(int size) const;
+
+  // What it was made of, to make it again elsewhere: random()'s k and seed, edges()' pairs (sorted,
+  // each once); none of the other graphs.
+  std::optional<std::pair<int, std::uint64_t>> drawing() const noexcept;
+  std::optional<std::vector<std::pair<int, int>>> pairs() const;
 
   std::string name() const;                    // "HALTON", "RANDOM(2, seed=7)", ...
   std::uint64_t fingerprint() const noexcept;  // equal on all ranks iff the graph is

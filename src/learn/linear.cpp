@@ -39,17 +39,6 @@ void check(const LinearOptions& options) {
   }
 }
 
-void check_order(const Rows& rows, std::int64_t count) {
-  const auto first = rows.order.begin() + rows.first;
-  const auto last = rows.order.begin() + rows.last;
-  if (first == last) return;
-  const std::uint32_t most = *std::max_element(first, last);
-  if (most >= count) {
-    throw dstorm::ConfigError("the order has row " + std::to_string(most) + "; the matrix has " +
-                              std::to_string(count) + " rows, counted from 0");
-  }
-}
-
 Pace pace_of(const LinearOptions& options) {
   Pace pace;
   pace.eta0 = options.eta0;
@@ -170,17 +159,7 @@ template <class T>
 template <class Matrix>
 double Linear<T>::train_rows(const Matrix& matrix, const Targets<T>& targets, const Rows& rows) {
   check_features(matrix.features, features_);
-  const auto count = static_cast<std::size_t>(matrix.rows());
-  check_length("targets", targets.values.size(), count, "one for each row");
-  if (!targets.weights.empty()) {
-    check_length("weights of rows", targets.weights.size(), count, "one for each row");
-  }
-  if (rows.order.empty()) {
-    check_range(rows.first, rows.last, matrix.rows(), "matrix");
-  } else {
-    check_range(rows.first, rows.last, static_cast<std::int64_t>(rows.order.size()), "order");
-    check_order(rows, matrix.rows());
-  }
+  check_examples(matrix, targets, rows);
   const Lesson lesson{options_.loss, options_.epsilon, options_.intercept, pace_};
   double losses = 0;
   Rows round = rows;

@@ -127,4 +127,18 @@ template <class T>
 void decision_values(const Dense<T>& matrix, std::span<const T> weights, int outputs,
                      std::int64_t first, std::int64_t last, std::span<T> values);
 
+// Adds to `gradient`, laid out as the weights, the slopes of the weighted losses of `rows` in all
+// weights, penalty left out: a mini-batch's part, for steps that many ranks take together
+// (SendGradient: Zhang et al., "MLlib*", ICDE 2019, section 3). Of the options: loss, epsilon,
+// intercept and outputs. Returns the sum of the losses. Throws dstorm::ConfigError if lengths or
+// rows do not fit.
+template <class T>
+double add_gradient(const Csr<T>& matrix, const Targets<T>& targets, const Rows& rows,
+                    const LinearOptions& options, std::span<const T> weights,
+                    std::span<T> gradient);
+template <class T>
+double add_gradient(const Dense<T>& matrix, const Targets<T>& targets, const Rows& rows,
+                    const LinearOptions& options, std::span<const T> weights,
+                    std::span<T> gradient);
+
 }  // namespace learn

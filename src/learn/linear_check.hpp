@@ -1,11 +1,13 @@
 // Checks that name the value, its limit and the way out. Internal to linear models.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
 #include "dstorm/errors.hpp"
+#include "learn/linear.hpp"
 
 namespace learn {
 
@@ -34,6 +36,32 @@ inline void check_range(std::int64_t first, std::int64_t last, std::int64_t coun
   if (first >= 0 && first <= last && last <= count) return;
   throw dstorm::ConfigError("rows " + std::to_string(first) + " to " + std::to_string(last) +
                             " do not lie within the " + std::to_string(count) + " of the " + of);
+}
+
+inline void check_order(const Rows& rows, std::int64_t count) {
+  const auto first = rows.order.begin() + rows.first;
+  const auto last = rows.order.begin() + rows.last;
+  if (first == last) return;
+  const std::uint32_t most = *std::max_element(first, last);
+  if (most >= count) {
+    throw dstorm::ConfigError("the order has row " + std::to_string(most) + "; the matrix has " +
+                              std::to_string(count) + " rows, counted from 0");
+  }
+}
+
+template <class T, class Matrix>
+void check_examples(const Matrix& matrix, const Targets<T>& targets, const Rows& rows) {
+  const auto count = static_cast<std::size_t>(matrix.rows());
+  check_length("targets", targets.values.size(), count, "one for each row");
+  if (!targets.weights.empty()) {
+    check_length("weights of rows", targets.weights.size(), count, "one for each row");
+  }
+  if (rows.order.empty()) {
+    check_range(rows.first, rows.last, matrix.rows(), "matrix");
+  } else {
+    check_range(rows.first, rows.last, static_cast<std::int64_t>(rows.order.size()), "order");
+    check_order(rows, matrix.rows());
+  }
 }
 
 }  // namespace learn

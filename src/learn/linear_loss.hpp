@@ -95,4 +95,26 @@ double softmax_at(T label, T* values, std::size_t outputs) {
   return std::log(sum) - right;
 }
 
+// A slope is no steeper than this, so that one row cannot overflow the weights.
+inline constexpr double kSteepest = 1e12;
+
+// Replaces the decision values of a row by the slopes of its weighted loss, which it returns.
+template <bool kSingle, class T>
+double slopes_at(Loss loss, double epsilon, T target, double weight, std::size_t outputs,
+                 T* values) {
+  if (!kSingle && loss == Loss::kSoftmax) {
+    const double of_row = softmax_at(target, values, outputs);
+    for (std::size_t k = 0; k < outputs; ++k) values[k] *= static_cast<T>(weight);
+    return of_row * weight;
+  }
+  double of_row = 0;
+  for (std::size_t k = 0; k < outputs; ++k) {
+    const double y = kSingle ? static_cast<double>(target) : target == static_cast<T>(k) ? 1 : -1;
+    const LossPoint at = loss_at(loss, epsilon, y, static_cast<double>(values[k]));
+    values[k] = static_cast<T>(std::clamp(at.slope, -kSteepest, kSteepest) * weight);
+    of_row += at.loss;
+  }
+  return of_row * weight;
+}
+
 }  // namespace learn

@@ -10,7 +10,6 @@ namespace learn {
 namespace {
 
 constexpr double kSparseIntercept = 0.01;  // a hundredth of a step, as in scikit-learn
-constexpr double kSteepest = 1e12;  // of a slope, so that one row cannot overflow the weights
 
 template <class T>
 constexpr double intercept_part(const Csr<T>&) {
@@ -52,24 +51,6 @@ template <class T>
   constexpr std::size_t kBegun = 4 * kLineBytes;
   const DenseView<T> view = view_of(matrix, row);
   prefetch_bytes(view.values, std::min(kBegun, view.count * sizeof(T)));
-}
-
-// Replaces decision values by the slopes of the row's weighted loss, which it returns.
-template <bool kSingle, class T>
-double slopes_at(const Lesson& lesson, T target, double weight, std::size_t outputs, T* values) {
-  double loss = 0;
-  if (!kSingle && lesson.loss == Loss::kSoftmax) {
-    loss = softmax_at(target, values, outputs);
-    for (std::size_t k = 0; k < outputs; ++k) values[k] *= static_cast<T>(weight);
-    return loss * weight;
-  }
-  for (std::size_t k = 0; k < outputs; ++k) {
-    const double y = kSingle ? static_cast<double>(target) : target == static_cast<T>(k) ? 1 : -1;
-    const LossPoint at = loss_at(lesson.loss, lesson.epsilon, y, static_cast<double>(values[k]));
-    values[k] = static_cast<T>(std::clamp(at.slope, -kSteepest, kSteepest) * weight);
-    loss += at.loss;
-  }
-  return loss * weight;
 }
 
 template <bool kShared, class T>
@@ -123,7 +104,8 @@ double train_in(const Matrix& matrix, const Targets<T>& targets, const Rows& row
     const auto row = view_of(matrix, at);
     const double weight = targets.weights.empty() ? 1 : static_cast<double>(targets.weights[at]);
     Step::decide(row, model, clock, values.data());
-    losses += slopes_at<kSingle>(lesson, targets.values[at], weight, outputs, values.data());
+    losses += slopes_at<kSingle>(lesson.loss, lesson.epsilon, targets.values[at], weight, outputs,
+                                 values.data());
     const double eta = clock.rate(lesson.pace);
     clock.begin_step(lesson.pace, eta);
     if (!kShared && clock.scale < kLeastScale) fold(model, lesson.pace, clock);

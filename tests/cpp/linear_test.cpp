@@ -130,6 +130,38 @@ TEST(Loss, OfLargeValuesStaysFinite) {
   EXPECT_TRUE(std::isnan(loss_at(Loss::kHinge, 0, 1, NAN).loss));
 }
 
+// By differences of the losses, in every weight.
+TEST(Gradient, IsTheSlopeOfTheLossesOfItsRows) {
+  for (const int outputs : {1, 3}) {
+    const Data data(0.4, outputs == 1 ? 0 : outputs);
+    LinearOptions options = options_of(outputs == 1 ? Loss::kLog : Loss::kSoftmax);
+    options.outputs = outputs;
+    options.intercept = true;
+    std::vector<double> weights((kWidth + 1) * static_cast<std::size_t>(outputs));
+    for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = std::sin(static_cast<double>(i));
+    const std::vector<double> importance(kRows, 0.5);
+    const std::vector<std::uint32_t> order{7, 2, 59, 30, 2};
+    const Targets<double> targets{data.targets, importance};
+    const Rows rows{1, 5, order};
+    std::vector<double> unused(weights.size());
+    const auto losses_at = [&](const std::vector<double>& at) {
+      return add_gradient<double>(data.csr(), targets, rows, options, at, unused);
+    };
+    std::vector<double> sparse(weights.size(), 1);  // added to, not replaced
+    add_gradient<double>(data.csr(), targets, rows, options, weights, sparse);
+    std::vector<double> dense(weights.size(), 1);
+    add_gradient<double>(data.rows(), targets, rows, options, weights, dense);
+    expect_near(dense, sparse);
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      std::vector<double> above = weights;
+      std::vector<double> below = weights;
+      above[i] += 1e-6;
+      below[i] -= 1e-6;
+      EXPECT_NEAR(sparse[i] - 1, (losses_at(above) - losses_at(below)) / 2e-6, 1e-6) << i;
+    }
+  }
+}
+
 TEST(Linear, ShrinksAllWeightsAtEachStep) {
   const Data data(0.3);
   const LinearOptions options = options_of(Loss::kLog);

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from jobs import run_job
 from scipy import sparse
+from sklearn.base import clone
 from sklearn.datasets import load_digits, make_classification, make_regression
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 from sklearn.model_selection import GridSearchCV, train_test_split
@@ -87,12 +88,40 @@ def test_forked_ranks_learn_as_well_as_one(kind: Any) -> None:
         {"sync": "async", "graph": malt.HALTON, "every": 50},
         {"exchange": "difference", "every": 20, "alpha": 0.001},
         {"learning_rate": "adagrad", "eta0": 0.1, "average": True},
+        {"exchange": "gradient", "every": 20, "learning_rate": "constant", "eta0": 0.5},
+        {"exchange": "gradient", "every": 20, "learning_rate": "adagrad", "eta0": 0.5},
     ],
-    ids=["ssp", "async", "difference", "adagrad and average"],
+    ids=["ssp", "async", "difference", "adagrad and average", "gradient", "gradient, adagrad"],
 )
 def test_ways_of_exchange_learn(way: dict[str, Any]) -> None:
     model = malt.SGDClassifier(max_iter=20, tol=None, random_state=0, ranks=2, **way).fit(*TRAIN)
     assert model.score(*TEST) > 0.91
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"learning_rate": "invscaling", "eta0": 0.3, "power_t": 0.2},
+        {"learning_rate": "adagrad", "eta0": 0.2, "average": 3},
+        {"learning_rate": "constant", "eta0": 0.2, "penalty": "elasticnet", "alpha": 0.01},
+    ],
+    ids=lambda settings: settings["learning_rate"],
+)
+def test_gradients_of_all_ranks_make_the_step_of_one_rank_with_their_rows(
+    settings: dict[str, Any],
+) -> None:
+    X, y = make_classification(400, 6, random_state=2)
+    halves = np.r_[np.arange(0, 200).reshape(10, 20), np.arange(200, 400).reshape(10, 20)]
+    order = halves.reshape(2, 10, 20).swapaxes(0, 1).ravel()  # 20 rows of each rank in turn
+    common: dict[str, Any] = {
+        "loss": "log_loss", "exchange": "gradient", "shuffle": False, "max_iter": 2, "tol": None,
+    }  # fmt: skip
+    one = malt.SGDClassifier(**common, **settings, every=40).fit(X[order], y[order])
+    two = malt.SGDClassifier(**common, **settings, every=20, ranks=2).fit(X, y)
+    np.testing.assert_allclose(two.coef_, one.coef_, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(two.intercept_, one.intercept_, rtol=1e-9)
+    assert one.n_iter_ == two.n_iter_
+    assert one.score(X, y) > 0.8
 
 
 def test_sparse_and_dense_rows_of_both_precisions_give_the_same_model() -> None:
@@ -130,6 +159,13 @@ def test_warm_start_and_early_stopping() -> None:
     early = malt.SGDClassifier(random_state=0, early_stopping=True, ranks=2).fit(*TRAIN)
     assert early.n_iter_ < 100
     assert early.score(*TEST) > 0.9
+
+
+@pytest.mark.parametrize("graph", [malt.HALTON, malt.RANDOM(2, 7), malt.Graph([(0, 1), (1, 0)])])
+def test_an_estimator_with_a_graph_is_cloned_and_pickled(graph: malt.Graph) -> None:
+    model = malt.SGDClassifier(graph=graph)
+    for copy in (clone(model), pickle.loads(pickle.dumps(model))):
+        assert copy.graph == graph
 
 
 def test_class_weights_move_the_border() -> None:
@@ -177,6 +213,7 @@ X3 = np.arange(6.0).reshape(3, 2)
         ({"graph": "ring"}, [0, 1, 1], "graph is 'ring'; it is None, malt.ALL, HALTON"),
         ({"max_iter": 1.5}, [0, 1, 1], "max_iter is 1.5; it must be a whole number"),
         ({"exchange": "gossip"}, [0, 1, 1], "exchange is 'gossip'"),
+        ({"exchange": "gradient"}, [0, 1, 1], "learning_rate is 'optimal', which is for a step"),
         (LONG_STEPS, [0, 1, 1], "under-/overflow occurred at epoch"),
         ({**LONG_STEPS, "ranks": 2}, [0, 1, 1], "rank .: Floating-point under-/overflow"),
     ],
@@ -191,6 +228,7 @@ def test_ranks_of_a_job_train_on_their_own_rows_and_end_with_one_model(tmp_path:
         tmp_path,
         2,
         """
+from sklearn.base import clone
 from sklearn.datasets import load_digits
 X, y = load_digits(return_X_y=True)
 X /= 16

@@ -29,7 +29,12 @@ def run(client: BlockingKernelClient, cell: str) -> dict[str, Any]:
 
 
 def value(client: BlockingKernelClient, expression: str) -> str:
-    asked = client.execute("", user_expressions={"asked": expression}, reply=True, timeout=LIMIT)
+    status = "aborted"  # as is what comes in while the kernel deals with a cell that raised
+    while status == "aborted":
+        asked = client.execute(
+            "", user_expressions={"asked": expression}, reply=True, timeout=LIMIT
+        )
+        status = asked["content"]["status"]
     return str(asked["content"]["user_expressions"]["asked"]["data"]["text/plain"])
 
 

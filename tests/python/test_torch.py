@@ -13,6 +13,9 @@ from torch import nn
 
 import malt
 
+# They share one job, which a worker runs once.
+pytestmark = pytest.mark.xdist_group("torch")
+
 JOB = """
 import copy, io
 import torch
@@ -55,6 +58,8 @@ model = plain(seed=rank)
 average = malt.torch.average(model, every=4)
 places = [p.data_ptr() for p in model.parameters()]
 start = numbers(model)
+part = malt.shard(torch.utils.data.TensorDataset(torch.arange(5)))
+tell(part=[int(row) for row, in part], kind=type(part).__name__)
 optimizer = sgd(model)
 train(model, optimizer, mine[:3], average.step)
 apart = numbers(model)
@@ -352,3 +357,8 @@ def test_an_optimizer_that_does_not_fit_is_refused(alone: None) -> None:
         malt.ConfigError, match=r"gradient of parameter weight is torch\.sparse_coo"
     ):
         exchange.step()
+
+
+def test_a_dataset_is_shared_out_as_subsets(job: Result) -> None:
+    assert job.each("part") == [[0, 2, 4], [1, 3]]
+    assert job.each("kind") == ["Subset", "Subset"]

@@ -24,6 +24,9 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import malt
 
+# They share one job, which a worker runs once.
+pytestmark = pytest.mark.xdist_group("wrap")
+
 JOB = """
 import copy, warnings
 from sklearn.cluster import MiniBatchKMeans
