@@ -261,7 +261,7 @@ tell(classes=fewer.classes_)
 
 
 def test_rows_are_not_copied_for_forked_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    X = np.random.default_rng(0).normal(size=(100_000, 50))
+    X = np.random.default_rng(0).normal(size=(200_000, 50))
     own = np.frombuffer(mmap.mmap(-1, 2 * 8))
     run = _local.run
 
@@ -276,4 +276,4 @@ def test_rows_are_not_copied_for_forked_ranks(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(_local, "run", measure)
     malt.SGDClassifier(max_iter=2, tol=None, ranks=2).fit(X, X[:, 0] > 0)
-    assert 0 < own.min() <= own.max() < 0.2 * X.nbytes  # with Python's own 6 MB
+    assert 0 < own.min() <= own.max() < 0.2 * X.nbytes  # with what Python writes of its own

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -23,12 +22,18 @@ X /= 16
 
 
 @pytest.fixture
-def digits(tmp_path: Path) -> Path:
-    """train.svm and test.svm, in the folder in which the commands run."""
-    dump_svmlight_file(X[:1400], Y[:1400], str(tmp_path / "train.svm"))
-    dump_svmlight_file(X[1400:], Y[1400:], str(tmp_path / "test.svm"))
-    os.chdir(tmp_path)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """In which the commands run."""
+    monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def digits(folder: Path) -> Path:
+    """The folder, with train.svm and test.svm."""
+    dump_svmlight_file(X[:1400], Y[:1400], "train.svm")
+    dump_svmlight_file(X[1400:], Y[1400:], "test.svm")
+    return folder
 
 
 def malt(capfd: pytest.CaptureFixture[str], line: str) -> tuple[int, str, str]:
@@ -71,8 +76,7 @@ def test_a_model_is_trained_saved_reported_and_predicts(
     assert f"accuracy {accuracy:.4f} of 397" in shown
 
 
-def test_regression_of_a_table(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    os.chdir(tmp_path)
+def test_regression_of_a_table(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(500, 3))
     price = rows @ [1, -2, 3] + 5
@@ -88,8 +92,7 @@ def test_regression_of_a_table(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     assert "R squared 1.0000" in shown
 
 
-def test_ratings_are_factorised(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    os.chdir(tmp_path)
+def test_ratings_are_factorised(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     users, items = rng.integers(0, 40, 2000), rng.integers(0, 30, 2000)
     taste = rng.normal(size=(40, 2)), rng.normal(size=(30, 2))
