@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,7 +15,7 @@ from malt._together import Report, Together
 
 Taken = TypeVar("Taken")
 
-_MOST_LABELS = 500  # bytes of them in a report, which is short
+_MOST_SHOWN = 400  # characters of labels in a report, which is short
 
 
 class Here(NamedTuple):
@@ -53,7 +54,7 @@ def agree(call: str, take: Callable[[], tuple[Taken, Here]]) -> tuple[Taken, All
             "rows": here.rows,
             "features": here.features,
             "dtype": here.dtype,
-            "labels": _labels_of(here),
+            **_described(here.labels),
         }
 
     taken, reports = Together(call, None).step("checking what each rank was given", act)
@@ -63,17 +64,17 @@ def agree(call: str, take: Callable[[], tuple[Taken, Here]]) -> tuple[Taken, All
     return taken, All(rows, _common_labels(call, reports, mine[0].labels))
 
 
-def _labels_of(here: Here) -> list[Any] | None:
-    if here.labels is None:
-        return None
-    labels = here.labels.tolist()
-    size = len(str(labels))
-    if size > _MOST_LABELS:
-        raise ConfigError(
-            f"the {len(labels)} labels take {size} characters, and ranks compare {_MOST_LABELS} at "
-            "most: encode y as 0, 1, 2, ..., and give the same classes= to partial_fit() everywhere"
-        )
-    return list(labels)
+def _described(labels: npt.NDArray[Any] | None) -> Report:
+    """What tells whether ranks have the same, and which they have, if that is short enough."""
+    if labels is None:
+        return {}
+    listed = labels.tolist()
+    text = str(listed)
+    return {
+        "digest": hashlib.sha256(text.encode()).hexdigest()[:32],
+        "count": len(listed),
+        "labels": listed if len(text) <= _MOST_SHOWN else None,
+    }
 
 
 def _check_equal(call: str, reports: dict[int, Report], name: str, noun: str) -> None:
@@ -89,15 +90,23 @@ def _common_labels(
     call: str, reports: dict[int, Report], here: npt.NDArray[Any] | None
 ) -> npt.NDArray[Any] | None:
     """The labels of the rank that has most; what another has must be among them."""
-    if here is None:
-        return None
-    most = max(reports, key=lambda rank: len(reports[rank]["labels"]))
+    if here is None or len({report["digest"] for report in reports.values()}) == 1:
+        return here
+    most = max(reports, key=lambda rank: reports[rank]["count"])
     labels = reports[most]["labels"]
     for rank, report in reports.items():
-        strange = [label for label in report["labels"] if label not in labels]
-        if strange:
+        if report["digest"] == reports[most]["digest"]:
+            continue
+        theirs = report["labels"]
+        if labels is None or theirs is None:
             raise ConfigError(
-                f"{call}: rank {rank} has the labels {report['labels']}, rank {most} has {labels}: "
-                "no rank has all; label them alike, or give the same classes= to partial_fit()"
+                f"{call}: rank {rank} has {report['count']} labels and rank {most} others, "
+                f"{reports[most]['count']}, too many to compare: give every rank rows of all "
+                "labels, or the same classes= to partial_fit()"
+            )
+        if not set(theirs) <= set(labels):
+            raise ConfigError(
+                f"{call}: rank {rank} has the labels {theirs}, rank {most} has {labels}: no rank "
+                "has all; label them alike, or give the same classes= to partial_fit()"
             )
     return np.array(labels, dtype=None if here.dtype.kind in "OU" else here.dtype)

@@ -67,7 +67,7 @@ class Result(NamedTuple):
 
 
 def _write_whole(path: Path, data: bytes) -> None:
-    draft = path.with_suffix(".draft")
+    draft = path.with_suffix(f".draft-{os.getpid()}")  # another rank may raise the same flag
     draft.write_bytes(data)
     draft.rename(path)
 

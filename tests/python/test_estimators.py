@@ -243,6 +243,9 @@ tell(labels=error_of(malt.LogisticRegression().fit, X, np.where(y == 9, 10 + ran
 tell(ranks=error_of(malt.LogisticRegression(ranks=2).fit, X, y))
 fewer = malt.LogisticRegression(max_iter=2).fit(X[y > rank], y[y > rank])
 tell(classes=fewer.classes_)
+many = np.arange(300)
+tell(many=malt.SGDClassifier(max_iter=1).fit(many[:, None] / 300, many).classes_)
+tell(others=error_of(malt.SGDClassifier().fit, many[:, None] / 300, many + rank))
 """,
     )
     assert result.code == 0, result.output
@@ -258,6 +261,9 @@ tell(classes=fewer.classes_)
     for error in result.each("ranks"):
         assert error.says("ranks=2", "one of 2 ranks already")
     assert all(np.array_equal(classes, np.arange(1, 10)) for classes in result.each("classes"))
+    assert all(np.array_equal(classes, np.arange(300)) for classes in result.each("many"))
+    for error in result.each("others"):
+        assert error.says("rank 1 has 300 labels and rank 0 others", "too many to compare")
 
 
 def test_rows_are_not_copied_for_forked_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
