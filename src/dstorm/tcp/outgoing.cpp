@@ -398,19 +398,32 @@ bool Outgoing::fill_segment(Carried& carried) {
   return true;
 }
 
-// The same by RDMA. False if it has to go on later: there is no room, or no window yet, or the slot
-// to send is behind one that the adapter still reads.
+// The same by RDMA. False if it has to go on later. Updates go first, since somebody waits for them;
+// each cursor is a packet of its own.
 bool Outgoing::post_segment(Carried& carried) {
   const Attachment& attachment = *carried.attachment;
   const std::uint64_t changes = attachment.changes.load(std::memory_order_acquire);
   // Until something has changed no notice has to wait for it. The callee may need this rank's notice
   // before it attaches the segment and gives a window.
   if (!is_joined_ || !rdma_->has_window(attachment.id)) return changes == Attachment::kUnchanged;
+  const bool updates_are_through = post_updates(carried);
+  if (!post_cursors(carried) || !updates_are_through) return false;
+  if (attachment.memory->is_closed(control_.rank()) && !carried.closed) {
+    if (!rdma_->is_idle()) return false;
+    fill_closed(carried);
+  }
+  carried.changes = changes;
+  return true;
+}
+
+// And the clock. False if there is no room, or the slot to send is behind one that the adapter still
+// reads.
+bool Outgoing::post_updates(Carried& carried) {
+  const Attachment& attachment = *carried.attachment;
   if (carried.in_flight != 0 && carried.in_flight <= rdma_->reap()) {
     carried.carrier.let_go();
     carried.in_flight = 0;
   }
-  if (!post_cursors(carried)) return false;
   const std::uint64_t clock = carried.carrier.clock();
   while (carried.sent < clock) {
     if (carried.in_flight != 0) return false;
@@ -440,11 +453,6 @@ bool Outgoing::post_segment(Carried& carried) {
     rdma_->send_clock(attachment.id, clock);
     carried.clock = clock;
   }
-  if (attachment.memory->is_closed(control_.rank()) && !carried.closed) {
-    if (!rdma_->is_idle()) return false;
-    fill_closed(carried);
-  }
-  carried.changes = changes;
   return true;
 }
 
@@ -473,14 +481,12 @@ bool Outgoing::changed_cursor(Carried& carried, std::size_t place, CursorBody& b
 
 bool Outgoing::post_cursors(Carried& carried) {
   const shm::SegmentMemory& memory = *carried.attachment->memory;
-  const bool more_follows = carried.carrier.clock() > carried.clock;
   for (std::size_t i = 0; i < host_.size(); ++i) {
     if (!rdma_->has_room()) return false;
     CursorBody body{};
     if (!changed_cursor(carried, i, body)) continue;
     const Mailbox box(memory.mailbox(host_[i]), memory.shape().mailbox);
-    rdma_->send_cursor(carried.attachment->id, i, control_.rank(), box.cursor(control_.rank()),
-                       !more_follows);
+    rdma_->send_cursor(carried.attachment->id, i, control_.rank(), box.cursor(control_.rank()));
   }
   return true;
 }

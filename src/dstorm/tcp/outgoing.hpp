@@ -106,6 +106,7 @@ class Outgoing {
   bool is_live(const Attachment& attachment, int rank) const;
   bool fill_segment(Carried& carried);
   bool post_segment(Carried& carried);
+  bool post_updates(Carried& carried);
   void fill_cursors(Carried& carried);
   bool post_cursors(Carried& carried);
   bool changed_cursor(Carried& carried, std::size_t place, CursorBody& body) const;
