@@ -141,6 +141,8 @@ class Ledger:
         self._counts = not comes_back
         self._over = True
         self._heads = deal(chunks, range(size))
+        self._dealt = np.flatnonzero(self._heads == rank).tolist()
+        self._next = 0  # of those dealt: the first unfinished one, as long as all have lived
         self._owners = (tuple(range(size)), self._heads)  # by whom they were asked for last
 
     @property
@@ -172,6 +174,7 @@ class Ledger:
             self._own["pass"] += 1
             self._own["start"] = self._own["turns"]
             self._own["gone"] = self._own["done"] = self._own["begun"] = 0
+            self._next = 0
 
     def end_turn(self) -> None:
         """The loop asks for the next one."""
@@ -187,14 +190,13 @@ class Ledger:
             a chunk; "idle": a turn without one, since another has taken one more; "wait": for other
             rows; or "over".
         """
+        if self._all_have_lived(living) and self._next < len(self._dealt):
+            return self._begin(self._dealt[self._next])  # nobody else takes it
         self.note_gone(living)
         counting = self._counting(living)
         done = self._done()
         if len(mine := np.flatnonzero(~done & self._may_take(counting))):
-            chunk = int(mine[0])
-            self._own["turns"] += 1
-            self._own["begun"][chunk // 8] |= 1 << chunk % 8
-            return chunk
+            return self._begin(int(mine[0]))
         if self.lockstep and self._own["turns"] < self._most_turns(counting):
             self._own["turns"] += 1
             return "idle"
@@ -203,6 +205,15 @@ class Ledger:
         self._own["done"] = 255  # for all, whatever of the dead came through to this rank alone
         self._over = True
         return "over"
+
+    def _all_have_lived(self, living: Sequence[int]) -> bool:
+        """Whether nobody has ever been gone."""
+        return len(living) == len(self.rows) and not any(self._lives)
+
+    def _begin(self, chunk: int) -> int:
+        self._own["turns"] += 1
+        self._own["begun"][chunk // 8] |= 1 << chunk % 8
+        return chunk
 
     def was_begun(self, chunk: int) -> bool:
         """Whether another rank has begun it."""
@@ -213,6 +224,7 @@ class Ledger:
     def finish(self, chunk: int) -> None:
         """Note that this rank is done with it; told with the next turn."""
         self._own["done"][chunk // 8] |= 1 << chunk % 8
+        self._next += 1
 
     def awaited(self, living: Sequence[int]) -> tuple[int, list[int]]:
         """How many chunks are unfinished, and which ranks keep this one waiting."""
