@@ -301,6 +301,7 @@ void Outgoing::put_head(FrameKind kind, std::uint32_t segment, std::uint64_t byt
 // True if there is something to send. Notices go last, and a goodbye after them: who sees a rank at
 // a barrier has what it sent before.
 bool Outgoing::fill(const Attachments& attachments, bool leaving) {
+  note_due(attachments);
   if (is_blocked()) return true;
   small_.clear();
   small_at_ = 0;
@@ -312,11 +313,10 @@ bool Outgoing::fill(const Attachments& attachments, bool leaving) {
     std::erase_if(carried_, [&](const auto& item) { return !attachments.contains(item.first); });
   }
   bool all_through = true;
-  for (const auto& [id, attachment] : attachments) {
-    if (is_through(*attachment)) continue;
+  for (Carried* const carried : due_) {
     if (rdma_) {
-      all_through = post_segment(carried(attachment)) && all_through;
-    } else if (!fill_segment(carried(attachment))) {
+      all_through = post_segment(*carried) && all_through;
+    } else if (!fill_segment(*carried)) {
       return true;
     }
   }
@@ -332,6 +332,19 @@ bool Outgoing::fill(const Attachments& attachments, bool leaving) {
     said_goodbye_ = true;
   }
   return !small_.empty();
+}
+
+// What was changed first goes first, whatever the size of it: so who has an update of a rank has what
+// the rank wrote elsewhere before, unless that update has replaced an older one which was due.
+void Outgoing::note_due(const Attachments& attachments) {
+  due_.clear();
+  for (const auto& [id, attachment] : attachments) {
+    if (is_through(*attachment)) continue;
+    Carried& found = carried(attachment);
+    if (found.due == 0) found.due = attachment->changes.load(std::memory_order_acquire);
+    due_.push_back(&found);
+  }
+  std::ranges::sort(due_, {}, &Carried::due);
 }
 
 Outgoing::Carried& Outgoing::carried(const std::shared_ptr<Attachment>& attachment) {
@@ -351,6 +364,11 @@ bool Outgoing::is_through(const Attachment& attachment) const {
          found->second.changes == attachment.changes.load(std::memory_order_acquire);
 }
 
+void Outgoing::note_through(Carried& carried, std::uint64_t changes) {
+  carried.changes = changes;
+  carried.due = 0;
+}
+
 // As for the sender (Segment::is_live).
 bool Outgoing::is_live(const Attachment& attachment, int rank) const {
   return control_.is_live(rank) && !attachment.memory->is_closed(rank);
@@ -360,6 +378,7 @@ bool Outgoing::is_live(const Attachment& attachment, int rank) const {
 bool Outgoing::fill_segment(Carried& carried) {
   const Attachment& attachment = *carried.attachment;
   const std::uint64_t changes = attachment.changes.load(std::memory_order_acquire);
+  const bool is_closed = attachment.memory->is_closed(control_.rank());
   fill_cursors(carried);
   // Up to the clock: what is beyond it, its sender is still about to publish (S6).
   const std::uint64_t clock = carried.carrier.clock();
@@ -382,6 +401,7 @@ bool Outgoing::fill_segment(Carried& carried) {
     if (payload.size() > kCopied) {
       payload_ = payload;
       reading_ = &carried;
+      if (header.iteration == clock && !is_closed) note_through(carried, changes);
       return false;
     }
     small_.insert(small_.end(), payload.begin(), payload.end());
@@ -394,7 +414,7 @@ bool Outgoing::fill_segment(Carried& carried) {
     carried.clock = clock;
   }
   fill_closed(carried);
-  carried.changes = changes;
+  note_through(carried, changes);
   return true;
 }
 
@@ -412,7 +432,7 @@ bool Outgoing::post_segment(Carried& carried) {
     if (!rdma_->is_idle()) return false;
     fill_closed(carried);
   }
-  carried.changes = changes;
+  note_through(carried, changes);
   return true;
 }
 
