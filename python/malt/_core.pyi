@@ -863,6 +863,10 @@ class RatingBlocks:
         """
     def __len__(self) -> int:
         ...
+    def count(self, *, first: typing.SupportsInt | typing.SupportsIndex, rounds: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        How many ratings `rounds` rounds from round `first` on train, without those drawn.
+        """
     def train(self, user_factors: numpy.typing.NDArray[numpy.float32], item_factors: numpy.typing.NDArray[numpy.float32], user_biases: numpy.typing.NDArray[numpy.float32], item_biases: numpy.typing.NDArray[numpy.float32], *, mean: typing.SupportsFloat | typing.SupportsIndex, lr: typing.SupportsFloat | typing.SupportsIndex, reg: typing.SupportsFloat | typing.SupportsIndex, implicit: tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex] | None, first: typing.SupportsInt | typing.SupportsIndex, rounds: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex) -> float:
         """
         Train `rounds` rounds from round `first` on, in the float32 arrays given: two matrices of a multiple of 16 columns, and two vectors or two empty arrays.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import mmap
 import os
-import typing
 from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from typing import Any
@@ -24,9 +22,9 @@ from malt._core_import import (
     ExamplesFloat64,
     linear_decisions,
 )
-from malt._errors import ConfigError
 from malt._progress import Progress
-from malt._training import Arrays, Examples, Exchange, Step, Stopping, Trained, Trainer
+from malt._steps import history_of
+from malt._training import Arrays, Examples, Exchange, Stopping, Trained, Trainer
 
 Array = npt.NDArray[Any]
 
@@ -41,14 +39,6 @@ _READS: dict[str, Any] = {
 
 # Trains on rows first to last - 1, in arrays of its own, as this rank.
 _Part = Callable[[tuple[int, int], Arrays, int], Trained]
-
-
-def _shared(array: Array) -> Array:
-    """A copy in memory that forked ranks write to for this process."""
-    copy = np.frombuffer(mmap.mmap(-1, max(1, array.nbytes)), array.dtype, array.size)
-    copy = copy.reshape(array.shape)
-    copy[:] = array
-    return copy
 
 
 def choose(name: str, value: object, choices: tuple[Any, ...]) -> None:
@@ -218,7 +208,7 @@ class LinearModel(BaseEstimator):
                 trained = self._train_forked(train, rows, ranks, progress)
         self.n_iter_ = trained[0].passes
         self.t_ = float(trained[0].steps + 1)
-        self.history_ = _history(trained)
+        self.history_ = history_of([one.history for one in trained])
         self._show(self._arrays)
 
     def _train_forked(
@@ -229,13 +219,7 @@ class LinearModel(BaseEstimator):
         progress: Progress,
     ) -> list[Trained]:
         """By ranks forked here, which read X in place."""
-        company = _job.company()
-        if company is not None:
-            raise ConfigError(
-                f"ranks={ranks} in a process that is one of {company.size} ranks already: leave "
-                "`ranks` out, and each rank gives its own rows"
-            )
-        shared = self._arrays.map(_shared)
+        shared = self._arrays.map(_local.shared)
 
         def work() -> Mapping[str, Any]:
             rank = _job.rank()
@@ -311,15 +295,6 @@ class LinearModel(BaseEstimator):
             bool(self.early_stopping),
             self._is_asked_to_stop,
         )
-
-
-def _history(trained: list[Trained]) -> Array:
-    """The steps of all ranks trained here, by their ends."""
-    kinds = {int: np.int64, float: np.float64}
-    steps = typing.get_type_hints(Step)
-    fields = [("rank", np.int64), *((name, kinds[kind]) for name, kind in steps.items())]
-    rows = [(rank, *step) for rank, one in enumerate(trained) for step in one.history]
-    return np.sort(np.array(rows, fields), order="ended")
 
 
 def canonical(X: Any) -> Any:

@@ -89,7 +89,9 @@ def _parser() -> _Parser:
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
     ranks = parser.add_argument_group("the ranks")
     ranks.add_argument("-n", "--ranks", type=int, metavar="N", help="how many; else one")
-    ranks.add_argument("--graph", default="all", help="all, halton, ring, exponential, one_peer")
+    ranks.add_argument(
+        "--graph", help="halton, ring, exponential, one_peer, star or all; else all, at once"
+    )
     ranks.add_argument("--sync", default="bsp", help="bsp, ssp:K or async")
     ranks.add_argument("--every", type=int, metavar="K", help="examples between two exchanges")
     ranks.add_argument("--exchange", default="model", help="model, difference or gradient")
@@ -110,9 +112,12 @@ def _parser() -> _Parser:
     return parser
 
 
-def _graph(name: str) -> Any:
+def graph_of(name: str | None) -> Any:
+    """What --graph names."""
     from malt import _api
 
+    if name is None:
+        return None
     names = ("ALL", "HALTON", "RING", "EXPONENTIAL", "ONE_PEER", "STAR")
     if name.upper() not in names:
         raise ConfigError(f"--graph is {name!r}; it is one of {', '.join(names).lower()}")
@@ -132,7 +137,7 @@ def _estimator(parsed: argparse.Namespace) -> Any:
         "random_state": parsed.seed,
         "verbose": 0 if parsed.quiet else 2,
         "ranks": parsed.ranks,
-        "graph": _graph(parsed.graph),
+        "graph": graph_of(parsed.graph),
         "sync": parsed.sync,
         "every": parsed.every,
         "exchange": parsed.exchange,
@@ -175,30 +180,29 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _train(parsed: argparse.Namespace) -> None:
-    from malt import _job, _report
-
     for path in (parsed.out, parsed.report, parsed.trace):
         if path is not None and not Path(path).absolute().parent.is_dir():
             raise ConfigError(f"there is no folder for {path}: {Path(path).absolute().parent}")
     if parsed.problem == "mf":
         from malt import _train_mf
 
-        if parsed.report is not None or parsed.trace is not None:
-            raise ConfigError("--report and --trace are made of linear models, not of mf")
         _train_mf.train(parsed)
-        return
+    else:
+        _train_linear(parsed)
+
+
+def _train_linear(parsed: argparse.Namespace) -> None:
+    from malt import _job
+
     model = _estimator(parsed)
     company = _job.company()
     data = load(parsed.data, parsed)
     if data.y is None:
         raise ConfigError(f"{parsed.data} has no targets: --label names the column that is one")
-    with _ends_in_order() as is_asked:
-        model._is_asked_to_stop = is_asked
-        model.fit(data.X, data.y)
-    del model._is_asked_to_stop
+    fit(model, data.X, data.y)
     if company is not None and company.rank != 0:
         return
-    print(_report.table(model.history_))
+    tell(parsed, model)
     print(
         f"{model.n_iter_} passes over {data.X.shape[0]:,} examples of {data.X.shape[1]:,} features"
     )
@@ -210,8 +214,25 @@ def _train(parsed: argparse.Namespace) -> None:
         score = model.score(test.X, test.y)
         print(f"{noun} on {test.X.shape[0]:,} examples of {parsed.test}: {score:.4f}")
     if parsed.out is not None:
-        save(parsed.out, model)
-        print(f"model: {parsed.out}")
+        arrays = {"coef": model.coef_, "intercept": model.intercept_}
+        if hasattr(model, "classes_"):
+            arrays["classes"] = model.classes_
+        save(parsed.out, model, arrays)
+
+
+def fit(model: Any, *data: Any) -> None:
+    """Train the model; the first Ctrl-C ends that in good order."""
+    with _ends_in_order() as is_asked:
+        model._is_asked_to_stop = is_asked
+        model.fit(*data)
+    del model._is_asked_to_stop
+
+
+def tell(parsed: argparse.Namespace, model: Any) -> None:
+    """Print what the ranks did, and write it as --report and --trace say."""
+    from malt import _report
+
+    print(_report.table(model.history_))
     title = f"malt train {parsed.problem} {parsed.data}"
     if parsed.report is not None:
         Path(parsed.report).write_text(_report.page(title, model.history_, _settings(model)))
@@ -223,15 +244,13 @@ def _settings(model: Any) -> dict[str, str]:
     return {name: str(value) for name, value in model.get_params().items() if value is not None}
 
 
-def save(path: str, model: Any) -> None:
-    """As .npz, without pickle: coef, intercept, classes (of a classifier), and the settings."""
+def save(path: str, model: Any, arrays: dict[str, Any]) -> None:
+    """Write what it has learnt, and its settings, as .npz without pickle."""
     import numpy as np
 
-    arrays = {"coef": model.coef_, "intercept": model.intercept_}
-    if hasattr(model, "classes_"):
-        arrays["classes"] = model.classes_
-    settings = {"estimator": type(model).__name__, "settings": _settings(model)}
+    about = {"estimator": type(model).__name__, "settings": _settings(model)}
     draft = f"{path}.draft"
     with open(draft, "wb") as file:
-        np.savez(file, allow_pickle=False, malt_model=json.dumps(settings), **arrays)
+        np.savez(file, allow_pickle=False, malt_model=json.dumps(about), **arrays)
     Path(draft).rename(path)
+    print(f"model: {path}")

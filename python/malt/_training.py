@@ -22,6 +22,7 @@ from malt._core_import import (
     shuffle,
 )
 from malt._errors import ConfigError, describe_ranks
+from malt._steps import Step
 
 Array = npt.NDArray[Any]
 Examples = ExamplesFloat32 | ExamplesFloat64
@@ -71,18 +72,6 @@ class Arrays(NamedTuple):
         """Each changed, where there is one."""
         rest = [None if array is None else change(array) for array in self[1:]]
         return Arrays(change(self.weights), *rest)
-
-
-class Step(NamedTuple):
-    """What a rank did from one exchange to the next. Times are seconds since 1970."""
-
-    examples: int  # trained on so far, in all passes
-    loss: float  # mean over the examples of this step
-    staleness: int  # of the oldest update folded, in exchanges
-    bytes_out: int  # to the other ranks, so far
-    began: float
-    trained: float  # and began to exchange
-    ended: float
 
 
 class Trained(NamedTuple):
