@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from malt._classifiers import Classifier
 from malt._core_import import Graph
-from malt._linear_model import choose, number
+from malt._parameters import choose, number
 from malt._training import Stopping
 
 Array = npt.NDArray[Any]

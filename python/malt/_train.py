@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from malt._errors import ConfigError
+from malt._examples import add_data_options, load, predict, score
 
 _DESCRIPTION = """\
 Train a linear model on examples in files (svmlight, .npy, .npz, CSV, Parquet, Arrow; paths,
@@ -21,11 +22,13 @@ and save it:
 
   malt train svm rcv1_train.svm --test rcv1_test.svm -n 4 --out model.npz
   malt train logistic 's3://bucket/part-*.svm.gz' -n 4 --graph halton --sync ssp:4 --every 1000
+  malt train svm huge.svm --chunk-rows 100000 -n 4 --out model.npz
   malt train regression houses.csv --label price --report houses.html
   malt train mf ratings.csv --test others.csv --factors 32 -n 2 --out factors.npz
   malt predict model.npz rcv1_test.svm --out labels.txt
 
-The ranks are processes of this host, which share the examples in memory. Started by mpirun, srun or
+The ranks are processes of this host, which share the examples in memory; with --chunk-rows each
+reads its part of the files, once to look and then in every pass. Started by mpirun, srun or
 `malt run`, without -n, each process is a rank, and reads its own part of the files.
 """
 
@@ -46,31 +49,6 @@ def fail(command: str, message: object) -> NoReturn:
     """End the command with its error."""
     print(f"{command}: error: {message} ({command} --help)", file=sys.stderr)
     raise SystemExit(2)
-
-
-def add_data_options(parser: argparse.ArgumentParser) -> None:
-    """How the examples' files are read: the arguments of malt.load_data()."""
-    data = parser.add_argument_group("the files")
-    data.add_argument("--format", help="svmlight, csv, npy, npz, parquet or arrow; else by suffix")
-    data.add_argument("--features", type=int, help="columns, where the files do not say")
-    data.add_argument("--label", help="the column with the target: of tables by name, or a number")
-    data.add_argument(
-        "--skip-bad-lines", action="store_true", help="leave bad lines out and count them"
-    )
-
-
-def load(url: str, parsed: argparse.Namespace, **more: Any) -> Any:
-    """The examples of a file, as malt.Data."""
-    from malt._data import load_data
-
-    label = parsed.label
-    return load_data(
-        url,
-        format=parsed.format,
-        label=int(label) if label is not None and label.lstrip("-").isdecimal() else label,
-        on_bad="count" if parsed.skip_bad_lines else "raise",
-        **{"features": parsed.features, **more},
-    )
 
 
 def _parser() -> _Parser:
@@ -197,27 +175,44 @@ def _train_linear(parsed: argparse.Namespace) -> None:
     model = _estimator(parsed)
     company = _job.company()
     data = load(parsed.data, parsed)
-    if data.y is None:
+    if parsed.chunk_rows is not None:
+        fit(model, data)
+    elif data.y is None:
         raise ConfigError(f"{parsed.data} has no targets: --label names the column that is one")
-    fit(model, data.X, data.y)
+    else:
+        fit(model, data.X, data.y)
     if company is not None and company.rank != 0:
         return
     tell(parsed, model)
+    ended = {int(step["rank"]): int(step["examples"]) for step in model.history_}
     print(
-        f"{model.n_iter_} passes over {data.X.shape[0]:,} examples of {data.X.shape[1]:,} features"
+        f"{model.n_iter_} passes over {sum(ended.values()) // model.n_iter_:,} examples of "
+        f"{model.n_features_in_:,} features"
     )
     if data.bad:
         print(f"{data.bad} bad lines left out: {'; '.join(data.bad_lines)}")
     if parsed.test is not None:
-        test = load(parsed.test, parsed, features=data.X.shape[1], shard=False)
-        noun = "R squared" if parsed.problem == "regression" else "accuracy"
-        score = model.score(test.X, test.y)
-        print(f"{noun} on {test.X.shape[0]:,} examples of {parsed.test}: {score:.4f}")
+        _test(parsed, model)
     if parsed.out is not None:
         arrays = {"coef": model.coef_, "intercept": model.intercept_}
         if hasattr(model, "classes_"):
             arrays["classes"] = model.classes_
         save(parsed.out, model, arrays)
+
+
+def _test(parsed: argparse.Namespace, model: Any) -> None:
+    import numpy as np
+
+    predicted, y = [], []
+    for values, targets in predict(parsed.test, parsed, model, model.n_features_in_):
+        if targets is None:
+            raise ConfigError(f"{parsed.test} has no targets: --label names the column that is one")
+        predicted.append(values)
+        y.append(targets)
+    noun, value = score(
+        np.concatenate(predicted), np.concatenate(y), of_labels=hasattr(model, "classes_")
+    )
+    print(f"{noun} on {sum(map(len, y)):,} examples of {parsed.test}: {value:.4f}")
 
 
 def fit(model: Any, *data: Any) -> None:
