@@ -61,13 +61,19 @@ class Classifier(ClassifierMixin, LinearModel):
             self._check_class_weight("malt.Chunks")
             surveys, everywhere = self._look("fit", X, y, sample_weight, labels=True)
             self._start(everywhere, X.dtype)
-            shares: list[Source] = [Streamed(X, survey, self._prepared) for survey in surveys]
-            self._train(shares, everywhere.rows, self._stopping())
-            return self
-        X, y, weights, everywhere = self._take("fit", X, y, sample_weight, reset=True)
-        self._start(everywhere, X.dtype)
-        training, held_out = self._split(X, self._targets(y), self._row_weights(y, weights))
-        self._train(self._shares(*training), everywhere.rows, self._stopping(), held_out)
+            shares: list[Source] = [
+                Streamed(X, survey, lambda y: (self._targets(y), self._weigh(y, None)[0]))
+                for survey in surveys
+            ]
+            held_out = None
+            _, class_weights = self._weigh(self.classes_, None)
+        else:
+            X, y, weights, everywhere = self._take("fit", X, y, sample_weight, reset=True)
+            self._start(everywhere, X.dtype)
+            weights, class_weights = self._weigh(y, weights)
+            training, held_out = self._split(X, self._targets(y), weights)
+            shares = self._shares(*training)
+        self._train(shares, everywhere.rows, self._stopping(), held_out, class_weights)
         return self
 
     def _start(self, everywhere: All, dtype: Any) -> None:
@@ -126,8 +132,9 @@ class Classifier(ClassifierMixin, LinearModel):
         if first:
             self.classes_ = np.asarray(everywhere.labels)
         self._begin(X.dtype, 1 if len(self.classes_) == 2 else len(self.classes_), again=not first)
-        shares = self._shares(X, self._targets(y), self._row_weights(y, weights))
-        self._train(shares, everywhere.rows, Stopping(1))
+        weights, class_weights = self._weigh(y, weights)
+        shares = self._shares(X, self._targets(y), weights)
+        self._train(shares, everywhere.rows, Stopping(1), class_weights=class_weights)
         return self
 
     def decision_function(self, X: Any) -> Array:
@@ -175,15 +182,19 @@ class Classifier(ClassifierMixin, LinearModel):
         numbers = np.searchsorted(self.classes_, y)
         return 2 * numbers - 1 if len(self.classes_) == 2 else numbers
 
-    def _prepared(self, y: Array) -> tuple[Array, Array | None]:
-        return self._targets(y), self._row_weights(y, None)
+    @property
+    def _is_multinomial(self) -> bool:
+        return False
 
-    def _row_weights(self, y: Array, weights: Array | None) -> Array | None:
+    def _weigh(self, y: Array, weights: Array | None) -> tuple[Array | None, list[float]]:
+        """Weights of rows, and as in scikit-learn, of the positive rows alone in one-vs-rest."""
         if self.class_weight is None:
-            return weights
+            return weights, []
         by_class = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
+        if len(self.classes_) > 2 and not self._is_multinomial:
+            return weights, by_class.tolist()
         of_rows: Array = by_class[np.searchsorted(self.classes_, y)]
-        return of_rows if weights is None else of_rows * weights
+        return of_rows if weights is None else of_rows * weights, []
 
     def _score(self, weights: Array, X: Any, y: Array, w: Array | None) -> float:
         values = linear_decisions(examples_of(X), weights, weights.shape[1])

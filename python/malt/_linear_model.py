@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -184,12 +184,14 @@ class LinearModel(BaseEstimator):
         rows_everywhere: int,
         stopping: Stopping,
         held_out: tuple[Any, Array, Array | None] | None = None,
+        class_weights: Sequence[float] = (),
     ) -> None:
         arrays = self._arrays
         kernel = {
             **self._kernel(rows_everywhere),
             "outputs": arrays.weights.shape[1],
             "threads": self._threads(),
+            "class_weights": class_weights,
             "average_from": max(1, int(self.average)) if self.average else 1,
         }
         seed = None
