@@ -13,6 +13,7 @@
 #include "dstorm/dstorm.hpp"
 #include "dstorm/wait.hpp"
 #include "processes.hpp"
+#include "sanitizers.hpp"
 
 namespace dstorm {
 namespace {
@@ -191,11 +192,7 @@ TEST(Group, NothingIsEverInDevShmWhenItsRanksAreKilled) {
 }
 
 // What the processor does for a rank takes several times as long under a sanitizer.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::int64_t kSlowdown = 4;
-#else
-constexpr std::int64_t kSlowdown = 1;
-#endif
+constexpr std::int64_t kSlowdown = kSanitized ? 4 : 1;
 
 TEST(Group, SixteenWaitersUseNoProcessorTime) {
   struct Times {
