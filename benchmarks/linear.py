@@ -6,8 +6,9 @@
 
 NG is 20 Newsgroups, comp.* against the rest (see examples/newsgroups.py); SYN has the shape of
 RCV1: Zipf's columns, tf-idf values, rows of length 1, 5 % of the labels turned. No intercepts.
-MALT and scikit-learn train in turn, shuffled at each epoch, with the same rate and penalty; Vowpal
-Wabbit in the order of the rows, from its cache, which it reads on another core.
+MALT and scikit-learn train in turn, shuffled at each epoch, with the same rate and penalty, and
+another seed in each run; Vowpal Wabbit in the order of the rows, from its cache, which it reads on
+another core.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # before NumPy
@@ -100,9 +102,9 @@ class Malt:
             threads=threads,
         )
 
-    def train(self, epochs):
+    def train(self, epochs, seed):
         for epoch in range(epochs):
-            _core.shuffle(self._order, epoch)
+            _core.shuffle(self._order, seed * epochs + epoch)
             self._model.train(self._examples, order=self._order)
             assert self._model.finish()
 
@@ -127,20 +129,23 @@ class LinearReport(report.Report):
         vw = self._vowpal_wabbit(name, train, test, epochs)
         for loss in LOSSES:
             runs = {"malt": [], "2": [], "4": [], "sklearn": []}
+            accuracies = {"malt": [], "sklearn": []}
             for repeat in range(repeats):
                 say(f"{name} {loss}, run {repeat + 1} of {repeats}")
                 for threads, key in ((1, "malt"), (2, "2"), (4, "4")):
                     model = Malt(matrix, signs, loss, ALPHA[name], threads)
-                    seconds, _ = timed(lambda model=model: model.train(epochs))
+                    seconds, _ = timed(partial(model.train, epochs, repeat))
                     runs[key].append(seconds)
                     if threads == 1:
-                        accuracy = model.accuracy(*test)
+                        accuracies["malt"].append(model.accuracy(*test))
                 peer = SGDClassifier(
-                    loss=loss, alpha=ALPHA[name], max_iter=epochs, tol=None, fit_intercept=False
-                )
-                seconds, _ = timed(lambda peer=peer: peer.fit(matrix, signs))
+                    loss=loss, alpha=ALPHA[name], max_iter=epochs, tol=None, fit_intercept=False,
+                    random_state=repeat,
+                )  # fmt: skip
+                seconds, _ = timed(partial(peer.fit, matrix, signs))
                 runs["sklearn"].append(seconds)
-            peer_accuracy = peer.score(*test)
+                accuracies["sklearn"].append(peer.score(*test))
+            accuracy, peer_accuracy = map(statistics.median, accuracies.values())
             medians = {key: statistics.median(seconds) for key, seconds in runs.items()}
             ratio = medians["sklearn"] / medians["malt"]
             verdict = self._verdict(
