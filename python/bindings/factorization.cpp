@@ -76,6 +76,8 @@ void bind_factorization(py::module_& module) {
            "Copies the ratings: int32, int32 and float32, one element each.")
       .def_property_readonly("bands", &RatingBlocks::bands, "Rounds of an epoch.")
       .def("__len__", &RatingBlocks::size)
+      .def("count", &RatingBlocks::count, py::kw_only(), py::arg("first"), py::arg("rounds"),
+           "How many ratings `rounds` rounds from round `first` on train, without those drawn.")
       .def("train", train, py::arg("user_factors").noconvert(), py::arg("item_factors").noconvert(),
            py::arg("user_biases").noconvert(), py::arg("item_biases").noconvert(), py::kw_only(),
            py::arg("mean"), py::arg("lr"), py::arg("reg"), py::arg("implicit"), py::arg("first"),

@@ -193,8 +193,9 @@ template <class T>
 double add_gradient(const Examples<T>& examples, const py::array& weights,
                     const py::array& gradient, std::int64_t first, std::optional<std::int64_t> last,
                     const std::optional<py::array>& order, const std::string& loss, double epsilon,
-                    bool intercept, int outputs) {
+                    bool intercept, int outputs, const std::vector<double>& class_weights) {
   LinearOptions options;
+  options.class_weights = class_weights;
   options.loss = to_loss(loss);
   options.epsilon = epsilon;
   options.intercept = intercept;
@@ -250,26 +251,27 @@ void bind_one(py::module_& module, const std::string& suffix) {
   py::class_<Trained>(module, ("Linear" + suffix).c_str(),
                       "A linear model in training, over the caller's arrays of (features + 1) x "
                       "outputs, whose last row are the intercepts.")
-      .def(
-          py::init([](const py::array& weights, std::int64_t features, int outputs,
-                      const std::string& loss, double epsilon, double alpha, double l1_ratio,
-                      const std::string& learning_rate, double eta0, double power_t, bool intercept,
-                      const std::optional<py::array>& average, std::int64_t average_from,
-                      const std::optional<py::array>& squares, std::int64_t steps, int threads) {
-            const LinearOptions options{to_loss(loss),          epsilon, alpha,   l1_ratio,
-                                        to_rate(learning_rate), eta0,    power_t, intercept,
-                                        average_from,           outputs, threads};
-            return make_model<T>(options, features, weights, average, squares, steps);
-          }),
-          py::arg("weights"), py::kw_only(), py::arg("features"), py::arg("outputs") = 1,
-          py::arg("loss") = "hinge", py::arg("epsilon") = 0.1, py::arg("alpha") = 1e-4,
-          py::arg("l1_ratio") = 0.0, py::arg("learning_rate") = "optimal", py::arg("eta0") = 0.01,
-          py::arg("power_t") = 0.25, py::arg("intercept") = true, py::arg("average") = py::none(),
-          py::arg("average_from") = 1, py::arg("squares") = py::none(), py::arg("steps") = 0,
-          py::arg("threads") = 1,
-          "Continues after `steps` steps. `loss` is scikit-learn's name of it, or 'softmax'; "
-          "`learning_rate` 'constant', 'invscaling', 'optimal' or 'adagrad', which needs "
-          "`squares`.\n\nRaises:\n    ConfigError: an option or an array is out of range.")
+      .def(py::init([](const py::array& weights, std::int64_t features, int outputs,
+                       const std::string& loss, double epsilon, double alpha, double l1_ratio,
+                       const std::string& learning_rate, double eta0, double power_t,
+                       bool intercept, const std::optional<py::array>& average,
+                       std::int64_t average_from, const std::optional<py::array>& squares,
+                       std::int64_t steps, int threads, const std::vector<double>& class_weights) {
+             const LinearOptions options{to_loss(loss),          epsilon, alpha,   l1_ratio,
+                                         to_rate(learning_rate), eta0,    power_t, intercept,
+                                         average_from,           outputs, threads, class_weights};
+             return make_model<T>(options, features, weights, average, squares, steps);
+           }),
+           py::arg("weights"), py::kw_only(), py::arg("features"), py::arg("outputs") = 1,
+           py::arg("loss") = "hinge", py::arg("epsilon") = 0.1, py::arg("alpha") = 1e-4,
+           py::arg("l1_ratio") = 0.0, py::arg("learning_rate") = "optimal", py::arg("eta0") = 0.01,
+           py::arg("power_t") = 0.25, py::arg("intercept") = true, py::arg("average") = py::none(),
+           py::arg("average_from") = 1, py::arg("squares") = py::none(), py::arg("steps") = 0,
+           py::arg("threads") = 1, py::arg("class_weights") = std::vector<double>{},
+           "Continues after `steps` steps. `loss` is scikit-learn's name of it, or 'softmax'; "
+           "`learning_rate` 'constant', 'invscaling', 'optimal' or 'adagrad', which needs "
+           "`squares`; `class_weights`, of several outputs, of a row's loss in that of its own "
+           "class.\n\nRaises:\n    ConfigError: an option or an array is out of range.")
       .def("train", &train<T>, py::arg("examples"), py::arg("first") = 0,
            py::arg("last") = py::none(), py::kw_only(), py::arg("order") = py::none(),
            "One step for each of the rows first to last - 1, or order[first] to order[last - 1] "
@@ -294,6 +296,7 @@ void bind_one(py::module_& module, const std::string& suffix) {
              py::arg("gradient"), py::arg("first") = 0, py::arg("last") = py::none(), py::kw_only(),
              py::arg("order") = py::none(), py::arg("loss") = "hinge", py::arg("epsilon") = 0.1,
              py::arg("intercept") = true, py::arg("outputs") = 1,
+             py::arg("class_weights") = std::vector<double>{},
              "Add the slopes of the losses of rows first to last - 1 (or order[first], ...) in all "
              "weights, laid out as these.\n\nReturns the sum of the losses.\n\n"
              "Raises:\n    ConfigError: what does not fit.");

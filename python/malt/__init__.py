@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from malt import torch as torch
     from malt._api import *  # noqa: F403
     from malt._api import __all__, __version__  # noqa: F401
+    from malt._chunks import Chunks as Chunks
+    from malt._chunks import Data as Data
     from malt._classifiers import SGDClassifier as SGDClassifier
-    from malt._data import Data as Data
     from malt._data import load_data as load_data
     from malt._factorization import MatrixFactorization as MatrixFactorization
     from malt._logistic_svc import LinearSVC as LinearSVC
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 else:
     # What is loaded when it is asked for itself: where it is, and the extra that it takes.
     _WITH_EXTRAS = {
-        "Data": ("malt._data", "data"),
+        "Chunks": ("malt._chunks", "data"),
+        "Data": ("malt._chunks", "data"),
         "LinearSVC": ("malt._logistic_svc", "learn"),
         "LogisticRegression": ("malt._logistic_svc", "learn"),
         "MatrixFactorization": ("malt._factorization", "learn"),

@@ -60,21 +60,22 @@ class BatchModel:
         self.gradient = np.zeros(weights.size + 1, weights.dtype)
 
     def train(self, examples: Any, first: int, last: int, *, order: Array) -> float:
-        """Work out the gradient of rows order[first] to order[last - 1]; returns their losses."""
-        self.gradient[:] = 0
-        self.gradient[-1] = last - first
+        """Add the gradient of rows order[first] to order[last - 1]; returns their losses."""
+        self.gradient[-1] += last - first
         return add_linear_gradient(
             examples, self._weights, self.gradient[:-1], first, last, order=order, **self._loss
         )
 
     def take_step(self) -> None:
-        """Move the weights along the gradient, by the mean of the batch."""
+        """Move the weights along the gradient, by the mean of the batch, and begin another."""
         self.steps += 1
         count = self.gradient[-1]
-        if count == 0:
-            return
+        if count > 0:
+            self._move(self.gradient[:-1].reshape(self._weights.shape) / count)
+        self.gradient[:] = 0
+
+    def _move(self, slopes: Array) -> None:
         weights, body = self._weights, self._weights[:-1]
-        slopes = self.gradient[:-1].reshape(weights.shape) / count
         slopes[:-1] += self._l2 * body
         rate: Any = self._eta0 * self.steps**-self._power
         if self._squares is not None:

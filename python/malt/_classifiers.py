@@ -13,9 +13,12 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
+from malt._chunks import Chunks
 from malt._core_import import Graph, linear_decisions
 from malt._labels import All, Here, agree
-from malt._linear_model import LinearModel, choose, examples_of
+from malt._linear_model import LinearModel
+from malt._parameters import choose
+from malt._sources import Source, Streamed, examples_of
 from malt._training import Stopping
 
 Array = npt.NDArray[Any]
@@ -38,12 +41,14 @@ class Classifier(ClassifierMixin, LinearModel):
 
     classes_: Array
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """Train from the start; with warm_start, from where the last training ended.
 
         Args:
             X: (rows, features), an array or a SciPy sparse matrix; read in place if it is of
-                float32 or float64, C-contiguous or CSR. In a job of several ranks, this rank's.
+                float32 or float64, C-contiguous or CSR. In a job of several ranks, this rank's. Or
+                malt.Chunks, whose files each rank reads its part of anew in each pass, after a
+                first look at all of it for its labels and features; y is theirs then.
             y: (rows,), the labels.
             sample_weight: (rows,), of each row's loss, or None.
 
@@ -52,7 +57,26 @@ class Classifier(ClassifierMixin, LinearModel):
             malt.ConfigError: likewise, on another rank of the job, which it names.
         """
         self._check_parameters()
-        X, y, weights, everywhere = self._take("fit", X, y, sample_weight, reset=True)
+        if isinstance(X, Chunks):
+            self._check_class_weight("malt.Chunks")
+            surveys, everywhere = self._look("fit", X, y, sample_weight, labels=True)
+            self._start(everywhere, X.dtype)
+            shares: list[Source] = [
+                Streamed(X, survey, lambda y: (self._targets(y), self._weigh(y, None)[0]))
+                for survey in surveys
+            ]
+            held_out = None
+            _, class_weights = self._weigh(self.classes_, None)
+        else:
+            X, y, weights, everywhere = self._take("fit", X, y, sample_weight, reset=True)
+            self._start(everywhere, X.dtype)
+            weights, class_weights = self._weigh(y, weights)
+            training, held_out = self._split(X, self._targets(y), weights)
+            shares = self._shares(*training)
+        self._train(shares, everywhere.rows, self._stopping(), held_out, class_weights)
+        return self
+
+    def _start(self, everywhere: All, dtype: Any) -> None:
         classes = everywhere.labels
         assert classes is not None
         if len(classes) < 2:
@@ -65,11 +89,15 @@ class Classifier(ClassifierMixin, LinearModel):
                 f"warm_start goes on with the classes {self.classes_}; y has {classes}"
             )
         self.classes_ = classes
-        self._begin(X, 1 if len(classes) == 2 else len(classes), again=again)
+        self._begin(dtype, 1 if len(classes) == 2 else len(classes), again=again)
         self.t_ = 1.0
-        training, held_out = self._split(X, self._targets(y), self._row_weights(y, weights))
-        self._train(*training, everywhere.rows, self._stopping(), held_out)
-        return self
+
+    def _check_class_weight(self, given: str) -> None:
+        if self.class_weight == "balanced":
+            raise ValueError(
+                f"class_weight='balanced' takes all of y; for {given} compute the weights "
+                "beforehand: class_weight=dict(...)"
+            )
 
     def partial_fit(
         self,
@@ -97,19 +125,16 @@ class Classifier(ClassifierMixin, LinearModel):
                     f"`classes={classes!r}` is not the same as on last call to partial_fit, was: "
                     f"{self.classes_!r}"
                 )
-        if self.class_weight == "balanced":
-            raise ValueError(
-                "class_weight='balanced' takes all of y; for partial_fit compute the weights "
-                "beforehand: class_weight=dict(...)"
-            )
+        self._check_class_weight("partial_fit")
         X, y, weights, everywhere = self._take(
             "partial_fit", X, y, sample_weight, reset=first, classes=classes
         )
         if first:
             self.classes_ = np.asarray(everywhere.labels)
-        self._begin(X, 1 if len(self.classes_) == 2 else len(self.classes_), again=not first)
-        targets, weights = self._targets(y), self._row_weights(y, weights)
-        self._train(X, targets, weights, everywhere.rows, Stopping(1))
+        self._begin(X.dtype, 1 if len(self.classes_) == 2 else len(self.classes_), again=not first)
+        weights, class_weights = self._weigh(y, weights)
+        shares = self._shares(X, self._targets(y), weights)
+        self._train(shares, everywhere.rows, Stopping(1), class_weights=class_weights)
         return self
 
     def decision_function(self, X: Any) -> Array:
@@ -157,12 +182,19 @@ class Classifier(ClassifierMixin, LinearModel):
         numbers = np.searchsorted(self.classes_, y)
         return 2 * numbers - 1 if len(self.classes_) == 2 else numbers
 
-    def _row_weights(self, y: Array, weights: Array | None) -> Array | None:
+    @property
+    def _is_multinomial(self) -> bool:
+        return False
+
+    def _weigh(self, y: Array, weights: Array | None) -> tuple[Array | None, list[float]]:
+        """Weights of rows, and as in scikit-learn, of the positive rows alone in one-vs-rest."""
         if self.class_weight is None:
-            return weights
+            return weights, []
         by_class = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
+        if len(self.classes_) > 2 and not self._is_multinomial:
+            return weights, by_class.tolist()
         of_rows: Array = by_class[np.searchsorted(self.classes_, y)]
-        return of_rows if weights is None else of_rows * weights
+        return of_rows if weights is None else of_rows * weights, []
 
     def _score(self, weights: Array, X: Any, y: Array, w: Array | None) -> float:
         values = linear_decisions(examples_of(X), weights, weights.shape[1])

@@ -267,6 +267,10 @@ class Vector:
         Raises:
             TimeoutError: the named ranks did not come; the vector is unchanged.
         """
+    def await_update(self, live: typing.SupportsInt | typing.SupportsIndex, timeout: typing.SupportsFloat | typing.SupportsIndex) -> bool:
+        """
+        Wait until there is something to gather, or not as many ranks live; for the package.
+        """
     def close(self) -> None:
         """
         Leave the vector: others' waits leave this rank out. Idempotent.
@@ -673,9 +677,9 @@ class LinearFloat32:
     """
     A linear model in training, over the caller's arrays of (features + 1) x outputs, whose last row are the intercepts.
     """
-    def __init__(self, weights: numpy.ndarray, *, features: typing.SupportsInt | typing.SupportsIndex, outputs: typing.SupportsInt | typing.SupportsIndex = 1, loss: str = 'hinge', epsilon: typing.SupportsFloat | typing.SupportsIndex = 0.1, alpha: typing.SupportsFloat | typing.SupportsIndex = 0.0001, l1_ratio: typing.SupportsFloat | typing.SupportsIndex = 0.0, learning_rate: str = 'optimal', eta0: typing.SupportsFloat | typing.SupportsIndex = 0.01, power_t: typing.SupportsFloat | typing.SupportsIndex = 0.25, intercept: bool = True, average: numpy.ndarray | None = None, average_from: typing.SupportsInt | typing.SupportsIndex = 1, squares: numpy.ndarray | None = None, steps: typing.SupportsInt | typing.SupportsIndex = 0, threads: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
+    def __init__(self, weights: numpy.ndarray, *, features: typing.SupportsInt | typing.SupportsIndex, outputs: typing.SupportsInt | typing.SupportsIndex = 1, loss: str = 'hinge', epsilon: typing.SupportsFloat | typing.SupportsIndex = 0.1, alpha: typing.SupportsFloat | typing.SupportsIndex = 0.0001, l1_ratio: typing.SupportsFloat | typing.SupportsIndex = 0.0, learning_rate: str = 'optimal', eta0: typing.SupportsFloat | typing.SupportsIndex = 0.01, power_t: typing.SupportsFloat | typing.SupportsIndex = 0.25, intercept: bool = True, average: numpy.ndarray | None = None, average_from: typing.SupportsInt | typing.SupportsIndex = 1, squares: numpy.ndarray | None = None, steps: typing.SupportsInt | typing.SupportsIndex = 0, threads: typing.SupportsInt | typing.SupportsIndex = 1, class_weights: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] = []) -> None:
         """
-        Continues after `steps` steps. `loss` is scikit-learn's name of it, or 'softmax'; `learning_rate` 'constant', 'invscaling', 'optimal' or 'adagrad', which needs `squares`.
+        Continues after `steps` steps. `loss` is scikit-learn's name of it, or 'softmax'; `learning_rate` 'constant', 'invscaling', 'optimal' or 'adagrad', which needs `squares`; `class_weights`, of several outputs, of a row's loss in that of its own class.
 
         Raises:
             ConfigError: an option or an array is out of range.
@@ -736,9 +740,9 @@ class LinearFloat64:
     """
     A linear model in training, over the caller's arrays of (features + 1) x outputs, whose last row are the intercepts.
     """
-    def __init__(self, weights: numpy.ndarray, *, features: typing.SupportsInt | typing.SupportsIndex, outputs: typing.SupportsInt | typing.SupportsIndex = 1, loss: str = 'hinge', epsilon: typing.SupportsFloat | typing.SupportsIndex = 0.1, alpha: typing.SupportsFloat | typing.SupportsIndex = 0.0001, l1_ratio: typing.SupportsFloat | typing.SupportsIndex = 0.0, learning_rate: str = 'optimal', eta0: typing.SupportsFloat | typing.SupportsIndex = 0.01, power_t: typing.SupportsFloat | typing.SupportsIndex = 0.25, intercept: bool = True, average: numpy.ndarray | None = None, average_from: typing.SupportsInt | typing.SupportsIndex = 1, squares: numpy.ndarray | None = None, steps: typing.SupportsInt | typing.SupportsIndex = 0, threads: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
+    def __init__(self, weights: numpy.ndarray, *, features: typing.SupportsInt | typing.SupportsIndex, outputs: typing.SupportsInt | typing.SupportsIndex = 1, loss: str = 'hinge', epsilon: typing.SupportsFloat | typing.SupportsIndex = 0.1, alpha: typing.SupportsFloat | typing.SupportsIndex = 0.0001, l1_ratio: typing.SupportsFloat | typing.SupportsIndex = 0.0, learning_rate: str = 'optimal', eta0: typing.SupportsFloat | typing.SupportsIndex = 0.01, power_t: typing.SupportsFloat | typing.SupportsIndex = 0.25, intercept: bool = True, average: numpy.ndarray | None = None, average_from: typing.SupportsInt | typing.SupportsIndex = 1, squares: numpy.ndarray | None = None, steps: typing.SupportsInt | typing.SupportsIndex = 0, threads: typing.SupportsInt | typing.SupportsIndex = 1, class_weights: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] = []) -> None:
         """
-        Continues after `steps` steps. `loss` is scikit-learn's name of it, or 'softmax'; `learning_rate` 'constant', 'invscaling', 'optimal' or 'adagrad', which needs `squares`.
+        Continues after `steps` steps. `loss` is scikit-learn's name of it, or 'softmax'; `learning_rate` 'constant', 'invscaling', 'optimal' or 'adagrad', which needs `squares`; `class_weights`, of several outputs, of a row's loss in that of its own class.
 
         Raises:
             ConfigError: an option or an array is out of range.
@@ -863,6 +867,10 @@ class RatingBlocks:
         """
     def __len__(self) -> int:
         ...
+    def count(self, *, first: typing.SupportsInt | typing.SupportsIndex, rounds: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        How many ratings `rounds` rounds from round `first` on train, without those drawn.
+        """
     def train(self, user_factors: numpy.typing.NDArray[numpy.float32], item_factors: numpy.typing.NDArray[numpy.float32], user_biases: numpy.typing.NDArray[numpy.float32], item_biases: numpy.typing.NDArray[numpy.float32], *, mean: typing.SupportsFloat | typing.SupportsIndex, lr: typing.SupportsFloat | typing.SupportsIndex, reg: typing.SupportsFloat | typing.SupportsIndex, implicit: tuple[typing.SupportsFloat | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex] | None, first: typing.SupportsInt | typing.SupportsIndex, rounds: typing.SupportsInt | typing.SupportsIndex, threads: typing.SupportsInt | typing.SupportsIndex) -> float:
         """
         Train `rounds` rounds from round `first` on, in the float32 arrays given: two matrices of a multiple of 16 columns, and two vectors or two empty arrays.
@@ -875,7 +883,7 @@ class RatingBlocks:
         Rounds of an epoch.
         """
 @typing.overload
-def add_linear_gradient(examples: ExamplesFloat32, weights: numpy.ndarray, gradient: numpy.ndarray, first: typing.SupportsInt | typing.SupportsIndex = 0, last: typing.SupportsInt | typing.SupportsIndex | None = None, *, order: numpy.ndarray | None = None, loss: str = 'hinge', epsilon: typing.SupportsFloat | typing.SupportsIndex = 0.1, intercept: bool = True, outputs: typing.SupportsInt | typing.SupportsIndex = 1) -> float:
+def add_linear_gradient(examples: ExamplesFloat32, weights: numpy.ndarray, gradient: numpy.ndarray, first: typing.SupportsInt | typing.SupportsIndex = 0, last: typing.SupportsInt | typing.SupportsIndex | None = None, *, order: numpy.ndarray | None = None, loss: str = 'hinge', epsilon: typing.SupportsFloat | typing.SupportsIndex = 0.1, intercept: bool = True, outputs: typing.SupportsInt | typing.SupportsIndex = 1, class_weights: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] = []) -> float:
     """
     Add the slopes of the losses of rows first to last - 1 (or order[first], ...) in all weights, laid out as these.
 
@@ -885,7 +893,7 @@ def add_linear_gradient(examples: ExamplesFloat32, weights: numpy.ndarray, gradi
         ConfigError: what does not fit.
     """
 @typing.overload
-def add_linear_gradient(examples: ExamplesFloat64, weights: numpy.ndarray, gradient: numpy.ndarray, first: typing.SupportsInt | typing.SupportsIndex = 0, last: typing.SupportsInt | typing.SupportsIndex | None = None, *, order: numpy.ndarray | None = None, loss: str = 'hinge', epsilon: typing.SupportsFloat | typing.SupportsIndex = 0.1, intercept: bool = True, outputs: typing.SupportsInt | typing.SupportsIndex = 1) -> float:
+def add_linear_gradient(examples: ExamplesFloat64, weights: numpy.ndarray, gradient: numpy.ndarray, first: typing.SupportsInt | typing.SupportsIndex = 0, last: typing.SupportsInt | typing.SupportsIndex | None = None, *, order: numpy.ndarray | None = None, loss: str = 'hinge', epsilon: typing.SupportsFloat | typing.SupportsIndex = 0.1, intercept: bool = True, outputs: typing.SupportsInt | typing.SupportsIndex = 1, class_weights: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] = []) -> float:
     """
     Add the slopes of the losses of rows first to last - 1 (or order[first], ...) in all weights, laid out as these.
 

@@ -2,48 +2,18 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, overload
+from collections.abc import Sequence
+from typing import Literal, overload
 
-import numpy as np
-import numpy.typing as npt
-
-from malt import _arrays, _job, _tables
-from malt._errors import ConfigError, describe_ranks
-from malt._files import File, Url, find_files
+from malt import _job
+from malt._chunks import READERS, Chunks, Data, threads_of, to_data
+from malt._errors import ConfigError
+from malt._files import Url, find_files
+from malt._layout import agree_on, stored
 from malt._parts import Part, split
-from malt._reading import Reading, Rows, joined, rechunked
+from malt._reading import Reading, Rows, joined
 from malt._svmlight import SvmlightReader
 from malt._together import Report, Together
-
-_READERS: dict[str, Callable[[Part, Reading], Iterator[Rows]]] = {
-    "csv": _tables.read_csv,
-    "npy": _arrays.read_npy,
-    "npz": _arrays.read_npz,
-    "parquet": _tables.read_parquet,
-    "arrow": _tables.read_arrow,
-}
-
-
-@dataclass(frozen=True)
-class Data:
-    """Examples, as malt.load_data() gives them.
-
-    Attributes:
-        X: (rows, features), a scipy.sparse.csr_matrix of svmlight text and CSR .npz, else an array.
-        y: (rows,) float64 labels, or None.
-        files: the files that they are all in, whichever rank's, in their order.
-        bad: how many lines this rank has left out so far.
-        bad_lines: the first few of those: file, line, and what is wrong.
-    """
-
-    X: Any
-    y: npt.NDArray[np.float64] | None
-    files: tuple[str, ...]
-    bad: int
-    bad_lines: tuple[str, ...]
 
 
 @overload
@@ -77,7 +47,7 @@ def load_data(
     chunk_rows: int,
     threads: int | None = None,
     timeout: float = 600.0,
-) -> Iterator[Data]: ...
+) -> Chunks: ...
 
 
 def load_data(
@@ -93,7 +63,7 @@ def load_data(
     chunk_rows: int | None = None,
     threads: int | None = None,
     timeout: float = 600.0,
-) -> Data | Iterator[Data]:
+) -> Data | Chunks:
     """Read examples from files; in a job each rank reads a part of its own.
 
     Text (svmlight, CSV) is cut by bytes, at line ends; .npy, .npz, Parquet and Arrow by rows;
@@ -114,8 +84,8 @@ def load_data(
             svmlight text and .npz files have their own.
         on_bad: "raise" for the first bad line, or "count": leave bad lines out. A line is bad that
             is not of the format, or has a value that is missing, NaN or infinite.
-        chunk_rows: read no more than this many rows at a time: gives an iterator of Data. It needs
-            features= and zero_based=True or False where the format is svmlight.
+        chunk_rows: read no more than this many rows at a time: gives a malt.Chunks, to loop over or
+            for an estimator's fit().
         threads: that parse svmlight text; None: the cores of this process, divided by the ranks.
         timeout: seconds that the slowest rank may take longer than this one.
 
@@ -126,22 +96,18 @@ def load_data(
     """
     job = _job.joined() if shard else None
     rank, size = (0, 1) if job is None else (job.rank, job.size)
-    if threads is None:
-        threads = max(len(os.sched_getaffinity(0)) // size, 1)
-    asked = Reading(dtype, features, zero_based, label, on_bad, chunk_rows, threads)
+    parsers = threads_of(size) if threads is None else threads
+    asked = Reading(dtype, features, zero_based, label, on_bad, chunk_rows, parsers)
     _check(asked)
     if chunk_rows is not None:
-        files = find_files(url, format)
-        _check_known(files, asked)
-        return _stream([file.name for file in files], split(files, rank, size), asked)
+        return Chunks(find_files(url, format), asked, shard=shard, threads=threads)
     names: list[str] = []
     loading = _Loading(asked)
 
     def load() -> tuple[None, Report]:
         files = find_files(url, format)
         names.extend(file.name for file in files)
-        stored = {"files": len(files), "bytes": sum(file.size for file in files)}
-        return None, stored | loading.read(split(files, rank, size))
+        return None, stored(files) | loading.read(split(files, rank, size))
 
     if job is None or job.size == 1 or job.makes_due or job.is_waited_for:
         reports = {rank: load()[1]}
@@ -150,7 +116,7 @@ def load_data(
     else:
         reports = Together("malt.load_data", timeout).step("reading", load)[1]
     rows = loading.take(reports, size)
-    return _data(rows, names, asked)
+    return to_data(rows, names, asked)
 
 
 class _Loading:
@@ -169,7 +135,7 @@ class _Loading:
                 for _ in self._svmlight.feed(part):
                     pass
             else:
-                self._pieces += _READERS[part.file.format](part, self._asked)
+                self._pieces += READERS[part.file.format](part, self._asked)
         if self._svmlight is None:
             rows = sum(piece.x.shape[0] for piece in self._pieces)
             return {"rows": rows, "columns": self._asked.features if rows else None}
@@ -196,76 +162,12 @@ class _Loading:
         """This rank's rows, with as many columns as all ranks' have.
 
         Raises:
-            ConfigError: a rank has none, or the ranks have read different data.
+            ConfigError: as agree_on() says.
         """
-        for stored in ("files", "bytes"):
-            _check_same(stored, reports)
-        empty = [rank for rank, report in reports.items() if report["rows"] == 0]
-        if empty:
-            total = sum(report["rows"] for report in reports.values())
-            raise ConfigError(
-                f"malt.load_data: there are no rows for {describe_ranks(empty)} of {size}; all "
-                f"files together have {total}. Start fewer ranks, or write more or longer files; "
-                "or let each rank read all (shard=False) and share the rows with malt.shard()"
-            )
+        layout = agree_on(reports, self._asked, self._given, size)
         if self._svmlight is None:
-            _check_same("columns", reports)
             return joined(self._pieces)
-        zero_based = self._asked.zero_based
-        if zero_based == "auto":
-            zero_based = min(report["lowest"] for report in reports.values()) == 0
-        highest = max(report["highest"] for report in reports.values())
-        needed = highest + (1 if zero_based else 0)
-        features = self._given
-        if features is None:
-            features = max(needed, 1)
-        if needed > features:
-            raise ConfigError(
-                f"an index is {highest}, counted from {0 if zero_based else 1}; features is "
-                f"{features}"
-            )
-        return self._svmlight.take(zero_based=bool(zero_based), features=features)
-
-
-def _stream(names: list[str], parts: Sequence[Part], asked: Reading) -> Iterator[Data]:
-    assert asked.chunk_rows is not None
-    for rows in rechunked(_pieces(parts, asked), asked.chunk_rows):
-        yield _data(rows, names, asked)
-
-
-def _pieces(parts: Sequence[Part], asked: Reading) -> Iterator[Rows]:
-    reader: SvmlightReader | None = None
-    for part in parts:
-        if part.file.format != "svmlight":
-            yield from _READERS[part.file.format](part, asked)
-            continue
-        assert asked.features is not None
-        reader = reader or SvmlightReader(asked)
-        for _ in reader.feed(part):
-            yield reader.take(zero_based=asked.zero_based is True, features=asked.features)
-
-
-def _data(rows: Rows, names: Sequence[str], asked: Reading) -> Data:
-    return Data(rows.x, rows.y, tuple(names), asked.bad, tuple(asked.bad_lines))
-
-
-def _check_same(name: str, reports: dict[int, Report]) -> None:
-    values = {rank: report[name] for rank, report in reports.items()}
-    if len(set(values.values())) > 1:
-        listed = ", ".join(f"{value} on rank {rank}" for rank, value in values.items())
-        raise ConfigError(
-            f"malt.load_data: the data has {name}: {listed}; all ranks must see the same files "
-            "(shard=False if each has its own)"
-        )
-
-
-def _check_known(files: Sequence[File], asked: Reading) -> None:
-    """Refuse chunks whose columns depend on what is not read yet."""
-    if files[0].format == "svmlight" and (asked.features is None or asked.zero_based == "auto"):
-        raise ConfigError(
-            "chunks of svmlight text need features=, and zero_based=True or False: what is not "
-            "read yet cannot tell"
-        )
+        return self._svmlight.take(zero_based=layout.zero_based, features=layout.features)
 
 
 def _check(asked: Reading) -> None:

@@ -4,61 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from malt import _job, _vectors
+from malt import _job
+from malt._averaging import Averaging
 from malt._core_import import RatingBlocks, Vector, available_bytes
 from malt._errors import ConfigError
-from malt._factors import Exchange, Factors, Floats, Sums, aligned_zeros, scales_of, summed, sums
+from malt._factor_exchange import Evidence, Exchange, Gossip, exchange_of, vector_of
+from malt._factor_settings import Settings, check_whole
+from malt._factors import Factors, Floats, Sums, aligned_zeros, summed, sums
 from malt._ratings import Ratings
+from malt._steps import Step
 from malt._together import Report, Together
 
 _LEAST_BANDS = 8
 _SPREAD = 0.1  # standard deviation of a factor before its first step
-# In Exchange's rule. That of a bias is 1, of factors less. On MovieLens-100K a quarter is as good
-# as training on one rank, but with 6 ranks at a rate of 0.05 it grew without bound; 1 lags behind.
+# In the rule of _factor_exchange. That of a bias is 1, of factors less. On MovieLens-100K a quarter
+# is as good as training on one rank, but with 6 ranks at a rate of 0.05 it grew without bound; 1
+# lags behind.
 _CURVATURE = 0.5
-
-
-class Settings(NamedTuple):
-    """As the parameters of MatrixFactorization; the same on all ranks."""
-
-    n_factors: int
-    n_epochs: int
-    lr: float
-    reg: float
-    decay: float
-    biased: bool
-    implicit: bool
-    alpha: float
-    negatives: int
-    every: int | None
-
-    def check(self) -> None:
-        """Raise ConfigError for what cannot be."""
-        for name in ("n_factors", "n_epochs"):
-            check_whole(name, getattr(self, name), least=1)
-        check_whole("negatives", self.negatives, least=0)
-        if self.every is not None:
-            check_whole("every", self.every, least=1)
-        for name in ("lr", "reg", "decay", "alpha"):
-            value = getattr(self, name)
-            if not isinstance(value, (int, float, np.number)) or not 0 <= value < math.inf:
-                raise ConfigError(f"{name} is {value!r}; it is a finite number of at least 0")
-        for name in ("biased", "implicit"):
-            if not isinstance(getattr(self, name), (bool, np.bool_)):
-                raise ConfigError(f"{name} is {getattr(self, name)!r}; it is True or False")
-        if self.lr == 0:
-            raise ConfigError("lr is 0, with which nothing is learnt; it is above 0")
-
-
-def check_whole(name: str, value: Any, least: int) -> None:
-    """Raise ConfigError unless it is an integer of at least that."""
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
-        raise ConfigError(f"{name} is {value!r}; it is a whole number of at least {least}")
 
 
 class Model(NamedTuple):
@@ -91,6 +59,22 @@ class Part(NamedTuple):
         rows = [np.zeros((n, settings.n_factors), np.float32) for n in self.shape]
         biases = [np.zeros(n if settings.biased else 0, np.float32) for n in self.shape]
         return Model(rows[0], rows[1], biases[0], biases[1], self.mean)
+
+    def divided(self, ranks: int) -> tuple[Part, Callable[[int], Part]]:
+        """For so many ranks, each with all ratings of every so-many-th user that has any.
+
+        Returns:
+            The whole, and what copies a rank's out of it.
+        """
+        counts = np.bincount(self.ratings.users, minlength=self.shape[0])
+        owners = (np.cumsum(counts > 0) - 1) % ranks
+        whole = self._replace(longest=int(np.bincount(owners, counts).max()))
+
+        def share(rank: int) -> Part:
+            own = owners[self.ratings.users] == rank
+            return whole._replace(ratings=Ratings(*(array[own] for array in self.ratings)))
+
+        return whole, share
 
 
 def agree(
@@ -127,7 +111,7 @@ def agree(
             "settings": [value if value is None else float(value) for value in settings],
         }
 
-    if ranks() == 1:
+    if _job.company() is None:
         ratings, mine = report()
         reports = {0: mine}
     else:
@@ -162,76 +146,142 @@ def _check_room(shape: tuple[int, int], settings: Settings) -> None:
         )
 
 
-def ranks() -> int:
-    """Of the job; 1 without one."""
-    try:
-        return _job.current().size
-    except ConfigError:
-        return 1
+class Run(NamedTuple):
+    """How a rank trains, with whom, and who is told."""
+
+    averaging: Averaging
+    threads: int
+    watch: Callable[[Step], object]
+    is_asked: Callable[[], bool]  # to end after this epoch, on any rank
 
 
-def train(
-    model: Model, part: Part, settings: Settings, epochs: range, threads: int
-) -> tuple[Model, list[float]]:
+class Trained(NamedTuple):
+    """What came of it."""
+
+    model: Model
+    losses: list[float]  # by epoch, the root of the mean of squared errors, each before its step
+    history: list[Step]
+
+
+def train(model: Model, part: Part, settings: Settings, epochs: range, run: Run) -> Trained:
     """Train these epochs, counted since the model's first. Collective in a job.
-
-    Returns:
-        The model, and by epoch the root of the mean of squared errors, each before its step.
 
     Raises:
         ConfigError: an error became infinite.
     """
-    blocks = RatingBlocks(
-        *part.ratings,
-        user_count=part.shape[0],
-        item_count=part.shape[1],
-        bands=part.bands,
-        seed=part.seed,
-    )
-    losses = []
+    losses: list[float] = []
     with contextlib.ExitStack() as stack:
-        factors, exchange = _set_up(stack, model, part, settings, epochs.start)
-        of_all = None if exchange is None else stack.enter_context(contextlib.closing(sums(2)))
-        drawn = settings.negatives if settings.implicit else 0
+        rank = _Rank(stack, model, part, settings, epochs.start, run)
         for epoch in epochs:
-            done = np.array(
-                [
-                    _train_epoch(factors, exchange, blocks, part, settings, epoch, threads),
-                    len(blocks) * (1 + drawn),
-                ]
-            )
-            squares, count = done if of_all is None else summed(of_all, done)
+            squares, count, is_asked = rank.train_epoch(epoch)
             losses.append(math.sqrt(squares / count))
             if not math.isfinite(losses[-1]):
                 raise ConfigError(
                     f"the factors grew without bound in epoch {epoch}: lr={settings.lr} is too "
                     "large for these ratings; lower it, or scale the ratings down"
                 )
-        users, items, user_biases, item_biases = (
-            array.copy() for array in (*factors.rows, *factors.biases)
+            if is_asked:
+                break
+        return Trained(rank.finish(model.mean), losses, rank.history)
+
+
+class _Rank:
+    """This rank's ratings and factors, and what it exchanges them by."""
+
+    def __init__(
+        self,
+        stack: contextlib.ExitStack,
+        model: Model,
+        part: Part,
+        settings: Settings,
+        first_epoch: int,
+        run: Run,
+    ) -> None:
+        """Collective in a job."""
+        self.history: list[Step] = []
+        self._part, self._settings, self._run = part, settings, run
+        self._blocks = RatingBlocks(
+            *part.ratings,
+            user_count=part.shape[0],
+            item_count=part.shape[1],
+            bands=part.bands,
+            seed=part.seed,
         )
-    return Model(users, items, user_biases, item_biases, model.mean), losses
+        self._drawn = settings.negatives if settings.implicit else 0
+        self._rounds = _rounds(part, settings)
+        self._exchange: Exchange | Gossip | None = None
+        self._of_all: Vector | None = None
+        averaging = run.averaging
+        elements = Factors.elements(part.shape, settings.n_factors, settings.biased)
+        users, items = _weights(part, settings)
+        if _job.company() is None:
+            self._factors = _at(aligned_zeros(elements), model, part, settings)
+            self._factors.wake((users > 0, items > 0), _SPREAD, [part.seed, first_epoch])
+            return
+        vector = vector_of(averaging, elements, sum(part.shape))
+        stack.enter_context(contextlib.closing(vector))
+        if averaging.staleness is not None:
+            self._of_all = stack.enter_context(contextlib.closing(sums(3)))
+        h = settings.lr * (_CURVATURE + settings.reg) * self._rounds / part.bands
+        evidence = Evidence(h * users, h * items)
+        self._factors = _at(vector.array[:elements], model, part, settings)
+        self._factors.wake(evidence.seen, _SPREAD, [part.seed, first_epoch])
+        self._exchange = exchange_of(averaging, self._factors, vector, evidence)
+
+    def train_epoch(self, epoch: int) -> tuple[float, float, float]:
+        """Returns the squared errors, of how many, and whether it is asked to end.
+
+        Of all ranks together; an asynchronous one asks nobody.
+        """
+        squares = 0.0
+        for start in range(0, self._part.bands, self._rounds):
+            squares += self._train_piece(epoch, start)
+        count = len(self._blocks) * (1 + self._drawn)
+        mine = np.array([squares, count, self._run.is_asked()])
+        squares, count, is_asked = mine if self._of_all is None else summed(self._of_all, mine)
+        return squares, count, is_asked
+
+    def _train_piece(self, epoch: int, start: int) -> float:
+        """Rounds of an epoch from `start` on, up to the next exchange; returns squared errors."""
+        part, settings = self._part, self._settings
+        first = epoch * part.bands + start
+        rounds = min(self._rounds, part.bands - start)
+        began = time.time()
+        squares = self._factors.train(
+            self._blocks,
+            mean=part.mean,
+            lr=settings.lr / (1 + settings.decay * epoch),
+            reg=settings.reg,
+            implicit=(settings.alpha, settings.negatives) if settings.implicit else None,
+            first=first,
+            rounds=rounds,
+            threads=self._run.threads,
+        )
+        trained = time.time()
+        staleness, sent = (0, 0) if self._exchange is None else self._exchange()
+        count = self._blocks.count(first=first, rounds=rounds)
+        before = self.history[-1].examples if self.history else 0
+        loss = math.sqrt(squares / max(1, count * (1 + self._drawn)))
+        step = Step(before + count, loss, staleness, sent, began, trained, time.time())
+        self.history.append(step)
+        self._run.watch(step)
+        return squares
+
+    def finish(self, mean: float) -> Model:
+        """All ranks' model. Collective in a job."""
+        if self._exchange is not None:
+            self._exchange.unite()
+        arrays = (*self._factors.rows, *self._factors.biases)
+        users, items, user_biases, item_biases = (array.copy() for array in arrays)
+        return Model(users, items, user_biases, item_biases, mean)
 
 
-def _set_up(
-    stack: contextlib.ExitStack, model: Model, part: Part, settings: Settings, first_epoch: int
-) -> tuple[Factors, Exchange | None]:
-    """The model where it is trained, and in a job what exchanges it."""
-    elements = Factors.elements(part.shape, settings.n_factors, settings.biased)
-    users, items = _weights(part, settings)
-    vector: Vector | None = None
-    if ranks() == 1:
-        memory, seen = aligned_zeros(elements), (users > 0, items > 0)
-    else:
-        vector = stack.enter_context(contextlib.closing(_vectors.vector((elements,))))
-        memory = vector.array
-        h = settings.lr * (_CURVATURE + settings.reg) * _rounds(part, settings) / part.bands
-        scales, seen = scales_of((h * users, h * items))
+def _at(memory: Floats, model: Model, part: Part, settings: Settings) -> Factors:
+    """The model's factors, put there."""
     factors = Factors(memory, part.shape, settings.n_factors, settings.biased)
     for mine, given in zip((*factors.rows, *factors.biases), model[:4], strict=True):
         mine[:] = given
-    factors.wake(seen, _SPREAD, [part.seed, first_epoch])
-    return factors, None if vector is None else Exchange(factors, vector, scales)
+    return factors
 
 
 def _weights(part: Part, settings: Settings) -> tuple[Sums, Sums]:
@@ -250,31 +300,3 @@ def _rounds(part: Part, settings: Settings) -> int:
     if settings.every is None:
         return part.bands
     return min(max(round(settings.every * part.bands / part.longest), 1), part.bands)
-
-
-def _train_epoch(
-    factors: Factors,
-    exchange: Exchange | None,
-    blocks: RatingBlocks,
-    part: Part,
-    settings: Settings,
-    epoch: int,
-    threads: int,
-) -> float:
-    """Returns the sum of squared errors, of this rank."""
-    rounds = _rounds(part, settings)
-    squares = 0.0
-    for start in range(0, part.bands, rounds):
-        squares += factors.train(
-            blocks,
-            mean=part.mean,
-            lr=settings.lr / (1 + settings.decay * epoch),
-            reg=settings.reg,
-            implicit=(settings.alpha, settings.negatives) if settings.implicit else None,
-            first=epoch * part.bands + start,
-            rounds=min(rounds, part.bands - start),
-            threads=threads,
-        )
-        if exchange is not None:
-            exchange()
-    return squares

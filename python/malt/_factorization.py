@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,15 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from malt import _factor_training as training
-from malt._core_import import predict_ratings
+from malt import _job, _local
+from malt._averaging import Averaging
+from malt._core_import import Graph, predict_ratings
 from malt._errors import ConfigError
+from malt._factor_settings import Settings, check_whole
 from malt._factors import Floats
+from malt._progress import Progress
 from malt._ratings import Ratings, as_pairs, as_ratings, as_shape
+from malt._steps import history_of
 
 
 class MatrixFactorization(BaseEstimator):
@@ -26,8 +32,8 @@ class MatrixFactorization(BaseEstimator):
     preference, 1 for pairs that have a rating, weighted by 1 + alpha * rating, and 0 for others,
     of which `negatives` are drawn for each rating (Hu, Koren, Volinsky, ICDM 2008).
 
-    In a job (after malt.init()) fit() and partial_fit() are collective: each rank gives ratings of
-    its own, and all get the same model. It is of use that a user's ratings are with one rank.
+    In a job fit() and partial_fit() are collective: each rank gives ratings of its own, and all get
+    the same model. It is of use that a user's ratings are with one rank, as with `ranks` they are.
 
     Args:
         n_factors: the rank of the factorisation. Multiples of 16 waste nothing.
@@ -44,6 +50,12 @@ class MatrixFactorization(BaseEstimator):
         threads: of this rank. Up to 4, any number gives the same bits.
         every: ratings that a rank trains on from one exchange with the others to the next, rounded
             to eighths of an epoch and at most one; None: an epoch.
+        ranks: processes that fit() and partial_fit() start and end, which share the ratings; None:
+            one. In a job of several ranks leave it out: each gives its own ratings.
+        graph: whom each rank sends to; None: malt.ALL.
+        sync: "bsp" (all wait for one another at every exchange), "ssp:K" (K exchanges late at
+            most), or "async" (nobody waits).
+        verbose: a bar by tqdm; None: if standard error is a terminal.
         random_state: for the first factors and the order of the ratings; in a job rank 0's counts.
 
     Attributes:
@@ -53,8 +65,11 @@ class MatrixFactorization(BaseEstimator):
         item_biases_: likewise.
         mean_: of all ranks' ratings; 0 if implicit or not biased.
         loss_curve_: the root of the mean squared error (implicit: weighted, drawn pairs included)
-            over each epoch's ratings, each before its step.
+            over each epoch's ratings, each before its step; with sync="async" a rank's own (here
+            rank 0's).
         n_iter_: epochs trained so far.
+        history_: what each rank trained here did in the last call, as of malt.SGDClassifier; the
+            loss is the root of the mean squared error between two exchanges.
     """
 
     def __init__(
@@ -72,6 +87,10 @@ class MatrixFactorization(BaseEstimator):
         shape: tuple[int, int] | None = None,
         threads: int = 1,
         every: int | None = None,
+        ranks: int | None = None,
+        graph: Graph | None = None,
+        sync: str = "bsp",
+        verbose: int | bool | None = None,
         random_state: Any = None,
     ) -> None:
         self.n_factors = n_factors
@@ -86,6 +105,10 @@ class MatrixFactorization(BaseEstimator):
         self.shape = shape
         self.threads = threads
         self.every = every
+        self.ranks = ranks
+        self.graph = graph
+        self.sync = sync
+        self.verbose = verbose
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None) -> MatrixFactorization:
@@ -165,18 +188,21 @@ class MatrixFactorization(BaseEstimator):
         """-rmse(X, y): more is better, as scikit-learn's searches want it."""
         return -self.rmse(X, y)
 
-    def _settings(self) -> training.Settings:
-        return training.Settings(*(getattr(self, name) for name in training.Settings._fields))
+    def _settings(self) -> Settings:
+        return Settings(*(getattr(self, name) for name in Settings._fields))
 
     def _agree(
         self,
         call: str,
         X: Any,
         y: Any,
-        settings: training.Settings,
+        settings: Settings,
         known: tuple[int, int] | None = None,
     ) -> training.Part:
         def look() -> tuple[Ratings, tuple[int, int]]:
+            Averaging(self.graph, self.sync)
+            if self.ranks is not None:
+                check_whole("ranks", self.ranks, least=1)
             ratings = as_ratings(X, y)
             if self.implicit and ratings.values.min() <= 0:
                 raise ConfigError(
@@ -202,11 +228,58 @@ class MatrixFactorization(BaseEstimator):
         )
 
     def _train(
-        self, model: training.Model, part: training.Part, settings: training.Settings, epochs: range
+        self, model: training.Model, part: training.Part, settings: Settings, epochs: range
     ) -> None:
-        model, losses = training.train(model, part, settings, epochs, self.threads)
+        averaging = Averaging(self.graph, self.sync)
+        ranks = 1 if self.ranks is None else min(self.ranks, len(np.unique(part.ratings.users)))
+        if ranks > 1:
+            part, share = part.divided(ranks)
+        with Progress(self.verbose, ranks, part.longest * len(epochs)) as progress:
+
+            def train(part: training.Part, rank: int) -> training.Trained:
+                watch = progress.of(rank)
+                run = training.Run(averaging, self.threads, watch, self._is_asked_to_stop)
+                return training.train(model, part, settings, epochs, run)
+
+            if ranks == 1:
+                trained = [train(part, 0)]
+            else:
+                trained = _train_forked(ranks, lambda n: train(share(n), n), model, progress)
+        self._show(trained[0].model)
+        self.history_ = history_of([one.history for one in trained])
+        before = getattr(self, "loss_curve_", [])[: epochs.start]
+        self.loss_curve_: list[float] = [*before, *trained[0].losses]
+        self.n_iter_ = len(self.loss_curve_)
+
+    def _show(self, model: training.Model) -> None:
         self.user_factors_, self.item_factors_ = model.user_factors, model.item_factors
         self.user_biases_, self.item_biases_ = model.user_biases, model.item_biases
         self.mean_ = model.mean
-        self.loss_curve_: list[float] = [*getattr(self, "loss_curve_", [])[: epochs.start], *losses]
-        self.n_iter_ = epochs.stop
+
+    # Told by the command line, which ends training in good order at Ctrl-C.
+    @staticmethod
+    def _is_asked_to_stop() -> bool:
+        return False
+
+
+def _train_forked(
+    ranks: int,
+    train: Callable[[int], training.Trained],
+    model: training.Model,
+    progress: Progress,
+) -> list[training.Trained]:
+    """By ranks forked here, which read the ratings in place."""
+    learnt = [_local.shared(array) for array in model[:4]]
+
+    def work() -> Mapping[str, Any]:
+        rank = _job.rank()
+        trained = train(rank)
+        if rank == 0:
+            for result, mine in zip(learnt, trained.model[:4], strict=True):
+                result[:] = mine
+        return {"losses": trained.losses, "history": trained.history}
+
+    reports = _local.run(ranks, work, progress.show)
+    users, items, user_biases, item_biases = (array.copy() for array in learnt)
+    model = training.Model(users, items, user_biases, item_biases, model.mean)
+    return [training.Trained(model, **report) for report in reports]

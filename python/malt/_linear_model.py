@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import mmap
 import os
-import typing
-from collections.abc import Callable, Mapping
-from numbers import Integral, Real
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
@@ -19,14 +16,15 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from malt import _job, _local
 from malt._averaging import Averaging
-from malt._core_import import (
-    ExamplesFloat32,
-    ExamplesFloat64,
-    linear_decisions,
-)
+from malt._chunks import Chunks, Survey
+from malt._core_import import linear_decisions
 from malt._errors import ConfigError
+from malt._labels import All, Here, agree
+from malt._parameters import choose, number
 from malt._progress import Progress
-from malt._training import Arrays, Examples, Exchange, Step, Stopping, Trained, Trainer
+from malt._sources import InMemory, Source, canonical, examples_of
+from malt._steps import history_of
+from malt._training import Arrays, Exchange, Stopping, Trained, Trainer
 
 Array = npt.NDArray[Any]
 
@@ -39,39 +37,8 @@ _READS: dict[str, Any] = {
     "order": "C",
 }
 
-# Trains on rows first to last - 1, in arrays of its own, as this rank.
-_Part = Callable[[tuple[int, int], Arrays, int], Trained]
-
-
-def _shared(array: Array) -> Array:
-    """A copy in memory that forked ranks write to for this process."""
-    copy = np.frombuffer(mmap.mmap(-1, max(1, array.nbytes)), array.dtype, array.size)
-    copy = copy.reshape(array.shape)
-    copy[:] = array
-    return copy
-
-
-def choose(name: str, value: object, choices: tuple[Any, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, choices))}")
-
-
-def number(
-    name: str,
-    value: Any,
-    least: float,
-    *,
-    above: bool = False,
-    most: float = np.inf,
-    whole: bool = False,
-) -> None:
-    kind = Integral if whole else Real
-    good = isinstance(value, kind) and not isinstance(value, bool)
-    if not (good and (value > least if above else value >= least) and value <= most):
-        limits = f"{'above' if above else 'at least'} {least:g}"
-        limits += f" and at most {most:g}" if most < np.inf else ""
-        noun = "a whole number" if whole else "a number"
-        raise ValueError(f"{name} is {value!r}; it must be {noun} {limits}")
+# Trains arrays as this rank.
+_Part = Callable[[Arrays, int], Trained]
 
 
 class LinearModel(BaseEstimator):
@@ -154,40 +121,77 @@ class LinearModel(BaseEstimator):
         X, y = validate_data(self, X, y, reset=reset, y_numeric=is_numeric, **_READS)
         return canonical(X), y
 
+    def _look(
+        self, call: str, chunks: Chunks, y: Any, sample_weight: Any, *, labels: bool
+    ) -> tuple[list[Survey], All]:
+        """What each rank of `ranks` will read, or this rank of the job. Collective there."""
+        for name, value in (("y", y), ("sample_weight", sample_weight)):
+            if value is not None:
+                raise ValueError(f"{name} is given beside malt.Chunks, which have their own")
+        if getattr(self, "early_stopping", False):
+            raise ValueError(
+                "early_stopping=True holds rows out of X, which malt.Chunks do not fit into memory "
+                "for: leave it out, and score the model on other files"
+            )
+        call = f"{type(self).__name__}.{call}()"
+        if self.ranks is None or self.ranks == 1:
+            _job.company()  # joins that which this process was started for
+            surveys = [chunks.survey(call, labels=labels)]
+        else:
+            reports = _local.run(self.ranks, lambda: chunks.survey(call, labels=labels)._asdict())
+            surveys = [Survey(**report) for report in reports]
+        if not surveys[0].has_targets:
+            raise ConfigError("malt.Chunks have no targets: label= names the column that is one")
+        chunks.bad = sum(one.bad for one in surveys)
+        chunks.bad_lines = tuple(line for one in surveys for line in one.bad_lines)
+        rows, features = sum(one.rows for one in surveys), surveys[0].features
+        known = np.unique(np.concatenate([one.labels for one in surveys])) if labels else None
+        here = Here(rows, features, chunks.dtype.name, known)
+        _, everywhere = agree(call, lambda: (None, here))
+        self.n_features_in_ = features
+        if hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        return surveys, everywhere
+
     # Training
 
-    def _begin(self, X: Any, outputs: int, *, again: bool) -> None:
+    def _begin(self, dtype: Any, outputs: int, *, again: bool) -> None:
         """The arrays to train: new ones, or those of before."""
         if again:
-            self._arrays = self._arrays.map(lambda array: array.astype(X.dtype))
+            self._arrays = self._arrays.map(lambda array: array.astype(dtype))
             if self._arrays.average is None:  # else coef_ shows the average
-                self._arrays.weights[:] = self._weights(X.dtype)
+                self._arrays.weights[:] = self._weights(dtype)
             return
-        shape = X.shape[1] + 1, outputs
+        shape = self.n_features_in_ + 1, outputs
         self._arrays = Arrays(
-            np.zeros(shape, X.dtype),
-            np.zeros(shape, X.dtype) if self.average else None,
-            np.zeros(shape, X.dtype) if self.learning_rate == "adagrad" else None,
+            np.zeros(shape, dtype),
+            np.zeros(shape, dtype) if self.average else None,
+            np.zeros(shape, dtype) if self.learning_rate == "adagrad" else None,
         )
         self.t_ = 1.0
 
+    def _shares(self, X: Any, targets: Array, weights: Array | None) -> list[Source]:
+        """One for each rank that is trained here."""
+        examples = examples_of(X, targets, weights)
+        rows = X.shape[0]
+        ranks = 1 if self.ranks is None else min(self.ranks, rows)
+        ends = [rows * rank // ranks for rank in range(ranks + 1)]
+        return [InMemory(examples, first, last) for first, last in pairwise(ends)]
+
     def _train(
         self,
-        X: Any,
-        targets: Array,
-        weights: Array | None,
+        shares: list[Source],
         rows_everywhere: int,
         stopping: Stopping,
         held_out: tuple[Any, Array, Array | None] | None = None,
+        class_weights: Sequence[float] = (),
     ) -> None:
         arrays = self._arrays
-        rows = X.shape[0]
-        examples = examples_of(X, targets, weights)
-        total = rows if _job.company() is not None or self.ranks is None else rows // self.ranks
         kernel = {
             **self._kernel(rows_everywhere),
             "outputs": arrays.weights.shape[1],
             "threads": self._threads(),
+            "class_weights": class_weights,
             "average_from": max(1, int(self.average)) if self.average else 1,
         }
         seed = None
@@ -195,15 +199,14 @@ class LinearModel(BaseEstimator):
             seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         exchange = Exchange(Averaging(self.graph, self.sync), self.every, self.exchange)
         score = None if held_out is None else lambda w: self._score(w, *held_out)
-        ranks = 1 if self.ranks is None else min(self.ranks, rows)
-        with Progress(self.verbose, ranks, stopping.passes * total) as progress:
+        examples = stopping.passes * max(share.rows for share in shares)
+        with Progress(self.verbose, len(shares), examples) as progress:
 
-            def train(part: tuple[int, int], own: Arrays, rank: int) -> Trained:
+            def train(own: Arrays, rank: int) -> Trained:
                 trainer = Trainer(
-                    examples,
+                    shares[rank],
                     own,
                     kernel,
-                    rows=part,
                     steps=int(self.t_) - 1,
                     seed=seed,
                     exchange=exchange,
@@ -212,35 +215,23 @@ class LinearModel(BaseEstimator):
                 )
                 return trainer.run(stopping)
 
-            if ranks == 1:
-                trained = [train((0, rows), arrays, 0)]
+            if len(shares) == 1:
+                trained = [train(arrays, 0)]
             else:
-                trained = self._train_forked(train, rows, ranks, progress)
+                trained = self._train_forked(train, len(shares), progress)
         self.n_iter_ = trained[0].passes
         self.t_ = float(trained[0].steps + 1)
-        self.history_ = _history(trained)
+        self.history_ = history_of([one.history for one in trained])
         self._show(self._arrays)
 
-    def _train_forked(
-        self,
-        train: _Part,
-        rows: int,
-        ranks: int,
-        progress: Progress,
-    ) -> list[Trained]:
+    def _train_forked(self, train: _Part, ranks: int, progress: Progress) -> list[Trained]:
         """By ranks forked here, which read X in place."""
-        company = _job.company()
-        if company is not None:
-            raise ConfigError(
-                f"ranks={ranks} in a process that is one of {company.size} ranks already: leave "
-                "`ranks` out, and each rank gives its own rows"
-            )
-        shared = self._arrays.map(_shared)
+        shared = self._arrays.map(_local.shared)
 
         def work() -> Mapping[str, Any]:
             rank = _job.rank()
             own = shared.map(np.array)
-            trained = train((rows * rank // ranks, rows * (rank + 1) // ranks), own, rank)
+            trained = train(own, rank)
             if rank == 0:
                 for result, mine in zip(shared, own, strict=True):
                     if result is not None:
@@ -311,32 +302,3 @@ class LinearModel(BaseEstimator):
             bool(self.early_stopping),
             self._is_asked_to_stop,
         )
-
-
-def _history(trained: list[Trained]) -> Array:
-    """The steps of all ranks trained here, by their ends."""
-    kinds = {int: np.int64, float: np.float64}
-    steps = typing.get_type_hints(Step)
-    fields = [("rank", np.int64), *((name, kinds[kind]) for name, kind in steps.items())]
-    rows = [(rank, *step) for rank, one in enumerate(trained) for step in one.history]
-    return np.sort(np.array(rows, fields), order="ended")
-
-
-def canonical(X: Any) -> Any:
-    """CSR with rising columns, without changing the caller's."""
-    if sparse.issparse(X) and not X.has_canonical_format:
-        X = X.copy()
-        X.sum_duplicates()
-    return X
-
-
-def examples_of(X: Any, targets: Array | None = None, weights: Array | None = None) -> Examples:
-    kind = ExamplesFloat32 if X.dtype == np.float32 else ExamplesFloat64
-    if targets is not None:
-        targets = np.ascontiguousarray(targets, X.dtype)
-    if weights is not None:
-        weights = np.ascontiguousarray(weights, X.dtype)
-    if sparse.issparse(X):
-        columns = X.indices.astype(np.int32, copy=False)
-        return kind.csr(X.indptr, columns, X.data, X.shape[1], targets, weights)
-    return kind.dense(X, targets, weights)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import mmap
 import os
 import secrets
 import selectors
@@ -12,6 +13,9 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from malt import _errors, _guard, _job
 from malt import _wire as wire
@@ -24,6 +28,14 @@ _START_SECONDS = 30.0
 _LOOK_SECONDS = 0.1
 
 Report = Mapping[str, Any]
+
+
+def shared(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A copy in memory that forked ranks write to for this process."""
+    copy = np.frombuffer(mmap.mmap(-1, max(1, array.nbytes)), array.dtype, array.size)
+    copy = copy.reshape(array.shape)
+    copy[:] = array
+    return copy
 
 
 @dataclass
@@ -44,10 +56,16 @@ def run(
     work, `watch` is called here, ten times a second. If one fails, the others are ended.
 
     Raises:
-        malt.ConfigError: there cannot be such a job.
+        malt.ConfigError: there cannot be such a job, or this process is in one already.
         malt.PeerError: a rank was killed.
         Exception: a rank raised it; ValueError and what is malt's own keep their kind.
     """
+    company = _job.company()
+    if company is not None:
+        raise _errors.ConfigError(
+            f"ranks={ranks} in a process that is one of {company.size} ranks already: leave "
+            "`ranks` out, and each rank gives its own part of the data"
+        )
     check_descriptors(ranks, ranks)
     key = secrets.token_bytes(wire.KEY_BYTES)
     server = Server(1, key)

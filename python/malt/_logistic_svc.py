@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from malt._classifiers import Classifier
 from malt._core_import import Graph
-from malt._linear_model import choose, number
+from malt._parameters import choose, number
 from malt._training import Stopping
 
 Array = npt.NDArray[Any]
@@ -34,6 +34,10 @@ class _Regularised(Classifier):
     def _loss(self) -> str:
         return "log_loss"
 
+    @property
+    def _is_multinomial(self) -> bool:
+        return self._loss == "log_loss" and len(self.classes_) > 2
+
     def _stopping(self) -> Stopping:
         return Stopping(self.max_iter, self.tol, is_asked=self._is_asked_to_stop)
 
@@ -43,9 +47,8 @@ class _Regularised(Classifier):
         self._check_common()
 
     def _kernel(self, rows: int) -> dict[str, Any]:
-        multinomial = self._loss == "log_loss" and len(self.classes_) > 2
         return {
-            "loss": "softmax" if multinomial else self._loss,
+            "loss": "softmax" if self._is_multinomial else self._loss,
             "alpha": 1 / (self.C * rows),
             "l1_ratio": float(self.l1_ratio),
             "learning_rate": self.learning_rate,

@@ -6,14 +6,15 @@ import argparse
 import signal
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from malt import _train
 from malt._errors import ConfigError
+from malt._examples import add_data_options, predict, score
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
 _DESCRIPTION = """\
@@ -68,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("model", metavar="MODEL.npz")
     parser.add_argument("data", metavar="DATA", help="the examples, as for `malt train`")
     parser.add_argument("--out", metavar="FILE", help="where to write; else to standard output")
-    _train.add_data_options(parser)
+    add_data_options(parser)
     parsed = parser.parse_args(arguments)
     try:
         _predict(parsed)
@@ -90,37 +91,33 @@ def _predict(parsed: argparse.Namespace) -> None:
         from malt import _train_mf
 
         ratings, predicted = _train_mf.predict(arrays, parsed.data)
-        _write(parsed, predicted)
+        with _output(parsed) as file:
+            np.savetxt(file, predicted, fmt="%.9g")
         errors = (predicted - ratings.values)[~np.isnan(ratings.values)]
         if len(errors):
             rmse = float(np.sqrt((errors**2).mean()))
             print(f"RMSE {rmse:.4f} of {len(errors):,} ratings", file=sys.stderr)
         return
     model = Model(arrays["coef"], arrays["intercept"], arrays.get("classes"))
-    data = _train.load(parsed.data, parsed, features=model.features, shard=False)
-    predicted = model.predict(data.X)
-    _write(parsed, predicted)
-    if data.y is not None:
-        print(_score(model, data.y, predicted), file=sys.stderr)
+    of_labels = model.classes is not None
+    whole = model.classes is not None and bool((model.classes == np.round(model.classes)).all())
+    said: list[tuple[Any, Any]] = []
+    with _output(parsed) as file:
+        for predicted, y in predict(parsed.data, parsed, model, model.features):
+            np.savetxt(file, predicted, fmt="%d" if whole else "%.9g")
+            if y is not None:
+                said.append((predicted, y))
+    if said:
+        predicted, y = (np.concatenate(parts) for parts in zip(*said, strict=True))
+        noun, value = score(predicted, y, of_labels=of_labels)
+        print(f"{noun} {value:.4f} of {len(y):,} examples", file=sys.stderr)
 
 
-def _write(parsed: argparse.Namespace, predicted: npt.NDArray[Any]) -> None:
-    import numpy as np
-
-    np.savetxt(sys.stdout if parsed.out is None else parsed.out, predicted, fmt=_format(predicted))
-
-
-def _format(predicted: npt.NDArray[Any]) -> str:
-    """Labels as they are, which are whole numbers mostly."""
-    import numpy as np
-
-    if predicted.dtype.kind in "iu" or (predicted == np.round(predicted)).all():
-        return "%d"
-    return "%.9g"
-
-
-def _score(model: Model, y: npt.NDArray[np.float64], predicted: npt.NDArray[Any]) -> str:
-    if model.classes is not None:
-        return f"accuracy {(predicted == y).mean():.4f} of {len(y):,} examples"
-    spread = ((y - y.mean()) ** 2).sum()
-    return f"R squared {1 - ((y - predicted) ** 2).sum() / spread:.4f} of {len(y):,} examples"
+@contextmanager
+def _output(parsed: argparse.Namespace) -> Iterator[Any]:
+    """Where to write."""
+    if parsed.out is None:
+        yield sys.stdout
+    else:
+        with open(parsed.out, "w") as file:
+            yield file

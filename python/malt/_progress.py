@@ -14,7 +14,7 @@ import numpy as np
 from malt import _job
 
 if TYPE_CHECKING:
-    from malt._training import Step
+    from malt._steps import Step
 
 _SHOW_SECONDS = 0.1
 

@@ -9,9 +9,12 @@ import numpy.typing as npt
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import _check_sample_weight
 
+from malt._chunks import Chunks
 from malt._core_import import Graph, linear_decisions
 from malt._labels import All, Here, agree
-from malt._linear_model import LinearModel, choose, examples_of
+from malt._linear_model import LinearModel
+from malt._parameters import choose
+from malt._sources import Source, Streamed, examples_of
 from malt._training import Arrays, Stopping
 
 Array = npt.NDArray[Any]
@@ -96,7 +99,7 @@ class SGDRegressor(RegressorMixin, LinearModel):
         choose("loss", self.loss, _LOSSES)
         super()._check_parameters()
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """Train from the start; with warm_start, from where the last training ended.
 
         Args:
@@ -109,11 +112,19 @@ class SGDRegressor(RegressorMixin, LinearModel):
             malt.ConfigError: likewise, on another rank of the job, which it names.
         """
         self._check_parameters()
-        X, y, weights, everywhere = self._take("fit", X, y, sample_weight, reset=True)
-        self._begin(X, 1, again=self.warm_start and hasattr(self, "coef_"))
+        again = self.warm_start and hasattr(self, "coef_")
+        if isinstance(X, Chunks):
+            surveys, everywhere = self._look("fit", X, y, sample_weight, labels=False)
+            self._begin(X.dtype, 1, again=again)
+            shares: list[Source] = [Streamed(X, survey, _unweighted) for survey in surveys]
+            held_out = None
+        else:
+            X, y, weights, everywhere = self._take("fit", X, y, sample_weight, reset=True)
+            self._begin(X.dtype, 1, again=again)
+            training, held_out = self._split(X, y, weights)
+            shares = self._shares(*training)
         self.t_ = 1.0
-        training, held_out = self._split(X, y, weights)
-        self._train(*training, everywhere.rows, self._stopping(), held_out)
+        self._train(shares, everywhere.rows, self._stopping(), held_out)
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
@@ -121,8 +132,8 @@ class SGDRegressor(RegressorMixin, LinearModel):
         self._check_parameters()
         first = not hasattr(self, "coef_")
         X, y, weights, everywhere = self._take("partial_fit", X, y, sample_weight, reset=first)
-        self._begin(X, 1, again=not first)
-        self._train(X, y, weights, everywhere.rows, Stopping(1))
+        self._begin(X.dtype, 1, again=not first)
+        self._train(self._shares(X, y, weights), everywhere.rows, Stopping(1))
         return self
 
     def predict(self, X: Any) -> Array:
@@ -152,3 +163,7 @@ class SGDRegressor(RegressorMixin, LinearModel):
     def _score(self, weights: Array, X: Any, y: Array, w: Array | None) -> float:
         values = linear_decisions(examples_of(X), weights).ravel()
         return -float(np.average((values - y) ** 2, weights=w))
+
+
+def _unweighted(y: Array) -> tuple[Array, None]:
+    return y, None

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from malt._errors import ConfigError
+from malt._examples import add_data_options, load, predict, score
 
 _DESCRIPTION = """\
 Train a linear model on examples in files (svmlight, .npy, .npz, CSV, Parquet, Arrow; paths,
@@ -21,11 +22,13 @@ and save it:
 
   malt train svm rcv1_train.svm --test rcv1_test.svm -n 4 --out model.npz
   malt train logistic 's3://bucket/part-*.svm.gz' -n 4 --graph halton --sync ssp:4 --every 1000
+  malt train svm huge.svm --chunk-rows 100000 -n 4 --out model.npz
   malt train regression houses.csv --label price --report houses.html
   malt train mf ratings.csv --test others.csv --factors 32 -n 2 --out factors.npz
   malt predict model.npz rcv1_test.svm --out labels.txt
 
-The ranks are processes of this host, which share the examples in memory. Started by mpirun, srun or
+The ranks are processes of this host, which share the examples in memory; with --chunk-rows each
+reads its part of the files, once to look and then in every pass. Started by mpirun, srun or
 `malt run`, without -n, each process is a rank, and reads its own part of the files.
 """
 
@@ -48,31 +51,6 @@ def fail(command: str, message: object) -> NoReturn:
     raise SystemExit(2)
 
 
-def add_data_options(parser: argparse.ArgumentParser) -> None:
-    """How the examples' files are read: the arguments of malt.load_data()."""
-    data = parser.add_argument_group("the files")
-    data.add_argument("--format", help="svmlight, csv, npy, npz, parquet or arrow; else by suffix")
-    data.add_argument("--features", type=int, help="columns, where the files do not say")
-    data.add_argument("--label", help="the column with the target: of tables by name, or a number")
-    data.add_argument(
-        "--skip-bad-lines", action="store_true", help="leave bad lines out and count them"
-    )
-
-
-def load(url: str, parsed: argparse.Namespace, **more: Any) -> Any:
-    """The examples of a file, as malt.Data."""
-    from malt._data import load_data
-
-    label = parsed.label
-    return load_data(
-        url,
-        format=parsed.format,
-        label=int(label) if label is not None and label.lstrip("-").isdecimal() else label,
-        on_bad="count" if parsed.skip_bad_lines else "raise",
-        **{"features": parsed.features, **more},
-    )
-
-
 def _parser() -> _Parser:
     parser = _Parser(
         prog="malt train",
@@ -89,7 +67,9 @@ def _parser() -> _Parser:
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
     ranks = parser.add_argument_group("the ranks")
     ranks.add_argument("-n", "--ranks", type=int, metavar="N", help="how many; else one")
-    ranks.add_argument("--graph", default="all", help="all, halton, ring, exponential, one_peer")
+    ranks.add_argument(
+        "--graph", help="halton, ring, exponential, one_peer, star or all; else all, at once"
+    )
     ranks.add_argument("--sync", default="bsp", help="bsp, ssp:K or async")
     ranks.add_argument("--every", type=int, metavar="K", help="examples between two exchanges")
     ranks.add_argument("--exchange", default="model", help="model, difference or gradient")
@@ -110,9 +90,12 @@ def _parser() -> _Parser:
     return parser
 
 
-def _graph(name: str) -> Any:
+def graph_of(name: str | None) -> Any:
+    """What --graph names."""
     from malt import _api
 
+    if name is None:
+        return None
     names = ("ALL", "HALTON", "RING", "EXPONENTIAL", "ONE_PEER", "STAR")
     if name.upper() not in names:
         raise ConfigError(f"--graph is {name!r}; it is one of {', '.join(names).lower()}")
@@ -132,7 +115,7 @@ def _estimator(parsed: argparse.Namespace) -> Any:
         "random_state": parsed.seed,
         "verbose": 0 if parsed.quiet else 2,
         "ranks": parsed.ranks,
-        "graph": _graph(parsed.graph),
+        "graph": graph_of(parsed.graph),
         "sync": parsed.sync,
         "every": parsed.every,
         "exchange": parsed.exchange,
@@ -175,43 +158,76 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _train(parsed: argparse.Namespace) -> None:
-    from malt import _job, _report
-
     for path in (parsed.out, parsed.report, parsed.trace):
         if path is not None and not Path(path).absolute().parent.is_dir():
             raise ConfigError(f"there is no folder for {path}: {Path(path).absolute().parent}")
     if parsed.problem == "mf":
         from malt import _train_mf
 
-        if parsed.report is not None or parsed.trace is not None:
-            raise ConfigError("--report and --trace are made of linear models, not of mf")
         _train_mf.train(parsed)
-        return
+    else:
+        _train_linear(parsed)
+
+
+def _train_linear(parsed: argparse.Namespace) -> None:
+    from malt import _job
+
     model = _estimator(parsed)
     company = _job.company()
     data = load(parsed.data, parsed)
-    if data.y is None:
+    if parsed.chunk_rows is not None:
+        fit(model, data)
+    elif data.y is None:
         raise ConfigError(f"{parsed.data} has no targets: --label names the column that is one")
-    with _ends_in_order() as is_asked:
-        model._is_asked_to_stop = is_asked
-        model.fit(data.X, data.y)
-    del model._is_asked_to_stop
+    else:
+        fit(model, data.X, data.y)
     if company is not None and company.rank != 0:
         return
-    print(_report.table(model.history_))
+    tell(parsed, model)
+    ended = {int(step["rank"]): int(step["examples"]) for step in model.history_}
     print(
-        f"{model.n_iter_} passes over {data.X.shape[0]:,} examples of {data.X.shape[1]:,} features"
+        f"{model.n_iter_} passes over {sum(ended.values()) // model.n_iter_:,} examples of "
+        f"{model.n_features_in_:,} features"
     )
     if data.bad:
         print(f"{data.bad} bad lines left out: {'; '.join(data.bad_lines)}")
     if parsed.test is not None:
-        test = load(parsed.test, parsed, features=data.X.shape[1], shard=False)
-        noun = "R squared" if parsed.problem == "regression" else "accuracy"
-        score = model.score(test.X, test.y)
-        print(f"{noun} on {test.X.shape[0]:,} examples of {parsed.test}: {score:.4f}")
+        _test(parsed, model)
     if parsed.out is not None:
-        save(parsed.out, model)
-        print(f"model: {parsed.out}")
+        arrays = {"coef": model.coef_, "intercept": model.intercept_}
+        if hasattr(model, "classes_"):
+            arrays["classes"] = model.classes_
+        save(parsed.out, model, arrays)
+
+
+def _test(parsed: argparse.Namespace, model: Any) -> None:
+    import numpy as np
+
+    predicted, y = [], []
+    for values, targets in predict(parsed.test, parsed, model, model.n_features_in_):
+        if targets is None:
+            raise ConfigError(f"{parsed.test} has no targets: --label names the column that is one")
+        predicted.append(values)
+        y.append(targets)
+    noun, value = score(
+        np.concatenate(predicted), np.concatenate(y), of_labels=hasattr(model, "classes_")
+    )
+    print(f"{noun} on {sum(map(len, y)):,} examples of {parsed.test}: {value:.4f}")
+
+
+def fit(model: Any, *data: Any) -> None:
+    """Train the model; the first Ctrl-C ends that in good order."""
+    with _ends_in_order() as is_asked:
+        model._is_asked_to_stop = is_asked
+        model.fit(*data)
+    del model._is_asked_to_stop
+
+
+def tell(parsed: argparse.Namespace, model: Any) -> None:
+    """Print what the ranks did, and write it as --report and --trace say."""
+    from malt import _report
+
+    print(_report.table(model.history_))
     title = f"malt train {parsed.problem} {parsed.data}"
     if parsed.report is not None:
         Path(parsed.report).write_text(_report.page(title, model.history_, _settings(model)))
@@ -223,15 +239,13 @@ def _settings(model: Any) -> dict[str, str]:
     return {name: str(value) for name, value in model.get_params().items() if value is not None}
 
 
-def save(path: str, model: Any) -> None:
-    """As .npz, without pickle: coef, intercept, classes (of a classifier), and the settings."""
+def save(path: str, model: Any, arrays: dict[str, Any]) -> None:
+    """Write what it has learnt, and its settings, as .npz without pickle."""
     import numpy as np
 
-    arrays = {"coef": model.coef_, "intercept": model.intercept_}
-    if hasattr(model, "classes_"):
-        arrays["classes"] = model.classes_
-    settings = {"estimator": type(model).__name__, "settings": _settings(model)}
+    about = {"estimator": type(model).__name__, "settings": _settings(model)}
     draft = f"{path}.draft"
     with open(draft, "wb") as file:
-        np.savez(file, allow_pickle=False, malt_model=json.dumps(settings), **arrays)
+        np.savez(file, allow_pickle=False, malt_model=json.dumps(about), **arrays)
     Path(draft).rename(path)
+    print(f"model: {path}")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from malt import _job, _local
+from malt import _job, _train
 from malt._errors import ConfigError
 from malt._factorization import MatrixFactorization
 
@@ -65,56 +63,43 @@ def _parse(path: str, at: int, text: str, missing: float | None) -> list[tuple[s
 
 
 def train(parsed: argparse.Namespace) -> None:
-    """Train on ranks of this host; prints the error of each pass, and of the test file."""
+    """Train on ranks of this host; prints what they did, and the error on the test file."""
     if _job.company() is not None:
         raise ConfigError("`malt train mf` starts its own ranks, with -n: start it by itself")
+    model = MatrixFactorization(
+        parsed.factors,
+        parsed.passes,
+        every=parsed.every,
+        ranks=parsed.ranks,
+        graph=_train.graph_of(parsed.graph),
+        sync=parsed.sync,
+        verbose=0 if parsed.quiet else 2,
+        random_state=parsed.seed,
+    )
     ratings = read(parsed.data)
     users, user_ids = np.unique(ratings.users, return_inverse=True)
     items, item_ids = np.unique(ratings.items, return_inverse=True)
-    ranks = parsed.ranks or 1
-
-    def work() -> Mapping[str, Any]:
-        rank = _job.rank() if ranks > 1 else 0
-        own = user_ids % ranks == rank  # all of a user's ratings on one rank
-        model = MatrixFactorization(
-            parsed.factors, parsed.passes, every=parsed.every, shape=(len(users), len(items)),
-            random_state=parsed.seed,
-        )  # fmt: skip
-        model.fit((user_ids[own], item_ids[own], ratings.values[own]))
-        if rank == 0:
-            _tell(parsed, model, users, items)
-        return {}
-
-    if ranks < 1:
-        raise ConfigError(f"-n is {ranks}; it must be a whole number at least 1")
-    if ranks == 1:
-        work()
-    else:
-        _local.run(ranks, work)
-
-
-def _tell(
-    parsed: argparse.Namespace, model: Any, users: npt.NDArray[Any], items: npt.NDArray[Any]
-) -> None:
-    for epoch, error in enumerate(model.loss_curve_, 1):
-        if not parsed.quiet and (epoch % 10 == 0 or epoch in (1, len(model.loss_curve_))):
-            print(f"pass {epoch:4}: RMSE {error:.4f}", flush=True)
+    _train.fit(model, (user_ids, item_ids, ratings.values))
+    _train.tell(parsed, model)
+    print(
+        f"{model.n_iter_} passes over {len(ratings.values):,} ratings of {len(users):,} users and "
+        f"{len(items):,} items: RMSE {model.loss_curve_[-1]:.4f}"
+    )
     if parsed.test is not None:
-        test = read(parsed.test)
-        known = np.isin(test.users, users) & np.isin(test.items, items)
-        pairs = np.searchsorted(users, test.users[known]), np.searchsorted(items, test.items[known])
-        error = model.rmse((*pairs, test.values[known]))
-        unknown = f"; {(~known).sum():,} of users or items not seen" if not known.all() else ""
-        print(f"RMSE on {known.sum():,} ratings of {parsed.test}: {error:.4f}{unknown}", flush=True)
+        _test(parsed.test, model, users, items)
     if parsed.out is not None:
-        draft = f"{parsed.out}.draft"
         names = ("user_factors_", "item_factors_", "user_biases_", "item_biases_", "mean_")
         arrays = {name.rstrip("_"): getattr(model, name) for name in names}
-        with open(draft, "wb") as file:
-            kind = json.dumps({"estimator": "MatrixFactorization"})
-            np.savez(file, allow_pickle=False, malt_model=kind, users=users, items=items, **arrays)
-        Path(draft).rename(parsed.out)
-        print(f"model: {parsed.out}", flush=True)
+        _train.save(parsed.out, model, {"users": users, "items": items, **arrays})
+
+
+def _test(path: str, model: Any, users: npt.NDArray[Any], items: npt.NDArray[Any]) -> None:
+    test = read(path)
+    known = np.isin(test.users, users) & np.isin(test.items, items)
+    pairs = np.searchsorted(users, test.users[known]), np.searchsorted(items, test.items[known])
+    error = model.rmse((*pairs, test.values[known]))
+    unknown = f"; {(~known).sum():,} of users or items not seen" if not known.all() else ""
+    print(f"RMSE on {known.sum():,} ratings of {path}: {error:.4f}{unknown}")
 
 
 def predict(file: Mapping[str, npt.NDArray[Any]], path: str) -> tuple[Ratings, Any]:

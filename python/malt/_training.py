@@ -15,16 +15,14 @@ from malt._batches import BatchModel
 from malt._core_import import (
     AVG,
     SUM,
-    ExamplesFloat32,
-    ExamplesFloat64,
     LinearFloat32,
     LinearFloat64,
-    shuffle,
 )
 from malt._errors import ConfigError, describe_ranks
+from malt._sources import Pass, Source
+from malt._steps import Step
 
 Array = npt.NDArray[Any]
-Examples = ExamplesFloat32 | ExamplesFloat64
 
 # Between two exchanges, where the user does not say: a tenth of a pass. So short a time is what
 # averaging needs to be as good as one long run, and so long that it costs little of it.
@@ -73,18 +71,6 @@ class Arrays(NamedTuple):
         return Arrays(change(self.weights), *rest)
 
 
-class Step(NamedTuple):
-    """What a rank did from one exchange to the next. Times are seconds since 1970."""
-
-    examples: int  # trained on so far, in all passes
-    loss: float  # mean over the examples of this step
-    staleness: int  # of the oldest update folded, in exchanges
-    bytes_out: int  # to the other ranks, so far
-    began: float
-    trained: float  # and began to exchange
-    ended: float
-
-
 class Trained(NamedTuple):
     """How it ended; JSON can express it."""
 
@@ -95,15 +81,14 @@ class Trained(NamedTuple):
 
 
 class Trainer:
-    """One rank's part of a training: rows first to last - 1, or those of its shard."""
+    """One rank's part of a training."""
 
     def __init__(
         self,
-        examples: Examples,
+        source: Source,
         arrays: Arrays,
         kernel: dict[str, Any],
         *,
-        rows: tuple[int, int],
         steps: int,
         seed: int | None,
         exchange: Exchange,
@@ -113,10 +98,10 @@ class Trainer:
         """Collective, in a job of several ranks.
 
         `kernel` is what _core.Linear takes besides arrays and steps; `seed` of the order of rows in
-        each pass (None: as they lie); `score` of weights, on the rows this rank has held out.
+        each block and pass (None: as they lie); `score` of weights, on the rows this rank has held
+        out.
         """
-        self._examples = examples
-        self._rows = rows
+        self._source = source
         self._seed = seed
         self._score = score
         self._watch = watch
@@ -140,7 +125,7 @@ class Trainer:
             self._model = kind(arrays.weights, features=features, **of_arrays, **kernel)
             sent = None
         job = _job.company()
-        self._company = None if job is None else _Company(job, arrays, exchange, rows, sent)
+        self._company = None if job is None else _Company(job, arrays, exchange, source.rows, sent)
 
     def run(self, stopping: Stopping) -> Trained:
         """Train until it is to stop; all ranks stop together, but asynchronous ones.
@@ -152,7 +137,7 @@ class Trainer:
         passes = 0
         try:
             while passes < stopping.passes and not progress.stopped_early:
-                loss = self._make_pass(self._order(passes), passes)
+                loss = self._make_pass(passes)
                 passes += 1
                 progress.add(self._agree(loss, passes, stopping))
                 if self._is_asked_to_stop:
@@ -164,43 +149,40 @@ class Trainer:
                 self._company.leave()
         return Trained(passes, self._model.steps, progress.stopped_early, self._history)
 
-    def _order(self, passes_before: int) -> npt.NDArray[np.uint32]:
-        first, last = self._rows
-        order = np.arange(last - first, dtype=np.uint32)
-        if self._seed is not None:
-            rank = 0 if self._company is None else self._company.rank
-            shuffle(order, self._seed + (passes_before << 16) + rank)
-        order += np.uint32(first)
-        return order
-
-    def _make_pass(self, order: npt.NDArray[np.uint32], passes_before: int) -> float:
-        company = self._company
-        pieces = company.pieces if company is not None else self._pieces_alone(len(order))
+    def _make_pass(self, passes_before: int) -> float:
+        company, rows = self._company, self._source.rows
+        pieces = company.pieces if company is not None else self._pieces_alone(rows)
+        blocks = self._ordered(passes_before)
         losses = 0.0
         for piece in range(pieces):
             began = time.time()
-            start, end = (len(order) * i // pieces for i in (piece, piece + 1))
-            loss = self._model.train(self._examples, start, end, order=order)
+            start, end = (rows * i // pieces for i in (piece, piece + 1))
+            loss = blocks.train(self._model, end)
             self._is_finite = self._model.finish()
             trained = time.time()
             staleness, sent = (0, 0) if company is None else company.exchange()
             if self._batches is not None:
                 self._batches.take_step()
             losses += loss
-            done = passes_before * len(order) + end
+            done = passes_before * rows + end
             mean = loss / max(1, end - start)
             step = Step(done, mean, staleness, sent, began, trained, time.time())
             self._history.append(step)
             self._watch(step)
         return losses
 
+    def _ordered(self, passes_before: int) -> Pass:
+        seed = self._seed
+        if seed is not None:
+            seed += (passes_before << 16) + (0 if self._company is None else self._company.rank)
+        return Pass(self._source.blocks(), seed)
+
     def _pieces_alone(self, rows: int) -> int:
         return 1 if self._batches is None else _pieces(rows, self._every)
 
     def _agree(self, losses: float, passes: int, stopping: Stopping) -> float:
         """The mean loss, or what the score lacks; of all ranks, where they stop together."""
-        first, last = self._rows
-        rows = last - first
+        rows = self._source.rows
         if stopping.by_score and self._score is not None:
             losses = -self._score(self._best()) * rows
         mine = np.array([losses, rows, not self._is_finite, stopping.is_asked()])
@@ -250,7 +232,7 @@ class _Company:
         job: _job.Job,
         arrays: Arrays,
         exchange: Exchange,
-        rows: tuple[int, int],
+        rows: int,
         gradient: Array | None,
     ) -> None:
         self.rank = job.rank
@@ -260,7 +242,7 @@ class _Company:
         self._agreement = _vectors.vector(self._agreed)
         # All make the same number of exchanges a pass, each of its own share of rows.
         counts = np.zeros(job.size)
-        counts[job.rank] = rows[1] - rows[0]
+        counts[job.rank] = rows
         counted = _vectors.vector(counts)
         counted.allreduce(SUM)
         counted.close()

@@ -38,6 +38,12 @@ void check_known(std::size_t n, const char* name, std::int32_t id, std::int64_t 
                             "s 0 to " + std::to_string(count - 1));
 }
 
+void check_rounds(std::int64_t first, std::int64_t rounds) {
+  require(first >= 0 && rounds >= 1, "rounds " + std::to_string(first) + " and the next " +
+                                         std::to_string(rounds) +
+                                         ": rounds count from 0, and at least one is trained");
+}
+
 FactorLoop to_loop(const Factors& factors, const FactorStep& step) {
   const bool biased = !factors.user_biases.empty();
   return {factors.user_factors.data(),
@@ -77,6 +83,19 @@ void FactorsOf<T>::check() const {
 template struct FactorsOf<float>;
 template struct FactorsOf<const float>;
 
+std::int64_t RatingBlocks::count(std::int64_t first, std::int64_t rounds) const {
+  check_rounds(first, rounds);
+  const auto width = static_cast<std::size_t>(bands_);
+  std::size_t ratings = 0;
+  for (const std::size_t off : shifts(first, rounds)) {
+    for (std::size_t user_band = 0; user_band < width; ++user_band) {
+      const std::size_t block = user_band * width + (user_band + off) % width;
+      ratings += begin(block + 1) - begin(block);
+    }
+  }
+  return static_cast<std::int64_t>(ratings);
+}
+
 void RatingBlocks::check(const Factors& factors, const FactorStep& step, std::int64_t first,
                          std::int64_t rounds, int threads) const {
   factors.check();
@@ -91,9 +110,7 @@ void RatingBlocks::check(const Factors& factors, const FactorStep& step, std::in
           "the learning rate is " + std::to_string(step.rate) + "; it is a number above 0");
   require(std::isfinite(step.l2) && step.l2 >= 0,
           "l2 is " + std::to_string(step.l2) + "; it is a number of at least 0");
-  require(first >= 0 && rounds >= 1, "rounds " + std::to_string(first) + " and the next " +
-                                         std::to_string(rounds) +
-                                         ": rounds count from 0, and at least one is trained");
+  check_rounds(first, rounds);
   require(threads >= 1, "threads is " + std::to_string(threads) + "; it is at least 1");
   if (!step.implicit) return;
   require(std::isfinite(step.implicit->alpha) && step.implicit->alpha >= 0,

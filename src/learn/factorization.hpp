@@ -77,6 +77,10 @@ class RatingBlocks {
   int bands() const { return bands_; }
   std::int64_t size() const { return static_cast<std::int64_t>(ratings_.size()); }
 
+  // How many ratings rounds [first, first + rounds) train, without those drawn.
+  // Throws dstorm::ConfigError: rounds count from 0, and there is at least one.
+  std::int64_t count(std::int64_t first, std::int64_t rounds) const;
+
   // Trains rounds [first, first + rounds), counted since the first epoch: what is trained in pieces
   // has the same bits as in one, and with any number of threads. Returns the sum over the ratings
   // trained (the drawn ones included) of confidence * error^2, each before its step; it is not

@@ -25,6 +25,7 @@ void check(const LinearOptions& options) {
   require(options.average_from >= 1, "average_from", static_cast<double>(options.average_from),
           "at least 1, the first step");
   require(options.outputs >= 1, "outputs", options.outputs, "at least 1");
+  check_class_weights(options);
   require(options.threads >= 1 && options.threads <= kMostThreads, "threads", options.threads,
           "from 1 to 1024");
   if (options.rate == Rate::kOptimal) {
@@ -160,7 +161,8 @@ template <class Matrix>
 double Linear<T>::train_rows(const Matrix& matrix, const Targets<T>& targets, const Rows& rows) {
   check_features(matrix.features, features_);
   check_examples(matrix, targets, rows);
-  const Lesson lesson{options_.loss, options_.epsilon, options_.intercept, pace_};
+  const Lesson lesson{options_.loss, options_.epsilon, options_.intercept, pace_,
+                      options_.class_weights};
   double losses = 0;
   Rows round = rows;
   for (; round.first < rows.last; round.first = round.last) {

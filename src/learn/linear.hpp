@@ -51,6 +51,9 @@ struct LinearOptions {
   std::int64_t average_from = 1;  // the first step averaged, where there is an average
   int outputs = 1;                // 1, or the number of classes
   int threads = 1;  // that train at once (Hogwild: Niu et al. 2011), at most one a processor
+  // Of several outputs but softmax's: the weight of a row's loss in the output of its own class, not
+  // in the others', one an output and at least 0; empty: all 1.
+  std::vector<double> class_weights = {};
 };
 
 // The caller's memory, each array of (features + 1) * outputs values: a row of outputs for each

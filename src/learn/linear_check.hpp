@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -23,6 +24,18 @@ inline void check_length(const char* name, std::size_t length, std::size_t neede
   if (length == needed) return;
   throw dstorm::ConfigError(std::string(name) + " has " + std::to_string(length) +
                             " values; it needs " + std::to_string(needed) + ", " + what);
+}
+inline void check_class_weights(const LinearOptions& options) {
+  if (options.class_weights.empty()) return;
+  check_length("class_weights", options.class_weights.size(),
+               static_cast<std::size_t>(options.outputs), "one for each output");
+  for (const double weight : options.class_weights) {
+    require(std::isfinite(weight) && weight >= 0, "a class weight", weight, "at least 0");
+  }
+  const bool is_one_against_the_rest = options.outputs > 1 && options.loss != Loss::kSoftmax;
+  require(is_one_against_the_rest, "the number of class_weights",
+          static_cast<double>(options.class_weights.size()),
+          "0 for one output and for softmax: weigh the rows");
 }
 inline std::size_t weights_of(std::int64_t features, int outputs) {
   return (static_cast<std::size_t>(features) + 1) * static_cast<std::size_t>(outputs);

@@ -20,8 +20,8 @@ double add_rows(const Matrix& matrix, const Targets<T>& targets, const Rows& row
     const auto row = view_of(matrix, at);
     const double weight = targets.weights.empty() ? 1 : static_cast<double>(targets.weights[at]);
     decide<kSingle, false>(row, weights, features, outputs, T{1}, values.data());
-    losses += slopes_at<kSingle>(options.loss, options.epsilon, targets.values[at], weight, outputs,
-                                 values.data());
+    losses += slopes_at<kSingle>(options.loss, options.epsilon, options.class_weights,
+                                 targets.values[at], weight, outputs, values.data());
     if constexpr (kSingle) {
       if (values[0] != 0) add(row, values[0], gradient);
     } else {
@@ -42,6 +42,7 @@ double add_checked(const Matrix& matrix, const Targets<T>& targets, const Rows& 
                    const LinearOptions& options, std::span<const T> weights,
                    std::span<T> gradient) {
   require(options.outputs >= 1, "outputs", options.outputs, "at least 1");
+  check_class_weights(options);
   check_examples(matrix, targets, rows);
   const std::size_t count = weights_of(matrix.features, options.outputs);
   check_length("weights", weights.size(), count, "(features + 1) * outputs");

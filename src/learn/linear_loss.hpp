@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <span>
 
 #include "learn/linear.hpp"
 
@@ -100,8 +101,8 @@ inline constexpr double kSteepest = 1e12;
 
 // Replaces the decision values of a row by the slopes of its weighted loss, which it returns.
 template <bool kSingle, class T>
-double slopes_at(Loss loss, double epsilon, T target, double weight, std::size_t outputs,
-                 T* values) {
+double slopes_at(Loss loss, double epsilon, std::span<const double> class_weights, T target,
+                 double weight, std::size_t outputs, T* values) {
   if (!kSingle && loss == Loss::kSoftmax) {
     const double of_row = softmax_at(target, values, outputs);
     for (std::size_t k = 0; k < outputs; ++k) values[k] *= static_cast<T>(weight);
@@ -111,8 +112,9 @@ double slopes_at(Loss loss, double epsilon, T target, double weight, std::size_t
   for (std::size_t k = 0; k < outputs; ++k) {
     const double y = kSingle ? static_cast<double>(target) : target == static_cast<T>(k) ? 1 : -1;
     const LossPoint at = loss_at(loss, epsilon, y, static_cast<double>(values[k]));
-    values[k] = static_cast<T>(std::clamp(at.slope, -kSteepest, kSteepest) * weight);
-    of_row += at.loss;
+    const double own = !kSingle && y > 0 && !class_weights.empty() ? class_weights[k] : 1;
+    values[k] = static_cast<T>(std::clamp(at.slope, -kSteepest, kSteepest) * own * weight);
+    of_row += at.loss * own;
   }
   return of_row * weight;
 }

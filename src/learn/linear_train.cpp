@@ -104,8 +104,8 @@ double train_in(const Matrix& matrix, const Targets<T>& targets, const Rows& row
     const auto row = view_of(matrix, at);
     const double weight = targets.weights.empty() ? 1 : static_cast<double>(targets.weights[at]);
     Step::decide(row, model, clock, values.data());
-    losses += slopes_at<kSingle>(lesson.loss, lesson.epsilon, targets.values[at], weight, outputs,
-                                 values.data());
+    losses += slopes_at<kSingle>(lesson.loss, lesson.epsilon, lesson.class_weights,
+                                 targets.values[at], weight, outputs, values.data());
     const double eta = clock.rate(lesson.pace);
     clock.begin_step(lesson.pace, eta);
     if (!kShared && clock.scale < kLeastScale) fold(model, lesson.pace, clock);

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "learn/linear.hpp"
 #include "learn/linear_clock.hpp"
@@ -16,6 +17,7 @@ struct Lesson {
   double epsilon;
   bool intercept;
   Pace pace;
+  std::span<const double> class_weights;
 };
 
 // Below this, `scale` is folded into the weights: steps divided by it would lose precision.

@@ -176,6 +176,25 @@ TEST(Factorization, HasTheSameBitsWithAnyNumberOfThreadsAndPieces) {
   EXPECT_NE(trained(rated, 1, {9}), trained(rated, 1, {10}));
 }
 
+TEST(Factorization, CountsTheRatingsOfAPiece) {
+  const Arrays arrays = some_ratings();
+  const RatingBlocks blocks(arrays.ratings(), kUsers, kItems, kBands, 3);
+  // A model that knows nothing but a mean, with hardly a step: the errors of a piece are known.
+  std::vector<float> p(kUsers * 16);
+  std::vector<float> q(kItems * 16);
+  const Factors ones{kUsers, kItems, 16, p, q, {}, {}, 1};
+  Arrays zeros = arrays;
+  zeros.values.assign(zeros.values.size(), 0);
+  const RatingBlocks of_zeros(zeros.ratings(), kUsers, kItems, kBands, 3);
+  for (const std::int64_t first : {0, 3, kBands - 1, 2 * kBands + 1}) {
+    const double squares = of_zeros.train(ones, explicit_step(1e-9F, 0), first, 2, 1);
+    EXPECT_NEAR(static_cast<double>(blocks.count(first, 2)), squares, 0.01);
+  }
+  EXPECT_EQ(blocks.count(0, kBands), blocks.size());
+  EXPECT_THROW(static_cast<void>(blocks.count(0, 0)), dstorm::ConfigError);
+  EXPECT_THROW(static_cast<void>(blocks.count(-1, 1)), dstorm::ConfigError);
+}
+
 TEST(Factorization, LeavesPaddingZero) {
   const Arrays arrays = some_ratings();
   const RatingBlocks blocks(arrays.ratings(), kUsers, kItems, kBands, 3);

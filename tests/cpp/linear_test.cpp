@@ -162,6 +162,38 @@ TEST(Gradient, IsTheSlopeOfTheLossesOfItsRows) {
   }
 }
 
+TEST(Linear, WeighsARowInTheOutputOfItsOwnClassAlone) {
+  const Data data(0.3, 3);
+  LinearOptions options = options_of(Loss::kLog);
+  options.outputs = 3;
+  options.class_weights = {2, 0.5, 1};
+  const std::vector<double> together = trained(data, options);
+  std::vector<double> gradient(together.size());
+  const std::vector<double> zeros(together.size());
+  add_gradient<double>(data.csr(), {data.targets}, {0, kRows}, options, zeros, gradient);
+
+  for (std::size_t k = 0; k < 3; ++k) {  // against the rest, by itself
+    Data alone = data;
+    std::vector<double> importance;
+    for (double& y : alone.targets) {
+      y = y == static_cast<double>(k) ? 1 : -1;
+      importance.push_back(y > 0 ? options.class_weights[k] : 1);
+    }
+    const Targets<double> targets{alone.targets, importance};
+    std::vector<double> weights(kWidth + 1);
+    std::vector<double> slopes(kWidth + 1);
+    Linear<double> linear(options_of(Loss::kLog), kFeatures, {weights});
+    linear.train(alone.csr(), targets, {0, kRows});
+    ASSERT_TRUE(linear.finish());
+    const std::vector<double> start(kWidth + 1);
+    add_gradient<double>(alone.csr(), targets, {0, kRows}, options_of(Loss::kLog), start, slopes);
+    for (std::size_t j = 0; j <= kWidth; ++j) {
+      EXPECT_NEAR(together[j * 3 + k], weights[j], 1e-12);
+      EXPECT_NEAR(gradient[j * 3 + k], slopes[j], 1e-12);
+    }
+  }
+}
+
 TEST(Linear, ShrinksAllWeightsAtEachStep) {
   const Data data(0.3);
   const LinearOptions options = options_of(Loss::kLog);
@@ -426,6 +458,11 @@ TEST(Linear, RefusesWhatDoesNotFit) {
   expect_refused([&] { make(options); }, "alpha is 0; it must be above 0 for the optimal rate");
   options = options_of(Loss::kSoftmax);
   expect_refused([&] { make(options); }, "outputs is 1; it must be at least 2 for softmax");
+  options = options_of(Loss::kLog);
+  options.class_weights = {1};
+  expect_refused([&] { make(options); }, "class_weights is 1; it must be 0 for one output");
+  options.class_weights = {1, 2};
+  expect_refused([&] { make(options); }, "class_weights has 2 values; it needs 1");
   options = options_of(Loss::kLog, Rate::kAdaGrad);
   expect_refused([&] { make(options); }, "squares has 0 values; it needs 12");
   options = options_of(Loss::kLog);

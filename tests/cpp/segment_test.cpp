@@ -328,6 +328,36 @@ TEST(Segment, LatestNeverBlocksAndGathersOnlyTheNewest) {
   expect_all_well(job);
 }
 
+TEST(Segment, WhoAwaitsAnUpdateWakesForOneAndForADeathAndAtTheTimeLimit) {
+  Job job(3, [](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    Segment segment(group, small());
+    group->barrier();
+    if (group->rank() == 0) {
+      CHECK_THAT(!segment.await_update(3, 20ms));
+      CHECK_THAT(segment.await_update(2, 20s));  // as many do not live: there is news
+    }
+    group->barrier();
+    if (group->rank() == 1) segment.scatter(bytes_of(7));
+    if (group->rank() == 0) {
+      CHECK_THAT(segment.await_update(3, 20s));
+      std::uint64_t got = 0;
+      CHECK_THAT(segment.gather({}, [&](auto updates) { got = value_of(updates[0]); }) == 1);
+      CHECK_THAT(got == 7);
+      CHECK_THAT(!segment.await_update(3, 20ms));
+    }
+    group->barrier();
+    if (group->rank() == 2) raise(SIGKILL);
+    if (group->rank() == 0) {
+      CHECK_THAT(segment.await_update(3, 20s));
+      CHECK_THAT((group->alive() == std::vector<int>{0, 1}));
+    }
+    group->barrier();
+    return 0;
+  });
+  EXPECT_EQ(job.wait_all(), (std::vector<int>{0, 0, 128 + SIGKILL}));
+}
+
 TEST(Segment, FullQueueNamesWhoDidNotGather) {
   Job job(3, [](Bootstrap& bootstrap) {
     GroupOptions given;

@@ -175,6 +175,24 @@ def test_class_weights_move_the_border() -> None:
     assert balanced.predict(X).sum() > 1.5 * plain
 
 
+@pytest.mark.parametrize("loss", ["hinge", "log_loss"])
+def test_class_weights_are_scikit_learns_of_two_classes_and_of_more(loss: str) -> None:
+    X, y = make_classification(300, 8, n_informative=6, n_classes=3, random_state=1)
+    settings: dict[str, Any] = {"alpha": 0.01, "max_iter": 3, "tol": None, "shuffle": False}
+    some = np.random.default_rng(0).random(len(y)).astype(np.float32)
+    for rows, class_weight in (
+        (y < 2, {0: 3, 1: 0.5}),
+        (y < 3, {0: 3, 1: 0.5}),
+        (y < 3, "balanced"),
+    ):
+        given = X[rows], y[rows], some[rows]
+        weighted = {**settings, "class_weight": class_weight}
+        ours = malt.SGDClassifier(loss, **weighted).fit(*given[:2], sample_weight=given[2])
+        theirs = SGDClassifier(loss=loss, **weighted).fit(*given[:2], sample_weight=given[2])
+        np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-5)
+        np.testing.assert_allclose(ours.intercept_, theirs.intercept_, rtol=1e-5)
+
+
 def test_grid_search_over_a_pipeline() -> None:
     search = GridSearchCV(
         make_pipeline(StandardScaler(), malt.SGDClassifier(max_iter=5, tol=None, random_state=0)),

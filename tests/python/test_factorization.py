@@ -154,6 +154,10 @@ def test_refuses_ratings_that_cannot_be(given: Any, words: str) -> None:
         ({"n_epochs": 1.5}, "n_epochs is 1.5"),
         ({"threads": 0}, "threads is 0"),
         ({"every": 0}, "every is 0"),
+        ({"ranks": 0}, "ranks is 0; it is a whole number of at least 1"),
+        ({"graph": "ring"}, "graph is 'ring'; it is None, malt.ALL, HALTON"),
+        ({"sync": "ssp"}, "sync is 'ssp'; it is 'bsp', 'ssp:K'"),
+        ({"ranks": 2, "lr": 30.0}, "rank .: the factors grew without bound"),
         ({"lr": 0}, "lr is 0"),
         ({"reg": -1}, "reg is -1; it is a finite number of at least 0"),
         ({"decay": float("inf")}, "decay is inf"),
@@ -214,6 +218,7 @@ tell(bad=error_of(make().fit, (users[mine], items[mine], bad)))
 none = slice(0, None if rank == 0 else 0)
 tell(none=error_of(make().fit, (users[none], items[none], values[none])))
 tell(differ=error_of(make(n_epochs=1 + rank).fit, (users[mine], items[mine], values[mine])))
+tell(ranks=error_of(make(ranks=2).fit, (users[mine], items[mine], values[mine])))
 tell(wild=error_of(make(lr=30.0).fit, (users[mine], items[mine], values[mine])))
 """,
         parameters={
@@ -236,7 +241,54 @@ tell(wild=error_of(make(lr=30.0).fit, (users[mine], items[mine], values[mine])))
     assert each_says("bad", "MatrixFactorization.fit: rank 1: Input ratings contain nan (rating 3)")
     assert each_says("none", "rank 1: there are no ratings")
     assert each_says("differ", "the ranks disagree about n_epochs, by rank {0: 1.0, 1: 2.0}")
+    assert each_says("ranks", "ranks=2", "one of 2 ranks already", "leave `ranks` out")
     assert each_says("wild", "grew without bound in epoch 0")
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        {},
+        {"graph": malt.ALL},
+        {"graph": malt.RING, "sync": "ssp:1"},
+        {"graph": malt.ONE_PEER},
+        {"sync": "async"},
+    ],
+    ids=["all at once", "all", "ring, late", "one peer", "asynchronous"],
+)
+def test_forked_ranks_learn_as_well_as_one_over_any_graph(way: dict[str, Any]) -> None:
+    train, test = held_out()
+    alone = model(n_epochs=30).fit(train)
+    many = model(n_epochs=30, ranks=4, every=len(train[0]) // 16, **way).fit(train)
+
+    assert many.rmse(test) < (1.3 if "async" in way.values() else 1.1) * alone.rmse(test)
+    assert many.user_factors_[train[0]].any(axis=1).all()
+    assert np.bincount(many.history_["rank"]).tolist() == 4 * [30 * 4]
+    last = [many.history_[many.history_["rank"] == rank][-1] for rank in range(4)]
+    assert sum(step["examples"] for step in last) == 30 * len(train[0])
+    with pytest.raises(malt.ConfigError, match="in no job"):
+        malt.rank()
+
+
+def test_forked_ranks_repeat_themselves_and_go_on() -> None:
+    one, other = (model(n_epochs=2, ranks=3, graph=malt.RING).fit(RATINGS) for _ in range(2))
+
+    assert same(one, other)
+    assert same(one.partial_fit(RATINGS), other.partial_fit(RATINGS))
+    assert (one.n_iter_, len(one.loss_curve_)) == (3, 3)
+    few = tuple(array[RATINGS[0] < 2] for array in RATINGS)
+    assert set(model(n_epochs=1, ranks=4).fit(few).history_["rank"]) == {0, 1}  # users
+
+
+def test_the_losses_of_pieces_make_that_of_the_epoch() -> None:
+    fitted = model(n_epochs=2, every=len(RATINGS[0]) // 4).fit(RATINGS)
+    steps = fitted.history_[4:]
+    counts = np.diff(fitted.history_["examples"], prepend=0)[4:]
+
+    assert len(steps) == 4
+    assert counts.sum() == len(RATINGS[0])
+    whole = np.sqrt((counts * steps["loss"] ** 2).sum() / counts.sum())
+    assert whole == pytest.approx(fitted.loss_curve_[1])
 
 
 def test_scikit_learn_is_needed_by_the_estimators_alone() -> None:

@@ -149,11 +149,11 @@ def test_each_format_is_read_whole_in_chunks_and_in_parts(tmp_path: Path, name: 
 
 def part_of(path: Path, rank: int, size: int, label: Any) -> Iterator[Any]:
     """What `rank` of a job of `size` would read."""
-    from malt import _data
+    from malt import _chunks
     from malt._reading import Reading
 
     asked = Reading("float64", FEATURES, False, label, "raise", 100, 1)
-    return _data._pieces(split(find_files(path, None), rank, size), asked)
+    return _chunks.pieces(split(find_files(path, None), rank, size), asked)
 
 
 def test_a_csr_matrix_saved_by_scipy_is_read(tmp_path: Path) -> None:
@@ -443,7 +443,6 @@ def test_a_file_cut_short_is_named(tmp_path: Path, name: str) -> None:
         ({"features": 0}, "features is 0; it is an integer of at least 1"),
         ({"chunk_rows": 2.5}, r"chunk_rows is 2\.5"),
         ({"threads": -1}, "threads is -1"),
-        ({"chunk_rows": 5}, "need features=, and zero_based="),
         ({"dtype": "int32"}, "dtype is 'int32'; it is 'float32' or 'float64'"),
         ({"zero_based": 2}, "zero_based is 2"),
         ({"on_bad": "ignore"}, "on_bad is 'ignore'; it is 'raise' or 'count'"),
@@ -454,6 +453,12 @@ def test_a_file_cut_short_is_named(tmp_path: Path, name: str) -> None:
 def test_wrong_arguments_are_refused(text_file: Path, options: Any, message: str) -> None:
     with pytest.raises(malt.ConfigError, match=message):
         malt.load_data(text_file, **options)
+
+
+def test_chunks_of_unknown_columns_are_refused_by_a_loop(text_file: Path) -> None:
+    chunks = malt.load_data(text_file, chunk_rows=5)
+    with pytest.raises(malt.ConfigError, match=r"need features=, and zero_based=.*looks first"):
+        list(chunks)
 
 
 def test_a_label_or_width_that_is_not_there_is_refused(tmp_path: Path) -> None:

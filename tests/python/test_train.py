@@ -102,9 +102,18 @@ def test_ratings_are_factorised(folder: Path, capfd: pytest.CaptureFixture[str])
     Path("train.csv").write_text("\n".join(["user,item,rating", *lines[:1800]]))
     Path("test.csv").write_text("\n".join(lines[1800:]))
     code, out, shown = malt(
-        capfd, "train mf train.csv --test test.csv -n 2 --factors 16 --out m.npz"
+        capfd,
+        "train mf train.csv --test test.csv -n 2 --graph ring --every 100 --factors 16 --out m.npz "
+        "--report r.html --trace t.json",
     )
     assert code == 0, shown
+    assert [line.split()[0] for line in out.splitlines()[:3]] == ["rank", "0", "1"]
+    assert re.search(r"rank \d: 100%", shown)
+    assert Path("r.html").read_text().count("<svg") == 4
+    events = json.loads(Path("t.json").read_text())["traceEvents"]
+    losses = [event["args"]["loss"] for event in events if event["name"] == "train"]
+    trained = float(re.findall(r"1,800 ratings of 40 users and 30 items: RMSE (\S+)", out)[0])
+    assert max(losses[:2]) > 1.2 > 2 * trained
     error = float(re.findall(r"RMSE on 200 ratings of test.csv: (\S+)", out)[0])
     assert error < 0.7  # the mean alone: 1.4
     Path("pairs.csv").write_text("\n".join(line.rpartition(",")[0] for line in lines[1800:]))
@@ -144,7 +153,8 @@ def test_ctrl_c_saves_what_has_been_learnt(digits: Path) -> None:
         ("train svm train.svm --out no/m.npz", "there is no folder for no/m.npz"),
         ("train svm train.svm --sync never", "sync is 'never'"),
         ("train mf train.svm", "is not a user, an item and a rating"),
-        ("train mf train.svm --report r.html", "--report and --trace are made of linear models"),
+        ("train mf train.csv -n 0", "ranks is 0; it is a whole number of at least 1"),
+        ("train mf train.csv --sync never", "sync is 'never'; it is 'bsp', 'ssp:K'"),
         ("train deep train.svm", "invalid choice: 'deep'"),
         ("predict train.svm test.svm", "train.svm is no model"),
         ("predict nothing.npz test.svm", "nothing.npz cannot be read as a model"),
@@ -153,6 +163,7 @@ def test_ctrl_c_saves_what_has_been_learnt(digits: Path) -> None:
 def test_what_is_wrong_is_said_in_a_line(
     digits: Path, capfd: pytest.CaptureFixture[str], words: str, error: str
 ) -> None:
+    Path("train.csv").write_text("a,b,1\na,c,2\nd,c,3\n")
     code, _, shown = malt(capfd, words)
     assert code == 2
     assert error in shown

@@ -1,0 +1,48 @@
+"""The numbers that a matrix factorisation is trained by, checked."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from malt._errors import ConfigError
+
+
+class Settings(NamedTuple):
+    """As the parameters of MatrixFactorization; the same on all ranks."""
+
+    n_factors: int
+    n_epochs: int
+    lr: float
+    reg: float
+    decay: float
+    biased: bool
+    implicit: bool
+    alpha: float
+    negatives: int
+    every: int | None
+
+    def check(self) -> None:
+        """Raise ConfigError for what cannot be."""
+        for name in ("n_factors", "n_epochs"):
+            check_whole(name, getattr(self, name), least=1)
+        check_whole("negatives", self.negatives, least=0)
+        if self.every is not None:
+            check_whole("every", self.every, least=1)
+        for name in ("lr", "reg", "decay", "alpha"):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float, np.number)) or not 0 <= value < math.inf:
+                raise ConfigError(f"{name} is {value!r}; it is a finite number of at least 0")
+        for name in ("biased", "implicit"):
+            if not isinstance(getattr(self, name), (bool, np.bool_)):
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; it is True or False")
+        if self.lr == 0:
+            raise ConfigError("lr is 0, with which nothing is learnt; it is above 0")
+
+
+def check_whole(name: str, value: Any, least: int) -> None:
+    """Raise ConfigError unless it is an integer of at least that."""
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
+        raise ConfigError(f"{name} is {value!r}; it is a whole number of at least {least}")
