@@ -6,8 +6,13 @@ usage: make_corpus.py        (writes fuzz/corpus/<target>/<name>; other files th
 
 from __future__ import annotations
 
+import io
+import json
 import struct
+import zlib
 from pathlib import Path
+
+import numpy as np
 
 CORPUS = Path(__file__).resolve().parent / "corpus"
 LINE = 64
@@ -345,9 +350,34 @@ def svmlight() -> dict[str, bytes]:
     return {name: bytes([i % 2, 7 * i]) + text for i, (name, text) in enumerate(texts.items())}
 
 
+def checkpoint() -> dict[str, bytes]:
+    arrays = {
+        "w": np.zeros(2),
+        "s/dim": np.array(4),
+        "s/indices": np.array([3], np.int32),
+        "s/values": np.ones(1, np.float32),
+    }
+    seeds = {}
+    for save, name in ((np.savez, "npz"), (np.savez_compressed, "npz_compressed")):
+        file = io.BytesIO()
+        save(file, **arrays)
+        seeds[name] = b"\x01" + file.getvalue()
+    file = io.BytesIO()
+    np.save(file, arrays["w"])
+    seeds["npy"] = b"\x02" + file.getvalue()
+    w = {"dtype": "F64", "shape": [2], "data_offsets": [0, 16]}
+    plain = json.dumps({"w": w}).encode()
+    seeds["safetensors"] = b"\x00" + struct.pack("<Q", len(plain)) + plain + bytes(16)
+    note = json.dumps({"version": 1, "ranks": [0], "extra": {"step": 1}})
+    checksums = json.dumps({"w": zlib.crc32(bytes(16))})
+    rest = json.dumps({"malt_checksums": checksums, "malt": note})[1:] + f',"w":{json.dumps(w)}}}'
+    seeds["checkpoint"] = b"\x03" + rest.encode()
+    return seeds
+
+
 TARGETS = [
     address, dense, device_setting, door, graph, handshake, incoming, landing, notices, outgoing,
-    record, roll_call, segment, sparse, svmlight,
+    record, roll_call, segment, sparse, svmlight, checkpoint,
 ]  # fmt: skip
 
 

@@ -380,12 +380,20 @@ def _note_of(file: _safetensors.File) -> dict[str, Any]:
     """What MALT has written about a file; its checksum has been checked."""
     if not file.is_sealed or _NOTE not in file.notes:
         raise DamagedError(f"{file.path} is damaged: what MALT notes in a checkpoint is missing")
-    note: dict[str, Any] = json.loads(file.notes[_NOTE])
+    try:
+        note = json.loads(file.notes[_NOTE])
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{file.path} is damaged: MALT's note is no JSON: {error}") from error
+    if not isinstance(note, dict) or "version" not in note:
+        raise DamagedError(f"{file.path} is damaged: MALT's note has no version")
     if note["version"] != _VERSION:
         raise ConfigError(
             f"{file.path} is a checkpoint of version {note['version']}, and this MALT reads "
             f"version {_VERSION}; restore it with the MALT that saved it"
         )
+    ranks, extra = note.get("ranks"), note.get("extra")
+    if not ranks or not _safetensors.are_sizes(ranks) or not isinstance(extra, dict):
+        raise DamagedError(f"{file.path} is damaged: MALT's note lacks ranks, or extras")
     return note
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import zipfile
-import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from malt._core_import import Vector
-from malt._errors import ConfigError, Error
+from malt._errors import ConfigError
 from malt._kinds import SPARSE_VECTORS, SparseVector
 from malt._safetensors import Array, File
 
@@ -50,21 +48,44 @@ def opened(path: Path, names: Collection[str]) -> Iterator[Source]:
         yield File(path)
         return
     with path.open("rb") as file:
-        try:
-            loaded = np.load(file, allow_pickle=False)
-            if not isinstance(loaded, np.ndarray):
-                yield loaded
-            elif len(names) > 1:
-                raise ConfigError(
-                    f"{path} has one array, and is to be put into {len(names)} vectors "
-                    f"({listed(names)}); put them into an .npz or .safetensors file"
-                )
-            else:
-                yield dict.fromkeys(names or ["array"], loaded)
-        except Error:
-            raise
-        except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise ConfigError(f"{path} cannot be read: {error}") from error
+        loaded = _by_numpy(path, lambda: np.load(file, allow_pickle=False))
+        if not isinstance(loaded, np.ndarray):
+            yield _Zipped(path, loaded)
+        elif len(names) > 1:
+            raise ConfigError(
+                f"{path} has one array, and is to be put into {len(names)} vectors "
+                f"({listed(names)}); put them into an .npz or .safetensors file"
+            )
+        else:
+            yield dict.fromkeys(names or ["array"], loaded)
+
+
+class _Zipped(Mapping[str, Array]):
+    """The arrays of an .npz file, read when they are asked for."""
+
+    def __init__(self, path: Path, file: Mapping[str, Any]) -> None:
+        self._path, self._file = path, file
+
+    def __len__(self) -> int:
+        return len(self._file)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._file)
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._file:
+            raise KeyError(name)
+        array: Array = _by_numpy(self._path, lambda: self._file[name])
+        return array
+
+
+def _by_numpy(path: Path, read: Callable[[], Any]) -> Any:
+    """What it reads. NumPy, zipfile and what they use have errors of any kind for damaged files."""
+    try:
+        return read()
+    except Exception as error:
+        why = str(error) or type(error).__name__
+        raise ConfigError(f"{path} cannot be read: {why}") from error
 
 
 def prepare(

@@ -168,7 +168,7 @@ class File(Mapping[str, Array]):
         if not isinstance(field, dict):
             raise self._damaged(f"what is said of array {name!r} is no object")
         code, shape, offsets = (field.get(key) for key in ("dtype", "shape", "data_offsets"))
-        if not isinstance(code, str) or not _are_sizes(shape) or not _are_sizes(offsets):
+        if not isinstance(code, str) or not are_sizes(shape) or not are_sizes(offsets):
             raise self._damaged(f"array {name!r} lacks a dtype, shape or place")
         if len(offsets) != 2 or offsets[0] > offsets[1]:
             raise self._damaged(f"array {name!r} lies at {offsets}")
@@ -199,7 +199,8 @@ class File(Mapping[str, Array]):
         return checksums
 
 
-def _are_sizes(numbers: Any) -> TypeGuard[list[int]]:
+def are_sizes(numbers: Any) -> TypeGuard[list[int]]:
+    """Whether it is a list of whole numbers of at least 0."""
     return isinstance(numbers, list) and all(type(n) is int and n >= 0 for n in numbers)
 
 
