@@ -1,7 +1,12 @@
-"""The estimators: what two ranks gain, how soon they are at liblinear's minimum, what they copy.
+"""The estimators: what two ranks gain, how soon they are where others get, what they copy.
 
-python benchmarks/estimators.py                       # SYN is made once: see linear.py
-python benchmarks/estimators.py --output docs/performance.md
+    . .venv/bin/activate                                  # after ./dev build
+    pip install scikit-learn vowpalwabbit                 # Vowpal Wabbit may be missing
+    python benchmarks/estimators.py
+    python benchmarks/estimators.py --output docs/performance.md
+
+SYN is that of linear.py. Peers and MALT are timed one after the other, on the same arrays in
+memory (Vowpal Wabbit: on its cache), without intercepts.
 """
 
 import argparse
@@ -10,36 +15,69 @@ import os
 import re
 import statistics
 import sys
+import tempfile
+import threading
 import time
+import warnings
 from pathlib import Path
 
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # before NumPy
 
+import linear
 import numpy as np
 import report
-from linear import ALPHA, synthetic, timed
+import vowpal_wabbit
+from linear import synthetic, timed
 from report import over, say, table, times
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC
 
 import malt
 from malt import _local
 
+ALPHA = linear.ALPHA["SYN"]
+PASSES = 20  # so that the start of ranks does not count for much
 GAIN = 1.9  # of two ranks on two cores, in examples a second
 ACCURACY = 0.003  # that two ranks may lose
-SOONER = 5  # than liblinear at its objective + 1 %
+SOONER = 5  # than the peers
+VW_PASSES = 5
 COPIED = 0.05  # of X, by each rank
+LOOK_SECONDS = 0.005
 
 
-def measure_memory(work, own):
-    """`work`, which notes what memory of its own its rank has at the end."""
+def classifier(loss="hinge", **options):
+    return malt.SGDClassifier(
+        loss, **{"alpha": ALPHA, "fit_intercept": False, "random_state": 0, "verbose": 0, **options}
+    )
 
-    def measured():
-        told = work()
-        pages = Path("/proc/self/smaps_rollup").read_text()
-        own[malt.rank()] = 1024 * int(re.findall(r"Private_Dirty: +(\d+) kB", pages)[0])
-        return told
 
-    return measured
+def own_bytes():
+    """Of this process' memory, what it has written and shares with no other."""
+    pages = Path("/proc/self/smaps_rollup").read_text()
+    return 1024 * int(re.findall(r"Private_Dirty: +(\d+) kB", pages)[0])
+
+
+def watch_memory(work, most):
+    """`work`, which notes the most memory of its own that its rank has had."""
+
+    def watched():
+        over = threading.Event()
+
+        def look():
+            is_last = False
+            while not is_last:
+                is_last = over.wait(LOOK_SECONDS)
+                most[malt.rank()] = max(most[malt.rank()], own_bytes())
+
+        watcher = threading.Thread(target=look)
+        watcher.start()
+        try:
+            return work()
+        finally:
+            over.set()
+            watcher.join()
+
+    return watched
 
 
 class Estimators(report.Report):
@@ -49,95 +87,150 @@ class Estimators(report.Report):
     def ranks(self, train, test, repeats):
         rows = []
         for loss in ("hinge", "log_loss"):
-            speeds = {1: [], 2: []}
+            trained, whole = {1: [], 2: []}, {1: [], 2: []}
             accuracies = {}
             for repeat in range(repeats):
-                for count, speed in speeds.items():
+                for count in trained:
                     say(f"{loss}, {count} ranks, run {repeat + 1} of {repeats}")
-                    model = malt.SGDClassifier(
-                        loss, alpha=ALPHA["SYN"], max_iter=5, tol=None, fit_intercept=False,
-                        random_state=0, ranks=count, verbose=0,
-                    )  # fmt: skip
-                    model.fit(*train)
+                    model = classifier(loss, max_iter=PASSES, tol=None, ranks=count)
+                    seconds, _ = timed(lambda model=model: model.fit(*train))
                     steps = model.history_
-                    seconds = steps["ended"].max() - steps["began"].min()
-                    speed.append(5 * train[0].shape[0] / seconds)
+                    trained[count].append(steps["ended"].max() - steps["began"].min())
+                    whole[count].append(seconds)
                     accuracies[count] = model.score(*test)
-            one, two = (statistics.median(speeds[count]) for count in (1, 2))
+            (one, two), (all_one, all_two) = (
+                [statistics.median(seconds[count]) for count in (1, 2)]
+                for seconds in (trained, whole)
+            )
             verdict = self._verdict(
                 f"two ranks, {loss}",
-                "" if over(two / one, GAIN) else f"{two / one:.2f} times one",
+                "" if over(one / two, GAIN) else f"{one / two:.2f} times one",
                 "" if accuracies[2] >= accuracies[1] - ACCURACY else "accuracy",
             )
-            row = [loss, f"{one:.3g}", f"{two:.3g}", times(two / one), times(GAIN)]
-            row += [f"{accuracies[count]:.4f}" for count in (1, 2)]
+            examples = PASSES * train[0].shape[0]
+            row = [loss, f"{examples / one:.3g}", f"{examples / two:.3g}", times(one / two)]
+            row += [times(GAIN), *(f"{accuracies[count]:.4f}" for count in (1, 2))]
+            row += [f"{all_one:.2f}", f"{all_two:.2f}", times(all_one / all_two)]
             rows.append([*row, verdict])
-        header = ["loss", "1 rank", "2 ranks", "x", "at least", "accuracy, 1", "2", ""]
+        header = ["loss", "1 rank", "2 ranks", "x", "at least", "accuracy, 1", "2"]
+        header += ["fit, s, 1", "2", "x", ""]
         self._sections.append(
-            "Examples a second on SYN, 5 passes of `malt.SGDClassifier(ranks=...)`, ten exchanges "
-            f"a pass.\n\n{table(header, rows)}"
+            f"Examples a second on SYN, {PASSES} passes of `malt.SGDClassifier(ranks=...)`, ten "
+            "exchanges a pass, from the first example to the last exchange; *fit* is all of it, "
+            f"with checks of the input and the start of the ranks.\n\n{table(header, rows)}"
         )
 
     def to_the_minimum(self, train):
+        """Of the hinge loss, as liblinear finds it in the dual problem."""
         matrix, signs = train
-        alpha = ALPHA["SYN"]
 
-        def objective(w):
-            losses = np.maximum(0, 1 - signs * (matrix @ w))
-            return alpha / 2 * float(w @ w) + float(losses.mean())
+        def objective(weights):
+            losses = np.maximum(0, 1 - signs * (matrix @ weights))
+            return ALPHA / 2 * float(weights @ weights) + float(losses.mean())
 
-        say("liblinear")
-        svm = LinearSVC(loss="hinge", C=1 / (alpha * len(signs)), fit_intercept=False)
-        theirs, _ = timed(lambda: svm.fit(matrix, signs))
-        goal = 1.01 * objective(svm.coef_[0].astype(np.float32))
-        model = malt.SGDClassifier(
-            alpha=alpha, fit_intercept=False, random_state=0, average=len(signs), verbose=0
-        )
-        ours, passes, reached = 0.0, 0, np.inf
-        while reached > goal and passes < 50:
-            say(f"pass {passes + 1}: {reached:.4f} of {goal:.4f}")
-            seconds, _ = timed(lambda: model.partial_fit(matrix, signs, classes=[-1, 1]))
-            ours, passes = ours + seconds, passes + 1
+        def liblinear(iterations):
+            say(f"liblinear, {iterations} iterations at most")
+            svm = LinearSVC(
+                loss="hinge", C=1 / (ALPHA * len(signs)), fit_intercept=False, max_iter=iterations
+            )
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)  # it is to stop early
+                seconds, _ = timed(lambda: svm.fit(matrix, signs))
+            return seconds, objective(svm.coef_[0].astype(np.float32))
+
+        converged, least = liblinear(1000)
+        goal, reached, iterations = 1.01 * least, np.inf, 0
+        while reached > goal:
+            iterations += 5
+            stopped, reached = liblinear(iterations)
+        passes, reached = 2, np.inf
+        while reached > goal and passes < 64:
+            passes *= 2
+            say(f"{passes} passes")
+            model = classifier(max_iter=passes, tol=None, average=passes * len(signs) // 2)
+            ours, _ = timed(lambda model=model: model.fit(matrix, signs))
             reached = objective(model.coef_[0])
-        ratio = theirs / ours if reached <= goal else 0
+        ratio = converged / ours if reached <= goal else 0
         verdict = self._verdict(
             "liblinear's minimum", "" if over(ratio, SOONER) else f"{ratio:.2f} times sooner"
         )
         self._sections.append(
-            f"liblinear's dual hinge objective on SYN + 1 %: {theirs:.1f} s by liblinear, "
-            f"{ours:.2f} s in {passes} passes of one rank with averaging: {times(ratio)} times "
-            f"sooner (at least {SOONER}): {verdict}."
+            f"liblinear's dual hinge objective on SYN + 1 %: {ours:.2f} s, {passes} passes on one "
+            f"rank, the latter half averaged; liblinear's own time: {converged:.1f} s, "
+            f"{times(ratio)} times that (at least {SOONER}): {verdict}. liblinear stopped as soon "
+            f"as it is there too, after {iterations} iterations: {stopped:.1f} s, "
+            f"{times(stopped / ours)} times."
+        )
+
+    def to_their_accuracy(self, train, test):
+        """Vowpal Wabbit's, with the penalty and without."""
+        if not vowpal_wabbit.is_installed():
+            self._sections.append("Vowpal Wabbit was not measured: it is not installed.")
+            return
+        rows = []
+        with tempfile.TemporaryDirectory() as directory:
+            say("writing SYN for Vowpal Wabbit")
+            peer = vowpal_wabbit.VowpalWabbit(Path(directory), train, test)
+            for alpha, options in (
+                (ALPHA, {"average": train[0].shape[0]}),
+                (0, {"average": train[0].shape[0], "learning_rate": "adagrad", "eta0": 1.0}),
+            ):
+                say(f"Vowpal Wabbit, {alpha:g}")
+                theirs, goal = peer.train("hinge", alpha, VW_PASSES)
+                model, ours, passes, reached = classifier(alpha=alpha, **options), 0.0, 0, 0.0
+                while reached < goal and passes < 10 * VW_PASSES:
+                    seconds, _ = timed(
+                        lambda model=model: model.partial_fit(*train, classes=[-1, 1])
+                    )
+                    ours, passes, reached = ours + seconds, passes + 1, model.score(*test)
+                ratio = theirs / ours if reached >= goal else 0
+                verdict = self._verdict(
+                    f"Vowpal Wabbit's accuracy, alpha {alpha:g}",
+                    "" if over(ratio, SOONER) else f"{ratio:.2f} times sooner",
+                )
+                row = [f"{alpha:g}", f"{goal:.4f}", f"{theirs:.2f}", f"{reached:.4f}"]
+                row += [f"{ours:.2f}", str(passes), times(ratio), str(SOONER)]
+                rows.append([*row, verdict])
+        header = ["alpha", "Vowpal Wabbit's accuracy", "s", "MALT's", "s", "passes"]
+        header += ["x", "at least", ""]
+        self._sections.append(
+            f"Hinge loss on SYN, {VW_PASSES} passes by Vowpal Wabbit over its cache, reading and "
+            "learning on a core each, and as many by one rank of MALT as get as far: with Bottou's "
+            f"rates and alpha, with AdaGrad's and none, averaged.\n\n{table(header, rows)}"
         )
 
     def memory(self):
         say("memory")
-        X = np.random.default_rng(0).normal(size=(1_000_000, 134)).astype(np.float64)  # 1 GB
-        own = np.frombuffer(mmap.mmap(-1, 4 * 8))
+        X = np.random.default_rng(0).normal(size=(1_000_000, 134))  # 1 GB
+        y = X[:, 0] > 0
+        most = np.frombuffer(mmap.mmap(-1, 4 * 8))
         run = _local.run
-        _local.run = lambda ranks, work, watch: run(ranks, measure_memory(work, own), watch)
+        _local.run = lambda ranks, work, watch: run(ranks, watch_memory(work, most), watch)
         try:
-            model = malt.SGDClassifier(max_iter=2, tol=None, ranks=4, verbose=0)
-            model.fit(X, X[:, 0] > 0)
+            classifier(max_iter=10, tol=None, ranks=4).fit(X, y)
         finally:
             _local.run = run
-        part = own.max() / X.nbytes
+        part = most.max() / X.nbytes
         verdict = self._verdict("memory", "" if part <= COPIED else f"{part:.1%}")
         self._sections.append(
-            f"`fit(ranks=4)` on {X.nbytes / 1e9:.2f} GB: {own.max() / 1e6:.0f} MB of its own for "
-            f"each rank, {part:.1%} of X (at most {COPIED:.0%}): {verdict}."
+            f"`fit(ranks=4)` on {X.nbytes / 1e9:.2f} GB: at most {most.max() / 1e6:.0f} MB of its "
+            f"own for each rank, {part:.1%} of X (at most {COPIED:.0%}): {verdict}."
         )
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("--output", type=Path, metavar="FILE", help="put the tables into it")
-    p.add_argument("--repeats", type=int, default=3)
+    p.add_argument("--repeats", type=int, default=5)
     knobs = p.parse_args()
     result = Estimators(knobs.repeats)
     begin = time.perf_counter()
     train, test = synthetic()
     result.ranks(train, test, knobs.repeats)
     result.to_the_minimum(train)
+    result.to_their_accuracy(train, test)
     del train, test
     result.memory()
     say(f"{time.perf_counter() - begin:.0f} s")

@@ -6,8 +6,8 @@
     python benchmarks/torch_exchange.py --output docs/performance.md
 
 Each rank has one thread. The steps, plain and with an exchange, are timed in blocks that take turns
-in one job. Trainings are jobs of their own, which take turns in rounds, each round with another
-seed: the same network, data, batches, schedule and epochs on as many ranks.
+in one job, on as many ranks at once. Trainings are jobs of their own, which take turns in rounds,
+each round with another seed: the same network, data, batches, schedule and epochs on as many ranks.
 """
 
 import argparse
@@ -49,18 +49,27 @@ def run(ranks, *arguments):
         return json.loads((Path(folder) / "result.json").read_text())
 
 
-def median(results, kind, name):
-    return statistics.median(each for result in results for each in result[kind][name])
+def median(results, name):
+    """Seconds a step of a block."""
+    return statistics.median(each for result in results for each in result["seconds"][name])
+
+
+def median_ratio(results, kind):
+    """Of each block with exchanges by the plain one before it."""
+    return statistics.median(
+        averaged / plain
+        for result in results
+        for plain, averaged in zip(result[kind]["plain"], result[kind]["averaged"], strict=True)
+    )
 
 
 class Report(report.Report):
     def steps(self, measured):
         rows = []
         for (sync, batch), results in measured.items():
-            plain, averaged = (median(results, "seconds", name) for name in ("plain", "averaged"))
-            ratio = averaged / plain
-            processor = median(results, "processor_seconds", "averaged")
-            processor /= median(results, "processor_seconds", "plain")
+            plain, averaged = (median(results, name) for name in ("plain", "averaged"))
+            ratio = median_ratio(results, "seconds")
+            processor = median_ratio(results, "processor_seconds")
             verdict = self._verdict(
                 f"a step at batch {batch}, {sync}", ratio > MOST_STEP and "time"
             )
@@ -70,7 +79,8 @@ class Report(report.Report):
         header = ["batch", "sync", "plain", "with exchange", "x", "x processor time", "at most", ""]
         self._sections.append(
             f"Microseconds a step of SGD on {RANKS} ranks, of a network of {parameters:,} "
-            "parameters (784-256-256-10), alone and with `malt.torch.average(every=32)`.\n\n"
+            "parameters (784-256-256-10), alone and with `malt.torch.average(every=32)`: of blocks "
+            "of 256, until both ranks have made theirs. *x* is the median over blocks.\n\n"
             + table(header, rows)
         )
 

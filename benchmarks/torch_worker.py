@@ -22,6 +22,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 import fashion_mnist  # after the path
 
 RATE, MOMENTUM = 0.05, 0.9
+EXCHANGES = 8  # a block of steps
 
 
 def parse():
@@ -34,7 +35,7 @@ def parse():
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--blocks", type=int, default=60)
+    parser.add_argument("--blocks", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 
@@ -57,7 +58,8 @@ def step(model, optimizer, x, y):
 
 
 def time_steps(options):
-    """Seconds a step, plain and with an exchange, of blocks in turns; also of processor time."""
+    """Seconds a step until all ranks have made theirs, plain and with an exchange, of blocks in
+    turns; also this rank's processor time."""
     x = torch.randn(options.batch, 784)
     y = torch.randint(10, (options.batch,))
     plain, averaged = network(options.hidden), network(options.hidden)
@@ -65,7 +67,7 @@ def time_steps(options):
     optimizers = {"plain": sgd(plain), "averaged": sgd(averaged)}
     seconds = {"plain": [], "averaged": []}
     processor_seconds = {"plain": [], "averaged": []}
-    count = options.every  # short, so that other processes disturb a few blocks and not all
+    count = EXCHANGES * options.every
     for block in range(options.blocks + 1):  # the first one warms up
         for name, model in (("plain", plain), ("averaged", averaged)):
             malt.barrier()
@@ -74,9 +76,11 @@ def time_steps(options):
                 step(model, optimizers[name], x, y)
                 if model is averaged:
                     average.step()
+            processor = time.process_time() - processor_start
+            malt.barrier()  # plain ranks wait for one another too, though only here
             if block:
                 seconds[name].append((time.perf_counter() - start) / count)
-                processor_seconds[name].append((time.process_time() - processor_start) / count)
+                processor_seconds[name].append(processor / count)
     return {
         "seconds": seconds,
         "processor_seconds": processor_seconds,

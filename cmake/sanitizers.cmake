@@ -10,3 +10,9 @@ if(MALT_SANITIZE MATCHES "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # fence alone is reported as a race.
   target_compile_options(malt_sanitizers INTERFACE -Wno-tsan)
 endif()
+
+# What a fuzz target has libFuzzer steer by: which branches of the libraries an input took.
+add_library(malt_coverage INTERFACE)
+if(MALT_FUZZ)
+  target_compile_options(malt_coverage INTERFACE -fsanitize=fuzzer-no-link)
+endif()

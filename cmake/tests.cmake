@@ -15,7 +15,7 @@ file(WRITE ${PROJECT_BINARY_DIR}/conformance_tests "${conformance_lines}\n")
 set(serial_tests)
 
 # Begin first, or the rest would be done long before them.
-set(long_tests membership_test)
+set(long_tests membership_test watcher_test)
 
 # Computes for long, or holds what it tests in headers: optimised as the preset says. The others test
 # what is in the libraries, and compile faster.

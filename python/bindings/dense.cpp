@@ -210,6 +210,13 @@ void bind_dense(py::module_& module) {
           },
           py::arg("group"), py::call_guard<py::gil_scoped_release>(),
           "Go over to another group. Collective; for the package.")
+      .def(
+          "await_update",
+          [](const PythonVector& self, std::size_t live, double timeout) {
+            return self.vector().segment().await_update(live, *to_duration(timeout));
+          },
+          py::arg("live"), py::arg("timeout"), py::call_guard<py::gil_scoped_release>(),
+          "Wait until there is something to gather, or not as many ranks live; for the package.")
       .def_property_readonly(
           "is_used", [](const PythonVector& self) { return self.vector().segment().is_used(); },
           "Whether this rank has scattered, gathered or reduced it.")

@@ -267,6 +267,10 @@ class Vector:
         Raises:
             TimeoutError: the named ranks did not come; the vector is unchanged.
         """
+    def await_update(self, live: typing.SupportsInt | typing.SupportsIndex, timeout: typing.SupportsFloat | typing.SupportsIndex) -> bool:
+        """
+        Wait until there is something to gather, or not as many ranks live; for the package.
+        """
     def close(self) -> None:
         """
         Leave the vector: others' waits leave this rank out. Idempotent.

@@ -101,7 +101,8 @@ def row_type(size: int, chunks: int) -> np.dtype[Any]:
             ("turns", np.int64),  # that its loop has begun, in all passes
             ("ended", np.int64),  # and come to the end of
             ("life", np.int64),  # how often the rank has come back, or NOT_YET
-            ("gone", np.uint8, (-(-size // 8) * 8,)),  # by rank: noted in this pass as gone
+            # By rank: which life of it has been noted in this pass as gone, from 1; or 0.
+            ("gone", np.int32, (-(-size // 2) * 2,)),
             ("done", np.uint8, (bits,)),  # a bit a chunk of this pass: finished
             ("begun", np.uint8, (bits,)),  # likewise; by it, or by those gone
         ]
@@ -141,6 +142,9 @@ class Ledger:
         self._counts = not comes_back
         self._over = True
         self._heads = deal(chunks, range(size))
+        self._dealt = np.flatnonzero(self._heads == rank).tolist()
+        self._inherited = np.zeros_like(self._own["begun"])  # begun by those gone, in this pass
+        self._next = 0  # of those dealt: the first unfinished one, as long as all have lived
         self._owners = (tuple(range(size)), self._heads)  # by whom they were asked for last
 
     @property
@@ -172,6 +176,8 @@ class Ledger:
             self._own["pass"] += 1
             self._own["start"] = self._own["turns"]
             self._own["gone"] = self._own["done"] = self._own["begun"] = 0
+            self._inherited[:] = 0
+            self._next = 0
 
     def end_turn(self) -> None:
         """The loop asks for the next one."""
@@ -187,14 +193,13 @@ class Ledger:
             a chunk; "idle": a turn without one, since another has taken one more; "wait": for other
             rows; or "over".
         """
+        if self._all_have_lived(living) and self._next < len(self._dealt):
+            return self._begin(self._dealt[self._next])  # nobody else takes it
         self.note_gone(living)
         counting = self._counting(living)
         done = self._done()
         if len(mine := np.flatnonzero(~done & self._may_take(counting))):
-            chunk = int(mine[0])
-            self._own["turns"] += 1
-            self._own["begun"][chunk // 8] |= 1 << chunk % 8
-            return chunk
+            return self._begin(int(mine[0]))
         if self.lockstep and self._own["turns"] < self._most_turns(counting):
             self._own["turns"] += 1
             return "idle"
@@ -204,15 +209,27 @@ class Ledger:
         self._over = True
         return "over"
 
+    def _all_have_lived(self, living: Sequence[int]) -> bool:
+        """Whether nobody has ever been gone."""
+        return len(living) == len(self.rows) and not any(self._lives)
+
+    def _begin(self, chunk: int) -> int:
+        self._own["turns"] += 1
+        self._own["begun"][chunk // 8] |= 1 << chunk % 8
+        return chunk
+
     def was_begun(self, chunk: int) -> bool:
         """Whether another rank has begun it."""
         others = self._in_pass()
         others[self.rank] = False
-        return bool((self.rows["begun"][others, chunk // 8] >> chunk % 8 & 1).any())
+        # Who is gone may have come back since, and its row tell of its new life alone.
+        told = np.bitwise_or.reduce(self.rows["begun"][others, chunk // 8])
+        return bool((told | self._inherited[chunk // 8]) >> chunk % 8 & 1)
 
     def finish(self, chunk: int) -> None:
         """Note that this rank is done with it; told with the next turn."""
         self._own["done"][chunk // 8] |= 1 << chunk % 8
+        self._next += 1
 
     def awaited(self, living: Sequence[int]) -> tuple[int, list[int]]:
         """How many chunks are unfinished, and which ranks keep this one waiting."""
@@ -236,19 +253,24 @@ class Ledger:
     def note_gone(self, living: Sequence[int]) -> None:
         """Note who is gone, and what it has begun and finished; `living` as of take_turn()."""
         self._counts = self._counts or self._may_count(living)
-        gone = set(range(len(self.rows))).difference(living)
+        gone = {rank: self._lives[rank] + 1 for rank in range(len(self.rows)) if rank not in living}
         if self._counts and any(self._lives):
-            gone |= {rank for rank in living if not self._is_in_its_life(rank)} - {self.rank}
-            # Those who live again count for all, or for none.
+            back = [rank for rank in living if not self._is_in_its_life(rank)]
+            gone |= {rank: self._lives[rank] for rank in back}
+            # Those who live again count for all, or for none. (That the present life of one is
+            # over, this rank is to see for itself, or it would lack what that one told last.)
             for rank in np.flatnonzero(self._in_pass()).tolist():
                 if rank in living and self._is_in_its_life(rank):
-                    noted = np.flatnonzero(self.rows["gone"][rank]).tolist()
-                    gone |= {one for one in noted if self._lives[one]} - {self.rank}
-        self._own["gone"][list(gone)] = 1
+                    noted = self.rows["gone"][rank]
+                    gone |= {r: noted[r] for r in living if 0 < noted[r] <= self._lives[r]}
+            gone.pop(self.rank, None)
+        for rank, life in gone.items():
+            self._own["gone"][rank] = max(life, self._own["gone"][rank])
         for rank in np.flatnonzero(self._own["gone"]).tolist():
             if self.rows["pass"][rank] == self._own["pass"]:
                 self._own["done"] |= self.rows["done"][rank]
-                self._own["begun"] |= self.rows["begun"][rank]
+                self._inherited |= self.rows["begun"][rank]
+        self._own["begun"] |= self._inherited
 
     def _may_count(self, living: Sequence[int]) -> bool:
         """Whether none of the others has noted this rank as gone, and none will."""

@@ -23,7 +23,6 @@ log = logging.getLogger("malt")
 Data = TypeVar("Data")
 
 _ANY = 2**62  # staleness, in iterations
-_SHORTEST_NAP, _LONGEST_NAP = 0.0005, 0.02  # s, between two looks at the others' rows
 
 
 @overload
@@ -155,34 +154,28 @@ class Shard:
 
     def _next_turn(self) -> int | Literal["idle", "over"]:
         """Take a turn, as soon as there is one, and tell the others before."""
-        was_living: tuple[int, ...] = ()
-        nap = late = 0.0
         self._ledger.end_turn()
         while True:
-            living, has_news = self._look()
-            if has_news or living != was_living:
-                nap, late = _SHORTEST_NAP, time.monotonic() + self._job.settings.timeout
-            was_living = living
+            living = self._look()
             turn = self._ledger.take_turn(living)
-            if not np.array_equal(self._own, self._told):
+            if self._own.tobytes() != self._told.tobytes():
                 self._tell()
             if turn != "wait":
                 break
-            if time.monotonic() > late:
+            if not self._rows.await_update(len(living), self._job.settings.timeout):
                 raise self._too_late(living)
-            time.sleep(nap)
-            nap = min(2 * nap, _LONGEST_NAP)
         if isinstance(turn, int) and self._ledger.was_begun(turn):
             self._report(turn)
         return turn
 
-    def _look(self) -> tuple[tuple[int, ...], bool]:
-        """Read what the others have told; returns who lived before, and whether there was any."""
+    def _look(self) -> tuple[int, ...]:
+        """Read what the others have told; returns who lived before."""
         if self._job.group.is_superseded:
             _job.regroup()
         # First: the rows of who is not among them are the last then.
         living = self._job.group.alive()
-        return living, self._rows.gather(self._keep).count > 0
+        self._rows.gather(self._keep)
+        return living
 
     def _tell(self) -> None:
         self._told[:] = self._own
@@ -195,14 +188,14 @@ class Shard:
             TimeoutError: nothing has come of the named ranks.
         """
         late = time.monotonic() + self._job.settings.timeout
-        while missing := set(living := self._look()[0]) - self._heard:
-            if time.monotonic() > late:
+        while missing := set(living := self._look()) - self._heard:
+            left = max(late - time.monotonic(), 0.0)
+            if not self._rows.await_update(len(living), left):
                 raise TimeoutError(
                     f"{describe_ranks(missing)} did not tell which chunks are finished within "
                     f"{self._job.settings.timeout:g} s",
                     missing,
                 )
-            time.sleep(_SHORTEST_NAP)
         self._ledger.catch_up(living)
 
     def leave_group(self) -> None:

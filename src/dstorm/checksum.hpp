@@ -12,9 +12,15 @@ namespace dstorm {
 class Checksum {
  public:
   void add(std::span<const std::byte> words);  // a multiple of 8 bytes
+  // Copies them as well, in one pass: what is added is what was copied, though `words` may change
+  // meanwhile. Both are aligned to 8 bytes, and do not overlap.
+  void add_copying(std::span<const std::byte> words, std::byte* to);
   std::uint64_t value() const;
 
  private:
+  template <class Next>
+  void add_words(std::size_t count, Next next);
+
   std::uint64_t lanes_[4] = {1, 2, 3, 4};
   std::uint64_t count_ = 0;
 };

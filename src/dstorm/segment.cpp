@@ -479,6 +479,28 @@ std::span<const Update> Segment::begin_gather(const GatherOptions& options) {
   return updates_;
 }
 
+bool Segment::has_update(int rank) {
+  return reader(rank).newest(reader(rank).consumed()) >= 0 && !group_->is_left_out(rank);
+}
+
+bool Segment::await_update(std::size_t live, nanoseconds timeout) {
+  begin_call(false);
+  const auto is_news = [&] {
+    if (group_->is_superseded() || !put_by_.empty()) return true;
+    std::size_t alive = 1;
+    for (int r : peers_) {
+      if (has_update(r)) return true;
+      alive += group_->is_live(r) ? 1 : 0;
+    }
+    return alive != live;
+  };
+  try {
+    return wait(is_news, timeout);
+  } catch (const Superseded&) {
+    return true;
+  }
+}
+
 void Segment::wait_for_clocks(std::uint64_t target, nanoseconds timeout) {
   const std::vector<int>& senders = round_->in;
   const auto is_behind = [&](int r) { return reader(r).clock() < target && is_live(r); };
@@ -577,9 +599,8 @@ void Segment::collect_own_iteration(nanoseconds timeout) {
 
 void Segment::collect_newest() {
   for (int r : peers_) {
-    const std::uint64_t consumed = reader(r).consumed();
-    if (reader(r).newest(consumed) < 0 || group_->is_left_out(r)) continue;
-    reader(r).hold_from(consumed + 1);
+    if (!has_update(r)) continue;
+    reader(r).hold_from(reader(r).consumed() + 1);
     held_.push_back(r);
   }
   if (held_.empty() && put_by_.empty()) return;

@@ -120,6 +120,9 @@ class Segment {
     end_gather();
     return updates.size();
   }
+  // LATEST: waits until a gather without staleness would find something, more or fewer than `live`
+  // ranks live in the group, or it has been superseded. False: the time is up.
+  bool await_update(std::size_t live, std::chrono::nanoseconds timeout);
   // Inside a fold: this update counts as rejected instead of folded.
   void reject(std::size_t update) { found_[update].folded = false; }
 
@@ -239,6 +242,7 @@ class Segment {
   int wait_for_slot(std::chrono::nanoseconds timeout);
   std::span<const Update> begin_gather(const GatherOptions& options);
   void collect_own_iteration(std::chrono::nanoseconds timeout);
+  bool has_update(int rank);
   void collect_newest();
   void collect_queued(std::uint64_t limit);
   void wait_for_clocks(std::uint64_t target, std::chrono::nanoseconds timeout);

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <numeric>
 
 #include "dstorm/errors.hpp"
 #include "vol/kernels_level.hpp"
+#include "vol/largest.hpp"
 
 namespace vol {
 namespace {
@@ -19,12 +19,6 @@ constexpr std::size_t kScaled = WireKernels::kScaled;
 std::size_t scales(std::size_t count) { return (count + kScaled - 1) / kScaled; }
 
 bool is_float(DType dtype) { return dtype == DType::kFloat32 || dtype == DType::kFloat64; }
-
-// A NaN is larger than anything: it is sent, so that others see it.
-template <class T>
-T magnitude(T value) {
-  return std::isnan(value) ? std::numeric_limits<T>::infinity() : std::abs(value);
-}
 
 }  // namespace
 
@@ -151,25 +145,22 @@ void Coder::encode_largest_of(std::byte* to) {
   const T* const values = reinterpret_cast<const T*>(block_.data());
   for (std::size_t i = 0; i < count_; ++i) kept[i] = is_first ? values[i] : kept[i] + values[i];
 
-  indices_.resize(count_);
-  std::iota(indices_.begin(), indices_.end(), 0);
-  const auto end = indices_.begin() + static_cast<std::ptrdiff_t>(largest_);
-  if (largest_ < count_) {  // among equals the first, so that equal vectors are sent alike
-    std::nth_element(indices_.begin(), end, indices_.end(), [kept](std::int32_t a, std::int32_t b) {
-      const T left = magnitude(kept[a]);
-      const T right = magnitude(kept[b]);
-      return left != right ? left > right : a < b;
-    });
-    std::sort(indices_.begin(), end);
+  if (largest_ == 0) return;
+  Least<T> least = least_of_largest<T>({kept, count_}, largest_);
+  indices_.resize(largest_);
+  std::size_t sent = 0;
+  for (std::size_t i = 0; i < count_; ++i) {
+    const MagnitudeKey<T> key = magnitude_key(kept[i]);
+    if (key < least.key) continue;
+    if (key == least.key) {  // the first of these, so that equal vectors are sent alike
+      if (least.equal == 0) continue;
+      --least.equal;
+    }
+    std::memcpy(to + sent * sizeof(T), &kept[i], sizeof(T));
+    indices_[sent++] = static_cast<std::int32_t>(i);
+    kept[i] = 0;
   }
-  for (std::size_t i = 0; i < largest_; ++i) {
-    T& value = kept[indices_[i]];
-    std::memcpy(to + i * sizeof(T), &value, sizeof(T));
-    value = 0;
-  }
-  if (largest_ > 0) {
-    std::memcpy(to + largest_ * sizeof(T), indices_.data(), largest_ * sizeof(std::int32_t));
-  }
+  std::memcpy(to + largest_ * sizeof(T), indices_.data(), largest_ * sizeof(std::int32_t));
 }
 
 template <class T>

@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <random>
 
 #include "dstorm/errors.hpp"
@@ -243,6 +245,41 @@ TEST(Coder, TopKSendsTheLargestAndTheRestLater) {
   EXPECT_EQ(round_trip(coder, none), (std::vector<float>{0, 0, 0, 4, 2, 0, 0, 0}));  // before -2
   EXPECT_EQ(round_trip(coder, none), (std::vector<float>{1, 0, 0, 0, 0, -2, 0, 0}));
   EXPECT_EQ(round_trip(coder, none), (std::vector<float>{0, 0, 0, 0, 0, 0, 0, 0.5F}));
+}
+
+// Few different magnitudes, or as many as elements, of all sizes: against a sort of all.
+template <class T>
+void expect_the_largest(bool has_equals) {
+  std::mt19937 random(3);
+  constexpr std::size_t kCount = 2000;
+  std::vector<T> values(kCount);
+  for (T& value : values) {
+    const int exponent = static_cast<int>(random() % 600) - 300;
+    const T size =
+        has_equals ? static_cast<T>(random() % 5) : std::ldexp(static_cast<T>(random()), exponent);
+    value = random() % 2 == 0 ? size : -size;
+  }
+  std::vector<std::size_t> order(kCount);
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    const T left = std::abs(values[a]);
+    const T right = std::abs(values[b]);
+    return left != right ? left > right : a < b;
+  });
+  for (const std::size_t largest : {std::size_t{1}, std::size_t{700}, kCount}) {
+    std::vector<T> expected(kCount);
+    for (std::size_t i = 0; i < largest; ++i) expected[order[i]] = values[order[i]];
+    Coder coder(Codec::top_k(static_cast<double>(largest) / kCount),
+                sizeof(T) == 4 ? DType::kFloat32 : DType::kFloat64, kCount, "w");
+    EXPECT_EQ(round_trip(coder, values), expected) << largest;
+  }
+}
+
+TEST(Coder, TopKOfAnyMagnitudesIsThatOfASort) {
+  for (const bool has_equals : {false, true}) {
+    expect_the_largest<float>(has_equals);
+    expect_the_largest<double>(has_equals);
+  }
 }
 
 TEST(Coder, TopKSendsANanAtOnce) {

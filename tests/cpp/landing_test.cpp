@@ -184,6 +184,21 @@ TEST(Checksum, TellsEveryChangeOfOneWord) {
   }
 }
 
+TEST(Checksum, IsTheSameWhenItCopies) {
+  std::mt19937_64 random(2);
+  for (std::size_t count = 0; count < 40; ++count) {
+    Words words(count);
+    Words copy(count + 1, 7);
+    std::generate(words.begin(), words.end(), std::ref(random));
+    Checksum checksum;
+    checksum.add_copying(std::as_bytes(std::span(words)),
+                         reinterpret_cast<std::byte*>(copy.data()));
+    EXPECT_EQ(checksum.value(), checksum_of(words));
+    EXPECT_TRUE(std::equal(words.begin(), words.end(), copy.begin()));
+    EXPECT_EQ(copy.back(), 7U) << "written beyond " << count << " words";
+  }
+}
+
 TEST(Checksum, TellsOrderAndLength) {
   for (const std::size_t count : {std::size_t{8}, std::size_t{64}}) {
     Words words(count);

@@ -13,6 +13,7 @@
 #include "dstorm/dstorm.hpp"
 #include "dstorm/wait.hpp"
 #include "processes.hpp"
+#include "sanitizers.hpp"
 
 namespace dstorm {
 namespace {
@@ -191,11 +192,7 @@ TEST(Group, NothingIsEverInDevShmWhenItsRanksAreKilled) {
 }
 
 // What the processor does for a rank takes several times as long under a sanitizer.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::int64_t kSlowdown = 4;
-#else
-constexpr std::int64_t kSlowdown = 1;
-#endif
+constexpr std::int64_t kSlowdown = kSanitized ? 4 : 1;
 
 TEST(Group, SixteenWaitersUseNoProcessorTime) {
   struct Times {
@@ -329,6 +326,36 @@ TEST(Segment, LatestNeverBlocksAndGathersOnlyTheNewest) {
     return 0;
   });
   expect_all_well(job);
+}
+
+TEST(Segment, WhoAwaitsAnUpdateWakesForOneAndForADeathAndAtTheTimeLimit) {
+  Job job(3, [](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    Segment segment(group, small());
+    group->barrier();
+    if (group->rank() == 0) {
+      CHECK_THAT(!segment.await_update(3, 20ms));
+      CHECK_THAT(segment.await_update(2, 20s));  // as many do not live: there is news
+    }
+    group->barrier();
+    if (group->rank() == 1) segment.scatter(bytes_of(7));
+    if (group->rank() == 0) {
+      CHECK_THAT(segment.await_update(3, 20s));
+      std::uint64_t got = 0;
+      CHECK_THAT(segment.gather({}, [&](auto updates) { got = value_of(updates[0]); }) == 1);
+      CHECK_THAT(got == 7);
+      CHECK_THAT(!segment.await_update(3, 20ms));
+    }
+    group->barrier();
+    if (group->rank() == 2) raise(SIGKILL);
+    if (group->rank() == 0) {
+      CHECK_THAT(segment.await_update(3, 20s));
+      CHECK_THAT((group->alive() == std::vector<int>{0, 1}));
+    }
+    group->barrier();
+    return 0;
+  });
+  EXPECT_EQ(job.wait_all(), (std::vector<int>{0, 0, 128 + SIGKILL}));
 }
 
 TEST(Segment, FullQueueNamesWhoDidNotGather) {

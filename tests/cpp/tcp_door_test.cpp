@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "dstorm/errors.hpp"
+#include "sanitizers.hpp"
 #include "tcp_sockets.hpp"
 
 namespace dstorm::tcp {
@@ -73,13 +74,6 @@ std::size_t resident_bytes() {
   std::ifstream("/proc/self/statm") >> pages >> resident;
   return resident * 4096;
 }
-
-// Sanitizers hold back what is freed, to see it used.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kFreedIsFree = false;
-#else
-constexpr bool kFreedIsFree = true;
-#endif
 
 class Limit {  // on open files, for one test
  public:
@@ -236,7 +230,7 @@ TEST(Door, ThousandHalfOpenConnectionsKeepNobodyOut) {
     }
     EXPECT_EQ(door.half_open(), Door::kMostHalfOpen);
     EXPECT_EQ(door.dropped(), 1000 - Door::kMostHalfOpen);
-    if (kFreedIsFree) {
+    if (!kSanitized) {  // which hold back what is freed, to see it used
       EXPECT_LT(resident_bytes(), memory + (std::size_t{64} << 20));
     }
     Rank rank(door, 2, key_of(1), encrypted ? &*tls.caller.context : nullptr);

@@ -10,6 +10,7 @@
 #include <limits>
 #include <memory>
 
+#include "dstorm/segment.hpp"
 #include "dstorm/tcp/handshake.hpp"
 #include "tcp_ranks.hpp"
 #include "tcp_sockets.hpp"
@@ -246,6 +247,48 @@ TEST(Engine, WhoLeavesWhileOthersStayIsThroughAtOnce) {
       *is_through = true;
     }
     CHECK_THAT(eventually([&] { return is_through->load(); }));
+    return 0;
+  });
+  testing_processes::expect_all_well(job);
+}
+
+// A connection that is full of one segment's update carries the others' in the order of their making,
+// and not that segment's next first.
+TEST(Engine, WhatWasWrittenFirstArrivesFirstThroughAConnectionThatWasFull) {
+  constexpr std::uint64_t kRounds = 3;
+  constexpr std::size_t kLong = std::size_t{16} << 20;  // more than sockets hold
+  const testing_processes::Shared<std::atomic<pid_t>> reader;
+  testing_processes::Job job(2, [&](Bootstrap& bootstrap) {
+    GroupOptions options;
+    options.transport = "tcp";
+    const auto group = Group::join(bootstrap, options);
+    Segment model(group, {.name = "model", .slot_bytes = kLong, .depth = 3});
+    Segment ledger(group, {.name = "ledger", .slot_bytes = 8});
+    const std::vector<std::byte> zeros(kLong);
+    const std::span<const std::byte> update(zeros);
+    if (group->rank() == 1) *reader = getpid();
+    group->barrier();
+    std::uint64_t in_order = 0;
+    for (std::uint64_t round = 1; round <= kRounds; ++round) {
+      if (group->rank() == 0) {
+        kill(*reader, SIGSTOP);
+        model.scatter(update);
+        std::this_thread::sleep_for(20ms);  // until the connection is full of it
+        ledger.scatter(update.first(8));
+        model.scatter(update);
+        kill(*reader, SIGCONT);
+      } else {
+        CHECK_THAT(ledger.await_update(2, 20s));
+        CHECK_THAT(ledger.gather({}, [](auto) {}) == 1);
+        for (std::uint64_t seen = 0; seen < 2 * round;) {
+          CHECK_THAT(model.await_update(2, 20s));
+          model.gather({}, [&](auto updates) { seen = updates[0].iteration; });
+          in_order += seen == 2 * round - 1 ? 1 : 0;  // the next has not come before the ledger
+        }
+      }
+      group->barrier();
+    }
+    CHECK_THAT(group->rank() == 0 || in_order > 0);
     return 0;
   });
   testing_processes::expect_all_well(job);

@@ -164,7 +164,9 @@ TEST_P(AnyStream, ResetIsAFailureThatStays) {
   const linger at_once{1, 0};
   setsockopt(callee().fd(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
   pair_->callee.reset();
+  EXPECT_FALSE(caller().is_closed_there());
   EXPECT_TRUE(eventually([&] { return send_text(caller(), "anyone?").flow == Flow::kFailed; }));
+  EXPECT_TRUE(caller().is_closed_there());
   EXPECT_FALSE(caller().error().empty());
   const std::string first = caller().error();
   EXPECT_EQ(take_text(caller()).second, Flow::kFailed);
@@ -179,6 +181,20 @@ TEST_P(AnyStream, SendingToWhoHasClosedIsAFailureAndNoSignal) {
   pair_->callee.reset();
   EXPECT_TRUE(eventually([&] { return send_text(caller(), "anyone?").flow == Flow::kFailed; }));
   EXPECT_EQ(caller().error(), "Broken pipe");
+}
+
+TEST_P(AnyStream, ReadingFromWhoHasClosedTellsSoAtAnyTime) {
+  for (const bool has_begun : {true, false}) {
+    pair_.emplace(GetParam().family, ends_ ? &*ends_->caller.context : nullptr,
+                  ends_ ? &*ends_->callee.context : nullptr);
+    if (has_begun) {
+      ASSERT_EQ(carry(caller(), callee(), "x"), "x");
+      EXPECT_FALSE(caller().is_closed_there());
+    }
+    pair_->callee.reset();
+    EXPECT_TRUE(eventually([&] { return take_text(caller()).second != Flow::kOpen; }));
+    EXPECT_TRUE(caller().is_closed_there());
+  }
 }
 
 TEST_P(AnyStream, NobodyThereIsAFailureThatSaysSo) {

@@ -19,6 +19,8 @@
 #include <sstream>
 #include <string>
 
+#include "sanitizers.hpp"
+
 namespace dstorm {
 namespace {
 
@@ -431,11 +433,7 @@ TEST(Membership, OnlyTheNewestOfTheEpochCounts) {
 
 // ---- and all together ----
 // A sanitizer needs ten times as long, and finds what it can in fewer.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t kSeeds = 1'000;
-#else
-constexpr std::uint64_t kSeeds = 10'000;
-#endif
+constexpr std::uint64_t kSeeds = kSanitized ? 1'000 : 10'000;
 
 TEST(Membership, ManySeeds) {
   const char* one = std::getenv("MALT_SEED");

@@ -7,11 +7,13 @@ A model is a .pml file here with macros set. Needs spin and gcc.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,17 +89,19 @@ def main() -> int:
         " ".join(model): (model, ()) for model in (LATEST, QUEUE, TWO, THREE)
     }
     cases |= {mutant: (model, (mutant,)) for mutant, model in MUTANTS.items()}
+    names = sys.argv[1:] or list(cases)
     wrong = []
-    for name in sys.argv[1:] or cases:
-        model, mutant = cases[name]
-        outcome = check(model, *mutant)
-        if (outcome.errors > 0) != bool(mutant):
-            wrong.append(name)
-        print(
-            f"row {'mutant' if mutant else 'model'} {name}: {outcome.states} states,"
-            f" {outcome.errors} errors, {outcome.seconds:.1f} s",
-            flush=True,
-        )
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # of which each waits for a process of its own
+        outcomes = pool.map(lambda name: check(cases[name][0], *cases[name][1]), names)
+        for name, outcome in zip(names, outcomes, strict=True):
+            is_mutant = name in MUTANTS
+            if (outcome.errors > 0) != is_mutant:
+                wrong.append(name)
+            print(
+                f"row {'mutant' if is_mutant else 'model'} {name}: {outcome.states} states,"
+                f" {outcome.errors} errors, {outcome.seconds:.1f} s",
+                flush=True,
+            )
     for name in wrong:
         print(f"{name}: {'no error, and it must have one' if name in MUTANTS else 'an error'}")
     return 1 if wrong else 0

@@ -291,7 +291,8 @@ def is_caught(mutant: Mutant, build: str, folder: Path) -> bool:
     flags, tries, seconds = BUILDS[build]
     subprocess.run(
         [os.environ.get("CXX", "g++"), "-std=c++20", *flags, f"-I{folder}", f"-I{ROOT}/src",
-         *sources, "-o", str(program), "-lgtest", "-lgtest_main", "-lpthread"],
+         f"-I{ROOT}/tests/cpp", *sources, "-o", str(program),
+         "-lgtest", "-lgtest_main", "-lpthread"],
         check=True,
     )  # fmt: skip
     try:

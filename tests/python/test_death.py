@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from certificates import Authority
 from jobs import exists, in_dev_shm, run_job, start_job
 
 # A wait that ends because of a death, and not at its time limit, which is 60 s below.
@@ -381,8 +382,10 @@ tell(pid=os.getpid(), ranks=g.ranks)
     assert told["error"].kind == "PeerError"
 
 
-@pytest.mark.parametrize("others", ["end", "stay"])
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize(
+    ("transport", "others"),
+    [("shm", "end"), ("shm", "stay"), ("tcp", "end"), ("tcp", "stay"), ("tls", "stay")],
+)
 def test_rank_that_was_left_out_asleep_finalizes_at_once(
     tmp_path: Path, transport: str, others: str
 ) -> None:
@@ -403,6 +406,8 @@ tell(gone_on=True)
 if others == "stay": await_flag("over")
 """
     environ = {"MALT_TRANSPORT": transport}
+    if transport == "tls":
+        environ = {"MALT_TRANSPORT": "tcp", "MALT_TLS": Authority(tmp_path / "tls").issue("rank")}
     header = f"others = {others!r}"
     with start_job(tmp_path, 3, header + script, "--keep-going", environ=environ) as job:
         pids = job.await_told("pid")

@@ -29,8 +29,8 @@ struct Attachment {
 
   std::uint32_t id;
   std::shared_ptr<const shm::SegmentMemory> memory;
-  // Grows when this rank has changed something there that other hosts have to know. What is there
-  // from the beginning is to be said once at least.
+  // The number, among those of all segments, of this rank's last change there that other hosts have
+  // to know. What is there from the beginning is to be said once at least.
   static constexpr std::uint64_t kUnchanged = 1;
   std::atomic<std::uint64_t> changes{kUnchanged};
 

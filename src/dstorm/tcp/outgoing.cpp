@@ -301,6 +301,7 @@ void Outgoing::put_head(FrameKind kind, std::uint32_t segment, std::uint64_t byt
 // True if there is something to send. Notices go last, and a goodbye after them: who sees a rank at
 // a barrier has what it sent before.
 bool Outgoing::fill(const Attachments& attachments, bool leaving) {
+  note_due(attachments);
   if (is_blocked()) return true;
   small_.clear();
   small_at_ = 0;
@@ -312,11 +313,10 @@ bool Outgoing::fill(const Attachments& attachments, bool leaving) {
     std::erase_if(carried_, [&](const auto& item) { return !attachments.contains(item.first); });
   }
   bool all_through = true;
-  for (const auto& [id, attachment] : attachments) {
-    if (is_through(*attachment)) continue;
+  for (Carried* const carried : due_) {
     if (rdma_) {
-      all_through = post_segment(carried(attachment)) && all_through;
-    } else if (!fill_segment(carried(attachment))) {
+      all_through = post_segment(*carried) && all_through;
+    } else if (!fill_segment(*carried)) {
       return true;
     }
   }
@@ -332,6 +332,19 @@ bool Outgoing::fill(const Attachments& attachments, bool leaving) {
     said_goodbye_ = true;
   }
   return !small_.empty();
+}
+
+// What was changed first goes first, whatever the size of it: so who has an update of a rank has what
+// the rank wrote elsewhere before, unless that update has replaced an older one which was due.
+void Outgoing::note_due(const Attachments& attachments) {
+  due_.clear();
+  for (const auto& [id, attachment] : attachments) {
+    if (is_through(*attachment)) continue;
+    Carried& found = carried(attachment);
+    if (found.due == 0) found.due = attachment->changes.load(std::memory_order_acquire);
+    due_.push_back(&found);
+  }
+  std::ranges::sort(due_, {}, &Carried::due);
 }
 
 Outgoing::Carried& Outgoing::carried(const std::shared_ptr<Attachment>& attachment) {
@@ -351,6 +364,11 @@ bool Outgoing::is_through(const Attachment& attachment) const {
          found->second.changes == attachment.changes.load(std::memory_order_acquire);
 }
 
+void Outgoing::note_through(Carried& carried, std::uint64_t changes) {
+  carried.changes = changes;
+  carried.due = 0;
+}
+
 // As for the sender (Segment::is_live).
 bool Outgoing::is_live(const Attachment& attachment, int rank) const {
   return control_.is_live(rank) && !attachment.memory->is_closed(rank);
@@ -360,6 +378,7 @@ bool Outgoing::is_live(const Attachment& attachment, int rank) const {
 bool Outgoing::fill_segment(Carried& carried) {
   const Attachment& attachment = *carried.attachment;
   const std::uint64_t changes = attachment.changes.load(std::memory_order_acquire);
+  const bool is_closed = attachment.memory->is_closed(control_.rank());
   fill_cursors(carried);
   // Up to the clock: what is beyond it, its sender is still about to publish (S6).
   const std::uint64_t clock = carried.carrier.clock();
@@ -382,6 +401,7 @@ bool Outgoing::fill_segment(Carried& carried) {
     if (payload.size() > kCopied) {
       payload_ = payload;
       reading_ = &carried;
+      if (header.iteration == clock && !is_closed) note_through(carried, changes);
       return false;
     }
     small_.insert(small_.end(), payload.begin(), payload.end());
@@ -394,23 +414,36 @@ bool Outgoing::fill_segment(Carried& carried) {
     carried.clock = clock;
   }
   fill_closed(carried);
-  carried.changes = changes;
+  note_through(carried, changes);
   return true;
 }
 
-// The same by RDMA. False if it has to go on later: there is no room, or no window yet, or the slot
-// to send is behind one that the adapter still reads.
+// The same by RDMA. False if it has to go on later. Updates go first, since somebody waits for them;
+// each cursor is a packet of its own.
 bool Outgoing::post_segment(Carried& carried) {
   const Attachment& attachment = *carried.attachment;
   const std::uint64_t changes = attachment.changes.load(std::memory_order_acquire);
   // Until something has changed no notice has to wait for it. The callee may need this rank's notice
   // before it attaches the segment and gives a window.
   if (!is_joined_ || !rdma_->has_window(attachment.id)) return changes == Attachment::kUnchanged;
+  const bool updates_are_through = post_updates(carried);
+  if (!post_cursors(carried) || !updates_are_through) return false;
+  if (attachment.memory->is_closed(control_.rank()) && !carried.closed) {
+    if (!rdma_->is_idle()) return false;
+    fill_closed(carried);
+  }
+  note_through(carried, changes);
+  return true;
+}
+
+// And the clock. False if there is no room, or the slot to send is behind one that the adapter still
+// reads.
+bool Outgoing::post_updates(Carried& carried) {
+  const Attachment& attachment = *carried.attachment;
   if (carried.in_flight != 0 && carried.in_flight <= rdma_->reap()) {
     carried.carrier.let_go();
     carried.in_flight = 0;
   }
-  if (!post_cursors(carried)) return false;
   const std::uint64_t clock = carried.carrier.clock();
   while (carried.sent < clock) {
     if (carried.in_flight != 0) return false;
@@ -440,11 +473,6 @@ bool Outgoing::post_segment(Carried& carried) {
     rdma_->send_clock(attachment.id, clock);
     carried.clock = clock;
   }
-  if (attachment.memory->is_closed(control_.rank()) && !carried.closed) {
-    if (!rdma_->is_idle()) return false;
-    fill_closed(carried);
-  }
-  carried.changes = changes;
   return true;
 }
 
@@ -473,14 +501,12 @@ bool Outgoing::changed_cursor(Carried& carried, std::size_t place, CursorBody& b
 
 bool Outgoing::post_cursors(Carried& carried) {
   const shm::SegmentMemory& memory = *carried.attachment->memory;
-  const bool more_follows = carried.carrier.clock() > carried.clock;
   for (std::size_t i = 0; i < host_.size(); ++i) {
     if (!rdma_->has_room()) return false;
     CursorBody body{};
     if (!changed_cursor(carried, i, body)) continue;
     const Mailbox box(memory.mailbox(host_[i]), memory.shape().mailbox);
-    rdma_->send_cursor(carried.attachment->id, i, control_.rank(), box.cursor(control_.rank()),
-                       !more_follows);
+    rdma_->send_cursor(carried.attachment->id, i, control_.rank(), box.cursor(control_.rank()));
   }
   return true;
 }

@@ -83,7 +83,8 @@ class Outgoing {
   struct Carried {                                 // of one segment
     std::shared_ptr<const Attachment> attachment;  // keeps its memory mapped
     SlotCarrier carrier;
-    std::uint64_t changes = 0;  // seen of the attachment's
+    std::uint64_t changes = 0;  // the attachment's last that has been said
+    std::uint64_t due = 0;      // its first, as far as it was seen, that has not been; or 0
     std::uint64_t sent = 0;     // updates up to this iteration have been sent, or replaced before
     std::uint64_t clock = 0;
     std::vector<CursorBody> cursors = {};  // one per rank of the host, as last sent
@@ -102,10 +103,13 @@ class Outgoing {
   bool reap(Clock::time_point now);
   void try_adapter();
   bool fill(const Attachments& attachments, bool leaving);
+  void note_due(const Attachments& attachments);
   Carried& carried(const std::shared_ptr<Attachment>& attachment);
+  static void note_through(Carried& carried, std::uint64_t changes);
   bool is_live(const Attachment& attachment, int rank) const;
   bool fill_segment(Carried& carried);
   bool post_segment(Carried& carried);
+  bool post_updates(Carried& carried);
   void fill_cursors(Carried& carried);
   bool post_cursors(Carried& carried);
   bool changed_cursor(Carried& carried, std::size_t place, CursorBody& body) const;
@@ -132,8 +136,9 @@ class Outgoing {
   std::optional<Stream> stream_;
   std::optional<Handshake> handshake_;
   std::map<std::uint32_t, Carried> carried_;
-  std::uint64_t notice_ = 0;  // the last one sent
-  std::uint64_t beat_ = 0;    // of the last record sent
+  std::vector<Carried*> due_;  // those with something to say, by the age of it
+  std::uint64_t notice_ = 0;   // the last one sent
+  std::uint64_t beat_ = 0;     // of the last record sent
   bool said_goodbye_ = false;
 
   std::vector<std::byte> small_;  // frames to send, from small_at_ on

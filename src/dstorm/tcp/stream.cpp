@@ -135,7 +135,7 @@ Moved Stream::moved_by_tls(Moved moved) {
     state_ = State::kFailed;
     error_ = tls_->error();
   }
-  is_closed_there_ = moved.flow == Flow::kEnded;
+  is_closed_there_ = tls_->is_closed_there();
   return moved;
 }
 

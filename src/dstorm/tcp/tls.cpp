@@ -83,7 +83,9 @@ int write(BIO* bio, const char* data, int bytes) {
 }
 int read(BIO* bio, char* data, int bytes) {
   const auto size = static_cast<std::size_t>(bytes);
-  return note(bio, ::recv(socket_of(bio).fd, data, size, 0), BIO_FLAGS_READ);
+  const ssize_t got = ::recv(socket_of(bio).fd, data, size, 0);
+  socket_of(bio).is_at_end = got == 0;
+  return note(bio, got, BIO_FLAGS_READ);
 }
 long control(BIO*, int command, long, void*) { return command == BIO_CTRL_FLUSH ? 1 : 0; }
 
@@ -138,7 +140,7 @@ std::unique_ptr<TlsContext> TlsContext::from_environment() {
 }
 
 TlsSession::TlsSession(const TlsContext& context, int fd, bool calls)
-    : socket_{fd, 0}, session_(made(SSL_new(context.get()))) {
+    : socket_{fd, 0, false}, session_(made(SSL_new(context.get()))) {
   BIO* bio = made(BIO_new(context.method()));
   BIO_set_data(bio, &socket_);
   BIO_set_init(bio, 1);
@@ -159,13 +161,16 @@ void TlsSession::judge(int result) {
       return;
     case SSL_ERROR_ZERO_RETURN:
       flow_ = Flow::kEnded;
+      is_closed_there_ = true;
       return;
     case SSL_ERROR_SYSCALL:
       flow_ = Flow::kFailed;
+      is_closed_there_ = socket_.is_at_end || socket_.error == ECONNRESET || socket_.error == EPIPE;
       error_ = socket_.error != 0 ? std::strerror(socket_.error) : "the connection broke off";
       return;
     default:
       flow_ = Flow::kFailed;
+      is_closed_there_ = socket_.is_at_end;  // to some versions an end without a goodbye is this
       error_ = "TLS: " + openssl_reason();
       if (const long verified = SSL_get_verify_result(session_.get()); verified != X509_V_OK) {
         error_ += std::string(": ") + X509_verify_cert_error_string(verified);

@@ -44,7 +44,8 @@ class TlsContext {
 // What OpenSSL reads from and writes to.
 struct TlsSocket {
   int fd;
-  int error;  // errno of its last system call, 0 if that went well
+  int error;       // errno of its last system call, 0 if that went well
+  bool is_at_end;  // the peer has closed it
 };
 
 // The TLS side of one Stream, which see for what the members do.
@@ -62,6 +63,8 @@ class TlsSession {
   bool has_buffered() const noexcept;
   std::array<std::byte, 32> binding() const;
   const std::string& error() const noexcept { return error_; }
+  // The peer has closed the connection, with a close_notify or without.
+  bool is_closed_there() const noexcept { return is_closed_there_; }
 
  private:
   struct Free {
@@ -80,6 +83,7 @@ class TlsSession {
   std::size_t staged_ = 0;    // bytes of record_ that are taken and not yet written
   std::vector<std::byte> record_;
   Flow flow_ = Flow::kOpen;
+  bool is_closed_there_ = false;
   std::string error_;
 };
 

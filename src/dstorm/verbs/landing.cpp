@@ -62,11 +62,9 @@ bool Landing::move(std::size_t slot, std::uint64_t iteration, int room) {
   std::memcpy(trailer_.data(), from + LandingShape::trailer(bytes), trailer_.size());
   std::memcpy(&tail, trailer_.data() + shape_.receivers() * 8, sizeof(tail));
   if (tail.iteration != iteration) return false;  // its end has not come yet
-  std::byte* payload = writer_->payload(room);
-  std::memcpy(payload, from + sizeof(SlotHeader), round_up(bytes, 8));
   Checksum checksum;
   checksum.add(std::as_bytes(std::span(&header, 1)));
-  checksum.add({payload, round_up(bytes, 8)});
+  checksum.add_copying({from + sizeof(SlotHeader), round_up(bytes, 8)}, writer_->payload(room));
   checksum.add(std::span(trailer_).first(trailer_.size() - sizeof(tail.checksum)));
   if (checksum.value() != tail.checksum) return false;
   to_.clear();
