@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "learn/linear_adaptive.hpp"
 #include "learn/linear_loss.hpp"
 
 namespace learn {
