@@ -365,6 +365,7 @@ def checkpoint() -> dict[str, bytes]:
     file = io.BytesIO()
     np.save(file, arrays["w"])
     seeds["npy"] = b"\x02" + file.getvalue()
+    seeds["npy_header_without_end"] = seeds["npy"].replace(b"}", b" ")
     w = {"dtype": "F64", "shape": [2], "data_offsets": [0, 16]}
     plain = json.dumps({"w": w}).encode()
     seeds["safetensors"] = b"\x00" + struct.pack("<Q", len(plain)) + plain + bytes(16)

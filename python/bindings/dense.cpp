@@ -73,6 +73,15 @@ class PythonVector {
         in_group([&]() -> const vol::Gathered& { return vector_->gather(fold, options); }));
   }
 
+  py::object gather_rows(py::array_t<std::int64_t, py::array::c_style>& rows,
+                         std::optional<std::int64_t> staleness) {
+    const auto options = to_gather_options(staleness, std::nullopt);
+    const Fold fold = Fold::into_rows(std::as_writable_bytes(
+        std::span(rows.mutable_data(), static_cast<std::size_t>(rows.size()))));
+    return to_object(
+        in_group([&]() -> const vol::Gathered& { return vector_->gather(fold, options); }));
+  }
+
   py::object allreduce(PyObject* const* arguments, std::size_t count, PyObject* keywords) {
     static const Parameters<2> parameters("allreduce", 1, {"fold", "timeout"});
     const auto given = parameters.match(arguments, count, keywords);
@@ -210,6 +219,9 @@ void bind_dense(py::module_& module) {
           },
           py::arg("group"), py::call_guard<py::gil_scoped_release>(),
           "Go over to another group. Collective; for the package.")
+      .def("gather_rows", &PythonVector::gather_rows, py::arg("rows").noconvert(),
+           py::arg("staleness") = py::none(),
+           "Gather each update into the row of its sender, one row a rank; for the package.")
       .def(
           "await_update",
           [](const PythonVector& self, std::size_t live, double timeout) {

@@ -290,6 +290,10 @@ class Vector:
         Raises:
             TimeoutError: the named ranks did not come; nothing was folded.
         """
+    def gather_rows(self, rows: numpy.typing.NDArray[numpy.int64], staleness: typing.SupportsInt | typing.SupportsIndex | None = None) -> typing.Any:
+        """
+        Gather each update into the row of its sender, one row a rank; for the package.
+        """
     def regroup(self, group: Group) -> None:
         """
         Go over to another group. Collective; for the package.

@@ -91,6 +91,9 @@ def owners(heads: Integers, living: Sequence[int]) -> Integers:
     return np.where(np.isin(heads, living), heads, heaviest(np.arange(len(heads)), living))
 
 
+_TURNS, _ENDED = 2, 3  # words of a row
+
+
 def row_type(size: int, chunks: int) -> np.dtype[Any]:
     """What a rank says of itself. Whole words, so that a vector can carry it."""
     bits = -(-chunks // 64) * 8
@@ -135,6 +138,11 @@ class Ledger:
         self.rows = np.zeros(size, row_type(size, chunks))
         self.words = self.rows.view(np.int64).reshape(size, -1)  # the same memory
         self._own = self.rows[rank]  # a view
+        # The same once more, for what changes in every turn: NumPy takes some ten times as long for
+        # one word, and more where the loop's body has had the caches.
+        self._cells = memoryview(self.words[rank])
+        self._bytes = self._cells.cast("B")
+        self._begun_at, self._done_at = (self.rows.dtype.fields[of][1] for of in ("begun", "done"))
         if comes_back:
             self._own["life"] = NOT_YET
         else:
@@ -144,6 +152,7 @@ class Ledger:
         self._heads = deal(chunks, range(size))
         self._dealt = np.flatnonzero(self._heads == rank).tolist()
         self._inherited = np.zeros_like(self._own["begun"])  # begun by those gone, in this pass
+        self._is_anyone_gone = False  # as noted in this pass
         self._next = 0  # of those dealt: the first unfinished one, as long as all have lived
         self._owners = (tuple(range(size)), self._heads)  # by whom they were asked for last
 
@@ -177,11 +186,12 @@ class Ledger:
             self._own["start"] = self._own["turns"]
             self._own["gone"] = self._own["done"] = self._own["begun"] = 0
             self._inherited[:] = 0
+            self._is_anyone_gone = False
             self._next = 0
 
     def end_turn(self) -> None:
         """The loop asks for the next one."""
-        self._own["ended"] = self._own["turns"]
+        self._cells[_ENDED] = self._cells[_TURNS]
 
     def take_turn(self, living: Sequence[int]) -> Turn:
         """What the loop does next: a chunk, or nothing.
@@ -214,12 +224,14 @@ class Ledger:
         return len(living) == len(self.rows) and not any(self._lives)
 
     def _begin(self, chunk: int) -> int:
-        self._own["turns"] += 1
-        self._own["begun"][chunk // 8] |= 1 << chunk % 8
+        self._cells[_TURNS] += 1
+        self._bytes[self._begun_at + chunk // 8] |= 1 << chunk % 8
         return chunk
 
     def was_begun(self, chunk: int) -> bool:
         """Whether another rank has begun it."""
+        if not self._is_anyone_gone:
+            return False
         others = self._in_pass()
         others[self.rank] = False
         # Who is gone may have come back since, and its row tell of its new life alone.
@@ -228,7 +240,7 @@ class Ledger:
 
     def finish(self, chunk: int) -> None:
         """Note that this rank is done with it; told with the next turn."""
-        self._own["done"][chunk // 8] |= 1 << chunk % 8
+        self._bytes[self._done_at + chunk // 8] |= 1 << chunk % 8
         self._next += 1
 
     def awaited(self, living: Sequence[int]) -> tuple[int, list[int]]:
@@ -266,6 +278,7 @@ class Ledger:
             gone.pop(self.rank, None)
         for rank, life in gone.items():
             self._own["gone"][rank] = max(life, self._own["gone"][rank])
+            self._is_anyone_gone = True
         for rank in np.flatnonzero(self._own["gone"]).tolist():
             if self.rows["pass"][rank] == self._own["pass"]:
                 self._own["done"] |= self.rows["done"][rank]

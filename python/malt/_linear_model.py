@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -58,6 +60,8 @@ class LinearModel(BaseEstimator):
         return tags
 
     # What a derived class may set otherwise
+
+    _restarts_average = False
 
     def _kernel(self, rows: int) -> dict[str, Any]:  # noqa: ARG002
         penalty = {"l2": 0.0, "l1": 1.0, "elasticnet": self.l1_ratio, None: 0.0}[self.penalty]
@@ -211,6 +215,7 @@ class LinearModel(BaseEstimator):
                     seed=seed,
                     exchange=exchange,
                     score=score,
+                    restarts=self._restarts_average,
                     watch=progress.of(rank),
                 )
                 return trainer.run(stopping)
@@ -223,6 +228,13 @@ class LinearModel(BaseEstimator):
         self.t_ = float(trained[0].steps + 1)
         self.history_ = history_of([one.history for one in trained])
         self._show(self._arrays)
+        if trained[0].has_converged is False:
+            warnings.warn(
+                f"max_iter={self.max_iter} passes were made before the loss had ceased to fall by "
+                f"tol={self.tol}: raise max_iter, or scale the features",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
 
     def _train_forked(self, train: _Part, ranks: int, progress: Progress) -> list[Trained]:
         """By ranks forked here, which read X in place."""

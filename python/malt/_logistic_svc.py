@@ -29,6 +29,7 @@ class _Regularised(Classifier):
     validation_fraction = 0.1
     average = True
     exchange = "model"
+    _restarts_average = True
 
     @property
     def _loss(self) -> str:
@@ -61,12 +62,14 @@ _DOC = """
 
     Minimises C times the sum of the losses plus the penalty, as scikit-learn's, by averaged SGD
     with AdaGrad's rates (Duchi et al., JMLR 2011): close to the minimum after some ten passes, and
-    not to the last digit.
+    not to the last digit. The average is of the steps since the number of passes was
+    last a power of two, as what was learnt first is far from the minimum.
 
     Args:
         C: the weight of the losses against the penalty; above 0.
         l1_ratio: the penalty's part of L1, 0 (L2 alone) to 1.
         tol: stop when five passes in turn lower the mean loss by less; None: make max_iter passes.
+            If they are made before that, a ConvergenceWarning says so.
         n_jobs, verbose, ranks, graph, sync, every: as of malt.SGDClassifier.
         fit_intercept, max_iter, class_weight, random_state, warm_start: as of scikit-learn's.
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from malt import _job, _ledger
-from malt._core_import import Group, Update
+from malt._core_import import Group
 from malt._errors import ConfigError, TimeoutError, describe_ranks  # noqa: A004
 from malt._together import Report, Together
 from malt._vectors import own_vector
@@ -118,12 +118,12 @@ class Shard:
             rank, size, chunks, lockstep, job.lives, comes_back=comes_back
         )
         self._own = self._ledger.words[rank]
-        self._told = self._own.copy()
+        self._told = self._own.tobytes()
         self._heard = {rank}
         options = ", ".join(f"{name} {value}" for name, value in agreed.items())
         # A slot more than its readers hold: so one is always free, and no row is left untold.
         self._rows = own_vector(
-            self._told, f"shard-{job.vectors + 1}", max(size, 2), f"malt.shard: {options}"
+            self._own, f"shard-{job.vectors + 1}", max(size, 2), f"malt.shard: {options}"
         )
         job.follow(self)
         if comes_back:
@@ -158,7 +158,7 @@ class Shard:
         while True:
             living = self._look()
             turn = self._ledger.take_turn(living)
-            if self._own.tobytes() != self._told.tobytes():
+            if self._own.tobytes() != self._told:
                 self._tell()
             if turn != "wait":
                 break
@@ -174,11 +174,16 @@ class Shard:
             _job.regroup()
         # First: the rows of who is not among them are the last then.
         living = self._job.group.alive()
-        self._rows.gather(self._keep)
+        self._read()
         return living
 
+    def _read(self, staleness: int | None = None) -> None:
+        gathered = self._rows.gather_rows(self._ledger.words, staleness)
+        if self._ledger.comes_back:
+            self._heard.update(gathered.ranks)
+
     def _tell(self) -> None:
-        self._told[:] = self._own
+        self._told = self._own.tobytes()
         self._rows.scatter()
 
     def _catch_up(self) -> None:
@@ -200,17 +205,12 @@ class Shard:
 
     def leave_group(self) -> None:
         """Read the last of those who do not come along; for `_regroup`."""
-        self._rows.gather(self._keep, staleness=_ANY)  # with a staleness it stays in its group
+        self._read(staleness=_ANY)  # with a staleness it stays in its group
 
     def enter_group(self, group: Group) -> None:
         """Tell those who have come back, whom this pass goes on without; for `_regroup`."""
         self._ledger.note_gone(group.alive())
         self._tell()
-
-    def _keep(self, _: npt.NDArray[np.int64], updates: list[Update]) -> None:
-        for update in updates:
-            self._ledger.words[update.rank] = update.values
-            self._heard.add(update.rank)
 
     def _report(self, chunk: int) -> None:
         log.warning(

@@ -7,6 +7,7 @@ import json
 import mmap
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -217,10 +218,13 @@ def _test(parsed: argparse.Namespace, model: Any) -> None:
 
 def fit(model: Any, *data: Any) -> None:
     """Train the model; the first Ctrl-C ends that in good order."""
-    with _ends_in_order() as is_asked:
+    with _ends_in_order() as is_asked, warnings.catch_warnings(record=True) as noted:
+        warnings.simplefilter("always")
         model._is_asked_to_stop = is_asked
         model.fit(*data)
     del model._is_asked_to_stop
+    for warning in noted:
+        print(f"malt train: {warning.message}", file=sys.stderr)
 
 
 def tell(parsed: argparse.Namespace, model: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,7 +77,7 @@ class Trained(NamedTuple):
 
     passes: int
     steps: int
-    stopped_early: bool
+    has_converged: bool | None  # None: nobody has looked
     history: list[Step]
 
 
@@ -93,36 +94,38 @@ class Trainer:
         seed: int | None,
         exchange: Exchange,
         score: Callable[[Array], float] | None = None,
+        restarts: bool = False,
         watch: Callable[[Step], object] = lambda _: None,
     ) -> None:
         """Collective, in a job of several ranks.
 
         `kernel` is what _core.Linear takes besides arrays and steps; `seed` of the order of rows in
         each block and pass (None: as they lie); `score` of weights, on the rows this rank has held
-        out.
+        out. With `restarts` the average begins anew whenever the number of passes has doubled: what
+        was learnt first is far from the minimum, and would weigh on it.
         """
         self._source = source
         self._seed = seed
         self._score = score
+        self._restarts = restarts
         self._watch = watch
         self._arrays = arrays
         self._every = exchange.every
         self._history: list[Step] = []
         self._batches: BatchModel | None = None
         self._model: Any
-        of_arrays: dict[str, Any] = {
-            "average": arrays.average,
-            "squares": arrays.squares,
-            "steps": steps,
-        }
+        of_arrays: dict[str, Any] = {"average": arrays.average, "squares": arrays.squares}
         if exchange.what == "gradient":
             options = {name: value for name, value in kernel.items() if name != "threads"}
-            self._model = self._batches = BatchModel(arrays.weights, **of_arrays, **options)
+            self._model = self._batches = BatchModel(
+                arrays.weights, steps=steps, **of_arrays, **options
+            )
             sent = self._batches.gradient
         else:
             kind: Any = LinearFloat32 if arrays.weights.dtype == np.float32 else LinearFloat64
             features = arrays.weights.shape[0] - 1
-            self._model = kind(arrays.weights, features=features, **of_arrays, **kernel)
+            self._continue = partial(kind, arrays.weights, features=features, **of_arrays, **kernel)
+            self._model = self._continue(steps=steps)
             sent = None
         job = _job.company()
         self._company = None if job is None else _Company(job, arrays, exchange, source.rows, sent)
@@ -133,10 +136,14 @@ class Trainer:
         Raises:
             DivergedError: the weights of a rank are not finite any more; on all ranks.
         """
+        if self._company is not None and not self._company.agrees:
+            stopping = stopping._replace(tol=None)
         progress = _Progress(stopping)
         passes = 0
         try:
             while passes < stopping.passes and not progress.stopped_early:
+                if self._restarts and passes.bit_count() == 1:
+                    self._restart_average()
                 loss = self._make_pass(passes)
                 passes += 1
                 progress.add(self._agree(loss, passes, stopping))
@@ -147,7 +154,15 @@ class Trainer:
         finally:
             if self._company is not None:
                 self._company.leave()
-        return Trained(passes, self._model.steps, progress.stopped_early, self._history)
+        is_known = stopping.tol is not None and not self._is_asked_to_stop
+        converged = progress.stopped_early if is_known else None
+        return Trained(passes, self._model.steps, converged, self._history)
+
+    def _restart_average(self) -> None:
+        assert self._arrays.average is not None
+        self._arrays.average[:] = 0
+        steps = self._model.steps
+        self._model = self._continue(steps=steps, average_from=steps + 1)
 
     def _make_pass(self, passes_before: int) -> float:
         company, rows = self._company, self._source.rows
@@ -262,6 +277,11 @@ class _Company:
         )
         self._average = None if arrays.average is None else _vectors.vector(arrays.average)
 
+    @property
+    def agrees(self) -> bool:
+        """Whether the ranks stop together: asynchronous ones ask nobody."""
+        return self._averaging.staleness is not None
+
     def exchange(self) -> tuple[int, int]:
         """Returns the age of the oldest update, in exchanges, and the bytes sent so far."""
         fold = SUM if self._sums else AVG
@@ -275,7 +295,7 @@ class _Company:
 
     def add_up(self, mine: Array) -> Array:
         """Over all ranks; an asynchronous one asks nobody."""
-        if self._averaging.staleness is None:
+        if not self.agrees:
             return mine
         self._agreed[:] = mine
         self._agreement.allreduce(SUM)

@@ -83,11 +83,18 @@ struct Group::Impl {
       waiter.lend_a_hand(*engine);
     }
     watcher.emplace(control, engine.get(), news.get(),
-                    WatcherOptions{missed_after(), options.tie, options.changed});
+                    WatcherOptions{missed_after(), options.tie, [this] { note_epoch(); }});
   }
 
   // The rest of the silence is for agreeing on whom to leave out.
   nanoseconds missed_after() const { return options.silence * 3 / 4; }
+
+  // In the watcher's thread. A wait that others ring again and again would not look for a new epoch.
+  void note_epoch() {
+    if (!options.changed) return;
+    options.changed();
+    waiter.call_soon();
+  }
 
   void interrupt_wait() {
     check_standing();

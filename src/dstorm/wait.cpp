@@ -88,7 +88,8 @@ bool Waiter::Patience::awake() {
 }
 
 bool Waiter::Patience::sleep(std::uint32_t asleep) {
-  if (waiter_.alarm_->load(std::memory_order_seq_cst) != 0 && waiter_.interrupt_) {  // W1
+  const bool is_called = waiter_.is_called_.exchange(false, std::memory_order_seq_cst);  // W1
+  if ((is_called || waiter_.alarm_->load(std::memory_order_seq_cst) != 0) && waiter_.interrupt_) {
     waiter_.interrupt_();
     return true;
   }

@@ -39,7 +39,8 @@ class Waiter {
   // `spin`: burn up to this long before yielding the core; zero where ranks outnumber cores.
   // `interrupt` is called now and then while waiting, at the latest 0.2 s after a signal, and may
   // throw.
-  // So it is, at once, when the owner is rung after `alarm` has been set, and while it is.
+  // So it is, at once, when the owner is rung after `alarm` has been set, and while it is; and once,
+  // when it is rung after call_soon().
   Waiter(Doorbell& own, std::chrono::nanoseconds spin, const std::atomic<std::uint32_t>& alarm,
          std::function<void()> interrupt)
       : own_(&own), spin_(spin), alarm_(&alarm), interrupt_(std::move(interrupt)) {}
@@ -69,6 +70,9 @@ class Waiter {
     }
   }
 
+  // Any thread.
+  void call_soon() noexcept { is_called_.store(true, std::memory_order_seq_cst); }
+
   // Calls of until() that had to wait.
   std::uint64_t waits() const noexcept { return waits_; }
   // Time spent in until() beyond the first look.
@@ -97,6 +101,7 @@ class Waiter {
   std::chrono::nanoseconds spin_;
   const std::atomic<std::uint32_t>* alarm_;
   std::function<void()> interrupt_;
+  std::atomic<bool> is_called_{false};
   Work* work_ = nullptr;
   std::uint64_t waits_ = 0;
   std::chrono::nanoseconds waited_{0};

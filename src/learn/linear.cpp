@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <thread>
+#include <utility>
 
 #include "dstorm/quiet_thread.hpp"
 #include "learn/linear_check.hpp"
@@ -209,7 +210,7 @@ void Linear<T>::set_eta0(double eta0) {
   LinearOptions changed = options_;
   changed.eta0 = eta0;
   check(changed);
-  options_ = changed;
+  options_ = std::move(changed);
   pace_.eta0 = eta0;
 }
 

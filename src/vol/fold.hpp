@@ -1,6 +1,7 @@
 // How what has arrived is folded into what is here.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -50,6 +51,16 @@ class Fold {
     Fold fold(Kind::kTrimmedMean);
     fold.fraction_ = fraction;
     return fold;
+  }
+  // Each update into its sender's row of `rows`, one for each rank and as long as the vector, which
+  // must outlive the fold; this rank's values stay as they are.
+  static Fold into_rows(std::span<std::byte> rows) {
+    return user([rows](std::span<std::byte> mine, std::span<const dstorm::Update> updates) {
+      for (const dstorm::Update& update : updates) {
+        const std::size_t begin = static_cast<std::size_t>(update.rank) * mine.size();
+        std::ranges::copy(update.payload, rows.subspan(begin, mine.size()).begin());
+      }
+    });
   }
   static Fold user(Function function) {
     Fold fold(Kind::kUser);

@@ -143,6 +143,30 @@ TEST(Group, DeathIsSeenWhileWaitingAndRaisesTheEpoch) {
   EXPECT_EQ(job.wait_all(), (std::vector<int>{0, 0, 0, 128 + SIGKILL}));
 }
 
+TEST(Group, WaitThatIsRungAllTheTimeIsInterruptedAtANewEpoch) {
+  const Shared<std::atomic<bool>> is_new, is_interrupted;
+  Job job(3, [&](Bootstrap& bootstrap) {
+    GroupOptions options;
+    if (bootstrap.rank() == 0) {
+      options.changed = [&] { *is_new = true; };
+      options.interrupt = [&] { *is_interrupted = is_new->load(); };
+    }
+    const auto group = Group::join(bootstrap, options);
+    Segment segment(group, small());
+    group->barrier();
+    if (group->rank() == 2) raise(SIGKILL);
+    const auto start = Clock::now();
+    while (group->rank() == 1 && !*is_interrupted) {
+      CHECK_THAT(Clock::now() - start < 5s);
+      segment.scatter(bytes_of(1));
+      std::this_thread::sleep_for(2ms);
+    }
+    group->barrier();  // in which rank 0 waits
+    return 0;
+  });
+  EXPECT_EQ(job.wait_all(), (std::vector<int>{0, 0, 128 + SIGKILL}));
+}
+
 TEST(Group, WhoLeavesIsNotWaitedFor) {
   Job job(3, [](Bootstrap& bootstrap) {
     const auto group = join(bootstrap);

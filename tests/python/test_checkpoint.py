@@ -252,6 +252,37 @@ def test_header_longer_than_the_file_is_refused(alone: None, tmp_path: Path) -> 
         malt.restore(path)
 
 
+BAD_NOTES: dict[str, object] = {
+    "no JSON": "{",
+    "deep": "[" * 100_000,
+    "list": [1],
+    "no version": {"ranks": [0], "extra": {}},
+    "no ranks": {"version": 1, "extra": {}},
+    "empty ranks": {"version": 1, "ranks": [], "extra": {}},
+    "named ranks": {"version": 1, "ranks": ["a"], "extra": {}},
+    "no extra": {"version": 1, "ranks": [0]},
+}
+
+
+@pytest.mark.parametrize("what", BAD_NOTES)
+def test_bad_note_is_refused(alone: None, tmp_path: Path, what: str) -> None:
+    note, folder = BAD_NOTES[what], tmp_path / "checkpoint-000001"
+    folder.mkdir()
+    path = folder / "rank-00000.safetensors"
+    text = note if isinstance(note, str) else json.dumps(note)
+    _safetensors.write(path, {"w": np.zeros(2)}, {"malt": text})
+    with pytest.raises(malt.ConfigError, match=f"{re.escape(str(path))} is damaged: MALT's note"):
+        malt.restore(folder, {"w": np.zeros(2)})
+
+
+def test_npy_whose_header_has_no_end_is_refused(alone: None, tmp_path: Path) -> None:
+    path = tmp_path / "x.npy"
+    np.save(path, np.zeros(2))
+    path.write_bytes(path.read_bytes().replace(b"}", b" "))
+    with pytest.raises(malt.ConfigError, match=f"{re.escape(str(path))} cannot be read"):
+        malt.restore(path, {"w": np.zeros(2)})
+
+
 # ---- Damage --------------------------------------------------------------------------------------
 @pytest.fixture
 def two(alone: None, tmp_path: Path) -> Path:

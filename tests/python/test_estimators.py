@@ -14,8 +14,9 @@ import pytest
 from jobs import run_job
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.datasets import load_digits, make_classification, make_regression
-from sklearn.linear_model import SGDClassifier, SGDRegressor
+from sklearn.datasets import load_breast_cancer, load_digits, make_classification, make_regression
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, SGDClassifier, SGDRegressor
 from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -29,6 +30,7 @@ TRAIN, TEST = (DIGITS[0] / 16, DIGITS[2]), (DIGITS[1] / 16, DIGITS[3])
 CLASSIFIERS = [malt.SGDClassifier, malt.LogisticRegression, malt.LinearSVC]
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("kind", [*CLASSIFIERS, malt.SGDRegressor])
 def test_scikit_learns_checks_pass(kind: Any) -> None:
     why = "a row of weight 2 is one long step, two rows are two: likewise scikit-learn's own SGD"
@@ -72,10 +74,10 @@ def test_regresses_as_well_as_scikit_learn() -> None:
 
 @pytest.mark.parametrize("kind", CLASSIFIERS)
 def test_forked_ranks_learn_as_well_as_one(kind: Any) -> None:
-    one = kind(random_state=0, max_iter=30).fit(*TRAIN)
-    many = kind(random_state=0, max_iter=30, ranks=3).fit(*TRAIN)
+    one = kind(random_state=0, max_iter=30, tol=None).fit(*TRAIN)
+    many = kind(random_state=0, max_iter=30, tol=None, ranks=3).fit(*TRAIN)
     assert many.score(*TEST) > one.score(*TEST) - 0.02
-    again = kind(random_state=0, max_iter=30, ranks=3).fit(*TRAIN)
+    again = kind(random_state=0, max_iter=30, tol=None, ranks=3).fit(*TRAIN)
     assert np.array_equal(many.coef_, again.coef_)
     with pytest.raises(malt.ConfigError, match="in no job"):
         malt.rank()
@@ -191,6 +193,36 @@ def test_class_weights_are_scikit_learns_of_two_classes_and_of_more(loss: str) -
         theirs = SGDClassifier(loss=loss, **weighted).fit(*given[:2], sample_weight=given[2])
         np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-5)
         np.testing.assert_allclose(ours.intercept_, theirs.intercept_, rtol=1e-5)
+
+
+def tumours() -> tuple[Any, Any]:
+    X, y = load_breast_cancer(return_X_y=True)
+    return StandardScaler().fit_transform(X), y
+
+
+@pytest.mark.parametrize("ranks", [None, 2])
+def test_passes_that_do_not_suffice_are_a_warning(ranks: int | None) -> None:
+    X, y = tumours()
+    model = malt.LogisticRegression(random_state=0, ranks=ranks)
+    assert 5 < model.fit(X, y).n_iter_ < model.max_iter
+    with pytest.warns(ConvergenceWarning, match=r"max_iter=3 passes .* tol=0.0001"):
+        assert model.set_params(max_iter=3).fit(X, y).n_iter_ == 3
+
+
+def test_asynchronous_ranks_make_all_passes() -> None:
+    model = malt.LogisticRegression(sync="async", tol=1.0, max_iter=9, ranks=2).fit(*tumours())
+    assert model.n_iter_ == 9
+
+
+def test_logistic_regression_comes_close_to_the_minimum() -> None:
+    X, y = tumours()
+
+    def objective(model: Any) -> float:
+        losses = np.logaddexp(0, -(2 * y - 1) * model.decision_function(X))
+        return float(losses.sum() + (model.coef_**2).sum() / 2)
+
+    least = objective(LogisticRegression(tol=1e-8).fit(X, y))
+    assert objective(malt.LogisticRegression(random_state=0).fit(X, y)) < 1.02 * least
 
 
 def test_grid_search_over_a_pipeline() -> None:
