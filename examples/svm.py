@@ -1,7 +1,7 @@
 """MALT-SVM: a linear SVM on real text, trained by stochastic gradient descent on one or many ranks.
 
     malt run -n 4 examples/svm.py                                  # BSP over ALL
-    malt run -n 4 examples/svm.py --graph halton --sync asp        # nobody waits for anybody
+    malt run -n 4 examples/svm.py --graph halton --sync async        # nobody waits for anybody
     malt run -n 4 examples/svm.py --average gradient               # exchange gradients, not models
     mpirun -n 4 python examples/svm.py                             # the same under MPI
     python examples/svm.py                                         # one process: the serial loop
@@ -46,7 +46,7 @@ def parse_knobs() -> argparse.Namespace:
     )
     p.add_argument("--average", choices=["model", "gradient"], default="model", help="what is sent")
     p.add_argument("--graph", choices=GRAPHS, default="all", help="who sends to whom")
-    p.add_argument("--sync", default="bsp", help="bsp; ssp:K, at most K behind; asp, never waits")
+    p.add_argument("--sync", default="bsp", help="bsp; ssp:K, at most K behind; async, never waits")
     p.add_argument("--epochs", type=int, default=20)
     p.add_argument("--batch", type=int, default=16, help="examples in one rank's SGD step")
     p.add_argument("--every", type=int, default=8, help="SGD steps from one update to the next")
@@ -65,13 +65,13 @@ def parse_knobs() -> argparse.Namespace:
     try:
         knobs.staleness = parse_staleness(knobs.sync)
     except ValueError:
-        p.error(f"--sync {knobs.sync}: give bsp, ssp:K with a whole number K, or asp")
+        p.error(f"--sync {knobs.sync}: give bsp, ssp:K with a whole number K, or async")
     return knobs
 
 
 def parse_staleness(sync: str) -> int | None:
     """How many iterations an in-neighbour may be behind; None: any number."""
-    if sync in ("bsp", "asp"):
+    if sync in ("bsp", "async"):
         return 0 if sync == "bsp" else None
     mode, _, bound = sync.partition(":")
     if mode != "ssp" or not bound.isdecimal():

@@ -43,7 +43,7 @@ def settings(ranks: int) -> list[Setting]:
         Setting(1, "all", "bsp", "0.25"),
         Setting(ranks, "all", "bsp", "tab:blue"),
         Setting(ranks, "halton", "ssp:2", "tab:orange"),
-        Setting(ranks, "halton", "asp", "tab:green"),
+        Setting(ranks, "halton", "async", "tab:green"),
     ]
 
 

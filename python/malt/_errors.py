@@ -33,10 +33,10 @@ class TimeoutError(Error, builtins.TimeoutError):  # noqa: A001 - the name that 
 
 
 class PeerError(Error, ConnectionError):
-    """A peer died or left in the middle of something that cannot go on without it.
+    """This rank was left out or is cut off, or a peer is gone that something cannot go on without.
 
     Attributes:
-        ranks: the ranks that are gone, sorted.
+        ranks: the ranks that are gone, sorted; none if it is this one.
     """
 
     ranks: tuple[int, ...]

@@ -21,8 +21,8 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
         "--chunk-rows",
         type=int,
         metavar="N",
-        help="have so many examples in memory at a time, and read the files anew in each pass: for "
-        "those larger than memory",
+        help="have two chunks of so many examples in memory, and read the files anew in each pass: "
+        "for those larger than memory",
     )
     data.add_argument(
         "--skip-bad-lines", action="store_true", help="leave bad lines out and count them"

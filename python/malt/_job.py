@@ -288,7 +288,7 @@ def _join_generations(settings: Settings) -> Job:
     return Job(member.rank, member.size, settings, generations)
 
 
-_RESTARTS = "MALT_RESTARTS"  # set by `malt run --respawn`
+_RESTARTS = "MALT_RESTARTS"  # set by `malt run --respawn` and --elastic
 
 
 # Set for what a rank starts, which inherits from it what its launcher told it: the rank's process,
@@ -354,7 +354,7 @@ def rank() -> int:
 
 
 def size() -> int:
-    """The number of ranks the job started with."""
+    """The number of ranks of the job, alive or not; with `malt run --elastic`, of its places."""
     return current().size
 
 

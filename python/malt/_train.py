@@ -39,6 +39,12 @@ The exit code is 0, or 2 after an error.
 """
 
 _PROBLEMS = ("svm", "logistic", "regression", "mf")
+# Options that mean nothing to mf, and one that means nothing to the others.
+_NOT_OF_MF = (
+    *("exchange", "alpha", "penalty", "tol", "average", "rate"),
+    *("format", "features", "label", "chunk_rows", "skip_bad_lines"),
+)
+_OF_MF = ("factors",)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -89,6 +95,12 @@ def _parser() -> _Parser:
     model.add_argument("--seed", type=int, default=0, help="of the order of the examples")
     add_data_options(parser)
     return parser
+
+
+def _refuse_unused(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:
+    for name in _NOT_OF_MF if parsed.problem == "mf" else _OF_MF:
+        if getattr(parsed, name) != parser.get_default(name):
+            parser.error(f"--{name.replace('_', '-')} means nothing to {parsed.problem}")
 
 
 def graph_of(name: str | None) -> Any:
@@ -148,7 +160,9 @@ def _ends_in_order() -> Iterator[Callable[[], bool]]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command `malt train` with these arguments; returns its exit code."""
-    parsed = _parser().parse_args(arguments)
+    parser = _parser()
+    parsed = parser.parse_args(arguments)
+    _refuse_unused(parser, parsed)
     try:
         _train(parsed)
     except (ValueError, OSError, ImportError) as error:

@@ -159,9 +159,9 @@ def write_wheel(path: Path) -> None:
     [
         ("--graph", "all", "--sync", "bsp"),
         ("--graph", "halton", "--sync", "ssp:1"),
-        ("--graph", "ring", "--sync", "asp"),
+        ("--graph", "ring", "--sync", "async"),
         ("--graph", "all", "--sync", "bsp", "--average", "gradient"),
-        ("--graph", "exponential", "--sync", "asp", "--average", "gradient"),
+        ("--graph", "exponential", "--sync", "async", "--average", "gradient"),
     ],
     ids=" ".join,
 )
@@ -215,7 +215,7 @@ def test_svm_explains_a_wrong_synchronisation() -> None:
     done = run(sys.executable, EXAMPLES / "svm.py", "--sync", "ssp")
 
     assert done.returncode == 2
-    assert "--sync ssp: give bsp, ssp:K with a whole number K, or asp" in done.stderr
+    assert "--sync ssp: give bsp, ssp:K with a whole number K, or async" in done.stderr
 
 
 def test_svm_demo_shows_progress_a_table_and_a_picture(

@@ -155,6 +155,8 @@ def test_ctrl_c_saves_what_has_been_learnt(digits: Path) -> None:
         ("train mf train.svm", "is not a user, an item and a rating"),
         ("train mf train.csv -n 0", "ranks is 0; it is a whole number of at least 1"),
         ("train mf train.csv --sync never", "sync is 'never'; it is 'bsp', 'ssp:K'"),
+        ("train mf train.csv --chunk-rows 9", "--chunk-rows means nothing to mf"),
+        ("train svm train.svm --factors 9", "--factors means nothing to svm"),
         ("train deep train.svm", "invalid choice: 'deep'"),
         ("predict train.svm test.svm", "train.svm is no model"),
         ("predict nothing.npz test.svm", "nothing.npz cannot be read as a model"),
