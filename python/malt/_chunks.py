@@ -36,6 +36,7 @@ class Data:
         X: (rows, features), a scipy.sparse.csr_matrix of svmlight text and CSR .npz, else an array.
         y: (rows,) float64 labels, or None.
         files: the files that they are all in, whichever rank's, in their order.
+        zero_based: whether svmlight's indices were counted from 0; None of other formats.
         bad: how many lines this rank has left out so far.
         bad_lines: the first few of those: file, line, and what is wrong.
     """
@@ -43,12 +44,13 @@ class Data:
     X: Any
     y: npt.NDArray[np.float64] | None
     files: tuple[str, ...]
+    zero_based: bool | None
     bad: int
     bad_lines: tuple[str, ...]
 
 
-def to_data(rows: Rows, names: Sequence[str], asked: Reading) -> Data:
-    return Data(rows.x, rows.y, tuple(names), asked.bad, tuple(asked.bad_lines))
+def to_data(rows: Rows, names: Sequence[str], asked: Reading, zero_based: bool | None) -> Data:
+    return Data(rows.x, rows.y, tuple(names), zero_based, asked.bad, tuple(asked.bad_lines))
 
 
 class Survey(NamedTuple):
@@ -56,7 +58,7 @@ class Survey(NamedTuple):
 
     rows: int  # of this rank
     features: int
-    zero_based: bool
+    zero_based: bool | None
     has_targets: bool
     labels: list[float]  # of this rank, sorted; none if they were not asked for
     bad: int  # lines this rank leaves out
@@ -71,6 +73,7 @@ class Chunks:
     is in memory. An estimator's fit() takes it as X.
 
     Attributes:
+        zero_based: as of malt.Data; None before the first look of a fit().
         bad: how many lines the first look of the last fit() has left out, on the ranks of `ranks`.
         bad_lines: the first few of those.
     """
@@ -83,6 +86,7 @@ class Chunks:
         self._asked = asked
         self._shard = shard
         self._threads = threads
+        self.zero_based: bool | None = None
         self.bad = 0
         self.bad_lines: tuple[str, ...] = ()
 
@@ -98,20 +102,21 @@ class Chunks:
                 "chunks of svmlight text need features=, and zero_based=True or False: what is not "
                 "read yet cannot tell; or give them to an estimator's fit(), which looks first"
             )
-        return self.read(asked.features, zero_based=asked.zero_based is True)
+        zero_based = asked.zero_based is True if self._is_svmlight else None
+        return self.read(asked.features, zero_based=zero_based)
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Of X."""
         return np.dtype(self._asked.dtype)
 
-    def read(self, features: int | None, *, zero_based: bool) -> Iterator[Data]:
+    def read(self, features: int | None, *, zero_based: bool | None) -> Iterator[Data]:
         """As a loop does, with so many columns."""
         parts, asked = self._begin(features=features, zero_based=zero_based)
         assert asked.chunk_rows is not None
         names = [file.name for file in self._files]
         for rows in rechunked(pieces(parts, asked), asked.chunk_rows):
-            yield to_data(rows, names, asked)
+            yield to_data(rows, names, asked, zero_based)
 
     def survey(self, call: str, *, labels: bool) -> Survey:
         """Read all of this rank's part once, and keep nothing of it. Collective in a job.

@@ -25,11 +25,19 @@ standard error.
 
 
 class Model(NamedTuple):
-    """Out of its file; `classes` is None of a regression."""
+    """Out of its file.
+
+    Attributes:
+        coef: (outputs, features).
+        intercept: (outputs,).
+        classes: None of a regression.
+        zero_based: of the svmlight text that it has learnt from; None: not known.
+    """
 
     coef: npt.NDArray[Any]
     intercept: npt.NDArray[Any]
     classes: npt.NDArray[Any] | None
+    zero_based: bool | None
 
     @property
     def features(self) -> int:
@@ -98,12 +106,13 @@ def _predict(parsed: argparse.Namespace) -> None:
             rmse = float(np.sqrt((errors**2).mean()))
             print(f"RMSE {rmse:.4f} of {len(errors):,} ratings", file=sys.stderr)
         return
-    model = Model(arrays["coef"], arrays["intercept"], arrays.get("classes"))
+    zero_based = bool(arrays["zero_based"]) if "zero_based" in arrays else None
+    model = Model(arrays["coef"], arrays["intercept"], arrays.get("classes"), zero_based)
     of_labels = model.classes is not None
     whole = model.classes is not None and bool((model.classes == np.round(model.classes)).all())
     said: list[tuple[Any, Any]] = []
     with _output(parsed) as file:
-        for predicted, y in predict(parsed.data, parsed, model, model.features):
+        for predicted, y in predict(parsed.data, parsed, model, model.features, model.zero_based):
             np.savetxt(file, predicted, fmt="%d" if whole else "%.9g")
             if y is not None:
                 said.append((predicted, y))

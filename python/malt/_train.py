@@ -207,19 +207,21 @@ def _train_linear(parsed: argparse.Namespace) -> None:
     if data.bad:
         print(f"{data.bad} bad lines left out: {'; '.join(data.bad_lines)}")
     if parsed.test is not None:
-        _test(parsed, model)
+        _test(parsed, model, data.zero_based)
     if parsed.out is not None:
         arrays = {"coef": model.coef_, "intercept": model.intercept_}
         if hasattr(model, "classes_"):
             arrays["classes"] = model.classes_
+        if data.zero_based is not None:
+            arrays["zero_based"] = data.zero_based
         save(parsed.out, model, arrays)
 
 
-def _test(parsed: argparse.Namespace, model: Any) -> None:
+def _test(parsed: argparse.Namespace, model: Any, zero_based: bool | None) -> None:
     import numpy as np
 
     predicted, y = [], []
-    for values, targets in predict(parsed.test, parsed, model, model.n_features_in_):
+    for values, targets in predict(parsed.test, parsed, model, model.n_features_in_, zero_based):
         if targets is None:
             raise ConfigError(f"{parsed.test} has no targets: --label names the column that is one")
         predicted.append(values)

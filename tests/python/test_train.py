@@ -76,6 +76,18 @@ def test_a_model_is_trained_saved_reported_and_predicts(
     assert f"accuracy {accuracy:.4f} of 397" in shown
 
 
+@pytest.mark.parametrize("options", ["", " --chunk-rows 8"])
+def test_an_index_means_the_same_in_files_that_happen_to_have_no_0(
+    folder: Path, capfd: pytest.CaptureFixture[str], options: str
+) -> None:
+    Path("train.svm").write_text(10 * "1 0:1 2:1\n-1 3:1\n")
+    Path("test.svm").write_text("-1 3:1\n1 2:1\n")
+    code, out, shown = malt(capfd, f"train svm train.svm --test test.svm -q --out m.npz{options}")
+    assert code == 0, shown
+    assert "accuracy on 2 examples of test.svm: 1.0000" in out
+    assert malt(capfd, f"predict m.npz test.svm{options}")[1].split() == ["-1", "1"]
+
+
 def test_regression_of_a_table(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(500, 3))
