@@ -128,5 +128,5 @@ def _output(parsed: argparse.Namespace) -> Iterator[Any]:
     if parsed.out is None:
         yield sys.stdout
     else:
-        with open(parsed.out, "w") as file:
+        with _train.drafted(parsed.out, "w") as file:
             yield file

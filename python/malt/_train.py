@@ -264,8 +264,23 @@ def save(path: str, model: Any, arrays: dict[str, Any]) -> None:
     import numpy as np
 
     about = {"estimator": type(model).__name__, "settings": _settings(model)}
-    draft = f"{path}.draft"
-    with open(draft, "wb") as file:
+    with drafted(path, "wb") as file:
         np.savez(file, allow_pickle=False, malt_model=json.dumps(about), **arrays)
-    Path(draft).rename(path)
     print(f"model: {path}")
+
+
+@contextmanager
+def drafted(path: str, mode: str) -> Iterator[Any]:
+    """A file to write, which takes the place of what is at `path` once all of it is written."""
+    if Path(path).exists() and not Path(path).is_file():  # a device or a pipe stays what it is
+        with open(path, mode) as file:
+            yield file
+        return
+    target = Path(path).resolve()
+    draft = target.with_name(f"{target.name}.draft")
+    try:
+        with draft.open(mode) as file:
+            yield file
+        draft.rename(target)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -135,6 +136,26 @@ def test_ratings_are_factorised(folder: Path, capfd: pytest.CaptureFixture[str])
     assert np.sqrt(np.mean((np.array(out.split(), float) - wanted) ** 2)) == pytest.approx(
         error, abs=1e-3
     )
+
+
+def test_what_was_at_out_stays_until_there_is_something_new(
+    digits: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert malt(capfd, "train svm train.svm --passes 1 -q --out m.npz")[0] == 0
+    Path("labels.txt").write_text("what was there")
+    Path("bad.svm").write_text("1 1:1\n1 no\n")
+    for data in ("nothing.svm", "bad.svm"):
+        assert malt(capfd, f"predict m.npz {data} --out labels.txt")[0] == 2
+        assert Path("labels.txt").read_text() == "what was there"
+    Path("link.txt").symlink_to("labels.txt")
+    assert malt(capfd, "predict m.npz test.svm --out link.txt")[0] == 0
+    assert len(Path("labels.txt").read_text().split()) == 397
+    os.mkfifo("pipe")
+    end = os.open("pipe", os.O_RDONLY | os.O_NONBLOCK)
+    assert malt(capfd, "predict m.npz test.svm --out pipe")[0] == 0
+    assert len(os.read(end, 1 << 16).split()) == 397
+    os.close(end)
+    assert not list(digits.glob("*.draft"))
 
 
 def test_ctrl_c_saves_what_has_been_learnt(digits: Path) -> None:
