@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from malt._errors import ConfigError
 from malt._examples import add_data_options, load, predict, score
+from malt._files import find_files
 
 _DESCRIPTION = """\
 Train a linear model on examples in files (svmlight, .npy, .npz, CSV, Parquet, Arrow; paths,
@@ -173,9 +174,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _train(parsed: argparse.Namespace) -> None:
+    # What would be found wrong after hours of training.
     for path in (parsed.out, parsed.report, parsed.trace):
         if path is not None and not Path(path).absolute().parent.is_dir():
             raise ConfigError(f"there is no folder for {path}: {Path(path).absolute().parent}")
+        if path is not None and Path(path).is_dir():
+            raise ConfigError(f"{path} is a folder; name a file")
     if parsed.problem == "mf":
         from malt import _train_mf
 
@@ -188,6 +192,8 @@ def _train_linear(parsed: argparse.Namespace) -> None:
     from malt import _job
 
     model = _estimator(parsed)
+    if parsed.test is not None:
+        find_files(parsed.test, parsed.format)
     company = _job.company()
     data = load(parsed.data, parsed)
     if parsed.chunk_rows is not None:
@@ -198,6 +204,13 @@ def _train_linear(parsed: argparse.Namespace) -> None:
         fit(model, data.X, data.y)
     if company is not None and company.rank != 0:
         return
+    if parsed.out is not None:
+        arrays = {"coef": model.coef_, "intercept": model.intercept_}
+        if hasattr(model, "classes_"):
+            arrays["classes"] = model.classes_
+        if data.zero_based is not None:
+            arrays["zero_based"] = data.zero_based
+        save(parsed.out, model, arrays)
     tell(parsed, model)
     ended = {int(step["rank"]): int(step["examples"]) for step in model.history_}
     print(
@@ -208,13 +221,6 @@ def _train_linear(parsed: argparse.Namespace) -> None:
         print(f"{data.bad} bad lines left out: {'; '.join(data.bad_lines)}")
     if parsed.test is not None:
         _test(parsed, model, data.zero_based)
-    if parsed.out is not None:
-        arrays = {"coef": model.coef_, "intercept": model.intercept_}
-        if hasattr(model, "classes_"):
-            arrays["classes"] = model.classes_
-        if data.zero_based is not None:
-            arrays["zero_based"] = data.zero_based
-        save(parsed.out, model, arrays)
 
 
 def _test(parsed: argparse.Namespace, model: Any, zero_based: bool | None) -> None:

@@ -55,7 +55,8 @@ def test_a_model_is_trained_saved_reported_and_predicts(
         "--average --out m.npz --report r.html --trace t.json",
     )
     assert code == 0, shown
-    rows = [line.split() for line in out.splitlines()[:3]]
+    assert out.startswith("model: m.npz\n")  # before anything that may fail
+    rows = [line.split() for line in out.splitlines()[1:4]]
     assert [row[0] for row in rows] == ["rank", "0", "1"]
     assert "rank 0: 100%" in shown
     accuracy = float(re.findall(r"accuracy on 397 examples of test.svm: (\S+)", out)[0])
@@ -120,7 +121,7 @@ def test_ratings_are_factorised(folder: Path, capfd: pytest.CaptureFixture[str])
         "--report r.html --trace t.json",
     )
     assert code == 0, shown
-    assert [line.split()[0] for line in out.splitlines()[:3]] == ["rank", "0", "1"]
+    assert [line.split()[0] for line in out.splitlines()[:4]] == ["model:", "rank", "0", "1"]
     assert re.search(r"rank \d: 100%", shown)
     assert Path("r.html").read_text().count("<svg") == 4
     events = json.loads(Path("t.json").read_text())["traceEvents"]
@@ -158,6 +159,16 @@ def test_what_was_at_out_stays_until_there_is_something_new(
     assert not list(digits.glob("*.draft"))
 
 
+def test_the_model_is_saved_before_anything_is_measured(
+    digits: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (digits / "bad.svm").write_text("1 no\n")
+    code, _, shown = malt(capfd, "train svm train.svm --test bad.svm --passes 1 -q --out m.npz")
+    assert code == 2
+    assert "bad.svm, line 1" in shown
+    assert malt(capfd, "predict m.npz test.svm")[0] == 0
+
+
 def test_ctrl_c_saves_what_has_been_learnt(digits: Path) -> None:
     command = "train svm train.svm -n 2 --passes 1000000 --tol=-1 --every 50 -q --out m.npz"
     running = subprocess.Popen(
@@ -184,8 +195,12 @@ def test_ctrl_c_saves_what_has_been_learnt(digits: Path) -> None:
         ("train svm train.svm --graph web", "--graph is 'web'; it is one of all, halton"),
         ("train svm train.svm -n 0", "ranks is 0; it must be a whole number at least 1"),
         ("train svm train.svm --out no/m.npz", "there is no folder for no/m.npz"),
+        ("train svm no.svm --out .", ". is a folder; name a file"),
+        ("train svm no.svm --test mistyped.svm", "mistyped.svm: there is no such file"),
         ("train svm train.svm --sync never", "sync is 'never'"),
         ("train mf train.svm", "is not a user, an item and a rating"),
+        ("train mf train.csv --test mistyped.csv", "mistyped.csv cannot be read as ratings"),
+        ("train mf train.csv --test others.csv", "others.csv has no rating of known users and"),
         ("train mf train.csv -n 0", "ranks is 0; it is a whole number of at least 1"),
         ("train mf train.csv --sync never", "sync is 'never'; it is 'bsp', 'ssp:K'"),
         ("train mf train.csv --chunk-rows 9", "--chunk-rows means nothing to mf"),
@@ -199,6 +214,7 @@ def test_what_is_wrong_is_said_in_a_line(
     digits: Path, capfd: pytest.CaptureFixture[str], words: str, error: str
 ) -> None:
     Path("train.csv").write_text("a,b,1\na,c,2\nd,c,3\n")
+    Path("others.csv").write_text("a,x,1\ny,c,2\n")
     code, _, shown = malt(capfd, words)
     assert code == 2
     assert error in shown
