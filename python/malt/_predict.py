@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from malt import _train
 from malt._errors import ConfigError
 from malt._examples import add_data_options, predict, score
+from malt._files import reading
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -60,12 +60,10 @@ def load(path: str) -> dict[str, npt.NDArray[Any]]:
     """
     import numpy as np
 
-    try:
-        with open(path, "rb") as start:
-            is_archive = start.read(2) == b"PK"  # as every .npz
-        arrays = dict(np.load(path, allow_pickle=False)) if is_archive else {}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise ConfigError(f"{path} cannot be read as a model: {error}") from error
+    with reading(path), open(path, "rb") as file:
+        is_archive = file.read(2) == b"PK"  # as every .npz
+        file.seek(0)
+        arrays = dict(np.load(file, allow_pickle=False)) if is_archive else {}
     if "malt_model" not in arrays:
         raise ConfigError(f"{path} is no model: `malt train --out` has not written it")
     return arrays
@@ -84,7 +82,7 @@ def main(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # who reads has enough
         sys.stderr.close()
         return 1
-    except (ValueError, OSError, ImportError) as error:
+    except _train.FAILURES as error:
         _train.fail("malt predict", error)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT

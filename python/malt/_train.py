@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from malt._errors import ConfigError
+from malt._errors import ConfigError, Error
 from malt._examples import add_data_options, load, predict, score
 from malt._files import find_files
 
@@ -53,8 +53,15 @@ class _Parser(argparse.ArgumentParser):
         fail(self.prog, message)
 
 
+# What ends a command in words; anything else is a fault of MALT's.
+FAILURES = (Error, ValueError, OSError, ImportError, MemoryError)
+
+
 def fail(command: str, message: object) -> NoReturn:
     """End the command with its error."""
+    if isinstance(message, MemoryError):
+        detail = f" ({message})" if str(message) else ""
+        message = f"not enough memory{detail}: take a smaller --chunk-rows, or of mf --factors"
     print(f"{command}: error: {message} ({command} --help)", file=sys.stderr)
     raise SystemExit(2)
 
@@ -166,7 +173,7 @@ def main(arguments: Sequence[str]) -> int:
     _refuse_unused(parser, parsed)
     try:
         _train(parsed)
-    except (ValueError, OSError, ImportError) as error:
+    except FAILURES as error:
         fail("malt train", error)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import dump_svmlight_file, load_digits
 
-from malt import _cli
+from malt import _cli, _job, _train, _training
 
 X, Y = load_digits(return_X_y=True)
 X /= 16
@@ -169,6 +170,57 @@ def test_the_model_is_saved_before_anything_is_measured(
     assert malt(capfd, "predict m.npz test.svm")[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("failure", "words"),
+    [
+        (KeyError("no such thing"), "rank 1: KeyError: 'no such thing'"),
+        (OSError("the disk is gone"), "rank 1: OSError: the disk is gone"),
+        (MemoryError("8 PiB"), "rank 1: MemoryError: 8 PiB"),
+    ],
+)
+def test_what_a_rank_fails_of_is_said_in_a_line(
+    digits: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    failure: Exception,
+    words: str,
+) -> None:
+    def run(trainer: object, stopping: object) -> None:
+        if _job.rank() == 1:
+            raise failure
+        time.sleep(60)
+
+    monkeypatch.setattr(_training.Trainer, "run", run)
+    code, _, shown = malt(capfd, "train svm train.svm -n 2 -q")
+    assert code == 2
+    assert words in shown
+    assert "Traceback" not in shown
+
+
+def test_too_little_memory_is_said_with_a_way_out(
+    digits: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fit(model: object, *data: object) -> None:
+        raise MemoryError("Unable to allocate 8 PiB")
+
+    monkeypatch.setattr(_train, "fit", fit)
+    code, _, shown = malt(capfd, "train svm train.svm -q")
+    assert code == 2
+    assert "not enough memory (Unable to allocate 8 PiB): take a smaller --chunk-rows" in shown
+
+
+@pytest.mark.parametrize("header", [b"{'descr': (((\n", b"\x00\n"])
+def test_a_damaged_model_is_refused_in_words(
+    digits: Path, capfd: pytest.CaptureFixture[str], header: bytes
+) -> None:
+    with zipfile.ZipFile("m.npz", "w") as file:
+        text = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+        file.writestr("malt_model.npy", text)
+    code, _, shown = malt(capfd, "predict m.npz test.svm")
+    assert code == 2
+    assert re.search(r"cannot read m.npz|m.npz is cut short", shown)
+
+
 def test_ctrl_c_saves_what_has_been_learnt(digits: Path) -> None:
     command = "train svm train.svm -n 2 --passes 1000000 --tol=-1 --every 50 -q --out m.npz"
     running = subprocess.Popen(
@@ -207,7 +259,7 @@ def test_ctrl_c_saves_what_has_been_learnt(digits: Path) -> None:
         ("train svm train.svm --factors 9", "--factors means nothing to svm"),
         ("train deep train.svm", "invalid choice: 'deep'"),
         ("predict train.svm test.svm", "train.svm is no model"),
-        ("predict nothing.npz test.svm", "nothing.npz cannot be read as a model"),
+        ("predict nothing.npz test.svm", "nothing.npz: there is no such file"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(
