@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
+# What add_data_options() adds.
+DATA_OPTIONS = ("format", "features", "label", "chunk_rows", "skip_bad_lines")
+
+
 def add_data_options(parser: argparse.ArgumentParser) -> None:
     """How the examples' files are read: the arguments of malt.load_data()."""
     data = parser.add_argument_group("the files")

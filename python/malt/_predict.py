@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from malt import _train
 from malt._errors import ConfigError
-from malt._examples import add_data_options, predict, score
+from malt._examples import DATA_OPTIONS, add_data_options, predict, score
 from malt._files import reading
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
     add_data_options(parser)
     parsed = parser.parse_args(arguments)
     try:
-        _predict(parsed)
+        _predict(parser, parsed)
     except BrokenPipeError:  # who reads has enough
         sys.stderr.close()
         return 1
@@ -89,13 +89,14 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _predict(parsed: argparse.Namespace) -> None:
+def _predict(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:
     import numpy as np
 
     arrays = load(parsed.model)
     if "user_factors" in arrays:
         from malt import _train_mf
 
+        _train.refuse_unused(parser, parsed, DATA_OPTIONS, f"{parsed.model}, a model of mf")
         ratings, predicted = _train_mf.predict(arrays, parsed.data)
         with _output(parsed) as file:
             np.savetxt(file, predicted, fmt="%.9g")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from malt._errors import ConfigError, Error
-from malt._examples import add_data_options, load, predict, score
+from malt._examples import DATA_OPTIONS, add_data_options, load, predict, score
 from malt._files import find_files
 
 _DESCRIPTION = """\
@@ -43,7 +43,7 @@ _PROBLEMS = ("svm", "logistic", "regression", "mf")
 # Options that mean nothing to mf, and one that means nothing to the others.
 _NOT_OF_MF = (
     *("exchange", "alpha", "penalty", "tol", "average", "rate"),
-    *("format", "features", "label", "chunk_rows", "skip_bad_lines"),
+    *DATA_OPTIONS,
 )
 _OF_MF = ("factors",)
 
@@ -105,10 +105,13 @@ def _parser() -> _Parser:
     return parser
 
 
-def _refuse_unused(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:
-    for name in _NOT_OF_MF if parsed.problem == "mf" else _OF_MF:
+def refuse_unused(
+    parser: argparse.ArgumentParser, parsed: argparse.Namespace, names: Sequence[str], model: str
+) -> None:
+    """Refuse these options, which mean nothing to the model."""
+    for name in names:
         if getattr(parsed, name) != parser.get_default(name):
-            parser.error(f"--{name.replace('_', '-')} means nothing to {parsed.problem}")
+            raise ConfigError(f"--{name.replace('_', '-')} means nothing to {model}")
 
 
 def graph_of(name: str | None) -> Any:
@@ -142,11 +145,25 @@ def _estimator(parsed: argparse.Namespace) -> Any:
         "exchange": parsed.exchange,
     }
     if parsed.rate is not None:
-        settings["learning_rate"], _, eta0 = parsed.rate.partition(":")
-        settings["eta0"] = float(eta0 or 0.01)
+        settings |= _rate(parsed.rate)
     if parsed.problem == "regression":
         return SGDRegressor(**settings)
     return SGDClassifier("hinge" if parsed.problem == "svm" else "log_loss", **settings)
+
+
+def _rate(given: str) -> dict[str, Any]:
+    """The settings that --rate means."""
+    name, colon, eta0 = given.partition(":")
+    if not colon:
+        return {"learning_rate": name}
+    if name == "optimal":
+        raise ConfigError(f"--rate is {given!r}; optimal follows from --alpha, and takes no number")
+    try:
+        return {"learning_rate": name, "eta0": float(eta0)}
+    except ValueError:
+        raise ConfigError(
+            f"--rate is {given!r}; behind the colon is a number, as in {name}:0.01"
+        ) from None
 
 
 @contextmanager
@@ -170,8 +187,9 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command `malt train` with these arguments; returns its exit code."""
     parser = _parser()
     parsed = parser.parse_args(arguments)
-    _refuse_unused(parser, parsed)
     try:
+        unused = _NOT_OF_MF if parsed.problem == "mf" else _OF_MF
+        refuse_unused(parser, parsed, unused, parsed.problem)
         _train(parsed)
     except FAILURES as error:
         fail("malt train", error)

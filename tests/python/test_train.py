@@ -132,6 +132,10 @@ def test_ratings_are_factorised(folder: Path, capfd: pytest.CaptureFixture[str])
     error = float(re.findall(r"RMSE on 200 ratings of test.csv: (\S+)", out)[0])
     assert error < 0.7  # the mean alone: 1.4
     Path("pairs.csv").write_text("\n".join(line.rpartition(",")[0] for line in lines[1800:]))
+    for option in ("--chunk-rows 9", "--skip-bad-lines"):
+        code, _, shown = malt(capfd, f"predict m.npz pairs.csv {option}")
+        assert code == 2
+        assert f"{option.split()[0]} means nothing to m.npz, a model of mf" in shown
     code, out, shown = malt(capfd, "predict m.npz pairs.csv")
     assert code == 0, shown
     wanted = [float(line.rpartition(",")[2]) for line in lines[1800:]]
@@ -257,6 +261,8 @@ def test_ctrl_c_saves_what_has_been_learnt(digits: Path) -> None:
         ("train mf train.csv --sync never", "sync is 'never'; it is 'bsp', 'ssp:K'"),
         ("train mf train.csv --chunk-rows 9", "--chunk-rows means nothing to mf"),
         ("train svm train.svm --factors 9", "--factors means nothing to svm"),
+        ("train svm train.svm --rate optimal:0.5", "--rate is 'optimal:0.5'; optimal follows from"),
+        ("train svm train.svm --rate constant:x", "--rate is 'constant:x'; behind the colon is a"),
         ("train deep train.svm", "invalid choice: 'deep'"),
         ("predict train.svm test.svm", "train.svm is no model"),
         ("predict nothing.npz test.svm", "nothing.npz: there is no such file"),
