@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from malt import _train
-from malt._errors import ConfigError
 from malt._examples import DATA_OPTIONS, add_data_options, predict, score
-from malt._files import reading
+from malt._model_file import drafted, load
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -50,23 +49,6 @@ class Model(NamedTuple):
         if values.ndim == 1 or values.shape[1] == 1:
             return self.classes[(values.ravel() > 0).astype(int)]  # type: ignore[no-any-return]
         return self.classes[values.argmax(1)]  # type: ignore[no-any-return]
-
-
-def load(path: str) -> dict[str, npt.NDArray[Any]]:
-    """The arrays that `malt train --out` has written.
-
-    Raises:
-        ConfigError: there is no such file, or it is none of these.
-    """
-    import numpy as np
-
-    with reading(path), open(path, "rb") as file:
-        is_archive = file.read(2) == b"PK"  # as every .npz
-        file.seek(0)
-        arrays = dict(np.load(file, allow_pickle=False)) if is_archive else {}
-    if "malt_model" not in arrays:
-        raise ConfigError(f"{path} is no model: `malt train --out` has not written it")
-    return arrays
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -127,5 +109,5 @@ def _output(parsed: argparse.Namespace) -> Iterator[Any]:
     if parsed.out is None:
         yield sys.stdout
     else:
-        with _train.drafted(parsed.out, "w") as file:
+        with drafted(parsed.out, "w") as file:
             yield file

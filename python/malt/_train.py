@@ -8,7 +8,7 @@ import mmap
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from malt._errors import ConfigError, Error
 from malt._examples import DATA_OPTIONS, add_data_options, load, predict, score
 from malt._files import find_files
+from malt._model_file import save, settings_of
 
 _DESCRIPTION = """\
 Train a linear model on examples in files (svmlight, .npy, .npz, CSV, Parquet, Arrow; paths,
@@ -31,7 +32,8 @@ and save it:
 
 The ranks are processes of this host, which share the examples in memory; with --chunk-rows each
 reads its part of the files, once to look and then in every pass. Started by mpirun, srun or
-`malt run`, without -n, each process is a rank, and reads its own part of the files.
+`malt run`, without -n, each process is a rank, and reads its own part of the files; --report and
+--trace are of rank 0 then.
 """
 
 _EPILOG = """\
@@ -214,7 +216,8 @@ def _train(parsed: argparse.Namespace) -> None:
 
 
 def _train_linear(parsed: argparse.Namespace) -> None:
-    from malt import _job
+    from malt import _job, _report
+    from malt._together import Together
 
     model = _estimator(parsed)
     if parsed.test is not None:
@@ -227,25 +230,33 @@ def _train_linear(parsed: argparse.Namespace) -> None:
         raise ConfigError(f"{parsed.data} has no targets: --label names the column that is one")
     else:
         fit(model, data.X, data.y)
-    if company is not None and company.rank != 0:
+    is_first = company is None or company.rank == 0
+    if parsed.out is not None and is_first:
+        save(parsed.out, model, _arrays(model, data.zero_based))
+    ranks = _report.sums(model.history_)
+    if company is not None:
+        mine = ranks[0] | {"bad": data.bad}
+        ranks = Together("malt train", None).step("telling what it did", lambda: (None, mine))[1]
+    if not is_first:
         return
-    if parsed.out is not None:
-        arrays = {"coef": model.coef_, "intercept": model.intercept_}
-        if hasattr(model, "classes_"):
-            arrays["classes"] = model.classes_
-        if data.zero_based is not None:
-            arrays["zero_based"] = data.zero_based
-        save(parsed.out, model, arrays)
-    tell(parsed, model)
-    ended = {int(step["rank"]): int(step["examples"]) for step in model.history_}
-    print(
-        f"{model.n_iter_} passes over {sum(ended.values()) // model.n_iter_:,} examples of "
-        f"{model.n_features_in_:,} features"
-    )
-    if data.bad:
-        print(f"{data.bad} bad lines left out: {'; '.join(data.bad_lines)}")
+    tell(parsed, model, ranks)
+    examples = sum(int(done["examples"]) for done in ranks.values()) // model.n_iter_
+    print(f"{model.n_iter_} passes over {examples:,} examples of {model.n_features_in_:,} features")
+    bad = data.bad if company is None else sum(int(done["bad"]) for done in ranks.values())
+    if bad:
+        print(f"{bad} bad lines left out: {'; '.join(data.bad_lines) or 'by other ranks'}")
     if parsed.test is not None:
         _test(parsed, model, data.zero_based)
+
+
+def _arrays(model: Any, zero_based: bool | None) -> dict[str, Any]:
+    """What `malt predict` needs."""
+    arrays = {"coef": model.coef_, "intercept": model.intercept_}
+    if hasattr(model, "classes_"):
+        arrays["classes"] = model.classes_
+    if zero_based is not None:
+        arrays["zero_based"] = zero_based
+    return arrays
 
 
 def _test(parsed: argparse.Namespace, model: Any, zero_based: bool | None) -> None:
@@ -274,44 +285,15 @@ def fit(model: Any, *data: Any) -> None:
         print(f"malt train: {warning.message}", file=sys.stderr)
 
 
-def tell(parsed: argparse.Namespace, model: Any) -> None:
-    """Print what the ranks did, and write it as --report and --trace say."""
+def tell(parsed: argparse.Namespace, model: Any, ranks: Mapping[int, Mapping[str, float]]) -> None:
+    """Print what the ranks did; --report and --trace are of those that were trained here."""
     from malt import _report
 
-    print(_report.table(model.history_))
+    print(_report.table(ranks))
     title = f"malt train {parsed.problem} {parsed.data}"
+    if len(ranks) > len(_report.sums(model.history_)):
+        title += f", rank 0 of {len(ranks)}"
     if parsed.report is not None:
-        Path(parsed.report).write_text(_report.page(title, model.history_, _settings(model)))
+        Path(parsed.report).write_text(_report.page(title, model.history_, settings_of(model)))
     if parsed.trace is not None:
         Path(parsed.trace).write_text(json.dumps(_report.trace(model.history_)))
-
-
-def _settings(model: Any) -> dict[str, str]:
-    return {name: str(value) for name, value in model.get_params().items() if value is not None}
-
-
-def save(path: str, model: Any, arrays: dict[str, Any]) -> None:
-    """Write what it has learnt, and its settings, as .npz without pickle."""
-    import numpy as np
-
-    about = {"estimator": type(model).__name__, "settings": _settings(model)}
-    with drafted(path, "wb") as file:
-        np.savez(file, allow_pickle=False, malt_model=json.dumps(about), **arrays)
-    print(f"model: {path}")
-
-
-@contextmanager
-def drafted(path: str, mode: str) -> Iterator[Any]:
-    """A file to write, which takes the place of what is at `path` once all of it is written."""
-    if Path(path).exists() and not Path(path).is_file():  # a device or a pipe stays what it is
-        with open(path, mode) as file:
-            yield file
-        return
-    target = Path(path).resolve()
-    draft = target.with_name(f"{target.name}.draft")
-    try:
-        with draft.open(mode) as file:
-            yield file
-        draft.rename(target)
-    finally:
-        draft.unlink(missing_ok=True)

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from malt import _job, _train
+from malt import _job, _report, _train
 from malt._errors import ConfigError
 from malt._factorization import MatrixFactorization
+from malt._model_file import save
 
 
 class Ratings(NamedTuple):
@@ -84,8 +85,8 @@ def train(parsed: argparse.Namespace) -> None:
     if parsed.out is not None:
         names = ("user_factors_", "item_factors_", "user_biases_", "item_biases_", "mean_")
         arrays = {name.rstrip("_"): getattr(model, name) for name in names}
-        _train.save(parsed.out, model, {"users": users, "items": items, **arrays})
-    _train.tell(parsed, model)
+        save(parsed.out, model, {"users": users, "items": items, **arrays})
+    _train.tell(parsed, model, _report.sums(model.history_))
     print(
         f"{model.n_iter_} passes over {len(ratings.values):,} ratings of {len(users):,} users and "
         f"{len(items):,} items: RMSE {model.loss_curve_[-1]:.4f}"

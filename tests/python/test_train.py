@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import dump_svmlight_file, load_digits
 
-from malt import _cli, _job, _train, _training
+from malt import _cli, _job, _local, _train, _training
 
 X, Y = load_digits(return_X_y=True)
 X /= 16
@@ -223,6 +223,28 @@ def test_a_damaged_model_is_refused_in_words(
     code, _, shown = malt(capfd, "predict m.npz test.svm")
     assert code == 2
     assert re.search(r"cannot read m.npz|m.npz is cut short", shown)
+
+
+def test_the_first_rank_of_a_job_tells_of_all(
+    digits: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with open("train.svm", "a") as file:
+        file.write("9 no\n")  # in the part of the last
+
+    def work() -> dict[str, int]:
+        options = "--passes 2 --tol=-1 -q --skip-bad-lines --out m.npz --report r.html"
+        code = _train.main(f"svm train.svm {options}".split())
+        sys.stdout.flush()
+        return {"code": code}
+
+    capfd.readouterr()
+    assert _local.run(2, work) == [{"code": 0}, {"code": 0}]
+    out, _ = capfd.readouterr()
+    assert [line.split()[0] for line in out.splitlines()[:4]] == ["model:", "rank", "0", "1"]
+    assert "2 passes over 1,400 examples of 63 features\n" in out
+    assert "1 bad lines left out: by other ranks\n" in out
+    assert out.count("model: m.npz") == 1
+    assert "train.svm, rank 0 of 2</h1>" in Path("r.html").read_text()
 
 
 def test_ctrl_c_saves_what_has_been_learnt(digits: Path) -> None:
