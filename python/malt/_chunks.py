@@ -19,6 +19,9 @@ from malt._reading import Reading, Rows, rechunked
 from malt._svmlight import SvmlightReader
 from malt._together import Report, Together
 
+# Of a rank. More are the targets of a regression most likely, and each costs a row of weights.
+_MOST_LABELS = 10_000
+
 READERS: dict[str, Callable[[Part, Reading], Iterator[Rows]]] = {
     "csv": _tables.read_csv,
     "npy": _arrays.read_npy,
@@ -26,6 +29,9 @@ READERS: dict[str, Callable[[Part, Reading], Iterator[Rows]]] = {
     "parquet": _tables.read_parquet,
     "arrow": _tables.read_arrow,
 }
+
+
+Labels = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -127,10 +133,11 @@ class Chunks:
 
         Raises:
             ConfigError: on every rank: a file of one cannot be read, a line is bad, a rank has no
-                rows, or the ranks see different files.
+                rows, or the ranks see different files; or the targets are no labels.
         """
         parts, asked = self._begin()
-        found, has_targets = np.zeros(0), False
+        found: Labels = np.zeros(0)
+        has_targets = False
 
         def look() -> tuple[None, Report]:
             nonlocal found, has_targets
@@ -140,7 +147,7 @@ class Chunks:
                 report["rows"] += rows.x.shape[0]
                 has_targets = rows.y is not None
                 if rows.y is not None and labels:
-                    found = np.union1d(found, rows.y)
+                    found = _with_labels(found, rows.y, report["rows"])
             return None, report
 
         job = self._job()
@@ -166,6 +173,28 @@ class Chunks:
         threads = self._threads or threads_of(size)
         asked = replace(self._asked, threads=threads, bad=0, bad_lines=[], **columns)
         return split(self._files, rank, size), asked
+
+
+def _with_labels(known: Labels, y: Labels, rows: int) -> Labels:
+    """Those and the ones of y, sorted; of so many rows.
+
+    Raises:
+        ConfigError: they are no labels, by scikit-learn's rule, or so many that they hardly are.
+    """
+    found = np.union1d(known, y)
+    broken = found[found != np.round(found)]
+    regress = "for values take a regression: malt.SGDRegressor, `malt train regression`"
+    if len(broken):
+        raise ConfigError(
+            f"Unknown label type: continuous. Labels are whole numbers, and {broken[0]:g} is "
+            f"among the targets; {regress}"
+        )
+    if len(found) > _MOST_LABELS:
+        raise ConfigError(
+            f"the first {rows:,} rows have {len(found):,} different labels; malt.Chunks may have "
+            f"{_MOST_LABELS:,}; {regress}"
+        )
+    return found
 
 
 def threads_of(size: int) -> int:

@@ -180,6 +180,20 @@ def test_what_cannot_be_streamed_is_said(
         malt.SGDClassifier(**settings).fit(malt.load_data(digits, chunk_rows=500), **given)
 
 
+@pytest.mark.parametrize("ranks", [None, 2])
+def test_targets_that_are_no_labels_are_refused(tmp_path: Path, ranks: int | None) -> None:
+    prices = np.arange(20_002)
+    for name, targets, words in (
+        ("broken", prices / 4, r"Unknown label type: continuous.* 0\.25 is .*SGDRegressor"),
+        ("whole", prices, r"rows have [12]\d,\d{3} different labels.* 10,000; .*train regression"),
+    ):
+        path = tmp_path / f"{name}.csv"
+        np.savetxt(path, np.column_stack([targets, targets]), delimiter=",", fmt="%g")
+        chunks = malt.load_data(path, label=0, chunk_rows=100)
+        with pytest.raises(malt.ConfigError, match=words):
+            malt.SGDClassifier(ranks=ranks).fit(chunks)
+
+
 def test_files_that_shrink_meanwhile_and_tables_without_targets_are_refused(
     tmp_path: Path, digits: str
 ) -> None:
