@@ -36,6 +36,14 @@ def test_chunks_in_order_give_the_bits_of_rows_in_memory(digits: str) -> None:
     assert np.array_equal(streamed.classes_, np.arange(10))
     assert (streamed.n_features_in_, streamed.n_iter_, streamed.t_) == (64, 3, in_memory.t_)
 
+    def work() -> Mapping[str, Any]:
+        part = malt.load_data(digits)
+        in_memory = malt.SGDClassifier(**settings).fit(part.X, part.y)
+        streamed = malt.SGDClassifier(**settings).fit(chunks)
+        return {"same": np.array_equal(streamed.coef_, in_memory.coef_)}
+
+    assert _local.run(2, work) == [{"same": True}, {"same": True}]
+
 
 @pytest.mark.parametrize(
     "way",
