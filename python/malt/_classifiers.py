@@ -89,8 +89,8 @@ class Classifier(ClassifierMixin, LinearModel):
                 f"warm_start goes on with the classes {self.classes_}; y has {classes}"
             )
         self.classes_ = classes
-        self._begin(dtype, 1 if len(classes) == 2 else len(classes), again=again)
         self.t_ = 1.0
+        self._begin(dtype, 1 if len(classes) == 2 else len(classes), again=again)
 
     def _check_class_weight(self, given: str) -> None:
         if self.class_weight == "balanced":

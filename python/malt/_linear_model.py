@@ -53,6 +53,7 @@ class LinearModel(BaseEstimator):
     history_: Array
     n_features_in_: int
     _arrays: Arrays
+    _average_from: int  # the first step averaged
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -160,19 +161,27 @@ class LinearModel(BaseEstimator):
     # Training
 
     def _begin(self, dtype: Any, outputs: int, *, again: bool) -> None:
-        """The arrays to train: new ones, or those of before."""
-        if again:
-            self._arrays = self._arrays.map(lambda array: array.astype(dtype))
-            if self._arrays.average is None:  # else coef_ shows the average
-                self._arrays.weights[:] = self._weights(dtype)
-            return
+        """The arrays to train, as the parameters ask: new ones, or those of before.
+
+        Where t_ is 1 again the average begins anew too, from what coef_ shows.
+        """
         shape = self.n_features_in_ + 1, outputs
+        if not again:
+            self._arrays, self.t_ = Arrays(np.zeros(shape, dtype)), 1.0
+        weights, average, squares = self._arrays.map(lambda array: array.astype(dtype))
+        steps, asked = int(self.t_) - 1, max(1, int(self.average))
+        goes_on = average is not None and asked <= self._average_from <= steps
+        if again and not (goes_on and self.average):  # else coef_ shows the average
+            weights[:] = self._weights(dtype)
+        if not goes_on:
+            average, self._average_from = np.zeros(shape, dtype), max(asked, steps + 1)
+        if squares is None:
+            squares = np.zeros(shape, dtype)
         self._arrays = Arrays(
-            np.zeros(shape, dtype),
-            np.zeros(shape, dtype) if self.average else None,
-            np.zeros(shape, dtype) if self.learning_rate == "adagrad" else None,
+            weights,
+            average if self.average else None,
+            squares if self.learning_rate == "adagrad" else None,
         )
-        self.t_ = 1.0
 
     def _shares(self, X: Any, targets: Array, weights: Array | None) -> list[Source]:
         """One for each rank that is trained here."""
@@ -196,7 +205,7 @@ class LinearModel(BaseEstimator):
             "outputs": arrays.weights.shape[1],
             "threads": self._threads(),
             "class_weights": class_weights,
-            "average_from": max(1, int(self.average)) if self.average else 1,
+            "average_from": self._average_from,
         }
         seed = None
         if self.shuffle:

@@ -113,6 +113,7 @@ class SGDRegressor(RegressorMixin, LinearModel):
         """
         self._check_parameters()
         again = self.warm_start and hasattr(self, "coef_")
+        self.t_ = 1.0
         if isinstance(X, Chunks):
             surveys, everywhere = self._look("fit", X, y, sample_weight, labels=False)
             self._begin(X.dtype, 1, again=again)
@@ -123,7 +124,6 @@ class SGDRegressor(RegressorMixin, LinearModel):
             self._begin(X.dtype, 1, again=again)
             training, held_out = self._split(X, y, weights)
             shares = self._shares(*training)
-        self.t_ = 1.0
         self._train(shares, everywhere.rows, self._stopping(), held_out)
         return self
 

@@ -110,6 +110,7 @@ class Trainer:
         self._restarts = restarts
         self._watch = watch
         self._arrays = arrays
+        self._average_from: int = kernel["average_from"]
         self._every = exchange.every
         self._history: list[Step] = []
         self._batches: BatchModel | None = None
@@ -149,6 +150,8 @@ class Trainer:
                 progress.add(self._agree(loss, passes, stopping))
                 if self._is_asked_to_stop:
                     break
+            if self._arrays.average is not None:
+                self._arrays.average[:] = self._best()
             if self._company is not None:
                 self._company.unite()
         finally:
@@ -212,7 +215,9 @@ class Trainer:
         return float(losses / rows)
 
     def _best(self) -> Array:
-        return self._arrays.weights if self._arrays.average is None else self._arrays.average
+        """The average, once there is one: until the step it begins at, the weights."""
+        weights, average, _ = self._arrays
+        return weights if average is None or self._model.steps < self._average_from else average
 
 
 def _pieces(rows: int, every: int | None) -> int:

@@ -163,6 +163,56 @@ def test_warm_start_and_early_stopping() -> None:
     assert early.score(*TEST) > 0.9
 
 
+@pytest.mark.parametrize("average", [250, 301])
+def test_the_average_is_shown_once_there_is_one(average: int) -> None:
+    settings: dict[str, Any] = {"average": average, "max_iter": 3, "tol": None, "shuffle": False}
+    rows, labels = TRAIN[0][:100], TRAIN[1][:100] > 4
+    ours, theirs = (kind(**settings) for kind in (malt.SGDClassifier, SGDClassifier))
+    for _ in range(2):
+        np.testing.assert_allclose(
+            ours.partial_fit(rows, labels, classes=[False, True]).coef_,
+            theirs.partial_fit(rows, labels, classes=[False, True]).coef_,
+            rtol=1e-6,
+            atol=1e-9,
+        )
+    assert np.allclose(ours.fit(rows, labels).coef_, theirs.fit(rows, labels).coef_)
+    early = malt.SGDClassifier(early_stopping=True, average=10**6, random_state=1)
+    early.fit(rows, labels)
+    assert early.n_iter_ > early.n_iter_no_change + 1  # the score was not that of an empty average
+
+
+def test_a_warm_start_begins_the_average_anew() -> None:
+    settings: dict[str, Any] = {"max_iter": 1, "tol": None, "shuffle": False, "warm_start": True}
+    rows, labels = TRAIN[0][:100], TRAIN[1][:100] > 4
+    ours, theirs = (kind(average=90, **settings) for kind in (malt.SGDClassifier, SGDClassifier))
+    for _ in range(3):
+        ours.fit(rows, labels)
+        np.testing.assert_allclose(ours.coef_, theirs.fit(rows, labels).coef_, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", [malt.SGDClassifier, malt.SGDRegressor])
+def test_rates_and_averages_change_between_trainings(kind: Any) -> None:
+    rows, targets = TRAIN[0][:100], (TRAIN[1][:100] > 4).astype(float)
+    model = kind(warm_start=True, max_iter=2, tol=None, shuffle=False).fit(rows, targets)
+    before = model.score(rows, targets)
+    for settings in (
+        {"learning_rate": "adagrad", "average": True},
+        {"learning_rate": "constant", "average": False},
+        {"average": True},
+        {"average": 10**6},  # steps that will not be made: no average is shown
+    ):
+        model.set_params(**settings).fit(rows, targets).partial_fit(rows, targets)
+    assert model.score(rows, targets) > before
+    plain, late = clone(model).set_params(average=False), clone(model)
+    assert np.allclose(plain.fit(rows, targets).coef_, late.fit(rows, targets).coef_)
+    late.set_params(average=True).partial_fit(rows, targets)  # which averages its own steps alone
+    mean_of_few = np.abs(late.coef_).sum()
+    start, end = (
+        np.abs(coef).sum() for coef in (plain.coef_, plain.partial_fit(rows, targets).coef_)
+    )
+    assert min(start, end) < mean_of_few < max(start, end)
+
+
 @pytest.mark.parametrize("graph", [malt.HALTON, malt.RANDOM(2, 7), malt.Graph([(0, 1), (1, 0)])])
 def test_an_estimator_with_a_graph_is_cloned_and_pickled(graph: malt.Graph) -> None:
     model = malt.SGDClassifier(graph=graph)
