@@ -99,44 +99,6 @@ class Classifier(ClassifierMixin, LinearModel):
                 "beforehand: class_weight=dict(...)"
             )
 
-    def partial_fit(
-        self,
-        X: Any,
-        y: Any,
-        classes: Any = None,
-        sample_weight: Any = None,
-    ) -> Any:
-        """Train one pass more. The first call takes all `classes` that there will be.
-
-        Args:
-            X: as of fit().
-            y: likewise.
-            classes: the labels of all calls.
-            sample_weight: as of fit().
-        """
-        self._check_parameters()
-        first = not hasattr(self, "classes_")
-        if first and classes is None:
-            raise ValueError("classes must be passed on the first call to partial_fit.")
-        if classes is not None:
-            classes = np.unique(classes)
-            if not first and not np.array_equal(self.classes_, classes):
-                raise ValueError(
-                    f"`classes={classes!r}` is not the same as on last call to partial_fit, was: "
-                    f"{self.classes_!r}"
-                )
-        self._check_class_weight("partial_fit")
-        X, y, weights, everywhere = self._take(
-            "partial_fit", X, y, sample_weight, reset=first, classes=classes
-        )
-        if first:
-            self.classes_ = np.asarray(everywhere.labels)
-        self._begin(X.dtype, 1 if len(self.classes_) == 2 else len(self.classes_), again=not first)
-        weights, class_weights = self._weigh(y, weights)
-        shares = self._shares(X, self._targets(y), weights)
-        self._train(shares, everywhere.rows, Stopping(1), class_weights=class_weights)
-        return self
-
     def decision_function(self, X: Any) -> Array:
         """X @ coef_.T + intercept_: (rows,) of two classes, else (rows, classes)."""
         return self._decide(X)
@@ -267,7 +229,7 @@ class SGDClassifier(Classifier):
         *,
         penalty: str | None = "l2",
         alpha: float = 0.0001,
-        l1_ratio: float = 0.15,
+        l1_ratio: float | None = 0.15,
         fit_intercept: bool = True,
         max_iter: int = 1000,
         tol: float | None = 1e-3,
@@ -321,6 +283,44 @@ class SGDClassifier(Classifier):
     def _check_parameters(self) -> None:
         choose("loss", self.loss, _LOSSES)
         super()._check_parameters()
+
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any,
+        classes: Any = None,
+        sample_weight: Any = None,
+    ) -> Any:
+        """Train one pass more. The first call takes all `classes` that there will be.
+
+        Args:
+            X: as of fit().
+            y: likewise.
+            classes: the labels of all calls.
+            sample_weight: as of fit().
+        """
+        self._check_parameters_of_pass()
+        first = not hasattr(self, "coef_")
+        if first and classes is None:
+            raise ValueError("classes must be passed on the first call to partial_fit.")
+        if classes is not None:
+            classes = np.unique(classes)
+            if not first and not np.array_equal(self.classes_, classes):
+                raise ValueError(
+                    f"`classes={classes!r}` is not the same as on last call to partial_fit, was: "
+                    f"{self.classes_!r}"
+                )
+        self._check_class_weight("partial_fit")
+        X, y, weights, everywhere = self._take(
+            "partial_fit", X, y, sample_weight, reset=first, classes=classes
+        )
+        if first:
+            self.classes_ = np.asarray(everywhere.labels)
+        self._begin(X.dtype, 1 if len(self.classes_) == 2 else len(self.classes_), again=not first)
+        weights, class_weights = self._weigh(y, weights)
+        shares = self._shares(X, self._targets(y), weights)
+        self._train(shares, everywhere.rows, Stopping(1), class_weights=class_weights)
+        return self
 
     @available_if(lambda self: _has_probabilities(self.loss))
     def predict_proba(self, X: Any) -> Array:

@@ -64,13 +64,17 @@ class LinearModel(BaseEstimator):
 
     _restarts_average = False
 
+    @property
+    def _patience(self) -> int:
+        return int(self.n_iter_no_change)
+
     def _kernel(self, rows: int) -> dict[str, Any]:  # noqa: ARG002
-        penalty = {"l2": 0.0, "l1": 1.0, "elasticnet": self.l1_ratio, None: 0.0}[self.penalty]
+        l1_ratio = {"l2": 0.0, "l1": 1.0, "elasticnet": self.l1_ratio, None: 0.0}[self.penalty]
         return {
             "loss": self.loss,
             "epsilon": float(self.epsilon),
             "alpha": float(self.alpha if self.penalty is not None else 0.0),
-            "l1_ratio": float(penalty),
+            "l1_ratio": float(l1_ratio),
             "learning_rate": self.learning_rate,
             "eta0": float(self.eta0),
             "power_t": float(self.power_t),
@@ -83,7 +87,8 @@ class LinearModel(BaseEstimator):
             "learning_rate", self.learning_rate, ("optimal", "invscaling", "constant", "adagrad")
         )
         number("alpha", self.alpha, 0)
-        number("l1_ratio", self.l1_ratio, 0, most=1)
+        if self.l1_ratio is not None or self.penalty == "elasticnet":
+            number("l1_ratio", self.l1_ratio, 0, most=1)
         number("epsilon", self.epsilon, 0)
         number("power_t", self.power_t, -np.inf)
         if self.learning_rate == "optimal":
@@ -97,6 +102,15 @@ class LinearModel(BaseEstimator):
         number("n_iter_no_change", self.n_iter_no_change, 1, whole=True)
         number("validation_fraction", self.validation_fraction, 0, above=True, most=1)
         self._check_common()
+
+    def _check_parameters_of_pass(self) -> None:
+        """Of partial_fit()."""
+        self._check_parameters()
+        if self.early_stopping:
+            raise ValueError(
+                "early_stopping should be False with partial_fit, which makes one pass; fit() "
+                "holds rows out and stops"
+            )
 
     def _check_common(self) -> None:
         number("max_iter", self.max_iter, 1, whole=True)
@@ -319,7 +333,7 @@ class LinearModel(BaseEstimator):
         return Stopping(
             self.max_iter,
             tol,
-            self.n_iter_no_change,
+            self._patience,
             bool(self.early_stopping),
             self._is_asked_to_stop,
         )

@@ -46,7 +46,7 @@ class SGDRegressor(RegressorMixin, LinearModel):
         *,
         penalty: str | None = "l2",
         alpha: float = 0.0001,
-        l1_ratio: float = 0.15,
+        l1_ratio: float | None = 0.15,
         fit_intercept: bool = True,
         max_iter: int = 1000,
         tol: float | None = 1e-3,
@@ -129,7 +129,7 @@ class SGDRegressor(RegressorMixin, LinearModel):
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Train one pass more; X, y and sample_weight as of fit()."""
-        self._check_parameters()
+        self._check_parameters_of_pass()
         first = not hasattr(self, "coef_")
         X, y, weights, everywhere = self._take("partial_fit", X, y, sample_weight, reset=first)
         self._begin(X.dtype, 1, again=not first)

@@ -152,6 +152,34 @@ def test_partial_fit_goes_on_where_it_was() -> None:
     assert np.array_equal(restored.coef_, parts.partial_fit(*TRAIN).coef_)
 
 
+def test_what_was_not_trained_at_first_is_trained_next() -> None:
+    model = malt.SGDClassifier(exchange="gradient")
+    with pytest.raises(ValueError, match="learning_rate is 'optimal'"):
+        model.partial_fit(*TRAIN, classes=np.unique(TRAIN[1]))
+    model.set_params(exchange="model").partial_fit(*TRAIN, classes=range(11))
+    assert model.coef_.shape[0] == 11
+
+
+@pytest.mark.parametrize("kind", [malt.SGDClassifier, malt.SGDRegressor])
+def test_partial_fit_does_not_stop_early(kind: Any) -> None:
+    with pytest.raises(ValueError, match="early_stopping should be False with partial_fit"):
+        kind(early_stopping=True).partial_fit(X3, [0, 1, 1])
+
+
+@pytest.mark.parametrize("kind", [malt.LogisticRegression, malt.LinearSVC])
+def test_models_with_c_are_as_scikit_learns(kind: Any) -> None:
+    assert not hasattr(kind, "partial_fit")  # C weighs the loss of all rows
+    assert kind(tol=-np.inf, max_iter=2).fit(*TRAIN).n_iter_ == 2  # without a warning
+
+
+def test_l1_ratio_may_be_none_where_it_means_nothing() -> None:
+    model = malt.SGDClassifier(l1_ratio=None, max_iter=1, tol=None, shuffle=False)
+    default = clone(model).set_params(l1_ratio=0.15).fit(*TRAIN)
+    assert np.array_equal(model.fit(*TRAIN).coef_, default.coef_)
+    with pytest.raises(ValueError, match="l1_ratio is None; it must be a number at least 0"):
+        model.set_params(penalty="elasticnet").fit(*TRAIN)
+
+
 def test_warm_start_and_early_stopping() -> None:
     warm = malt.SGDClassifier(max_iter=1, tol=None, random_state=0, warm_start=True, average=True)
     first = warm.fit(*TRAIN).score(*TRAIN)
