@@ -12,15 +12,15 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from malt import _job, _local
 from malt._averaging import Averaging
 from malt._chunks import Chunks, Survey
 from malt._core_import import linear_decisions
 from malt._errors import ConfigError
+from malt._given import Given
 from malt._labels import All, Here, agree
 from malt._parameters import choose, number
 from malt._progress import Progress
@@ -140,6 +140,44 @@ class LinearModel(BaseEstimator):
         X, y = validate_data(self, X, y, reset=reset, y_numeric=is_numeric, **_READS)
         return canonical(X), y
 
+    def _take(
+        self,
+        call: str,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        *,
+        reset: bool,
+        classes: Array | None = None,
+    ) -> tuple[Given, Given, Given | None, All]:
+        """All that is given here, what of it to train on, and what is held out. Collective."""
+
+        def take() -> tuple[tuple[Given, Given, Given | None], Here]:
+            rows, targets = self._rows_and_targets(X, y, reset=reset)
+            labels = self._labels(targets, classes)
+            weights = None
+            if sample_weight is not None:
+                weights = _check_sample_weight(
+                    sample_weight, rows, dtype=rows.dtype, ensure_non_negative=True
+                )
+            given = Given(rows, targets, weights)
+            training, held_out = given, None
+            if self.early_stopping:
+                training, held_out = given.split(
+                    self.validation_fraction,
+                    self.random_state,
+                    stratified=isinstance(self, ClassifierMixin),
+                )
+            here = Here(rows.shape[0], rows.shape[1], rows.dtype.name, labels)
+            return (given, training, held_out), here
+
+        taken, everywhere = agree(f"{type(self).__name__}.{call}()", take)
+        return *taken, everywhere
+
+    def _labels(self, y: Array, classes: Array | None) -> Array | None:  # noqa: ARG002
+        """Those of a classifier, sorted: `classes`, where they are known."""
+        return None
+
     def _look(
         self, call: str, chunks: Chunks, y: Any, sample_weight: Any, *, labels: bool
     ) -> tuple[list[Survey], All]:
@@ -210,7 +248,7 @@ class LinearModel(BaseEstimator):
         shares: list[Source],
         rows_everywhere: int,
         stopping: Stopping,
-        held_out: tuple[Any, Array, Array | None] | None = None,
+        held_out: Given | None = None,
         class_weights: Sequence[float] = (),
     ) -> None:
         arrays = self._arrays
@@ -225,7 +263,7 @@ class LinearModel(BaseEstimator):
         if self.shuffle:
             seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         exchange = Exchange(Averaging(self.graph, self.sync), self.every, self.exchange)
-        score = None if held_out is None else lambda w: self._score(w, *held_out)
+        score = None if held_out is None else lambda w: self._score(w, held_out)
         examples = stopping.passes * max(share.rows for share in shares)
         with Progress(self.verbose, len(shares), examples) as progress:
 
@@ -297,31 +335,8 @@ class LinearModel(BaseEstimator):
         values: Array = linear_decisions(examples_of(X), weights, weights.shape[1])
         return values.ravel() if values.shape[1] == 1 else values
 
-    def _score(self, weights: Array, X: Any, y: Array, w: Array | None) -> float:
+    def _score(self, weights: Array, held_out: Given) -> float:
         raise NotImplementedError
-
-    def _split(
-        self,
-        X: Any,
-        targets: Array,
-        weights: Array | None,
-    ) -> tuple[tuple[Any, Array, Array | None], tuple[Any, Array, Array | None] | None]:
-        """What to train on, and what is held out for early stopping."""
-        if not self.early_stopping:
-            return (X, targets, weights), None
-        rows = np.arange(X.shape[0])
-        stratify = targets if isinstance(self, ClassifierMixin) else None
-        kept, held = train_test_split(
-            rows,
-            test_size=self.validation_fraction,
-            random_state=self.random_state,
-            stratify=stratify,
-        )
-        taken = [
-            (canonical(X[part]), targets[part], None if weights is None else weights[part])
-            for part in (kept, held)
-        ]
-        return taken[0], taken[1]
 
     # Told by the command line, which ends training in good order at Ctrl-C.
     @staticmethod

@@ -220,6 +220,14 @@ class Trainer:
         return weights if average is None or self._model.steps < self._average_from else average
 
 
+def add_up(counts: Array) -> None:
+    """Over the ranks of this process' job, in place. Collective; alone there is nothing to do."""
+    if _job.company() is not None:
+        vector = _vectors.vector(counts)
+        vector.allreduce(SUM)
+        vector.close()
+
+
 def _pieces(rows: int, every: int | None) -> int:
     """How many exchanges a pass of so many rows has."""
     pieces = _EXCHANGES_A_PASS if every is None else -(-rows // every)
@@ -263,9 +271,7 @@ class _Company:
         # All make the same number of exchanges a pass, each of its own share of rows.
         counts = np.zeros(job.size)
         counts[job.rank] = rows
-        counted = _vectors.vector(counts)
-        counted.allreduce(SUM)
-        counted.close()
+        add_up(counts)
         if not counts.all():
             empty = describe_ranks(int(r) for r in np.flatnonzero(counts == 0))
             raise ConfigError(f"{empty} got no rows; give every rank some, or take fewer ranks")

@@ -241,6 +241,24 @@ def test_rates_and_averages_change_between_trainings(kind: Any) -> None:
     assert min(start, end) < mean_of_few < max(start, end)
 
 
+def test_early_stopping_is_scikit_learns() -> None:
+    X, y = make_classification(300, 8, n_informative=6, flip_y=0.2, random_state=1)
+    some = np.random.default_rng(0).random(len(y)).astype(np.float32)
+    settings: dict[str, Any] = {  # no penalty: scikit-learn leaves its scale out of the score
+        "early_stopping": True, "shuffle": False, "penalty": None, "learning_rate": "constant",
+    }  # fmt: skip
+    for seed, eta0, class_weight in ((0, 0.01, {0: 30, 1: 0.01}), (1, 0.1, None)):
+        settings |= {"random_state": seed, "eta0": eta0, "class_weight": class_weight}
+        ours, theirs = (
+            kind(**settings).fit(X, y, sample_weight=some)
+            for kind in (malt.SGDClassifier, SGDClassifier)
+        )
+        assert ours.n_iter_ == theirs.n_iter_
+        np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-5)
+    with pytest.raises(ValueError, match="for validation set are all zero, of 30 rows; consider"):
+        malt.SGDClassifier(**settings).fit(X, y, sample_weight=np.arange(300) == 0)
+
+
 @pytest.mark.parametrize("graph", [malt.HALTON, malt.RANDOM(2, 7), malt.Graph([(0, 1), (1, 0)])])
 def test_an_estimator_with_a_graph_is_cloned_and_pickled(graph: malt.Graph) -> None:
     model = malt.SGDClassifier(graph=graph)
@@ -371,6 +389,18 @@ tell(labels=error_of(malt.LogisticRegression().fit, X, np.where(y == 9, 10 + ran
 tell(ranks=error_of(malt.LogisticRegression(ranks=2).fit, X, y))
 fewer = malt.LogisticRegression(max_iter=2).fit(X[y > rank], y[y > rank])
 tell(classes=fewer.classes_)
+# Weights of classes are those of all rows, also of a class that a rank has none of
+settings = {"max_iter": 2, "tol": None, "random_state": 0}
+everywhere = np.bincount(np.concatenate([y[y > 0], y]))
+weights = everywhere.sum() / (10 * everywhere)
+given = X[y >= 1 - rank], y[y >= 1 - rank]
+balanced, weighed = (
+    malt.SGDClassifier(class_weight=of, **settings).fit(*given).coef_
+    for of in ("balanced", dict(enumerate(weights)))
+)
+tell(balanced=np.array_equal(balanced, weighed))
+alone = np.r_[y[:-1], 10] if rank == 1 else y % 9
+tell(held=error_of(malt.SGDClassifier(early_stopping=True).fit, X, alone))
 many = np.arange(300)
 tell(many=malt.SGDClassifier(max_iter=1).fit(many[:, None] / 300, many).classes_)
 tell(others=error_of(malt.SGDClassifier().fit, many[:, None] / 300, many + rank))
@@ -389,6 +419,9 @@ tell(others=error_of(malt.SGDClassifier().fit, many[:, None] / 300, many + rank)
     for error in result.each("ranks"):
         assert error.says("ranks=2", "one of 2 ranks already")
     assert all(np.array_equal(classes, np.arange(1, 10)) for classes in result.each("classes"))
+    assert all(result.each("balanced"))
+    for error in result.each("held"):
+        assert error.says("rank 1: ValueError: The least populated class")
     assert all(np.array_equal(classes, np.arange(300)) for classes in result.each("many"))
     for error in result.each("others"):
         assert error.says("rank 1 has 300 labels and rank 0 others", "too many to compare")
