@@ -24,7 +24,7 @@ from malt._given import Given
 from malt._labels import All, Here, agree
 from malt._parameters import choose, number
 from malt._progress import Progress
-from malt._sources import InMemory, Source, canonical, examples_of
+from malt._sources import InMemory, Source, canonical, examples_of, weight_of
 from malt._steps import history_of
 from malt._training import Arrays, Exchange, Stopping, Trained, Trainer
 
@@ -241,7 +241,15 @@ class LinearModel(BaseEstimator):
         rows = X.shape[0]
         ranks = 1 if self.ranks is None else min(self.ranks, rows)
         ends = [rows * rank // ranks for rank in range(ranks + 1)]
-        return [InMemory(examples, first, last) for first, last in pairwise(ends)]
+        return [
+            InMemory(
+                examples,
+                first,
+                last,
+                weight_of(last - first, None if weights is None else weights[first:last]),
+            )
+            for first, last in pairwise(ends)
+        ]
 
     def _train(
         self,

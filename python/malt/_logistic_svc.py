@@ -64,8 +64,8 @@ _DOC = """
     Args:
         C: the weight of the losses against the penalty; above 0.
         l1_ratio: the penalty's part of L1, 0 (L2 alone) to 1.
-        tol: stop when five passes in turn lower the mean loss by less; None: make max_iter passes.
-            If they are made before that, a ConvergenceWarning says so.
+        tol: stop when five passes in turn lower the mean loss plus the penalty by less; None: make
+            max_iter passes. If they are made before that, a ConvergenceWarning says so.
         n_jobs, verbose, ranks, graph, sync, every: as of malt.SGDClassifier.
         fit_intercept, max_iter, class_weight, random_state, warm_start: as of scikit-learn's.
 

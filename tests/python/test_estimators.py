@@ -305,6 +305,17 @@ def test_passes_that_do_not_suffice_are_a_warning(ranks: int | None) -> None:
         assert model.set_params(max_iter=3).fit(X, y).n_iter_ == 3
 
 
+def test_training_stops_when_scikit_learns_does() -> None:
+    X, y = make_classification(300, 8, n_informative=6, flip_y=0.2, random_state=1)
+    settings: dict[str, Any] = {"learning_rate": "constant", "eta0": 0.001, "shuffle": False}
+    heavy: dict[str, Any] = {"sample_weight": np.full(300, 1000.0)}
+    for penalty, given in (("l2", {}), ("l1", {}), ("elasticnet", {}), (None, heavy)):
+        settings |= {"penalty": penalty, "alpha": 0.1, "eta0": 1e-6 if given else 1e-3}
+        ours = malt.SGDClassifier("log_loss", **settings).fit(X, y, **given)
+        theirs = SGDClassifier(loss="log_loss", **settings).fit(X, y, **given)
+        assert abs(ours.n_iter_ - theirs.n_iter_) <= 1
+
+
 def test_asynchronous_ranks_make_all_passes() -> None:
     model = malt.LogisticRegression(sync="async", tol=1.0, max_iter=9, ranks=2).fit(*tumours())
     assert model.n_iter_ == 9
