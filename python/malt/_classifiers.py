@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,16 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from malt._chunks import Chunks
 from malt._core_import import Graph, linear_decisions
-from malt._labels import All, Here, agree
+from malt._given import Given
+from malt._labels import All
 from malt._linear_model import LinearModel
 from malt._parameters import choose
 from malt._sources import Source, Streamed, examples_of
-from malt._training import Stopping
+from malt._training import Stopping, add_up
 
 Array = npt.NDArray[Any]
 
@@ -61,19 +63,20 @@ class Classifier(ClassifierMixin, LinearModel):
             self._check_class_weight("malt.Chunks")
             surveys, everywhere = self._look("fit", X, y, sample_weight, labels=True)
             self._start(everywhere, X.dtype)
+            by_class = self._class_weights(self.classes_)
             shares: list[Source] = [
-                Streamed(X, survey, lambda y: (self._targets(y), self._weigh(y, None)[0]))
+                Streamed(X, survey, lambda y: (self._targets(y), self._weigh(y, None, by_class)))
                 for survey in surveys
             ]
             held_out = None
-            _, class_weights = self._weigh(self.classes_, None)
         else:
-            X, y, weights, everywhere = self._take("fit", X, y, sample_weight, reset=True)
-            self._start(everywhere, X.dtype)
-            weights, class_weights = self._weigh(y, weights)
-            training, held_out = self._split(X, self._targets(y), weights)
-            shares = self._shares(*training)
-        self._train(shares, everywhere.rows, self._stopping(), held_out, class_weights)
+            given, training, held_out, everywhere = self._take(
+                "fit", X, y, sample_weight, reset=True
+            )
+            self._start(everywhere, given.X.dtype)
+            by_class = self._class_weights(given.y)
+            shares = self._weighed_shares(training, by_class)
+        self._train(shares, everywhere.rows, self._stopping(), held_out, self._of_outputs(by_class))
         return self
 
     def _start(self, everywhere: All, dtype: Any) -> None:
@@ -89,8 +92,8 @@ class Classifier(ClassifierMixin, LinearModel):
                 f"warm_start goes on with the classes {self.classes_}; y has {classes}"
             )
         self.classes_ = classes
-        self._begin(dtype, 1 if len(classes) == 2 else len(classes), again=again)
         self.t_ = 1.0
+        self._begin(dtype, 1 if len(classes) == 2 else len(classes), again=again)
 
     def _check_class_weight(self, given: str) -> None:
         if self.class_weight == "balanced":
@@ -98,44 +101,6 @@ class Classifier(ClassifierMixin, LinearModel):
                 f"class_weight='balanced' takes all of y; for {given} compute the weights "
                 "beforehand: class_weight=dict(...)"
             )
-
-    def partial_fit(
-        self,
-        X: Any,
-        y: Any,
-        classes: Any = None,
-        sample_weight: Any = None,
-    ) -> Any:
-        """Train one pass more. The first call takes all `classes` that there will be.
-
-        Args:
-            X: as of fit().
-            y: likewise.
-            classes: the labels of all calls.
-            sample_weight: as of fit().
-        """
-        self._check_parameters()
-        first = not hasattr(self, "classes_")
-        if first and classes is None:
-            raise ValueError("classes must be passed on the first call to partial_fit.")
-        if classes is not None:
-            classes = np.unique(classes)
-            if not first and not np.array_equal(self.classes_, classes):
-                raise ValueError(
-                    f"`classes={classes!r}` is not the same as on last call to partial_fit, was: "
-                    f"{self.classes_!r}"
-                )
-        self._check_class_weight("partial_fit")
-        X, y, weights, everywhere = self._take(
-            "partial_fit", X, y, sample_weight, reset=first, classes=classes
-        )
-        if first:
-            self.classes_ = np.asarray(everywhere.labels)
-        self._begin(X.dtype, 1 if len(self.classes_) == 2 else len(self.classes_), again=not first)
-        weights, class_weights = self._weigh(y, weights)
-        shares = self._shares(X, self._targets(y), weights)
-        self._train(shares, everywhere.rows, Stopping(1), class_weights=class_weights)
-        return self
 
     def decision_function(self, X: Any) -> Array:
         """X @ coef_.T + intercept_: (rows,) of two classes, else (rows, classes)."""
@@ -147,37 +112,6 @@ class Classifier(ClassifierMixin, LinearModel):
         labels: Array = self.classes_[_winners(self._decide(X))]
         return labels
 
-    def _take(
-        self,
-        call: str,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
-        *,
-        reset: bool,
-        classes: Array | None = None,
-    ) -> tuple[Any, Array, Array | None, All]:
-        def take() -> tuple[tuple[Any, Array, Array | None], Here]:
-            rows, labels = self._rows_and_targets(X, y, reset=reset)
-            check_classification_targets(labels)
-            known = np.unique(labels)
-            allowed = classes if classes is not None else None if reset else self.classes_
-            if allowed is not None:
-                strange = known[~np.isin(known, allowed)]
-                if len(strange):
-                    raise ValueError(f"y has the labels {strange}, which are not in {allowed}")
-                known = allowed
-            weights = None
-            if sample_weight is not None:
-                weights = _check_sample_weight(
-                    sample_weight, rows, dtype=rows.dtype, ensure_non_negative=True
-                )
-            here = Here(rows.shape[0], rows.shape[1], rows.dtype.name, known)
-            return (rows, labels, weights), here
-
-        (rows, labels, weights), everywhere = agree(f"{type(self).__name__}.{call}()", take)
-        return rows, labels, weights, everywhere
-
     def _targets(self, y: Array) -> Array:
         numbers = np.searchsorted(self.classes_, y)
         return 2 * numbers - 1 if len(self.classes_) == 2 else numbers
@@ -186,21 +120,51 @@ class Classifier(ClassifierMixin, LinearModel):
     def _is_multinomial(self) -> bool:
         return False
 
-    def _weigh(self, y: Array, weights: Array | None) -> tuple[Array | None, list[float]]:
-        """Weights of rows, and as in scikit-learn, of the positive rows alone in one-vs-rest."""
-        if self.class_weight is None:
-            return weights, []
-        by_class = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
-        if len(self.classes_) > 2 and not self._is_multinomial:
-            return weights, by_class.tolist()
-        of_rows: Array = by_class[np.searchsorted(self.classes_, y)]
-        return of_rows if weights is None else of_rows * weights, []
+    @property
+    def _weighs_outputs(self) -> bool:
+        """Of one-vs-rest class weights are, as in scikit-learn, of each output's positive rows."""
+        return len(self.classes_) > 2 and not self._is_multinomial
 
-    def _score(self, weights: Array, X: Any, y: Array, w: Array | None) -> float:
-        values = linear_decisions(examples_of(X), weights, weights.shape[1])
+    def _class_weights(self, y: Array) -> Array | None:
+        """Of each class; "balanced" by the rows of all ranks: collective then."""
+        if self.class_weight is None:
+            return None
+        if self.class_weight != "balanced":
+            given: Array = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
+            return given
+        numbers = np.searchsorted(self.classes_, y)
+        counts = np.bincount(numbers, minlength=len(self.classes_)).astype(np.float64)
+        add_up(counts)
+        balanced: Array = counts.sum() / (len(counts) * counts)
+        return balanced
+
+    def _weigh(self, y: Array, weights: Array | None, by_class: Array | None) -> Array | None:
+        if by_class is None or self._weighs_outputs:
+            return weights
+        of_rows: Array = by_class[np.searchsorted(self.classes_, y)]
+        return of_rows if weights is None else of_rows * weights
+
+    def _of_outputs(self, by_class: Array | None) -> Sequence[float]:
+        return () if by_class is None or not self._weighs_outputs else by_class.tolist()
+
+    def _weighed_shares(self, given: Given, by_class: Array | None) -> list[Source]:
+        weights = self._weigh(given.y, given.weights, by_class)
+        return self._shares(given.X, self._targets(given.y), weights)
+
+    def _labels(self, y: Array, classes: Array | None) -> Array | None:
+        check_classification_targets(y)
+        known = np.unique(y)
+        if classes is None:
+            return known
+        strange = known[~np.isin(known, classes)]
+        if len(strange):
+            raise ValueError(f"y has the labels {strange}, which are not in {classes}")
+        return classes
+
+    def _score(self, weights: Array, held_out: Given) -> float:
+        values = linear_decisions(examples_of(held_out.X), weights, weights.shape[1])
         winners = _winners(values.ravel() if values.shape[1] == 1 else values)
-        right = winners == (y > 0 if values.shape[1] == 1 else y)
-        return float(np.average(right, weights=w))
+        return float(np.average(self.classes_[winners] == held_out.y, weights=held_out.weights))
 
     def _probabilities(self, X: Any, loss: str) -> Array:
         values = self._decide(X)
@@ -267,7 +231,7 @@ class SGDClassifier(Classifier):
         *,
         penalty: str | None = "l2",
         alpha: float = 0.0001,
-        l1_ratio: float = 0.15,
+        l1_ratio: float | None = 0.15,
         fit_intercept: bool = True,
         max_iter: int = 1000,
         tol: float | None = 1e-3,
@@ -321,6 +285,50 @@ class SGDClassifier(Classifier):
     def _check_parameters(self) -> None:
         choose("loss", self.loss, _LOSSES)
         super()._check_parameters()
+
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any,
+        classes: Any = None,
+        sample_weight: Any = None,
+    ) -> Any:
+        """Train one pass more. The first call takes all `classes` that there will be.
+
+        Args:
+            X: as of fit().
+            y: likewise.
+            classes: the labels of all calls.
+            sample_weight: as of fit().
+        """
+        self._check_parameters_of_pass()
+        first = not hasattr(self, "coef_")
+        if first and classes is None:
+            raise ValueError("classes must be passed on the first call to partial_fit.")
+        if classes is not None:
+            classes = np.unique(classes)
+            if not first and not np.array_equal(self.classes_, classes):
+                raise ValueError(
+                    f"`classes={classes!r}` is not the same as on last call to partial_fit, was: "
+                    f"{self.classes_!r}"
+                )
+        self._check_class_weight("partial_fit")
+        given, *_, everywhere = self._take(
+            "partial_fit",
+            X,
+            y,
+            sample_weight,
+            reset=first,
+            classes=classes if first else self.classes_,
+        )
+        if first:
+            self.classes_ = np.asarray(everywhere.labels)
+        outputs = 1 if len(self.classes_) == 2 else len(self.classes_)
+        self._begin(given.X.dtype, outputs, again=not first)
+        by_class = self._class_weights(given.y)
+        shares = self._weighed_shares(given, by_class)
+        self._train(shares, everywhere.rows, Stopping(1), class_weights=self._of_outputs(by_class))
+        return self
 
     @available_if(lambda self: _has_probabilities(self.loss))
     def predict_proba(self, X: Any) -> Array:

@@ -12,19 +12,19 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from malt import _job, _local
 from malt._averaging import Averaging
 from malt._chunks import Chunks, Survey
 from malt._core_import import linear_decisions
 from malt._errors import ConfigError
+from malt._given import Given
 from malt._labels import All, Here, agree
 from malt._parameters import choose, number
 from malt._progress import Progress
-from malt._sources import InMemory, Source, canonical, examples_of
+from malt._sources import InMemory, Source, canonical, examples_of, weight_of
 from malt._steps import history_of
 from malt._training import Arrays, Exchange, Stopping, Trained, Trainer
 
@@ -53,6 +53,7 @@ class LinearModel(BaseEstimator):
     history_: Array
     n_features_in_: int
     _arrays: Arrays
+    _average_from: int  # the first step averaged
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -63,13 +64,17 @@ class LinearModel(BaseEstimator):
 
     _restarts_average = False
 
+    @property
+    def _patience(self) -> int:
+        return int(self.n_iter_no_change)
+
     def _kernel(self, rows: int) -> dict[str, Any]:  # noqa: ARG002
-        penalty = {"l2": 0.0, "l1": 1.0, "elasticnet": self.l1_ratio, None: 0.0}[self.penalty]
+        l1_ratio = {"l2": 0.0, "l1": 1.0, "elasticnet": self.l1_ratio, None: 0.0}[self.penalty]
         return {
             "loss": self.loss,
             "epsilon": float(self.epsilon),
             "alpha": float(self.alpha if self.penalty is not None else 0.0),
-            "l1_ratio": float(penalty),
+            "l1_ratio": float(l1_ratio),
             "learning_rate": self.learning_rate,
             "eta0": float(self.eta0),
             "power_t": float(self.power_t),
@@ -82,7 +87,8 @@ class LinearModel(BaseEstimator):
             "learning_rate", self.learning_rate, ("optimal", "invscaling", "constant", "adagrad")
         )
         number("alpha", self.alpha, 0)
-        number("l1_ratio", self.l1_ratio, 0, most=1)
+        if self.l1_ratio is not None or self.penalty == "elasticnet":
+            number("l1_ratio", self.l1_ratio, 0, most=1)
         number("epsilon", self.epsilon, 0)
         number("power_t", self.power_t, -np.inf)
         if self.learning_rate == "optimal":
@@ -96,6 +102,15 @@ class LinearModel(BaseEstimator):
         number("n_iter_no_change", self.n_iter_no_change, 1, whole=True)
         number("validation_fraction", self.validation_fraction, 0, above=True, most=1)
         self._check_common()
+
+    def _check_parameters_of_pass(self) -> None:
+        """Of partial_fit()."""
+        self._check_parameters()
+        if self.early_stopping:
+            raise ValueError(
+                "early_stopping should be False with partial_fit, which makes one pass; fit() "
+                "holds rows out and stops"
+            )
 
     def _check_common(self) -> None:
         number("max_iter", self.max_iter, 1, whole=True)
@@ -124,6 +139,44 @@ class LinearModel(BaseEstimator):
         is_numeric = isinstance(self, RegressorMixin)
         X, y = validate_data(self, X, y, reset=reset, y_numeric=is_numeric, **_READS)
         return canonical(X), y
+
+    def _take(
+        self,
+        call: str,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        *,
+        reset: bool,
+        classes: Array | None = None,
+    ) -> tuple[Given, Given, Given | None, All]:
+        """All that is given here, what of it to train on, and what is held out. Collective."""
+
+        def take() -> tuple[tuple[Given, Given, Given | None], Here]:
+            rows, targets = self._rows_and_targets(X, y, reset=reset)
+            labels = self._labels(targets, classes)
+            weights = None
+            if sample_weight is not None:
+                weights = _check_sample_weight(
+                    sample_weight, rows, dtype=rows.dtype, ensure_non_negative=True
+                )
+            given = Given(rows, targets, weights)
+            training, held_out = given, None
+            if self.early_stopping:
+                training, held_out = given.split(
+                    self.validation_fraction,
+                    self.random_state,
+                    stratified=isinstance(self, ClassifierMixin),
+                )
+            here = Here(rows.shape[0], rows.shape[1], rows.dtype.name, labels)
+            return (given, training, held_out), here
+
+        taken, everywhere = agree(f"{type(self).__name__}.{call}()", take)
+        return *taken, everywhere
+
+    def _labels(self, y: Array, classes: Array | None) -> Array | None:  # noqa: ARG002
+        """Those of a classifier, sorted: `classes`, where they are known."""
+        return None
 
     def _look(
         self, call: str, chunks: Chunks, y: Any, sample_weight: Any, *, labels: bool
@@ -161,19 +214,27 @@ class LinearModel(BaseEstimator):
     # Training
 
     def _begin(self, dtype: Any, outputs: int, *, again: bool) -> None:
-        """The arrays to train: new ones, or those of before."""
-        if again:
-            self._arrays = self._arrays.map(lambda array: array.astype(dtype))
-            if self._arrays.average is None:  # else coef_ shows the average
-                self._arrays.weights[:] = self._weights(dtype)
-            return
+        """The arrays to train, as the parameters ask: new ones, or those of before.
+
+        Where t_ is 1 again the average begins anew too, from what coef_ shows.
+        """
         shape = self.n_features_in_ + 1, outputs
+        if not again:
+            self._arrays, self.t_ = Arrays(np.zeros(shape, dtype)), 1.0
+        weights, average, squares = self._arrays.map(lambda array: array.astype(dtype))
+        steps, asked = int(self.t_) - 1, max(1, int(self.average))
+        goes_on = average is not None and asked <= self._average_from <= steps
+        if again and not (goes_on and self.average):  # else coef_ shows the average
+            weights[:] = self._weights(dtype)
+        if not goes_on:
+            average, self._average_from = np.zeros(shape, dtype), max(asked, steps + 1)
+        if squares is None:
+            squares = np.zeros(shape, dtype)
         self._arrays = Arrays(
-            np.zeros(shape, dtype),
-            np.zeros(shape, dtype) if self.average else None,
-            np.zeros(shape, dtype) if self.learning_rate == "adagrad" else None,
+            weights,
+            average if self.average else None,
+            squares if self.learning_rate == "adagrad" else None,
         )
-        self.t_ = 1.0
 
     def _shares(self, X: Any, targets: Array, weights: Array | None) -> list[Source]:
         """One for each rank that is trained here."""
@@ -181,14 +242,22 @@ class LinearModel(BaseEstimator):
         rows = X.shape[0]
         ranks = 1 if self.ranks is None else min(self.ranks, rows)
         ends = [rows * rank // ranks for rank in range(ranks + 1)]
-        return [InMemory(examples, first, last) for first, last in pairwise(ends)]
+        return [
+            InMemory(
+                examples,
+                first,
+                last,
+                weight_of(last - first, None if weights is None else weights[first:last]),
+            )
+            for first, last in pairwise(ends)
+        ]
 
     def _train(
         self,
         shares: list[Source],
         rows_everywhere: int,
         stopping: Stopping,
-        held_out: tuple[Any, Array, Array | None] | None = None,
+        held_out: Given | None = None,
         class_weights: Sequence[float] = (),
     ) -> None:
         arrays = self._arrays
@@ -197,13 +266,13 @@ class LinearModel(BaseEstimator):
             "outputs": arrays.weights.shape[1],
             "threads": self._threads(),
             "class_weights": class_weights,
-            "average_from": max(1, int(self.average)) if self.average else 1,
+            "average_from": self._average_from,
         }
         seed = None
         if self.shuffle:
             seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         exchange = Exchange(Averaging(self.graph, self.sync), self.every, self.exchange)
-        score = None if held_out is None else lambda w: self._score(w, *held_out)
+        score = None if held_out is None else lambda w: self._score(w, held_out)
         examples = stopping.passes * max(share.rows for share in shares)
         with Progress(self.verbose, len(shares), examples) as progress:
 
@@ -275,31 +344,8 @@ class LinearModel(BaseEstimator):
         values: Array = linear_decisions(examples_of(X), weights, weights.shape[1])
         return values.ravel() if values.shape[1] == 1 else values
 
-    def _score(self, weights: Array, X: Any, y: Array, w: Array | None) -> float:
+    def _score(self, weights: Array, held_out: Given) -> float:
         raise NotImplementedError
-
-    def _split(
-        self,
-        X: Any,
-        targets: Array,
-        weights: Array | None,
-    ) -> tuple[tuple[Any, Array, Array | None], tuple[Any, Array, Array | None] | None]:
-        """What to train on, and what is held out for early stopping."""
-        if not self.early_stopping:
-            return (X, targets, weights), None
-        rows = np.arange(X.shape[0])
-        stratify = targets if isinstance(self, ClassifierMixin) else None
-        kept, held = train_test_split(
-            rows,
-            test_size=self.validation_fraction,
-            random_state=self.random_state,
-            stratify=stratify,
-        )
-        taken = [
-            (canonical(X[part]), targets[part], None if weights is None else weights[part])
-            for part in (kept, held)
-        ]
-        return taken[0], taken[1]
 
     # Told by the command line, which ends training in good order at Ctrl-C.
     @staticmethod
@@ -311,7 +357,7 @@ class LinearModel(BaseEstimator):
         return Stopping(
             self.max_iter,
             tol,
-            self.n_iter_no_change,
+            self._patience,
             bool(self.early_stopping),
             self._is_asked_to_stop,
         )

@@ -11,7 +11,6 @@ from sklearn.utils.validation import check_is_fitted
 from malt._classifiers import Classifier
 from malt._core_import import Graph
 from malt._parameters import choose, number
-from malt._training import Stopping
 
 Array = npt.NDArray[Any]
 
@@ -26,7 +25,7 @@ class _Regularised(Classifier):
     power_t = 0.0
     shuffle = True
     early_stopping = False
-    validation_fraction = 0.1
+    _patience = 5
     average = True
     exchange = "model"
     _restarts_average = True
@@ -38,9 +37,6 @@ class _Regularised(Classifier):
     @property
     def _is_multinomial(self) -> bool:
         return self._loss == "log_loss" and len(self.classes_) > 2
-
-    def _stopping(self) -> Stopping:
-        return Stopping(self.max_iter, self.tol, is_asked=self._is_asked_to_stop)
 
     def _check_parameters(self) -> None:
         number("C", self.C, 0, above=True)
@@ -68,8 +64,8 @@ _DOC = """
     Args:
         C: the weight of the losses against the penalty; above 0.
         l1_ratio: the penalty's part of L1, 0 (L2 alone) to 1.
-        tol: stop when five passes in turn lower the mean loss by less; None: make max_iter passes.
-            If they are made before that, a ConvergenceWarning says so.
+        tol: stop when five passes in turn lower the mean loss plus the penalty by less; None: make
+            max_iter passes. If they are made before that, a ConvergenceWarning says so.
         n_jobs, verbose, ranks, graph, sync, every: as of malt.SGDClassifier.
         fit_intercept, max_iter, class_weight, random_state, warm_start: as of scikit-learn's.
 

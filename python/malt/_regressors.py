@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import _check_sample_weight
 
 from malt._chunks import Chunks
 from malt._core_import import Graph, linear_decisions
-from malt._labels import All, Here, agree
+from malt._given import Given
 from malt._linear_model import LinearModel
 from malt._parameters import choose
 from malt._sources import Source, Streamed, examples_of
@@ -46,7 +45,7 @@ class SGDRegressor(RegressorMixin, LinearModel):
         *,
         penalty: str | None = "l2",
         alpha: float = 0.0001,
-        l1_ratio: float = 0.15,
+        l1_ratio: float | None = 0.15,
         fit_intercept: bool = True,
         max_iter: int = 1000,
         tol: float | None = 1e-3,
@@ -113,56 +112,39 @@ class SGDRegressor(RegressorMixin, LinearModel):
         """
         self._check_parameters()
         again = self.warm_start and hasattr(self, "coef_")
+        self.t_ = 1.0
         if isinstance(X, Chunks):
             surveys, everywhere = self._look("fit", X, y, sample_weight, labels=False)
             self._begin(X.dtype, 1, again=again)
             shares: list[Source] = [Streamed(X, survey, _unweighted) for survey in surveys]
             held_out = None
         else:
-            X, y, weights, everywhere = self._take("fit", X, y, sample_weight, reset=True)
-            self._begin(X.dtype, 1, again=again)
-            training, held_out = self._split(X, y, weights)
+            _, training, held_out, everywhere = self._take("fit", X, y, sample_weight, reset=True)
+            self._begin(training.X.dtype, 1, again=again)
             shares = self._shares(*training)
-        self.t_ = 1.0
         self._train(shares, everywhere.rows, self._stopping(), held_out)
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Train one pass more; X, y and sample_weight as of fit()."""
-        self._check_parameters()
+        self._check_parameters_of_pass()
         first = not hasattr(self, "coef_")
-        X, y, weights, everywhere = self._take("partial_fit", X, y, sample_weight, reset=first)
-        self._begin(X.dtype, 1, again=not first)
-        self._train(self._shares(X, y, weights), everywhere.rows, Stopping(1))
+        given, *_, everywhere = self._take("partial_fit", X, y, sample_weight, reset=first)
+        self._begin(given.X.dtype, 1, again=not first)
+        self._train(self._shares(*given), everywhere.rows, Stopping(1))
         return self
 
     def predict(self, X: Any) -> Array:
         """X @ coef_ + intercept_: (rows,)."""
         return self._decide(X)
 
-    def _take(
-        self, call: str, X: Any, y: Any, sample_weight: Any, *, reset: bool
-    ) -> tuple[Any, Array, Array | None, All]:
-        def take() -> tuple[tuple[Any, Array, Array | None], Here]:
-            rows, targets = self._rows_and_targets(X, y, reset=reset)
-            weights = None
-            if sample_weight is not None:
-                weights = _check_sample_weight(
-                    sample_weight, rows, dtype=rows.dtype, ensure_non_negative=True
-                )
-            here = Here(rows.shape[0], rows.shape[1], rows.dtype.name, None)
-            return (rows, targets, weights), here
-
-        (rows, targets, weights), everywhere = agree(f"{type(self).__name__}.{call}()", take)
-        return rows, targets, weights, everywhere
-
     def _show(self, arrays: Arrays) -> None:
         super()._show(arrays)
         self.coef_ = self.coef_[0]
 
-    def _score(self, weights: Array, X: Any, y: Array, w: Array | None) -> float:
-        values = linear_decisions(examples_of(X), weights).ravel()
-        return -float(np.average((values - y) ** 2, weights=w))
+    def _score(self, weights: Array, held_out: Given) -> float:
+        values = linear_decisions(examples_of(held_out.X), weights).ravel()
+        return -float(np.average((values - held_out.y) ** 2, weights=held_out.weights))
 
 
 def _unweighted(y: Array) -> tuple[Array, None]:

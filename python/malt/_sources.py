@@ -37,6 +37,11 @@ def examples_of(X: Any, targets: Array | None = None, weights: Array | None = No
     return kind.dense(X, targets, weights)
 
 
+def weight_of(rows: int, weights: Array | None) -> float:
+    """What their losses weigh together."""
+    return rows if weights is None else float(weights.sum(dtype=np.float64))
+
+
 class Source(Protocol):
     """The rows that a rank trains on in each pass."""
 
@@ -44,22 +49,26 @@ class Source(Protocol):
     def rows(self) -> int:
         """In each pass."""
 
-    def blocks(self) -> Iterator[tuple[Examples, int, int]]:
-        """Examples, of which rows first to last - 1 are trained on: `rows` in all."""
+    def blocks(self) -> Iterator[tuple[Examples, int, int, float]]:
+        """Examples, of which rows first to last - 1 are trained on, and what these weigh together.
+
+        They are `rows` in all.
+        """
 
 
 class InMemory(NamedTuple):
-    """Rows first to last - 1 of examples."""
+    """Rows first to last - 1 of examples, and what their losses weigh together."""
 
     examples: Examples
     first: int
     last: int
+    weight: float
 
     @property
     def rows(self) -> int:
         return self.last - self.first
 
-    def blocks(self) -> Iterator[tuple[Examples, int, int]]:
+    def blocks(self) -> Iterator[tuple[Examples, int, int, float]]:
         yield self
 
 
@@ -74,11 +83,13 @@ class Streamed(NamedTuple):
     def rows(self) -> int:
         return self.survey.rows
 
-    def blocks(self) -> Iterator[tuple[Examples, int, int]]:
+    def blocks(self) -> Iterator[tuple[Examples, int, int, float]]:
         _, features, zero_based, *_ = self.survey
         for data in self.chunks.read(features, zero_based=zero_based):
             assert data.y is not None
-            yield examples_of(data.X, *self.prepare(data.y)), 0, data.X.shape[0]
+            targets, weights = self.prepare(data.y)
+            rows = data.X.shape[0]
+            yield examples_of(data.X, targets, weights), 0, rows, weight_of(rows, weights)
         raise ConfigError(
             f"{data.files[0]} or files beside it have changed: at first they had {self.rows} rows "
             "for this rank, and now fewer"
@@ -86,14 +97,21 @@ class Streamed(NamedTuple):
 
 
 class Pass:
-    """The blocks of a pass, each in an order of its own, to be trained on in pieces of any size."""
+    """The blocks of a pass, each in an order of its own, to be trained on in pieces of any size.
 
-    def __init__(self, blocks: Iterator[tuple[Examples, int, int]], seed: int | None) -> None:
+    Attributes:
+        weight: of the losses of all blocks so far.
+    """
+
+    def __init__(
+        self, blocks: Iterator[tuple[Examples, int, int, float]], seed: int | None
+    ) -> None:
         self._blocks = blocks
         self._seed = seed
         self._before = self._end = 0  # rows up to the present block, and with it
         self._trained = 0
         self._count = 0  # of blocks
+        self.weight = 0.0
 
     def train(self, model: Any, end: int) -> float:
         """Train on the pass' rows up to row `end`; returns the sum of their losses."""
@@ -108,7 +126,8 @@ class Pass:
         return losses
 
     def _take_block(self) -> None:
-        self._examples, first, last = next(self._blocks)
+        self._examples, first, last, weight = next(self._blocks)
+        self.weight += weight
         self._before, self._end = self._end, self._end + last - first
         self._order = np.arange(last - first, dtype=np.uint32)
         if self._seed is not None:

@@ -110,6 +110,9 @@ class Trainer:
         self._restarts = restarts
         self._watch = watch
         self._arrays = arrays
+        self._average_from: int = kernel["average_from"]
+        self._alpha: float = kernel["alpha"]
+        self._l1_ratio: float = kernel["l1_ratio"]
         self._every = exchange.every
         self._history: list[Step] = []
         self._batches: BatchModel | None = None
@@ -144,11 +147,13 @@ class Trainer:
             while passes < stopping.passes and not progress.stopped_early:
                 if self._restarts and passes.bit_count() == 1:
                     self._restart_average()
-                loss = self._make_pass(passes)
+                losses, weight = self._make_pass(passes)
                 passes += 1
-                progress.add(self._agree(loss, passes, stopping))
+                progress.add(self._agree(losses, weight, passes, stopping))
                 if self._is_asked_to_stop:
                     break
+            if self._arrays.average is not None:
+                self._arrays.average[:] = self._best()
             if self._company is not None:
                 self._company.unite()
         finally:
@@ -164,7 +169,8 @@ class Trainer:
         steps = self._model.steps
         self._model = self._continue(steps=steps, average_from=steps + 1)
 
-    def _make_pass(self, passes_before: int) -> float:
+    def _make_pass(self, passes_before: int) -> tuple[float, float]:
+        """Returns the sum of the losses, and that of their weights."""
         company, rows = self._company, self._source.rows
         pieces = company.pieces if company is not None else self._pieces_alone(rows)
         blocks = self._ordered(passes_before)
@@ -184,7 +190,7 @@ class Trainer:
             step = Step(done, mean, staleness, sent, began, trained, time.time())
             self._history.append(step)
             self._watch(step)
-        return losses
+        return losses, blocks.weight
 
     def _ordered(self, passes_before: int) -> Pass:
         seed = self._seed
@@ -195,24 +201,42 @@ class Trainer:
     def _pieces_alone(self, rows: int) -> int:
         return 1 if self._batches is None else _pieces(rows, self._every)
 
-    def _agree(self, losses: float, passes: int, stopping: Stopping) -> float:
-        """The mean loss, or what the score lacks; of all ranks, where they stop together."""
-        rows = self._source.rows
+    def _agree(self, losses: float, weight: float, passes: int, stopping: Stopping) -> float:
+        """What is to fall (see _Progress); of all ranks, where they stop together."""
         if stopping.by_score and self._score is not None:
-            losses = -self._score(self._best()) * rows
-        mine = np.array([losses, rows, not self._is_finite, stopping.is_asked()])
+            weight = self._source.rows
+            losses = -self._score(self._best()) * weight
+        elif stopping.tol is not None:
+            losses += self._penalty() * weight
+        mine = np.array([losses, weight, not self._is_finite, stopping.is_asked()])
         if self._company is not None:
             mine = self._company.add_up(mine)
-        losses, rows, diverged, self._is_asked_to_stop = mine
+        losses, weight, diverged, self._is_asked_to_stop = mine
         if diverged:
             raise DivergedError(
                 f"Floating-point under-/overflow occurred at epoch #{passes}. Scaling input data "
                 "with StandardScaler or MinMaxScaler might help."
             )
-        return float(losses / rows)
+        return float(losses / weight) if weight > 0 else 0.0
+
+    def _penalty(self) -> float:
+        alpha, l1_ratio = self._alpha, self._l1_ratio
+        body = self._arrays.weights[:-1]
+        l1 = float(np.abs(body).sum()) if l1_ratio > 0 else 0.0
+        return alpha * ((1 - l1_ratio) * float(np.vdot(body, body)) / 2 + l1_ratio * l1)
 
     def _best(self) -> Array:
-        return self._arrays.weights if self._arrays.average is None else self._arrays.average
+        """The average, once there is one: until the step it begins at, the weights."""
+        weights, average, _ = self._arrays
+        return weights if average is None or self._model.steps < self._average_from else average
+
+
+def add_up(counts: Array) -> None:
+    """Over the ranks of this process' job, in place. Collective; alone there is nothing to do."""
+    if _job.company() is not None:
+        vector = _vectors.vector(counts)
+        vector.allreduce(SUM)
+        vector.close()
 
 
 def _pieces(rows: int, every: int | None) -> int:
@@ -222,7 +246,12 @@ def _pieces(rows: int, every: int | None) -> int:
 
 
 class _Progress:
-    """Whether passes still gain anything, as scikit-learn's SGD judges it."""
+    """Whether passes still gain anything, which scikit-learn's SGD judges likewise.
+
+    What is to fall is the mean loss of a pass plus the penalty, or minus the score of rows held
+    out. Unlike scikit-learn's, a row's loss counts by its weight, one-vs-rest adds up the outputs,
+    which stop together, and the penalty is that at the end of the pass, not its mean over it.
+    """
 
     def __init__(self, stopping: Stopping) -> None:
         self._stopping = stopping
@@ -258,9 +287,7 @@ class _Company:
         # All make the same number of exchanges a pass, each of its own share of rows.
         counts = np.zeros(job.size)
         counts[job.rank] = rows
-        counted = _vectors.vector(counts)
-        counted.allreduce(SUM)
-        counted.close()
+        add_up(counts)
         if not counts.all():
             empty = describe_ranks(int(r) for r in np.flatnonzero(counts == 0))
             raise ConfigError(f"{empty} got no rows; give every rank some, or take fewer ranks")

@@ -152,6 +152,34 @@ def test_partial_fit_goes_on_where_it_was() -> None:
     assert np.array_equal(restored.coef_, parts.partial_fit(*TRAIN).coef_)
 
 
+def test_what_was_not_trained_at_first_is_trained_next() -> None:
+    model = malt.SGDClassifier(exchange="gradient")
+    with pytest.raises(ValueError, match="learning_rate is 'optimal'"):
+        model.partial_fit(*TRAIN, classes=np.unique(TRAIN[1]))
+    model.set_params(exchange="model").partial_fit(*TRAIN, classes=range(11))
+    assert model.coef_.shape[0] == 11
+
+
+@pytest.mark.parametrize("kind", [malt.SGDClassifier, malt.SGDRegressor])
+def test_partial_fit_does_not_stop_early(kind: Any) -> None:
+    with pytest.raises(ValueError, match="early_stopping should be False with partial_fit"):
+        kind(early_stopping=True).partial_fit(X3, [0, 1, 1])
+
+
+@pytest.mark.parametrize("kind", [malt.LogisticRegression, malt.LinearSVC])
+def test_models_with_c_are_as_scikit_learns(kind: Any) -> None:
+    assert not hasattr(kind, "partial_fit")  # C weighs the loss of all rows
+    assert kind(tol=-np.inf, max_iter=2).fit(*TRAIN).n_iter_ == 2  # without a warning
+
+
+def test_l1_ratio_may_be_none_where_it_means_nothing() -> None:
+    model = malt.SGDClassifier(l1_ratio=None, max_iter=1, tol=None, shuffle=False)
+    default = clone(model).set_params(l1_ratio=0.15).fit(*TRAIN)
+    assert np.array_equal(model.fit(*TRAIN).coef_, default.coef_)
+    with pytest.raises(ValueError, match="l1_ratio is None; it must be a number at least 0"):
+        model.set_params(penalty="elasticnet").fit(*TRAIN)
+
+
 def test_warm_start_and_early_stopping() -> None:
     warm = malt.SGDClassifier(max_iter=1, tol=None, random_state=0, warm_start=True, average=True)
     first = warm.fit(*TRAIN).score(*TRAIN)
@@ -161,6 +189,74 @@ def test_warm_start_and_early_stopping() -> None:
     early = malt.SGDClassifier(random_state=0, early_stopping=True, ranks=2).fit(*TRAIN)
     assert early.n_iter_ < 100
     assert early.score(*TEST) > 0.9
+
+
+@pytest.mark.parametrize("average", [250, 301])
+def test_the_average_is_shown_once_there_is_one(average: int) -> None:
+    settings: dict[str, Any] = {"average": average, "max_iter": 3, "tol": None, "shuffle": False}
+    rows, labels = TRAIN[0][:100], TRAIN[1][:100] > 4
+    ours, theirs = (kind(**settings) for kind in (malt.SGDClassifier, SGDClassifier))
+    for _ in range(2):
+        np.testing.assert_allclose(
+            ours.partial_fit(rows, labels, classes=[False, True]).coef_,
+            theirs.partial_fit(rows, labels, classes=[False, True]).coef_,
+            rtol=1e-6,
+            atol=1e-9,
+        )
+    assert np.allclose(ours.fit(rows, labels).coef_, theirs.fit(rows, labels).coef_)
+    early = malt.SGDClassifier(early_stopping=True, average=10**6, random_state=1)
+    early.fit(rows, labels)
+    assert early.n_iter_ > early.n_iter_no_change + 1  # the score was not that of an empty average
+
+
+def test_a_warm_start_begins_the_average_anew() -> None:
+    settings: dict[str, Any] = {"max_iter": 1, "tol": None, "shuffle": False, "warm_start": True}
+    rows, labels = TRAIN[0][:100], TRAIN[1][:100] > 4
+    ours, theirs = (kind(average=90, **settings) for kind in (malt.SGDClassifier, SGDClassifier))
+    for _ in range(3):
+        ours.fit(rows, labels)
+        np.testing.assert_allclose(ours.coef_, theirs.fit(rows, labels).coef_, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", [malt.SGDClassifier, malt.SGDRegressor])
+def test_rates_and_averages_change_between_trainings(kind: Any) -> None:
+    rows, targets = TRAIN[0][:100], (TRAIN[1][:100] > 4).astype(float)
+    model = kind(warm_start=True, max_iter=2, tol=None, shuffle=False).fit(rows, targets)
+    before = model.score(rows, targets)
+    for settings in (
+        {"learning_rate": "adagrad", "average": True},
+        {"learning_rate": "constant", "average": False},
+        {"average": True},
+        {"average": 10**6},  # steps that will not be made: no average is shown
+    ):
+        model.set_params(**settings).fit(rows, targets).partial_fit(rows, targets)
+    assert model.score(rows, targets) > before
+    plain, late = clone(model).set_params(average=False), clone(model)
+    assert np.allclose(plain.fit(rows, targets).coef_, late.fit(rows, targets).coef_)
+    late.set_params(average=True).partial_fit(rows, targets)  # which averages its own steps alone
+    mean_of_few = np.abs(late.coef_).sum()
+    start, end = (
+        np.abs(coef).sum() for coef in (plain.coef_, plain.partial_fit(rows, targets).coef_)
+    )
+    assert min(start, end) < mean_of_few < max(start, end)
+
+
+def test_early_stopping_is_scikit_learns() -> None:
+    X, y = make_classification(300, 8, n_informative=6, flip_y=0.2, random_state=1)
+    some = np.random.default_rng(0).random(len(y)).astype(np.float32)
+    settings: dict[str, Any] = {  # no penalty: scikit-learn leaves its scale out of the score
+        "early_stopping": True, "shuffle": False, "penalty": None, "learning_rate": "constant",
+    }  # fmt: skip
+    for seed, eta0, class_weight in ((0, 0.01, {0: 30, 1: 0.01}), (1, 0.1, None)):
+        settings |= {"random_state": seed, "eta0": eta0, "class_weight": class_weight}
+        ours, theirs = (
+            kind(**settings).fit(X, y, sample_weight=some)
+            for kind in (malt.SGDClassifier, SGDClassifier)
+        )
+        assert ours.n_iter_ == theirs.n_iter_
+        np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-5)
+    with pytest.raises(ValueError, match="for validation set are all zero, of 30 rows; consider"):
+        malt.SGDClassifier(**settings).fit(X, y, sample_weight=np.arange(300) == 0)
 
 
 @pytest.mark.parametrize("graph", [malt.HALTON, malt.RANDOM(2, 7), malt.Graph([(0, 1), (1, 0)])])
@@ -207,6 +303,17 @@ def test_passes_that_do_not_suffice_are_a_warning(ranks: int | None) -> None:
     assert 5 < model.fit(X, y).n_iter_ < model.max_iter
     with pytest.warns(ConvergenceWarning, match=r"max_iter=3 passes .* tol=0.0001"):
         assert model.set_params(max_iter=3).fit(X, y).n_iter_ == 3
+
+
+def test_training_stops_when_scikit_learns_does() -> None:
+    X, y = make_classification(300, 8, n_informative=6, flip_y=0.2, random_state=1)
+    settings: dict[str, Any] = {"learning_rate": "constant", "eta0": 0.001, "shuffle": False}
+    heavy: dict[str, Any] = {"sample_weight": np.full(300, 1000.0)}
+    for penalty, given in (("l2", {}), ("l1", {}), ("elasticnet", {}), (None, heavy)):
+        settings |= {"penalty": penalty, "alpha": 0.1, "eta0": 1e-6 if given else 1e-3}
+        ours = malt.SGDClassifier("log_loss", **settings).fit(X, y, **given)
+        theirs = SGDClassifier(loss="log_loss", **settings).fit(X, y, **given)
+        assert abs(ours.n_iter_ - theirs.n_iter_) <= 1
 
 
 def test_asynchronous_ranks_make_all_passes() -> None:
@@ -293,6 +400,18 @@ tell(labels=error_of(malt.LogisticRegression().fit, X, np.where(y == 9, 10 + ran
 tell(ranks=error_of(malt.LogisticRegression(ranks=2).fit, X, y))
 fewer = malt.LogisticRegression(max_iter=2).fit(X[y > rank], y[y > rank])
 tell(classes=fewer.classes_)
+# Weights of classes are those of all rows, also of a class that a rank has none of
+settings = {"max_iter": 2, "tol": None, "random_state": 0}
+everywhere = np.bincount(np.concatenate([y[y > 0], y]))
+weights = everywhere.sum() / (10 * everywhere)
+given = X[y >= 1 - rank], y[y >= 1 - rank]
+balanced, weighed = (
+    malt.SGDClassifier(class_weight=of, **settings).fit(*given).coef_
+    for of in ("balanced", dict(enumerate(weights)))
+)
+tell(balanced=np.array_equal(balanced, weighed))
+alone = np.r_[y[:-1], 10] if rank == 1 else y % 9
+tell(held=error_of(malt.SGDClassifier(early_stopping=True).fit, X, alone))
 many = np.arange(300)
 tell(many=malt.SGDClassifier(max_iter=1).fit(many[:, None] / 300, many).classes_)
 tell(others=error_of(malt.SGDClassifier().fit, many[:, None] / 300, many + rank))
@@ -311,6 +430,9 @@ tell(others=error_of(malt.SGDClassifier().fit, many[:, None] / 300, many + rank)
     for error in result.each("ranks"):
         assert error.says("ranks=2", "one of 2 ranks already")
     assert all(np.array_equal(classes, np.arange(1, 10)) for classes in result.each("classes"))
+    assert all(result.each("balanced"))
+    for error in result.each("held"):
+        assert error.says("rank 1: ValueError: The least populated class")
     assert all(np.array_equal(classes, np.arange(300)) for classes in result.each("many"))
     for error in result.each("others"):
         assert error.says("rank 1 has 300 labels and rank 0 others", "too many to compare")
