@@ -286,11 +286,7 @@ void bind_one(py::module_& module, const std::string& suffix) {
           },
           "Make the arrays true, before they are read, exchanged or changed. Returns whether all "
           "weights are finite.")
-      .def_property_readonly("steps", [](const Trained& self) { return self.linear.steps(); })
-      .def_property(
-          "eta0", [](const Trained& self) { return self.linear.eta0(); },
-          [](Trained& self, double eta0) { self.linear.set_eta0(eta0); },
-          "Of the rates that have one, from the next step on.");
+      .def_property_readonly("steps", [](const Trained& self) { return self.linear.steps(); });
 
   module.def("add_linear_gradient", &add_gradient<T>, py::arg("examples"), py::arg("weights"),
              py::arg("gradient"), py::arg("first") = 0, py::arg("last") = py::none(), py::kw_only(),

@@ -703,14 +703,6 @@ class LinearFloat32:
             KeyboardInterrupt: after some of the steps.
         """
     @property
-    def eta0(self) -> float:
-        """
-        Of the rates that have one, from the next step on.
-        """
-    @eta0.setter
-    def eta0(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None:
-        ...
-    @property
     def steps(self) -> int:
         ...
 class ExamplesFloat64:
@@ -765,14 +757,6 @@ class LinearFloat64:
             ConfigError: what does not fit.
             KeyboardInterrupt: after some of the steps.
         """
-    @property
-    def eta0(self) -> float:
-        """
-        Of the rates that have one, from the next step on.
-        """
-    @eta0.setter
-    def eta0(self, arg1: typing.SupportsFloat | typing.SupportsIndex) -> None:
-        ...
     @property
     def steps(self) -> int:
         ...

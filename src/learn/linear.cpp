@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <thread>
-#include <utility>
 
 #include "dstorm/quiet_thread.hpp"
 #include "learn/linear_check.hpp"
@@ -203,15 +202,6 @@ bool Linear<T>::finish() {
   fold(all, pace_, clock_);
   return std::all_of(arrays_.weights.begin(), arrays_.weights.end(),
                      [](T weight) { return std::isfinite(weight); });
-}
-
-template <class T>
-void Linear<T>::set_eta0(double eta0) {
-  LinearOptions changed = options_;
-  changed.eta0 = eta0;
-  check(changed);
-  options_ = std::move(changed);
-  pace_.eta0 = eta0;
 }
 
 template class Linear<float>;

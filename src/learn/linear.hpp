@@ -104,8 +104,6 @@ class Linear {
   [[nodiscard]] bool finish();
 
   std::int64_t steps() const noexcept { return clock_.steps; }
-  double eta0() const noexcept { return options_.eta0; }
-  void set_eta0(double eta0);  // from the next step on; throws dstorm::ConfigError unless above 0
 
  private:
   Model<T> model();

@@ -465,8 +465,10 @@ TEST(Linear, RefusesWhatDoesNotFit) {
   expect_refused([&] { make(options); }, "class_weights has 2 values; it needs 1");
   options = options_of(Loss::kLog, Rate::kAdaGrad);
   expect_refused([&] { make(options); }, "squares has 0 values; it needs 12");
+  options = options_of(Loss::kLog, Rate::kConstant);
+  options.eta0 = -1;
+  expect_refused([&] { make(options); }, "eta0 is -1; it must be above 0");
   options = options_of(Loss::kLog);
-  expect_refused([&] { make(options).set_eta0(-1); }, "eta0 is -1; it must be above 0");
   options.outputs = 2;
   expect_refused([&] { make(options); }, "weights has 12 values; it needs 24");
   options.outputs = 1;
