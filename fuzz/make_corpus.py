@@ -89,6 +89,10 @@ def dense() -> dict[str, bytes]:
             seeds[f"{letter}_{fold}"] = head + mailbox
         line = struct.pack("<5Q24x", 1, 1, 0, 0, 320)
         seeds[f"{letter}_allreduce"] = bytes([choice, 0, 0x84]) + line + bytes(LINE) + mailbox
+        line = struct.pack("<5Q24x", 1, 1, 0, 0, 320 + 8 * 20)
+        seeds[f"{letter}_allreduce_beyond_a_slot"] = (
+            bytes([choice, 0, 0x84]) + line + bytes(LINE) + mailbox
+        )
         line = struct.pack("<5Q24x", 1, 1, 0, 0, 321)
         seeds[f"{letter}_allreduce_of_no_element"] = (
             bytes([choice, 0, 0x84]) + line + bytes(LINE) + mailbox

@@ -19,6 +19,9 @@ from malt._reading import Reading, Rows, rechunked
 from malt._svmlight import SvmlightReader
 from malt._together import Report, Together
 
+# Of a rank. More are the targets of a regression most likely, and each costs a row of weights.
+_MOST_LABELS = 10_000
+
 READERS: dict[str, Callable[[Part, Reading], Iterator[Rows]]] = {
     "csv": _tables.read_csv,
     "npy": _arrays.read_npy,
@@ -26,6 +29,9 @@ READERS: dict[str, Callable[[Part, Reading], Iterator[Rows]]] = {
     "parquet": _tables.read_parquet,
     "arrow": _tables.read_arrow,
 }
+
+
+Labels = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,7 @@ class Data:
         X: (rows, features), a scipy.sparse.csr_matrix of svmlight text and CSR .npz, else an array.
         y: (rows,) float64 labels, or None.
         files: the files that they are all in, whichever rank's, in their order.
+        zero_based: whether svmlight's indices were counted from 0; None of other formats.
         bad: how many lines this rank has left out so far.
         bad_lines: the first few of those: file, line, and what is wrong.
     """
@@ -43,12 +50,13 @@ class Data:
     X: Any
     y: npt.NDArray[np.float64] | None
     files: tuple[str, ...]
+    zero_based: bool | None
     bad: int
     bad_lines: tuple[str, ...]
 
 
-def to_data(rows: Rows, names: Sequence[str], asked: Reading) -> Data:
-    return Data(rows.x, rows.y, tuple(names), asked.bad, tuple(asked.bad_lines))
+def to_data(rows: Rows, names: Sequence[str], asked: Reading, zero_based: bool | None) -> Data:
+    return Data(rows.x, rows.y, tuple(names), zero_based, asked.bad, tuple(asked.bad_lines))
 
 
 class Survey(NamedTuple):
@@ -56,7 +64,7 @@ class Survey(NamedTuple):
 
     rows: int  # of this rank
     features: int
-    zero_based: bool
+    zero_based: bool | None
     has_targets: bool
     labels: list[float]  # of this rank, sorted; none if they were not asked for
     bad: int  # lines this rank leaves out
@@ -71,6 +79,7 @@ class Chunks:
     is in memory. An estimator's fit() takes it as X.
 
     Attributes:
+        zero_based: as of malt.Data; None before the first look of a fit().
         bad: how many lines the first look of the last fit() has left out, on the ranks of `ranks`.
         bad_lines: the first few of those.
     """
@@ -83,6 +92,7 @@ class Chunks:
         self._asked = asked
         self._shard = shard
         self._threads = threads
+        self.zero_based: bool | None = None
         self.bad = 0
         self.bad_lines: tuple[str, ...] = ()
 
@@ -98,20 +108,21 @@ class Chunks:
                 "chunks of svmlight text need features=, and zero_based=True or False: what is not "
                 "read yet cannot tell; or give them to an estimator's fit(), which looks first"
             )
-        return self.read(asked.features, zero_based=asked.zero_based is True)
+        zero_based = asked.zero_based is True if self._is_svmlight else None
+        return self.read(asked.features, zero_based=zero_based)
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Of X."""
         return np.dtype(self._asked.dtype)
 
-    def read(self, features: int | None, *, zero_based: bool) -> Iterator[Data]:
+    def read(self, features: int | None, *, zero_based: bool | None) -> Iterator[Data]:
         """As a loop does, with so many columns."""
         parts, asked = self._begin(features=features, zero_based=zero_based)
         assert asked.chunk_rows is not None
         names = [file.name for file in self._files]
         for rows in rechunked(pieces(parts, asked), asked.chunk_rows):
-            yield to_data(rows, names, asked)
+            yield to_data(rows, names, asked, zero_based)
 
     def survey(self, call: str, *, labels: bool) -> Survey:
         """Read all of this rank's part once, and keep nothing of it. Collective in a job.
@@ -122,10 +133,11 @@ class Chunks:
 
         Raises:
             ConfigError: on every rank: a file of one cannot be read, a line is bad, a rank has no
-                rows, or the ranks see different files.
+                rows, or the ranks see different files; or the targets are no labels.
         """
         parts, asked = self._begin()
-        found, has_targets = np.zeros(0), False
+        found: Labels = np.zeros(0)
+        has_targets = False
 
         def look() -> tuple[None, Report]:
             nonlocal found, has_targets
@@ -135,7 +147,7 @@ class Chunks:
                 report["rows"] += rows.x.shape[0]
                 has_targets = rows.y is not None
                 if rows.y is not None and labels:
-                    found = np.union1d(found, rows.y)
+                    found = _with_labels(found, rows.y, report["rows"])
             return None, report
 
         job = self._job()
@@ -161,6 +173,28 @@ class Chunks:
         threads = self._threads or threads_of(size)
         asked = replace(self._asked, threads=threads, bad=0, bad_lines=[], **columns)
         return split(self._files, rank, size), asked
+
+
+def _with_labels(known: Labels, y: Labels, rows: int) -> Labels:
+    """Those and the ones of y, sorted; of so many rows.
+
+    Raises:
+        ConfigError: they are no labels, by scikit-learn's rule, or so many that they hardly are.
+    """
+    found = np.union1d(known, y)
+    broken = found[found != np.round(found)]
+    regress = "for values take a regression: malt.SGDRegressor, `malt train regression`"
+    if len(broken):
+        raise ConfigError(
+            f"Unknown label type: continuous. Labels are whole numbers, and {broken[0]:g} is "
+            f"among the targets; {regress}"
+        )
+    if len(found) > _MOST_LABELS:
+        raise ConfigError(
+            f"the first {rows:,} rows have {len(found):,} different labels; malt.Chunks may have "
+            f"{_MOST_LABELS:,}; {regress}"
+        )
+    return found
 
 
 def threads_of(size: int) -> int:

@@ -9,7 +9,7 @@ from malt import _job
 from malt._chunks import READERS, Chunks, Data, threads_of, to_data
 from malt._errors import ConfigError
 from malt._files import Url, find_files
-from malt._layout import agree_on, stored
+from malt._layout import Layout, agree_on, stored
 from malt._parts import Part, split
 from malt._reading import Reading, Rows, joined
 from malt._svmlight import SvmlightReader
@@ -115,8 +115,8 @@ def load_data(
             loading.check_alone()
     else:
         reports = Together("malt.load_data", timeout).step("reading", load)[1]
-    rows = loading.take(reports, size)
-    return to_data(rows, names, asked)
+    layout = agree_on(reports, asked, features, size)
+    return to_data(loading.take(layout), names, asked, layout.zero_based)
 
 
 class _Loading:
@@ -158,16 +158,11 @@ class _Loading:
                 "where they count from: give features= and zero_based=True or False"
             )
 
-    def take(self, reports: dict[int, Report], size: int) -> Rows:
-        """This rank's rows, with as many columns as all ranks' have.
-
-        Raises:
-            ConfigError: as agree_on() says.
-        """
-        layout = agree_on(reports, self._asked, self._given, size)
+    def take(self, layout: Layout) -> Rows:
+        """This rank's rows, with as many columns as all ranks' have."""
         if self._svmlight is None:
             return joined(self._pieces)
-        return self._svmlight.take(zero_based=layout.zero_based, features=layout.features)
+        return self._svmlight.take(zero_based=layout.zero_based is True, features=layout.features)
 
 
 def _check(asked: Reading) -> None:

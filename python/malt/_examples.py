@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
+# What add_data_options() adds.
+DATA_OPTIONS = ("format", "features", "label", "chunk_rows", "skip_bad_lines")
+
+
 def add_data_options(parser: argparse.ArgumentParser) -> None:
     """How the examples' files are read: the arguments of malt.load_data()."""
     data = parser.add_argument_group("the files")
@@ -45,10 +49,20 @@ def load(url: str, parsed: argparse.Namespace, **more: Any) -> Any:
 
 
 def predict(
-    url: str, parsed: argparse.Namespace, model: Any, features: int
+    url: str, parsed: argparse.Namespace, model: Any, features: int, zero_based: bool | None
 ) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[np.float64] | None]]:
-    """What the model says of the examples of a file, in their order, and their targets."""
-    data = load(url, parsed, features=features, shard=False)
+    """What the model says of the examples of a file, in their order, and their targets.
+
+    Args:
+        url: the file's.
+        parsed: how it is read.
+        model: has a method predict().
+        features: of the model.
+        zero_based: of the svmlight text that it has learnt from: an index means the same here,
+            also where none happens to be 0. None: not known.
+    """
+    begin = "auto" if zero_based is None else zero_based
+    data = load(url, parsed, features=features, shard=False, zero_based=begin)
     chunks = [data]
     if parsed.chunk_rows is not None:
         zero_based = data.survey("looking", labels=False).zero_based

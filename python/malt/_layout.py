@@ -15,7 +15,7 @@ class Layout(NamedTuple):
     """What the rows of all ranks have in common."""
 
     features: int
-    zero_based: bool  # svmlight's indices
+    zero_based: bool | None  # svmlight's indices; None of other formats
 
 
 def stored(files: Sequence[File]) -> Report:
@@ -49,7 +49,7 @@ def agree_on(reports: dict[int, Report], asked: Reading, features: int | None, s
     first = next(iter(reports.values()))
     if "columns" in first:
         _check_same("columns", reports)
-        return Layout(first["columns"], False)
+        return Layout(first["columns"], None)
     zero_based = asked.zero_based
     if zero_based == "auto":
         zero_based = min(report["lowest"] for report in reports.values()) == 0

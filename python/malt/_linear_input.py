@@ -104,6 +104,7 @@ class LinearInput(BaseEstimator):
             surveys = [Survey(**report) for report in reports]
         if not surveys[0].has_targets:
             raise ConfigError("malt.Chunks have no targets: label= names the column that is one")
+        chunks.zero_based = surveys[0].zero_based
         chunks.bad = sum(one.bad for one in surveys)
         chunks.bad_lines = tuple(line for one in surveys for line in one.bad_lines)
         rows, features = sum(one.rows for one in surveys), surveys[0].features

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from malt import _train
-from malt._errors import ConfigError
-from malt._examples import add_data_options, predict, score
+from malt._examples import DATA_OPTIONS, add_data_options, predict, score
+from malt._model_file import drafted, load
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -25,11 +24,19 @@ standard error.
 
 
 class Model(NamedTuple):
-    """Out of its file; `classes` is None of a regression."""
+    """Out of its file.
+
+    Attributes:
+        coef: (outputs, features).
+        intercept: (outputs,).
+        classes: None of a regression.
+        zero_based: of the svmlight text that it has learnt from; None: not known.
+    """
 
     coef: npt.NDArray[Any]
     intercept: npt.NDArray[Any]
     classes: npt.NDArray[Any] | None
+    zero_based: bool | None
 
     @property
     def features(self) -> int:
@@ -44,25 +51,6 @@ class Model(NamedTuple):
         return self.classes[values.argmax(1)]  # type: ignore[no-any-return]
 
 
-def load(path: str) -> dict[str, npt.NDArray[Any]]:
-    """The arrays that `malt train --out` has written.
-
-    Raises:
-        ConfigError: there is no such file, or it is none of these.
-    """
-    import numpy as np
-
-    try:
-        with open(path, "rb") as start:
-            is_archive = start.read(2) == b"PK"  # as every .npz
-        arrays = dict(np.load(path, allow_pickle=False)) if is_archive else {}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise ConfigError(f"{path} cannot be read as a model: {error}") from error
-    if "malt_model" not in arrays:
-        raise ConfigError(f"{path} is no model: `malt train --out` has not written it")
-    return arrays
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run the command `malt predict` with these arguments; returns its exit code."""
     parser = argparse.ArgumentParser(prog="malt predict", description=_DESCRIPTION)
@@ -72,24 +60,25 @@ def main(arguments: Sequence[str]) -> int:
     add_data_options(parser)
     parsed = parser.parse_args(arguments)
     try:
-        _predict(parsed)
+        _predict(parser, parsed)
     except BrokenPipeError:  # who reads has enough
         sys.stderr.close()
         return 1
-    except (ValueError, OSError, ImportError) as error:
+    except _train.FAILURES as error:
         _train.fail("malt predict", error)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     return 0
 
 
-def _predict(parsed: argparse.Namespace) -> None:
+def _predict(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:
     import numpy as np
 
     arrays = load(parsed.model)
     if "user_factors" in arrays:
         from malt import _train_mf
 
+        _train.refuse_unused(parser, parsed, DATA_OPTIONS, f"{parsed.model}, a model of mf")
         ratings, predicted = _train_mf.predict(arrays, parsed.data)
         with _output(parsed) as file:
             np.savetxt(file, predicted, fmt="%.9g")
@@ -98,12 +87,13 @@ def _predict(parsed: argparse.Namespace) -> None:
             rmse = float(np.sqrt((errors**2).mean()))
             print(f"RMSE {rmse:.4f} of {len(errors):,} ratings", file=sys.stderr)
         return
-    model = Model(arrays["coef"], arrays["intercept"], arrays.get("classes"))
+    zero_based = bool(arrays["zero_based"]) if "zero_based" in arrays else None
+    model = Model(arrays["coef"], arrays["intercept"], arrays.get("classes"), zero_based)
     of_labels = model.classes is not None
     whole = model.classes is not None and bool((model.classes == np.round(model.classes)).all())
     said: list[tuple[Any, Any]] = []
     with _output(parsed) as file:
-        for predicted, y in predict(parsed.data, parsed, model, model.features):
+        for predicted, y in predict(parsed.data, parsed, model, model.features, model.zero_based):
             np.savetxt(file, predicted, fmt="%d" if whole else "%.9g")
             if y is not None:
                 said.append((predicted, y))
@@ -119,5 +109,5 @@ def _output(parsed: argparse.Namespace) -> Iterator[Any]:
     if parsed.out is None:
         yield sys.stdout
     else:
-        with open(parsed.out, "w") as file:
+        with drafted(parsed.out, "w") as file:
             yield file

@@ -31,7 +31,7 @@ class Reading:
 
     dtype: str  # "float32" or "float64"
     features: int | None
-    zero_based: bool | str
+    zero_based: bool | str | None  # None: where it means nothing
     label: str | int | None
     on_bad: str
     chunk_rows: int | None

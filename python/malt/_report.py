@@ -24,6 +24,11 @@ def _by_rank(history: History) -> dict[int, History]:
     return {int(rank): history[history["rank"] == rank] for rank in np.unique(history["rank"])}
 
 
+def sums(history: History) -> dict[int, dict[str, float]]:
+    """What each rank did in all, for table(); JSON can express it."""
+    return {rank: _sums(steps) for rank, steps in _by_rank(history).items()}
+
+
 def _sums(steps: History) -> dict[str, float]:
     seconds = steps["ended"][-1] - steps["began"][0]
     waited = (steps["ended"] - steps["trained"]).sum()
@@ -52,17 +57,16 @@ _COLUMNS = (
 )
 
 
-def _rows(history: History) -> list[list[str]]:
+def _rows(ranks: Mapping[int, Mapping[str, float]]) -> list[list[str]]:
     names = [name for name, _ in _COLUMNS]
     return [names] + [
-        [form.format(rank=rank, **_sums(steps)) for _, form in _COLUMNS]
-        for rank, steps in _by_rank(history).items()
+        [form.format(rank=rank, **done) for _, form in _COLUMNS] for rank, done in ranks.items()
     ]
 
 
-def table(history: History) -> str:
+def table(ranks: Mapping[int, Mapping[str, float]]) -> str:
     """A line for each rank: its examples, its speed, and the part of its time spent exchanging."""
-    rows = _rows(history)
+    rows = _rows(ranks)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(lines)
@@ -117,7 +121,7 @@ def page(title: str, history: History, settings: Mapping[str, str]) -> str:
         ("Training (blue) and exchanging or waiting (orange)", _gantt(ranks, start, end)),
     ]
     body = "".join(f"<h2>{html.escape(name)}</h2>{svg}" for name, svg in pictures)
-    head, *rows = _rows(history)
+    head, *rows = _rows(sums(history))
     return _PAGE.format(
         title=html.escape(title),
         pictures=body,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from malt import _job
@@ -13,7 +14,9 @@ from malt._errors import ConfigError, DamagedError, describe_ranks
 Result = TypeVar("Result")
 Report = dict[str, Any]
 
-_MOST_BYTES = 768  # of a report: Group::kMostExchanged
+_LENGTH = struct.Struct("<I")  # of a post, before it
+_MOST_BYTES = 768  # that are exchanged at once: Group::kMostExchanged
+_MOST_TOLD = 4096  # bytes of an error
 _DONE, _DAMAGED, _FAILED = b"+", b"?", b"!"
 
 
@@ -53,16 +56,13 @@ class Together:
             result, report = action()
             post = _DONE + json.dumps(report).encode()
         except DamagedError as error:
-            failure, post = error, _DAMAGED + str(error).encode()
+            failure, post = error, _DAMAGED + str(error).encode()[:_MOST_TOLD]
         except ConfigError as error:
-            failure, post = error, _FAILED + str(error).encode()
+            failure, post = error, _FAILED + str(error).encode()[:_MOST_TOLD]
         except Exception as error:  # the others must hear of it, whatever it is
-            failure, post = error, _FAILED + f"{type(error).__name__}: {error}".encode()
-        limit = self.timeout if timeout is None else timeout
-        posts = _job.call(
-            lambda group: group.exchange(f"{self.call}, {name}", post[:_MOST_BYTES], limit)
-        )
-        here = {rank: post for rank, post in enumerate(posts) if post is not None}
+            text = f"{type(error).__name__}: {error}"
+            failure, post = error, _FAILED + text.encode()[:_MOST_TOLD]
+        here = self._exchange(name, post, self.timeout if timeout is None else timeout)
         for mark, kind in ((_FAILED, ConfigError), (_DAMAGED, DamagedError)):
             failed = [rank for rank, post in here.items() if post[:1] == mark]
             if failed:
@@ -70,3 +70,18 @@ class Together:
                 others = f" (and likewise {describe_ranks(failed[1:])})" if failed[1:] else ""
                 raise kind(f"{self.call}: rank {failed[0]}: {text}{others}") from failure
         return result, {rank: json.loads(post[1:]) for rank, post in here.items()}
+
+    def _exchange(self, name: str, post: bytes, limit: float | None) -> dict[int, bytes]:
+        """What each rank posts, of those that have not died; what is long goes in pieces."""
+
+        def exchange(piece: bytes) -> Iterator[tuple[int, bytes]]:
+            posts = _job.call(lambda group: group.exchange(f"{self.call}, {name}", piece, limit))
+            return ((rank, post) for rank, post in enumerate(posts) if post is not None)
+
+        whole = _LENGTH.pack(len(post)) + post
+        here = dict(exchange(whole[:_MOST_BYTES]))
+        longest = _LENGTH.size + max(_LENGTH.unpack_from(told)[0] for told in here.values())
+        for begin in range(_MOST_BYTES, longest, _MOST_BYTES):
+            more = exchange(whole[begin : begin + _MOST_BYTES])
+            here = {rank: here[rank] + told for rank, told in more}
+        return {rank: told[_LENGTH.size :] for rank, told in here.items()}

@@ -8,13 +8,15 @@ import mmap
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from malt._errors import ConfigError
-from malt._examples import add_data_options, load, predict, score
+from malt._errors import ConfigError, Error
+from malt._examples import DATA_OPTIONS, add_data_options, load, predict, score
+from malt._files import find_files
+from malt._model_file import save, settings_of
 
 _DESCRIPTION = """\
 Train a linear model on examples in files (svmlight, .npy, .npz, CSV, Parquet, Arrow; paths,
@@ -30,7 +32,8 @@ and save it:
 
 The ranks are processes of this host, which share the examples in memory; with --chunk-rows each
 reads its part of the files, once to look and then in every pass. Started by mpirun, srun or
-`malt run`, without -n, each process is a rank, and reads its own part of the files.
+`malt run`, without -n, each process is a rank, and reads its own part of the files; --report and
+--trace are of rank 0 then.
 """
 
 _EPILOG = """\
@@ -42,7 +45,7 @@ _PROBLEMS = ("svm", "logistic", "regression", "mf")
 # Options that mean nothing to mf, and one that means nothing to the others.
 _NOT_OF_MF = (
     *("exchange", "alpha", "penalty", "tol", "average", "rate"),
-    *("format", "features", "label", "chunk_rows", "skip_bad_lines"),
+    *DATA_OPTIONS,
 )
 _OF_MF = ("factors",)
 
@@ -52,8 +55,15 @@ class _Parser(argparse.ArgumentParser):
         fail(self.prog, message)
 
 
+# What ends a command in words; anything else is a fault of MALT's.
+FAILURES = (Error, ValueError, OSError, ImportError, MemoryError)
+
+
 def fail(command: str, message: object) -> NoReturn:
     """End the command with its error."""
+    if isinstance(message, MemoryError):
+        detail = f" ({message})" if str(message) else ""
+        message = f"not enough memory{detail}: take a smaller --chunk-rows, or of mf --factors"
     print(f"{command}: error: {message} ({command} --help)", file=sys.stderr)
     raise SystemExit(2)
 
@@ -97,10 +107,13 @@ def _parser() -> _Parser:
     return parser
 
 
-def _refuse_unused(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> None:
-    for name in _NOT_OF_MF if parsed.problem == "mf" else _OF_MF:
+def refuse_unused(
+    parser: argparse.ArgumentParser, parsed: argparse.Namespace, names: Sequence[str], model: str
+) -> None:
+    """Refuse these options, which mean nothing to the model."""
+    for name in names:
         if getattr(parsed, name) != parser.get_default(name):
-            parser.error(f"--{name.replace('_', '-')} means nothing to {parsed.problem}")
+            raise ConfigError(f"--{name.replace('_', '-')} means nothing to {model}")
 
 
 def graph_of(name: str | None) -> Any:
@@ -134,11 +147,25 @@ def _estimator(parsed: argparse.Namespace) -> Any:
         "exchange": parsed.exchange,
     }
     if parsed.rate is not None:
-        settings["learning_rate"], _, eta0 = parsed.rate.partition(":")
-        settings["eta0"] = float(eta0 or 0.01)
+        settings |= _rate(parsed.rate)
     if parsed.problem == "regression":
         return SGDRegressor(**settings)
     return SGDClassifier("hinge" if parsed.problem == "svm" else "log_loss", **settings)
+
+
+def _rate(given: str) -> dict[str, Any]:
+    """The settings that --rate means."""
+    name, colon, eta0 = given.partition(":")
+    if not colon:
+        return {"learning_rate": name}
+    if name == "optimal":
+        raise ConfigError(f"--rate is {given!r}; optimal follows from --alpha, and takes no number")
+    try:
+        return {"learning_rate": name, "eta0": float(eta0)}
+    except ValueError:
+        raise ConfigError(
+            f"--rate is {given!r}; behind the colon is a number, as in {name}:0.01"
+        ) from None
 
 
 @contextmanager
@@ -162,10 +189,11 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command `malt train` with these arguments; returns its exit code."""
     parser = _parser()
     parsed = parser.parse_args(arguments)
-    _refuse_unused(parser, parsed)
     try:
+        unused = _NOT_OF_MF if parsed.problem == "mf" else _OF_MF
+        refuse_unused(parser, parsed, unused, parsed.problem)
         _train(parsed)
-    except (ValueError, OSError, ImportError) as error:
+    except FAILURES as error:
         fail("malt train", error)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -173,9 +201,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _train(parsed: argparse.Namespace) -> None:
+    # What would be found wrong after hours of training.
     for path in (parsed.out, parsed.report, parsed.trace):
         if path is not None and not Path(path).absolute().parent.is_dir():
             raise ConfigError(f"there is no folder for {path}: {Path(path).absolute().parent}")
+        if path is not None and Path(path).is_dir():
+            raise ConfigError(f"{path} is a folder; name a file")
     if parsed.problem == "mf":
         from malt import _train_mf
 
@@ -185,9 +216,12 @@ def _train(parsed: argparse.Namespace) -> None:
 
 
 def _train_linear(parsed: argparse.Namespace) -> None:
-    from malt import _job
+    from malt import _job, _report
+    from malt._together import Together
 
     model = _estimator(parsed)
+    if parsed.test is not None:
+        find_files(parsed.test, parsed.format)
     company = _job.company()
     data = load(parsed.data, parsed)
     if parsed.chunk_rows is not None:
@@ -196,30 +230,40 @@ def _train_linear(parsed: argparse.Namespace) -> None:
         raise ConfigError(f"{parsed.data} has no targets: --label names the column that is one")
     else:
         fit(model, data.X, data.y)
-    if company is not None and company.rank != 0:
+    is_first = company is None or company.rank == 0
+    if parsed.out is not None and is_first:
+        save(parsed.out, model, _arrays(model, data.zero_based))
+    ranks = _report.sums(model.history_)
+    if company is not None:
+        mine = ranks[0] | {"bad": data.bad}
+        ranks = Together("malt train", None).step("telling what it did", lambda: (None, mine))[1]
+    if not is_first:
         return
-    tell(parsed, model)
-    ended = {int(step["rank"]): int(step["examples"]) for step in model.history_}
-    print(
-        f"{model.n_iter_} passes over {sum(ended.values()) // model.n_iter_:,} examples of "
-        f"{model.n_features_in_:,} features"
-    )
-    if data.bad:
-        print(f"{data.bad} bad lines left out: {'; '.join(data.bad_lines)}")
+    tell(parsed, model, ranks)
+    examples = sum(int(done["examples"]) for done in ranks.values()) // model.n_iter_
+    print(f"{model.n_iter_} passes over {examples:,} examples of {model.n_features_in_:,} features")
+    bad = data.bad if company is None else sum(int(done["bad"]) for done in ranks.values())
+    if bad:
+        print(f"{bad} bad lines left out: {'; '.join(data.bad_lines) or 'by other ranks'}")
     if parsed.test is not None:
-        _test(parsed, model)
-    if parsed.out is not None:
-        arrays = {"coef": model.coef_, "intercept": model.intercept_}
-        if hasattr(model, "classes_"):
-            arrays["classes"] = model.classes_
-        save(parsed.out, model, arrays)
+        _test(parsed, model, data.zero_based)
 
 
-def _test(parsed: argparse.Namespace, model: Any) -> None:
+def _arrays(model: Any, zero_based: bool | None) -> dict[str, Any]:
+    """What `malt predict` needs."""
+    arrays = {"coef": model.coef_, "intercept": model.intercept_}
+    if hasattr(model, "classes_"):
+        arrays["classes"] = model.classes_
+    if zero_based is not None:
+        arrays["zero_based"] = zero_based
+    return arrays
+
+
+def _test(parsed: argparse.Namespace, model: Any, zero_based: bool | None) -> None:
     import numpy as np
 
     predicted, y = [], []
-    for values, targets in predict(parsed.test, parsed, model, model.n_features_in_):
+    for values, targets in predict(parsed.test, parsed, model, model.n_features_in_, zero_based):
         if targets is None:
             raise ConfigError(f"{parsed.test} has no targets: --label names the column that is one")
         predicted.append(values)
@@ -241,29 +285,15 @@ def fit(model: Any, *data: Any) -> None:
         print(f"malt train: {warning.message}", file=sys.stderr)
 
 
-def tell(parsed: argparse.Namespace, model: Any) -> None:
-    """Print what the ranks did, and write it as --report and --trace say."""
+def tell(parsed: argparse.Namespace, model: Any, ranks: Mapping[int, Mapping[str, float]]) -> None:
+    """Print what the ranks did; --report and --trace are of those that were trained here."""
     from malt import _report
 
-    print(_report.table(model.history_))
+    print(_report.table(ranks))
     title = f"malt train {parsed.problem} {parsed.data}"
+    if len(ranks) > len(_report.sums(model.history_)):
+        title += f", rank 0 of {len(ranks)}"
     if parsed.report is not None:
-        Path(parsed.report).write_text(_report.page(title, model.history_, _settings(model)))
+        Path(parsed.report).write_text(_report.page(title, model.history_, settings_of(model)))
     if parsed.trace is not None:
         Path(parsed.trace).write_text(json.dumps(_report.trace(model.history_)))
-
-
-def _settings(model: Any) -> dict[str, str]:
-    return {name: str(value) for name, value in model.get_params().items() if value is not None}
-
-
-def save(path: str, model: Any, arrays: dict[str, Any]) -> None:
-    """Write what it has learnt, and its settings, as .npz without pickle."""
-    import numpy as np
-
-    about = {"estimator": type(model).__name__, "settings": _settings(model)}
-    draft = f"{path}.draft"
-    with open(draft, "wb") as file:
-        np.savez(file, allow_pickle=False, malt_model=json.dumps(about), **arrays)
-    Path(draft).rename(path)
-    print(f"model: {path}")

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from malt import _job, _train
+from malt import _job, _report, _train
 from malt._errors import ConfigError
 from malt._factorization import MatrixFactorization
+from malt._model_file import save
 
 
 class Ratings(NamedTuple):
@@ -79,27 +80,39 @@ def train(parsed: argparse.Namespace) -> None:
     ratings = read(parsed.data)
     users, user_ids = np.unique(ratings.users, return_inverse=True)
     items, item_ids = np.unique(ratings.items, return_inverse=True)
+    test = None if parsed.test is None else _read_known(parsed.test, users, items)
     _train.fit(model, (user_ids, item_ids, ratings.values))
-    _train.tell(parsed, model)
+    if parsed.out is not None:
+        names = ("user_factors_", "item_factors_", "user_biases_", "item_biases_", "mean_")
+        arrays = {name.rstrip("_"): getattr(model, name) for name in names}
+        save(parsed.out, model, {"users": users, "items": items, **arrays})
+    _train.tell(parsed, model, _report.sums(model.history_))
     print(
         f"{model.n_iter_} passes over {len(ratings.values):,} ratings of {len(users):,} users and "
         f"{len(items):,} items: RMSE {model.loss_curve_[-1]:.4f}"
     )
-    if parsed.test is not None:
-        _test(parsed.test, model, users, items)
-    if parsed.out is not None:
-        names = ("user_factors_", "item_factors_", "user_biases_", "item_biases_", "mean_")
-        arrays = {name.rstrip("_"): getattr(model, name) for name in names}
-        _train.save(parsed.out, model, {"users": users, "items": items, **arrays})
+    if test is not None:
+        known, others = test
+        unknown = f"; {others:,} of users or items not seen" if others else ""
+        error = model.rmse(tuple(known))
+        print(f"RMSE on {len(known.values):,} ratings of {parsed.test}: {error:.4f}{unknown}")
 
 
-def _test(path: str, model: Any, users: npt.NDArray[Any], items: npt.NDArray[Any]) -> None:
+def _read_known(path: str, users: npt.NDArray[Any], items: npt.NDArray[Any]) -> tuple[Ratings, int]:
+    """The ratings of these users and items, which it numbers, and how many others there are.
+
+    Raises:
+        ConfigError: as of read(), or there are none.
+    """
     test = read(path)
     known = np.isin(test.users, users) & np.isin(test.items, items)
-    pairs = np.searchsorted(users, test.users[known]), np.searchsorted(items, test.items[known])
-    error = model.rmse((*pairs, test.values[known]))
-    unknown = f"; {(~known).sum():,} of users or items not seen" if not known.all() else ""
-    print(f"RMSE on {known.sum():,} ratings of {path}: {error:.4f}{unknown}")
+    if not known.any():
+        raise ConfigError(
+            f"{path} has no rating of known users and items: none of its {len(known):,} is of a "
+            f"user, such as {users[0]!s}, and an item, such as {items[0]!s}, to be learnt from"
+        )
+    numbers = np.searchsorted(users, test.users[known]), np.searchsorted(items, test.items[known])
+    return Ratings(*numbers, test.values[known]), int((~known).sum())
 
 
 def predict(file: Mapping[str, npt.NDArray[Any]], path: str) -> tuple[Ratings, Any]:

@@ -486,10 +486,10 @@ bool Segment::has_update(int rank) {
 bool Segment::await_update(std::size_t live, nanoseconds timeout) {
   begin_call(false);
   const auto is_news = [&] {
-    if (group_->is_superseded() || !put_by_.empty()) return true;
+    if (group_->is_superseded()) return true;
     std::size_t alive = 1;
     for (int r : peers_) {
-      if (has_update(r)) return true;
+      if (has_update(r) || newest_put_by(r, kMostIteration) != nullptr) return true;
       alive += group_->is_live(r) ? 1 : 0;
     }
     return alive != live;

@@ -181,7 +181,6 @@ class Segment {
   const SegmentOptions& options() const noexcept { return options_; }
   Group& group() const noexcept { return *group_; }
   Channel& channel() const noexcept { return *channel_; }
-  std::size_t mailbox_bytes() const noexcept { return mailbox_shape_.bytes(); }
 
   // Leaves the segment: others' waits leave this rank out. Not collective; idempotent.
   void close() noexcept;

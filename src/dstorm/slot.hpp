@@ -114,6 +114,11 @@ class MailboxShape {
     return cursors_ + static_cast<std::size_t>(receiver) * sizeof(Cursor);
   }
   std::size_t slot(std::size_t index) const { return slots_ + index * stride_; }
+  // Whether some slot's payload begins there.
+  bool is_payload(std::uint64_t place) const {
+    const std::uint64_t first = slots_ + sizeof(SlotHeader);
+    return place >= first && (place - first) % stride_ == 0 && (place - first) / stride_ < depth_;
+  }
 
  private:
   std::size_t ranks_, depth_, slot_bytes_, cursors_, slots_, stride_;

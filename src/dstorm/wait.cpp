@@ -101,7 +101,7 @@ bool Waiter::Patience::sleep(std::uint32_t asleep) {
                        static_cast<long>(nap.count() % 1'000'000'000)};
   const bool woken = futex(waiter_.own_->word, FUTEX_WAIT, asleep, &limit) == 0 || errno == EAGAIN;
   // A signal, or it has been long enough.
-  if (!woken && (errno == EINTR || now - looked_at_signals_ >= kNap || !silent_)) {
+  if ((!woken && (errno == EINTR || !silent_)) || now - looked_at_signals_ >= kNap) {
     looked_at_signals_ = now;
     if (waiter_.interrupt_) waiter_.interrupt_();
   }

@@ -471,20 +471,18 @@ std::pair<std::size_t, std::size_t> DenseVector::part_of(std::size_t part,
 // Elements [begin, end) of all members' vectors into the result.
 void DenseVector::fold_part(const Fold& fold, std::size_t begin, std::size_t end) {
   const std::vector<int>& members = allreduces_.members();
-  const std::size_t most = segment_.mailbox_bytes() - count_ * element_;
+  const dstorm::shm::SegmentMemory& memory = segment_.channel().memory();
   inputs_.resize(members.size());
   for (std::size_t i = 0; i < members.size(); ++i) {
     const std::uint64_t place = allreduces_.input(members[i]);  // copied, then checked
-    if (place > most) {
+    if (!owns_ && !memory.shape().mailbox.is_payload(place)) {
       throw dstorm::Error("rank " + std::to_string(members[i]) +
-                          " offered a place outside its mailbox; its memory is damaged");
+                          " offered a place that is no slot's; its memory is damaged");
     }
-    const std::byte* start = owns_ ? segment_.channel().memory().home(members[i])
-                                   : segment_.channel().memory().mailbox(members[i]) + place;
+    const std::byte* start = owns_ ? memory.home(members[i]) : memory.mailbox(members[i]) + place;
     inputs_[i] = start + begin * element_;
   }
-  apply_fold(fold, kernels(dtype_), segment_.channel().memory().result() + begin * element_,
-             inputs_, {}, end - begin);
+  apply_fold(fold, kernels(dtype_), memory.result() + begin * element_, inputs_, {}, end - begin);
 }
 
 }  // namespace vol

@@ -58,6 +58,11 @@ class Fold {
     return user([rows](std::span<std::byte> mine, std::span<const dstorm::Update> updates) {
       for (const dstorm::Update& update : updates) {
         const std::size_t begin = static_cast<std::size_t>(update.rank) * mine.size();
+        if (begin + mine.size() > rows.size()) {
+          throw dstorm::ConfigError("there are " + std::to_string(rows.size()) +
+                                    " bytes of rows; rank " + std::to_string(update.rank) +
+                                    " needs " + std::to_string(begin + mine.size()));
+        }
         std::ranges::copy(update.payload, rows.subspan(begin, mine.size()).begin());
       }
     });

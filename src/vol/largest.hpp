@@ -34,7 +34,7 @@ struct Least {
 // the first bits of their keys, which leaves one bin to look into.
 template <class T>
 Least<T> least_of_largest(std::span<const T> values, std::size_t largest) {
-  constexpr int kBinBits = 14;  // a float's exponent and 6 bits; in the first cache
+  constexpr int kBinBits = 14;  // a float's exponent and 6 bits; in the second cache
   constexpr int kShift = static_cast<int>(8 * sizeof(T)) - 1 - kBinBits;
   std::vector<std::uint32_t> counts(std::size_t{1} << kBinBits);
   for (const T value : values) ++counts[magnitude_key(value) >> kShift];

@@ -294,6 +294,38 @@ TEST(Engine, WhatWasWrittenFirstArrivesFirstThroughAConnectionThatWasFull) {
   testing_processes::expect_all_well(job);
 }
 
+TEST(Engine, SegmentThatIsNeverThroughKeepsNoOtherWaiting) {
+  constexpr std::uint64_t kUpdates = 60;
+  constexpr std::uint64_t kWrittenAt = 10;
+  constexpr std::size_t kLong = std::size_t{16} << 20;  // sent more slowly than written
+  testing_processes::Job job(2, [&](Bootstrap& bootstrap) {
+    GroupOptions options;
+    options.transport = "tcp";
+    const auto group = Group::join(bootstrap, options);
+    Segment model(group,
+                  {.name = "model", .slot_bytes = kLong, .depth = 4, .policy = Policy::kQueue});
+    Segment ledger(group, {.name = "ledger", .slot_bytes = 8});
+    const std::vector<std::byte> zeros(kLong);
+    const std::span<const std::byte> update(zeros);
+    for (std::uint64_t i = 1; group->rank() == 0 && i <= kUpdates; ++i) {
+      model.scatter(update);  // as fast as the other takes them
+      if (i == kWrittenAt) ledger.scatter(update.first(8));
+    }
+    std::uint64_t seen = 0;
+    std::uint64_t seen_before_ledger = 0;
+    while (group->rank() == 1 && seen < kUpdates) {
+      model.gather({}, [&](auto updates) { seen += updates.size(); });
+      if (ledger.gather({}, [](auto) {}) == 1) seen_before_ledger = seen;
+    }
+    if (group->rank() == 1) {
+      CHECK_THAT(seen_before_ledger >= kWrittenAt - 4 && seen_before_ledger < kUpdates / 2);
+    }
+    group->barrier();
+    return 0;
+  });
+  testing_processes::expect_all_well(job);
+}
+
 // ---- TLS -------------------------------------------------------------------------------------------
 
 // Three ranks, of which rank 1 has `other` for MALT_TLS: what all of them are told.

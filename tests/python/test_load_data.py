@@ -93,6 +93,7 @@ def test_svmlight_text_is_a_csr_matrix_of_what_was_written(
     assert isinstance(data.X, sparse.csr_matrix)
     assert data.X.has_sorted_indices
     assert data.files == (str(path),)
+    assert data.zero_based is (first_index == 0)
     assert malt.load_data(path, features=90, zero_based=first_index == 0).X.shape == (ROWS, 90)
 
 
@@ -139,6 +140,7 @@ def test_each_format_is_read_whole_in_chunks_and_in_parts(tmp_path: Path, name: 
     )
     assert [len(chunk.y) for chunk in chunks if chunk.y is not None] == [64] * 15 + [40]
     np.testing.assert_array_equal(np.vstack([dense(c.X) for c in chunks]), CSR.toarray())
+    assert {chunk.zero_based for chunk in chunks} == {False if name == "data.svm" else None}
 
     parts = [
         np.concatenate([chunk.y for chunk in part_of(path, rank, 3, label)]) for rank in range(3)

@@ -36,6 +36,14 @@ def test_chunks_in_order_give_the_bits_of_rows_in_memory(digits: str) -> None:
     assert np.array_equal(streamed.classes_, np.arange(10))
     assert (streamed.n_features_in_, streamed.n_iter_, streamed.t_) == (64, 3, in_memory.t_)
 
+    def work() -> Mapping[str, Any]:
+        part = malt.load_data(digits)
+        in_memory = malt.SGDClassifier(**settings).fit(part.X, part.y)
+        streamed = malt.SGDClassifier(**settings).fit(chunks)
+        return {"same": np.array_equal(streamed.coef_, in_memory.coef_)}
+
+    assert _local.run(2, work) == [{"same": True}, {"same": True}]
+
 
 @pytest.mark.parametrize(
     "way",
@@ -178,6 +186,20 @@ def test_what_cannot_be_streamed_is_said(
 ) -> None:
     with pytest.raises(ValueError, match=words):
         malt.SGDClassifier(**settings).fit(malt.load_data(digits, chunk_rows=500), **given)
+
+
+@pytest.mark.parametrize("ranks", [None, 2])
+def test_targets_that_are_no_labels_are_refused(tmp_path: Path, ranks: int | None) -> None:
+    prices = np.arange(20_002)
+    for name, targets, words in (
+        ("broken", prices / 4, r"Unknown label type: continuous.* 0\.25 is .*SGDRegressor"),
+        ("whole", prices, r"rows have [12]\d,\d{3} different labels.* 10,000; .*train regression"),
+    ):
+        path = tmp_path / f"{name}.csv"
+        np.savetxt(path, np.column_stack([targets, targets]), delimiter=",", fmt="%g")
+        chunks = malt.load_data(path, label=0, chunk_rows=100)
+        with pytest.raises(malt.ConfigError, match=words):
+            malt.SGDClassifier(ranks=ranks).fit(chunks)
 
 
 def test_files_that_shrink_meanwhile_and_tables_without_targets_are_refused(

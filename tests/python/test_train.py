@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
 import time
+import zipfile
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import dump_svmlight_file, load_digits
 
-from malt import _cli
+from malt import _cli, _job, _local, _train, _training
 
 X, Y = load_digits(return_X_y=True)
 X /= 16
@@ -54,7 +56,8 @@ def test_a_model_is_trained_saved_reported_and_predicts(
         "--average --out m.npz --report r.html --trace t.json",
     )
     assert code == 0, shown
-    rows = [line.split() for line in out.splitlines()[:3]]
+    assert out.startswith("model: m.npz\n")  # before anything that may fail
+    rows = [line.split() for line in out.splitlines()[1:4]]
     assert [row[0] for row in rows] == ["rank", "0", "1"]
     assert "rank 0: 100%" in shown
     accuracy = float(re.findall(r"accuracy on 397 examples of test.svm: (\S+)", out)[0])
@@ -74,6 +77,18 @@ def test_a_model_is_trained_saved_reported_and_predicts(
     labels = np.array(out.split(), float)
     assert (labels == Y[1400:]).mean() == pytest.approx(accuracy, abs=1e-4)
     assert f"accuracy {accuracy:.4f} of 397" in shown
+
+
+@pytest.mark.parametrize("options", ["", " --chunk-rows 8"])
+def test_an_index_means_the_same_in_files_that_happen_to_have_no_0(
+    folder: Path, capfd: pytest.CaptureFixture[str], options: str
+) -> None:
+    Path("train.svm").write_text(10 * "1 0:1 2:1\n-1 3:1\n")
+    Path("test.svm").write_text("-1 3:1\n1 2:1\n")
+    code, out, shown = malt(capfd, f"train svm train.svm --test test.svm -q --out m.npz{options}")
+    assert code == 0, shown
+    assert "accuracy on 2 examples of test.svm: 1.0000" in out
+    assert malt(capfd, f"predict m.npz test.svm{options}")[1].split() == ["-1", "1"]
 
 
 def test_regression_of_a_table(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -107,7 +122,7 @@ def test_ratings_are_factorised(folder: Path, capfd: pytest.CaptureFixture[str])
         "--report r.html --trace t.json",
     )
     assert code == 0, shown
-    assert [line.split()[0] for line in out.splitlines()[:3]] == ["rank", "0", "1"]
+    assert [line.split()[0] for line in out.splitlines()[:4]] == ["model:", "rank", "0", "1"]
     assert re.search(r"rank \d: 100%", shown)
     assert Path("r.html").read_text().count("<svg") == 4
     events = json.loads(Path("t.json").read_text())["traceEvents"]
@@ -117,12 +132,119 @@ def test_ratings_are_factorised(folder: Path, capfd: pytest.CaptureFixture[str])
     error = float(re.findall(r"RMSE on 200 ratings of test.csv: (\S+)", out)[0])
     assert error < 0.7  # the mean alone: 1.4
     Path("pairs.csv").write_text("\n".join(line.rpartition(",")[0] for line in lines[1800:]))
+    for option in ("--chunk-rows 9", "--skip-bad-lines"):
+        code, _, shown = malt(capfd, f"predict m.npz pairs.csv {option}")
+        assert code == 2
+        assert f"{option.split()[0]} means nothing to m.npz, a model of mf" in shown
     code, out, shown = malt(capfd, "predict m.npz pairs.csv")
     assert code == 0, shown
     wanted = [float(line.rpartition(",")[2]) for line in lines[1800:]]
     assert np.sqrt(np.mean((np.array(out.split(), float) - wanted) ** 2)) == pytest.approx(
         error, abs=1e-3
     )
+
+
+def test_what_was_at_out_stays_until_there_is_something_new(
+    digits: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert malt(capfd, "train svm train.svm --passes 1 -q --out m.npz")[0] == 0
+    Path("labels.txt").write_text("what was there")
+    Path("bad.svm").write_text("1 1:1\n1 no\n")
+    for data in ("nothing.svm", "bad.svm"):
+        assert malt(capfd, f"predict m.npz {data} --out labels.txt")[0] == 2
+        assert Path("labels.txt").read_text() == "what was there"
+    Path("link.txt").symlink_to("labels.txt")
+    assert malt(capfd, "predict m.npz test.svm --out link.txt")[0] == 0
+    assert len(Path("labels.txt").read_text().split()) == 397
+    os.mkfifo("pipe")
+    end = os.open("pipe", os.O_RDONLY | os.O_NONBLOCK)
+    assert malt(capfd, "predict m.npz test.svm --out pipe")[0] == 0
+    assert len(os.read(end, 1 << 16).split()) == 397
+    os.close(end)
+    assert not list(digits.glob("*.draft"))
+
+
+def test_the_model_is_saved_before_anything_is_measured(
+    digits: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (digits / "bad.svm").write_text("1 no\n")
+    code, _, shown = malt(capfd, "train svm train.svm --test bad.svm --passes 1 -q --out m.npz")
+    assert code == 2
+    assert "bad.svm, line 1" in shown
+    assert malt(capfd, "predict m.npz test.svm")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("failure", "words"),
+    [
+        (KeyError("no such thing"), "rank 1: KeyError: 'no such thing'"),
+        (OSError("the disk is gone"), "rank 1: OSError: the disk is gone"),
+        (MemoryError("8 PiB"), "rank 1: MemoryError: 8 PiB"),
+    ],
+)
+def test_what_a_rank_fails_of_is_said_in_a_line(
+    digits: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    failure: Exception,
+    words: str,
+) -> None:
+    def run(trainer: object, stopping: object) -> None:
+        if _job.rank() == 1:
+            raise failure
+        time.sleep(60)
+
+    monkeypatch.setattr(_training.Trainer, "run", run)
+    code, _, shown = malt(capfd, "train svm train.svm -n 2 -q")
+    assert code == 2
+    assert words in shown
+    assert "Traceback" not in shown
+
+
+def test_too_little_memory_is_said_with_a_way_out(
+    digits: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fit(model: object, *data: object) -> None:
+        raise MemoryError("Unable to allocate 8 PiB")
+
+    monkeypatch.setattr(_train, "fit", fit)
+    code, _, shown = malt(capfd, "train svm train.svm -q")
+    assert code == 2
+    assert "not enough memory (Unable to allocate 8 PiB): take a smaller --chunk-rows" in shown
+
+
+@pytest.mark.parametrize("header", [b"{'descr': (((\n", b"\x00\n"])
+def test_a_damaged_model_is_refused_in_words(
+    digits: Path, capfd: pytest.CaptureFixture[str], header: bytes
+) -> None:
+    with zipfile.ZipFile("m.npz", "w") as file:
+        text = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+        file.writestr("malt_model.npy", text)
+    code, _, shown = malt(capfd, "predict m.npz test.svm")
+    assert code == 2
+    assert re.search(r"cannot read m.npz|m.npz is cut short", shown)
+
+
+def test_the_first_rank_of_a_job_tells_of_all(
+    digits: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with open("train.svm", "a") as file:
+        file.write("9 no\n")  # in the part of the last
+
+    def work() -> dict[str, int]:
+        options = "--passes 2 --tol=-1 -q --skip-bad-lines --out m.npz --report r.html"
+        code = _train.main(f"svm train.svm {options}".split())
+        sys.stdout.flush()
+        return {"code": code}
+
+    capfd.readouterr()
+    assert _local.run(2, work) == [{"code": 0}, {"code": 0}]
+    out, _ = capfd.readouterr()
+    assert [line.split()[0] for line in out.splitlines()[:4]] == ["model:", "rank", "0", "1"]
+    assert "2 passes over 1,400 examples of 63 features\n" in out
+    assert "1 bad lines left out: by other ranks\n" in out
+    assert out.count("model: m.npz") == 1
+    assert "train.svm, rank 0 of 2</h1>" in Path("r.html").read_text()
 
 
 def test_ctrl_c_saves_what_has_been_learnt(digits: Path) -> None:
@@ -151,21 +273,28 @@ def test_ctrl_c_saves_what_has_been_learnt(digits: Path) -> None:
         ("train svm train.svm --graph web", "--graph is 'web'; it is one of all, halton"),
         ("train svm train.svm -n 0", "ranks is 0; it must be a whole number at least 1"),
         ("train svm train.svm --out no/m.npz", "there is no folder for no/m.npz"),
+        ("train svm no.svm --out .", ". is a folder; name a file"),
+        ("train svm no.svm --test mistyped.svm", "mistyped.svm: there is no such file"),
         ("train svm train.svm --sync never", "sync is 'never'"),
         ("train mf train.svm", "is not a user, an item and a rating"),
+        ("train mf train.csv --test mistyped.csv", "mistyped.csv cannot be read as ratings"),
+        ("train mf train.csv --test others.csv", "others.csv has no rating of known users and"),
         ("train mf train.csv -n 0", "ranks is 0; it is a whole number of at least 1"),
         ("train mf train.csv --sync never", "sync is 'never'; it is 'bsp', 'ssp:K'"),
         ("train mf train.csv --chunk-rows 9", "--chunk-rows means nothing to mf"),
         ("train svm train.svm --factors 9", "--factors means nothing to svm"),
+        ("train svm train.svm --rate optimal:0.5", "--rate is 'optimal:0.5'; optimal follows from"),
+        ("train svm train.svm --rate constant:x", "--rate is 'constant:x'; behind the colon is a"),
         ("train deep train.svm", "invalid choice: 'deep'"),
         ("predict train.svm test.svm", "train.svm is no model"),
-        ("predict nothing.npz test.svm", "nothing.npz cannot be read as a model"),
+        ("predict nothing.npz test.svm", "nothing.npz: there is no such file"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(
     digits: Path, capfd: pytest.CaptureFixture[str], words: str, error: str
 ) -> None:
     Path("train.csv").write_text("a,b,1\na,c,2\nd,c,3\n")
+    Path("others.csv").write_text("a,x,1\ny,c,2\n")
     code, _, shown = malt(capfd, words)
     assert code == 2
     assert error in shown

@@ -78,7 +78,7 @@ class Engine final : public Work {
   // or when there is time. `bytes`: of the payload there is to send, if any.
   void flush(Attachment& attachment, std::size_t bytes) noexcept;
   void note(Attachment& attachment) noexcept {
-    attachment.changes.store(++changes_);
+    attachment.changes.store(changes_.fetch_add(1) + 1);
     noted_.store(true, std::memory_order_relaxed);
   }
   void flush_notices() noexcept { drive(); }
@@ -156,10 +156,10 @@ class Engine final : public Work {
 
   std::atomic<bool> wanted_{false};
   std::atomic<bool> asleep_{false};
-  std::atomic<bool> queued_{false};                 // the thread waits for the lock
-  std::uint64_t changes_ = Attachment::kUnchanged;  // numbered so far; the program's thread's alone
-  std::atomic<bool> noted_{false};                  // something is to be sent when there is time
-  std::atomic<bool> polled_{false};                 // by the rank, since the thread last looked
+  std::atomic<bool> queued_{false};                             // the thread waits for the lock
+  std::atomic<std::uint64_t> changes_{Attachment::kUnchanged};  // numbered so far
+  std::atomic<bool> noted_{false};   // something is to be sent when there is time
+  std::atomic<bool> polled_{false};  // by the rank, since the thread last looked
   std::atomic<bool> keeps_away_{false};
   std::thread thread_;
 };

@@ -41,6 +41,7 @@ bool Outgoing::call(std::uint64_t number, Clock::time_point now) {
 
 void Outgoing::hang_up() {
   rdma_.reset();  // after this its adapter reads nothing any more
+  reaped_ = 0;
   is_joined_ = false;
   for (auto& [id, carried] : carried_) carried.carrier.let_go();
   reading_ = nullptr;
@@ -135,9 +136,9 @@ void Outgoing::pump(const Attachments& attachments, bool leaving, bool with_answ
 
 // True if writes have completed since the last time. Sees to it that adapter_fd() tells of more.
 bool Outgoing::reap(Clock::time_point now) {
-  const std::uint64_t before = rdma_->completed();
   if (awaits_adapter_) rdma_->arm();
-  const bool has_moved = rdma_->reap() > before;
+  const bool has_moved = rdma_->reap() > reaped_;
+  reaped_ = rdma_->completed();
   if (has_moved) {
     moved_ = tried_ = now;
     stalled_since_.reset();
@@ -322,7 +323,7 @@ bool Outgoing::fill(const Attachments& attachments, bool leaving) {
   }
   if (rdma_ && (!all_through || !rdma_->is_idle())) {
     const bool more = posted > notice_ || leaving || !all_through;
-    awaits_adapter_ = awaits_adapter_ || (more && !rdma_->is_idle());
+    awaits_adapter_ = awaits_adapter_ || (more && (!all_through || !rdma_->is_idle()));
     return small_at_ < small_.size();
   }
   stalled_since_.reset();
@@ -334,17 +335,24 @@ bool Outgoing::fill(const Attachments& attachments, bool leaving) {
   return !small_.empty();
 }
 
-// What was changed first goes first, whatever the size of it: so who has an update of a rank has what
-// the rank wrote elsewhere before, unless that update has replaced an older one which was due.
+// What was changed first goes first, whatever the size of it, and no segment keeps the others waiting. So
+// over TCP who has an update of a rank has what the rank wrote elsewhere before, as far as this looked
+// in between, and unless that update has replaced an older one which was due.
 void Outgoing::note_due(const Attachments& attachments) {
   due_.clear();
   for (const auto& [id, attachment] : attachments) {
     if (is_through(*attachment)) continue;
     Carried& found = carried(attachment);
-    if (found.due == 0) found.due = attachment->changes.load(std::memory_order_acquire);
+    const Change now{found.carrier.clock(), attachment->changes.load(std::memory_order_acquire)};
+    if (found.due.empty() || found.due.back().clock < now.clock) found.due.push_back(now);
+    const auto is_old = [&](const Change& one) {  // sent, or replaced, as there are no more slots
+      return one.clock <= found.sent ||
+             found.due.size() > attachment->memory->shape().mailbox.depth();
+    };
+    while (found.due.size() > 1 && is_old(found.due.front())) found.due.pop_front();
     due_.push_back(&found);
   }
-  std::ranges::sort(due_, {}, &Carried::due);
+  std::ranges::sort(due_, {}, [](const Carried* one) { return one->due.front().number; });
 }
 
 Outgoing::Carried& Outgoing::carried(const std::shared_ptr<Attachment>& attachment) {
@@ -366,7 +374,7 @@ bool Outgoing::is_through(const Attachment& attachment) const {
 
 void Outgoing::note_through(Carried& carried, std::uint64_t changes) {
   carried.changes = changes;
-  carried.due = 0;
+  carried.due.clear();
 }
 
 // As for the sender (Segment::is_live).
@@ -418,32 +426,20 @@ bool Outgoing::fill_segment(Carried& carried) {
   return true;
 }
 
-// The same by RDMA. False if it has to go on later. Updates go first, since somebody waits for them;
-// each cursor is a packet of its own.
+// The same by RDMA. False if it has to go on later: there is no room, or no window yet, or the slot
+// to send is behind one that the adapter still reads.
 bool Outgoing::post_segment(Carried& carried) {
   const Attachment& attachment = *carried.attachment;
   const std::uint64_t changes = attachment.changes.load(std::memory_order_acquire);
   // Until something has changed no notice has to wait for it. The callee may need this rank's notice
   // before it attaches the segment and gives a window.
   if (!is_joined_ || !rdma_->has_window(attachment.id)) return changes == Attachment::kUnchanged;
-  const bool updates_are_through = post_updates(carried);
-  if (!post_cursors(carried) || !updates_are_through) return false;
-  if (attachment.memory->is_closed(control_.rank()) && !carried.closed) {
-    if (!rdma_->is_idle()) return false;
-    fill_closed(carried);
-  }
-  note_through(carried, changes);
-  return true;
-}
-
-// And the clock. False if there is no room, or the slot to send is behind one that the adapter still
-// reads.
-bool Outgoing::post_updates(Carried& carried) {
-  const Attachment& attachment = *carried.attachment;
   if (carried.in_flight != 0 && carried.in_flight <= rdma_->reap()) {
     carried.carrier.let_go();
     carried.in_flight = 0;
   }
+  // Before the clock: in step, who sees it takes what it stands for to be folded (Segment).
+  if (!post_cursors(carried)) return false;
   const std::uint64_t clock = carried.carrier.clock();
   while (carried.sent < clock) {
     if (carried.in_flight != 0) return false;
@@ -473,6 +469,11 @@ bool Outgoing::post_updates(Carried& carried) {
     rdma_->send_clock(attachment.id, clock);
     carried.clock = clock;
   }
+  if (attachment.memory->is_closed(control_.rank()) && !carried.closed) {
+    if (!rdma_->is_idle()) return false;
+    fill_closed(carried);
+  }
+  note_through(carried, changes);
   return true;
 }
 
@@ -501,12 +502,14 @@ bool Outgoing::changed_cursor(Carried& carried, std::size_t place, CursorBody& b
 
 bool Outgoing::post_cursors(Carried& carried) {
   const shm::SegmentMemory& memory = *carried.attachment->memory;
+  const bool more_follows = carried.carrier.clock() > carried.clock;
   for (std::size_t i = 0; i < host_.size(); ++i) {
     if (!rdma_->has_room()) return false;
     CursorBody body{};
     if (!changed_cursor(carried, i, body)) continue;
     const Mailbox box(memory.mailbox(host_[i]), memory.shape().mailbox);
-    rdma_->send_cursor(carried.attachment->id, i, control_.rank(), box.cursor(control_.rank()));
+    rdma_->send_cursor(carried.attachment->id, i, control_.rank(), box.cursor(control_.rank()),
+                       !more_follows);
   }
   return true;
 }

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -80,12 +81,16 @@ class Outgoing {
   const std::string& reason() const noexcept { return reason_; }
 
  private:
+  struct Change {
+    std::uint64_t clock;   // of the segment, when it was seen
+    std::uint64_t number;  // of the attachment's last change then
+  };
   struct Carried {                                 // of one segment
     std::shared_ptr<const Attachment> attachment;  // keeps its memory mapped
     SlotCarrier carrier;
-    std::uint64_t changes = 0;  // the attachment's last that has been said
-    std::uint64_t due = 0;      // its first, as far as it was seen, that has not been; or 0
-    std::uint64_t sent = 0;     // updates up to this iteration have been sent, or replaced before
+    std::uint64_t changes = 0;    // the attachment's last that has been said
+    std::deque<Change> due = {};  // those seen that have not been; one a clock
+    std::uint64_t sent = 0;       // updates up to this iteration have been sent, or replaced before
     std::uint64_t clock = 0;
     std::vector<CursorBody> cursors = {};  // one per rank of the host, as last sent
     bool closed = false;
@@ -109,7 +114,6 @@ class Outgoing {
   bool is_live(const Attachment& attachment, int rank) const;
   bool fill_segment(Carried& carried);
   bool post_segment(Carried& carried);
-  bool post_updates(Carried& carried);
   void fill_cursors(Carried& carried);
   bool post_cursors(Carried& carried);
   bool changed_cursor(Carried& carried, std::size_t place, CursorBody& body) const;
@@ -153,6 +157,7 @@ class Outgoing {
   Introduction call_{};
 
   std::unique_ptr<verbs::Sender> rdma_;
+  std::uint64_t reaped_ = 0;     // of its writes, when reap() last looked
   bool is_joined_ = false;       // with the other end's queue pair
   bool awaits_adapter_ = false;  // something can go on only when writes have completed
   Clock::time_point moved_;      // when the adapter last did something, or had nothing to do

@@ -165,12 +165,14 @@ void TlsSession::judge(int result) {
       return;
     case SSL_ERROR_SYSCALL:
       flow_ = Flow::kFailed;
-      is_closed_there_ = socket_.is_at_end || socket_.error == ECONNRESET || socket_.error == EPIPE;
+      is_closed_there_ = is_closed_there_ || socket_.is_at_end || socket_.error == ECONNRESET ||
+                         socket_.error == EPIPE;
       error_ = socket_.error != 0 ? std::strerror(socket_.error) : "the connection broke off";
       return;
     default:
       flow_ = Flow::kFailed;
-      is_closed_there_ = socket_.is_at_end;  // to some versions an end without a goodbye is this
+      is_closed_there_ = is_closed_there_ ||
+                         socket_.is_at_end;  // to some versions an end without a goodbye is this
       error_ = "TLS: " + openssl_reason();
       if (const long verified = SSL_get_verify_result(session_.get()); verified != X509_V_OK) {
         error_ += std::string(": ") + X509_verify_cert_error_string(verified);

@@ -104,17 +104,18 @@ std::uint64_t Sender::send_update(std::uint32_t segment, const shm::SegmentMemor
   return number;
 }
 
-std::uint64_t Sender::send_words(const Target& target, std::span<const std::uint64_t> words) {
+std::uint64_t Sender::send_words(const Target& target, std::span<const std::uint64_t> words,
+                                 bool signaled) {
   const Part part{words.data(), static_cast<std::uint32_t>(words.size_bytes()), 0};
-  return queue_.write(part, target, {.inlined = true, .signaled = true});
+  return queue_.write(part, target, {.inlined = true, .signaled = signaled});
 }
 
 std::uint64_t Sender::send_clock(std::uint32_t segment, std::uint64_t clock) {
-  return send_words(windows_.at(segment).landing, {&clock, 1});
+  return send_words(windows_.at(segment).landing, {&clock, 1}, true);
 }
 
 std::uint64_t Sender::send_cursor(std::uint32_t segment, std::size_t place, int receiver,
-                                  const Cursor& cursor) {
+                                  const Cursor& cursor, bool signaled) {
   // All but the hold, which is the sender's side's own there (SlotCarrier).
   const std::array words{cursor.consumed.load(std::memory_order_acquire),
                          cursor.folded.load(std::memory_order_relaxed),
@@ -125,7 +126,7 @@ std::uint64_t Sender::send_cursor(std::uint32_t segment, std::size_t place, int 
   Target target = windows_.at(segment).cursors[place];
   target.address +=
       static_cast<std::uint64_t>(receiver) * sizeof(Cursor) + offsetof(Cursor, consumed);
-  return send_words(target, words);
+  return send_words(target, words, signaled);
 }
 
 }  // namespace dstorm::verbs

@@ -40,9 +40,10 @@ class Sender {
                             const Region& region, int slot, const SlotHeader& header,
                             std::span<const Addressee> to, std::span<const int> host);
   std::uint64_t send_clock(std::uint32_t segment, std::uint64_t clock);
-  // `cursor` is that of `receiver`, this rank, in the mailbox of the other host's rank `place`.
+  // `cursor` is that of `receiver`, this rank, in the mailbox of the other host's rank `place`. Not
+  // `signaled`: more follows soon, by whose completion this becomes known too.
   std::uint64_t send_cursor(std::uint32_t segment, std::size_t place, int receiver,
-                            const Cursor& cursor);
+                            const Cursor& cursor, bool signaled);
 
   std::uint64_t reap() { return queue_.reap(); }
   std::uint64_t completed() const noexcept { return queue_.completed(); }
@@ -53,7 +54,8 @@ class Sender {
   int fd() const noexcept { return queue_.fd(); }
 
  private:
-  std::uint64_t send_words(const Target& target, std::span<const std::uint64_t> words);
+  std::uint64_t send_words(const Target& target, std::span<const std::uint64_t> words,
+                           bool signaled);
   std::size_t chunk_of(std::size_t bytes) const;
 
   std::size_t receivers_;
