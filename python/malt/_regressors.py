@@ -143,8 +143,14 @@ class SGDRegressor(RegressorMixin, LinearModel):
         self.coef_ = self.coef_[0]
 
     def _score(self, weights: Array, held_out: Given) -> float:
+        """R squared, as of score(), which raises where training has diverged."""
         values = linear_decisions(examples_of(held_out.X), weights).ravel()
-        return -float(np.average((values - held_out.y) ** 2, weights=held_out.weights))
+        mean = np.average(held_out.y, weights=held_out.weights)
+        left, all_there_is = (
+            float(np.average((held_out.y - guess) ** 2, weights=held_out.weights))
+            for guess in (values, mean)
+        )
+        return 1 - left / all_there_is if all_there_is > 0 else float(left == 0)
 
 
 def _unweighted(y: Array) -> tuple[Array, None]:

@@ -259,6 +259,17 @@ def test_early_stopping_is_scikit_learns() -> None:
         malt.SGDClassifier(**settings).fit(X, y, sample_weight=np.arange(300) == 0)
 
 
+@pytest.mark.parametrize("unit", [0.01, 1])
+def test_early_stopping_of_a_regression_knows_no_unit(unit: float) -> None:
+    X, y = make_regression(200, 4, noise=5, random_state=0)
+    settings: dict[str, Any] = {
+        "early_stopping": True, "shuffle": False, "penalty": None, "random_state": 0,
+        "eta0": 0.001, "learning_rate": "constant",
+    }  # fmt: skip
+    ours, theirs = (kind(**settings).fit(X, unit * y) for kind in (malt.SGDRegressor, SGDRegressor))
+    assert ours.n_iter_ == theirs.n_iter_
+
+
 @pytest.mark.parametrize("graph", [malt.HALTON, malt.RANDOM(2, 7), malt.Graph([(0, 1), (1, 0)])])
 def test_an_estimator_with_a_graph_is_cloned_and_pickled(graph: malt.Graph) -> None:
     model = malt.SGDClassifier(graph=graph)
