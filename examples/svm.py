@@ -132,7 +132,7 @@ def train_malt_gradient(
         sgd_step(w, g, rate, knobs.l2)
         if step % knobs.every == 0:
             watch.update(w)
-    m.close()  # under ASP the others may be at it still, and should not wait for room here
+    m.close()  # under async the others may be at it still, and should not wait for room here
     return m
 
 

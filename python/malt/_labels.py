@@ -25,6 +25,7 @@ class Here(NamedTuple):
     features: int
     dtype: str
     labels: npt.NDArray[Any] | None  # sorted; None of a regression
+    settings: dict[str, str]  # by which it is to be trained on
 
 
 class All(NamedTuple):
@@ -40,7 +41,7 @@ def agree(call: str, take: Callable[[], tuple[Taken, Here]]) -> tuple[Taken, All
     Raises:
         Exception: what `take` raises, where this process is alone.
         ConfigError: on every rank: `take` failed on one, which the message names, or numbers of
-            features, dtypes or labels differ.
+            features, dtypes, settings or labels differ.
     """
     if _job.company() is None:
         taken, here = take()
@@ -54,12 +55,14 @@ def agree(call: str, take: Callable[[], tuple[Taken, Here]]) -> tuple[Taken, All
             "rows": here.rows,
             "features": here.features,
             "dtype": here.dtype,
+            "settings": here.settings,
             **_described(here.labels),
         }
 
     taken, reports = Together(call, None).step("checking what each rank was given", act)
     _check_equal(call, reports, "features", "features; load it with the same features= everywhere")
     _check_equal(call, reports, "dtype", "values; convert X with .astype()")
+    _check_settings(call, reports)
     rows = sum(report["rows"] for report in reports.values())
     return taken, All(rows, _common_labels(call, reports, mine[0].labels))
 
@@ -84,6 +87,17 @@ def _check_equal(call: str, reports: dict[int, Report], name: str, noun: str) ->
             raise ConfigError(
                 f"{call}: rank {rank} has X of {report[name]} {noun} (rank {first}: {expected})"
             )
+
+
+def _check_settings(call: str, reports: dict[int, Report]) -> None:
+    (first, expected), *others = ((rank, report["settings"]) for rank, report in reports.items())
+    for rank, settings in others:
+        for name, value in settings.items():
+            if value != expected[name]:
+                raise ConfigError(
+                    f"{call}: rank {rank} has {name}={value} (rank {first}: {expected[name]}); "
+                    "give all ranks the same"
+                )
 
 
 def _common_labels(

@@ -21,10 +21,12 @@ Array = npt.NDArray[Any]
 # What is trained on as it lies in memory; others are converted.
 _READS: dict[str, Any] = {
     "accept_sparse": "csr",
-    "accept_large_sparse": False,
     "dtype": [np.float64, np.float32],
     "order": "C",
 }
+_MOST_FEATURES = 2**31 - 1  # whatever the type of a sparse matrix's indices
+# Parameters that may differ from rank to rank.
+_OWN_SETTINGS = ("n_jobs", "random_state", "verbose")
 
 
 class LinearInput(BaseEstimator):
@@ -38,12 +40,12 @@ class LinearInput(BaseEstimator):
         return tags
 
     def _rows(self, X: Any, *, reset: bool) -> Any:
-        return canonical(validate_data(self, X, reset=reset, **_READS))
+        return _within_limits(canonical(validate_data(self, X, reset=reset, **_READS)))
 
     def _rows_and_targets(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Array]:
         is_numeric = isinstance(self, RegressorMixin)
         X, y = validate_data(self, X, y, reset=reset, y_numeric=is_numeric, **_READS)
-        return canonical(X), y
+        return _within_limits(canonical(X)), y
 
     def _take(
         self,
@@ -73,11 +75,18 @@ class LinearInput(BaseEstimator):
                     self.random_state,
                     stratified=isinstance(self, ClassifierMixin),
                 )
-            here = Here(rows.shape[0], rows.shape[1], rows.dtype.name, labels)
+            here = Here(
+                rows.shape[0], rows.shape[1], rows.dtype.name, labels, self._common_settings()
+            )
             return (given, training, held_out), here
 
         taken, everywhere = agree(f"{type(self).__name__}.{call}()", take)
         return *taken, everywhere
+
+    def _common_settings(self) -> dict[str, str]:
+        """The parameters that all ranks must have alike."""
+        parameters = self.get_params(deep=False).items()
+        return {name: repr(value) for name, value in parameters if name not in _OWN_SETTINGS}
 
     def _labels(self, y: Array, classes: Array | None) -> Array | None:  # noqa: ARG002
         """Those of a classifier, sorted: `classes`, where they are known."""
@@ -109,9 +118,18 @@ class LinearInput(BaseEstimator):
         chunks.bad_lines = tuple(line for one in surveys for line in one.bad_lines)
         rows, features = sum(one.rows for one in surveys), surveys[0].features
         known = np.unique(np.concatenate([one.labels for one in surveys])) if labels else None
-        here = Here(rows, features, chunks.dtype.name, known)
+        here = Here(rows, features, chunks.dtype.name, known, self._common_settings())
         _, everywhere = agree(call, lambda: (None, here))
         self.n_features_in_ = features
         if hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
         return surveys, everywhere
+
+
+def _within_limits(X: Any) -> Any:
+    if X.shape[1] > _MOST_FEATURES:
+        raise ValueError(
+            f"X has {X.shape[1]} features; a linear model takes at most {_MOST_FEATURES}: hash "
+            "them into fewer (sklearn.feature_extraction.FeatureHasher)"
+        )
+    return X

@@ -277,6 +277,20 @@ def test_an_estimator_with_a_graph_is_cloned_and_pickled(graph: malt.Graph) -> N
         assert copy.graph == graph
 
 
+def test_indices_may_be_of_64_bits() -> None:
+    X, y = make_classification(100, 5, random_state=0)
+    short = sparse.csr_matrix(X)
+    long = short.copy()
+    long.indices, long.indptr = long.indices.astype(np.int64), long.indptr.astype(np.int64)
+    models = [
+        malt.SGDClassifier(max_iter=2, tol=None, random_state=0).fit(x, y) for x in (short, long)
+    ]
+    assert np.array_equal(models[0].coef_, models[1].coef_)
+    assert np.array_equal(models[0].predict(long), models[1].predict(short))
+    with pytest.raises(ValueError, match=r"X has 2147483648 features; .* at most 2147483647"):
+        malt.SGDClassifier().fit(sparse.csr_matrix((100, 2**31)), y)
+
+
 def test_class_weights_move_the_border() -> None:
     X, y = make_classification(400, 5, weights=[0.9], flip_y=0.1, random_state=0)
     plain = malt.LogisticRegression(random_state=0).fit(X, y).predict(X).sum()
@@ -426,6 +440,9 @@ tell(held=error_of(malt.SGDClassifier(early_stopping=True).fit, X, alone))
 many = np.arange(300)
 tell(many=malt.SGDClassifier(max_iter=1).fit(many[:, None] / 300, many).classes_)
 tell(others=error_of(malt.SGDClassifier().fit, many[:, None] / 300, many + rank))
+words = np.array([f"слово {i}" for i in range(30)])[rank:]
+tell(words=malt.SGDClassifier(max_iter=1).fit(many[rank:30, None] / 300, words).classes_)
+tell(settings=error_of(malt.SGDClassifier(every=10 + rank).fit, X, y))
 """,
     )
     assert result.code == 0, result.output
@@ -445,6 +462,9 @@ tell(others=error_of(malt.SGDClassifier().fit, many[:, None] / 300, many + rank)
     for error in result.each("held"):
         assert error.says("rank 1: ValueError: The least populated class")
     assert all(np.array_equal(classes, np.arange(300)) for classes in result.each("many"))
+    assert all(len(classes) == 30 for classes in result.each("words"))
+    for error in result.each("settings"):
+        assert error.says("rank 1 has every=11 (rank 0: 10)", "give all ranks the same")
     for error in result.each("others"):
         assert error.says("rank 1 has 300 labels and rank 0 others", "too many to compare")
 

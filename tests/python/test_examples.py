@@ -239,7 +239,7 @@ def test_svm_demo_shows_progress_a_table_and_a_picture(
         ["1", "-", "serial"],
         ["2", "ALL", "BSP"],
         ["2", "HALTON", "SSP:2"],
-        ["2", "HALTON", "ASP"],
+        ["2", "HALTON", "ASYNC"],
     ]
     assert all(len(row) == 8 for row in rows)
     assert (tmp_path / "svm.png").read_bytes().startswith(b"\x89PNG")
