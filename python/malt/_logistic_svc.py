@@ -59,7 +59,8 @@ _DOC = """
     Minimises C times the sum of the losses plus the penalty, as scikit-learn's, by averaged SGD
     with AdaGrad's rates (Duchi et al., JMLR 2011): close to the minimum after some ten passes, and
     not to the last digit. The average is of the steps since the number of passes was
-    last a power of two, as what was learnt first is far from the minimum.
+    last a power of two, as what was learnt first is far from the minimum. The intercept is not
+    penalised, as scikit-learn's LogisticRegression has it, and LinearSVC there does not.
 
     Args:
         C: the weight of the losses against the penalty; above 0.
