@@ -345,11 +345,11 @@ void Outgoing::note_due(const Attachments& attachments) {
     Carried& found = carried(attachment);
     const Change now{found.carrier.clock(), attachment->changes.load(std::memory_order_acquire)};
     if (found.due.empty() || found.due.back().clock < now.clock) found.due.push_back(now);
-    const auto is_old = [&](const Change& one) {  // sent, or replaced, as there are no more slots
-      return one.clock <= found.sent ||
-             found.due.size() > attachment->memory->shape().mailbox.depth();
-    };
-    while (found.due.size() > 1 && is_old(found.due.front())) found.due.pop_front();
+    const std::size_t slots = attachment->memory->shape().mailbox.depth();
+    while (found.due.size() > 1 &&
+           (found.due.front().clock <= found.sent || found.due.size() > slots)) {
+      found.due.pop_front();  // sent, or replaced, as there are no more slots
+    }
     due_.push_back(&found);
   }
   std::ranges::sort(due_, {}, [](const Carried* one) { return one->due.front().number; });
