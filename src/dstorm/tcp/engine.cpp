@@ -344,7 +344,7 @@ void Engine::detach(std::uint32_t id) noexcept {
 }
 
 void Engine::flush(Attachment& attachment, std::size_t bytes) noexcept {
-  attachment.changes.store(changes_.fetch_add(1) + 1);
+  number_change(attachment);
   if (bytes <= kLendAHand) {
     drive();
   } else {

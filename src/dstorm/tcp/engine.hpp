@@ -78,7 +78,7 @@ class Engine final : public Work {
   // or when there is time. `bytes`: of the payload there is to send, if any.
   void flush(Attachment& attachment, std::size_t bytes) noexcept;
   void note(Attachment& attachment) noexcept {
-    attachment.changes.store(changes_.fetch_add(1) + 1);
+    number_change(attachment);
     noted_.store(true, std::memory_order_relaxed);
   }
   void flush_notices() noexcept { drive(); }
@@ -103,6 +103,9 @@ class Engine final : public Work {
   void leave(std::chrono::nanoseconds limit) noexcept;
 
  private:
+  void number_change(Attachment& attachment) noexcept {
+    attachment.changes.store(changes_.fetch_add(1) + 1);
+  }
   void run();
   void drive() noexcept;
   void wake() noexcept;

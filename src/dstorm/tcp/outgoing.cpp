@@ -322,8 +322,7 @@ bool Outgoing::fill(const Attachments& attachments, bool leaving) {
     }
   }
   if (rdma_ && (!all_through || !rdma_->is_idle())) {
-    const bool more = posted > notice_ || leaving || !all_through;
-    awaits_adapter_ = awaits_adapter_ || (more && (!all_through || !rdma_->is_idle()));
+    awaits_adapter_ = awaits_adapter_ || posted > notice_ || leaving || !all_through;
     return small_at_ < small_.size();
   }
   stalled_since_.reset();
