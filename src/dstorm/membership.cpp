@@ -38,7 +38,10 @@ void Membership::hear(int rank, Time now) {
   if (is_member() && view().has(rank) && rank != options_.rank) peers_[rank].heard = now;
 }
 
-void Membership::miss(int rank, Time now) { hear(rank, now - 2 * options_.timeout); }
+void Membership::reach(int rank, std::optional<Time> unreached_since) {
+  const auto peer = peers_.find(rank);
+  if (peer != peers_.end()) peer->second.unreached_since = unreached_since;
+}
 
 void Membership::observe(int rank, const MembershipRecord& record, Time now) {
   if (!is_member() || rank == options_.rank || has_ended(rank)) return;
@@ -192,24 +195,28 @@ Membership::Time Membership::turn() const {
   const std::vector<int> members = next_members();
   const auto place =
       std::lower_bound(members.begin(), members.end(), options_.rank) - members.begin();
-  const bool is_certain =
-      own_.accused.empty() && std::all_of(peers_.begin(), peers_.end(), [](const auto& item) {
-        return item.second.record.accused.empty();
-      });
-  return (place + (is_certain ? 0 : 1)) * options_.timeout / kBeats;
+  return (place + (is_anybody_accused() ? 1 : 0)) * options_.timeout / kBeats;
 }
 
 bool Membership::has_trouble() const {
-  return is_member() && (!own_.ended.empty() || !own_.accused.empty() ||
-                         std::any_of(peers_.begin(), peers_.end(), [](const auto& item) {
-                           return !item.second.record.accused.empty();
-                         }));
+  return is_member() && (!own_.ended.empty() || is_anybody_accused());
 }
 
+bool Membership::is_anybody_accused() const {
+  return !own_.accused.empty() || std::any_of(peers_.begin(), peers_.end(), [](const auto& item) {
+    return !item.second.record.accused.empty();
+  });
+}
+
+// Each pair of ranks finds out about one cut in its own time. Where somebody is accused, half of it is
+// enough not to be reached: so nobody is left out for want of what another pair is about to say.
 std::vector<int> Membership::silent(Time now) const {
+  const Time limit = is_anybody_accused() ? options_.timeout / 2 : options_.timeout;
   std::vector<int> ranks;
   for (const auto& [rank, peer] : peers_) {
-    if (!has_ended(rank) && now - peer.heard > options_.timeout) ranks.push_back(rank);
+    if (has_ended(rank)) continue;
+    const bool is_unreached = peer.unreached_since && now - *peer.unreached_since > limit;
+    if (is_unreached || now - peer.heard > options_.timeout) ranks.push_back(rank);
   }
   return ranks;
 }

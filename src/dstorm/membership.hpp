@@ -69,8 +69,8 @@ struct MembershipOptions {
   int rank = 0;
   View first = {};
   TieRule tie = TieRule::kLowest;
-  // Who hears nothing of a member for so long accuses it, and who finds no quorum for twice as long
-  // after that is cut off.
+  // Who hears nothing of a member for so long accuses it, or does not reach it; and who finds no
+  // quorum for twice as long after that is cut off.
   std::chrono::nanoseconds timeout = std::chrono::seconds(5);
 };
 
@@ -85,10 +85,10 @@ class Membership {
   // `rank` has ended for certain: its process is gone, or has said that it leaves. To be called when
   // its last record has been observed; what comes later is not looked at.
   void bury(int rank, Time now);
-  // `rank` is in touch: something has come from it, and this rank gets through to it.
+  // Something has come from `rank`.
   void hear(int rank, Time now);
-  // It is not, and has not been for as long as the timeout.
-  void miss(int rank, Time now);
+  // Since when nothing of this rank's gets through to `rank`; nullopt: it does.
+  void reach(int rank, std::optional<Time> unreached_since);
   // The newest that is known of `rank`.
   void observe(int rank, const MembershipRecord& record, Time now);
   // Time goes by. To be called several times in `timeout`, and more often while there is trouble.
@@ -106,6 +106,7 @@ class Membership {
   struct Peer {
     MembershipRecord record;  // of this epoch, or empty
     Time heard{};
+    std::optional<Time> unreached_since;
   };
 
   bool is_member() const noexcept { return standing_ == Standing::kMember; }
@@ -116,6 +117,7 @@ class Membership {
   bool agrees(const MembershipRecord& record) const;
   bool has_quorum() const;
   void adopt(View view, Time now);
+  bool is_anybody_accused() const;
   std::vector<int> silent(Time now) const;
   std::vector<int> next_members() const;
   Time turn() const;

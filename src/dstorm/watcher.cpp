@@ -112,10 +112,10 @@ void Watcher::look_at(int rank, nanoseconds now) {
   const std::int64_t heard = control_.member(rank).heard.load(std::memory_order_relaxed);
   const bool is_heard = control_.is_local(rank) ? is_news : heard != known.heard;
   known.heard = heard;
-  if (engine_ != nullptr && !engine_->reaches(rank)) {
-    membership_.miss(rank, now);
-  } else if (is_heard) {
-    membership_.hear(rank, now);
+  if (is_heard) membership_.hear(rank, now);
+  if (engine_ != nullptr && !control_.is_local(rank)) {
+    const auto since = engine_->unreached_since(rank);
+    membership_.reach(rank, since ? std::optional(since_boot(*since)) : std::nullopt);
   }
 }
 

@@ -363,8 +363,7 @@ TEST(Membership, ProposerIsBoundToTheNewestThatWasAccepted) {
 TEST(Membership, HalfGoesOnAsTheTieRuleSays) {
   for (const TieRule tie : {TieRule::kLowest, TieRule::kNeither}) {
     Membership own = member(0, 4, tie);
-    own.miss(2, kNow);
-    own.miss(3, kNow);
+    for (const int silent : {2, 3}) own.reach(silent, kNow - 2 * kTimeout);
     MembershipRecord other = record_of(own, 1);
     other.accused = {2, 3};
     own.observe(1, other, kNow);
@@ -379,6 +378,24 @@ TEST(Membership, HalfGoesOnAsTheTieRuleSays) {
     const View expected = tie == TieRule::kLowest ? View{1, {0, 1}} : View{0, {0, 1, 2, 3}};
     EXPECT_EQ(own.view(), expected);
   }
+}
+
+// Two pairs of ranks find out about one cut, this one later: it is rank 1 that is cut off, not rank 2.
+TEST(Membership, WhoHasNotBeenReachedForHalfTheTimeoutIsAccusedOnceAnybodyIs) {
+  Membership own = member(0, 3);
+  own.reach(1, kNow - kTimeout * 3 / 5);
+  own.tick(kNow);
+  EXPECT_FALSE(own.has_trouble());
+  MembershipRecord other = record_of(own, 1);
+  other.accused = {1};
+  own.observe(2, other, kNow);
+  own.tick(kNow);
+  EXPECT_EQ(own.record().accused, std::vector{1});
+  own.tick(kNow + kTimeout / 4);
+  ++other.beat;
+  other.promised = own.record().proposed;
+  own.observe(2, other, kNow + kTimeout / 4);
+  EXPECT_EQ(own.record().proposed_members, (std::vector{0, 2}));
 }
 
 TEST(Membership, WhoHasEndedForOneOfAFewOnlyIsWaitedFor) {

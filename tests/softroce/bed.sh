@@ -14,7 +14,7 @@
 #
 # `run` gives rxe1..rxeN on n1..nN with 10.88.0.1..N, in one network: every nI is a veth whose other
 # end pI is on a bridge, and rules by outgoing interface send even what is for this very host over
-# the wire. So `tc netem` on nI (what leaves I) or on pI (what goes to I) and `ip link set pI down`
+# the wire. So `tc netem` on nI (what leaves I) or on pI (what goes to I) and `ip link set pI nomaster`
 # act on RDMA. `tc qdisc replace` keeps old options: delete, then add. `pair` gives rxe0 on eth0; a
 # guest ends when its command does, and `echo b >/proc/sysrq-trigger` is a host's sudden death.
 # Never `rdma link delete` a device that is in use: it blocks.

@@ -78,7 +78,7 @@ repair() {
   local i
   for ((i = 1; i <= nics; ++i)); do
     tc qdisc del dev "n$i" root 2>/dev/null || true
-    ip link set "p$i" up
+    ip link set "p$i" master br0 up
   done
   while rdma link | grep -qv 'state ACTIVE'; do sleep 0.1; done
 }

@@ -133,8 +133,8 @@ TEST(Faults, KilledRankIsLeftOutWithinASecond) {
   for (int survivor : {0, 2}) expect_left_out("SIGKILL", *seen, survivor, 1);
 }
 
-// Five seconds of silence, and the time to agree, under emulation.
-constexpr double kSilentFor = 8;
+// Five seconds of silence and the time to agree; and what emulation adds on a busy machine.
+constexpr double kSilentFor = 15;
 
 TEST(Faults, StoppedRankIsLeftOut) {
   Shared<AllSeen> seen;
@@ -147,10 +147,11 @@ TEST(Faults, StoppedRankIsLeftOut) {
   }
 }
 
-// TCP between the ranks, over loopback, goes on.
+// TCP between the ranks, over loopback, goes on. The link stays up: if it goes down while much is sent,
+// Linux 6.1's rdma_rxe may never return.
 struct Cut {
-  Cut() { EXPECT_EQ(std::system("ip link set p2 down"), 0); }
-  ~Cut() { EXPECT_EQ(std::system("ip link set p2 up"), 0); }
+  Cut() { EXPECT_EQ(std::system("ip link set p2 nomaster"), 0); }
+  ~Cut() { EXPECT_EQ(std::system("ip link set p2 master br0"), 0); }
 };
 
 TEST(Faults, RankWhoseRdmaNetworkIsCutIsLeftOut) {

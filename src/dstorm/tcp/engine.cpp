@@ -171,7 +171,8 @@ Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions&
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       alarm_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       news_(options.news),
-      unreached_(control.hosts().size()) {
+      unreached_since_(control.hosts().size()) {
+  for (auto& since : unreached_since_) since.store(kReached);
   const auto deadline = Clock::now() + options.timeout;
   Networks mine{};
   attempt(mine, [&] {
@@ -516,6 +517,8 @@ void Engine::settle(Clock::time_point now) {
   }
   clear_doubts(now);
   for (Outgoing& one : outgoing_) {
+    unreached_since_[static_cast<std::size_t>(control_.host_of(one.host()[0]))].store(
+        one.down_since().value_or(kReached));
     if (is_out()) one.hang_up();
     if (is_out() || one.state() != Outgoing::State::kOver || now - one.last_call() < kRedial) {
       continue;
@@ -531,11 +534,7 @@ bool Engine::is_out() const { return control_.is_left_out(control_.rank()); }
 void Engine::tend(Clock::time_point now) {
   if (now - last_tend_ > settings_.silence) back_at_ = now;
   last_tend_ = now;
-  for (Outgoing& one : outgoing_) {
-    one.tend(now);
-    const bool is_long = one.down_since() && now - *one.down_since() > settings_.silence;
-    unreached_[static_cast<std::size_t>(control_.host_of(one.host()[0]))].store(is_long);
-  }
+  for (Outgoing& one : outgoing_) one.tend(now);
   for (Incoming& one : incoming_) one.tend(attachments_, settings_.silence, now);
   // A segment that no rank of this host uses any more, and that all know to be closed.
   std::erase_if(attachments_, [&](const auto& item) {

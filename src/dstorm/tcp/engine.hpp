@@ -82,9 +82,10 @@ class Engine final : public Work {
     noted_.store(true, std::memory_order_relaxed);
   }
   void flush_notices() noexcept { drive(); }
-  // Whether what this rank writes gets through to `rank`'s host. Any thread.
-  bool reaches(int rank) const {
-    return !unreached_[static_cast<std::size_t>(control_.host_of(rank))].load();
+  // Since when nothing of what this rank writes gets through to `rank`'s host, if so. Any thread.
+  std::optional<Clock::time_point> unreached_since(int rank) const {
+    const auto since = unreached_since_[static_cast<std::size_t>(control_.host_of(rank))].load();
+    return since == kReached ? std::nullopt : std::optional(since);
   }
   // Whether what has come from the other hosts has been taken in since. If not, their silence is none:
   // this rank has not listened. Any thread.
@@ -149,7 +150,8 @@ class Engine final : public Work {
     Stream call;
   };
   std::list<Doubt> doubts_;
-  std::vector<std::atomic<bool>> unreached_;  // by host
+  static constexpr Clock::time_point kReached = Clock::time_point::max();
+  std::vector<std::atomic<Clock::time_point>> unreached_since_;  // by host
   std::atomic<Clock::time_point> listened_;
   Clock::time_point last_tend_;
   std::optional<Clock::time_point> back_at_;  // from the last absence; see was_away()
