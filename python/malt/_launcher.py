@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import resource
 import secrets
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from malt import _guard
 from malt import _wire as wire
 from malt._errors import ConfigError, describe_ranks
-from malt._node import Done, Failed, Kill, Lost, Node, Over
+from malt._node import Answer, Begin, Done, Failed, Few, Kill, Leave, Lost, Node, Over
 from malt._output import Sink, Stream
 from malt._rank import Rank, describe_end, exit_code_of
 from malt._relay import Relay
@@ -36,7 +37,7 @@ _LINGER_SECONDS = 0.3
 class Options:
     """How to start the ranks, and what to do when one fails."""
 
-    ranks: int  # here
+    ranks: int  # here, at first
     nnodes: int = 1
     node: int = 0
     rendezvous: str = ""  # for several nodes: where node 0 listens,
@@ -44,12 +45,16 @@ class Options:
     start_seconds: float = 30.0
     keep_going: bool = False
     restarts: int | None = None  # of each rank, at most; None: the job does without it
-    elastic: range | None = None  # how many may run, of `ranks` places; None: all, always
-    started: int | None = None  # how many at first; None: all
+    elastic: range = range(0)  # how many may run in the whole job; empty: those at first
     prefix: bool | None = None  # None: when there are several ranks
     grace_seconds: float = 5.0
     environ: dict[str, str] = field(default_factory=dict)
     verbose: bool = False
+
+    @property
+    def most(self) -> int:
+        """How many ranks may run here."""
+        return self.elastic[-1] if self.elastic else self.ranks
 
 
 class Launcher:
@@ -62,14 +67,14 @@ class Launcher:
         self._ranks: list[Rank] = []
         self._starts: Counter[int] = Counter()  # by rank: since the job began
         self._restarts: Counter[int] = Counter()  # likewise, because it failed
-        self._asked: set[int] = set()  # to leave
+        self._leaving: set[int] = set()  # as they have been asked to
         self._last_death = 0  # the exit code of the rank that was started again last
         self._late_code: int | None = None  # what counts of those that came too late
         self._exit_code = 0
         self._is_stopping = False
         self._stop: list[tuple[float, int]] = []  # what to send to the ranks that are left, when
         # A single rank may talk with the user: it stays in the terminal's foreground group.
-        self._is_interactive = options.ranks == options.nnodes == 1 and os.isatty(0)
+        self._is_interactive = options.most == options.nnodes == 1 and os.isatty(0)
         self._is_done = False  # nobody is left, on any node, to whom a rank could come back
         self._is_over = False  # nothing more will be heard of other nodes
         self._scale: ScaleServer | None = None
@@ -81,7 +86,7 @@ class Launcher:
             malt.ConfigError: there cannot be such a job.
             malt.TimeoutError: not all nodes have come.
         """
-        check_descriptors(self._options.ranks, self._options.ranks)
+        check_descriptors(self._options.most, self._options.most)
         _guard.adopt_orphans()
         with contextlib.ExitStack() as stack:
             server = self._meet(stack)
@@ -97,14 +102,12 @@ class Launcher:
             self._selector.register(relay.wakened, selectors.EVENT_READ)
             self._selector.register(self._node, selectors.EVENT_READ)
             stack.callback(self._kill_all)
-            self._limits = _raise_descriptor_limit(self._options.ranks, self._sessions)
-            started = self._options.started or self._options.ranks
-            self._start_all(range(started))
+            self._limits = _raise_descriptor_limit(self._options.most, self._sessions)
+            first = self._node.first
+            self._start_all((first + local, local) for local in range(self._options.ranks))
             if server is not None:
                 server.start()
-            for rank in range(started, self._options.ranks):
-                self._node.rank_ended(rank, 0, 0)
-            if self._options.elastic is not None:
+            if self._options.elastic:
                 self._scale = stack.enter_context(contextlib.closing(ScaleServer(self._rescale)))
                 self._selector.register(self._scale, selectors.EVENT_READ)
             while self._step():
@@ -129,9 +132,15 @@ class Launcher:
         self._node = Node(address, key, options.node, options.nnodes)
         stack.callback(self._node.abort)
         come_back = options.restarts is not None
-        self._node.start(options.ranks, options.start_seconds, server, come_back=come_back)
-        self._sessions = options.ranks if server is None else self._node.size + options.nnodes
-        check_descriptors(options.ranks, self._sessions)
+        self._node.start(
+            options.ranks,
+            options.start_seconds,
+            server,
+            come_back=come_back,
+            elastic=options.elastic,
+        )
+        self._sessions = options.most if server is None else self._node.size + options.nnodes
+        check_descriptors(options.most, self._sessions)
         if options.verbose and options.nnodes > 1:
             self._err.say(
                 f"malt run: node {options.node} of {options.nnodes} starts {options.ranks} of "
@@ -139,7 +148,8 @@ class Launcher:
             )
         return server
 
-    def _start_all(self, local_ranks: Iterable[int]) -> None:
+    def _start_all(self, ranks: Iterable[tuple[int, int]]) -> None:
+        """Start ranks, each with its number among this host's."""
         limits = self._limits
         launcher = os.getpid()
         register = None if self._is_interactive else self._guard.add
@@ -157,19 +167,19 @@ class Launcher:
             release_signals()
 
         try:
-            for local_rank in local_ranks:
-                self._start(local_rank, prepare)
+            for rank, local_rank in ranks:
+                self._start(rank, local_rank, prepare)
         finally:
             self._relay.release()
 
-    def _start(self, local_rank: int, prepare: Callable[[], None]) -> None:
+    def _start(self, rank: int, local_rank: int, prepare: Callable[[], None]) -> None:
         options = self._options
-        rank, size = self._node.first + local_rank, self._node.size
+        size = self._node.size
         prefix = size > 1 if options.prefix is None else options.prefix
         # One rank without a prefix writes to the launcher's own output: a terminal stays one.
         piped = size > 1 or prefix
         stdin = None if rank == 0 and (size == 1 or not os.isatty(0)) else subprocess.DEVNULL
-        environ = {**os.environ, **options.environ, **self._node.environ(local_rank)}
+        environ = {**os.environ, **options.environ, **self._node.environ(rank, local_rank)}
         if options.restarts is not None:
             environ["MALT_RESTARTS"] = str(self._starts[rank])
         process = subprocess.Popen(
@@ -190,7 +200,8 @@ class Launcher:
                 streams.append(stream)
                 self._selector.register(stream.descriptor, selectors.EVENT_READ, stream)
         now = time.monotonic()
-        self._ranks.append(Rank(rank, process, now, not self._is_interactive, streams))
+        has_group = not self._is_interactive
+        self._ranks.append(Rank(rank, local_rank, process, now, has_group, streams))
         if options.verbose:
             self._err.say(f"malt run: rank {rank} is process {process.pid}")
 
@@ -206,7 +217,7 @@ class Launcher:
             elif key.fileobj is self._node:
                 self._hear()
             elif key.fileobj is self._scale:
-                self._scale.answer()
+                self._scale.hear()
             elif not key.data.read(time.monotonic()):
                 self._finish(key.data)
         self._report_signals()
@@ -277,7 +288,7 @@ class Launcher:
         what = f"{self._describe(rank.rank, self._node.node)} {describe_end(code)}"
         what += f" after {now - rank.started:.1f} s"
         most = self._options.restarts
-        is_wanted = rank.rank not in self._asked and not self._is_ending()
+        is_wanted = rank.rank not in self._leaving and not self._is_ending()
         if code != 0 and most is not None and is_wanted:
             if self._restarts[rank.rank] == most:
                 what += f", and has been started again {most} times" if most else ""
@@ -310,7 +321,7 @@ class Launcher:
         self._last_death = code
         count, most = self._restarts[rank.rank], self._options.restarts
         self._err.say(f"malt run: {what}; started again, {count} of {most}")
-        self._start_all([rank.rank - self._node.first])
+        self._start_all([(rank.rank, rank.local_rank)])
 
     def _hear(self) -> None:
         for event in self._node.hear():
@@ -318,10 +329,10 @@ class Launcher:
                 case Failed(node, rank, code):
                     self._failed(f"{self._describe(rank, node)} {describe_end(code)}", code)
                 case Lost(node):
-                    what = "its `malt run` was ended, or the network fails"
-                    self._failed(f"node {node} is lost: {what}", 1)
                     if node == 0:
                         self._leave()
+                    what = "its `malt run` was ended, or the network fails"
+                    self._failed(f"node {node} is lost: {what}", 1)
                 case Kill(rank, process):
                     for one in self._ranks:
                         if (one.rank, one.process.pid) == (rank, process) and one.ended is None:
@@ -329,6 +340,14 @@ class Launcher:
                 case Done():
                     self._is_done = True
                     self._stop_late_ones()
+                case Begin(rank, starts):
+                    self._begin(rank, starts)
+                case Leave(rank):
+                    self._leaving.add(rank)
+                case Few(left):
+                    self._stop_few(left)
+                case Answer(is_done, text) if self._scale is not None:
+                    self._scale.answer(is_done, text)
                 case Over(code):
                     self._exit_code = code
                     self._leave()
@@ -338,6 +357,8 @@ class Launcher:
         if not self._is_over:
             self._is_over = True
             self._selector.unregister(self._node)
+            if self._scale is not None:
+                self._scale.refuse_all("the job ends")
 
     def _describe(self, rank: int, node: int) -> str:
         return f"rank {rank} on node {node}" if self._node.nnodes > 1 else f"rank {rank}"
@@ -347,11 +368,9 @@ class Launcher:
         is_first = self._exit_code == 0
         if is_first:
             self._exit_code = exit_code_of(code)
-        goes_on = self._options.keep_going
-        if self._options.elastic is not None:
-            least, left = self._options.elastic[0], len(self._running())
-            goes_on = left >= least
-            what += f"; {left} of at least {least} are left" if not goes_on and left else ""
+        # Of an elastic job node 0 counts the ranks, as long as it is there, and may say Few.
+        is_counted = bool(self._options.elastic) and not self._is_over
+        goes_on = self._options.keep_going or is_counted
         self._report(what, goes_on)
         if not goes_on and not self._is_stopping:
             self._stop_all()
@@ -383,8 +402,8 @@ class Launcher:
         if not goes_on and (others or several):
             then = "; stopping the others (--keep-going leaves them running)"
         elif others:
-            then = f"; {others} go on" if others > 1 else "; 1 goes on"
-            then += " here" if several else ""
+            go_on = "left" if self._options.elastic else "go on" if others > 1 else "goes on"
+            then = f"; {others} {go_on}" + (" here" if several else "")
         self._err.say(f"malt run: {what}{then}")
 
     def _advance_stop(self, now: float) -> None:
@@ -403,44 +422,34 @@ class Launcher:
 
     # Elastic jobs
 
-    def _running(self) -> list[int]:
-        return sorted(rank.rank for rank in self._ranks if rank.ended is None)
-
-    def _rescale(self, count: int) -> str:
-        """Have so many ranks run, those that have not been asked to leave; returns what is done."""
+    def _rescale(self, count: int) -> None:
+        """Have so many ranks run in the whole job, beside those that have been asked to leave."""
         limits = self._options.elastic
-        assert limits is not None
         if self._is_ending() or self._is_over:
             raise ConfigError("the job ends")
         if count not in limits:
             raise ConfigError(
                 f"{count} ranks are not within the job's {limits[0]} to {limits[-1]} (--elastic)"
             )
-        running = self._running()
-        staying = [rank for rank in running if rank not in self._asked]
-        starting = [rank for rank in range(self._options.ranks) if rank not in running]
-        starting = starting[: max(count - len(staying), 0)]
-        leaving = staying[count:]
-        for rank in starting:
-            self._asked.discard(rank)
-            self._starts[rank] += 1
-            self._node.rank_starts(rank)
-        self._start_all(starting)
-        for rank in leaving:
-            self._asked.add(rank)
-            self._node.ask_to_leave(rank)
-        if len(staying) + len(starting) < count:
-            raise ConfigError(
-                f"{len(running)} of {self._options.ranks} places are taken, also by "
-                f"{describe_ranks(self._asked)}, asked to leave and still there; try again when "
-                "they have ended"
-            )
-        done = [
-            f"{what}: {describe_ranks(ranks)}"
-            for what, ranks in (("started", starting), ("asked to leave", leaving))
-            if ranks
-        ]
-        return "; ".join(done) or f"{count} ranks run already"
+        self._node.scale(count)
+
+    def _begin(self, rank: int, starts: int) -> None:
+        """Start a rank that the job has not had, or whose last process has ended for good."""
+        if self._is_ending():
+            self._node.rank_ended(rank, 0, 0)
+            return
+        taken = {other.local_rank for other in self._ranks if other.ended is None}
+        self._leaving.discard(rank)
+        self._restarts[rank] = 0
+        self._starts[rank] = starts
+        self._start_all([(rank, next(n for n in itertools.count() if n not in taken))])
+
+    def _stop_few(self, left: int) -> None:
+        if not self._is_ending():
+            least = self._options.elastic[0]
+            self._err.say(f"malt run: {left} of at least {least} are left; stopping the others")
+        if not self._is_stopping:
+            self._stop_all()
 
     def _clear_leftovers(self, rank: Rank, now: float) -> None:
         """End what a rank that has ended left running in its process group; close its output."""

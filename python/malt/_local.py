@@ -77,7 +77,7 @@ def run(
         crew: list[_Forked] = []
         stack.callback(_end, crew)
         for rank in range(ranks):
-            crew.append(_fork(rank, node.environ(rank), work))
+            crew.append(_fork(rank, node.environ(rank, rank), work))
         server.start()
         _await(crew, node, watch)
         return [json.loads(one.report)["report"] for one in crew]

@@ -7,6 +7,7 @@ import contextlib
 import ipaddress
 import struct
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from malt import _errors as errors
@@ -50,7 +51,33 @@ class Done(NamedTuple):
     """Nobody is left to whom a rank could come back."""
 
 
-Event = Failed | Lost | Over | Kill | Done
+class Begin(NamedTuple):
+    """This node is to start a rank, for the `starts`-th time after the job began."""
+
+    rank: int
+    starts: int
+
+
+class Leave(NamedTuple):
+    """A rank of this node is asked to leave."""
+
+    rank: int
+
+
+class Few(NamedTuple):
+    """Fewer ranks are left than the job is to have."""
+
+    left: int
+
+
+class Answer(NamedTuple):
+    """What came of `scale`: what is done; or not, and why."""
+
+    is_done: bool
+    text: str
+
+
+Event = Failed | Lost | Over | Kill | Done | Begin | Leave | Few | Answer
 
 
 class Node(Session):
@@ -83,15 +110,22 @@ class Node(Session):
         self._inbox = bytearray()
 
     def start(
-        self, ranks: int, timeout: float, server: Server | None, *, come_back: bool = False
+        self,
+        ranks: int,
+        timeout: float,
+        server: Server | None,
+        *,
+        come_back: bool = False,
+        elastic: range = range(0),
     ) -> None:
         """Come with this many ranks, and wait until all nodes have; node 0 gives its server.
 
+        `elastic` is how many ranks may run in the whole job; empty: those that it begins with.
         Blocks for `timeout` seconds at most until node 0 is there, and as long for the others.
 
         Raises:
             malt.ConfigError: nobody can be reached, or not this job's node 0, or it refuses;
-                only on some nodes ranks `come_back` when they fail.
+                ranks `come_back` when they fail on some nodes only, or `elastic` differs.
             malt.TimeoutError: with the nodes that did not come, in its message.
         """
         seconds = min(timeout, wire.MAX_SECONDS)
@@ -105,7 +139,8 @@ class Node(Session):
             self._receive()  # the welcome
         self._deadline = time.monotonic() + seconds + GRACE_SECONDS
         try:
-            self._send(wire.RANKS_FRAME.pack(wire.RANKS, ranks, come_back, seconds))
+            limits = (elastic[0], elastic[-1]) if elastic else (0, 0)
+            self._send(wire.RANKS_FRAME.pack(wire.RANKS, ranks, come_back, *limits, seconds))
             if server is not None:
                 server.gather()
             answer = self._receive()
@@ -127,12 +162,12 @@ class Node(Session):
         if refusal is not None:
             raise refusal
 
-    def environ(self, local_rank: int) -> dict[str, str]:
-        """What the process of this node's rank `local_rank` needs in its environment."""
+    def environ(self, rank: int, local_rank: int) -> dict[str, str]:
+        """What the process of `rank`, here number `local_rank`, needs in its environment."""
         return {
             "MALT_RENDEZVOUS": self.address,
             "MALT_JOB_KEY": self._key.hex(),
-            "MALT_RANK": str(self.first + local_rank),
+            "MALT_RANK": str(rank),
             "MALT_SIZE": str(self.size),
             "MALT_LOCAL_RANK": str(local_rank),
             "MALT_NODE_RANK": str(self.node),
@@ -145,20 +180,19 @@ class Node(Session):
         return self._socket.fileno()
 
     def rank_ended(self, rank: int, process: int, code: int) -> None:
-        """Tell those that wait for `rank` that its process has ended; below 0: of a signal."""
+        """Tell those that wait for `rank` that its process has ended; below 0: of a signal.
+
+        Process 0: it is not started, though the server said so, nor are any others.
+        """
         self._tell(wire.ENDED_FRAME.pack(wire.ENDED, rank, process, code))
 
     def rank_restarts(self, rank: int, process: int) -> None:
         """Tell that this process of `rank` has ended, and that another follows."""
         self._tell(wire.PROCESS_FRAME.pack(wire.AGAIN, rank, process))
 
-    def rank_starts(self, rank: int) -> None:
-        """Tell that a process of `rank`, of which `rank_ended` told, is started after all."""
-        self._tell(wire.PROCESS_FRAME.pack(wire.STARTED, rank, 0))
-
-    def ask_to_leave(self, rank: int) -> None:
-        """Have malt.leaving() be true on `rank`."""
-        self._tell(wire.PROCESS_FRAME.pack(wire.ASK, rank, 0))
+    def scale(self, ranks: int) -> None:
+        """Have so many ranks run, within the job's limits; an Answer follows, in order."""
+        self._tell(wire.SCALE_FRAME.pack(wire.SCALE, ranks))
 
     def _tell(self, payload: bytes) -> None:
         self._deadline = time.monotonic() + _SEND_SECONDS
@@ -174,7 +208,7 @@ class Node(Session):
             received = self._socket.recv(1 << 16)
             self._inbox += received
             while frame := wire.take_frame(self._inbox, self._opener):
-                events.append(_parse(frame))
+                events.append(parse_event(frame))
         except BlockingIOError:
             return []
         except (OSError, struct.error):
@@ -189,14 +223,30 @@ class Node(Session):
         return errors.TimeoutError(f"{describe_ranks(nodes, 'node')} did not come {within}; {hint}")
 
 
-def _parse(frame: bytes) -> Event:
+def parse_event(frame: bytes) -> Event:
+    """What a frame of the server's tells.
+
+    Raises:
+        struct.error: nothing that there is.
+    """
     kind = frame[:1]
-    if kind == wire.FAILED:
-        return Failed(*wire.FAILED_FRAME.unpack(frame)[1:])
-    if kind == wire.LOST:
-        return Lost(*wire.LOST_FRAME.unpack(frame)[1:])
-    if kind == wire.KILL:
-        return Kill(*wire.PROCESS_FRAME.unpack(frame)[1:])
     if kind == wire.DONE:
         return Done()
-    return Over(*wire.OVER_FRAME.unpack(frame)[1:])
+    if kind == wire.ANSWER:
+        _, is_done = wire.ANSWER_HEAD.unpack_from(frame)
+        return Answer(is_done, frame[wire.ANSWER_HEAD.size :].decode(errors="replace"))
+    if kind not in _EVENTS:
+        raise struct.error
+    event, layout = _EVENTS[kind]
+    return event(*layout.unpack(frame)[1:])
+
+
+_EVENTS: dict[bytes, tuple[Callable[..., Event], struct.Struct]] = {
+    wire.FAILED: (Failed, wire.FAILED_FRAME),
+    wire.LOST: (Lost, wire.LOST_FRAME),
+    wire.OVER: (Over, wire.OVER_FRAME),
+    wire.KILL: (Kill, wire.PROCESS_FRAME),
+    wire.BEGIN: (Begin, wire.BEGIN_FRAME),
+    wire.LEAVE: (Leave, wire.LEAVE_FRAME),
+    wire.FEW: (Few, wire.FEW_FRAME),
+}

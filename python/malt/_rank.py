@@ -16,6 +16,7 @@ class Rank:
     """One process of the job, its output, and what it may leave running."""
 
     rank: int
+    local_rank: int  # its number among this host's
     process: subprocess.Popen[bytes]
     started: float
     has_group: bool

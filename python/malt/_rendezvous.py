@@ -88,7 +88,8 @@ class Session:
                 raise errors.TimeoutError(
                     nobody
                     if is_nobody
-                    else f"the launcher at {address} takes no connection (tried for {timeout:g} s)"
+                    else f"the launcher at {address} takes no connection (tried for {timeout:g} "
+                    "s): too many come at once, or it is of another version of MALT"
                 ) from None
             except ssl.SSLError as error:
                 self.abort()

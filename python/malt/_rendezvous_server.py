@@ -26,6 +26,8 @@ from malt._rounds import Frames, ProtocolError, Rounds
 
 # How long, and (in Server) how many at once, may be connected without having proven the key.
 HANDSHAKE_SECONDS = 5.0
+# Frames that a launcher may leave untaken and still ask for another number of ranks.
+_MAX_UNTAKEN = 1024
 
 
 @dataclass(eq=False)
@@ -65,7 +67,6 @@ class Server:
         self._nodes = Nodes(nnodes)
         self._rounds = Rounds(0)
         self._generations = Generations(0)
-        self._asked: set[int] = set()  # ranks, to leave
         self._is_over = False  # for ranks that come back, and the launchers know
         self._joined: dict[bytes, dict[int, _Connection]] = {
             kind: {} for kind in (wire.RANK, wire.MEMBER, wire.NODE)
@@ -107,6 +108,8 @@ class Server:
         self._rounds = Rounds(self.size)
         self._generations = Generations(self.size)
         self._expect(self.size)
+        for rank in self._nodes.free():
+            self._rank_ended(rank, None, "has not been started")
 
     def start(self) -> None:
         self._thread.start()
@@ -150,7 +153,7 @@ class Server:
         while self._generations.expelled:
             self._expel(self._generations.expelled.pop())
         if self._generations.is_over and not self._is_over:
-            self._is_over = True
+            self._is_over = self._nodes.is_closed = True
             self._deliver(wire.NODE, [(node, [wire.DONE]) for node in self._joined[wire.NODE]])
 
     def _shut(self) -> None:
@@ -282,6 +285,8 @@ class Server:
     def _challenge(self, connection: _Connection, hello: bytes) -> None:
         magic, kind, *_ = wire.HELLO.unpack(hello)
         if magic != wire.MAGIC or kind not in self._joined:
+            if magic != wire.MAGIC and magic.startswith(wire.MAGIC[:-1]):
+                self._nodes.other_version = connection.host
             self._drop(connection)
             return
         connection.hello = hello
@@ -308,7 +313,7 @@ class Server:
             self._generations.join(number)
             greeting = struct.pack("!?", self._generations.has_formed)
         self._send_frame(connection, wire.WELCOME + greeting)
-        if kind == wire.MEMBER and number in self._asked:
+        if kind == wire.MEMBER and number in self._nodes.leaving:
             self._send_frame(connection, wire.ASKED)
 
     def _refusal(self, kind: bytes, number: int, count: int) -> str:
@@ -358,30 +363,30 @@ class Server:
         return True
 
     def _digest(self, node: int, payload: bytes) -> None:
-        """What a launcher says; as it says it once of each rank, its outbox is bounded."""
-        if payload[:1] == wire.RANKS:
+        """What a launcher says: of each rank once, and what it is asked to pass on."""
+        kind = payload[:1]
+        if kind == wire.RANKS:
             self._deliver(wire.NODE, self._nodes.come(node, payload, time.monotonic()))
-            return
-        if payload[:1] in (wire.AGAIN, wire.STARTED, wire.ASK):
-            self._digest_change(node, payload)
-            return
-        rank, process, code, frames = self._nodes.end(node, payload)
-        self._rank_ended(rank, process, describe_end(code))
-        self._deliver(wire.NODE, frames)
-
-    def _digest_change(self, node: int, payload: bytes) -> None:
-        """What becomes of a rank before the end of the job."""
-        kind, rank, process = wire.PROCESS_FRAME.unpack(payload)
-        self._nodes.check(node, rank)
-        if kind == wire.AGAIN:
+        elif kind == wire.AGAIN:
+            rank, process = self._nodes.again(node, payload)
             self._member_ended(rank, process, is_for_good=False)
-        elif kind == wire.STARTED:
-            self._nodes.start(node, rank)
-            self._generations.start(rank)
-            self._asked.discard(rank)
+        elif kind == wire.SCALE:
+            self._scale(node, payload)
+        elif kind == wire.ENDED:
+            rank, process, code, frames = self._nodes.end(node, payload)
+            self._rank_ended(rank, process, describe_end(code))
+            self._deliver(wire.NODE, frames)
         else:
-            self._asked.add(rank)
-            self._deliver(wire.MEMBER, [(rank, [wire.ASKED])])
+            raise ProtocolError
+
+    def _scale(self, node: int, payload: bytes) -> None:
+        if len(self._joined[wire.NODE][node].outbox) > _MAX_UNTAKEN:
+            raise ProtocolError  # its answers would fill the outbox
+        scaled = self._nodes.scale(node, payload)
+        for rank in scaled.starting:
+            self._generations.start(rank)
+        self._deliver(wire.NODE, scaled.frames)
+        self._deliver(wire.MEMBER, [(rank, [wire.ASKED]) for rank in scaled.leaving])
 
     def _rank_ended(self, rank: int, process: int | None, how: str) -> None:
         self._member_ended(rank, process, is_for_good=True)

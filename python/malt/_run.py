@@ -102,8 +102,10 @@ def _limits(text: str) -> range:
         limits = range(int(least), int(most) + 1)
     except ValueError:
         limits = range(0)
-    if not limits or limits[0] < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not MIN:MAX, with 1 <= MIN <= MAX")
+    if not limits or limits[0] < 1 or limits[-1] > wire.MAX_RANKS:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not MIN:MAX, with 1 <= MIN <= MAX <= {wire.MAX_RANKS}"
+        )
     return limits
 
 
@@ -156,8 +158,9 @@ def _parser() -> argparse.ArgumentParser:
         "--elastic",
         metavar="MIN:MAX",
         type=_limits,
-        help="let `malt scale PID COUNT` add and remove ranks, so that MIN to MAX run; those that "
-        "fail are not missed while MIN are left",
+        default=range(0),
+        help="let `malt scale PID COUNT` add and remove ranks, so that MIN to MAX run, on "
+        "all hosts together; those that fail are not missed while MIN are left",
     )
     parser.add_argument(
         "--grace",
@@ -234,8 +237,6 @@ def _set_node(options: Options, parsed: argparse.Namespace) -> None:
         for name in ("--node-rank", "--rendezvous", "--key-file")
         if (value := getattr(parsed, name[2:].replace("-", "_"))) is not None
     }
-    if (parsed.nnodes or 1) > 1 and parsed.elastic:
-        raise ConfigError("--elastic is for a job on one host: leave out --nnodes, or --elastic")
     if parsed.nnodes is None and given:
         raise ConfigError(f"{next(iter(given))} is for a job over several hosts: add --nnodes M")
     nodes = range(parsed.nnodes or 1)
@@ -287,14 +288,14 @@ def main(arguments: Sequence[str]) -> int:
         environ["MALT_LOG"] = "info"
     if parsed.timeout is not None:
         environ["MALT_TIMEOUT"] = f"{parsed.timeout:g}"
-    if parsed.elastic and parsed.ranks not in parsed.elastic:
-        _fail(f"-n {parsed.ranks} is not within --elastic {parsed.elastic[0]}:{parsed.elastic[-1]}")
+    least, most = (parsed.elastic[0], parsed.elastic[-1]) if parsed.elastic else (1, parsed.ranks)
+    if parsed.ranks > most or (parsed.ranks < least and (parsed.nnodes or 1) == 1):
+        _fail(f"-n {parsed.ranks} is not within --elastic {least}:{most}")
     options = Options(
-        ranks=parsed.elastic[-1] if parsed.elastic else parsed.ranks,
+        ranks=parsed.ranks,
         keep_going=parsed.keep_going,
         restarts=0 if parsed.elastic and parsed.respawn is None else parsed.respawn,
         elastic=parsed.elastic,
-        started=parsed.ranks if parsed.elastic else None,
         prefix=parsed.prefix,
         grace_seconds=parsed.grace,
         environ=environ,

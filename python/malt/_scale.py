@@ -1,4 +1,4 @@
-"""`malt scale`: how many ranks an elastic job has, told to its `malt run` while it runs.
+"""`malt scale`: how many ranks an elastic job has, told to a `malt run` of its while it runs.
 
 Over a socket in Linux's abstract namespace: no file, gone with the launcher. Each side asks the
 kernel who the other is; only the same user may, and root.
@@ -11,6 +11,7 @@ import contextlib
 import os
 import socket
 import struct
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from malt._errors import ConfigError
@@ -34,36 +35,57 @@ def _peer_of(connection: socket.socket) -> tuple[int, int]:
 
 
 class ScaleServer:
-    """The launcher's side, which `answer`s when it is readable.
+    """The launcher's side, which is to `hear` when it is readable.
 
-    `rescale(count)` returns what has been done, or raises ConfigError.
+    `rescale(count)` begins what is to be done, whose outcome is `answer`ed later, in the order of
+    the calls; or it raises ConfigError.
     """
 
-    def __init__(self, rescale: Callable[[int], str]) -> None:
+    def __init__(self, rescale: Callable[[int], None]) -> None:
         self._rescale = rescale
+        self._waiting: deque[socket.socket] = deque()  # clients, for an answer
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         self._socket.bind(_name_of(os.getpid()))
         self._socket.listen()
 
     def close(self) -> None:
         self._socket.close()
+        while self._waiting:
+            self._waiting.popleft().close()
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def answer(self) -> None:
-        """Do what the next client asks for."""
-        with self._socket.accept()[0] as connection, contextlib.suppress(OSError):
+    def hear(self) -> None:
+        """Begin what the next client asks for."""
+        connection = self._socket.accept()[0]
+        try:
             _, user = _peer_of(connection)
             if user not in (0, os.getuid()):
-                connection.send(_REFUSED + f"the job is user {os.getuid()}'s".encode())
-                return
+                raise ConfigError(f"the job is user {os.getuid()}'s")
             connection.settimeout(_SECONDS)
-            try:
-                answer = _DONE + self._rescale(int(connection.recv(_MOST_BYTES))).encode()
-            except (ConfigError, ValueError) as error:
-                answer = _REFUSED + str(error).encode()
-            connection.send(answer)
+            self._rescale(int(connection.recv(_MOST_BYTES)))
+        except (ConfigError, ValueError) as error:
+            _reply(connection, _REFUSED, str(error))
+        except OSError:  # it has gone, or does not speak
+            connection.close()
+        else:
+            self._waiting.append(connection)
+
+    def answer(self, is_done: bool, text: str) -> None:
+        """Tell the client that has waited longest what has been done, or why not."""
+        if self._waiting:
+            _reply(self._waiting.popleft(), _DONE if is_done else _REFUSED, text)
+
+    def refuse_all(self, why: str) -> None:
+        """There will be no more answers."""
+        while self._waiting:
+            self.answer(False, why)
+
+
+def _reply(connection: socket.socket, kind: bytes, text: str) -> None:
+    with connection, contextlib.suppress(OSError):
+        connection.send(kind + text.encode())
 
 
 def _count(text: str) -> int:
@@ -77,9 +99,12 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="malt scale",
         description="Have COUNT ranks run in a job of `malt run --elastic MIN:MAX`: start some, or "
-        "ask those with the highest numbers to leave (malt.leaving() is true there).",
+        "ask those with the highest numbers to leave (malt.leaving() is true there); over several "
+        "hosts so that all have as many.",
     )
-    parser.add_argument("process", metavar="PID", type=_count, help="of the `malt run`, here")
+    parser.add_argument(
+        "process", metavar="PID", type=_count, help="of the `malt run`, here; of several, any"
+    )
     parser.add_argument("count", metavar="COUNT", type=_count, help="MIN to MAX")
     parsed = parser.parse_args(arguments)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as connection:

@@ -16,9 +16,10 @@ and its bytes; what does not carry it is never looked at. No pickle, nothing but
 
 A rank's frames are answered round by round. With `malt run --respawn` a rank has a session of
 another kind, "m", as long as it lives, by which it is called to new generations (`_generations`).
-A launcher says how many ranks it has, is told their
-numbers when all launchers have come, and then says how each rank ended; the server tells it of the
-failures on other nodes, of launchers that are lost, and of the end of the job.
+A launcher says how many ranks it has, is told their numbers when all launchers have come, and then
+says how each rank ended; the server tells it of the failures on other nodes, of launchers that are
+lost, and of the end of the job. With `--elastic` it also passes on what `malt scale` asks for, and
+the server, which counts, tells each launcher which ranks it starts, and which are to leave.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ MAX_FRAME = 1 << 20
 MAX_NODES = 1 << 16  # so that a frame can name them all
 MAX_RANKS = 1 << 20
 
-MAGIC = b"MALTRDV4"
+MAGIC = b"MALTRDV5"
 HELLO = struct.Struct("!8scIII32s")  # magic, kind, number, how many there are, process id, nonce
 RANK, MEMBER, NODE = b"r", b"m", b"n"
 CHALLENGE = struct.Struct("!32s32s")  # nonce, proof
@@ -57,13 +58,15 @@ WANT, FORMED, ABSENT = b"w", b"f", b"a"
 GENERATION, OFF = b"i", b"x"
 # To a member, beside generations: it is asked to leave.
 ASKED = b"q"
-# From a launcher: its number of ranks; a rank has ended, or is not started at first; it has ended,
-# and will be started again; it is started after all; it is to be asked to leave. To it, beside
-# welcome, refusal and time is up: start; a rank of another node has failed; a node is lost; all
-# ranks of the job have ended; a process of a rank's is to be killed; nobody is left to whom a rank
-# could come back.
-RANKS, ENDED, AGAIN, STARTED, ASK = b"r", b"e", b"a", b"s", b"q"
+# From a launcher: its number of ranks; a rank has ended, or (process 0) is not started as it was
+# told to, nor will others be; it has ended, and will be started again; so many ranks are to run. To
+# it, beside welcome, refusal and time is up: start; a rank of another node has failed; a node is
+# lost; all ranks of the job have ended; a process of a rank's is to be killed; nobody is left to
+# whom a rank could come back; it starts a rank; one of its ranks is asked to leave; too few are
+# left; what came of it that so many are to run.
+RANKS, ENDED, AGAIN, SCALE = b"r", b"e", b"a", b"s"
 START, FAILED, LOST, OVER, KILL, DONE = b"s", b"f", b"l", b"o", b"k", b"d"
+BEGIN, LEAVE, FEW, ANSWER = b"b", b"q", b"m", b"a"
 
 PART_HEAD = struct.Struct("!cId")  # kind, round, seconds it may take
 MAX_PART = MAX_FRAME - PART_HEAD.size
@@ -71,10 +74,16 @@ MAX_SECONDS = 1e8
 WANT_FRAME = struct.Struct("!cd")  # kind, seconds that it waits
 GENERATION_PART = struct.Struct("!cII")  # kind, generation, round
 FORMED_FRAME = struct.Struct("!cI")  # kind, generation
-# kind, how many, whether they come back, seconds that it waits for the other nodes
-RANKS_FRAME = struct.Struct("!cI?d")
+# kind, how many, whether they come back, --elastic (0, 0: not), seconds it waits for other nodes
+RANKS_FRAME = struct.Struct("!cI?IId")
 ENDED_FRAME = struct.Struct("!cIIi")  # kind, rank, process id, exit code (below 0: of a signal)
 PROCESS_FRAME = struct.Struct("!cII")  # kind, rank, process id
+SCALE_FRAME = struct.Struct("!cI")  # kind, how many ranks
+BEGIN_FRAME = struct.Struct("!cII")  # kind, rank, how often it has then been started
+LEAVE_FRAME = struct.Struct("!cI")  # kind, rank
+FEW_FRAME = struct.Struct("!cI")  # kind, how many ranks are left
+ANSWER_HEAD = struct.Struct("!c?")  # kind, whether it is done; then what is, or why not
+MAX_ANSWER = 4000  # bytes of that
 START_FRAME = struct.Struct("!cII")  # kind, the node's first rank, size of the job
 FAILED_FRAME = struct.Struct("!cIIi")  # kind, node, rank, exit code
 LOST_FRAME = struct.Struct("!cI")  # kind, node

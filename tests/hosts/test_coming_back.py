@@ -1,7 +1,8 @@
-"""`malt run --respawn` on three hosts: ranks that die come back, to those of other hosts too."""
+"""`malt run` on three hosts: ranks that die come back, to those of other hosts too."""
 
 from __future__ import annotations
 
+import sys
 import time
 
 import pytest
@@ -20,7 +21,7 @@ malt.init(timeout=20, silence=3)
 w = np.full(1000, 1.0 + rank)
 v = malt.vector(w)
 malt.barrier()
-tell(pid=os.getpid(), start=v.iteration, restarts=malt.restarts())
+tell(pid=os.getpid(), launcher=os.getppid(), start=v.iteration, restarts=malt.restarts())
 while v.iteration < goal():
     w += 0.001
     v.scatter()
@@ -99,3 +100,25 @@ def test_without_a_host_the_others_go_on_and_still_come_back(hosts: Hosts, fault
     if fault == "dies":  # else the launchers try for longer to reach it
         assert [job.launchers[node].wait(30) for node in (0, 2)] == [1, 1]
         assert "node 1 is lost" in job.output
+
+
+def test_ranks_of_a_lost_host_are_started_on_the_others(hosts: Hosts) -> None:
+    """Where they were before, TCP led to them; now memory does, from their own host."""
+    job = HostJob(hosts, LOOP, "--elastic", "2:6")
+    job.await_told("at")
+    hosts.kill(1)
+    await_round(job, (0, 1, 4, 5), {})
+    command = [sys.executable, "-m", "malt", "scale", str(job.told(4)["launcher"]), "6"]
+    assert hosts.run(2, *command) == "malt scale: started: ranks 2, 3\n"
+    await_round(job, ALL, {2: 1, 3: 1})
+    job.set_goal(200)
+    job.await_told("lost")
+    assert [job.launchers[node].wait(30) for node in (0, 2)] == [1, 1]
+    told = [job.told(rank) for rank in ALL]
+    assert [values["lost"] for values in told] == [0] * job.size
+    here = [{2: 0, 3: 2}.get(rank, rank // 2) for rank in ALL]  # the host of each
+    for rank, values in enumerate(told):
+        others = {
+            peer: "shm" if here[peer] == here[rank] else "tcp" for peer in ALL if peer != rank
+        }
+        assert values["routes"] == others

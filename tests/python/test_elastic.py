@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from jobs import Running, exists, run_job, start_job
+from jobs import Ranks, Running, exists, run_job, start_job
 from test_shard import TRAIN, check_turns, turns_taken
 
 LOOP = """
@@ -48,7 +48,7 @@ def start(
     return start_job(path, ranks, script, "--elastic", limits, environ=environ)
 
 
-def await_alive(job: Running, *ranks: int) -> None:
+def await_alive(job: Ranks, *ranks: int) -> None:
     deadline = time.monotonic() + 30
     while any(job.told(rank).get("alive") != ranks for rank in ranks):
         assert not job.has_ended, job.output
@@ -118,7 +118,7 @@ def test_an_elastic_job_stops_when_too_few_are_left(tmp_path: Path) -> None:
         result = job.finish()
     assert result.code == 128 + signal.SIGKILL
     assert "rank 2 died of SIGKILL" in result.output
-    assert "; 1 of at least 2 are left; stopping the others" in result.output
+    assert "malt run: 1 of at least 2 are left; stopping the others" in result.output
 
 
 def test_added_ranks_get_chunks_of_the_next_pass(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ print(connection.recv(100))
         (("--elastic", "4:2"), "'4:2' is not MIN:MAX"),
         (("--elastic", "3"), "'3' is not MIN:MAX"),
         (("--elastic", "0:3"), "'0:3' is not MIN:MAX"),
-        (("--elastic", "1:4", "--nnodes", "2"), "--elastic is for a job on one host"),
+        (("--elastic", "1:1048577"), "'1:1048577' is not MIN:MAX, with 1 <= MIN <= MAX <= 1048576"),
     ],
 )
 def test_wrong_options_are_refused(tmp_path: Path, options: tuple[str, ...], error: str) -> None:

@@ -437,7 +437,7 @@ def test_signal_ends_the_wait_for_the_ranks_of_other_nodes(job: Job) -> None:
 
 # The protocol
 
-RANKS = _wire.RANKS_FRAME.pack(_wire.RANKS, 2, False, 5.0)
+RANKS = _wire.RANKS_FRAME.pack(_wire.RANKS, 2, False, 0, 0, 5.0)
 
 
 @pytest.mark.parametrize(
@@ -446,10 +446,10 @@ RANKS = _wire.RANKS_FRAME.pack(_wire.RANKS, 2, False, 5.0)
         b"",
         _wire.RANKS,
         RANKS + b"x",
-        _wire.RANKS_FRAME.pack(_wire.RANKS, 0, False, 5.0),
-        _wire.RANKS_FRAME.pack(_wire.RANKS, _wire.MAX_RANKS + 1, False, 5.0),
-        _wire.RANKS_FRAME.pack(_wire.RANKS, 1, False, float("nan")),
-        _wire.RANKS_FRAME.pack(_wire.RANKS, 1, False, -1.0),
+        _wire.RANKS_FRAME.pack(_wire.RANKS, 0, False, 0, 0, 5.0),
+        _wire.RANKS_FRAME.pack(_wire.RANKS, _wire.MAX_RANKS + 1, False, 0, 0, 5.0),
+        _wire.RANKS_FRAME.pack(_wire.RANKS, 1, False, 0, 0, float("nan")),
+        _wire.RANKS_FRAME.pack(_wire.RANKS, 1, False, 0, 0, -1.0),
     ],
 )
 def test_impossible_number_of_ranks_is_refused(payload: bytes) -> None:
@@ -503,10 +503,11 @@ def test_node_speaks_of_its_own_ranks_alone() -> None:
     nodes = Nodes(2)
     for node in range(2):
         nodes.come(node, RANKS, 0.0)
-    nodes.check(1, 2)
-    for rank in (1, 4):
+    again = [_wire.PROCESS_FRAME.pack(_wire.AGAIN, rank, 99) for rank in range(5)]
+    assert nodes.again(1, again[2]) == (2, 99)
+    for frame in (again[1], again[4], again[2] + b"x"):
         with pytest.raises(ProtocolError):
-            nodes.start(1, rank)
+            nodes.again(1, frame)
 
 
 def test_node_that_leaves_before_the_start_may_come_again() -> None:

@@ -408,7 +408,7 @@ def test_find_joins_through_the_rendezvous(serve: Serve) -> None:
     server = serve(2)
 
     def take_part(rank: int) -> tuple[int, int, str, list[bytes]]:
-        with _bootstrap.find(environ=launchers[server].environ(rank), timeout=5) as bootstrap:
+        with _bootstrap.find(environ=launchers[server].environ(rank, rank), timeout=5) as bootstrap:
             parts = bootstrap.allgather(b"%d" % rank, 5)
             return bootstrap.rank, bootstrap.size, bootstrap.launcher, parts
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from malt import _node
 from malt import _wire as wire
 from malt._generations import Generations
 from malt._nodes import Nodes
@@ -16,6 +17,7 @@ from malt._rounds import ProtocolError, Rounds
 
 MESSAGES = 10_000
 KEY = bytes(range(32))
+RANKS = wire.RANKS_FRAME.pack(wire.RANKS, 1, True, 1, 4, 5.0)
 NUMBERS = [0, 1, 2, 3, 255, 1 << 16, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 32) - 1]
 
 
@@ -69,7 +71,7 @@ def part(payload: bytes) -> None:
 
 def come(payload: bytes) -> None:
     nodes = Nodes(2)
-    nodes.come(0, wire.RANKS_FRAME.pack(wire.RANKS, 1, True, 5.0), 0.0)
+    nodes.come(0, RANKS, 0.0)
     nodes.come(1, payload, 0.0)
     nodes.expire(wire.MAX_SECONDS)
 
@@ -77,11 +79,21 @@ def come(payload: bytes) -> None:
 def end(payload: bytes) -> None:
     nodes = Nodes(2)
     for node in range(2):
-        nodes.come(node, wire.RANKS_FRAME.pack(wire.RANKS, 1, True, 5.0), 0.0)
+        nodes.come(node, RANKS, 0.0)
     rank, _, code, _ = nodes.end(1, payload)
     assert rank == 1
     assert describe_end(code)
     nodes.leave(0)
+
+
+def scale(payload: bytes) -> None:
+    nodes = Nodes(2)
+    for node in range(2):
+        nodes.come(node, RANKS, 0.0)
+    starting, leaving, frames = nodes.scale(0, payload)
+    assert len(frames) == len(starting) + len(leaving) + 1
+    assert set(starting) <= {2, 3}
+    assert set(leaving) <= {1}
 
 
 def generation(payload: bytes) -> None:
@@ -100,7 +112,16 @@ def generation(payload: bytes) -> None:
     ("digest", "message", "refusal"),
     [
         (part, wire.PART_HEAD.pack(wire.PART, 0, 5.0) + b"data", ProtocolError),
-        (come, wire.RANKS_FRAME.pack(wire.RANKS, 3, True, 5.0), ProtocolError),
+        (come, wire.RANKS_FRAME.pack(wire.RANKS, 3, True, 1, 4, 5.0), ProtocolError),
+        (scale, wire.SCALE_FRAME.pack(wire.SCALE, 4), ProtocolError),
+        (_node.parse_event, wire.BEGIN_FRAME.pack(wire.BEGIN, 3, 1), struct.error),
+        (_node.parse_event, wire.LEAVE_FRAME.pack(wire.LEAVE, 3), struct.error),
+        (_node.parse_event, wire.FEW_FRAME.pack(wire.FEW, 3), struct.error),
+        (
+            _node.parse_event,
+            wire.ANSWER_HEAD.pack(wire.ANSWER, True) + b"started: rank 3",
+            struct.error,
+        ),
         (end, wire.ENDED_FRAME.pack(wire.ENDED, 1, 4000, -9), ProtocolError),
         (generation, wire.WANT_FRAME.pack(wire.WANT, 5.0), ProtocolError),
         (generation, wire.GENERATION_PART.pack(wire.PART, 1, 0) + b"data", ProtocolError),
