@@ -337,7 +337,10 @@ class Server:
                 "give each launcher one of its own"
             )
         if kind == wire.NODE and self.size:
-            return f"the job has started already, and its node {number} has gone: start all anew"
+            return (
+                f"the job has started already, and its node {number} has gone for good: start all "
+                "anew, or with --elastic ranks on the other nodes (malt scale)"
+            )
         return ""
 
     def _take_frame(self, connection: _Connection) -> bool:
