@@ -24,12 +24,34 @@ struct PythonUpdate {
   py::array values;
 };
 
+// Most calls return the same ranks as the one before, and so can return the same object.
+class RankTuple {
+ public:
+  py::object of(std::span<const int> ranks) {
+    if (!object_ || !std::ranges::equal(ranks, ranks_)) {
+      ranks_.assign(ranks.begin(), ranks.end());
+      object_ = to_tuple(ranks);
+    }
+    return object_;
+  }
+
+ private:
+  std::vector<int> ranks_;
+  py::object object_;
+};
+
+using Rows = py::array_t<std::int64_t, py::array::c_style>;
+
 class PythonVector {
  public:
   PythonVector(const std::shared_ptr<dstorm::Group>& group, const py::dtype& dtype,
                const std::vector<py::array>& arrays, py::ssize_t own_count, py::object shown,
-               vol::VectorOptions options)
-      : array_(std::move(shown)), arrays_(arrays) {
+               const std::optional<Rows>& rows, vol::VectorOptions options)
+      : array_(std::move(shown)), arrays_(arrays), rows_(rows) {
+    if (rows_) {
+      into_rows_ = Fold::into_rows(std::as_writable_bytes(
+          std::span(rows_->mutable_data(), static_cast<std::size_t>(rows_->size()))));
+    }
     const vol::DType type = to_dtype(dtype);
     std::vector<vol::Piece> pieces;
     for (py::array& array : arrays_) {
@@ -59,7 +81,7 @@ class PythonVector {
     static const Parameters<1> parameters("scatter", 1, {"graph"});
     const auto given = parameters.match(arguments, count, keywords);
     const auto* graph = parameters.get<const dstorm::Graph*>(given, 0, nullptr);
-    return to_object(in_group([&] { return vector_->scatter(graph); }));
+    return scattered_.of(in_group([&] { return vector_->scatter(graph); }));
   }
 
   py::object gather(PyObject* const* arguments, std::size_t count, PyObject* keywords) {
@@ -73,13 +95,20 @@ class PythonVector {
         in_group([&]() -> const vol::Gathered& { return vector_->gather(fold, options); }));
   }
 
-  py::object gather_rows(py::array_t<std::int64_t, py::array::c_style>& rows,
-                         std::optional<std::int64_t> staleness) {
-    const auto options = to_gather_options(staleness, std::nullopt);
-    const Fold fold = Fold::into_rows(std::as_writable_bytes(
-        std::span(rows.mutable_data(), static_cast<std::size_t>(rows.size()))));
-    return to_object(
-        in_group([&]() -> const vol::Gathered& { return vector_->gather(fold, options); }));
+  py::object gather_rows(PyObject* const* arguments, std::size_t count, PyObject* keywords) {
+    static const Parameters<1> parameters("gather_rows", 0, {"staleness"});
+    const auto given = parameters.match(arguments, count, keywords);
+    const auto staleness = parameters.get<std::optional<std::int64_t>>(given, 0, std::nullopt);
+    const dstorm::GatherOptions options = to_gather_options(staleness, std::nullopt);
+    if (!rows_) throw py::type_error("gather_rows(): the vector was made without rows");
+    const std::vector<int> alive = in_group([&] {
+      const dstorm::Group& group = vector_->segment().group();
+      if (!staleness) group.check_open();
+      std::vector<int> before = group.alive();
+      vector_->gather(into_rows_, options);
+      return before;
+    });
+    return alive_.of(alive);
   }
 
   py::object allreduce(PyObject* const* arguments, std::size_t count, PyObject* keywords) {
@@ -111,13 +140,6 @@ class PythonVector {
     }
     return gathered_object_;
   }
-  py::object to_object(std::span<const int> ranks) {
-    if (!scattered_object_ || !std::ranges::equal(ranks, scattered_)) {
-      scattered_.assign(ranks.begin(), ranks.end());
-      scattered_object_ = to_tuple(ranks);
-    }
-    return scattered_object_;
-  }
 
   void run(const py::object& fold, std::span<std::byte> mine,
            std::span<const dstorm::Update> updates) {
@@ -138,8 +160,10 @@ class PythonVector {
   std::vector<py::array> arrays_;            // keeps the caller's memory
   py::object gathered_object_;               // what the last gather or allreduce returned
   const vol::Gathered* gathered_ = nullptr;  // inside it
-  py::object scattered_object_;
-  std::vector<int> scattered_;
+  RankTuple scattered_;
+  std::optional<Rows> rows_;
+  Fold into_rows_ = Fold::avg();  // if there are rows
+  RankTuple alive_;               // at the last gather_rows()
   std::shared_ptr<DenseVector> vector_;
 };
 
@@ -185,22 +209,30 @@ void bind_dense(py::module_& module) {
       "Args:\n    fold: AVG (the default), SUM, MEDIAN or TRIMMED_MEAN(f).\n"
       "    timeout: seconds to wait; that of malt.init() if None.\n"
       "Raises:\n    TimeoutError: the named ranks did not come; the vector is unchanged.");
+  add_method<PythonVector, &PythonVector::gather_rows>(
+      vector, "gather_rows",
+      "gather_rows(self: malt._core.Vector, *, staleness: typing.SupportsIndex | None = None) -> "
+      "tuple[int, ...]\n\n"
+      "Gather each update into the row of its sender, one of `rows` a rank; for the package.\n\n"
+      "Goes over to a group that follows, but with a staleness.\n\n"
+      "Returns:\n    Who lived before: of the others the last rows have come.");
   vector
       .def(py::init([](const std::shared_ptr<dstorm::Group>& group, const py::dtype& dtype,
                        const std::vector<py::array>& arrays, py::ssize_t own_count,
                        py::object shown, const std::string& name, const dstorm::Graph& graph,
                        const std::string& policy, int depth, bool reject_nonfinite,
                        std::optional<double> max_norm, bool rejoins,
-                       const std::optional<vol::Codec>& codec) {
+                       const std::optional<vol::Codec>& codec, const std::optional<Rows>& rows) {
              return std::make_unique<PythonVector>(
-                 group, dtype, arrays, own_count, std::move(shown),
+                 group, dtype, arrays, own_count, std::move(shown), rows,
                  vol::VectorOptions{name, graph, to_policy(policy), depth, reject_nonfinite,
                                     max_norm, rejoins, codec.value_or(vol::Codec())});
            }),
            py::kw_only(), py::arg("group"), py::arg("dtype"), py::arg("arrays"),
            py::arg("own_count"), py::arg("shown"), py::arg("name"), py::arg("graph"),
            py::arg("policy"), py::arg("depth"), py::arg("reject_nonfinite"), py::arg("max_norm"),
-           py::arg("rejoins"), py::arg("codec") = py::none())
+           py::arg("rejoins"), py::arg("codec") = py::none(),
+           py::arg("rows").noconvert() = py::none())
       .def_property("array", &PythonVector::array, &PythonVector::set_array,
                     "The caller's array (or list of them), or the vector's own memory.")
       .def(
@@ -219,9 +251,6 @@ void bind_dense(py::module_& module) {
           },
           py::arg("group"), py::call_guard<py::gil_scoped_release>(),
           "Go over to another group. Collective; for the package.")
-      .def("gather_rows", &PythonVector::gather_rows, py::arg("rows").noconvert(),
-           py::arg("staleness") = py::none(),
-           "Gather each update into the row of its sender, one row a rank; for the package.")
       .def(
           "await_update",
           [](const PythonVector& self, std::size_t live, double timeout) {

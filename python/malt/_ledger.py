@@ -37,6 +37,7 @@ Bits = npt.NDArray[np.bool_]
 Turn = int | Literal["idle", "wait", "over"]
 
 NOT_YET: Final = -1  # the life of a rank that has come back, and has not caught up
+_UNHEARD: Final = -2  # where this one has come back: of one that has not told yet
 _GOLDEN: Final = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio
 _MASK: Final = 2**64 - 1
 
@@ -143,10 +144,9 @@ class Ledger:
         self._cells = memoryview(self.words[rank])
         self._bytes = self._cells.cast("B")
         self._begun_at, self._done_at = (self.rows.dtype.fields[of][1] for of in ("begun", "done"))
+        self.rows["life"] = _UNHEARD if comes_back else lives
         if comes_back:
             self._own["life"] = NOT_YET
-        else:
-            self.rows["life"] = lives
         self._counts = not comes_back
         self._over = True
         self._heads = deal(chunks, range(size))
@@ -170,6 +170,10 @@ class Ledger:
         """Whether it has yet to catch up with the others."""
         return int(self._own["life"]) == NOT_YET
 
+    def unheard(self, living: Sequence[int]) -> list[int]:
+        """Who has told nothing since this rank has come back."""
+        return [rank for rank in living if self.rows["life"][rank] == _UNHEARD]
+
     def catch_up(self, living: Sequence[int]) -> None:
         """Come back: be about to begin what the slowest is at. The others' rows have come."""
         there = [rank for rank in living if self.rows["life"][rank] != NOT_YET]
@@ -189,12 +193,8 @@ class Ledger:
             self._is_anyone_gone = False
             self._next = 0
 
-    def end_turn(self) -> None:
-        """The loop asks for the next one."""
-        self._cells[_ENDED] = self._cells[_TURNS]
-
     def take_turn(self, living: Sequence[int]) -> Turn:
-        """What the loop does next: a chunk, or nothing.
+        """What the loop does next, which has ended its last turn: a chunk, or nothing.
 
         Args:
             living: the ranks that lived before the rows of all were read.
@@ -203,6 +203,7 @@ class Ledger:
             a chunk; "idle": a turn without one, since another has taken one more; "wait": for other
             rows; or "over".
         """
+        self._cells[_ENDED] = self._cells[_TURNS]
         if self._all_have_lived(living) and self._next < len(self._dealt):
             return self._begin(self._dealt[self._next])  # nobody else takes it
         self.note_gone(living)

@@ -16,7 +16,7 @@ from malt import _job, _ledger
 from malt._core_import import Group
 from malt._errors import ConfigError, TimeoutError, describe_ranks  # noqa: A004
 from malt._together import Report, Together
-from malt._vectors import own_vector
+from malt._vectors import own_rows
 
 log = logging.getLogger("malt")
 
@@ -118,12 +118,10 @@ class Shard:
             rank, size, chunks, lockstep, job.lives, comes_back=comes_back
         )
         self._own = self._ledger.words[rank]
-        self._told = self._own.tobytes()
-        self._heard = {rank}
         options = ", ".join(f"{name} {value}" for name, value in agreed.items())
         # A slot more than its readers hold: so one is always free, and no row is left untold.
-        self._rows = own_vector(
-            self._own, f"shard-{job.vectors + 1}", max(size, 2), f"malt.shard: {options}"
+        self._rows = own_rows(
+            self._ledger.words, f"shard-{job.vectors + 1}", max(size, 2), f"malt.shard: {options}"
         )
         job.follow(self)
         if comes_back:
@@ -154,37 +152,23 @@ class Shard:
 
     def _next_turn(self) -> int | Literal["idle", "over"]:
         """Take a turn, as soon as there is one, and tell the others before."""
-        self._ledger.end_turn()
+        told = b""
         while True:
-            living = self._look()
+            living = self._rows.gather_rows()
             turn = self._ledger.take_turn(living)
-            if self._own.tobytes() != self._told:
-                self._tell()
-            if turn != "wait":
+            if turn == "idle" or isinstance(turn, int):
+                self._rows.scatter()
+                break
+            if (row := self._own.tobytes()) != told:
+                self._rows.scatter()
+                told = row
+            if turn == "over":
                 break
             if not self._rows.await_update(len(living), self._job.settings.timeout):
                 raise self._too_late(living)
         if isinstance(turn, int) and self._ledger.was_begun(turn):
             self._report(turn)
         return turn
-
-    def _look(self) -> tuple[int, ...]:
-        """Read what the others have told; returns who lived before."""
-        if self._job.group.is_superseded:
-            _job.regroup()
-        # First: the rows of who is not among them are the last then.
-        living = self._job.group.alive()
-        self._read()
-        return living
-
-    def _read(self, staleness: int | None = None) -> None:
-        gathered = self._rows.gather_rows(self._ledger.words, staleness)
-        if self._ledger.comes_back:
-            self._heard.update(gathered.ranks)
-
-    def _tell(self) -> None:
-        self._told = self._own.tobytes()
-        self._rows.scatter()
 
     def _catch_up(self) -> None:
         """Come back: hear from all others where they are, as they said when they took this rank in.
@@ -193,7 +177,7 @@ class Shard:
             TimeoutError: nothing has come of the named ranks.
         """
         late = time.monotonic() + self._job.settings.timeout
-        while missing := set(living := self._look()) - self._heard:
+        while missing := self._ledger.unheard(living := self._rows.gather_rows()):
             left = max(late - time.monotonic(), 0.0)
             if not self._rows.await_update(len(living), left):
                 raise TimeoutError(
@@ -205,12 +189,12 @@ class Shard:
 
     def leave_group(self) -> None:
         """Read the last of those who do not come along; for `_regroup`."""
-        self._read(staleness=_ANY)  # with a staleness it stays in its group
+        self._rows.gather_rows(staleness=_ANY)  # with a staleness it stays in its group
 
     def enter_group(self, group: Group) -> None:
         """Tell those who have come back, whom this pass goes on without; for `_regroup`."""
         self._ledger.note_gone(group.alive())
-        self._tell()
+        self._rows.scatter()
 
     def _report(self, chunk: int) -> None:
         log.warning(

@@ -189,9 +189,13 @@ def vector(
     return _make(arrays[0].dtype, arrays, 0, shown, options)
 
 
-def own_vector(array: npt.NDArray[Any], name: str, depth: int, description: str) -> Vector:
-    """A vector of which each rank has values of its own, which nobody gets who comes back."""
-    options = _options(name, ALL, "latest", depth, False, None)
+def own_rows(rows: npt.NDArray[np.int64], name: str, depth: int, description: str) -> Vector:
+    """A vector over this rank's of `rows`, into which those of the others come, one a rank.
+
+    Nobody gets this rank's who comes back.
+    """
+    array = rows[_job.current().rank]
+    options = {**_options(name, ALL, "latest", depth, False, None), "rows": rows}
     return _make(array.dtype, [array], 0, array, options, description)
 
 
