@@ -251,7 +251,7 @@ class Vector:
     """
     A dense vector that is scattered and gathered. Made by malt.vector().
     """
-    def __init__(self, *, group: Group, dtype: numpy.dtype[typing.Any], arrays: collections.abc.Sequence[numpy.ndarray], own_count: typing.SupportsInt | typing.SupportsIndex, shown: typing.Any, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None, rejoins: bool, codec: Codec | None = None) -> None:
+    def __init__(self, *, group: Group, dtype: numpy.dtype[typing.Any], arrays: collections.abc.Sequence[numpy.ndarray], own_count: typing.SupportsInt | typing.SupportsIndex, shown: typing.Any, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None, rejoins: bool, codec: Codec | None = None, rows: numpy.typing.NDArray[numpy.int64] | None = None) -> None:
         ...
     def __len__(self) -> int:
         ...
@@ -290,9 +290,14 @@ class Vector:
         Raises:
             TimeoutError: the named ranks did not come; nothing was folded.
         """
-    def gather_rows(self, rows: numpy.typing.NDArray[numpy.int64], staleness: typing.SupportsInt | typing.SupportsIndex | None = None) -> typing.Any:
+    def gather_rows(self, *, staleness: typing.SupportsIndex | None = None) -> tuple[int, ...]:
         """
-        Gather each update into the row of its sender, one row a rank; for the package.
+        Gather each update into the row of its sender, one of `rows` a rank; for the package.
+
+        Goes over to a group that follows, but with a staleness.
+
+        Returns:
+            Who lived before: of the others the last rows have come.
         """
     def regroup(self, group: Group) -> None:
         """

@@ -92,7 +92,8 @@ def owners(heads: Integers, living: Sequence[int]) -> Integers:
     return np.where(np.isin(heads, living), heads, heaviest(np.arange(len(heads)), living))
 
 
-_TURNS, _ENDED = 2, 3  # words of a row
+_PASS, _START, _TURNS, _ENDED = range(4)  # words of a row
+_OF_PASS: Final = 5  # and from this one on of this pass alone
 
 
 def row_type(size: int, chunks: int) -> np.dtype[Any]:
@@ -139,11 +140,14 @@ class Ledger:
         self.rows = np.zeros(size, row_type(size, chunks))
         self.words = self.rows.view(np.int64).reshape(size, -1)  # the same memory
         self._own = self.rows[rank]  # a view
-        # The same once more, for what changes in every turn: NumPy takes some ten times as long for
-        # one word, and more where the loop's body has had the caches.
-        self._cells = memoryview(self.words[rank])
-        self._bytes = self._cells.cast("B")
-        self._begun_at, self._done_at = (self.rows.dtype.fields[of][1] for of in ("begun", "done"))
+        # The same once more, for a turn in which nobody is gone: NumPy takes some ten times as long
+        # for one word, and a hundred times where the loop's body has had the caches.
+        self._cells_of = [row.data for row in self.words]
+        self._done_of, self._begun_of = (
+            [row.data for row in self.rows[bits]] for bits in ("done", "begun")
+        )
+        self._cells = self._cells_of[rank]
+        self._all = (1 << chunks) - 1  # a bit a chunk
         self.rows["life"] = _UNHEARD if comes_back else lives
         if comes_back:
             self._own["life"] = NOT_YET
@@ -158,7 +162,7 @@ class Ledger:
 
     @property
     def pass_(self) -> int:
-        return int(self._own["pass"])
+        return self._cells[_PASS]
 
     @property
     def passes(self) -> int:
@@ -186,9 +190,9 @@ class Ledger:
         """Begin the next pass, unless one has been begun and not come to its end."""
         if self._over:
             self._over = False
-            self._own["pass"] += 1
-            self._own["start"] = self._own["turns"]
-            self._own["gone"] = self._own["done"] = self._own["begun"] = 0
+            self._cells[_PASS] += 1
+            self._cells[_START] = self._cells[_TURNS]
+            self.words[self.rank, _OF_PASS:] = 0
             self._inherited[:] = 0
             self._is_anyone_gone = False
             self._next = 0
@@ -204,29 +208,35 @@ class Ledger:
             rows; or "over".
         """
         self._cells[_ENDED] = self._cells[_TURNS]
-        if self._all_have_lived(living) and self._next < len(self._dealt):
-            return self._begin(self._dealt[self._next])  # nobody else takes it
-        self.note_gone(living)
-        counting = self._counting(living)
-        done = self._done()
-        if len(mine := np.flatnonzero(~done & self._may_take(counting))):
-            return self._begin(int(mine[0]))
-        if self.lockstep and self._own["turns"] < self._most_turns(counting):
-            self._own["turns"] += 1
+        if self._all_have_lived(living):
+            counting = living
+            if self._next < len(self._dealt):
+                return self._begin(self._dealt[self._next])  # nobody else takes it
+            finished = self._finished()
+        else:
+            self.note_gone(living)
+            counting = self._counting(living)
+            finished = self._finished()
+            if len(mine := np.flatnonzero(self._left(finished) & self._may_take(counting))):
+                return self._begin(int(mine[0]))
+        if self.lockstep and self._cells[_TURNS] < self._most_turns(counting):
+            self._cells[_TURNS] += 1
             return "idle"
-        if not done.all() or not all(self._has_come(rank) for rank in counting):
+        if finished != self._all or not all(self._has_come(rank) for rank in counting):
             return "wait"
-        self._own["done"] = 255  # for all, whatever of the dead came through to this rank alone
+        # For all, whatever of the dead came through to this rank alone.
+        done = self._done_of[self.rank]
+        done[:] = b"\xff" * len(done)
         self._over = True
         return "over"
 
     def _all_have_lived(self, living: Sequence[int]) -> bool:
         """Whether nobody has ever been gone."""
-        return len(living) == len(self.rows) and not any(self._lives)
+        return len(living) == len(self._cells_of) and not any(self._lives)
 
     def _begin(self, chunk: int) -> int:
         self._cells[_TURNS] += 1
-        self._bytes[self._begun_at + chunk // 8] |= 1 << chunk % 8
+        self._begun_of[self.rank][chunk // 8] |= 1 << chunk % 8
         return chunk
 
     def was_begun(self, chunk: int) -> bool:
@@ -241,12 +251,12 @@ class Ledger:
 
     def finish(self, chunk: int) -> None:
         """Note that this rank is done with it; told with the next turn."""
-        self._bytes[self._done_at + chunk // 8] |= 1 << chunk % 8
+        self._done_of[self.rank][chunk // 8] |= 1 << chunk % 8
         self._next += 1
 
     def awaited(self, living: Sequence[int]) -> tuple[int, list[int]]:
         """How many chunks are unfinished, and which ranks keep this one waiting."""
-        left = ~self._done()
+        left = self._left(self._finished())
         counting = self._counting(living)
         ranks = {int(rank) for rank in np.unique(self._owned(counting)[left])} - {self.rank}
         ranks |= {rank for rank in counting if not (self._has_come(rank) and self._has_noted(rank))}
@@ -256,12 +266,21 @@ class Ledger:
         here: Bits = self.rows["pass"] == self._own["pass"]
         return here
 
-    def _done(self) -> Bits:
-        if (self.rows["pass"] > self._own["pass"]).any():  # and has seen the end of this one
-            return np.ones(self.chunks, np.bool_)
-        done = np.bitwise_or.reduce(self.rows["done"][self._in_pass()])
-        bits: Bits = np.unpackbits(done, count=self.chunks, bitorder="little").view(np.bool_)
-        return bits
+    def _finished(self) -> int:
+        """A bit a chunk, of those that are finished as far as this rank has heard."""
+        finished = 0
+        for cells, done in zip(self._cells_of, self._done_of, strict=True):
+            if cells[_PASS] > self._cells[_PASS]:  # and has seen the end of this one
+                return self._all
+            if cells[_PASS] == self._cells[_PASS]:
+                finished |= int.from_bytes(done, "little")
+        return finished & self._all
+
+    def _left(self, finished: int) -> Bits:
+        """The chunks that are not, by chunk."""
+        left = (self._all & ~finished).to_bytes(len(self._done_of[0]), "little")
+        bits = np.unpackbits(np.frombuffer(left, np.uint8), count=self.chunks, bitorder="little")
+        return bits.view(np.bool_)
 
     def note_gone(self, living: Sequence[int]) -> None:
         """Note who is gone, and what it has begun and finished; `living` as of take_turn()."""
@@ -318,7 +337,7 @@ class Ledger:
         return not self.lockstep or self._is_here(rank)
 
     def _is_here(self, rank: int) -> bool:
-        return bool(self.rows["pass"][rank] >= self._own["pass"])
+        return self._cells_of[rank][_PASS] >= self._cells[_PASS]
 
     def _has_noted(self, rank: int) -> bool:
         """Whether what it has of those gone, in this pass, is in its row."""
@@ -327,6 +346,6 @@ class Ledger:
 
     def _most_turns(self, living: Sequence[int]) -> int:
         """Taken by any in this pass. Over all passes, so that a turn too many is made up for."""
-        rows = self.rows[list(living)]
-        ahead = rows["pass"] > self._own["pass"]
-        return int(np.where(ahead, rows["start"], rows["turns"]).max())
+        rows = (self._cells_of[rank] for rank in living)
+        now = self._cells[_PASS]
+        return max(cells[_START] if cells[_PASS] > now else cells[_TURNS] for cells in rows)
