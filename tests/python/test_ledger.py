@@ -75,7 +75,8 @@ IDLE = -1
 class Job:
     """Ranks that work on chunks, step by step, over a network that is slow and may lose last rows.
 
-    `witness` alone is sure to get all that a rank has sent before it died.
+    One rank alone is sure to get all that another has sent before it died: the `witness`, or who
+    is named instead.
     """
 
     def __init__(
@@ -165,16 +166,20 @@ class Job:
             row = self.on_the_way[sender, receiver].popleft()
             self.ledgers[receiver].words[sender] = row
 
-    def kill(self, rank: int) -> None:
+    def kill(self, rank: int, heir: int | None = None) -> None:
+        """`heir`: the one rank that is sure to hear of all; the witness, unless told."""
         self.alive.discard(rank)
         if rank in self.at_work:
             self.at_work.remove(rank)
             if rank in self.hand:
                 self.left_over[self.ledgers[rank].pass_, self.hand.pop(rank)] += 1
-        for other in self.alive - {self.witness}:
+        for other in self.alive - {self.witness if heir is None else heir}:
             rows = self.on_the_way[rank, other]
             for _ in range(0 if self.one_host else self.rng.randint(0, len(rows))):
                 rows.pop()
+
+    def has_noted(self, rank: int, dead: int) -> bool:
+        return bool(self.ledgers[rank].rows["gone"][rank][dead])
 
     def run(self, deaths: dict[int, int], returns: dict[int, int] | None = None) -> None:
         """`deaths`, `returns`: who dies, and who comes back, by the step."""
@@ -195,9 +200,11 @@ class Job:
         assert +self.reported == self.left_over
 
 
-def jobs(seeds: range, size: int, chunks: int) -> Iterator[Job]:
+def jobs(
+    seeds: range, size: int, chunks: int, hosts: tuple[bool, ...] = (True, False)
+) -> Iterator[Job]:
     for seed in seeds:
-        for one_host in (True, False):
+        for one_host in hosts:
             yield Job(seed, size, chunks, 2, one_host=one_host, lockstep=seed % 2 == 0)
 
 
@@ -221,6 +228,20 @@ def test_several_deaths_repeat_only_the_chunks_in_hand() -> None:
     for job in jobs(range(60), 5, 13):
         rng = random.Random(job.rng.random())
         job.run(dict(zip(rng.sample(range(120), 4), rng.sample([1, 2, 3, 4], 4), strict=True)))
+        job.check(13)
+
+
+def test_what_one_rank_alone_has_heard_survives_it_as_soon_as_it_has_told_another() -> None:
+    for job in jobs(range(150), 5, 13, hosts=(False,)):
+        line = job.rng.sample(range(5), 4)  # each hears alone of the one before, and dies
+        for _ in range(job.rng.randrange(60)):
+            if job.at_work:
+                job.step()
+        for dying, heir in itertools.pairwise(line):
+            job.kill(dying, heir)
+            while heir in job.at_work and not job.has_noted(heir, dying):
+                job.step()
+        job.run({})
         job.check(13)
 
 
