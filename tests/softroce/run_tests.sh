@@ -24,6 +24,7 @@ rows=(
   "stress-loss|90|impair 'loss 1%'; MALT_STRESS=0.01 MALT_TRANSPORT=verbs $build/segment_test --gtest_filter='SegmentStress.*'"
   "stress-order|90|impair 'limit 10000 delay 1ms reorder 0.1%'; MALT_STRESS=0.01 MALT_TRANSPORT=verbs $build/segment_test --gtest_filter='SegmentStress.*'"
   "python-svm|200|train_over_verbs"
+  "calls-cut|120|cut_calls"
   "mixed|120|mixed_job"
   "info|90|MALT_RDMA_DEVICE=rxe3 python -m malt info | grep 'transport verbs *yes, by rxe3:1:1 (RoCE v2, 10.88.0.3,'"
 )
@@ -52,6 +53,11 @@ train_over_verbs() { # each rank over an adapter of its own
   echo "measured: trained over shm:   $(learnt "$trained_over_shm")"
   echo "measured: trained over verbs: $(learnt /tmp/svm.json)"
   [[ $(learnt /tmp/svm.json) == "$(learnt "$trained_over_shm")" ]]
+}
+cut_calls() { # likewise
+  # shellcheck disable=SC2016 # Expanded by each rank.
+  MALT_TRANSPORT=verbs python -m malt run -n 2 -- \
+    bash -c 'MALT_RDMA_DEVICE=rxe$((MALT_RANK + 1)) exec python tests/softroce/cut_calls.py'
 }
 # Three hosts that cannot map one another's memory, of two ranks each; the third sees no adapter.
 mixed_job() {
@@ -86,7 +92,7 @@ repair() {
 # run_rows RESULTS: leaves NAME.log and NAME.result (status, seconds) for each row.
 run_rows() {
   local row name seconds line code start
-  export -f impair train_over_verbs learnt mixed_job
+  export -f impair train_over_verbs learnt cut_calls mixed_job
   export nics GTEST_COLOR=no
   for row in "${rows[@]}"; do
     IFS='|' read -r name seconds line <<<"$row"
