@@ -197,8 +197,12 @@ class Ledger:
             self._is_anyone_gone = False
             self._next = 0
 
+    def end_turn(self) -> None:
+        """The loop asks for the next one."""
+        self._cells[_ENDED] = self._cells[_TURNS]
+
     def take_turn(self, living: Sequence[int]) -> Turn:
-        """What the loop does next, which has ended its last turn: a chunk, or nothing.
+        """What the loop does next: a chunk, or nothing.
 
         Args:
             living: the ranks that lived before the rows of all were read.
@@ -207,7 +211,6 @@ class Ledger:
             a chunk; "idle": a turn without one, since another has taken one more; "wait": for other
             rows; or "over".
         """
-        self._cells[_ENDED] = self._cells[_TURNS]
         if self._all_have_lived(living):
             counting = living
             if self._next < len(self._dealt):

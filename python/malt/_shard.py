@@ -152,6 +152,7 @@ class Shard:
 
     def _next_turn(self) -> int | Literal["idle", "over"]:
         """Take a turn, as soon as there is one, and tell the others before."""
+        self._ledger.end_turn()  # first: who comes back with the next group begins after it
         told = b""
         while True:
             living = self._rows.gather_rows()

@@ -119,6 +119,7 @@ class Job:
         if ledger.comes_back:
             ledger.catch_up(sorted(self.seen_alive[rank]))
             ledger.enter()
+        ledger.end_turn()
         if (chunk := self.hand.pop(rank, IDLE)) != IDLE:
             ledger.finish(chunk)
             self.finished[ledger.pass_, chunk] += 1
