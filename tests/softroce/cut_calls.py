@@ -24,7 +24,7 @@ from jobs import await_flag, error_of, raise_flag
 
 LIMIT = 4.0  # seconds; the ranks join within it, too
 SILENCE = 60.0  # is not reached
-SLACK = 1.0  # for the emulation
+SLACK = 3.0  # for the emulation, on a busy machine
 # In a job each: after a collective step that others may still come to there is no other.
 JOBS = [["scatter", "gather", "allreduce"], ["barrier"], ["vector"], ["save", "finalize"]]
 assert [name for names in JOBS for name in names] == list(CALLS)
@@ -32,8 +32,8 @@ assert [name for names in JOBS for name in names] == list(CALLS)
 rank = int(os.environ["MALT_RANK"])
 
 
-def set_link(state: str) -> None:
-    subprocess.run(["ip", "link", "set", "p2", state], check=True)
+def connect(*how: str) -> None:
+    subprocess.run(["ip", "link", "set", "p2", *how], check=True)
 
 
 def check(name: str) -> None:
@@ -62,10 +62,10 @@ for number, names in enumerate(JOBS):
     if rank == 0:
         queue.scatter()
         latest.scatter()
-        set_link("down")
+        connect("nomaster")
         for name in names:
             check(name)
-        set_link("up")
+        connect("master", "br0")
         raise_flag(f"over-{number}")
     else:
         await_flag(f"over-{number}")
