@@ -27,7 +27,8 @@ _PATH = os.pathsep.join(
 _NODES, _LOGIN = (0, 1), 2
 
 # Nothing that needs cgroups or accounting, and CPUs as slurm.conf says, whatever the machine has.
-# TmpFS is for PMIx's files: it must be each host's own, and other folders are the machine's. A rank
+# TmpFS is for PMIx's files: it must be each host's own, and other folders are the machine's. The
+# spool is there too, for a short name: in it are sockets, whose names may have 107 bytes. A rank
 # that fails ends its job, as on many clusters.
 _SETTINGS = """
 ClusterName=test
@@ -37,6 +38,7 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/linear
 TmpFS=/dev/shm
+SlurmdSpoolDir=/dev/shm/spool
 KillOnBadExit=1
 """
 
@@ -58,7 +60,6 @@ class Slurm:
             f"{_SETTINGS}SlurmctldHost=host{_LOGIN}\n"
             f"AuthInfo=socket={directory}/munge\n"
             f"StateSaveLocation={directory}/state\n"
-            f"SlurmdSpoolDir={directory}/spool-%n\n"
             f"SlurmctldPidFile={directory}/slurmctld.pid\n"
             f"SlurmdPidFile={directory}/slurmd-%n.pid\n"
             f"NodeName={','.join(f'host{node}' for node in _NODES)} CPUs=2\n"
