@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <numeric>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "dstorm/dstorm.hpp"
@@ -107,23 +109,33 @@ TEST(Group, DifferentCollectivesAtOnceAreNamedOnEveryRank) {
 }
 
 TEST(Group, BarrierNamesWhoDoesNotCome) {
-  Job job(3, [](Bootstrap& bootstrap) {
+  const Shared<std::atomic<int>> told;
+  Job job(3, [&](Bootstrap& bootstrap) {
     const auto group = join(bootstrap);
-    if (group->rank() == 2) std::this_thread::sleep_for(1500ms);
-    if (group->rank() != 2) {
-      try {
-        group->barrier(100ms);
-        return 1;
-      } catch (const TimeoutError& error) {
-        CHECK_THAT(error.ranks() == std::vector<int>{2});
-        CHECK_THAT(has(error.what(), "rank 2"));
+    if (group->rank() == 2) {
+      while (*told < 2) std::this_thread::sleep_for(1ms);
+    } else {
+      std::vector<int> missing;
+      while (missing != std::vector<int>{2}) {  // until the other has come, however slow it is
+        try {
+          group->barrier(100ms);
+          return 1;
+        } catch (const TimeoutError& error) {
+          missing = error.ranks();
+          CHECK_THAT(missing.back() == 2);
+          CHECK_THAT(missing.size() > 1 || has(error.what(), "rank 2"));
+        }
       }
+      ++*told;
     }
     group->barrier();  // once more, and all come
     return 0;
   });
   expect_all_well(job);
 }
+
+// On a busy machine, and far below the limit of waits, which is 30 s.
+constexpr auto kAtOnce = 15s;
 
 TEST(Group, DeathIsSeenWhileWaitingAndRaisesTheEpoch) {
   Job job(4, [](Bootstrap& bootstrap) {
@@ -132,10 +144,10 @@ TEST(Group, DeathIsSeenWhileWaitingAndRaisesTheEpoch) {
     if (group->rank() == 3) raise(SIGKILL);
     const auto start = Clock::now();
     group->barrier();
-    CHECK_THAT(Clock::now() - start < 5s);  // far below the limit of 30 s
+    CHECK_THAT(Clock::now() - start < kAtOnce);
     CHECK_THAT((group->alive() == std::vector<int>{0, 1, 2}));
     while (group->epoch() == 0) std::this_thread::sleep_for(1ms);  // they agree
-    CHECK_THAT(Clock::now() - start < 5s);
+    CHECK_THAT(Clock::now() - start < kAtOnce);
     CHECK_THAT(group->epoch() == 1);
     group->barrier();  // nobody leaves before all have looked
     return 0;
@@ -157,7 +169,7 @@ TEST(Group, WaitThatIsRungAllTheTimeIsInterruptedAtANewEpoch) {
     if (group->rank() == 2) raise(SIGKILL);
     const auto start = Clock::now();
     while (group->rank() == 1 && !*is_interrupted) {
-      CHECK_THAT(Clock::now() - start < 5s);
+      CHECK_THAT(Clock::now() - start < kAtOnce);
       segment.scatter(bytes_of(1));
       std::this_thread::sleep_for(2ms);
     }
@@ -185,18 +197,24 @@ TEST(Group, WhoLeavesIsNotWaitedFor) {
   expect_all_well(job);
 }
 
-std::string names_in_shm() {
-  std::string names;
-  FILE* pipe = popen("ls -A /dev/shm", "r");
-  for (int c; (c = fgetc(pipe)) != EOF;) names += static_cast<char>(c);
-  pclose(pipe);
+// Without named semaphores, of which other programs make some at any time, and this library none.
+std::set<std::string> names_in_shm() {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    if (!entry.path().filename().string().starts_with("sem.")) names.insert(entry.path());
+  }
   return names;
+}
+
+bool is_new_in_shm(const std::set<std::string>& before) {
+  const std::set<std::string> now = names_in_shm();
+  return !std::includes(before.begin(), before.end(), now.begin(), now.end());
 }
 
 // Files that a job could leave: none has a name while it runs, so none can be left at all. Killed
 // at random times from the start of the job on.
 TEST(Group, NothingIsEverInDevShmWhenItsRanksAreKilled) {
-  const std::string before = names_in_shm();
+  const std::set<std::string> before = names_in_shm();
   std::minstd_rand random(7);
   const auto kills = static_cast<int>(stressed(10));
   for (int i = 0; i < kills; ++i) {
@@ -207,10 +225,10 @@ TEST(Group, NothingIsEverInDevShmWhenItsRanksAreKilled) {
       return 0;
     });
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 40'000));
-    ASSERT_EQ(names_in_shm(), before) << "while it runs";
+    ASSERT_FALSE(is_new_in_shm(before)) << "while it runs";
     for (int r = 0; r < 4; ++r) job.signal(r, SIGKILL);
     job.wait_all();
-    ASSERT_EQ(names_in_shm(), before) << "after kill -9 of all, number " << i;
+    ASSERT_FALSE(is_new_in_shm(before)) << "after kill -9 of all, number " << i;
   }
   std::printf("%d jobs of 4 ranks killed, 0 files left\n", kills);
 }
@@ -221,6 +239,7 @@ constexpr std::int64_t kSlowdown = kSanitized ? 4 : 1;
 TEST(Group, SixteenWaitersUseNoProcessorTime) {
   struct Times {
     std::atomic<std::int64_t> microseconds;
+    std::atomic<int> measured;  // ranks
   };
   Shared<Times> times;
   const auto used = [] {
@@ -237,8 +256,9 @@ TEST(Group, SixteenWaitersUseNoProcessorTime) {
       const std::int64_t before = used();
       std::this_thread::sleep_for(1500ms);
       times->microseconds += used() - before;
+      ++times->measured;
     });
-    if (group->rank() == 0) std::this_thread::sleep_for(2s);
+    while (group->rank() == 0 && times->measured < 17) std::this_thread::sleep_for(10ms);
     group->barrier();
     meter.join();
     return 0;

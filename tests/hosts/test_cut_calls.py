@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(60)
 
 TIMEOUT, SILENCE = 2.0, 1.0
 LONG = 60.0  # for whichever of them shall not be reached
-SLACK = 2.0  # the machine may be busy
+SLACK = 15.0  # the machine may be busy
 
 
 def outcome(

@@ -267,9 +267,12 @@ def exists(pid: int) -> bool:
 
 
 def in_dev_shm() -> set[str]:
-    """What lies there, without what Open MPI's own jobs on this machine put there meanwhile."""
-    mpi = re.compile(r"sm_segment|vader_segment|psm|osc|ompi|pmix|shmem_|\.?mpich")
-    return {name for name in os.listdir("/dev/shm") if not mpi.search(name)}
+    """What lies there, without what other programs on this machine may put there meanwhile.
+
+    These are Open MPI's own jobs, and named semaphores, of which MALT makes none.
+    """
+    others = re.compile(r"sm_segment|vader_segment|psm|osc|ompi|pmix|shmem_|\.?mpich|^sem\.")
+    return {name for name in os.listdir("/dev/shm") if not others.search(name)}
 
 
 def processes_in(directory: Path) -> set[int]:
