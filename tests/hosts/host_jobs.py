@@ -70,7 +70,7 @@ class HostJob(Ranks):
     def has_ended(self) -> bool:
         return all(launcher.poll() is not None for launcher in self.launchers)
 
-    def finish(self, limit: float = 60) -> list[dict[str, Any]]:
+    def finish(self, limit: float = 100) -> list[dict[str, Any]]:
         """Wait for the end, which must be a good one; returns what was told, by rank."""
         deadline = time.monotonic() + limit
         for launcher in self.launchers:

@@ -65,7 +65,7 @@ def _run(argv: Sequence[str], given: str | None = None) -> str:
         input=given,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
     )
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(argv)}: exit code {done.returncode}: {done.stderr.strip()}")

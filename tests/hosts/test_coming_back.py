@@ -10,8 +10,6 @@ from host_jobs import HostJob
 
 from hosts import Hosts
 
-pytestmark = pytest.mark.timeout(120)
-
 ALL = (0, 1, 2, 3, 4, 5)
 ON_1 = (2, 3)  # the ranks of host 1
 

@@ -12,8 +12,6 @@ from jobs import Err
 
 from hosts import Hosts
 
-pytestmark = pytest.mark.timeout(60)
-
 TIMEOUT, SILENCE = 2.0, 1.0
 LONG = 60.0  # for whichever of them shall not be reached
 SLACK = 15.0  # the machine may be busy

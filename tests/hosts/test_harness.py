@@ -15,14 +15,12 @@ import pytest
 
 from hosts import Hosts, Process, ipv4, ipv6
 
-pytestmark = pytest.mark.timeout(60)
-
 PORT = 7000
 LIST = ("sh", "-c", "cat /proc/[0-9]*/comm")  # the names of the processes
 BOTH = pytest.mark.parametrize("address_of", [ipv4, ipv6])
 
 
-def wait_until(is_true: Callable[[], object], seconds: float = 15.0) -> bool:
+def wait_until(is_true: Callable[[], object], seconds: float = 60.0) -> bool:
     deadline = time.monotonic() + seconds
     while not is_true():
         if time.monotonic() > deadline:

@@ -17,13 +17,10 @@ from told import PREAMBLE, told_in
 from hosts import Hosts, ipv4
 
 MPIRUN = shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil.which("mpirun")
-pytestmark = [
-    pytest.mark.timeout(120),
-    pytest.mark.skipif(
-        MPIRUN is None or importlib.util.find_spec("mpi4py") is None,
-        reason="needs mpirun and mpi4py (pip install malt[mpi])",
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    MPIRUN is None or importlib.util.find_spec("mpi4py") is None,
+    reason="needs mpirun and mpi4py (pip install malt[mpi])",
+)
 
 ON, LOGIN = (0, 1), 2  # two ranks each; and where mpirun runs
 

@@ -13,8 +13,6 @@ from host_jobs import HostJob
 
 from hosts import Hosts
 
-pytestmark = pytest.mark.timeout(90)
-
 SILENCE = 1.5
 
 # One rank a host. Queues lose nothing: who goes on has every update of every other that does.

@@ -7,8 +7,6 @@ from host_jobs import HostJob
 
 from hosts import Hosts
 
-pytestmark = pytest.mark.timeout(90)
-
 MB = 1 << 20
 
 

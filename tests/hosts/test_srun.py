@@ -17,8 +17,6 @@ from told import PREAMBLE, told_in
 
 from hosts import Hosts
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def documented(heading: str) -> str:
     """The first block of commands after these words."""

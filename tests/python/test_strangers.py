@@ -15,8 +15,6 @@ from pathlib import Path
 import pytest
 from jobs import Running, run_job, start_job
 
-pytestmark = pytest.mark.timeout(120)
-
 # Goes on until the test raises the flag, which all ranks see in the same round.
 ROUNDS = """
 malt.init(transport=TRANSPORT)
@@ -55,7 +53,7 @@ def going_on(
 
 def await_rounds(job: Running, more: int) -> None:
     goal = job.told(0)["rounds"] + more
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 100
     while job.told(0)["rounds"] < goal:
         assert not job.has_ended, job.output
         assert time.monotonic() < deadline, f"the job stands still:\n{job.output}"
@@ -166,9 +164,9 @@ def test_interface_is_taken_by_name_address_and_network(tmp_path: Path, interfac
 def test_unknown_interface_is_an_error_that_lists_those_there_are(
     tmp_path: Path, interface: str
 ) -> None:
-    body = 'tell(error=error_of(malt.init, transport="tcp", timeout=20))'
+    body = 'tell(error=error_of(malt.init, transport="tcp", timeout=60))'
     result = run_job(tmp_path, 2, body, environ={"MALT_INTERFACE": interface})
     for error in result.each("error"):
         assert error.kind == "ConfigError"
         assert error.says("MALT_INTERFACE", interface, "lo", "127.0.0.1")
-        assert error.seconds < 10
+        assert error.seconds < 15

@@ -21,8 +21,6 @@ from malt._node import Node
 from malt._rendezvous import Client
 from malt._rendezvous_server import Server
 
-pytestmark = pytest.mark.timeout(120)
-
 KEY = bytes(range(32))
 
 
@@ -122,7 +120,7 @@ def test_launchers_meet_over_tls(use: Use, folder: str) -> None:
     for rank in range(2):
         nodes[0].rank_ended(rank, 1, 7)
     heard: list[object] = []
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while len(heard) < 2 and time.monotonic() < deadline:
         heard += nodes[1].hear()
     assert [type(event).__name__ for event in heard] == ["Failed", "Failed"]
@@ -164,8 +162,8 @@ def refusal(server: Server) -> str:
     """What a rank is told, and in a fraction of the time that it has."""
     start = time.monotonic()
     with pytest.raises(ConfigError) as info:
-        join(server, 0, 20)
-    assert time.monotonic() - start < 5
+        join(server, 0, 60)
+    assert time.monotonic() - start < 15
     assert KEY.hex() not in str(info.value)
     return str(info.value)
 
@@ -286,7 +284,7 @@ def test_job_over_tls_folds_exactly(folder: str, tmp_path: Path) -> None:
 ODD_ONE_OUT = """
 if rank == 1:
     os.environ["MALT_TLS"] = OTHER
-error = error_of(malt.init, transport="tcp", timeout=20)
+error = error_of(malt.init, transport="tcp", timeout=60)
 tell(error=error)
 """
 

@@ -13,6 +13,7 @@ from jobs import run_job
 
 import malt
 
+PROMPT = 15.0  # seconds, on a busy machine
 DTYPES = ["float32", "float64", "int32", "int64"]
 
 
@@ -477,9 +478,9 @@ malt.barrier()
         error = told[name]
         assert (error.kind, error.ranks) == ("TimeoutError", (1,))
         assert error.says("rank 1", f"iteration {target}", "at iteration 3")
-        assert 0.2 <= error.seconds < 5
+        assert 0.2 <= error.seconds < PROMPT
     assert told["asp"][0] == 0
-    assert told["asp"][1] < 2
+    assert told["asp"][1] < PROMPT
     assert told["last"] == (1, (0,), 202.0)
 
 
@@ -685,17 +686,19 @@ if rank == 0:
     raise_flag("sent")
     start = time.monotonic()
     v.scatter()
-    tell(waited=time.monotonic() - start, counted=v.stats().wait_seconds, iteration=v.iteration)
+    end = time.monotonic()
+    tell(waited=end - start, counted=v.stats().wait_seconds, iteration=v.iteration, at=end)
 else:
     await_flag("sent")
     time.sleep(0.3)
+    tell(at=time.monotonic())
     v.gather(malt.SUM)
 malt.barrier()
 """,
     )
     told = result.told[0]
-    assert told["waited"] > 0.1
-    assert told["counted"] == pytest.approx(told["waited"], abs=0.05)
+    assert told["at"] > result.told[1]["at"]
+    assert told["waited"] / 2 < told["counted"] <= told["waited"]
     assert told["iteration"] == 2
 
 
@@ -917,8 +920,8 @@ def test_allreduce_without_a_rank_that_is_late_raises_and_can_be_repeated(tmp_pa
 malt.init(timeout=40)
 w = np.full(3, rank + 1.0)
 v = malt.vector(w)
-if rank < 2:
-    tell(late=error_of(v.allreduce, malt.SUM, timeout=0.3), kept=w.copy())
+if rank < 2:  # their limit is long enough for each to see the other come
+    tell(late=error_of(v.allreduce, malt.SUM, timeout=1), kept=w.copy())
     raise_flag(rank)
 else:
     await_flag(0), await_flag(1)
@@ -932,7 +935,7 @@ malt.barrier()
     for rank in (0, 1):
         late = result.told[rank]["late"]
         assert late.kind == "TimeoutError"
-        assert late.seconds < 10
+        assert late.seconds < PROMPT
         assert set(late.ranks) <= {2}, late
     assert any(result.told[rank]["late"].ranks == (2,) for rank in (0, 1))
     for rank, told in enumerate(result.told):
@@ -977,11 +980,11 @@ def test_allreduce_goes_on_without_a_rank_that_is_killed(tmp_path: Path, memory:
 malt.init(timeout=60)
 v = malt.vector((20_000,) if memory == "own" else np.zeros(20_000, dtype=np.float32))
 w = v.array
-if rank == 2:
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGKILL)).start()
 rows, without = [], 0
 start = time.monotonic()
 while without < 20:
+    if rank == 2 and len(rows) == 1:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGKILL)).start()
     w[:] = 10 ** rank
     g = v.allreduce(malt.SUM)
     assert w.min() == w.max()
