@@ -4,9 +4,12 @@ In the script there are `malt`, `np`, `rank`, `size`, FOLDS and GRAPHS by name, 
 
     tell(name=value, ...)   hands values (also arrays) to the test, at once: no kill loses them
     error_of(call, ...)     the exception out of the call, as an Err, or None
+    interrupted(call)       error_of(call), which Ctrl-C comes into 0.3 s after its beginning
     counters(v)             v.stats() as a dictionary
     raise_flag(name), await_flag(name), flag_is_up(name)
                             files, for an order of events that does not go through malt
+    meet(name)              waits likewise for all ranks to come here: before malt.init() with a
+                            short limit, which starting Python may well take longer than
     goal()                  the iteration to end at, for all the same: the test's set_goal()
 """
 
@@ -20,6 +23,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -29,7 +33,8 @@ _PREAMBLE = """\
 import os, pickle, signal, sys, threading, time
 import numpy as np
 import malt
-from jobs import Err, await_flag, counters, error_of, flag_is_up, goal, raise_flag, tell
+from jobs import Err, await_flag, counters, error_of, flag_is_up, goal, interrupted, meet
+from jobs import raise_flag, tell
 rank, size = int(os.environ["MALT_RANK"]), int(os.environ["MALT_SIZE"])
 FOLDS = {"AVG": malt.AVG, "SUM": malt.SUM, "WEIGHTED": malt.WEIGHTED, "REPLACE": malt.REPLACE,
          "MEDIAN": malt.MEDIAN, "TRIMMED_MEAN": malt.TRIMMED_MEAN(0.3)}
@@ -92,6 +97,18 @@ def error_of(call: Any, *args: Any, **kwargs: Any) -> Err | None:
     return None
 
 
+def interrupted(call: Any) -> Err | None:
+    begun = threading.Event()
+
+    def interrupt() -> None:
+        begun.wait()
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    return error_of(lambda: (begun.set(), call()))
+
+
 def counters(v: Any) -> dict[str, int]:
     names = "sent folded overwritten rejected pending to_dead bytes_out bytes_in"
     return {name: getattr(v.stats(), name) for name in names.split()}
@@ -108,6 +125,12 @@ def flag_is_up(name: object) -> bool:
 def await_flag(name: object) -> None:
     while not flag_is_up(name):
         time.sleep(0.005)
+
+
+def meet(name: str) -> None:
+    raise_flag(f"{name} {os.environ['MALT_RANK']}")
+    for rank in range(int(os.environ["MALT_SIZE"])):
+        await_flag(f"{name} {rank}")
 
 
 def goal() -> int:

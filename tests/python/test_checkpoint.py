@@ -680,13 +680,13 @@ def model_of(output: str) -> str:
     return models.pop()
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_training_killed_again_and_again_ends_with_the_same_model(tmp_path: Path) -> None:
     def command(path: str) -> list[str]:
         knobs = [str(tmp_path / path), "--steps", "4000", "--every", "5"]
         return [sys.executable, "-m", "malt", "run", "-n", "2", str(RESUME), *knobs]
 
-    whole = subprocess.run(command("whole"), capture_output=True, text=True, timeout=120)
+    whole = subprocess.run(command("whole"), capture_output=True, text=True, timeout=300)
     assert whole.returncode == 0, whole.stdout + whole.stderr
 
     kills, output = 0, ""
@@ -705,7 +705,7 @@ def test_training_killed_again_and_again_ends_with_the_same_model(tmp_path: Path
             job.wait()
             kills += 1
 
-    last = subprocess.run(command("killed"), capture_output=True, text=True, timeout=120)
+    last = subprocess.run(command("killed"), capture_output=True, text=True, timeout=300)
     assert last.returncode == 0, last.stdout + last.stderr
     assert "goes on at step" in last.stdout
     assert model_of(last.stdout) == model_of(whole.stdout)

@@ -464,6 +464,7 @@ def test_a_vector_that_one_rank_cannot_make_ends_on_the_others_too(tmp_path: Pat
         tmp_path,
         3,
         """
+meet("here")
 malt.init(timeout=1)
 w = np.full(4, rank + 1.0)
 tell(first=error_of(malt.vector, np.zeros(8)[::2] if rank == 1 else w))
@@ -681,9 +682,7 @@ def test_waits_for_a_rank_that_does_nothing_name_it_and_can_be_repeated(tmp_path
         tmp_path,
         3,
         """
-raise_flag(f"here {rank}")
-for other in range(3):
-    await_flag(f"here {other}")  # starting may take longer than the limit
+meet("here")
 malt.init(timeout=1 if rank != 2 else 60)
 malt.barrier(60)
 w = np.full(3, rank + 1.0)
@@ -762,19 +761,12 @@ q = malt.vector(np.zeros(1), name="q", policy="queue", depth=1)
 if rank == 0:
     v.scatter()
     q.scatter()
-    def interrupted(name):
-        begun = threading.Event()
-        def interrupt():
-            begun.wait()
-            time.sleep(0.3)
-            os.kill(os.getpid(), signal.SIGINT)
-        threading.Thread(target=interrupt).start()
-        return error_of(lambda: (begun.set(), exec(calls[name], globals())))
-    errors = {name: interrupted(name) for name in ("gather", "scatter", "allreduce")}
-    for name in ("barrier", "vector"):
-        errors[name] = interrupted(name)
-        raise_flag(name)
-        exec(calls[name])
+    errors = {}
+    for name in calls:
+        errors[name] = interrupted(lambda: exec(calls[name], globals()))
+        if name in ("barrier", "vector"):
+            raise_flag(name)
+            exec(calls[name])
     tell(errors=errors)
 else:
     await_flag("barrier")
@@ -803,12 +795,12 @@ def test_allreduce_that_ctrl_c_ended_does_not_leave_its_rank_out_of_the_others(
         tmp_path,
         2,
         """
+meet("here")
 malt.init(timeout=5)
 w = np.full(3, rank + 1.0)
 v = malt.vector(w)
 if rank == 1:
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-    tell(interrupted=error_of(v.allreduce, malt.SUM))
+    tell(interrupted=interrupted(lambda: v.allreduce(malt.SUM)))
     raise_flag("interrupted")
 else:
     await_flag("interrupted")

@@ -189,7 +189,9 @@ def test_kills_at_any_time_of_the_way_back_leave_a_job_that_finishes(
         time.sleep(3)
         result = finish(job)
     assert result.code == 0, result.output
-    assert "Error" not in result.output  # nobody has waited in vain
+    # Nobody has waited in vain. Whose sender of the values is killed ends with PeerError, and is
+    # started again.
+    assert "TimeoutError" not in result.output
 
 
 def test_the_others_go_on_while_the_one_that_comes_back_loads_its_data(tmp_path: Path) -> None:

@@ -355,6 +355,7 @@ def test_a_rank_that_waits_in_vain_says_for_whom_and_what_to_do(tmp_path: Path) 
         tmp_path,
         2,
         """
+meet("here")
 malt.init(timeout=1)
 parts = malt.shard(range(8), chunk=1)
 if rank == 1:

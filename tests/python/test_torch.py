@@ -161,7 +161,7 @@ tell(errors={
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Result:
-    return run_job(tmp_path_factory.mktemp("torch"), 2, JOB)
+    return run_job(tmp_path_factory.mktemp("torch"), 2, JOB, limit=250)
 
 
 @pytest.fixture
