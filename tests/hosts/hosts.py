@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -214,17 +215,28 @@ class Hosts:
         """Pull the host's cable at the switch, or put it back."""
         self._switch.configure(f"ip link set port{host} {'up' if up else 'down'}")
 
-    def cut(self, src: int, dst: int) -> None:
-        """Drop what `src` sends to `dst`, and nothing else."""
-        self._set_cut("add", src, dst)
+    def cut(self, *links: tuple[int, int]) -> None:
+        """Drop what the first host of each pair sends to the second, and nothing else."""
+        self._set_cuts("add", links)
 
-    def heal(self, src: int, dst: int) -> None:
+    def heal(self, *links: tuple[int, int]) -> None:
         """Undo cut()."""
-        self._set_cut("delete", src, dst)
+        self._set_cuts("delete", links)
 
-    def _set_cut(self, verb: str, src: int, dst: int) -> None:
-        for name, address in (("ipv4", ipv4(src)), ("ipv6", ipv6(src))):
-            self._hosts[dst].configure(f"nft {verb} element inet cuts {name} {{ {address} }}")
+    def _set_cuts(self, verb: str, links: Sequence[tuple[int, int]]) -> None:
+        """At once, as a network does it: who is cut off first makes a difference."""
+
+        def set_at(dst: int) -> None:
+            commands = [
+                f"{verb} element inet cuts {kind} {{ {address(src)} }}\n"
+                for src, to in links
+                if to == dst
+                for kind, address in (("ipv4", ipv4), ("ipv6", ipv6))
+            ]
+            self._hosts[dst].configure("nft -f -", given="".join(commands))
+
+        with ThreadPoolExecutor(len(self._hosts)) as pool:
+            list(pool.map(set_at, {dst for _, dst in links}))
 
     def slow(self, host: int, rate: str = "8mbit") -> None:
         """Give the host's link this rate, in each direction."""

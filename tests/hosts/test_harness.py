@@ -99,11 +99,11 @@ def test_exit_codes_output_directory_and_environment_are_the_programs(hosts: Hos
 
 @BOTH
 def test_cut_is_one_way_and_of_one_pair(hosts: Hosts, address_of: Callable[[int], str]) -> None:
-    hosts.cut(0, 1)
+    hosts.cut((0, 1))
     assert not arrives(hosts, 0, 1, address_of)
     for src, dst in [(1, 0), (0, 2), (2, 0), (1, 2), (2, 1)]:
         assert arrives(hosts, src, dst, address_of), (src, dst)
-    hosts.heal(0, 1)
+    hosts.heal((0, 1))
     assert arrives(hosts, 0, 1, address_of)
 
 

@@ -123,13 +123,11 @@ def pull_the_cable(hosts: Hosts) -> None:
 
 
 def be_heard_by_nobody(hosts: Hosts) -> None:
-    hosts.cut(1, 0)
-    hosts.cut(1, 2)
+    hosts.cut((1, 0), (1, 2))
 
 
 def hear_nobody(hosts: Hosts) -> None:
-    hosts.cut(0, 1)
-    hosts.cut(2, 1)
+    hosts.cut((0, 1), (2, 1))
 
 
 @pytest.mark.parametrize("fault", [pull_the_cable, be_heard_by_nobody, hear_nobody])

@@ -96,16 +96,14 @@ def test_one_side_goes_on_in_one_epoch_and_the_other_stays_out(tmp_path: Path, n
         )
         job.await_told("underway")
         start = time.monotonic()
-        for src, dst in row.cut:
-            hosts.cut(src, dst)
+        hosts.cut(*row.cut)
         if isinstance(row.heals, float):
             time.sleep(max(start + row.heals - time.monotonic(), 0))
         else:
             job.await_told("epoch", ranks=row.stays)
             if row.heals is None:
                 job.await_told("out", ranks=lost)
-        for src, dst in row.cut:
-            hosts.heal(src, dst)
+        hosts.heal(*row.cut)
         job.await_told("out", ranks=lost)
         took = time.monotonic() - start
         job.raise_flag("healed")
