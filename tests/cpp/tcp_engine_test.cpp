@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <limits>
 #include <memory>
+#include <thread>
 
 #include "dstorm/segment.hpp"
 #include "dstorm/tcp/handshake.hpp"
@@ -92,6 +93,7 @@ class RunningJob {
   }
 
   shm::Control& control(int r) { return *rank(r).control; }
+  Engine& engine(int r) { return *rank(r).engine; }
   Mailbox box(int r, int sender) {
     return {rank(r).memory->mailbox(sender), rank(r).memory->shape().mailbox};
   }
@@ -250,6 +252,20 @@ TEST(Engine, WhoLeavesWhileOthersStayIsThroughAtOnce) {
     return 0;
   });
   testing_processes::expect_all_well(job);
+}
+
+// As the watcher does, until the group goes.
+TEST(Engine, LeavesWhileAnotherThreadDrivesIt) {
+  for (int round = 0; round < 5; ++round) {
+    RunningJob job;
+    std::atomic<bool> is_over = false;
+    std::thread driver([&] {
+      while (!is_over) job.engine(kElsewhere).flush_notices();
+    });
+    job.engine(kElsewhere).leave(5s);
+    is_over = true;
+    driver.join();
+  }
 }
 
 // A connection that is full of one segment's update carries the others' in the order of their making,

@@ -423,6 +423,7 @@ void Engine::leave(nanoseconds limit) noexcept {
   }
   eventfd_write(alarm_.get(), 1);
   thread_.join();
+  const std::lock_guard lock(mutex_);  // the watcher and who waits may drive it still
   for (Outgoing& one : outgoing_) one.hang_up();
   incoming_.clear();
   door_.reset();
