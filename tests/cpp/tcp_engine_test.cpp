@@ -239,13 +239,13 @@ TEST(Engine, WhoLeavesWhileOthersStayIsThroughAtOnce) {
   testing_processes::Job job(2, [&](Bootstrap& bootstrap) {
     GroupOptions options;
     options.transport = "tcp";
-    options.timeout = 5s;
+    options.timeout = 60s;
     const auto group = Group::join(bootstrap, options);
     group->barrier();
     if (group->rank() == 1) {
       const auto start = std::chrono::steady_clock::now();
       group->leave();
-      CHECK_THAT(std::chrono::steady_clock::now() - start < 2s);
+      CHECK_THAT(std::chrono::steady_clock::now() - start < 15s);
       *is_through = true;
     }
     CHECK_THAT(eventually([&] { return is_through->load(); }));

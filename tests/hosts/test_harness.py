@@ -124,9 +124,9 @@ def test_slow_link_is_slow_in_each_direction_and_alone(hosts: Hosts) -> None:
     hosts.slow(1, "8mbit")  # 1 MB/s, of which headers take some
     assert 0.6 < megabytes_a_second(hosts, 0, 1, 1) < 1.1
     assert 0.6 < megabytes_a_second(hosts, 1, 0, 1) < 1.1
-    assert megabytes_a_second(hosts, 0, 2, 20) > 20
+    assert megabytes_a_second(hosts, 0, 2, 20) > 5
     hosts.fast(1)
-    assert megabytes_a_second(hosts, 0, 1, 20) > 20
+    assert megabytes_a_second(hosts, 0, 1, 20) > 5
 
 
 def test_bytes_and_packets_are_counted_where_they_are_sent(hosts: Hosts) -> None:
