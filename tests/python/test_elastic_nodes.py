@@ -24,8 +24,6 @@ from malt._nodes import Nodes, Scaled
 from malt._rendezvous_server import Server
 from malt._rounds import Frames, ProtocolError
 
-pytestmark = pytest.mark.timeout(60)
-
 LOOP = """
 malt.init(timeout=20)
 v = malt.vector(np.full(10, float(rank)))
@@ -94,7 +92,7 @@ class Training(Ranks):
     def finish(self) -> list[int]:
         """End the rounds; returns the launchers' exit codes. Nothing that was sent is lost."""
         self.raise_flag("over")
-        codes = [launcher.wait(30) for launcher in self.launchers]
+        codes = [launcher.wait(100) for launcher in self.launchers]
         assert [self.told(rank)["lost"] for rank in range(4)] == [0] * 4
         return codes
 
