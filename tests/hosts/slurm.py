@@ -66,7 +66,11 @@ class Slurm:
             "PartitionName=all Nodes=ALL Default=YES\n"
         )
         own = {name: value for name, value in os.environ.items() if name[:5] != "MALT_"}
-        self._environ = own | {"PATH": _PATH, "SLURM_CONF": str(directory / "slurm.conf")}
+        self._environ = own | {
+            "PATH": _PATH,
+            "SLURM_CONF": str(directory / "slurm.conf"),
+            "TMPDIR": "/dev/shm",  # Open MPI leaves a folder there
+        }
         munge = [f"--socket={directory}/munge", f"--key-file={directory}/key"]
         munge += [f"--{kind}-file={directory}/munged.{kind}" for kind in ("pid", "seed", "log")]
         hosts.run(_LOGIN, "munged", "--force", *munge)  # goes on once it is up
