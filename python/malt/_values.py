@@ -126,9 +126,10 @@ class _Taker:
     def _next(self, length: int) -> bytes:
         deadline = time.monotonic() + self._timeout
         while len(self._come) < length:
+            lives = self._sender in self._group.alive()  # if not, what is gathered now is the last
             if self._way.gather(self._collect).count:
                 deadline = time.monotonic() + self._timeout
-            elif self._sender not in self._group.alive():
+            elif not lives:
                 raise PeerError(
                     f"rank {self._sender} died while it sent the values of the vectors",
                     [self._sender],
