@@ -5,7 +5,7 @@ include(GoogleTest)
 # What holds over every transport is run over each of them: a new one is a word here. Over verbs,
 # which needs an adapter, tests/softroce runs the same list.
 set(transports shm tcp)
-set(conformance_tests segment_test vol_test)
+set(conformance_tests allreduce_test segment_test vol_test)
 # Over these transports, but not over verbs: ranks come back on one host.
 set(host_tests regroup_test)
 list(JOIN conformance_tests "\n" conformance_lines)

@@ -51,6 +51,7 @@ struct VectorStats : dstorm::Stats {
   vol::Screened screened;
   std::map<int, dstorm::Group::Route> routes;
 };
-VectorStats stats_of(const dstorm::Segment& segment, const vol::Screened& screened);
+VectorStats stats_of(const dstorm::Segment& segment, const dstorm::Stats& counted,
+                     const vol::Screened& screened);
 
 }  // namespace malt_bindings

@@ -238,7 +238,8 @@ void bind_dense(py::module_& module) {
       .def(
           "stats",
           [](const PythonVector& self) {
-            return stats_of(self.vector().segment(), self.vector().screened());
+            return stats_of(self.vector().segment(), self.vector().stats(),
+                            self.vector().screened());
           },
           "This vector's counters.")
       .def(

@@ -102,8 +102,9 @@ Posts exchange(dstorm::Group& group, const std::string& what, const std::string&
 
 }  // namespace
 
-VectorStats stats_of(const dstorm::Segment& segment, const vol::Screened& screened) {
-  VectorStats stats{segment.stats(), screened, {}};
+VectorStats stats_of(const dstorm::Segment& segment, const dstorm::Stats& counted,
+                     const vol::Screened& screened) {
+  VectorStats stats{counted, screened, {}};
   for (int r : segment.peers()) stats.routes.emplace(r, segment.group().route(r));
   return stats;
 }

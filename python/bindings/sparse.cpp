@@ -138,7 +138,10 @@ void bind_one(py::module_& module, const std::string& suffix) {
           "As of a dense vector in which everything not stored is zero. A function of the user's "
           "own "
           "fold(mine, updates) returns (indices, values), indices strictly increasing.")
-      .def("stats", [](const Vector& self) { return stats_of(self.segment(), self.screened()); })
+      .def("stats",
+           [](const Vector& self) {
+             return stats_of(self.segment(), self.segment().stats(), self.screened());
+           })
       .def("close", &Vector::close)
       .def("regroup", &Vector::regroup, py::arg("group"), py::call_guard<py::gil_scoped_release>(),
            "As of a dense vector.")

@@ -7,6 +7,7 @@
 namespace vol {
 namespace {
 
+using dstorm::Clock;
 using dstorm::ConfigError;
 using dstorm::Update;
 using std::chrono::nanoseconds;
@@ -23,7 +24,6 @@ constexpr std::size_t kBlockBytes = 8 * 1024;
 // by blocks from its end on (backwards()).
 constexpr std::size_t kCachedBytes = 4 * 1024 * 1024;
 constexpr std::size_t kBackBytes = 256 * 1024;
-constexpr std::size_t kPartUnit = 64;  // bytes that parts of a shared fold are cut at
 
 std::size_t total_count(std::span<const Piece> pieces, std::size_t own) {
   std::size_t count = own;
@@ -46,6 +46,12 @@ std::uint32_t operation_code(const Fold& fold) {
 // Likewise that they fold the same ranks' updates, added up in any order.
 std::uint64_t contributor_code(int rank) {
   return (static_cast<std::uint64_t>(rank) + 1) * 0x9E3779B97F4A7C15U >> 16 << 40;
+}
+
+void add_traffic(dstorm::Stats& stats, const dstorm::Stats& more) {
+  stats.bytes_out += more.bytes_out;
+  stats.bytes_in += more.bytes_in;
+  stats.wait_seconds += more.wait_seconds;
 }
 
 // `coded` are the bytes of an update.
@@ -96,6 +102,18 @@ DenseVector::DenseVector(std::shared_ptr<dstorm::Group> group, DType dtype,
   if (owns_) pieces_.push_back({segment_.channel().memory().home(group->rank()), count_});
 }
 
+dstorm::Stats DenseVector::stats() const {
+  dstorm::Stats stats = segment_.stats();
+  add_traffic(stats, apart_before_);
+  if (apart_ != nullptr) add_traffic(stats, apart_->stats());
+  return stats;
+}
+
+void DenseVector::close() noexcept {
+  segment_.close();
+  if (apart_ != nullptr) apart_->close();
+}
+
 void DenseVector::regroup(std::shared_ptr<dstorm::Group> group) {
   std::shared_ptr<const dstorm::shm::SegmentMemory> before = segment_.channel().share_memory();
   segment_.regroup(std::move(group));
@@ -109,6 +127,7 @@ void DenseVector::regroup(std::shared_ptr<dstorm::Group> group) {
   }
   // As with those who come back, who know nothing of earlier rounds.
   allreduce_ = 0;
+  if (apart_ != nullptr) add_traffic(apart_before_, apart_->stats());
   apart_.reset();
   gathers_alone_ = 0;
   gathers_alone_next_ = 1;
@@ -356,6 +375,7 @@ bool DenseVector::share_fold(const Fold& fold, nanoseconds timeout,
 
 const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanoseconds> timeout) {
   const nanoseconds limit = timeout.value_or(segment_.group().timeout());
+  const auto start = Clock::now();
   gathered_.count = 0;
   gathered_.ranks.clear();
   gathered_.staleness.clear();
@@ -372,7 +392,7 @@ const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanosecon
   const std::byte* base = segment_.channel().memory().mailbox(segment_.group().rank());
   for (bool committed = false; !committed;) {
     if (!group.is_one_host() || group.has_left_out() || coder_.is_on()) {
-      return allreduce_apart(fold, limit);
+      return allreduce_apart(fold, start, limit);
     }
     if (!owns_) {
       input = segment_.claim_room(limit);
@@ -408,44 +428,68 @@ const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanosecon
                                late);
   }
   copy_result_in();
-  for (int r : allreduces_.members()) {
+  set_contributors(allreduces_.members());
+  return gathered_;
+}
+
+// Its vector as the ranks fold it by messages.
+class DenseVector::MessageOperand final : public dstorm::Operand {
+ public:
+  MessageOperand(DenseVector& vector, const Fold& fold) : vector_(vector), fold_(fold) {}
+
+  void copy_out(std::byte* to, dstorm::ByteRange range) const override {
+    vector_.copy_out(to, range.begin / vector_.element_, range.end / vector_.element_);
+  }
+  void fold(std::byte* to, std::span<const std::byte* const> inputs,
+            dstorm::ByteRange range) override {
+    std::vector<const void*>& in = vector_.inputs_;
+    in.resize(inputs.size());
+    const auto fold_piece = [&](std::byte* data, std::size_t bytes, std::size_t offset) {
+      const std::size_t at = offset - range.begin;
+      for (std::size_t i = 0; i < in.size(); ++i) {
+        in[i] = inputs[i] == nullptr ? data : inputs[i] + at;
+      }
+      apply_fold(fold_, kernels(vector_.dtype_), to == nullptr ? data : to + at, in, {},
+                 bytes / vector_.element_);
+    };
+    vector_.visit(range.begin / vector_.element_, range.end / vector_.element_, fold_piece);
+  }
+  void copy_in(const std::byte* from, dstorm::ByteRange range) override {
+    vector_.visit(range.begin / vector_.element_, range.end / vector_.element_,
+                  [&](std::byte* data, std::size_t bytes, std::size_t offset) {
+                    vol::copy(data, from + (offset - range.begin), bytes);
+                  });
+  }
+
+ private:
+  DenseVector& vector_;
+  const Fold& fold_;
+};
+
+// Between hosts, where a rank that has been left out can write what a shared fold would use, or where
+// no slot holds the elements as they are.
+const Gathered& DenseVector::allreduce_apart(const Fold& fold, Clock::time_point start,
+                                             nanoseconds limit) {
+  const std::string what = "allreduce of vector '" + segment_.options().name + "'";
+  if (apart_ == nullptr) {
+    // Whoever is late is named with this limit.
+    segment_.group().exchange(what, {}, limit - (Clock::now() - start));
+    apart_ = std::make_unique<dstorm::Allreduce>(segment_.group().shared_from_this(), what,
+                                                 segment_.options().kind, count_ * element_);
+  }
+  MessageOperand operand(*this, fold);
+  set_contributors(
+      apart_->run(operand, {operation_code(fold), fold.name()}, limit - (Clock::now() - start)));
+  return gathered_;
+}
+
+void DenseVector::set_contributors(std::span<const int> members) {
+  for (int r : members) {
     if (r == segment_.group().rank()) continue;
     gathered_.ranks.push_back(r);
     gathered_.staleness.push_back(0);
   }
   gathered_.count = gathered_.ranks.size();
-  return gathered_;
-}
-
-// Between hosts, where a rank that has been left out can write what a shared fold would use, or where
-// no slot holds the elements as they are. Every rank folds everybody's vector in rank order, and so to the same bits.
-const Gathered& DenseVector::allreduce_apart(const Fold& fold, nanoseconds limit) {
-  const std::string what = "allreduce of vector '" + segment_.options().name + "'";
-  if (apart_ == nullptr) {
-    segment_.group().exchange(what, {}, limit);  // whoever is late is named with this limit
-    dstorm::SegmentOptions options;
-    options.name = what;
-    options.slot_bytes = count_ * element_;
-    options.kind = segment_.options().kind;
-    apart_ = std::make_unique<dstorm::Segment>(segment_.group().shared_from_this(), options);
-  }
-  apart_->scatter([&](std::span<std::byte> room) {
-    copy_out(room.data(), 0, count_);
-    return std::pair(count_ * element_, dstorm::Tag{count_, operation_code(fold)});
-  });
-  apart_->gather({.staleness = 0, .timeout = limit}, [&](std::span<const Update> updates) {
-    for (const Update& update : updates) {
-      if (update.format != operation_code(fold)) {
-        throw ConfigError(what + ": the ranks ask for different folds (this one for " +
-                          fold.name() + ")");
-      }
-      gathered_.ranks.push_back(update.rank);
-      gathered_.staleness.push_back(0);
-    }
-    fold_updates(fold, updates);
-  });
-  gathered_.count = gathered_.ranks.size();
-  return gathered_;
 }
 
 // First what this rank has folded itself, just now.
@@ -462,10 +506,8 @@ void DenseVector::copy_result_in() {
 // The elements [first, second) of one of `parts` parts.
 std::pair<std::size_t, std::size_t> DenseVector::part_of(std::size_t part,
                                                          std::size_t parts) const {
-  const std::size_t unit = kPartUnit / element_;
-  const std::size_t units = (count_ + unit - 1) / unit;
-  return {std::min(units * part / parts * unit, count_),
-          std::min(units * (part + 1) / parts * unit, count_)};
+  const dstorm::ByteRange range = dstorm::part_of(count_ * element_, part, parts);
+  return {range.begin / element_, range.end / element_};
 }
 
 // Elements [begin, end) of all members' vectors into the result.

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "dstorm/allreduce.hpp"
 #include "dstorm/segment.hpp"
 #include "dstorm/shared_fold.hpp"
 #include "vol/codec.hpp"
@@ -76,12 +77,15 @@ class DenseVector {
   bool owns_memory() const noexcept { return owns_; }
   dstorm::Segment& segment() noexcept { return segment_; }
   const dstorm::Segment& segment() const noexcept { return segment_; }
-  dstorm::Stats stats() const { return segment_.stats(); }
+  // See dstorm::Stats; bytes and waiting with those of allreduce() between hosts.
+  dstorm::Stats stats() const;
   const Screened& screened() const noexcept { return screen_.counts(); }
   // Also by the destructor. The memory of the vector's own stays readable until then.
-  void close() noexcept { segment_.close(); }
+  void close() noexcept;
 
  private:
+  class MessageOperand;
+
   DenseVector(std::shared_ptr<dstorm::Group> group, DType dtype, std::vector<Piece> pieces,
               std::size_t own_count, VectorOptions options);
 
@@ -96,7 +100,9 @@ class DenseVector {
   void visit(std::size_t begin, std::size_t end, Visit&& visit) const;
   template <class Visit>
   void backwards(std::size_t begin, std::size_t end, Visit&& visit) const;
-  const Gathered& allreduce_apart(const Fold& fold, std::chrono::nanoseconds limit);
+  const Gathered& allreduce_apart(const Fold& fold, dstorm::Clock::time_point start,
+                                  std::chrono::nanoseconds limit);
+  void set_contributors(std::span<const int> members);
   void fold_part(const Fold& fold, std::size_t begin, std::size_t end);
   void copy_result_in();
   bool may_share(const Fold& fold, const dstorm::GatherOptions& options,
@@ -117,9 +123,9 @@ class DenseVector {
   std::shared_ptr<const dstorm::shm::SegmentMemory> first_home_;
   dstorm::SharedFold allreduces_;
   std::uint64_t allreduce_ = 0;  // rounds so far
-  // Between hosts, with a codec, and once a rank has been left out, an allreduce is a scatter and a
-  // gather, over a segment of its own that the first one makes.
-  std::unique_ptr<dstorm::Segment> apart_;
+  // Between hosts, with a codec, and once a rank has been left out; made by the first.
+  std::unique_ptr<dstorm::Allreduce> apart_;
+  dstorm::Stats apart_before_;  // of those of earlier groups
   dstorm::SharedFold shared_gathers_;
   std::uint64_t gathers_alone_ = 0;       // gathers not to be shared, since one was in vain
   std::uint64_t gathers_alone_next_ = 1;  // how many after the next in vain

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <numeric>
 
@@ -270,7 +271,9 @@ TEST(Dense, CodecsSendFewerBytesAndWhatTheyDecodeIsFolded) {
       CHECK_THAT(sent <= bytes * plain + 2 * 128);  // with the headers, for each of two peers
 
       fill(w, group->rank());
-      vector.allreduce(Fold::avg());  // exact
+      const std::uint64_t before = vector.stats().bytes_out;
+      vector.allreduce(Fold::avg());  // exact, and by messages but for vectors without a codec
+      CHECK_THAT(codec.kind() == Codec::Kind::kNone || vector.stats().bytes_out > before);
       for (std::size_t i = 0; i < kCount; ++i) CHECK_THAT(is_close(w[i], average(3, i)));
       group->barrier();
     }
@@ -423,6 +426,36 @@ TEST(Dense, SenderIsNotTouchedByItsReaders) {
     }
     group->barrier();
     if (group->rank() == 0) CHECK_THAT(w[5] == 5);
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+// The bits of one fold of everybody's vectors, however the ranks share it out: 1 to 65,537 elements,
+// of which each rank's part is none, or all, or of another length than the others', in two pieces.
+TEST(Dense, AllreduceHasTheBitsOfOneFoldInRankOrder) {
+  Job job(4, [](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    for (const std::size_t n : {std::size_t{1}, std::size_t{17}, std::size_t{5'000},
+                                std::size_t{20'003}, std::size_t{65'537}}) {
+      std::vector<std::vector<float>> all(4, std::vector<float>(n));
+      std::vector<const void*> inputs;
+      for (int r = 0; r < 4; ++r) {
+        fill(all[static_cast<std::size_t>(r)], r);
+        inputs.push_back(all[static_cast<std::size_t>(r)].data());
+      }
+      std::vector<float> w(n);
+      std::vector<std::span<float>> pieces{std::span(w).first(n / 3), std::span(w).subspan(n / 3)};
+      if (n < 3) pieces.erase(pieces.begin());
+      Dense<float> vector(group, {.name = "w" + std::to_string(n)}, pieces);
+      for (const Fold& fold : {Fold::avg(), Fold::sum(), Fold::median(), Fold::trimmed_mean(0.3)}) {
+        std::vector<float> expected(n);
+        apply_fold(fold, kernels(DType::kFloat32), expected.data(), inputs, {}, n);
+        fill(w, group->rank());
+        CHECK_THAT(vector.allreduce(fold).ranks.size() == 3);
+        CHECK_THAT(std::memcmp(w.data(), expected.data(), n * sizeof(float)) == 0);
+      }
+    }
     return 0;
   });
   expect_all_well(job);

@@ -970,8 +970,32 @@ malt.barrier()
         assert told["summed"].tolist() == [3] * 3
 
 
-@pytest.mark.parametrize("memory", ["own", "callers"])
-def test_allreduce_goes_on_without_a_rank_that_is_killed(tmp_path: Path, memory: str) -> None:
+def test_allreduce_between_hosts_sends_two_vectors_less_two_parts(tmp_path: Path) -> None:
+    result = run_job(
+        tmp_path,
+        4,
+        """
+malt.init()
+w = np.arange(100_000, dtype=np.float32) + rank
+v = malt.vector(w)
+g = v.allreduce(malt.AVG)
+tell(sent=v.stats().bytes_out / w.nbytes, ranks=g.ranks, w=w)
+malt.barrier()
+""",
+        environ={"MALT_TRANSPORT": "tcp"},
+    )
+    for rank, told in enumerate(result.told):
+        assert 1.5 <= told["sent"] < 1.51
+        assert told["ranks"] == tuple(r for r in range(4) if r != rank)
+        assert np.array_equal(told["w"], np.arange(100_000, dtype=np.float32) + 1.5)
+
+
+@pytest.mark.parametrize(
+    ("memory", "transport"), [("own", "shm"), ("callers", "shm"), ("callers", "tcp")]
+)
+def test_allreduce_goes_on_without_a_rank_that_is_killed(
+    tmp_path: Path, memory: str, transport: str
+) -> None:
     """Rank 2 dies somewhere inside; the others agree on each result: with it, or without."""
     result = run_job(
         tmp_path,
@@ -995,6 +1019,7 @@ malt.barrier()
 """,
         "--keep-going",
         code=128 + 9,
+        environ={"MALT_TRANSPORT": transport},
         memory=memory,
     )
     rows = result.told[0]["rows"]

@@ -1,0 +1,479 @@
+// The protocol of Allreduce, with real processes as ranks. Rank r's vector is 2^r in every element, so
+// what a sum is of can be read off it.
+#include "dstorm/allreduce.hpp"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "processes.hpp"
+
+namespace dstorm {
+namespace {
+
+using namespace std::chrono_literals;
+using testing_processes::expect_all_well;
+using testing_processes::Job;
+using testing_processes::join;
+using testing_processes::Shared;
+
+constexpr std::size_t kLong = 20'000;  // floats: shared out among three ranks or more
+constexpr std::size_t kShort = 100;
+constexpr int kRounds = 8;
+const Operation kSum{1, "SUM"};
+
+enum class Step : std::uint8_t { kNone, kFirstPart, kLastPart, kFold, kWrite };
+
+class Vector final : public Operand {
+ public:
+  Vector(std::size_t count, int rank) : values_(count), rank_(rank) { fill(); }
+
+  void fill() { std::ranges::fill(values_, static_cast<float>(1 << rank_)); }
+  // Of whom it is the sum; 0 if its elements differ.
+  int mask() const {
+    const bool is_even = std::ranges::all_of(values_, [&](float v) { return v == values_[0]; });
+    return is_even ? static_cast<int>(values_[0]) : 0;
+  }
+  // The process ends in the middle of the next round, before it writes this.
+  void die_at(Step step) { dies_at_ = step; }
+  // What happens before it is written next.
+  void before_write(std::function<void()> wait) { before_write_ = std::move(wait); }
+
+  void copy_out(std::byte* to, ByteRange range) const override {
+    end_at(range.begin == 0 ? Step::kFirstPart : Step::kNone);
+    end_at(range.end == size() ? Step::kLastPart : Step::kNone);
+    std::memcpy(to, bytes() + range.begin, range.end - range.begin);
+  }
+  void fold(std::byte* to, std::span<const std::byte* const> inputs, ByteRange range) override {
+    end_at(to == nullptr ? Step::kWrite : Step::kFold);
+    std::vector<float> sum((range.end - range.begin) / sizeof(float));
+    for (const std::byte* input : inputs) {
+      const auto* from =
+          reinterpret_cast<const float*>(input == nullptr ? bytes() + range.begin : input);
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += from[i];
+    }
+    std::memcpy(to == nullptr ? bytes() + range.begin : to, sum.data(), range.end - range.begin);
+  }
+  void copy_in(const std::byte* from, ByteRange range) override {
+    end_at(Step::kWrite);
+    if (before_write_) std::exchange(before_write_, nullptr)();
+    std::memcpy(bytes() + range.begin, from, range.end - range.begin);
+  }
+
+ private:
+  std::size_t size() const { return values_.size() * sizeof(float); }
+  std::byte* bytes() { return reinterpret_cast<std::byte*>(values_.data()); }
+  const std::byte* bytes() const { return reinterpret_cast<const std::byte*>(values_.data()); }
+  void end_at(Step step) const {
+    if (step != Step::kNone && step == dies_at_) kill(getpid(), SIGKILL);
+  }
+
+  std::vector<float> values_;
+  int rank_;
+  Step dies_at_ = Step::kNone;
+  std::function<void()> before_write_;
+};
+
+Allreduce make(const std::shared_ptr<Group>& group, std::size_t count) {
+  return {group, "allreduce of vector 'w'", "floats", count * sizeof(float)};
+}
+
+// What each rank has got, by round.
+struct Results {
+  std::array<std::array<std::atomic<int>, kRounds>, 4> masks;
+  std::array<std::atomic<bool>, 4> flags;
+};
+
+void await(const std::atomic<bool>& flag) {
+  for (int looks = 0; !flag && looks < 20'000; ++looks) std::this_thread::sleep_for(1ms);
+}
+
+// The survivors have all got the same in every round, of all of themselves, and never of more again.
+void expect_agreement(const Results& results, const std::vector<int>& survivors) {
+  int least = 15;
+  for (std::size_t round = 0; round < kRounds; ++round) {
+    const int mask = results.masks[static_cast<std::size_t>(survivors[0])][round];
+    for (int r : survivors) {
+      EXPECT_EQ(results.masks[static_cast<std::size_t>(r)][round], mask)
+          << "rank " << r << ", round " << round;
+      EXPECT_TRUE((mask & 1 << r) != 0) << "rank " << r << ", round " << round;
+    }
+    EXPECT_EQ(mask & least, mask) << "round " << round;
+    least = mask;
+  }
+}
+
+int run_rounds(
+    Allreduce& allreduce, Vector& vector, int rank, Results& results,
+    const std::function<void(int)>& before = [](int) {}) {
+  for (int round = 0; round < kRounds; ++round) {
+    vector.fill();
+    before(round);
+    const std::vector<int>& ranks = allreduce.run(vector, kSum, 20s);
+    int members = 0;
+    for (int r : ranks) members |= 1 << r;
+    CHECK_THAT(vector.mask() == members);
+    results.masks[static_cast<std::size_t>(rank)][static_cast<std::size_t>(round)] = members;
+  }
+  return 0;
+}
+
+TEST(Allreduce, RanksThatAreFastAndSlowGetTheSumOfAllInEveryRound) {
+  for (const std::size_t count : {kShort, kLong}) {
+    Job job(4, [&](Bootstrap& bootstrap) {
+      const auto group = join(bootstrap);
+      Allreduce allreduce = make(group, count);
+      Vector vector(count, group->rank());
+      std::minstd_rand random(static_cast<unsigned>(group->rank()) + 1);
+      for (int round = 0; round < 25; ++round) {
+        vector.fill();
+        if (random() % 8 == 0) std::this_thread::sleep_for(2ms);
+        CHECK_THAT(allreduce.run(vector, kSum, 20s).size() == 4);
+        CHECK_THAT(vector.mask() == 15);
+      }
+      return 0;
+    });
+    expect_all_well(job);
+  }
+}
+
+TEST(Allreduce, EachRankWritesTwoVectorsLessTwoPartsHoweverManyThereAre) {
+  for (const int size : {2, 3, 5}) {
+    Job job(size, [&](Bootstrap& bootstrap) {
+      const auto group = join(bootstrap);
+      Allreduce allreduce = make(group, kLong);
+      Vector vector(kLong, group->rank());
+      constexpr int kTimes = 4;
+      for (int round = 0; round < kTimes; ++round) allreduce.run(vector, kSum, 20s);
+      const double vectors =
+          static_cast<double>(allreduce.stats().bytes_out) / (kTimes * kLong * sizeof(float));
+      const double least = size == 2 ? 1 : 2 - 2.0 / size;
+      CHECK_THAT(vectors >= least - 0.01 && vectors < least + 0.05);
+      return 0;
+    });
+    expect_all_well(job);
+  }
+}
+
+TEST(Allreduce, RankThatDiesAtAnyStepIsInTheResultOfAllOrOfNone) {
+  for (const std::size_t count : {kLong, kShort}) {
+    for (const Step step : {Step::kFirstPart, Step::kLastPart, Step::kFold, Step::kWrite}) {
+      if (count == kShort && step == Step::kFold) continue;  // nobody folds for others
+      Shared<Results> results;
+      Job job(4, [&](Bootstrap& bootstrap) {
+        const auto group = join(bootstrap);
+        const int rank = group->rank();
+        Allreduce allreduce = make(group, count);
+        Vector vector(count, rank);
+        return run_rounds(allreduce, vector, rank, *results, [&](int round) {
+          if (rank == 1 && round == 3) vector.die_at(step);
+        });
+      });
+      EXPECT_EQ(job.wait_all(), (std::vector<int>{0, 137, 0, 0}));
+      expect_agreement(*results, {0, 2, 3});
+      EXPECT_EQ(results->masks[0][kRounds - 1], 13);
+    }
+  }
+}
+
+// So that parts get longer, and two are left, who write each other whole vectors, and then one.
+TEST(Allreduce, ThreeDieAtDifferentStepsAndTheLastGoesOn) {
+  Shared<Results> results;
+  Job job(4, [&](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    const int rank = group->rank();
+    Allreduce allreduce = make(group, kLong);
+    Vector vector(kLong, rank);
+    return run_rounds(allreduce, vector, rank, *results, [&](int round) {
+      if (rank == 3 && round == 1) vector.die_at(Step::kFold);
+      if (rank == 0 && round == 1) vector.die_at(Step::kWrite);
+      if (rank == 2 && round == 5) vector.die_at(Step::kLastPart);
+    });
+  });
+  EXPECT_EQ(job.wait_all(), (std::vector<int>{137, 0, 137, 137}));
+  expect_agreement(*results, {1});
+  EXPECT_EQ(results->masks[1][kRounds - 1], 2);
+}
+
+TEST(Allreduce, SurvivorsOfKillsAtAnyMomentAgree) {
+  const char* const given = std::getenv("MALT_SEEDS");
+  const unsigned seeds = given == nullptr ? 6 : static_cast<unsigned>(std::atoi(given));
+  for (unsigned seed = 0; seed < seeds; ++seed) {
+    SCOPED_TRACE(seed);
+    Shared<Results> results;
+    Job job(4, [&](Bootstrap& bootstrap) {
+      const auto group = join(bootstrap);
+      const int rank = group->rank();
+      const std::size_t count = seed % 3 == 0 ? kShort : kLong;
+      Allreduce allreduce = make(group, count);
+      Vector vector(count, rank);
+      results->flags[static_cast<std::size_t>(rank)] = true;
+      return run_rounds(allreduce, vector, rank, *results);
+    });
+    for (const std::atomic<bool>& flag : results->flags) await(flag);
+    std::minstd_rand random(seed + 1);
+    for (const int victim : {1, 2}) {
+      std::this_thread::sleep_for(std::chrono::microseconds(random() % 4000));
+      job.signal(victim, SIGKILL);
+    }
+    EXPECT_EQ(job.wait(0), 0);
+    EXPECT_EQ(job.wait(3), 0);
+    expect_agreement(*results, {0, 3});
+  }
+}
+
+// A rank that goes through a round by hand.
+class ByHand {
+ public:
+  ByHand(std::shared_ptr<Group> group, std::size_t count)
+      : bytes_(count * sizeof(float)),
+        parts_(static_cast<std::size_t>(group->size())),
+        head_bytes_(AllreduceMessage::head_bytes(group->size())),
+        segment_(group, options()),
+        writer_(mailbox(group->rank()), group->rank()),
+        members_(group->size()) {
+    for (int r = 0; r < group->size(); ++r) members_.add(r);
+  }
+
+  void say(AllreduceHead::Kind kind, const std::vector<int>& to, std::size_t part = 0,
+           std::span<const std::byte> bytes = {}) {
+    const int slot = writer_.claim(Policy::kQueue, [](int) { return true; });
+    const AllreduceHead head{1, 0, kSum.code, kind, static_cast<std::uint32_t>(part), 0};
+    AllreduceMessage{head, members_}.write(writer_.payload(slot));
+    if (!bytes.empty()) {
+      std::memcpy(writer_.payload(slot) + head_bytes_, bytes.data(), bytes.size());
+    }
+    SlotHeader header{};
+    header.iteration = ++iteration_;
+    header.payload_bytes = head_bytes_ + bytes.size();
+    writer_.publish(slot, header, to);
+    segment_.channel().deliver(to, header.payload_bytes);
+  }
+  void write_part(std::size_t part, const std::vector<int>& to, float value) {
+    const ByteRange range = part_of(bytes_, part, parts_);
+    const std::vector<float> values((range.end - range.begin) / sizeof(float), value);
+    say(AllreduceHead::Kind::kPart, to, part, std::as_bytes(std::span(values)));
+  }
+  // Until the others have written their first message.
+  void await_inputs() {
+    const auto all_here = [&] {
+      return std::ranges::all_of(segment_.peers(), [&](int r) {
+        return SlotReader(mailbox(r), segment_.group().rank()).oldest(0, kMostIteration) >= 0;
+      });
+    };
+    segment_.wait(all_here, 20s);
+  }
+
+ private:
+  SegmentOptions options() const {
+    SegmentOptions options;
+    options.name = "allreduce of vector 'w'";
+    options.kind = "floats";
+    options.slot_bytes = head_bytes_ + round_up((bytes_ + parts_ - 1) / parts_, kLine);
+    options.depth = static_cast<int>(parts_) + 2;
+    options.policy = Policy::kQueue;
+    return options;
+  }
+  Mailbox mailbox(int rank) const {
+    const shm::SegmentMemory& memory = segment_.channel().memory();
+    return {memory.mailbox(rank), memory.shape().mailbox};
+  }
+
+  std::size_t bytes_, parts_, head_bytes_;
+  Segment segment_;
+  SlotWriter writer_;
+  RankSet members_;
+  std::uint64_t iteration_ = 0;
+};
+
+// Rank 3's last word, "have all", comes to rank 0 alone, which commits and does nothing more for the
+// moment. The others, who have lost rank 3 and begun anew without it, learn of it.
+TEST(Allreduce, OneThatHasHeardTheLastWordOfTheDyingTellsTheOthers) {
+  Shared<Results> results;
+  Job job(4, [&](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    const int rank = group->rank();
+    if (rank == 3) {
+      ByHand hand(group, kLong);
+      for (int r = 0; r < 3; ++r) hand.write_part(static_cast<std::size_t>(r), {r}, 8);
+      hand.await_inputs();
+      hand.write_part(3, {0, 1, 2}, 15);
+      hand.say(AllreduceHead::Kind::kHaveAll, {0});
+      await(results->flags[3]);
+      kill(getpid(), SIGKILL);
+    }
+    Allreduce allreduce = make(group, kLong);
+    Vector vector(kLong, rank);
+    if (rank == 0) {
+      vector.before_write([&] {
+        results->flags[3] = true;
+        while (group->is_live(3)) std::this_thread::sleep_for(1ms);
+        std::this_thread::sleep_for(50ms);  // until the others have noticed
+      });
+    }
+    CHECK_THAT(allreduce.run(vector, kSum, 20s).size() == 4);
+    CHECK_THAT(vector.mask() == 15);
+    results->flags[static_cast<std::size_t>(rank)] = true;
+    for (std::size_t r = 0; r < 3; ++r) await(results->flags[r]);
+    vector.fill();
+    CHECK_THAT(allreduce.run(vector, kSum, 20s).size() == 3);
+    CHECK_THAT(vector.mask() == 7);
+    return 0;
+  });
+  EXPECT_EQ(job.wait_all(), (std::vector<int>{0, 0, 0, 137}));
+}
+
+// Likewise, but rank 0 leaves the job when it has committed: its last word has come before its leave.
+TEST(Allreduce, WhatOneHasCommittedThatLeavesTheOthersCommit) {
+  Shared<Results> results;
+  Job job(4, [&](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    const int rank = group->rank();
+    if (rank == 3) {
+      ByHand hand(group, kLong);
+      for (int r = 0; r < 3; ++r) hand.write_part(static_cast<std::size_t>(r), {r}, 8);
+      hand.await_inputs();
+      hand.write_part(3, {0, 1, 2}, 15);
+      hand.say(AllreduceHead::Kind::kHaveAll, {0});
+      await(results->flags[0]);
+      kill(getpid(), SIGKILL);
+    }
+    Allreduce allreduce = make(group, kLong);
+    Vector vector(kLong, rank);
+    CHECK_THAT(allreduce.run(vector, kSum, 20s).size() == 4);
+    CHECK_THAT(vector.mask() == 15);
+    results->flags[static_cast<std::size_t>(rank)] = true;
+    return 0;
+  });
+  EXPECT_EQ(job.wait_all(), (std::vector<int>{0, 0, 0, 137}));
+}
+
+// It has all that rank 3 would have given, but nobody has heard that rank 3 has it all, too.
+TEST(Allreduce, WithoutTheLastWordOfTheDyingNobodyCommitsWithIt) {
+  Job job(4, [&](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    const int rank = group->rank();
+    if (rank == 3) {
+      ByHand hand(group, kLong);
+      for (int r = 0; r < 3; ++r) hand.write_part(static_cast<std::size_t>(r), {r}, 8);
+      hand.await_inputs();
+      hand.write_part(3, {0, 1, 2}, 15);
+      std::this_thread::sleep_for(50ms);
+      kill(getpid(), SIGKILL);
+    }
+    Allreduce allreduce = make(group, kLong);
+    Vector vector(kLong, rank);
+    CHECK_THAT(allreduce.run(vector, kSum, 20s).size() == 3);
+    CHECK_THAT(vector.mask() == 7);
+    return 0;
+  });
+  EXPECT_EQ(job.wait_all(), (std::vector<int>{0, 0, 0, 137}));
+}
+
+TEST(Allreduce, MessageThatCannotBeIsRefused) {
+  Job job(3, [&](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    if (group->rank() == 2) {
+      ByHand hand(group, kLong);
+      hand.write_part(2, {0, 1}, 4);  // a result
+      hand.write_part(2, {0, 1}, 4);  // the same once more
+      group->barrier();
+      return 0;
+    }
+    Allreduce allreduce = make(group, kLong);
+    Vector vector(kLong, group->rank());
+    try {
+      allreduce.run(vector, kSum, 20s);
+      return 1;
+    } catch (const TimeoutError&) {
+      CHECK_THAT(group->rank() == 0 || group->rank() == 1);  // the other one was first
+    } catch (const Error& error) {
+      CHECK_THAT(std::string(error.what()).find("rank 2 wrote part 2") != std::string::npos);
+    }
+    CHECK_THAT(vector.mask() == 1 << group->rank());
+    group->barrier();
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Allreduce, CallThatFailsIsOverForAllAndTheNextWorks) {
+  for (const std::size_t count : {kShort, kLong}) {
+    Shared<Results> results;
+    Job job(3, [&](Bootstrap& bootstrap) {
+      const auto group = join(bootstrap);
+      const int rank = group->rank();
+      Allreduce allreduce = make(group, count);
+      Vector vector(count, rank);
+      for (int time = 0; time < 3; ++time) {  // more often than there are slots for one late rank
+        if (rank == 2) break;
+        try {
+          allreduce.run(vector, kSum, 30ms);
+          return 1;
+        } catch (const TimeoutError& error) {
+          CHECK_THAT(error.ranks().back() == 2);
+        }
+        CHECK_THAT(vector.mask() == 1 << rank);
+        results->flags[static_cast<std::size_t>(rank)] = time == 2;
+      }
+      if (rank == 2) {
+        await(results->flags[0]), await(results->flags[1]);
+        for (int time = 0; time < 3; ++time) {
+          try {
+            allreduce.run(vector, kSum, 20s);
+            return 1;
+          } catch (const TimeoutError&) {  // the others have given this round up
+            CHECK_THAT(vector.mask() == 4);
+          }
+        }
+      }
+      CHECK_THAT(allreduce.run(vector, kSum, 20s).size() == 3);
+      CHECK_THAT(vector.mask() == 7);
+      return 0;
+    });
+    expect_all_well(job);
+  }
+}
+
+TEST(Allreduce, OneThatGivesUpEndsTheOthersWaits) {
+  Shared<Results> results;
+  Job job(3, [&](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    const auto rank = static_cast<std::size_t>(group->rank());
+    Allreduce allreduce = make(group, kLong);
+    Vector vector(kLong, group->rank());
+    try {
+      if (rank != 2) allreduce.run(vector, kSum, rank == 0 ? 30ms : 1h);
+    } catch (const TimeoutError& error) {
+      CHECK_THAT(error.ranks().back() == 2);
+      results->flags[rank] = true;
+    }
+    await(results->flags[1]);
+    CHECK_THAT(results->flags[1]);
+    group->barrier();
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Allreduce, DifferentOperationsAreAnErrorOnEveryRankAndTheNextCallWorks) {
+  Job job(3, [&](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    Allreduce allreduce = make(group, kLong);
+    Vector vector(kLong, group->rank());
+    try {
+      allreduce.run(vector, group->rank() == 1 ? Operation{2, "AVG"} : kSum, 20s);
+      return 1;
+    } catch (const ConfigError& error) {
+      CHECK_THAT(std::string(error.what()).find("different folds") != std::string::npos);
+    }
+    CHECK_THAT(vector.mask() == 1 << group->rank());
+    allreduce.run(vector, kSum, 20s);
+    CHECK_THAT(vector.mask() == 7);
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+}  // namespace
+}  // namespace dstorm
