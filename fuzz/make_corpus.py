@@ -100,6 +100,36 @@ def dense() -> dict[str, bytes]:
     return seeds
 
 
+def allreduce() -> dict[str, bytes]:
+    """src/dstorm/allreduce_message.hpp; heads of two ranks take a line."""
+    part, have_all, committed, gave_up, disagreed = range(1, 6)
+    vector = bytes(range(160))
+
+    def message(round_: int, kind: int, *, done: int = 0, operation: int = 1) -> bytes:
+        head = struct.pack("<QQIIIIQ", round_, done, operation, kind, 0, 0, 0b11)
+        return head.ljust(LINE, b"\0") + (vector if kind == part else b"")
+
+    def told(*messages: bytes) -> bytes:
+        mailbox = Mailbox(256)
+        for slot, payload in enumerate(messages):
+            mailbox.put(slot, *update(slot + 1, payload, max(len(payload) - LINE, 0)))
+        return bytes(mailbox.bytes)
+
+    return {
+        "one_round": b"\0" + told(message(1, part)),
+        "two_rounds": b"\1" + told(message(1, part), message(2, part, done=1)),
+        "late": b"\1" + told(message(2, part, done=1)),
+        "have_all": b"\0" + told(message(1, part), message(1, have_all)),
+        "committed": b"\0" + told(message(1, part), message(1, committed, done=1)),
+        "committed_without_a_part": b"\0" + told(message(1, committed, done=1)),
+        "gave_up": b"\0" + told(message(1, gave_up)),
+        "disagreed": b"\0" + told(message(1, disagreed, operation=2)),
+        "other_operation": b"\0" + told(message(1, part, operation=2)),
+        "part_twice": b"\0" + told(message(1, part), message(1, part)),
+        "too_short": b"\0" + told(message(1, part)[:50]),
+    }
+
+
 def sparse() -> dict[str, bytes]:
     seeds = {}
     for choice, (letter, kind) in enumerate(TYPES.items()):
@@ -381,8 +411,8 @@ def checkpoint() -> dict[str, bytes]:
 
 
 TARGETS = [
-    address, dense, device_setting, door, graph, handshake, incoming, landing, notices, outgoing,
-    record, roll_call, segment, sparse, svmlight, checkpoint,
+    address, allreduce, dense, device_setting, door, graph, handshake, incoming, landing, notices,
+    outgoing, record, roll_call, segment, sparse, svmlight, checkpoint,
 ]  # fmt: skip
 
 

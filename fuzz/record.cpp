@@ -59,7 +59,7 @@ void run(Input input) {
         membership.hear(rank, now);
         break;
       case 2:
-        membership.miss(rank, now);
+        membership.reach(rank, what < 128 ? std::nullopt : std::optional(now / 2));
         break;
       case 3:
         membership.bury(rank, now);

@@ -100,6 +100,7 @@ class Allreduce {
 
   // bytes_out, bytes_in and wait_seconds; the others are 0.
   Stats stats() const;
+  const Segment& segment() const noexcept { return segment_; }
   void close() noexcept { segment_.close(); }
 
  private:
