@@ -37,7 +37,11 @@ void run(Input input) {
   using dstorm::tcp::Incoming;
   static const TcpHost latest(dstorm::Policy::kLatest);
   static const TcpHost queue(dstorm::Policy::kQueue);
-  static const dstorm::tcp::Settings settings = settings_at({});
+  static const dstorm::tcp::Settings settings = [] {
+    dstorm::tcp::Settings made = settings_at({});
+    made.silence = std::chrono::milliseconds(1);  // a part of which a full queue is waited for
+    return made;
+  }();
   const auto what = input.take<std::uint8_t>();
   const TcpHost& host = (what & 1) != 0 ? queue : latest;
   std::array<std::size_t, 8> lengths{};

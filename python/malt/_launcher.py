@@ -108,8 +108,7 @@ class Launcher:
             if server is not None:
                 server.start()
             if self._options.elastic:
-                self._scale = stack.enter_context(contextlib.closing(ScaleServer(self._rescale)))
-                self._selector.register(self._scale, selectors.EVENT_READ)
+                self._open_to_scale(stack)
             while self._step():
                 pass
         return self._exit_code
@@ -321,7 +320,19 @@ class Launcher:
         self._last_death = code
         count, most = self._restarts[rank.rank], self._options.restarts
         self._err.say(f"malt run: {what}; started again, {count} of {most}")
-        self._start_all([(rank.rank, rank.local_rank)])
+        if not self._is_started(rank.rank, rank.local_rank):
+            self._node.rank_ended(rank.rank, rank.process.pid, code)
+            self._failed(what, code)
+
+    def _is_started(self, rank: int, local_rank: int) -> bool:
+        """Start a rank while others run, who go on if the system cannot."""
+        try:
+            self._start_all([(rank, local_rank)])
+        except OSError as error:
+            what = self._describe(rank, self._node.node)
+            self._err.say(f"malt run: {what} cannot be started: {error}")
+            return False
+        return True
 
     def _hear(self) -> None:
         for event in self._node.hear():
@@ -422,6 +433,14 @@ class Launcher:
 
     # Elastic jobs
 
+    def _open_to_scale(self, stack: contextlib.ExitStack) -> None:
+        try:
+            self._scale = stack.enter_context(contextlib.closing(ScaleServer(self._rescale)))
+        except OSError as error:  # a launcher of this number in another container, perhaps
+            self._err.say(f"malt run: `malt scale` will not reach this job: {error}")
+            return
+        self._selector.register(self._scale, selectors.EVENT_READ)
+
     def _rescale(self, count: int) -> None:
         """Have so many ranks run in the whole job, beside those that have been asked to leave."""
         limits = self._options.elastic
@@ -442,7 +461,8 @@ class Launcher:
         self._leaving.discard(rank)
         self._restarts[rank] = 0
         self._starts[rank] = starts
-        self._start_all([(rank, next(n for n in itertools.count() if n not in taken))])
+        if not self._is_started(rank, next(n for n in itertools.count() if n not in taken)):
+            self._node.rank_ended(rank, os.getpid(), 0)
 
     def _stop_few(self, left: int) -> None:
         if not self._is_ending():

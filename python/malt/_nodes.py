@@ -89,13 +89,17 @@ class Nodes:
             raise ProtocolError
         self._nodes[node].running.remove(rank)
         self.leaving.discard(rank)
+        frames: Frames = []
         if process == 0:
             self._nodes[node].starts_more = False
-        frames: Frames = []
+            if self._limits and not self.is_closed and (starters := self._starters()):
+                frames = [
+                    (at, [self._begin(at, rank)]) for at, rank in _spread.starts(starters, [rank])
+                ]
         if code != 0:
             self._exit_code = self._exit_code or exit_code_of(code)
             failed = wire.FAILED_FRAME.pack(wire.FAILED, node, rank, code)
-            frames = [(other, [failed]) for other in self._nodes if other != node] + self._few()
+            frames += [(other, [failed]) for other in self._nodes if other != node] + self._few()
         return rank, process, code, frames + self._over()
 
     def again(self, node: int, payload: bytes) -> tuple[int, int]:
@@ -115,6 +119,10 @@ class Nodes:
         lost = self._to_all(wire.LOST_FRAME.pack(wire.LOST, node))
         return left.running, lost + self._few() + self._over()
 
+    def has(self, rank: int) -> bool:
+        """Whether it runs, or is to be started, on one of the nodes."""
+        return any(rank in state.running for state in self._nodes.values())
+
     # Elastic jobs
 
     def free(self) -> list[int]:
@@ -131,8 +139,8 @@ class Nodes:
         missing = count - sum(map(len, staying.values()))
         if refusal := self._refusal(missing):
             return Scaled([], [], _answer(node, False, refusal))
-        starters = {at: staying[at] for at, state in self._nodes.items() if state.starts_more}
-        starting = _spread.starts(starters, self.free()[:missing]) if missing > 0 else []
+        places = self.free()[:missing] if missing > 0 else []
+        starting = _spread.starts(self._starters(), places) if places else []
         leaving = _spread.leaves(staying, -missing) if missing < 0 else []
         frames = [(at, [self._begin(at, rank)]) for at, rank in starting]
         frames += [(at, [self._ask(rank)]) for at, rank in leaving]
@@ -141,6 +149,14 @@ class Nodes:
         done = [f"{what}: {describe_ranks(ranks)}" for what, ranks in changes if ranks]
         frames += _answer(node, True, "; ".join(done) or f"{count} ranks run already")
         return Scaled(started, asked, frames)
+
+    def _starters(self) -> dict[int, set[int]]:
+        """The nodes that may start ranks, each with its own."""
+        return {
+            number: state.running - self.leaving
+            for number, state in self._nodes.items()
+            if state.starts_more
+        }
 
     def _begin(self, node: int, rank: int) -> bytes:
         self._nodes[node].running.add(rank)

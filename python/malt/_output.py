@@ -103,8 +103,10 @@ class Stream:
 
     def drain(self, now: float) -> None:
         """Take what is there to the last byte, but not for ever, should another go on writing."""
+        readable = select.poll()  # takes descriptors of any number
+        readable.register(self.descriptor, select.POLLIN)
         for _ in range(32):
-            if not select.select([self.descriptor], [], [], 0)[0] or not self.read(now):
+            if not readable.poll(0) or not self.read(now):
                 return
 
     def show_at(self) -> float | None:

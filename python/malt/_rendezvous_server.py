@@ -26,6 +26,8 @@ from malt._rounds import Frames, ProtocolError, Rounds
 
 # How long, and (in Server) how many at once, may be connected without having proven the key.
 HANDSHAKE_SECONDS = 5.0
+# What select() takes at most is less than the longest time limit.
+_MAX_WAIT_SECONDS = 86400.0
 # Frames that a launcher may leave untaken and still ask for another number of ranks.
 _MAX_UNTAKEN = 1024
 
@@ -170,7 +172,9 @@ class Server:
             deadline = books.next_deadline()
             if deadline is not None:
                 deadlines.append(deadline)
-        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+        if not deadlines:
+            return None
+        return min(max(0.0, min(deadlines) - time.monotonic()), _MAX_WAIT_SECONDS)
 
     def _oldest(self) -> _Connection:
         return next(iter(self._pending))
@@ -228,7 +232,7 @@ class Server:
         else:
             lost, frames = self._nodes.leave(connection.number)
             self._deliver(wire.NODE, frames)
-            for rank in lost:
+            for rank in lost if self.size else ():  # else nobody waits for them yet
                 self._rank_ended(rank, None, f"was lost with node {connection.number}")
 
     def _attend(self, connection: _Connection, events: int) -> None:
@@ -321,6 +325,10 @@ class Server:
         first = self._joined[kind].get(number)
         if kind != wire.NODE and (count != self.size or number >= count):
             return f"rank {number} of {count} is not of this job of {self.size}"
+        if kind != wire.NODE and not self._nodes.has(number):
+            return (
+                f"rank {number} has ended, or was lost with its node: it is not in the job any more"
+            )
         if kind != wire.NODE and first:
             return (
                 f"rank {number} has joined already, as process {first.process}; a process that a "
@@ -378,6 +386,8 @@ class Server:
         elif kind == wire.ENDED:
             rank, process, code, frames = self._nodes.end(node, payload)
             self._rank_ended(rank, process, describe_end(code))
+            if self._nodes.has(rank):  # another node starts it
+                self._generations.start(rank)
             self._deliver(wire.NODE, frames)
         else:
             raise ProtocolError

@@ -24,8 +24,13 @@ std::size_t parts_of(std::size_t bytes, std::size_t ranks) {
   return ranks == 2 || bytes <= kPage ? 1 : 2;
 }
 
-// A6. Of two ranks, neither says more than its vector, but when it gives up.
-std::size_t slots_for(std::size_t parts, std::size_t ranks) { return parts + (ranks == 2 ? 1 : 2); }
+// A6. Of two ranks, neither says more than its vector, but when it gives up. Of whole vectors there are
+// two attempts' in the slots, where the first has been committed after all.
+std::size_t slots_for(std::size_t bytes, std::size_t ranks) {
+  const std::size_t parts = parts_of(bytes, ranks);
+  if (ranks == 2) return parts + 1;
+  return (is_shared_out(bytes, ranks) ? parts : 2 * parts) + 2;
+}
 
 SegmentOptions segment_options(const std::string& name, std::string kind, std::size_t slot_bytes,
                                std::size_t depth) {
@@ -55,7 +60,7 @@ Allreduce::Allreduce(std::shared_ptr<Group> group, std::string name, std::string
       head_bytes_(AllreduceMessage::head_bytes(group->size())),
       segment_(group, segment_options(name_, std::move(kind),
                                       head_bytes_ + round_up((bytes + parts_ - 1) / parts_, kLine),
-                                      slots_for(parts_, static_cast<std::size_t>(group->size())))),
+                                      slots_for(bytes, static_cast<std::size_t>(group->size())))),
       mailbox_(segment_.channel().memory().mailbox(group->rank()),
                segment_.channel().memory().shape().mailbox),
       writer_(mailbox_, group->rank()),
@@ -175,7 +180,7 @@ bool Allreduce::is_complete() const {
 // A4.
 bool Allreduce::commit(Operand& operand) {
   const bool is_agreed =
-      is_complete() &&
+      is_complete() && !disagreed_ &&
       (!needs_agreement() ||
        (has_all_ && std::ranges::all_of(others_, [this](int r) { return peer(r).has_all; })));
   const bool is_heard =
@@ -227,7 +232,8 @@ void Allreduce::throw_if_failed(const Operation& operation) const {
   }
   for (int r : others_) {
     if (!rest_.has(r) || (!peer(r).gave_up && !peer(r).is_beyond)) continue;
-    segment_.group().check_open();  // it may have gone over to another group
+    if (has_all_ && peer(r).has_all) continue;  // others may have committed by what both have said
+    segment_.group().check_open();              // it may have gone over to another group
     throw_timeout();
   }
 }

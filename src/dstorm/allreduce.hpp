@@ -36,7 +36,7 @@
 //     parts of vectors after the fold, parts of the result and what follows them when the attempt is
 //     over, and all that is of no use any more at once. A rank reads the messages of
 //     another in order, and none beyond the first of a later round or of fewer members. There are as many
-//     slots as parts, and two. That suffices for a rank in the next round while others are still
+//     slots as parts, or twice as many where whole vectors are exchanged, and two. That suffices for a rank in the next round while others are still
 //     deciding on this one: they have released what they have folded, and hold its part of the
 //     result, its "have all" and its "committed".
 //  A7 A call that fails says so, and so do all others that have not committed by then.
@@ -130,7 +130,7 @@ class Allreduce {
 
   bool look();
   bool read(int rank);
-  Received receive(int rank, int slot) const;
+  Received receive(int rank, int slot, std::uint64_t clock) const;
   bool take(const Received& received);
   void take_part(const Received& received);
 

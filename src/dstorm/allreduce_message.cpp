@@ -38,7 +38,7 @@ bool Allreduce::read(int rank) {
       one.read = clock;
       break;
     }
-    const Received received = receive(rank, slot);
+    const Received received = receive(rank, slot, clock);
     const bool was_beyond = one.is_beyond;
     const bool was_whole = rest_ == members_;
     const bool is_taken = take(received);
@@ -58,15 +58,15 @@ bool Allreduce::read(int rank) {
   return is_news;
 }
 
-Allreduce::Received Allreduce::receive(int rank, int slot) const {
+Allreduce::Received Allreduce::receive(int rank, int slot, std::uint64_t clock) const {
   const Group& group = segment_.group();
   const SlotReader& reader = peer(rank).reader;
   const SlotHeader header = reader.header(slot);  // copied, then checked
   const std::byte* const payload = reader.payload(slot);
   const AllreduceMessage message = AllreduceMessage::read(payload, group.size());
   if (header.payload_bytes < head_bytes_ || header.payload_bytes > segment_.options().slot_bytes ||
-      header.iteration <= peer(rank).read || !message.members.has(rank) ||
-      !message.members.has(group.rank())) {
+      header.iteration <= peer(rank).read || header.iteration > clock ||
+      !message.members.has(rank) || !message.members.has(group.rank())) {
     group.check_standing();  // once it has been left out, others write what this rank holds
     throw Error("rank " + std::to_string(rank) + " wrote a message of " +
                 std::to_string(header.payload_bytes) + " bytes for " + name_ +

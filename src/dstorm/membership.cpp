@@ -161,7 +161,7 @@ void Membership::tick(Time now) {
   if (!is_member()) return;
   // Who was stopped for a while has not listened: the others may be well.
   if (now - last_tick_ > options_.timeout / 2) {
-    for (auto& [rank, peer] : peers_) peer.heard = std::max(peer.heard, now - options_.timeout / 2);
+    listens_since_ = now - options_.timeout / 2;
     if (troubled_since_) troubled_since_ = now;
   }
   last_tick_ = now;
@@ -208,15 +208,16 @@ bool Membership::is_anybody_accused() const {
   });
 }
 
-// Each pair of ranks finds out about one cut in its own time. Where somebody is accused, half of it is
-// enough not to be reached: so nobody is left out for want of what another pair is about to say.
+// Each pair of ranks finds out about one cut in its own time. Where somebody is accused, three quarters
+// are enough not to be reached: so nobody is left out for want of what another pair is about to say.
 std::vector<int> Membership::silent(Time now) const {
-  const Time limit = is_anybody_accused() ? options_.timeout / 2 : options_.timeout;
+  const Time limit = is_anybody_accused() ? options_.timeout * 3 / 4 : options_.timeout;
   std::vector<int> ranks;
   for (const auto& [rank, peer] : peers_) {
     if (has_ended(rank)) continue;
-    const bool is_unreached = peer.unreached_since && now - *peer.unreached_since > limit;
-    if (is_unreached || now - peer.heard > options_.timeout) ranks.push_back(rank);
+    const Time reached = std::max(peer.unreached_since.value_or(now), listens_since_);
+    const Time heard = std::max(peer.heard, listens_since_);
+    if (now - reached > limit || now - heard > options_.timeout) ranks.push_back(rank);
   }
   return ranks;
 }

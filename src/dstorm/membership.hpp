@@ -129,7 +129,8 @@ class Membership {
   std::optional<Time> troubled_since_;
   Time last_beat_{};
   Time last_tick_{};
-  std::uint32_t round_ = 0;  // the highest seen in this epoch
+  Time listens_since_ = Time::min();  // what it has not heard before counts for nothing
+  std::uint32_t round_ = 0;           // the highest seen in this epoch
   Phase phase_ = Phase::kIdle;
   Time proposed_at_{};
 };

@@ -129,6 +129,7 @@ void DenseVector::regroup(std::shared_ptr<dstorm::Group> group) {
   allreduce_ = 0;
   if (apart_ != nullptr) add_traffic(apart_before_, apart_->stats());
   apart_.reset();
+  have_met_ = false;
   gathers_alone_ = 0;
   gathers_alone_next_ = 1;
 }
@@ -472,8 +473,10 @@ const Gathered& DenseVector::allreduce_apart(const Fold& fold, Clock::time_point
                                              nanoseconds limit) {
   const std::string what = "allreduce of vector '" + segment_.options().name + "'";
   if (apart_ == nullptr) {
-    // Whoever is late is named with this limit.
-    segment_.group().exchange(what, {}, limit - (Clock::now() - start));
+    // Whoever is late is named with this limit. Once: who has met the others here goes on to the segment
+    // with them, and if that fails begins there again.
+    if (!have_met_) segment_.group().exchange(what, {}, limit - (Clock::now() - start));
+    have_met_ = true;
     apart_ = std::make_unique<dstorm::Allreduce>(segment_.group().shared_from_this(), what,
                                                  segment_.options().kind, count_ * element_);
   }

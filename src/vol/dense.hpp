@@ -125,6 +125,7 @@ class DenseVector {
   std::uint64_t allreduce_ = 0;  // rounds so far
   // Between hosts, with a codec, and once a rank has been left out; made by the first.
   std::unique_ptr<dstorm::Allreduce> apart_;
+  bool have_met_ = false;       // the ranks, to make it
   dstorm::Stats apart_before_;  // of those of earlier groups
   dstorm::SharedFold shared_gathers_;
   std::uint64_t gathers_alone_ = 0;       // gathers not to be shared, since one was in vain

@@ -282,6 +282,18 @@ TEST_P(EveryPolicy, UpdateIsNeverTakenBeforeItIsWhole) {
   }
 }
 
+// Its only receiver has died while it came, and so it is not written again.
+TEST_P(EveryPolicy, UpdateThatNeverIsWholeIsPassedOverWhenTheNextComes) {
+  Area area(2, 64, GetParam());
+  Landing landing = area.landing(1);
+  const Words first = area.image(1, 5, {1, 0});
+  for (std::size_t word = 0; word < first.size() / 2; ++word) area.write(0, first, word);
+  EXPECT_FALSE(landing.take_in(kAllLive));
+  area.write(1, area.image(2, 1, {0, 1}));
+  EXPECT_TRUE(landing.take_in(kAllLive));
+  EXPECT_EQ(fold_oldest(area.reader(1)).iteration, 2U);
+}
+
 // Every mix of two updates, whatever part of the second has come.
 TEST_P(EveryPolicy, MixOfTwoUpdatesIsNeitherOfThem) {
   Area area(1, 64, GetParam());

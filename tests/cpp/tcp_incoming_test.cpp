@@ -14,6 +14,7 @@
 #include <limits>
 #include <memory>
 #include <random>
+#include <thread>
 
 #include "dstorm/roll_call.hpp"
 #include "tcp_ranks.hpp"
@@ -213,7 +214,7 @@ class Site {
 
   Attachments attachments;
   std::uint32_t last_attached = 0;
-  const Settings settings = settings_without_rdma(make_key(), {});
+  Settings settings = settings_without_rdma(make_key(), {});
 
  private:
   shm::SegmentShape shape_;
@@ -528,6 +529,26 @@ TEST(Incoming, CursorThatRunsAheadSpeaksForItsOwnRankOnly) {
   EXPECT_EQ(peer.end(), Incoming::End::kNot);
   EXPECT_EQ(writer.claim(Policy::kQueue, live), -1);
   EXPECT_EQ(writer.blockers(live), std::vector<int>{kBeside});
+}
+
+// The sender knows already that rank 1, which holds both slots, is left out; this host is about to.
+TEST(Incoming, QueuedUpdateWaitsForASlotThatAnEpochIsAboutToFree) {
+  Site site(64, Policy::kQueue);
+  site.settings.silence = 60s;
+  Peer peer(site);
+  peer.say(update_frame(1, 10) + update_frame(2, 10));
+  SlotReader reader = site.reader(kHere);
+  reader.release(2);
+  std::thread agreeing([&] {
+    std::this_thread::sleep_for(20ms);
+    site.control().mark(kBeside, shm::State::kEvicted);
+  });
+  UpdateFrame third(3, 10);
+  third.to = {{3, kHere, 0}};
+  peer.say(third.bytes());
+  agreeing.join();
+  EXPECT_EQ(peer.end(), Incoming::End::kNot) << peer.reason();
+  EXPECT_GE(reader.oldest(2, 3), 0);
 }
 
 // ---- Goodbye ---------------------------------------------------------------------------------------

@@ -381,9 +381,9 @@ TEST(Membership, HalfGoesOnAsTheTieRuleSays) {
 }
 
 // Two pairs of ranks find out about one cut, this one later: it is rank 1 that is cut off, not rank 2.
-TEST(Membership, WhoHasNotBeenReachedForHalfTheTimeoutIsAccusedOnceAnybodyIs) {
+TEST(Membership, WhoHasNotBeenReachedForLongIsAccusedSoonerOnceAnybodyIs) {
   Membership own = member(0, 3);
-  own.reach(1, kNow - kTimeout * 3 / 5);
+  own.reach(1, kNow - kTimeout * 4 / 5);
   own.tick(kNow);
   EXPECT_FALSE(own.has_trouble());
   MembershipRecord other = record_of(own, 1);

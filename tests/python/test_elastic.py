@@ -204,3 +204,19 @@ def test_wrong_options_are_refused(tmp_path: Path, options: tuple[str, ...], err
         result = job.finish()
     assert result.code == 2
     assert error in result.output
+
+
+def test_a_rank_that_cannot_be_started_stops_nobody(tmp_path: Path) -> None:
+    """Its program has gone."""
+    program = tmp_path / "program"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    program.chmod(0o755)
+    with start_job(tmp_path, 1, LOOP, "--elastic", "1:2", "--", str(program)) as job:
+        await_alive(job, 0)
+        program.unlink()
+        scale_to(job, 2)
+        while "rank 1 cannot be started: " not in job.output:
+            assert not job.has_ended, job.output
+            time.sleep(0.01)
+        job.raise_flag("over")
+        assert job.finish().code == 0

@@ -19,8 +19,10 @@ from test_nodes import KEY, Job, end_of, free_port
 from test_run import MALT_RUN, assert_gone, exists, noted, wait_until
 
 from malt import _spread, _wire
+from malt._errors import ConfigError
 from malt._node import Answer, Node
 from malt._nodes import Nodes, Scaled
+from malt._rendezvous import Client
 from malt._rendezvous_server import Server
 from malt._rounds import Frames, ProtocolError
 
@@ -330,10 +332,10 @@ def test_all_are_told_once_that_too_few_are_left() -> None:
 
 def test_a_launcher_that_ends_is_given_no_more_ranks() -> None:
     nodes = books(2, 1, least=1, most=5)
-    assert scaled(nodes, 4).starting == [3]
-    end(nodes, 1, 3, process=0)  # it is not started
-    assert scaled(nodes, 4).frames[0][0] == 0
-    end(nodes, 0, 3, process=0)
+    assert scaled(nodes, 4).frames[0][0] == 1
+    begin = _wire.BEGIN_FRAME.pack(_wire.BEGIN, 3, 2)
+    assert end(nodes, 1, 3, process=0) == [(0, [begin])]  # another starts it
+    assert end(nodes, 0, 3, process=0) == []
     (frame,) = scaled(nodes, 4).frames
     assert b"start no more ranks: their `malt run` ends" in frame[1][0]
 
@@ -373,6 +375,17 @@ def test_somebody_of_another_version_is_named_when_a_node_does_not_come() -> Non
     node.abort()
     server.close()
     theirs.close()
+
+
+def test_who_is_no_rank_of_the_job_is_not_let_in() -> None:
+    server = Server(1, bytes.fromhex(KEY))
+    node = Node(server.address, bytes.fromhex(KEY), 0, 1)
+    node.start(1, 5, server, elastic=range(1, 3))
+    server.start()
+    with pytest.raises(ConfigError, match="rank 1 has ended, or was lost with its node"):
+        Client(server.address, bytes.fromhex(KEY), 1, 2, 5)
+    server.close()
+    node.abort()
 
 
 def test_a_launcher_that_takes_no_answers_is_dropped() -> None:

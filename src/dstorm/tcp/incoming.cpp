@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 
 namespace dstorm::tcp {
 namespace {
@@ -19,6 +20,7 @@ constexpr std::size_t kTurn = 4 * 1024 * 1024;
 constexpr std::uint64_t kAnswerBytes = 1024 * 1024;
 // Looks at a mailbox whose slots are all being read, before an update is passed over.
 constexpr int kLooksForSlot = 64;
+constexpr std::chrono::microseconds kBetweenLooks{100};
 
 // What a rank that holds the job's key cannot have sent, unless its memory is damaged.
 class BrokenRule : public Error {
@@ -363,18 +365,32 @@ void Incoming::begin_update(const FrameHead& head, std::span<const std::byte> bo
     if (is_new) {
       arriving.attachment = attachment;
       SlotWriter& writer = copy_of(attachment).writer;
-      const auto live = [&](int r) { return control_.is_live(r) && !memory.is_closed(r); };
-      arriving.slot = writer.claim(memory.shape().policy, live);
-      for (int look = 0; arriving.slot < 0 && look < kLooksForSlot; ++look) {
-        sched_yield();
-        arriving.slot = writer.claim(memory.shape().policy, live);
-      }
+      arriving.slot = claim(writer, memory);
       // Without a slot it has been overwritten before it could be folded, as when a sender on this
       // host finds none; its receivers see it by the ordinals.
       if (arriving.slot >= 0) arriving.data = writer.payload(arriving.slot);
     }
   }
   arriving_ = std::move(arriving);
+}
+
+int Incoming::claim(SlotWriter& writer, const shm::SegmentMemory& memory) const {
+  const Policy policy = memory.shape().policy;
+  const auto live = [&](int r) { return control_.is_live(r) && !memory.is_closed(r); };
+  int slot = writer.claim(policy, live);
+  for (int look = 0; slot < 0 && look < kLooksForSlot; ++look) {
+    sched_yield();
+    slot = writer.claim(policy, live);
+  }
+  if (policy == Policy::kLatest) return slot;
+  // QUEUE: the sender has left out a rank that held one, and its record, which says so, has come
+  // before; the ranks of this host are about to look at that.
+  const auto end = Clock::now() + settings_.silence / 16;
+  while (slot < 0 && Clock::now() < end) {
+    std::this_thread::sleep_for(kBetweenLooks);
+    slot = writer.claim(policy, live);
+  }
+  return slot;
 }
 
 void Incoming::finish_update() {

@@ -69,6 +69,7 @@ class Incoming {
   void take_cursors(std::span<const std::byte> body, const shm::SegmentMemory& memory);
   void begin_update(const FrameHead& head, std::span<const std::byte> body,
                     const std::shared_ptr<Attachment>& attachment);
+  int claim(SlotWriter& writer, const shm::SegmentMemory& memory) const;
   void finish_update();
   Copy& copy_of(const std::shared_ptr<const Attachment>& attachment);
   void take_endpoint(std::span<const std::byte> body);

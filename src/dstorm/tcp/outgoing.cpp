@@ -176,7 +176,8 @@ bool Outgoing::tend(Clock::time_point now) {
     fail_by_adapter("the adapter gets nothing through");
     return false;
   }
-  if (state_ == State::kUp && rdma_ && rdma_->is_idle() && now - tried_ > settings_.silence / 4) {
+  // So often that all ranks whom one cut concerns find out at about the same time.
+  if (state_ == State::kUp && rdma_ && rdma_->is_idle() && now - tried_ > settings_.silence / 16) {
     tried_ = now;
     try_adapter();
   }
@@ -385,7 +386,7 @@ bool Outgoing::is_live(const Attachment& attachment, int rank) const {
 bool Outgoing::fill_segment(Carried& carried) {
   const Attachment& attachment = *carried.attachment;
   const std::uint64_t changes = attachment.changes.load(std::memory_order_acquire);
-  const bool is_closed = attachment.memory->is_closed(control_.rank());
+  const bool is_closed = attachment.memory->is_closed(control_.rank());  // before its last clock
   fill_cursors(carried);
   // Up to the clock: what is beyond it, its sender is still about to publish (S6).
   const std::uint64_t clock = carried.carrier.clock();
@@ -420,7 +421,7 @@ bool Outgoing::fill_segment(Carried& carried) {
     put(clock);
     carried.clock = clock;
   }
-  fill_closed(carried);
+  if (is_closed) fill_closed(carried);
   note_through(carried, changes);
   return true;
 }
@@ -430,13 +431,21 @@ bool Outgoing::fill_segment(Carried& carried) {
 bool Outgoing::post_segment(Carried& carried) {
   const Attachment& attachment = *carried.attachment;
   const std::uint64_t changes = attachment.changes.load(std::memory_order_acquire);
-  // Until something has changed no notice has to wait for it. The callee may need this rank's notice
-  // before it attaches the segment and gives a window.
-  if (!is_joined_ || !rdma_->has_window(attachment.id)) return changes == Attachment::kUnchanged;
+  const bool is_closed = attachment.memory->is_closed(control_.rank());  // before its last clock
   if (carried.in_flight != 0 && carried.in_flight <= rdma_->reap()) {
     carried.carrier.let_go();
     carried.in_flight = 0;
   }
+  // Where all have closed it, its memory may be gone, and a connection that is made now gets no window.
+  if (std::none_of(host_.begin(), host_.end(), [&](int r) { return is_live(attachment, r); })) {
+    if (carried.in_flight != 0) return false;
+    if (is_closed) fill_closed(carried);
+    note_through(carried, changes);
+    return true;
+  }
+  // Until something has changed no notice has to wait for it. The callee may need this rank's notice
+  // before it attaches the segment and gives a window.
+  if (!is_joined_ || !rdma_->has_window(attachment.id)) return changes == Attachment::kUnchanged;
   // Before the clock: in step, who sees it takes what it stands for to be folded (Segment).
   if (!post_cursors(carried)) return false;
   const std::uint64_t clock = carried.carrier.clock();
@@ -468,7 +477,7 @@ bool Outgoing::post_segment(Carried& carried) {
     rdma_->send_clock(attachment.id, clock);
     carried.clock = clock;
   }
-  if (attachment.memory->is_closed(control_.rank()) && !carried.closed) {
+  if (is_closed && !carried.closed) {
     if (!rdma_->is_idle()) return false;
     fill_closed(carried);
   }
@@ -477,7 +486,7 @@ bool Outgoing::post_segment(Carried& carried) {
 }
 
 void Outgoing::fill_closed(Carried& carried) {
-  if (carried.closed || !carried.attachment->memory->is_closed(control_.rank())) return;
+  if (carried.closed) return;
   put_head(FrameKind::kClosed, carried.attachment->id, 0);
   carried.closed = true;
 }

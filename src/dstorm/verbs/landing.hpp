@@ -93,11 +93,15 @@ class Landing {
       after = found.iteration;
       const int room = writer_->claim(policy_, live);
       if (room >= 0 && move(slot, after, room)) continue;
+      // If what follows has begun to come, this has come as far as it ever does (L4): it is whole by
+      // now, or for ranks alone that died before it was.
+      const bool is_over = after <= clock || look(after, kMostIteration).slot >= 0;
+      if (room >= 0 && is_over && move(slot, after, room)) continue;
       if (room >= 0) writer_->abandon(room);
-      // LATEST passes over what has been replaced, and what finds every slot being read, as on one
-      // host. What is still coming is waited for: what follows it may be whole by now (L4).
-      all_there =
-          policy_ == Policy::kLatest && (room < 0 || after <= clock || iteration(slot) != after);
+      // LATEST also passes over what has been replaced, and what finds every slot being read, as on
+      // one host. What is still coming is waited for.
+      all_there = room >= 0 ? is_over || (policy_ == Policy::kLatest && iteration(slot) != after)
+                            : policy_ == Policy::kLatest;
     }
     const std::uint64_t now = copy_.clock().load(std::memory_order_relaxed);
     if (clock > now && all_there) writer_->advance(clock);
