@@ -254,6 +254,14 @@ class ByHand {
     const std::vector<float> values((range.end - range.begin) / sizeof(float), value);
     say(AllreduceHead::Kind::kPart, to, part, std::as_bytes(std::span(values)));
   }
+  // As rank 3 of 4: all but its "have all".
+  void write_all_parts() {
+    for (int r = 0; r < 3; ++r) write_part(static_cast<std::size_t>(r), {r}, 8);
+    await_inputs();
+    write_part(3, {0, 1, 2}, 15);
+  }
+
+ private:
   // Until the others have written their first message.
   void await_inputs() {
     const auto all_here = [&] {
@@ -263,8 +271,6 @@ class ByHand {
     };
     segment_.wait(all_here, 20s);
   }
-
- private:
   SegmentOptions options() const {
     SegmentOptions options;
     options.name = "allreduce of vector 'w'";
@@ -295,9 +301,7 @@ TEST(Allreduce, OneThatHasHeardTheLastWordOfTheDyingTellsTheOthers) {
     const int rank = group->rank();
     if (rank == 3) {
       ByHand hand(group, kLong);
-      for (int r = 0; r < 3; ++r) hand.write_part(static_cast<std::size_t>(r), {r}, 8);
-      hand.await_inputs();
-      hand.write_part(3, {0, 1, 2}, 15);
+      hand.write_all_parts();
       hand.say(AllreduceHead::Kind::kHaveAll, {0});
       await(results->flags[3]);
       kill(getpid(), SIGKILL);
@@ -331,9 +335,7 @@ TEST(Allreduce, WhatOneHasCommittedThatLeavesTheOthersCommit) {
     const int rank = group->rank();
     if (rank == 3) {
       ByHand hand(group, kLong);
-      for (int r = 0; r < 3; ++r) hand.write_part(static_cast<std::size_t>(r), {r}, 8);
-      hand.await_inputs();
-      hand.write_part(3, {0, 1, 2}, 15);
+      hand.write_all_parts();
       hand.say(AllreduceHead::Kind::kHaveAll, {0});
       await(results->flags[0]);
       kill(getpid(), SIGKILL);
@@ -355,9 +357,7 @@ TEST(Allreduce, WithoutTheLastWordOfTheDyingNobodyCommitsWithIt) {
     const int rank = group->rank();
     if (rank == 3) {
       ByHand hand(group, kLong);
-      for (int r = 0; r < 3; ++r) hand.write_part(static_cast<std::size_t>(r), {r}, 8);
-      hand.await_inputs();
-      hand.write_part(3, {0, 1, 2}, 15);
+      hand.write_all_parts();
       std::this_thread::sleep_for(50ms);
       kill(getpid(), SIGKILL);
     }

@@ -377,24 +377,28 @@ def test_somebody_of_another_version_is_named_when_a_node_does_not_come() -> Non
     theirs.close()
 
 
-def test_who_is_no_rank_of_the_job_is_not_let_in() -> None:
+@pytest.fixture
+def launched() -> Iterator[tuple[Server, Node]]:
+    """A job of one rank and two places that has started, and its launcher's session."""
     server = Server(1, bytes.fromhex(KEY))
     node = Node(server.address, bytes.fromhex(KEY), 0, 1)
     node.start(1, 5, server, elastic=range(1, 3))
     server.start()
-    with pytest.raises(ConfigError, match="rank 1 has ended, or was lost with its node"):
-        Client(server.address, bytes.fromhex(KEY), 1, 2, 5)
+    yield server, node
     server.close()
     node.abort()
 
 
-def test_a_launcher_that_takes_no_answers_is_dropped() -> None:
+def test_who_is_no_rank_of_the_job_is_not_let_in(launched: tuple[Server, Node]) -> None:
+    server, _ = launched
+    with pytest.raises(ConfigError, match="rank 1 has ended, or was lost with its node"):
+        Client(server.address, bytes.fromhex(KEY), 1, 2, 5)
+
+
+def test_a_launcher_that_takes_no_answers_is_dropped(launched: tuple[Server, Node]) -> None:
     """And takes its ranks with it, as one that is stuck."""
-    server = Server(1, bytes.fromhex(KEY))
-    node = Node(server.address, bytes.fromhex(KEY), 0, 1)
-    node.start(1, 5, server, elastic=range(1, 3))
+    _, node = launched
     node.scale(2)
-    server.start()
     while not any(isinstance(event, Answer) for event in node.hear()):
         time.sleep(0.001)
 
@@ -404,5 +408,3 @@ def test_a_launcher_that_takes_no_answers_is_dropped() -> None:
 
     with pytest.raises(ConnectionError):
         ask_on_and_on()
-    server.close()
-    node.abort()
