@@ -58,6 +58,7 @@ Waiter::Patience::Patience(Waiter& waiter, std::chrono::nanoseconds limit, bool 
     : waiter_(waiter),
       start_(Clock::now()),
       looked_at_signals_(start_),
+      awake_since_(start_),
       spin_(waiter.spin_),
       nap_(kNap),
       silent_(silent) {
@@ -77,14 +78,20 @@ bool Waiter::Patience::awake() {
       pause_cpu();
     } else {
       sched_yield();
-      if (looks_ % kLooks == 0 && Clock::now() - start_ >= spin_) spin_ = {};
+      if (looks_ % kLooks == 0 && Clock::now() - awake_since_ >= spin_) spin_ = {};
     }
     return true;
   }
-  if (silent_ ? Clock::now() - start_ >= kSilentYields : yields_ >= kYields) return false;
+  if (silent_ ? Clock::now() - awake_since_ >= kSilentYields : yields_ >= kYields) return false;
   ++yields_;
   sched_yield();
   return true;
+}
+
+void Waiter::Patience::renew() noexcept {
+  awake_since_ = Clock::now();
+  spin_ = waiter_.spin_;
+  looks_ = yields_ = 0;
 }
 
 bool Waiter::Patience::sleep(std::uint32_t asleep) {

@@ -30,7 +30,8 @@ void ring(Doorbell& bell) noexcept;
 class Work {
  public:
   virtual ~Work() = default;
-  virtual void poll() noexcept = 0;  // again and again, while it is awake
+  // Again and again, while it is awake: true if that brought something forward.
+  virtual bool poll() noexcept = 0;
   virtual void rest() noexcept = 0;  // it goes to sleep
 };
 
@@ -57,8 +58,9 @@ class Waiter {
     Patience patience(*this, limit, silent);
     for (;;) {
       while (patience.awake()) {
-        if (work_ != nullptr) work_->poll();
+        const bool moved = work_ != nullptr && work_->poll();
         if (ready()) return true;
+        if (moved) patience.renew();
       }
       if (work_ != nullptr) work_->rest();
       const std::uint32_t asleep = own_->word.fetch_or(1, std::memory_order_seq_cst) | 1;  // W1
@@ -85,11 +87,12 @@ class Waiter {
     Patience(Waiter& waiter, std::chrono::nanoseconds limit, bool silent);
     ~Patience();
     bool awake();                      // true: look again; false: time to sleep
+    void renew() noexcept;             // it is not in vain to stay awake
     bool sleep(std::uint32_t asleep);  // false: the time is up
 
    private:
     Waiter& waiter_;
-    Clock::time_point start_, deadline_, looked_at_signals_;
+    Clock::time_point start_, deadline_, looked_at_signals_, awake_since_;
     std::chrono::nanoseconds spin_;
     std::chrono::nanoseconds nap_;  // the next one, if nobody rings
     bool silent_;

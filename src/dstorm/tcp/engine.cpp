@@ -368,23 +368,29 @@ void Engine::drive() noexcept {
   }
 }
 
-void Engine::poll() noexcept {
-  if (queued_.load() || control_.hosts().size() > kMostPolled) return;
+bool Engine::poll() noexcept {
+  if (queued_.load() || control_.hosts().size() > kMostPolled) return false;
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock) return;
+  if (!lock) {
+    polled_.store(true, std::memory_order_relaxed);
+    return false;
+  }
   const auto now = Clock::now();
-  bool is_busy = false;
+  bool has_moved = false;
   bool is_polled = false;
   for (Incoming& one : incoming_) {
     if (one.has_adapter()) continue;  // little comes over the connection
     is_polled = true;
-    is_busy = one.take_in(attachments_, last_attached_, false, now) || is_busy;
+    has_moved = one.take_in(attachments_, last_attached_, false, now) > 0 || has_moved;
   }
   if (is_polled) polled_.store(true, std::memory_order_relaxed);
   for (Outgoing& one : outgoing_) {
-    if (one.is_blocked()) one.pump(attachments_, leaving_, false, now);
+    if (!one.is_blocked()) continue;
+    const std::uint64_t before = one.sent_bytes();
+    one.pump(attachments_, leaving_, false, now);
+    has_moved = has_moved || one.sent_bytes() > before;
   }
-  if (is_busy) wake();  // the thread does what is left, and buries the lost
+  return has_moved;
 }
 
 void Engine::rest() noexcept {
@@ -438,7 +444,7 @@ void Engine::run() {
   std::array<epoll_event, 64> events;
   for (;;) {
     const bool is_polled = polled_.exchange(false, std::memory_order_relaxed);
-    if (is_polled && !is_busy) keep_away();
+    if (is_polled) keep_away();
     asleep_.store(true);
     const bool wait = !is_busy && !is_polled && !wanted_.load();  // E2
     const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(tick).count();
@@ -460,7 +466,8 @@ void Engine::run() {
     }
     is_busy = false;
     for (Incoming& one : incoming_) {
-      is_busy = one.take_in(attachments_, last_attached_, true, now) || is_busy;
+      is_busy =
+          one.take_in(attachments_, last_attached_, !is_polled, now) >= Incoming::kTurn || is_busy;
     }
     listened_.store(now);
     pump(now, true);

@@ -96,7 +96,7 @@ class Engine final : public Work {
 
   // While this rank waits it takes in what comes itself, which saves waking two threads; the
   // engine's own keeps away meanwhile.
-  void poll() noexcept override;
+  bool poll() noexcept override;
   void rest() noexcept override;
 
   // Sends what there is to send, says goodbye, and ends all connections. Returns when the others

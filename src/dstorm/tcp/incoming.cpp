@@ -11,11 +11,9 @@ namespace {
 
 // Frames are parsed from here; a large payload goes straight to its slot.
 constexpr std::size_t kBuffer = 64 * 1024;
-// Behind a payload that goes to its slot no more is read than this, or much of the next would have
-// to be copied.
+// After the head of a long payload, and behind it, no more than this is read there at once: the next may be
+// as long, and much of it would have to be copied.
 constexpr std::size_t kBehind = 1024;
-// What one connection may take in before it is another's turn.
-constexpr std::size_t kTurn = 4 * 1024 * 1024;
 // The sender learns at least this often how far its bytes have come.
 constexpr std::uint64_t kAnswerBytes = 1024 * 1024;
 // Looks at a mailbox whose slots are all being read, before an update is passed over.
@@ -82,8 +80,8 @@ bool Incoming::is_current() const {
   return control_.member(sender_).link.load(std::memory_order_acquire) == number_;
 }
 
-bool Incoming::take_in(const Attachments& attachments, std::uint32_t last_attached, bool to_the_end,
-                       Clock::time_point now) {
+std::size_t Incoming::take_in(const Attachments& attachments, std::uint32_t last_attached,
+                              bool to_the_end, Clock::time_point now) {
   std::size_t taken = 0;
   while (end_ == End::kNot && taken < kTurn) {
     // Two processes never write one mailbox: whoever comes here late has been replaced.
@@ -100,9 +98,8 @@ bool Incoming::take_in(const Attachments& attachments, std::uint32_t last_attach
     std::size_t count = 0;
     const bool in_place = arriving_ && arriving_->data != nullptr;
     if (in_place) parts[count++] = {arriving_->data, arriving_->missing};
-    const bool is_long = in_place && arriving_->missing >= kBuffer / 2;
     parts[count++] = {buffer_.data() + end_of_data_,
-                      std::min(buffer_.size() - end_of_data_, is_long ? kBehind : kBuffer)};
+                      std::min(buffer_.size() - end_of_data_, is_long_ ? kBehind : kBuffer)};
     std::size_t room = 0;
     for (std::size_t i = 0; i < count; ++i) room += parts[i].iov_len;
     const Moved moved = stream_.receive(std::span(parts).first(count));
@@ -142,7 +139,7 @@ bool Incoming::take_in(const Attachments& attachments, std::uint32_t last_attach
     over(End::kRefused, error.what());
   }
   if (end_ == End::kNot) answer(taken_in_ - answered_ >= kAnswerBytes, now);
-  return end_ == End::kNot && taken >= kTurn;
+  return taken;
 }
 
 // Takes all that is whole out of the buffer, and the beginning of a payload.
@@ -346,6 +343,7 @@ void Incoming::begin_update(const FrameHead& head, std::span<const std::byte> bo
   require(tickets.size() % sizeof(Ticketed) == 0 &&
               head.bytes == body.size() + arriving.header.payload_bytes,
           "an update of another length");
+  is_long_ = arriving.missing >= kBuffer / 2;
   require(arriving.header.iteration <= kMostIteration, "an iteration that cannot be");
   require(arriving.header.sender == static_cast<std::uint32_t>(sender_), "another sender's name");
   for (std::size_t at = 0; at < tickets.size(); at += sizeof(Ticketed)) {

@@ -32,10 +32,12 @@ class Incoming {
     kReplaced,  // a newer connection is in use, or will be
     kRefused    // this rank lacks what it takes: the sender may call another
   };
-  // Takes in what has come, and answers. True: there may be more at once.
+  // What one connection may take in before it is another's turn, in bytes.
+  static constexpr std::size_t kTurn = 4 * 1024 * 1024;
+  // Takes in what has come, and answers. Returns how many bytes; from kTurn on there may be more.
   // `to_the_end`: of the connection, should that have come too.
-  bool take_in(const Attachments& attachments, std::uint32_t last_attached, bool to_the_end,
-               Clock::time_point now);
+  std::size_t take_in(const Attachments& attachments, std::uint32_t last_attached, bool to_the_end,
+                      Clock::time_point now);
   // Time goes by. Ends a connection that has been silent.
   void tend(const Attachments& attachments, std::chrono::nanoseconds silence,
             Clock::time_point now);
@@ -92,6 +94,7 @@ class Incoming {
   std::string reason_;
   std::map<std::uint32_t, Copy> copies_;
   std::optional<Arriving> arriving_;
+  bool is_long_ = false;  // the last update, or the one that is arriving
   std::vector<std::byte> buffer_;
   std::size_t begin_ = 0, end_of_data_ = 0;  // what of the buffer is not parsed yet
   std::uint64_t taken_in_ = 0;               // bytes of frames

@@ -62,6 +62,7 @@ class Outgoing {
   bool make_room(std::uint32_t segment);
 
   State state() const noexcept { return state_; }
+  std::uint64_t sent_bytes() const noexcept { return sent_bytes_; }
   // Something waits for the connection to take more.
   bool is_blocked() const noexcept { return small_at_ < small_.size() || !payload_.empty(); }
   int fd() const noexcept { return stream_ ? stream_->fd() : -1; }

@@ -1,6 +1,7 @@
 #include "dstorm/tcp/stream.hpp"
 
-#include <netinet/tcp.h>
+#include <linux/tcp.h>  // netinet/tcp.h knows no delivery rates
+#include <netinet/in.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,9 +13,13 @@
 namespace dstorm::tcp {
 namespace {
 
-// What may wait in a socket beyond what the network has taken: enough to keep a fast one busy, and
-// little enough that over a slow one updates wait where newer ones still replace them.
-constexpr int kMostUnsent = 32 * 1024;
+// What may wait in a socket beyond what the network has taken: what it takes in a millisecond, so that
+// a fast one is kept busy, and updates for a slow one wait where newer ones still replace them.
+constexpr std::uint64_t kUnsentPerSecond = 1000;
+constexpr int kLeastUnsent = 32 * 1024;
+constexpr int kMostUnsent = 1024 * 1024;
+// Sent between two looks at how fast the network is.
+constexpr std::size_t kBetweenLooks = 256 * 1024;
 
 msghdr message_of(std::span<const iovec> parts) {
   msghdr message{};
@@ -68,7 +73,7 @@ Stream Stream::accept(UnforkedDescriptor accepted, const TlsContext* tls,
 
 void Stream::prepare(const TlsContext* tls, bool calls, std::chrono::nanoseconds limit) {
   set_option(fd(), IPPROTO_TCP, TCP_NODELAY, 1);
-  set_option(fd(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, kMostUnsent);
+  set_option(fd(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, most_unsent_);
   const auto limit_ms = std::chrono::ceil<std::chrono::milliseconds>(limit).count();
   set_option(fd(), IPPROTO_TCP, TCP_USER_TIMEOUT,
              static_cast<int>(std::clamp<std::int64_t>(limit_ms, 1, INT_MAX)));
@@ -77,15 +82,36 @@ void Stream::prepare(const TlsContext* tls, bool calls, std::chrono::nanoseconds
 
 Moved Stream::send(std::span<const iovec> parts) {
   if (state_ != State::kOpen && !settle()) return fail(0);
-  if (tls_) return moved_by_tls(tls_->send(parts));
-  ssize_t bytes = 0;
-  if (parts.size() == 1) {  // the kernel has less to look at
-    bytes = ::send(fd(), parts[0].iov_base, parts[0].iov_len, MSG_NOSIGNAL);
+  Moved moved{};
+  if (tls_) {
+    moved = moved_by_tls(tls_->send(parts));
   } else {
-    const msghdr message = message_of(parts);
-    bytes = sendmsg(fd(), &message, MSG_NOSIGNAL);
+    ssize_t bytes = 0;
+    if (parts.size() == 1) {  // the kernel has less to look at
+      bytes = ::send(fd(), parts[0].iov_base, parts[0].iov_len, MSG_NOSIGNAL);
+    } else {
+      const msghdr message = message_of(parts);
+      bytes = sendmsg(fd(), &message, MSG_NOSIGNAL);
+    }
+    moved = bytes >= 0 ? Moved{static_cast<std::size_t>(bytes), Flow::kOpen} : fail(errno);
   }
-  return bytes >= 0 ? Moved{static_cast<std::size_t>(bytes), Flow::kOpen} : fail(errno);
+  note_sent(moved.bytes);
+  return moved;
+}
+
+void Stream::note_sent(std::size_t bytes) {
+  unlooked_ += bytes;
+  if (unlooked_ < kBetweenLooks) return;
+  unlooked_ = 0;
+  tcp_info info{};
+  socklen_t length = sizeof(info);
+  if (getsockopt(fd(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return;
+  const auto unsent = static_cast<int>(std::clamp<std::uint64_t>(
+      info.tcpi_delivery_rate / kUnsentPerSecond, kLeastUnsent, kMostUnsent));
+  // Not for each small change.
+  if (unsent > most_unsent_ / 2 && unsent < most_unsent_ * 2) return;
+  most_unsent_ = unsent;
+  set_option(fd(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, most_unsent_);
 }
 
 Moved Stream::receive(std::span<const iovec> parts) {

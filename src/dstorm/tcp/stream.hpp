@@ -83,11 +83,14 @@ class Stream {
   void prepare(const TlsContext* tls, bool calls, std::chrono::nanoseconds limit);
   bool settle();  // whether the stream is connected
   Moved fail(int error);
+  void note_sent(std::size_t bytes);
   Moved moved_by_tls(Moved moved);
 
   UnforkedDescriptor socket_;
   State state_;
   std::unique_ptr<TlsSession> tls_;
+  int most_unsent_ = 32 * 1024;
+  std::size_t unlooked_ = 0;  // bytes sent since the last look at how fast the network is
   std::string error_;
   bool is_refused_ = false;
   bool is_closed_there_ = false;
