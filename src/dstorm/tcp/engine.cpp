@@ -27,8 +27,15 @@ constexpr std::size_t kLendAHand = 64 * 1024;
 constexpr std::size_t kMostPolled = 9;
 // How long the thread keeps away while the rank polls: as long as what comes may lie there when the
 // rank stops, so longer where it is for this rank alone.
-constexpr timespec kAway{0, 500'000};
-constexpr timespec kAwayAlone{0, 5'000'000};
+constexpr nanoseconds kAway{500'000};
+constexpr nanoseconds kAwayAlone{5'000'000};
+// Of a burst, updates are sent several at once: from so many scatters in a row on, each so soon after the one
+// before and without an update that came in between, they are held back until there are so many bytes or they
+// fill half of the slots, but for no longer than that.
+constexpr int kBurst = 4;
+constexpr std::chrono::microseconds kSoon{50};
+constexpr std::size_t kHeldBytes = 256 * 1024;
+constexpr nanoseconds kHeldBack{100'000};
 constexpr std::size_t kMostInterfaces = 16;
 
 struct InterfaceRecord {
@@ -346,11 +353,28 @@ void Engine::detach(std::uint32_t id) noexcept {
 
 void Engine::flush(Attachment& attachment, std::size_t bytes) noexcept {
   number_change(attachment);
-  if (bytes <= kLendAHand) {
-    drive();
-  } else {
-    wake();
-  }
+  if (bytes > kLendAHand) return wake();
+  if (bytes > 0 && may_wait(attachment, bytes)) return hold_back();
+  drive();
+  held_updates_ = held_bytes_ = 0;
+  last_scatter_ = Clock::now();
+}
+
+// Only under QUEUE, where nothing replaces it meanwhile.
+bool Engine::may_wait(const Attachment& attachment, std::size_t bytes) noexcept {
+  const shm::SegmentShape& shape = attachment.memory->shape();
+  const auto now = Clock::now();
+  const bool is_soon = now - std::exchange(last_scatter_, now) < kSoon;
+  burst_ = is_soon && shape.policy == Policy::kQueue ? burst_ + 1 : 0;
+  held_bytes_ += bytes;
+  return burst_ >= kBurst && held_bytes_ < kHeldBytes &&
+         ++held_updates_ * 2 <= shape.mailbox.depth();
+}
+
+// E3.
+void Engine::hold_back() noexcept {
+  holds_back_.store(true);
+  if (!away_briefly_.load() && asleep_.exchange(false)) eventfd_write(alarm_.get(), 1);
 }
 
 // E2.
@@ -361,40 +385,65 @@ void Engine::drive() noexcept {
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock) return;  // who has it looks at wanted_ after
     if (!wanted_.exchange(false)) continue;
-    pump(Clock::now(), false);
-    const bool is_blocked = std::any_of(outgoing_.begin(), outgoing_.end(),
-                                        [](const Outgoing& one) { return one.is_blocked(); });
-    if (is_blocked && keeps_away_.exchange(false)) eventfd_write(alarm_.get(), 1);
+    const auto now = Clock::now();
+    if (holds_back_.exchange(false)) take_in_polled(now);  // which saves waking the thread
+    pump(now, false);
+    turns_.fetch_add(1);
+    if (is_blocked() && !away_briefly_.load() && keeps_away_.exchange(false)) {
+      eventfd_write(alarm_.get(), 1);
+    }
   }
 }
 
+// In place of the thread, which keeps away then. True if something has come.
+bool Engine::take_in_polled(Clock::time_point now) {
+  if (control_.hosts().size() > kMostPolled) return false;
+  bool has_moved = false;
+  bool is_polled = false;
+  for (Incoming& one : incoming_) {
+    if (one.has_adapter()) continue;  // little comes over the connection
+    is_polled = true;
+    const std::uint64_t before = one.updates();
+    has_moved = one.take_in(attachments_, last_attached_, false, now) > 0 || has_moved;
+    if (one.updates() != before) burst_ = 0;
+  }
+  if (is_polled) polled_.store(true, std::memory_order_relaxed);
+  return has_moved;
+}
+
 bool Engine::poll() noexcept {
-  if (queued_.load() || control_.hosts().size() > kMostPolled) return false;
+  if (control_.hosts().size() > kMostPolled) {
+    if (holds_back_.load()) drive();
+    return false;
+  }
+  if (queued_.load()) return false;
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) {
     polled_.store(true, std::memory_order_relaxed);
     return false;
   }
   const auto now = Clock::now();
-  bool has_moved = false;
-  bool is_polled = false;
-  for (Incoming& one : incoming_) {
-    if (one.has_adapter()) continue;  // little comes over the connection
-    is_polled = true;
-    has_moved = one.take_in(attachments_, last_attached_, false, now) > 0 || has_moved;
-  }
-  if (is_polled) polled_.store(true, std::memory_order_relaxed);
-  for (Outgoing& one : outgoing_) {
-    if (!one.is_blocked()) continue;
-    const std::uint64_t before = one.sent_bytes();
-    one.pump(attachments_, leaving_, false, now);
-    has_moved = has_moved || one.sent_bytes() > before;
-  }
-  return has_moved;
+  const std::uint64_t before = sent_bytes();
+  const bool has_come = take_in_polled(now);
+  if (holds_back_.exchange(false) || is_blocked()) pump(now, false);
+  turns_.fetch_add(1);
+  last_scatter_ = now;  // to wait is no pause
+  return has_come || sent_bytes() != before;
+}
+
+std::uint64_t Engine::sent_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const Outgoing& one : outgoing_) bytes += one.sent_bytes();
+  return bytes;
+}
+
+bool Engine::is_blocked() const {
+  return std::any_of(outgoing_.begin(), outgoing_.end(),
+                     [](const Outgoing& one) { return one.is_blocked(); });
 }
 
 void Engine::rest() noexcept {
-  if (noted_.exchange(false, std::memory_order_relaxed)) drive();
+  if (noted_.exchange(false, std::memory_order_relaxed) || holds_back_.load()) drive();
   polled_.store(false, std::memory_order_relaxed);
   if (keeps_away_.exchange(false)) eventfd_write(alarm_.get(), 1);
 }
@@ -441,12 +490,13 @@ void Engine::run() {
   const auto tick = std::clamp<nanoseconds>(settings_.silence / 16, std::chrono::milliseconds(1),
                                             std::chrono::milliseconds(100));
   bool is_busy = false;
+  bool in_burst = false;  // the rank held something back before the last turn
   std::array<epoll_event, 64> events;
   for (;;) {
     const bool is_polled = polled_.exchange(false, std::memory_order_relaxed);
-    if (is_polled) keep_away();
+    if (is_polled || in_burst || holds_back_.load()) keep_away(in_burst);
     asleep_.store(true);
-    const bool wait = !is_busy && !is_polled && !wanted_.load();  // E2
+    const bool wait = !is_busy && !is_polled && !wanted_.load() && !holds_back_.load();  // E2, E3
     const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(tick).count();
     const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
                                  wait ? static_cast<int>(std::max<long>(limit, 1)) : 0);
@@ -456,6 +506,7 @@ void Engine::run() {
     queued_.store(false);
     if (stop_) return;
     wanted_.store(false);
+    in_burst = holds_back_.exchange(false);
     const auto now = Clock::now();
     for (int i = 0; i < count; ++i) {
       if (events[static_cast<std::size_t>(i)].data.fd == alarm_.get()) {
@@ -466,8 +517,7 @@ void Engine::run() {
     }
     is_busy = false;
     for (Incoming& one : incoming_) {
-      is_busy =
-          one.take_in(attachments_, last_attached_, !is_polled, now) >= Incoming::kTurn || is_busy;
+      is_busy = one.take_in(attachments_, last_attached_, true, now) >= Incoming::kTurn || is_busy;
     }
     listened_.store(now);
     pump(now, true);
@@ -476,13 +526,21 @@ void Engine::run() {
   }
 }
 
-void Engine::keep_away() {
+void Engine::keep_away(bool in_burst) {
+  const auto end = Clock::now() + (control_.locals().size() == 1 ? kAwayAlone : kAway);
   keeps_away_.store(true);
   pollfd alarm{alarm_.get(), POLLIN, 0};
-  asleep_.store(true);  // E2
-  const bool alone = control_.locals().size() == 1;
-  if (!wanted_.load()) ppoll(&alarm, 1, alone ? &kAwayAlone : &kAway, nullptr);
+  asleep_.store(true);  // E2, E3
+  for (bool is_rank_at_it = true; is_rank_at_it;) {
+    const std::uint64_t before = turns_.load();
+    away_briefly_.store(in_burst || holds_back_.load());
+    const nanoseconds left = std::max(end - Clock::now(), nanoseconds::zero());
+    const timespec nap{0, away_briefly_.load() ? kHeldBack.count() : left.count()};
+    if (wanted_.load() || ppoll(&alarm, 1, &nap, nullptr) != 0) break;
+    is_rank_at_it = turns_.load() != before && Clock::now() < end;
+  }
   keeps_away_.store(false);
+  away_briefly_.store(false);
 }
 
 void Engine::add_to_epoll(int fd, std::uint32_t events) const {

@@ -10,7 +10,10 @@
 // hand where that is quicker than waking it. One lock, E1: everything is touched under it, but for
 // the counters of Attachment and what is atomic. No work is forgotten, E2: who
 // wants something sets wanted_, then looks whether the thread is asleep or the lock is free; the
-// thread says that it is about to sleep, then looks at wanted_; all sequentially consistent.
+// thread says that it is about to sleep, then looks at wanted_; all sequentially consistent. Nor is
+// what the rank holds back, E3: it sets holds_back_, then wakes the thread if that sleeps and will not
+// look soon by itself; the thread says how it is about to sleep, then looks at holds_back_. Whoever
+// clears holds_back_ sends all there is.
 #pragma once
 
 #include <atomic>
@@ -108,10 +111,13 @@ class Engine final : public Work {
     attachment.changes.store(changes_.fetch_add(1) + 1);
   }
   void run();
+  bool may_wait(const Attachment& attachment, std::size_t bytes) noexcept;
+  void hold_back() noexcept;
   void drive() noexcept;
+  bool take_in_polled(Clock::time_point now);
   void wake() noexcept;
   void pump(Clock::time_point now, bool with_answers);
-  void keep_away();
+  void keep_away(bool in_burst);
   void tend(Clock::time_point now);
   bool was_away(Clock::time_point now) const;
   void call(Outgoing& outgoing, Clock::time_point now);
@@ -124,6 +130,8 @@ class Engine final : public Work {
   void choose_rdma(const std::vector<Networks>& networks, Rdma wish);
   void add_to_epoll(int fd, std::uint32_t events) const;
   bool is_connected() const;
+  bool is_blocked() const;
+  std::uint64_t sent_bytes() const;
   bool is_out() const;
   std::string who_is_missing() const;
 
@@ -159,6 +167,12 @@ class Engine final : public Work {
   bool leaving_ = false;
   bool stop_ = false;
 
+  // The rank's own, of the last scatters.
+  Clock::time_point last_scatter_{};
+  std::size_t held_updates_ = 0;
+  std::size_t held_bytes_ = 0;
+  std::atomic<int> burst_{0};  // how many in a row; whoever takes in an update begins anew
+
   std::atomic<bool> wanted_{false};
   std::atomic<bool> asleep_{false};
   std::atomic<bool> queued_{false};                             // the thread waits for the lock
@@ -166,6 +180,9 @@ class Engine final : public Work {
   std::atomic<bool> noted_{false};   // something is to be sent when there is time
   std::atomic<bool> polled_{false};  // by the rank, since the thread last looked
   std::atomic<bool> keeps_away_{false};
+  std::atomic<bool> away_briefly_{false};
+  std::atomic<bool> holds_back_{false};  // there are updates that the rank has not sent yet
+  std::atomic<std::uint64_t> turns_{0};  // of the rank's at sending and taking in
   std::thread thread_;
 };
 

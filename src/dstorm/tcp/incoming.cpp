@@ -392,6 +392,7 @@ int Incoming::claim(SlotWriter& writer, const shm::SegmentMemory& memory) const 
 }
 
 void Incoming::finish_update() {
+  ++updates_;
   if (arriving_->attachment) {
     SlotWriter& writer = copy_of(arriving_->attachment).writer;
     if (arriving_->slot >= 0) {

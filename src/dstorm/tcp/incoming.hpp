@@ -42,6 +42,7 @@ class Incoming {
   void tend(const Attachments& attachments, std::chrono::nanoseconds silence,
             Clock::time_point now);
 
+  std::uint64_t updates() const noexcept { return updates_; }  // taken in
   End end() const noexcept { return end_; }
   bool has_adapter() const noexcept { return queue_.has_value(); }  // updates come by RDMA
   int sender() const noexcept { return sender_; }
@@ -99,6 +100,7 @@ class Incoming {
   std::size_t begin_ = 0, end_of_data_ = 0;  // what of the buffer is not parsed yet
   std::uint64_t taken_in_ = 0;               // bytes of frames
   std::uint64_t answered_ = 0;
+  std::uint64_t updates_ = 0;
   std::vector<std::byte> answers_;  // to be sent, from answers_at_ on
   std::size_t answers_at_ = 0;
   std::optional<verbs::Queue> queue_;  // the sender's adapter writes over it; this end only listens

@@ -8,6 +8,8 @@ namespace {
 
 // Small frames are gathered up to this much before they are sent.
 constexpr std::size_t kBatch = 64 * 1024;
+// And long payloads up to this much.
+constexpr std::size_t kLongBatch = 256 * 1024;
 // A payload up to this long is copied among them, which is cheaper than a part of its own.
 constexpr std::size_t kCopied = 8 * 1024;
 constexpr std::size_t kAnswers = 1024;
@@ -44,10 +46,7 @@ void Outgoing::hang_up() {
   reaped_ = 0;
   is_joined_ = false;
   for (auto& [id, carried] : carried_) carried.carrier.let_go();
-  reading_ = nullptr;
-  payload_ = {};
-  small_.clear();
-  small_at_ = 0;
+  clear();
   carried_.clear();
   notice_ = beat_ = 0;
   said_goodbye_ = false;
@@ -199,8 +198,9 @@ bool Outgoing::make_room(std::uint32_t segment) {
     return true;
   }
   if (reading_ == nullptr || reading_->attachment->id != segment) return false;
-  staged_.assign(payload_.begin(), payload_.end());
-  payload_ = staged_;
+  std::span<const std::byte>& payload = pieces_.back().payload;
+  staged_.assign(payload.begin(), payload.end());
+  payload = staged_;
   reading_->carrier.let_go();
   reading_ = nullptr;
   return true;
@@ -305,8 +305,7 @@ void Outgoing::put_head(FrameKind kind, std::uint32_t segment, std::uint64_t byt
 bool Outgoing::fill(const Attachments& attachments, bool leaving) {
   note_due(attachments);
   if (is_blocked()) return true;
-  small_.clear();
-  small_at_ = 0;
+  clear();
   fill_record();
   const std::uint64_t posted =
       control_.member(control_.rank()).posted.load(std::memory_order_acquire);
@@ -406,15 +405,19 @@ bool Outgoing::fill_segment(Carried& carried) {
     }
     carried.sent = carried.clock = header.iteration;
     const std::span payload(carried.carrier.payload(slot), header.payload_bytes);
-    if (payload.size() > kCopied) {
-      payload_ = payload;
-      reading_ = &carried;
-      if (header.iteration == clock && !is_closed) note_through(carried, changes);
-      return false;
+    if (payload.size() <= kCopied) {
+      small_.insert(small_.end(), payload.begin(), payload.end());
+    } else {
+      pieces_.push_back({small_.size(), payload});
+      long_bytes_ += payload.size();
+      if (attachment.memory->shape().policy == Policy::kLatest) {
+        reading_ = &carried;
+        if (header.iteration == clock && !is_closed) note_through(carried, changes);
+        return false;
+      }
     }
-    small_.insert(small_.end(), payload.begin(), payload.end());
-    carried.carrier.let_go();
-    if (small_.size() >= kBatch) return false;
+    carried.carrier.let_go();  // QUEUE: it stays as it is until all have consumed it
+    if (small_.size() >= kBatch || long_bytes_ >= kLongBatch) return false;
   }
   if (clock > carried.clock) {
     put_head(FrameKind::kClock, attachment.id, sizeof(clock));
@@ -565,26 +568,53 @@ void Outgoing::fill_record() {
   beat_ = words[0];
 }
 
+void Outgoing::clear() {
+  small_.clear();
+  pieces_.clear();
+  small_at_ = long_bytes_ = 0;
+  reading_ = nullptr;
+}
+
 void Outgoing::send(Clock::time_point now) {
   while (is_blocked()) {
-    const std::array parts{iovec{small_.data() + small_at_, small_.size() - small_at_},
-                           iovec{const_cast<std::byte*>(payload_.data()), payload_.size()}};
-    const bool has_small = small_at_ < small_.size();
-    const Moved moved = stream_->send(
-        std::span(parts).subspan(has_small ? 0 : 1, has_small && !payload_.empty() ? 2 : 1));
+    parts_.clear();
+    std::size_t at = small_at_;
+    const auto put_small = [&](std::size_t end) {
+      if (at < end) parts_.push_back({small_.data() + at, end - at});
+      at = end;
+    };
+    for (const Piece& piece : pieces_) {
+      put_small(piece.end);
+      parts_.push_back({const_cast<std::byte*>(piece.payload.data()), piece.payload.size()});
+    }
+    put_small(small_.size());
+    const Moved moved = stream_->send(parts_);
     if (moved.flow != Flow::kOpen) return fail(stream_->error());
     if (moved.bytes == 0) return;
     last_sent_ = now;
     sent_bytes_ += moved.bytes;
-    const std::size_t of_small = std::min(moved.bytes, small_.size() - small_at_);
-    small_at_ += of_small;
-    payload_ = payload_.subspan(moved.bytes - of_small);
-    if (payload_.empty() && reading_ != nullptr && small_at_ == small_.size()) {
-      reading_->carrier.let_go();
-      reading_ = nullptr;
-    }
+    note_sent(moved.bytes);
   }
   if (said_goodbye_) stream_->end_writing();
+}
+
+void Outgoing::note_sent(std::size_t bytes) {
+  while (bytes > 0) {
+    const std::size_t end = pieces_.empty() ? small_.size() : pieces_.front().end;
+    const std::size_t of_small = std::min(bytes, end - small_at_);
+    small_at_ += of_small;
+    bytes -= of_small;
+    if (pieces_.empty()) return;
+    std::span<const std::byte>& payload = pieces_.front().payload;
+    const std::size_t of_payload = std::min(bytes, payload.size());
+    payload = payload.subspan(of_payload);
+    bytes -= of_payload;
+    if (payload.empty()) pieces_.pop_front();
+  }
+  if (pieces_.empty() && reading_ != nullptr) {
+    reading_->carrier.let_go();
+    reading_ = nullptr;
+  }
 }
 
 }  // namespace dstorm::tcp

@@ -64,7 +64,7 @@ class Outgoing {
   State state() const noexcept { return state_; }
   std::uint64_t sent_bytes() const noexcept { return sent_bytes_; }
   // Something waits for the connection to take more.
-  bool is_blocked() const noexcept { return small_at_ < small_.size() || !payload_.empty(); }
+  bool is_blocked() const noexcept { return !pieces_.empty() || small_at_ < small_.size(); }
   int fd() const noexcept { return stream_ ? stream_->fd() : -1; }
   // Readable when the adapter has done something that was waited for; -1 without one. Made once the
   // connection is up.
@@ -122,6 +122,8 @@ class Outgoing {
   void fill_notices(std::uint64_t posted);
   void fill_record();
   void send(Clock::time_point now);
+  void note_sent(std::size_t bytes);
+  void clear();
   template <class Part>
   void put(const Part& part);
   void put_head(FrameKind kind, std::uint32_t segment, std::uint64_t bytes);
@@ -146,10 +148,16 @@ class Outgoing {
   std::uint64_t beat_ = 0;     // of the last record sent
   bool said_goodbye_ = false;
 
-  std::vector<std::byte> small_;  // frames to send, from small_at_ on
+  struct Piece {
+    std::size_t end;                     // of small_: so far it goes before
+    std::span<const std::byte> payload;  // lying in a slot or in staged_
+  };
+  std::vector<std::byte> small_;  // frames to send, from small_at_ on, but for the payloads of
   std::size_t small_at_ = 0;
-  std::span<const std::byte> payload_;  // to send after them, lying in a slot or in staged_
-  Carried* reading_ = nullptr;          // whose slot that is, which is held
+  std::deque<Piece> pieces_;
+  std::size_t long_bytes_ = 0;  // of their payloads, when they were put there
+  Carried* reading_ = nullptr;  // in whose slot the last one's payload lies, if that is held
+  std::vector<iovec> parts_;    // of one call
   std::vector<std::byte> staged_;
   std::uint64_t sent_bytes_ = 0;  // of frames, over this connection
   std::uint64_t answered_bytes_ = 0;
