@@ -42,12 +42,12 @@ void run(Input input) {
   Handshake handshake = Handshake::callee(
       sender.settings.key, static_cast<std::uint32_t>(outgoing.proxy()), sender.listener.at);
   require(testing_sockets::eventually([&] {
-            outgoing.pump({}, false, true, now);
+            outgoing.pump({}, false, true, false, now);
             return handshake.advance(stream) == Handshake::Step::kDone &&
                    outgoing.state() == Outgoing::State::kUp;
           }),
           "both have the key");
-  outgoing.pump(sender.host.attachments, false, true, now);
+  outgoing.pump(sender.host.attachments, false, true, false, now);
 
   const std::size_t pieces = input.take<std::uint8_t>() % 8;
   std::array<std::size_t, 9> lengths{};
@@ -57,7 +57,7 @@ void run(Input input) {
     const std::span<const std::byte> piece = input.bytes(lengths[i]);
     const iovec part{const_cast<std::byte*>(piece.data()), piece.size()};
     if (!piece.empty()) stream.send({&part, 1});
-    outgoing.pump(sender.host.attachments, false, true, now);
+    outgoing.pump(sender.host.attachments, false, true, false, now);
     const bool is_over = outgoing.state() == Outgoing::State::kOver;
     require(is_over || outgoing.state() == Outgoing::State::kUp, "it goes on or is over");
     require(!is_over || !outgoing.reason().empty(), "who gives up says why");

@@ -95,6 +95,12 @@ class PythonVector {
         in_group([&]() -> const vol::Gathered& { return vector_->gather(fold, options); }));
   }
 
+  py::object scatter_row(PyObject* const* arguments, std::size_t count, PyObject* keywords) {
+    static const Parameters<0> parameters("scatter_row", 0, {});
+    parameters.match(arguments, count, keywords);
+    return scattered_.of(in_group([&] { return vector_->scatter(nullptr, true); }));
+  }
+
   py::object gather_rows(PyObject* const* arguments, std::size_t count, PyObject* keywords) {
     static const Parameters<1> parameters("gather_rows", 0, {"staleness"});
     const auto given = parameters.match(arguments, count, keywords);
@@ -209,6 +215,12 @@ void bind_dense(py::module_& module) {
       "Args:\n    fold: AVG (the default), SUM, MEDIAN or TRIMMED_MEAN(f).\n"
       "    timeout: seconds to wait; that of malt.init() if None.\n"
       "Raises:\n    TimeoutError: the named ranks did not come; the vector is unchanged.");
+  add_method<PythonVector, &PythonVector::scatter_row>(
+      vector, "scatter_row",
+      "scatter_row(self: malt._core.Vector) -> tuple[int, ...]\n\n"
+      "Scatter what other hosts need not hear of before what this rank sends next; for the "
+      "package.\n\n"
+      "Returns:\n    The ranks written to.");
   add_method<PythonVector, &PythonVector::gather_rows>(
       vector, "gather_rows",
       "gather_rows(self: malt._core.Vector, *, staleness: typing.SupportsIndex | None = None) -> "

@@ -316,6 +316,13 @@ class Vector:
         Raises:
             TimeoutError: every slot holds an update that the named ranks have yet to gather.
         """
+    def scatter_row(self) -> tuple[int, ...]:
+        """
+        Scatter what other hosts need not hear of before what this rank sends next; for the package.
+
+        Returns:
+            The ranks written to.
+        """
     def stats(self) -> Stats:
         """
         This vector's counters.

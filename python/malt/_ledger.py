@@ -92,7 +92,7 @@ def owners(heads: Integers, living: Sequence[int]) -> Integers:
     return np.where(np.isin(heads, living), heads, heaviest(np.arange(len(heads)), living))
 
 
-_PASS, _START, _TURNS, _ENDED = range(4)  # words of a row
+_PASS, _START, _TURNS, _ENDED, _LIFE = range(5)  # words of a row
 _OF_PASS: Final = 5  # and from this one on of this pass alone
 
 
@@ -147,6 +147,8 @@ class Ledger:
             [row.data for row in self.rows[bits]] for bits in ("done", "begun")
         )
         self._cells = self._cells_of[rank]
+        self._of_pass = self._cells.cast("B")[_OF_PASS * 8 :]
+        self._nothing = bytes(len(self._of_pass))
         self._all = (1 << chunks) - 1  # a bit a chunk
         self.rows["life"] = _UNHEARD if comes_back else lives
         if comes_back:
@@ -172,7 +174,7 @@ class Ledger:
     @property
     def comes_back(self) -> bool:
         """Whether it has yet to catch up with the others."""
-        return int(self._own["life"]) == NOT_YET
+        return self._cells[_LIFE] == NOT_YET
 
     def unheard(self, living: Sequence[int]) -> list[int]:
         """Who has told nothing since this rank has come back."""
@@ -192,8 +194,9 @@ class Ledger:
             self._over = False
             self._cells[_PASS] += 1
             self._cells[_START] = self._cells[_TURNS]
-            self.words[self.rank, _OF_PASS:] = 0
-            self._inherited[:] = 0
+            self._of_pass[:] = self._nothing
+            if self._is_anyone_gone:
+                self._inherited[:] = 0
             self._is_anyone_gone = False
             self._next = 0
 

@@ -158,11 +158,14 @@ class Shard:
             living = self._rows.gather_rows()
             turn = self._ledger.take_turn(living)
             if turn == "idle" or isinstance(turn, int):
-                self._rows.scatter()
+                self._rows.scatter_row()
                 break
-            if (row := self._own.tobytes()) != told:
+            row = self._own.tobytes()
+            if turn == "over" and told:
+                self._rows.scatter_row()  # the others know by now what they wait for
+            elif row != told:
                 self._rows.scatter()
-                told = row
+            told = row
             if turn == "over":
                 break
             if not self._rows.await_update(len(living), self._job.settings.timeout):

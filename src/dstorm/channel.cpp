@@ -105,9 +105,9 @@ void Channel::take_in() {
   if (has_come) control_.ring(control_.neighbours());
 }
 
-void Channel::deliver(std::span<const int> to, std::size_t bytes) noexcept {
+void Channel::deliver(std::span<const int> to, std::size_t bytes, bool may_lag) noexcept {
   control_.ring(to);
-  if (engine_ != nullptr) engine_->flush(*attachment_, bytes);
+  if (engine_ != nullptr) engine_->flush(*attachment_, bytes, may_lag);
 }
 
 void Channel::acknowledge(std::span<const int> senders, bool awaited) noexcept {

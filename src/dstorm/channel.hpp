@@ -34,8 +34,8 @@ class Channel {
   std::shared_ptr<const shm::SegmentMemory> share_memory() const noexcept { return memory_; }
 
   // After this rank has published `bytes` of payload, or moved its clock alone: wakes those of
-  // `to`, and sends what other hosts have to know.
-  void deliver(std::span<const int> to, std::size_t bytes) noexcept;
+  // `to`, and sends what other hosts have to know; see tcp::Engine::flush.
+  void deliver(std::span<const int> to, std::size_t bytes, bool may_lag = false) noexcept;
   // After it has folded what `senders` sent, who may be waiting for that (`awaited`) or not. Other
   // hosts hear of it when a quarter of the slots is free again, when this rank goes to sleep, or
   // within a tenth of a second: who has most of its slots left does not wait for one.

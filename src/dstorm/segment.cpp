@@ -387,7 +387,7 @@ void Segment::put_by(int rank, std::uint64_t limit, int most) {
   if (is_any) freed_.push_back(rank);
 }
 
-std::span<const int> Segment::end_scatter(std::size_t bytes, Tag tag) {
+std::span<const int> Segment::end_scatter(std::size_t bytes, Tag tag, bool may_lag) {
   if (bytes > options_.slot_bytes) {
     cancel_scatter();
     throw ConfigError(what_of(options_) + ": an update of " + std::to_string(bytes) +
@@ -408,7 +408,7 @@ std::span<const int> Segment::end_scatter(std::size_t bytes, Tag tag) {
   header.format = tag.format;
   writer_->publish(slot_, header, to_);
   last_sent_ = writer_->payload(slot_);
-  channel_->deliver(to_, bytes);
+  channel_->deliver(to_, bytes, may_lag);
   slot_ = -1;
   bytes_out_ += bytes * to_.size();
   return to_;

@@ -90,15 +90,16 @@ class Segment {
   // iteration. LATEST never blocks: should every slot be under a reader's eyes at this moment, the
   // update counts as overwritten and nobody is returned. QUEUE waits for a slot; TimeoutError names
   // the ranks that hold them all, and the iteration is as before. An exception out of `fill` leaves
-  // everything as before.
+  // everything as before. `may_lag`: other hosts may hear of it with what this rank sends them next, when
+  // it waits, or 0.1 s later, even if it is killed before.
   template <class Fill>
-  std::span<const int> scatter(Fill&& fill, const Graph* graph = nullptr) {
+  std::span<const int> scatter(Fill&& fill, const Graph* graph = nullptr, bool may_lag = false) {
     std::byte* room = begin_scatter(graph);
     if (room == nullptr) return skip_scatter();
     ScatterGuard guard(*this);
     const std::pair<std::size_t, Tag> filled = fill(std::span(room, options_.slot_bytes));
     guard.keep();
-    return end_scatter(filled.first, filled.second);
+    return end_scatter(filled.first, filled.second, may_lag);
   }
   std::span<const int> scatter(std::span<const std::byte> payload, const Graph* graph = nullptr);
 
@@ -235,7 +236,7 @@ class Segment {
   bool hears_of_epoch();
   void take_in_strays(bool exact);
   std::byte* begin_scatter(const Graph* graph);
-  std::span<const int> end_scatter(std::size_t bytes, Tag tag);
+  std::span<const int> end_scatter(std::size_t bytes, Tag tag, bool may_lag);
   std::span<const int> skip_scatter();
   void cancel_scatter() noexcept;
   int wait_for_slot(std::chrono::nanoseconds timeout);

@@ -134,7 +134,7 @@ void DenseVector::regroup(std::shared_ptr<dstorm::Group> group) {
   gathers_alone_next_ = 1;
 }
 
-std::span<const int> DenseVector::scatter(const dstorm::Graph* graph) {
+std::span<const int> DenseVector::scatter(const dstorm::Graph* graph, bool may_lag) {
   return segment_.scatter(
       [this](std::span<std::byte> room) {
         if (coder_.is_on()) {
@@ -146,7 +146,7 @@ std::span<const int> DenseVector::scatter(const dstorm::Graph* graph) {
         }
         return std::pair(coder_.bytes(), dstorm::Tag{count_, format()});
       },
-      graph);
+      graph, may_lag);
 }
 
 std::uint32_t DenseVector::format() const noexcept {

@@ -54,7 +54,7 @@ class DenseVector {
 
   // Writes this vector into the memory of this round's live out-neighbours and returns them. See
   // dstorm::Segment::scatter for when it waits and what it throws.
-  std::span<const int> scatter(const dstorm::Graph* graph = nullptr);
+  std::span<const int> scatter(const dstorm::Graph* graph = nullptr, bool may_lag = false);
 
   // Folds what has arrived into this vector; with nothing arrived it changes nothing. In rank
   // order, this rank in its place, so that over ALL every rank gets the same bits. At staleness 0

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
 
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <filesystem>
@@ -308,6 +309,60 @@ TEST(Engine, WhatWasWrittenFirstArrivesFirstThroughAConnectionThatWasFull) {
     return 0;
   });
   testing_processes::expect_all_well(job);
+}
+
+// What is held back of a burst goes soon, though its sender never calls in again: in the engine's own time,
+// a tenth of a second, it would come as soon as this in one round of ten.
+TEST(Engine, BurstThatNothingFollowsComesSoon) {
+  constexpr int kRounds = 40;
+  constexpr int kUpdates = 10;
+  const testing_processes::Shared<std::atomic<int>> seen;
+  testing_processes::Job job(2, [&](Bootstrap& bootstrap) {
+    GroupOptions options;
+    options.transport = "tcp";
+    const auto group = Group::join(bootstrap, options);
+    Segment burst(group, {.name = "burst", .slot_bytes = 8, .depth = 64, .policy = Policy::kQueue});
+    const std::array<std::byte, 8> zeros{};
+    const std::span<const std::byte> update(zeros);
+    int soon = 0;
+    for (int round = 1; round <= kRounds; ++round) {
+      group->barrier();
+      if (group->rank() == 1) {
+        while (*seen < round * kUpdates) {
+          CHECK_THAT(burst.await_update(2, 20s));
+          burst.gather({}, [&](auto updates) { *seen += static_cast<int>(updates.size()); });
+        }
+      } else {
+        for (int i = 0; i < kUpdates; ++i) burst.scatter(update);
+        const auto sent = Clock::now();
+        while (*seen < round * kUpdates) std::this_thread::yield();
+        soon += Clock::now() - sent < 10ms ? 1 : 0;
+      }
+    }
+    CHECK_THAT(group->rank() == 1 || soon >= kRounds / 4);
+    group->barrier();
+    return 0;
+  });
+  testing_processes::expect_all_well(job);
+}
+
+TEST(Engine, WhatMayLagComesThoughItsSenderIsKilled) {
+  testing_processes::Job job(2, [&](Bootstrap& bootstrap) {
+    GroupOptions options;
+    options.transport = "tcp";
+    const auto group = Group::join(bootstrap, options);
+    Segment rows(group, {.name = "rows", .slot_bytes = 8});
+    group->barrier();
+    if (group->rank() == 0) {
+      const auto fill = [](std::span<std::byte> room) { return std::pair(room.size(), Tag{}); };
+      rows.scatter(fill, nullptr, true);
+      raise(SIGKILL);
+    }
+    CHECK_THAT(rows.await_update(2, 20s));
+    CHECK_THAT(rows.gather({}, [](auto) {}) == 1);
+    return 0;
+  });
+  EXPECT_EQ(job.wait_all(), (std::vector<int>{128 + SIGKILL, 0}));
 }
 
 TEST(Engine, SegmentThatIsNeverThroughKeepsNoOtherWaiting) {

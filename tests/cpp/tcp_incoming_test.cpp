@@ -828,13 +828,13 @@ std::string recorded(const Site& site) {
   Handshake handshake =
       Handshake::callee(key, static_cast<std::uint32_t>(outgoing.proxy()), listener.at);
   EXPECT_TRUE(eventually([&] {
-    outgoing.pump({}, false, true, Clock::now());
+    outgoing.pump({}, false, true, false, Clock::now());
     return handshake.advance(stream) == Handshake::Step::kDone &&
            outgoing.state() == Outgoing::State::kUp;
   }));
   std::string all;
   const auto hear = [&](bool leaving) {
-    outgoing.pump(attachments, leaving, true, Clock::now());
+    outgoing.pump(attachments, leaving, true, false, Clock::now());
     eventually([&] {
       const auto [text, flow] = testing_sockets::take_text(stream);
       all += text;

@@ -100,6 +100,48 @@ TEST_P(AnyStream, SendsAndReceivesInParts) {
 // More than any buffer holds, and the receiver takes it in odd pieces, so that a send is cut
 // everywhere. The bytes of a send that moved nothing are not sent later (of a queue, another
 // message may by then be first).
+TEST_P(AnyStream, WhatMayLagGoesWithWhatFollowsOrWhenItIsPushedOrAtTheEnd) {
+  ASSERT_EQ(carry(caller(), callee(), "first"), "first");
+  const auto lag = [&] {
+    const iovec part{const_cast<char*>("lag "), 4};
+    EXPECT_EQ(caller().send({&part, 1}, true).bytes, 4);
+    EXPECT_TRUE(GetParam().tls || take_text(callee()).first.empty());
+  };
+  const auto comes = [&](const std::string& text) {
+    std::string got;
+    EXPECT_TRUE(eventually([&] { return (got += take_text(callee()).first) == text; })) << got;
+  };
+  lag();
+  send_text(caller(), "next");
+  comes("lag next");
+  lag();
+  caller().push();
+  comes("lag ");
+  lag();
+  pair_->caller.reset();
+  comes("lag ");
+}
+
+// A millisecond of what it takes, and no less than 32 KiB: see Stream::note_sent.
+TEST(Stream, FastNetworkMayBeGivenMoreAtOnce) {
+  Pair pair;
+  const auto given_at_once = [&] {
+    int bytes = 0;
+    socklen_t length = sizeof(bytes);
+    getsockopt(pair.caller->fd(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, &length);
+    return bytes;
+  };
+  ASSERT_TRUE(eventually([&] { return send_text(*pair.caller, "x").bytes == 1; }));
+  EXPECT_EQ(given_at_once(), 32 * 1024);
+  const std::string text(64 * 1024, 'x');
+  EXPECT_TRUE(eventually([&] {  // over loopback
+    send_text(*pair.caller, text);
+    take_text(*pair.callee);
+    return given_at_once() > 32 * 1024;
+  }));
+  EXPECT_LE(given_at_once(), 1024 * 1024);
+}
+
 TEST_P(AnyStream, FullConnectionTakesUpWhereItLeftOff) {
   ASSERT_EQ(carry(caller(), callee(), "x"), "x");
   constexpr std::size_t kBytes = std::size_t{32} << 20;

@@ -33,6 +33,8 @@ struct Attachment {
   // to know. What is there from the beginning is to be said once at least.
   static constexpr std::uint64_t kUnchanged = 1;
   std::atomic<std::uint64_t> changes{kUnchanged};
+  // The last of them that does not wait for what follows.
+  std::atomic<std::uint64_t> urgent{kUnchanged};
 
   // With RDMA, what the adapter may read and write.
   std::optional<verbs::Region> mailbox;   // this rank's

@@ -351,8 +351,10 @@ void Engine::detach(std::uint32_t id) noexcept {
   attachments_.erase(id);
 }
 
-void Engine::flush(Attachment& attachment, std::size_t bytes) noexcept {
-  number_change(attachment);
+void Engine::flush(Attachment& attachment, std::size_t bytes, bool may_lag) noexcept {
+  const std::uint64_t number = number_change(attachment);
+  if (may_lag) return drive(true);
+  attachment.urgent.store(number);
   if (bytes > kLendAHand) return wake();
   if (bytes > 0 && may_wait(attachment, bytes)) return hold_back();
   drive();
@@ -378,7 +380,7 @@ void Engine::hold_back() noexcept {
 }
 
 // E2.
-void Engine::drive() noexcept {
+void Engine::drive(bool may_lag) noexcept {
   wanted_.store(true);
   while (wanted_.load()) {
     if (queued_.load()) return;  // the thread's turn: a mutex alone would let it starve
@@ -387,7 +389,8 @@ void Engine::drive() noexcept {
     if (!wanted_.exchange(false)) continue;
     const auto now = Clock::now();
     if (holds_back_.exchange(false)) take_in_polled(now);  // which saves waking the thread
-    pump(now, false);
+    pump(now, false, may_lag);
+    lags_.store(may_lag);
     turns_.fetch_add(1);
     if (is_blocked() && !away_briefly_.load() && keeps_away_.exchange(false)) {
       eventfd_write(alarm_.get(), 1);
@@ -413,7 +416,7 @@ bool Engine::take_in_polled(Clock::time_point now) {
 
 bool Engine::poll() noexcept {
   if (control_.hosts().size() > kMostPolled) {
-    if (holds_back_.load()) drive();
+    if (holds_back_.load() || lags_.load()) drive();
     return false;
   }
   if (queued_.load()) return false;
@@ -425,7 +428,7 @@ bool Engine::poll() noexcept {
   const auto now = Clock::now();
   const std::uint64_t before = sent_bytes();
   const bool has_come = take_in_polled(now);
-  if (holds_back_.exchange(false) || is_blocked()) pump(now, false);
+  if (holds_back_.exchange(false) || lags_.exchange(false) || is_blocked()) pump(now, false);
   turns_.fetch_add(1);
   last_scatter_ = now;  // to wait is no pause
   return has_come || sent_bytes() != before;
@@ -443,7 +446,9 @@ bool Engine::is_blocked() const {
 }
 
 void Engine::rest() noexcept {
-  if (noted_.exchange(false, std::memory_order_relaxed) || holds_back_.load()) drive();
+  if (noted_.exchange(false, std::memory_order_relaxed) || holds_back_.load() || lags_.load()) {
+    drive();
+  }
   polled_.store(false, std::memory_order_relaxed);
   if (keeps_away_.exchange(false)) eventfd_write(alarm_.get(), 1);
 }
@@ -566,10 +571,10 @@ void Engine::open_door(Clock::time_point now) {
   }
 }
 
-void Engine::pump(Clock::time_point now, bool with_answers) {
+void Engine::pump(Clock::time_point now, bool with_answers, bool may_lag) {
   for (Outgoing& one : outgoing_) {
     const int before = one.adapter_fd();
-    one.pump(attachments_, leaving_, with_answers, now);
+    one.pump(attachments_, leaving_, with_answers, may_lag, now);
     if (one.adapter_fd() != before) add_to_epoll(one.adapter_fd(), EPOLLIN | EPOLLET);
   }
 }

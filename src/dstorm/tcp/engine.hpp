@@ -78,8 +78,9 @@ class Engine final : public Work {
   void detach(std::uint32_t id) noexcept;
 
   // This rank has changed something in the segment, or posted a notice: others shall know at once,
-  // or when there is time. `bytes`: of the payload there is to send, if any.
-  void flush(Attachment& attachment, std::size_t bytes) noexcept;
+  // or when there is time. `bytes`: of the payload there is to send, if any. What `may_lag` leaves this
+  // process at once, but goes along with what is sent next, when this rank waits or after 0.1 s.
+  void flush(Attachment& attachment, std::size_t bytes, bool may_lag = false) noexcept;
   void note(Attachment& attachment) noexcept {
     number_change(attachment);
     noted_.store(true, std::memory_order_relaxed);
@@ -107,16 +108,18 @@ class Engine final : public Work {
   void leave(std::chrono::nanoseconds limit) noexcept;
 
  private:
-  void number_change(Attachment& attachment) noexcept {
-    attachment.changes.store(changes_.fetch_add(1) + 1);
+  std::uint64_t number_change(Attachment& attachment) noexcept {
+    const std::uint64_t number = changes_.fetch_add(1) + 1;
+    attachment.changes.store(number);
+    return number;
   }
   void run();
   bool may_wait(const Attachment& attachment, std::size_t bytes) noexcept;
   void hold_back() noexcept;
-  void drive() noexcept;
+  void drive(bool may_lag = false) noexcept;
   bool take_in_polled(Clock::time_point now);
   void wake() noexcept;
-  void pump(Clock::time_point now, bool with_answers);
+  void pump(Clock::time_point now, bool with_answers, bool may_lag = false);
   void keep_away(bool in_burst);
   void tend(Clock::time_point now);
   bool was_away(Clock::time_point now) const;
@@ -182,6 +185,7 @@ class Engine final : public Work {
   std::atomic<bool> keeps_away_{false};
   std::atomic<bool> away_briefly_{false};
   std::atomic<bool> holds_back_{false};  // there are updates that the rank has not sent yet
+  std::atomic<bool> lags_{false};        // something may lie in a socket
   std::atomic<std::uint64_t> turns_{0};  // of the rank's at sending and taking in
   std::thread thread_;
 };

@@ -49,7 +49,7 @@ void Outgoing::hang_up() {
   clear();
   carried_.clear();
   notice_ = beat_ = 0;
-  said_goodbye_ = false;
+  said_goodbye_ = lags_ = false;
   sent_bytes_ = answered_bytes_ = 0;
   answers_end_ = 0;
   handshake_.reset();
@@ -117,7 +117,7 @@ void Outgoing::introduce_adapter() {
                    prove(settings_.key, head, std::as_bytes(std::span(&endpoint, 1)), call_)});
 }
 
-void Outgoing::pump(const Attachments& attachments, bool leaving, bool with_answers,
+void Outgoing::pump(const Attachments& attachments, bool leaving, bool with_answers, bool may_lag,
                     Clock::time_point now) {
   if (state_ == State::kCalling && !advance_handshake()) return;
   if (state_ != State::kUp) return;
@@ -131,6 +131,10 @@ void Outgoing::pump(const Attachments& attachments, bool leaving, bool with_answ
       if (is_blocked()) break;  // as much as it takes for now
     }
   } while (state_ == State::kUp && rdma_ && reap(now) && awaits_adapter_);
+  if (state_ == State::kUp && lags_ && !may_lag) {
+    stream_->push();
+    lags_ = false;
+  }
 }
 
 // True if writes have completed since the last time. Sees to it that adapter_fd() tells of more.
@@ -306,6 +310,7 @@ bool Outgoing::fill(const Attachments& attachments, bool leaving) {
   note_due(attachments);
   if (is_blocked()) return true;
   clear();
+  may_lag_ = !rdma_;
   fill_record();
   const std::uint64_t posted =
       control_.member(control_.rank()).posted.load(std::memory_order_acquire);
@@ -330,6 +335,7 @@ bool Outgoing::fill(const Attachments& attachments, bool leaving) {
   if (leaving && !said_goodbye_) {
     put_head(FrameKind::kLeave, 0, 0);
     said_goodbye_ = true;
+    may_lag_ = false;
   }
   return !small_.empty();
 }
@@ -386,6 +392,7 @@ bool Outgoing::fill_segment(Carried& carried) {
   const Attachment& attachment = *carried.attachment;
   const std::uint64_t changes = attachment.changes.load(std::memory_order_acquire);
   const bool is_closed = attachment.memory->is_closed(control_.rank());  // before its last clock
+  if (attachment.urgent.load() > carried.changes) may_lag_ = false;
   fill_cursors(carried);
   // Up to the clock: what is beyond it, its sender is still about to publish (S6).
   const std::uint64_t clock = carried.carrier.clock();
@@ -553,6 +560,7 @@ void Outgoing::fill_notices(std::uint64_t posted) {
     small_.insert(small_.end(), what, what + head.what_bytes);
     small_.insert(small_.end(), notice.data, notice.data + head.bytes);
     notice_ = n;
+    may_lag_ = false;
   }
 }
 
@@ -566,6 +574,7 @@ void Outgoing::fill_record() {
   put_head(FrameKind::kRecord, 0, words.size() * sizeof(std::uint64_t));
   for (const std::uint64_t word : words) put(word);
   beat_ = words[0];
+  may_lag_ = false;
 }
 
 void Outgoing::clear() {
@@ -573,6 +582,7 @@ void Outgoing::clear() {
   pieces_.clear();
   small_at_ = long_bytes_ = 0;
   reading_ = nullptr;
+  may_lag_ = false;
 }
 
 void Outgoing::send(Clock::time_point now) {
@@ -588,13 +598,15 @@ void Outgoing::send(Clock::time_point now) {
       parts_.push_back({const_cast<std::byte*>(piece.payload.data()), piece.payload.size()});
     }
     put_small(small_.size());
-    const Moved moved = stream_->send(parts_);
+    const Moved moved = stream_->send(parts_, may_lag_);
     if (moved.flow != Flow::kOpen) return fail(stream_->error());
     if (moved.bytes == 0) return;
     last_sent_ = now;
     sent_bytes_ += moved.bytes;
+    lags_ = may_lag_;
     note_sent(moved.bytes);
   }
+  may_lag_ = false;
   if (said_goodbye_) stream_->end_writing();
 }
 

@@ -50,7 +50,9 @@ class Outgoing {
   // Calls the next of the host's live ranks, if there is one; `number` grows from call to call.
   bool call(std::uint64_t number, Clock::time_point now);
   // Sends what is new, as far as the connection takes it, and perhaps hears what is answered.
-  void pump(const Attachments& attachments, bool leaving, bool with_answers, Clock::time_point now);
+  // `may_lag`: where nothing of it is urgent, it may lie in the socket until the next pump.
+  void pump(const Attachments& attachments, bool leaving, bool with_answers, bool may_lag,
+            Clock::time_point now);
   // Time goes by: heartbeats, and who is silent. False: this connection is of no more use.
   bool tend(Clock::time_point now);
   // The connection has been lost, or given up.
@@ -147,6 +149,8 @@ class Outgoing {
   std::uint64_t notice_ = 0;   // the last one sent
   std::uint64_t beat_ = 0;     // of the last record sent
   bool said_goodbye_ = false;
+  bool may_lag_ = false;  // what small_ and pieces_ hold
+  bool lags_ = false;     // the socket has been told to wait for more
 
   struct Piece {
     std::size_t end;                     // of small_: so far it goes before

@@ -80,24 +80,28 @@ void Stream::prepare(const TlsContext* tls, bool calls, std::chrono::nanoseconds
   if (tls != nullptr) tls_ = std::make_unique<TlsSession>(*tls, fd(), calls);
 }
 
-Moved Stream::send(std::span<const iovec> parts) {
+Moved Stream::send(std::span<const iovec> parts, bool may_lag) {
   if (state_ != State::kOpen && !settle()) return fail(0);
   Moved moved{};
   if (tls_) {
     moved = moved_by_tls(tls_->send(parts));
   } else {
     ssize_t bytes = 0;
+    const int flags = MSG_NOSIGNAL | (may_lag ? MSG_MORE : 0);
     if (parts.size() == 1) {  // the kernel has less to look at
-      bytes = ::send(fd(), parts[0].iov_base, parts[0].iov_len, MSG_NOSIGNAL);
+      bytes = ::send(fd(), parts[0].iov_base, parts[0].iov_len, flags);
     } else {
       const msghdr message = message_of(parts);
-      bytes = sendmsg(fd(), &message, MSG_NOSIGNAL);
+      bytes = sendmsg(fd(), &message, flags);
     }
     moved = bytes >= 0 ? Moved{static_cast<std::size_t>(bytes), Flow::kOpen} : fail(errno);
   }
   note_sent(moved.bytes);
   return moved;
 }
+
+// To set it, though it is set, sends what has been kept.
+void Stream::push() noexcept { set_option(fd(), IPPROTO_TCP, TCP_NODELAY, 1); }
 
 void Stream::note_sent(std::size_t bytes) {
   unlooked_ += bytes;

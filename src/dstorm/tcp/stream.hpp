@@ -46,7 +46,10 @@ class Stream {
   ~Stream();  // what the system has taken still goes out
 
   // Moves what it can of `parts`, in order. Under TLS the stream keeps a copy of what it took.
-  Moved send(std::span<const iovec> parts);
+  // `may_lag`: the system may keep it until push(), or for 0.2 s, so that what follows goes in the same
+  // packet; it goes out even if this process ends. Not under TLS.
+  Moved send(std::span<const iovec> parts, bool may_lag = false);
+  void push() noexcept;
   Moved receive(std::span<const iovec> parts);  // into room for at least one byte
 
   // The stream itself waits for room: it connects, or TLS holds bytes that it has taken. Call
