@@ -54,7 +54,8 @@ void run(Input input) {
   const auto now = dstorm::Clock::now();
   Ends ends;
   Incoming incoming(host.control(0), settings,
-                    dstorm::tcp::Stream::accept(std::move(ends.here), nullptr, settings.silence),
+                    std::make_shared<dstorm::tcp::Stream>(dstorm::tcp::Stream::accept(
+                        std::move(ends.here), nullptr, settings.silence)),
                     dstorm::tcp::Introduction{.rank = kSender, .to = 0, .epoch = 0, .number = 1},
                     now);
   for (std::size_t i = 0; i <= pieces; ++i) {

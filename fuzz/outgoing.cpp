@@ -58,6 +58,7 @@ void run(Input input) {
     const iovec part{const_cast<std::byte*>(piece.data()), piece.size()};
     if (!piece.empty()) stream.send({&part, 1});
     outgoing.pump(sender.host.attachments, false, true, false, now);
+    if (outgoing.take_shared()) return;  // the rest is its partner's
     const bool is_over = outgoing.state() == Outgoing::State::kOver;
     require(is_over || outgoing.state() == Outgoing::State::kUp, "it goes on or is over");
     require(!is_over || !outgoing.reason().empty(), "who gives up says why");

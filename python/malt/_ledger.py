@@ -214,7 +214,7 @@ class Ledger:
             a chunk; "idle": a turn without one, since another has taken one more; "wait": for other
             rows; or "over".
         """
-        if self._all_have_lived(living):
+        if self.all_have_lived(living):
             counting = living
             if self._next < len(self._dealt):
                 return self._begin(self._dealt[self._next])  # nobody else takes it
@@ -236,7 +236,7 @@ class Ledger:
         self._over = True
         return "over"
 
-    def _all_have_lived(self, living: Sequence[int]) -> bool:
+    def all_have_lived(self, living: Sequence[int]) -> bool:
         """Whether nobody has ever been gone."""
         return len(living) == len(self._cells_of) and not any(self._lives)
 

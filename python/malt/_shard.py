@@ -157,17 +157,15 @@ class Shard:
         while True:
             living = self._rows.gather_rows()
             turn = self._ledger.take_turn(living)
-            if turn == "idle" or isinstance(turn, int):
-                self._rows.scatter_row()
+            # After a death others may wait for any row; before it, only for a last chunk's end.
+            may_lag = self._ledger.all_have_lived(living) and (turn != "over" or told)
+            if turn != "wait":
+                tell = self._rows.scatter_row if may_lag else self._rows.scatter
+                tell()
                 break
-            row = self._own.tobytes()
-            if turn == "over" and told:
-                self._rows.scatter_row()  # the others know by now what they wait for
-            elif row != told:
+            if (row := self._own.tobytes()) != told:
                 self._rows.scatter()
-            told = row
-            if turn == "over":
-                break
+                told = row
             if not self._rows.await_update(len(living), self._job.settings.timeout):
                 raise self._too_late(living)
         if isinstance(turn, int) and self._ledger.was_begun(turn):

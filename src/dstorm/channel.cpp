@@ -116,7 +116,7 @@ void Channel::acknowledge(std::span<const int> senders, bool awaited) noexcept {
   unacknowledged_ += senders.size();
   if (awaited && unacknowledged_ * 4 >= memory_->shape().mailbox.depth()) {
     unacknowledged_ = 0;
-    engine_->flush(*attachment_, 0);
+    engine_->acknowledge(*attachment_);
   } else {
     engine_->note(*attachment_);
   }

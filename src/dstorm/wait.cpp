@@ -89,7 +89,12 @@ bool Waiter::Patience::awake() {
 }
 
 void Waiter::Patience::renew() noexcept {
-  awake_since_ = Clock::now();
+  const auto now = Clock::now();
+  if (now >= deadline_ || now - looked_at_signals_ >= kNap || waiter_.is_called_.load() ||
+      waiter_.alarm_->load() != 0) {
+    return;  // sleep() sees to it, as soon as this comes to its end
+  }
+  awake_since_ = now;
   spin_ = waiter_.spin_;
   looks_ = yields_ = 0;
 }

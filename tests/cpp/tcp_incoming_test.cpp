@@ -272,9 +272,10 @@ class Peer {
   static constexpr std::size_t kPiece = 64 * 1024;
 
   void start(Descriptor accepted, std::uint64_t number) {
-    incoming_.emplace(
-        site_.control(), site_.settings, Stream::accept(std::move(accepted), nullptr, 5s),
-        Introduction{.rank = kSender, .to = kHere, .epoch = 0, .number = number}, now);
+    incoming_.emplace(site_.control(), site_.settings,
+                      std::make_shared<Stream>(Stream::accept(std::move(accepted), nullptr, 5s)),
+                      Introduction{.rank = kSender, .to = kHere, .epoch = 0, .number = number},
+                      now);
   }
 
   const Site& site_;
@@ -406,7 +407,7 @@ TEST(Incoming, UpdateFitsItsSlotAndItsFrame) {
 
 TEST(Incoming, KindIsOneOfThoseThereAre) {
   std::vector<Case> cases;
-  for (const std::uint32_t kind : {0U, 13U, 0x100U, kMost32}) {
+  for (const std::uint32_t kind : {0U, 14U, 0x100U, kMost32}) {
     for (const std::uint64_t bytes : {std::uint64_t{0}, kMost}) {
       cases.push_back({"kind", frame(static_cast<FrameKind>(kind), 0, bytes, ""), "unknown kind"});
     }
@@ -419,6 +420,7 @@ TEST(Incoming, AnswersAndAdaptersAreNotTakenWhereNoneAreDue) {
   expect_broken({
       {"taken", frame(FrameKind::kTaken, 0, bytes_of(std::uint64_t{1})), "an answer where none"},
       {"window", frame(FrameKind::kWindow, 0, std::string(64, '\0')), "an answer where none"},
+      {"share", frame(FrameKind::kShare, 0, bytes_of(std::uint64_t{1})), "an answer where none"},
       {"adapter", frame(FrameKind::kEndpoint, 0, endpoint), "address where none is due"},
       {"half an adapter", frame(FrameKind::kEndpoint, 0, endpoint.substr(1)), "another length"},
       {"adapter 2^64-1", frame(FrameKind::kEndpoint, 0, kMost, endpoint), "another length"},

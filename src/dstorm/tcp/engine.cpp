@@ -240,7 +240,14 @@ Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions&
       outgoing_.emplace_back(control, settings_, host);
     }
   }
-  for (Outgoing& one : outgoing_) call(one, Clock::now());
+  for (Outgoing& one : outgoing_) {
+    const int shared = shares_with(one.host());
+    if (shared >= 0 && shared < control.rank()) {
+      one.await(shared, Clock::now());
+    } else {
+      call(one, Clock::now());
+    }
+  }
   thread_ = start_quiet_thread([this] { run(); });
 
   Listening reached{};
@@ -359,18 +366,29 @@ void Engine::flush(Attachment& attachment, std::size_t bytes, bool may_lag) noex
   if (bytes > 0 && may_wait(attachment, bytes)) return hold_back();
   drive();
   held_updates_ = held_bytes_ = 0;
-  last_scatter_ = Clock::now();
+  last_active_ = Clock::now();
 }
 
-// Only under QUEUE, where nothing replaces it meanwhile.
+// E3.
+void Engine::acknowledge(Attachment& attachment) noexcept {
+  attachment.urgent.store(number_change(attachment));
+  if (answers_ >= kBurst && keeps_away_.load()) return noted_.store(true);
+  drive();
+}
+
+// Only under QUEUE, where nothing replaces it meanwhile; of one segment, so that nothing is overtaken; and where
+// this rank looks after the connections while it waits.
 bool Engine::may_wait(const Attachment& attachment, std::size_t bytes) noexcept {
   const shm::SegmentShape& shape = attachment.memory->shape();
   const auto now = Clock::now();
-  const bool is_soon = now - std::exchange(last_scatter_, now) < kSoon;
-  burst_ = is_soon && shape.policy == Policy::kQueue ? burst_ + 1 : 0;
+  const bool is_soon = now - std::exchange(last_active_, now) < kSoon;
+  const bool has_come = has_come_.exchange(false);
+  answers_ = is_soon && has_come ? answers_ + 1 : 0;
+  burst_ = is_soon && !has_come && shape.policy == Policy::kQueue ? burst_ + 1 : 0;
+  const bool is_same = std::exchange(held_segment_, attachment.id) == attachment.id;
   held_bytes_ += bytes;
-  return burst_ >= kBurst && held_bytes_ < kHeldBytes &&
-         ++held_updates_ * 2 <= shape.mailbox.depth();
+  return burst_ >= kBurst && is_same && held_bytes_ < kHeldBytes &&
+         ++held_updates_ * 2 <= shape.mailbox.depth() && control_.hosts().size() <= kMostPolled;
 }
 
 // E3.
@@ -392,10 +410,17 @@ void Engine::drive(bool may_lag) noexcept {
     pump(now, false, may_lag);
     lags_.store(may_lag);
     turns_.fetch_add(1);
-    if (is_blocked() && !away_briefly_.load() && keeps_away_.exchange(false)) {
+    if (is_blocked_.load() && !away_briefly_.load() && keeps_away_.exchange(false)) {
       eventfd_write(alarm_.get(), 1);
     }
   }
+}
+
+std::size_t Engine::take_in(Incoming& incoming, bool to_the_end, Clock::time_point now) {
+  const std::uint64_t before = incoming.updates();
+  const std::size_t bytes = incoming.take_in(attachments_, last_attached_, to_the_end, now);
+  if (incoming.updates() != before) has_come_.store(true);
+  return bytes;
 }
 
 // In place of the thread, which keeps away then. True if something has come.
@@ -406,9 +431,7 @@ bool Engine::take_in_polled(Clock::time_point now) {
   for (Incoming& one : incoming_) {
     if (one.has_adapter()) continue;  // little comes over the connection
     is_polled = true;
-    const std::uint64_t before = one.updates();
-    has_moved = one.take_in(attachments_, last_attached_, false, now) > 0 || has_moved;
-    if (one.updates() != before) burst_ = 0;
+    has_moved = take_in(one, false, now) > 0 || has_moved;
   }
   if (is_polled) polled_.store(true, std::memory_order_relaxed);
   return has_moved;
@@ -428,9 +451,9 @@ bool Engine::poll() noexcept {
   const auto now = Clock::now();
   const std::uint64_t before = sent_bytes();
   const bool has_come = take_in_polled(now);
-  if (holds_back_.exchange(false) || lags_.exchange(false) || is_blocked()) pump(now, false);
+  if (holds_back_.exchange(false) || lags_.exchange(false) || is_blocked_.load()) pump(now, false);
   turns_.fetch_add(1);
-  last_scatter_ = now;  // to wait is no pause
+  last_active_ = now;
   return has_come || sent_bytes() != before;
 }
 
@@ -438,11 +461,6 @@ std::uint64_t Engine::sent_bytes() const {
   std::uint64_t bytes = 0;
   for (const Outgoing& one : outgoing_) bytes += one.sent_bytes();
   return bytes;
-}
-
-bool Engine::is_blocked() const {
-  return std::any_of(outgoing_.begin(), outgoing_.end(),
-                     [](const Outgoing& one) { return one.is_blocked(); });
 }
 
 void Engine::rest() noexcept {
@@ -499,9 +517,11 @@ void Engine::run() {
   std::array<epoll_event, 64> events;
   for (;;) {
     const bool is_polled = polled_.exchange(false, std::memory_order_relaxed);
-    if (is_polled || in_burst || holds_back_.load()) keep_away(in_burst);
+    const bool rank_is_at_it = is_polled || in_burst || holds_back_.load();
+    if (rank_is_at_it) keep_away(in_burst);
     asleep_.store(true);
-    const bool wait = !is_busy && !is_polled && !wanted_.load() && !holds_back_.load();  // E2, E3
+    const bool wait =
+        !is_busy && !rank_is_at_it && !wanted_.load() && !holds_back_.load();  // E2, E3
     const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(tick).count();
     const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
                                  wait ? static_cast<int>(std::max<long>(limit, 1)) : 0);
@@ -522,7 +542,7 @@ void Engine::run() {
     }
     is_busy = false;
     for (Incoming& one : incoming_) {
-      is_busy = one.take_in(attachments_, last_attached_, true, now) >= Incoming::kTurn || is_busy;
+      is_busy = take_in(one, true, now) >= Incoming::kTurn || is_busy;
     }
     listened_.store(now);
     pump(now, true);
@@ -538,7 +558,8 @@ void Engine::keep_away(bool in_burst) {
   asleep_.store(true);  // E2, E3
   for (bool is_rank_at_it = true; is_rank_at_it;) {
     const std::uint64_t before = turns_.load();
-    away_briefly_.store(in_burst || holds_back_.load());
+    away_briefly_.store(false);
+    away_briefly_.store(in_burst || holds_back_.load() || is_blocked_.load());
     const nanoseconds left = std::max(end - Clock::now(), nanoseconds::zero());
     const timespec nap{0, away_briefly_.load() ? kHeldBack.count() : left.count()};
     if (wanted_.load() || ppoll(&alarm, 1, &nap, nullptr) != 0) break;
@@ -565,10 +586,36 @@ void Engine::open_door(Clock::time_point now) {
     const bool is_known = rank >= 0 && rank < control_.size() && !control_.is_local(rank);
     if (!is_known || !control_.is_live(rank)) continue;                             // it is closed
     if (caller.introduction.number <= control_.member(rank).link.load()) continue;  // a stale one
-    Incoming& incoming = incoming_.emplace_back(control_, settings_, std::move(caller.stream),
+    Incoming& incoming = incoming_.emplace_back(control_, settings_,
+                                                std::make_shared<Stream>(std::move(caller.stream)),
                                                 caller.introduction, now);
-    add_to_epoll(incoming.fd(), EPOLLIN | EPOLLET);
+    add_to_epoll(incoming.fd(), EPOLLIN | EPOLLOUT | EPOLLET);
+    for (Outgoing& one : outgoing_) {
+      if (one.state() != Outgoing::State::kAwaiting || one.proxy() != rank) continue;
+      incoming.join(one);
+      one.share(incoming, incoming.stream(), ++calls_, now);
+    }
   }
+}
+
+// The rank of that host whose proxy this one is at first, if it is this one's: the lower of the two calls,
+// for both.
+int Engine::shares_with(const std::vector<int>& host) const {
+  const int proxy = host[first_proxy(control_.rank(), host)];
+  const std::vector<int>& locals = control_.locals();
+  const bool is_mutual = locals[first_proxy(proxy, locals)] == control_.rank();
+  return is_mutual && !has_rdma_with(proxy) && control_.is_live(proxy) ? proxy : -1;
+}
+
+// The rank that this one has called speaks over the same connection.
+void Engine::share(Outgoing& outgoing, Clock::time_point now) {
+  const std::optional<Outgoing::Shared> shared = outgoing.take_shared();
+  if (!shared) return;
+  Incoming& incoming = incoming_.emplace_back(control_, settings_, outgoing.stream(), shared->call,
+                                              now, shared->unparsed);
+  incoming.join(outgoing);
+  outgoing.join(incoming);
+  wake();  // more may have come
 }
 
 void Engine::pump(Clock::time_point now, bool with_answers, bool may_lag) {
@@ -576,7 +623,10 @@ void Engine::pump(Clock::time_point now, bool with_answers, bool may_lag) {
     const int before = one.adapter_fd();
     one.pump(attachments_, leaving_, with_answers, may_lag, now);
     if (one.adapter_fd() != before) add_to_epoll(one.adapter_fd(), EPOLLIN | EPOLLET);
+    share(one, now);
   }
+  is_blocked_.store(std::any_of(outgoing_.begin(), outgoing_.end(),
+                                [](const Outgoing& one) { return one.is_blocked(); }));
 }
 
 // What has ended is taken away, and what is lost is called again.

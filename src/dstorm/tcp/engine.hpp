@@ -85,6 +85,9 @@ class Engine final : public Work {
     number_change(attachment);
     noted_.store(true, std::memory_order_relaxed);
   }
+  // The same of what it has folded, which a sender may wait for: at once, or where this rank has lately sent
+  // something itself each time, along with that, when it sleeps, or within kAwayAlone.
+  void acknowledge(Attachment& attachment) noexcept;
   void flush_notices() noexcept { drive(); }
   // Since when nothing of what this rank writes gets through to `rank`'s host, if so. Any thread.
   std::optional<Clock::time_point> unreached_since(int rank) const {
@@ -117,6 +120,7 @@ class Engine final : public Work {
   bool may_wait(const Attachment& attachment, std::size_t bytes) noexcept;
   void hold_back() noexcept;
   void drive(bool may_lag = false) noexcept;
+  std::size_t take_in(Incoming& incoming, bool to_the_end, Clock::time_point now);
   bool take_in_polled(Clock::time_point now);
   void wake() noexcept;
   void pump(Clock::time_point now, bool with_answers, bool may_lag = false);
@@ -124,6 +128,8 @@ class Engine final : public Work {
   void tend(Clock::time_point now);
   bool was_away(Clock::time_point now) const;
   void call(Outgoing& outgoing, Clock::time_point now);
+  int shares_with(const std::vector<int>& host) const;
+  void share(Outgoing& outgoing, Clock::time_point now);
   void doubt(int rank, Clock::time_point now);
   void clear_doubts(Clock::time_point now);
   Stream knock(int rank) const;
@@ -133,7 +139,6 @@ class Engine final : public Work {
   void choose_rdma(const std::vector<Networks>& networks, Rdma wish);
   void add_to_epoll(int fd, std::uint32_t events) const;
   bool is_connected() const;
-  bool is_blocked() const;
   std::uint64_t sent_bytes() const;
   bool is_out() const;
   std::string who_is_missing() const;
@@ -170,11 +175,14 @@ class Engine final : public Work {
   bool leaving_ = false;
   bool stop_ = false;
 
-  // The rank's own, of the last scatters.
-  Clock::time_point last_scatter_{};
+  // The rank's own.
+  Clock::time_point last_active_{};  // when it last scattered or waited
+  int burst_ = 0;                    // scatters in a row without an update that came in between
+  int answers_ = 0;                  // scatters in a row with one
+  std::uint32_t held_segment_ = 0;
   std::size_t held_updates_ = 0;
   std::size_t held_bytes_ = 0;
-  std::atomic<int> burst_{0};  // how many in a row; whoever takes in an update begins anew
+  std::atomic<bool> has_come_{false};  // an update, since the last scatter
 
   std::atomic<bool> wanted_{false};
   std::atomic<bool> asleep_{false};
@@ -184,7 +192,8 @@ class Engine final : public Work {
   std::atomic<bool> polled_{false};  // by the rank, since the thread last looked
   std::atomic<bool> keeps_away_{false};
   std::atomic<bool> away_briefly_{false};
-  std::atomic<bool> holds_back_{false};  // there are updates that the rank has not sent yet
+  std::atomic<bool> is_blocked_{false};  // a connection takes no more for now
+  std::atomic<bool> holds_back_{false};  // there is something that the rank has not sent yet
   std::atomic<bool> lags_{false};        // something may lie in a socket
   std::atomic<std::uint64_t> turns_{0};  // of the rank's at sending and taking in
   std::thread thread_;

@@ -6,6 +6,9 @@
 // callee answers with how many bytes of frames it has taken in so far, at least four times in the
 // time after which it would count as silent: that is its heartbeat too.
 //
+// Two ranks that are each other's proxies share a connection, so that what one says acknowledges what
+// the other has said, in the same packet.
+//
 // Where both ends have RDMA, they introduce their queue pairs, the callee says where the caller may
 // write, and updates, clocks and cursors go that way instead; the rest stays here. These frames bear
 // a proof of their own (authenticate() over the frame and both ranks), since a forged address would
@@ -38,6 +41,9 @@ enum class FrameKind : std::uint32_t {
                   // landing area, then of the cursors of each rank of the host, then Mac
   kAgain = 11,    // its adapter has failed, it ends this connection and calls anew; no body
   kRecord = 12,   // where it stands in the membership (membership_record.hpp)
+  kShare =
+      13,  // of the callee: from here on it speaks as a caller, too, whose call has this number, 64
+           // bits; what answers the caller comes in between
 };
 
 struct FrameHead {

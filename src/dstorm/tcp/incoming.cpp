@@ -39,8 +39,9 @@ void require(bool condition, const char* rule) {
 
 }  // namespace
 
-Incoming::Incoming(shm::Control& control, const Settings& settings, Stream stream,
-                   const Introduction& caller, Clock::time_point now)
+Incoming::Incoming(shm::Control& control, const Settings& settings, std::shared_ptr<Stream> stream,
+                   const Introduction& caller, Clock::time_point now,
+                   std::span<const std::byte> unparsed)
     : control_(control),
       settings_(settings),
       stream_(std::move(stream)),
@@ -48,8 +49,12 @@ Incoming::Incoming(shm::Control& control, const Settings& settings, Stream strea
       sender_(static_cast<int>(caller.rank)),
       last_answer_(now) {
   const auto ranks = static_cast<std::size_t>(control.size());
-  buffer_.resize(std::max({kBuffer, sizeof(FrameHead) + ranks * sizeof(CursorBody) + kLine,
-                           sizeof(FrameHead) + control.record_format().words() * 8}));
+  buffer_.resize(
+      std::max({kBuffer, sizeof(FrameHead) + ranks * sizeof(CursorBody) + kLine,
+                sizeof(FrameHead) + control.record_format().words() * 8, unparsed.size()}));
+  std::copy(unparsed.begin(), unparsed.end(), buffer_.begin());
+  end_of_data_ = unparsed.size();
+  has_unparsed_ = !unparsed.empty();
   // Two ranks of a host may be called at once: the later call counts, whoever comes to it first.
   std::atomic<std::uint64_t>& link = control.member(sender_).link;
   for (std::uint64_t last = link.load(); last < caller.number;) {
@@ -61,6 +66,7 @@ Incoming::Incoming(shm::Control& control, const Settings& settings, Stream strea
 void Incoming::hear(Clock::time_point now) {
   last_heard_ = now;
   control_.member(sender_).heard.store(now.time_since_epoch().count(), std::memory_order_relaxed);
+  if (partner_ != nullptr) partner_->hear(now);
 }
 
 void Incoming::over(End end, std::string reason) {
@@ -70,10 +76,17 @@ void Incoming::over(End end, std::string reason) {
   arriving_.reset();
   // Who calls anew gives this one up first.
   if ((end == End::kLost || end == End::kBroken) && !is_current()) end = End::kReplaced;
-  if (end != End::kLeft) stream_.reset_at_end();
+  if (end != End::kLeft) stream_->reset_at_end();
   queue_.reset();  // its adapter can write nothing more
   end_ = end;
   reason_ = std::move(reason);
+  Outgoing* const partner = std::exchange(partner_, nullptr);
+  if (partner != nullptr) partner->partner_is_over(is_at_end_, reason_);
+}
+
+void Incoming::partner_is_over() {
+  partner_ = nullptr;
+  if (end_ == End::kNot) over(End::kLost, "the connection has been given up");
 }
 
 bool Incoming::is_current() const {
@@ -83,6 +96,7 @@ bool Incoming::is_current() const {
 std::size_t Incoming::take_in(const Attachments& attachments, std::uint32_t last_attached,
                               bool to_the_end, Clock::time_point now) {
   std::size_t taken = 0;
+  if (std::exchange(has_unparsed_, false)) parse_whole(attachments, last_attached);
   while (end_ == End::kNot && taken < kTurn) {
     // Two processes never write one mailbox: whoever comes here late has been replaced.
     if (!is_current()) {
@@ -97,19 +111,23 @@ std::size_t Incoming::take_in(const Attachments& attachments, std::uint32_t last
     std::array<iovec, 2> parts;
     std::size_t count = 0;
     const bool in_place = arriving_ && arriving_->data != nullptr;
+    const bool is_in_parts = is_long_ && (in_place || !arriving_);
     if (in_place) parts[count++] = {arriving_->data, arriving_->missing};
     parts[count++] = {buffer_.data() + end_of_data_,
-                      std::min(buffer_.size() - end_of_data_, is_long_ ? kBehind : kBuffer)};
+                      std::min(buffer_.size() - end_of_data_, is_in_parts ? kBehind : kBuffer)};
     std::size_t room = 0;
     for (std::size_t i = 0; i < count; ++i) room += parts[i].iov_len;
-    const Moved moved = stream_.receive(std::span(parts).first(count));
+    const Moved moved = stream_->receive(std::span(parts).first(count));
     if (moved.bytes == 0) {
-      if (moved.flow == Flow::kEnded && has_left_) {
+      is_at_end_ = moved.flow == Flow::kEnded;
+      if (is_at_end_ && has_left_) {
         over(End::kLeft, "left");
-      } else if (moved.flow == Flow::kEnded) {
+      } else if (is_at_end_ && partner_ != nullptr && partner_->said_goodbye()) {
+        over(End::kReplaced, "has heard the goodbye");
+      } else if (is_at_end_) {
         over(End::kLost, "ended the connection");
       } else if (moved.flow == Flow::kFailed) {
-        over(End::kLost, stream_.error());
+        over(End::kLost, stream_->error());
       }
       break;
     }
@@ -123,15 +141,9 @@ std::size_t Incoming::take_in(const Attachments& attachments, std::uint32_t last
       arriving_->missing -= placed;
     }
     end_of_data_ += moved.bytes - placed;
-    try {
-      parse(attachments, last_attached);
-    } catch (const BrokenRule& error) {
-      over(End::kBroken, error.what());
-    } catch (const Error& error) {
-      over(End::kRefused, error.what());
-    }
+    parse_whole(attachments, last_attached);
     // Less than asked for: nothing is left, but perhaps the end, which the thread is told of.
-    if (!to_the_end && moved.bytes < room && !stream_.has_buffered()) break;
+    if (!to_the_end && moved.bytes < room && !stream_->has_buffered()) break;
   }
   try {
     if (end_ == End::kNot && queue_) announce_windows(attachments);
@@ -140,6 +152,16 @@ std::size_t Incoming::take_in(const Attachments& attachments, std::uint32_t last
   }
   if (end_ == End::kNot) answer(taken_in_ - answered_ >= kAnswerBytes, now);
   return taken;
+}
+
+void Incoming::parse_whole(const Attachments& attachments, std::uint32_t last_attached) {
+  try {
+    parse(attachments, last_attached);
+  } catch (const BrokenRule& error) {
+    over(End::kBroken, error.what());
+  } catch (const Error& error) {
+    over(End::kRefused, error.what());
+  }
 }
 
 // Takes all that is whole out of the buffer, and the beginning of a payload.
@@ -211,8 +233,11 @@ std::size_t Incoming::length_of_fixed(const FrameHead& head) const {
     case FrameKind::kEndpoint:
       return exactly(sizeof(EndpointBody), "an adapter's address of another length");
     case FrameKind::kTaken:
+      require(partner_ != nullptr, "an answer where none is due");
+      return exactly(sizeof(std::uint64_t), "an answer of another length");
+    case FrameKind::kShare:
     case FrameKind::kWindow:
-      throw BrokenRule("it sent an answer where none is due");
+      throw BrokenRule("it sent a frame with an answer where none is due");
     case FrameKind::kNotice:
       require(head.bytes >= sizeof(NoticeHead) &&
                   head.bytes <= sizeof(NoticeHead) + sizeof(shm::Notice),
@@ -235,6 +260,7 @@ std::size_t Incoming::length_of_fixed(const FrameHead& head) const {
 
 void Incoming::take(const FrameHead& head, std::span<const std::byte> body,
                     const std::shared_ptr<Attachment>& attachment) {
+  if (head.kind == FrameKind::kTaken) return partner_->take(head, body);
   require(!has_left_, "more after its goodbye");
   switch (head.kind) {
     case FrameKind::kBeat:
@@ -268,8 +294,9 @@ void Incoming::take(const FrameHead& head, std::span<const std::byte> body,
     case FrameKind::kEndpoint:
       return take_endpoint(body);
     case FrameKind::kTaken:
+    case FrameKind::kShare:
     case FrameKind::kWindow:
-      return;  // length_of_fixed() has refused them
+      return;  // of the partner, or refused by length_of_fixed()
     case FrameKind::kClosed:
       if (attachment) attachment->memory->closed(sender_).store(1, std::memory_order_release);
       break;
@@ -462,9 +489,14 @@ void Incoming::answer(bool is_due, Clock::time_point now) {
     answered_ = taken_in_;
     last_answer_ = now;
   }
+  if (partner_ != nullptr) {
+    partner_->say(answers_);
+    answers_.clear();
+    return;
+  }
   while (answers_at_ < answers_.size()) {
     const iovec part{answers_.data() + answers_at_, answers_.size() - answers_at_};
-    const Moved moved = stream_.send({&part, 1});
+    const Moved moved = stream_->send({&part, 1});
     if (moved.bytes == 0) return;  // what it sent before it ended is still to be read
     answers_at_ += moved.bytes;
   }

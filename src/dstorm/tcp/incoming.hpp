@@ -21,8 +21,13 @@ class Incoming {
  public:
   // The caller has proved that it is `sender`. From here on this connection is the only one by
   // which its writes are taken in.
-  Incoming(shm::Control& control, const Settings& settings, Stream stream,
-           const Introduction& caller, Clock::time_point now);
+  // `unparsed`: what has come of it already.
+  Incoming(shm::Control& control, const Settings& settings, std::shared_ptr<Stream> stream,
+           const Introduction& caller, Clock::time_point now,
+           std::span<const std::byte> unparsed = {});
+  // This rank's writes go over the same connection.
+  void join(Outgoing& partner) noexcept { partner_ = &partner; }
+  void partner_is_over();
 
   enum class End : std::uint8_t {
     kNot,       // it goes on
@@ -46,7 +51,8 @@ class Incoming {
   End end() const noexcept { return end_; }
   bool has_adapter() const noexcept { return queue_.has_value(); }  // updates come by RDMA
   int sender() const noexcept { return sender_; }
-  int fd() const noexcept { return stream_.fd(); }
+  int fd() const noexcept { return stream_->fd(); }
+  const std::shared_ptr<Stream>& stream() const noexcept { return stream_; }
   const std::string& reason() const noexcept { return reason_; }
 
  private:
@@ -63,6 +69,7 @@ class Incoming {
     SlotWriter writer;
   };
 
+  void parse_whole(const Attachments& attachments, std::uint32_t last_attached);
   void parse(const Attachments& attachments, std::uint32_t last_attached);
   std::size_t length_of_fixed(const FrameHead& head) const;
   void take(const FrameHead& head, std::span<const std::byte> body,
@@ -86,7 +93,9 @@ class Incoming {
 
   shm::Control& control_;
   const Settings& settings_;
-  Stream stream_;
+  std::shared_ptr<Stream> stream_;
+  Outgoing* partner_ = nullptr;
+  bool is_at_end_ = false;  // of what its sender writes
   Introduction caller_;
   int sender_;
   std::uint64_t number_ = 0;  // 0: not the newest, and so never in use
@@ -95,7 +104,8 @@ class Incoming {
   std::string reason_;
   std::map<std::uint32_t, Copy> copies_;
   std::optional<Arriving> arriving_;
-  bool is_long_ = false;  // the last update, or the one that is arriving
+  bool has_unparsed_ = false;  // of what had come before it was made
+  bool is_long_ = false;       // the last update, or the one that is arriving
   std::vector<std::byte> buffer_;
   std::size_t begin_ = 0, end_of_data_ = 0;  // what of the buffer is not parsed yet
   std::uint64_t taken_in_ = 0;               // bytes of frames

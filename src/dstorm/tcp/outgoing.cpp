@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "dstorm/tcp/incoming.hpp"
+
 namespace dstorm::tcp {
 namespace {
 
@@ -30,7 +32,8 @@ bool Outgoing::call(std::uint64_t number, Clock::time_point now) {
     const Address& to = settings_.addresses[static_cast<std::size_t>(proxy_)];
     const auto rank = static_cast<std::uint32_t>(control_.rank());
     const auto callee = static_cast<std::uint32_t>(proxy_);
-    stream_ = Stream::connect(to, settings_.own, settings_.tls, settings_.silence);
+    stream_ = std::make_shared<Stream>(
+        Stream::connect(to, settings_.own, settings_.tls, settings_.silence));
     call_ = {rank, callee, control_.epoch(), number};
     handshake_ = Handshake::caller(settings_.key, call_, to);
     state_ = State::kCalling;
@@ -41,7 +44,51 @@ bool Outgoing::call(std::uint64_t number, Clock::time_point now) {
   return false;
 }
 
+void Outgoing::await(int proxy, Clock::time_point now) {
+  proxy_ = proxy;
+  state_ = State::kAwaiting;
+  last_call_ = now;
+  down_since_ = now;
+}
+
+void Outgoing::share(Incoming& partner, std::shared_ptr<Stream> stream, std::uint64_t number,
+                     Clock::time_point now) {
+  join(partner);
+  stream_ = std::move(stream);
+  call_ = {static_cast<std::uint32_t>(control_.rank()), static_cast<std::uint32_t>(proxy_),
+           control_.epoch(), number};
+  state_ = State::kUp;
+  down_since_.reset();
+  last_heard_ = last_sent_ = now;
+  put_head(FrameKind::kShare, 0, sizeof(number));
+  put(number);
+}
+
+void Outgoing::say(std::span<const std::byte> answer) {
+  if (said_goodbye_) return;
+  small_.insert(small_.end(), answer.begin(), answer.end());
+}
+
+void Outgoing::part() {
+  Incoming* const partner = std::exchange(partner_, nullptr);
+  if (partner != nullptr) partner->partner_is_over();
+}
+
+void Outgoing::partner_is_over(bool in_order, const std::string& why) {
+  partner_ = nullptr;
+  if (in_order && said_goodbye_ && !is_blocked()) {
+    hang_up();
+    state_ = State::kDone;
+  } else if (in_order) {
+    give_up(why);
+  } else {
+    fail(why);
+  }
+}
+
 void Outgoing::hang_up() {
+  part();
+  shared_.reset();
   rdma_.reset();  // after this its adapter reads nothing any more
   reaped_ = 0;
   is_joined_ = false;
@@ -122,7 +169,7 @@ void Outgoing::pump(const Attachments& attachments, bool leaving, bool with_answ
   if (state_ == State::kCalling && !advance_handshake()) return;
   if (state_ != State::kUp) return;
   if (stream_->wants_write()) stream_->send({});
-  if (with_answers) take_answers(now);
+  if (with_answers && partner_ == nullptr) take_answers(now);
   if (rdma_ && rdma_->is_idle() && !stalled_since_) moved_ = now;
   do {
     awaits_adapter_ = false;
@@ -131,6 +178,7 @@ void Outgoing::pump(const Attachments& attachments, bool leaving, bool with_answ
       if (is_blocked()) break;  // as much as it takes for now
     }
   } while (state_ == State::kUp && rdma_ && reap(now) && awaits_adapter_);
+  may_lag_ = false;  // what else is said meanwhile goes at once
   if (state_ == State::kUp && lags_ && !may_lag) {
     stream_->push();
     lags_ = false;
@@ -164,6 +212,9 @@ void Outgoing::try_adapter() {
 }
 
 bool Outgoing::tend(Clock::time_point now) {
+  if (state_ == State::kAwaiting && now - last_call_ > settings_.silence * 3 / 4) {
+    give_up("no call came");
+  }
   if (state_ != State::kCalling && state_ != State::kUp) return false;
   if (control_.state(proxy_) == shm::State::kEvicted) {
     fail("left out");
@@ -217,7 +268,7 @@ void Outgoing::take_answers(Clock::time_point now) {
   const std::size_t most =
       sizeof(FrameHead) + (1 + host_.size()) * sizeof(verbs::Target) + sizeof(Mac);
   answers_.resize(std::max(kAnswers, most));
-  while (state_ == State::kUp) {
+  while (state_ == State::kUp && !shared_) {
     const iovec part{answers_.data() + answers_end_, answers_.size() - answers_end_};
     const Moved moved = stream_->receive({&part, 1});
     if (moved.bytes == 0) {
@@ -235,7 +286,7 @@ void Outgoing::take_answers(Clock::time_point now) {
     answers_end_ += moved.bytes;
     std::size_t begin = 0;
     FrameHead head{};
-    while (state_ == State::kUp && answers_end_ - begin >= sizeof(head)) {
+    while (state_ == State::kUp && !shared_ && answers_end_ - begin >= sizeof(head)) {
       std::memcpy(&head, answers_.data() + begin, sizeof(head));
       if (head.bytes > most - sizeof(head)) return fail("answered with a frame that cannot be");
       if (answers_end_ - begin < sizeof(head) + head.bytes) break;
@@ -245,6 +296,11 @@ void Outgoing::take_answers(Clock::time_point now) {
     if (state_ != State::kUp) return;
     std::memmove(answers_.data(), answers_.data() + begin, answers_end_ - begin);
     answers_end_ -= begin;
+    if (shared_) {
+      const auto rest = answers_.begin() + static_cast<std::ptrdiff_t>(answers_end_);
+      shared_->unparsed.assign(answers_.begin(), rest);
+      answers_end_ = 0;
+    }
   }
 }
 
@@ -257,6 +313,12 @@ void Outgoing::take(const FrameHead& head, std::span<const std::byte> body) {
     }
     answered_bytes_ = taken_in;
     turned_away_ = 0;
+    return;
+  }
+  if (head.kind == FrameKind::kShare && body.size() == sizeof(std::uint64_t) &&
+      partner_ == nullptr && !rdma_) {
+    shared_.emplace(Introduction{call_.to, call_.rank, call_.epoch, 0}, std::vector<std::byte>());
+    std::memcpy(&shared_->call.number, body.data(), sizeof(shared_->call.number));
     return;
   }
   const bool is_adapters = head.kind == FrameKind::kEndpoint || head.kind == FrameKind::kWindow;
@@ -616,7 +678,7 @@ void Outgoing::note_sent(std::size_t bytes) {
     const std::size_t of_small = std::min(bytes, end - small_at_);
     small_at_ += of_small;
     bytes -= of_small;
-    if (pieces_.empty()) return;
+    if (pieces_.empty()) break;
     std::span<const std::byte>& payload = pieces_.front().payload;
     const std::size_t of_payload = std::min(bytes, payload.size());
     payload = payload.subspan(of_payload);

@@ -1,5 +1,6 @@
 // The connection by which this rank's writes reach one other host: there one live rank, its proxy,
-// copies them into that host's memory.
+// copies them into that host's memory. If that one's writes come over it, too, its Incoming, the partner,
+// reads for both, and this writes for both; one that ends ends the other.
 #pragma once
 
 #include <chrono>
@@ -40,15 +41,41 @@ inline std::size_t first_proxy(int rank, const std::vector<int>& host) {
   return static_cast<std::size_t>(rank) % host.size();
 }
 
+class Incoming;
+
 // Used under the engine's lock. Nothing blocks.
 class Outgoing {
  public:
-  enum class State : std::uint8_t { kCalling, kUp, kOver, kDone /* said goodbye, and was heard */ };
+  enum class State : std::uint8_t {
+    kAwaiting,  // the call of the rank whose connection it is to share
+    kCalling,
+    kUp,
+    kOver,
+    kDone  // said goodbye, and was heard
+  };
 
   Outgoing(shm::Control& control, const Settings& settings, const std::vector<int>& host);
 
   // Calls the next of the host's live ranks, if there is one; `number` grows from call to call.
   bool call(std::uint64_t number, Clock::time_point now);
+  // The same where `proxy` is to call: then to speak over the connection that it has made.
+  void await(int proxy, Clock::time_point now);
+  void share(Incoming& partner, std::shared_ptr<Stream> stream, std::uint64_t number,
+             Clock::time_point now);
+  // The callee shares the connection: its call, and what has come of it so far. The partner is to be made of it.
+  struct Shared {
+    Introduction call;
+    std::vector<std::byte> unparsed;
+  };
+  std::optional<Shared> take_shared() noexcept { return std::exchange(shared_, std::nullopt); }
+  const std::shared_ptr<Stream>& stream() const noexcept { return stream_; }
+  void join(Incoming& partner) noexcept { partner_ = &partner; }
+  // Of the partner: an answer to its sender, an answer of its, that it was heard, and that it is over.
+  void say(std::span<const std::byte> answer);
+  void take(const FrameHead& head, std::span<const std::byte> body);
+  void hear(Clock::time_point now) noexcept { last_heard_ = now; }
+  void partner_is_over(bool in_order, const std::string& why);
+
   // Sends what is new, as far as the connection takes it, and perhaps hears what is answered.
   // `may_lag`: where nothing of it is urgent, it may lie in the socket until the next pump.
   void pump(const Attachments& attachments, bool leaving, bool with_answers, bool may_lag,
@@ -81,6 +108,7 @@ class Outgoing {
   // ended, or have left this rank out.
   bool is_unwanted() const noexcept { return turned_away_ >= kPatience * host_.size(); }
   Clock::time_point last_call() const noexcept { return last_call_; }
+  bool said_goodbye() const noexcept { return said_goodbye_; }
   const std::string& reason() const noexcept { return reason_; }
 
  private:
@@ -104,9 +132,9 @@ class Outgoing {
   void fail_by_adapter(const std::string& why);
   void give_up(const std::string& why);
   bool advance_handshake();
+  void part();
   void introduce_adapter();
   void take_answers(Clock::time_point now);
-  void take(const FrameHead& head, std::span<const std::byte> body);
   void take_window(std::uint32_t segment, std::span<const std::byte> body);
   bool reap(Clock::time_point now);
   void try_adapter();
@@ -142,7 +170,9 @@ class Outgoing {
   std::optional<Clock::time_point> down_since_;
   std::size_t turned_away_ = 0;  // calls in a row, by the callee, which had taken nothing in
 
-  std::optional<Stream> stream_;
+  std::shared_ptr<Stream> stream_;
+  Incoming* partner_ = nullptr;
+  std::optional<Shared> shared_;
   std::optional<Handshake> handshake_;
   std::map<std::uint32_t, Carried> carried_;
   std::vector<Carried*> due_;  // those with something to say, by the age of it

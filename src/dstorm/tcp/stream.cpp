@@ -96,16 +96,18 @@ Moved Stream::send(std::span<const iovec> parts, bool may_lag) {
     }
     moved = bytes >= 0 ? Moved{static_cast<std::size_t>(bytes), Flow::kOpen} : fail(errno);
   }
-  note_sent(moved.bytes);
+  std::size_t given = 0;
+  for (const iovec& part : parts) given += part.iov_len;
+  note_sent(moved.bytes, moved.bytes < given);
   return moved;
 }
 
 // To set it, though it is set, sends what has been kept.
 void Stream::push() noexcept { set_option(fd(), IPPROTO_TCP, TCP_NODELAY, 1); }
 
-void Stream::note_sent(std::size_t bytes) {
+void Stream::note_sent(std::size_t bytes, bool is_full) {
   unlooked_ += bytes;
-  if (unlooked_ < kBetweenLooks) return;
+  if (bytes == 0 || (unlooked_ < kBetweenLooks && !is_full)) return;
   unlooked_ = 0;
   tcp_info info{};
   socklen_t length = sizeof(info);

@@ -47,7 +47,7 @@ class Stream {
 
   // Moves what it can of `parts`, in order. Under TLS the stream keeps a copy of what it took.
   // `may_lag`: the system may keep it until push(), or for 0.2 s, so that what follows goes in the same
-  // packet; it goes out even if this process ends. Not under TLS.
+  // packet; it goes out even if this process is killed, unless it leaves bytes unread. Not under TLS.
   Moved send(std::span<const iovec> parts, bool may_lag = false);
   void push() noexcept;
   Moved receive(std::span<const iovec> parts);  // into room for at least one byte
@@ -86,7 +86,7 @@ class Stream {
   void prepare(const TlsContext* tls, bool calls, std::chrono::nanoseconds limit);
   bool settle();  // whether the stream is connected
   Moved fail(int error);
-  void note_sent(std::size_t bytes);
+  void note_sent(std::size_t bytes, bool is_full);
   Moved moved_by_tls(Moved moved);
 
   UnforkedDescriptor socket_;
