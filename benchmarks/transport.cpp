@@ -147,15 +147,15 @@ Socket connect_ranks(ForkBootstrap& bootstrap) {
 
 class StreamPath final : public Path {
  public:
-  // `spin`: burn the core until something comes, for the shortest time. `like_a_segment`: laid out
-  // as MALT does it, with a connection for each direction and as many messages in memory as slots;
-  // else one of each.
-  StreamPath(ForkBootstrap& bootstrap, std::size_t bytes, bool spin, bool like_a_segment)
+  // `spin`: burn the core until something comes, for the shortest time. `like_slots`: laid out as MALT's
+  // proxies are in general, with a connection for each direction, and with as many messages in memory as
+  // slots; else one of each.
+  StreamPath(ForkBootstrap& bootstrap, std::size_t bytes, bool spin, bool like_slots)
       : rank_(bootstrap.rank()),
         flags_(spin ? MSG_DONTWAIT : 0),
-        messages_(like_a_segment ? slots_for(bytes) : 1, std::vector<std::byte>(bytes)) {
+        messages_(like_slots ? slots_for(bytes) : 1, std::vector<std::byte>(bytes)) {
     const int on = 1;
-    while (sockets_.size() < (like_a_segment ? 2 : 1)) {
+    while (sockets_.size() < (like_slots ? 2 : 1)) {
       sockets_.push_back(connect_ranks(bootstrap));
       Socket::check(setsockopt(sockets_.back().get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)));
     }

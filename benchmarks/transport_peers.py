@@ -124,7 +124,7 @@ class IbWrite:
 
 
 SLOT_STREAM = (
-    "likewise, but laid out as MALT is: a connection for each direction, and messages that take "
+    "likewise, but with a connection for each direction, and messages that take "
     "turns in as many buffers as MALT has slots"
 )
 

@@ -1,6 +1,7 @@
 // The frames of a rank of another host: what it holds the job's key for, or has stolen.
 //
-// input: policy and number of pieces (1 byte), the pieces' lengths (2 bytes each), the frames
+// input: policy, number of pieces, and whether the connection is shared (1 byte), the pieces' lengths (2 bytes
+// each), the frames
 #include "dstorm/tcp/incoming.hpp"
 
 #include "tcp_host.hpp"
@@ -35,6 +36,7 @@ void check(const TcpHost& host) {
 
 void run(Input input) {
   using dstorm::tcp::Incoming;
+  using dstorm::tcp::Outgoing;
   static const TcpHost latest(dstorm::Policy::kLatest);
   static const TcpHost queue(dstorm::Policy::kQueue);
   static const dstorm::tcp::Settings settings = [] {
@@ -58,11 +60,25 @@ void run(Input input) {
                         std::move(ends.here), nullptr, settings.silence)),
                     dstorm::tcp::Introduction{.rank = kSender, .to = 0, .epoch = 0, .number = 1},
                     now);
+  // Perhaps what this rank says goes over the same connection: then answers come, too.
+  dstorm::shm::Control& control = host.control(0);
+  Outgoing outgoing(control, settings,
+                    control.hosts()[static_cast<std::size_t>(control.host_of(kSender))]);
+  const bool is_shared = (what >> 4 & 1) != 0;
+  if (is_shared) {
+    outgoing.await(kSender, now);
+    incoming.join(outgoing);
+    outgoing.share(incoming, incoming.stream(), 1, now);
+  }
   for (std::size_t i = 0; i <= pieces; ++i) {
     raw_send(ends.there, input.bytes(lengths[i]));
     incoming.take_in(host.attachments, kClosedSegment, true, now);
+    outgoing.pump({}, false, true, false, now);
     check(host);
   }
+  require(is_shared == (outgoing.state() == Outgoing::State::kUp) ||
+              incoming.end() != Incoming::End::kNot,
+          "both go on or neither");
   ends.there = dstorm::Descriptor();
   incoming.take_in(host.attachments, kClosedSegment, true, now);
   require(incoming.end() != Incoming::End::kNot, "the end of a connection is seen");

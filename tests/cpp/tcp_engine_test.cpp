@@ -2,7 +2,9 @@
 #include "dstorm/tcp/engine.hpp"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 
 #include <array>
 #include <atomic>
@@ -212,11 +214,54 @@ TEST(Engine, CallsInManyLeaveNoConnectionsBehind) {
   }
   for (std::size_t i = 0; i + 1 < callers.size(); ++i) EXPECT_TRUE(callers[i]->is_ended()) << i;
   EXPECT_EQ(take_text(callers.back()->stream).second, Flow::kOpen);
-  EXPECT_LE(open_descriptors(), descriptors + callers.size() + 1);
+  // Rank 2's own is gone, and with it the one of rank 0's that it shared; both are called anew.
+  constexpr std::size_t kAnew = 6;
+  EXPECT_LE(open_descriptors(), descriptors + callers.size() + kAnew);
   // The last one ends without a goodbye; but whom it spoke for still listens, so it lives.
   callers.clear();
-  EXPECT_TRUE(eventually([&] { return open_descriptors() <= descriptors + 1; }));
+  EXPECT_TRUE(eventually([&] { return open_descriptors() <= descriptors + kAnew; }));
   EXPECT_TRUE(job.control(kHere).is_live(kElsewhere));
+}
+
+// This process's connections.
+std::vector<int> connections() {
+  std::vector<int> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::stoi(entry.path().filename());
+    sockaddr_in peer{};
+    socklen_t bytes = sizeof(peer);
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &bytes) == 0) found.push_back(fd);
+  }
+  return found;
+}
+
+// Rank 2 calls nobody: it speaks over the connection that rank 0 has made. Rank 1 has one of its own.
+TEST(Engine, TwoThatAreEachOthersProxiesShareAConnection) {
+  const std::size_t before = connections().size();
+  RunningJob job;
+  EXPECT_EQ(connections().size(), before + 4);  // two, and both ends of each are here
+  EXPECT_TRUE(job.goes_on());
+  EXPECT_LT(job.control(kElsewhere).member(kHere).link.load(), 2U);
+}
+
+TEST(Engine, SharedConnectionThatBreaksIsMadeAnewBothWays) {
+  testing_processes::Job job(2, [](Bootstrap& bootstrap) {
+    GroupOptions options;
+    options.transport = "tcp";
+    const auto group = Group::join(bootstrap, options);
+    Segment segment(group, {.name = "w", .slot_bytes = 8});
+    const std::array<std::byte, 8> zeros{};
+    for (int round = 0; round < 6; ++round) {
+      segment.scatter(std::span<const std::byte>(zeros));
+      CHECK_THAT(segment.gather({.staleness = 0}, [](auto) {}) == 1);
+      if (round % 2 != group->rank()) continue;
+      for (int fd : connections()) shutdown(fd, SHUT_RDWR);
+    }
+    CHECK_THAT((group->alive() == std::vector<int>{0, 1}));
+    group->barrier();
+    return 0;
+  });
+  testing_processes::expect_all_well(job);
 }
 
 // What comes to the door and does not go through it is nothing to the job.

@@ -317,7 +317,7 @@ void Outgoing::take(const FrameHead& head, std::span<const std::byte> body) {
   }
   if (head.kind == FrameKind::kShare && body.size() == sizeof(std::uint64_t) &&
       partner_ == nullptr && !rdma_) {
-    shared_.emplace(Introduction{call_.to, call_.rank, call_.epoch, 0}, std::vector<std::byte>());
+    shared_ = Shared{{call_.to, call_.rank, call_.epoch, 0}, {}};
     std::memcpy(&shared_->call.number, body.data(), sizeof(shared_->call.number));
     return;
   }
