@@ -303,9 +303,13 @@ void Engine::choose_rdma(const std::vector<Networks>& networks, Rdma wish) {
   }
   settings_.device = nullptr;
   for (const std::vector<int>& host : control_.hosts()) {
-    if (!control_.is_local(host[0]) && settings_.rdma[static_cast<std::size_t>(host[0])]) {
+    if (control_.is_local(host[0])) continue;
+    if (settings_.rdma[static_cast<std::size_t>(host[0])]) {
       settings_.device = &*device_;
-    } else if (!control_.is_local(host[0]) && wish == Rdma::kRequired) {
+      continue;
+    }
+    has_streams_ = true;
+    if (wish == Rdma::kRequired) {
       throw ConfigError("transport verbs cannot reach " + describe_ranks(host) + ": " +
                         why_[static_cast<std::size_t>(host[0])]);
     }
@@ -363,7 +367,7 @@ void Engine::flush(Attachment& attachment, std::size_t bytes, bool may_lag) noex
   if (may_lag) return drive(true);
   attachment.urgent.store(number);
   if (bytes > kLendAHand) return wake();
-  if (bytes > 0 && may_wait(attachment, bytes)) return hold_back();
+  if (bytes > 0 && has_streams_ && may_wait(attachment, bytes)) return hold_back();
   drive();
   held_updates_ = held_bytes_ = 0;
   last_active_ = Clock::now();

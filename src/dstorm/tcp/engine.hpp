@@ -152,6 +152,9 @@ class Engine final : public Work {
   std::optional<Door> door_;
   std::optional<verbs::Device> device_;
   std::vector<std::string> why_;  // by rank
+  // Whether some host is reached over TCP alone. By RDMA each update is a write of its own: to send
+  // several at once saves nothing.
+  bool has_streams_ = false;
 
   std::mutex mutex_;  // E1
   std::condition_variable changed_;
