@@ -116,8 +116,9 @@ class IbWrite:
             rows = [line.split() for line in done.stdout.splitlines()]
             for row in rows:
                 if done.returncode == 0 and row[:1] == [str(size)]:
-                    # Bytes; iterations; microseconds: least, most, typical; or Gb/s: peak, average.
-                    return float(row[4]) * 1e-6 if latency else float(row[3]) * 1e9 / 8
+                    # Bytes; iterations; microseconds: least, most, median, mean (transport.cpp's is
+                    # a mean, too); or Gb/s: peak, mean.
+                    return float(row[5]) * 1e-6 if latency else float(row[3]) * 1e9 / 8
             if time.monotonic() > deadline:  # until then, the server may not listen yet
                 raise RuntimeError(f"{' '.join(command)} failed: {done.stdout}{done.stderr}")
             time.sleep(0.1)
