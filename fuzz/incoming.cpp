@@ -68,7 +68,7 @@ void run(Input input) {
   if (is_shared) {
     outgoing.await(kSender, now);
     incoming.join(outgoing);
-    outgoing.share(incoming, incoming.stream(), 1, now);
+    outgoing.share(incoming, 1, now);
   }
   for (std::size_t i = 0; i <= pieces; ++i) {
     raw_send(ends.there, input.bytes(lengths[i]));

@@ -217,6 +217,16 @@ TEST_P(AnyStream, ResetIsAFailureThatStays) {
   EXPECT_FALSE(caller().wants_write());
 }
 
+TEST(Stream, WhatHasComeIsReceivedThoughNothingCanBeSentAnyMore) {
+  Pair pair;
+  ASSERT_TRUE(eventually([&] { return send_text(*pair.caller, "x").bytes == 1; }));
+  ASSERT_TRUE(eventually([&] { return send_text(*pair.callee, "last words").bytes > 0; }));
+  pair.callee.reset();  // with a byte unread: a reset
+  EXPECT_TRUE(eventually([&] { return send_text(*pair.caller, "!").flow == Flow::kFailed; }));
+  EXPECT_EQ(take_text(*pair.caller).first, "last words");
+  EXPECT_EQ(take_text(*pair.caller).second, Flow::kFailed);
+}
+
 TEST_P(AnyStream, SendingToWhoHasClosedIsAFailureAndNoSignal) {
   ASSERT_EQ(carry(caller(), callee(), "x"), "x");
   ASSERT_NE(std::signal(SIGPIPE, SIG_DFL), SIG_ERR);  // which ends the program

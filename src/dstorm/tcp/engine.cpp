@@ -244,6 +244,7 @@ Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions&
     const int shared = shares_with(one.host());
     if (shared >= 0 && shared < control.rank()) {
       one.await(shared, Clock::now());
+      add_to_epoll(one.fd(), EPOLLIN | EPOLLOUT | EPOLLET);
     } else {
       call(one, Clock::now());
     }
@@ -318,15 +319,17 @@ void Engine::choose_rdma(const std::vector<Networks>& networks, Rdma wish) {
 
 std::string Engine::why(int rank) const { return why_[static_cast<std::size_t>(rank)]; }
 
-bool Engine::is_connected() const {
-  return std::all_of(outgoing_.begin(), outgoing_.end(),
-                     [](const Outgoing& one) { return one.state() == Outgoing::State::kUp; });
+bool Engine::is_connected() {
+  const auto now = Clock::now();
+  bool all = true;
+  for (Outgoing& one : outgoing_) all = one.can_call(now) && all;
+  return all;
 }
 
 std::string Engine::who_is_missing() const {
   std::string text;
   for (const Outgoing& one : outgoing_) {
-    if (one.state() == Outgoing::State::kUp) continue;
+    if (one.state() == Outgoing::State::kUp && !one.is_trying()) continue;
     text += (text.empty() ? "cannot connect from " + settings_.own.host() + " to " : "; ") +
             (one.reason().empty() ? describe_ranks(one.host()) + ": no answer" : one.reason());
   }
@@ -376,7 +379,10 @@ void Engine::flush(Attachment& attachment, std::size_t bytes, bool may_lag) noex
 // E3.
 void Engine::acknowledge(Attachment& attachment) noexcept {
   attachment.urgent.store(number_change(attachment));
-  if (answers_ >= kBurst && keeps_away_.load()) return noted_.store(true);
+  // Once: it has to answer this one, too.
+  if (answers_ >= kBurst && !std::exchange(owes_answer_, true) && keeps_away_.load()) {
+    return noted_.store(true);
+  }
   drive();
 }
 
@@ -387,6 +393,7 @@ bool Engine::may_wait(const Attachment& attachment, std::size_t bytes) noexcept 
   const auto now = Clock::now();
   const bool is_soon = now - std::exchange(last_active_, now) < kSoon;
   const bool has_come = has_come_.exchange(false);
+  owes_answer_ = false;
   answers_ = is_soon && has_come ? answers_ + 1 : 0;
   burst_ = is_soon && !has_come && shape.policy == Policy::kQueue ? burst_ + 1 : 0;
   const bool is_same = std::exchange(held_segment_, attachment.id) == attachment.id;
@@ -597,7 +604,7 @@ void Engine::open_door(Clock::time_point now) {
     for (Outgoing& one : outgoing_) {
       if (one.state() != Outgoing::State::kAwaiting || one.proxy() != rank) continue;
       incoming.join(one);
-      one.share(incoming, incoming.stream(), ++calls_, now);
+      one.share(incoming, ++calls_, now);
     }
   }
 }
@@ -615,6 +622,9 @@ int Engine::shares_with(const std::vector<int>& host) const {
 void Engine::share(Outgoing& outgoing, Clock::time_point now) {
   const std::optional<Outgoing::Shared> shared = outgoing.take_shared();
   if (!shared) return;
+  if (shares_with(outgoing.host()) != outgoing.proxy() || outgoing.proxy() < control_.rank()) {
+    return outgoing.partner_is_over(false, "wants to share a connection that is not shared");
+  }
   Incoming& incoming = incoming_.emplace_back(control_, settings_, outgoing.stream(), shared->call,
                                               now, shared->unparsed);
   incoming.join(outgoing);

@@ -138,7 +138,7 @@ class Engine final : public Work {
   void settle(Clock::time_point now);
   void choose_rdma(const std::vector<Networks>& networks, Rdma wish);
   void add_to_epoll(int fd, std::uint32_t events) const;
-  bool is_connected() const;
+  bool is_connected();
   std::uint64_t sent_bytes() const;
   bool is_out() const;
   std::string who_is_missing() const;
@@ -182,6 +182,7 @@ class Engine final : public Work {
   Clock::time_point last_active_{};  // when it last scattered or waited
   int burst_ = 0;                    // scatters in a row without an update that came in between
   int answers_ = 0;                  // scatters in a row with one
+  bool owes_answer_ = false;         // credits have been put off until the next scatter
   std::uint32_t held_segment_ = 0;
   std::size_t held_updates_ = 0;
   std::size_t held_bytes_ = 0;

@@ -69,14 +69,14 @@ void Incoming::hear(Clock::time_point now) {
   if (partner_ != nullptr) partner_->hear(now);
 }
 
-void Incoming::over(End end, std::string reason) {
+void Incoming::over(End end, std::string reason, bool in_order) {
   if (arriving_ && arriving_->slot >= 0) {
     copy_of(arriving_->attachment).writer.abandon(arriving_->slot);
   }
   arriving_.reset();
   // Who calls anew gives this one up first.
   if ((end == End::kLost || end == End::kBroken) && !is_current()) end = End::kReplaced;
-  if (end != End::kLeft) stream_->reset_at_end();
+  if (end != End::kLeft && !in_order) stream_->reset_at_end();
   queue_.reset();  // its adapter can write nothing more
   end_ = end;
   reason_ = std::move(reason);
@@ -86,7 +86,8 @@ void Incoming::over(End end, std::string reason) {
 
 void Incoming::partner_is_over() {
   partner_ = nullptr;
-  if (end_ == End::kNot) over(End::kLost, "the connection has been given up");
+  // Who has failed has seen to a reset.
+  if (end_ == End::kNot) over(End::kLost, "the connection has been given up", true);
 }
 
 bool Incoming::is_current() const {
@@ -96,7 +97,6 @@ bool Incoming::is_current() const {
 std::size_t Incoming::take_in(const Attachments& attachments, std::uint32_t last_attached,
                               bool to_the_end, Clock::time_point now) {
   std::size_t taken = 0;
-  if (std::exchange(has_unparsed_, false)) parse_whole(attachments, last_attached);
   while (end_ == End::kNot && taken < kTurn) {
     // Two processes never write one mailbox: whoever comes here late has been replaced.
     if (!is_current()) {
@@ -107,6 +107,10 @@ std::size_t Incoming::take_in(const Attachments& attachments, std::uint32_t last
     if (!has_left_ && !control_.is_live(sender_)) {
       over(End::kLost, "it has been given up");
       break;
+    }
+    if (std::exchange(has_unparsed_, false)) {
+      parse_whole(attachments, last_attached);
+      continue;
     }
     std::array<iovec, 2> parts;
     std::size_t count = 0;
@@ -122,7 +126,7 @@ std::size_t Incoming::take_in(const Attachments& attachments, std::uint32_t last
       is_at_end_ = moved.flow == Flow::kEnded;
       if (is_at_end_ && has_left_) {
         over(End::kLeft, "left");
-      } else if (is_at_end_ && partner_ != nullptr && partner_->said_goodbye()) {
+      } else if (is_at_end_ && partner_ != nullptr && partner_->has_said_all()) {
         over(End::kReplaced, "has heard the goodbye");
       } else if (is_at_end_) {
         over(End::kLost, "ended the connection");

@@ -53,6 +53,7 @@ class Incoming {
   int sender() const noexcept { return sender_; }
   int fd() const noexcept { return stream_->fd(); }
   const std::shared_ptr<Stream>& stream() const noexcept { return stream_; }
+  const Introduction& call() const noexcept { return caller_; }
   const std::string& reason() const noexcept { return reason_; }
 
  private:
@@ -88,7 +89,7 @@ class Incoming {
                   bool proved);
   void answer(bool is_due, Clock::time_point now);
   void hear(Clock::time_point now);
-  void over(End end, std::string reason);
+  void over(End end, std::string reason, bool in_order = false);
   bool is_current() const;
 
   shm::Control& control_;

@@ -15,6 +15,9 @@ constexpr std::size_t kLongBatch = 256 * 1024;
 // A payload up to this long is copied among them, which is cheaper than a part of its own.
 constexpr std::size_t kCopied = 8 * 1024;
 constexpr std::size_t kAnswers = 1024;
+// How long a rank waits for another to call it, before it calls itself; and between two trials whether it can.
+constexpr std::chrono::seconds kAwaited{1};
+constexpr std::chrono::milliseconds kBetweenTrials{20};
 
 }  // namespace
 
@@ -49,19 +52,42 @@ void Outgoing::await(int proxy, Clock::time_point now) {
   state_ = State::kAwaiting;
   last_call_ = now;
   down_since_ = now;
+  reason_ = describe_proxy() + ": no answer";
+  try_to_call(now);
 }
 
-void Outgoing::share(Incoming& partner, std::shared_ptr<Stream> stream, std::uint64_t number,
-                     Clock::time_point now) {
+void Outgoing::try_to_call(Clock::time_point now) {
+  trial_ = Stream::connect(settings_.addresses[static_cast<std::size_t>(proxy_)], settings_.own,
+                           nullptr, settings_.silence);
+  last_trial_ = now;
+}
+
+bool Outgoing::can_call(Clock::time_point now) {
+  if (!trial_) return state_ == State::kUp;
+  const Moved moved = trial_->send({});
+  if (moved.flow == Flow::kOpen && !trial_->wants_write()) {
+    trial_.reset();
+    return state_ == State::kUp;
+  }
+  if (moved.flow != Flow::kOpen) {
+    reason_ = describe_proxy() + ": " + trial_->error();
+    if (now - last_trial_ > kBetweenTrials) try_to_call(now);
+  }
+  return false;
+}
+
+void Outgoing::share(Incoming& partner, std::uint64_t number, Clock::time_point now) {
   join(partner);
-  stream_ = std::move(stream);
+  stream_ = partner.stream();
   call_ = {static_cast<std::uint32_t>(control_.rank()), static_cast<std::uint32_t>(proxy_),
            control_.epoch(), number};
   state_ = State::kUp;
   down_since_.reset();
   last_heard_ = last_sent_ = now;
-  put_head(FrameKind::kShare, 0, sizeof(number));
+  const FrameHead head{FrameKind::kShare, 0, sizeof(number) + sizeof(Mac)};
+  put(head);
   put(number);
+  put(prove(settings_.key, head, std::as_bytes(std::span(&number, 1)), partner.call()));
 }
 
 void Outgoing::say(std::span<const std::byte> answer) {
@@ -76,7 +102,7 @@ void Outgoing::part() {
 
 void Outgoing::partner_is_over(bool in_order, const std::string& why) {
   partner_ = nullptr;
-  if (in_order && said_goodbye_ && !is_blocked()) {
+  if (in_order && has_said_all()) {
     hang_up();
     state_ = State::kDone;
   } else if (in_order) {
@@ -89,6 +115,7 @@ void Outgoing::partner_is_over(bool in_order, const std::string& why) {
 void Outgoing::hang_up() {
   part();
   shared_.reset();
+  trial_.reset();
   rdma_.reset();  // after this its adapter reads nothing any more
   reaped_ = 0;
   is_joined_ = false;
@@ -121,10 +148,14 @@ void Outgoing::fail_by_adapter(const std::string& why) {
   give_up("RDMA: " + why);
 }
 
+std::string Outgoing::describe_proxy() const {
+  return "rank " + std::to_string(proxy_) + " at " +
+         settings_.addresses[static_cast<std::size_t>(proxy_)].text();
+}
+
 // The next call goes to the next rank.
 void Outgoing::give_up(const std::string& why) {
-  reason_ = "rank " + std::to_string(proxy_) + " at " +
-            settings_.addresses[static_cast<std::size_t>(proxy_)].text() + ": " + why;
+  reason_ = describe_proxy() + ": " + why;
   hang_up();
   next_ = (next_ + 1) % host_.size();
 }
@@ -212,7 +243,9 @@ void Outgoing::try_adapter() {
 }
 
 bool Outgoing::tend(Clock::time_point now) {
-  if (state_ == State::kAwaiting && now - last_call_ > settings_.silence * 3 / 4) {
+  if (state_ == State::kAwaiting &&
+      (!control_.is_live(proxy_) ||
+       now - last_call_ > std::min<std::chrono::nanoseconds>(settings_.silence / 2, kAwaited))) {
     give_up("no call came");
   }
   if (state_ != State::kCalling && state_ != State::kUp) return false;
@@ -315,20 +348,17 @@ void Outgoing::take(const FrameHead& head, std::span<const std::byte> body) {
     turned_away_ = 0;
     return;
   }
-  if (head.kind == FrameKind::kShare && body.size() == sizeof(std::uint64_t) &&
-      partner_ == nullptr && !rdma_) {
-    shared_ = Shared{{call_.to, call_.rank, call_.epoch, 0}, {}};
-    std::memcpy(&shared_->call.number, body.data(), sizeof(shared_->call.number));
-    return;
-  }
-  const bool is_adapters = head.kind == FrameKind::kEndpoint || head.kind == FrameKind::kWindow;
-  if (!is_adapters || !rdma_ || body.size() < sizeof(Mac)) {
+  const bool is_proved = head.kind == FrameKind::kShare || head.kind == FrameKind::kEndpoint ||
+                         head.kind == FrameKind::kWindow;
+  if (!is_proved || (head.kind == FrameKind::kShare) == (rdma_ != nullptr) || partner_ != nullptr ||
+      body.size() < sizeof(Mac)) {
     return fail("answered with a frame that cannot be");
   }
   const auto said = body.first(body.size() - sizeof(Mac));
   if (!is_proof(body.last(sizeof(Mac)), prove(settings_.key, head, said, call_))) {
-    return fail("answered with the address of an adapter that somebody has changed on the way");
+    return fail("answered with an address or a number that somebody has changed on the way");
   }
+  if (head.kind == FrameKind::kShare) return take_share(said);
   if (head.kind == FrameKind::kWindow) return take_window(head.segment, said);
   verbs::Endpoint endpoint{};
   if (said.size() != sizeof(endpoint) || is_joined_) {
@@ -341,6 +371,13 @@ void Outgoing::take(const FrameHead& head, std::span<const std::byte> body) {
   } catch (const Error& error) {
     fail_by_adapter(error.what());
   }
+}
+
+void Outgoing::take_share(std::span<const std::byte> body) {
+  std::uint64_t number = 0;
+  if (body.size() != sizeof(number)) return fail("answered with a frame that cannot be");
+  std::memcpy(&number, body.data(), sizeof(number));
+  shared_ = Shared{{call_.to, call_.rank, call_.epoch, number}, {}};
 }
 
 void Outgoing::take_window(std::uint32_t segment, std::span<const std::byte> body) {
@@ -661,6 +698,8 @@ void Outgoing::send(Clock::time_point now) {
     }
     put_small(small_.size());
     const Moved moved = stream_->send(parts_, may_lag_);
+    // A partner reads what has come before it finds the end.
+    if (moved.flow != Flow::kOpen && partner_ != nullptr && stream_->is_readable()) return;
     if (moved.flow != Flow::kOpen) return fail(stream_->error());
     if (moved.bytes == 0) return;
     last_sent_ = now;

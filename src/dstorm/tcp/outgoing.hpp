@@ -58,10 +58,13 @@ class Outgoing {
 
   // Calls the next of the host's live ranks, if there is one; `number` grows from call to call.
   bool call(std::uint64_t number, Clock::time_point now);
-  // The same where `proxy` is to call: then to speak over the connection that it has made.
+  // The same where `proxy` is to call: then to speak over the connection that it has made, as its own call
+  // of that number. Meanwhile it tries whether it could call itself: see can_call().
   void await(int proxy, Clock::time_point now);
-  void share(Incoming& partner, std::shared_ptr<Stream> stream, std::uint64_t number,
-             Clock::time_point now);
+  void share(Incoming& partner, std::uint64_t number, Clock::time_point now);
+  // Whether a call of this rank's has got through, or would. Tries again now and then.
+  bool can_call(Clock::time_point now);
+  bool is_trying() const noexcept { return trial_.has_value(); }
   // The callee shares the connection: its call, and what has come of it so far. The partner is to be made of it.
   struct Shared {
     Introduction call;
@@ -94,7 +97,7 @@ class Outgoing {
   std::uint64_t sent_bytes() const noexcept { return sent_bytes_; }
   // Something waits for the connection to take more.
   bool is_blocked() const noexcept { return !pieces_.empty() || small_at_ < small_.size(); }
-  int fd() const noexcept { return stream_ ? stream_->fd() : -1; }
+  int fd() const noexcept { return stream_ ? stream_->fd() : trial_ ? trial_->fd() : -1; }
   // Readable when the adapter has done something that was waited for; -1 without one. Made once the
   // connection is up.
   int adapter_fd() const noexcept { return rdma_ ? rdma_->fd() : -1; }
@@ -108,7 +111,7 @@ class Outgoing {
   // ended, or have left this rank out.
   bool is_unwanted() const noexcept { return turned_away_ >= kPatience * host_.size(); }
   Clock::time_point last_call() const noexcept { return last_call_; }
-  bool said_goodbye() const noexcept { return said_goodbye_; }
+  bool has_said_all() const noexcept { return said_goodbye_ && !is_blocked(); }
   const std::string& reason() const noexcept { return reason_; }
 
  private:
@@ -135,6 +138,9 @@ class Outgoing {
   void part();
   void introduce_adapter();
   void take_answers(Clock::time_point now);
+  void take_share(std::span<const std::byte> body);
+  void try_to_call(Clock::time_point now);
+  std::string describe_proxy() const;
   void take_window(std::uint32_t segment, std::span<const std::byte> body);
   bool reap(Clock::time_point now);
   void try_adapter();
@@ -173,6 +179,8 @@ class Outgoing {
   std::shared_ptr<Stream> stream_;
   Incoming* partner_ = nullptr;
   std::optional<Shared> shared_;
+  std::optional<Stream> trial_;  // whether it could call
+  Clock::time_point last_trial_;
   std::optional<Handshake> handshake_;
   std::map<std::uint32_t, Carried> carried_;
   std::vector<Carried*> due_;  // those with something to say, by the age of it

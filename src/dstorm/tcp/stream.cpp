@@ -82,6 +82,7 @@ void Stream::prepare(const TlsContext* tls, bool calls, std::chrono::nanoseconds
 
 Moved Stream::send(std::span<const iovec> parts, bool may_lag) {
   if (state_ != State::kOpen && !settle()) return fail(0);
+  if (is_cut_) return {0, Flow::kFailed};
   Moved moved{};
   if (tls_) {
     moved = moved_by_tls(tls_->send(parts));
@@ -94,7 +95,7 @@ Moved Stream::send(std::span<const iovec> parts, bool may_lag) {
       const msghdr message = message_of(parts);
       bytes = sendmsg(fd(), &message, flags);
     }
-    moved = bytes >= 0 ? Moved{static_cast<std::size_t>(bytes), Flow::kOpen} : fail(errno);
+    moved = bytes >= 0 ? Moved{static_cast<std::size_t>(bytes), Flow::kOpen} : fail_to_send(errno);
   }
   std::size_t given = 0;
   for (const iovec& part : parts) given += part.iov_len;
@@ -130,9 +131,10 @@ Moved Stream::receive(std::span<const iovec> parts) {
     msghdr message = message_of(parts);
     bytes = recvmsg(fd(), &message, 0);
   }
+  if (bytes == 0 && is_cut_) state_ = State::kFailed;
   if (bytes == 0) {
     is_closed_there_ = true;
-    return {0, Flow::kEnded};
+    return {0, is_cut_ ? Flow::kFailed : Flow::kEnded};
   }
   return bytes > 0 ? Moved{static_cast<std::size_t>(bytes), Flow::kOpen} : fail(errno);
 }
@@ -152,10 +154,19 @@ bool Stream::settle() {
   return false;
 }
 
+// Whom nothing can be sent to any more may have sent something before.
+Moved Stream::fail_to_send(int error) {
+  if (error != EPIPE && error != ECONNRESET) return fail(error);
+  is_cut_ = true;
+  error_ = std::strerror(error);
+  is_closed_there_ = true;
+  return {0, Flow::kFailed};
+}
+
 Moved Stream::fail(int error) {
   if (error != 0 && !would_block(error) && state_ != State::kFailed) {
     state_ = State::kFailed;
-    error_ = std::strerror(error);
+    if (!is_cut_) error_ = std::strerror(error);
     is_refused_ = error == ECONNREFUSED;
     is_closed_there_ = is_refused_ || error == ECONNRESET || error == EPIPE;
   }

@@ -64,6 +64,8 @@ class Stream {
   const std::string& error() const noexcept { return error_; }  // empty unless failed
   // Failed since nobody listens there, though the host is well.
   bool is_refused() const noexcept { return is_refused_; }
+  // What has come can still be received, though sending may fail.
+  bool is_readable() const noexcept { return state_ == State::kOpen; }
   // Refused, or at an end since the peer closed it, whose host is well.
   bool is_closed_there() const noexcept { return is_closed_there_; }
 
@@ -86,6 +88,7 @@ class Stream {
   void prepare(const TlsContext* tls, bool calls, std::chrono::nanoseconds limit);
   bool settle();  // whether the stream is connected
   Moved fail(int error);
+  Moved fail_to_send(int error);
   void note_sent(std::size_t bytes, bool is_full);
   Moved moved_by_tls(Moved moved);
 
@@ -97,6 +100,7 @@ class Stream {
   std::string error_;
   bool is_refused_ = false;
   bool is_closed_there_ = false;
+  bool is_cut_ = false;  // nothing can be sent any more
 };
 
 }  // namespace dstorm::tcp
