@@ -96,6 +96,7 @@ class Report:
         begin = f"<!-- written by benchmarks/{self._program}: from here -->"
         end = begin.replace("from here", "to here")
         before, _, rest = old.partition(begin)
-        after = rest.partition(end)[2]
+        after = rest.partition(end)[2].strip()
         section = f"{begin}\n\n## {self._title}\n\n{self.text()}\n\n{end}"
-        path.write_text(f"{before.rstrip()}\n\n{section}\n{after}")
+        parts = [before.strip(), section, after]
+        path.write_text("\n\n".join(part for part in parts if part) + "\n")
