@@ -14,6 +14,7 @@ UCX_BYTES = 64 * MB  # to send at least, for a bandwidth
 UCX_ROUND_TRIPS = 10_000
 IB_BYTES = 32 * MB  # likewise; it may run over an emulated adapter
 IB_ROUND_TRIPS = 1000
+HEADER = 88  # bytes of header and trailer of an update to a host of one rank (verbs/landing.hpp)
 
 
 class Own:
@@ -82,14 +83,18 @@ class Ucx:
 
 
 class IbWrite:
-    """RDMA writes, by the programs of Debian's perftest."""
+    """RDMA writes, by the programs of Debian's perftest, of messages that are longer by `more`."""
 
-    label = "ib_write"
-
-    def __init__(self):
+    def __init__(self, label, more=0):
         adapters = os.environ.get("BENCHMARK_ADAPTERS", "").split(",")
         self._adapters = adapters if len(adapters) == 2 else [None, None]
-        self.settings = f"perftest's ib_write_bw and ib_write_lat, adapters {self._adapters}"
+        self._more = more
+        self.label = label
+        self.settings = (
+            f"likewise, but of as many bytes as MALT writes: {more} more"
+            if more
+            else f"perftest's ib_write_bw and ib_write_lat, adapters {self._adapters}"
+        )
 
     @staticmethod
     def is_installed():
@@ -97,9 +102,10 @@ class IbWrite:
 
     def measure(self, what, size):
         latency = what == "latency"
+        size += self._more
         count = IB_ROUND_TRIPS if latency else max(50, IB_BYTES // size)
         command = ["ib_write_lat" if latency else "ib_write_bw", "-F", "-p", str(IB_PORT)]
-        command += ["-s", str(size), "-n", str(count)] + ([] if latency else ["--report_gbits"])
+        command += ["-s", str(size), "-n", str(count)]
         server, client = (
             command + (["-d", adapter] if adapter else []) for adapter in self._adapters
         )
@@ -117,8 +123,10 @@ class IbWrite:
             for row in rows:
                 if done.returncode == 0 and row[:1] == [str(size)]:
                     # Bytes; iterations; microseconds: least, most, median, mean (transport.cpp's is
-                    # a mean, too); or Gb/s: peak, mean.
-                    return float(row[5]) * 1e-6 if latency else float(row[3]) * 1e9 / 8
+                    # a mean, too); or MiB/s: peak, mean.
+                    if latency:
+                        return float(row[5]) * 1e-6
+                    return float(row[3]) * 2**20 * (size - self._more) / size
             if time.monotonic() > deadline:  # until then, the server may not listen yet
                 raise RuntimeError(f"{' '.join(command)} failed: {done.stdout}{done.stderr}")
             time.sleep(0.1)
@@ -142,5 +150,5 @@ def streams(program):
 PEERS = {
     "shm": lambda _: [Ucx(UCX_TLS="shm")],
     "tcp": lambda program: [*streams(program), Ucx(UCX_TLS="tcp", UCX_NET_DEVICES="lo")],
-    "verbs": lambda _: [IbWrite()],
+    "verbs": lambda _: [IbWrite("ib_write"), IbWrite("with header", HEADER)],
 }

@@ -432,6 +432,34 @@ TEST(Segment, FullQueueNamesWhoDidNotGather) {
   expect_all_well(job);
 }
 
+// Between hosts it may have been put off for the update's sake.
+TEST(Segment, FoldIsToldThoughItsRankSendsAnUpdateAndThenDoesNothing) {
+  Shared<std::atomic<bool>> is_told;
+  Job job(2, [&](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    SegmentOptions options = small();
+    options.policy = Policy::kQueue;
+    options.depth = 16;
+    Segment segment(group, options);
+    if (group->rank() == 0) {
+      segment.scatter(bytes_of(1));
+      const auto end = std::chrono::steady_clock::now() + 20s;
+      while (segment.stats().pending != 0 && std::chrono::steady_clock::now() < end) {
+        std::this_thread::sleep_for(1ms);
+      }
+      *is_told = true;
+      CHECK_THAT(segment.stats().folded == 1);
+    } else {
+      CHECK_THAT(segment.wait([&] { return segment.gather({}, [](auto) {}) == 1; }, 20s));
+      segment.scatter(bytes_of(2));
+      while (!*is_told) std::this_thread::sleep_for(1ms);
+    }
+    group->barrier();
+    return 0;
+  });
+  expect_all_well(job);
+}
+
 TEST(Segment, QueueGoesOnWhenTheSlowReaderDies) {
   Job job(3, [](Bootstrap& bootstrap) {
     const auto group = join(bootstrap);

@@ -1,6 +1,7 @@
 #include "dstorm/tcp/engine.hpp"
 
 #include <poll.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
@@ -21,8 +22,10 @@ using std::chrono::nanoseconds;
 
 // Between two calls to a host that does not answer.
 constexpr std::chrono::milliseconds kRedial{20};
-// A payload up to this long is sent by the thread that scatters it.
+// A payload up to this long is sent by the thread that scatters it. With RDMA alone nothing is copied, and who
+// has written the payload has it in its cache for the checksum.
 constexpr std::size_t kLendAHand = 64 * 1024;
+constexpr std::size_t kLendAHandByRdma = 1024 * 1024;
 // With more hosts, looking for what has come takes longer than waking a thread.
 constexpr std::size_t kMostPolled = 9;
 // How long the thread keeps away while the rank polls: as long as what comes may lie there when the
@@ -36,6 +39,8 @@ constexpr int kBurst = 4;
 constexpr std::chrono::microseconds kSoon{50};
 constexpr std::size_t kHeldBytes = 256 * 1024;
 constexpr nanoseconds kHeldBack{100'000};
+// For how long a rank waits for the thread, at most.
+constexpr std::chrono::milliseconds kTurn{10};
 constexpr std::size_t kMostInterfaces = 16;
 
 struct InterfaceRecord {
@@ -369,9 +374,10 @@ void Engine::flush(Attachment& attachment, std::size_t bytes, bool may_lag) noex
   const std::uint64_t number = number_change(attachment);
   if (may_lag) return drive(true);
   attachment.urgent.store(number);
-  if (bytes > kLendAHand) return wake();
+  if (bytes > (has_streams_ ? kLendAHand : kLendAHandByRdma)) return wake();
   if (bytes > 0 && has_streams_ && may_wait(attachment, bytes)) return hold_back();
   drive();
+  if (!has_streams_) return;
   held_updates_ = held_bytes_ = 0;
   last_active_ = Clock::now();
 }
@@ -408,13 +414,25 @@ void Engine::hold_back() noexcept {
   if (!away_briefly_.load() && asleep_.exchange(false)) eventfd_write(alarm_.get(), 1);
 }
 
+// With RDMA alone it waits for the other's turn, which is short: else the thread would post update after update,
+// on the core of another rank, while this one fills its slots and then has nothing to do.
+bool Engine::take_turn(std::unique_lock<std::mutex>& lock) noexcept {
+  for (std::optional<Clock::time_point> end;; sched_yield()) {
+    // The thread's turn comes first: a mutex alone would let it starve.
+    if (!queued_.load() && lock.try_lock()) return true;
+    if (has_streams_) return false;
+    const auto now = Clock::now();
+    if (!end) end = now + kTurn;
+    if (now >= *end) return false;
+  }
+}
+
 // E2.
 void Engine::drive(bool may_lag) noexcept {
   wanted_.store(true);
   while (wanted_.load()) {
-    if (queued_.load()) return;  // the thread's turn: a mutex alone would let it starve
-    const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock) return;  // who has it looks at wanted_ after
+    std::unique_lock lock(mutex_, std::defer_lock);
+    if (!take_turn(lock)) return;  // who has it looks at wanted_ after
     if (!wanted_.exchange(false)) continue;
     const auto now = Clock::now();
     if (holds_back_.exchange(false)) take_in_polled(now);  // which saves waking the thread
@@ -449,7 +467,7 @@ bool Engine::take_in_polled(Clock::time_point now) {
 }
 
 bool Engine::poll() noexcept {
-  if (control_.hosts().size() > kMostPolled) {
+  if (!has_streams_ || control_.hosts().size() > kMostPolled) {
     if (holds_back_.load() || lags_.load()) drive();
     return false;
   }

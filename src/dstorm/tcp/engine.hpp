@@ -119,6 +119,7 @@ class Engine final : public Work {
   void run();
   bool may_wait(const Attachment& attachment, std::size_t bytes) noexcept;
   void hold_back() noexcept;
+  bool take_turn(std::unique_lock<std::mutex>& lock) noexcept;
   void drive(bool may_lag = false) noexcept;
   std::size_t take_in(Incoming& incoming, bool to_the_end, Clock::time_point now);
   bool take_in_polled(Clock::time_point now);

@@ -555,9 +555,15 @@ bool Outgoing::post_segment(Carried& carried) {
   // Until something has changed no notice has to wait for it. The callee may need this rank's notice
   // before it attaches the segment and gives a window.
   if (!is_joined_ || !rdma_->has_window(attachment.id)) return changes == Attachment::kUnchanged;
-  // Before the clock: in step, who sees it takes what it stands for to be folded (Segment).
-  if (!post_cursors(carried)) return false;
   const std::uint64_t clock = carried.carrier.clock();
+  // Before the clock: in step, who sees it takes what it stands for to be folded (Segment). Under QUEUE nothing
+  // stands on that, and each is a write of its own: beside an update go those alone that free a quarter of the
+  // slots, and the others when there is none.
+  const shm::SegmentShape& shape = attachment.memory->shape();
+  const bool has_update = clock > carried.clock;
+  const bool may_lag = has_update && shape.policy == Policy::kQueue && !is_closed;
+  if (!post_cursors(carried, may_lag ? (shape.mailbox.depth() + 3) / 4 : 1, has_update))
+    return false;
   while (carried.sent < clock) {
     if (carried.in_flight != 0) return false;
     const int slot =
@@ -574,7 +580,7 @@ bool Outgoing::post_segment(Carried& carried) {
                            carried.carrier.addressees(), host_);
     carried.sent = carried.clock = header.iteration;
     // QUEUE: the slot stays as it is until all have consumed the update, so there is no hurry.
-    if (attachment.memory->shape().policy == Policy::kLatest) {
+    if (shape.policy == Policy::kLatest) {
       carried.in_flight = number;
     } else {
       carried.carrier.let_go();
@@ -590,7 +596,7 @@ bool Outgoing::post_segment(Carried& carried) {
     if (!rdma_->is_idle()) return false;
     fill_closed(carried);
   }
-  note_through(carried, changes);
+  if (!may_lag) note_through(carried, changes);
   return true;
 }
 
@@ -600,8 +606,9 @@ void Outgoing::fill_closed(Carried& carried) {
   carried.closed = true;
 }
 
-// What this rank has now folded of the host's rank number `place`; false if nothing new.
-bool Outgoing::changed_cursor(Carried& carried, std::size_t place, CursorBody& body) const {
+// What this rank has now folded of the host's rank number `place`; false if fewer than `least` updates more.
+bool Outgoing::changed_cursor(Carried& carried, std::size_t place, std::uint64_t least,
+                              CursorBody& body) const {
   const shm::SegmentMemory& memory = *carried.attachment->memory;
   const Mailbox box(memory.mailbox(host_[place]), memory.shape().mailbox);
   const Cursor& cursor = box.cursor(control_.rank());
@@ -613,17 +620,17 @@ bool Outgoing::changed_cursor(Carried& carried, std::size_t place, CursorBody& b
   body.sender = static_cast<std::uint32_t>(host_[place]);
   CursorBody& sent = carried.cursors[place];
   if (body.consumed == sent.consumed && body.ordinal == sent.ordinal) return false;
+  if (least > 1 && body.ordinal - sent.ordinal < least) return false;
   sent = body;
   return true;
 }
 
-bool Outgoing::post_cursors(Carried& carried) {
+bool Outgoing::post_cursors(Carried& carried, std::uint64_t least, bool more_follows) {
   const shm::SegmentMemory& memory = *carried.attachment->memory;
-  const bool more_follows = carried.carrier.clock() > carried.clock;
   for (std::size_t i = 0; i < host_.size(); ++i) {
     if (!rdma_->has_room()) return false;
     CursorBody body{};
-    if (!changed_cursor(carried, i, body)) continue;
+    if (!changed_cursor(carried, i, least, body)) continue;
     const Mailbox box(memory.mailbox(host_[i]), memory.shape().mailbox);
     rdma_->send_cursor(carried.attachment->id, i, control_.rank(), box.cursor(control_.rank()),
                        !more_follows);
@@ -638,7 +645,7 @@ void Outgoing::fill_cursors(Carried& carried) {
   put_head(FrameKind::kCursors, attachment.id, 0);
   for (std::size_t i = 0; i < host_.size(); ++i) {
     CursorBody body{};
-    if (!changed_cursor(carried, i, body)) continue;
+    if (!changed_cursor(carried, i, 1, body)) continue;
     put(body);
     ++count;
   }

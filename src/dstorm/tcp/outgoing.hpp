@@ -152,8 +152,9 @@ class Outgoing {
   bool fill_segment(Carried& carried);
   bool post_segment(Carried& carried);
   void fill_cursors(Carried& carried);
-  bool post_cursors(Carried& carried);
-  bool changed_cursor(Carried& carried, std::size_t place, CursorBody& body) const;
+  bool post_cursors(Carried& carried, std::uint64_t least, bool more_follows);
+  bool changed_cursor(Carried& carried, std::size_t place, std::uint64_t least,
+                      CursorBody& body) const;
   void fill_closed(Carried& carried);
   void fill_notices(std::uint64_t posted);
   void fill_record();
