@@ -23,6 +23,7 @@ rows=(
   "slot|60|$build/slot_test --gtest_filter=-SlotThreads.*"
   "stress-loss|90|impair 'loss 1%'; MALT_STRESS=0.01 MALT_TRANSPORT=verbs $build/segment_test --gtest_filter='SegmentStress.*'"
   "stress-order|90|impair 'limit 10000 delay 1ms reorder 0.1%'; MALT_STRESS=0.01 MALT_TRANSPORT=verbs $build/segment_test --gtest_filter='SegmentStress.*'"
+  "death-loss|150|tc qdisc add dev lo root netem loss 10%; MALT_TRANSPORT=tcp $build/vol_test --gtest_filter='*DeathInTheMiddle*/0' --gtest_repeat=4"
   "python-svm|200|train_over_verbs"
   "calls-cut|120|cut_calls"
   "mixed|120|mixed_job"
@@ -82,6 +83,7 @@ impair() {
 
 repair() {
   local i
+  tc qdisc del dev lo root 2>/dev/null || true
   for ((i = 1; i <= nics; ++i)); do
     tc qdisc del dev "n$i" root 2>/dev/null || true
     ip link set "p$i" master br0 up

@@ -22,6 +22,8 @@ using std::chrono::nanoseconds;
 
 // Between two calls to a host that does not answer.
 constexpr std::chrono::milliseconds kRedial{20};
+// Until a call to one who may have died is repeated: what refuses it is sent once, and may be lost.
+constexpr std::chrono::milliseconds kRecall{200};
 // A payload up to this long is sent by the thread that scatters it. With RDMA alone nothing is copied, and who
 // has written the payload has it in its cache for the checksum.
 constexpr std::size_t kLendAHand = 64 * 1024;
@@ -705,7 +707,7 @@ void Engine::tend(Clock::time_point now) {
 // did (soon: the system closes one socket after the other); if not, it calls anew.
 void Engine::doubt(int rank, Clock::time_point now) {
   if (!control_.is_live(rank)) return;
-  doubts_.push_back({rank, control_.member(rank).link.load(), now, knock(rank)});
+  doubts_.push_back({rank, control_.member(rank).link.load(), now, knock(rank), now});
 }
 
 Stream Engine::knock(int rank) const {
@@ -716,6 +718,7 @@ Stream Engine::knock(int rank) const {
 }
 
 void Engine::clear_doubts(Clock::time_point now) {
+  const auto patience = std::min<nanoseconds>(kRecall, settings_.silence / 8);
   std::erase_if(doubts_, [&](Doubt& doubt) {
     const shm::Member& member = control_.member(doubt.rank);
     if (!control_.is_live(doubt.rank) || member.link.load() != doubt.link ||
@@ -724,9 +727,11 @@ void Engine::clear_doubts(Clock::time_point now) {
     }
     std::byte unread[64];
     const iovec part{unread, sizeof(unread)};
-    if (doubt.call.receive({&part, 1}).flow == Flow::kOpen) return false;
-    if (!doubt.call.is_refused()) {
+    const bool is_open = doubt.call.receive({&part, 1}).flow == Flow::kOpen;
+    if (is_open && now - doubt.called < patience) return false;
+    if (is_open || !doubt.call.is_refused()) {
       doubt.call = knock(doubt.rank);
+      doubt.called = now;
       return false;
     }
     if (!was_away(now) && control_.mark(doubt.rank, shm::State::kDead)) {

@@ -168,6 +168,7 @@ class Engine final : public Work {
     std::uint64_t link;  // by which its writes came last
     Clock::time_point since;
     Stream call;
+    Clock::time_point called;
   };
   std::list<Doubt> doubts_;
   static constexpr Clock::time_point kReached = Clock::time_point::max();
