@@ -105,6 +105,8 @@ std::size_t Incoming::take_in(const Attachments& attachments, std::uint32_t last
     }
     // What the dead reached is settled for good (S6).
     if (!has_left_ && !control_.is_live(sender_)) {
+      // Whom others have left out may still have to hear so, from the partner.
+      if (partner_ != nullptr && control_.state(sender_) == shm::State::kEvicted) break;
       over(End::kLost, "it has been given up");
       break;
     }

@@ -124,6 +124,7 @@ void Outgoing::hang_up() {
   carried_.clear();
   notice_ = beat_ = 0;
   said_goodbye_ = lags_ = false;
+  left_out_since_.reset();
   sent_bytes_ = answered_bytes_ = 0;
   answers_end_ = 0;
   handshake_.reset();
@@ -250,8 +251,14 @@ bool Outgoing::tend(Clock::time_point now) {
   }
   if (state_ != State::kCalling && state_ != State::kUp) return false;
   if (control_.state(proxy_) == shm::State::kEvicted) {
-    fail("left out");
-    return false;
+    // It is to read so in this rank's record, which a reset could take from it; unless others need a proxy.
+    if (!left_out_since_) left_out_since_ = now;
+    const bool is_needed =
+        std::any_of(host_.begin(), host_.end(), [this](int r) { return control_.is_live(r); });
+    if (is_needed || now - *left_out_since_ > settings_.silence / 4) {
+      fail("left out");
+      return false;
+    }
   }
   // Early enough that another proxy says that this rank is well before its host misses it.
   if (now - last_heard_ > settings_.silence * 3 / 4) {

@@ -175,6 +175,7 @@ class Outgoing {
   std::size_t next_;  // which of the host's ranks to call next
   std::string reason_;
   std::optional<Clock::time_point> down_since_;
+  std::optional<Clock::time_point> left_out_since_;  // the proxy, as far as this has seen
   std::size_t turned_away_ = 0;  // calls in a row, by the callee, which had taken nothing in
 
   std::shared_ptr<Stream> stream_;
