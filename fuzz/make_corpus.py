@@ -176,7 +176,9 @@ def landing() -> dict[str, bytes]:
 
 # ---- src/dstorm/tcp ------------------------------------------------------------------------------
 
-BEAT, NOTICE, UPDATE, CLOCK, CURSORS, CLOSED, LEAVE, ENDPOINT, TAKEN, WINDOW, AGAIN = range(1, 12)
+PROTOCOL = 2
+BEAT, NOTICE, UPDATE, CLOCK, CURSORS, CLOSED, LEAVE, ENDPOINT, TAKEN, WINDOW = range(1, 11)
+RECORD, SHARE = 11, 12
 
 
 def frame(kind: int, segment: int, body: bytes = b"") -> bytes:
@@ -199,7 +201,7 @@ def incoming() -> dict[str, bytes]:
         "cursors": frame(CURSORS, 1, cursor),
         "closed": frame(CLOSED, 1),
         "leave": frame(LEAVE, 0),
-        "again": frame(AGAIN, 0),
+        "record": frame(RECORD, 0, bytes(11 * 8)),
         "endpoint": frame(ENDPOINT, 0, bytes(64)),
         "updates": b"".join(update_frame(i, bytes(200)) for i in range(1, 5)),
         "of_a_closed_segment": update_frame(1, bytes(30), 2) + frame(BEAT, 0),
@@ -208,6 +210,7 @@ def incoming() -> dict[str, bytes]:
     honest = b"".join(frames[n] for n in ("updates", "notice", "cursors", "clock", "leave"))
     seeds["honest"] = b"\0" + honest
     seeds["honest_queue"] = b"\1" + honest
+    seeds["shared"] = b"\x10" + frames["beat"] + frame(TAKEN, 0, struct.pack("<Q", 0)) + honest
     seeds["honest_in_pieces"] = struct.pack("<B3H", 3 << 1, 10, 90, 300) + honest
     return seeds
 
@@ -222,12 +225,13 @@ def outgoing() -> dict[str, bytes]:
         "taken_more_than_sent": b"\0" + taken(1 << 63),
         "endpoint": b"\0" + frame(ENDPOINT, 0, bytes(64)),
         "window": b"\0" + frame(WINDOW, 1, bytes(80)),
+        "share": b"\0" + frame(SHARE, 0, bytes(40)),
     }
 
 
 def handshake() -> dict[str, bytes]:
     to_caller, to_callee = bytes([128]) + bytes(64), bytes([129]) + bytes(64)
-    hello = b"MALT" + struct.pack("<II", 1, 0x01020304) + bytes(32)
+    hello = b"MALT" + struct.pack("<II", PROTOCOL, 0x01020304) + bytes(32)
     proof = struct.pack("<Q4I", 11, 3, 7, 5, 0) + bytes(32)
     pieces = bytes([20 << 1 | 1]) + bytes(20)
     changed = bytes([129]) + bytes(50) + b"\1" + bytes(13)
@@ -241,7 +245,7 @@ def handshake() -> dict[str, bytes]:
 
 
 def door() -> dict[str, bytes]:
-    hello = (b"MALT" + struct.pack("<II", 1, 0x01020304)).ljust(48, b"\0")
+    hello = (b"MALT" + struct.pack("<II", PROTOCOL, 0x01020304)).ljust(48, b"\0")
     proof = bytes(64)
     return {
         "one": b"\x60" + hello + b"\x80" + proof,

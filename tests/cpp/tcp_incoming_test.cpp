@@ -322,7 +322,6 @@ TEST(Incoming, FramesWithoutABodyHaveNone) {
     cases.push_back({"beat", frame(FrameKind::kBeat, 0, bytes, "x"), "a body"});
     cases.push_back({"closed", frame(FrameKind::kClosed, kSegment, bytes, "x"), "a body"});
     cases.push_back({"leave", frame(FrameKind::kLeave, 0, bytes, "x"), "a body"});
-    cases.push_back({"again", frame(FrameKind::kAgain, 0, bytes, "x"), "a body"});
   }
   expect_broken(cases);
 }
@@ -438,7 +437,6 @@ TEST(Incoming, SegmentIsThereWhereOneBelongsAndNowhereElse) {
       {"beat", frame(FrameKind::kBeat, kSegment), kPlace},
       {"notice", frame(FrameKind::kNotice, kSegment, notice), kPlace},
       {"leave", frame(FrameKind::kLeave, kSegment), kPlace},
-      {"again", frame(FrameKind::kAgain, kSegment), kPlace},
       {"not there yet", frame(FrameKind::kClosed, kSegment + 1), "that is not there"},
       {"at its most", spoilt([](UpdateFrame& one) { one.segment = kMost32; }), "not there"},
   });
@@ -692,19 +690,6 @@ TEST(Incoming, ReplacedConnectionIsHeardNoMore) {
   next.say(honest(3));
   EXPECT_EQ(next.end(), Incoming::End::kNot) << next.reason();
   EXPECT_EQ(site.box(kSender).clock().load(), 3U);
-}
-
-// A sender whose adapter has failed ends the connection and is not taken for dead.
-TEST(Incoming, WhoSaysSoCallsAnew) {
-  const Site site;
-  Peer old(site, 1);
-  old.say(honest(1) + frame(FrameKind::kAgain, 0) + honest(2));
-  EXPECT_EQ(old.end(), Incoming::End::kReplaced);
-  EXPECT_EQ(site.box(kSender).clock().load(), 1U);
-  Peer next(site, 2);
-  next.say(honest(2));
-  EXPECT_EQ(next.end(), Incoming::End::kNot) << next.reason();
-  EXPECT_EQ(site.box(kSender).clock().load(), 2U);
 }
 
 // Its silence says nothing of the sender, who speaks elsewhere.

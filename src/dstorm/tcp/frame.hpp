@@ -39,11 +39,9 @@ enum class FrameKind : std::uint32_t {
   kTaken = 9,     // of the callee: bytes taken in, 64 bits
   kWindow = 10,   // of the callee: where a segment may be written: verbs::Target of the caller's
                   // landing area, then of the cursors of each rank of the host, then Mac
-  kAgain = 11,    // its adapter has failed, it ends this connection and calls anew; no body
-  kRecord = 12,   // where it stands in the membership (membership_record.hpp)
-  kShare =
-      13,  // of the callee: from here on it speaks as a caller, too, whose call has this number, 64
-           // bits; what answers the caller comes in between
+  kRecord = 11,   // where it stands in the membership (membership_record.hpp)
+  kShare = 12,    // of the callee: from here on it speaks as a caller, too, whose call has this
+                  // number, 64 bits; what answers the caller comes in between
 };
 
 struct FrameHead {

@@ -232,7 +232,6 @@ std::size_t Incoming::length_of_fixed(const FrameHead& head) const {
     case FrameKind::kBeat:
     case FrameKind::kClosed:
     case FrameKind::kLeave:
-    case FrameKind::kAgain:
       return exactly(0, "a body where none belongs");
     case FrameKind::kClock:
       return exactly(sizeof(std::uint64_t), "a clock of another length");
@@ -279,8 +278,6 @@ void Incoming::take(const FrameHead& head, std::span<const std::byte> body,
       has_left_ = true;
       control_.mark(sender_, shm::State::kLeft);
       break;
-    case FrameKind::kAgain:
-      return over(End::kReplaced, "calls anew");
     case FrameKind::kUpdate:
       return begin_update(head, body, attachment);
     case FrameKind::kClock:

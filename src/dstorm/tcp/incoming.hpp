@@ -34,7 +34,7 @@ class Incoming {
     kLeft,      // the sender has left the job and said so
     kLost,      // the sender's process has ended, it seems
     kBroken,    // the sender broke the rules
-    kReplaced,  // a newer connection is in use, or will be
+    kReplaced,  // a newer connection is in use, or none is needed any more
     kRefused    // this rank lacks what it takes: the sender may call another
   };
   // What one connection may take in before it is another's turn, in bytes.

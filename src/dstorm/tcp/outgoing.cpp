@@ -138,15 +138,9 @@ void Outgoing::fail(const std::string& why) {
   give_up(why);
 }
 
-// The connection itself is well: the callee learns that another call follows, or it would take the
-// end of this one for the end of this rank.
 void Outgoing::fail_by_adapter(const std::string& why) {
   if (!stalled_since_) stalled_since_ = moved_;
-  put_head(FrameKind::kAgain, 0, 0);
-  send(last_sent_);
-  if (state_ != State::kUp) return;
-  if (is_blocked()) stream_->reset_at_end();
-  give_up("RDMA: " + why);
+  fail("RDMA: " + why);
 }
 
 std::string Outgoing::describe_proxy() const {
