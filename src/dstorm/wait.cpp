@@ -54,6 +54,13 @@ void ring(Doorbell& bell) noexcept {
   }
 }
 
+void rouse(Doorbell& bell) noexcept {
+  // Either the waiter sets the bit after this, and looks at its condition after that, or it is to
+  // sleep on a value that this has changed.
+  bell.word.fetch_add(2, std::memory_order_seq_cst);
+  futex(bell.word, FUTEX_WAKE, 1, nullptr);
+}
+
 Waiter::Patience::Patience(Waiter& waiter, std::chrono::nanoseconds limit, bool silent)
     : waiter_(waiter),
       start_(Clock::now()),

@@ -5,7 +5,9 @@
 //  W1 the waiter sets the bit (read-modify-write, sequentially consistent), and then looks at its
 //     condition once more before it sleeps on the value it set;
 //  W2 the ringer makes its change visible, passes a sequentially consistent fence, then loads the
-//     word: either it sees the bit and wakes, or the waiter's second look sees the change.
+//     word: either it sees the bit and wakes, or the waiter's second look sees the change;
+//  W3 of several ringers one clears the bit, and wakes. Should it die in between, the others take the
+//     owner for awake: so whoever goes on after a death wakes without asking for the bit.
 #pragma once
 
 #include <atomic>
@@ -25,6 +27,8 @@ struct alignas(64) Doorbell {
 // Wakes the owner of the doorbell if it sleeps. The caller has passed a sequentially consistent
 // fence since the change (W2): one fence serves any number of rings.
 void ring(Doorbell& bell) noexcept;
+// Wakes the owner also if another has undertaken to (W3). Needs no fence.
+void rouse(Doorbell& bell) noexcept;
 
 // What a rank that waits may do in the meantime for what it waits for.
 class Work {

@@ -144,7 +144,7 @@ void Watcher::follow() {
   } else {
     return;
   }
-  control_.ring(control_.locals());
+  for (int r : control_.locals()) rouse(control_.bell(r));
 }
 
 }  // namespace dstorm

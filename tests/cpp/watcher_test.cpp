@@ -1,4 +1,5 @@
-// A rank between hosts whose engine is held up, as by a program's thread that is traced while it sends.
+// What becomes of a rank between hosts whose engine is held up, as by a program's thread that is traced while
+// it sends, and of one that somebody who has died was about to wake.
 #include "dstorm/watcher.hpp"
 
 #include <gtest/gtest.h>
@@ -6,8 +7,10 @@
 
 #include <array>
 #include <memory>
+#include <thread>
 
 #include "dstorm/tcp/engine.hpp"
+#include "dstorm/wait.hpp"
 #include "tcp_ranks.hpp"
 
 namespace dstorm {
@@ -50,6 +53,37 @@ TEST(Watcher, RankThatCannotListenTakesNobodyForSilent) {
     EXPECT_EQ(rank.watcher->view(), (View{0, {0, 1}}));
     EXPECT_TRUE(rank.control->is_live(0) && rank.control->is_live(1));
   }
+}
+
+// W3. Who is not woken looks about it when its nap is over.
+TEST(Watcher, RankIsWokenAfterADeathThoughTheDeadHadUndertakenTo) {
+  bool is_woken = false;
+  for (int attempt = 0; attempt < 20 && !is_woken; ++attempt) {
+    std::array<Rank, 2> ranks;
+    testing_ranks::in_ranks(2, [&](Bootstrap& bootstrap) {
+      Rank& own = ranks[static_cast<std::size_t>(bootstrap.rank())];
+      own.control = std::make_unique<shm::Control>(bootstrap, shm::Sharing::kAll, 10s);
+    });
+    Rank& own = ranks[0];
+    shm::Control& control = *own.control;
+    own.watcher = std::make_unique<Watcher>(control, nullptr, own.news.get(),
+                                            WatcherOptions{60s, TieRule::kLowest, nullptr});
+    Doorbell& bell = control.bell(0);
+    const std::atomic<std::uint32_t> alarm{0};
+    int naps = 0;
+    Waiter waiter(bell, 0ms, alarm, [&] { ++naps; });
+    std::thread waiting(
+        [&] { EXPECT_TRUE(waiter.until([&] { return own.watcher->view().epoch == 1; }, 60s)); });
+    std::uint32_t word = 0;
+    while (((word = bell.word.load()) & 1) == 0) std::this_thread::yield();
+    std::this_thread::sleep_for(5ms);  // so that it sleeps by now
+    bell.word.compare_exchange_strong(word, word + 1);
+    control.mark(1, shm::State::kDead);
+    eventfd_write(own.news.get(), 1);
+    waiting.join();
+    is_woken = naps == 0;
+  }
+  EXPECT_TRUE(is_woken);
 }
 
 }  // namespace
