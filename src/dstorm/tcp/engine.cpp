@@ -22,8 +22,9 @@ using std::chrono::nanoseconds;
 
 // Between two calls to a host that does not answer.
 constexpr std::chrono::milliseconds kRedial{20};
-// Until a call to one who may have died is repeated: what refuses it is sent once, and may be lost.
-constexpr std::chrono::milliseconds kRecall{200};
+// Until a call to one who may have died is repeated, the first time: what refuses it is sent once, and may
+// be lost.
+constexpr std::chrono::milliseconds kRecall{5};
 // A payload up to this long is sent by the thread that scatters it. With RDMA alone nothing is copied, and who
 // has written the payload has it in its cache for the checksum.
 constexpr std::size_t kLendAHand = 64 * 1024;
@@ -544,6 +545,7 @@ void Engine::run() {
   const auto tick = std::clamp<nanoseconds>(settings_.silence / 16, std::chrono::milliseconds(1),
                                             std::chrono::milliseconds(100));
   bool is_busy = false;
+  bool in_doubt = false;
   bool in_burst = false;  // the rank held something back before the last turn
   std::array<epoll_event, 64> events;
   for (;;) {
@@ -553,7 +555,9 @@ void Engine::run() {
     asleep_.store(true);
     const bool wait =
         !is_busy && !rank_is_at_it && !wanted_.load() && !holds_back_.load();  // E2, E3
-    const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(tick).count();
+    const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(
+                           in_doubt ? std::min<nanoseconds>(tick, kRecall) : tick)
+                           .count();
     const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
                                  wait ? static_cast<int>(std::max<long>(limit, 1)) : 0);
     asleep_.store(false);
@@ -579,6 +583,7 @@ void Engine::run() {
     pump(now, true);
     if (now - last_tend_ >= tick) tend(now);
     settle(now);
+    in_doubt = !doubts_.empty();
   }
 }
 
@@ -707,7 +712,7 @@ void Engine::tend(Clock::time_point now) {
 // did (soon: the system closes one socket after the other); if not, it calls anew.
 void Engine::doubt(int rank, Clock::time_point now) {
   if (!control_.is_live(rank)) return;
-  doubts_.push_back({rank, control_.member(rank).link.load(), now, knock(rank), now});
+  doubts_.push_back({rank, control_.member(rank).link.load(), now, knock(rank), now, kRecall});
 }
 
 Stream Engine::knock(int rank) const {
@@ -718,7 +723,6 @@ Stream Engine::knock(int rank) const {
 }
 
 void Engine::clear_doubts(Clock::time_point now) {
-  const auto patience = std::min<nanoseconds>(kRecall, settings_.silence / 8);
   std::erase_if(doubts_, [&](Doubt& doubt) {
     const shm::Member& member = control_.member(doubt.rank);
     if (!control_.is_live(doubt.rank) || member.link.load() != doubt.link ||
@@ -728,10 +732,11 @@ void Engine::clear_doubts(Clock::time_point now) {
     std::byte unread[64];
     const iovec part{unread, sizeof(unread)};
     const bool is_open = doubt.call.receive({&part, 1}).flow == Flow::kOpen;
-    if (is_open && now - doubt.called < patience) return false;
+    if (is_open && now - doubt.called < doubt.patience) return false;
     if (is_open || !doubt.call.is_refused()) {
       doubt.call = knock(doubt.rank);
       doubt.called = now;
+      doubt.patience = std::min<nanoseconds>(2 * doubt.patience, settings_.silence / 8);
       return false;
     }
     if (!was_away(now) && control_.mark(doubt.rank, shm::State::kDead)) {

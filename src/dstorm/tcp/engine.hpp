@@ -169,6 +169,7 @@ class Engine final : public Work {
     Clock::time_point since;
     Stream call;
     Clock::time_point called;
+    std::chrono::nanoseconds patience;  // until it is called once more
   };
   std::list<Doubt> doubts_;
   static constexpr Clock::time_point kReached = Clock::time_point::max();
