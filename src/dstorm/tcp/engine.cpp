@@ -522,11 +522,9 @@ void Engine::leave(nanoseconds limit) noexcept {
     leaving_ = true;
     pump(Clock::now(), true);
     changed_.wait_for(lock, limit, [this] {
-      return is_out() ||
-             std::all_of(outgoing_.begin(), outgoing_.end(), [this](const Outgoing& one) {
+      return is_out() || std::all_of(outgoing_.begin(), outgoing_.end(), [](const Outgoing& one) {
                return one.state() == Outgoing::State::kDone || one.is_unwanted() ||
-                      std::none_of(one.host().begin(), one.host().end(),
-                                   [this](int r) { return control_.is_live(r); });
+                      !one.is_needed();
              });
     });
     stop_ = true;
@@ -544,8 +542,8 @@ void Engine::leave(nanoseconds limit) noexcept {
 void Engine::run() {
   const auto tick = std::clamp<nanoseconds>(settings_.silence / 16, std::chrono::milliseconds(1),
                                             std::chrono::milliseconds(100));
+  nanoseconds limit = tick;
   bool is_busy = false;
-  bool in_doubt = false;
   bool in_burst = false;  // the rank held something back before the last turn
   std::array<epoll_event, 64> events;
   for (;;) {
@@ -555,11 +553,9 @@ void Engine::run() {
     asleep_.store(true);
     const bool wait =
         !is_busy && !rank_is_at_it && !wanted_.load() && !holds_back_.load();  // E2, E3
-    const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(
-                           in_doubt ? std::min<nanoseconds>(tick, kRecall) : tick)
-                           .count();
+    const auto limit_ms = std::chrono::duration_cast<std::chrono::milliseconds>(limit).count();
     const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
-                                 wait ? static_cast<int>(std::max<long>(limit, 1)) : 0);
+                                 wait ? static_cast<int>(limit_ms) : 0);
     asleep_.store(false);
     queued_.store(true);
     const std::lock_guard lock(mutex_);
@@ -583,7 +579,7 @@ void Engine::run() {
     pump(now, true);
     if (now - last_tend_ >= tick) tend(now);
     settle(now);
-    in_doubt = !doubts_.empty();
+    limit = doubts_.empty() ? tick : std::min<nanoseconds>(tick, kRecall);
   }
 }
 

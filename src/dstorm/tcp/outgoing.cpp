@@ -247,9 +247,7 @@ bool Outgoing::tend(Clock::time_point now) {
   if (control_.state(proxy_) == shm::State::kEvicted) {
     // It is to read so in this rank's record, which a reset could take from it; unless others need a proxy.
     if (!left_out_since_) left_out_since_ = now;
-    const bool is_needed =
-        std::any_of(host_.begin(), host_.end(), [this](int r) { return control_.is_live(r); });
-    if (is_needed || now - *left_out_since_ > settings_.silence / 4) {
+    if (is_needed() || now - *left_out_since_ > settings_.silence / 4) {
       fail("left out");
       return false;
     }
@@ -275,6 +273,10 @@ bool Outgoing::tend(Clock::time_point now) {
     send(now);
   }
   return state_ == State::kCalling || state_ == State::kUp;
+}
+
+bool Outgoing::is_needed() const noexcept {
+  return std::any_of(host_.begin(), host_.end(), [this](int r) { return control_.is_live(r); });
 }
 
 bool Outgoing::make_room(std::uint32_t segment) {

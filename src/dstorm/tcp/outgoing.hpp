@@ -107,6 +107,8 @@ class Outgoing {
   std::optional<Clock::time_point> down_since() const noexcept {
     return stalled_since_ ? stalled_since_ : down_since_;
   }
+  // Whether a rank of the host lives.
+  bool is_needed() const noexcept;
   // All ranks of the host, however often they are called, refuse or close the connection: they have
   // ended, or have left this rank out.
   bool is_unwanted() const noexcept { return turned_away_ >= kPatience * host_.size(); }
