@@ -66,11 +66,7 @@ Allreduce::Allreduce(std::shared_ptr<Group> group, std::string name, std::string
       writer_(mailbox_, group->rank()),
       members_(group->size()),
       rest_(group->size()) {
-  const shm::SegmentMemory& memory = segment_.channel().memory();
-  for (int r = 0; r < group->size(); ++r) {
-    peers_.push_back(
-        {SlotReader(Mailbox(memory.mailbox(r), memory.shape().mailbox), group->rank())});
-  }
+  for (int r = 0; r < group->size(); ++r) peers_.push_back({segment_.channel().reader(r)});
 }
 
 const std::vector<int>& Allreduce::run(Operand& operand, const Operation& operation,

@@ -50,6 +50,7 @@ Offer agree(Group& group, std::string_view what, const Offer& mine, int maker) {
 Channel::Channel(Group& group, shm::Control& control, tcp::Engine* engine, std::uint32_t id,
                  std::string_view what, shm::SegmentShape shape)
     : control_(control), engine_(engine) {
+  if (engine != nullptr) shape.copies = control.locals().size();
   if (engine != nullptr && engine->has_rdma()) {
     shape.landing_bytes = engine->landing_shape(shape.mailbox).bytes();
   }
@@ -91,16 +92,23 @@ Channel::Channel(Group& group, shm::Control& control, tcp::Engine* engine, std::
   for (int r = 0; r < control.size(); ++r) {
     if (control.is_local(r) || !engine->has_rdma_with(r)) continue;
     landings_.emplace_back(memory_->landing(r), engine->landing_shape(shape.mailbox),
-                           Mailbox(memory_->mailbox(r), memory_->shape().mailbox), shape.policy, r,
-                           control.locals(), control.rank());
+                           memory_->copies(r), shape.policy, r, control.locals(), control.rank());
   }
+}
+
+SlotReader Channel::reader(int sender) const {
+  if (!control_.is_local(sender)) return {memory_->copies(sender), control_.rank()};
+  return {Mailbox(memory_->mailbox(sender), memory_->shape().mailbox), control_.rank()};
 }
 
 void Channel::take_in() {
   bool has_come = false;
   for (verbs::Landing& landing : landings_) {
     has_come =
-        landing.take_in([this](int r) { return control_.is_live(r) && !is_closed(r); }) || has_come;
+        landing.take_in([this](int r) { return control_.is_live(r) && !is_closed(r); },
+                        [this](int r) { return control_.state(r) == shm::State::kDead; },
+                        [&](std::size_t copy) { memory_->reserve_copy(landing.sender(), copy); }) ||
+        has_come;
   }
   if (has_come) control_.ring(control_.neighbours());
 }

@@ -33,6 +33,9 @@ class Channel {
   const shm::SegmentMemory& memory() const noexcept { return *memory_; }
   std::shared_ptr<const shm::SegmentMemory> share_memory() const noexcept { return memory_; }
 
+  // For what this rank folds of `sender`.
+  SlotReader reader(int sender) const;
+
   // After this rank has published `bytes` of payload, or moved its clock alone: wakes those of
   // `to`, and sends what other hosts have to know; see tcp::Engine::flush.
   void deliver(std::span<const int> to, std::size_t bytes, bool may_lag = false) noexcept;

@@ -261,7 +261,7 @@ void Group::await_posts(std::span<const std::uint64_t> by_rank, nanoseconds time
   const auto all_here = [&] {
     missing.clear();
     for (int r = 0; r < size(); ++r) {
-      const std::uint64_t posted = impl_->control.member(r).posted.load(std::memory_order_acquire);
+      const std::uint64_t posted = impl_->control.board(r).posted.load(std::memory_order_acquire);
       if (is_live(r) && posted < by_rank[static_cast<std::size_t>(r)]) missing.push_back(r);
     }
     return missing.empty();
@@ -335,7 +335,7 @@ std::vector<std::optional<Bytes>> Group::exchange(std::string_view what,
   }
 
   const auto is_missing = [&](int r) {
-    return control.member(r).posted.load(std::memory_order_acquire) < number;
+    return control.board(r).posted.load(std::memory_order_acquire) < number;
   };
   int next = 0;  // ranks before it have been seen
   const auto all_here = [&] {
@@ -360,7 +360,7 @@ std::vector<std::optional<Bytes>> Group::exchange(std::string_view what,
   std::map<std::string, std::vector<int>> doing;
   for (int r = 0; r < size(); ++r) {
     if (is_missing(r)) continue;  // dead or gone before it posted
-    const shm::Notice& post = control.member(r).notices[number % 2];
+    const shm::Notice& post = control.board(r).notices[number % 2];
     // Copied, then checked: it is another process's memory.
     const std::size_t what_bytes = std::min<std::size_t>(post.what_bytes, sizeof(post.what));
     const std::size_t bytes = std::min<std::size_t>(post.bytes, kMostExchanged);

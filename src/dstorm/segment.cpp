@@ -63,7 +63,7 @@ void Segment::open(const std::shared_ptr<Group>& group) {
   const int rank = group->rank();
   std::vector<SlotReader> readers;
   for (int r = 0; r < group->size(); ++r) {
-    readers.emplace_back(Mailbox(channel->memory().mailbox(r), mailbox_shape_), rank);
+    readers.push_back(channel->reader(r));
   }
   SlotWriter writer(Mailbox(channel->memory().mailbox(rank), mailbox_shape_), rank);
   resumed_.resize(readers.size());

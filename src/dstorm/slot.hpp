@@ -11,10 +11,12 @@
 //
 // Invariants. A broken one is a torn or lost update; tests/mutants/memory.py breaks each,
 // and tests/model/slot.pml has them in small.
-//  S1 Only the sender writes clock, tickets and slots; only receiver r writes cursor r. Where one of
-//     them is on another host, this host has a copy of what it writes there, and one process here
-//     (or its network adapter) writes that copy in its stead; the cursor of a receiver on another
-//     host gets its hold from the sender's side, while the update is being carried there.
+//  S1 Only the sender writes clock, tickets and slots; only receiver r writes cursor r. Where the
+//     sender is on another host, this host has copies of what it writes, and at any instant at most
+//     one process writes a given copy in its stead (copies.hpp); the invariants below hold within
+//     each copy. Where the receiver is on another host, its cursor here only grows, whoever stores
+//     what it has said (raise); its hold comes from the sender's side, while the update is being
+//     carried there.
 //  S2 ticket[slot][r] = k > 0 says: the slot holds, complete, the update of iteration k for r. It
 //     is stored with release after the payload, so a receiver that loads it with acquire sees all
 //     of it.
@@ -33,6 +35,8 @@
 //     folded twice.
 //  S6 The clock is stored with release after the tickets of its iteration: who sees the clock at k
 //     sees the tickets of every update up to k. A sender that dies before it leaves no update of k.
+//     In a copy a writer may have died between two tickets of k: the next writer, to which k is sent
+//     again, gives the tickets that are missing for the slot that holds k already (begun, complete).
 #pragma once
 
 #include <sched.h>
@@ -42,9 +46,12 @@
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
+
+#include "dstorm/copies.hpp"
 
 namespace dstorm {
 
@@ -127,7 +134,10 @@ class MailboxShape {
 // A mailbox as both sides see it. Memory starts as zeros, which is a valid empty mailbox.
 class Mailbox {
  public:
-  Mailbox(std::byte* base, const MailboxShape& shape) : base_(base), shape_(&shape) {}
+  Mailbox(std::byte* base, const MailboxShape& shape) : Mailbox(base, base, shape) {}
+  // A copy of it at `base`, with the cursors of the mailbox at `home` (C5).
+  Mailbox(std::byte* base, std::byte* home, const MailboxShape& shape)
+      : base_(base), home_(home), shape_(&shape) {}
 
   std::atomic<std::uint64_t>& clock() const {
     return *reinterpret_cast<std::atomic<std::uint64_t>*>(base_);
@@ -136,7 +146,7 @@ class Mailbox {
     return *reinterpret_cast<Ticket*>(base_ + shape_->ticket(slot, receiver));
   }
   Cursor& cursor(int receiver) const {
-    return *reinterpret_cast<Cursor*>(base_ + shape_->cursor(receiver));
+    return *reinterpret_cast<Cursor*>(home_ + shape_->cursor(receiver));
   }
   SlotHeader& header(std::size_t slot) const {
     return *reinterpret_cast<SlotHeader*>(base_ + shape_->slot(slot));
@@ -148,8 +158,37 @@ class Mailbox {
 
  private:
   std::byte* base_;
+  std::byte* home_;
   const MailboxShape* shape_;
 };
+
+// The copies of one remote sender's mailbox on this host.
+class Copies {
+ public:
+  // Copy 0 is at `home`, where the cursors are; copy n from 1 on at `others` + (n - 1) * shape.bytes().
+  Copies(CopyTable table, std::byte* home, std::byte* others, const MailboxShape& shape)
+      : table_(table), home_(home), others_(others), shape_(&shape) {}
+
+  const CopyTable& table() const { return table_; }
+  Mailbox box(std::size_t copy) const {
+    return {copy == 0 ? home_ : others_ + (copy - 1) * shape_->bytes(), home_, *shape_};
+  }
+  Mailbox current() const { return box(table_.current()); }
+
+ private:
+  CopyTable table_;
+  std::byte* home_;
+  std::byte* others_;
+  const MailboxShape* shape_;
+};
+
+// A counter of a receiver on another host never goes back, whichever process stores it.
+inline void raise(std::atomic<std::uint64_t>& counter, std::uint64_t value) {
+  std::uint64_t known = counter.load(std::memory_order_relaxed);
+  while (known < value && !counter.compare_exchange_weak(known, value, std::memory_order_release,
+                                                         std::memory_order_relaxed)) {
+  }
+}
 
 // A receiver of one update, and which of the updates addressed to it this is, from 1.
 struct Addressee {
@@ -163,8 +202,8 @@ class SlotWriter {
   SlotWriter(Mailbox box, int sender)
       : box_(box), sender_(sender), slots_(box.shape().depth()), ordinals_(box.shape().ranks()) {}
 
-  // The writer of a copy of `sender`'s mailbox on another host, which knows what it, or another
-  // process of this host before it, has written there (S1: nobody else has).
+  // The writer of a copy of `sender`'s mailbox on another host. It reads what the writers before it
+  // have left there; nobody else writes there now (C1).
   static SlotWriter of_copy(Mailbox box, int sender) {
     SlotWriter writer(box, sender);
     for (std::size_t slot = 0; slot < writer.slots_.size(); ++slot) {
@@ -246,6 +285,29 @@ class SlotWriter {
       put_ticket(slot, addressee, header.iteration);
     }
     advance(header.iteration);
+  }
+
+  // The slot of a copy in which the writer before this one, which has ended, began to publish this
+  // iteration, or -1. The payload there is whole (S2), and may be being read.
+  int begun(std::uint64_t iteration) const {
+    if (iteration <= box_.clock().load(std::memory_order_relaxed)) return -1;
+    for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
+      const Sent& sent = slots_[slot];
+      if (sent.iteration == iteration && !sent.to.empty()) return static_cast<int>(slot);
+    }
+    return -1;
+  }
+  // Publishes it: gives the tickets that are missing. `to` sorted by rank.
+  void complete(int slot, std::span<const Addressee> to) {
+    Sent& sent = slots_[static_cast<std::size_t>(slot)];
+    const std::vector<int> given = sent.to;
+    for (const Addressee& addressee : to) {
+      if (std::binary_search(given.begin(), given.end(), addressee.rank)) continue;
+      sent.to.insert(std::upper_bound(sent.to.begin(), sent.to.end(), addressee.rank),
+                     addressee.rank);
+      put_ticket(slot, addressee, sent.iteration);
+    }
+    advance(sent.iteration);
   }
 
   // Moves the clock alone: nothing of this iteration is for the readers of this mailbox (S6: what
@@ -375,8 +437,17 @@ class SlotReader {
  public:
   SlotReader(Mailbox box, int receiver)
       : box_(box), receiver_(receiver), cursor_(&box.cursor(receiver)) {}
+  // Of a sender on another host.
+  SlotReader(const Copies& copies, int receiver) : SlotReader(copies.box(0), receiver) {
+    copies_ = copies;
+  }
 
-  std::uint64_t clock() const { return box_.clock().load(std::memory_order_acquire); }
+  // This and those that find a slot look at the current copy (C6); what they find is read in the
+  // one that they have looked at.
+  std::uint64_t clock() {
+    follow();
+    return box_.clock().load(std::memory_order_acquire);
+  }
   std::uint64_t consumed() const { return cursor_->consumed.load(std::memory_order_relaxed); }
 
   // S3: nothing of iteration >= `iteration` for this receiver may be overwritten from here on.
@@ -391,14 +462,16 @@ class SlotReader {
   }
 
   // The slot with this iteration's update, or -1.
-  int find(std::uint64_t iteration) const {
+  int find(std::uint64_t iteration) {
+    follow();
     for (std::size_t slot = 0; slot < box_.shape().depth(); ++slot) {
       if (ticket(slot) == iteration) return static_cast<int>(slot);
     }
     return -1;
   }
   // The slot with the newest update beyond `iteration`, or -1.
-  int newest(std::uint64_t iteration) const {
+  int newest(std::uint64_t iteration) {
+    follow();
     int best = -1;
     for (std::size_t slot = 0; slot < box_.shape().depth(); ++slot) {
       const std::uint64_t found = ticket(slot);
@@ -413,7 +486,8 @@ class SlotReader {
   // nothing may be passed over: a slot looked at early may get an older update than one looked at
   // late. But whoever has seen a ticket sees all older ones (S2, one sender), so a second look, for
   // what is older than the first one's find, is final.
-  int oldest(std::uint64_t after, std::uint64_t limit) const {
+  int oldest(std::uint64_t after, std::uint64_t limit) {
+    follow();
     const int first = oldest_at_a_look(after, limit);
     if (first < 0) return first;
     --limit;
@@ -456,6 +530,16 @@ class SlotReader {
   void let_go() { cursor_->hold.store(0, std::memory_order_release); }
 
  private:
+  void follow() {
+    if (!copies_) return;
+    const std::size_t current = copies_->table().current();
+    if (current == copy_) return;
+    const Mailbox next = copies_->box(current);
+    const std::uint64_t reached = box_.clock().load(std::memory_order_acquire);
+    if (next.clock().load(std::memory_order_acquire) < reached) return;
+    box_ = next;
+    copy_ = current;
+  }
   // Lowers the limit to the iteration of what it finds.
   int oldest_at_a_look(std::uint64_t after, std::uint64_t& limit) const {
     int best = -1;
@@ -480,6 +564,8 @@ class SlotReader {
   Mailbox box_;
   int receiver_;
   Cursor* cursor_;
+  std::optional<Copies> copies_;
+  std::size_t copy_ = 0;  // that box_ is
 };
 
 // Takes the updates for some receivers, who are on another host, out of their sender's mailbox in

@@ -13,8 +13,11 @@
 namespace dstorm::shm {
 namespace {
 
-constexpr std::uint32_t kVersion = 4;  // of everything laid out in shared memory
+constexpr std::uint32_t kVersion = 5;  // of everything laid out in shared memory
 constexpr std::string_view kWhat = "the group";
+// Of a board. On a host where more ranks than that are stopped, each while it writes for the same
+// rank of another host, the next one waits until one of them has ended or goes on.
+constexpr std::size_t kBoardCopies = 64;
 
 // What each rank tells the others first.
 struct Hello {
@@ -62,8 +65,10 @@ Control::Control(Bootstrap& bootstrap, Sharing sharing, std::chrono::nanoseconds
       format_(size_),
       host_of_(static_cast<std::size_t>(size_)),
       pids_(static_cast<std::size_t>(size_)),
-      pidfds_(static_cast<std::size_t>(size_)) {
-  const std::size_t bytes = round_up(records_at(size_), kPage);
+      pidfds_(static_cast<std::size_t>(size_)),
+      board_read_(static_cast<std::size_t>(size_)) {
+  const std::size_t used = boards_at(0);
+  const std::size_t bytes = boards_at(size_);
   Hello mine{};
   mine.version = kVersion;
   mine.pid = getpid();
@@ -73,7 +78,7 @@ Control::Control(Bootstrap& bootstrap, Sharing sharing, std::chrono::nanoseconds
   gethostname(mine.host, sizeof(mine.host) - 1);
   try {
     // Everyone makes one; those of the ranks that share another's go again, and were never touched.
-    memory_ = Memory::create(bytes, kWhat);
+    memory_ = Memory::create(bytes, used, kWhat);
     memory_.reserve(0, kPage, kWhat);
     header().token = mine.token = make_token();
     header().size = static_cast<std::uint32_t>(size_);
@@ -106,7 +111,7 @@ Control::Control(Bootstrap& bootstrap, Sharing sharing, std::chrono::nanoseconds
     }
   }
   try {
-    if (place.leader == rank_) memory_.reserve(0, bytes, kWhat);
+    if (place.leader == rank_) memory_.reserve(0, used, kWhat);
   } catch (const Error& error) {
     set_text(place.error, error.what());
   }
@@ -184,6 +189,45 @@ Member& Control::member(int rank) const noexcept {
 std::size_t Control::records_at(int rank) const noexcept {
   return sizeof(ControlHeader) + static_cast<std::size_t>(size_) * sizeof(Member) +
          static_cast<std::size_t>(rank) * round_up(format_.words() * sizeof(std::uint64_t), kLine);
+}
+
+std::size_t Control::tables_at(int rank) const noexcept {
+  const std::size_t words = round_up(CopyTable::words(kBoardCopies) * sizeof(std::uint64_t), kLine);
+  return records_at(size_) + static_cast<std::size_t>(rank) * words;
+}
+
+std::size_t Control::boards_at(int rank) const noexcept {
+  const std::size_t boards = round_up((kBoardCopies - 1) * sizeof(Board), kPage);
+  return round_up(tables_at(size_), kPage) + static_cast<std::size_t>(rank) * boards;
+}
+
+CopyTable Control::board_table(int rank) const noexcept {
+  auto* words = reinterpret_cast<std::atomic<std::uint64_t>*>(memory_.data() + tables_at(rank));
+  return CopyTable({words, CopyTable::words(kBoardCopies)});
+}
+
+Board& Control::board_copy(int rank, std::size_t copy) const noexcept {
+  if (copy == 0) return member(rank);
+  return reinterpret_cast<Board*>(memory_.data() + boards_at(rank))[copy - 1];
+}
+
+void Control::reserve_board(int rank, std::size_t copy) const {
+  if (copy == 0) return;
+  const std::size_t begin = boards_at(rank) + (copy - 1) * sizeof(Board);
+  const std::size_t page = begin / kPage * kPage;
+  memory_.populate(page, round_up(begin + sizeof(Board), kPage) - page, kWhat);
+}
+
+const Board& Control::board(int rank) noexcept {
+  std::size_t& copy = board_read_[static_cast<std::size_t>(rank)];
+  const Board& read = board_copy(rank, copy);
+  const std::size_t current = board_table(rank).current();
+  if (current == copy) return read;
+  const Board& next = board_copy(rank, current);
+  const std::uint64_t reached = read.posted.load(std::memory_order_acquire);
+  if (next.posted.load(std::memory_order_acquire) < reached) return read;
+  copy = current;
+  return next;
 }
 
 RecordFormat::Cell Control::record(int rank) const noexcept {

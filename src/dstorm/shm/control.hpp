@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "dstorm/bootstrap.hpp"
+#include "dstorm/copies.hpp"
 #include "dstorm/descriptor.hpp"
 #include "dstorm/group.hpp"
 #include "dstorm/membership_record.hpp"
@@ -36,16 +37,20 @@ struct Notice {  // one rank's post for one exchange
   std::byte data[Group::kMostExchanged];
 };
 
-// One rank's share of the control memory, on cache lines of its own.
-struct alignas(kLine) Member {
+struct alignas(kLine) Board {
+  std::atomic<std::uint64_t> posted;  // the number of the last exchange posted to
+  alignas(kLine) Notice notices[2];   // by the exchange's parity
+};
+
+// One rank's share of the control memory, on cache lines of its own. The board is the rank's own, or
+// the first copy of that of a rank of another host (copies.hpp).
+struct alignas(kLine) Member : Board {
   Doorbell bell;
   alignas(kLine) std::atomic<State> state;
   // Of a rank of another host: the number of the connection by which its writes come here now, and
   // when that was last heard of (Clock, in nanoseconds).
   std::atomic<std::uint64_t> link;
   std::atomic<std::int64_t> heard;
-  alignas(kLine) std::atomic<std::uint64_t> posted;  // the number of the last exchange posted to
-  alignas(kLine) Notice notices[2];                  // by the exchange's parity
 };
 
 struct alignas(kLine) ControlHeader {
@@ -112,6 +117,14 @@ class Control {
   // Rings those of `ranks` that are on this host, after something they may be waiting for.
   void ring(std::span<const int> ranks) noexcept;
   Member& member(int rank) const noexcept;
+  // What a rank has posted, as far as it is known here; the board changes only as C6 allows. For
+  // the rank's own thread.
+  const Board& board(int rank) noexcept;
+  // Of a rank of another host. Each copy but the first is used after it has been reserved, which
+  // throws ConfigError if there is no memory for it.
+  CopyTable board_table(int rank) const noexcept;
+  Board& board_copy(int rank, std::size_t copy) const noexcept;
+  void reserve_board(int rank, std::size_t copy) const;
 
  private:
   ControlHeader& header() const noexcept {
@@ -119,6 +132,8 @@ class Control {
   }
   void watch(int rank);
   std::size_t records_at(int rank) const noexcept;
+  std::size_t tables_at(int rank) const noexcept;
+  std::size_t boards_at(int rank) const noexcept;
 
   int rank_;
   int size_;
@@ -130,6 +145,7 @@ class Control {
   std::vector<int> neighbours_;
   std::vector<pid_t> pids_;
   std::vector<Descriptor> pidfds_;
+  std::vector<std::size_t> board_read_;  // by rank: the copy
   Memory memory_;
 };
 

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "dstorm/errors.hpp"
+#include "dstorm/slot.hpp"
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U
@@ -128,8 +129,8 @@ Memory::Memory(int fd, std::size_t bytes, std::string_view what) : size_(bytes),
   data_ = static_cast<std::byte*>(at);
 }
 
-Memory Memory::create(std::size_t bytes, std::string_view what) {
-  if (const std::size_t have = available_bytes(); bytes > have) throw_no_room(bytes, have, what);
+Memory Memory::create(std::size_t bytes, std::size_t used, std::string_view what) {
+  if (const std::size_t have = available_bytes(); used > have) throw_no_room(used, have, what);
   int fd = memfd_create("malt", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
   if (fd < 0 && errno == EINVAL) fd = memfd_create("malt", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) {
@@ -203,6 +204,17 @@ void Memory::reserve(std::size_t offset, std::size_t bytes, std::string_view wha
     failed = fallocate(fd_, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));
   } while (failed != 0 && errno == EINTR);
   if (failed != 0) throw_no_room(bytes, available_bytes(), what);
+}
+
+void Memory::populate(std::size_t offset, std::size_t bytes, std::string_view what) const {
+  if (bytes == 0) return;
+  if (const std::size_t have = available_bytes(); bytes > have) throw_no_room(bytes, have, what);
+  if (madvise(data_ + offset, bytes, MADV_POPULATE_WRITE) == 0) return;
+  if (errno != EINVAL) throw_no_room(bytes, available_bytes(), what);
+  // Linux before 5.14: a write of each page, which changes nothing.
+  for (std::size_t at = offset; at < offset + bytes; at += kPage) {
+    __atomic_fetch_or(data_ + at, std::byte{0}, __ATOMIC_RELAXED);
+  }
 }
 
 void Memory::close_fd() noexcept {

@@ -18,9 +18,9 @@ namespace dstorm::shm {
 class Memory {
  public:
   Memory() = default;
-  // Makes and maps `bytes` of zeros. `what` names it in errors ("segment 'w'").
-  // Throws ConfigError naming what is needed and what there is.
-  static Memory create(std::size_t bytes, std::string_view what);
+  // Makes and maps `bytes` of zeros, of which `used` will be backed with pages soon. `what` names it
+  // in errors ("segment 'w'"). Throws ConfigError naming what is needed and what there is.
+  static Memory create(std::size_t bytes, std::size_t used, std::string_view what);
   // Maps what process `pid` has open as `fd`. Throws ConfigError if this process may not, or the
   // size differs; the caller makes sure, by a token inside, that it is the memory it meant.
   static Memory open(pid_t pid, int fd, std::size_t bytes, std::string_view what);
@@ -32,6 +32,9 @@ class Memory {
   // Backs [offset, offset + bytes) with pages, here and now; zeros stay zeros. Throws ConfigError
   // if there is no room.
   void reserve(std::size_t offset, std::size_t bytes, std::string_view what);
+
+  // Likewise without the descriptor, for pages that nobody uses yet.
+  void populate(std::size_t offset, std::size_t bytes, std::string_view what) const;
 
   // Nobody can open() it after this; mappings stay.
   void close_fd() noexcept;

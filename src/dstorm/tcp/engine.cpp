@@ -579,7 +579,10 @@ void Engine::run() {
     pump(now, true);
     if (now - last_tend_ >= tick) tend(now);
     settle(now);
-    limit = doubts_.empty() ? tick : std::min<nanoseconds>(tick, kRecall);
+    const bool is_soon =
+        !doubts_.empty() || std::any_of(incoming_.begin(), incoming_.end(),
+                                        [](const Incoming& one) { return one.is_held_up(); });
+    limit = is_soon ? std::min<nanoseconds>(tick, kRecall) : tick;
   }
 }
 

@@ -18,7 +18,6 @@ constexpr std::size_t kBehind = 1024;
 constexpr std::uint64_t kAnswerBytes = 1024 * 1024;
 // Looks at a mailbox whose slots are all being read, before an update is passed over.
 constexpr int kLooksForSlot = 64;
-constexpr std::chrono::microseconds kBetweenLooks{100};
 
 // What a rank that holds the job's key cannot have sent, unless its memory is damaged.
 class BrokenRule : public Error {
@@ -47,6 +46,7 @@ Incoming::Incoming(shm::Control& control, const Settings& settings, std::shared_
       stream_(std::move(stream)),
       caller_(caller),
       sender_(static_cast<int>(caller.rank)),
+      made_(now),
       last_answer_(now) {
   const auto ranks = static_cast<std::size_t>(control.size());
   buffer_.resize(
@@ -70,10 +70,9 @@ void Incoming::hear(Clock::time_point now) {
 }
 
 void Incoming::over(End end, std::string reason, bool in_order) {
-  if (arriving_ && arriving_->slot >= 0) {
-    copy_of(arriving_->attachment).writer.abandon(arriving_->slot);
-  }
   arriving_.reset();
+  held_up_since_.reset();
+  release_copies();
   // Who calls anew gives this one up first.
   if ((end == End::kLost || end == End::kBroken) && !is_current()) end = End::kReplaced;
   if (end != End::kLeft && !in_order) stream_->reset_at_end();
@@ -98,7 +97,8 @@ std::size_t Incoming::take_in(const Attachments& attachments, std::uint32_t last
                               bool to_the_end, Clock::time_point now) {
   std::size_t taken = 0;
   while (end_ == End::kNot && taken < kTurn) {
-    // Two processes never write one mailbox: whoever comes here late has been replaced.
+    // A newer connection is in use. (Should it come right after this look, what is written here goes
+    // to copies that nobody else writes: C1.)
     if (!is_current()) {
       over(End::kReplaced, "another connection is in use");
       break;
@@ -112,6 +112,7 @@ std::size_t Incoming::take_in(const Attachments& attachments, std::uint32_t last
     }
     if (std::exchange(has_unparsed_, false)) {
       parse_whole(attachments, last_attached);
+      if (has_unparsed_) break;
       continue;
     }
     std::array<iovec, 2> parts;
@@ -206,8 +207,12 @@ void Incoming::parse(const Attachments& attachments, std::uint32_t last_attached
               "more receivers than there are ranks");
       if (rest.size() < sizeof(FrameHead) + fixed) break;
     }
+    if (!take(head, rest.subspan(sizeof(FrameHead), fixed), attachment)) {
+      hold_up();
+      break;
+    }
+    held_up_since_.reset();
     begin_ += sizeof(FrameHead) + fixed;
-    take(head, rest.subspan(sizeof(FrameHead), fixed), attachment);
     if (end_ != End::kNot) return;
   }
   // What is left of a frame moves to the front, so that the rest finds room.
@@ -215,6 +220,17 @@ void Incoming::parse(const Attachments& attachments, std::uint32_t last_attached
     std::memmove(buffer_.data(), buffer_.data() + begin_, end_of_data_ - begin_);
     end_of_data_ -= begin_;
     begin_ = 0;
+  }
+}
+
+// What has come waits in the buffer, and in the connection. Not for long: else the sender shall try
+// another rank, to which it says everything again, so nothing is lost.
+void Incoming::hold_up() {
+  has_unparsed_ = true;
+  const auto now = Clock::now();
+  if (!held_up_since_) held_up_since_ = now;
+  if (now - *held_up_since_ > settings_.silence / 2) {
+    throw Error("a rank of this host that has to make room does not");
   }
 }
 
@@ -263,17 +279,25 @@ std::size_t Incoming::length_of_fixed(const FrameHead& head) const {
                    std::to_string(static_cast<std::uint32_t>(head.kind)));
 }
 
-void Incoming::take(const FrameHead& head, std::span<const std::byte> body,
+// False if it has to be looked at again later, as another rank of this host is in the way.
+bool Incoming::take(const FrameHead& head, std::span<const std::byte> body,
                     const std::shared_ptr<Attachment>& attachment) {
-  if (head.kind == FrameKind::kTaken) return partner_->take(head, body);
+  if (head.kind == FrameKind::kTaken) {
+    partner_->take(head, body);
+    return true;
+  }
   require(!has_left_, "more after its goodbye");
+  const bool is_by_adapter = settings_.rdma[static_cast<std::size_t>(sender_)];
+  require(!is_by_adapter || (head.kind != FrameKind::kUpdate && head.kind != FrameKind::kClock),
+          "an update that its adapter should have written");
   switch (head.kind) {
     case FrameKind::kBeat:
-      return;
+      return true;
     case FrameKind::kNotice:
       return take_notice(body);
     case FrameKind::kRecord:
-      return take_record(body);
+      take_record(body);
+      return true;
     case FrameKind::kLeave:
       has_left_ = true;
       control_.mark(sender_, shm::State::kLeft);
@@ -281,48 +305,59 @@ void Incoming::take(const FrameHead& head, std::span<const std::byte> body,
     case FrameKind::kUpdate:
       return begin_update(head, body, attachment);
     case FrameKind::kClock:
-      if (!attachment) return;  // closed by every rank of this host
+      if (!attachment) return true;  // closed by every rank of this host
       {
-        SlotWriter& writer = copy_of(attachment).writer;
         const auto clock = get<std::uint64_t>(body);
         require(clock <= kMostIteration, "an iteration that cannot be");
-        const Mailbox box(attachment->memory->mailbox(sender_),
-                          attachment->memory->shape().mailbox);
-        if (clock > box.clock().load(std::memory_order_relaxed)) writer.advance(clock);
+        Copy* const copy = copy_of(attachment);
+        if (copy == nullptr) return false;
+        if (clock > copy->box.clock().load(std::memory_order_relaxed)) copy->writer.advance(clock);
       }
       break;
     case FrameKind::kCursors:
       if (attachment) take_cursors(body, *attachment->memory);
-      return;
+      return true;
     case FrameKind::kEndpoint:
-      return take_endpoint(body);
+      take_endpoint(body);
+      return true;
     case FrameKind::kTaken:
     case FrameKind::kShare:
     case FrameKind::kWindow:
-      return;  // of the partner, or refused by length_of_fixed()
+      return true;  // of the partner, or refused by length_of_fixed()
     case FrameKind::kClosed:
       if (attachment) attachment->memory->closed(sender_).store(1, std::memory_order_release);
       break;
   }
   control_.ring(control_.locals());
+  return true;
 }
 
-void Incoming::take_notice(std::span<const std::byte> body) {
+bool Incoming::take_notice(std::span<const std::byte> body) {
   const auto head = get<NoticeHead>(body);
-  shm::Member& member = control_.member(sender_);
-  shm::Notice& notice = member.notices[head.number % 2];
+  if (!board_) {
+    const auto taken = take_copy(control_.board_table(sender_), [this](std::size_t copy) {
+      control_.reserve_board(sender_, copy);
+    });
+    if (!taken) return false;
+    board_ = BoardCopy{*taken, &control_.board_copy(sender_, taken->copy), true};
+  }
+  shm::Board& board = *board_->board;
+  shm::Notice& notice = board.notices[head.number % 2];
   require(head.what_bytes <= sizeof(notice.what) && head.bytes <= sizeof(notice.data) &&
               body.size() == sizeof(head) + head.what_bytes + head.bytes,
           "a notice of another length");
-  const std::uint64_t posted = member.posted.load(std::memory_order_relaxed);
-  require(head.number <= posted + 1, "a notice ahead of its turn");
-  if (head.number <= posted) return;  // said again after a new connection
+  const std::uint64_t posted = board.posted.load(std::memory_order_relaxed);
+  // A connection begins with the last two, which a copy that was begun now has not.
+  const bool may_begin = std::exchange(board_->is_first, false) && board_->taken.is_another;
+  require(head.number <= posted + 1 || may_begin, "a notice ahead of its turn");
+  if (head.number <= posted) return true;  // said again after a new connection
   notice.what_bytes = head.what_bytes;
   notice.bytes = head.bytes;
   std::memcpy(notice.what, body.data() + sizeof(head), head.what_bytes);
   std::memcpy(notice.data, body.data() + sizeof(head) + head.what_bytes, head.bytes);
-  member.posted.store(head.number, std::memory_order_release);
+  board.posted.store(head.number, std::memory_order_release);
   control_.ring(control_.locals());
+  return true;
 }
 
 void Incoming::take_record(std::span<const std::byte> body) {
@@ -340,31 +375,61 @@ void Incoming::take_cursors(std::span<const std::byte> body, const shm::SegmentM
     require(given.sender < static_cast<std::uint32_t>(control_.size()) && control_.is_local(rank),
             "the cursor of a rank that is not here");
     Cursor& cursor = Mailbox(memory.mailbox(rank), memory.shape().mailbox).cursor(sender_);
-    if (given.consumed < cursor.consumed.load(std::memory_order_relaxed) ||
-        given.ordinal < cursor.ordinal.load(std::memory_order_relaxed)) {
-      continue;  // said again after a new connection
-    }
-    // In the order of SlotReader::consume.
-    cursor.overwritten.store(given.overwritten, std::memory_order_relaxed);
-    cursor.folded.store(given.folded, std::memory_order_relaxed);
-    cursor.rejected.store(given.rejected, std::memory_order_relaxed);
-    cursor.ordinal.store(given.ordinal, std::memory_order_relaxed);
-    cursor.consumed.store(given.consumed, std::memory_order_release);
+    // In the order of SlotReader::consume. What is said again after a new connection changes nothing,
+    // nor does what a rank that was stopped in the midst of this stores late.
+    raise(cursor.overwritten, given.overwritten);
+    raise(cursor.folded, given.folded);
+    raise(cursor.rejected, given.rejected);
+    raise(cursor.ordinal, given.ordinal);
+    raise(cursor.consumed, given.consumed);
     senders.push_back(rank);
   }
   control_.ring(senders);
 }
 
-Incoming::Copy& Incoming::copy_of(const std::shared_ptr<const Attachment>& attachment) {
-  const auto found = copies_.find(attachment->id);
-  if (found != copies_.end()) return found->second;
-  const shm::SegmentMemory& memory = *attachment->memory;
-  const Mailbox box(memory.mailbox(sender_), memory.shape().mailbox);
-  return copies_.emplace(attachment->id, Copy{attachment, SlotWriter::of_copy(box, sender_)})
-      .first->second;
+// Nothing while the rank that holds the copy may release it soon, as one that has been replaced does
+// when it looks.
+template <class Prepare>
+std::optional<CopyTable::Taken> Incoming::take_copy(const CopyTable& table, Prepare&& prepare) {
+  const std::vector<int>& locals = control_.locals();
+  const auto state = [&](int place) {
+    const auto index = static_cast<std::size_t>(place);
+    return index < locals.size() ? control_.state(locals[index]) : shm::State::kDead;
+  };
+  const bool is_early = Clock::now() - made_ < settings_.silence / 8;
+  const auto place = std::lower_bound(locals.begin(), locals.end(), control_.rank());
+  const CopyTable::Taken taken = table.take(
+      number_, static_cast<int>(place - locals.begin()),
+      [&](int other) { return state(other) == shm::State::kDead; },
+      [&](int other) { return is_early && state(other) == shm::State::kAlive; },
+      std::forward<Prepare>(prepare));
+  if (taken.outcome == CopyTable::Outcome::kTaken) return taken;
+  return std::nullopt;
 }
 
-void Incoming::begin_update(const FrameHead& head, std::span<const std::byte> body,
+Incoming::Copy* Incoming::copy_of(const std::shared_ptr<const Attachment>& attachment) {
+  const auto found = copies_.find(attachment->id);
+  if (found != copies_.end()) return &found->second;
+  const shm::SegmentMemory& memory = *attachment->memory;
+  const Copies copies = memory.copies(sender_);
+  const auto taken =
+      take_copy(copies.table(), [&](std::size_t copy) { memory.reserve_copy(sender_, copy); });
+  if (!taken) return nullptr;
+  const Mailbox box = copies.box(taken->copy);
+  Copy made{attachment, *taken, box, SlotWriter::of_copy(box, sender_)};
+  return &copies_.emplace(attachment->id, std::move(made)).first->second;
+}
+
+void Incoming::release_copies() noexcept {
+  for (const auto& [id, copy] : copies_) {
+    copy.attachment->memory->copies(sender_).table().release(copy.taken);
+  }
+  copies_.clear();
+  if (board_) control_.board_table(sender_).release(board_->taken);
+  board_.reset();
+}
+
+bool Incoming::begin_update(const FrameHead& head, std::span<const std::byte> body,
                             const std::shared_ptr<Attachment>& attachment) {
   Arriving arriving;
   arriving.header = get<SlotHeader>(body);
@@ -388,34 +453,33 @@ void Incoming::begin_update(const FrameHead& head, std::span<const std::byte> bo
     const shm::SegmentMemory& memory = *attachment->memory;
     require(arriving.header.payload_bytes <= memory.shape().mailbox.slot_bytes(),
             "a payload that fits no slot");
-    const Mailbox box(memory.mailbox(sender_), memory.shape().mailbox);
-    const bool is_new = arriving.header.iteration > box.clock().load(std::memory_order_relaxed);
-    if (is_new) {
+    Copy* const copy = copy_of(attachment);
+    if (copy == nullptr) return false;
+    if (arriving.header.iteration > copy->box.clock().load(std::memory_order_relaxed)) {
       arriving.attachment = attachment;
-      SlotWriter& writer = copy_of(attachment).writer;
-      arriving.slot = claim(writer, memory);
-      // Without a slot it has been overwritten before it could be folded, as when a sender on this
-      // host finds none; its receivers see it by the ordinals.
-      if (arriving.slot >= 0) arriving.data = writer.payload(arriving.slot);
+      arriving.slot = copy->writer.begun(arriving.header.iteration);
+      arriving.is_begun = arriving.slot >= 0;
+      if (!arriving.is_begun) arriving.slot = claim(copy->writer, memory);
+      // QUEUE: the sender has left out a rank that holds one up, and the ranks of this host are about
+      // to read so in its record. LATEST: it has been overwritten before it could be folded, as when
+      // a sender on this host finds no slot; its receivers see it by the ordinals.
+      if (arriving.slot < 0 && memory.shape().policy == Policy::kQueue) return false;
+      if (arriving.slot >= 0 && !arriving.is_begun) {
+        arriving.data = copy->writer.payload(arriving.slot);
+      }
     }
   }
   arriving_ = std::move(arriving);
+  return true;
 }
 
 int Incoming::claim(SlotWriter& writer, const shm::SegmentMemory& memory) const {
   const Policy policy = memory.shape().policy;
+  const int looks = policy == Policy::kLatest ? kLooksForSlot : 0;
   const auto live = [&](int r) { return control_.is_live(r) && !memory.is_closed(r); };
   int slot = writer.claim(policy, live);
-  for (int look = 0; slot < 0 && look < kLooksForSlot; ++look) {
+  for (int look = 0; slot < 0 && look < looks; ++look) {
     sched_yield();
-    slot = writer.claim(policy, live);
-  }
-  if (policy == Policy::kLatest) return slot;
-  // QUEUE: the sender has left out a rank that held one, and its record, which says so, has come
-  // before; the ranks of this host are about to look at that.
-  const auto end = Clock::now() + settings_.silence / 16;
-  while (slot < 0 && Clock::now() < end) {
-    std::this_thread::sleep_for(kBetweenLooks);
     slot = writer.claim(policy, live);
   }
   return slot;
@@ -424,8 +488,10 @@ int Incoming::claim(SlotWriter& writer, const shm::SegmentMemory& memory) const 
 void Incoming::finish_update() {
   ++updates_;
   if (arriving_->attachment) {
-    SlotWriter& writer = copy_of(arriving_->attachment).writer;
-    if (arriving_->slot >= 0) {
+    SlotWriter& writer = copies_.at(arriving_->attachment->id).writer;
+    if (arriving_->is_begun) {
+      writer.complete(arriving_->slot, arriving_->to);
+    } else if (arriving_->slot >= 0) {
       writer.publish_copy(arriving_->slot, arriving_->header, arriving_->to);
     } else {
       writer.advance(arriving_->header.iteration);
@@ -437,9 +503,13 @@ void Incoming::finish_update() {
 
 void Incoming::tend(const Attachments& attachments, std::chrono::nanoseconds silence,
                     Clock::time_point now) {
-  if (now - last_heard_ > silence) over(End::kLost, "silent");
+  if (!is_held_up() && now - last_heard_ > silence) over(End::kLost, "silent");
   if (end_ == End::kNot) answer(now - last_answer_ > silence / 4, now);
-  std::erase_if(copies_, [&](const auto& item) { return !attachments.contains(item.first); });
+  // Those of segments that nobody uses any more, but for the one that is being written.
+  std::erase_if(copies_, [&](const auto& item) {
+    return !attachments.contains(item.first) &&
+           !(arriving_ && arriving_->attachment == item.second.attachment);
+  });
 }
 
 // ---- RDMA ----

@@ -19,12 +19,16 @@ namespace dstorm::tcp {
 // Used under the engine's lock. Nothing blocks.
 class Incoming {
  public:
-  // The caller has proved that it is `sender`. From here on this connection is the only one by
-  // which its writes are taken in.
+  // The caller has proved that it is `sender`. From here on older connections take in no more of
+  // its writes. A rank that is stopped while it does so may still be about to: it keeps the copies
+  // that it writes, and this one goes on in others (copies.hpp).
   // `unparsed`: what has come of it already.
   Incoming(shm::Control& control, const Settings& settings, std::shared_ptr<Stream> stream,
            const Introduction& caller, Clock::time_point now,
            std::span<const std::byte> unparsed = {});
+  ~Incoming() { release_copies(); }
+  Incoming(const Incoming&) = delete;
+  Incoming& operator=(const Incoming&) = delete;
   // This rank's writes go over the same connection.
   void join(Outgoing& partner) noexcept { partner_ = &partner; }
   void partner_is_over();
@@ -49,6 +53,8 @@ class Incoming {
 
   std::uint64_t updates() const noexcept { return updates_; }  // taken in
   End end() const noexcept { return end_; }
+  // What has come waits for another rank of this host; to be looked at again soon.
+  bool is_held_up() const noexcept { return held_up_since_.has_value(); }
   bool has_adapter() const noexcept { return queue_.has_value(); }  // updates come by RDMA
   int sender() const noexcept { return sender_; }
   int fd() const noexcept { return stream_->fd(); }
@@ -62,27 +68,39 @@ class Incoming {
     SlotHeader header;
     std::vector<Addressee> to;
     int slot = -1;              // -1: it is not wanted
+    bool is_begun = false;      // it is in the slot already (SlotWriter::begun)
     std::byte* data = nullptr;  // where the next byte goes; nullptr if not wanted
     std::size_t missing = 0;
   };
-  struct Copy {  // of the sender's mailbox
+  struct Copy {  // of the sender's mailbox, that this rank holds
     std::shared_ptr<const Attachment> attachment;
+    CopyTable::Taken taken;
+    Mailbox box;
     SlotWriter writer;
+  };
+  struct BoardCopy {
+    CopyTable::Taken taken;
+    shm::Board* board;
+    bool is_first;  // no notice has come over this connection yet
   };
 
   void parse_whole(const Attachments& attachments, std::uint32_t last_attached);
   void parse(const Attachments& attachments, std::uint32_t last_attached);
   std::size_t length_of_fixed(const FrameHead& head) const;
-  void take(const FrameHead& head, std::span<const std::byte> body,
+  bool take(const FrameHead& head, std::span<const std::byte> body,
             const std::shared_ptr<Attachment>& attachment);
-  void take_notice(std::span<const std::byte> body);
+  bool take_notice(std::span<const std::byte> body);
   void take_record(std::span<const std::byte> body);
   void take_cursors(std::span<const std::byte> body, const shm::SegmentMemory& memory);
-  void begin_update(const FrameHead& head, std::span<const std::byte> body,
+  bool begin_update(const FrameHead& head, std::span<const std::byte> body,
                     const std::shared_ptr<Attachment>& attachment);
   int claim(SlotWriter& writer, const shm::SegmentMemory& memory) const;
   void finish_update();
-  Copy& copy_of(const std::shared_ptr<const Attachment>& attachment);
+  void hold_up();
+  template <class Prepare>
+  std::optional<CopyTable::Taken> take_copy(const CopyTable& table, Prepare&& prepare);
+  Copy* copy_of(const std::shared_ptr<const Attachment>& attachment);
+  void release_copies() noexcept;
   void take_endpoint(std::span<const std::byte> body);
   void announce_windows(const Attachments& attachments);
   void put_answer(FrameKind kind, std::uint32_t segment, std::span<const std::byte> body,
@@ -104,9 +122,12 @@ class Incoming {
   bool has_left_ = false;
   std::string reason_;
   std::map<std::uint32_t, Copy> copies_;
+  std::optional<BoardCopy> board_;
   std::optional<Arriving> arriving_;
-  bool has_unparsed_ = false;  // of what had come before it was made
-  bool is_long_ = false;       // the last update, or the one that is arriving
+  bool has_unparsed_ = false;  // of what had come before it was made, or while it was held up
+  std::optional<Clock::time_point> held_up_since_;
+  Clock::time_point made_;
+  bool is_long_ = false;  // the last update, or the one that is arriving
   std::vector<std::byte> buffer_;
   std::size_t begin_ = 0, end_of_data_ = 0;  // what of the buffer is not parsed yet
   std::uint64_t taken_in_ = 0;               // bytes of frames

@@ -1,18 +1,20 @@
 #include "dstorm/verbs/landing.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 namespace dstorm::verbs {
 
-Landing::Landing(std::byte* base, const LandingShape& shape, Mailbox copy, Policy policy,
+Landing::Landing(std::byte* base, const LandingShape& shape, const Copies& copies, Policy policy,
                  int sender, std::span<const int> locals, int rank)
     : base_(base),
       shape_(shape),
-      copy_(copy),
+      copies_(copies),
       policy_(policy),
       sender_(sender),
       locals_(locals.begin(), locals.end()),
-      rank_(rank),
+      place_(static_cast<int>(std::lower_bound(locals_.begin(), locals_.end(), rank) -
+                              locals_.begin())),
       trailer_(shape.trailer_bytes()) {}
 
 std::uint64_t Landing::iteration(std::size_t slot) const {
@@ -21,7 +23,7 @@ std::uint64_t Landing::iteration(std::size_t slot) const {
 }
 
 bool Landing::has_news() const {
-  const std::uint64_t known = copy_.clock().load(std::memory_order_acquire);
+  const std::uint64_t known = copies_.current().clock().load(std::memory_order_acquire);
   if (head().clock.load(std::memory_order_acquire) > known) return true;
   for (std::size_t slot = 0; slot < shape_.depth(); ++slot) {
     if (iteration(slot) > known) return true;
@@ -48,10 +50,30 @@ Landing::Found Landing::oldest(std::uint64_t after) const {
   return older.slot < 0 ? found : older;
 }
 
-// L2. True if this iteration's update was whole and is published.
-bool Landing::move(std::size_t slot, std::uint64_t iteration, int room) {
+// What follows the payload, if it is whole by itself: fills trailer_ and to_.
+bool Landing::read_tail(std::size_t slot, std::uint64_t iteration, std::size_t payload_bytes,
+                        LandingTail& tail) {
+  std::memcpy(trailer_.data(), base_ + shape_.slot(slot) + LandingShape::trailer(payload_bytes),
+              trailer_.size());
+  const std::size_t ordinals = shape_.receivers() * 8;
+  std::memcpy(&tail, trailer_.data() + ordinals, sizeof(tail));
+  if (tail.iteration != iteration) return false;  // its end has not come yet
+  Checksum checksum;
+  checksum.add(std::span(trailer_).first(ordinals + sizeof(tail.iteration)));
+  if (checksum.value() != tail.own_checksum) return false;
+  to_.clear();
+  for (std::size_t i = 0; i < locals_.size(); ++i) {
+    std::uint64_t ordinal = 0;
+    std::memcpy(&ordinal, trailer_.data() + i * 8, sizeof(ordinal));
+    if (ordinal != 0) to_.push_back({locals_[i], ordinal});
+  }
+  return true;
+}
+
+// L2. Fills `header` and to_, and copies the payload unless `to` is nullptr. True if this iteration's
+// update was whole.
+bool Landing::read(std::size_t slot, std::uint64_t iteration, SlotHeader& header, std::byte* to) {
   const std::byte* from = base_ + shape_.slot(slot);
-  SlotHeader header;
   std::memcpy(&header, from, sizeof(header));
   if (header.iteration != iteration || header.payload_bytes > shape_.slot_bytes() ||
       header.sender != static_cast<std::uint32_t>(sender_)) {
@@ -59,21 +81,31 @@ bool Landing::move(std::size_t slot, std::uint64_t iteration, int room) {
   }
   const auto bytes = static_cast<std::size_t>(header.payload_bytes);
   LandingTail tail{};
-  std::memcpy(trailer_.data(), from + LandingShape::trailer(bytes), trailer_.size());
-  std::memcpy(&tail, trailer_.data() + shape_.receivers() * 8, sizeof(tail));
-  if (tail.iteration != iteration) return false;  // its end has not come yet
+  if (!read_tail(slot, iteration, bytes, tail)) return false;
+  const std::span payload(from + sizeof(SlotHeader), round_up(bytes, 8));
   Checksum checksum;
   checksum.add(std::as_bytes(std::span(&header, 1)));
-  checksum.add_copying({from + sizeof(SlotHeader), round_up(bytes, 8)}, writer_->payload(room));
-  checksum.add(std::span(trailer_).first(trailer_.size() - sizeof(tail.checksum)));
-  if (checksum.value() != tail.checksum) return false;
-  to_.clear();
-  for (std::size_t i = 0; i < locals_.size(); ++i) {
-    std::uint64_t ordinal = 0;
-    std::memcpy(&ordinal, trailer_.data() + i * 8, sizeof(ordinal));
-    if (ordinal != 0) to_.push_back({locals_[i], ordinal});
+  if (to != nullptr) {
+    checksum.add_copying(payload, to);
+  } else {
+    checksum.add(payload);
   }
+  checksum.add(std::span(trailer_).first(trailer_.size() - sizeof(tail.checksum)));
+  return checksum.value() == tail.checksum;
+}
+
+bool Landing::move(std::size_t slot, std::uint64_t iteration, int room) {
+  SlotHeader header;
+  if (!read(slot, iteration, header, writer_->payload(room))) return false;
   writer_->publish_copy(room, header, to_);
+  return true;
+}
+
+// The rank that took in before this one has ended when it had given some of its tickets.
+bool Landing::complete(std::size_t slot, std::uint64_t iteration, int begun) {
+  SlotHeader header;
+  if (!read(slot, iteration, header, nullptr)) return false;
+  writer_->complete(begun, to_);
   return true;
 }
 

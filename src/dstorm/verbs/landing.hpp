@@ -6,24 +6,31 @@
 // number with one write, and needs nobody here; whoever gathers next checks it and moves it to the
 // sender's mailbox as it is on this host, where all ranks fold it in place (slot.hpp).
 //
-// A landing slot:  SlotHeader | payload, padded to 8 bytes | ordinals | iteration | checksum
+// A landing slot:  SlotHeader | payload, padded to 8 bytes | ordinals | iteration | two checksums
 // ordinals has one number per rank of this host, in rank order; 0: not addressed to it.
 //
+// The ranks take turns: whoever takes in holds the copy to which it moves what has come. One that is
+// stopped meanwhile, and evicted, keeps that copy, and the others go on in another (copies.hpp).
+//
 // Invariants:
-//  L1 The sender alone writes a landing area; the ranks here only read it, but for the word by which
-//     they take turns (`taker`), which the sender never writes.
+//  L1 The sender alone writes a landing area; the ranks here only read it.
 //  L2 A landing slot may be overwritten while it is read (LATEST). What is taken is a copy, and only
 //     if the checksum over that copy, header and ordinals included, is the one that came with it.
 //  L3 QUEUE: the sender uses a slot of its mailbox, and so a landing slot, again only after all of
 //     its receivers have consumed the update, which was taken before. Nothing is overwritten.
 //  L4 Writes of one connection become visible in order, so that who sees the landing clock at k, or
 //     the whole update k, finds every earlier update in its slot, whole, unless it has been replaced.
-//     The clock is therefore read before the slots.
+//     The clock is therefore read before the slots. Under QUEUE nothing stands on this order, which a
+//     network with adaptive routing does not keep: an update is taken in when it is whole, and what
+//     follows it after that. It is passed over only if what comes after its payload is whole by
+//     itself and says that it is for ranks alone that do not read any more: then its sender may have
+//     used the slot anew while the adapter was reading it.
 #pragma once
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <span>
 #include <vector>
@@ -35,15 +42,13 @@ namespace dstorm::verbs {
 
 struct LandingHead {
   alignas(kLine) std::atomic<std::uint64_t> clock;  // the sender's, where no update says it
-  // Of the ranks here: who is taking in now (rank + 1, or 0), and who did last.
-  alignas(kLine) std::atomic<std::uint32_t> taker;
-  std::atomic<std::uint32_t> last_taker;
 };
 
 // What follows the payload, after the ordinals.
 struct LandingTail {
   std::uint64_t iteration;
-  std::uint64_t checksum;
+  std::uint64_t own_checksum;  // over the ordinals and the iteration
+  std::uint64_t checksum;      // over all that is before it, the header and the payload included
 };
 
 class LandingShape {
@@ -73,40 +78,49 @@ class LandingShape {
 // One sender's landing area, as one rank of the receiving host takes from it. One thread.
 class Landing {
  public:
-  // `copy` is the sender's mailbox here; `locals` the ranks of this host, sorted; `rank` this one.
-  Landing(std::byte* base, const LandingShape& shape, Mailbox copy, Policy policy, int sender,
-          std::span<const int> locals, int rank);
+  // `copies` are of the sender's mailbox; `locals` the ranks of this host, sorted; `rank` this one.
+  Landing(std::byte* base, const LandingShape& shape, const Copies& copies, Policy policy,
+          int sender, std::span<const int> locals, int rank);
 
+  int sender() const { return sender_; }
   // A few loads.
   bool has_news() const;
-  // Moves what has come whole to the mailbox. `live` is a predicate on ranks. True if anything has,
-  // for which other ranks of this host may be waiting.
-  template <class Live>
-  bool take_in(Live&& live) {
-    if (!has_news() || !begin(live)) return false;
-    const std::uint64_t before = copy_.clock().load(std::memory_order_relaxed);
+  // Moves what has come whole to the mailbox. Predicates on ranks of this host: `live`: it takes part
+  // here; `has_ended`: its process has, for certain. `prepare` sees that there is memory for a copy.
+  // True if anything has been moved, for which other ranks of this host may be waiting.
+  template <class Live, class HasEnded, class Prepare>
+  bool take_in(Live&& live, HasEnded&& has_ended, Prepare&& prepare) {
+    if (!has_news() || !begin(live, has_ended, prepare)) return false;
+    const Mailbox& box = *box_;
+    const std::uint64_t before = box.clock().load(std::memory_order_relaxed);
     const std::uint64_t clock = head().clock.load(std::memory_order_acquire);  // L4
     bool all_there = true;
     std::uint64_t after = before;
     for (Found found; all_there && (found = oldest(after)).slot >= 0;) {
       const auto slot = static_cast<std::size_t>(found.slot);
       after = found.iteration;
-      const int room = writer_->claim(policy_, live);
-      if (room >= 0 && move(slot, after, room)) continue;
-      // If what follows has begun to come, this has come as far as it ever does (L4): it is whole by
-      // now, or for ranks alone that died before it was.
+      const int begun = writer_->begun(after);
+      if (begun >= 0 && complete(slot, after, begun)) continue;
+      const int room = begun >= 0 ? begun : writer_->claim(policy_, live);
+      if (begun < 0 && room >= 0 && move(slot, after, room)) continue;
+      // LATEST: if what follows has begun to come, this has come as far as it ever does (L4): it is
+      // whole by now, or is being replaced.
       const bool is_over = after <= clock || look(after, kMostIteration).slot >= 0;
-      if (room >= 0 && is_over && move(slot, after, room)) continue;
-      if (room >= 0) writer_->abandon(room);
-      // LATEST also passes over what has been replaced, and what finds every slot being read, as on
-      // one host. What is still coming is waited for.
-      all_there = room >= 0 ? is_over || (policy_ == Policy::kLatest && iteration(slot) != after)
-                            : policy_ == Policy::kLatest;
+      if (begun < 0 && room >= 0 && is_over && move(slot, after, room)) continue;
+      if (begun < 0 && room >= 0) writer_->abandon(room);
+      // LATEST also passes over what finds every slot being read, as on one host. What is still
+      // coming is waited for.
+      if (policy_ == Policy::kQueue) {
+        all_there = room >= 0 && is_for_nobody(slot, after, live);
+      } else {
+        all_there = room < 0 || is_over || iteration(slot) != after;
+      }
     }
-    const std::uint64_t now = copy_.clock().load(std::memory_order_relaxed);
+    const std::uint64_t now = box.clock().load(std::memory_order_relaxed);
     if (clock > now && all_there) writer_->advance(clock);
-    end();
-    return copy_.clock().load(std::memory_order_relaxed) != before;
+    const bool has_moved = box.clock().load(std::memory_order_relaxed) != before;
+    copies_.table().release(taken_);
+    return has_moved;
   }
 
  private:
@@ -119,32 +133,50 @@ class Landing {
   std::uint64_t iteration(std::size_t slot) const;
   Found look(std::uint64_t after, std::uint64_t limit) const;
   Found oldest(std::uint64_t after) const;
+  bool read(std::size_t slot, std::uint64_t iteration, SlotHeader& header, std::byte* to);
+  bool read_tail(std::size_t slot, std::uint64_t iteration, std::size_t payload_bytes,
+                 LandingTail& tail);
   bool move(std::size_t slot, std::uint64_t iteration, int room);
-  // The adapter of a sender whose memory is damaged may have written the word in spite of L1: who is
-  // none of this host is nobody.
-  bool is_here(std::uint32_t taker) const {
-    return std::binary_search(locals_.begin(), locals_.end(), static_cast<int>(taker - 1));
-  }
+  bool complete(std::size_t slot, std::uint64_t iteration, int begun);
+  // Whether it is for ranks alone that do not take part any more.
   template <class Live>
-  bool begin(Live&& live) {
-    const auto mine = static_cast<std::uint32_t>(rank_) + 1;
-    std::uint32_t taker = head().taker.load(std::memory_order_relaxed);
-    if (taker != 0 && is_here(taker) && live(static_cast<int>(taker - 1))) return false;
-    if (!head().taker.compare_exchange_strong(taker, mine, std::memory_order_acquire)) return false;
-    if (head().last_taker.exchange(mine, std::memory_order_relaxed) != mine || !writer_) {
-      writer_.emplace(SlotWriter::of_copy(copy_, sender_));
+  bool is_for_nobody(std::size_t slot, std::uint64_t iteration, Live&& live) {
+    SlotHeader header;
+    LandingTail tail{};
+    std::memcpy(&header, base_ + shape_.slot(slot), sizeof(header));
+    return header.iteration == iteration && header.payload_bytes <= shape_.slot_bytes() &&
+           read_tail(slot, iteration, static_cast<std::size_t>(header.payload_bytes), tail) &&
+           std::none_of(to_.begin(), to_.end(), [&](const Addressee& to) { return live(to.rank); });
+  }
+  template <class Live, class HasEnded, class Prepare>
+  bool begin(Live&& live, HasEnded&& has_ended, Prepare&& prepare) {
+    const auto rank_at = [this](int place) {
+      const auto index = static_cast<std::size_t>(place);
+      return index < locals_.size() ? locals_[index] : -1;  // nobody: a rank's memory is damaged
+    };
+    const auto ended = [&](int place) { return rank_at(place) < 0 || has_ended(rank_at(place)); };
+    const auto lives = [&](int place) { return rank_at(place) >= 0 && live(rank_at(place)); };
+    taken_ = copies_.table().take(0, place_, ended, lives, prepare);
+    if (taken_.outcome != CopyTable::Outcome::kTaken) return false;
+    if (!taken_.is_unchanged || !writer_ || copy_ != taken_.copy) {
+      copy_ = taken_.copy;
+      box_.emplace(copies_.box(copy_));
+      writer_.emplace(SlotWriter::of_copy(*box_, sender_));
     }
     return true;
   }
-  void end() { head().taker.store(0, std::memory_order_release); }
 
   std::byte* base_;
   LandingShape shape_;
-  Mailbox copy_;
+  Copies copies_;
   Policy policy_;
   int sender_;
   std::vector<int> locals_;
-  int rank_;
+  int place_;  // of this rank among them
+  // While it is held, and as it was left.
+  CopyTable::Taken taken_{};
+  std::size_t copy_ = 0;
+  std::optional<Mailbox> box_;
   std::optional<SlotWriter> writer_;
   std::vector<std::byte> trailer_;
   std::vector<Addressee> to_;

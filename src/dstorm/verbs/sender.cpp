@@ -62,7 +62,11 @@ std::uint64_t Sender::send_update(std::uint32_t segment, const shm::SegmentMemor
     const auto place = std::lower_bound(host.begin(), host.end(), addressee.rank) - host.begin();
     std::memcpy(trailer + place * 8, &addressee.ordinal, sizeof(addressee.ordinal));
   }
-  LandingTail tail{header.iteration, 0};
+  LandingTail tail{header.iteration, 0, 0};
+  std::memcpy(trailer + receivers_ * 8, &tail, sizeof(tail));
+  Checksum of_tail;
+  of_tail.add({trailer, receivers_ * 8 + sizeof(tail.iteration)});
+  tail.own_checksum = of_tail.value();
   std::memcpy(trailer + receivers_ * 8, &tail, sizeof(tail));
   Checksum checksum;
   checksum.add(std::as_bytes(std::span(&header, 1)));
