@@ -39,9 +39,13 @@ void put_checksum(std::byte* slot) {
   if (header.payload_bytes > kSlotBytes) return;
   const auto payload = dstorm::round_up(static_cast<std::size_t>(header.payload_bytes), 8);
   const std::size_t covered = sizeof(header) + payload + kArea.trailer_bytes() - 8;
-  std::memcpy(slot + covered - 8, &header.iteration, 8);
-  dstorm::Checksum checksum;
+  std::memcpy(slot + covered - 16, &header.iteration, 8);
   const std::span<const std::byte> all(slot, covered);
+  dstorm::Checksum of_tail;
+  of_tail.add(all.subspan(sizeof(header) + payload).first(kArea.trailer_bytes() - 16));
+  const std::uint64_t own = of_tail.value();
+  std::memcpy(slot + covered - 8, &own, sizeof(own));
+  dstorm::Checksum checksum;
   checksum.add(all.first(sizeof(header)));
   checksum.add(all.subspan(sizeof(header), payload));
   checksum.add(all.subspan(sizeof(header) + payload));
@@ -60,15 +64,20 @@ void run(Input input) {
   for (std::size_t slot = 0; slot < kArea.depth(); ++slot) {
     if ((what >> slot & 1) != 0) put_checksum(area.data.get() + kArea.slot(slot));
   }
-  const dstorm::Mailbox box(copy.data.get(), kMailbox);
+  const Memory other_copy(kMailbox.bytes());
+  std::array<std::atomic<std::uint64_t>, dstorm::CopyTable::words_for(kHere.size())> words{};
+  const dstorm::Copies copies(dstorm::CopyTable(words), copy.data.get(), other_copy.data.get(),
+                              kMailbox);
+  const dstorm::Mailbox box = copies.box(0);
   const auto policy = (what & 4) != 0 ? dstorm::Policy::kQueue : dstorm::Policy::kLatest;
   const auto live = [&](int rank) {
     require(rank >= 0 && rank < kRanks, "only ranks of the job are asked for");
     return (what >> 4 >> rank & 1) == 0;
   };
-  Landing landing(area.data.get(), kArea, box, policy, kSender, kHere, 0);
-  landing.take_in(live);
-  landing.take_in(live);
+  Landing landing(area.data.get(), kArea, copies, policy, kSender, kHere, 0);
+  for (int i = 0; i < 2; ++i) {
+    landing.take_in(live, [&](int rank) { return !live(rank); }, [](std::size_t) {});
+  }
 
   for (std::size_t slot = 0; slot < kMailbox.depth(); ++slot) {
     for (int rank = 0; rank < kRanks; ++rank) {

@@ -158,19 +158,18 @@ def landing() -> dict[str, bytes]:
         body = body.ljust(round_up(len(body), 8), b"\0") + struct.pack("<QQ", *ordinals)
         return body.ljust(192, b"\0")
 
-    def area(taker: int, *slots: bytes) -> bytes:
-        return struct.pack("<Q56xI60x", 2, taker) + b"".join(slots)
+    def area(*slots: bytes) -> bytes:
+        return struct.pack("<Q56x", 2) + b"".join(slots)
 
     one = slot(1, bytes(range(40)), (1, 1))
     two = slot(2, bytes(range(13)), (0, 2))
     return {
-        "latest": b"\x03" + area(0, one, two),
-        "queue": b"\x07" + area(0, one, two),
-        "not_whole": b"\x02" + area(0, one, two),
-        "being_taken": b"\x03" + area(2, one, two),
-        "taken_by_a_dead_rank": b"\x23" + area(2, one, two),
-        "taken_by_nobody": b"\x03" + area(1 << 31, one, two),
-        "iteration_that_cannot_be_held": b"\x03" + area(0, slot(1 << 63, b"", (1, 1))),
+        "latest": b"\x03" + area(one, two),
+        "queue": b"\x07" + area(one, two),
+        "not_whole": b"\x02" + area(one, two),
+        "queue_not_whole": b"\x06" + area(one, two),
+        "queue_not_whole_for_the_dead": b"\x36" + area(one, two),
+        "iteration_that_cannot_be_held": b"\x03" + area(slot(1 << 63, b"", (1, 1))),
     }
 
 

@@ -48,6 +48,8 @@ class TcpHost {
   // As if the sender had never said anything.
   void forget() const {
     std::memset(memory().mailbox(kSender), 0, shape_.mailbox.bytes());
+    for (auto& word : memory().copies(kSender).table().words()) word = 0;
+    for (auto& word : control(0).board_table(kSender).words()) word = 0;
     for (int rank = 0; rank < kRanks; ++rank) new (&box(rank).cursor(kSender)) dstorm::Cursor{};
     memory().closed(kSender) = 0;
     sender().state = dstorm::shm::State::kAlive;

@@ -35,9 +35,10 @@ class CopyTable {
   using Words = std::span<std::atomic<std::uint64_t>>;
 
   // Words for `copies` copies, zero at first: copy 0 is current, and nobody holds any.
-  static constexpr std::size_t words(std::size_t copies) { return 1 + copies; }
+  static constexpr std::size_t words_for(std::size_t copies) { return 1 + copies; }
   explicit CopyTable(Words words) : words_(words) {}
 
+  Words words() const { return words_; }
   std::size_t copies() const { return words_.size() - 1; }
   // The copy that readers are to move to.
   std::size_t current() const {

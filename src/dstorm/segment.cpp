@@ -70,7 +70,7 @@ void Segment::open(const std::shared_ptr<Group>& group) {
   for (int r : peers_) {
     if (comes_along(r)) {
       writer.go_on_from(r, writer_->addressed(r));
-      readers[static_cast<std::size_t>(r)].go_on_from(reader(r));
+      readers[static_cast<std::size_t>(r)].go_on_from(reader(r), last_ordinal(r));
     } else if (channel_ != nullptr) {
       add_stats(r, false, gone_);
     }
@@ -112,6 +112,16 @@ void Segment::agree_on_iterations(Group& group) {
     if (!comes_along(static_cast<int>(r))) resumed_[r] = least;
   }
   iteration_ = resumed_[static_cast<std::size_t>(group.rank())];
+}
+
+// Of the updates of `rank` that this one has folded, rejected or put by.
+std::uint64_t Segment::last_ordinal(int rank) const {
+  const Mailbox box(channel_->memory().mailbox(rank), mailbox_shape_);
+  std::uint64_t last = box.cursor(group_->rank()).ordinal.load(std::memory_order_relaxed);
+  for (const PutBy& kept : put_by_) {
+    if (kept.rank == rank) last = std::max(last, kept.ordinal);
+  }
+  return last;
 }
 
 bool Segment::comes_along(int rank) const {

@@ -227,6 +227,7 @@ class Segment {
   void agree_on_iterations(Group& group);
   void take_along(const Group& next);
   bool comes_along(int rank) const;
+  std::uint64_t last_ordinal(int rank) const;
   void add_stats(int rank, bool is_live, Stats& stats) const;
   Graph among_members(const Graph& graph) const;
   Round make_round(const Graph& graph, std::uint64_t round) const;

@@ -15,7 +15,7 @@
 //     sender is on another host, this host has copies of what it writes, and at any instant at most
 //     one process writes a given copy in its stead (copies.hpp); the invariants below hold within
 //     each copy. Where the receiver is on another host, its cursor here only grows, whoever stores
-//     what it has said (raise); its hold comes from the sender's side, while the update is being
+//     what it has said (raise_to); its hold comes from the sender's side, while the update is being
 //     carried there.
 //  S2 ticket[slot][r] = k > 0 says: the slot holds, complete, the update of iteration k for r. It
 //     is stored with release after the payload, so a receiver that loads it with acquire sees all
@@ -92,6 +92,9 @@ struct alignas(kLine) Cursor {
   std::atomic<std::uint64_t> overwritten;  // updates that were replaced before they could be folded
   std::atomic<std::uint64_t> rejected;     // updates the receiver refused (non-finite)
   std::atomic<std::uint64_t> ordinal;      // the last consumed update's
+  // Of the updates that have been published for the receiver in a copy on its host, the highest. It
+  // only grows, and the copies' writers store it.
+  std::atomic<std::uint64_t> published;
 };
 static_assert(sizeof(Cursor) == kLine);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
@@ -183,7 +186,7 @@ class Copies {
 };
 
 // A counter of a receiver on another host never goes back, whichever process stores it.
-inline void raise(std::atomic<std::uint64_t>& counter, std::uint64_t value) {
+inline void raise_to(std::atomic<std::uint64_t>& counter, std::uint64_t value) {
   std::uint64_t known = counter.load(std::memory_order_relaxed);
   while (known < value && !counter.compare_exchange_weak(known, value, std::memory_order_release,
                                                          std::memory_order_relaxed)) {
@@ -283,6 +286,7 @@ class SlotWriter {
     for (const Addressee& addressee : to) {
       sent.to.push_back(addressee.rank);
       put_ticket(slot, addressee, header.iteration);
+      raise_to(box_.cursor(addressee.rank).published, addressee.ordinal);
     }
     advance(header.iteration);
   }
@@ -302,6 +306,7 @@ class SlotWriter {
     Sent& sent = slots_[static_cast<std::size_t>(slot)];
     const std::vector<int> given = sent.to;
     for (const Addressee& addressee : to) {
+      raise_to(box_.cursor(addressee.rank).published, addressee.ordinal);
       if (std::binary_search(given.begin(), given.end(), addressee.rank)) continue;
       sent.to.insert(std::upper_bound(sent.to.begin(), sent.to.end(), addressee.rank),
                      addressee.rank);
@@ -502,8 +507,10 @@ class SlotReader {
   }
 
   // The updates of this sender were counted so far in another mailbox.
-  void go_on_from(const SlotReader& before) {
+  // `addressed`: the ordinal of the last that this receiver has, folded or not.
+  void go_on_from(const SlotReader& before, std::uint64_t addressed) {
     const Cursor& cursor = *before.cursor_;
+    cursor_->published.store(addressed);
     cursor_->folded.store(cursor.folded.load(std::memory_order_relaxed));
     cursor_->overwritten.store(cursor.overwritten.load(std::memory_order_relaxed));
     cursor_->rejected.store(cursor.rejected.load(std::memory_order_relaxed));

@@ -37,6 +37,24 @@ const std::vector<int> kHere{0, 1};
 
 using Words = std::vector<std::uint64_t>;
 
+// A rank that takes in. A rank that does not live has ended, unless a test says otherwise.
+class Taker {
+ public:
+  explicit Taker(Landing landing) : landing_(std::move(landing)) {}
+  template <class Live>
+  bool take_in(Live&& live) {
+    return take_in(live, [&](int r) { return !live(r); });
+  }
+  template <class Live, class HasEnded>
+  bool take_in(Live&& live, HasEnded&& has_ended) {
+    return landing_.take_in(live, has_ended, [](std::size_t) {});
+  }
+  bool has_news() const { return landing_.has_news(); }
+
+ private:
+  Landing landing_;
+};
+
 // The memory of a sender's landing area and of the copy of its mailbox, and what the sender's
 // adapter does to the first.
 class Area {
@@ -46,17 +64,23 @@ class Area {
         mailbox_(kRanks, depth, slot_bytes),
         shape_(mailbox_, kHere.size()),
         landing_(zeros(shape_.bytes())),
-        copy_(zeros(mailbox_.bytes())) {
-    for (int r : kHere) readers_.emplace_back(box(), r);
+        copy_(zeros(mailbox_.bytes())),
+        other_copy_(zeros(mailbox_.bytes())) {
+    for (int r : kHere) readers_.emplace_back(copies(), r);
   }
 
   // As rank `rank` sees it. The memory is this object's.
-  Landing landing(int rank) {
-    return {landing_.get(), shape_, box(), policy_, kSender, kHere, rank};
+  Taker landing(int rank) {
+    return Taker({landing_.get(), shape_, copies(), policy_, kSender, kHere, rank});
   }
-  Mailbox box() { return {copy_.get(), mailbox_}; }
+  Copies copies() { return {CopyTable(words_), copy_.get(), other_copy_.get(), mailbox_}; }
+  Mailbox box() { return copies().box(0); }
+  // Has the rank at that place begun to take in.
+  CopyTable::Taken hold(int place) {
+    return copies().table().take(
+        0, place, [](int) { return false; }, [](int) { return true; }, [](std::size_t) {});
+  }
   SlotReader& reader(int rank) { return readers_[static_cast<std::size_t>(rank)]; }
-  LandingHead& head() { return *reinterpret_cast<LandingHead*>(landing_.get()); }
   Policy policy() const { return policy_; }
 
   // The bytes of an update whose payload words all are its iteration. An ordinal of 0: not for that
@@ -77,6 +101,9 @@ class Area {
     const auto part = [&](std::size_t from, std::size_t to) {
       return std::as_bytes(std::span(image)).subspan(from * 8, (to - from) * 8);
     };
+    Checksum of_tail;
+    of_tail.add(part(sizeof(header) / 8 + words, image.size()));
+    image.push_back(of_tail.value());
     Checksum checksum;
     checksum.add(part(0, sizeof(header) / 8));
     checksum.add(part(sizeof(header) / 8, sizeof(header) / 8 + words));
@@ -111,7 +138,8 @@ class Area {
   Policy policy_;
   MailboxShape mailbox_;
   LandingShape shape_;
-  Memory landing_, copy_;
+  std::array<std::atomic<std::uint64_t>, CopyTable::words_for(2)> words_{};
+  Memory landing_, copy_, other_copy_;
   std::vector<SlotReader> readers_;
 };
 
@@ -120,7 +148,7 @@ struct Seen {
   bool torn = false;
 };
 
-Seen read(const SlotReader& reader, int slot) {
+Seen read(SlotReader& reader, int slot) {
   const SlotHeader& header = reader.header(slot);
   const auto* words = reinterpret_cast<const std::uint64_t*>(reader.payload(slot));
   const bool torn = std::any_of(words, words + header.payload_bytes / 8,
@@ -232,6 +260,7 @@ TEST_P(EveryPolicy, EmptyAreaHasNothing) {
 
 TEST_P(EveryPolicy, UpdateReachesThoseItIsForWithTheirOrdinals) {
   Area area(2, 64, GetParam());
+  area.box().cursor(0).published = 6;
   area.write(0, area.image(1, 8, {7, 0}));
   EXPECT_TRUE(area.landing(0).take_in(kAllLive));
   EXPECT_EQ(area.reader(0).clock(), 1U);
@@ -246,8 +275,8 @@ TEST_P(EveryPolicy, UpdateReachesThoseItIsForWithTheirOrdinals) {
 
 TEST_P(EveryPolicy, UpdateIsTakenOnce) {
   Area area(2, 64, GetParam());
-  Landing first = area.landing(0);
-  Landing second = area.landing(1);
+  Taker first = area.landing(0);
+  Taker second = area.landing(1);
   area.write(0, area.image(1, 1, {1, 1}));
   EXPECT_TRUE(first.take_in(kAllLive));
   EXPECT_FALSE(first.take_in(kAllLive));
@@ -259,7 +288,7 @@ TEST_P(EveryPolicy, UpdateIsNeverTakenBeforeItIsWhole) {
   for (const std::size_t words : {1U, 5U, 8U}) {
     for (int way = 0; way < 200; ++way) {
       Area area(1, 64, GetParam());
-      Landing landing = area.landing(0);
+      Taker landing = area.landing(0);
       std::uint64_t iteration = 1;
       if (way % 2 == 1) {  // over an older one, shorter, as long, or longer
         area.write(0, area.image(iteration++, 1 + random() % 8, {1, 1}));
@@ -283,9 +312,9 @@ TEST_P(EveryPolicy, UpdateIsNeverTakenBeforeItIsWhole) {
 }
 
 // Its only receiver has died while it came, and so it is not written again.
-TEST_P(EveryPolicy, UpdateThatNeverIsWholeIsPassedOverWhenTheNextComes) {
-  Area area(2, 64, GetParam());
-  Landing landing = area.landing(1);
+TEST(Landing, LatestPassesOverWhatNeverIsWholeWhenTheNextComes) {
+  Area area(2, 64, Policy::kLatest);
+  Taker landing = area.landing(1);
   const Words first = area.image(1, 5, {1, 0});
   for (std::size_t word = 0; word < first.size() / 2; ++word) area.write(0, first, word);
   EXPECT_FALSE(landing.take_in(kAllLive));
@@ -294,10 +323,55 @@ TEST_P(EveryPolicy, UpdateThatNeverIsWholeIsPassedOverWhenTheNextComes) {
   EXPECT_EQ(fold_oldest(area.reader(1)).iteration, 2U);
 }
 
+// A network with adaptive routing: what was sent later comes sooner.
+TEST(Landing, QueuePassesOverNothingThatIsStillComing) {
+  std::minstd_rand random(11);
+  for (int way = 0; way < 300; ++way) {
+    Area area(3, 64, Policy::kQueue);
+    std::array landings{area.landing(0), area.landing(1)};
+    struct Word {
+      std::size_t slot, word;
+    };
+    std::vector<Words> images;
+    std::vector<Word> words;
+    for (std::size_t i = 1; i <= 3; ++i) {
+      images.push_back(area.image(i, 1 + random() % 8, {i, i}));
+      for (std::size_t word = 0; word < images.back().size(); ++word)
+        words.push_back({i - 1, word});
+    }
+    std::shuffle(words.begin(), words.end(), random);
+    std::uint64_t folded = 0;
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      area.write(words[i].slot, images[words[i].slot], words[i].word);
+      landings[i % 2].take_in(kAllLive);
+      for (Seen seen; (seen = fold_oldest(area.reader(1))).iteration != 0;) {
+        ASSERT_EQ(seen.iteration, ++folded) << "way " << way;
+        ASSERT_FALSE(seen.torn);
+      }
+    }
+    ASSERT_EQ(folded, 3U) << "way " << way;
+  }
+}
+
+// Its only receiver has died while the adapter was reading it, so that its sender used the slot anew.
+TEST(Landing, QueuePassesOverWhatIsTornForTheDeadAlone) {
+  Area area(2, 64, Policy::kQueue);
+  Taker landing = area.landing(1);
+  Words first = area.image(1, 5, {1, 0});
+  first[10] = 99;
+  area.write(0, first);
+  area.write(1, area.image(2, 1, {0, 1}));
+  area.write_clock(2);
+  EXPECT_FALSE(landing.take_in(kAllLive)) << "rank 0 may wait for it";
+  EXPECT_EQ(area.reader(1).clock(), 0U);
+  EXPECT_TRUE(landing.take_in([](int r) { return r != 0; }));
+  EXPECT_EQ(fold_oldest(area.reader(1)).iteration, 2U);
+}
+
 // Every mix of two updates, whatever part of the second has come.
 TEST_P(EveryPolicy, MixOfTwoUpdatesIsNeitherOfThem) {
   Area area(1, 64, GetParam());
-  Landing landing = area.landing(0);
+  Taker landing = area.landing(0);
   const Words older = area.image(1, 3, {1, 1});
   const Words newer = area.image(2, 3, {2, 2});
   for (std::uint32_t mix = 1; mix + 1 < 1U << older.size(); ++mix) {
@@ -318,7 +392,7 @@ TEST_P(EveryPolicy, HeaderThatCannotBeIsRefused) {
                            +[](SlotHeader& header) { header.sender = 1 << 30; },
                            +[](SlotHeader& header) { header.iteration = ~std::uint64_t{0}; }}) {
     Area area(2, 64, GetParam());
-    Landing landing = area.landing(0);
+    Taker landing = area.landing(0);
     area.write(0, area.image(1, 8, {1, 1}, spoil));
     EXPECT_FALSE(landing.take_in(kAllLive));
     EXPECT_EQ(area.reader(0).clock(), 0U);
@@ -330,7 +404,7 @@ TEST_P(EveryPolicy, HeaderThatCannotBeIsRefused) {
 
 TEST_P(EveryPolicy, UpdateLongerThanASlotIsRefused) {
   Area area(3, 64, GetParam());
-  Landing landing = area.landing(0);
+  Taker landing = area.landing(0);
   area.write(0, area.image(1, 9, {1, 1}));  // whole, and with the right checksum
   EXPECT_FALSE(landing.take_in(kAllLive));
   EXPECT_EQ(area.reader(0).clock(), 0U);
@@ -338,7 +412,7 @@ TEST_P(EveryPolicy, UpdateLongerThanASlotIsRefused) {
 
 TEST_P(EveryPolicy, IterationThatCannotBeHeldIsRefused) {
   Area area(2, 64, GetParam());
-  Landing landing = area.landing(0);
+  Taker landing = area.landing(0);
   area.write(0, area.image(kMostIteration + 1, 1, {1, 1}));
   EXPECT_FALSE(landing.take_in(kAllLive));
   area.write(0, area.image(kMostIteration, 1, {1, 1}));
@@ -348,7 +422,7 @@ TEST_P(EveryPolicy, IterationThatCannotBeHeldIsRefused) {
 // ---- Several, and the clock ----------------------------------------------------------------------
 TEST_P(EveryPolicy, UpdatesAreTakenInTheOrderTheyWereMade) {
   Area area(3, 64, GetParam());
-  Landing landing = area.landing(0);
+  Taker landing = area.landing(0);
   area.write(2, area.image(1, 1, {1, 1}));
   area.write(0, area.image(2, 2, {2, 2}));
   area.write(1, area.image(3, 3, {3, 3}));
@@ -358,7 +432,7 @@ TEST_P(EveryPolicy, UpdatesAreTakenInTheOrderTheyWereMade) {
 
 TEST_P(EveryPolicy, ClockAloneMovesOn) {
   Area area(2, 64, GetParam());
-  Landing landing = area.landing(0);
+  Taker landing = area.landing(0);
   area.write_clock(5);
   EXPECT_TRUE(landing.take_in(kAllLive));
   EXPECT_EQ(area.reader(0).clock(), 5U);
@@ -370,7 +444,7 @@ TEST_P(EveryPolicy, ClockAloneMovesOn) {
 
 TEST(Landing, LatestPassesOverWhatIsBeingReplaced) {
   Area area(2, 64, Policy::kLatest);
-  Landing landing = area.landing(0);
+  Taker landing = area.landing(0);
   const Words replaced = area.image(1, 8, {1, 1});
   area.write(0, replaced);
   area.write(0, area.image(3, 8, {3, 3}), 12);  // one word of the next one there
@@ -384,7 +458,7 @@ TEST(Landing, LatestPassesOverWhatIsBeingReplaced) {
 
 TEST(Landing, LatestReplacesWhatNobodyHasFolded) {
   Area area(2, 64, Policy::kLatest);
-  Landing landing = area.landing(0);
+  Taker landing = area.landing(0);
   for (std::uint64_t i = 1; i <= 5; ++i) {
     area.write(i % 2, area.image(i, 1, {i, i}));
     ASSERT_TRUE(landing.take_in(kAllLive));
@@ -395,7 +469,7 @@ TEST(Landing, LatestReplacesWhatNobodyHasFolded) {
 
 TEST(Landing, HeldUpdateIsNeverReplaced) {
   Area area(1, 64, Policy::kLatest);
-  Landing landing = area.landing(0);
+  Taker landing = area.landing(0);
   area.write(0, area.image(1, 8, {1, 1}));
   ASSERT_TRUE(landing.take_in(kAllLive));
   SlotReader& reader = area.reader(1);
@@ -412,7 +486,7 @@ TEST(Landing, HeldUpdateIsNeverReplaced) {
 
 TEST(Landing, QueueLosesNothingThoughNobodyFoldsForAWhile) {
   Area area(3, 64, Policy::kQueue);
-  Landing landing = area.landing(0);
+  Taker landing = area.landing(0);
   for (std::uint64_t i = 1; i <= 3; ++i) {
     area.write(i % 3, area.image(i, 1, {i, i}));
     landing.take_in(kAllLive);
@@ -425,59 +499,115 @@ TEST(Landing, QueueLosesNothingThoughNobodyFoldsForAWhile) {
 // ---- Taking turns --------------------------------------------------------------------------------
 TEST_P(EveryPolicy, OneTakesInAtATime) {
   Area area(2, 64, GetParam());
-  Landing landing = area.landing(0);
+  Taker landing = area.landing(0);
   area.write(0, area.image(1, 1, {1, 1}));
-  area.head().taker = 1 + 1;
+  const CopyTable::Taken held = area.hold(1);
   EXPECT_FALSE(landing.take_in(kAllLive));
   EXPECT_TRUE(landing.has_news());
-  area.head().taker = 0;
+  area.copies().table().release(held);
   EXPECT_TRUE(landing.take_in(kAllLive));
 }
 
 TEST_P(EveryPolicy, TakerThatDiesIsFollowed) {
   Area area(2, 64, GetParam());
-  Landing landing = area.landing(0);
+  Taker landing = area.landing(0);
   area.write(0, area.image(1, 1, {1, 1}));
-  area.head().taker = 1 + 1;
+  area.hold(1);
   EXPECT_TRUE(landing.take_in([](int r) { return r != 1; }));
-  EXPECT_EQ(area.head().taker.load(), 0U);
+  EXPECT_EQ(area.copies().table().current(), 0U) << "in the same copy";
   EXPECT_EQ(fold_oldest(area.reader(0)).iteration, 1U);
 }
 
 TEST_P(EveryPolicy, TakerThatIsNoRankHereIsNobody) {
-  for (const std::uint32_t taker :
-       {std::uint32_t{3}, std::uint32_t{1000}, std::uint32_t{1} << 31, ~std::uint32_t{0}}) {
+  for (const int place : {2, 1000, (1 << 15) - 2}) {
     Area area(2, 64, GetParam());
-    Landing landing = area.landing(0);
+    Taker landing = area.landing(0);
     area.write(0, area.image(1, 1, {1, 1}));
-    area.head().taker = taker;
+    area.hold(place);
     EXPECT_TRUE(landing.take_in([](int r) {
       EXPECT_TRUE(r == 0 || r == 1) << r;
       return true;
     }));
-    EXPECT_EQ(area.head().taker.load(), 0U);
   }
 }
 
 // The one who dies has given one of two tickets, and has not moved the clock.
-TEST_P(EveryPolicy, UpdateHalfPublishedByTheDeadIsTakenAgain) {
-  Area area(2, 64, GetParam());
-  SlotWriter dead(area.box(), kSender);
-  const int room = dead.claim(GetParam(), kAllLive);
-  *reinterpret_cast<std::uint64_t*>(dead.payload(room)) = 1;
-  SlotHeader header{};
-  header.sequence = header.iteration = 1;
-  header.payload_bytes = 8;
-  header.sender = kSender;
-  const std::array given{Addressee{0, 1}};
-  dead.publish_copy(room, header, given);
-  area.box().clock() = 0;
-  area.head().taker = area.head().last_taker = 1 + 1;
+TEST_P(EveryPolicy, UpdateHalfPublishedByTheDeadIsCompletedInItsSlot) {
+  for (const bool is_folded : {true, false}) {
+    Area area(1, 64, GetParam());
+    area.hold(1);
+    SlotWriter dead(area.box(), kSender);
+    const int room = dead.claim(GetParam(), kAllLive);
+    *reinterpret_cast<std::uint64_t*>(dead.payload(room)) = 1;
+    SlotHeader header{};
+    header.sequence = header.iteration = 1;
+    header.payload_bytes = 8;
+    header.sender = kSender;
+    const std::array given{Addressee{0, 1}};
+    dead.publish_copy(room, header, given);
+    area.box().clock() = 0;
 
+    area.write(0, area.image(1, 1, {1, 1}));
+    if (is_folded) {
+      EXPECT_EQ(fold_oldest(area.reader(0)).iteration, 1U);
+    }
+    EXPECT_TRUE(area.landing(0).take_in([](int r) { return r != 1; }));
+    EXPECT_EQ(area.reader(0).clock(), 1U) << "though there is no other slot";
+    EXPECT_EQ(fold_oldest(area.reader(0)).iteration, is_folded ? 0U : 1U) << "folded once";
+    EXPECT_EQ(fold_oldest(area.reader(1)).iteration, 1U);
+  }
+}
+
+// Rank 0 is stopped in the midst of taking in; the others evict it, go on, and wake it again while rank
+// 1 folds. By the time that rank 1 stops, and at every step after it.
+TEST_P(EveryPolicy, TakerThatWasStoppedAndGoesOnChangesNothingThatIsRead) {
+  for (int moment = 0; moment < 12; ++moment) {
+    SCOPED_TRACE(moment);
+    Area area(2, 64, GetParam());
+    Taker stopped = area.landing(0), other = area.landing(1);
+    SlotReader& reader = area.reader(1);
+    area.write(0, area.image(1, 8, {1, 1}));
+    ASSERT_TRUE(stopped.take_in(kAllLive));
+    area.write(1, area.image(2, 8, {2, 2}));
+    const auto not_zero = [](int r) { return r != 0; };
+    const auto nobody = [](int) { return false; };
+    int looks = 0;
+    bool is_back = false;
+    Seen before, after;
+    stopped.take_in([&](int) {
+      if (looks++ != moment) return true;
+      is_back = true;
+      for (std::uint64_t i = 2; i <= 6; ++i) {  // rank 0 is stopped here
+        if (i > 2) area.write((i - 1) % 2, area.image(i, 8, {i, i}));
+        other.take_in(not_zero, nobody);
+        while (i < 6 && fold_oldest(reader).iteration != 0) continue;
+      }
+      reader.hold_from(6);
+      SlotReader::fence();
+      before = read(reader, reader.find(6));
+      area.write(0, area.image(7, 8, {7, 7}));
+      return true;
+    });
+    if (!is_back) break;
+    after = read(reader, reader.find(6));
+    EXPECT_EQ(before.iteration, 6U);
+    EXPECT_FALSE(before.torn || after.torn);
+    EXPECT_EQ(after.iteration, 6U);
+    EXPECT_TRUE(other.take_in(not_zero, nobody));
+    EXPECT_EQ(reader.clock(), 7U);
+  }
+}
+
+// Of what is stopped, each rank has a copy of its own.
+TEST_P(EveryPolicy, StoppedTakerIsNotWaitedForOnceItIsEvicted) {
+  Area area(2, 64, GetParam());
+  Taker other = area.landing(1);
   area.write(0, area.image(1, 1, {1, 1}));
-  EXPECT_EQ(fold_oldest(area.reader(0)).iteration, 1U);
-  EXPECT_TRUE(area.landing(0).take_in([](int r) { return r != 1; }));
-  EXPECT_EQ(fold_oldest(area.reader(0)).iteration, 0U) << "folded once";
+  area.hold(0);
+  const auto nobody = [](int) { return false; };
+  EXPECT_FALSE(other.take_in(kAllLive, nobody)) << "it may go on";
+  EXPECT_TRUE(other.take_in([](int r) { return r != 0; }, nobody));
+  EXPECT_EQ(area.copies().table().current(), 1U);
   EXPECT_EQ(fold_oldest(area.reader(1)).iteration, 1U);
 }
 
@@ -507,7 +637,7 @@ TEST(Landing, TakerSeesForWhomTheOthersHavePutSomethingSomewhere) {
     for (int r : kHere) ASSERT_EQ(fold_oldest(area.reader(r)).iteration, 1U);
     area.write(0, area.image(2, 1, {only == 0 ? 2U : 0U, only == 1 ? 2U : 0U}));
     ASSERT_TRUE(landings[0].take_in(kAllLive));
-    area.write(0, area.image(3, 1, {3, 3}));
+    area.write(0, area.image(3, 1, {only == 0 ? 3U : 2U, only == 1 ? 3U : 2U}));
     EXPECT_FALSE(landings[1].take_in(kAllLive)) << "there is no room";
     EXPECT_EQ(fold_oldest(area.reader(only)).iteration, 2U);
     EXPECT_TRUE(landings[1].take_in(kAllLive));
@@ -566,7 +696,7 @@ class QueueAdapter {
 
 // Folds all updates of the queue as `rank`; returns how many were torn or not the next.
 int fold_all(Area& area, int rank) {
-  Landing landing = area.landing(rank);
+  Taker landing = area.landing(rank);
   int wrong = 0;
   for (std::uint64_t last = 0; last < QueueAdapter::kUpdates;) {
     landing.take_in(kAllLive);

@@ -166,7 +166,7 @@ class Site {
   shm::Member& sender() const { return control().member(kSender); }
   const shm::SegmentMemory& memory() const { return *attachments.at(kSegment)->memory; }
   Mailbox box(int rank) const { return {memory().mailbox(rank), shape_.mailbox}; }
-  SlotReader reader(int rank) const { return {box(kSender), rank}; }
+  SlotReader reader(int rank) const { return {memory().copies(kSender), rank}; }
   std::size_t slot_bytes() const { return shape_.mailbox.slot_bytes(); }
 
   // What the ranks here can see of the sender; and all that is none of its business.
@@ -206,6 +206,8 @@ class Site {
   // As if the sender had never said anything.
   void forget() const {
     std::memset(memory().mailbox(kSender), 0, shape_.mailbox.bytes());
+    for (auto& word : memory().copies(kSender).table().words()) word = 0;
+    for (auto& word : control().board_table(kSender).words()) word = 0;
     for (int r = 0; r < kRanks; ++r) new (&box(r).cursor(kSender)) Cursor{};
     memory().closed(kSender) = 0;
     sender().state = shm::State::kAlive;
@@ -539,16 +541,32 @@ TEST(Incoming, QueuedUpdateWaitsForASlotThatAnEpochIsAboutToFree) {
   peer.say(update_frame(1, 10) + update_frame(2, 10));
   SlotReader reader = site.reader(kHere);
   reader.release(2);
-  std::thread agreeing([&] {
-    std::this_thread::sleep_for(20ms);
-    site.control().mark(kBeside, shm::State::kEvicted);
-  });
-  UpdateFrame third(3, 10);
+  UpdateFrame third(3, 10), fourth(4, 10);
   third.to = {{3, kHere, 0}};
-  peer.say(third.bytes());
-  agreeing.join();
+  fourth.to = {{4, kHere, 0}};
+  peer.say(third.bytes() + fourth.bytes());
   EXPECT_EQ(peer.end(), Incoming::End::kNot) << peer.reason();
+  EXPECT_TRUE(peer.incoming().is_held_up());
+  EXPECT_EQ(reader.clock(), 2U);
+  site.control().mark(kBeside, shm::State::kEvicted);
+  peer.take_in();
+  EXPECT_FALSE(peer.incoming().is_held_up());
   EXPECT_GE(reader.oldest(2, 3), 0);
+  EXPECT_GE(reader.oldest(3, 4), 0);
+}
+
+// Should it never come free, the sender tries another rank, to which it says everything again.
+TEST(Incoming, QueuedUpdateIsNeverDropped) {
+  Site site(64, Policy::kQueue);
+  site.settings.silence = 10ms;
+  Peer peer(site);
+  peer.say(update_frame(1, 10) + update_frame(2, 10) + update_frame(3, 10));
+  eventually([&] {
+    peer.take_in();
+    return peer.end() != Incoming::End::kNot;
+  });
+  EXPECT_EQ(peer.end(), Incoming::End::kRefused);
+  EXPECT_EQ(site.reader(kHere).clock(), 2U);
 }
 
 // ---- Goodbye ---------------------------------------------------------------------------------------

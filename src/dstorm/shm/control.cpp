@@ -192,7 +192,7 @@ std::size_t Control::records_at(int rank) const noexcept {
 }
 
 std::size_t Control::tables_at(int rank) const noexcept {
-  const std::size_t words = round_up(CopyTable::words(kBoardCopies) * sizeof(std::uint64_t), kLine);
+  const std::size_t words = round_up(CopyTable::words_for(kBoardCopies) * sizeof(std::uint64_t), kLine);
   return records_at(size_) + static_cast<std::size_t>(rank) * words;
 }
 
@@ -203,7 +203,7 @@ std::size_t Control::boards_at(int rank) const noexcept {
 
 CopyTable Control::board_table(int rank) const noexcept {
   auto* words = reinterpret_cast<std::atomic<std::uint64_t>*>(memory_.data() + tables_at(rank));
-  return CopyTable({words, CopyTable::words(kBoardCopies)});
+  return CopyTable({words, CopyTable::words_for(kBoardCopies)});
 }
 
 Board& Control::board_copy(int rank, std::size_t copy) const noexcept {

@@ -41,7 +41,7 @@ SegmentMemory SegmentMemory::open(const SegmentShape& shape, std::string_view wh
 Copies SegmentMemory::copies(int sender) const noexcept {
   auto* words =
       reinterpret_cast<std::atomic<std::uint64_t>*>(memory_.data() + copy_words_at(sender));
-  return {CopyTable({words, CopyTable::words(shape_.copies)}), mailbox(sender),
+  return {CopyTable({words, CopyTable::words_for(shape_.copies)}), mailbox(sender),
           memory_.data() + copies_at(sender), shape_.mailbox};
 }
 

@@ -84,7 +84,7 @@ class SegmentMemory {
            static_cast<std::size_t>(rank) * copy_words_bytes();
   }
   std::size_t copy_words_bytes() const {
-    return round_up(CopyTable::words(shape_.copies) * sizeof(std::uint64_t), kLine);
+    return round_up(CopyTable::words_for(shape_.copies) * sizeof(std::uint64_t), kLine);
   }
   std::size_t copies_at(int rank) const {
     return result_at() + round_up(shape_.result_bytes, kPage) +

@@ -377,11 +377,11 @@ void Incoming::take_cursors(std::span<const std::byte> body, const shm::SegmentM
     Cursor& cursor = Mailbox(memory.mailbox(rank), memory.shape().mailbox).cursor(sender_);
     // In the order of SlotReader::consume. What is said again after a new connection changes nothing,
     // nor does what a rank that was stopped in the midst of this stores late.
-    raise(cursor.overwritten, given.overwritten);
-    raise(cursor.folded, given.folded);
-    raise(cursor.rejected, given.rejected);
-    raise(cursor.ordinal, given.ordinal);
-    raise(cursor.consumed, given.consumed);
+    raise_to(cursor.overwritten, given.overwritten);
+    raise_to(cursor.folded, given.folded);
+    raise_to(cursor.rejected, given.rejected);
+    raise_to(cursor.ordinal, given.ordinal);
+    raise_to(cursor.consumed, given.consumed);
     senders.push_back(rank);
   }
   control_.ring(senders);

@@ -591,7 +591,9 @@ bool Outgoing::post_segment(Carried& carried) {
   }
   carried.sent = std::max(carried.sent, clock);  // what was not found has been replaced
   if (clock > carried.clock) {
-    if (!rdma_->has_room()) return false;
+    // QUEUE: after all that is before it (landing.hpp, L5).
+    const bool is_before = shape.policy == Policy::kLatest || rdma_->is_idle();
+    if (!rdma_->has_room() || !is_before) return false;
     rdma_->send_clock(attachment.id, clock);
     carried.clock = clock;
   }

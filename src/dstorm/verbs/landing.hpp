@@ -20,11 +20,13 @@
 //     its receivers have consumed the update, which was taken before. Nothing is overwritten.
 //  L4 Writes of one connection become visible in order, so that who sees the landing clock at k, or
 //     the whole update k, finds every earlier update in its slot, whole, unless it has been replaced.
-//     The clock is therefore read before the slots. Under QUEUE nothing stands on this order, which a
-//     network with adaptive routing does not keep: an update is taken in when it is whole, and what
-//     follows it after that. It is passed over only if what comes after its payload is whole by
-//     itself and says that it is for ranks alone that do not read any more: then its sender may have
-//     used the slot anew while the adapter was reading it.
+//     The clock is therefore read before the slots.
+//  L5 QUEUE stands on no such order, which a network with adaptive routing does not keep. An update is
+//     taken in when it is whole and when for each of its receivers the one before it has been taken
+//     in: their ordinals are in a row. The sender writes a clock by itself only when everything before
+//     it has been written. What is not whole is passed over only if what comes after its payload is
+//     whole by itself, and says that it is for ranks alone that read no more: then the sender may have
+//     used the slot anew while its adapter was reading it.
 #pragma once
 
 #include <algorithm>
@@ -97,24 +99,10 @@ class Landing {
     bool all_there = true;
     std::uint64_t after = before;
     for (Found found; all_there && (found = oldest(after)).slot >= 0;) {
-      const auto slot = static_cast<std::size_t>(found.slot);
       after = found.iteration;
-      const int begun = writer_->begun(after);
-      if (begun >= 0 && complete(slot, after, begun)) continue;
-      const int room = begun >= 0 ? begun : writer_->claim(policy_, live);
-      if (begun < 0 && room >= 0 && move(slot, after, room)) continue;
-      // LATEST: if what follows has begun to come, this has come as far as it ever does (L4): it is
-      // whole by now, or is being replaced.
-      const bool is_over = after <= clock || look(after, kMostIteration).slot >= 0;
-      if (begun < 0 && room >= 0 && is_over && move(slot, after, room)) continue;
-      if (begun < 0 && room >= 0) writer_->abandon(room);
-      // LATEST also passes over what finds every slot being read, as on one host. What is still
-      // coming is waited for.
-      if (policy_ == Policy::kQueue) {
-        all_there = room >= 0 && is_for_nobody(slot, after, live);
-      } else {
-        all_there = room < 0 || is_over || iteration(slot) != after;
-      }
+      const auto slot = static_cast<std::size_t>(found.slot);
+      all_there = policy_ == Policy::kQueue ? take_queued(slot, after, live)
+                                            : take_latest(slot, after, clock, live);
     }
     const std::uint64_t now = box.clock().load(std::memory_order_relaxed);
     if (clock > now && all_there) writer_->advance(clock);
@@ -133,6 +121,48 @@ class Landing {
   std::uint64_t iteration(std::size_t slot) const;
   Found look(std::uint64_t after, std::uint64_t limit) const;
   Found oldest(std::uint64_t after) const;
+  // Each moves one update to the mailbox, or passes over it; false if what follows has to wait.
+  template <class Live>
+  bool take_latest(std::size_t slot, std::uint64_t iteration, std::uint64_t clock, Live&& live) {
+    if (const int begun = writer_->begun(iteration); begun >= 0) {
+      return complete(slot, iteration, begun) || is_over(iteration, clock);
+    }
+    const int room = writer_->claim(policy_, live);
+    if (room < 0) return true;  // every slot is being read: passed over, as on one host
+    if (move(slot, iteration, room)) return true;
+    // If what follows has begun to come, this has come as far as it ever does (L4): it is whole by
+    // now, or is being replaced.
+    const bool has_come = is_over(iteration, clock);
+    if (has_come && move(slot, iteration, room)) return true;
+    writer_->abandon(room);
+    return has_come || this->iteration(slot) != iteration;
+  }
+  // L5.
+  template <class Live>
+  bool take_queued(std::size_t slot, std::uint64_t iteration, Live&& live) {
+    if (const int begun = writer_->begun(iteration); begun >= 0) {
+      return complete(slot, iteration, begun);
+    }
+    const int room = writer_->claim(policy_, live);
+    SlotHeader header;
+    if (room >= 0 && read(slot, iteration, header, writer_->payload(room)) && is_next(live)) {
+      writer_->publish_copy(room, header, to_);
+      return true;
+    }
+    if (room >= 0) writer_->abandon(room);
+    return is_for_nobody(slot, iteration, live);
+  }
+  bool is_over(std::uint64_t iteration, std::uint64_t clock) const {
+    return iteration <= clock || look(iteration, kMostIteration).slot >= 0;
+  }
+  // Of the update that was read last.
+  template <class Live>
+  bool is_next(Live&& live) const {
+    return std::all_of(to_.begin(), to_.end(), [&](const Addressee& to) {
+      const Cursor& cursor = box_->cursor(to.rank);
+      return to.ordinal <= cursor.published.load(std::memory_order_relaxed) + 1 || !live(to.rank);
+    });
+  }
   bool read(std::size_t slot, std::uint64_t iteration, SlotHeader& header, std::byte* to);
   bool read_tail(std::size_t slot, std::uint64_t iteration, std::size_t payload_bytes,
                  LandingTail& tail);
