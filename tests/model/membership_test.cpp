@@ -406,10 +406,12 @@ TEST(Membership, WhoHasEndedForOneOfAFewOnlyIsWaitedFor) {
   other.promised = own.record().proposed;
   other.ended = {3, 4};
   own.observe(2, other, kNow);
+  own.tick(kNow);
   EXPECT_TRUE(own.record().proposed_members.empty());
   ++other.beat;
   other.ended = {0, 3, 4};
   own.observe(2, other, kNow);
+  own.tick(kNow);
   EXPECT_EQ(own.record().proposed_members, (std::vector{1, 2}));
 }
 
@@ -420,6 +422,31 @@ TEST(Membership, WhoDoesNotGetOnWithAProposalMakesAnother) {
   EXPECT_EQ(own.record().proposed, (Ballot{1, 0}));
   own.tick(kTimeout / 4);
   EXPECT_EQ(own.record().proposed, (Ballot{2, 0}));
+}
+
+// For the last that is left there is nobody to hear from.
+TEST(Membership, DeathOfTheOnlyOtherRankIsActedOnAtTheNextTick) {
+  Membership own = member(0, 2, TieRule::kNeither);
+  own.bury(1, kNow);
+  own.tick(kNow);
+  EXPECT_EQ(own.view(), (View{1, {0}}));
+}
+
+// Ticks that take longer than half of the timeout, each by itself, on a processor that is too slow for them.
+TEST(Membership, RankThatComputesForLongHasNotBeenStopped) {
+  constexpr Time kStep = kTimeout * 3 / 5;
+  for (const Time worked : {kStep, Time(0)}) {
+    Membership own = member(0, 3);
+    MembershipRecord other = record_of(own, 0);
+    for (Time now = kNow; now <= 3 * kStep; now += kStep) {
+      ++other.beat;
+      own.hear(1, now);
+      own.observe(1, other, now);
+      own.tick(now, now == kNow ? Time(0) : worked);
+    }
+    const bool is_accused = own.record().accused == std::vector{2};
+    EXPECT_EQ(is_accused, worked == kStep) << "worked " << worked.count();
+  }
 }
 
 TEST(Membership, NothingIsHeardOfWhoHasEnded) {
