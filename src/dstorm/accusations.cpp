@@ -89,10 +89,19 @@ void Accusations::set(int accuser, std::span<const int> accused) {
   accusers_ -= row.empty() ? 0 : 1;
   accusers_ += accused.empty() ? 0 : 1;
   row.assign(accused.empty() ? 0 : words_, 0);
+  // Neighbours are accused together: their bits are put together before the word is stored.
+  std::size_t at = 0;
+  Word word = 0;
   for (int r : accused) {
     const auto index = static_cast<std::size_t>(r);
-    if (index < rows_.size()) row[index / kBits] |= bit_of(index);
+    if (index >= rows_.size()) continue;
+    if (index / kBits != at) {
+      row[at] |= std::exchange(word, 0);
+      at = index / kBits;
+    }
+    word |= bit_of(index);
   }
+  if (!row.empty()) row[at] |= word;
 }
 
 // Who accuses whom, in both directions, row by row.

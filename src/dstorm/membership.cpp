@@ -60,13 +60,10 @@ void Membership::observe(int rank, MembershipRecord record, Time now) {
   if (!is_member() || record.view.epoch < view().epoch || peer == nullptr) return;
   if (record.beat <= peer->record.beat) return;
   if (record.accused != peer->record.accused) accuse(rank, record.accused);
-  if (agrees(peer->record)) --agreed_;
-  if (agrees(record)) ++agreed_;
   round_ = std::max({round_, record.promised.round, record.proposed.round});
   vote(record.proposed, record.proposed_members);
   peer->record = std::move(record);
   peer->record.view = {};
-  if (has_majority()) go_on(now);
 }
 
 // ---- acceptor ----
@@ -86,24 +83,17 @@ void Membership::vote(Ballot proposed, const std::vector<int>& members) {
 // ---- proposer ----
 
 void Membership::propose(Time now) {
+  phase_ = Phase::kPreparing;
+  proposed_at_ = now;
   own_.proposed = {++round_, options_.rank};
   own_.proposed_members.clear();
   ++own_.beat;
-  proposed_at_ = now;
-  begin(Phase::kPreparing);
   vote(own_.proposed, {});
   go_on(now);
 }
 
 bool Membership::agrees(const MembershipRecord& record) const {
-  return phase_ != Phase::kIdle &&
-         (phase_ == Phase::kPreparing ? record.promised : record.accepted) == own_.proposed;
-}
-
-void Membership::begin(Phase phase) {
-  phase_ = phase;
-  agreed_ = static_cast<std::size_t>(std::count_if(
-      peers_.begin(), peers_.end(), [this](const Peer& peer) { return agrees(peer.record); }));
+  return (phase_ == Phase::kPreparing ? record.promised : record.accepted) == own_.proposed;
 }
 
 void Membership::go_on(Time now) {
@@ -114,7 +104,7 @@ void Membership::go_on(Time now) {
       if (agrees(peer.record) && peer.record.accepted > best->accepted) best = &peer.record;
     }
     own_.proposed_members = best->accepted.round > 0 ? best->accepted_members : next_members();
-    begin(Phase::kProposing);
+    phase_ = Phase::kProposing;
     ++own_.beat;
     vote(own_.proposed, own_.proposed_members);
   }
@@ -124,22 +114,18 @@ void Membership::go_on(Time now) {
 }
 
 // M1.
-bool Membership::has_majority() const {
+bool Membership::has_quorum() const {
   if (!agrees(own_)) return false;
   const std::vector<int>& members = view().members;
-  const std::size_t twice = 2 * (agreed_ + 1);
-  if (twice > members.size()) return true;
-  if (twice < members.size() || options_.tie != TieRule::kLowest) return false;
-  return options_.rank == members.front() || agrees(peers_.front().record);
-}
-
-// M1.
-bool Membership::has_quorum() const {
-  if (has_majority()) return true;
-  if (!agrees(own_)) return false;
   std::vector<int> missing;
   for (const Peer& peer : peers_) {
     if (!agrees(peer.record)) missing.push_back(peer.rank);
+  }
+  const std::size_t twice = 2 * (members.size() - missing.size());
+  if (twice > members.size()) return true;
+  if (twice == members.size() && options_.tie == TieRule::kLowest &&
+      missing.front() != members.front()) {
+    return true;
   }
   const auto knows_all = [&missing](const std::vector<int>& ended) {
     return std::includes(ended.begin(), ended.end(), missing.begin(), missing.end());
@@ -177,10 +163,10 @@ void Membership::tick(Time now, Time worked) {
     ++own_.beat;
     last_beat_ = now;
   }
-  go_on(now);  // perhaps the last that was missing has ended, or has heard so
+  go_on(now);
   if (!has_trouble()) {
     troubled_since_.reset();
-    begin(Phase::kIdle);
+    phase_ = Phase::kIdle;
     return;
   }
   if (!troubled_since_) troubled_since_ = now;
@@ -234,7 +220,7 @@ void Membership::adopt(View view, Time now) {
   next_members_.reset();
   troubled_since_.reset();
   round_ = 0;
-  begin(Phase::kIdle);
+  phase_ = Phase::kIdle;
   if (!own_.view.has(options_.rank)) {
     standing_ = Standing::kEvicted;
     return;

@@ -92,9 +92,10 @@ class Membership {
   void reach(int rank, std::optional<Time> unreached_since);
   // The newest that is known of `rank`. The members of its view matter only if it is newer than this rank's.
   void observe(int rank, MembershipRecord record, Time now);
-  // Time goes by. To be called several times in `timeout`, more often while there is trouble, and after
-  // what has been observed or buried: a quorum that is no majority is found here alone. `worked` is the
-  // processor time that the caller has spent since the last tick: a caller that computes has not been stopped.
+  // Time goes by: what follows from all that has been observed and buried since the last tick is done here, so that
+  // it does not depend on the order in which one look goes through the records. To be called several times in
+  // `timeout`, and more often while there is trouble. `worked` is the processor time that the caller has spent
+  // since the last tick: a caller that computes has not been stopped.
   void tick(Time now, Time worked = Time::zero());
 
   // What the others shall see: anew whenever its beat has changed.
@@ -121,8 +122,6 @@ class Membership {
   void propose(Time now);
   void go_on(Time now);
   bool agrees(const MembershipRecord& record) const;
-  void begin(Phase phase);
-  bool has_majority() const;
   bool has_quorum() const;
   void adopt(View view, Time now);
   std::vector<int> silent(Time now) const;
@@ -142,7 +141,6 @@ class Membership {
   Time listens_since_ = Time::min();  // what it has not heard before counts for nothing
   std::uint32_t round_ = 0;           // the highest seen in this epoch
   Phase phase_ = Phase::kIdle;
-  std::size_t agreed_ = 0;  // peers that agree to what this rank proposes in this phase
   Time proposed_at_{};
 };
 

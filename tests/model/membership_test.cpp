@@ -357,6 +357,7 @@ TEST(Membership, ProposerIsBoundToTheNewestThatWasAccepted) {
     record.promised = ballot;
     own.observe(rank, record, kNow);
   }
+  own.tick(kNow);
   EXPECT_EQ(own.record().proposed_members, newer.accepted_members);
 }
 
@@ -374,6 +375,7 @@ TEST(Membership, HalfGoesOnAsTheTieRuleSays) {
       other.promised = own.record().proposed;
       if (!own.record().proposed_members.empty()) other.accepted = other.promised;
       own.observe(1, other, kTimeout / 4);
+      own.tick(kTimeout / 4);
     }
     const View expected = tie == TieRule::kLowest ? View{1, {0, 1}} : View{0, {0, 1, 2, 3}};
     EXPECT_EQ(own.view(), expected);
@@ -395,6 +397,7 @@ TEST(Membership, WhoHasNotBeenReachedForLongIsAccusedSoonerOnceAnybodyIs) {
   ++other.beat;
   other.promised = own.record().proposed;
   own.observe(2, other, kNow + kTimeout / 4);
+  own.tick(kNow + kTimeout / 4);
   EXPECT_EQ(own.record().proposed_members, (std::vector{0, 2}));
 }
 
