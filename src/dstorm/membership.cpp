@@ -31,9 +31,10 @@ Membership::Peer* Membership::find(int rank) {
   return found != peers_.end() && found->rank == rank ? &*found : nullptr;
 }
 
-void Membership::accuse(int accuser, const std::vector<int>& accused) {
+void Membership::accuse(int accuser, const std::vector<int>& accused, Time now) {
   accusations_.set(accuser, accused);
   next_members_.reset();
+  accused_at_ = now;
 }
 
 void Membership::bury(int rank, Time now) {
@@ -59,7 +60,7 @@ void Membership::observe(int rank, MembershipRecord record, Time now) {
   Peer* const peer = find(rank);
   if (!is_member() || record.view.epoch < view().epoch || peer == nullptr) return;
   if (record.beat <= peer->record.beat) return;
-  if (record.accused != peer->record.accused) accuse(rank, record.accused);
+  if (record.accused != peer->record.accused) accuse(rank, record.accused, now);
   round_ = std::max({round_, record.promised.round, record.proposed.round});
   vote(record.proposed, record.proposed_members);
   peer->record = std::move(record);
@@ -85,6 +86,7 @@ void Membership::vote(Ballot proposed, const std::vector<int>& members) {
 void Membership::propose(Time now) {
   phase_ = Phase::kPreparing;
   proposed_at_ = now;
+  draft_ = next_members();
   own_.proposed = {++round_, options_.rank};
   own_.proposed_members.clear();
   ++own_.beat;
@@ -103,7 +105,7 @@ void Membership::go_on(Time now) {
     for (const Peer& peer : peers_) {
       if (agrees(peer.record) && peer.record.accepted > best->accepted) best = &peer.record;
     }
-    own_.proposed_members = best->accepted.round > 0 ? best->accepted_members : next_members();
+    own_.proposed_members = best->accepted.round > 0 ? best->accepted_members : draft_;
     phase_ = Phase::kProposing;
     ++own_.beat;
     vote(own_.proposed, own_.proposed_members);
@@ -158,7 +160,7 @@ void Membership::tick(Time now, Time worked) {
   last_tick_ = now;
   std::vector<int> accused = silent(now);
   if (accused != own_.accused || now - last_beat_ >= options_.timeout / kBeats) {
-    if (accused != own_.accused) accuse(options_.rank, accused);
+    if (accused != own_.accused) accuse(options_.rank, accused, now);
     own_.accused = std::move(accused);
     ++own_.beat;
     last_beat_ = now;
@@ -177,7 +179,10 @@ void Membership::tick(Time now, Time worked) {
   }
   // Longer from round to round, up to `timeout`: on a slow network answers are not given up early.
   const Time patience = options_.timeout / kBeats * std::min(round_, kMostRounds);
-  if (phase_ == Phase::kIdle ? in_trouble >= turn() : now - proposed_at_ > patience + turn()) {
+  // While the others still find out whom they miss, the few that know of a death are at odds with many.
+  const Time settling = std::min(accused_at_ - *troubled_since_, options_.timeout / 2);
+  if (phase_ == Phase::kIdle ? in_trouble - std::max(settling, Time::zero()) >= turn()
+                             : now - proposed_at_ > patience + turn()) {
     propose(now);
   }
 }

@@ -117,7 +117,7 @@ class Membership {
   bool is_member() const noexcept { return standing_ == Standing::kMember; }
   bool has_ended(int rank) const;
   Peer* find(int rank);
-  void accuse(int accuser, const std::vector<int>& accused);
+  void accuse(int accuser, const std::vector<int>& accused, Time now);
   void vote(Ballot proposed, const std::vector<int>& members);
   void propose(Time now);
   void go_on(Time now);
@@ -136,11 +136,14 @@ class Membership {
   std::optional<std::vector<int>>
       next_members_;  // as long as nothing that it follows from has changed
   std::optional<Time> troubled_since_;
+  Time accused_at_{};  // when somebody last changed whom it accuses
   Time last_beat_{};
   Time last_tick_{};
   Time listens_since_ = Time::min();  // what it has not heard before counts for nothing
   std::uint32_t round_ = 0;           // the highest seen in this epoch
   Phase phase_ = Phase::kIdle;
+  std::vector<int>
+      draft_;  // whom the proposal is to name, if it may; as things stood when it began
   Time proposed_at_{};
 };
 

@@ -427,6 +427,47 @@ TEST(Membership, WhoDoesNotGetOnWithAProposalMakesAnother) {
   EXPECT_EQ(own.record().proposed, (Ballot{2, 0}));
 }
 
+// One rank finds out before the others that two more are silent: it would be at odds with more than they are.
+TEST(Membership, ProposalLeavesOutThoseWhoWereAccusedWhenItBegan) {
+  Membership own = member(0, 6);
+  for (const bool is_begun : {false, true}) {
+    for (const int r : {1, 4}) {
+      MembershipRecord other = record_of(own, is_begun ? 2 : 1);
+      other.accused = {5};
+      if (is_begun && r == 1) other.accused = {2, 3, 5};
+      other.promised = own.record().proposed;
+      own.observe(r, other, kNow);
+    }
+    own.tick(is_begun ? kTimeout / 4 : kNow);
+    own.tick(kTimeout / 4);
+    ASSERT_EQ(own.record().proposed, (Ballot{1, 0}));
+  }
+  for (const int r : {2, 3}) {
+    MembershipRecord other = record_of(own, 1);
+    other.promised = own.record().proposed;
+    own.observe(r, other, kTimeout / 4);
+  }
+  own.tick(kTimeout / 4);
+  EXPECT_EQ(own.record().proposed_members, (std::vector{0, 1, 2, 3, 4}));
+}
+
+TEST(Membership, ProposalWaitsUntilNobodyIsAccusedAnewForAWhile) {
+  Membership own = member(0, 6);
+  Time now = kNow;
+  for (const auto& accused : {std::vector{5}, std::vector{4, 5}, std::vector{3, 4, 5}}) {
+    MembershipRecord other = record_of(own, accused.size());
+    other.accused = accused;
+    own.hear(1, now);
+    own.observe(1, other, now);
+    own.tick(now);
+    now += kTimeout / 10;
+    own.tick(now);
+    EXPECT_EQ(own.record().proposed, Ballot{}) << accused.size() << " accused";
+  }
+  own.tick(now + kTimeout / 10);
+  EXPECT_EQ(own.record().proposed, (Ballot{1, 0}));
+}
+
 // For the last that is left there is nobody to hear from.
 TEST(Membership, DeathOfTheOnlyOtherRankIsActedOnAtTheNextTick) {
   Membership own = member(0, 2, TieRule::kNeither);
