@@ -13,7 +13,7 @@
 namespace dstorm::shm {
 namespace {
 
-constexpr std::uint32_t kVersion = 4;  // of everything laid out in shared memory
+constexpr std::uint32_t kVersion = 5;  // of everything laid out in shared memory
 constexpr std::string_view kWhat = "the group";
 
 // What each rank tells the others first.
