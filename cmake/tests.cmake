@@ -19,11 +19,11 @@ set(long_tests membership_test watcher_test)
 
 # Computes for long, or holds what it tests in headers: optimised as the preset says. The others test
 # what is in the libraries, and compile faster.
-set(optimised_tests membership_test slot_test writer_killed_test)
+set(optimised_tests membership_hosts_test membership_test slot_test writer_killed_test)
 
 # Have one thread, in which ThreadSanitizer has nothing to find.
-set(single_thread_tests codec_test graph_test kernels_copy_test kernels_level_test kernels_test
-                        decimal_test matrix_test membership_test)
+set(single_thread_tests accusations_test codec_test graph_test kernels_copy_test kernels_level_test kernels_test
+                        decimal_test matrix_test membership_hosts_test membership_test)
 
 foreach(source IN LISTS test_sources)
   cmake_path(GET source STEM name)

@@ -1,7 +1,6 @@
 #include "dstorm/membership.hpp"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 namespace dstorm {
@@ -26,34 +25,46 @@ Membership::Membership(MembershipOptions options, Time now)
 
 bool Membership::has_ended(int rank) const { return contains(own_.ended, rank); }
 
+Membership::Peer* Membership::find(int rank) {
+  const auto found = std::lower_bound(peers_.begin(), peers_.end(), rank,
+                                      [](const Peer& peer, int r) { return peer.rank < r; });
+  return found != peers_.end() && found->rank == rank ? &*found : nullptr;
+}
+
+void Membership::accuse(int accuser, const std::vector<int>& accused, Time now) {
+  accusations_.set(accuser, accused);
+  next_members_.reset();
+  accused_at_ = now;
+}
+
 void Membership::bury(int rank, Time now) {
   if (!is_member() || !view().has(rank) || rank == options_.rank || has_ended(rank)) return;
   own_.ended.insert(std::upper_bound(own_.ended.begin(), own_.ended.end(), rank), rank);
   ++own_.beat;
+  next_members_.reset();
   if (!troubled_since_) troubled_since_ = now;
-  go_on(now);  // perhaps it was the last that was missing
 }
 
 void Membership::hear(int rank, Time now) {
-  if (is_member() && view().has(rank) && rank != options_.rank) peers_[rank].heard = now;
+  if (Peer* const peer = find(rank)) peer->heard = now;
 }
 
 void Membership::reach(int rank, std::optional<Time> unreached_since) {
-  const auto peer = peers_.find(rank);
-  if (peer != peers_.end()) peer->second.unreached_since = unreached_since;
+  if (Peer* const peer = find(rank)) peer->unreached_since = unreached_since;
 }
 
-void Membership::observe(int rank, const MembershipRecord& record, Time now) {
+void Membership::observe(int rank, MembershipRecord record, Time now) {
   if (!is_member() || rank == options_.rank || has_ended(rank)) return;
   if (record.view.epoch > view().epoch) adopt(record.view, now);
   // M3: who is behind, or out, sees so in this rank's record.
-  if (!is_member() || record.view.epoch < view().epoch || !view().has(rank)) return;
-  Peer& peer = peers_[rank];
-  if (record.beat <= peer.record.beat) return;
-  peer.record = record;
+  Peer* const peer = find(rank);
+  if (!is_member() || record.view.epoch < view().epoch || peer == nullptr) return;
+  if (record.beat <= peer->record.beat) return;
+  if (record.accused != peer->record.accused) accuse(rank, record.accused, now);
   round_ = std::max({round_, record.promised.round, record.proposed.round});
   vote(record.proposed, record.proposed_members);
-  go_on(now);
+  peer->record = std::move(record);
+  peer->record.view = {};
 }
 
 // ---- acceptor ----
@@ -75,6 +86,7 @@ void Membership::vote(Ballot proposed, const std::vector<int>& members) {
 void Membership::propose(Time now) {
   phase_ = Phase::kPreparing;
   proposed_at_ = now;
+  draft_ = next_members();
   own_.proposed = {++round_, options_.rank};
   own_.proposed_members.clear();
   ++own_.beat;
@@ -90,10 +102,10 @@ void Membership::go_on(Time now) {
   if (phase_ == Phase::kPreparing && has_quorum()) {
     // Bound to what a quorum may have accepted already; else free.
     const MembershipRecord* best = &own_;
-    for (const auto& [rank, peer] : peers_) {
+    for (const Peer& peer : peers_) {
       if (agrees(peer.record) && peer.record.accepted > best->accepted) best = &peer.record;
     }
-    own_.proposed_members = best->accepted.round > 0 ? best->accepted_members : next_members();
+    own_.proposed_members = best->accepted.round > 0 ? best->accepted_members : draft_;
     phase_ = Phase::kProposing;
     ++own_.beat;
     vote(own_.proposed, own_.proposed_members);
@@ -106,71 +118,54 @@ void Membership::go_on(Time now) {
 // M1.
 bool Membership::has_quorum() const {
   if (!agrees(own_)) return false;
-  std::vector<int> agreed{options_.rank};
-  std::vector<int> ended = own_.ended;  // as all of them know
-  for (const auto& [rank, peer] : peers_) {
-    if (!agrees(peer.record)) continue;
-    agreed.push_back(rank);
-    std::erase_if(ended, [&known = peer.record.ended](int r) { return !contains(known, r); });
-  }
-  std::sort(agreed.begin(), agreed.end());
   const std::vector<int>& members = view().members;
-  const std::size_t twice = 2 * agreed.size();
+  std::vector<int> missing;
+  for (const Peer& peer : peers_) {
+    if (!agrees(peer.record)) missing.push_back(peer.rank);
+  }
+  const std::size_t twice = 2 * (members.size() - missing.size());
   if (twice > members.size()) return true;
   if (twice == members.size() && options_.tie == TieRule::kLowest &&
-      agreed.front() == members.front()) {
+      missing.front() != members.front()) {
     return true;
   }
-  return std::all_of(members.begin(), members.end(),
-                     [&](int r) { return contains(agreed, r) || contains(ended, r); });
+  const auto knows_all = [&missing](const std::vector<int>& ended) {
+    return std::includes(ended.begin(), ended.end(), missing.begin(), missing.end());
+  };
+  return knows_all(own_.ended) && std::all_of(peers_.begin(), peers_.end(), [&](const Peer& peer) {
+           return !agrees(peer.record) || knows_all(peer.record.ended);
+         });
 }
 
-// Of those who have not ended as many as accuse nobody of the others and are not accused by them:
-// who is in most accusations goes first, and the highest of several.
-std::vector<int> Membership::next_members() const {
-  std::vector<int> members;
-  std::copy_if(view().members.begin(), view().members.end(), std::back_inserter(members),
-               [this](int r) { return !has_ended(r); });
-  std::set<std::pair<int, int>> pairs;
-  const auto add = [&](int accuser, const std::vector<int>& accused) {
-    for (int r : accused) pairs.insert(std::minmax(accuser, r));
-  };
-  add(options_.rank, own_.accused);
-  for (const auto& [rank, peer] : peers_) add(rank, peer.record.accused);
-  for (;;) {
-    int worst = -1;
-    std::ptrdiff_t most = 1;
-    for (int r : members) {
-      const auto count = std::count_if(pairs.begin(), pairs.end(), [&](const auto& pair) {
-        if (pair.first != r && pair.second != r) return false;
-        return contains(members, pair.first == r ? pair.second : pair.first);
-      });
-      if (count >= most) {
-        worst = r;
-        most = count;
-      }
-    }
-    if (worst < 0) return members;
-    std::erase(members, worst);
+// Of those who have not ended as many as accuse nobody of the others and are not accused by them.
+const std::vector<int>& Membership::next_members() {
+  if (!next_members_) {
+    std::vector<int> members;
+    std::set_difference(view().members.begin(), view().members.end(), own_.ended.begin(),
+                        own_.ended.end(), std::back_inserter(members));
+    next_members_ = accusations_.at_peace(members);
   }
+  return *next_members_;
 }
 
 // ---- time ----
 
-void Membership::tick(Time now) {
+void Membership::tick(Time now, Time worked) {
   if (!is_member()) return;
   // Who was stopped for a while has not listened: the others may be well.
-  if (now - last_tick_ > options_.timeout / 2) {
+  if (now - last_tick_ - worked > options_.timeout / 2) {
     listens_since_ = now - options_.timeout / 2;
     if (troubled_since_) troubled_since_ = now;
   }
   last_tick_ = now;
   std::vector<int> accused = silent(now);
   if (accused != own_.accused || now - last_beat_ >= options_.timeout / kBeats) {
+    if (accused != own_.accused) accuse(options_.rank, accused, now);
     own_.accused = std::move(accused);
     ++own_.beat;
     last_beat_ = now;
   }
+  go_on(now);
   if (!has_trouble()) {
     troubled_since_.reset();
     phase_ = Phase::kIdle;
@@ -184,40 +179,37 @@ void Membership::tick(Time now) {
   }
   // Longer from round to round, up to `timeout`: on a slow network answers are not given up early.
   const Time patience = options_.timeout / kBeats * std::min(round_, kMostRounds);
-  if (phase_ == Phase::kIdle ? in_trouble >= turn() : now - proposed_at_ > patience + turn()) {
+  // While the others still find out whom they miss, the few that know of a death are at odds with many.
+  const Time settling = std::min(accused_at_ - *troubled_since_, options_.timeout / 2);
+  if (phase_ == Phase::kIdle ? in_trouble - std::max(settling, Time::zero()) >= turn()
+                             : now - proposed_at_ > patience + turn()) {
     propose(now);
   }
 }
 
 // The lowest whom nobody accuses begins at once, if all the trouble is that ranks have ended, and
 // else when the others have had time to say whom they accuse.
-Membership::Time Membership::turn() const {
-  const std::vector<int> members = next_members();
+Membership::Time Membership::turn() {
+  const std::vector<int>& members = next_members();
   const auto place =
       std::lower_bound(members.begin(), members.end(), options_.rank) - members.begin();
-  return (place + (is_anybody_accused() ? 1 : 0)) * options_.timeout / kBeats;
+  return (place + (accusations_.any() ? 1 : 0)) * options_.timeout / kBeats;
 }
 
 bool Membership::has_trouble() const {
-  return is_member() && (!own_.ended.empty() || is_anybody_accused());
-}
-
-bool Membership::is_anybody_accused() const {
-  return !own_.accused.empty() || std::any_of(peers_.begin(), peers_.end(), [](const auto& item) {
-    return !item.second.record.accused.empty();
-  });
+  return is_member() && (!own_.ended.empty() || accusations_.any());
 }
 
 // Each pair of ranks finds out about one cut in its own time. Where somebody is accused, three quarters
 // are enough not to be reached: so nobody is left out for want of what another pair is about to say.
 std::vector<int> Membership::silent(Time now) const {
-  const Time limit = is_anybody_accused() ? options_.timeout * 3 / 4 : options_.timeout;
+  const Time limit = accusations_.any() ? options_.timeout * 3 / 4 : options_.timeout;
   std::vector<int> ranks;
-  for (const auto& [rank, peer] : peers_) {
-    if (has_ended(rank)) continue;
+  for (const Peer& peer : peers_) {
+    if (has_ended(peer.rank)) continue;
     const Time reached = std::max(peer.unreached_since.value_or(now), listens_since_);
     const Time heard = std::max(peer.heard, listens_since_);
-    if (now - reached > limit || now - heard > options_.timeout) ranks.push_back(rank);
+    if (now - reached > limit || now - heard > options_.timeout) ranks.push_back(peer.rank);
   }
   return ranks;
 }
@@ -229,6 +221,8 @@ void Membership::adopt(View view, Time now) {
   own_ = {.beat = beat + 1, .view = std::move(view), .ended = std::move(ended)};
   last_beat_ = now;
   peers_.clear();
+  accusations_ = Accusations(own_.view.members.empty() ? 0 : own_.view.members.back() + 1);
+  next_members_.reset();
   troubled_since_.reset();
   round_ = 0;
   phase_ = Phase::kIdle;
@@ -237,7 +231,7 @@ void Membership::adopt(View view, Time now) {
     return;
   }
   for (int r : own_.view.members) {
-    if (r != options_.rank) peers_[r].heard = now;
+    if (r != options_.rank) peers_.push_back({.rank = r, .heard = now});
   }
 }
 

@@ -26,9 +26,10 @@
 
 #include <chrono>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <vector>
+
+#include "dstorm/accusations.hpp"
 
 namespace dstorm {
 
@@ -89,10 +90,13 @@ class Membership {
   void hear(int rank, Time now);
   // Since when nothing of this rank's gets through to `rank`; nullopt: it does.
   void reach(int rank, std::optional<Time> unreached_since);
-  // The newest that is known of `rank`.
-  void observe(int rank, const MembershipRecord& record, Time now);
-  // Time goes by. To be called several times in `timeout`, and more often while there is trouble.
-  void tick(Time now);
+  // The newest that is known of `rank`. The members of its view matter only if it is newer than this rank's.
+  void observe(int rank, MembershipRecord record, Time now);
+  // Time goes by: what follows from all that has been observed and buried since the last tick is done here, so that
+  // it does not depend on the order in which one look goes through the records. To be called several times in
+  // `timeout`, and more often while there is trouble. `worked` is the processor time that the caller has spent
+  // since the last tick: a caller that computes has not been stopped.
+  void tick(Time now, Time worked = Time::zero());
 
   // What the others shall see: anew whenever its beat has changed.
   const MembershipRecord& record() const noexcept { return own_; }
@@ -104,34 +108,42 @@ class Membership {
  private:
   enum class Phase : std::uint8_t { kIdle, kPreparing, kProposing };
   struct Peer {
-    MembershipRecord record;  // of this epoch, or empty
+    int rank = 0;
+    MembershipRecord record = {};  // of this epoch, without its view, or empty
     Time heard{};
-    std::optional<Time> unreached_since;
+    std::optional<Time> unreached_since = {};
   };
 
   bool is_member() const noexcept { return standing_ == Standing::kMember; }
   bool has_ended(int rank) const;
+  Peer* find(int rank);
+  void accuse(int accuser, const std::vector<int>& accused, Time now);
   void vote(Ballot proposed, const std::vector<int>& members);
   void propose(Time now);
   void go_on(Time now);
   bool agrees(const MembershipRecord& record) const;
   bool has_quorum() const;
   void adopt(View view, Time now);
-  bool is_anybody_accused() const;
   std::vector<int> silent(Time now) const;
-  std::vector<int> next_members() const;
-  Time turn() const;
+  const std::vector<int>& next_members();
+  Time turn();
 
   MembershipOptions options_;
   MembershipRecord own_;
   Standing standing_ = Standing::kMember;
-  std::map<int, Peer> peers_;  // the other members
+  std::vector<Peer> peers_;  // the other members, sorted
+  Accusations accusations_{0};
+  std::optional<std::vector<int>>
+      next_members_;  // as long as nothing that it follows from has changed
   std::optional<Time> troubled_since_;
+  Time accused_at_{};  // when somebody last changed whom it accuses
   Time last_beat_{};
   Time last_tick_{};
   Time listens_since_ = Time::min();  // what it has not heard before counts for nothing
   std::uint32_t round_ = 0;           // the highest seen in this epoch
   Phase phase_ = Phase::kIdle;
+  std::vector<int>
+      draft_;  // whom the proposal is to name, if it may; as things stood when it began
   Time proposed_at_{};
 };
 

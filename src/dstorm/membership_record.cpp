@@ -1,6 +1,6 @@
 #include "dstorm/membership_record.hpp"
 
-#include <array>
+#include <bit>
 
 #include "dstorm/checksum.hpp"
 
@@ -21,6 +21,19 @@ Ballot ballot_of(std::uint64_t word) {
   return {static_cast<std::uint32_t>(word >> 32), static_cast<std::int32_t>(word)};
 }
 
+std::vector<int> ranks_of(std::span<const std::uint64_t> words) {
+  std::size_t count = 0;
+  for (const std::uint64_t word : words) count += static_cast<std::size_t>(std::popcount(word));
+  std::vector<int> ranks(count);
+  int* next = ranks.data();
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    for (std::uint64_t word = words[i]; word != 0; word &= word - 1) {
+      *next++ = static_cast<int>(i) * 64 + std::countr_zero(word);
+    }
+  }
+  return ranks;
+}
+
 }  // namespace
 
 RecordFormat::Words RecordFormat::pack(const MembershipRecord& record) const {
@@ -38,7 +51,13 @@ RecordFormat::Words RecordFormat::pack(const MembershipRecord& record) const {
   return words;
 }
 
-std::optional<MembershipRecord> RecordFormat::unpack(std::span<const std::uint64_t> words) const {
+// Whether the words name no rank that the job has not.
+bool RecordFormat::is_set(std::span<const std::uint64_t> words) const {
+  return ranks_ % 64 == 0 || words.back() >> ranks_ % 64 == 0;
+}
+
+std::optional<MembershipRecord> RecordFormat::unpack(
+    std::span<const std::uint64_t> words, std::optional<std::uint64_t> known_epoch) const {
   if (words.size() != this->words() || checksum_of(words.first(words.size() - 1)) != words.back()) {
     return std::nullopt;
   }
@@ -53,12 +72,10 @@ std::optional<MembershipRecord> RecordFormat::unpack(std::span<const std::uint64
   std::size_t at = kFixed;
   for (std::vector<int>* set : {&record.view.members, &record.accused, &record.ended,
                                 &record.accepted_members, &record.proposed_members}) {
-    for (int r = 0; r < static_cast<int>(words_of_set() * 64); ++r) {
-      if ((words[at + static_cast<std::size_t>(r) / 64] >> r % 64 & 1) == 0) continue;
-      if (r >= ranks_) return std::nullopt;
-      set->push_back(r);
-    }
+    const auto packed = words.subspan(at, words_of_set());
     at += words_of_set();
+    if (!is_set(packed)) return std::nullopt;
+    if (set != &record.view.members || record.view.epoch != known_epoch) *set = ranks_of(packed);
   }
   return record;
 }
@@ -70,10 +87,8 @@ void RecordFormat::store(Cell cell, std::span<const std::uint64_t> words) {
 }
 
 RecordFormat::Words RecordFormat::load(Cell cell) {
-  Words words;
-  for (const std::atomic<std::uint64_t>& word : cell) {
-    words.push_back(word.load(std::memory_order_relaxed));
-  }
+  Words words(cell.size());
+  for (std::size_t i = 0; i < words.size(); ++i) words[i] = cell[i].load(std::memory_order_relaxed);
   return words;
 }
 

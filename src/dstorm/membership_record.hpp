@@ -22,16 +22,21 @@ class RecordFormat {
   std::size_t words() const { return kFixed + kSets * words_of_set() + 1; }
 
   Words pack(const MembershipRecord& record) const;
-  // Nothing if the words do not belong together, or name a rank that the job has not.
-  std::optional<MembershipRecord> unpack(std::span<const std::uint64_t> words) const;
+  // Nothing if the words do not belong together, or name a rank that the job has not. The members of a view are
+  // left out if its epoch is `known_epoch`: a job's records name thousands that their reader knows.
+  std::optional<MembershipRecord> unpack(std::span<const std::uint64_t> words,
+                                         std::optional<std::uint64_t> known_epoch = {}) const;
 
   static void store(Cell cell, std::span<const std::uint64_t> words);
   static Words load(Cell cell);
+  // Of the record that lies there, whether it is whole or not.
+  static std::uint64_t beat(Cell cell) { return cell[0].load(std::memory_order_relaxed); }
 
  private:
   static constexpr std::size_t kFixed = 5;  // beat, epoch, three ballots
   static constexpr std::size_t kSets = 5;
 
+  bool is_set(std::span<const std::uint64_t> words) const;
   std::size_t words_of_set() const { return (static_cast<std::size_t>(ranks_) + 63) / 64; }
 
   int ranks_;

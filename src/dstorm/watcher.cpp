@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <ctime>
+#include <utility>
 
 #include "dstorm/quiet_thread.hpp"
 #include "dstorm/tcp/engine.hpp"
@@ -24,6 +26,13 @@ MembershipOptions options_for(const shm::Control& control, const WatcherOptions&
           .first = {.members = control.members()},
           .tie = options.tie,
           .timeout = options.silence};
+}
+
+// Of this thread.
+nanoseconds processor_time() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + nanoseconds(time.tv_nsec);
 }
 
 nanoseconds since_boot(Clock::time_point time) { return time.time_since_epoch(); }
@@ -94,7 +103,8 @@ void Watcher::step(Clock::time_point time) {
   // Held up, as by a thread that is traced while it has the engine's lock. Membership takes it for an
   // absence.
   if (engine_ != nullptr && !engine_->has_listened_since(time - options_.silence / 2)) return;
-  membership_.tick(now);
+  const nanoseconds worked = processor_time();
+  membership_.tick(now, worked - std::exchange(worked_, worked));
   tell();
   follow();
 }
@@ -102,12 +112,8 @@ void Watcher::step(Clock::time_point time) {
 void Watcher::look_at(int rank, nanoseconds now) {
   if (rank == control_.rank()) return;
   Known& known = known_[static_cast<std::size_t>(rank)];
-  const auto record = control_.record_format().unpack(RecordFormat::load(control_.record(rank)));
-  const bool is_news = record && record->beat != known.beat;
-  if (is_news) {
-    known.beat = record->beat;
-    membership_.observe(rank, *record, now);
-  }
+  const bool is_news =
+      RecordFormat::beat(control_.record(rank)) != known.beat && take_in(rank, now);
   // A long update may keep a record waiting: whatever comes shows that its sender is well.
   const std::int64_t heard = control_.member(rank).heard.load(std::memory_order_relaxed);
   const bool is_heard = control_.is_local(rank) ? is_news : heard != known.heard;
@@ -117,6 +123,17 @@ void Watcher::look_at(int rank, nanoseconds now) {
     const auto since = engine_->unreached_since(rank);
     membership_.reach(rank, since ? std::optional(since_boot(*since)) : std::nullopt);
   }
+}
+
+// False if the record that lies there is not whole, or no news after all.
+bool Watcher::take_in(int rank, nanoseconds now) {
+  auto record = control_.record_format().unpack(RecordFormat::load(control_.record(rank)),
+                                                membership_.view().epoch);
+  Known& known = known_[static_cast<std::size_t>(rank)];
+  if (!record || record->beat == known.beat) return false;
+  known.beat = record->beat;
+  membership_.observe(rank, std::move(*record), now);
+  return true;
 }
 
 void Watcher::tell() {

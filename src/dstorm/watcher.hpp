@@ -48,6 +48,7 @@ class Watcher {
   void run();
   void step(Clock::time_point now);
   void look_at(int rank, std::chrono::nanoseconds now);
+  bool take_in(int rank, std::chrono::nanoseconds now);
   void tell();
   void follow();
 
@@ -56,9 +57,10 @@ class Watcher {
   int alarm_;
   WatcherOptions options_;
   Membership membership_;
-  std::vector<Known> known_;  // by rank
-  std::uint64_t told_ = 0;    // the beat of the last record told
-  mutable std::mutex mutex_;  // of followed_
+  std::vector<Known> known_;           // by rank
+  std::chrono::nanoseconds worked_{};  // processor time until the last tick
+  std::uint64_t told_ = 0;             // the beat of the last record told
+  mutable std::mutex mutex_;           // of followed_
   View followed_;
   std::atomic<bool> stop_{false};
   std::thread thread_;

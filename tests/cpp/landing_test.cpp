@@ -184,67 +184,6 @@ Seen fold_newest(SlotReader& reader, std::chrono::microseconds reading = 0us) {
   return seen;
 }
 
-// ---- The checksum --------------------------------------------------------------------------------
-std::uint64_t checksum_of(const Words& words) {
-  Checksum checksum;
-  checksum.add(std::as_bytes(std::span(words)));
-  return checksum.value();
-}
-
-TEST(Checksum, TellsEveryChangeOfOneWord) {
-  std::mt19937_64 random(1);
-  for (const std::size_t count : {1U, 2U, 3U, 4U, 5U, 8U, 31U, 512U}) {
-    Words words(count);
-    std::generate(words.begin(), words.end(), std::ref(random));
-    const std::uint64_t right = checksum_of(words);
-    for (std::uint64_t& word : words) {
-      const std::uint64_t was = word;
-      for (int bit = 0; bit < 64; ++bit) {
-        word = was ^ std::uint64_t{1} << bit;
-        ASSERT_NE(checksum_of(words), right);
-      }
-      for (const std::uint64_t other : {std::uint64_t{0}, ~std::uint64_t{0}, random()}) {
-        word = other;
-        ASSERT_NE(checksum_of(words), right);
-      }
-      word = was;
-    }
-  }
-}
-
-TEST(Checksum, IsTheSameWhenItCopies) {
-  std::mt19937_64 random(2);
-  for (std::size_t count = 0; count < 40; ++count) {
-    Words words(count);
-    Words copy(count + 1, 7);
-    std::generate(words.begin(), words.end(), std::ref(random));
-    Checksum checksum;
-    checksum.add_copying(std::as_bytes(std::span(words)),
-                         reinterpret_cast<std::byte*>(copy.data()));
-    EXPECT_EQ(checksum.value(), checksum_of(words));
-    EXPECT_TRUE(std::equal(words.begin(), words.end(), copy.begin()));
-    EXPECT_EQ(copy.back(), 7U) << "written beyond " << count << " words";
-  }
-}
-
-TEST(Checksum, TellsOrderAndLength) {
-  for (const std::size_t count : {std::size_t{8}, std::size_t{64}}) {
-    Words words(count);
-    std::iota(words.begin(), words.end(), 1);
-    const std::uint64_t right = checksum_of(words);
-    for (std::size_t i = 0; i < count; ++i) {
-      for (std::size_t j = i + 1; j < count; ++j) {
-        std::swap(words[i], words[j]);
-        ASSERT_NE(checksum_of(words), right) << i << " and " << j << " swapped";
-        std::swap(words[i], words[j]);
-      }
-    }
-  }
-  for (std::size_t count = 0; count < 40; ++count) {
-    ASSERT_NE(checksum_of(Words(count)), checksum_of(Words(count + 1))) << count << " zeros";
-  }
-}
-
 // ---- One update ----------------------------------------------------------------------------------
 class EveryPolicy : public testing::TestWithParam<Policy> {};
 INSTANTIATE_TEST_SUITE_P(Landing, EveryPolicy, testing::Values(Policy::kLatest, Policy::kQueue),
@@ -383,6 +322,26 @@ TEST_P(EveryPolicy, MixOfTwoUpdatesIsNeitherOfThem) {
     area.write(0, words);
     ASSERT_FALSE(landing.take_in(kAllLive)) << "mix " << mix;
   }
+}
+
+// Updates that differ in their signs alone, as of a vector of +1 and -1: two of which have come of the newer one.
+TEST_P(EveryPolicy, MixOfTwoUpdatesThatDifferInSignsIsNeitherOfThem) {
+  constexpr std::size_t kHeaderWords = sizeof(SlotHeader) / 8;
+  Area area(1, 64 * 8, GetParam());
+  Landing landing = area.landing(0);
+  const Words whole = area.image(1, 64, {1, 1});
+  for (std::size_t i = 0; i < 64; ++i) {
+    for (std::size_t j = i + 1; j < 64; ++j) {
+      Words words = whole;
+      for (const std::size_t flipped : {i, j}) {
+        words[kHeaderWords + flipped] ^= std::uint64_t{1} << 63;
+      }
+      area.write(0, words);
+      ASSERT_FALSE(landing.take_in(kAllLive)) << "words " << i << " and " << j;
+    }
+  }
+  area.write(0, whole);
+  EXPECT_TRUE(landing.take_in(kAllLive));
 }
 
 TEST_P(EveryPolicy, HeaderThatCannotBeIsRefused) {

@@ -357,6 +357,7 @@ TEST(Membership, ProposerIsBoundToTheNewestThatWasAccepted) {
     record.promised = ballot;
     own.observe(rank, record, kNow);
   }
+  own.tick(kNow);
   EXPECT_EQ(own.record().proposed_members, newer.accepted_members);
 }
 
@@ -374,6 +375,7 @@ TEST(Membership, HalfGoesOnAsTheTieRuleSays) {
       other.promised = own.record().proposed;
       if (!own.record().proposed_members.empty()) other.accepted = other.promised;
       own.observe(1, other, kTimeout / 4);
+      own.tick(kTimeout / 4);
     }
     const View expected = tie == TieRule::kLowest ? View{1, {0, 1}} : View{0, {0, 1, 2, 3}};
     EXPECT_EQ(own.view(), expected);
@@ -395,6 +397,7 @@ TEST(Membership, WhoHasNotBeenReachedForLongIsAccusedSoonerOnceAnybodyIs) {
   ++other.beat;
   other.promised = own.record().proposed;
   own.observe(2, other, kNow + kTimeout / 4);
+  own.tick(kNow + kTimeout / 4);
   EXPECT_EQ(own.record().proposed_members, (std::vector{0, 2}));
 }
 
@@ -406,10 +409,12 @@ TEST(Membership, WhoHasEndedForOneOfAFewOnlyIsWaitedFor) {
   other.promised = own.record().proposed;
   other.ended = {3, 4};
   own.observe(2, other, kNow);
+  own.tick(kNow);
   EXPECT_TRUE(own.record().proposed_members.empty());
   ++other.beat;
   other.ended = {0, 3, 4};
   own.observe(2, other, kNow);
+  own.tick(kNow);
   EXPECT_EQ(own.record().proposed_members, (std::vector{1, 2}));
 }
 
@@ -420,6 +425,72 @@ TEST(Membership, WhoDoesNotGetOnWithAProposalMakesAnother) {
   EXPECT_EQ(own.record().proposed, (Ballot{1, 0}));
   own.tick(kTimeout / 4);
   EXPECT_EQ(own.record().proposed, (Ballot{2, 0}));
+}
+
+// One rank finds out before the others that two more are silent: it would be at odds with more than they are.
+TEST(Membership, ProposalLeavesOutThoseWhoWereAccusedWhenItBegan) {
+  Membership own = member(0, 6);
+  for (const bool is_begun : {false, true}) {
+    for (const int r : {1, 4}) {
+      MembershipRecord other = record_of(own, is_begun ? 2 : 1);
+      other.accused = {5};
+      if (is_begun && r == 1) other.accused = {2, 3, 5};
+      other.promised = own.record().proposed;
+      own.observe(r, other, kNow);
+    }
+    own.tick(is_begun ? kTimeout / 4 : kNow);
+    own.tick(kTimeout / 4);
+    ASSERT_EQ(own.record().proposed, (Ballot{1, 0}));
+  }
+  for (const int r : {2, 3}) {
+    MembershipRecord other = record_of(own, 1);
+    other.promised = own.record().proposed;
+    own.observe(r, other, kTimeout / 4);
+  }
+  own.tick(kTimeout / 4);
+  EXPECT_EQ(own.record().proposed_members, (std::vector{0, 1, 2, 3, 4}));
+}
+
+TEST(Membership, ProposalWaitsUntilNobodyIsAccusedAnewForAWhile) {
+  Membership own = member(0, 6);
+  Time now = kNow;
+  for (const auto& accused : {std::vector{5}, std::vector{4, 5}, std::vector{3, 4, 5}}) {
+    MembershipRecord other = record_of(own, accused.size());
+    other.accused = accused;
+    own.hear(1, now);
+    own.observe(1, other, now);
+    own.tick(now);
+    now += kTimeout / 10;
+    own.tick(now);
+    EXPECT_EQ(own.record().proposed, Ballot{}) << accused.size() << " accused";
+  }
+  own.tick(now + kTimeout / 10);
+  EXPECT_EQ(own.record().proposed, (Ballot{1, 0}));
+}
+
+// For the last that is left there is nobody to hear from.
+TEST(Membership, DeathOfTheOnlyOtherRankIsActedOnAtTheNextTick) {
+  Membership own = member(0, 2, TieRule::kNeither);
+  own.bury(1, kNow);
+  own.tick(kNow);
+  EXPECT_EQ(own.view(), (View{1, {0}}));
+}
+
+// Ticks that take longer than half of the timeout, each by itself, on a processor that is too slow for them.
+TEST(Membership, RankThatComputesForLongHasNotBeenStopped) {
+  constexpr Time kStep = kTimeout * 3 / 5;
+  for (const Time worked : {kStep, Time(0)}) {
+    Membership own = member(0, 3);
+    MembershipRecord other = record_of(own, 0);
+    for (Time now = kNow; now <= 3 * kStep; now += kStep) {
+      ++other.beat;
+      own.hear(1, now);
+      own.observe(1, other, now);
+      own.tick(now, now == kNow ? Time(0) : worked);
+    }
+    const bool is_accused = own.record().accused == std::vector{2};
+    EXPECT_EQ(is_accused, worked == kStep) << "worked " << worked.count();
+  }
 }
 
 TEST(Membership, NothingIsHeardOfWhoHasEnded) {

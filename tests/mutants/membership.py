@@ -73,7 +73,7 @@ MUTANTS = [
     ),
     Mutant(
         "M1: a tie goes to either half",
-        "agreed.front() == members.front()",
+        "missing.front() != members.front()",
         "true",
         FILE,
     ),
@@ -85,14 +85,14 @@ MUTANTS = [
     ),
     Mutant(
         "M1: who has ended for the proposer has ended for all",
-        "agreed.push_back(rank);",
-        "agreed.push_back(rank);\n    continue;",
+        "return !agrees(peer.record) || knows_all(peer.record.ended);",
+        "return true || knows_all(peer.record.ended);",
         FILE,
     ),
     Mutant(
         "M1: the silent count as ended",
-        "contains(agreed, r) || contains(ended, r)",
-        "contains(agreed, r) || contains(ended, r) || contains(own_.accused, r)",
+        "if (!agrees(peer.record)) missing",
+        "if (!agrees(peer.record) && !contains(own_.accused, peer.rank)) missing",
         FILE,
     ),
     Mutant(
@@ -109,7 +109,7 @@ MUTANTS = [
     ),
     Mutant(
         "M1: an older record of a rank replaces a newer one",
-        "if (record.beat <= peer.record.beat) return;",
+        "if (record.beat <= peer->record.beat) return;",
         "",
         FILE,
     ),
@@ -134,8 +134,8 @@ MUTANTS = [
     ),
     Mutant(
         "the ended are members of the next epoch",
-        "[this](int r) { return !has_ended(r); });",
-        "[](int) { return true; });",
+        "next_members_ = accusations_.at_peace(members);",
+        "next_members_ = accusations_.at_peace(view().members);",
         FILE,
     ),
     Mutant(
@@ -143,6 +143,37 @@ MUTANTS = [
         "now - proposed_at_ > patience + turn()",
         "false",
         FILE,
+    ),
+    Mutant(
+        "a tick that takes long counts as an absence",
+        "now - last_tick_ - worked >",
+        "now - last_tick_ >",
+        FILE,
+    ),
+    Mutant(
+        "an absence counts as the others' silence",
+        "listens_since_ = now - options_.timeout / 2;",
+        "",
+        FILE,
+    ),
+    Mutant(
+        "the next members are not found anew when somebody else is accused",
+        "accusations_.set(accuser, accused);\n  next_members_.reset();",
+        "accusations_.set(accuser, accused);",
+        FILE,
+    ),
+    # ---- whom the next epoch does without
+    Mutant(
+        "a rank is at odds only with those that it accuses itself",
+        "pairs[(to * kBits + i) * words_ + from] |= block[i];",
+        "pairs[(to * kBits + i) * words_ + from] |= 0;",
+        "dstorm/accusations.cpp",
+    ),
+    Mutant(
+        "those who have gone still count",
+        "    counts.subtract(row(going));\n",
+        "",
+        "dstorm/accusations.cpp",
     ),
 ]
 

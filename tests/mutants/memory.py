@@ -50,7 +50,8 @@ TESTS = {
         "src/dstorm/verbs/landing.cpp",
     ],
     "dstorm/verbs/landing.cpp": ["tests/cpp/landing_test.cpp", "src/dstorm/checksum.cpp"],
-    "dstorm/membership.cpp": ["tests/model/membership_test.cpp"],
+    "dstorm/membership.cpp": ["tests/model/membership_test.cpp", "src/dstorm/accusations.cpp"],
+    "dstorm/accusations.cpp": ["tests/cpp/accusations_test.cpp"],
 }
 
 

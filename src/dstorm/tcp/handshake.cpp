@@ -18,7 +18,7 @@ namespace dstorm::tcp {
 namespace {
 
 constexpr std::array<char, 4> kMagic = {'M', 'A', 'L', 'T'};
-constexpr std::uint32_t kVersion = 2;  // of this handshake and of all that follows it
+constexpr std::uint32_t kVersion = 3;  // of this handshake and of all that follows it
 constexpr std::uint32_t kByteOrder = 0x01020304;
 constexpr const char* kCaller = "MALT caller";
 constexpr const char* kCallee = "MALT callee";  // as long
