@@ -58,8 +58,7 @@ void run(Input input) {
   Incoming incoming(host.control(0), settings,
                     std::make_shared<dstorm::tcp::Stream>(dstorm::tcp::Stream::accept(
                         std::move(ends.here), nullptr, settings.silence)),
-                    dstorm::tcp::Introduction{.rank = kSender, .to = 0, .epoch = 0, .number = 1},
-                    now);
+                    dstorm::tcp::Introduction{.rank = kSender, .to = 0, .number = 1}, now);
   // Perhaps what this rank says goes over the same connection: then answers come, too.
   dstorm::shm::Control& control = host.control(0);
   Outgoing outgoing(control, settings,

@@ -175,7 +175,7 @@ def landing() -> dict[str, bytes]:
 
 # ---- src/dstorm/tcp ------------------------------------------------------------------------------
 
-PROTOCOL = 2
+PROTOCOL = 3
 BEAT, NOTICE, UPDATE, CLOCK, CURSORS, CLOSED, LEAVE, ENDPOINT, TAKEN, WINDOW = range(1, 11)
 RECORD, SHARE = 11, 12
 
@@ -231,7 +231,7 @@ def outgoing() -> dict[str, bytes]:
 def handshake() -> dict[str, bytes]:
     to_caller, to_callee = bytes([128]) + bytes(64), bytes([129]) + bytes(64)
     hello = b"MALT" + struct.pack("<II", PROTOCOL, 0x01020304) + bytes(32)
-    proof = struct.pack("<Q4I", 11, 3, 7, 5, 0) + bytes(32)
+    proof = struct.pack("<Q2I", 11, 3, 7) + bytes(32)
     pieces = bytes([20 << 1 | 1]) + bytes(20)
     changed = bytes([129]) + bytes(50) + b"\1" + bytes(13)
     return {
@@ -239,13 +239,13 @@ def handshake() -> dict[str, bytes]:
         "proof_changed": b"\1" + to_callee + to_caller + changed + to_caller,
         "in_pieces": b"\1" + to_callee + to_caller + pieces + to_callee + to_caller,
         "caller_alone": b"\0" + bytes([44 << 1]) + hello + bytes([32 << 1]) + bytes(32),
-        "callee_alone": b"\0" + bytes([44 << 1 | 1]) + hello + bytes([56 << 1 | 1]) + proof,
+        "callee_alone": b"\0" + bytes([44 << 1 | 1]) + hello + bytes([48 << 1 | 1]) + proof,
     }
 
 
 def door() -> dict[str, bytes]:
     hello = (b"MALT" + struct.pack("<II", PROTOCOL, 0x01020304)).ljust(48, b"\0")
-    proof = bytes(64)
+    proof = bytes(48)
     return {
         "one": b"\x60" + hello + b"\x80" + proof,
         "two": b"\x60" + hello + b"\x61" + hello + b"\x81" + proof + b"\x08",

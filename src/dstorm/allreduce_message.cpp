@@ -206,7 +206,6 @@ void Allreduce::publish(int slot, Kind kind, std::size_t part, std::size_t part_
   header.iteration = ++iteration_;
   header.payload_bytes = head_bytes_ + part_bytes;
   header.count = part_bytes;
-  header.epoch = segment_.group().epoch();
   writer_.publish(slot, header, to);
   is_undelivered_ = true;
   undelivered_bytes_ += part_bytes;

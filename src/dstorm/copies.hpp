@@ -41,10 +41,7 @@ class CopyTable {
   Words words() const { return words_; }
   std::size_t copies() const { return words_.size() - 1; }
   // The copy that readers are to move to.
-  std::size_t current() const {
-    const std::uint64_t copy = words_[0].load(std::memory_order_acquire) & kMostCopies;
-    return copy < copies() ? copy : 0;  // else a rank's memory is damaged
-  }
+  std::size_t current() const { return copy_in(words_[0].load(std::memory_order_acquire)); }
 
   enum class Outcome : std::uint8_t {
     kTaken,
@@ -68,7 +65,7 @@ class CopyTable {
     for (;;) {
       std::uint64_t current = words_[0].load(std::memory_order_acquire);
       if (current >> kLinkBit > link) return {Outcome::kOutdated};
-      const std::size_t copy = this->current();
+      const std::size_t copy = copy_in(current);
       Taken taken = hold(copy, link, place, has_ended);
       if (taken.outcome == Outcome::kOccupied) {
         const std::uint64_t word = words_[1 + copy].load(std::memory_order_acquire);
@@ -108,6 +105,10 @@ class CopyTable {
   static constexpr std::uint64_t kMostPlaces = kHeld - 1;
   static constexpr std::uint64_t kMostCopies = (1U << kLinkBit) - 1;
 
+  std::size_t copy_in(std::uint64_t current) const {
+    const std::size_t copy = current & kMostCopies;
+    return copy < copies() ? copy : 0;  // else a rank's memory is damaged
+  }
   static int place_of(std::uint64_t word) { return static_cast<int>(word & kMostPlaces) - 1; }
 
   // C2.

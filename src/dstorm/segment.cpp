@@ -414,7 +414,6 @@ std::span<const int> Segment::end_scatter(std::size_t bytes, Tag tag, bool may_l
   is_in_round_ = true;
   header.payload_bytes = bytes;
   header.count = tag.count;
-  header.epoch = group_->epoch();
   header.format = tag.format;
   writer_->publish(slot_, header, to_);
   last_sent_ = writer_->payload(slot_);

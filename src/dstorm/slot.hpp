@@ -37,6 +37,9 @@
 //     sees the tickets of every update up to k. A sender that dies before it leaves no update of k.
 //     In a copy a writer may have died between two tickets of k: the next writer, to which k is sent
 //     again, gives the tickets that are missing for the slot that holds k already (begun, complete).
+//  S7 A writer of a copy may have died after it had set tickets to 0 and before it looked at the holds,
+//     or restored them (S4 b). The next writer takes whatever update a slot's header names for one
+//     that may be being read: it leaves the slot alone while a hold covers that, ticket or not.
 #pragma once
 
 #include <sched.h>
@@ -72,7 +75,7 @@ struct alignas(kLine) SlotHeader {
   std::uint64_t iteration;      // the sender's clock for this update
   std::uint64_t payload_bytes;  // <= slot_bytes
   std::uint64_t count;          // elements in the payload
-  std::uint32_t epoch;
+  std::uint32_t unused;
   std::uint32_t sender;
   std::uint32_t format;     // the layer above says what
   std::uint32_t receivers;  // ranks it is addressed to, on all hosts
@@ -220,7 +223,9 @@ class SlotWriter {
         sent.sequence = box.header(slot).sequence;
         sent.to.push_back(r);
       }
+      sent.left = box.header(slot).iteration;  // S7
     }
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // S3: tickets before, holds after
     return writer;
   }
 
@@ -354,7 +359,8 @@ class SlotWriter {
   struct Sent {  // what the sender put into a slot last
     std::uint64_t sequence = 0;
     std::uint64_t iteration = 0;
-    std::vector<int> to;  // sorted
+    std::vector<int> to;     // sorted
+    std::uint64_t left = 0;  // the iteration that an earlier writer left there, or 0
   };
 
   Sent& put_header(int slot, const SlotHeader& header) {
@@ -364,6 +370,7 @@ class SlotWriter {
     sent.sequence = header.sequence;
     sent.iteration = header.iteration;
     sent.to.clear();
+    sent.left = 0;
     return sent;
   }
 
@@ -383,7 +390,22 @@ class SlotWriter {
     for (int r : sent.to) {
       if (!consumed(r, sent.iteration) && live(r)) return false;
     }
-    return true;
+    return !may_be_read(sent, live);
+  }
+
+  // S7.
+  template <class Live>
+  bool may_be_read(const Sent& sent, Live&& live) const {
+    if (sent.left == 0) return false;
+    for (int r = 0; r < static_cast<int>(box_.shape().ranks()); ++r) {
+      if (holds(r, sent.left) && live(r)) return true;
+    }
+    return false;
+  }
+
+  bool holds(int receiver, std::uint64_t iteration) const {
+    return covers(box_.cursor(receiver).hold.load(std::memory_order_acquire), iteration) &&
+           !consumed(receiver, iteration);
   }
 
   std::size_t oldest_after(std::uint64_t sequence) const {
@@ -406,10 +428,9 @@ class SlotWriter {
   template <class Live>
   bool is_held(const Sent& sent, Live&& live) const {
     for (int r : sent.to) {
-      const std::uint64_t hold = box_.cursor(r).hold.load(std::memory_order_acquire);
-      if (covers(hold, sent.iteration) && !consumed(r, sent.iteration) && live(r)) return true;
+      if (holds(r, sent.iteration) && live(r)) return true;
     }
-    return false;
+    return may_be_read(sent, live);
   }
 
   // S4 (b). Leaves the tickets as they were if a receiver is reading.

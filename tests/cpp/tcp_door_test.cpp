@@ -45,7 +45,7 @@ struct Rank {
   Rank(const Door& door, std::uint32_t rank, const Key& key = key_of(1),
        const TlsContext* tls = nullptr)
       : stream(Stream::connect(door.listening(), loopback(door.listening().family()), tls, 5s)),
-        handshake(Handshake::caller(key, {.rank = rank, .to = kOwnRank, .epoch = 0, .number = 1},
+        handshake(Handshake::caller(key, {.rank = rank, .to = kOwnRank, .number = 1},
                                     door.listening())) {}
   Handshake::Step advance() { return handshake.advance(stream); }
   Stream stream;

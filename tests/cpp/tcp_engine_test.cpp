@@ -129,8 +129,8 @@ class RunningJob {
 struct Caller {
   Caller(const RunningJob& job, std::uint32_t rank, std::uint64_t number)
       : stream(Stream::connect(job.at[kHere], loopback(AF_INET), nullptr, 5s)),
-        handshake(Handshake::caller(
-            job.key, {.rank = rank, .to = kHere, .epoch = 0, .number = number}, job.at[kHere])) {
+        handshake(Handshake::caller(job.key, {.rank = rank, .to = kHere, .number = number},
+                                    job.at[kHere])) {
     EXPECT_TRUE(eventually([&] { return handshake.advance(stream) == Handshake::Step::kDone; }));
   }
   bool is_ended() {

@@ -27,7 +27,7 @@ using Step = Handshake::Step;
 
 constexpr std::size_t kHelloBytes = 44, kProofBytes = 56, kAnswerBytes = 32;
 constexpr std::uint32_t kCallerRank = 3, kCalleeRank = 7;
-const Introduction kMine{.rank = kCallerRank, .to = kCalleeRank, .epoch = 5, .number = 11};
+const Introduction kMine{.rank = kCallerRank, .to = kCalleeRank, .number = 11};
 
 Key key_of(std::uint8_t fill) {
   Key key;
@@ -186,7 +186,6 @@ TEST_P(Honest, EndsKnowEachOtherAndWhatFollowsIsLeftAlone) {
   const Introduction& who = callee.handshake.introduction();
   EXPECT_EQ(who.rank, kMine.rank);
   EXPECT_EQ(who.to, kMine.to);
-  EXPECT_EQ(who.epoch, kMine.epoch);
   EXPECT_EQ(who.number, kMine.number);
   std::string got;
   EXPECT_TRUE(eventually([&] {
@@ -414,7 +413,7 @@ TEST(Attack, OwnWordsSentBackAreRefused) {
 // The attacker is called by a rank, and has another connection to the same rank answer for it.
 TEST(Attack, RankIsNotMadeToAnswerItself) {
   Tapped called(true), calling(false);
-  const Introduction self{.rank = kCalleeRank, .to = kCallerRank, .epoch = 0, .number = 1};
+  const Introduction self{.rank = kCalleeRank, .to = kCallerRank, .number = 1};
   End victim_calls = caller_end(std::move(*called.stream), key_of(1), self);
   End victim_answers = callee_end(std::move(*calling.stream), key_of(1), kCalleeRank);
   EXPECT_TRUE(eventually([&] {

@@ -276,8 +276,7 @@ class Peer {
   void start(Descriptor accepted, std::uint64_t number) {
     incoming_.emplace(site_.control(), site_.settings,
                       std::make_shared<Stream>(Stream::accept(std::move(accepted), nullptr, 5s)),
-                      Introduction{.rank = kSender, .to = kHere, .epoch = 0, .number = number},
-                      now);
+                      Introduction{.rank = kSender, .to = kHere, .number = number}, now);
   }
 
   const Site& site_;

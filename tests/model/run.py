@@ -20,6 +20,7 @@ from typing import NamedTuple
 HERE = Path(__file__).parent
 LIMIT = 300  # seconds for one; all together take less than a minute of processor time
 LATEST, QUEUE = ("slot", "K=3"), ("slot", "K=3", "QUEUE")
+COPIES, COPIES_QUEUE = ("copies", "K=2", "LINKS=2"), ("copies", "K=2", "QUEUE")
 TWO, THREE = ("membership", "N=2", "PROPOSALS=3"), ("membership", "N=3")
 
 # What it does instead of what the protocol says -> the model it is a mutant of.
@@ -45,6 +46,12 @@ MUTANTS = {
     # S5, S6.
     "NEVER_CONSUMED": LATEST,
     "CLOCK_FIRST": QUEUE,
+    # C2: the next writer takes a copy that a rank which may go on still holds. C6: a reader moves
+    # to a copy that has yet to catch up.
+    "STEAL": COPIES,
+    # S7: what a writer that died had set tickets to 0 for, or not restored, is not being read.
+    "NOTHING_LEFT": COPIES,
+    "MOVE_AT_ONCE": COPIES_QUEUE,
     # M1: who has promised accepts older ballots all the same; a proposer is not bound by what has
     # been accepted; either half is a quorum; who is merely silent counts as ended.
     "NO_PROMISE": THREE,
@@ -86,7 +93,7 @@ def check(model: tuple[str, ...], *mutant: str) -> Outcome:
 def main() -> int:
     """Returns the exit status: 1 if a model has an error, or a mutant none."""
     cases: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-        " ".join(model): (model, ()) for model in (LATEST, QUEUE, TWO, THREE)
+        " ".join(model): (model, ()) for model in (LATEST, QUEUE, COPIES, COPIES_QUEUE, TWO, THREE)
     }
     cases |= {mutant: (model, (mutant,)) for mutant, model in MUTANTS.items()}
     names = sys.argv[1:] or list(cases)

@@ -44,6 +44,7 @@ class Mutant(NamedTuple):
 # What is built for the mutants of a file, besides a copy of it.
 TESTS = {
     "dstorm/slot.hpp": ["tests/cpp/slot_test.cpp"],
+    "dstorm/copies.hpp": ["tests/cpp/copies_test.cpp"],
     "dstorm/verbs/landing.hpp": [
         "tests/cpp/landing_test.cpp",
         "src/dstorm/checksum.cpp",
@@ -152,6 +153,42 @@ MUTANTS = [
         "",
     ),
     Mutant(
+        "C2: a copy is taken from a rank that may still write it",
+        "(word & kHeld) == 0 || place_of(word) == place || has_ended(place_of(word));",
+        "true;",
+        "dstorm/copies.hpp",
+    ),
+    Mutant(
+        "C2: the copy of a rank that has ended is not gone on with",
+        "(word & kHeld) == 0 || place_of(word) == place || has_ended(place_of(word));",
+        "(word & kHeld) == 0 || place_of(word) == place;",
+        "dstorm/copies.hpp",
+    ),
+    Mutant(
+        "C2: a copy is released without release order",
+        "word, word & ~kHeld, std::memory_order_acq_rel",
+        "word, word & ~kHeld, std::memory_order_relaxed",
+        "dstorm/copies.hpp",
+    ),
+    Mutant(
+        "C2: what a later connection holds is released",
+        "std::uint64_t word = taken.holding;",
+        "std::uint64_t word = words_[1 + taken.copy].load();",
+        "dstorm/copies.hpp",
+    ),
+    Mutant(
+        "C4: an outdated connection makes a copy current",
+        "if (current >> kLinkBit > link) return {Outcome::kOutdated};",
+        "",
+        "dstorm/copies.hpp",
+    ),
+    Mutant(
+        "copies: a current copy that cannot be is believed",
+        "return copy < copies() ? copy : 0;",
+        "return copy;",
+        "dstorm/copies.hpp",
+    ),
+    Mutant(
         "copies: a lower ticket counts as the last update's",
         "if (k == 0 || k < sent.iteration) continue;",
         "if (k == 0) continue;",
@@ -234,33 +271,46 @@ MUTANTS = [
         "dstorm/verbs/landing.cpp",
     ),
     Mutant(
-        "L1: two take in at once",
-        "if (taker != 0 && is_here(taker) && live(static_cast<int>(taker - 1))) return false;",
-        "taker = 0;\n    head().taker = 0;",
+        "C1: a stopped taker's copy is taken from it",
+        "return rank_at(place) < 0 || has_ended(rank_at(place)); };",
+        "return rank_at(place) < 0 || !live(rank_at(place)); };",
         "dstorm/verbs/landing.hpp",
     ),
     Mutant(
-        "L1: a taker that is no rank here is asked after",
-        "taker != 0 && is_here(taker) &&",
-        "taker != 0 &&",
+        "C1: a taker that is no rank here is asked after",
+        "return rank_at(place) < 0 || has_ended",
+        "return has_ended",
         "dstorm/verbs/landing.hpp",
     ),
     Mutant(
-        "L1: a taker that died blocks the others",
-        "if (taker != 0 && is_here(taker) && live(static_cast<int>(taker - 1))) return false;",
-        "if (taker != 0) return false;",
+        "C1: a taker goes by what it knew before others took their turns",
+        "if (!taken_.is_unchanged || !writer_ || copy_ != taken_.copy) {",
+        "if (!writer_ || copy_ != taken_.copy) {",
         "dstorm/verbs/landing.hpp",
     ),
     Mutant(
-        "L1: a taker goes by what it knew before others took their turns",
-        "if (head().last_taker.exchange(mine, std::memory_order_relaxed) != mine || !writer_) {",
-        "if (!writer_) {",
+        "S6: what the dead began to publish takes another slot",
+        "if (const int begun = writer_->begun(iteration); begun >= 0) {\n"
+        "      return complete(slot, iteration, begun);\n    }",
+        "",
         "dstorm/verbs/landing.hpp",
     ),
     Mutant(
-        "L3: QUEUE passes over what is not whole yet",
-        "policy_ == Policy::kLatest && (room < 0 ||",
-        "(room < 0 ||",
+        "L5: QUEUE passes over what is not whole yet",
+        "    return is_for_nobody(slot, iteration, live);",
+        "    return is_for_nobody(slot, iteration, live) || is_over(iteration, 0);",
+        "dstorm/verbs/landing.hpp",
+    ),
+    Mutant(
+        "L5: QUEUE passes over what nothing has come of yet",
+        "read(slot, iteration, header, writer_->payload(room)) && is_next(live)) {",
+        "read(slot, iteration, header, writer_->payload(room))) {",
+        "dstorm/verbs/landing.hpp",
+    ),
+    Mutant(
+        "L5: what is for the dead alone holds up a QUEUE",
+        "    return is_for_nobody(slot, iteration, live);",
+        "    return false;",
         "dstorm/verbs/landing.hpp",
     ),
     Mutant(

@@ -192,7 +192,8 @@ std::size_t Control::records_at(int rank) const noexcept {
 }
 
 std::size_t Control::tables_at(int rank) const noexcept {
-  const std::size_t words = round_up(CopyTable::words_for(kBoardCopies) * sizeof(std::uint64_t), kLine);
+  const std::size_t words =
+      round_up(CopyTable::words_for(kBoardCopies) * sizeof(std::uint64_t), kLine);
   return records_at(size_) + static_cast<std::size_t>(rank) * words;
 }
 

@@ -59,8 +59,7 @@ Handshake Handshake::caller(const Key& key, const Introduction& mine, const Addr
 }
 
 Handshake Handshake::callee(const Key& key, std::uint32_t own_rank, const Address& listening) {
-  return Handshake(key, Introduction{.rank = 0, .to = own_rank, .epoch = 0, .number = 0}, false,
-                   listening);
+  return Handshake(key, Introduction{.rank = 0, .to = own_rank, .number = 0}, false, listening);
 }
 
 Handshake::Handshake(const Key& key, const Introduction& introduction, bool calls,
@@ -188,7 +187,7 @@ void Handshake::hear_proof(const Stream& stream) {
     refuse("rank " + std::to_string(proof.claim.rank) + " called rank " +
            std::to_string(proof.claim.to) + ", this is rank " + std::to_string(own_rank));
   } else {
-    introduction_ = {proof.claim.rank, proof.claim.to, proof.claim.epoch, proof.claim.number};
+    introduction_ = {proof.claim.rank, proof.claim.to, proof.claim.number};
     say(bytes_of(mac_of(kCallee, proof.claim, stream)));
     expect(Expects::kNothing, 0);
   }
@@ -204,7 +203,7 @@ void Handshake::hear_answer(const Stream& stream) {
 }
 
 Handshake::Claim Handshake::claim() const {
-  return {introduction_.number, introduction_.rank, introduction_.to, introduction_.epoch, 0};
+  return {introduction_.number, introduction_.rank, introduction_.to};
 }
 
 Mac Handshake::mac_of(const char* role, const Claim& claim, const Stream& stream) const {

@@ -35,7 +35,6 @@ Mac authenticate(const Key& key, std::span<const std::byte> message);  // HMAC-S
 struct Introduction {
   std::uint32_t rank;
   std::uint32_t to;
-  std::uint32_t epoch;
   std::uint64_t number;  // grows with each of the caller's calls
 };
 
@@ -68,7 +67,7 @@ class Handshake {
   };
   struct Claim {  // an Introduction without padding
     std::uint64_t number;
-    std::uint32_t rank, to, epoch, zero;
+    std::uint32_t rank, to;
   };
   struct Proof {
     Claim claim;

@@ -37,7 +37,7 @@ bool Outgoing::call(std::uint64_t number, Clock::time_point now) {
     const auto callee = static_cast<std::uint32_t>(proxy_);
     stream_ = std::make_shared<Stream>(
         Stream::connect(to, settings_.own, settings_.tls, settings_.silence));
-    call_ = {rank, callee, control_.epoch(), number};
+    call_ = {rank, callee, number};
     handshake_ = Handshake::caller(settings_.key, call_, to);
     state_ = State::kCalling;
     last_call_ = last_heard_ = last_sent_ = now;
@@ -79,8 +79,7 @@ bool Outgoing::can_call(Clock::time_point now) {
 void Outgoing::share(Incoming& partner, std::uint64_t number, Clock::time_point now) {
   join(partner);
   stream_ = partner.stream();
-  call_ = {static_cast<std::uint32_t>(control_.rank()), static_cast<std::uint32_t>(proxy_),
-           control_.epoch(), number};
+  call_ = {static_cast<std::uint32_t>(control_.rank()), static_cast<std::uint32_t>(proxy_), number};
   state_ = State::kUp;
   down_since_.reset();
   last_heard_ = last_sent_ = now;
@@ -380,7 +379,7 @@ void Outgoing::take_share(std::span<const std::byte> body) {
   std::uint64_t number = 0;
   if (body.size() != sizeof(number)) return fail("answered with a frame that cannot be");
   std::memcpy(&number, body.data(), sizeof(number));
-  shared_ = Shared{{call_.to, call_.rank, call_.epoch, number}, {}};
+  shared_ = Shared{{call_.to, call_.rank, number}, {}};
 }
 
 void Outgoing::take_window(std::uint32_t segment, std::span<const std::byte> body) {
