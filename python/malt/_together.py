@@ -75,7 +75,8 @@ class Together:
         """What each rank posts, of those that have not died; what is long goes in pieces."""
 
         def exchange(piece: bytes) -> Iterator[tuple[int, bytes]]:
-            posts = _job.call(lambda group: group.exchange(f"{self.call}, {name}", piece, limit))
+            what = f"{self.call}, {name}"
+            posts = _job.call(self.call, lambda group: group.exchange(what, piece, limit))
             return ((rank, post) for rank, post in enumerate(posts) if post is not None)
 
         whole = _LENGTH.pack(len(post)) + post

@@ -3,6 +3,7 @@
 #include <sys/eventfd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <map>
@@ -67,6 +68,7 @@ struct Group::Impl {
   Impl(Bootstrap& bootstrap, GroupOptions given)
       : options(std::move(given)),
         row(row_of(options.transport)),
+        turns(options.turns ? options.turns : std::make_shared<Turns>()),
         control(bootstrap, row.sharing, options.timeout),
         waiter(control.bell(control.rank()), spin_time(control), control.superseded(),
                [this] { interrupt_wait(); }),
@@ -75,6 +77,7 @@ struct Group::Impl {
       throw ConfigError(std::string("cannot watch the other ranks: ") + std::strerror(errno) +
                         "; raise the limit on open files (ulimit -n)");
     }
+    waiter.give_way(*turns);
     if (control.hosts().size() > 1) {
       engine = std::make_unique<tcp::Engine>(
           bootstrap, control,
@@ -98,9 +101,14 @@ struct Group::Impl {
 
   void interrupt_wait() {
     check_standing();
-    if (options.interrupt) options.interrupt();
+    if (options.interrupt) {
+      const Turns::Pause pause(*turns, Turns::Code::kInterrupt);
+      options.interrupt();
+    }
+    check_standing();  // it may have left
     if (control.superseded().load() == 0) return;
     const bool is_new = std::exchange(last_wait, waiter.waits()) != waiter.waits();
+    const Turns::Pause pause(*turns, Turns::Code::kOwn);  // it goes over for this call
     if (!options.superseded || !options.superseded(is_new)) throw_superseded();
   }
 
@@ -109,6 +117,11 @@ struct Group::Impl {
   }
 
   void check_standing() const {
+    if (left.load(std::memory_order_relaxed)) {
+      throw ConfigError(
+          "this rank has left the job (finalize was called); nothing can be sent, folded or "
+          "waited for any more");
+    }
     if (!control.is_left_out(control.rank())) return;
     std::vector<int> others;
     for (int r = 0; r < control.size(); ++r) {
@@ -129,6 +142,7 @@ struct Group::Impl {
   const std::uint32_t forks = dstorm::forks();
   GroupOptions options;
   const TransportRow& row;
+  const std::shared_ptr<Turns> turns;
   shm::Control control;
   Waiter waiter;
   Descriptor news;                      // an eventfd, by which the watcher is told to look
@@ -137,7 +151,7 @@ struct Group::Impl {
   std::uint64_t exchanges = 0;
   std::uint32_t segments = 0;
   std::vector<std::string> names;  // in the order in which they were added
-  bool left = false;
+  std::atomic<bool> left{false};
   std::uint64_t last_wait = 0;  // that has found the group superseded
   int passed_by = 0;            // calls since then at which it could not go over
 };
@@ -172,6 +186,7 @@ std::uint32_t Group::epoch() const noexcept { return impl_->control.epoch(); }
 View Group::view() const { return impl_->watcher->view(); }
 std::chrono::nanoseconds Group::timeout() const noexcept { return impl_->options.timeout; }
 Waiter& Group::waiter() noexcept { return impl_->waiter; }
+const std::shared_ptr<Turns>& Group::turns() const noexcept { return impl_->turns; }
 bool Group::is_one_host() const noexcept {
   // A rank that is left alone is no other host for that.
   return impl_->engine == nullptr && (impl_->row.sharing != shm::Sharing::kNone || size() == 1);
@@ -213,9 +228,10 @@ std::vector<int> Group::alive() const {
 }
 
 void Group::leave() noexcept {
-  if (impl_->left || is_forked()) return;
-  impl_->left = true;
+  if (is_forked() || impl_->left.exchange(true)) return;
   shm::Control& control = impl_->control;
+  impl_->waiter.call_soon();  // another thread's wait ends
+  rouse(control.bell(control.rank()));
   control.mark(control.rank(), shm::State::kLeft);
   control.ring(control.neighbours());
   if (impl_->engine) impl_->engine->leave(impl_->options.timeout);
@@ -249,9 +265,11 @@ std::uint64_t Group::posted() const noexcept {
 
 bool Group::await(const std::function<bool()>& ready, nanoseconds timeout) const {
   constexpr std::chrono::microseconds kNap{200};
-  for (const auto start = Clock::now(); !ready(); std::this_thread::sleep_for(kNap)) {
+  for (const auto start = Clock::now(); !ready();) {
     if (Clock::now() - start > timeout) return false;
+    const Turns::Pause pause(*impl_->turns, Turns::Code::kInterrupt);
     if (impl_->options.interrupt) impl_->options.interrupt();
+    std::this_thread::sleep_for(kNap);
   }
   return true;
 }
@@ -279,11 +297,6 @@ void Group::check_standing() const {
                       std::to_string(impl_->control.pid(parent)) +
                       ") and takes no part in the job; send, fold and wait in the rank itself");
   }
-  if (impl_->left) {
-    throw ConfigError(
-        "this rank has left the job (finalize was called); nothing can be sent, folded or "
-        "waited for any more");
-  }
   impl_->check_standing();
 }
 
@@ -297,11 +310,15 @@ void Group::add_name(const std::string& name) {
 
 void Group::remove_name(const std::string& name) noexcept { std::erase(impl_->names, name); }
 
-void Group::barrier(std::optional<nanoseconds> timeout) { exchange("barrier", {}, timeout); }
+void Group::barrier(std::optional<nanoseconds> timeout) {
+  const Turn turn(*impl_->turns, "barrier");
+  exchange("barrier", {}, timeout);
+}
 
 std::vector<std::optional<Bytes>> Group::exchange(std::string_view what,
                                                   std::span<const std::byte> mine,
                                                   std::optional<nanoseconds> timeout) {
+  const Turn turn(*impl_->turns, "exchange");
   check_standing();
   shm::Control& control = impl_->control;
   if (mine.size() > kMostExchanged) {

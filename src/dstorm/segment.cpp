@@ -35,8 +35,10 @@ std::string what_of(const SegmentOptions& options) { return "segment '" + option
 
 Segment::Segment(std::shared_ptr<Group> group, SegmentOptions options)
     : group_(std::move(group)),
+      turns_(group_->turns()),
       options_(std::move(options)),
       mailbox_shape_(group_->size(), options_.depth, options_.slot_bytes) {
+  const Turn turn(*turns_, "making", options_.name);
   group_->check_standing();
   check_options();
   if (options_.rejoins) agree_on_iterations(*group_);
@@ -139,6 +141,7 @@ void Segment::take_along(const Group& next) {
 }
 
 void Segment::regroup(std::shared_ptr<Group> group) {
+  const Turn turn(*turns_, "regroup", options_.name);
   const Round last = *round_;
   agree_on_iterations(*group);
   take_along(*group);
@@ -149,12 +152,18 @@ void Segment::regroup(std::shared_ptr<Group> group) {
 }
 
 Segment::~Segment() {
-  close();
+  shut();
   if (!group_->is_forked()) return;
   [[maybe_unused]] const Channel* const kept = channel_.release();  // its adapter is the rank's
 }
 
-void Segment::close() noexcept {
+void Segment::close() {
+  const Turn turn(*turns_, "close", options_.name);
+  shut();
+}
+
+void Segment::shut() noexcept {
+  const Turns::Look look(*turns_);
   if (channel_ == nullptr || group_->is_forked() || channel_->is_closed(group_->rank())) return;
   channel_->close();
   group_->remove_name(options_.name);
@@ -484,6 +493,7 @@ bool Segment::has_update(int rank) {
 }
 
 bool Segment::await_update(std::size_t live, nanoseconds timeout) {
+  const Turn turn(*turns_, "a wait for updates", options_.name);
   begin_call(false);
   const auto is_news = [&] {
     if (group_->is_superseded()) return true;
@@ -714,6 +724,7 @@ void Segment::let_go() noexcept {
 }
 
 Stats Segment::stats() const {
+  const Turns::Look look(*turns_);
   Stats stats = gone_;
   for (int r : peers_) add_stats(r, is_live(r), stats);
   stats.bytes_out = bytes_out_;

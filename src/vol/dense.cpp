@@ -9,6 +9,7 @@ namespace {
 
 using dstorm::Clock;
 using dstorm::ConfigError;
+using dstorm::Turn;
 using dstorm::Update;
 using std::chrono::nanoseconds;
 
@@ -103,18 +104,31 @@ DenseVector::DenseVector(std::shared_ptr<dstorm::Group> group, DType dtype,
 }
 
 dstorm::Stats DenseVector::stats() const {
+  const dstorm::Turns::Look look(segment_.turns());
   dstorm::Stats stats = segment_.stats();
   add_traffic(stats, apart_before_);
   if (apart_ != nullptr) add_traffic(stats, apart_->stats());
   return stats;
 }
 
-void DenseVector::close() noexcept {
-  segment_.close();
-  if (apart_ != nullptr) apart_->close();
+Screened DenseVector::screened() const {
+  const dstorm::Turns::Look look(segment_.turns());
+  return screen_.counts();
+}
+
+void DenseVector::close() {
+  const Turn turn(segment_.turns(), "close", segment_.options().name);
+  shut();
+}
+
+void DenseVector::shut() noexcept {
+  const dstorm::Turns::Look look(segment_.turns());
+  segment_.shut();
+  if (apart_ != nullptr) apart_->shut();
 }
 
 void DenseVector::regroup(std::shared_ptr<dstorm::Group> group) {
+  const Turn turn(segment_.turns(), "regroup", segment_.options().name);
   std::shared_ptr<const dstorm::shm::SegmentMemory> before = segment_.channel().share_memory();
   segment_.regroup(std::move(group));
   if (owns_) {
@@ -203,6 +217,7 @@ void DenseVector::check_update(const Update& update) const {
 }
 
 const Gathered& DenseVector::gather(const Fold& fold, const dstorm::GatherOptions& options) {
+  const Turn turn(segment_.turns(), "gather", segment_.options().name);
   gathered_.rejected.clear();
   gathered_.clipped.clear();
   accepted_.clear();
@@ -295,6 +310,7 @@ void DenseVector::fold_updates(const Fold& fold, std::span<const Update> updates
 
 // Several arrays are one to the user's fold.
 void DenseVector::run_user_fold(const Fold& fold, std::span<const Update> updates) {
+  const dstorm::Turns::Pause pause(segment_.turns());
   if (pieces_.size() == 1) {
     fold.function()({static_cast<std::byte*>(pieces_[0].data), count_ * element_}, updates);
     return;
@@ -375,6 +391,7 @@ bool DenseVector::share_fold(const Fold& fold, nanoseconds timeout,
 }
 
 const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanoseconds> timeout) {
+  const Turn turn(segment_.turns(), "allreduce", segment_.options().name);
   const nanoseconds limit = timeout.value_or(segment_.group().timeout());
   const auto start = Clock::now();
   gathered_.count = 0;
