@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 namespace vol {
 namespace {
@@ -30,6 +31,29 @@ std::size_t total_count(std::span<const Piece> pieces, std::size_t own) {
   std::size_t count = own;
   for (const Piece& piece : pieces) count += piece.count;
   return count;
+}
+
+// Memory that two pieces share would be folded twice.
+std::vector<Piece> check_apart(std::vector<Piece> pieces, DType dtype, const std::string& name) {
+  std::vector<std::size_t> order(pieces.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const auto begin = [&](std::size_t i) {
+    return reinterpret_cast<std::uintptr_t>(pieces[i].data);
+  };
+  const auto end = [&](std::size_t i) { return begin(i) + pieces[i].count * dtype_size(dtype); };
+  std::ranges::sort(order, {}, begin);
+  std::size_t last = 0;  // of those before, the one that ends last
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    if (end(order[last]) > begin(order[i])) {
+      const auto [first, second] = std::minmax(order[last], order[i]);
+      throw ConfigError("vector '" + name + "': its arrays " + std::to_string(first) + " and " +
+                        std::to_string(second) +
+                        " (counted from 0) share memory, which would be folded twice; give each "
+                        "array once, and of overlapping ones the array that has both");
+    }
+    if (end(order[i]) > end(order[last])) last = i;
+  }
+  return pieces;
 }
 
 bool is_elementwise(const Fold& fold) {
@@ -81,7 +105,8 @@ dstorm::SegmentOptions segment_options(const VectorOptions& options, DType dtype
 
 DenseVector::DenseVector(std::shared_ptr<dstorm::Group> group, DType dtype,
                          std::vector<Piece> pieces, VectorOptions options)
-    : DenseVector(std::move(group), dtype, std::move(pieces), 0, std::move(options)) {}
+    : DenseVector(std::move(group), dtype, check_apart(std::move(pieces), dtype, options.name), 0,
+                  std::move(options)) {}
 
 DenseVector::DenseVector(std::shared_ptr<dstorm::Group> group, DType dtype, std::size_t count,
                          VectorOptions options)

@@ -44,7 +44,8 @@ class DenseVector {
  public:
   // Collective. Over the caller's memory, which must outlive the vector, or over memory of the
   // vector's own (zeros), which other ranks of the host can read, so that allreduce() copies less.
-  // Throws ConfigError, on every rank, if the ranks disagree or there is no room.
+  // Throws ConfigError, on every rank, if the ranks disagree or there is no room, and on this one
+  // if pieces share memory. (Two vectors may: each folds into it by itself.)
   DenseVector(std::shared_ptr<dstorm::Group> group, DType dtype, std::vector<Piece> pieces,
               VectorOptions options);
   DenseVector(std::shared_ptr<dstorm::Group> group, DType dtype, std::size_t count,
