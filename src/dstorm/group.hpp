@@ -88,8 +88,11 @@ class Group : public std::enable_shared_from_this<Group> {
   void barrier(std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
 
   // Collective over the live ranks: everyone's bytes, by rank; nothing from the dead. `what` says
-  // what the caller is doing ("barrier", "segment 'w'"): ranks that do different things at once all
-  // get a ConfigError that says who does what. At most kMostExchanged bytes.
+  // what the caller is doing ("barrier", "segment 'w', step 2"): ranks that do different things at
+  // once all get a ConfigError that says who does what. At most kMostExchanged bytes.
+  // After a TimeoutError the same is to be called again, for which what was posted then counts. A
+  // call of several exchanges gives each a step's name: where it begins anew and others went on to
+  // a later step, it fails on all, and works when all call it again.
   std::vector<std::optional<Bytes>> exchange(
       std::string_view what, std::span<const std::byte> mine,
       std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
@@ -147,6 +150,9 @@ class Group : public std::enable_shared_from_this<Group> {
 
  private:
   Group();
+  bool has_posted(int rank, std::uint64_t number) const noexcept;
+  void await_posts_of(std::uint64_t number, std::string_view what, std::chrono::nanoseconds limit);
+  std::vector<std::optional<Bytes>> posts_of(std::uint64_t number) const;
 
   struct Impl;
   std::unique_ptr<Impl> impl_;

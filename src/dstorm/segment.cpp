@@ -97,7 +97,7 @@ void Segment::agree_on_iterations(Group& group) {
     const auto bytes = std::as_bytes(std::span(state));
     mine.assign(bytes.begin(), bytes.end());
   }
-  const auto posts = group.exchange("iteration of " + what_of(options_), mine);
+  const auto posts = group.exchange(what_of(options_) + ", step 0", mine);
   std::uint64_t least = kMostIteration;
   along_.clear();
   resumed_.assign(posts.size(), 0);
@@ -189,8 +189,8 @@ void Segment::check_agreement(Group& group) const {
   std::string mine;
   for (const auto& [key, value] : agreed_options(options_)) mine += key + "\t" + value + "\n";
   mine.resize(std::min(mine.size(), Group::kMostExchanged));
-  const auto posts =
-      group.exchange(what_of(options_), std::as_bytes(std::span(mine.data(), mine.size())));
+  const auto posts = group.exchange(what_of(options_) + ", step 1",
+                                    std::as_bytes(std::span(mine.data(), mine.size())));
   std::map<std::string, std::map<std::string, std::vector<int>>> seen;  // key -> value -> ranks
   for (std::size_t r = 0; r < posts.size(); ++r) {
     if (!posts[r]) continue;
