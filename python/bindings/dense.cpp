@@ -210,17 +210,22 @@ void bind_dense(py::module_& module) {
       "Fold what has arrived into this vector. Asks no peer for anything.\n\n"
       "Args:\n    fold: AVG (the default), SUM, WEIGHTED, REPLACE, MEDIAN, TRIMMED_MEAN(f), or a\n"
       "        function fold(mine, updates) that changes `mine` or returns what it becomes.\n"
+      "        Of integers AVG, MEDIAN and TRIMMED_MEAN are exact, rounded toward zero; SUM wraps\n"
+      "        around, as NumPy's does; WEIGHTED is computed in double precision.\n"
       "    staleness: 0 waits for this iteration's update of every live in-neighbour (BSP),\n"
       "        k lets them be k iterations behind (SSP), None does not wait (ASP).\n"
       "    timeout: seconds to wait; that of malt.init() if None.\n"
       "Returns:\n    Gathered: count, ranks and staleness of the updates folded.\n"
-      "Raises:\n    TimeoutError: the named ranks did not come; nothing was folded.");
+      "Raises:\n    TimeoutError: the named ranks did not come; nothing was folded.\n"
+      "    ConfigError: another thread's call waits, or a fold makes the call (malt.vector() says "
+      "more).");
   add_method<PythonVector, &PythonVector::allreduce>(
       vector, "allreduce",
       "allreduce(self: malt._core.Vector, fold: malt._core.Fold = ..., *, "
       "timeout: typing.SupportsFloat | None = None) -> malt._core.Gathered\n\n"
       "The exact fold of the vectors of all live ranks, on all of them. Collective.\n\n"
-      "Args:\n    fold: AVG (the default), SUM, MEDIAN or TRIMMED_MEAN(f).\n"
+      "Args:\n    fold: AVG (the default), SUM, MEDIAN or TRIMMED_MEAN(f); of integers as in "
+      "gather().\n"
       "    timeout: seconds to wait; that of malt.init() if None.\n"
       "Raises:\n    TimeoutError: the named ranks did not come; the vector is unchanged.");
   add_method<PythonVector, &PythonVector::scatter_row>(
