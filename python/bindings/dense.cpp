@@ -6,6 +6,7 @@
 namespace malt_bindings {
 namespace {
 
+using dstorm::Turn;
 using vol::DenseVector;
 using vol::Fold;
 
@@ -64,7 +65,7 @@ class PythonVector {
                                             std::move(options))
             : std::make_shared<DenseVector>(group, type, std::move(pieces), std::move(options));
   }
-  ~PythonVector() { vector_->close(); }
+  ~PythonVector() { vector_->shut(); }
   PythonVector(const PythonVector&) = delete;
   PythonVector& operator=(const PythonVector&) = delete;
 
@@ -76,12 +77,15 @@ class PythonVector {
   }
   void set_array(py::object array) { array_ = std::move(array); }
   DenseVector& vector() const { return *vector_; }
+  dstorm::Turns& turns() const { return vector_->segment().turns(); }
+  const std::string& name() const { return vector_->segment().options().name; }
 
   py::object scatter(PyObject* const* arguments, std::size_t count, PyObject* keywords) {
     static const Parameters<1> parameters("scatter", 1, {"graph"});
     const auto given = parameters.match(arguments, count, keywords);
     const auto* graph = parameters.get<const dstorm::Graph*>(given, 0, nullptr);
-    return scattered_.of(in_group([&] { return vector_->scatter(graph); }));
+    const Turn turn(turns(), "scatter", name());
+    return scattered_.of(in_group(turns(), [&] { return vector_->scatter(graph); }));
   }
 
   py::object gather(PyObject* const* arguments, std::size_t count, PyObject* keywords) {
@@ -91,14 +95,16 @@ class PythonVector {
         to_gather_options(parameters.get<std::optional<std::int64_t>>(given, 1, std::nullopt),
                           parameters.get<std::optional<double>>(given, 2, std::nullopt));
     const Fold fold = to_fold(given[0]);
-    return to_object(
-        in_group([&]() -> const vol::Gathered& { return vector_->gather(fold, options); }));
+    const Turn turn(turns(), "gather", name());
+    return to_object(in_group(
+        turns(), [&]() -> const vol::Gathered& { return vector_->gather(fold, options); }));
   }
 
   py::object scatter_row(PyObject* const* arguments, std::size_t count, PyObject* keywords) {
     static const Parameters<0> parameters("scatter_row", 0, {});
     parameters.match(arguments, count, keywords);
-    return scattered_.of(in_group([&] { return vector_->scatter(nullptr, true); }));
+    const Turn turn(turns(), "scatter", name());
+    return scattered_.of(in_group(turns(), [&] { return vector_->scatter(nullptr, true); }));
   }
 
   py::object gather_rows(PyObject* const* arguments, std::size_t count, PyObject* keywords) {
@@ -107,7 +113,8 @@ class PythonVector {
     const auto staleness = parameters.get<std::optional<std::int64_t>>(given, 0, std::nullopt);
     const dstorm::GatherOptions options = to_gather_options(staleness, std::nullopt);
     if (!rows_) throw py::type_error("gather_rows(): the vector was made without rows");
-    const std::vector<int> alive = in_group([&] {
+    const Turn turn(turns(), "gather", name());
+    const std::vector<int> alive = in_group(turns(), [&] {
       const dstorm::Group& group = vector_->segment().group();
       if (!staleness) group.check_open();
       std::vector<int> before = group.alive();
@@ -122,8 +129,9 @@ class PythonVector {
     const auto given = parameters.match(arguments, count, keywords);
     const auto limit = to_duration(parameters.get<std::optional<double>>(given, 1, std::nullopt));
     const Fold fold = to_fold(given[0]);
-    return to_object(
-        in_group([&]() -> const vol::Gathered& { return vector_->allreduce(fold, limit); }));
+    const Turn turn(turns(), "allreduce", name());
+    return to_object(in_group(
+        turns(), [&]() -> const vol::Gathered& { return vector_->allreduce(fold, limit); }));
   }
 
  private:
@@ -202,17 +210,22 @@ void bind_dense(py::module_& module) {
       "Fold what has arrived into this vector. Asks no peer for anything.\n\n"
       "Args:\n    fold: AVG (the default), SUM, WEIGHTED, REPLACE, MEDIAN, TRIMMED_MEAN(f), or a\n"
       "        function fold(mine, updates) that changes `mine` or returns what it becomes.\n"
+      "        Of integers AVG, MEDIAN and TRIMMED_MEAN are exact, rounded toward zero; SUM wraps\n"
+      "        around, as NumPy's does; WEIGHTED is computed in double precision.\n"
       "    staleness: 0 waits for this iteration's update of every live in-neighbour (BSP),\n"
       "        k lets them be k iterations behind (SSP), None does not wait (ASP).\n"
       "    timeout: seconds to wait; that of malt.init() if None.\n"
       "Returns:\n    Gathered: count, ranks and staleness of the updates folded.\n"
-      "Raises:\n    TimeoutError: the named ranks did not come; nothing was folded.");
+      "Raises:\n    TimeoutError: the named ranks did not come; nothing was folded.\n"
+      "    ConfigError: another thread's call waits, or a fold makes the call (malt.vector() says "
+      "more).");
   add_method<PythonVector, &PythonVector::allreduce>(
       vector, "allreduce",
       "allreduce(self: malt._core.Vector, fold: malt._core.Fold = ..., *, "
       "timeout: typing.SupportsFloat | None = None) -> malt._core.Gathered\n\n"
       "The exact fold of the vectors of all live ranks, on all of them. Collective.\n\n"
-      "Args:\n    fold: AVG (the default), SUM, MEDIAN or TRIMMED_MEAN(f).\n"
+      "Args:\n    fold: AVG (the default), SUM, MEDIAN or TRIMMED_MEAN(f); of integers as in "
+      "gather().\n"
       "    timeout: seconds to wait; that of malt.init() if None.\n"
       "Raises:\n    TimeoutError: the named ranks did not come; the vector is unchanged.");
   add_method<PythonVector, &PythonVector::scatter_row>(
@@ -253,7 +266,7 @@ void bind_dense(py::module_& module) {
             return stats_of(self.vector().segment(), self.vector().stats(),
                             self.vector().screened());
           },
-          "This vector's counters.")
+          "This vector's counters. Any thread, at any time.")
       .def(
           "close", [](const PythonVector& self) { self.vector().close(); },
           "Leave the vector: others' waits leave this rank out. Idempotent.")
@@ -272,12 +285,23 @@ void bind_dense(py::module_& module) {
           py::arg("live"), py::arg("timeout"), py::call_guard<py::gil_scoped_release>(),
           "Wait until there is something to gather, or not as many ranks live; for the package.")
       .def_property_readonly(
-          "is_used", [](const PythonVector& self) { return self.vector().segment().is_used(); },
+          "is_used",
+          [](const PythonVector& self) {
+            const dstorm::Turns::Look look(self.turns());
+            return self.vector().segment().is_used();
+          },
           "Whether this rank has scattered, gathered or reduced it.")
+      .def_property_readonly("is_closed",
+                             [](const PythonVector& self) {
+                               const dstorm::Turns::Look look(self.turns());
+                               return self.vector().segment().is_closed();
+                             })
       .def_property_readonly(
-          "is_closed", [](const PythonVector& self) { return self.vector().segment().is_closed(); })
-      .def_property_readonly(
-          "iteration", [](const PythonVector& self) { return self.vector().segment().iteration(); },
+          "iteration",
+          [](const PythonVector& self) {
+            const dstorm::Turns::Look look(self.turns());
+            return self.vector().segment().iteration();
+          },
           "How often this rank has scattered it.")
       .def_property_readonly(
           "name", [](const PythonVector& self) { return self.vector().segment().options().name; })

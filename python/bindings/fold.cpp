@@ -5,7 +5,12 @@ namespace malt_bindings {
 void bind_fold(py::module_& module) {
   using vol::Fold;
   using vol::Gathered;
-  py::class_<Fold>(module, "Fold", "A built-in fold.").def("__repr__", &Fold::name);
+  py::class_<Fold>(
+      module, "Fold",
+      "A built-in fold. Of integers AVG, MEDIAN and TRIMMED_MEAN are exact, rounded toward "
+      "zero. SUM wraps around, as NumPy's sums do, since its bits then do not depend on the "
+      "order of the ranks; take a wider dtype, or floats, where that can happen.")
+      .def("__repr__", &Fold::name);
   module.attr("AVG") = Fold::avg();
   module.attr("SUM") = Fold::sum();
   module.attr("WEIGHTED") = Fold::weighted();

@@ -1,4 +1,6 @@
 #include <cstring>
+#include <optional>
+#include <thread>
 
 #include "bindings.hpp"
 
@@ -62,7 +64,8 @@ std::shared_ptr<dstorm::Group> join(int rank, int size, std::vector<int> members
                                     AllGather allgather, double timeout,
                                     const std::string& transport, double silence, bool lowest_wins,
                                     const std::string& interface, const std::string& toward,
-                                    const py::bytes& secret) {
+                                    const py::bytes& secret,
+                                    const std::shared_ptr<dstorm::Turns>& turns) {
   PythonBootstrap bootstrap(rank, size, std::move(members), std::move(allgather));
   dstorm::GroupOptions options;
   options.timeout = *to_duration(timeout);
@@ -74,9 +77,77 @@ std::shared_ptr<dstorm::Group> join(int rank, int size, std::vector<int> members
   options.secret = secret;
   options.interrupt = check_signals;
   options.superseded = look_again;
+  options.turns = turns;
   options.changed = [] { Py_AddPendingCall(call_at_new_epoch, nullptr); };
   const py::gil_scoped_release no_gil;
   return dstorm::Group::join(bootstrap, options);
+}
+
+// The name that Python gives a thread.
+std::string name_of(std::uintptr_t thread) {
+  try {
+    const py::gil_scoped_acquire gil;
+    const py::module_ threading = py::module_::import("threading");
+    for (const py::handle one : threading.attr("enumerate")()) {
+      const bool is_it = one.attr("ident").cast<std::uintptr_t>() == thread;
+      if (is_it) return one.attr("name").cast<std::string>();
+    }
+  } catch (const py::error_already_set&) {  // it goes without
+  }
+  return "";
+}
+
+// The thread that is waited for may want the GIL.
+void nap(std::chrono::nanoseconds time) {
+  std::optional<py::gil_scoped_release> no_gil;
+  if (PyGILState_Check() != 0) no_gil.emplace();
+  std::this_thread::sleep_for(time);
+  if (time.count() == 0) std::this_thread::yield();
+}
+
+// A call that is made up of several, with Python between them.
+class Held {
+ public:
+  Held(const std::shared_ptr<dstorm::Turns>& turns, const std::string& call)
+      : turns_(turns), call_(PyUnicode_InternFromString(call.c_str())) {}
+  void enter() {
+    turn_.emplace(*turns_, PyUnicode_AsUTF8(call_));
+    pause_.emplace(*turns_);
+  }
+  void exit() {
+    pause_.reset();
+    turn_.reset();
+  }
+
+ private:
+  std::shared_ptr<dstorm::Turns> turns_;
+  PyObject* call_;  // kept, as others read it when they are refused: there are few
+  std::optional<dstorm::Turn> turn_;
+  std::optional<dstorm::Turns::Pause> pause_;
+};
+
+void bind_turns(py::module_& module) {
+  using dstorm::Turns;
+  py::class_<Held>(module, "Held", "A call in progress, as a context manager.")
+      .def("__enter__", &Held::enter)
+      .def("__exit__", [](Held& self, const py::args&) { self.exit(); });
+  py::class_<Turns, std::shared_ptr<Turns>>(
+      module, "Turns", "The calls of a job, which go one at a time; for the package.")
+      .def(py::init([] { return std::make_shared<Turns>(Turns::Threads{name_of, nap}); }))
+      .def(
+          "hold",
+          [](const std::shared_ptr<Turns>& self, const std::string& call) {
+            return std::make_unique<Held>(self, call);
+          },
+          py::arg("call"), "A call that is made up of several. ConfigError as of one.")
+      .def(
+          "check", [](Turns& self, const std::string& call) { self.check(call.c_str(), true); },
+          py::arg("call"), "Raise ConfigError where a call could not begin, but in a wait.")
+      .def(
+          "await_end",
+          [](Turns& self, double limit) { return self.await_end(*to_duration(limit)); },
+          py::arg("limit"),
+          "Wait until no other thread's call is in progress. False: it still is.");
 }
 
 using Posts = py::typing::List<py::typing::Optional<py::bytes>>;
@@ -105,6 +176,7 @@ Posts exchange(dstorm::Group& group, const std::string& what, const std::string&
 VectorStats stats_of(const dstorm::Segment& segment, const dstorm::Stats& counted,
                      const vol::Screened& screened) {
   VectorStats stats{counted, screened, {}};
+  const dstorm::Turns::Look look(segment.turns());
   for (int r : segment.peers()) stats.routes.emplace(r, segment.group().route(r));
   return stats;
 }
@@ -112,6 +184,7 @@ VectorStats stats_of(const dstorm::Segment& segment, const dstorm::Stats& counte
 void bind_group(py::module_& module) {
   using dstorm::Group;
   using NoGil = py::call_guard<py::gil_scoped_release>;
+  bind_turns(module);
   using Route = Group::Route;
   const auto text_of = [](const Route& route) {
     return std::string(route.transport) + ": " + route.why;
@@ -125,7 +198,8 @@ void bind_group(py::module_& module) {
   py::class_<Group, std::shared_ptr<Group>>(module, "Group", "The ranks of a job.")
       .def(py::init(&join), py::arg("rank"), py::arg("size"), py::arg("members"),
            py::arg("allgather"), py::arg("timeout"), py::arg("transport"), py::arg("silence"),
-           py::arg("lowest_wins"), py::arg("interface"), py::arg("toward"), py::arg("secret"))
+           py::arg("lowest_wins"), py::arg("interface"), py::arg("toward"), py::arg("secret"),
+           py::arg("turns"))
       .def_property_readonly("rank", &Group::rank)
       .def_property_readonly("size", &Group::size)
       .def_property_readonly("epoch", &Group::epoch)

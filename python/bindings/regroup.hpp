@@ -8,16 +8,18 @@ namespace malt_bindings {
 inline void regroup() { py::module_::import("malt._job").attr("regroup")(); }
 
 // What `call` returns, which is called without the GIL. Where its group has been superseded, this
-// rank goes over to the next one, and the call is repeated.
+// rank goes over to the next one, and the call is repeated. For who has the turn: what is returned may
+// lie in the vector, and the next call of another thread may change it.
 template <class Call>
-decltype(auto) in_group(Call&& call) {
-  for (;; regroup()) {
+decltype(auto) in_group(dstorm::Turns& turns, Call&& call) {
+  for (;;) {
     try {
       const py::gil_scoped_release no_gil;
       return call();
     } catch (const dstorm::Superseded&) {
-      continue;
     }
+    const dstorm::Turns::Pause pause(turns);
+    regroup();
   }
 }
 

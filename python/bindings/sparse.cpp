@@ -107,16 +107,24 @@ void bind_one(py::module_& module, const std::string& suffix) {
           "`capacity`.")
       .def("clear", &Vector::clear)
       .def_property_readonly(
-          "indices", [](const Vector& self) { return copy_of<vol::Index>(self.indices()); },
+          "indices",
+          [](const Vector& self) {
+            return self.read([](auto indices, auto) { return copy_of<vol::Index>(indices); });
+          },
           "Strictly increasing, int32; a copy.")
       .def_property_readonly(
-          "values", [](const Vector& self) { return copy_of<T>(self.values()); },
+          "values",
+          [](const Vector& self) {
+            return self.read([](auto, auto values) { return copy_of<T>(values); });
+          },
           "One for each index; a copy.")
       .def(
           "scatter",
           [](Vector& self, const py::object& over) {
             const dstorm::Graph* graph = to_graph(over);
-            return to_tuple(in_group([&] { return self.scatter(graph); }));
+            dstorm::Turns& turns = self.segment().turns();
+            const dstorm::Turn turn(turns, "scatter", self.segment().options().name);
+            return to_tuple(in_group(turns, [&] { return self.scatter(graph); }));
           },
           py::arg("graph") = py::none(), "As of a dense vector.")
       .def(
@@ -128,7 +136,9 @@ void bind_one(py::module_& module, const std::string& suffix) {
             const typename Vector::UserFold own = [&](const auto& mine, auto updates) {
               return call<T>(fold, mine, updates);
             };
-            return in_group([&] {
+            dstorm::Turns& turns = self.segment().turns();
+            const dstorm::Turn turn(turns, "gather", self.segment().options().name);
+            return in_group(turns, [&] {
               return built_in != nullptr ? self.gather(*built_in, options)
                                          : self.gather(own, options);
             });
@@ -145,13 +155,23 @@ void bind_one(py::module_& module, const std::string& suffix) {
       .def("close", &Vector::close)
       .def("regroup", &Vector::regroup, py::arg("group"), py::call_guard<py::gil_scoped_release>(),
            "As of a dense vector.")
-      .def_property_readonly("is_used", [](const Vector& self) { return self.segment().is_used(); })
+      .def_property_readonly("is_used",
+                             [](const Vector& self) {
+                               const dstorm::Turns::Look look(self.segment().turns());
+                               return self.segment().is_used();
+                             })
       .def_property_readonly("is_closed",
-                             [](const Vector& self) { return self.segment().is_closed(); })
+                             [](const Vector& self) {
+                               const dstorm::Turns::Look look(self.segment().turns());
+                               return self.segment().is_closed();
+                             })
       .def_property_readonly("dim", &Vector::dim)
       .def_property_readonly("capacity", &Vector::capacity)
       .def_property_readonly("iteration",
-                             [](const Vector& self) { return self.segment().iteration(); })
+                             [](const Vector& self) {
+                               const dstorm::Turns::Look look(self.segment().turns());
+                               return self.segment().iteration();
+                             })
       .def_property_readonly("name",
                              [](const Vector& self) { return self.segment().options().name; })
       .def("__repr__", [](const Vector& self) {

@@ -92,8 +92,9 @@ def save(
     folder = Path(path)
     call = Together("malt.save", timeout)
     made = None
-    while made is None:
-        made = _attempt(call, folder, vectors, extra or {}, keep, each_rank)
+    with _job.current().turns.hold(call.call):
+        while made is None:
+            made = _attempt(call, folder, vectors, extra or {}, keep, each_rank)
     return made
 
 
@@ -297,8 +298,14 @@ def restore(
             checkpoints are damaged; the file is. The vectors are unchanged.
         TimeoutError: the named ranks did not come.
     """
-    source = Path(path)
     call = Together("malt.restore", timeout)
+    with _job.current().turns.hold(call.call):
+        return _restore(call, Path(path), vectors, resized)
+
+
+def _restore(
+    call: Together, source: Path, vectors: Mapping[str, Any] | None, resized: str
+) -> Restored | None:
     damaged: list[Path] = []
     newest: DamagedError | None = None
     number: int | None = None

@@ -5,13 +5,14 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import threading
 from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from malt import _bootstrap, _faults
-from malt._core_import import Group
+from malt._core_import import Group, Turns
 from malt._errors import ConfigError, SupersededError
 from malt._kinds import AnyVector
 from malt._member import Member
@@ -35,9 +36,12 @@ class Settings(NamedTuple):
 class Job:
     """What malt.init() returns: ``with malt.init(): ...`` leaves the job at the end."""
 
-    def __init__(self, rank: int, size: int, settings: Settings, way: Group | Generations) -> None:
+    def __init__(
+        self, rank: int, size: int, settings: Settings, turns: Turns, way: Group | Generations
+    ) -> None:
         self.rank = rank
         self.size = size
+        self.turns = turns  # of all its groups
         self._way = way
         self.settings = settings
         self.vectors = 0  # made so far, for their default names
@@ -94,6 +98,7 @@ class Job:
 
 
 _job: Job | None = None
+_starting = threading.RLock()  # held by the thread that joins
 _forked_from = ""  # the rank
 
 
@@ -195,15 +200,23 @@ def init(
         TimeoutError: the named ranks did not join in time.
         ConfigError: a setting is wrong, or the ranks cannot reach one another.
     """
-    global _job
     settings = Settings(
         _setting(transport, "MALT_TRANSPORT", "auto"),
         _seconds(timeout, "timeout", "30"),
         _seconds(silence, "silence", "5", least=0.1),
         _tie(tie),
     )
+    with _starting:
+        return _joined_with(
+            settings,
+            comm,
+            {"transport": transport, "timeout": timeout, "silence": silence, "tie": tie},
+        )
+
+
+def _joined_with(settings: Settings, comm: Any | None, asked: dict[str, Any]) -> Job:
+    global _job
     if _job is not None:
-        asked = {"transport": transport, "timeout": timeout, "silence": silence, "tie": tie}
         given = {name: value for name, value in asked.items() if value is not None}
         if any(getattr(_job.settings, name) != value for name, value in given.items()):
             call = ", ".join(f"{name}={value!r}" for name, value in given.items())
@@ -220,9 +233,10 @@ def init(
     else:
         with _bootstrap.find(comm, settings.timeout) as bootstrap:
             members = list(range(bootstrap.size))
-            group = _make_group(bootstrap, settings, members, bootstrap.allgather)
+            turns = Turns()
+            group = _make_group(bootstrap, settings, turns, members, bootstrap.allgather)
         _log_routes(group, bootstrap.launcher)
-        _job = Job(group.rank, group.size, settings, group)
+        _job = Job(group.rank, group.size, settings, turns, group)
     if _launch():
         os.environ[_RANK_PROCESS] = f"{os.getpid()} {_launch()}"
     _faults.announce(_job.rank)
@@ -251,6 +265,7 @@ def _is_launched() -> bool:
 def _make_group(
     place: _bootstrap.Place | _bootstrap.Bootstrap,
     settings: Settings,
+    turns: Turns,
     members: list[int],
     allgather: Callable[[bytes, float], list[bytes]],
 ) -> Group:
@@ -266,6 +281,7 @@ def _make_group(
         interface=os.environ.get("MALT_INTERFACE", ""),
         toward=place.meeting_point,
         secret=place.secret,
+        turns=turns,
     )
 
 
@@ -273,10 +289,11 @@ def _join_generations(settings: Settings) -> Job:
     """Join a job whose ranks come back; who comes back himself joins when he needs the others."""
     member = Member.from_environ(os.environ, settings.timeout)
     place = _bootstrap.Place(member.rank, member.size, member.key, member.host)
+    turns = Turns()
     generations = Generations(
         member,
         restarts(),
-        lambda members, allgather: _make_group(place, settings, members, allgather),
+        lambda members, allgather: _make_group(place, settings, turns, members, allgather),
         settings.timeout,
     )
     try:
@@ -285,9 +302,10 @@ def _join_generations(settings: Settings) -> Job:
     except BaseException:
         member.close()
         raise
-    return Job(member.rank, member.size, settings, generations)
+    return Job(member.rank, member.size, settings, turns, generations)
 
 
+_EXIT_SECONDS = 1.0  # that the end of the process waits for a daemon thread's call to end
 _RESTARTS = "MALT_RESTARTS"  # set by `malt run --respawn` and --elastic
 
 
@@ -318,7 +336,8 @@ def _check_is_rank() -> None:
 
 def _forget() -> None:
     """In a forked child: the job is its parent's."""
-    global _job, _forked_from
+    global _job, _forked_from, _starting
+    _starting = threading.RLock()
     if _job is not None:
         _forked_from = f"rank {_job.rank} (process {os.getppid()})"
         _job = None
@@ -337,9 +356,26 @@ def _log_routes(group: Group, launcher: str) -> None:
         log.debug("rank %d to rank %d: %s", group.rank, peer, route)
 
 
-@atexit.register
 def finalize() -> None:
-    """Leave the job; the others go on without this rank. Idempotent; also done at exit."""
+    """Leave the job; the others go on without this rank. Idempotent; also done at exit.
+
+    Raises:
+        ConfigError: another thread's call waits for other ranks, or this is called in a fold.
+    """
+    if _job is not None:
+        _job.turns.check("malt.finalize")
+        _leave()
+
+
+@atexit.register
+def _leave_at_exit() -> None:
+    """Leave, whatever a daemon thread still does: its call ends, while Python can tell it so."""
+    if (job := _job) is not None:
+        _leave()
+        job.turns.await_end(_EXIT_SECONDS)
+
+
+def _leave() -> None:
     global _job
     if _job is not None:
         _job.leave()
@@ -411,7 +447,9 @@ def on_change(callback: OnChange) -> OnChange:
     """Have `callback(epoch, alive)` called whenever the live ranks have agreed on a new epoch.
 
     It is called in the main thread: between two steps of the program, or while MALT waits, which
-    an exception ends as Ctrl-C would. After several changes at once it may be called once.
+    an exception ends as Ctrl-C would. After several changes at once it may be called once. While
+    MALT waits, the callback may ask (alive(), epoch(), stats()) or leave(); other calls of MALT in
+    it raise ConfigError: have it take a note for the loop.
     """
     current().on_change.append(callback)
     return callback
@@ -439,13 +477,14 @@ def regroup() -> None:
     call_at_new_epoch()
 
 
-def call(step: Callable[[Group], Result]) -> Result:
-    """A collective step, in the group that it comes to be completed in."""
-    while True:
-        try:
-            return step(current().group)
-        except SupersededError:
-            regroup()
+def call(name: str, step: Callable[[Group], Result]) -> Result:
+    """A collective step of the call of this name, in the group that it comes to be completed in."""
+    with current().turns.hold(name):
+        while True:
+            try:
+                return step(current().group)
+            except SupersededError:
+                regroup()
 
 
 def make(
@@ -453,20 +492,23 @@ def make(
 ) -> Made:
     """Make a vector by `build(group, rejoins)` and count it; a failed one keeps its name."""
     job = current()
-    generations = job.generations
-    if generations is None:
-        made = build(job.group, False)
-    else:
-        kept = generations
+    with job.turns.hold("making a vector"):
+        generations = job.generations
+        if generations is None:
+            made = build(job.group, False)
+        else:
+            kept = generations
 
-        def step(group: Group) -> Made:
-            made = build(group, False)
-            kept.keep(made, description, has_shared_values)
-            return made
+            def step(group: Group) -> Made:
+                made = build(group, False)
+                kept.keep(made, description, has_shared_values)
+                return made
 
-        made = generations.rejoin(build, description, has_shared_values) or call(step)
-    job.vectors += 1
-    return made
+            made = generations.rejoin(build, description, has_shared_values) or call(
+                "making a vector", step
+            )
+        job.vectors += 1
+        return made
 
 
 def barrier(timeout: float | None = None) -> None:
@@ -479,4 +521,4 @@ def barrier(timeout: float | None = None) -> None:
         TimeoutError: the named ranks did not come within `timeout` seconds (init()'s if None).
     """
     if not current().is_waited_for:
-        call(lambda group: group.barrier(timeout))
+        call("malt.barrier", lambda group: group.barrier(timeout))

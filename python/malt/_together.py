@@ -74,14 +74,15 @@ class Together:
     def _exchange(self, name: str, post: bytes, limit: float | None) -> dict[int, bytes]:
         """What each rank posts, of those that have not died; what is long goes in pieces."""
 
-        def exchange(piece: bytes) -> Iterator[tuple[int, bytes]]:
-            posts = _job.call(lambda group: group.exchange(f"{self.call}, {name}", piece, limit))
+        def exchange(begin: int) -> Iterator[tuple[int, bytes]]:
+            what = f"{self.call}, step {name}" + (f" from byte {begin}" if begin else "")
+            piece = whole[begin : begin + _MOST_BYTES]
+            posts = _job.call(self.call, lambda group: group.exchange(what, piece, limit))
             return ((rank, post) for rank, post in enumerate(posts) if post is not None)
 
         whole = _LENGTH.pack(len(post)) + post
-        here = dict(exchange(whole[:_MOST_BYTES]))
+        here = dict(exchange(0))
         longest = _LENGTH.size + max(_LENGTH.unpack_from(told)[0] for told in here.values())
         for begin in range(_MOST_BYTES, longest, _MOST_BYTES):
-            more = exchange(whole[begin : begin + _MOST_BYTES])
-            here = {rank: here[rank] + told for rank, told in more}
+            here = {rank: here[rank] + told for rank, told in exchange(begin)}
         return {rank: told[_LENGTH.size :] for rank, told in here.items()}

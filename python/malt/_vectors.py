@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,9 @@ from malt._core_import import (
 )
 from malt._errors import ConfigError
 from malt._kinds import SparseVector
+
+Parameters = ParamSpec("Parameters")
+Made = TypeVar("Made")
 
 _MOST_ELEMENTS = 2**57  # beyond any memory, and their bytes still countable
 _SPARSE: dict[str, type[SparseVector]] = {
@@ -70,6 +74,23 @@ def _as_array(data: Any) -> npt.NDArray[Any]:
     if array.size == 0:
         raise ConfigError(f"the array of shape {array.shape} is empty; a vector needs an element")
     return array
+
+
+def _check_apart(arrays: Sequence[npt.NDArray[Any]]) -> None:
+    """Raise ConfigError if two share memory, which would be folded twice."""
+    order = sorted(range(len(arrays)), key=lambda i: arrays[i].ctypes.data)
+    last, end = -1, 0  # of those before, the one that ends last
+    for i in order:
+        begin = arrays[i].ctypes.data
+        if end > begin:
+            first, second = sorted((last, i))
+            raise ConfigError(
+                f"data[{first}] of shape {arrays[first].shape} and data[{second}] of shape "
+                f"{arrays[second].shape} share memory, which would be folded twice; give each "
+                "array once, and of overlapping views the array that has both"
+            )
+        if begin + arrays[i].nbytes > end:
+            last, end = i, begin + arrays[i].nbytes
 
 
 def _as_shape(data: Any) -> tuple[int, ...] | None:
@@ -125,6 +146,18 @@ def _describe(kind: str, options: dict[str, Any]) -> str:
     return f"{kind} vector {options['name']!r} over {options['graph']!r}, {shown}"
 
 
+def _one_call(make: Callable[Parameters, Made]) -> Callable[Parameters, Made]:
+    """Have the turn from the choice of a name to the end."""
+
+    @functools.wraps(make)
+    def call(*args: Parameters.args, **options: Parameters.kwargs) -> Made:
+        with _job.current().turns.hold("making a vector"):
+            return make(*args, **options)
+
+    return call
+
+
+@_one_call
 def vector(
     data: Any,
     *,
@@ -139,10 +172,19 @@ def vector(
 ) -> Vector:
     """A dense vector that can be scattered and gathered. Collective.
 
+    Threads: the calls of a job (those of its vectors, barrier(), save(), making a vector, ...) go
+    one at a time, from any thread. A call waits while another thread's works. While another
+    thread's call waits for other ranks or runs a fold of yours it raises ConfigError, which names
+    that thread: make all calls in one thread, or hold a lock of your own around each. So does a
+    call inside a fold of yours. rank(), size(), alive(), epoch(), stats() and the arrays are free
+    at any time; during a gather an array has some elements from before it and some from after.
+
     Args:
         data: an array (NumPy, or anything with DLPack on the CPU), whose memory is shared, not
-            copied; a list of arrays of one dtype, which make one vector; or a shape, for zeros in
-            memory of MALT's own, with which allreduce() copies less.
+            copied; a list of arrays of one dtype, which make one vector and may not share memory;
+            or a shape, for zeros in memory of MALT's own, with which allreduce() copies less. Two
+            vectors may be over one array (say, with different graphs): each folds into it by
+            itself.
         dtype: float32, float64, int32 or int64. Arrays have theirs; for a shape, float32 if None.
         name: for error messages; each open vector has its own.
         graph: who sends to whom.
@@ -158,7 +200,7 @@ def vector(
             what they decode; this rank's own values stay as they are, and allreduce() is exact.
 
     Raises:
-        ConfigError: the data cannot be shared; max_norm is not above 0; the elements are integers
+        ConfigError: the data cannot be shared; two arrays share memory; max_norm is not above 0; the elements are integers
             and there is a max_norm or a codec; or, on every rank, the ranks disagree, the graph
             does not connect them, or there is no room.
         TimeoutError: the named ranks did not make the vector.
@@ -175,6 +217,7 @@ def vector(
         return made
     several = isinstance(data, Sequence) and not isinstance(data, (str, bytes))
     arrays = [_as_array(part) for part in (data if several else [data])]
+    _check_apart(arrays)
     kinds = sorted({array.dtype.name for array in arrays})
     if len(kinds) != 1:
         raise ConfigError(
@@ -224,6 +267,7 @@ def _make(
     return _job.make(build, description, has_shared_values=not own)
 
 
+@_one_call
 def sparse_vector(
     dim: int,
     *,

@@ -71,6 +71,7 @@ Allreduce::Allreduce(std::shared_ptr<Group> group, std::string name, std::string
 
 const std::vector<int>& Allreduce::run(Operand& operand, const Operation& operation,
                                        nanoseconds limit) {
+  const Turn turn(segment_.turns(), "allreduce", name_);
   segment_.begin_call(false);
   const auto start = Clock::now();
   begin_round(operation.code);

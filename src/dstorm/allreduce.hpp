@@ -85,7 +85,7 @@ struct Operation {
   std::string name;  // in errors
 };
 
-// For the thread that uses the group.
+// Its threads: as a Segment's.
 class Allreduce {
  public:
   // Collective, as a Segment is. `name` goes into errors; `kind` says what the vector is, and must be
@@ -101,7 +101,7 @@ class Allreduce {
   // bytes_out, bytes_in and wait_seconds; the others are 0.
   Stats stats() const;
   const Segment& segment() const noexcept { return segment_; }
-  void close() noexcept { segment_.close(); }
+  void shut() noexcept { segment_.shut(); }
 
  private:
   using Kind = AllreduceHead::Kind;

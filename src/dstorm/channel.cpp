@@ -28,8 +28,9 @@ void attempt(Offer& mine, Step&& step) {
 }
 
 // Everyone's state, thrown as one error on all ranks if any failed; returns the maker's offer.
-Offer agree(Group& group, std::string_view what, const Offer& mine, int maker) {
-  const auto posts = group.exchange(what, std::as_bytes(std::span(&mine, 1)));
+Offer agree(Group& group, std::string_view what, std::string_view step, const Offer& mine,
+            int maker) {
+  const auto posts = group.exchange(step, std::as_bytes(std::span(&mine, 1)));
   std::vector<Offer> offers(posts.size());
   for (std::size_t r = 0; r < posts.size(); ++r) {
     if (posts[r] && posts[r]->size() == sizeof(Offer)) {
@@ -70,7 +71,8 @@ Channel::Channel(Group& group, shm::Control& control, tcp::Engine* engine, std::
     mine.fd = memory_->fd();
     mine.token = memory_->token();
   });
-  const Offer offer = agree(group, what, mine, maker);
+  const std::string name(what);
+  const Offer offer = agree(group, what, name + ", step 2", mine, maker);
   attempt(mine, [&] {
     if (!makes) {
       memory_ = std::make_shared<shm::SegmentMemory>(
@@ -82,7 +84,7 @@ Channel::Channel(Group& group, shm::Control& control, tcp::Engine* engine, std::
     if (engine_ != nullptr) attachment_ = engine_->attach(id, memory_);
   });
   try {
-    agree(group, what, mine, maker);
+    agree(group, what, name + ", step 3", mine, maker);
   } catch (...) {
     if (engine_ != nullptr) engine_->detach(id);
     throw;

@@ -3,6 +3,7 @@
 #include <sys/eventfd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <map>
@@ -53,6 +54,17 @@ nanoseconds spin_time(const shm::Control& control) {
 
 constexpr std::chrono::milliseconds kLeastSilence{100};
 
+// Of "segment 'w', step 2": the call that it is a step of.
+std::string_view call_of(std::string_view what) { return what.substr(0, what.rfind(", step ")); }
+
+// Cuts the call's name, if need be, not the step's.
+std::string fit(std::string_view what, std::size_t most) {
+  const std::string_view call = call_of(what);
+  const std::string_view step = what.substr(call.size());
+  const std::size_t room = most - std::min(step.size(), most);
+  return std::string(call.substr(0, room)) + std::string(step.substr(0, most));
+}
+
 double seconds(nanoseconds time) { return std::chrono::duration<double>(time).count(); }
 
 std::string format_seconds(nanoseconds time) {
@@ -67,6 +79,7 @@ struct Group::Impl {
   Impl(Bootstrap& bootstrap, GroupOptions given)
       : options(std::move(given)),
         row(row_of(options.transport)),
+        turns(options.turns ? options.turns : std::make_shared<Turns>()),
         control(bootstrap, row.sharing, options.timeout),
         waiter(control.bell(control.rank()), spin_time(control), control.superseded(),
                [this] { interrupt_wait(); }),
@@ -75,6 +88,7 @@ struct Group::Impl {
       throw ConfigError(std::string("cannot watch the other ranks: ") + std::strerror(errno) +
                         "; raise the limit on open files (ulimit -n)");
     }
+    waiter.give_way(*turns);
     if (control.hosts().size() > 1) {
       engine = std::make_unique<tcp::Engine>(
           bootstrap, control,
@@ -98,9 +112,14 @@ struct Group::Impl {
 
   void interrupt_wait() {
     check_standing();
-    if (options.interrupt) options.interrupt();
+    if (options.interrupt) {
+      const Turns::Pause pause(*turns, Turns::Code::kInterrupt);
+      options.interrupt();
+    }
+    check_standing();  // it may have left
     if (control.superseded().load() == 0) return;
     const bool is_new = std::exchange(last_wait, waiter.waits()) != waiter.waits();
+    const Turns::Pause pause(*turns, Turns::Code::kOwn);  // it goes over for this call
     if (!options.superseded || !options.superseded(is_new)) throw_superseded();
   }
 
@@ -109,6 +128,11 @@ struct Group::Impl {
   }
 
   void check_standing() const {
+    if (left.load(std::memory_order_relaxed)) {
+      throw ConfigError(
+          "this rank has left the job (finalize was called); nothing can be sent, folded or "
+          "waited for any more");
+    }
     if (!control.is_left_out(control.rank())) return;
     std::vector<int> others;
     for (int r = 0; r < control.size(); ++r) {
@@ -129,15 +153,15 @@ struct Group::Impl {
   const std::uint32_t forks = dstorm::forks();
   GroupOptions options;
   const TransportRow& row;
+  const std::shared_ptr<Turns> turns;
   shm::Control control;
   Waiter waiter;
   Descriptor news;                      // an eventfd, by which the watcher is told to look
   std::unique_ptr<tcp::Engine> engine;  // in a job of several hosts
   std::optional<Watcher> watcher;
   std::uint64_t exchanges = 0;
-  std::uint32_t segments = 0;
   std::vector<std::string> names;  // in the order in which they were added
-  bool left = false;
+  std::atomic<bool> left{false};
   std::uint64_t last_wait = 0;  // that has found the group superseded
   int passed_by = 0;            // calls since then at which it could not go over
 };
@@ -172,6 +196,7 @@ std::uint32_t Group::epoch() const noexcept { return impl_->control.epoch(); }
 View Group::view() const { return impl_->watcher->view(); }
 std::chrono::nanoseconds Group::timeout() const noexcept { return impl_->options.timeout; }
 Waiter& Group::waiter() noexcept { return impl_->waiter; }
+const std::shared_ptr<Turns>& Group::turns() const noexcept { return impl_->turns; }
 bool Group::is_one_host() const noexcept {
   // A rank that is left alone is no other host for that.
   return impl_->engine == nullptr && (impl_->row.sharing != shm::Sharing::kNone || size() == 1);
@@ -191,8 +216,9 @@ Group::Route Group::route(int rank) const {
 
 std::unique_ptr<Channel> Group::open_channel(std::string_view what,
                                              const shm::SegmentShape& shape) {
-  return std::make_unique<Channel>(*this, impl_->control, impl_->engine.get(), ++impl_->segments,
-                                   what, shape);
+  // Of what fails on some ranks alone, the others have counted nothing.
+  const auto id = static_cast<std::uint32_t>(impl_->exchanges + 1);
+  return std::make_unique<Channel>(*this, impl_->control, impl_->engine.get(), id, what, shape);
 }
 
 bool Group::is_left_out(int rank) const noexcept { return impl_->control.is_left_out(rank); }
@@ -213,9 +239,10 @@ std::vector<int> Group::alive() const {
 }
 
 void Group::leave() noexcept {
-  if (impl_->left || is_forked()) return;
-  impl_->left = true;
+  if (is_forked() || impl_->left.exchange(true)) return;
   shm::Control& control = impl_->control;
+  impl_->waiter.call_soon();  // another thread's wait ends
+  rouse(control.bell(control.rank()));
   control.mark(control.rank(), shm::State::kLeft);
   control.ring(control.neighbours());
   if (impl_->engine) impl_->engine->leave(impl_->options.timeout);
@@ -249,9 +276,11 @@ std::uint64_t Group::posted() const noexcept {
 
 bool Group::await(const std::function<bool()>& ready, nanoseconds timeout) const {
   constexpr std::chrono::microseconds kNap{200};
-  for (const auto start = Clock::now(); !ready(); std::this_thread::sleep_for(kNap)) {
+  for (const auto start = Clock::now(); !ready();) {
     if (Clock::now() - start > timeout) return false;
+    const Turns::Pause pause(*impl_->turns, Turns::Code::kInterrupt);
     if (impl_->options.interrupt) impl_->options.interrupt();
+    std::this_thread::sleep_for(kNap);
   }
   return true;
 }
@@ -279,11 +308,6 @@ void Group::check_standing() const {
                       std::to_string(impl_->control.pid(parent)) +
                       ") and takes no part in the job; send, fold and wait in the rank itself");
   }
-  if (impl_->left) {
-    throw ConfigError(
-        "this rank has left the job (finalize was called); nothing can be sent, folded or "
-        "waited for any more");
-  }
   impl_->check_standing();
 }
 
@@ -297,11 +321,15 @@ void Group::add_name(const std::string& name) {
 
 void Group::remove_name(const std::string& name) noexcept { std::erase(impl_->names, name); }
 
-void Group::barrier(std::optional<nanoseconds> timeout) { exchange("barrier", {}, timeout); }
+void Group::barrier(std::optional<nanoseconds> timeout) {
+  const Turn turn(*impl_->turns, "barrier");
+  exchange("barrier", {}, timeout);
+}
 
-std::vector<std::optional<Bytes>> Group::exchange(std::string_view what,
+std::vector<std::optional<Bytes>> Group::exchange(std::string_view given,
                                                   std::span<const std::byte> mine,
                                                   std::optional<nanoseconds> timeout) {
+  const Turn turn(*impl_->turns, "exchange");
   check_standing();
   shm::Control& control = impl_->control;
   if (mine.size() > kMostExchanged) {
@@ -310,18 +338,30 @@ std::vector<std::optional<Bytes>> Group::exchange(std::string_view what,
   }
   // Two notices in turn suffice: who posts to exchange n + 2 has seen everyone at n + 1, and who is
   // at n + 1 has read all of n.
-  const std::uint64_t number = impl_->exchanges + 1;
+  const nanoseconds limit = timeout.value_or(impl_->options.timeout);
+  const auto start = Clock::now();
+  std::uint64_t number = impl_->exchanges + 1;
   shm::Member& own = control.member(rank());
-  shm::Notice& notice = own.notices[number % 2];
-  what = what.substr(0, sizeof(notice.what));
-  if (own.posted.load(std::memory_order_relaxed) == number) {
-    // It timed out before and is tried again; what is posted may be being read.
-    if (std::string_view(notice.what, notice.what_bytes) != what) {
-      throw ConfigError(
-          std::string(what) + " cannot start: '" + std::string(notice.what, notice.what_bytes) +
-          "' timed out on this rank and the others may still come to it; repeat that first");
+  const std::string fitting = fit(given, sizeof(shm::Notice::what));
+  const std::string_view what = fitting;
+  bool is_posted = own.posted.load(std::memory_order_relaxed) == number;
+  if (is_posted) {
+    // It timed out before. What is posted may be being read, so it counts for the call made again.
+    const shm::Notice& before = own.notices[number % 2];
+    const std::string_view posted(before.what, before.what_bytes);
+    if (call_of(posted) != call_of(what)) {
+      throw ConfigError(std::string(what) + " cannot start: '" + std::string(call_of(posted)) +
+                        "' timed out on this rank and the others may still come to it; repeat "
+                        "that first");
     }
-  } else {
+    if (posted != what) {  // another step of it: the others finish that, and learn of the new begin
+      await_posts_of(number, what, limit);
+      impl_->exchanges = number++;
+      is_posted = false;
+    }
+  }
+  shm::Notice& notice = own.notices[number % 2];
+  if (!is_posted) {
     std::unique_lock<std::mutex> held;
     if (impl_->engine) held = impl_->engine->hold_notices();
     notice.what_bytes = static_cast<std::uint32_t>(what.size());
@@ -334,33 +374,38 @@ std::vector<std::optional<Bytes>> Group::exchange(std::string_view what,
     if (impl_->engine) impl_->engine->flush_notices();
   }
 
-  const auto is_missing = [&](int r) {
-    return control.board(r).posted.load(std::memory_order_acquire) < number;
-  };
+  await_posts_of(number, what, limit - (Clock::now() - start));
+  impl_->exchanges = number;
+  return posts_of(number);
+}
+
+bool Group::has_posted(int rank, std::uint64_t number) const noexcept {
+  return impl_->control.board(rank).posted.load(std::memory_order_acquire) >= number;
+}
+
+void Group::await_posts_of(std::uint64_t number, std::string_view what, nanoseconds limit) {
   int next = 0;  // ranks before it have been seen
   const auto all_here = [&] {
-    while (next < size() && (!is_missing(next) || !is_live(next))) ++next;
+    while (next < size() && (has_posted(next, number) || !is_live(next))) ++next;
     return next == size();
   };
-  const nanoseconds limit = timeout.value_or(impl_->options.timeout);
-  if (!impl_->waiter.until(all_here, limit)) {
-    std::vector<int> missing;
-    for (int r = 0; r < size(); ++r) {
-      if (is_live(r) && is_missing(r)) missing.push_back(r);
-    }
-    throw TimeoutError(std::string(what) + ": " + describe_ranks(missing) +
-                           " did not come within " + format_seconds(limit) +
-                           "; every rank must make the same collective calls in the same order",
-                       missing);
+  if (impl_->waiter.until(all_here, limit)) return;
+  std::vector<int> missing;
+  for (int r = 0; r < size(); ++r) {
+    if (is_live(r) && !has_posted(r, number)) missing.push_back(r);
   }
+  throw TimeoutError(std::string(call_of(what)) + ": " + describe_ranks(missing) +
+                         " did not come within " + format_seconds(limit) +
+                         "; every rank must make the same collective calls in the same order",
+                     missing);
+}
 
-  impl_->exchanges = number;
-
+std::vector<std::optional<Bytes>> Group::posts_of(std::uint64_t number) const {
   std::vector<std::optional<Bytes>> posts(static_cast<std::size_t>(size()));
   std::map<std::string, std::vector<int>> doing;
   for (int r = 0; r < size(); ++r) {
-    if (is_missing(r)) continue;  // dead or gone before it posted
-    const shm::Notice& post = control.board(r).notices[number % 2];
+    if (!has_posted(r, number)) continue;  // dead or gone before it posted
+    const shm::Notice& post = impl_->control.board(r).notices[number % 2];
     // Copied, then checked: it is another process's memory.
     const std::size_t what_bytes = std::min<std::size_t>(post.what_bytes, sizeof(post.what));
     const std::size_t bytes = std::min<std::size_t>(post.bytes, kMostExchanged);
@@ -373,7 +418,8 @@ std::vector<std::optional<Bytes>> Group::exchange(std::string_view what,
       who += (who.empty() ? "" : "; ") + describe_ranks(ranks) + ": " + call;
     }
     throw ConfigError("the ranks make different collective calls at once (" + who +
-                      "); every rank must make the same ones in the same order");
+                      "); every rank must make the same ones in the same order, and all repeat one "
+                      "that timed out on any");
   }
   return posts;
 }

@@ -14,6 +14,7 @@
 #include "dstorm/bootstrap.hpp"
 #include "dstorm/errors.hpp"
 #include "dstorm/membership.hpp"
+#include "dstorm/turn.hpp"
 
 namespace dstorm {
 
@@ -49,10 +50,15 @@ struct GroupOptions {
   std::function<bool(bool is_new)> superseded = nullptr;
   // Called by a thread of the group's own when epoch() has grown; must neither block nor throw.
   std::function<void()> changed = nullptr;
+  // Of the job whose groups follow one another; null: the group is alone.
+  std::shared_ptr<Turns> turns = nullptr;
 };
 
-// One process's membership in a job. Everything but alive(), epoch() and is_live() is for the one
-// thread that uses the group and its segments.
+// One process's membership in a job. Any thread may call; the calls of a group and of all that is
+// made over it go one at a time (turn.hpp). A call waits while another thread's works. It throws
+// ConfigError, having changed nothing, while another thread's waits for other ranks or runs a
+// function of the user's, and inside such a function. What only tells (rank, size, epoch, alive,
+// is_live, route, view) is no such call, nor are leave() and supersede().
 class Group : public std::enable_shared_from_this<Group> {
  public:
   // Collective over the bootstrap's members: returns when every one has joined; the other ranks are
@@ -82,15 +88,19 @@ class Group : public std::enable_shared_from_this<Group> {
   void barrier(std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
 
   // Collective over the live ranks: everyone's bytes, by rank; nothing from the dead. `what` says
-  // what the caller is doing ("barrier", "segment 'w'"): ranks that do different things at once all
-  // get a ConfigError that says who does what. At most kMostExchanged bytes.
+  // what the caller is doing ("barrier", "segment 'w', step 2"): ranks that do different things at
+  // once all get a ConfigError that says who does what. At most kMostExchanged bytes.
+  // After a TimeoutError the same is to be called again, for which what was posted then counts. A
+  // call of several exchanges gives each a step's name: where it begins anew and others went on to
+  // a later step, it fails on all, and works when all call it again.
   std::vector<std::optional<Bytes>> exchange(
       std::string_view what, std::span<const std::byte> mine,
       std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
   static constexpr std::size_t kMostExchanged = 768;
 
   // Leaves the job: the others see this rank as gone, and whatever still uses the group throws
-  // ConfigError. Not collective. Idempotent; the destructor does it too.
+  // ConfigError, also a call that waits. Not collective. Idempotent; the destructor does it too.
+  // Any thread, at any time.
   void leave() noexcept;
   bool has_left() const noexcept;
   // Whether this process is a fork of the rank's: to it the group is closed, and it leaves nothing.
@@ -124,6 +134,7 @@ class Group : public std::enable_shared_from_this<Group> {
 
   std::chrono::nanoseconds timeout() const noexcept;
   Waiter& waiter() noexcept;
+  const std::shared_ptr<Turns>& turns() const noexcept;
 
   // How this rank reaches `rank`, and why so.
   struct Route {
@@ -139,6 +150,9 @@ class Group : public std::enable_shared_from_this<Group> {
 
  private:
   Group();
+  bool has_posted(int rank, std::uint64_t number) const noexcept;
+  void await_posts_of(std::uint64_t number, std::string_view what, std::chrono::nanoseconds limit);
+  std::vector<std::optional<Bytes>> posts_of(std::uint64_t number) const;
 
   struct Impl;
   std::unique_ptr<Impl> impl_;

@@ -35,8 +35,10 @@ std::string what_of(const SegmentOptions& options) { return "segment '" + option
 
 Segment::Segment(std::shared_ptr<Group> group, SegmentOptions options)
     : group_(std::move(group)),
+      turns_(group_->turns()),
       options_(std::move(options)),
       mailbox_shape_(group_->size(), options_.depth, options_.slot_bytes) {
+  const Turn turn(*turns_, "making", options_.name);
   group_->check_standing();
   check_options();
   if (options_.rejoins) agree_on_iterations(*group_);
@@ -95,7 +97,7 @@ void Segment::agree_on_iterations(Group& group) {
     const auto bytes = std::as_bytes(std::span(state));
     mine.assign(bytes.begin(), bytes.end());
   }
-  const auto posts = group.exchange("iteration of " + what_of(options_), mine);
+  const auto posts = group.exchange(what_of(options_) + ", step 0", mine);
   std::uint64_t least = kMostIteration;
   along_.clear();
   resumed_.assign(posts.size(), 0);
@@ -149,6 +151,7 @@ void Segment::take_along(const Group& next) {
 }
 
 void Segment::regroup(std::shared_ptr<Group> group) {
+  const Turn turn(*turns_, "regroup", options_.name);
   const Round last = *round_;
   agree_on_iterations(*group);
   take_along(*group);
@@ -159,12 +162,18 @@ void Segment::regroup(std::shared_ptr<Group> group) {
 }
 
 Segment::~Segment() {
-  close();
+  shut();
   if (!group_->is_forked()) return;
   [[maybe_unused]] const Channel* const kept = channel_.release();  // its adapter is the rank's
 }
 
-void Segment::close() noexcept {
+void Segment::close() {
+  const Turn turn(*turns_, "close", options_.name);
+  shut();
+}
+
+void Segment::shut() noexcept {
+  const Turns::Look look(*turns_);
   if (channel_ == nullptr || group_->is_forked() || channel_->is_closed(group_->rank())) return;
   channel_->close();
   group_->remove_name(options_.name);
@@ -190,8 +199,8 @@ void Segment::check_agreement(Group& group) const {
   std::string mine;
   for (const auto& [key, value] : agreed_options(options_)) mine += key + "\t" + value + "\n";
   mine.resize(std::min(mine.size(), Group::kMostExchanged));
-  const auto posts =
-      group.exchange(what_of(options_), std::as_bytes(std::span(mine.data(), mine.size())));
+  const auto posts = group.exchange(what_of(options_) + ", step 1",
+                                    std::as_bytes(std::span(mine.data(), mine.size())));
   std::map<std::string, std::map<std::string, std::vector<int>>> seen;  // key -> value -> ranks
   for (std::size_t r = 0; r < posts.size(); ++r) {
     if (!posts[r]) continue;
@@ -493,6 +502,7 @@ bool Segment::has_update(int rank) {
 }
 
 bool Segment::await_update(std::size_t live, nanoseconds timeout) {
+  const Turn turn(*turns_, "a wait for updates", options_.name);
   begin_call(false);
   const auto is_news = [&] {
     if (group_->is_superseded()) return true;
@@ -723,6 +733,7 @@ void Segment::let_go() noexcept {
 }
 
 Stats Segment::stats() const {
+  const Turns::Look look(*turns_);
   Stats stats = gone_;
   for (int r : peers_) add_stats(r, is_live(r), stats);
   stats.bytes_out = bytes_out_;

@@ -68,7 +68,8 @@ struct GatherOptions {
   std::optional<std::chrono::nanoseconds> timeout = std::nullopt;  // the group's if not given
 };
 
-// Owned by the thread that uses its group. Keeps the group alive.
+// Keeps the group alive. For threads see Group: what changes the segment or waits is a call, and so
+// is close(). stats() and the destructor may run at any time; the rest is for who has the turn.
 class Segment {
  public:
   // Collective. ConfigError on every rank if they disagree on any option, if the graph is not
@@ -94,10 +95,14 @@ class Segment {
   // it waits, or 0.1 s later, even if it is killed before.
   template <class Fill>
   std::span<const int> scatter(Fill&& fill, const Graph* graph = nullptr, bool may_lag = false) {
+    const Turn turn(*turns_, "scatter", options_.name);
     std::byte* room = begin_scatter(graph);
     if (room == nullptr) return skip_scatter();
     ScatterGuard guard(*this);
-    const std::pair<std::size_t, Tag> filled = fill(std::span(room, options_.slot_bytes));
+    const std::pair<std::size_t, Tag> filled = [&] {
+      const Turns::Inside inside(*turns_, Turns::Code::kFold);
+      return fill(std::span(room, options_.slot_bytes));
+    }();
     guard.keep();
     return end_scatter(filled.first, filled.second, may_lag);
   }
@@ -114,9 +119,13 @@ class Segment {
   // out.
   template <class Fold>
   std::size_t gather(const GatherOptions& options, Fold&& fold) {
+    const Turn turn(*turns_, "gather", options_.name);
     const std::span<const Update> updates = begin_gather(options);
     GatherGuard guard(*this);
-    if (!updates.empty()) fold(updates);
+    if (!updates.empty()) {
+      const Turns::Inside inside(*turns_, Turns::Code::kFold);
+      fold(updates);
+    }
     guard.keep();
     end_gather();
     return updates.size();
@@ -177,14 +186,17 @@ class Segment {
   void begin_call(bool begins_round);
   bool is_closed() const noexcept { return channel_->is_closed(group_->rank()); }
 
-  // Reads what the receivers have noted in shared memory; asks nobody.
+  // Reads what the receivers have noted in shared memory; asks nobody. Any thread, at any time.
   Stats stats() const;
   const SegmentOptions& options() const noexcept { return options_; }
   Group& group() const noexcept { return *group_; }
+  Turns& turns() const noexcept { return *turns_; }
   Channel& channel() const noexcept { return *channel_; }
 
   // Leaves the segment: others' waits leave this rank out. Not collective; idempotent.
-  void close() noexcept;
+  void close();
+  // Likewise, for destructors: at any time, by any thread.
+  void shut() noexcept;
 
  private:
   struct Found {  // what becomes of an update being gathered
@@ -258,6 +270,7 @@ class Segment {
   SlotReader& reader(int rank) { return readers_[static_cast<std::size_t>(rank)]; }
 
   std::shared_ptr<Group> group_;
+  const std::shared_ptr<Turns> turns_;
   SegmentOptions options_;
   MailboxShape mailbox_shape_;
   std::unique_ptr<Channel> channel_;

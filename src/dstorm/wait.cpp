@@ -107,6 +107,8 @@ void Waiter::Patience::renew() noexcept {
 }
 
 bool Waiter::Patience::sleep(std::uint32_t asleep) {
+  std::optional<Turns::Pause> pause;
+  if (waiter_.turns_ != nullptr) pause.emplace(*waiter_.turns_);
   const bool is_called = waiter_.is_called_.exchange(false, std::memory_order_seq_cst);  // W1
   if ((is_called || waiter_.alarm_->load(std::memory_order_seq_cst) != 0) && waiter_.interrupt_) {
     waiter_.interrupt_();

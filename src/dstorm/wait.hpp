@@ -16,6 +16,8 @@
 #include <functional>
 #include <optional>
 
+#include "dstorm/turn.hpp"
+
 namespace dstorm {
 
 using Clock = std::chrono::steady_clock;
@@ -51,6 +53,8 @@ class Waiter {
       : own_(&own), spin_(spin), alarm_(&alarm), interrupt_(std::move(interrupt)) {}
   // `work` outlives the waits.
   void lend_a_hand(Work& work) noexcept { work_ = &work; }
+  // Who sleeps is not busy. `turns` outlive the waits.
+  void give_way(Turns& turns) noexcept { turns_ = &turns; }
 
   // Until ready() is true: returns true. Past the time limit: returns ready() once more.
   // ready() must be a cheap look at memory whose writers ring this doorbell; if they do not
@@ -110,6 +114,7 @@ class Waiter {
   std::function<void()> interrupt_;
   std::atomic<bool> is_called_{false};
   Work* work_ = nullptr;
+  Turns* turns_ = nullptr;
   std::uint64_t waits_ = 0;
   std::chrono::nanoseconds waited_{0};
 };

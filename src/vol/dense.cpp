@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 namespace vol {
 namespace {
 
 using dstorm::Clock;
 using dstorm::ConfigError;
+using dstorm::Turn;
 using dstorm::Update;
 using std::chrono::nanoseconds;
 
@@ -29,6 +31,29 @@ std::size_t total_count(std::span<const Piece> pieces, std::size_t own) {
   std::size_t count = own;
   for (const Piece& piece : pieces) count += piece.count;
   return count;
+}
+
+// Memory that two pieces share would be folded twice.
+std::vector<Piece> check_apart(std::vector<Piece> pieces, DType dtype, const std::string& name) {
+  std::vector<std::size_t> order(pieces.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const auto begin = [&](std::size_t i) {
+    return reinterpret_cast<std::uintptr_t>(pieces[i].data);
+  };
+  const auto end = [&](std::size_t i) { return begin(i) + pieces[i].count * dtype_size(dtype); };
+  std::ranges::sort(order, {}, begin);
+  std::size_t last = 0;  // of those before, the one that ends last
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    if (end(order[last]) > begin(order[i])) {
+      const auto [first, second] = std::minmax(order[last], order[i]);
+      throw ConfigError("vector '" + name + "': its arrays " + std::to_string(first) + " and " +
+                        std::to_string(second) +
+                        " (counted from 0) share memory, which would be folded twice; give each "
+                        "array once, and of overlapping ones the array that has both");
+    }
+    if (end(order[i]) > end(order[last])) last = i;
+  }
+  return pieces;
 }
 
 bool is_elementwise(const Fold& fold) {
@@ -80,7 +105,8 @@ dstorm::SegmentOptions segment_options(const VectorOptions& options, DType dtype
 
 DenseVector::DenseVector(std::shared_ptr<dstorm::Group> group, DType dtype,
                          std::vector<Piece> pieces, VectorOptions options)
-    : DenseVector(std::move(group), dtype, std::move(pieces), 0, std::move(options)) {}
+    : DenseVector(std::move(group), dtype, check_apart(std::move(pieces), dtype, options.name), 0,
+                  std::move(options)) {}
 
 DenseVector::DenseVector(std::shared_ptr<dstorm::Group> group, DType dtype, std::size_t count,
                          VectorOptions options)
@@ -103,18 +129,31 @@ DenseVector::DenseVector(std::shared_ptr<dstorm::Group> group, DType dtype,
 }
 
 dstorm::Stats DenseVector::stats() const {
+  const dstorm::Turns::Look look(segment_.turns());
   dstorm::Stats stats = segment_.stats();
   add_traffic(stats, apart_before_);
   if (apart_ != nullptr) add_traffic(stats, apart_->stats());
   return stats;
 }
 
-void DenseVector::close() noexcept {
-  segment_.close();
-  if (apart_ != nullptr) apart_->close();
+Screened DenseVector::screened() const {
+  const dstorm::Turns::Look look(segment_.turns());
+  return screen_.counts();
+}
+
+void DenseVector::close() {
+  const Turn turn(segment_.turns(), "close", segment_.options().name);
+  shut();
+}
+
+void DenseVector::shut() noexcept {
+  const dstorm::Turns::Look look(segment_.turns());
+  segment_.shut();
+  if (apart_ != nullptr) apart_->shut();
 }
 
 void DenseVector::regroup(std::shared_ptr<dstorm::Group> group) {
+  const Turn turn(segment_.turns(), "regroup", segment_.options().name);
   std::shared_ptr<const dstorm::shm::SegmentMemory> before = segment_.channel().share_memory();
   segment_.regroup(std::move(group));
   if (owns_) {
@@ -203,6 +242,7 @@ void DenseVector::check_update(const Update& update) const {
 }
 
 const Gathered& DenseVector::gather(const Fold& fold, const dstorm::GatherOptions& options) {
+  const Turn turn(segment_.turns(), "gather", segment_.options().name);
   gathered_.rejected.clear();
   gathered_.clipped.clear();
   accepted_.clear();
@@ -295,6 +335,7 @@ void DenseVector::fold_updates(const Fold& fold, std::span<const Update> updates
 
 // Several arrays are one to the user's fold.
 void DenseVector::run_user_fold(const Fold& fold, std::span<const Update> updates) {
+  const dstorm::Turns::Pause pause(segment_.turns());
   if (pieces_.size() == 1) {
     fold.function()({static_cast<std::byte*>(pieces_[0].data), count_ * element_}, updates);
     return;
@@ -375,6 +416,7 @@ bool DenseVector::share_fold(const Fold& fold, nanoseconds timeout,
 }
 
 const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanoseconds> timeout) {
+  const Turn turn(segment_.turns(), "allreduce", segment_.options().name);
   const nanoseconds limit = timeout.value_or(segment_.group().timeout());
   const auto start = Clock::now();
   gathered_.count = 0;

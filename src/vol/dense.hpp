@@ -38,12 +38,14 @@ struct Piece {
 };
 
 // A dense vector whose element type is a run-time value; Dense<T> below is the typed face.
-// For the one thread that uses its group. Not movable: the ranks know it by its place.
+// Threads: as of dstorm::Segment. Other threads may read the elements during a call, and see some
+// from before and some from after it. Not movable: the ranks know it by its place.
 class DenseVector {
  public:
   // Collective. Over the caller's memory, which must outlive the vector, or over memory of the
   // vector's own (zeros), which other ranks of the host can read, so that allreduce() copies less.
-  // Throws ConfigError, on every rank, if the ranks disagree or there is no room.
+  // Throws ConfigError, on every rank, if the ranks disagree or there is no room, and on this one
+  // if pieces share memory. (Two vectors may: each folds into it by itself.)
   DenseVector(std::shared_ptr<dstorm::Group> group, DType dtype, std::vector<Piece> pieces,
               VectorOptions options);
   DenseVector(std::shared_ptr<dstorm::Group> group, DType dtype, std::size_t count,
@@ -77,11 +79,13 @@ class DenseVector {
   bool owns_memory() const noexcept { return owns_; }
   dstorm::Segment& segment() noexcept { return segment_; }
   const dstorm::Segment& segment() const noexcept { return segment_; }
-  // See dstorm::Stats; bytes and waiting with those of allreduce() between hosts.
+  // See dstorm::Stats; bytes and waiting with those of allreduce() between hosts. Any thread, at any
+  // time.
   dstorm::Stats stats() const;
-  const Screened& screened() const noexcept { return screen_.counts(); }
+  Screened screened() const;  // likewise
   // Also by the destructor. The memory of the vector's own stays readable until then.
-  void close() noexcept;
+  void close();
+  void shut() noexcept;  // see dstorm::Segment
 
  private:
   class MessageOperand;

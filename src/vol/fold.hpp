@@ -35,11 +35,15 @@ class Fold {
   // makes one of a function over T.
   using Function = std::function<void(std::span<std::byte>, std::span<const dstorm::Update>)>;
 
-  static Fold avg() { return Fold(Kind::kAvg); }            // (own + updates) / (count + 1)
-  static Fold sum() { return Fold(Kind::kSum); }            // own + updates
-  static Fold weighted() { return Fold(Kind::kWeighted); }  // by the graph's mixing weights
-  static Fold replace() { return Fold(Kind::kReplace); }    // the newest update
-  static Fold median() { return Fold(Kind::kMedian); }      // element by element, own among them
+  // (own + updates) / (count + 1). Of integers the exact mean, rounded toward zero; likewise of
+  // trimmed_mean() and, where it is one of two, median().
+  static Fold avg() { return Fold(Kind::kAvg); }
+  static Fold sum() { return Fold(Kind::kSum); }  // own + updates; integers wrap
+  static Fold weighted() {
+    return Fold(Kind::kWeighted);
+  }                                                       // by mixing weights; integers: in double
+  static Fold replace() { return Fold(Kind::kReplace); }  // the newest update
+  static Fold median() { return Fold(Kind::kMedian); }    // element by element, own among them
   // Element by element, the mean without the floor(fraction * (count + 1)) smallest and as many
   // largest. Throws ConfigError unless 0 <= fraction < 0.5.
   static Fold trimmed_mean(double fraction) {

@@ -24,7 +24,7 @@ std::string_view dtype_name(DType dtype) noexcept;  // "float32", ...
 struct Kernels {
   // out = in[0] + in[1] + ... (integers wrap)
   void (*sum)(void* out, const void* const* in, std::size_t k, std::size_t n);
-  // out = (in[0] + ...) / k; integers sum in 64 bits (int64 wraps) and round toward zero
+  // out = (in[0] + ...) / k; of integers the exact mean, rounded toward zero
   void (*mean)(void* out, const void* const* in, std::size_t k, std::size_t n);
   // out = weights[0] * in[0] + ...; weights are converted to the element type for floats; integers
   // are computed in double, rounded to nearest even and clamped to the type; NaN becomes 0
@@ -34,7 +34,7 @@ struct Kernels {
   // overflow). NaNs sort last: the result is NaN only where a middle value is one.
   void (*median)(void* out, const void* const* in, std::size_t k, std::size_t n);
   // Element-wise mean of what is left after dropping the `trim` smallest and the `trim` largest;
-  // 2 * trim < k. NaNs sort last; the sum runs from the smallest up.
+  // 2 * trim < k. NaNs sort last; the sum runs from the smallest up. Of integers as mean.
   void (*trimmed_mean)(void* out, const void* const* in, std::size_t trim, std::size_t k,
                        std::size_t n);
   // False if any element is NaN or infinite; always true for integers.

@@ -57,7 +57,7 @@ struct Folds {
       if (by_power) {
         fold<VectorBytes>(MeanInt64ByShift{{}, __builtin_ctzll(k)}, out, in, k, n);
       } else {
-        fold<VectorBytes>(MeanInt64ByQuotient{{}, static_cast<std::int64_t>(k)}, out, in, k, n);
+        fold<VectorBytes>(MeanInt64ByQuotient{{}, k}, out, in, k, n);
       }
     }
   }

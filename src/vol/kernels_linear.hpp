@@ -1,6 +1,6 @@
 // Sum, mean, weighted sum and sum of squares: every input is read once, accumulators stay in
 // registers, the result is written once. What differs between the first three is an Op:
-//   Element, Acc       the type in memory and the type summed in
+//   Element, Acc       the type in memory and the type summed in, or of the words of a sum
 //   start<L>(j, x)     the accumulators after input j as the first
 //   add<L>(acc, j, x)  ... after a further input j
 //   finish<L>(acc)     the result
@@ -75,24 +75,95 @@ struct MeanInt32 {
   }
 };
 
-// k = 2^shift.
-struct MeanInt64ByShift : Sum<std::uint64_t> {
-  int shift;
+// The sum of fewer than 2^20 int64 in two words, upper * 2^32 + lower, neither of which is full: the
+// upper halves of the numbers as if counted from -2^63, and the lower halves.
+template <std::size_t L>
+struct HalfSums {
+  Vector<std::uint64_t, L> upper, lower;
+};
+
+struct SumInt64 {
+  using Element = std::uint64_t;  // of an int64 the bits
+  using Acc = std::uint64_t;
+  static constexpr int kHalf = 32;
   template <std::size_t L>
-  Vector<std::uint64_t, L> finish(Vector<std::uint64_t, L> acc) const {
-    const auto sum = __builtin_bit_cast(Vector<std::int64_t, L>, acc);
-    // A shift rounds down: lift negative sums by k - 1.
-    const auto lift = (sum >> 63) & splat<std::int64_t, L>((std::int64_t{1} << shift) - 1);
-    return __builtin_bit_cast(Vector<std::uint64_t, L>, (sum + lift) >> shift);
+  HalfSums<L> start(std::size_t, Vector<std::uint64_t, L> x) const {
+    const auto counted = x ^ splat<std::uint64_t, L>(std::uint64_t{1} << 63);
+    return {counted >> kHalf, counted & splat<std::uint64_t, L>(UINT32_MAX)};
+  }
+  template <std::size_t L>
+  HalfSums<L> add(HalfSums<L> acc, std::size_t j, Vector<std::uint64_t, L> x) const {
+    const HalfSums<L> halves = start<L>(j, x);
+    return {acc.upper + halves.upper, acc.lower + halves.lower};
   }
 };
 
-struct MeanInt64ByQuotient : Sum<std::uint64_t> {
-  std::int64_t k;
+// A mean that was rounded down, toward zero.
+template <std::size_t L, class Rest>
+[[gnu::always_inline]] inline Vector<std::uint64_t, L> toward_zero(Vector<std::uint64_t, L> bits,
+                                                                   Rest rest) {
+  const auto mean = __builtin_bit_cast(Vector<std::int64_t, L>, bits);
+  const auto up = mean + splat<std::int64_t, L>(1);
+  const auto lifted = rest > Rest{} ? up : mean;
+  return __builtin_bit_cast(Vector<std::uint64_t, L>,
+                            mean < Vector<std::int64_t, L>{} ? lifted : mean);
+}
+
+// k = 2^shift.
+struct MeanInt64ByShift : SumInt64 {
+  int shift;
   template <std::size_t L>
-  Vector<std::uint64_t, L> finish(Vector<std::uint64_t, L> acc) const {
-    const auto sum = __builtin_bit_cast(Vector<std::int64_t, L>, acc);
-    return __builtin_bit_cast(Vector<std::uint64_t, L>, sum / splat<std::int64_t, L>(k));
+  Vector<std::uint64_t, L> finish(HalfSums<L> acc) const {
+    const auto low_bits = splat<std::uint64_t, L>((std::uint64_t{1} << shift) - 1);
+    const auto offset = splat<std::uint64_t, L>(std::uint64_t{1} << (shift + kHalf - 1));
+    const auto lower = acc.lower + ((acc.upper & low_bits) << kHalf);
+    // The quotient of the upper halves, counted from -2^31 still, in place.
+    const auto upper = ((acc.upper & ~low_bits) - offset) << (kHalf - shift);
+    const auto rest = __builtin_bit_cast(Vector<std::int64_t, L>, lower & low_bits);
+    return toward_zero<L>(upper + (lower >> shift), rest);
+  }
+};
+
+// Whole numbers from -2^51 to below 2^51, and back: by the bits of 1.5 * 2^52 plus the number. (Most
+// processors have no instruction for vectors of them.)
+inline constexpr double kWhole = 6755399441055744.0;
+template <std::size_t L>
+[[gnu::always_inline]] inline Vector<double, L> to_double(Vector<std::uint64_t, L> x) {
+  const auto base = splat<std::uint64_t, L>(__builtin_bit_cast(std::uint64_t, kWhole));
+  return __builtin_bit_cast(Vector<double, L>, x + base) - splat<double, L>(kWhole);
+}
+template <std::size_t L>
+[[gnu::always_inline]] inline Vector<std::uint64_t, L> to_bits(Vector<double, L> x) {
+  const auto base = splat<std::uint64_t, L>(__builtin_bit_cast(std::uint64_t, kWhole));
+  return __builtin_bit_cast(Vector<std::uint64_t, L>, x + splat<double, L>(kWhole)) - base;
+}
+
+// Of |x| below 2^51.
+template <std::size_t L>
+[[gnu::always_inline]] inline Vector<double, L> round_down(Vector<double, L> x) {
+  const auto near = (x + splat<double, L>(kWhole)) - splat<double, L>(kWhole);
+  const auto below = near - splat<double, L>(1.0);
+  return near > x ? below : near;
+}
+
+// Long division by k, with digits of 32 bits. All numbers are whole and below 2^53, so exact in
+// double; and a quotient of such a number by k that is not whole is further from the next whole one
+// than it can be rounded.
+struct MeanInt64ByQuotient : SumInt64 {
+  std::uint64_t k;
+  template <std::size_t L>
+  Vector<std::uint64_t, L> finish(HalfSums<L> acc) const {
+    const auto divisor = splat<double, L>(static_cast<double>(k));
+    const auto digit = splat<double, L>(4294967296.0);
+    // A lower sum has up to 52 bits: what is above a digit goes up.
+    const auto low_bits = splat<std::uint64_t, L>(UINT32_MAX);
+    const auto offset = splat<std::uint64_t, L>(k << (kHalf - 1));
+    const auto upper = to_double<L>(acc.upper + (acc.lower >> kHalf) - offset);
+    const auto lower = to_double<L>(acc.lower & low_bits);
+    const auto high = round_down<L>(upper / divisor);
+    const auto left = (upper - high * divisor) * digit + lower;
+    const auto low = round_down<L>(left / divisor);
+    return toward_zero<L>((to_bits<L>(high) << kHalf) + to_bits<L>(low), left - low * divisor);
   }
 };
 
@@ -165,7 +236,7 @@ template <std::size_t L, std::size_t Unroll, bool Prefetch, class Op>
                                               std::size_t k, std::size_t i) {
   using T = typename Op::Element;
   const auto at = [in, i](std::size_t j, std::size_t u) { return load<T, L>(in[j], i + u * L); };
-  Vector<typename Op::Acc, L> acc[Unroll];
+  decltype(op.template start<L>(0, at(0, 0))) acc[Unroll];
   for (std::size_t u = 0; u < Unroll; ++u) acc[u] = op.template start<L>(0, at(0, u));
   for (std::size_t j = 1; j < k; ++j) {
     for (std::size_t u = 0; u < Unroll; ++u) acc[u] = op.template add<L>(acc[u], j, at(j, u));
@@ -180,7 +251,9 @@ template <std::size_t VectorBytes, bool Prefetch, class Op>
 [[gnu::always_inline]] inline void fold_range(const Op& op, void* out, const void* const* in,
                                               std::size_t k, std::size_t n) {
   constexpr std::size_t kLanes = VectorBytes / sizeof(typename Op::Acc);
-  constexpr std::size_t kUnroll = 8;
+  using First = Vector<typename Op::Element, kLanes>;
+  // Accumulators for eight registers.
+  constexpr std::size_t kUnroll = 8 * VectorBytes / sizeof(op.template start<kLanes>(0, First{}));
   constexpr std::size_t kStep = kUnroll * kLanes;
   std::size_t i = 0;
   for (; n - i >= kStep; i += kStep) fold_chunk<kLanes, kUnroll, Prefetch>(op, out, in, k, i);

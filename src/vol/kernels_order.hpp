@@ -87,12 +87,13 @@ template <class T, std::size_t L, class Value>
     if (kept == 2) return midpoint<T>(value(begin), value(begin + 1));
     Vector<T, L> result{};
     for (std::size_t lane = 0; lane < L; ++lane) {
-      std::uint64_t sum = 0;
-      for (std::size_t j = begin; j < end; ++j) {
-        sum += static_cast<std::uint64_t>(static_cast<std::int64_t>(value(j)[lane]));
-      }
-      result[lane] =
-          static_cast<T>(static_cast<std::int64_t>(sum) / static_cast<std::int64_t>(kept));
+      __extension__ typedef __int128 Wide;
+      Wide sum = 0;
+      for (std::size_t j = begin; j < end; ++j) sum += value(j)[lane];
+      const auto narrow = static_cast<std::int64_t>(sum);
+      const auto divisor = static_cast<std::int64_t>(kept);
+      result[lane] = static_cast<T>(narrow == sum ? narrow / divisor
+                                                  : static_cast<std::int64_t>(sum / divisor));
     }
     return result;
   }

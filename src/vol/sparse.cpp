@@ -9,6 +9,7 @@ namespace vol {
 namespace {
 
 using dstorm::ConfigError;
+using dstorm::Turn;
 using dstorm::Update;
 
 // Slot formats: the element type, with this bit if the payload is dense; otherwise it is the
@@ -59,6 +60,7 @@ Sparse<T>::Sparse(std::shared_ptr<dstorm::Group> group, std::size_t dim, std::si
 
 template <class T>
 void Sparse<T>::set(std::span<const std::int64_t> indices, std::span<const T> values) {
+  const Turn turn(segment_.turns(), "set", segment_.options().name);
   store(sorted(indices, values));
 }
 
@@ -96,7 +98,8 @@ Entries<T> Sparse<T>::sorted(std::span<const std::int64_t> indices,
 }
 
 template <class T>
-void Sparse<T>::clear() noexcept {
+void Sparse<T>::clear() {
+  const Turn turn(segment_.turns(), "clear", segment_.options().name);
   own_.indices.clear();
   own_.values.clear();
 }
@@ -114,6 +117,7 @@ void Sparse<T>::store(Entries<T> entries) {
 
 template <class T>
 std::span<const int> Sparse<T>::scatter(const dstorm::Graph* graph) {
+  const Turn turn(segment_.turns(), "scatter", segment_.options().name);
   const std::size_t count = own_.indices.size();
   const auto format = static_cast<std::uint32_t>(DTypeOf<T>::value);
   return segment_.scatter(
@@ -179,6 +183,7 @@ Entries<T> Sparse<T>::decode(const Update& update) const {
 template <class T>
 template <class Combine>
 const Gathered& Sparse<T>::gather_with(const dstorm::GatherOptions& options, Combine&& combine) {
+  const Turn turn(segment_.turns(), "gather", segment_.options().name);
   Gathered gathered;
   segment_.gather(options, [&](std::span<const Update> updates) {
     std::vector<ArrivedEntries<T>> arrived;
@@ -214,7 +219,10 @@ template <class T>
 const Gathered& Sparse<T>::gather(const UserFold& fold, const dstorm::GatherOptions& options) {
   return gather_with(
       options, [&](const std::vector<ArrivedEntries<T>>& arrived, const std::vector<Update>&) {
-        const Pairs pairs = fold(own_, arrived);
+        const Pairs pairs = [&] {
+          const dstorm::Turns::Pause pause(segment_.turns());
+          return fold(own_, arrived);
+        }();
         return this->sorted(pairs.first, pairs.second);
       });
 }

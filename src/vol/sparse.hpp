@@ -30,8 +30,8 @@ struct ArrivedEntries {
   Entries<T> entries;
 };
 
-// A sparse vector of `dim` elements of which at most `capacity` are stored. For the one thread that
-// uses its group. On the wire it goes as (value, index) pairs or, where that is smaller, dense.
+// A sparse vector of `dim` elements of which at most `capacity` are stored. Threads: as of
+// dstorm::Segment; set() and clear() are calls too. On the wire it goes as (value, index) pairs or, where that is smaller, dense.
 template <class T>
 class Sparse {
  public:
@@ -49,10 +49,16 @@ class Sparse {
   // ConfigError, changing nothing, if lengths differ, an index is outside [0, dim), or more than
   // `capacity` are left.
   void set(std::span<const std::int64_t> indices, std::span<const T> values);
-  void clear() noexcept;
+  void clear();
 
   std::span<const Index> indices() const noexcept { return own_.indices; }
   std::span<const T> values() const noexcept { return own_.values; }
+  // read(indices(), values()) by any thread, at any time; it must be short.
+  template <class Read>
+  auto read(Read&& read) const {
+    const dstorm::Turns::Look look(segment_.turns());
+    return read(indices(), values());
+  }
 
   // Collective: see dstorm::Segment::regroup. What is stored stays.
   void regroup(std::shared_ptr<dstorm::Group> group) { segment_.regroup(std::move(group)); }
@@ -67,9 +73,12 @@ class Sparse {
   std::size_t capacity() const noexcept { return capacity_; }
   dstorm::Segment& segment() noexcept { return segment_; }
   const dstorm::Segment& segment() const noexcept { return segment_; }
-  dstorm::Stats stats() const { return segment_.stats(); }
-  const Screened& screened() const noexcept { return screen_.counts(); }
-  void close() noexcept { segment_.close(); }
+  dstorm::Stats stats() const { return segment_.stats(); }  // any thread, at any time
+  Screened screened() const {                               // likewise
+    const dstorm::Turns::Look look(segment_.turns());
+    return screen_.counts();
+  }
+  void close() { segment_.close(); }
 
  private:
   template <class Combine>

@@ -45,8 +45,10 @@ T mean_between(const Column<T>& x, std::size_t begin, std::size_t end) {
     for (std::size_t j = begin + 1; j < end; ++j) sum += x[j];
     return sum / static_cast<T>(count);
   } else {
-    const std::vector<std::int64_t> wide(x.begin(), x.end());
-    return static_cast<T>(wrapped_sum(wide, begin, end) / static_cast<std::int64_t>(count));
+    __extension__ using Wide = __int128;
+    Wide sum = 0;
+    for (std::size_t j = begin; j < end; ++j) sum += x[j];
+    return static_cast<T>(sum / static_cast<Wide>(count));
   }
 }
 
@@ -94,14 +96,7 @@ T reference_trimmed_mean(Column<T> x, std::size_t trim) {
       return a < b;
     }
   });
-  const std::size_t kept = x.size() - 2 * trim;
-  if constexpr (std::is_integral_v<T>) {
-    __extension__ using Wide = __int128;
-    if (kept == 2) {
-      return static_cast<T>((static_cast<Wide>(x[trim]) + static_cast<Wide>(x[trim + 1])) / 2);
-    }
-  }
-  return mean_between(x, trim, trim + kept);
+  return mean_between(x, trim, x.size() - trim);
 }
 
 template <class T>

@@ -297,6 +297,39 @@ TYPED_TEST(IntKernelsTest, MeanRoundsTowardZero) {
   }
 }
 
+TYPED_TEST(IntKernelsTest, MeansOfExtremesAreExact) {
+  using T = TypeParam;
+  std::mt19937_64 random(5);
+  for (const std::size_t k : {1U, 2U, 3U, 4U, 5U, 6U, 7U, 8U, 12U, 16U, 100U, 1000U}) {
+    std::vector<Column<T>> columns;
+    for (std::size_t i = 0; i < 70; ++i) {
+      Column<T> column(k);
+      for (T& value : column) {
+        // The ends of the range, numbers close to them, and any.
+        const auto any = static_cast<T>(random());
+        const T end =
+            random() % 2 == 0 ? std::numeric_limits<T>::max() : std::numeric_limits<T>::min();
+        value = i % 3 == 0
+                    ? any
+                    : static_cast<T>(end + (end < 0 ? 1 : -1) * static_cast<T>(random() % (i + 1)));
+        if (i % 3 == 2 && random() % 2 == 0) value = static_cast<T>(random() % 5);
+      }
+      columns.push_back(column);
+    }
+    const auto inputs = Inputs<T>::columns(columns);
+    for (const auto& [level, kernels] : this->levels()) {
+      std::vector<T> means(columns.size());
+      std::vector<T> trimmed(columns.size());
+      kernels->mean(means.data(), inputs.in(), k, columns.size());
+      kernels->trimmed_mean(trimmed.data(), inputs.in(), (k - 1) / 4, k, columns.size());
+      for (std::size_t i = 0; i < columns.size(); ++i) {
+        EXPECT_EQ(means[i], reference_mean<T>(columns[i])) << level << ", k = " << k;
+        EXPECT_EQ(trimmed[i], reference_trimmed_mean<T>(columns[i], (k - 1) / 4)) << level;
+      }
+    }
+  }
+}
+
 TYPED_TEST(IntKernelsTest, MedianOfTwoExtremesDoesNotOverflow) {
   using T = TypeParam;
   constexpr T kMax = std::numeric_limits<T>::max();

@@ -137,6 +137,35 @@ TEST(Group, BarrierNamesWhoDoesNotCome) {
 // On a busy machine, and far below the limit of waits, which is 30 s.
 constexpr auto kAtOnce = 15s;
 
+// Rank 0 gives up at the second step, which rank 1 then finds done, and begins the call anew.
+TEST(Group, CallOfSeveralExchangesThatIsBegunAnewFailsOnAllAndThenWorks) {
+  const Shared<std::atomic<int>> told;
+  Job job(2, [&](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    const auto exchange = [&](std::uint64_t step, std::chrono::nanoseconds timeout = 30s) {
+      const std::string what = "making, step " + std::to_string(step);
+      const auto posts = group->exchange(what, bytes_of(step), timeout);
+      for (const auto& post : posts) {  // nothing of another step is taken for this one's
+        if (!post || std::memcmp(post->data(), &step, sizeof(step)) != 0) throw Error("wrong post");
+      }
+    };
+    exchange(1);
+    if (group->rank() == 0) {
+      CHECK_THAT(has(message_of<TimeoutError>([&] { exchange(2, 50ms); }), "making: rank 1"));
+      *told = 1;
+      CHECK_THAT(has(message_of<ConfigError>([&] { exchange(1); }), "rank 1: making, step 3"));
+    } else {
+      while (*told == 0) std::this_thread::sleep_for(1ms);
+      exchange(2);
+      CHECK_THAT(has(message_of<ConfigError>([&] { exchange(3); }), "rank 0: making, step 1"));
+    }
+    for (std::uint64_t step = 1; step <= 3; ++step) exchange(step);
+    group->barrier();
+    return 0;
+  });
+  expect_all_well(job);
+}
+
 TEST(Group, DeathIsSeenWhileWaitingAndRaisesTheEpoch) {
   Job job(4, [](Bootstrap& bootstrap) {
     const auto group = join(bootstrap);
@@ -594,6 +623,76 @@ TEST(Segment, FillThatThrowsSendsNothing) {
 }
 
 // However the child gets out of the fold.
+TEST(Segment, ThreadsTakeTurnsAndTheCountersAddUp) {
+  Job job(2, [&](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    Segment segment(group, small());
+    const std::uint64_t value = 7;
+    std::atomic<std::uint64_t> scatters{0};
+    std::atomic<int> wrong{0};
+    const auto start = Clock::now();
+    const auto repeat = [&](auto&& call) {
+      return std::thread([&, call] {
+        while (Clock::now() - start < 200ms) {
+          try {
+            call();
+          } catch (const Error& error) {
+            if (!has(error.what(), "another thread") && !has(error.what(), "did not")) ++wrong;
+          }
+        }
+      });
+    };
+    const auto scatter = [&] {
+      segment.scatter(bytes_of(value));
+      ++scatters;
+    };
+    std::thread threads[] = {
+        repeat(scatter), repeat(scatter),
+        repeat([&] { segment.gather({}, [](std::span<const Update>) {}); }),
+        repeat([&] { segment.gather({0, 1ms}, [](std::span<const Update>) {}); }), repeat([&] {
+          const Stats stats = segment.stats();
+          if (stats.folded > stats.sent) ++wrong;
+        })};
+    for (std::thread& thread : threads) thread.join();
+    CHECK_THAT(wrong == 0 && segment.iteration() == scatters);
+    group->barrier();
+    segment.gather({}, [](std::span<const Update>) {});
+    group->barrier();
+    const Stats stats = segment.stats();
+    CHECK_THAT(stats.sent == scatters && stats.pending == 0);
+    CHECK_THAT(stats.sent == stats.folded + stats.overwritten);
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Segment, CallInsideItsOwnFoldIsRefusedAndTheGatherEnds) {
+  Job job(2, [](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    Segment segment(group, small());
+    const std::uint64_t value = 7;
+    segment.scatter(bytes_of(value));
+    group->barrier();
+    int refused = 0;
+    const auto refuse = [&](auto&& call) {
+      refused += has(message_of<ConfigError>(call), "inside the function") ? 1 : 0;
+    };
+    const std::size_t count = segment.gather({}, [&](std::span<const Update> updates) {
+      refuse([&] { segment.scatter(bytes_of(value)); });
+      refuse([&] { segment.gather({}, [](std::span<const Update>) {}); });
+      refuse([&] { segment.close(); });
+      refuse([&] { group->barrier(); });
+      refuse([&] { Segment other(group, small("other")); });
+      if (value_of(updates[0]) != value || segment.stats().sent != 1) refused = -1;
+    });
+    CHECK_THAT(count == 1 && refused == 5);
+    group->barrier();
+    CHECK_THAT(segment.stats().folded == 1 && segment.stats().pending == 0);
+    return 0;
+  });
+  expect_all_well(job);
+}
+
 TEST(Segment, ChildForkedInAFoldTakesNothingFromTheRank) {
   struct Flags {
     std::atomic<bool> child_is_out, sent;

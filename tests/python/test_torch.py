@@ -306,6 +306,37 @@ def transposed() -> nn.Module:
     return model
 
 
+def overlapping() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 2, bias=False))
+    model[1].weight.data = model[0].weight.data[1:3]
+    return model
+
+
+def columns() -> nn.Module:
+    """Parameters whose elements lie between one another's, but are none of them."""
+    both = torch.arange(8.0).reshape(4, 2)
+    model = nn.Module()
+    model.left, model.right = nn.Parameter(both[:, :1]), nn.Parameter(both[:, 1:])
+    return model
+
+
+def test_parameters_that_lie_between_one_anothers_elements_share_nothing(alone: None) -> None:
+    model = columns()
+    malt.torch.average(model)
+    assert model.left.flatten().tolist() == [0, 2, 4, 6]
+    assert model.right.flatten().tolist() == [1, 3, 5, 7]
+
+
+def test_gradients_of_two_parameters_over_one_memory_stay_two(alone: None) -> None:
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    model[1].weight.data = model[0].weight.data
+    optimizer = malt.torch.GradientExchange(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for place, layer in enumerate(model):
+        layer.weight.grad = torch.full((2, 2), float(place + 1))
+    optimizer.exchange()
+    assert [layer.weight.grad[0, 0].item() for layer in model] == [1, 2]
+
+
 @pytest.mark.filterwarnings("ignore:Lazy modules")
 @pytest.mark.parametrize(
     ("model", "words"),
@@ -316,6 +347,7 @@ def transposed() -> nn.Module:
         (lambda: nn.Linear(2, 2).weight, "the model is a Parameter"),
         (lazy, "parameter 1.weight has no shape yet: run the model on one batch"),
         (transposed, "parameter 1.weight shares memory with parameter 0.weight"),
+        (overlapping, "parameter 1.weight shares memory with parameter 0.weight.*another part"),
     ],
 )
 def test_a_model_that_cannot_be_exchanged_is_refused(

@@ -75,6 +75,27 @@ def test_several_arrays_are_one_vector(alone: None) -> None:
 
 
 @pytest.mark.parametrize(("shape", "expected"), [((3, 4), (3, 4)), (5, (5,)), ((2, 2), (2, 2))])
+@pytest.mark.parametrize(
+    ("pieces", "names"),
+    [
+        (lambda w: [w, w], ("data[0]", "data[1]")),
+        (lambda w: [np.zeros(3, w.dtype), w[4:], w[:5]], ("data[1]", "data[2]")),
+        (lambda w: [w, np.zeros(3, w.dtype), w[3:4]], ("data[0]", "data[2]")),
+    ],
+)
+def test_arrays_that_share_memory_are_refused_by_their_places(
+    alone: None, pieces: Any, names: tuple[str, str]
+) -> None:
+    with pytest.raises(malt.ConfigError, match=r"share memory.*folded twice") as refused:
+        malt.vector(pieces(np.ones(8)))
+    assert all(name in str(refused.value) for name in names)
+
+
+def test_arrays_that_follow_one_another_in_memory_share_none(alone: None) -> None:
+    w = np.ones(8)
+    assert len(malt.vector([w[4:], w[:4]])) == 8
+
+
 def test_shape_gives_zeros_in_memory_of_malts_own(
     alone: None, shape: Any, expected: tuple[int]
 ) -> None:
@@ -881,6 +902,41 @@ malt.barrier()
         assert (count, ranks) == (3, (1, 2, 3))
         for other in told[1:]:
             assert other[dtype, length, name, memory][0].tobytes() == values.tobytes()
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_means_of_large_integers_are_exact_on_every_way(
+    tmp_path: Path, ranks: int, transport: str
+) -> None:
+    """Gathered alone and shared out, reduced in one memory and by messages, dense and sparse."""
+    result = run_job(
+        tmp_path,
+        ranks,
+        """
+malt.init(transport, timeout=30)
+told = []
+for count in (3, 9000):  # the long one is shared out
+    for fold in (malt.AVG, malt.TRIMMED_MEAN(0), malt.MEDIAN):
+        w = np.full(count, -(2**62) - 2 * rank)
+        v = malt.vector(w)
+        v.allreduce(fold)
+        reduced = w.copy()
+        w[:] = 2**62 + 2 * rank
+        v.scatter(), v.gather(fold, staleness=0)
+        told.append([set(reduced.tolist()), set(w.tolist())])
+s = malt.sparse_vector(9, capacity=9, dtype=np.int64)
+s.set([rank, 5], [7, 2**63 - 1])
+s.scatter(), s.gather(malt.AVG, staleness=0)
+tell(told=told, sparse=s.values.tolist()[-1])
+malt.barrier()
+""",
+        transport=transport,
+    )
+    middle = ranks - 1  # the mean of 2 * rank
+    for told in result.told:
+        assert told["told"] == [[{-(2**62) - middle}, {2**62 + middle}]] * 6
+        assert told["sparse"] == 2**63 - 1
 
 
 def test_allreduce_goes_beside_scatters_of_differing_number(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch.nn.parameter import is_lazy
 
@@ -13,6 +15,8 @@ from malt._core_import import AVG, Fold, Vector
 from malt._errors import ConfigError
 from malt._vectors import vector
 
+_MOST_WORK = 10**6  # steps of looking for an element in two tensors
+_TooHardError = getattr(np, "exceptions", np).TooHardError  # NumPy 1.24 has it by itself
 DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 
 
@@ -28,6 +32,9 @@ class Place(NamedTuple):
 class Flat:
     """One vector a dtype, with room for tensors by name. Collective to make, if there are any.
 
+    With `tied`, tensors over the same memory have one place; without, each has its own: gradients
+    of two Parameters are two, though the Parameters share memory.
+
     Attributes:
         tensors: as given.
         vectors: by dtype; with memory of MALT's own.
@@ -35,11 +42,16 @@ class Flat:
     """
 
     def __init__(
-        self, tensors: Mapping[str, torch.Tensor], averaging: Averaging, policy: str = "latest"
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        averaging: Averaging,
+        policy: str = "latest",
+        *,
+        tied: bool = True,
     ) -> None:
         self.tensors = dict(tensors)
         self._averaging = averaging
-        self._places = places_of(self.tensors)
+        self._places = places_of(self.tensors, tied=tied)
         counts: dict[torch.dtype, int] = {}
         for place in self._places.values():
             end = place.offset + torch.Size(place.size).numel()
@@ -101,31 +113,75 @@ class Flat:
             each.close()
 
 
-def places_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, Place]:
-    """One after the other; tensors over the same memory (tied weights) have the same place.
+def places_of(tensors: Mapping[str, torch.Tensor], *, tied: bool = True) -> dict[str, Place]:
+    """One after the other; with `tied`, tensors over the same memory have the same place.
 
     Raises:
-        ConfigError: one cannot lie in a vector.
+        ConfigError: one cannot lie in a vector, or two share a part of their memory.
     """
+    _check_apart(tensors)
     places: dict[str, Place] = {}
     ends: dict[torch.dtype, int] = {}
     named: dict[int, str] = {}  # by address
     for name, tensor in tensors.items():
-        _check(name, tensor)
         offset = ends.get(tensor.dtype, 0)
         place = Place(tensor.dtype, offset, tuple(tensor.shape), _dense_stride(tensor))
         first = named.setdefault(tensor.data_ptr(), name)
-        if first == name:
+        if first == name or not tied:
             ends[tensor.dtype] = offset + tensor.numel()
-        elif place._replace(offset=0) != places[first]._replace(offset=0):
-            raise ConfigError(
-                f"{name} shares memory with {first}, but has another shape or order; tie weights "
-                "by using one Parameter in both places, and transpose it in forward()"
-            )
         else:
             place = places[first]
         places[name] = place
     return places
+
+
+def _check_apart(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raise ConfigError if two share memory without being the same throughout."""
+    for name, tensor in tensors.items():
+        _check(name, tensor)
+    order = sorted(tensors, key=lambda name: tensors[name].data_ptr())
+    for at, first in enumerate(order):
+        one = tensors[first]
+        for second in order[at + 1 :]:
+            other = tensors[second]
+            if other.data_ptr() >= one.data_ptr() + _span(one) * one.element_size():
+                break
+            if _is_same(one, other) or not _shares(one, other):
+                continue
+            names = sorted((first, second), key=list(tensors).index)
+            raise ConfigError(
+                f"{names[1]} shares memory with {names[0]}, but has another shape or order, or "
+                "another part of it; tie weights by using one Parameter in both places, and take "
+                "parts of it or transpose it in forward()"
+            )
+
+
+def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether the same elements are in the same memory."""
+    return bool(
+        one.data_ptr() == other.data_ptr()
+        and one.dtype == other.dtype
+        and one.shape == other.shape
+        and one.stride() == other.stride()
+    )
+
+
+def _shares(one: torch.Tensor, other: torch.Tensor) -> bool:
+    try:
+        return bool(np.shares_memory(_numpy(one), _numpy(other), max_work=_MOST_WORK))
+    except _TooHardError:  # as good as certain, at this effort
+        return True
+
+
+def _numpy(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    array: npt.NDArray[Any] = tensor.detach().numpy()
+    return array
+
+
+def _span(tensor: torch.Tensor) -> int:
+    """Elements from its first to its last."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return 1 + sum((extent - 1) * step for extent, step in steps)
 
 
 def _check(name: str, tensor: torch.Tensor) -> None:
@@ -150,8 +206,6 @@ def _check(name: str, tensor: torch.Tensor) -> None:
 
 def _dense_stride(tensor: torch.Tensor) -> tuple[int, ...]:
     """Its own, which may be that of channels_last, unless there are gaps or overlaps."""
-    strides = tensor.stride()
-    last = sum((extent - 1) * step for extent, step in zip(tensor.shape, strides, strict=True))
-    if last + 1 == tensor.numel():
-        return tuple(strides)
+    if _span(tensor) == tensor.numel():
+        return tuple(tensor.stride())
     return tuple(torch.empty(tensor.shape, device="meta").stride())

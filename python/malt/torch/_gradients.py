@@ -66,7 +66,10 @@ class GradientExchange(Around):
             f"fold {fold!r}",
         )
         self._gradients = Flat(
-            self._parameters, averaging, "latest" if averaging.is_exact else "queue"
+            self._parameters,
+            averaging,
+            "latest" if averaging.is_exact else "queue",
+            tied=False,
         )
         self._gradients.start_alike()
         self._views = dict(self._gradients.views(self._gradients.memory))
