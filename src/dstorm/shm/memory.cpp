@@ -54,9 +54,10 @@ std::size_t page_cache(const std::string& path) {
   return 0;
 }
 
-// What the control groups (v2, nested; or v1) of this process leave.
+// What the control groups (v2, nested; or v1) of this process leave. Without a limit, v2 says "max" and v1 a
+// number beyond any memory; how much is used, which takes the system far longer to say, is then not asked.
 std::size_t control_group_headroom() {
-  constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
+  constexpr std::size_t kUnlimited = std::size_t{1} << 62;
   std::size_t least = kUnlimited;
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
@@ -74,8 +75,10 @@ std::size_t control_group_headroom() {
     }
     while (folder.size() >= std::strlen("/sys/fs/cgroup")) {
       const std::size_t most = read_number(folder + limit, kUnlimited);
-      const std::size_t now = read_number(folder + used, 0) - page_cache(folder + "/memory.stat");
-      if (most != kUnlimited) least = std::min(least, most > now ? most - now : 0);
+      if (most < kUnlimited) {
+        const std::size_t now = read_number(folder + used, 0) - page_cache(folder + "/memory.stat");
+        least = std::min(least, most > now ? most - now : 0);
+      }
       folder.erase(folder.find_last_of('/'));
     }
   }
@@ -103,7 +106,10 @@ std::size_t available_bytes() {
   std::ifstream info("/proc/meminfo");
   for (std::string key; info >> key;) {
     std::size_t kilobytes = 0;
-    if (key == "MemAvailable:" && info >> kilobytes) available = kilobytes * 1024;
+    if (key == "MemAvailable:" && info >> kilobytes) {
+      available = kilobytes * 1024;
+      break;
+    }
     info.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
   }
   return std::min(available, control_group_headroom());

@@ -15,7 +15,7 @@
 
 namespace dstorm::tcp {
 
-struct Attachment {
+struct Attachment : std::enable_shared_from_this<Attachment> {
   Attachment(std::uint32_t number, std::shared_ptr<const shm::SegmentMemory> given)
       : id(number), memory(std::move(given)) {}
 
@@ -35,6 +35,13 @@ struct Attachment {
   std::atomic<std::uint64_t> changes{kUnchanged};
   // The last of them that does not wait for what follows.
   std::atomic<std::uint64_t> urgent{kUnchanged};
+
+  // Of the ChangeList.
+  std::atomic<bool> is_listed{false};
+  Attachment* next_listed = nullptr;
+  std::shared_ptr<Attachment> keeps_listed;
+
+  bool is_closing = false;  // this rank has closed it, and the engine knows
 
   // With RDMA, what the adapter may read and write.
   std::optional<verbs::Region> mailbox;   // this rank's

@@ -435,11 +435,13 @@ void Incoming::finish_update() {
   arriving_.reset();
 }
 
-void Incoming::tend(const Attachments& attachments, std::chrono::nanoseconds silence,
-                    Clock::time_point now) {
+void Incoming::tend(const Attachments& attachments, std::uint64_t detached,
+                    std::chrono::nanoseconds silence, Clock::time_point now) {
   if (now - last_heard_ > silence) over(End::kLost, "silent");
   if (end_ == End::kNot) answer(now - last_answer_ > silence / 4, now);
+  if (let_go_ == detached) return;
   std::erase_if(copies_, [&](const auto& item) { return !attachments.contains(item.first); });
+  if (!arriving_) let_go_ = detached;  // else its copy may come once more
 }
 
 // ---- RDMA ----

@@ -43,9 +43,10 @@ class Incoming {
   // `to_the_end`: of the connection, should that have come too.
   std::size_t take_in(const Attachments& attachments, std::uint32_t last_attached, bool to_the_end,
                       Clock::time_point now);
-  // Time goes by. Ends a connection that has been silent.
-  void tend(const Attachments& attachments, std::chrono::nanoseconds silence,
-            Clock::time_point now);
+  // Time goes by. Ends a connection that has been silent. `detached`: how many attachments there have been
+  // that are no more.
+  void tend(const Attachments& attachments, std::uint64_t detached,
+            std::chrono::nanoseconds silence, Clock::time_point now);
 
   std::uint64_t updates() const noexcept { return updates_; }  // taken in
   End end() const noexcept { return end_; }
@@ -104,6 +105,7 @@ class Incoming {
   bool has_left_ = false;
   std::string reason_;
   std::map<std::uint32_t, Copy> copies_;
+  std::uint64_t let_go_ = 0;  // copies of so many that are no more
   std::optional<Arriving> arriving_;
   bool has_unparsed_ = false;  // of what had come before it was made
   bool is_long_ = false;       // the last update, or the one that is arriving
