@@ -11,11 +11,12 @@
 #include <vector>
 
 #include "dstorm/shm/segment_memory.hpp"
+#include "dstorm/tcp/change_list.hpp"
 #include "dstorm/verbs/region.hpp"
 
 namespace dstorm::tcp {
 
-struct Attachment : std::enable_shared_from_this<Attachment> {
+struct Attachment : Listed<Attachment> {  // when it has changed
   Attachment(std::uint32_t number, std::shared_ptr<const shm::SegmentMemory> given)
       : id(number), memory(std::move(given)) {}
 
@@ -35,11 +36,6 @@ struct Attachment : std::enable_shared_from_this<Attachment> {
   std::atomic<std::uint64_t> changes{kUnchanged};
   // The last of them that does not wait for what follows.
   std::atomic<std::uint64_t> urgent{kUnchanged};
-
-  // Of the ChangeList.
-  std::atomic<bool> is_listed{false};
-  Attachment* next_listed = nullptr;
-  std::shared_ptr<Attachment> keeps_listed;
 
   bool is_closing = false;  // this rank has closed it, and the engine knows
 

@@ -204,7 +204,7 @@ class Engine final : public Work {
   std::size_t held_bytes_ = 0;
   std::atomic<bool> has_come_{false};  // an update, since the last scatter
 
-  ChangeList changed_segments_;
+  ChangeList<Attachment> changed_segments_;
   std::atomic<bool> wanted_{false};
   std::atomic<bool> asleep_{false};
   std::atomic<bool> queued_{false};                             // the thread waits for the lock
