@@ -210,5 +210,34 @@ TEST(Changes, AllArriveInWhateverOrderThoughConnectionsBreak) {
   testing_processes::expect_all_well(job);
 }
 
+// Its sender lets go of the segment's memory only when the other host has taken in what it sent there last.
+TEST(Changes, LastUpdateOfASegmentThatIsClosedArrivesThoughTheConnectionBreaks) {
+  constexpr std::size_t kLong = std::size_t{16} << 20;  // more than sockets hold
+  const testing_processes::Shared<std::atomic<pid_t>> reader;
+  testing_processes::Job job(2, [&](Bootstrap& bootstrap) {
+    GroupOptions options;
+    options.transport = "tcp";
+    const auto group = Group::join(bootstrap, options);
+    Segment model(group,
+                  {.name = "model", .slot_bytes = kLong, .depth = 2, .policy = Policy::kQueue});
+    if (group->rank() == 0) *reader = getpid();
+    group->barrier();
+    if (group->rank() == 1) {
+      kill(*reader, SIGSTOP);
+      model.scatter([](std::span<std::byte> room) { return std::pair(room.size(), Tag{}); });
+      model.close();
+      std::this_thread::sleep_for(500ms);  // some ticks of the engine's own
+      for (int fd : connections()) shutdown(fd, SHUT_RDWR);
+      kill(*reader, SIGCONT);
+    } else {
+      CHECK_THAT(model.await_update(2, 20s));
+      CHECK_THAT(model.gather({}, [](auto) {}) == 1);
+    }
+    group->barrier();
+    return 0;
+  });
+  testing_processes::expect_all_well(job);
+}
+
 }  // namespace
 }  // namespace dstorm::tcp

@@ -24,6 +24,8 @@
 namespace dstorm::shm {
 namespace {
 
+constexpr std::size_t kFewBytes = std::size_t{1} << 20;
+
 std::string megabytes(std::size_t bytes) {
   std::ostringstream text;
   if (bytes < 10'000'000) {
@@ -149,7 +151,9 @@ Memory Memory::create(std::size_t bytes, std::string_view what) {
     throw ConfigError("cannot size shared memory for " + std::string(what) + " to " +
                       megabytes(bytes) + ": " + why);
   }
-  return Memory(fd, bytes, what);
+  Memory made(fd, bytes, what);
+  made.room_ = bytes;
+  return made;
 }
 
 Memory Memory::open(pid_t pid, int fd, std::size_t bytes, std::string_view what) {
@@ -186,12 +190,14 @@ Memory Memory::open(pid_t pid, int fd, std::size_t bytes, std::string_view what)
 Memory::Memory(Memory&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)),
-      fd_(std::exchange(other.fd_, -1)) {}
+      fd_(std::exchange(other.fd_, -1)),
+      room_(std::exchange(other.room_, 0)) {}
 
 Memory& Memory::operator=(Memory&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   std::swap(fd_, other.fd_);
+  std::swap(room_, other.room_);
   return *this;
 }
 
@@ -202,8 +208,13 @@ Memory::~Memory() {
 
 void Memory::reserve(std::size_t offset, std::size_t bytes, std::string_view what) {
   if (bytes == 0) return;
-  // fallocate would rather call the OOM killer than fail, so look first.
-  if (const std::size_t have = available_bytes(); bytes > have) throw_no_room(bytes, have, what);
+  // fallocate would rather call the OOM killer than fail, so look first; but for a few pages, which take less
+  // time than the look, that of create() will do.
+  if (bytes <= std::min(kFewBytes, room_)) {
+    room_ -= bytes;
+  } else if (const std::size_t have = available_bytes(); bytes > have) {
+    throw_no_room(bytes, have, what);
+  }
   int failed = 0;
   do {
     failed = fallocate(fd_, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));

@@ -365,12 +365,16 @@ std::shared_ptr<Attachment> Engine::attach(std::uint32_t id,
   last_attached_ = id;
   attachments_[id] = attachment;
   changed_segments_.add(*attachment);  // what is there from the beginning
-  if (has_rdma()) wake();  // to say where others may write
+  if (has_rdma()) wake();              // to say where others may write
   return attachment;
 }
 
 void Engine::detach(std::uint32_t id) noexcept {
   const std::lock_guard lock(mutex_);
+  erase(id);
+}
+
+void Engine::erase(std::uint32_t id) {
   detached_ += attachments_.erase(id);
   for (Outgoing& one : outgoing_) one.forget(id);
 }
@@ -657,7 +661,8 @@ void Engine::share(Outgoing& outgoing, Clock::time_point now) {
 // E4. What this rank has closed, and so needs no more, is looked at until it can go.
 void Engine::take_changes() {
   changed_segments_.take([this](const std::shared_ptr<Attachment>& changed) {
-    if (!attachments_.contains(changed->id)) return;  // it has come to nothing, or all have closed it
+    if (!attachments_.contains(changed->id))
+      return;  // it has come to nothing, or all have closed it
     for (Outgoing& one : outgoing_) one.note(changed);
     if (!changed->memory->is_closed(control_.rank())) return;
     if (!std::exchange(changed->is_closing, true)) closing_.push_back(changed);
@@ -714,20 +719,19 @@ void Engine::tend(Clock::time_point now) {
   for (Incoming& one : incoming_) one.tend(attachments_, detached_, settings_.silence, now);
 }
 
-// Segments that no rank of this host uses any more, and that all know to be closed.
+// Segments that no rank of this host uses any more, and of which no other host needs anything.
 void Engine::erase_closed() {
   looks_ += closing_.size();
   std::erase_if(closing_, [&](const std::shared_ptr<Attachment>& attachment) {
-    const bool is_needed_here =
-        std::any_of(control_.locals().begin(), control_.locals().end(), [&](int r) {
-          return control_.is_live(r) && !attachment->memory->is_closed(r);
-        });
-    const bool is_known = std::all_of(outgoing_.begin(), outgoing_.end(), [&](const Outgoing& one) {
-      return one.state() == Outgoing::State::kDone || !one.is_needed() ||
-             one.is_done_with(*attachment);
-    });
-    if (is_needed_here || !is_known) return false;
-    detached_ += attachments_.erase(attachment->id);
+    const bool is_needed_here = std::any_of(
+        control_.locals().begin(), control_.locals().end(),
+        [&](int r) { return control_.is_live(r) && !attachment->memory->is_closed(r); });
+    if (is_needed_here || !std::all_of(outgoing_.begin(), outgoing_.end(), [&](Outgoing& one) {
+          return one.is_done_with(*attachment);
+        })) {
+      return false;
+    }
+    erase(attachment->id);
     return true;
   });
 }

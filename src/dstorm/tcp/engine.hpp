@@ -134,6 +134,7 @@ class Engine final : public Work {
   void wake() noexcept;
   void take_changes();
   void erase_closed();
+  void erase(std::uint32_t id);
   void pump(Clock::time_point now, bool with_answers, bool may_lag = false);
   void keep_away(bool in_burst);
   void tend(Clock::time_point now);

@@ -546,8 +546,14 @@ bool Outgoing::is_through(const Attachment& attachment) const {
 }
 
 bool Outgoing::is_done_with(const Attachment& attachment) const {
+  if (state_ == State::kDone || !is_needed()) return true;
   const auto found = carried_.find(attachment.id);
-  return found != carried_.end() && found->second.closed && is_through(attachment);
+  if (found == carried_.end() || found->second.closed_at == 0 || !is_through(attachment)) {
+    return false;
+  }
+  // What is only on its way would have to be said again, should the connection break.
+  return answered_bytes_ >= found->second.closed_at ||
+         std::none_of(host_.begin(), host_.end(), [&](int r) { return is_live(attachment, r); });
 }
 
 void Outgoing::note_through(Carried& carried, std::uint64_t changes) {
@@ -666,7 +672,7 @@ bool Outgoing::post_segment(Carried& carried) {
     rdma_->send_clock(attachment.id, clock);
     carried.clock = clock;
   }
-  if (is_closed && !carried.closed) {
+  if (is_closed && carried.closed_at == 0) {
     if (!rdma_->is_idle()) return false;
     fill_closed(carried);
   }
@@ -675,9 +681,9 @@ bool Outgoing::post_segment(Carried& carried) {
 }
 
 void Outgoing::fill_closed(Carried& carried) {
-  if (carried.closed) return;
+  if (carried.closed_at != 0) return;
   put_head(FrameKind::kClosed, carried.attachment->id, 0);
-  carried.closed = true;
+  carried.closed_at = sent_bytes_ + small_.size() + long_bytes_;
 }
 
 // What this rank has now folded of the host's rank number `place`; false if fewer than `least` updates more.
