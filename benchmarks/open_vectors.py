@@ -31,8 +31,9 @@ LEAST = 0.9  # of the rounds beside none
 
 def run_rank(turns):
     """What one rank of the job does; rank 0 prints a line of JSON a turn."""
-    import malt
     import numpy as np
+
+    import malt
 
     malt.init(timeout=60)
     vector = malt.vector(np.ones(ELEMENTS))
@@ -64,7 +65,7 @@ def run_rank(turns):
 
 
 def measure(transport, turns):
-    """By number of others: rounds a second, their ratio to those beside none, seconds to make one."""
+    """By number of others: rounds a second, by those beside none, and seconds to make one."""
     command = [sys.executable, "-m", "malt", "run", "-n", "2", __file__, "--rank", str(turns)]
     done = subprocess.run(
         command,
