@@ -42,7 +42,7 @@ void run(Input input) {
   Handshake handshake = Handshake::callee(
       sender.settings.key, static_cast<std::uint32_t>(outgoing.proxy()), sender.listener.at);
   require(testing_sockets::eventually([&] {
-            outgoing.pump({}, false, true, false, now);
+            outgoing.pump(sender.host.attachments, false, true, false, now);
             return handshake.advance(stream) == Handshake::Step::kDone &&
                    outgoing.state() == Outgoing::State::kUp;
           }),

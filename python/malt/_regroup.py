@@ -247,10 +247,10 @@ class Generations:
         self._settle()
 
     def _rebuild(self, group: Group) -> None:
-        vectors = self.vectors()
+        opened = self._open()
         self._exchange_state(group, is_back=False)
-        for vector in vectors:
-            self._compare(group, self._description_of(vector))
+        for vector, kept in opened:
+            self._compare(group, kept.description)
             _again(group, lambda vector=vector: vector.regroup(group))  # type: ignore[misc]
         _values.share(group, self.vectors(shared=True), self._back, self._timeout)
         for follower in self.followers:
@@ -292,15 +292,14 @@ class Generations:
 
     def vectors(self, *, shared: bool = False) -> list[AnyVector]:
         """Those that are open, in the order in which they were made; those with shared values."""
-        self._kept = [kept for kept in self._kept if (made := kept.vector()) and not made.is_closed]
-        return [
-            made
-            for kept in self._kept
-            if (made := kept.vector()) and (kept.has_shared_values or not shared)
-        ]
+        return [made for made, kept in self._open() if kept.has_shared_values or not shared]
 
-    def _description_of(self, vector: AnyVector) -> str:
-        return next(kept.description for kept in self._kept if kept.vector() is vector)
+    def _open(self) -> list[tuple[AnyVector, _Kept]]:
+        opened = [
+            (made, kept) for kept in self._kept if (made := kept.vector()) and not made.is_closed
+        ]
+        self._kept = [kept for _, kept in opened]
+        return opened
 
     @property
     def makes_due(self) -> bool:

@@ -6,8 +6,10 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <list>
 #include <map>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 
 #include "dstorm/channel.hpp"
@@ -160,7 +162,8 @@ struct Group::Impl {
   std::unique_ptr<tcp::Engine> engine;  // in a job of several hosts
   std::optional<Watcher> watcher;
   std::uint64_t exchanges = 0;
-  std::vector<std::string> names;  // in the order in which they were added
+  std::list<std::string> names;  // in the order in which they were added
+  std::unordered_map<std::string_view, std::list<std::string>::iterator> by_name;
   std::atomic<bool> left{false};
   std::uint64_t last_wait = 0;  // that has found the group superseded
   int passed_by = 0;            // calls since then at which it could not go over
@@ -312,14 +315,21 @@ void Group::check_standing() const {
 }
 
 void Group::add_name(const std::string& name) {
-  if (std::find(impl_->names.begin(), impl_->names.end(), name) != impl_->names.end()) {
+  if (impl_->by_name.contains(name)) {
     throw ConfigError("this job already has a segment named '" + name +
                       "'; give each a name of its own, or let go of the first");
   }
-  impl_->names.push_back(name);
+  const auto added = impl_->names.insert(impl_->names.end(), name);
+  impl_->by_name.emplace(*added, added);
 }
 
-void Group::remove_name(const std::string& name) noexcept { std::erase(impl_->names, name); }
+void Group::remove_name(const std::string& name) noexcept {
+  const auto found = impl_->by_name.find(name);
+  if (found == impl_->by_name.end()) return;
+  const auto removed = found->second;
+  impl_->by_name.erase(found);  // its key lies in the other
+  impl_->names.erase(removed);
+}
 
 void Group::barrier(std::optional<nanoseconds> timeout) {
   const Turn turn(*impl_->turns, "barrier");

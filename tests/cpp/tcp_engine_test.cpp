@@ -23,6 +23,7 @@ namespace dstorm::tcp {
 namespace {
 
 using namespace std::chrono_literals;
+using testing_sockets::connections;
 using testing_sockets::eventually;
 using testing_sockets::loopback;
 using testing_sockets::raw_connect;
@@ -221,18 +222,6 @@ TEST(Engine, CallsInManyLeaveNoConnectionsBehind) {
   callers.clear();
   EXPECT_TRUE(eventually([&] { return open_descriptors() <= descriptors + kAnew; }));
   EXPECT_TRUE(job.control(kHere).is_live(kElsewhere));
-}
-
-// This process's connections.
-std::vector<int> connections() {
-  std::vector<int> found;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    const int fd = std::stoi(entry.path().filename());
-    sockaddr_in peer{};
-    socklen_t bytes = sizeof(peer);
-    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &bytes) == 0) found.push_back(fd);
-  }
-  return found;
 }
 
 // Rank 2 calls nobody: it speaks over the connection that rank 0 has made. Rank 1 has one of its own.

@@ -610,9 +610,9 @@ TEST(Incoming, SilenceEndsIt) {
   const Site site;
   Peer peer(site);
   peer.say(update_frame(1).substr(0, 200));  // a part of an update is no excuse
-  peer.incoming().tend(site.attachments, 5s, peer.now + 5s);
+  peer.incoming().tend(site.attachments, 0, 5s, peer.now + 5s);
   EXPECT_EQ(peer.end(), Incoming::End::kNot);
-  peer.incoming().tend(site.attachments, 5s, peer.now + 5s + 1ns);
+  peer.incoming().tend(site.attachments, 0, 5s, peer.now + 5s + 1ns);
   EXPECT_EQ(peer.end(), Incoming::End::kLost);
 }
 
@@ -714,7 +714,7 @@ TEST(Incoming, ReplacedConnectionIsNotMissed) {
   const Site site;
   Peer old(site, 1);
   const Peer next(site, 2);
-  old.incoming().tend(site.attachments, 5s, old.now + 6s);
+  old.incoming().tend(site.attachments, 0, 5s, old.now + 6s);
   EXPECT_EQ(old.end(), Incoming::End::kReplaced);
 }
 
@@ -832,7 +832,7 @@ std::string recorded(const Site& site) {
   Handshake handshake =
       Handshake::callee(key, static_cast<std::uint32_t>(outgoing.proxy()), listener.at);
   EXPECT_TRUE(eventually([&] {
-    outgoing.pump({}, false, true, false, Clock::now());
+    outgoing.pump(attachments, false, true, false, Clock::now());
     return handshake.advance(stream) == Handshake::Step::kDone &&
            outgoing.state() == Outgoing::State::kUp;
   }));
@@ -862,11 +862,13 @@ std::string recorded(const Site& site) {
     notice.bytes = 40;
     own.posted = i;
     attachment->changes.fetch_add(1);
+    outgoing.note(attachment);
     hear(false);
   }
   writer.advance(4);
   memory.closed(kSender) = 1;
   attachment->changes.fetch_add(1);
+  outgoing.note(attachment);
   hear(true);
   own.posted = 0;
   return all;

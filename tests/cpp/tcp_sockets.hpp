@@ -2,6 +2,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -36,6 +37,18 @@ using namespace std::chrono_literals;
 
 inline Address loopback(int family) {
   return Address::parse(family == AF_INET ? "127.0.0.1" : "::1").value();
+}
+
+// This process's connections.
+inline std::vector<int> connections() {
+  std::vector<int> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::stoi(entry.path().filename());
+    sockaddr_in peer{};
+    socklen_t bytes = sizeof(peer);
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &bytes) == 0) found.push_back(fd);
+  }
+  return found;
 }
 
 // A listening socket on the loopback interface.

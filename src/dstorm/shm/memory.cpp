@@ -25,6 +25,8 @@
 namespace dstorm::shm {
 namespace {
 
+constexpr std::size_t kFewBytes = std::size_t{1} << 20;
+
 std::string megabytes(std::size_t bytes) {
   std::ostringstream text;
   if (bytes < 10'000'000) {
@@ -55,9 +57,10 @@ std::size_t page_cache(const std::string& path) {
   return 0;
 }
 
-// What the control groups (v2, nested; or v1) of this process leave.
+// What the control groups (v2, nested; or v1) of this process leave. Without a limit, v2 says "max" and v1 a
+// number beyond any memory; how much is used, which takes the system far longer to say, is then not asked.
 std::size_t control_group_headroom() {
-  constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
+  constexpr std::size_t kUnlimited = std::size_t{1} << 62;
   std::size_t least = kUnlimited;
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
@@ -75,8 +78,10 @@ std::size_t control_group_headroom() {
     }
     while (folder.size() >= std::strlen("/sys/fs/cgroup")) {
       const std::size_t most = read_number(folder + limit, kUnlimited);
-      const std::size_t now = read_number(folder + used, 0) - page_cache(folder + "/memory.stat");
-      if (most != kUnlimited) least = std::min(least, most > now ? most - now : 0);
+      if (most < kUnlimited) {
+        const std::size_t now = read_number(folder + used, 0) - page_cache(folder + "/memory.stat");
+        least = std::min(least, most > now ? most - now : 0);
+      }
       folder.erase(folder.find_last_of('/'));
     }
   }
@@ -104,7 +109,10 @@ std::size_t available_bytes() {
   std::ifstream info("/proc/meminfo");
   for (std::string key; info >> key;) {
     std::size_t kilobytes = 0;
-    if (key == "MemAvailable:" && info >> kilobytes) available = kilobytes * 1024;
+    if (key == "MemAvailable:" && info >> kilobytes) {
+      available = kilobytes * 1024;
+      break;
+    }
     info.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
   }
   return std::min(available, control_group_headroom());
@@ -144,7 +152,9 @@ Memory Memory::create(std::size_t bytes, std::size_t used, std::string_view what
     throw ConfigError("cannot size shared memory for " + std::string(what) + " to " +
                       megabytes(bytes) + ": " + why);
   }
-  return Memory(fd, bytes, what);
+  Memory made(fd, bytes, what);
+  made.room_ = bytes;
+  return made;
 }
 
 Memory Memory::open(pid_t pid, int fd, std::size_t bytes, std::string_view what) {
@@ -181,12 +191,14 @@ Memory Memory::open(pid_t pid, int fd, std::size_t bytes, std::string_view what)
 Memory::Memory(Memory&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)),
-      fd_(std::exchange(other.fd_, -1)) {}
+      fd_(std::exchange(other.fd_, -1)),
+      room_(std::exchange(other.room_, 0)) {}
 
 Memory& Memory::operator=(Memory&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   std::swap(fd_, other.fd_);
+  std::swap(room_, other.room_);
   return *this;
 }
 
@@ -197,8 +209,13 @@ Memory::~Memory() {
 
 void Memory::reserve(std::size_t offset, std::size_t bytes, std::string_view what) {
   if (bytes == 0) return;
-  // fallocate would rather call the OOM killer than fail, so look first.
-  if (const std::size_t have = available_bytes(); bytes > have) throw_no_room(bytes, have, what);
+  // fallocate would rather call the OOM killer than fail, so look first; but for a few pages, which take less
+  // time than the look, that of create() will do.
+  if (bytes <= std::min(kFewBytes, room_)) {
+    room_ -= bytes;
+  } else if (const std::size_t have = available_bytes(); bytes > have) {
+    throw_no_room(bytes, have, what);
+  }
   int failed = 0;
   do {
     failed = fallocate(fd_, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));

@@ -49,6 +49,7 @@ class Memory {
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
   int fd_ = -1;
+  std::size_t room_ = 0;  // found by create(), for what is not reserved yet
 };
 
 // 128 random bits, by which memory is told from other memory.

@@ -11,11 +11,12 @@
 #include <vector>
 
 #include "dstorm/shm/segment_memory.hpp"
+#include "dstorm/tcp/change_list.hpp"
 #include "dstorm/verbs/region.hpp"
 
 namespace dstorm::tcp {
 
-struct Attachment {
+struct Attachment : Listed<Attachment> {  // when it has changed
   Attachment(std::uint32_t number, std::shared_ptr<const shm::SegmentMemory> given)
       : id(number), memory(std::move(given)) {}
 
@@ -35,6 +36,8 @@ struct Attachment {
   std::atomic<std::uint64_t> changes{kUnchanged};
   // The last of them that does not wait for what follows.
   std::atomic<std::uint64_t> urgent{kUnchanged};
+
+  bool is_closing = false;  // this rank has closed it, and the engine knows
 
   // With RDMA, what the adapter may read and write.
   std::optional<verbs::Region> mailbox;   // this rank's

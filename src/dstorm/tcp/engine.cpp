@@ -364,19 +364,24 @@ std::shared_ptr<Attachment> Engine::attach(std::uint32_t id,
   const std::lock_guard lock(mutex_);
   last_attached_ = id;
   attachments_[id] = attachment;
-  if (has_rdma()) wake();  // to say where others may write
+  changed_segments_.add(*attachment);  // what is there from the beginning
+  if (has_rdma()) wake();              // to say where others may write
   return attachment;
 }
 
 void Engine::detach(std::uint32_t id) noexcept {
   const std::lock_guard lock(mutex_);
-  attachments_.erase(id);
+  erase(id);
+}
+
+void Engine::erase(std::uint32_t id) {
+  detached_ += attachments_.erase(id);
+  for (Outgoing& one : outgoing_) one.forget(id);
 }
 
 void Engine::flush(Attachment& attachment, std::size_t bytes, bool may_lag) noexcept {
-  const std::uint64_t number = number_change(attachment);
+  number_change(attachment, !may_lag);
   if (may_lag) return drive(true);
-  attachment.urgent.store(number);
   if (bytes > (has_streams_ ? kLendAHand : kLendAHandByRdma)) return wake();
   if (bytes > 0 && has_streams_ && may_wait(attachment, bytes)) return hold_back();
   drive();
@@ -387,7 +392,7 @@ void Engine::flush(Attachment& attachment, std::size_t bytes, bool may_lag) noex
 
 // E3.
 void Engine::acknowledge(Attachment& attachment) noexcept {
-  attachment.urgent.store(number_change(attachment));
+  number_change(attachment, true);
   // Once: it has to answer this one, too.
   if (answers_ >= kBurst && !std::exchange(owes_answer_, true) && keeps_away_.load()) {
     return noted_.store(true);
@@ -656,7 +661,26 @@ void Engine::share(Outgoing& outgoing, Clock::time_point now) {
   wake();  // more may have come
 }
 
+// E4. What this rank has closed, and so needs no more, is looked at until it can go.
+void Engine::take_changes() {
+  changed_segments_.take([this](const std::shared_ptr<Attachment>& changed) {
+    if (!attachments_.contains(changed->id))
+      return;  // it has come to nothing, or all have closed it
+    for (Outgoing& one : outgoing_) one.note(changed);
+    if (!changed->memory->is_closed(control_.rank())) return;
+    if (!std::exchange(changed->is_closing, true)) closing_.push_back(changed);
+  });
+}
+
+std::uint64_t Engine::looks() {
+  const std::lock_guard lock(mutex_);
+  std::uint64_t looks = looks_;
+  for (const Outgoing& one : outgoing_) looks += one.looks();
+  return looks;
+}
+
 void Engine::pump(Clock::time_point now, bool with_answers, bool may_lag) {
+  take_changes();
   for (Outgoing& one : outgoing_) {
     const int before = one.adapter_fd();
     one.pump(attachments_, leaving_, with_answers, may_lag, now);
@@ -694,16 +718,24 @@ void Engine::tend(Clock::time_point now) {
   if (now - last_tend_ > settings_.silence) back_at_ = now;
   last_tend_ = now;
   for (Outgoing& one : outgoing_) one.tend(now);
-  for (Incoming& one : incoming_) one.tend(attachments_, settings_.silence, now);
-  // A segment that no rank of this host uses any more, and that all know to be closed.
-  std::erase_if(attachments_, [&](const auto& item) {
-    const Attachment& attachment = *item.second;
-    return std::all_of(
-               control_.locals().begin(), control_.locals().end(),
-               [&](int r) { return attachment.memory->is_closed(r) || !control_.is_live(r); }) &&
-           std::all_of(outgoing_.begin(), outgoing_.end(), [&](const Outgoing& one) {
-             return one.state() == Outgoing::State::kDone || one.is_through(attachment);
-           });
+  erase_closed();
+  for (Incoming& one : incoming_) one.tend(attachments_, detached_, settings_.silence, now);
+}
+
+// Segments that no rank of this host uses any more, and of which no other host needs anything.
+void Engine::erase_closed() {
+  looks_ += closing_.size();
+  std::erase_if(closing_, [&](const std::shared_ptr<Attachment>& attachment) {
+    const bool is_needed_here = std::any_of(
+        control_.locals().begin(), control_.locals().end(),
+        [&](int r) { return control_.is_live(r) && !attachment->memory->is_closed(r); });
+    if (is_needed_here || !std::all_of(outgoing_.begin(), outgoing_.end(), [&](Outgoing& one) {
+          return one.is_done_with(*attachment);
+        })) {
+      return false;
+    }
+    erase(attachment->id);
+    return true;
   });
 }
 

@@ -13,7 +13,10 @@
 // thread says that it is about to sleep, then looks at wanted_; all sequentially consistent. Nor is
 // what the rank holds back, E3: it sets holds_back_, then wakes the thread if that sleeps and will not
 // look soon by itself; the thread says how it is about to sleep, then looks at holds_back_. Whoever
-// clears holds_back_ sends all there is.
+// clears holds_back_ sends all there is. Nor is any segment, E4: a change is numbered, then its segment is
+// listed (change_list.hpp), then wanted_, noted_ or holds_back_ is set; every pump first takes the list and
+// tells each connection, which keeps the segment among those due until all of it has been sent. A
+// connection that is made looks at all segments once.
 #pragma once
 
 #include <atomic>
@@ -31,6 +34,7 @@
 #include "dstorm/bootstrap.hpp"
 #include "dstorm/shm/control.hpp"
 #include "dstorm/tcp/attachment.hpp"
+#include "dstorm/tcp/change_list.hpp"
 #include "dstorm/tcp/door.hpp"
 #include "dstorm/tcp/incoming.hpp"
 #include "dstorm/tcp/outgoing.hpp"
@@ -82,7 +86,7 @@ class Engine final : public Work {
   // process at once, but goes along with what is sent next, when this rank waits or after 0.1 s.
   void flush(Attachment& attachment, std::size_t bytes, bool may_lag = false) noexcept;
   void note(Attachment& attachment) noexcept {
-    number_change(attachment);
+    number_change(attachment, false);
     noted_.store(true, std::memory_order_relaxed);
   }
   // The same of what it has folded, which a sender may wait for: at once, or where this rank has lately sent
@@ -100,6 +104,8 @@ class Engine final : public Work {
   // While it is held, this rank's notices may be rewritten.
   std::unique_lock<std::mutex> hold_notices() { return std::unique_lock(mutex_); }
   bool make_room(Attachment& attachment) noexcept;
+  // How often it has looked at a segment so far: grows with what is changed, not with what there is.
+  std::uint64_t looks();
 
   // While this rank waits it takes in what comes itself, which saves waking two threads; the
   // engine's own keeps away meanwhile.
@@ -111,10 +117,12 @@ class Engine final : public Work {
   void leave(std::chrono::nanoseconds limit) noexcept;
 
  private:
-  std::uint64_t number_change(Attachment& attachment) noexcept {
+  // E4.
+  void number_change(Attachment& attachment, bool is_urgent) noexcept {
     const std::uint64_t number = changes_.fetch_add(1) + 1;
     attachment.changes.store(number);
-    return number;
+    if (is_urgent) attachment.urgent.store(number);
+    changed_segments_.add(attachment);
   }
   void run();
   bool may_wait(const Attachment& attachment, std::size_t bytes) noexcept;
@@ -124,6 +132,9 @@ class Engine final : public Work {
   std::size_t take_in(Incoming& incoming, bool to_the_end, Clock::time_point now);
   bool take_in_polled(Clock::time_point now);
   void wake() noexcept;
+  void take_changes();
+  void erase_closed();
+  void erase(std::uint32_t id);
   void pump(Clock::time_point now, bool with_answers, bool may_lag = false);
   void keep_away(bool in_burst);
   void tend(Clock::time_point now);
@@ -160,6 +171,9 @@ class Engine final : public Work {
   std::mutex mutex_;  // E1
   std::condition_variable changed_;
   Attachments attachments_;
+  std::vector<std::shared_ptr<Attachment>> closing_;  // those of them that this rank has closed
+  std::uint64_t detached_ = 0;                        // those that are no more
+  std::uint64_t looks_ = 0;                           // at closing_
   std::uint32_t last_attached_ = 0;
   std::list<Outgoing> outgoing_;  // one per other host
   std::list<Incoming> incoming_;
@@ -191,6 +205,7 @@ class Engine final : public Work {
   std::size_t held_bytes_ = 0;
   std::atomic<bool> has_come_{false};  // an update, since the last scatter
 
+  ChangeList<Attachment> changed_segments_;
   std::atomic<bool> wanted_{false};
   std::atomic<bool> asleep_{false};
   std::atomic<bool> queued_{false};                             // the thread waits for the lock

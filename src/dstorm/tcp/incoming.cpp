@@ -501,15 +501,18 @@ void Incoming::finish_update() {
   arriving_.reset();
 }
 
-void Incoming::tend(const Attachments& attachments, std::chrono::nanoseconds silence,
-                    Clock::time_point now) {
+void Incoming::tend(const Attachments& attachments, std::uint64_t detached,
+                    std::chrono::nanoseconds silence, Clock::time_point now) {
   if (!is_held_up() && now - last_heard_ > silence) over(End::kLost, "silent");
   if (end_ == End::kNot) answer(now - last_answer_ > silence / 4, now);
-  // Those of segments that nobody uses any more, but for the one that is being written.
+  if (let_go_ == detached) return;
+  // Of segments that nobody uses any more, but for the one that is being written.
   std::erase_if(copies_, [&](const auto& item) {
     return !attachments.contains(item.first) &&
            !(arriving_ && arriving_->attachment == item.second.attachment);
   });
+  if (!arriving_) let_go_ = detached;  // else there may be one more
+}
 }
 
 // ---- RDMA ----

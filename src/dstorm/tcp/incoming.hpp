@@ -47,9 +47,10 @@ class Incoming {
   // `to_the_end`: of the connection, should that have come too.
   std::size_t take_in(const Attachments& attachments, std::uint32_t last_attached, bool to_the_end,
                       Clock::time_point now);
-  // Time goes by. Ends a connection that has been silent.
-  void tend(const Attachments& attachments, std::chrono::nanoseconds silence,
-            Clock::time_point now);
+  // Time goes by. Ends a connection that has been silent. `detached`: how many attachments there have been
+  // that are no more.
+  void tend(const Attachments& attachments, std::uint64_t detached,
+            std::chrono::nanoseconds silence, Clock::time_point now);
 
   std::uint64_t updates() const noexcept { return updates_; }  // taken in
   End end() const noexcept { return end_; }
@@ -123,6 +124,7 @@ class Incoming {
   std::string reason_;
   std::map<std::uint32_t, Copy> copies_;
   std::optional<BoardCopy> board_;
+  std::uint64_t let_go_ = 0;  // copies of so many that are no more
   std::optional<Arriving> arriving_;
   bool has_unparsed_ = false;  // of what had come before it was made, or while it was held up
   std::optional<Clock::time_point> held_up_since_;

@@ -19,6 +19,9 @@ constexpr std::size_t kAnswers = 1024;
 constexpr std::chrono::seconds kAwaited{1};
 constexpr std::chrono::milliseconds kBetweenTrials{20};
 
+// Of a segment that is due.
+constexpr auto kAge = [](const auto* carried) { return carried->due.front().number; };
+
 }  // namespace
 
 Outgoing::Outgoing(shm::Control& control, const Settings& settings, const std::vector<int>& host)
@@ -120,7 +123,9 @@ void Outgoing::hang_up() {
   is_joined_ = false;
   for (auto& [id, carried] : carried_) carried.carrier.let_go();
   clear();
+  due_.clear();
   carried_.clear();
+  has_noted_all_ = false;
   notice_ = beat_ = 0;
   said_goodbye_ = lags_ = false;
   left_out_since_.reset();
@@ -408,7 +413,7 @@ void Outgoing::put_head(FrameKind kind, std::uint32_t segment, std::uint64_t byt
 // True if there is something to send. Notices go last, and a goodbye after them: who sees a rank at
 // a barrier has what it sent before.
 bool Outgoing::fill(const Attachments& attachments, bool leaving) {
-  note_due(attachments);
+  if (!std::exchange(has_noted_all_, true)) note_all(attachments);
   if (is_blocked()) return true;
   clear();
   may_lag_ = !rdma_;
@@ -419,14 +424,8 @@ bool Outgoing::fill(const Attachments& attachments, bool leaving) {
   if (is_idle && carried_.size() > attachments.size()) {
     std::erase_if(carried_, [&](const auto& item) { return !attachments.contains(item.first); });
   }
-  bool all_through = true;
-  for (Carried* const carried : due_) {
-    if (rdma_) {
-      all_through = post_segment(*carried) && all_through;
-    } else if (!fill_segment(*carried)) {
-      return true;
-    }
-  }
+  if (!rdma_ && !fill_segments()) return true;
+  const bool all_through = !rdma_ || post_segments();
   if (rdma_ && (!all_through || !rdma_->is_idle())) {
     awaits_adapter_ = awaits_adapter_ || posted > notice_ || leaving || !all_through;
     return small_at_ < small_.size();
@@ -442,23 +441,90 @@ bool Outgoing::fill(const Attachments& attachments, bool leaving) {
 }
 
 // What was changed first goes first, whatever the size of it, and no segment keeps the others waiting. So
-// over TCP who has an update of a rank has what the rank wrote elsewhere before, as far as this looked
+// over TCP who has an update of a rank has what the rank wrote elsewhere before, as far as the engine looked
 // in between, and unless that update has replaced an older one which was due.
-void Outgoing::note_due(const Attachments& attachments) {
-  due_.clear();
-  for (const auto& [id, attachment] : attachments) {
-    if (is_through(*attachment)) continue;
-    Carried& found = carried(attachment);
-    const Change now{found.carrier.clock(), attachment->changes.load(std::memory_order_acquire)};
-    if (found.due.empty() || found.due.back().clock < now.clock) found.due.push_back(now);
-    const std::size_t slots = attachment->memory->shape().mailbox.depth();
-    while (found.due.size() > 1 &&
-           (found.due.front().clock <= found.sent || found.due.size() > slots)) {
-      found.due.pop_front();  // sent, or replaced, as there are no more slots
+
+// False if there is more than one sending takes.
+bool Outgoing::fill_segments() {
+  while (!due_.empty()) {
+    Carried& first = *due_.front();
+    ++looks_;
+    const bool goes_on = fill_segment(first);
+    due_.pop_front();
+    if (!first.due.empty()) {
+      drop_passed(first);
+      insert_due(first);  // what is next of it may come after others
     }
-    due_.push_back(&found);
+    if (!goes_on) return false;
   }
-  std::ranges::sort(due_, {}, [](const Carried* one) { return one->due.front().number; });
+  return true;
+}
+
+// False if one of them has to go on later.
+bool Outgoing::post_segments() {
+  bool all_through = true;
+  looks_ += due_.size();
+  for (Carried* const carried : due_) all_through = post_segment(*carried) && all_through;
+  std::erase_if(due_, [](const Carried* carried) { return carried->due.empty(); });
+  for (Carried* const carried : due_) drop_passed(*carried);
+  std::ranges::sort(due_, {}, kAge);
+  return all_through;
+}
+
+void Outgoing::note_all(const Attachments& attachments) {
+  for (const auto& [id, attachment] : attachments) {
+    ++looks_;
+    Carried& made = carried(attachment);
+    note_change(made);
+    due_.push_back(&made);
+  }
+  std::ranges::sort(due_, {}, kAge);
+}
+
+void Outgoing::note(const std::shared_ptr<Attachment>& changed) {
+  if (!has_noted_all_) return;
+  ++looks_;
+  if (is_through(*changed)) return;
+  Carried& found = carried(changed);
+  const auto place = found.due.empty() ? due_.end() : place_of(found);
+  const std::uint64_t before = found.due.empty() ? 0 : found.due.front().number;
+  note_change(found);
+  if (found.due.front().number == before) return;  // its turn stays
+  if (place != due_.end()) due_.erase(place);
+  insert_due(found);
+}
+
+void Outgoing::note_change(Carried& carried) {
+  const Change now{carried.carrier.clock(),
+                   carried.attachment->changes.load(std::memory_order_acquire)};
+  if (carried.due.empty() || carried.due.back().clock < now.clock) carried.due.push_back(now);
+  drop_passed(carried);
+}
+
+// What has been sent, or replaced, as there are no more slots.
+void Outgoing::drop_passed(Carried& carried) {
+  const std::size_t slots = carried.attachment->memory->shape().mailbox.depth();
+  while (carried.due.size() > 1 &&
+         (carried.due.front().clock <= carried.sent || carried.due.size() > slots)) {
+    carried.due.pop_front();
+  }
+}
+
+std::deque<Outgoing::Carried*>::iterator Outgoing::place_of(const Carried& carried) {
+  return std::find(std::ranges::lower_bound(due_, carried.due.front().number, {}, kAge), due_.end(),
+                   &carried);
+}
+
+// Nearly always it is the youngest.
+void Outgoing::insert_due(Carried& carried) {
+  due_.insert(std::ranges::upper_bound(due_, carried.due.front().number, {}, kAge), &carried);
+}
+
+void Outgoing::forget(std::uint32_t segment) {
+  const auto found = carried_.find(segment);
+  if (found == carried_.end() || found->second.due.empty()) return;
+  due_.erase(place_of(found->second));
+  found->second.due.clear();
 }
 
 Outgoing::Carried& Outgoing::carried(const std::shared_ptr<Attachment>& attachment) {
@@ -476,6 +542,17 @@ bool Outgoing::is_through(const Attachment& attachment) const {
   const auto found = carried_.find(attachment.id);
   return found != carried_.end() &&
          found->second.changes == attachment.changes.load(std::memory_order_acquire);
+}
+
+bool Outgoing::is_done_with(const Attachment& attachment) const {
+  if (state_ == State::kDone || !is_needed()) return true;
+  const auto found = carried_.find(attachment.id);
+  if (found == carried_.end() || found->second.closed_at == 0 || !is_through(attachment)) {
+    return false;
+  }
+  // What is only on its way would have to be said again, should the connection break.
+  return answered_bytes_ >= found->second.closed_at ||
+         std::none_of(host_.begin(), host_.end(), [&](int r) { return is_live(attachment, r); });
 }
 
 void Outgoing::note_through(Carried& carried, std::uint64_t changes) {
@@ -596,7 +673,7 @@ bool Outgoing::post_segment(Carried& carried) {
     rdma_->send_clock(attachment.id, clock);
     carried.clock = clock;
   }
-  if (is_closed && !carried.closed) {
+  if (is_closed && carried.closed_at == 0) {
     if (!rdma_->is_idle()) return false;
     fill_closed(carried);
   }
@@ -605,9 +682,9 @@ bool Outgoing::post_segment(Carried& carried) {
 }
 
 void Outgoing::fill_closed(Carried& carried) {
-  if (carried.closed) return;
+  if (carried.closed_at != 0) return;
   put_head(FrameKind::kClosed, carried.attachment->id, 0);
-  carried.closed = true;
+  carried.closed_at = sent_bytes_ + small_.size() + long_bytes_;
 }
 
 // What this rank has now folded of the host's rank number `place`; false if fewer than `least` updates more.

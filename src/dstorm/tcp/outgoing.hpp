@@ -79,6 +79,12 @@ class Outgoing {
   void hear(Clock::time_point now) noexcept { last_heard_ = now; }
   void partner_is_over(bool in_order, const std::string& why);
 
+  // This rank has changed something in the segment. Until the first pump() over a connection, which looks at
+  // all segments, it need not be told.
+  void note(const std::shared_ptr<Attachment>& changed);
+  // The segment is no more.
+  void forget(std::uint32_t segment);
+
   // Sends what is new, as far as the connection takes it, and perhaps hears what is answered.
   // `may_lag`: where nothing of it is urgent, it may lie in the socket until the next pump.
   void pump(const Attachments& attachments, bool leaving, bool with_answers, bool may_lag,
@@ -88,8 +94,11 @@ class Outgoing {
   // The connection has been lost, or given up.
   void hang_up();
 
-  // Whether all that this rank has changed in the segment has been sent.
-  bool is_through(const Attachment& attachment) const;
+  // Whether the host needs nothing more of a segment that this rank has closed: all that was changed there
+  // has been said, and that it is closed; and it has been taken in, or nobody there uses it any more.
+  bool is_done_with(const Attachment& attachment) const;
+  // How often it has looked at a segment, to see what there is to send.
+  std::uint64_t looks() const noexcept { return looks_; }
   // LATEST: what is still being read in place from this segment is copied. True if there was any.
   bool make_room(std::uint32_t segment);
 
@@ -124,12 +133,13 @@ class Outgoing {
   struct Carried {                                 // of one segment
     std::shared_ptr<const Attachment> attachment;  // keeps its memory mapped
     SlotCarrier carrier;
-    std::uint64_t changes = 0;    // the attachment's last that has been said
-    std::deque<Change> due = {};  // those seen that have not been; one a clock
-    std::uint64_t sent = 0;       // updates up to this iteration have been sent, or replaced before
+    std::uint64_t changes = 0;  // the attachment's last that has been said
+    std::deque<Change> due =
+        {};                  // those seen that have not been; one a clock; with any it is in due_
+    std::uint64_t sent = 0;  // updates up to this iteration have been sent, or replaced before
     std::uint64_t clock = 0;
     std::vector<CursorBody> cursors = {};  // one per rank of the host, as last sent
-    bool closed = false;
+    std::uint64_t closed_at = 0;  // so many bytes of the connection say so, too; 0: not said
     std::uint64_t in_flight = 0;  // by RDMA: the last write out of the slot held, or 0
   };
 
@@ -147,8 +157,15 @@ class Outgoing {
   bool reap(Clock::time_point now);
   void try_adapter();
   bool fill(const Attachments& attachments, bool leaving);
-  void note_due(const Attachments& attachments);
+  bool fill_segments();
+  bool post_segments();
+  void note_all(const Attachments& attachments);
+  static void note_change(Carried& carried);
+  static void drop_passed(Carried& carried);
+  std::deque<Carried*>::iterator place_of(const Carried& carried);
+  void insert_due(Carried& carried);
   Carried& carried(const std::shared_ptr<Attachment>& attachment);
+  bool is_through(const Attachment& attachment) const;
   static void note_through(Carried& carried, std::uint64_t changes);
   bool is_live(const Attachment& attachment, int rank) const;
   bool fill_segment(Carried& carried);
@@ -187,9 +204,11 @@ class Outgoing {
   Clock::time_point last_trial_;
   std::optional<Handshake> handshake_;
   std::map<std::uint32_t, Carried> carried_;
-  std::vector<Carried*> due_;  // those with something to say, by the age of it
-  std::uint64_t notice_ = 0;   // the last one sent
-  std::uint64_t beat_ = 0;     // of the last record sent
+  std::deque<Carried*> due_;    // those with something to say, by the age of it
+  bool has_noted_all_ = false;  // since the connection was made
+  std::uint64_t looks_ = 0;
+  std::uint64_t notice_ = 0;  // the last one sent
+  std::uint64_t beat_ = 0;    // of the last record sent
   bool said_goodbye_ = false;
   bool may_lag_ = false;  // what small_ and pieces_ hold
   bool lags_ = false;     // the socket has been told to wait for more
