@@ -20,3 +20,4 @@ target_link_options(_core PRIVATE
 set_property(TARGET _core APPEND PROPERTY LINK_DEPENDS
              "${PROJECT_SOURCE_DIR}/cmake/python_exports.map")
 install(TARGETS _core LIBRARY DESTINATION malt COMPONENT python)
+install(TARGETS malt_witness RUNTIME DESTINATION malt COMPONENT python)

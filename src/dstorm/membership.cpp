@@ -29,9 +29,18 @@ bool Membership::has_ended(int rank) const { return contains(own_.ended, rank); 
 void Membership::bury(int rank, Time now) {
   if (!is_member() || !view().has(rank) || rank == options_.rank || has_ended(rank)) return;
   own_.ended.insert(std::upper_bound(own_.ended.begin(), own_.ended.end(), rank), rank);
+  std::erase(ended_elsewhere_, rank);
   ++own_.beat;
   if (!troubled_since_) troubled_since_ = now;
   go_on(now);  // perhaps it was the last that was missing
+}
+
+void Membership::note_ended(const std::vector<int>& ranks) {
+  for (int r : ranks) {
+    if (r == options_.rank || !view().has(r) || has_ended(r)) continue;
+    const auto place = std::lower_bound(ended_elsewhere_.begin(), ended_elsewhere_.end(), r);
+    if (place == ended_elsewhere_.end() || *place != r) ended_elsewhere_.insert(place, r);
+  }
 }
 
 void Membership::hear(int rank, Time now) {
@@ -51,6 +60,7 @@ void Membership::observe(int rank, const MembershipRecord& record, Time now) {
   Peer& peer = peers_[rank];
   if (record.beat <= peer.record.beat) return;
   peer.record = record;
+  note_ended(record.ended);
   round_ = std::max({round_, record.promised.round, record.proposed.round});
   vote(record.proposed, record.proposed_members);
   go_on(now);
@@ -229,6 +239,7 @@ void Membership::adopt(View view, Time now) {
   own_ = {.beat = beat + 1, .view = std::move(view), .ended = std::move(ended)};
   last_beat_ = now;
   peers_.clear();
+  ended_elsewhere_.clear();
   troubled_since_.reset();
   round_ = 0;
   phase_ = Phase::kIdle;
