@@ -536,7 +536,8 @@ bool Engine::make_room(Attachment& attachment) noexcept {
 
 void Engine::leave(nanoseconds limit) noexcept {
   if (!thread_.joinable()) return;
-  bool all_know = limit == nanoseconds::zero();  // that this has come to nothing, from the bootstrap
+  bool all_know =
+      limit == nanoseconds::zero();  // that this has come to nothing, from the bootstrap
   {
     std::unique_lock lock(mutex_);
     leaving_ = true;
@@ -545,8 +546,7 @@ void Engine::leave(nanoseconds limit) noexcept {
       return one.state() == Outgoing::State::kDone || !one.is_needed();
     };
     changed_.wait_for(lock, limit, [&] {
-      return is_out() ||
-             std::all_of(outgoing_.begin(), outgoing_.end(), [&](const Outgoing& one) {
+      return is_out() || std::all_of(outgoing_.begin(), outgoing_.end(), [&](const Outgoing& one) {
                return has_heard(one) || one.is_unwanted();
              });
     });

@@ -49,7 +49,7 @@ struct EngineOptions {
   std::string toward;     // a host all ranks can reach, or empty
   std::string secret;     // what the ranks of the job alone know, or empty
   Rdma rdma;
-  int news;  // an eventfd, written when a rank has ended or a record has come
+  int news;                  // an eventfd, written when a rank has ended or a record has come
   std::string witness = {};  // the program (witness.hpp); without one, ends are found by silence
 };
 

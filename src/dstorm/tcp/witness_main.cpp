@@ -160,12 +160,12 @@ class Answers {
 }  // namespace
 
 int main() {
+  ignore_signals();
   close_what_is_inherited();
   const pid_t parent = getpid();
   const pid_t child = fork();
   if (child != 0) _exit(child < 0 ? 1 : 0);
   setsid();
-  ignore_signals();
   WitnessOrder order{};
   if (chdir("/") != 0 || !take_order(order)) _exit(1);
   await_adoption(parent);
