@@ -252,8 +252,7 @@ TEST(Witness, IsNoChildOfTheRanks) {
 // It would be there for as long as the child.
 TEST(Witness, IsNotKeptByAChildThatTheRankForks) {
   const Rank rank([](auto, auto) {
-    if (fork() != 0) return;
-    setpgid(0, 0);
+    if (fork() == 0) setpgid(0, 0);
     for (;;) pause();
   });
   std::this_thread::sleep_for(100ms);
@@ -264,7 +263,7 @@ TEST(Witness, IsNotKeptByAChildThatTheRankForks) {
 }
 
 TEST(Witness, TokensDifferByKeyRankAndAddress) {
-  const Address at = *Address::parse("10.0.0.1:4000"), other = *Address::parse("10.0.0.1:4001");
+  const Address at = loopback(AF_INET).with_port(4000), other = at.with_port(4001);
   const WitnessToken token = token_of(Key{}, kRank, at);
   EXPECT_TRUE(is_token(token, token_of(Key{}, kRank, at)));
   EXPECT_FALSE(is_token(token, token_of(Key{std::byte{1}}, kRank, at)));
