@@ -1,8 +1,9 @@
-# cmake --install: headers, libdstorm, libvol, liblearn, find_package(dstorm), pkg-config.
+# cmake --install: headers, libdstorm, libvol, liblearn, the ranks' witness, find_package(dstorm), pkg-config.
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/dstorm)
 
 install(TARGETS dstorm vol learn EXPORT dstorm-targets)
+install(TARGETS malt_witness DESTINATION ${CMAKE_INSTALL_LIBDIR}/dstorm)
 install(DIRECTORY src/dstorm src/vol src/learn DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
         FILES_MATCHING PATTERN "*.hpp")
 install(EXPORT dstorm-targets NAMESPACE dstorm:: DESTINATION ${package_dir})

@@ -40,9 +40,18 @@ void Membership::accuse(int accuser, const std::vector<int>& accused, Time now) 
 void Membership::bury(int rank, Time now) {
   if (!is_member() || !view().has(rank) || rank == options_.rank || has_ended(rank)) return;
   own_.ended.insert(std::upper_bound(own_.ended.begin(), own_.ended.end(), rank), rank);
+  std::erase(ended_elsewhere_, rank);
   ++own_.beat;
   next_members_.reset();
   if (!troubled_since_) troubled_since_ = now;
+}
+
+void Membership::note_ended(const std::vector<int>& ranks) {
+  for (int r : ranks) {
+    if (r == options_.rank || !view().has(r) || has_ended(r)) continue;
+    const auto place = std::lower_bound(ended_elsewhere_.begin(), ended_elsewhere_.end(), r);
+    if (place == ended_elsewhere_.end() || *place != r) ended_elsewhere_.insert(place, r);
+  }
 }
 
 void Membership::hear(int rank, Time now) {
@@ -61,6 +70,7 @@ void Membership::observe(int rank, MembershipRecord record, Time now) {
   if (!is_member() || record.view.epoch < view().epoch || peer == nullptr) return;
   if (record.beat <= peer->record.beat) return;
   if (record.accused != peer->record.accused) accuse(rank, record.accused, now);
+  if (record.ended != peer->record.ended) note_ended(record.ended);
   round_ = std::max({round_, record.promised.round, record.proposed.round});
   vote(record.proposed, record.proposed_members);
   peer->record = std::move(record);
@@ -223,6 +233,7 @@ void Membership::adopt(View view, Time now) {
   peers_.clear();
   accusations_ = Accusations(own_.view.members.empty() ? 0 : own_.view.members.back() + 1);
   next_members_.reset();
+  ended_elsewhere_.clear();
   troubled_since_.reset();
   round_ = 0;
   phase_ = Phase::kIdle;

@@ -14,8 +14,12 @@
 //     is more than half of the members of the epoch that ends; or half of them with the lowest
 //     (TieRule); or a set of which each knows for certain that all others have ended. Two quorums
 //     have a member in common, unless one is of the last kind and the other has ended as a whole;
-//     but then nobody can come to know what that one decided: its last words have been heard, and
-//     who had acted on them would be in the next epoch and not in the quorum.
+//     but then nobody can come to know what that one decided. A member that has acted on it while the
+//     others lived is in the next epoch, and not in the quorum; and no record of a rank that has been
+//     buried is looked at, so it does no harm when a last one comes late, or never.
+//     Certain is only what cannot be made up on the way: the end of a process that the system of its host
+//     tells of, there, or by the rank's witness; the rank's own goodbye; and the word of a live member,
+//     whose `ended` is made of these. A refused or reset connection, and silence, are none of them.
 //  M2 A rank's epoch only grows, and a view has only members of the one before it.
 //  M3 Who is not in the view that its peers have moved to learns so, and takes part no more; who
 //     finds no quorum in time is cut off, and stops.
@@ -83,8 +87,8 @@ class Membership {
 
   Membership(MembershipOptions options, Time now);
 
-  // `rank` has ended for certain: its process is gone, or has said that it leaves. To be called when
-  // its last record has been observed; what comes later is not looked at.
+  // `rank` has ended for certain: its process has, or it has said that it leaves. What comes of it later is not
+  // looked at.
   void bury(int rank, Time now);
   // Something has come from `rank`.
   void hear(int rank, Time now);
@@ -97,6 +101,10 @@ class Membership {
   // `timeout`, and more often while there is trouble. `worked` is the processor time that the caller has spent
   // since the last tick: a caller that computes has not been stopped.
   void tick(Time now, Time worked = Time::zero());
+
+  // Members that another member has buried and this rank has not, sorted: they have ended, as surely as if
+  // this rank had seen it itself, and are to be buried when what they have sent has been taken in.
+  const std::vector<int>& ended_elsewhere() const noexcept { return ended_elsewhere_; }
 
   // What the others shall see: anew whenever its beat has changed.
   const MembershipRecord& record() const noexcept { return own_; }
@@ -118,6 +126,7 @@ class Membership {
   bool has_ended(int rank) const;
   Peer* find(int rank);
   void accuse(int accuser, const std::vector<int>& accused, Time now);
+  void note_ended(const std::vector<int>& ranks);
   void vote(Ballot proposed, const std::vector<int>& members);
   void propose(Time now);
   void go_on(Time now);
@@ -135,6 +144,7 @@ class Membership {
   Accusations accusations_{0};
   std::optional<std::vector<int>>
       next_members_;  // as long as nothing that it follows from has changed
+  std::vector<int> ended_elsewhere_;
   std::optional<Time> troubled_since_;
   Time accused_at_{};  // when somebody last changed whom it accuses
   Time last_beat_{};

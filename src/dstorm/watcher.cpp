@@ -99,6 +99,10 @@ void Watcher::step(Clock::time_point time) {
   }
   for (int r = 0; r < control_.size(); ++r) look_at(r, now);
   for (int r : ended) membership_.bury(r, now);
+  // Of its own host the system tells this rank as soon as anybody.
+  for (int r : membership_.ended_elsewhere()) {
+    if (control_.is_live(r) && !control_.is_local(r)) engine_->note_end(r);
+  }
   if (!control_.is_live(control_.rank())) return;
   // Held up, as by a thread that is traced while it has the engine's lock. Membership takes it for an
   // absence.

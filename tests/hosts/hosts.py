@@ -42,20 +42,30 @@ echo up
 exec cat >/dev/null
 """
 
+# What a firewall does with what comes from a host; and what it says, if it does not merely drop it.
+# Those that say something concern connections between ranks alone, whose ports the system chooses.
+_FAULTS = {
+    "drop": "drop",
+    "reset": "tcp dport >= 32768 tcp sport >= 32768 reject with tcp reset",
+    "refuse": "tcp dport >= 32768 tcp sport >= 32768 reject with icmpx port-unreachable",
+}
+
 # Whom a host does not hear. Neighbour discovery goes on, as ARP does: without it, an IPv6 host
 # could soon not send to whom it does not hear.
-_CUTS = """
-table inet cuts {
-  set ipv4 { type ipv4_addr; }
-  set ipv6 { type ipv6_addr; }
-  chain input {
-    type filter hook input priority 0;
-    icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept
-    ip saddr @ipv4 drop
-    ip6 saddr @ipv6 drop
-  }
-}
-"""
+_CUTS = (
+    "table inet cuts {\n"
+    + "".join(
+        f"set {fault}4 {{ type ipv4_addr; }}\nset {fault}6 {{ type ipv6_addr; }}\n"
+        for fault in _FAULTS
+    )
+    + "chain input {\ntype filter hook input priority 0;\n"
+    + "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept\n"
+    + "".join(
+        f"ip saddr @{fault}4 {verdict}\nip6 saddr @{fault}6 {verdict}\n"
+        for fault, verdict in _FAULTS.items()
+    )
+    + "}\n}\n"
+)
 
 
 def _run(argv: Sequence[str], given: str | None = None) -> str:
@@ -215,23 +225,27 @@ class Hosts:
         """Pull the host's cable at the switch, or put it back."""
         self._switch.configure(f"ip link set port{host} {'up' if up else 'down'}")
 
-    def cut(self, *links: tuple[int, int]) -> None:
-        """Drop what the first host of each pair sends to the second, and nothing else."""
-        self._set_cuts("add", links)
+    def cut(self, *links: tuple[int, int], fault: str = "drop") -> None:
+        """Drop what the first host of each pair sends to the second, and nothing else.
 
-    def heal(self, *links: tuple[int, int]) -> None:
+        With "reset" and "refuse" only connections between ranks are concerned, and the first host
+        gets a TCP reset, or an ICMP message, as if nobody listened there.
+        """
+        self._set_cuts("add", links, fault)
+
+    def heal(self, *links: tuple[int, int], fault: str = "drop") -> None:
         """Undo cut()."""
-        self._set_cuts("delete", links)
+        self._set_cuts("delete", links, fault)
 
-    def _set_cuts(self, verb: str, links: Sequence[tuple[int, int]]) -> None:
+    def _set_cuts(self, verb: str, links: Sequence[tuple[int, int]], fault: str) -> None:
         """At once, as a network does it: who is cut off first makes a difference."""
 
         def set_at(dst: int) -> None:
             commands = [
-                f"{verb} element inet cuts {kind} {{ {address(src)} }}\n"
+                f"{verb} element inet cuts {fault}{kind} {{ {address(src)} }}\n"
                 for src, to in links
                 if to == dst
-                for kind, address in (("ipv4", ipv4), ("ipv6", ipv6))
+                for kind, address in ((4, ipv4), (6, ipv6))
             ]
             self._hosts[dst].configure("nft -f -", given="".join(commands))
 

@@ -15,7 +15,7 @@ from hosts import Hosts
 
 SILENCE = 1.5
 
-# One rank a host. Queues lose nothing: who goes on has every update of every other that does.
+# Queues lose nothing: who goes on has every update of every other that does.
 SCRIPT = """
 malt.init(timeout=30, silence=silence, tie=tie)
 w = np.zeros(100)
@@ -60,9 +60,11 @@ def between(one: Iterable[int], other: Iterable[int]) -> list[tuple[int, int]]:
 
 class Partition(NamedTuple):
     cut: Links
-    stays: set[int]
+    stays: set[int]  # ranks
     out: str  # what the others are told: "is cut off" where they reach none who goes on
-    size: int = 4
+    hosts: int = 4
+    ranks: int = 1  # of each
+    fault: str = "drop"
     tie: str = "lowest"
     # Seconds until it heals; None: when all who do not go on have been told so; and "agreed": when
     # the others are in the next epoch.
@@ -78,9 +80,26 @@ PARTITIONS = {
     "one way": Partition([(1, 2)], {0, 1, 3}, "has been left out"),
     "one way, up": Partition([(3, 0)], {0, 1, 2}, "has been left out"),
     # Two pairs, and a fifth who sees all.
-    "bridge": Partition(between([0, 1], [3, 4]), {0, 1, 2}, "has been left out", size=5),
+    "bridge": Partition(between([0, 1], [3, 4]), {0, 1, 2}, "has been left out", hosts=5),
     "heals in time": Partition(between([0, 1], [2, 3]), {0, 1, 2, 3}, "", heals=SILENCE / 4),
     "heals too late": Partition(between([0, 1, 2], [3]), {0, 1, 2}, "rank 3", heals="agreed"),
+}
+
+# Something on the way says that nobody listens where ranks do. Nobody may believe it.
+LIES = {
+    "halves": Partition(between([0, 1], [2, 3]), {0, 1}, "is cut off"),
+    "one way": Partition([(1, 2)], {0, 1, 3}, "has been left out"),
+    "two": Partition(between([0], [1]), {0}, "is cut off", hosts=2),
+    "two, neither": Partition(between([0], [1]), set(), "is cut off", hosts=2, tie="neither"),
+    "two, one way": Partition([(1, 0)], {0}, "is cut off", hosts=2),
+    "two, one way, up": Partition([(0, 1)], {0}, "is cut off", hosts=2),
+    "two of two": Partition(between([0], [1]), {0, 1}, "is cut off", hosts=2, ranks=2),
+    "two of two, one way": Partition([(1, 0)], {0, 1}, "is cut off", hosts=2, ranks=2),
+}
+PARTITIONS |= {
+    f"{name}: {fault}": row._replace(fault=fault)
+    for name, row in LIES.items()
+    for fault in ("reset", "refuse")
 }
 
 
@@ -88,22 +107,28 @@ PARTITIONS = {
 @pytest.mark.parametrize("name", PARTITIONS)
 def test_one_side_goes_on_in_one_epoch_and_the_other_stays_out(tmp_path: Path, name: str) -> None:
     row = PARTITIONS[name]
-    ranks = range(row.size)
+    ranks = range(row.hosts * row.ranks)
     lost = set(ranks) - row.stays
-    with Hosts(tmp_path, row.size) as hosts:
+    with Hosts(tmp_path, row.hosts) as hosts:
         job = HostJob(
-            hosts, SCRIPT, "--keep-going", on=ranks, ranks=1, silence=SILENCE, tie=row.tie
+            hosts,
+            SCRIPT,
+            "--keep-going",
+            on=range(row.hosts),
+            ranks=row.ranks,
+            silence=SILENCE,
+            tie=row.tie,
         )
         job.await_told("underway")
         start = time.monotonic()
-        hosts.cut(*row.cut)
+        hosts.cut(*row.cut, fault=row.fault)
         if isinstance(row.heals, float):
             time.sleep(max(start + row.heals - time.monotonic(), 0))
         else:
             job.await_told("epoch", ranks=row.stays)
             if row.heals is None:
                 job.await_told("out", ranks=lost)
-        hosts.heal(*row.cut)
+        hosts.heal(*row.cut, fault=row.fault)
         job.await_told("out", ranks=lost)
         took = time.monotonic() - start
         job.raise_flag("healed")

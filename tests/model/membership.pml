@@ -167,16 +167,19 @@ inline propose(i) {
   go_on(i)
 }
 
-// Its last words have been heard.
+// Its last words have been heard, or not: another member may have said that it has ended.
 inline bury(i, r) {
-  observe(i, r);
+  if
+  :: observe(i, r)
+  :: skip
+  fi;
   if
   :: next_view[i] == 0 -> own[i].ended = own[i].ended | (1 << r); go_on(i)
   :: else
   fi
 }
 
-#ifdef SILENT_IS_ENDED
+#ifdef UNPROVED_IS_ENDED  // a silent rank, or one whose connection is refused on the way
 #define HAS_DIED(r) true
 #else
 #define HAS_DIED(r) !live[r]

@@ -54,8 +54,8 @@ class Simulation {
     for (int r = 0; r < size_; ++r) {
       ranks_.push_back(
           {std::make_unique<Membership>(MembershipOptions{r, first, tie_, kTimeout}, Time{0}),
-           first, 0, std::vector<MembershipRecord>(ranks), std::vector<std::uint64_t>(ranks), false,
-           Time{0}});
+           first, 0, std::vector<MembershipRecord>(ranks), std::vector<std::uint64_t>(ranks), 0,
+           false, Time{0}});
     }
     for (int r = 0; r < size_; ++r) at(Time(draw(0, kTick.count())), [this, r] { tick(r); });
     plan_faults();
@@ -80,6 +80,7 @@ class Simulation {
     std::uint64_t said = 0;                // the beat of the last record the others may see
     std::vector<MembershipRecord> copies;  // of the others' records, as they have come here
     std::vector<std::uint64_t> seen;       // the beats of those that it has looked at
+    std::uint64_t told = 0;                // of whose end by another member, as a mask
     bool is_dead = false;
     Time stopped_until{0};
   };
@@ -157,14 +158,24 @@ class Simulation {
     if (rank(victim).is_dead) return;
     rank(victim).is_dead = true;
     say("rank ", victim, " dies");
+    // Its host tells all, or only some (its neighbours); or nobody, as when the host itself has died.
+    const std::int64_t kind = draw(0, 3);
+    const auto told = static_cast<std::uint64_t>(kind == 0 ? 0 : kind == 1 ? draw(0, 255) : 255);
     for (int r = 0; r < size_; ++r) {
-      if (r != victim)
-        deliver(victim, r, [this, victim, r] {
-          say("rank ", r, " learns that ", victim, " has ended");
-          look(r, victim);
-          rank(r).membership->bury(victim, now_);
-        });
+      if (r == victim) continue;
+      if ((told >> r & 1) == 0) {
+        only_deaths_ = false;  // of which some are silence to some
+        continue;
+      }
+      deliver(victim, r, [this, victim, r] {
+        look(r, victim);
+        bury(r, victim);
+      });
     }
+  }
+  void bury(int r, int ended) {
+    say("rank ", r, " learns that ", ended, " has ended");
+    rank(r).membership->bury(ended, now_);
   }
   void stop(int victim, Time span) {
     say("rank ", victim, " is stopped for ", static_cast<double>(span.count()) / 1e9);
@@ -208,6 +219,14 @@ class Simulation {
     std::uint64_t& seen = rank(r).seen[static_cast<std::size_t>(other)];
     rank(r).membership->observe(other, record, now_);
     if (record.beat > std::exchange(seen, record.beat)) rank(r).membership->hear(other, now_);
+    // Whom others have buried it buries, too, though it may not have had the last words of them.
+    for (int ended : rank(r).membership->ended_elsewhere()) {
+      if ((std::exchange(rank(r).told, rank(r).told | std::uint64_t{1} << ended) >> ended & 1) ==
+          0) {
+        at(now_ + Time(draw(0, kTimeout.count() / 4)),
+           [this, r, ended] { arrive(r, [this, r, ended] { bury(r, ended); }); });
+      }
+    }
   }
   void tick(int r) {
     Rank& own = rank(r);
@@ -416,6 +435,37 @@ TEST(Membership, WhoHasEndedForOneOfAFewOnlyIsWaitedFor) {
   own.observe(2, other, kNow);
   own.tick(kNow);
   EXPECT_EQ(own.record().proposed_members, (std::vector{1, 2}));
+}
+
+TEST(Membership, RankThatAnotherMemberHasBuriedIsToBeBuried) {
+  Membership own = member(1, 5);
+  MembershipRecord other = record_of(own, 1);
+  other.ended = {0, 3, 4};
+  own.observe(2, other, kNow);
+  EXPECT_EQ(own.ended_elsewhere(), (std::vector{0, 3, 4}));
+  EXPECT_FALSE(own.has_trouble());  // what they have sent may still be on its way
+  for (const int ended : {3, 0, 4}) own.bury(ended, kNow);
+  EXPECT_TRUE(own.ended_elsewhere().empty());
+  ++other.beat;
+  own.observe(2, other, kNow);
+  EXPECT_TRUE(own.ended_elsewhere().empty());
+  own.tick(kNow);
+  ++other.beat;
+  other.promised = own.record().proposed;
+  own.observe(2, other, kNow);
+  EXPECT_EQ(own.record().proposed_members, (std::vector{1, 2}));
+}
+
+TEST(Membership, OnlyMembersOfTheEpochSayWhoHasEnded) {
+  Membership own = member(1, 3);
+  MembershipRecord other = record_of(own, 1);
+  other.ended = {0};
+  own.bury(2, kNow);
+  own.observe(2, other, kNow);  // of the dead nothing counts
+  EXPECT_TRUE(own.ended_elsewhere().empty());
+  other.ended = {1};  // this rank lives
+  own.observe(0, other, kNow);
+  EXPECT_TRUE(own.ended_elsewhere().empty());
 }
 
 TEST(Membership, WhoDoesNotGetOnWithAProposalMakesAnother) {

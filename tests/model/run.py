@@ -53,11 +53,12 @@ MUTANTS = {
     "NOTHING_LEFT": COPIES,
     "MOVE_AT_ONCE": COPIES_QUEUE,
     # M1: who has promised accepts older ballots all the same; a proposer is not bound by what has
-    # been accepted; either half is a quorum; who is merely silent counts as ended.
+    # been accepted; either half is a quorum; a rank counts as ended that is merely silent, or
+    # whose connections are refused on the way.
     "NO_PROMISE": THREE,
     "FREE_CHOICE": THREE,
     "NO_TIE_RULE": TWO,
-    "SILENT_IS_ENDED": TWO,
+    "UNPROVED_IS_ENDED": TWO,
 }
 
 

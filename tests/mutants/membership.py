@@ -96,6 +96,18 @@ MUTANTS = [
         FILE,
     ),
     Mutant(
+        "M1: a rank takes itself for ended, as another says so",
+        "if (r == options_.rank || !view().has(r) || has_ended(r)) continue;",
+        "if (!view().has(r) || has_ended(r)) continue;",
+        FILE,
+    ),
+    Mutant(
+        "whom other members have buried is not noted",
+        "note_ended(record.ended);",
+        "",
+        FILE,
+    ),
+    Mutant(
         "M1: words come from whom one has called ended",
         "if (!is_member() || rank == options_.rank || has_ended(rank)) return;",
         "if (!is_member() || rank == options_.rank) return;",

@@ -22,9 +22,6 @@ using std::chrono::nanoseconds;
 
 // Between two calls to a host that does not answer.
 constexpr std::chrono::milliseconds kRedial{20};
-// Until a call to one who may have died is repeated, the first time: what refuses it is sent once, and may
-// be lost.
-constexpr std::chrono::milliseconds kRecall{5};
 // A payload up to this long is sent by the thread that scatters it. With RDMA alone nothing is copied, and who
 // has written the payload has it in its cache for the checksum.
 constexpr std::size_t kLendAHand = 64 * 1024;
@@ -72,6 +69,7 @@ namespace {
 // Then: where it listens. And last, whether it has reached everyone.
 struct Listening {
   Address address;
+  char without_witness[160];  // why it has none; empty if it has
   char error[512];
 };
 
@@ -186,7 +184,10 @@ Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions&
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       alarm_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       news_(options.news),
-      unreached_since_(control.hosts().size()) {
+      probes_(control, settings_,
+              [this](int fd) { add_to_epoll(fd, EPOLLIN | EPOLLOUT | EPOLLET); }),
+      unreached_since_(control.hosts().size()),
+      ended_elsewhere_(static_cast<std::size_t>(control.size())) {
   for (auto& since : unreached_since_) since.store(kReached);
   const auto deadline = Clock::now() + options.timeout;
   Networks mine{};
@@ -222,6 +223,7 @@ Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions&
   Listening listening{};
   attempt(listening, [&] {
     auto [socket, address] = listen_at(pick_address(options, networks, control));
+    const int listener = socket.get();
     listening.address = address;
     settings_.key =
         authenticate(networks[static_cast<std::size_t>(control.members().front())].nonce,
@@ -232,11 +234,18 @@ Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions&
     door_.emplace(std::move(socket), settings_.key, static_cast<std::uint32_t>(control.rank()),
                   address, settings_.tls, settings_.silence, settings_.silence);
     check_descriptors(control);
+    try {
+      start_witness(options.witness, listener);
+    } catch (const ConfigError& error) {
+      set_text(listening.without_witness, error.what());
+    }
   });
   const auto addresses = call_roll(bootstrap, listening, options.timeout);
   throw_if_any_failed(addresses);
-  for (const Listening& one : addresses) {
-    settings_.addresses.push_back(one.address.with_scope_of(settings_.own));
+  for (std::size_t r = 0; r < addresses.size(); ++r) {
+    settings_.addresses.push_back(addresses[r].address.with_scope_of(settings_.own));
+    const std::string reason = get_text(addresses[r].without_witness);
+    if (!reason.empty()) why_[r] += "; its death would be found by silence alone: " + reason;
   }
 
   add_to_epoll(alarm_.get(), EPOLLIN);
@@ -275,6 +284,16 @@ Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions&
 }
 
 Engine::~Engine() { leave(nanoseconds::zero()); }
+
+void Engine::start_witness(const std::string& program, int listener) {
+  WitnessOrder order{};
+  order.token = token_of(settings_.key, control_.rank(), door_->listening());
+  order.hosts = static_cast<std::uint32_t>(control_.hosts().size());
+  order.own_host = static_cast<std::uint32_t>(control_.own_host());
+  order.limit_ms = static_cast<std::uint64_t>(
+      std::chrono::ceil<std::chrono::milliseconds>(settings_.silence).count());
+  witness_.emplace(program, listener, order);
+}
 
 // RDMA goes between two hosts if every rank of both has an adapter, all of one kind of network: any
 // rank may have to take another's place.
@@ -522,16 +541,21 @@ bool Engine::make_room(Attachment& attachment) noexcept {
 
 void Engine::leave(nanoseconds limit) noexcept {
   if (!thread_.joinable()) return;
+  bool all_know =
+      limit == nanoseconds::zero();  // that this has come to nothing, from the bootstrap
   {
     std::unique_lock lock(mutex_);
     leaving_ = true;
     pump(Clock::now(), true);
-    changed_.wait_for(lock, limit, [this] {
-      return is_out() || std::all_of(outgoing_.begin(), outgoing_.end(), [](const Outgoing& one) {
-               return one.state() == Outgoing::State::kDone || one.is_unwanted() ||
-                      !one.is_needed();
+    const auto has_heard = [](const Outgoing& one) {
+      return one.state() == Outgoing::State::kDone || !one.is_needed();
+    };
+    changed_.wait_for(lock, limit, [&] {
+      return is_out() || std::all_of(outgoing_.begin(), outgoing_.end(), [&](const Outgoing& one) {
+               return has_heard(one) || one.is_unwanted();
              });
     });
+    all_know = all_know || is_out() || std::all_of(outgoing_.begin(), outgoing_.end(), has_heard);
     stop_ = true;
   }
   eventfd_write(alarm_.get(), 1);
@@ -539,6 +563,8 @@ void Engine::leave(nanoseconds limit) noexcept {
   const std::lock_guard lock(mutex_);  // the watcher and who waits may drive it still
   for (Outgoing& one : outgoing_) one.hang_up();
   incoming_.clear();
+  if (witness_) witness_->dismiss(all_know);
+  witness_.reset();
   door_.reset();
 }
 
@@ -585,9 +611,9 @@ void Engine::run() {
     if (now - last_tend_ >= tick) tend(now);
     settle(now);
     const bool is_soon =
-        !doubts_.empty() || std::any_of(incoming_.begin(), incoming_.end(),
+        !probes_.empty() || std::any_of(incoming_.begin(), incoming_.end(),
                                         [](const Incoming& one) { return one.is_held_up(); });
-    limit = is_soon ? std::min<nanoseconds>(tick, kRecall) : tick;
+    limit = is_soon ? std::min<nanoseconds>(tick, Probes::kFirstPatience) : tick;
   }
 }
 
@@ -694,11 +720,14 @@ void Engine::pump(Clock::time_point now, bool with_answers, bool may_lag) {
 // What has ended is taken away, and what is lost is called again.
 void Engine::settle(Clock::time_point now) {
   for (auto one = incoming_.begin(); one != incoming_.end();) {
-    if (one->end() == Incoming::End::kLost) doubt(one->sender(), now);
+    if (one->end() == Incoming::End::kLost) probes_.begin(one->sender(), true, now);
     if (one->end() == Incoming::End::kBroken) turn_away(one->sender());
     one = one->end() == Incoming::End::kNot ? std::next(one) : incoming_.erase(one);
   }
-  clear_doubts(now);
+  for (Outgoing& one : outgoing_) {
+    if (const auto lost = one.take_lost()) probes_.begin(*lost, false, now);
+  }
+  probe(now);
   for (Outgoing& one : outgoing_) {
     unreached_since_[static_cast<std::size_t>(control_.host_of(one.host()[0]))].store(
         one.down_since().value_or(kReached));
@@ -739,47 +768,25 @@ void Engine::erase_closed() {
   });
 }
 
-// Its connection has ended without a goodbye. If its process has too, nobody listens any more where it
-// did (soon: the system closes one socket after the other); if not, it calls anew.
-void Engine::doubt(int rank, Clock::time_point now) {
-  if (!control_.is_live(rank)) return;
-  doubts_.push_back({rank, control_.member(rank).link.load(), now, knock(rank), now, kRecall});
+void Engine::note_end(int rank) noexcept {
+  std::atomic<bool>& is_noted = ended_elsewhere_[static_cast<std::size_t>(rank)];
+  if (is_noted.exchange(true)) return;
+  has_ended_elsewhere_.store(true);
+  wake();
 }
 
-Stream Engine::knock(int rank) const {
-  Stream call = Stream::connect(settings_.addresses[static_cast<std::size_t>(rank)], settings_.own,
-                                nullptr, settings_.silence);
-  add_to_epoll(call.fd(), EPOLLIN | EPOLLOUT | EPOLLET);
-  return call;
+void Engine::probe(Clock::time_point now) {
+  if (has_ended_elsewhere_.exchange(false)) {
+    for (int r = 0; r < control_.size(); ++r) {
+      if (ended_elsewhere_[static_cast<std::size_t>(r)].load()) probes_.note_end(r, now);
+    }
+  }
+  if (!probes_.step(was_away(now), now)) return;
+  control_.ring(control_.locals());
+  eventfd_write(news_, 1);
 }
 
-void Engine::clear_doubts(Clock::time_point now) {
-  std::erase_if(doubts_, [&](Doubt& doubt) {
-    const shm::Member& member = control_.member(doubt.rank);
-    if (!control_.is_live(doubt.rank) || member.link.load() != doubt.link ||
-        now - doubt.since > settings_.silence) {
-      return true;
-    }
-    std::byte unread[64];
-    const iovec part{unread, sizeof(unread)};
-    const bool is_open = doubt.call.receive({&part, 1}).flow == Flow::kOpen;
-    if (is_open && now - doubt.called < doubt.patience) return false;
-    if (is_open || !doubt.call.is_refused()) {
-      doubt.call = knock(doubt.rank);
-      doubt.called = now;
-      doubt.patience = std::min<nanoseconds>(2 * doubt.patience, settings_.silence / 8);
-      return false;
-    }
-    if (!was_away(now) && control_.mark(doubt.rank, shm::State::kDead)) {
-      control_.ring(control_.locals());
-      eventfd_write(news_, 1);
-    }
-    return true;
-  });
-}
-
-// Stopped for so long that the others may have left this rank out. Who has ended since may have gone on
-// without it and be done: to take that for a death would be to go on alone (M3). They are missed.
+// Stopped for so long that the others may have left this rank out.
 bool Engine::was_away(Clock::time_point now) const {
   return now - last_tend_ > settings_.silence || (back_at_ && now - *back_at_ <= settings_.silence);
 }

@@ -38,7 +38,9 @@
 #include "dstorm/tcp/door.hpp"
 #include "dstorm/tcp/incoming.hpp"
 #include "dstorm/tcp/outgoing.hpp"
+#include "dstorm/tcp/probes.hpp"
 #include "dstorm/tcp/tls.hpp"
+#include "dstorm/tcp/witness.hpp"
 
 namespace dstorm::tcp {
 
@@ -51,7 +53,8 @@ struct EngineOptions {
   std::string toward;     // a host all ranks can reach, or empty
   std::string secret;     // what the ranks of the job alone know, or empty
   Rdma rdma;
-  int news;  // an eventfd, written when a rank has ended or a record has come
+  int news;                  // an eventfd, written when a rank has ended or a record has come
+  std::string witness = {};  // the program (witness.hpp); without one, ends are found by silence
 };
 
 struct Networks;
@@ -93,6 +96,9 @@ class Engine final : public Work {
   // something itself each time, along with that, when it sleeps, or within kAwayAlone.
   void acknowledge(Attachment& attachment) noexcept;
   void flush_notices() noexcept { drive(); }
+  // A live member knows for certain that `rank`, of another host, has ended: it is marked dead here, once what it
+  // has still sent has been taken in. Any thread.
+  void note_end(int rank) noexcept;
   // Since when nothing of what this rank writes gets through to `rank`'s host, if so. Any thread.
   std::optional<Clock::time_point> unreached_since(int rank) const {
     const auto since = unreached_since_[static_cast<std::size_t>(control_.host_of(rank))].load();
@@ -142,10 +148,9 @@ class Engine final : public Work {
   void call(Outgoing& outgoing, Clock::time_point now);
   int shares_with(const std::vector<int>& host) const;
   void share(Outgoing& outgoing, Clock::time_point now);
-  void doubt(int rank, Clock::time_point now);
-  void clear_doubts(Clock::time_point now);
-  Stream knock(int rank) const;
+  void probe(Clock::time_point now);
   void turn_away(int rank);
+  void start_witness(const std::string& program, int listener);
   void open_door(Clock::time_point now);
   void settle(Clock::time_point now);
   void choose_rdma(const std::vector<Networks>& networks, Rdma wish);
@@ -162,6 +167,7 @@ class Engine final : public Work {
   Descriptor alarm_;  // an eventfd that wakes the thread
   int news_;
   std::optional<Door> door_;
+  std::optional<Witness> witness_;
   std::optional<verbs::Device> device_;
   std::vector<std::string> why_;  // by rank
   // Whether some host is reached over TCP alone. By RDMA each update is a write of its own: to send
@@ -177,17 +183,11 @@ class Engine final : public Work {
   std::uint32_t last_attached_ = 0;
   std::list<Outgoing> outgoing_;  // one per other host
   std::list<Incoming> incoming_;
-  struct Doubt {  // whether the rank's process lives
-    int rank;
-    std::uint64_t link;  // by which its writes came last
-    Clock::time_point since;
-    Stream call;
-    Clock::time_point called;
-    std::chrono::nanoseconds patience;  // until it is called once more
-  };
-  std::list<Doubt> doubts_;
+  Probes probes_;  // of ranks that may have ended
   static constexpr Clock::time_point kReached = Clock::time_point::max();
   std::vector<std::atomic<Clock::time_point>> unreached_since_;  // by host
+  std::vector<std::atomic<bool>> ended_elsewhere_;               // by rank: see note_end()
+  std::atomic<bool> has_ended_elsewhere_{false};
   std::atomic<Clock::time_point> listened_;
   Clock::time_point last_tend_;
   std::optional<Clock::time_point> back_at_;  // from the last absence; see was_away()

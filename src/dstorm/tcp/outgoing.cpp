@@ -154,6 +154,7 @@ std::string Outgoing::describe_proxy() const {
 
 // The next call goes to the next rank.
 void Outgoing::give_up(const std::string& why) {
+  if (state_ == State::kUp) lost_ = proxy_;
   reason_ = describe_proxy() + ": " + why;
   hang_up();
   next_ = (next_ + 1) % host_.size();

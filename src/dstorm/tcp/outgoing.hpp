@@ -116,10 +116,12 @@ class Outgoing {
   std::optional<Clock::time_point> down_since() const noexcept {
     return stalled_since_ ? stalled_since_ : down_since_;
   }
+  // The proxy of a connection that has worked, and has been lost since the last time this was asked.
+  std::optional<int> take_lost() noexcept { return std::exchange(lost_, std::nullopt); }
   // Whether a rank of the host lives.
   bool is_needed() const noexcept;
-  // All ranks of the host, however often they are called, refuse or close the connection: they have
-  // ended, or have left this rank out.
+  // All ranks of the host, however often they are called, refuse or close the connection: nobody there is
+  // likely to hear this rank's goodbye.
   bool is_unwanted() const noexcept { return turned_away_ >= kPatience * host_.size(); }
   Clock::time_point last_call() const noexcept { return last_call_; }
   bool has_said_all() const noexcept { return said_goodbye_ && !is_blocked(); }
@@ -193,6 +195,7 @@ class Outgoing {
   int proxy_ = -1;
   std::size_t next_;  // which of the host's ranks to call next
   std::string reason_;
+  std::optional<int> lost_;
   std::optional<Clock::time_point> down_since_;
   std::optional<Clock::time_point> left_out_since_;  // the proxy, as far as this has seen
   std::size_t turned_away_ = 0;  // calls in a row, by the callee, which had taken nothing in

@@ -167,8 +167,7 @@ Moved Stream::fail(int error) {
   if (error != 0 && !would_block(error) && state_ != State::kFailed) {
     state_ = State::kFailed;
     if (!is_cut_) error_ = std::strerror(error);
-    is_refused_ = error == ECONNREFUSED;
-    is_closed_there_ = is_refused_ || error == ECONNRESET || error == EPIPE;
+    is_closed_there_ = error == ECONNREFUSED || error == ECONNRESET || error == EPIPE;
   }
   return {0, state_ == State::kFailed ? Flow::kFailed : Flow::kOpen};
 }

@@ -62,11 +62,9 @@ class Stream {
   bool has_buffered() const noexcept;
   int fd() const noexcept { return socket_.get(); }
   const std::string& error() const noexcept { return error_; }  // empty unless failed
-  // Failed since nobody listens there, though the host is well.
-  bool is_refused() const noexcept { return is_refused_; }
   // What has come can still be received, though sending may fail.
   bool is_readable() const noexcept { return state_ == State::kOpen; }
-  // Refused, or at an end since the peer closed it, whose host is well.
+  // Refused, or at an end since the peer closed it, or so it looks: a firewall can say the same.
   bool is_closed_there() const noexcept { return is_closed_there_; }
 
   // Nothing will be sent after this: the peer sees kEnded once it has received all. Receiving goes
@@ -98,7 +96,6 @@ class Stream {
   int most_unsent_ = 32 * 1024;
   std::size_t unlooked_ = 0;  // bytes sent since the last look at how fast the network is
   std::string error_;
-  bool is_refused_ = false;
   bool is_closed_there_ = false;
   bool is_cut_ = false;  // nothing can be sent any more
 };
