@@ -513,7 +513,6 @@ void Incoming::tend(const Attachments& attachments, std::uint64_t detached,
   });
   if (!arriving_) let_go_ = detached;  // else there may be one more
 }
-}
 
 // ---- RDMA ----
 
