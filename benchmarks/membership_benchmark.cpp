@@ -27,6 +27,7 @@ using Accuses = std::function<bool(int accuser, int accused)>;
 
 constexpr Membership::Time kTimeout = 5s;
 constexpr Membership::Time kNow = 5s;
+constexpr int kMostNews = 256;  // as in watcher.cpp
 
 // One rank, and what lies in the memory of its host.
 class Job {
@@ -50,7 +51,7 @@ class Job {
       }
     }
     renew();
-    step();
+    for (int seen = 0; seen < ranks; seen += kMostNews) step();
   }
 
   // Every rank that lives says something else.
@@ -65,9 +66,14 @@ class Job {
 
   // As Watcher::step.
   void step() {
-    for (int r = 1; r < ranks_; ++r) {
+    int news = 0;
+    for (int left = ranks_; left > 0 && news < kMostNews; --left) {
+      next_look_ = (next_look_ + 1) % ranks_;
+      const int r = next_look_;
+      if (r == 0) continue;
       std::uint64_t& known = known_[static_cast<std::size_t>(r)];
       if (RecordFormat::beat(cell(r)) != known) {
+        ++news;
         auto record = format_.unpack(RecordFormat::load(cell(r)), membership_.view().epoch);
         known = record->beat;
         membership_.observe(r, std::move(*record), kNow);
@@ -96,6 +102,7 @@ class Job {
   std::vector<std::uint64_t> known_;  // beats
   std::vector<int> all_;
   std::uint64_t beat_ = 0;
+  int next_look_ = 0;
   Membership membership_;
   std::vector<MembershipRecord> even_, odd_;
 };

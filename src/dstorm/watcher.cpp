@@ -20,6 +20,8 @@ using std::chrono::nanoseconds;
 // Between two looks at the others' records, as a part of the silence; and while there is trouble.
 constexpr int kLooks = 32;
 constexpr milliseconds kInTrouble{1};
+// New records in one look, at most: the work of a step is bounded, and the others are looked at in the next.
+constexpr int kMostNews = 256;
 
 MembershipOptions options_for(const shm::Control& control, const WatcherOptions& options) {
   return {.rank = control.rank(),
@@ -72,7 +74,7 @@ void Watcher::run() {
   const auto tick =
       std::max(std::chrono::duration_cast<milliseconds>(options_.silence / kLooks), kInTrouble);
   while (!stop_.load()) {
-    const milliseconds limit = membership_.has_trouble() ? kInTrouble : tick;
+    const milliseconds limit = membership_.has_trouble() || is_behind_ ? kInTrouble : tick;
     const int count = poll(watched.data(), watched.size(), static_cast<int>(limit.count()));
     if (count < 0 && errno != EINTR) return;
     for (std::size_t i = 0; count > 0 && i < watched.size(); ++i) {
@@ -97,8 +99,11 @@ void Watcher::step(Clock::time_point time) {
     const shm::State state = control_.state(r);
     if (state == shm::State::kDead || state == shm::State::kLeft) ended.push_back(r);
   }
-  for (int r = 0; r < control_.size(); ++r) look_at(r, now);
-  for (int r : ended) membership_.bury(r, now);
+  look(now);
+  for (int r : ended) {
+    look_at(r, now);
+    membership_.bury(r, now);
+  }
   // Of its own host the system tells this rank as soon as anybody.
   for (int r : membership_.ended_elsewhere()) {
     if (control_.is_live(r) && !control_.is_local(r)) engine_->note_end(r);
@@ -113,8 +118,19 @@ void Watcher::step(Clock::time_point time) {
   follow();
 }
 
-void Watcher::look_at(int rank, nanoseconds now) {
-  if (rank == control_.rank()) return;
+void Watcher::look(nanoseconds now) {
+  int news = 0;
+  is_behind_ = false;
+  for (int left = control_.size(); left > 0 && !is_behind_; --left) {
+    news += look_at(next_look_, now) ? 1 : 0;
+    next_look_ = (next_look_ + 1) % control_.size();
+    is_behind_ = news == kMostNews;
+  }
+}
+
+// True if its record was new.
+bool Watcher::look_at(int rank, nanoseconds now) {
+  if (rank == control_.rank()) return false;
   Known& known = known_[static_cast<std::size_t>(rank)];
   const bool is_news =
       RecordFormat::beat(control_.record(rank)) != known.beat && take_in(rank, now);
@@ -127,6 +143,7 @@ void Watcher::look_at(int rank, nanoseconds now) {
     const auto since = engine_->unreached_since(rank);
     membership_.reach(rank, since ? std::optional(since_boot(*since)) : std::nullopt);
   }
+  return is_news;
 }
 
 // False if the record that lies there is not whole, or no news after all.

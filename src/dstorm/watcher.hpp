@@ -47,7 +47,8 @@ class Watcher {
 
   void run();
   void step(Clock::time_point now);
-  void look_at(int rank, std::chrono::nanoseconds now);
+  void look(std::chrono::nanoseconds now);
+  bool look_at(int rank, std::chrono::nanoseconds now);
   bool take_in(int rank, std::chrono::nanoseconds now);
   void tell();
   void follow();
@@ -58,6 +59,8 @@ class Watcher {
   WatcherOptions options_;
   Membership membership_;
   std::vector<Known> known_;           // by rank
+  int next_look_ = 0;                  // the rank at which the next look begins
+  bool is_behind_ = false;             // the last look left records for the next
   std::chrono::nanoseconds worked_{};  // processor time until the last tick
   std::uint64_t told_ = 0;             // the beat of the last record told
   mutable std::mutex mutex_;           // of followed_

@@ -48,8 +48,8 @@ MUTANTS = [
     ),
     Mutant(
         "M1: bound to nothing that was accepted",
-        "best->accepted.round > 0 ? best->accepted_members : next_members()",
-        "next_members()",
+        "best->accepted.round > 0 ? best->accepted_members : draft_",
+        "draft_",
         FILE,
     ),
     Mutant(
@@ -172,6 +172,18 @@ MUTANTS = [
         "the next members are not found anew when somebody else is accused",
         "accusations_.set(accuser, accused);\n  next_members_.reset();",
         "accusations_.set(accuser, accused);",
+        FILE,
+    ),
+    Mutant(
+        "a proposal names those who stay when it is accepted, not when it began",
+        "best->accepted_members : draft_;",
+        "best->accepted_members : next_members();",
+        FILE,
+    ),
+    Mutant(
+        "a proposal does not wait until accusations have settled",
+        "in_trouble - std::max(settling, Time::zero()) >= turn()",
+        "in_trouble >= turn()",
         FILE,
     ),
     # ---- whom the next epoch does without
