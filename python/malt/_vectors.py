@@ -200,9 +200,9 @@ def vector(
             what they decode; this rank's own values stay as they are, and allreduce() is exact.
 
     Raises:
-        ConfigError: the data cannot be shared; two arrays share memory; max_norm is not above 0; the elements are integers
-            and there is a max_norm or a codec; or, on every rank, the ranks disagree, the graph
-            does not connect them, or there is no room.
+        ConfigError: the data cannot be shared; two arrays share memory; max_norm is not above 0;
+            the elements are integers and there is a max_norm or a codec; or, on every rank, the
+            ranks disagree, the graph does not connect them, or there is no room.
         TimeoutError: the named ranks did not make the vector.
     """
     options = _options(name, graph, policy, depth, reject_nonfinite, max_norm)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from jobs import run_job
 
 TRANSPORTS = ["shm", "tcp"]
@@ -100,15 +99,14 @@ v.gather(), s.gather(malt.REPLACE)
 malt.barrier()
 v.array[:] = rank
 v.allreduce()
-tell(made=made, counters=[counters(v), counters(s)], mean=v.array[0])
+tell(unmade=set(QUICK) - set(made), counters=[counters(v), counters(s)], mean=v.array[0])
 malt.barrier()
 """,
         transport=transport,
     )
     assert result.each("mean") == [0.5, 0.5]
     for told in result.told:
-        assert len(told["made"]) == 15
-        assert all(told["made"].values())
+        assert told["unmade"] <= {"wait"}  # that may always find the other rank elsewhere
         for counted in told["counters"]:
             assert counted["sent"] == counted["folded"] + counted["overwritten"]
             assert counted["sent"] < 2**40
