@@ -247,9 +247,12 @@ TEST(Changes, LastUpdateOfASegmentThatIsClosedArrivesThoughTheConnectionBreaks) 
     if (group->rank() == 1) {
       const auto fill = [](std::span<std::byte> room) { return std::pair(room.size(), Tag{}); };
       kill(*reader, SIGSTOP);
-      for (int i = 0; i < kSlots && !is_underway(); ++i) {
+      for (int i = 0; i < kSlots; ++i) {
         filler.scatter(fill);
         std::this_thread::sleep_for(2ms);
+        if (!is_underway()) continue;
+        std::this_thread::sleep_for(50ms);
+        if (is_underway()) break;  // for good
       }
       model.scatter(fill);
       model.close();
