@@ -27,7 +27,7 @@ rows=(
   "python-svm|200|train_over_verbs"
   "calls-cut|120|cut_calls"
   "mixed|120|mixed_job"
-  "info|90|MALT_RDMA_DEVICE=rxe3 python -m malt info | grep 'transport verbs *yes, by rxe3:1:1 (RoCE v2, 10.88.0.3,'"
+  "info|90|MALT_RDMA_DEVICE=rxe3 MALT_RDMA_PKEY=0xffff MALT_RDMA_SL=3 python -m malt info | grep 'transport verbs *yes, by rxe3:1:1 (RoCE v2, 10.88.0.3, MTU 4096, P_Key 0xffff, service level 3)'"
 )
 # The suite that is run over every transport (cmake/tests.cmake names it).
 while read -r name; do

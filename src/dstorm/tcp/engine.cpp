@@ -61,7 +61,7 @@ struct Networks {
   bool is_encrypted;
   bool has_adapter;
   verbs::Fabric fabric;
-  char adapter[128];  // which, or why there is none
+  char adapter[192];  // which, or why there is none
   std::uint32_t interfaces;
   std::array<InterfaceRecord, kMostInterfaces> interface;
   char error[256];
@@ -203,14 +203,14 @@ Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions&
       if (options.rdma == Rdma::kRequired) throw ConfigError(std::string(kWhy) + "; choose tcp");
       return set_text(mine.adapter, kWhy);
     }
+    const auto settings = verbs::DeviceSettings::from_environment();
     try {
-      const char* setting = std::getenv(verbs::kDeviceVariable);
-      device_ = verbs::Device::open(verbs::Library::load(), setting == nullptr ? "" : setting);
+      device_ = verbs::Device::open(verbs::Library::load(), settings);
       mine.has_adapter = true;
       mine.fabric = device_->choice().fabric;
       set_text(mine.adapter, describe(device_->choice()));
     } catch (const ConfigError& error) {
-      if (options.rdma == Rdma::kRequired || std::getenv(verbs::kDeviceVariable) != nullptr) throw;
+      if (options.rdma == Rdma::kRequired || settings.is_set()) throw;
       set_text(mine.adapter, error.what());
     }
   });

@@ -157,6 +157,7 @@ void Queue::connect(const Endpoint& remote) {
   ibv_qp_attr init{};
   init.qp_state = IBV_QPS_INIT;
   init.port_num = choice.port;
+  init.pkey_index = choice.partition_index;
   init.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
   modify(init, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "use its port");
 
@@ -167,6 +168,7 @@ void Queue::connect(const Endpoint& remote) {
   receive.rq_psn = remote.first_packet;
   receive.min_rnr_timer = kMinimumReceiverTimer;
   receive.ah_attr.port_num = choice.port;
+  receive.ah_attr.sl = choice.service_level;
   if (choice.fabric == Fabric::kInfiniBand) {
     receive.ah_attr.dlid = remote.lid;
   } else {
@@ -174,6 +176,7 @@ void Queue::connect(const Endpoint& remote) {
     receive.ah_attr.grh.dgid = gid;
     receive.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(choice.gid_index);
     receive.ah_attr.grh.hop_limit = kHopLimit;
+    receive.ah_attr.grh.traffic_class = choice.traffic_class;
   }
   modify(receive,
          IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
