@@ -17,7 +17,7 @@ readonly limit=720 nics=4 # seconds for everything; network adapters of the gues
 # connection on which some five packets come out of order between two acknowledgements. A line of a
 # row's output that begins with `measured: ` is shown with its result.
 rows=(
-  "verbs|120|$build/verbs_test --gtest_filter='-*Faults*'"
+  "verbs|150|$build/verbs_test --gtest_filter='-*Faults*'"
   "verbs-loss|120|impair 'loss 1%'; $build/verbs_test --gtest_filter='Queue.Bytes*:Queue.FullQueue*'"
   "faults|120|$build/verbs_test --gtest_filter='*Faults*'"
   "slot|60|$build/slot_test --gtest_filter=-SlotThreads.*"
@@ -60,13 +60,15 @@ cut_calls() { # likewise
   MALT_TRANSPORT=verbs python -m malt run -n 2 -- \
     bash -c 'MALT_RDMA_DEVICE=rxe$((MALT_RANK + 1)) exec python tests/softroce/cut_calls.py'
 }
-# Three hosts that cannot map one another's memory, of two ranks each; the third sees no adapter.
+# Four hosts that cannot map one another's memory, of two, two, one and one ranks; the third sees no adapter,
+# and what is between the fourth's and the others carries only shorter packets than the adapters do.
 mixed_job() {
-  local run="python -m malt run --nnodes 3 --rendezvous 127.0.0.1:29500 -n 2" node hosts=()
-  for node in 0 1 2; do
+  local run="python -m malt run --nnodes 4 --rendezvous 127.0.0.1:29500" node hosts=()
+  ip link set p4 mtu 1500
+  for node in 0 1 2 3; do
     MALT_RDMA_DEVICE=rxe$((node + 1)) unshare --pid --fork --mount-proc --ipc sh -ec "
       test $node != 2 || { mount -t tmpfs none /dev/infiniband && unset MALT_RDMA_DEVICE; }
-      exec $run --node-rank $node tests/softroce/mixed.py" &
+      exec $run -n $((node < 2 ? 2 : 1)) --node-rank $node tests/softroce/mixed.py" &
     hosts+=($!)
   done
   for node in "${hosts[@]}"; do wait "$node"; done
@@ -86,7 +88,7 @@ repair() {
   tc qdisc del dev lo root 2>/dev/null || true
   for ((i = 1; i <= nics; ++i)); do
     tc qdisc del dev "n$i" root 2>/dev/null || true
-    ip link set "p$i" master br0 up
+    [[ ! -e /sys/class/net/p$i ]] || ip link set "p$i" master br0 mtu 4200 up
   done
   while rdma link | grep -qv 'state ACTIVE'; do sleep 0.1; done
 }

@@ -59,9 +59,7 @@ struct InterfaceRecord {
 struct Networks {
   Key nonce;  // the lowest member's is part of the job's key
   bool is_encrypted;
-  bool has_adapter;
-  verbs::Fabric fabric;
-  char adapter[192];  // which, or why there is none
+  AdapterRecord adapter;
   std::uint32_t interfaces;
   std::array<InterfaceRecord, kMostInterfaces> interface;
   char error[256];
@@ -201,23 +199,26 @@ Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions&
     if (tls_ != nullptr) {
       constexpr const char* kWhy = "MALT_TLS asks for encryption, which RDMA has not";
       if (options.rdma == Rdma::kRequired) throw ConfigError(std::string(kWhy) + "; choose tcp");
-      return set_text(mine.adapter, kWhy);
+      return set_text(mine.adapter.text, kWhy);
     }
     const auto settings = verbs::DeviceSettings::from_environment();
     try {
       device_ = verbs::Device::open(verbs::Library::load(), settings);
-      mine.has_adapter = true;
-      mine.fabric = device_->choice().fabric;
-      set_text(mine.adapter, describe(device_->choice()));
+      mine.adapter.is_there = true;
+      mine.adapter.fabric = device_->choice().fabric;
+      set_text(mine.adapter.text, describe(device_->choice()));
     } catch (const ConfigError& error) {
       if (options.rdma == Rdma::kRequired || settings.is_set()) throw;
-      set_text(mine.adapter, error.what());
+      set_text(mine.adapter.text, error.what());
     }
   });
   const auto networks = call_roll(bootstrap, mine, options.timeout);
   throw_if_any_failed(networks);
   check_encryption(networks, control.members());
-  choose_rdma(networks, options.rdma);
+  std::vector<AdapterRecord> adapters;
+  for (const Networks& one : networks) adapters.push_back(one.adapter);
+  use_rdma(choose_rdma(bootstrap, control, adapters, device_ ? &*device_ : nullptr, options.rdma,
+                       options.timeout));
 
   Listening listening{};
   attempt(listening, [&] {
@@ -276,53 +277,20 @@ Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions&
 
 Engine::~Engine() { leave(nanoseconds::zero()); }
 
-// RDMA goes between two hosts if every rank of both has an adapter, all of one kind of network: any
-// rank may have to take another's place.
-void Engine::choose_rdma(const std::vector<Networks>& networks, Rdma wish) {
-  const auto lacks = [&](const std::vector<int>& ranks, verbs::Fabric fabric) {
-    const auto found = std::find_if(ranks.begin(), ranks.end(), [&](int r) {
-      const Networks& theirs = networks[static_cast<std::size_t>(r)];
-      return !theirs.has_adapter || theirs.fabric != fabric;
-    });
-    return found == ranks.end() ? -1 : *found;
-  };
-  const Networks& mine = networks[static_cast<std::size_t>(control_.rank())];
-  settings_.rdma.resize(networks.size());
-  why_.resize(networks.size());
+// Sets up what follows from the choice: who is reached by RDMA, and the adapter, if any is.
+void Engine::use_rdma(RdmaChoice choice) {
+  settings_.rdma = std::move(choice.is_used);
+  why_ = std::move(choice.why);
   settings_.most_ranks = 0;
-  for (const std::vector<int>& host : control_.hosts()) {
-    settings_.most_ranks = std::max(settings_.most_ranks, host.size());
-    int without = lacks(control_.locals(), mine.fabric);
-    if (without < 0) without = lacks(host, mine.fabric);
-    for (int r : host) {
-      std::string& why = why_[static_cast<std::size_t>(r)];
-      if (wish == Rdma::kNever) {
-        why = "the job asks for tcp";
-      } else if (without < 0) {
-        settings_.rdma[static_cast<std::size_t>(r)] = true;
-        why = "both have an adapter, here " + get_text(mine.adapter);
-      } else {
-        const Networks& theirs = networks[static_cast<std::size_t>(without)];
-        why = "rank " + std::to_string(without) +
-              (theirs.has_adapter ? " has an adapter of another kind of network: "
-                                  : " uses no adapter: ") +
-              get_text(theirs.adapter);
-      }
-    }
-  }
   settings_.device = nullptr;
   for (const std::vector<int>& host : control_.hosts()) {
+    settings_.most_ranks = std::max(settings_.most_ranks, host.size());
     if (control_.is_local(host[0])) continue;
-    if (settings_.rdma[static_cast<std::size_t>(host[0])]) {
-      settings_.device = &*device_;
-      continue;
-    }
-    has_streams_ = true;
-    if (wish == Rdma::kRequired) {
-      throw ConfigError("transport verbs cannot reach " + describe_ranks(host) + ": " +
-                        why_[static_cast<std::size_t>(host[0])]);
-    }
+    const bool is_used = settings_.rdma[static_cast<std::size_t>(host[0])];
+    if (is_used) settings_.device = &*device_;
+    has_streams_ = has_streams_ || !is_used;
   }
+  if (settings_.device == nullptr) device_.reset();
 }
 
 std::string Engine::why(int rank) const { return why_[static_cast<std::size_t>(rank)]; }

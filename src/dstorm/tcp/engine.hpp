@@ -34,11 +34,10 @@
 #include "dstorm/tcp/door.hpp"
 #include "dstorm/tcp/incoming.hpp"
 #include "dstorm/tcp/outgoing.hpp"
+#include "dstorm/tcp/rdma_choice.hpp"
 #include "dstorm/tcp/tls.hpp"
 
 namespace dstorm::tcp {
-
-enum class Rdma : std::uint8_t { kIfThere, kRequired, kNever };
 
 struct EngineOptions {
   std::chrono::nanoseconds timeout;  // of the set-up and of the goodbye
@@ -137,7 +136,7 @@ class Engine final : public Work {
   void turn_away(int rank);
   void open_door(Clock::time_point now);
   void settle(Clock::time_point now);
-  void choose_rdma(const std::vector<Networks>& networks, Rdma wish);
+  void use_rdma(RdmaChoice choice);
   void add_to_epoll(int fd, std::uint32_t events) const;
   bool is_connected();
   std::uint64_t sent_bytes() const;
@@ -163,7 +162,7 @@ class Engine final : public Work {
   std::uint32_t last_attached_ = 0;
   std::list<Outgoing> outgoing_;  // one per other host
   std::list<Incoming> incoming_;
-  struct Doubt {  // whether the rank's process lives
+  struct Doubt {                         // whether the rank's process lives
     int rank;
     std::uint64_t link;  // by which its writes came last
     Clock::time_point since;
