@@ -67,7 +67,7 @@ target_link_options(fake_verbs PRIVATE
                     -Wl,--version-script=${PROJECT_SOURCE_DIR}/tests/fake_verbs/ibverbs.map)
 target_link_libraries(fake_verbs PRIVATE malt_warnings malt_sanitizers)
 target_include_directories(fake_verbs SYSTEM PRIVATE ${MALT_VERBS_INCLUDE})
-foreach(name rdma_choice_test rdma_settings_test)
+foreach(name rdma_choice_test rdma_faults_test rdma_settings_test)
   add_dependencies(${name} fake_verbs)
   target_compile_definitions(${name} PRIVATE FAKE_VERBS="$<TARGET_FILE:fake_verbs>")
   target_include_directories(${name} PRIVATE tests/fake_verbs)

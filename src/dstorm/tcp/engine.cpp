@@ -290,7 +290,36 @@ void Engine::use_rdma(RdmaChoice choice) {
     if (is_used) settings_.device = &*device_;
     has_streams_ = has_streams_ || !is_used;
   }
-  if (settings_.device == nullptr) device_.reset();
+  if (settings_.device == nullptr) return device_.reset();
+  add_to_epoll(device_->event_fd(), EPOLLIN);
+}
+
+// Links that the device's events concern fail.
+void Engine::hear_device() {
+  while (const auto event = device_->next_event()) {
+    for (Outgoing& one : outgoing_) one.hear_adapter(*event);
+    for (Incoming& one : incoming_) one.hear_adapter(*event);
+    if (event->is_last) {
+      epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, device_->event_fd(), nullptr);
+      return;
+    }
+  }
+}
+
+std::string Engine::adapter_trouble() {
+  const std::lock_guard lock(mutex_);
+  std::string text;
+  for (const Outgoing& one : outgoing_) {
+    if (one.adapter_trouble().empty() || text.find(one.adapter_trouble()) != std::string::npos) {
+      continue;
+    }
+    text += (text.empty() ? "" : "; ") + one.adapter_trouble();
+  }
+  for (const auto& [rank, why] : refusals_) {
+    text += (text.empty() ? "rank " : "; rank ") + std::to_string(rank) +
+            " cannot be let write: " + why;
+  }
+  return text.empty() ? text : "by " + describe(device_->choice()) + ": " + text;
 }
 
 std::string Engine::why(int rank) const { return why_[static_cast<std::size_t>(rank)]; }
@@ -538,6 +567,9 @@ void Engine::run() {
         eventfd_read(alarm_.get(), &value);
       }
       if (events[static_cast<std::size_t>(i)].data.fd == door_->fd()) open_door(now);
+      if (device_ && events[static_cast<std::size_t>(i)].data.fd == device_->event_fd()) {
+        hear_device();
+      }
     }
     is_busy = false;
     for (Incoming& one : incoming_) {
@@ -637,6 +669,7 @@ void Engine::settle(Clock::time_point now) {
   for (auto one = incoming_.begin(); one != incoming_.end();) {
     if (one->end() == Incoming::End::kLost) doubt(one->sender(), now);
     if (one->end() == Incoming::End::kBroken) turn_away(one->sender());
+    if (one->end() == Incoming::End::kRefused) refusals_[one->sender()] = one->reason();
     one = one->end() == Incoming::End::kNot ? std::next(one) : incoming_.erase(one);
   }
   clear_doubts(now);
@@ -659,7 +692,10 @@ void Engine::tend(Clock::time_point now) {
   if (now - last_tend_ > settings_.silence) back_at_ = now;
   last_tend_ = now;
   for (Outgoing& one : outgoing_) one.tend(now);
-  for (Incoming& one : incoming_) one.tend(attachments_, settings_.silence, now);
+  for (Incoming& one : incoming_) {
+    one.tend(attachments_, settings_.silence, now);
+    if (one.end() == Incoming::End::kNot && one.has_adapter()) refusals_.erase(one.sender());
+  }
   // A segment that no rank of this host uses any more, and that all know to be closed.
   std::erase_if(attachments_, [&](const auto& item) {
     const Attachment& attachment = *item.second;

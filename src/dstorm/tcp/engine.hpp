@@ -21,6 +21,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -69,6 +70,8 @@ class Engine final : public Work {
   }
   // Why `rank`, of another host, is reached as it is.
   std::string why(int rank) const;
+  // By which adapter nothing gets through to some host, and why; empty if all is well. Any thread.
+  std::string adapter_trouble();
 
   // A segment of this job, before any rank may send in it; and one that came to nothing. Throws
   // ConfigError if its memory cannot be registered.
@@ -137,6 +140,7 @@ class Engine final : public Work {
   void open_door(Clock::time_point now);
   void settle(Clock::time_point now);
   void use_rdma(RdmaChoice choice);
+  void hear_device();
   void add_to_epoll(int fd, std::uint32_t events) const;
   bool is_connected();
   std::uint64_t sent_bytes() const;
@@ -162,6 +166,7 @@ class Engine final : public Work {
   std::uint32_t last_attached_ = 0;
   std::list<Outgoing> outgoing_;  // one per other host
   std::list<Incoming> incoming_;
+  std::map<int, std::string> refusals_;  // by caller: for want of what its adapter would write to
   struct Doubt {                         // whether the rank's process lives
     int rank;
     std::uint64_t link;  // by which its writes came last
