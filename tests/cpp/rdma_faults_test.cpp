@@ -272,6 +272,37 @@ TEST_F(RdmaFaults, AdaptersThatTakeLittleOrNothingInlineWillDo) {
   }
 }
 
+TEST_F(RdmaFaults, UpdateLongerThanAnAdapterTakesIsRefusedWhenItsSegmentIsMade) {
+  constexpr std::uint32_t kLongest = 16384;
+  Job job(2, [&](Bootstrap& bootstrap) {
+    // Of one rank's adapter: the other is to say so, too.
+    FAKE(fake_verbs_adapter)()->longest_message =
+        bootstrap.rank() == kFaulty ? kLongest : 4 * kLongest;
+    const auto group = join(bootstrap, over_rdma());
+    SegmentOptions options = words("long");
+    options.slot_bytes = 192 * kLongest;
+    std::string said;
+    try {
+      Segment segment(group, options);
+    } catch (const ConfigError& error) {
+      said = error.what();
+    }
+    const bool names_all = said.find("3145728 bytes") != std::string::npos &&
+                           said.find("rxe2") != std::string::npos &&
+                           said.find("16384 as one write") != std::string::npos &&
+                           said.find("smaller vectors") != std::string::npos;
+    if (!names_all) std::fprintf(stderr, "rank %d: %s\n", group->rank(), said.c_str());
+    CHECK_THAT(names_all);
+    options.name = "long enough";
+    options.slot_bytes = 190 * kLongest;
+    Segment segment(group, options);
+    for (std::uint64_t i = 1; i <= 20; ++i) CHECK_THAT(round(segment, i, 1));
+    group->barrier();
+    return 0;
+  });
+  expect_all_well(job);
+}
+
 // Calls by the ranks themselves, and by their engines when they open the landing areas.
 TEST_F(RdmaFaults, MemoryThatCannotBeRegisteredIsRefusedOnAllRanksOrTriedAgain) {
   Job job(2, [&](Bootstrap& bootstrap) {

@@ -349,6 +349,14 @@ std::shared_ptr<Attachment> Engine::attach(std::uint32_t id,
   if (has_rdma()) {
     const shm::SegmentMemory& there = *attachment->memory;
     const MailboxShape& shape = there.shape().mailbox;
+    const std::uint64_t most = verbs::Sender::most_payload_bytes(*device_, settings_.most_ranks);
+    if (shape.slot_bytes() > most) {
+      throw ConfigError("an update may take " + std::to_string(shape.slot_bytes()) +
+                        " bytes here, and " + device_->choice().name + ", which carries " +
+                        std::to_string(device_->choice().longest_write_bytes) +
+                        " as one write, takes at most " + std::to_string(most) +
+                        " as one update; use several smaller vectors, or transport tcp");
+    }
     attachment->mailbox.emplace(*device_, std::span(there.mailbox(control_.rank()), shape.bytes()),
                                 "a segment's mailbox");
     for (int r : control_.locals()) {

@@ -36,6 +36,14 @@ void Sender::open_window(std::uint32_t segment, Window window) {
   windows_[segment] = std::move(window);
 }
 
+// See has_room(). Of the writes in flight less than a quarter of the depth may be such that nothing tells
+// of their completion before more is written (Queue): the others have to do.
+std::uint64_t Sender::most_payload_bytes(const Device& device, std::size_t most_receivers) {
+  constexpr std::uint64_t kWrites = kDepth * 3 / 4 - 1;
+  const std::uint64_t bytes = kWrites * device.choice().longest_write_bytes;
+  return bytes - std::min<std::uint64_t>(frame_size(most_receivers) + 8, bytes);
+}
+
 std::size_t Sender::chunk_of(std::size_t bytes) const {
   return std::min(longest_, std::max(kChunk, bytes / kMostChunks + 1));
 }

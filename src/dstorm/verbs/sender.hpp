@@ -31,6 +31,9 @@ class Sender {
   void open_window(std::uint32_t segment, Window window);
   bool has_window(std::uint32_t segment) const { return windows_.contains(segment); }
 
+  // The longest payload that an update may ever have: its writes fit into the queue together.
+  static std::uint64_t most_payload_bytes(const Device& device, std::size_t most_receivers);
+
   // Whether there is room for an update of so many bytes of payload, or for words.
   bool has_room(std::size_t payload_bytes) const noexcept;
   bool has_room() const noexcept { return queue_.room() > 0; }
