@@ -58,6 +58,21 @@ foreach(source IN LISTS test_sources)
   endif()
 endforeach()
 
+# A libibverbs that a test loads in place of the machine's: it has the same name.
+add_library(fake_verbs SHARED tests/fake_verbs/ibverbs.cpp)
+set_target_properties(fake_verbs PROPERTIES OUTPUT_NAME ibverbs SOVERSION 1
+                      LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fake_verbs
+                      LINK_DEPENDS ${PROJECT_SOURCE_DIR}/tests/fake_verbs/ibverbs.map)
+target_link_options(fake_verbs PRIVATE
+                    -Wl,--version-script=${PROJECT_SOURCE_DIR}/tests/fake_verbs/ibverbs.map)
+target_link_libraries(fake_verbs PRIVATE malt_warnings malt_sanitizers)
+target_include_directories(fake_verbs SYSTEM PRIVATE ${MALT_VERBS_INCLUDE})
+foreach(name rdma_choice_test rdma_faults_test rdma_settings_test)
+  add_dependencies(${name} fake_verbs)
+  target_compile_definitions(${name} PRIVATE FAKE_VERBS="$<TARGET_FILE:fake_verbs>")
+  target_include_directories(${name} PRIVATE tests/fake_verbs)
+endforeach()
+
 # What needs an RDMA device is built with the rest, but run by tests/softroce: no part of ctest. It
 # runs under no sanitizer, for which the guest is too slow.
 add_executable(verbs_test ${verbs_test_sources})

@@ -1,4 +1,4 @@
-// MALT_RDMA_DEVICE. On a machine without adapters no setting names one, but each is read.
+// MALT_RDMA_DEVICE, and the others that begin so. On a machine without adapters no setting names one, but each is read.
 #include <string>
 
 #include "dstorm/verbs/device.hpp"
@@ -8,10 +8,14 @@ namespace fuzz {
 
 void run(Input input) {
   static const dstorm::verbs::Library library = dstorm::verbs::Library::load();
-  const std::span<const std::byte> text = input.rest();
-  is_refused([&] {
-    dstorm::verbs::Device::open(library, {reinterpret_cast<const char*>(text.data()), text.size()});
-  });
+  const std::span<const std::byte> bytes = input.rest();
+  const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  using dstorm::verbs::DeviceSettings;
+  for (const DeviceSettings& settings :
+       {DeviceSettings{.device = text}, DeviceSettings{.partition = text},
+        DeviceSettings{.service_level = text}, DeviceSettings{.traffic_class = text}}) {
+    is_refused([&] { dstorm::verbs::Device::open(library, settings); });
+  }
 }
 
 }  // namespace fuzz

@@ -35,11 +35,14 @@ void bind_network(py::module_& module) {
       "Raises:\n    ConfigError: libibverbs is missing, or cannot list them.");
   module.def(
       "rdma_port_of",
-      [](const std::string& setting) {
-        return describe(verbs::Device::open(verbs::Library::load(), setting).choice());
+      [](const std::string& device, const std::string& partition, const std::string& service_level,
+         const std::string& traffic_class) {
+        const verbs::DeviceSettings settings{device, partition, service_level, traffic_class};
+        return describe(verbs::Device::open(verbs::Library::load(), settings).choice());
       },
-      py::arg("setting"),
-      "The port that a value of MALT_RDMA_DEVICE stands for; of \"\", the first that is active.\n\n"
+      py::arg("device"), py::arg("partition"), py::arg("service_level"), py::arg("traffic_class"),
+      "The port that the values of MALT_RDMA_DEVICE, MALT_RDMA_PKEY, MALT_RDMA_SL and\n"
+      "MALT_RDMA_TRAFFIC_CLASS stand for; of empty ones, the first that is active.\n\n"
       "Raises:\n    ConfigError: what there is, and why it will not do.");
 }
 

@@ -954,9 +954,10 @@ def predict_ratings(user_factors: numpy.typing.NDArray[numpy.float32], item_fact
     """
 def random_graph(k: typing.SupportsInt | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex) -> Graph:
     ...
-def rdma_port_of(setting: str) -> str:
+def rdma_port_of(device: str, partition: str, service_level: str, traffic_class: str) -> str:
     """
-    The port that a value of MALT_RDMA_DEVICE stands for; of "", the first that is active.
+    The port that the values of MALT_RDMA_DEVICE, MALT_RDMA_PKEY, MALT_RDMA_SL and
+    MALT_RDMA_TRAFFIC_CLASS stand for; of empty ones, the first that is active.
 
     Raises:
         ConfigError: what there is, and why it will not do.

@@ -208,12 +208,13 @@ def _transports() -> list[Fact]:
 
 
 def _verbs(core: Any) -> list[Fact]:
-    """What a rank that starts here makes of MALT_RDMA_DEVICE."""
-    wanted = os.environ.get("MALT_RDMA_DEVICE", "")
+    """What a rank that starts here makes of the variables that begin with MALT_RDMA_."""
+    names = ("DEVICE", "PKEY", "SL", "TRAFFIC_CLASS")
+    wanted = [os.environ.get(f"MALT_RDMA_{name}", "") for name in names]
     ports: list[Any] = []
     try:
         ports = core.rdma_ports()
-        chosen, text = True, f"yes, by {core.rdma_port_of(wanted)}"
+        chosen, text = True, f"yes, by {core.rdma_port_of(*wanted)}"
     except ConfigError as error:
         chosen, text = False, f"no: {error}"
     usable = [str(port) for port in ports if not port.trouble]

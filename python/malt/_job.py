@@ -184,8 +184,8 @@ def init(
 
     Args:
         transport: "auto" (shared memory between ranks that can map one another's; between others
-            RDMA where both sides have an adapter, else TCP), or one for all: "shm", "verbs" or
-            "tcp". MALT_TRANSPORT if None, else "auto".
+            RDMA where both sides have adapters that reach one another, else TCP), or one for all:
+            "shm", "verbs" or "tcp". MALT_TRANSPORT if None, else "auto".
         timeout: seconds that a wait may take unless it says otherwise, this call included;
             MALT_TIMEOUT if None, else 30.
         silence: a rank that is not heard of for so many seconds, at least 0.1, since it is stopped

@@ -143,13 +143,16 @@ struct Group::Impl {
     }
     const std::string who = "rank " + std::to_string(control.rank());
     const std::string silence = format_seconds(options.silence);
+    const std::string trouble = engine ? engine->adapter_trouble() : "";
+    const std::string adapter = trouble.empty() ? "" : "; RDMA does not get through " + trouble;
     throw PeerError(
         control.state(control.rank()) == shm::State::kEvicted
             ? who + " has been left out: the others heard nothing of it for " + silence +
-                  " (was it stopped, or its network cut?) and go on without it"
+                  " (was it stopped, or its network cut?) and go on without it" + adapter
             : who + " is cut off: it has heard nothing of so many of the others for " + silence +
                   " that those it can reach are no majority; the others may go "
-                  "on without it",
+                  "on without it" +
+                  adapter,
         others);
   }
 

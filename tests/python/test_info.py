@@ -41,7 +41,8 @@ def test_json_has_bare_values() -> None:
 
 
 def network_facts(monkeypatch: pytest.MonkeyPatch, **environ: str) -> dict[str, _info.Fact]:
-    for name in ("MALT_INTERFACE", "MALT_TLS", "MALT_RDMA_DEVICE"):
+    rdma = (f"MALT_RDMA_{name}" for name in ("DEVICE", "PKEY", "SL", "TRAFFIC_CLASS"))
+    for name in ("MALT_INTERFACE", "MALT_TLS", *rdma):
         monkeypatch.setenv(name, environ.get(name, ""))
     return {fact.key: fact for fact in _info._transports()}
 
@@ -63,6 +64,9 @@ def test_networks_are_listed_and_the_one_to_use(monkeypatch: pytest.MonkeyPatch)
         ("tcp", "MALT_INTERFACE", "eth77", "MALT_INTERFACE is 'eth77'"),
         ("tcp", "MALT_TLS", "/nowhere", "/nowhere/"),
         ("verbs", "MALT_RDMA_DEVICE", "no:1:2:3", "MALT_RDMA_DEVICE=no:1:2:3: must be"),
+        ("verbs", "MALT_RDMA_PKEY", "0x10000", "MALT_RDMA_PKEY=0x10000: must be"),
+        ("verbs", "MALT_RDMA_SL", "16", "MALT_RDMA_SL=16: must be"),
+        ("verbs", "MALT_RDMA_TRAFFIC_CLASS", "-1", "MALT_RDMA_TRAFFIC_CLASS=-1: must be"),
     ],
 )
 def test_setting_that_a_transport_cannot_work_with_is_explained(

@@ -1,6 +1,6 @@
-"""One job over all three transports: hosts 0 and 1 have adapters, host 2 has none.
+"""One job over all three transports: hosts 0 and 1 have adapters, host 2 has none, host 3's is not reached.
 
-malt run --nnodes 3 --node-rank NODE --rendezvous HOST:PORT -n 2 mixed.py
+malt run --nnodes 4 --node-rank NODE --rendezvous HOST:PORT -n RANKS mixed.py
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import numpy as np
 import malt
 
 ROUNDS = 50
+HOSTS = (0, 0, 1, 1, 2, 3)  # by rank
 
 malt.init()
 rank, size = malt.rank(), malt.size()
@@ -20,13 +21,21 @@ v = malt.vector(w)
 
 
 def expected(peer: int) -> str:
-    own, its = rank // 2, peer // 2
+    own, its = HOSTS[rank], HOSTS[peer]
     return "shm" if own == its else "verbs" if {own, its} == {0, 1} else "tcp"
+
+
+def reason(peer: int) -> str:
+    hosts = {HOSTS[rank], HOSTS[peer]}
+    if 2 in hosts:
+        return "uses no adapter"
+    return "gets no write of 12288 bytes through" if 3 in hosts else ""
 
 
 routes = v.stats().routes
 for peer, route in routes.items():
     assert route.transport == expected(peer), (peer, route)
+    assert reason(peer) in route.why, (peer, route)
 for t in range(1, ROUNDS + 1):
     w[:] = rank + t
     v.scatter()

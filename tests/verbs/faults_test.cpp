@@ -174,6 +174,28 @@ TEST(Faults, RankWhoseRdmaNetworkIsCutIsLeftOut) {
   for (int survivor : {0, 2}) expect_left_out("cut", *seen, survivor, kSilentFor);
 }
 
+// For good: its network interface is gone, and with it the device. The kernel waits with that until the rank
+// has closed it, which is so when the rank has ended. To be run last: rxe2 does not come back.
+TEST(Removal, RankWhoseAdapterIsRemovedIsCutOffWithItsName) {
+  Shared<AllSeen> seen;
+  Job job(kRanks, [&](Bootstrap& bootstrap) {
+    try {
+      return go_on_without(bootstrap, {kFaulty}, *seen);
+    } catch (const PeerError& error) {
+      const std::string what = error.what();
+      const bool names_it = what.find("RDMA does not get through by rxe2:1:1") != std::string::npos;
+      std::printf("measured: rank %d: %s\n", bootstrap.rank(), what.c_str());
+      CHECK_THAT(bootstrap.rank() == kFaulty && names_it);
+      return 0;
+    }
+  });
+  await_rounds(*seen, 20);
+  EXPECT_EQ(std::system("ip link del n2 &"), 0);
+  EXPECT_EQ(job.wait_all(), (std::vector<int>{0, 0, 0}));
+  for (int survivor : {0, 2}) expect_left_out("removal", *seen, survivor, kSilentFor);
+  await([] { return std::system("test ! -e /sys/class/infiniband/rxe2") == 0; });
+}
+
 // Longer than an adapter repeats what it writes, shorter than a rank may be silent.
 TEST(Faults, RdmaNetworkThatIsCutForThreeSecondsLosesNobody) {
   Shared<AllSeen> seen;

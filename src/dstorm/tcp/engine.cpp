@@ -56,9 +56,7 @@ struct InterfaceRecord {
 struct Networks {
   Key nonce;  // the lowest member's is part of the job's key
   bool is_encrypted;
-  bool has_adapter;
-  verbs::Fabric fabric;
-  char adapter[128];  // which, or why there is none
+  AdapterRecord adapter;
   std::uint32_t interfaces;
   std::array<InterfaceRecord, kMostInterfaces> interface;
   char error[256];
@@ -202,23 +200,26 @@ Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions&
     if (tls_ != nullptr) {
       constexpr const char* kWhy = "MALT_TLS asks for encryption, which RDMA has not";
       if (options.rdma == Rdma::kRequired) throw ConfigError(std::string(kWhy) + "; choose tcp");
-      return set_text(mine.adapter, kWhy);
+      return set_text(mine.adapter.text, kWhy);
     }
+    const auto settings = verbs::DeviceSettings::from_environment();
     try {
-      const char* setting = std::getenv(verbs::kDeviceVariable);
-      device_ = verbs::Device::open(verbs::Library::load(), setting == nullptr ? "" : setting);
-      mine.has_adapter = true;
-      mine.fabric = device_->choice().fabric;
-      set_text(mine.adapter, describe(device_->choice()));
+      device_ = verbs::Device::open(verbs::Library::load(), settings);
+      mine.adapter.is_there = true;
+      mine.adapter.fabric = device_->choice().fabric;
+      set_text(mine.adapter.text, describe(device_->choice()));
     } catch (const ConfigError& error) {
-      if (options.rdma == Rdma::kRequired || std::getenv(verbs::kDeviceVariable) != nullptr) throw;
-      set_text(mine.adapter, error.what());
+      if (options.rdma == Rdma::kRequired || settings.is_set()) throw;
+      set_text(mine.adapter.text, error.what());
     }
   });
   const auto networks = call_roll(bootstrap, mine, options.timeout);
   throw_if_any_failed(networks);
   check_encryption(networks, control.members());
-  choose_rdma(networks, options.rdma);
+  std::vector<AdapterRecord> adapters;
+  for (const Networks& one : networks) adapters.push_back(one.adapter);
+  use_rdma(choose_rdma(bootstrap, control, adapters, device_ ? &*device_ : nullptr, options.rdma,
+                       options.timeout));
 
   Listening listening{};
   attempt(listening, [&] {
@@ -295,53 +296,49 @@ void Engine::start_witness(const std::string& program, int listener) {
   witness_.emplace(program, listener, order);
 }
 
-// RDMA goes between two hosts if every rank of both has an adapter, all of one kind of network: any
-// rank may have to take another's place.
-void Engine::choose_rdma(const std::vector<Networks>& networks, Rdma wish) {
-  const auto lacks = [&](const std::vector<int>& ranks, verbs::Fabric fabric) {
-    const auto found = std::find_if(ranks.begin(), ranks.end(), [&](int r) {
-      const Networks& theirs = networks[static_cast<std::size_t>(r)];
-      return !theirs.has_adapter || theirs.fabric != fabric;
-    });
-    return found == ranks.end() ? -1 : *found;
-  };
-  const Networks& mine = networks[static_cast<std::size_t>(control_.rank())];
-  settings_.rdma.resize(networks.size());
-  why_.resize(networks.size());
+// Sets up what follows from the choice: who is reached by RDMA, and the adapter, if any is.
+void Engine::use_rdma(RdmaChoice choice) {
+  settings_.rdma = std::move(choice.is_used);
+  why_ = std::move(choice.why);
   settings_.most_ranks = 0;
-  for (const std::vector<int>& host : control_.hosts()) {
-    settings_.most_ranks = std::max(settings_.most_ranks, host.size());
-    int without = lacks(control_.locals(), mine.fabric);
-    if (without < 0) without = lacks(host, mine.fabric);
-    for (int r : host) {
-      std::string& why = why_[static_cast<std::size_t>(r)];
-      if (wish == Rdma::kNever) {
-        why = "the job asks for tcp";
-      } else if (without < 0) {
-        settings_.rdma[static_cast<std::size_t>(r)] = true;
-        why = "both have an adapter, here " + get_text(mine.adapter);
-      } else {
-        const Networks& theirs = networks[static_cast<std::size_t>(without)];
-        why = "rank " + std::to_string(without) +
-              (theirs.has_adapter ? " has an adapter of another kind of network: "
-                                  : " uses no adapter: ") +
-              get_text(theirs.adapter);
-      }
-    }
-  }
   settings_.device = nullptr;
   for (const std::vector<int>& host : control_.hosts()) {
+    settings_.most_ranks = std::max(settings_.most_ranks, host.size());
     if (control_.is_local(host[0])) continue;
-    if (settings_.rdma[static_cast<std::size_t>(host[0])]) {
-      settings_.device = &*device_;
-      continue;
-    }
-    has_streams_ = true;
-    if (wish == Rdma::kRequired) {
-      throw ConfigError("transport verbs cannot reach " + describe_ranks(host) + ": " +
-                        why_[static_cast<std::size_t>(host[0])]);
+    const bool is_used = settings_.rdma[static_cast<std::size_t>(host[0])];
+    if (is_used) settings_.device = &*device_;
+    has_streams_ = has_streams_ || !is_used;
+  }
+  if (settings_.device == nullptr) return device_.reset();
+  add_to_epoll(device_->event_fd(), EPOLLIN);
+}
+
+// Links that the device's events concern fail.
+void Engine::hear_device() {
+  while (const auto event = device_->next_event()) {
+    for (Outgoing& one : outgoing_) one.hear_adapter(*event);
+    for (Incoming& one : incoming_) one.hear_adapter(*event);
+    if (event->is_last) {
+      epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, device_->event_fd(), nullptr);
+      return;
     }
   }
+}
+
+std::string Engine::adapter_trouble() {
+  const std::lock_guard lock(mutex_);
+  std::string text;
+  for (const Outgoing& one : outgoing_) {
+    if (one.adapter_trouble().empty() || text.find(one.adapter_trouble()) != std::string::npos) {
+      continue;
+    }
+    text += (text.empty() ? "" : "; ") + one.adapter_trouble();
+  }
+  for (const auto& [rank, why] : refusals_) {
+    text += (text.empty() ? "rank " : "; rank ") + std::to_string(rank) +
+            " cannot be let write: " + why;
+  }
+  return text.empty() ? text : "by " + describe(device_->choice()) + ": " + text;
 }
 
 std::string Engine::why(int rank) const { return why_[static_cast<std::size_t>(rank)]; }
@@ -371,6 +368,14 @@ std::shared_ptr<Attachment> Engine::attach(std::uint32_t id,
   if (has_rdma()) {
     const shm::SegmentMemory& there = *attachment->memory;
     const MailboxShape& shape = there.shape().mailbox;
+    const std::uint64_t most = verbs::Sender::most_payload_bytes(*device_, settings_.most_ranks);
+    if (shape.slot_bytes() > most) {
+      throw ConfigError("an update may take " + std::to_string(shape.slot_bytes()) +
+                        " bytes here, and " + device_->choice().name + ", which carries " +
+                        std::to_string(device_->choice().longest_write_bytes) +
+                        " as one write, takes at most " + std::to_string(most) +
+                        " as one update; use several smaller vectors, or transport tcp");
+    }
     attachment->mailbox.emplace(*device_, std::span(there.mailbox(control_.rank()), shape.bytes()),
                                 "a segment's mailbox");
     for (int r : control_.locals()) {
@@ -601,6 +606,9 @@ void Engine::run() {
         eventfd_read(alarm_.get(), &value);
       }
       if (events[static_cast<std::size_t>(i)].data.fd == door_->fd()) open_door(now);
+      if (device_ && events[static_cast<std::size_t>(i)].data.fd == device_->event_fd()) {
+        hear_device();
+      }
     }
     is_busy = false;
     for (Incoming& one : incoming_) {
@@ -722,6 +730,9 @@ void Engine::settle(Clock::time_point now) {
   for (auto one = incoming_.begin(); one != incoming_.end();) {
     if (one->end() == Incoming::End::kLost) probes_.begin(one->sender(), true, now);
     if (one->end() == Incoming::End::kBroken) turn_away(one->sender());
+    if (one->end() == Incoming::End::kRefused && has_rdma_with(one->sender())) {
+      refusals_[one->sender()] = one->reason();
+    }
     one = one->end() == Incoming::End::kNot ? std::next(one) : incoming_.erase(one);
   }
   for (Outgoing& one : outgoing_) {
@@ -748,7 +759,10 @@ void Engine::tend(Clock::time_point now) {
   last_tend_ = now;
   for (Outgoing& one : outgoing_) one.tend(now);
   erase_closed();
-  for (Incoming& one : incoming_) one.tend(attachments_, detached_, settings_.silence, now);
+  for (Incoming& one : incoming_) {
+    one.tend(attachments_, detached_, settings_.silence, now);
+    if (one.end() == Incoming::End::kNot && one.has_adapter()) refusals_.erase(one.sender());
+  }
 }
 
 // Segments that no rank of this host uses any more, and of which no other host needs anything.

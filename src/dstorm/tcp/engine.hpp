@@ -24,6 +24,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -39,12 +40,11 @@
 #include "dstorm/tcp/incoming.hpp"
 #include "dstorm/tcp/outgoing.hpp"
 #include "dstorm/tcp/probes.hpp"
+#include "dstorm/tcp/rdma_choice.hpp"
 #include "dstorm/tcp/tls.hpp"
 #include "dstorm/tcp/witness.hpp"
 
 namespace dstorm::tcp {
-
-enum class Rdma : std::uint8_t { kIfThere, kRequired, kNever };
 
 struct EngineOptions {
   std::chrono::nanoseconds timeout;  // of the set-up and of the goodbye
@@ -77,6 +77,8 @@ class Engine final : public Work {
   }
   // Why `rank`, of another host, is reached as it is.
   std::string why(int rank) const;
+  // By which adapter nothing gets through to some host, and why; empty if all is well. Any thread.
+  std::string adapter_trouble();
 
   // A segment of this job, before any rank may send in it; and one that came to nothing. Throws
   // ConfigError if its memory cannot be registered.
@@ -153,7 +155,8 @@ class Engine final : public Work {
   void start_witness(const std::string& program, int listener);
   void open_door(Clock::time_point now);
   void settle(Clock::time_point now);
-  void choose_rdma(const std::vector<Networks>& networks, Rdma wish);
+  void use_rdma(RdmaChoice choice);
+  void hear_device();
   void add_to_epoll(int fd, std::uint32_t events) const;
   bool is_connected();
   std::uint64_t sent_bytes() const;
@@ -183,6 +186,7 @@ class Engine final : public Work {
   std::uint32_t last_attached_ = 0;
   std::list<Outgoing> outgoing_;  // one per other host
   std::list<Incoming> incoming_;
+  std::map<int, std::string> refusals_;  // by caller: for want of what its adapter would write to
   Probes probes_;  // of ranks that may have ended
   static constexpr Clock::time_point kReached = Clock::time_point::max();
   std::vector<std::atomic<Clock::time_point>> unreached_since_;  // by host

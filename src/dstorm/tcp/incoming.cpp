@@ -516,6 +516,12 @@ void Incoming::tend(const Attachments& attachments, std::uint64_t detached,
 
 // ---- RDMA ----
 
+void Incoming::hear_adapter(const verbs::DeviceEvent& event) {
+  if (end_ != End::kNot || !queue_) return;
+  queue_->hear(event);
+  if (queue_->failed()) over(End::kRefused, "RDMA: " + queue_->failed()->what);
+}
+
 void Incoming::take_endpoint(std::span<const std::byte> body) {
   const auto given = get<EndpointBody>(body);
   const FrameHead head{FrameKind::kEndpoint, 0, body.size()};

@@ -52,6 +52,9 @@ class Incoming {
   void tend(const Attachments& attachments, std::uint64_t detached,
             std::chrono::nanoseconds silence, Clock::time_point now);
 
+  // This rank's adapter has told of this: one that the sender can write to no more ends it.
+  void hear_adapter(const verbs::DeviceEvent& event);
+
   std::uint64_t updates() const noexcept { return updates_; }  // taken in
   End end() const noexcept { return end_; }
   // What has come waits for another rank of this host; to be looked at again soon.

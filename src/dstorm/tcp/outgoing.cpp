@@ -44,6 +44,7 @@ bool Outgoing::call(std::uint64_t number, Clock::time_point now) {
     handshake_ = Handshake::caller(settings_.key, call_, to);
     state_ = State::kCalling;
     last_call_ = last_heard_ = last_sent_ = now;
+    if (moved_ == Clock::time_point{}) moved_ = now;
     if (!down_since_) down_since_ = now;
     return true;
   }
@@ -137,6 +138,9 @@ void Outgoing::hang_up() {
 }
 
 void Outgoing::fail(const std::string& why) {
+  // What its adapter was to write is not there, though the next connection may come about: whoever
+  // refuses that one, too, is not reached.
+  if (rdma_ && !stalled_since_) stalled_since_ = moved_;
   turned_away_ = stream_->is_closed_there() ? turned_away_ + 1 : 0;
   stream_->reset_at_end();
   give_up(why);
@@ -144,7 +148,12 @@ void Outgoing::fail(const std::string& why) {
 
 void Outgoing::fail_by_adapter(const std::string& why) {
   if (!stalled_since_) stalled_since_ = moved_;
+  adapter_trouble_ = why;
   fail("RDMA: " + why);
+}
+
+void Outgoing::hear_adapter(const verbs::DeviceEvent& event) {
+  if (rdma_) rdma_->hear(event);
 }
 
 std::string Outgoing::describe_proxy() const {
@@ -224,6 +233,7 @@ bool Outgoing::reap(Clock::time_point now) {
   if (has_moved) {
     moved_ = tried_ = now;
     stalled_since_.reset();
+    adapter_trouble_.clear();
   }
   if (rdma_->failed()) {
     const std::string why = rdma_->failed()->what;
@@ -431,7 +441,7 @@ bool Outgoing::fill(const Attachments& attachments, bool leaving) {
     awaits_adapter_ = awaits_adapter_ || posted > notice_ || leaving || !all_through;
     return small_at_ < small_.size();
   }
-  stalled_since_.reset();
+  if (!rdma_ || is_joined_) stalled_since_.reset();
   fill_notices(posted);
   if (leaving && !said_goodbye_) {
     put_head(FrameKind::kLeave, 0, 0);

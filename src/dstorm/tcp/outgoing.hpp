@@ -110,6 +110,10 @@ class Outgoing {
   // Readable when the adapter has done something that was waited for; -1 without one. Made once the
   // connection is up.
   int adapter_fd() const noexcept { return rdma_ ? rdma_->fd() : -1; }
+  // The adapter has told of this: see Queue::hear. The next pump() ends a connection that has failed.
+  void hear_adapter(const verbs::DeviceEvent& event);
+  // Why nothing has got through by RDMA since it last did; empty if all is well.
+  const std::string& adapter_trouble() const noexcept { return adapter_trouble_; }
   int proxy() const noexcept { return proxy_; }
   const std::vector<int>& host() const noexcept { return host_; }
   // Since when no connection has worked; nullopt while one does.
@@ -241,6 +245,7 @@ class Outgoing {
   Clock::time_point tried_;      // when it last did something
   // An adapter has failed, and what it was to write has not been written by another since.
   std::optional<Clock::time_point> stalled_since_;
+  std::string adapter_trouble_;
   Clock::time_point last_call_, last_sent_, last_heard_;
 };
 

@@ -7,6 +7,8 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <span>
@@ -93,6 +95,93 @@ std::string_view name_of(Fabric fabric) {
   }
 }
 
+// ---- The other settings ----------------------------------------------------------------------------
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// Throws ConfigError that names the variable, the value and its range.
+std::uint32_t number_of(const char* variable, const std::string& text, std::uint32_t least,
+                        std::uint32_t most, const char* form) {
+  std::uint32_t value = 0;
+  const bool is_hex = text.starts_with("0x") || text.starts_with("0X");
+  const char* const end = text.data() + text.size();
+  const auto [at, error] =
+      std::from_chars(text.data() + (is_hex ? 2 : 0), end, value, is_hex ? 16 : 10);
+  if (error == std::errc() && at == end && value >= least && value <= most) return value;
+  throw ConfigError(std::string(variable) + "=" + text + ": must be " + form);
+}
+
+// The settings but the device, as numbers; those that are not set as nothing.
+struct Numbers {
+  std::optional<std::uint32_t> partition;
+  std::optional<std::uint32_t> service_level;
+  std::optional<std::uint32_t> traffic_class;
+};
+
+Numbers numbers_in(const DeviceSettings& settings) {
+  Numbers numbers;
+  if (!settings.partition.empty()) {
+    numbers.partition = number_of(kPartitionVariable, settings.partition, 1, 0xffff,
+                                  "a partition key, 1 to 0xffff, such as 0x8001");
+  }
+  if (!settings.service_level.empty()) {
+    numbers.service_level = number_of(kServiceLevelVariable, settings.service_level, 0, 15,
+                                      "a service level, 0 to 15 over InfiniBand, 0 to 7 over RoCE");
+  }
+  if (!settings.traffic_class.empty()) {
+    numbers.traffic_class = number_of(kTrafficClassVariable, settings.traffic_class, 0, 255,
+                                      "a traffic class, 0 to 255 (four times the DSCP)");
+  }
+  return numbers;
+}
+
+std::string hexadecimal(std::uint32_t value) {
+  char text[16];
+  std::snprintf(text, sizeof(text), "0x%04x", value);
+  return text;
+}
+
+// The table's keys as numbers. The highest bit tells a full member from a limited one: 0x8001 and 1
+// are the same partition.
+constexpr std::uint16_t kPartitionBits = 0x7fff;
+
+// Puts the settings into the choice. Returns why this port cannot do so, or "".
+std::string apply(const Library& library, ibv_context* context, const ibv_port_attr& port,
+                  const Numbers& numbers, DeviceChoice& choice) {
+  const std::string where = choice.name + ":" + std::to_string(choice.port) + " ";
+  const bool is_infiniband = choice.fabric == Fabric::kInfiniBand;
+  if (numbers.service_level > 7U && !is_infiniband) {
+    return std::string(kServiceLevelVariable) + "=" + std::to_string(*numbers.service_level) +
+           ": " + where + "is RoCE, which has the priorities 0 to 7";
+  }
+  if (numbers.traffic_class && is_infiniband) {
+    return std::string(kTrafficClassVariable) + "=" + std::to_string(*numbers.traffic_class) +
+           ": " + where + "is InfiniBand, where " + kServiceLevelVariable + " says so instead";
+  }
+  choice.service_level = static_cast<std::uint8_t>(numbers.service_level.value_or(0));
+  choice.traffic_class = static_cast<std::uint8_t>(numbers.traffic_class.value_or(0));
+  if (!numbers.partition) return "";
+  std::string there;
+  for (std::uint16_t i = 0; i < port.pkey_tbl_len; ++i) {
+    __be16 found = 0;
+    if (library.query_pkey(context, choice.port, i, &found) != 0) continue;
+    const std::uint16_t key = ntohs(found);
+    if ((key & kPartitionBits) == 0) continue;  // an empty place
+    if ((key & kPartitionBits) == (*numbers.partition & kPartitionBits)) {
+      choice.partition = key;
+      choice.partition_index = i;
+      return "";
+    }
+    there += (there.empty() ? "" : ", ") + hexadecimal(key);
+  }
+  return std::string(kPartitionVariable) + "=" + hexadecimal(*numbers.partition) + ": " + where +
+         "has no such partition key; it has " + (there.empty() ? "none" : there) +
+         " (the subnet manager gives them" + (is_infiniband ? ")" : "; RoCE has no others)");
+}
+
 // How much we want it: RoCE v2 is routed; IPv4 is what hosts are reached by; a link-local address
 // says little of which network it is on.
 int rank_of(const ibv_gid_entry& entry) {
@@ -130,7 +219,8 @@ std::uint32_t bytes_of(ibv_mtu mtu) { return std::uint32_t{128} << static_cast<u
 
 // Looks at one port, with the address that was asked for or the best there is.
 DeviceReport inspect(const Library& library, ibv_context* context, const ibv_device_attr& limits,
-                     std::uint32_t port, std::optional<std::uint32_t> gid_index) {
+                     std::uint32_t port, std::optional<std::uint32_t> gid_index,
+                     const Numbers& numbers) {
   DeviceReport report;
   DeviceChoice& choice = report.choice;
   choice.name = library.get_device_name(context->device);
@@ -179,6 +269,7 @@ DeviceReport inspect(const Library& library, ibv_context* context, const ibv_dev
     report.trouble = where + "is down: bring its network up " +
                      (ethernet ? "(ip link set INTERFACE up)" : "(cable, subnet manager)");
   }
+  if (report.trouble.empty()) report.trouble = apply(library, context, attributes, numbers, choice);
   return report;
 }
 
@@ -243,9 +334,17 @@ std::string describe(const DeviceChoice& choice) {
   const std::string address = choice.fabric == Fabric::kInfiniBand
                                   ? "LID " + std::to_string(choice.lid)
                                   : describe(choice.gid);
-  return choice.name + ":" + std::to_string(choice.port) + ":" + std::to_string(choice.gid_index) +
-         " (" + std::string(name_of(choice.fabric)) + ", " + address + ", MTU " +
-         std::to_string(choice.mtu_bytes) + ")";
+  std::string text = choice.name + ":" + std::to_string(choice.port) + ":" +
+                     std::to_string(choice.gid_index) + " (" + std::string(name_of(choice.fabric)) +
+                     ", " + address + ", MTU " + std::to_string(choice.mtu_bytes);
+  if (choice.partition) text += ", P_Key " + hexadecimal(*choice.partition);
+  if (choice.service_level != 0) {
+    text += ", service level " + std::to_string(choice.service_level);
+  }
+  if (choice.traffic_class != 0) {
+    text += ", traffic class " + std::to_string(choice.traffic_class);
+  }
+  return text + ")";
 }
 
 std::vector<DeviceReport> survey(const Library& library) {
@@ -259,14 +358,21 @@ std::vector<DeviceReport> survey(const Library& library) {
       continue;
     }
     for (std::uint32_t port = 1; port <= opened.limits.phys_port_cnt; ++port) {
-      reports.push_back(inspect(library, opened.context.get(), opened.limits, port, std::nullopt));
+      reports.push_back(
+          inspect(library, opened.context.get(), opened.limits, port, std::nullopt, {}));
     }
   }
   return reports;
 }
 
-Device Device::open(const Library& library, std::string_view text) {
-  const Setting setting = parse(text);
+DeviceSettings DeviceSettings::from_environment() {
+  return {environment(kDeviceVariable), environment(kPartitionVariable),
+          environment(kServiceLevelVariable), environment(kTrafficClassVariable)};
+}
+
+Device Device::open(const Library& library, const DeviceSettings& settings) {
+  const Setting setting = parse(settings.device);
+  const Numbers numbers = numbers_in(settings);
   const DeviceList devices(library);
   std::string names;
   std::string troubles;
@@ -292,7 +398,7 @@ Device Device::open(const Library& library, std::string_view text) {
     for (std::uint32_t port = setting.port.value_or(1); port <= setting.port.value_or(ports);
          ++port) {
       DeviceReport report =
-          inspect(library, opened.context.get(), opened.limits, port, setting.gid_index);
+          inspect(library, opened.context.get(), opened.limits, port, setting.gid_index, numbers);
       if (!report.trouble.empty()) {
         add(troubles, "; ", report.trouble);
         continue;
@@ -335,8 +441,14 @@ void Device::keep_from_children() {
 
 std::optional<DeviceEvent> Device::next_event() const {
   ibv_async_event event{};
-  if (library().get_async_event(context(), &event) != 0) return std::nullopt;
-  DeviceEvent seen{event.event_type, library().event_type_str(event.event_type), 0};
+  if (library().get_async_event(context(), &event) != 0) {
+    const int error = errno;
+    if (error == EAGAIN || error == EWOULDBLOCK || error == EINTR) return std::nullopt;
+    return DeviceEvent{IBV_EVENT_DEVICE_FATAL,
+                       std::string("it has been removed (") + std::strerror(error) + ")", 0,
+                       nullptr, true};
+  }
+  DeviceEvent seen{event.event_type, library().event_type_str(event.event_type), 0, nullptr, false};
   switch (event.event_type) {
     case IBV_EVENT_QP_FATAL:
     case IBV_EVENT_QP_REQ_ERR:
@@ -347,6 +459,9 @@ std::optional<DeviceEvent> Device::next_event() const {
     case IBV_EVENT_PATH_MIG_ERR:
     case IBV_EVENT_QP_LAST_WQE_REACHED:
       seen.number = event.element.qp->qp_num;
+      break;
+    case IBV_EVENT_CQ_ERR:
+      seen.completions = event.element.cq;
       break;
     case IBV_EVENT_PORT_ACTIVE:
     case IBV_EVENT_PORT_ERR:

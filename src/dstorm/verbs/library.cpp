@@ -42,6 +42,7 @@ Library Library::load() {
   find(library, found.query_device, "ibv_query_device", k11);
   find(library, found.query_port, "ibv_query_port", k11);
   find(library, found.query_gid_table, "_ibv_query_gid_table", "IBVERBS_1.11");
+  find(library, found.query_pkey, "ibv_query_pkey", k11);
   find(library, found.get_async_event, "ibv_get_async_event", k11);
   find(library, found.ack_async_event, "ibv_ack_async_event", k11);
   find(library, found.event_type_str, "ibv_event_type_str", k11);

@@ -23,6 +23,7 @@ struct Library {
   decltype(&::ibv_query_device) query_device;
   decltype(&::ibv_query_port) query_port;
   decltype(&::_ibv_query_gid_table) query_gid_table;
+  decltype(&::ibv_query_pkey) query_pkey;
   decltype(&::ibv_get_async_event) get_async_event;
   decltype(&::ibv_ack_async_event) ack_async_event;
   decltype(&::ibv_event_type_str) event_type_str;

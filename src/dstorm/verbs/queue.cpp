@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "dstorm/errors.hpp"
 
@@ -157,6 +158,7 @@ void Queue::connect(const Endpoint& remote) {
   ibv_qp_attr init{};
   init.qp_state = IBV_QPS_INIT;
   init.port_num = choice.port;
+  init.pkey_index = choice.partition_index;
   init.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
   modify(init, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "use its port");
 
@@ -167,6 +169,7 @@ void Queue::connect(const Endpoint& remote) {
   receive.rq_psn = remote.first_packet;
   receive.min_rnr_timer = kMinimumReceiverTimer;
   receive.ah_attr.port_num = choice.port;
+  receive.ah_attr.sl = choice.service_level;
   if (choice.fabric == Fabric::kInfiniBand) {
     receive.ah_attr.dlid = remote.lid;
   } else {
@@ -174,6 +177,7 @@ void Queue::connect(const Endpoint& remote) {
     receive.ah_attr.grh.dgid = gid;
     receive.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(choice.gid_index);
     receive.ah_attr.grh.hop_limit = kHopLimit;
+    receive.ah_attr.grh.traffic_class = choice.traffic_class;
   }
   modify(receive,
          IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
@@ -196,8 +200,9 @@ std::uint64_t Queue::write(std::span<const Part> parts, const Target& target, Wr
   std::array<ibv_sge, kMostParts> pieces;
   std::uint64_t bytes = 0;
   if (parts.size() > pieces.size()) {
-    throw ConfigError("a write of " + std::to_string(parts.size()) + " parts; at most " +
-                      std::to_string(kMostParts) + " are possible");
+    fail(IBV_WC_LOC_LEN_ERR, "a write of " + std::to_string(parts.size()) + " parts; at most " +
+                                 std::to_string(kMostParts) + " are possible");
+    return 0;
   }
   for (std::size_t i = 0; i < parts.size(); ++i) {
     pieces[i] = {reinterpret_cast<std::uintptr_t>(parts[i].address), parts[i].bytes, parts[i].lkey};
@@ -205,9 +210,10 @@ std::uint64_t Queue::write(std::span<const Part> parts, const Target& target, Wr
   }
   const std::uint64_t most = flags.inlined ? inline_bytes_ : device_.choice().longest_write_bytes;
   if (bytes > most) {
-    throw ConfigError("a write of " + std::to_string(bytes) + " bytes; device " +
-                      device_.choice().name + " takes at most " + std::to_string(most) +
-                      (flags.inlined ? " inline" : ""));
+    fail(IBV_WC_LOC_LEN_ERR, "a write of " + std::to_string(bytes) + " bytes; device " +
+                                 device_.choice().name + " takes at most " + std::to_string(most) +
+                                 (flags.inlined ? " inline" : ""));
+    return 0;
   }
   // A queue pair in error goes on accepting writes, and drops them.
   if (failure_ || room() == 0) return 0;
@@ -226,9 +232,10 @@ std::uint64_t Queue::write(std::span<const Part> parts, const Target& target, Wr
   request.wr.rdma.rkey = target.rkey;
   ibv_send_wr* refused = nullptr;
   if (const int error = ibv_post_send(pair_.get(), &request, &refused); error != 0) {
-    throw ConfigError("device " + device_.choice().name + " refuses a write of " +
-                      std::to_string(bytes) + " bytes: " + std::strerror(error) +
-                      "; is the queue connected?");
+    fail(IBV_WC_GENERAL_ERR, "device " + device_.choice().name + " refuses a write of " +
+                                 std::to_string(bytes) + " bytes: " + std::strerror(error) +
+                                 "; is the queue connected, and the device still there?");
+    return 0;
   }
   posted_ = number;
   if (signaled) signaled_ = number;
@@ -245,18 +252,43 @@ std::uint64_t Queue::reap() {
       if (completion.status == IBV_WC_SUCCESS) {
         completed_ = completion.wr_id;
       } else {
-        fail(completion.status);
+        fail(completion.status, std::string(meaning_of(completion.status)) + " (" +
+                                    device_.library().wc_status_str(completion.status) + ")");
       }
     }
   } while (count == static_cast<int>(seen.size()));
-  if (count < 0) fail(IBV_WC_GENERAL_ERR);
+  if (count < 0) {
+    fail(IBV_WC_GENERAL_ERR, "device " + device_.choice().name + " cannot say what it has done");
+  }
   return completed_;
 }
 
-void Queue::fail(ibv_wc_status status) {
+void Queue::hear(const DeviceEvent& event) {
+  if (!concerns(event)) return;
+  fail(IBV_WC_GENERAL_ERR, "device " + device_.choice().name + " reports: " + event.what);
+}
+
+bool Queue::concerns(const DeviceEvent& event) const noexcept {
+  switch (event.type) {
+    case IBV_EVENT_DEVICE_FATAL:
+      return true;
+    case IBV_EVENT_PORT_ERR:
+      return event.number == device_.choice().port;
+    case IBV_EVENT_QP_FATAL:
+    case IBV_EVENT_QP_REQ_ERR:
+    case IBV_EVENT_QP_ACCESS_ERR:
+    case IBV_EVENT_PATH_MIG_ERR:
+      return event.number == pair_->qp_num;
+    case IBV_EVENT_CQ_ERR:
+      return event.completions == completions_.get();
+    default:
+      return false;
+  }
+}
+
+void Queue::fail(ibv_wc_status status, std::string what) {
   if (failure_) return;  // what follows the first error is its echo
-  failure_ = {status, std::string(meaning_of(status)) + " (" +
-                          device_.library().wc_status_str(status) + ")"};
+  failure_ = {status, std::move(what)};
 }
 
 void Queue::arm() {
@@ -266,7 +298,9 @@ void Queue::arm() {
     // At once: destroying the completion queue waits for it.
     device_.library().ack_cq_events(source, 1);
   }
-  if (ibv_req_notify_cq(completions_.get(), 0) != 0) fail(IBV_WC_GENERAL_ERR);
+  if (ibv_req_notify_cq(completions_.get(), 0) != 0) {
+    fail(IBV_WC_GENERAL_ERR, "device " + device_.choice().name + " cannot tell of completions");
+  }
 }
 
 }  // namespace dstorm::verbs

@@ -68,7 +68,8 @@ struct Failure {
   std::string what;  // "the peer ... (transport retry counter exceeded)"
 };
 
-// Everything but the constructor and connect() is lock-free, and does not block. One thread.
+// Everything but the constructor and connect() is lock-free, throws nothing, and does not block. One
+// thread.
 class Queue {
  public:
   static constexpr std::size_t kMostParts = 3;
@@ -84,8 +85,8 @@ class Queue {
 
   // Posts one write of the parts, one after the other, to the target: at most kMostParts, and
   // DeviceChoice::longest_write_bytes together. Returns the write's number, which counts from 1; 0
-  // if there was no room (reap() and try again) or the queue has failed. Throws ConfigError on a
-  // write that can never be posted.
+  // if there was no room (reap() and try again) or the queue has failed. A write that the adapter
+  // refuses, or that can never be posted, fails the queue.
   std::uint64_t write(std::span<const Part> parts, const Target& target, WriteFlags flags = {});
   std::uint64_t write(const Part& part, const Target& target, WriteFlags flags = {}) {
     return write(std::span(&part, 1), target, flags);
@@ -102,9 +103,11 @@ class Queue {
   }
   std::uint32_t inline_bytes() const noexcept { return inline_bytes_; }
 
-  // The first error, once reap() has met it. Nothing is in flight any more then, writes beyond
-  // completed() may or may not have arrived, and the queue refuses more.
+  // The first error, once it has been met. Writes beyond completed() may or may not have arrived, and
+  // the queue refuses more.
   const std::optional<Failure>& failed() const noexcept { return failure_; }
+  // The device has told of this; where it makes the queue useless, the queue fails.
+  void hear(const DeviceEvent& event);
 
   // To sleep: arm(), then reap() once more, for what came in between; if that was not enough, wait
   // until fd() is readable. It stays readable until the next arm().
@@ -113,7 +116,8 @@ class Queue {
 
  private:
   void modify(ibv_qp_attr attributes, int mask, const std::string& doing);
-  void fail(ibv_wc_status status);
+  bool concerns(const DeviceEvent& event) const noexcept;
+  void fail(ibv_wc_status status, std::string what);
 
   // In the order in which they are made; destroyed in reverse.
   Device device_;

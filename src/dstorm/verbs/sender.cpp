@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::uint32_t kDepth = 256;       // writes in flight
 constexpr std::size_t kFrames = 32;         // updates in flight
+constexpr std::size_t kWords = 8;           // of a write that is no update, at most
 constexpr std::size_t kChunk = 256 * 1024;  // a long update is cut into at least so much
 constexpr std::size_t kMostChunks = 32;     // and into so many, if the adapter's limit lets it
 // Every so many of them one signals, besides the last: that it is through shows that the peer is
@@ -26,13 +27,21 @@ Sender::Sender(const Device& device, std::size_t most_receivers, std::chrono::mi
     : receivers_(most_receivers),
       longest_(device.choice().longest_write_bytes),
       frame_bytes_(frame_size(most_receivers)),
-      frames_(kFrames * frame_bytes_),
+      frames_(kFrames * frame_bytes_ + kDepth * kWords * 8),
       frames_region_(device, frames_, "the headers of updates"),
       frame_writes_(kFrames),
       queue_(device, {.depth = kDepth, .silence = silence}) {}
 
 void Sender::open_window(std::uint32_t segment, Window window) {
   windows_[segment] = std::move(window);
+}
+
+// See has_room(). Of the writes in flight less than a quarter of the depth may be such that nothing tells
+// of their completion before more is written (Queue): the others have to do.
+std::uint64_t Sender::most_payload_bytes(const Device& device, std::size_t most_receivers) {
+  constexpr std::uint64_t kWrites = kDepth * 3 / 4 - 1;
+  const std::uint64_t bytes = kWrites * device.choice().longest_write_bytes;
+  return bytes - std::min<std::uint64_t>(frame_size(most_receivers) + 8, bytes);
 }
 
 std::size_t Sender::chunk_of(std::size_t bytes) const {
@@ -110,8 +119,15 @@ std::uint64_t Sender::send_update(std::uint32_t segment, const shm::SegmentMemor
 
 std::uint64_t Sender::send_words(const Target& target, std::span<const std::uint64_t> words,
                                  bool signaled) {
-  const Part part{words.data(), static_cast<std::uint32_t>(words.size_bytes()), 0};
-  return queue_.write(part, target, {.inlined = true, .signaled = signaled});
+  const auto bytes = static_cast<std::uint32_t>(words.size_bytes());
+  if (bytes <= queue_.inline_bytes()) {
+    return queue_.write({words.data(), bytes, 0}, target, {.inlined = true, .signaled = signaled});
+  }
+  // There is room, so the write that had this place before has completed.
+  std::byte* place =
+      frames_.data() + kFrames * frame_bytes_ + queue_.posted() % kDepth * kWords * 8;
+  std::memcpy(place, words.data(), bytes);
+  return queue_.write({place, bytes, frames_region_.lkey()}, target, {.signaled = signaled});
 }
 
 std::uint64_t Sender::send_clock(std::uint32_t segment, std::uint64_t clock) {

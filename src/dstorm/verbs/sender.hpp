@@ -31,10 +31,14 @@ class Sender {
   void open_window(std::uint32_t segment, Window window);
   bool has_window(std::uint32_t segment) const { return windows_.contains(segment); }
 
+  // The longest payload that an update may ever have: its writes fit into the queue together.
+  static std::uint64_t most_payload_bytes(const Device& device, std::size_t most_receivers);
+
   // Whether there is room for an update of so many bytes of payload, or for words.
   bool has_room(std::size_t payload_bytes) const noexcept;
   bool has_room() const noexcept { return queue_.room() > 0; }
-  // Each needs room, and returns the number of the last write it took. `own` is this host's memory
+  // Each needs room, and returns the number of the last write it took, or 0: the queue has failed.
+  // `own` is this host's memory
   // of the segment, registered as `region`; `host` the ranks of the other host.
   std::uint64_t send_update(std::uint32_t segment, const shm::SegmentMemory& own,
                             const Region& region, int slot, const SlotHeader& header,
@@ -47,7 +51,11 @@ class Sender {
 
   std::uint64_t reap() { return queue_.reap(); }
   std::uint64_t completed() const noexcept { return queue_.completed(); }
-  bool is_idle() const noexcept { return queue_.completed() == queue_.posted(); }
+  // Everything that was to be written is in place.
+  bool is_idle() const noexcept {
+    return !queue_.failed() && queue_.completed() == queue_.posted();
+  }
+  void hear(const DeviceEvent& event) { queue_.hear(event); }
   const std::optional<Failure>& failed() const noexcept { return queue_.failed(); }
   // Sleeping: see Queue.
   void arm() { queue_.arm(); }
@@ -60,7 +68,8 @@ class Sender {
 
   std::size_t receivers_;
   std::size_t longest_;  // bytes of one write
-  // Headers and trailers on their way, used in turn: no more updates than these are in flight.
+  // Headers and trailers on their way, used in turn: no more updates than these are in flight. Behind
+  // them, for an adapter that takes too little inline, the words of each write that is in flight.
   std::size_t frame_bytes_;
   std::vector<std::byte> frames_;
   Region frames_region_;

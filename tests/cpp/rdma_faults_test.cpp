@@ -1,0 +1,330 @@
+// What becomes of a job over RDMA when calls to its adapters fail, one after the other, or for good. The
+// adapters are those of tests/fake_verbs.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dstorm/dstorm.hpp"
+#include "fake.hpp"
+#include "processes.hpp"
+
+namespace dstorm {
+namespace {
+
+using namespace std::chrono_literals;
+using testing_fake::kForEver;
+using testing_processes::expect_all_well;
+using testing_processes::Job;
+using testing_processes::join;
+using testing_processes::Shared;
+
+constexpr std::size_t kSlotBytes = 8000;
+constexpr int kFaulty = 1;
+
+class RdmaFaults : public testing::Test {
+ protected:
+  void SetUp() override { FAKE(fake_verbs_begin)(); }
+};
+
+GroupOptions over_rdma(std::chrono::nanoseconds silence = 5s) {
+  GroupOptions options;
+  options.transport = "verbs";
+  options.silence = silence;
+  return options;
+}
+
+SegmentOptions words(std::string name = "words") {
+  SegmentOptions options;
+  options.name = std::move(name);
+  options.slot_bytes = kSlotBytes;
+  return options;
+}
+
+// One round of BSP: a scatter of `number` in every word, and what has come of the others. True if it is
+// whole, and from so many.
+bool round(Segment& segment, std::uint64_t number, std::size_t others) {
+  segment.scatter([&](std::span<std::byte> room) {
+    std::fill_n(reinterpret_cast<std::uint64_t*>(room.data()), room.size() / 8, number);
+    return std::pair(room.size(), Tag{room.size() / 8, 0});
+  });
+  bool is_well = false;
+  segment.gather({.staleness = 0}, [&](std::span<const Update> updates) {
+    is_well = updates.size() == others;
+    for (const Update& update : updates) {
+      const auto* word = reinterpret_cast<const std::uint64_t*>(update.payload.data());
+      is_well = is_well && update.iteration >= number &&
+                std::all_of(word, word + update.payload.size() / 8,
+                            [&](std::uint64_t one) { return one == update.iteration; });
+    }
+  });
+  return is_well;
+}
+
+// How far two ranks go together: the faulty one says when it is enough.
+struct Plan {
+  std::atomic<std::uint64_t> last{std::numeric_limits<std::uint64_t>::max()};
+  std::atomic<std::uint64_t> faults;
+};
+
+// Rounds with `spoil` before each of them on the faulty rank, until it returns false.
+template <class Spoil>
+int go_on(Bootstrap& bootstrap, Plan& plan, Spoil&& spoil) {
+  {
+    const auto group = join(bootstrap, over_rdma(20s));
+    Segment segment(group, words());
+    for (std::uint64_t i = 1; i <= plan.last; ++i) {
+      if (group->rank() == kFaulty && plan.last > i + 2 && !spoil()) plan.last = i + 2;
+      CHECK_THAT(round(segment, i, 1));
+    }
+    CHECK_THAT(group->alive().size() == 2);
+    group->barrier();
+  }
+  return 0;
+}
+
+// ---- Calls that fail once --------------------------------------------------------------------------
+// Those of the data path, and those by which a link is made anew.
+constexpr const char* kCalls[] = {
+    "post_send",       "completion", "poll_cq",    "req_notify_cq",       "get_cq_event",
+    "reg_mr",          "create_qp",  "create_cq",  "create_comp_channel", "modify_qp",
+    "get_async_event", "dereg_mr",   "destroy_qp", "destroy_cq",          "destroy_comp_channel"};
+
+// Lets each of the calls fail once, first the next one, then the one after it and so on, as many as a new
+// pair of links takes.
+class InTurn {
+ public:
+  bool next() {
+    if (FAKE(fake_verbs_failed)(kCalls[call_]) > 0 || rounds_++ == kPatience) {
+      faults_ += FAKE(fake_verbs_failed)(kCalls[call_]);
+      FAKE(fake_verbs_fail)(kCalls[call_], 0, 0, 0);
+      rounds_ = 0;
+      if (++nth_ > kMost) {
+        nth_ = 1;
+        ++call_;
+      }
+      if (call_ == std::size(kCalls)) return false;
+      // A queue pair is asked for again with less inline, which is to be refused as well.
+      const bool is_pair = std::string(kCalls[call_]) == "create_qp";
+      FAKE(fake_verbs_fail)(kCalls[call_], nth_, is_pair ? 20 : 1, EIO);
+      // Both links of this rank end, and come anew.
+      if (call_ > 1) FAKE(fake_verbs_event)(IBV_EVENT_QP_FATAL);
+    }
+    return true;
+  }
+  std::uint64_t faults() const { return faults_; }
+
+ private:
+  static constexpr int kPatience = 12;
+  static constexpr std::uint64_t kMost = 6;
+  std::size_t call_ = 0;
+  std::uint64_t nth_ = 0;
+  std::uint64_t faults_ = 0;
+  int rounds_ = kPatience;
+};
+
+TEST_F(RdmaFaults, EachCallThatFailsEndsALinkAndNoProcess) {
+  Shared<Plan> plan;
+  Job job(2, [&](Bootstrap& bootstrap) {
+    InTurn faults;
+    const int status = go_on(bootstrap, *plan, [&] { return faults.next(); });
+    if (bootstrap.rank() == kFaulty) plan->faults = faults.faults();
+    return status;
+  });
+  expect_all_well(job);
+  EXPECT_GT(plan->faults, 40U);
+}
+
+// ---- Events ----------------------------------------------------------------------------------------
+TEST_F(RdmaFaults, EventsOfBrokenQueuesMakeLinksAnewAndOthersDoNot) {
+  struct Case {
+    ibv_event_type type;
+    bool is_fault;
+  };
+  static constexpr Case kEvents[] = {
+      {IBV_EVENT_QP_FATAL, true},  {IBV_EVENT_QP_REQ_ERR, true},   {IBV_EVENT_QP_ACCESS_ERR, true},
+      {IBV_EVENT_CQ_ERR, true},    {IBV_EVENT_PORT_ERR, true},     {IBV_EVENT_DEVICE_FATAL, true},
+      {IBV_EVENT_COMM_EST, false}, {IBV_EVENT_PORT_ACTIVE, false}, {IBV_EVENT_GID_CHANGE, false}};
+  Shared<Plan> plan;
+  Job job(2, [&](Bootstrap& bootstrap) {
+    std::size_t next = 0;
+    std::uint64_t made = 0;
+    int wrong = 0;
+    const int status = go_on(bootstrap, *plan, [&] {
+      if (next > 0) {
+        const auto end =
+            std::chrono::steady_clock::now() + (kEvents[next - 1].is_fault ? 10s : 50ms);
+        const auto has_made = [&] { return FAKE(fake_verbs_calls)("create_qp") > made; };
+        while (!has_made() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+        wrong += has_made() != kEvents[next - 1].is_fault;
+        std::this_thread::sleep_for(100ms);  // both links are there again
+      }
+      made = FAKE(fake_verbs_calls)("create_qp");
+      if (next == std::size(kEvents)) return false;
+      FAKE(fake_verbs_event)(kEvents[next++].type);
+      return true;
+    });
+    CHECK_THAT(wrong == 0);
+    return status;
+  });
+  expect_all_well(job);
+}
+
+// ---- Adapters that fail for good -------------------------------------------------------------------
+// Three ranks; the adapter of one does `spoil` after some rounds. It is to be cut off, with an error that
+// names its adapter and says `reason`; the others go on.
+template <class Spoil>
+void expect_cut_off(Spoil&& spoil, const char* reason) {
+  constexpr int kRanks = 3;
+  Job job(kRanks, [&](Bootstrap& bootstrap) {
+    {
+      const auto group = join(bootstrap, over_rdma(1500ms));
+      Segment segment(group, words());
+      for (std::uint64_t i = 1; i <= 10; ++i) CHECK_THAT(round(segment, i, kRanks - 1));
+      group->barrier();
+      if (group->rank() == kFaulty) {
+        spoil();
+        std::string said;
+        try {
+          for (std::uint64_t i = 11; i < 100'000; ++i) round(segment, i, 0);
+        } catch (const PeerError& error) {
+          said = error.what();
+        }
+        if (said.find("RDMA does not get through by rxe2:1:1") == std::string::npos ||
+            said.find(reason) == std::string::npos) {
+          std::fprintf(stderr, "rank %d: %s\n", kFaulty, said.c_str());
+          return 1;
+        }
+      } else {
+        for (std::uint64_t i = 11; group->is_live(kFaulty); ++i) round(segment, i, 0);
+        CHECK_THAT(group->alive() == (std::vector<int>{0, 2}));
+        group->barrier();
+      }
+    }
+    CHECK_THAT(FAKE(fake_verbs_objects)() == 0);
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST_F(RdmaFaults, RankWhoseAdapterIsRemovedIsCutOffWithItsName) {
+  expect_cut_off([] { FAKE(fake_verbs_remove)(); }, "Input/output error");
+}
+
+class CallThatKeepsFailing : public RdmaFaults, public testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(RdmaFaults, CallThatKeepsFailing,
+                         testing::Values("post_send", "completion", "poll_cq", "create_qp",
+                                         "modify_qp", "silence"),
+                         [](const auto& given) { return std::string(given.param); });
+
+TEST_P(CallThatKeepsFailing, CutsItsRankOff) {
+  const auto spoil = [] {
+    FAKE(fake_verbs_fail)(GetParam(), 1, kForEver, ENODEV);
+    FAKE(fake_verbs_event)(IBV_EVENT_QP_FATAL);  // links are made anew, or would be
+  };
+  expect_cut_off(spoil, "rxe2");
+}
+
+// It reaches the others, and they do not reach it: their calls are answered, and refused again and again.
+TEST_F(RdmaFaults, RankThatCannotOpenItsMemoryToTheOthersIsLeftOutWithTheReason) {
+  constexpr int kRanks = 3;
+  Job job(kRanks, [&](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap, over_rdma(1500ms));
+    // Beyond the mailbox and the cursors: the landing areas, which its engine opens.
+    if (group->rank() == kFaulty) FAKE(fake_verbs_fail)("reg_mr", 3, kForEver, ENOMEM);
+    std::string said;
+    try {
+      Segment segment(group, words());
+      for (std::uint64_t i = 1; group->is_live(kFaulty); ++i) round(segment, i, 0);
+    } catch (const PeerError& error) {
+      said = error.what();
+    }
+    if (group->rank() != kFaulty) {
+      CHECK_THAT(said.empty() && group->alive() == (std::vector<int>{0, 2}));
+      group->barrier();
+    } else if (said.find("rank 0 cannot be let write: device rxe2 cannot register") ==
+               std::string::npos) {
+      std::fprintf(stderr, "rank %d: %s\n", kFaulty, said.c_str());
+      return 1;
+    }
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+// ---- What an adapter grants ------------------------------------------------------------------------
+TEST_F(RdmaFaults, AdaptersThatTakeLittleOrNothingInlineWillDo) {
+  for (const std::uint32_t bytes : {0U, 8U, 32U, 39U}) {
+    Job job(2, [&](Bootstrap& bootstrap) {
+      FAKE(fake_verbs_adapter)()->most_inline = bytes;
+      const auto group = join(bootstrap, over_rdma());
+      Segment segment(group, words());
+      for (std::uint64_t i = 1; i <= 300; ++i) CHECK_THAT(round(segment, i, 1));
+      group->barrier();
+      return 0;
+    });
+    expect_all_well(job);
+  }
+}
+
+TEST_F(RdmaFaults, UpdateLongerThanAnAdapterTakesIsRefusedWhenItsSegmentIsMade) {
+  constexpr std::uint32_t kLongest = 16384;
+  Job job(2, [&](Bootstrap& bootstrap) {
+    // Of one rank's adapter: the other is to say so, too.
+    FAKE(fake_verbs_adapter)()->longest_message =
+        bootstrap.rank() == kFaulty ? kLongest : 4 * kLongest;
+    const auto group = join(bootstrap, over_rdma());
+    SegmentOptions options = words("long");
+    options.slot_bytes = 192 * kLongest;
+    std::string said;
+    try {
+      Segment segment(group, options);
+    } catch (const ConfigError& error) {
+      said = error.what();
+    }
+    const bool names_all = said.find("3145728 bytes") != std::string::npos &&
+                           said.find("rxe2") != std::string::npos &&
+                           said.find("16384 as one write") != std::string::npos &&
+                           said.find("smaller vectors") != std::string::npos;
+    if (!names_all) std::fprintf(stderr, "rank %d: %s\n", group->rank(), said.c_str());
+    CHECK_THAT(names_all);
+    options.name = "long enough";
+    options.slot_bytes = 190 * kLongest;
+    Segment segment(group, options);
+    for (std::uint64_t i = 1; i <= 20; ++i) CHECK_THAT(round(segment, i, 1));
+    group->barrier();
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+// Calls by the ranks themselves, and by their engines when they open the landing areas.
+TEST_F(RdmaFaults, MemoryThatCannotBeRegisteredIsRefusedOnAllRanksOrTriedAgain) {
+  Job job(2, [&](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap, over_rdma());
+    int refused = 0;
+    for (std::uint64_t nth = 1; nth <= 4; ++nth) {
+      if (group->rank() == kFaulty) FAKE(fake_verbs_fail)("reg_mr", nth, 1, ENOMEM);
+      try {
+        Segment segment(group, words(std::to_string(nth)));
+        for (std::uint64_t i = 1; i <= 5; ++i) CHECK_THAT(round(segment, i, 1));
+        group->barrier();
+      } catch (const ConfigError& error) {
+        CHECK_THAT(std::string(error.what()).find("cannot register") != std::string::npos);
+        ++refused;
+      }
+      group->barrier();
+    }
+    CHECK_THAT(refused == 2);  // the mailbox, and the cursors
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+}  // namespace
+}  // namespace dstorm
