@@ -328,7 +328,7 @@ TEST_P(EveryPolicy, MixOfTwoUpdatesIsNeitherOfThem) {
 TEST_P(EveryPolicy, MixOfTwoUpdatesThatDifferInSignsIsNeitherOfThem) {
   constexpr std::size_t kHeaderWords = sizeof(SlotHeader) / 8;
   Area area(1, 64 * 8, GetParam());
-  Landing landing = area.landing(0);
+  Taker landing = area.landing(0);
   const Words whole = area.image(1, 64, {1, 1});
   for (std::size_t i = 0; i < 64; ++i) {
     for (std::size_t j = i + 1; j < 64; ++j) {
