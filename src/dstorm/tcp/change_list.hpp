@@ -22,6 +22,10 @@ struct Listed : std::enable_shared_from_this<Item> {
   std::atomic<bool> is_listed{false};
   Item* next_listed = nullptr;
   std::shared_ptr<Item> keeps_listed;
+
+ private:
+  friend Item;
+  Listed() = default;
 };
 
 template <class Item>
