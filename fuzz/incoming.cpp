@@ -80,6 +80,10 @@ void run(Input input) {
           "both go on or neither");
   ends.there = dstorm::Descriptor();
   incoming.take_in(host.attachments, kClosedSegment, true, now);
+  while (incoming.is_held_up()) {  // for want of a slot: not for long
+    std::this_thread::sleep_for(settings.silence / 4);
+    incoming.take_in(host.attachments, kClosedSegment, true, dstorm::Clock::now());
+  }
   require(incoming.end() != Incoming::End::kNot, "the end of a connection is seen");
   check(host);
   require(host.of_others() == others, "what is none of the sender's stays as it was");

@@ -50,12 +50,11 @@ class Echo final : public dstorm::Bootstrap {
   void map_control() {
     using dstorm::shm::ControlHeader;
     using dstorm::shm::Member;
-    const std::size_t record = dstorm::round_up(
-        dstorm::RecordFormat(kRanks).words() * sizeof(std::uint64_t), dstorm::kLine);
-    const std::size_t bytes =
-        dstorm::round_up(sizeof(ControlHeader) + kRanks * (sizeof(Member) + record), dstorm::kPage);
     for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
       const int fd = std::stoi(entry.path().filename());
+      std::error_code error;
+      const std::size_t bytes = std::filesystem::file_size(entry.path(), error);
+      if (error) continue;
       const bool is_other = is_refused([&] {  // by Memory, as not what it is taken for
         control_ = dstorm::shm::Memory::open(getpid(), fd, bytes, "the group");
       });

@@ -25,7 +25,7 @@ using namespace std::chrono_literals;
 using testing_sockets::TlsEnds;
 using Step = Handshake::Step;
 
-constexpr std::size_t kHelloBytes = 44, kProofBytes = 56, kAnswerBytes = 32;
+constexpr std::size_t kHelloBytes = 44, kProofBytes = 48, kAnswerBytes = 32;
 constexpr std::uint32_t kCallerRank = 3, kCalleeRank = 7;
 const Introduction kMine{.rank = kCallerRank, .to = kCalleeRank, .number = 11};
 

@@ -453,6 +453,7 @@ TEST(Membership, RankThatAnotherMemberHasBuriedIsToBeBuried) {
   ++other.beat;
   other.promised = own.record().proposed;
   own.observe(2, other, kNow);
+  own.tick(kNow);
   EXPECT_EQ(own.record().proposed_members, (std::vector{1, 2}));
 }
 
