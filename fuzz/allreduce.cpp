@@ -47,7 +47,7 @@ class Bytes final : public dstorm::Operand {
 
 void run(Input input) {
   static const WildPeer peer;
-  peer.agree_to("segment 'sum'");
+  peer.agree();
   const unsigned rounds = input.take<std::uint8_t>() % 4;
   is_refused([&] {
     dstorm::Allreduce allreduce(peer.group(), "sum", "bytes", kBytes);

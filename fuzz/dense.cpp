@@ -55,7 +55,7 @@ void gather(const WildPeer& peer, Input input) {
 
 void run(Input input) {
   static const WildPeer peer;
-  peer.agree_to("segment 'w'");
+  peer.agree();
   is_refused([&] { with_element(input, [&](auto zero) { gather<decltype(zero)>(peer, input); }); });
 }
 

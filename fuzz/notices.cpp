@@ -8,7 +8,7 @@ namespace fuzz {
 void run(Input input) {
   static const WildPeer peer;
   const auto what = input.take<std::uint8_t>();
-  peer.agree_to((what & 1) != 0 ? "segment 'w'" : "barrier");
+  peer.post((what & 1) != 0 ? "segment 'w', step 1" : "barrier");
   const auto notices = std::as_writable_bytes(std::span(peer.member().notices));
   // Past the end of the input the peer says what it should.
   const auto given = input.bytes(notices.size());

@@ -33,7 +33,7 @@ void gather(dstorm::Segment& segment, const WildMailbox& mailbox,
 void run(Input input) {
   static const WildPeer peer;
   const auto what = input.take<std::uint8_t>();
-  peer.agree_to("segment 'w'");
+  peer.agree();
   dstorm::SegmentOptions options{.name = "w", .slot_bytes = kSlotBytes};
   options.policy = (what & 1) != 0 ? dstorm::Policy::kQueue : dstorm::Policy::kLatest;
   dstorm::Segment segment(peer.group(), options);

@@ -46,7 +46,7 @@ void gather(const WildPeer& peer, Input input) {
 
 void run(Input input) {
   static const WildPeer peer;
-  peer.agree_to("segment 'w'");
+  peer.agree();
   with_element(input, [&](auto zero) { gather<decltype(zero)>(peer, input); });
 }
 

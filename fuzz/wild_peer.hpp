@@ -4,10 +4,12 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,6 +19,7 @@
 #include "dstorm/roll_call.hpp"
 #include "dstorm/segment.hpp"
 #include "dstorm/shm/control.hpp"
+#include "dstorm/wait.hpp"
 #include "target.hpp"
 
 #if __has_include(<sanitizer/asan_interface.h>)
@@ -71,19 +74,34 @@ class WildPeer {
  public:
   WildPeer() {
     Echo bootstrap;
-    group_ = dstorm::Group::join(bootstrap,
-                                 {.timeout = std::chrono::milliseconds(1), .transport = "shm"});
+    group_ =
+        dstorm::Group::join(bootstrap, {.timeout = std::chrono::seconds(10), .transport = "shm"});
     control_ = bootstrap.take_control();
     require(control_.data() != nullptr, "the group's memory is found");
+    echo_ = std::thread([this] { echo(); });
   }
+  ~WildPeer() {
+    is_over_.store(true);
+    dstorm::rouse(member().bell);
+    echo_.join();
+  }
+  WildPeer(const WildPeer&) = delete;
+  WildPeer& operator=(const WildPeer&) = delete;
 
   const std::shared_ptr<dstorm::Group>& group() const { return group_; }
-  dstorm::shm::Member& member() const {
-    return *reinterpret_cast<dstorm::shm::Member*>(
-        control_.data() + sizeof(dstorm::shm::ControlHeader) + kPeer * sizeof(dstorm::shm::Member));
+  dstorm::shm::Member& member(int rank = kPeer) const {
+    return reinterpret_cast<dstorm::shm::Member*>(control_.data() +
+                                                  sizeof(dstorm::shm::ControlHeader))[rank];
   }
-  // Rank 1 lives and takes part in whatever `what` is, without a word of its own.
-  void agree_to(std::string_view what) const {
+  // Rank 1 lives and takes part in whatever rank 0 does, without a word of its own.
+  void agree() const {
+    member().state = dstorm::shm::State::kAlive;
+    member().posted = member(0).posted.load();
+    agrees_.store(true);
+  }
+  // Rank 1 lives and has posted this to every exchange there may ever be.
+  void post(std::string_view what) const {
+    agrees_.store(false);
     for (dstorm::shm::Notice& notice : member().notices) {
       notice.bytes = 0;
       notice.what_bytes = static_cast<std::uint32_t>(what.size());
@@ -94,8 +112,31 @@ class WildPeer {
   }
 
  private:
+  void echo() {
+    std::atomic<std::uint32_t> superseded{0};
+    dstorm::Waiter waiter(member().bell, std::chrono::nanoseconds(0), superseded, [] {});
+    const auto is_due = [this] {
+      return is_over_.load() || (agrees_.load() && member().posted < member(0).posted);
+    };
+    for (;;) {
+      if (!waiter.until(is_due, std::chrono::seconds(1))) continue;
+      if (is_over_.load()) return;
+      const std::uint64_t number = member(0).posted;
+      const dstorm::shm::Notice& theirs = member(0).notices[number % 2];
+      dstorm::shm::Notice& notice = member().notices[number % 2];
+      notice.bytes = 0;
+      notice.what_bytes = theirs.what_bytes;
+      std::memcpy(notice.what, theirs.what, sizeof(notice.what));
+      member().posted = number;
+      dstorm::rouse(member(0).bell);
+    }
+  }
+
   std::shared_ptr<dstorm::Group> group_;
   dstorm::shm::Memory control_;
+  mutable std::atomic<bool> agrees_{false};
+  std::atomic<bool> is_over_{false};
+  std::thread echo_;
 };
 
 // The bytes of rank 1's mailbox. What is no payload behind its headers is poisoned: AddressSanitizer

@@ -659,8 +659,9 @@ TEST(Segment, ThreadsTakeTurnsAndTheCountersAddUp) {
     segment.gather({}, [](std::span<const Update>) {});
     group->barrier();
     const Stats stats = segment.stats();
-    CHECK_THAT(stats.sent == scatters && stats.pending == 0);
-    CHECK_THAT(stats.sent == stats.folded + stats.overwritten);
+    // Over a network the last one may have found every slot being read, and then it stays pending.
+    CHECK_THAT(stats.sent == scatters && stats.pending <= 1);
+    CHECK_THAT(stats.sent == stats.folded + stats.overwritten + stats.pending);
     return 0;
   });
   expect_all_well(job);
