@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'INT8', 'Interface', 'LinearFloat32', 'LinearFloat64', 'MEDIAN', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Route', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Update', 'Vector', 'WEIGHTED', 'add_linear_gradient', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'interfaces', 'linear_decisions', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'shuffle', 'simd_level', 'top_k', 'trimmed_mean']
+__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Held', 'INT8', 'Interface', 'LinearFloat32', 'LinearFloat64', 'MEDIAN', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Route', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Turns', 'Update', 'Vector', 'WEIGHTED', 'add_linear_gradient', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'interfaces', 'linear_decisions', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'shuffle', 'simd_level', 'top_k', 'trimmed_mean']
 class Graph:
     """
     Who sends to whom, in which round. ``Graph(edges)`` makes one of (from, to) pairs of ranks; ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR and RANDOM(k, seed) are ready-made.
@@ -46,6 +46,32 @@ class Graph:
         """
         Mixing weight of each rank of in_(); what is missing to 1 is the rank's own.
         """
+class Held:
+    """
+    A call in progress, as a context manager.
+    """
+    def __enter__(self) -> None:
+        ...
+    def __exit__(self, *args) -> None:
+        ...
+class Turns:
+    """
+    The calls of a job, which go one at a time; for the package.
+    """
+    def __init__(self) -> None:
+        ...
+    def await_end(self, limit: typing.SupportsFloat | typing.SupportsIndex) -> bool:
+        """
+        Wait until no other thread's call is in progress. False: it still is.
+        """
+    def check(self, call: str) -> None:
+        """
+        Raise ConfigError where a call could not begin, but in a wait.
+        """
+    def hold(self, call: str) -> Held:
+        """
+        A call that is made up of several. ConfigError as of one.
+        """
 class Route:
     """
     How this rank reaches another.
@@ -66,7 +92,7 @@ class Group:
     """
     The ranks of a job.
     """
-    def __init__(self, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, members: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], allgather: collections.abc.Callable[[bytes, float], list[bytes]], timeout: typing.SupportsFloat | typing.SupportsIndex, transport: str, silence: typing.SupportsFloat | typing.SupportsIndex, lowest_wins: bool, interface: str, toward: str, secret: bytes) -> None:
+    def __init__(self, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, members: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], allgather: collections.abc.Callable[[bytes, float], list[bytes]], timeout: typing.SupportsFloat | typing.SupportsIndex, transport: str, silence: typing.SupportsFloat | typing.SupportsIndex, lowest_wins: bool, interface: str, toward: str, secret: bytes, turns: Turns) -> None:
         ...
     def alive(self) -> tuple[int, ...]:
         ...
@@ -137,7 +163,7 @@ class RdmaPort:
         """
 class Fold:
     """
-    A built-in fold.
+    A built-in fold. Of integers AVG, MEDIAN and TRIMMED_MEAN are exact, rounded toward zero. SUM wraps around, as NumPy's sums do, since its bits then do not depend on the order of the ranks; take a wider dtype, or floats, where that can happen.
     """
     def __repr__(self) -> str:
         ...
@@ -262,7 +288,7 @@ class Vector:
         The exact fold of the vectors of all live ranks, on all of them. Collective.
 
         Args:
-            fold: AVG (the default), SUM, MEDIAN or TRIMMED_MEAN(f).
+            fold: AVG (the default), SUM, MEDIAN or TRIMMED_MEAN(f); of integers as in gather().
             timeout: seconds to wait; that of malt.init() if None.
         Raises:
             TimeoutError: the named ranks did not come; the vector is unchanged.
@@ -282,6 +308,8 @@ class Vector:
         Args:
             fold: AVG (the default), SUM, WEIGHTED, REPLACE, MEDIAN, TRIMMED_MEAN(f), or a
                 function fold(mine, updates) that changes `mine` or returns what it becomes.
+                Of integers AVG, MEDIAN and TRIMMED_MEAN are exact, rounded toward zero; SUM wraps
+                around, as NumPy's does; WEIGHTED is computed in double precision.
             staleness: 0 waits for this iteration's update of every live in-neighbour (BSP),
                 k lets them be k iterations behind (SSP), None does not wait (ASP).
             timeout: seconds to wait; that of malt.init() if None.
@@ -289,6 +317,7 @@ class Vector:
             Gathered: count, ranks and staleness of the updates folded.
         Raises:
             TimeoutError: the named ranks did not come; nothing was folded.
+            ConfigError: another thread's call waits, or a fold makes the call (malt.vector() says more).
         """
     def gather_rows(self, *, staleness: typing.SupportsIndex | None = None) -> tuple[int, ...]:
         """
@@ -325,7 +354,7 @@ class Vector:
         """
     def stats(self) -> Stats:
         """
-        This vector's counters.
+        This vector's counters. Any thread, at any time.
         """
     @property
     def array(self) -> typing.Any:

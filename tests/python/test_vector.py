@@ -74,7 +74,6 @@ def test_several_arrays_are_one_vector(alone: None) -> None:
     assert [address(a) for a in v.array] == [address(a) for a in parts]
 
 
-@pytest.mark.parametrize(("shape", "expected"), [((3, 4), (3, 4)), (5, (5,)), ((2, 2), (2, 2))])
 @pytest.mark.parametrize(
     ("pieces", "names"),
     [
@@ -96,6 +95,7 @@ def test_arrays_that_follow_one_another_in_memory_share_none(alone: None) -> Non
     assert len(malt.vector([w[4:], w[:4]])) == 8
 
 
+@pytest.mark.parametrize(("shape", "expected"), [((3, 4), (3, 4)), (5, (5,)), ((2, 2), (2, 2))])
 def test_shape_gives_zeros_in_memory_of_malts_own(
     alone: None, shape: Any, expected: tuple[int]
 ) -> None:
