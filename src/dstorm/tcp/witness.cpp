@@ -89,13 +89,15 @@ void spawn(const std::string& program, int control, int listener) {
   if (ended == child && status != 0) fail(program, EAGAIN);
 }
 
-std::string folder_of_library() {
+// As it was opened, and where that leads to, if it is a link.
+std::vector<std::filesystem::path> folders_of_library() {
   static const char here = 0;
   Dl_info found{};
   if (dladdr(&here, &found) == 0 || found.dli_fname == nullptr) return {};
   std::error_code error;
-  const auto path = std::filesystem::canonical(found.dli_fname, error);
-  return error ? std::string() : path.parent_path().string();
+  const std::filesystem::path opened = std::filesystem::absolute(found.dli_fname, error);
+  const std::filesystem::path leads_to = std::filesystem::canonical(found.dli_fname, error);
+  return {opened.parent_path(), leads_to.parent_path()};
 }
 
 }  // namespace
@@ -115,10 +117,11 @@ bool is_token(const WitnessToken& given, const WitnessToken& right) {
 }
 
 std::string Witness::find_program() {
-  const std::string folder = folder_of_library();
-  if (folder.empty()) return {};
-  for (const std::string& path : {folder + "/" + kName, folder + "/" + kFolder + "/" + kName}) {
-    if (access(path.c_str(), X_OK) == 0) return path;
+  for (const std::filesystem::path& folder : folders_of_library()) {
+    if (!folder.is_absolute()) continue;  // it could not be told
+    for (const std::filesystem::path& path : {folder / kName, folder / kFolder / kName}) {
+      if (access(path.c_str(), X_OK) == 0) return path;
+    }
   }
   return {};
 }
