@@ -211,6 +211,33 @@ def test_killed_ranks_of_a_whole_host_are_left_out_at_once(
         assert (set(told["alive"]), told["sum"]) == (survivors, len(survivors))
 
 
+def test_death_is_known_on_a_host_whose_proxy_is_stopped(hosts: Hosts) -> None:
+    """Rank 1, by which what rank 3 writes comes to host 0; rank 0 reads of the death elsewhere."""
+    job = HostJob(
+        hosts,
+        """
+malt.init(timeout=30, silence=10)
+malt.barrier()
+tell(pid=os.getpid())
+await_flag("killed")
+start = time.monotonic()
+while 3 in malt.alive(): time.sleep(0.001)
+tell(seconds=time.monotonic() - start)
+await_flag("over")
+""",
+        "--keep-going",
+        on=(0, 1),
+    )
+    pids = [str(pid) for pid in job.await_told("pid")]
+    hosts.run(0, "kill", "-STOP", pids[1])
+    hosts.run(1, "kill", "-9", pids[3])
+    job.raise_flag("killed")
+    job.await_told("seconds", ranks={0, 2})
+    seconds = job.told(0)["seconds"]
+    print(f"row proxy stopped: rank 0 knew after {seconds:.2f} s")
+    assert seconds < 7  # a quarter of 7.5, after the last that came; by silence it would be 10
+
+
 def test_host_that_dies_as_a_whole_is_left_out_after_the_silence(hosts: Hosts) -> None:
     """Nobody is left there to prove it."""
     job = HostJob(hosts, ROUNDS, "--keep-going", patience=30.0)

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bitset>
 #include <cerrno>
 #include <climits>
 #include <csignal>
@@ -26,7 +27,12 @@
 
 namespace {
 
-using namespace dstorm::tcp;
+using dstorm::tcp::kWitnessControl;
+using dstorm::tcp::kWitnessListener;
+using dstorm::tcp::kWitnessRank;
+using dstorm::tcp::WitnessOrder;
+using dstorm::tcp::WitnessReceipt;
+using dstorm::tcp::WitnessWord;
 
 constexpr std::uint64_t kOrphanLimitMs = 1000;
 constexpr int kMostCallers = 32;  // the oldest makes way
@@ -154,7 +160,7 @@ class Answers {
   std::uint64_t end_ms_ = 0;
   pollfd polled_[kCallers + kMostCallers];
   unsigned next_ = 0;
-  inline static bool is_told_[kMostHosts];
+  std::bitset<kMostHosts> is_told_;
 };
 
 }  // namespace
