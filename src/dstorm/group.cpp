@@ -95,8 +95,7 @@ struct Group::Impl {
       engine = std::make_unique<tcp::Engine>(
           bootstrap, control,
           tcp::EngineOptions{options.timeout, missed_after(), options.interface, options.toward,
-                             options.secret, row.rdma, news.get(),
-                             tcp::Witness::find_program()});
+                             options.secret, row.rdma, news.get(), tcp::Witness::find_program()});
       waiter.lend_a_hand(*engine);
     }
     watcher.emplace(control, engine.get(), news.get(),

@@ -166,6 +166,12 @@ TEST(Engine, BrokenRuleIsTheEndOfItsSenderAlone) {
   EXPECT_EQ(job.control(kHere).member(kElsewhere).link.load(), 1'000'000U);
 }
 
+TEST(Engine, RouteSaysThatARankHasNoWitness) {
+  RunningJob job;
+  const std::string why = job.engine(kHere).why(kElsewhere);
+  EXPECT_NE(why.find("found by silence alone: malt-witness is not"), std::string::npos) << why;
+}
+
 TEST(Engine, StaleCallIsRefusedAndThePresentOneStays) {
   RunningJob job;
   ASSERT_TRUE(job.goes_on());

@@ -50,6 +50,8 @@ std::vector<pid_t> children() {
 
 bool has_ended(pid_t pid) { return waitpid(pid, nullptr, WNOHANG) == pid; }
 
+void die_with_parent() { prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0); }
+
 // A rank with a witness, which is this process' child: it adopts orphans, as `malt run` does.
 class Rank {
  public:
@@ -62,6 +64,7 @@ class Rank {
     const Descriptor here(ends[0]), there(ends[1]);
     pid = fork();
     if (pid == 0) {
+      die_with_parent();
       setpgid(0, 0);
       auto listener = std::make_unique<Listener>();
       std::optional<Witness> own;
@@ -252,7 +255,7 @@ TEST(Witness, IsNoChildOfTheRanks) {
 // It would be there for as long as the child.
 TEST(Witness, IsNotKeptByAChildThatTheRankForks) {
   const Rank rank([](auto, auto) {
-    if (fork() == 0) setpgid(0, 0);
+    if (fork() == 0) setpgid(0, 0);  // and so outlives it
     for (;;) pause();
   });
   std::this_thread::sleep_for(100ms);
