@@ -1,4 +1,4 @@
-"""One job over all three transports: hosts 0 and 1 have adapters, host 2 has none, host 3's is not reached.
+"""One job over all three transports: host 2 has no adapter, and nobody reaches host 3's.
 
 malt run --nnodes 4 --node-rank NODE --rendezvous HOST:PORT -n RANKS mixed.py
 """
