@@ -187,7 +187,6 @@ Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions&
       unreached_since_(control.hosts().size()),
       ended_elsewhere_(static_cast<std::size_t>(control.size())) {
   for (auto& since : unreached_since_) since.store(kReached);
-  const auto deadline = Clock::now() + options.timeout;
   Networks mine{};
   attempt(mine, [&] {
     if (epoll_.get() < 0 || alarm_.get() < 0) {
@@ -269,6 +268,8 @@ Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions&
   }
   thread_ = start_quiet_thread([this] { run(); });
 
+  // From here on: what the exchanges and the proofs have taken is no time that a connection had.
+  const auto deadline = Clock::now() + options.timeout;
   Listening reached{};
   {
     std::unique_lock lock(mutex_);
