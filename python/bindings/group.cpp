@@ -130,7 +130,10 @@ void bind_turns(py::module_& module) {
   using dstorm::Turns;
   py::class_<Held>(module, "Held", "A call in progress, as a context manager.")
       .def("__enter__", &Held::enter)
-      .def("__exit__", [](Held& self, const py::args&) { self.exit(); });
+      .def(
+          "__exit__",
+          [](Held& self, const py::object&, const py::object&, const py::object&) { self.exit(); },
+          py::arg("kind"), py::arg("error"), py::arg("trace"));
   py::class_<Turns, std::shared_ptr<Turns>>(
       module, "Turns", "The calls of a job, which go one at a time; for the package.")
       .def(py::init([] { return std::make_shared<Turns>(Turns::Threads{name_of, nap}); }))

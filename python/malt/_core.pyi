@@ -52,7 +52,7 @@ class Held:
     """
     def __enter__(self) -> None:
         ...
-    def __exit__(self, *args) -> None:
+    def __exit__(self, kind: typing.Any, error: typing.Any, trace: typing.Any) -> None:
         ...
 class Turns:
     """

@@ -168,7 +168,8 @@ def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _shares(one: torch.Tensor, other: torch.Tensor) -> bool:
     try:
-        return bool(np.shares_memory(_numpy(one), _numpy(other), max_work=_MOST_WORK))
+        most: Any = _MOST_WORK  # whose stub knows of 0 and -1 alone
+        return bool(np.shares_memory(_numpy(one), _numpy(other), max_work=most))
     except _TooHardError:  # as good as certain, at this effort
         return True
 
@@ -181,7 +182,7 @@ def _numpy(tensor: torch.Tensor) -> npt.NDArray[Any]:
 def _span(tensor: torch.Tensor) -> int:
     """Elements from its first to its last."""
     steps = zip(tensor.shape, tensor.stride(), strict=True)
-    return 1 + sum((extent - 1) * step for extent, step in steps)
+    return 1 + int(sum((extent - 1) * step for extent, step in steps))
 
 
 def _check(name: str, tensor: torch.Tensor) -> None:
