@@ -41,7 +41,7 @@ class Fold {
   static Fold sum() { return Fold(Kind::kSum); }  // own + updates; integers wrap
   static Fold weighted() {
     return Fold(Kind::kWeighted);
-  }                                                       // by mixing weights; integers: in double
+  }  // by mixing weights; integers: in double
   static Fold replace() { return Fold(Kind::kReplace); }  // the newest update
   static Fold median() { return Fold(Kind::kMedian); }    // element by element, own among them
   // Element by element, the mean without the floor(fraction * (count + 1)) smallest and as many

@@ -187,7 +187,7 @@ class Engine final : public Work {
   std::list<Outgoing> outgoing_;  // one per other host
   std::list<Incoming> incoming_;
   std::map<int, std::string> refusals_;  // by caller: for want of what its adapter would write to
-  Probes probes_;  // of ranks that may have ended
+  Probes probes_;                        // of ranks that may have ended
   static constexpr Clock::time_point kReached = Clock::time_point::max();
   std::vector<std::atomic<Clock::time_point>> unreached_since_;  // by host
   std::vector<std::atomic<bool>> ended_elsewhere_;               // by rank: see note_end()
