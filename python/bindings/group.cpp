@@ -92,7 +92,8 @@ std::string name_of(std::uintptr_t thread) {
       const bool is_it = one.attr("ident").cast<std::uintptr_t>() == thread;
       if (is_it) return one.attr("name").cast<std::string>();
     }
-  } catch (const py::error_already_set&) {  // it goes without
+  } catch (const py::error_already_set&) {
+    return "";  // the message goes without it
   }
   return "";
 }

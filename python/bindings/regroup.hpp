@@ -17,9 +17,9 @@ decltype(auto) in_group(dstorm::Turns& turns, Call&& call) {
       const py::gil_scoped_release no_gil;
       return call();
     } catch (const dstorm::Superseded&) {
+      const dstorm::Turns::Pause pause(turns);
+      regroup();
     }
-    const dstorm::Turns::Pause pause(turns);
-    regroup();
   }
 }
 

@@ -105,8 +105,8 @@ dstorm::SegmentOptions segment_options(const VectorOptions& options, DType dtype
 
 DenseVector::DenseVector(std::shared_ptr<dstorm::Group> group, DType dtype,
                          std::vector<Piece> pieces, VectorOptions options)
-    : DenseVector(std::move(group), dtype, check_apart(std::move(pieces), dtype, options.name), 0,
-                  std::move(options)) {}
+    : DenseVector{std::move(group), dtype, check_apart(std::move(pieces), dtype, options.name), 0,
+                  std::move(options)} {}
 
 DenseVector::DenseVector(std::shared_ptr<dstorm::Group> group, DType dtype, std::size_t count,
                          VectorOptions options)

@@ -230,7 +230,7 @@ void Memory::populate(std::size_t offset, std::size_t bytes, std::string_view wh
   if (errno != EINVAL) throw_no_room(bytes, available_bytes(), what);
   // Linux before 5.14: a write of each page, which changes nothing.
   for (std::size_t at = offset; at < offset + bytes; at += kPage) {
-    __atomic_fetch_or(data_ + at, std::byte{0}, __ATOMIC_RELAXED);
+    __atomic_fetch_or(reinterpret_cast<unsigned char*>(data_ + at), 0, __ATOMIC_RELAXED);
   }
 }
 
