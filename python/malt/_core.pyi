@@ -76,6 +76,10 @@ class Group:
         ...
     def exchange(self, what: str, mine: bytes, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> list[bytes | None]:
         ...
+    def is_left_out(self, rank: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        """
+        Whether the others go on without it, though it may live.
+        """
     def leave(self) -> None:
         ...
     def restore(self) -> None:
@@ -271,6 +275,10 @@ class Vector:
         """
         Wait until there is something to gather, or not as many ranks live; for the package.
         """
+    def clock_of(self, rank: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        The rank's last iteration that has come here; for the package.
+        """
     def close(self) -> None:
         """
         Leave the vector: others' waits leave this rank out. Idempotent.
@@ -380,6 +388,10 @@ class SparseVectorFloat32:
         ...
     def clear(self) -> None:
         ...
+    def clock_of(self, rank: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        As of a dense vector.
+        """
     def close(self) -> None:
         ...
     def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> Gathered:
@@ -457,6 +469,10 @@ class SparseVectorFloat64:
         ...
     def clear(self) -> None:
         ...
+    def clock_of(self, rank: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        As of a dense vector.
+        """
     def close(self) -> None:
         ...
     def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> Gathered:
@@ -534,6 +550,10 @@ class SparseVectorInt32:
         ...
     def clear(self) -> None:
         ...
+    def clock_of(self, rank: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        As of a dense vector.
+        """
     def close(self) -> None:
         ...
     def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> Gathered:
@@ -611,6 +631,10 @@ class SparseVectorInt64:
         ...
     def clear(self) -> None:
         ...
+    def clock_of(self, rank: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        As of a dense vector.
+        """
     def close(self) -> None:
         ...
     def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> Gathered:
