@@ -278,6 +278,12 @@ void bind_dense(py::module_& module) {
           py::arg("group"), py::call_guard<py::gil_scoped_release>(),
           "Go over to another group. Collective; for the package.")
       .def(
+          "clock_of",
+          [](const PythonVector& self, int rank) {
+            return self.vector().segment().clock_of(rank);
+          },
+          py::arg("rank"), "The rank's last iteration that has come here; for the package.")
+      .def(
           "await_update",
           [](const PythonVector& self, std::size_t live, double timeout) {
             return self.vector().segment().await_update(live, *to_duration(timeout));

@@ -210,6 +210,8 @@ void bind_group(py::module_& module) {
       .def_property_readonly("has_left", &Group::has_left)
       .def("route", &Group::route, py::arg("rank"))
       .def("alive", [](const Group& group) { return to_tuple(group.alive()); })
+      .def("is_left_out", &Group::is_left_out, py::arg("rank"),
+           "Whether the others go on without it, though it may live.")
       .def(
           "barrier",
           [](Group& group, std::optional<double> timeout) { group.barrier(to_duration(timeout)); },

@@ -155,6 +155,9 @@ void bind_one(py::module_& module, const std::string& suffix) {
       .def("close", &Vector::close)
       .def("regroup", &Vector::regroup, py::arg("group"), py::call_guard<py::gil_scoped_release>(),
            "As of a dense vector.")
+      .def(
+          "clock_of", [](Vector& self, int rank) { return self.segment().clock_of(rank); },
+          py::arg("rank"), "As of a dense vector.")
       .def_property_readonly("is_used",
                              [](const Vector& self) {
                                const dstorm::Turns::Look look(self.segment().turns());

@@ -102,6 +102,10 @@ class Group:
         ...
     def exchange(self, what: str, mine: bytes, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> list[bytes | None]:
         ...
+    def is_left_out(self, rank: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        """
+        Whether the others go on without it, though it may live.
+        """
     def leave(self) -> None:
         ...
     def restore(self) -> None:
@@ -297,6 +301,10 @@ class Vector:
         """
         Wait until there is something to gather, or not as many ranks live; for the package.
         """
+    def clock_of(self, rank: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        The rank's last iteration that has come here; for the package.
+        """
     def close(self) -> None:
         """
         Leave the vector: others' waits leave this rank out. Idempotent.
@@ -409,6 +417,10 @@ class SparseVectorFloat32:
         ...
     def clear(self) -> None:
         ...
+    def clock_of(self, rank: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        As of a dense vector.
+        """
     def close(self) -> None:
         ...
     def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> Gathered:
@@ -486,6 +498,10 @@ class SparseVectorFloat64:
         ...
     def clear(self) -> None:
         ...
+    def clock_of(self, rank: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        As of a dense vector.
+        """
     def close(self) -> None:
         ...
     def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> Gathered:
@@ -563,6 +579,10 @@ class SparseVectorInt32:
         ...
     def clear(self) -> None:
         ...
+    def clock_of(self, rank: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        As of a dense vector.
+        """
     def close(self) -> None:
         ...
     def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> Gathered:
@@ -640,6 +660,10 @@ class SparseVectorInt64:
         ...
     def clear(self) -> None:
         ...
+    def clock_of(self, rank: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        As of a dense vector.
+        """
     def close(self) -> None:
         ...
     def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> Gathered:

@@ -47,8 +47,10 @@ class Generations:
         self._seconds = 0.0
         self._deadline: float | None = None
 
-    def join(self, rank: int) -> None:
+    def join(self, rank: int) -> Frames:
         self._here.add(rank)
+        # It begins with the others, who have begun without it.
+        return [] if self.has_formed or not self._unformed else self._give_up_the_first()
 
     def leave(self, rank: int, now: float) -> Frames:
         """The connection of `rank` has ended, in whatever way."""
@@ -56,16 +58,14 @@ class Generations:
         self._here.discard(rank)
         self._wanting.discard(rank)
         self._settled.discard(rank)
-        if rank not in self._unformed:
-            self._members.discard(rank)
+        is_in_vain = bool(self._unformed) and rank in self._members  # none uses it yet
+        self._members.discard(rank)
+        if not is_in_vain:
             return self._begin_if_due(now)
         if self.has_formed:
-            return self._begin(self._members - {rank}, now)
-        # The first has all ranks: the others wait until it is here again.
-        self._wanting = self._members - {rank}
-        frames = self._announce(self._wanting, set())
-        self._members, self._unformed = set(), set()
-        return frames
+            return self._begin(self._members, now)
+        # All ranks are to be in the first: the others wait until it is here again.
+        return self._give_up_the_first()
 
     def end(self, rank: int, is_for_good: bool, now: float) -> Frames:
         """The process of `rank` has ended; another one follows, or not."""
@@ -110,7 +110,7 @@ class Generations:
             missing = set(range(self.size)) - self._wanting - self._ended
             waiting, self._wanting = self._wanting, set()
             return self._call_off(waiting, missing)
-        missing = self._members - set(self._parts)
+        missing = self._unformed - set(self._parts)
         if self._round > 0 and self.has_formed:
             return self._expel(missing, now)
         members, self._members, self._unformed = self._members, self._settled, set()
@@ -131,6 +131,13 @@ class Generations:
         if not self.has_formed and len(self._wanting) < self.size - len(self._ended):
             return []
         return self._begin(self._members | self._wanting, now)
+
+    def _give_up_the_first(self) -> Frames:
+        """Before it stands: its members wait for another."""
+        self._wanting |= self._members
+        frames = self._announce(self._members, set())
+        self._members, self._unformed = set(), set()
+        return frames
 
     def _begin(self, members: set[int], now: float) -> Frames:
         self._members = members & self._here
@@ -191,7 +198,9 @@ class Generations:
         self._settled = set(self._members)
         self._standing = number
         self._deadline = None
-        return self._begin_if_due(now)
+        stands = wire.FORMED_FRAME.pack(wire.STANDS, number)
+        frames: Frames = [(other, [stands]) for other in sorted(self._members)]
+        return frames + self._begin_if_due(now)
 
     def _absent(self, rank: int, number: int, ranks: set[int], now: float) -> Frames:
         if number != self._standing or rank not in self._settled:

@@ -59,7 +59,9 @@ class Member(RankSession):
         self._collecting = (0, 0)
         self._parts: dict[int, bytes] = {}
         self._round = 0
+        self._standing = 0  # the last generation of which the launcher has said so
         self._is_lost = False
+        self._has_left = False
         self._is_closed = False
         self._access = threading.Lock()  # to the socket, which TLS wants
         self._socket.settimeout(0)
@@ -113,19 +115,38 @@ class Member(RankSession):
         self._round += 1
         return [parts.get(rank, b"") for rank in range(self.size)]
 
-    def formed(self, number: int) -> None:
-        """The generation stands, as far as this rank is concerned."""
+    def formed(self, number: int, timeout: float, meanwhile: Callable[[], None]) -> None:
+        """This rank has formed the generation's group: returns when all have, and it stands.
+
+        Raises:
+            NewerError: somebody has died before, and another generation follows: nobody uses this.
+            malt.TimeoutError: the launcher does not answer.
+        """
         self._say(wire.FORMED_FRAME.pack(wire.FORMED, number))
+
+        def is_there() -> bool:
+            meanwhile()
+            return self._standing == number or self._latest.number > number
+
+        self._wait(is_there, timeout + GRACE_SECONDS, "did not answer")
+        if self._standing != number:
+            raise NewerError
 
     def absent(self, number: int, ranks: Iterable[int]) -> None:
         """These members do not do their part: the others want a generation without them."""
         self._say(wire.pack_members(wire.ABSENT, number, ranks))
 
+    def leave(self) -> None:
+        """Say farewell: no generation is to have this rank any more. Idempotent."""
+        if not self._has_left:
+            self._has_left = True
+            with contextlib.suppress(PeerError):
+                self._say(wire.BYE)
+
     def close(self) -> None:
-        """Leave; idempotent."""
+        """Leave, and end the session; idempotent."""
+        self.leave()
         self._is_closed = True
-        with contextlib.suppress(PeerError):
-            self._say(wire.BYE)
         self.abort()
 
     def _say(self, payload: bytes) -> None:
@@ -194,6 +215,8 @@ class Member(RankSession):
                 number, ranks = wire.unpack_members(frame)
                 is_on = kind == wire.GENERATION
                 self._latest = Generation(number, ranks if is_on else [], [] if is_on else ranks)
+            elif kind == wire.STANDS:
+                self._standing = wire.FORMED_FRAME.unpack(frame)[1]
             elif kind == wire.ASKED:
                 self.is_asked_to_leave = True
             self._changed.notify_all()

@@ -12,7 +12,8 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -23,9 +24,12 @@ from malt._errors import ConfigError, Error, PeerError, describe_ranks
 from malt._kinds import AnyVector
 from malt._member import Member, NewerError
 
-_STATE = struct.Struct("=?III")  # whether it has come back, its restarts, vectors, epoch
-_VOTE = struct.Struct("=?Q")  # whether it has gone on, and to how many exchanges it has posted
-# What follows when a rank has died: how long the launcher may take to say so.
+_STATE = struct.Struct("=?IIIQ")  # whether it has come back, its restarts, vectors, epoch, barriers
+# Whether it has gone on; to how many exchanges it has posted; which vectors are open, and the sum
+# of their iterations.
+_VOTE = struct.Struct("=?QIQ")
+# A group that cannot be formed may come of a death: how long the launcher may take to say so. Where
+# it comes of other ranks for certain, the launcher has the time limit.
 _NEWS_SECONDS = 2.0
 _NAP_SECONDS = 0.001
 
@@ -50,10 +54,17 @@ class _Kept(NamedTuple):
     has_shared_values: bool  # not some of each rank's own
 
 
+class _Vote(NamedTuple):
+    has_moved: bool
+    posted: int
+    names: int
+    sent: int
+
+
 class _Formed(NamedTuple):
     number: int
     group: Group
-    members: set[int]  # but for those of whom it is known that they are out
+    members: set[int]  # but for those who have been reported as evicted
 
 
 class Generations:
@@ -85,8 +96,11 @@ class Generations:
         self._is_decided = False  # that nobody can go on in the old group
         self._kept: list[_Kept] = []
         self._due = 0  # vectors that a rank which has come back has yet to make
+        self._barriers = 0  # that this rank has come to the end of
+        self._past_barriers = 0  # come back: that the others had
         self._back: list[int] = []  # who has come back into the group with it
         self._is_between = True  # the group is not to be superseded now
+        self._is_in_next = True  # and what this rank does is in the next, or the first
         self._lock = threading.Lock()
         self.is_back = member.is_back
         member.on_call = self._supersede
@@ -130,19 +144,24 @@ class Generations:
             if not call.members:
                 return None
             number = call.number
+            group = None
             try:
                 group = self._make_group(call.members, partial(self._allgather, number))
+                member.formed(number, self._timeout, self._report_evicted)
             except NewerError:
+                if group is not None:
+                    group.leave()
                 continue
-            except Error:
+            except Error as error:
+                is_others = isinstance(error, PeerError | errors.TimeoutError)
+                limit = self._timeout if is_others else _NEWS_SECONDS
                 try:
-                    member.await_call(number, _NEWS_SECONDS, lambda: False)
+                    member.await_call(number, limit, lambda: False)
                 except errors.TimeoutError:
                     pass
                 else:
                     continue
                 raise
-            member.formed(number)
             self._formed = _Formed(number, group, set(call.members))
             return group
 
@@ -150,11 +169,15 @@ class Generations:
         return self._member.allgather(number, data, timeout, self._report_evicted)
 
     def _report_evicted(self) -> None:
-        """Whom the group has left out, its process may live: the next must not wait for it."""
+        """The process of an evicted rank may live: the next group must not wait for it.
+
+        A rank that has left or died is not reported: its process may be well, and the launcher
+        hears of its end by itself.
+        """
         if self._formed is None:
             return
         number, group, members = self._formed
-        if evicted := members - set(group.alive()):
+        if evicted := {rank for rank in members if group.is_left_out(rank)}:
             members -= evicted
             self._member.absent(number, evicted)
 
@@ -167,7 +190,7 @@ class Generations:
     def _settle(self) -> None:
         """This group it is."""
         with self._lock:
-            self._is_between = False
+            self._is_between = self._is_in_next = False
             if self._member.latest().number > self._number:
                 assert self.group is not None
                 self.group.supersede()
@@ -175,11 +198,17 @@ class Generations:
     # Going over
 
     def look_again(self, is_new: bool) -> bool:
-        """In a wait in the old group: whether what it is for may still come.
+        """In a wait of a superseded group: whether what it is for may still come.
 
-        Joins the next group first. Then all vote, each where it can go no further: who has gone on
-        since the last time says so, and all look again. When nobody has, nobody will.
+        In the old group, this joins the next one first. Then all vote, each where it can go no
+        further: a rank that has gone on since the last time says so, and all look again. When
+        nobody has, nobody will.
+
+        In the next group a wait always ends by itself. Another rank of this host supersedes that
+        group when it has completed the last exchange there, which this rank then can do, too.
         """
+        if self._is_in_next:
+            return True
         if self._next is None:
             return not self._prepare() or self._vote(has_moved=True)
         self._is_decided = not self._vote(has_moved=is_new)
@@ -199,14 +228,41 @@ class Generations:
         return self._next is not None
 
     def _vote(self, *, has_moved: bool) -> bool:
-        """Whether anybody has gone on in the old group; what was posted there has come then."""
+        """Whether anybody has gone on in the old group; what was sent there has come then."""
         assert self._next is not None
-        posted = self.group.posted if self.group is not None else 0
-        posts = self._next.exchange("vote", _VOTE.pack(has_moved, posted), self._timeout)
-        votes = [_VOTE.unpack(post) if post else (False, 0) for post in posts]
+        posted, names, sent = 0, 0, 0
         if self.group is not None:
-            self.group.await_posts([number for _, number in votes], self._timeout)
-        return any(moved for moved, _ in votes)
+            vectors = self.vectors()
+            posted = self.group.posted
+            names = zlib.crc32("\n".join(vector.name for vector in vectors).encode())
+            sent = sum(vector.iteration for vector in vectors)
+        was_in_next, self._is_in_next = self._is_in_next, True
+        try:
+            mine = _VOTE.pack(has_moved, posted, names, sent)
+            posts = self._next.exchange("vote", mine, self._timeout)
+        finally:
+            self._is_in_next = was_in_next
+        votes = [_Vote(*_VOTE.unpack(post)) if post else _Vote(False, 0, 0, 0) for post in posts]
+        if self.group is not None:
+            self.group.await_posts([vote.posted for vote in votes], self._timeout)
+            self._await_scatters({r: v.sent for r, v in enumerate(votes) if v.names == names})
+        return any(vote.has_moved for vote in votes)
+
+    def _await_scatters(self, sent: dict[int, int]) -> None:
+        """Wait until what these ranks have scattered in the old group has come to this host.
+
+        A clock never says more than its sender has sent, so that equal sums are equal clocks.
+        """
+        old, new = self.group, self._next
+        assert old is not None
+        assert new is not None
+        vectors = self.vectors()
+
+        def missing() -> set[int]:
+            others = set(sent) & set(old.alive()) & set(new.alive()) - {old.rank}
+            return {r for r in others if sum(v.clock_of(r) for v in vectors) < sent[r]}
+
+        _until(lambda: not missing(), self._timeout, missing, "deliver what they sent last")
 
     def _vote_to_the_end(self, *, has_moved: bool) -> None:
         while self._vote(has_moved=has_moved):
@@ -228,23 +284,31 @@ class Generations:
         assert old is not None
         for follower in self.followers:
             follower.leave_group()
-        left = [old]
+        self._is_in_next = True
+        try:
+            left = [old, *self._rebuild_all()]
+        finally:
+            self._is_in_next = False
+        self.group, self._next = self._next, None
+        for group in left:
+            group.leave()
+        self._settle()
+
+    def _rebuild_all(self) -> list[Group]:
+        """Take all vectors to the next group; returns those that nothing came of."""
+        in_vain = []
         while True:
             assert self._next is not None
             try:
                 self._rebuild(self._next)
-                break
+                return in_vain
             except errors.TimeoutError as error:
-                left.append(self._next)
+                in_vain.append(self._next)
                 self._member.absent(self._number, error.ranks)
                 self._next = self._join(lambda: False)
                 if self._next is None:
                     raise
                 self._vote_to_the_end(has_moved=False)
-        self.group, self._next = self._next, None
-        for group in left:
-            group.leave()
-        self._settle()
 
     def _rebuild(self, group: Group) -> None:
         opened = self._open()
@@ -261,14 +325,17 @@ class Generations:
         """Tell one another; returns how many vectors the others have."""
         old_epoch = self.epoch + (self.group.epoch if self.group is not None else 0)
         restarts = self.lives[group.rank]
-        mine = _STATE.pack(is_back, restarts, len(self.vectors()), old_epoch)
+        mine = _STATE.pack(is_back, restarts, len(self.vectors()), old_epoch, self._barriers)
         posts = group.exchange("what is to go over", mine, self._timeout)
         states = {rank: _STATE.unpack(post) for rank, post in enumerate(posts) if post}
         self._back = [rank for rank, (is_back, *_) in states.items() if is_back]
-        for rank, (_, restarts, _, _) in states.items():
+        for rank, (_, restarts, *_) in states.items():
             self.lives[rank] = restarts
-        self.epoch = 1 + max(epoch for *_, epoch in states.values())
-        return max((count for is_back, _, count, _ in states.values() if not is_back), default=0)
+        self.epoch = 1 + max(epoch for *_, epoch, _ in states.values())
+        there = [state for state in states.values() if not state[0]]
+        if is_back:
+            self._past_barriers = max((barriers for *_, barriers in there), default=0)
+        return max((count for _, _, count, *_ in there), default=0)
 
     def _compare(self, group: Group, description: str) -> None:
         """Whether all make the same vector; those who have come back and do not leave again."""
@@ -282,7 +349,7 @@ class Generations:
                 f"have {right}; the script must make the same vectors in the same order"
             )
         wrong = {rank for rank in self._back if texts.get(rank, right) != right}
-        _until(lambda: not wrong & set(group.alive()), self._timeout, wrong)
+        _until(lambda: not wrong & set(group.alive()), self._timeout, lambda: wrong, "leave")
 
     # Vectors
 
@@ -342,8 +409,19 @@ class Generations:
             self.is_back = False
         return self.is_back
 
+    def pass_barrier(self) -> bool:
+        """Whether the next barrier is one that the others made before this rank came back."""
+        is_past = self.is_waited_for and self._barriers < self._past_barriers
+        self._barriers += is_past
+        return is_past
+
+    def count_barrier(self) -> None:
+        """The user's barrier has come to its end."""
+        self._barriers += 1
+
     def close(self) -> None:
         """Leave the job."""
+        self._member.leave()  # first: the next group does not wait for this rank
         for group in (self.group, self._next):
             if group is not None:
                 group.leave()
@@ -360,9 +438,14 @@ def _again(group: Group, step: Callable[[], Result]) -> Result:
                 raise
 
 
-def _until(is_true: Callable[[], bool], limit: float, ranks: Sequence[int] | set[int]) -> None:
+def _until(
+    is_true: Callable[[], bool], limit: float, awaited: Callable[[], set[int]], what: str
+) -> None:
     deadline = time.monotonic() + limit
     while not is_true():
         if time.monotonic() > deadline:
-            raise errors.TimeoutError(f"{describe_ranks(ranks)} did not leave", ranks)
+            ranks = sorted(awaited())
+            raise errors.TimeoutError(
+                f"{describe_ranks(ranks)} did not {what} within {limit:g} s", ranks
+            )
         time.sleep(_NAP_SECONDS)

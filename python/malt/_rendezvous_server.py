@@ -47,6 +47,7 @@ class _Connection:
     opener: wire.Sealer | None = None
     sealer: wire.Sealer | None = None
     closing: bool = False  # when all that is in the outbox has been sent
+    waits: bool = False  # for the rank's last process to end
 
 
 class Server:
@@ -74,6 +75,9 @@ class Server:
             kind: {} for kind in (wire.RANK, wire.MEMBER, wire.NODE)
         }
         self._connections: set[_Connection] = set()
+        # Found to have ended while something was sent. They are dropped when that has gone to all
+        # whom it is for: the books, once they hear of a loss, send what comes after it.
+        self._broken: list[_Connection] = []
         self._pending: dict[_Connection, None] = {}  # oldest first
         self._running = True
         self._encryption = tls.context(server_side=True)
@@ -146,17 +150,21 @@ class Server:
                 self._accept()
             elif key.fileobj is not self._wakened:  # which `close` uses
                 self._attend(key.data, events)
+            self._drop_broken()
         now = time.monotonic()
-        while self._pending and self._oldest().born + HANDSHAKE_SECONDS <= now:
-            self._drop(self._oldest())
+        while self._pending and (oldest := self._oldest()).born + HANDSHAKE_SECONDS <= now:
+            if oldest.waits:
+                self._open(oldest)  # in vain
+            else:
+                self._drop(oldest)
         self._deliver(wire.NODE, self._nodes.expire(now))
         self._deliver(wire.RANK, self._rounds.expire(now))
-        self._deliver(wire.MEMBER, self._generations.expire(now))
-        while self._generations.expelled:
-            self._expel(self._generations.expelled.pop())
+        self._deliver_to_members(self._generations.expire(now))
+        self._drop_broken()
         if self._generations.is_over and not self._is_over:
             self._is_over = self._nodes.is_closed = True
             self._deliver(wire.NODE, [(node, [wire.DONE]) for node in self._joined[wire.NODE]])
+            self._drop_broken()
 
     def _shut(self) -> None:
         for connection in self._connections:
@@ -227,8 +235,9 @@ class Server:
         if connection.kind == wire.RANK:
             self._deliver(wire.RANK, self._rounds.leave(connection.number))
         elif connection.kind == wire.MEMBER:
-            frames = self._generations.leave(connection.number, time.monotonic())
-            self._deliver(wire.MEMBER, frames)
+            now = time.monotonic()
+            self._deliver_to_members(self._generations.leave(connection.number, now))
+            self._open_next(connection.number)
         else:
             lost, frames = self._nodes.leave(connection.number)
             self._deliver(wire.NODE, frames)
@@ -253,6 +262,8 @@ class Server:
             self._drop(connection)
             return
         connection.inbox += received
+        if connection.waits:  # nobody says more before it has been answered
+            self._drop(connection)
         while connection in self._connections and not connection.closing:
             if not (self._take_frame if connection.opener else self._take_handshake)(connection):
                 return
@@ -300,10 +311,16 @@ class Server:
 
     def _open(self, connection: _Connection) -> None:
         """Begin the session of one that knows the key."""
-        self._pending.pop(connection, None)
         hello = connection.hello
         connection.opener, connection.sealer = wire.sealers(self._key, hello, connection.nonce)
         _, kind, number, count, process, _ = wire.HELLO.unpack(hello)
+        if kind == wire.MEMBER and number in self._joined[kind] and not connection.waits:
+            # The rank's last process has ended, most likely, and this one follows it: nothing keeps
+            # in order what different connections bring.
+            connection.waits = True
+            return
+        self._pending.pop(connection, None)
+        connection.waits = False
         if refusal := self._refusal(kind, number, count):
             connection.closing = True
             self._send_frame(connection, wire.REFUSED + refusal.encode())
@@ -313,12 +330,20 @@ class Server:
         if kind == wire.RANK:
             self._rounds.join(number)
         greeting = b""
+        frames: Frames = []
         if kind == wire.MEMBER:
-            self._generations.join(number)
             greeting = struct.pack("!?", self._generations.has_formed)
+            frames = self._generations.join(number)
         self._send_frame(connection, wire.WELCOME + greeting)
+        self._deliver_to_members(frames)
         if kind == wire.MEMBER and number in self._nodes.leaving:
             self._send_frame(connection, wire.ASKED)
+
+    def _open_next(self, rank: int) -> None:
+        """Begin the session of the rank's next process, if that has waited for the last to end."""
+        for waiting in [other for other in self._pending if other.waits]:
+            if wire.HELLO.unpack(waiting.hello)[2] == rank:
+                self._open(waiting)
 
     def _refusal(self, kind: bytes, number: int, count: int) -> str:
         nnodes = self._nodes.nnodes
@@ -361,8 +386,8 @@ class Server:
             if connection.kind == wire.NODE:
                 self._digest(connection.number, payload)
             elif connection.kind == wire.MEMBER:
-                frames = self._generations.hear(connection.number, payload, time.monotonic())
-                self._deliver(wire.MEMBER, frames)
+                now = time.monotonic()
+                self._deliver_to_members(self._generations.hear(connection.number, payload, now))
             elif connection.outbox:
                 # One that speaks again before it has taken the last answer would fill the outbox.
                 raise ProtocolError
@@ -408,8 +433,7 @@ class Server:
 
     def _member_ended(self, rank: int, process: int | None, *, is_for_good: bool) -> None:
         if self._forget(wire.MEMBER, rank, process):
-            frames = self._generations.end(rank, is_for_good, time.monotonic())
-            self._deliver(wire.MEMBER, frames)
+            self._deliver_to_members(self._generations.end(rank, is_for_good, time.monotonic()))
 
     def _forget(self, kind: bytes, rank: int, process: int | None) -> bool:
         """End the session of a process that has ended; False if the rank has another one's."""
@@ -429,7 +453,14 @@ class Server:
         self._drop(connection)
         self._deliver(wire.NODE, [(node, [kill]) for node in self._joined[wire.NODE]])
 
+    def _deliver_to_members(self, frames: Frames) -> None:
+        self._deliver(wire.MEMBER, frames)
+        # At once, while those processes are still the ranks'.
+        while self._generations.expelled:
+            self._expel(self._generations.expelled.pop())
+
     def _deliver(self, kind: bytes, frames: Frames) -> None:
+        """Send each its own. What has to be sent next is asked for when all of it is under way."""
         joined = self._joined[kind]
         for number, payloads in frames:
             for payload in payloads:
@@ -444,7 +475,13 @@ class Server:
         connection.outbox.append(memoryview(message))
         self._flush(connection)
 
+    def _drop_broken(self) -> None:
+        while self._broken:
+            self._drop(self._broken.pop())
+
     def _flush(self, connection: _Connection) -> None:
+        if connection in self._broken:
+            return
         outbox = connection.outbox
         try:
             while outbox:
@@ -456,10 +493,10 @@ class Server:
         except BlockingIOError:
             pass
         except OSError:
-            self._drop(connection)
+            self._broken.append(connection)
             return
         if connection.closing and not outbox:
-            self._drop(connection)
+            self._broken.append(connection)
             return
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if outbox else 0)
         self._selector.modify(connection.socket, events, connection)

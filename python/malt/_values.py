@@ -7,6 +7,7 @@ all that MALT sends.
 from __future__ import annotations
 
 import contextlib
+import struct
 import time
 import zlib
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 _CHUNK_BYTES = 1 << 19
 _HEAD_WORDS = 2  # bytes used, and their checksum
 _NAP_SECONDS = 0.0005
+_RANK = struct.Struct("=i")
 
 
 def share(group: Group, vectors: Sequence[AnyVector], back: Sequence[int], timeout: float) -> None:
@@ -39,8 +41,14 @@ def share(group: Group, vectors: Sequence[AnyVector], back: Sequence[int], timeo
     sender = next((rank for rank in group.alive() if rank not in back), None)
     if sender is None:
         raise PeerError("the others ended before this rank had come back", back)
-    if not back or not vectors:
+    if not vectors:
         return
+    # Who lives may look different to each. So those who take say from whom. (The vector is made in
+    # any case: of a rank that has come back and died, some have heard and some have not.)
+    chosen = group.exchange(
+        "the sender of the values", _RANK.pack(sender) if group.rank in back else b"", timeout
+    )
+    senders = {_RANK.unpack(post)[0] for post in chosen if post}
     most = max(sum(view.nbytes for view in _views(vector, room=True)) for vector in vectors)
     words = (min(_CHUNK_BYTES, most) + 7) // 8 + _HEAD_WORDS
     way = Vector(
@@ -58,7 +66,7 @@ def share(group: Group, vectors: Sequence[AnyVector], back: Sequence[int], timeo
         rejoins=False,
     )
     with contextlib.closing(way):
-        if group.rank == sender:
+        if group.rank in senders:
             for vector in vectors:
                 _send(way, vector)
         elif group.rank in back:
@@ -148,6 +156,8 @@ class _Taker:
 
     def _collect(self, _mine: object, updates: list[Update]) -> None:
         for update in updates:
+            if update.rank != self._sender:
+                continue  # it is for another that has come back
             length, checksum = update.values[:_HEAD_WORDS]
             part = update.values[_HEAD_WORDS:].view(np.uint8)[: max(int(length), 0)].tobytes()
             if len(part) != length or zlib.crc32(part) != checksum:

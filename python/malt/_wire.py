@@ -41,7 +41,7 @@ MAX_FRAME = 1 << 20
 MAX_NODES = 1 << 16  # so that a frame can name them all
 MAX_RANKS = 1 << 20
 
-MAGIC = b"MALTRDV5"
+MAGIC = b"MALTRDV6"
 HELLO = struct.Struct("!8scIII32s")  # magic, kind, number, how many there are, process id, nonce
 RANK, MEMBER, NODE = b"r", b"m", b"n"
 CHALLENGE = struct.Struct("!32s32s")  # nonce, proof
@@ -51,11 +51,11 @@ LENGTH = struct.Struct("!I")
 # refusal; all parts are here, then one part a frame; time is up; a rank is gone.
 PART, BYE = b"p", b"b"
 WELCOME, REFUSED, COMPLETE, DATA, LATE, GONE = b"w", b"n", b"c", b"d", b"t", b"g"
-# From a member: it wants a generation; its part in one, as above; that stands; ranks do not do
-# theirs. To it: who is in the next generation (nobody: wait for another); that has come to nothing,
-# as these ranks did not come.
+# From a member: it wants a generation; its part in one, as above; it has formed the group; ranks
+# do not do their part. To it: who is in the next generation (nobody: wait for another); all its
+# members have formed it, and may use it; it has come to nothing, as these ranks did not come.
 WANT, FORMED, ABSENT = b"w", b"f", b"a"
-GENERATION, OFF = b"i", b"x"
+GENERATION, STANDS, OFF = b"i", b"s", b"x"
 # To a member, beside generations: it is asked to leave.
 ASKED = b"q"
 # From a launcher: its number of ranks; a rank has ended, or (process 0) is not started as it was
@@ -73,7 +73,7 @@ MAX_PART = MAX_FRAME - PART_HEAD.size
 MAX_SECONDS = 1e8
 WANT_FRAME = struct.Struct("!cd")  # kind, seconds that it waits
 GENERATION_PART = struct.Struct("!cII")  # kind, generation, round
-FORMED_FRAME = struct.Struct("!cI")  # kind, generation
+FORMED_FRAME = struct.Struct("!cI")  # kind (FORMED or STANDS), generation
 # kind, how many, whether they come back, --elastic (0, 0: not), seconds it waits for other nodes
 RANKS_FRAME = struct.Struct("!cI?IId")
 ENDED_FRAME = struct.Struct("!cIIi")  # kind, rank, process id, exit code (below 0: of a signal)

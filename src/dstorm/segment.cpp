@@ -497,6 +497,11 @@ std::span<const Update> Segment::begin_gather(const GatherOptions& options) {
   return updates_;
 }
 
+std::uint64_t Segment::clock_of(int rank) {
+  if (channel_->is_silent()) channel_->take_in();
+  return reader(rank).clock();
+}
+
 bool Segment::has_update(int rank) {
   return reader(rank).newest(reader(rank).consumed()) >= 0 && !group_->is_left_out(rank);
 }

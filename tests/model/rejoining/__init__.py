@@ -1,0 +1,1 @@
+"""Whole jobs whose ranks come back, simulated: see `job`."""

@@ -1,0 +1,465 @@
+"""A whole job whose ranks are killed, stopped and started again, and leave; and what must hold.
+
+The launchers, the server of the rendezvous and the ranks' sides of rejoining are the real ones. Of
+their own the simulation has machines and sockets, and what dStorm does (`groups`).
+
+    G1  A rank that takes part, lives and makes its calls in time is neither dropped nor killed, and
+        no call of its own fails.
+    G2  Ranks that go on do so in one group: a number means the same members everywhere, and nobody
+        goes on in an older group than another member has gone on in.
+    G3  No call waits for ever: a job whose ranks may all come back ends with all of them.
+    G4  A process that has been evicted takes part no more; its successor does.
+    G5  A rank that comes back gets what the others have: values, and an iteration of theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import traceback
+from collections.abc import Callable, Iterator
+from operator import eq
+from types import SimpleNamespace
+from typing import Any
+
+from malt import (
+    _job,
+    _launcher,
+    _member,
+    _node,
+    _regroup,
+    _rendezvous,
+    _rendezvous_server,
+    _values,
+)
+from malt import _wire as wire
+from malt._errors import PeerError, TimeoutError  # noqa: A004
+from rejoining import groups, launchers
+from rejoining.machines import Process, Threading, Time, World
+from rejoining.sockets import Listener, SelectModule, SelectorsModule, SocketModule
+
+TIMEOUT = 10.0
+SILENCE = 1.0
+_FAULTS_UNTIL = 6.0
+_ROUNDS_AFTER = 3
+_LATEST_END = 200.0
+_TRAINED = 7
+_RESTARTS = 20
+
+
+class Life:
+    """One process of a rank's."""
+
+    def __init__(self, rank: int, restarts: int, process: Process) -> None:
+        self.rank = rank
+        self.restarts = restarts
+        self.process = process
+        self.has_begun = False  # it takes part
+        self.has_finished = False
+        self.leaves_at = math.inf
+        self.computes_until = 0.0
+        self.job: Any = None
+        self.vector: Any = None
+
+    @property
+    def takes_part(self) -> bool:
+        return self.has_begun and not self.has_finished and not self.process.blame
+
+    def __str__(self) -> str:
+        return f"rank {self.rank}.{self.restarts}"
+
+
+class Job:
+    """One job, from a seed."""
+
+    def __init__(self, seed: int, say: Callable[[str], object] | None = None) -> None:
+        self.world = World(seed, say)
+        draw = self.world.random
+        self._draw = draw
+        self.size = draw.choice((2, 3, 3, 3, 4, 4))
+        self._hosts = [draw.randrange(draw.choice((1, 1, 2, 3))) for _ in range(self.size)]
+        self._nodes = 1 if draw.random() < 0.7 else 2
+        self.staleness = draw.choice((0, 0, 2, None))
+        self._more = draw.choice(("", "", "barrier", "second vector"))
+        self._barriers = draw.randrange(3)
+        self._pace = draw.choice((0.1, 0.5))
+        self.meetings = groups.Meetings(self.world)
+        self.lives: dict[Process, Life] = {}
+        self._goal = math.inf
+        self._armed = 0
+        self._newest = 0  # group in which somebody has gone on,
+        self._newest_meeting: Any = None
+        self._members_of: dict[int, tuple[int, ...]] = {}
+        self._came: list[tuple[Life, int, int]] = []
+        self._begun_at: dict[int, dict[Life, int]] = {}  # each group
+        self._is_slow = False  # somebody computes for longer than the time limit
+        self.launchers: list[launchers.Launcher] = []
+
+    # What is wrong, or nothing
+
+    def run(self) -> str:
+        with self._in_the_place_of_modules():
+            first, node_ranks = 0, self._split()
+            for node, ranks in enumerate(node_ranks):
+                self._launch(node, ranks)
+                first += ranks
+            self._plan_faults()
+            try:
+                self.world.run(_LATEST_END)
+                self._check_end()
+            except Exception as error:
+                self.world.complain(f"an exception outside all ranks: {error!r}")
+                raise
+            finally:
+                self.world.end()
+        return self.world.wrong
+
+    def _split(self) -> list[int]:
+        if self._nodes == 1 or self.size < 2:
+            return [self.size]
+        first = self._draw.randrange(1, self.size)
+        return [first, self.size - first]
+
+    def _launch(self, node: int, ranks: int) -> None:
+        process = Process(self.world, -1 - node, f"node {node}")
+        nnodes = len(self._split_of) if hasattr(self, "_split_of") else self._nodes
+        options = _launcher.Options(
+            ranks=ranks, nnodes=nnodes, node=node, restarts=_RESTARTS, keep_going=True
+        )
+        if node == 0:
+            self._socket.listener = Listener(self.world, process)
+        launcher = launchers.Launcher(self.world, options, self._start_rank, self._on_kill)
+        self.launchers.append(launcher)
+        process.start(launcher.run_all)
+
+    @contextlib.contextmanager
+    def _in_the_place_of_modules(self) -> Iterator[None]:
+        world = self.world
+        time, threading = Time(world), Threading(world)
+        self._socket = socket = SocketModule(world)
+        pid = SimpleNamespace(getpid=lambda: world.here().process.pid)
+        instead: list[tuple[Any, dict[str, Any]]] = [
+            (_launcher, {"time": time}),
+            (_node, {"time": time, "Node": launchers.Node}),
+            (_rendezvous, {"time": time, "socket": socket, "os": pid}),
+            (
+                _rendezvous_server,
+                {
+                    "time": time,
+                    "threading": threading,
+                    "socket": socket,
+                    "selectors": SelectorsModule(world),
+                    "_listen": lambda host, port: socket.listener,
+                },
+            ),
+            (wire, {"hmac": SimpleNamespace(digest=lambda *_: bytes(32), compare_digest=eq)}),
+            (_member, {"time": time, "threading": threading, "select": SelectModule(world)}),
+            (_regroup, {"time": time, "threading": threading}),
+            (_values, {"time": time, "Vector": groups.Vector}),
+            (_job, {"current": lambda: self.lives[world.here().process].job}),
+        ]
+        before = [(module, {n: getattr(module, n) for n in names}) for module, names in instead]
+        for module, names in instead:
+            vars(module).update(names)
+        try:
+            yield
+        finally:
+            for module, names in before:
+                vars(module).update(names)
+
+    # Ranks
+
+    def _start_rank(self, rank: int, restarts: int) -> Process:
+        process = Process(self.world, self._hosts[rank], f"rank {rank}.{restarts}")
+        life = self.lives[process] = Life(rank, restarts, process)
+        process.at_end.append(lambda code: self._has_ended(life, code))
+        begins = 0.01 * 50 ** self._draw.random()
+        self.world.at(begins, lambda: process.is_dead or process.start(lambda: self._run(life)))
+        return process
+
+    def _has_ended(self, life: Life, code: int) -> None:
+        self.world.say(f"{life} ends with code {code}")
+        for rank, meeting in self.meetings.of(life.process):
+            meeting.die(rank)
+
+    def _run(self, life: Life) -> None:
+        code = 0
+        try:
+            try:
+                self._train(life)
+            except Exception as error:
+                code = 1
+                self._on_error(life, error)
+            if life.job is not None:
+                life.job.leave()
+        finally:
+            life.process.is_dead or life.process.end(code)
+
+    def _train(self, life: Life) -> None:
+        world = self.world
+        member = Member(self, life)
+        way = _regroup.Generations(member, life.restarts, self._make_group, TIMEOUT)
+        settings = _job.Settings("tcp", TIMEOUT, SILENCE, "lowest")
+        life.job = _job.Job(life.rank, self.size, settings, way)
+        is_fresh = not way.is_back
+        world.say(f"{life} joins, {'at the beginning' if is_fresh else 'back'}")
+        if is_fresh:
+            way.start()
+            self._check_fresh(life)
+        world.park(world.now + self._draw.random() ** 3)
+        v = life.vector = self._make("v", is_fresh)
+        u = self._make("u", is_fresh) if self._more == "second vector" else None
+        self._check_taken(life, v, is_fresh)
+        life.has_begun = True
+        for _ in range(self._barriers):
+            _job.barrier()
+            world.park(world.now + self._draw.random() ** 3)
+        while v.iteration < min(self._goal, life.leaves_at):
+            before = v.iteration
+            self._call(lambda: self._scatter(life, v))
+            if v.iteration != before + 1:
+                world.complain(f"G5: the iteration of {life} went from {before} to {v.iteration}")
+            self._call(lambda: v.gather(staleness=self.staleness))
+            if u is not None:
+                self._call(lambda: u.scatter())
+                self._call(lambda: u.gather(staleness=self.staleness))
+            if self._more == "barrier" and self.staleness == 0:
+                _job.barrier()
+            v.array[1] = v.iteration
+            world.park(world.now + self._pace * self._draw.random())
+            if life.computes_until > world.now:
+                world.park(life.computes_until)
+        life.has_finished = True
+        world.say(f"{life} is done at iteration {v.iteration}")
+        v.close()
+
+    def _make(self, name: str, is_fresh: bool) -> Any:
+        values = 0 if not is_fresh and _job.current().makes_due else _TRAINED
+
+        def build(group: Any, rejoins: bool) -> Any:
+            made = groups.Vector(group=group, name=name, rejoins=rejoins, own_count=2)
+            made.array[0] = values
+            return made
+
+        return _job.make(build, name)
+
+    def _scatter(self, life: Life, v: Any) -> None:
+        v.scatter()
+        self._check_goes_on(life, v._group)
+
+    def _call(self, call: Callable[[], object]) -> None:
+        while True:
+            try:
+                call()
+                return
+            except _job.SupersededError:
+                _job.regroup()
+
+    def _make_group(self, members: list[int], allgather: Any) -> Any:
+        life = self.lives[self.world.here().process]
+        group = groups.Group(
+            self.meetings, self.size, life.rank, members, allgather, TIMEOUT, _job.look_again
+        )
+        group.number = allgather.args[0]
+        self.world.say(f"{life} is in group {group.number} of {members}")
+        if self._members_of.setdefault(group.number, tuple(members)) != tuple(members):
+            self.world.complain(f"G2: two groups {group.number}")
+        return group
+
+    # Faults
+
+    def _plan_faults(self) -> None:
+        draw, world = self._draw, self.world
+        when = 0.3 + draw.random() * 1.5
+        for _ in range(draw.randrange(1, 6)):
+            if draw.random() < 0.5:
+                self._armed += 1
+                continue
+            world.at(when, self._fault)
+            # From the time that a message takes to that of a process that is started again.
+            when += 1e-4 * 3e4 ** draw.random()
+        world.at(when + 2.5, self._set_goal)
+
+    def on_call(self) -> None:
+        """A rank is called to the next group, which is when faults are worth most."""
+        if self._armed > 0 and self._draw.random() < 0.3:
+            self._armed -= 1
+            self.world.at(1e-4 * 1e4 ** self._draw.random(), self._fault)
+
+    def _set_goal(self) -> None:
+        at = [life.vector.iteration for life in self._living() if life.has_begun]
+        self._goal = max(at, default=0) + _ROUNDS_AFTER
+
+    def _living(self) -> list[Life]:
+        return [life for life in self.lives.values() if not life.process.is_dead]
+
+    def _fault(self) -> None:
+        draw, world = self._draw, self.world
+        if not (living := self._living()):
+            return
+        life = draw.choice(living)
+        process = life.process
+        kind = draw.choice(("kill", "kill", "kill", "stop", "stop long", "leave", "compute"))
+        if kind == "kill":
+            world.say(f"{life} is killed")
+            process.blame = "killed"
+            process.end(-9)
+        elif kind == "leave" and life.has_begun:
+            world.say(f"{life} is about to leave")
+            life.leaves_at = life.vector.iteration + 1
+        elif kind == "compute" and self.staleness is None and not self._more:
+            seconds = draw.choice((2.0, 15.0))
+            world.say(f"{life} computes for {seconds:.1f} s")
+            self._is_slow = self._is_slow or seconds > TIMEOUT / 2
+            life.computes_until = world.now + seconds
+        elif kind == "stop":
+            seconds = draw.random() * SILENCE * 0.7
+            world.say(f"{life} is stopped for {seconds:.3f} s")
+            process.stop(seconds)
+        elif kind == "stop long":
+            self._stop_long(life)
+
+    def _stop_long(self, life: Life) -> None:
+        """For longer than the silence, if the others may leave it out."""
+        meetings = self.meetings.of(life.process)
+        if not life.has_begun or not all(
+            meeting.is_quorum_without(rank) for rank, meeting in meetings
+        ):
+            return
+        seconds = SILENCE * (1.1 + self._draw.random() * self._draw.choice((0.5, 15)))
+        self.world.say(f"{life} is stopped for {seconds:.3f} s")
+        life.process.blame = "stopped"
+        life.process.stop(seconds)
+        self.world.at(SILENCE, lambda: self._evict(life))
+
+    def _evict(self, life: Life) -> None:
+        for rank, meeting in self.meetings.of(life.process):
+            if meeting.is_quorum_without(rank):
+                self.world.say(f"{life} is evicted")
+                meeting.evict(rank)
+            else:
+                # The others are cut off, and say so; no more is promised of this job.
+                for other in self._living():
+                    other.process.blame = other.process.blame or "cut off"
+
+    # Checks
+
+    def _on_kill(self, rank: launchers.Rank) -> None:
+        life = self.lives[rank.process]
+        self.world.say(f"{life} is to be killed by its launcher")
+        if not life.process.blame and not self._may_fail(life):
+            self.world.complain(f"G1: {life} is killed, and was well")
+
+    def _on_error(self, life: Life, error: Exception) -> None:
+        self.world.say(f"{life} fails: {error!r}")
+        if life.process.blame or self._may_fail(life, error):
+            return
+        self.world.say("".join(traceback.format_exception(error)))
+        self.world.complain(f"G1: a call of {life} fails, which was well: {error!r}")
+
+    def _may_fail(self, life: Life, error: Exception | None = None) -> bool:
+        """Whether docs/membership.md has it that such a rank may."""
+        if life.has_begun:
+            return False
+        if not any(other.takes_part for other in self._living()):
+            return True  # nobody to come back to
+        if error is None:
+            return False
+        return (isinstance(error, PeerError) and "while it sent" in str(error)) or (
+            isinstance(error, TimeoutError) and self._is_slow
+        )
+
+    def _check_fresh(self, life: Life) -> None:
+        for other in self._living():
+            if other.has_begun and not other.process.blame and other.vector.iteration > 1:
+                self.world.complain(f"G5: {life} begins anew, though {other} is there")
+
+    def _check_taken(self, life: Life, v: Any, is_fresh: bool) -> None:
+        self.world.say(f"{life} has its vectors, at iteration {v.iteration}")
+        if v.array[0] != _TRAINED:
+            self.world.complain(f"G5: {life} has the values {v.array}")
+        if not is_fresh:
+            self._came.append((life, v._group.number, v.iteration))
+
+    def _check_goes_on(self, life: Life, group: Any) -> None:
+        if group.is_left_out(group.rank):
+            return  # it will hear of it
+        self._begun_at.setdefault(group.number, {}).setdefault(life, life.vector.iteration - 1)
+        if group.number > self._newest:
+            self._newest, self._newest_meeting = group.number, group._meeting
+        elif group.number < self._newest:
+            for process in self._newest_meeting.processes.values():
+                if process is life.process and not life.process.blame:
+                    self.world.complain(
+                        f"G2: {life} goes on in group {group.number}, others in {self._newest}"
+                    )
+
+    def _check_end(self) -> None:
+        world = self.world
+        if world.wrong:
+            return
+        for life, number, iteration in self._came:
+            began = [
+                at for other, at in self._begun_at.get(number, {}).items() if other is not life
+            ]
+            if began and iteration > min(began):
+                world.complain(f"G5: {life} begins at {iteration}, the others at {began}")
+        for launcher in self.launchers:
+            if not launcher._is_over:
+                world.complain(
+                    f"G3: at {world.now:.1f} s node {launcher._options.node} is not done"
+                )
+        for life in self._living():
+            world.complain(f"G3: {life} is still there")
+
+
+class Member(_member.Member):
+    """A rank's session, looked at."""
+
+    def __init__(self, job: Job, life: Life) -> None:
+        self._of_job = job
+        self._life = life
+        super().__init__("127.0.0.1:1", launchers.KEY, life.rank, job.size, TIMEOUT)
+
+    def _hear(self, frame: bytes) -> None:
+        if frame[:1] == wire.GENERATION:
+            self._of_job.on_call()
+        if self._of_job.world.is_traced:
+            self._of_job.world.say(f"    {self._life} hears {_text_of(frame)}")
+        super()._hear(frame)
+
+    def _say(self, payload: bytes) -> None:
+        if self._of_job.world.is_traced:
+            self._of_job.world.say(f"    {self._life} says {_text_of(payload)}")
+        super()._say(payload)
+
+    def formed(self, number: int, *rest: Any) -> None:
+        if self._of_job._members_of.get(number) is None:
+            self._of_job.world.complain(f"G2: nobody has heard of group {number}")
+        super().formed(number, *rest)
+
+
+_KINDS = {
+    getattr(wire, name): name.lower()
+    for name in (
+        "PART",
+        "COMPLETE",
+        "DATA",
+        "WANT",
+        "FORMED",
+        "ABSENT",
+        "GENERATION",
+        "STANDS",
+        "OFF",
+        "BYE",
+    )
+}
+
+
+def _text_of(frame: bytes) -> str:
+    kind = frame[:1]
+    if kind in (wire.GENERATION, wire.OFF, wire.ABSENT):
+        return f"{_KINDS[kind]} {wire.unpack_members(frame)}"
+    if kind in (wire.PART, wire.COMPLETE):
+        return f"{_KINDS[kind]} {wire.GENERATION_PART.unpack_from(frame)[1:]}"
+    return _KINDS.get(kind, repr(kind))
