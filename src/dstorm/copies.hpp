@@ -21,6 +21,8 @@
 //     that no clock goes back for it. A sender tells a new connection everything that somebody may
 //     not have consumed yet, and an adapter's landing area has it all. So a copy whose clock is at k
 //     lacks nothing up to k that a reader still wants and that has not been replaced (slot.hpp, S6).
+//     If the sender dies before the current copy has caught up, a reader stays with the copy it has:
+//     two readers may then differ in the last updates of the dead, as two hosts may.
 #pragma once
 
 #include <atomic>
