@@ -279,9 +279,7 @@ void bind_dense(py::module_& module) {
           "Go over to another group. Collective; for the package.")
       .def(
           "clock_of",
-          [](const PythonVector& self, int rank) {
-            return self.vector().segment().clock_of(rank);
-          },
+          [](const PythonVector& self, int rank) { return self.vector().segment().clock_of(rank); },
           py::arg("rank"), "The rank's last iteration that has come here; for the package.")
       .def(
           "await_update",

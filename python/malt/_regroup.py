@@ -296,7 +296,7 @@ class Generations:
 
     def _rebuild_all(self) -> list[Group]:
         """Take all vectors to the next group; returns those that nothing came of."""
-        in_vain = []
+        in_vain: list[Group] = []
         while True:
             assert self._next is not None
             try:
