@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <string_view>
 
 namespace dstorm::verbs {
 namespace {
@@ -21,14 +22,23 @@ std::size_t frame_size(std::size_t receivers) {
   return round_up(sizeof(SlotHeader) + receivers * 8 + sizeof(LandingTail), kLine);
 }
 
+shm::Memory make_frames(std::size_t bytes) {
+  constexpr std::string_view kWhat = "the headers of updates";
+  bytes = round_up(bytes, kPage);
+  shm::Memory made = shm::Memory::create(bytes, bytes, kWhat);
+  made.reserve(0, bytes, kWhat);
+  made.close_fd();
+  return made;
+}
+
 }  // namespace
 
 Sender::Sender(const Device& device, std::size_t most_receivers, std::chrono::milliseconds silence)
     : receivers_(most_receivers),
       longest_(device.choice().longest_write_bytes),
       frame_bytes_(frame_size(most_receivers)),
-      frames_(kFrames * frame_bytes_ + kDepth * kWords * 8),
-      frames_region_(device, frames_, "the headers of updates"),
+      frames_(make_frames(kFrames * frame_bytes_ + kDepth * kWords * 8)),
+      frames_region_(device, {frames_.data(), frames_.size()}, "the headers of updates"),
       frame_writes_(kFrames),
       queue_(device, {.depth = kDepth, .silence = silence}) {}
 

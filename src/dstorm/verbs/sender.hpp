@@ -71,7 +71,7 @@ class Sender {
   // Headers and trailers on their way, used in turn: no more updates than these are in flight. Behind
   // them, for an adapter that takes too little inline, the words of each write that is in flight.
   std::size_t frame_bytes_;
-  std::vector<std::byte> frames_;
+  shm::Memory frames_;  // shared: this process keeps the adapter's pages when the program forks
   Region frames_region_;
   std::vector<std::uint64_t> frame_writes_;  // the last write from each
   std::size_t next_frame_ = 0;
