@@ -103,7 +103,7 @@ template <std::size_t L, class Rest>
 [[gnu::always_inline]] inline Vector<std::uint64_t, L> toward_zero(Vector<std::uint64_t, L> bits,
                                                                    Rest rest) {
   const auto mean = __builtin_bit_cast(Vector<std::int64_t, L>, bits);
-  const auto up = mean + splat<std::int64_t, L>(1);
+  const auto up = __builtin_bit_cast(Vector<std::int64_t, L>, bits + splat<std::uint64_t, L>(1));
   const auto lifted = rest > Rest{} ? up : mean;
   return __builtin_bit_cast(Vector<std::uint64_t, L>,
                             mean < Vector<std::int64_t, L>{} ? lifted : mean);

@@ -84,7 +84,7 @@ class ForkBootstrap final : public dstorm::Bootstrap {
     const int round = ++round_;
     Post& post = at(rank_, round);
     post.bytes = mine.size();
-    std::memcpy(post.data.data(), mine.data(), mine.size());
+    if (!mine.empty()) std::memcpy(post.data.data(), mine.data(), mine.size());
     post.round.store(round, std::memory_order_release);
     const auto deadline = std::chrono::steady_clock::now() + timeout;
     std::vector<dstorm::Bytes> all(static_cast<std::size_t>(size_));
