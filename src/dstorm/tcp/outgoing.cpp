@@ -669,6 +669,7 @@ bool Outgoing::post_segment(Carried& carried) {
         rdma_->send_update(attachment.id, *attachment.memory, *attachment.mailbox, slot, header,
                            carried.carrier.addressees(), host_);
     carried.sent = carried.clock = header.iteration;
+    carried.last_update = number;
     // QUEUE: the slot stays as it is until all have consumed the update, so there is no hurry.
     if (shape.policy == Policy::kLatest) {
       carried.in_flight = number;
@@ -678,9 +679,10 @@ bool Outgoing::post_segment(Carried& carried) {
   }
   carried.sent = std::max(carried.sent, clock);  // what was not found has been replaced
   if (clock > carried.clock) {
-    // QUEUE: after all that is before it (landing.hpp, L5).
-    const bool is_before = shape.policy == Policy::kLatest || rdma_->is_idle();
-    if (!rdma_->has_room() || !is_before) return false;
+    // QUEUE: when the updates before it have been written (landing.hpp, L5).
+    const bool may_go =
+        shape.policy == Policy::kLatest || rdma_->completed() >= carried.last_update;
+    if (!rdma_->has_room() || !may_go) return false;
     rdma_->send_clock(attachment.id, clock);
     carried.clock = clock;
   }

@@ -145,8 +145,9 @@ class Outgoing {
     std::uint64_t sent = 0;  // updates up to this iteration have been sent, or replaced before
     std::uint64_t clock = 0;
     std::vector<CursorBody> cursors = {};  // one per rank of the host, as last sent
-    std::uint64_t closed_at = 0;  // so many bytes of the connection say so, too; 0: not said
-    std::uint64_t in_flight = 0;  // by RDMA: the last write out of the slot held, or 0
+    std::uint64_t closed_at = 0;    // so many bytes of the connection say so, too; 0: not said
+    std::uint64_t in_flight = 0;    // by RDMA: the last write out of the slot held, or 0
+    std::uint64_t last_update = 0;  // by RDMA: the last write of an update
   };
 
   void fail(const std::string& why);
