@@ -74,7 +74,7 @@ class CopyTable {
         if ((word & kHeld) == 0) continue;  // released just now
         if (may_wait(place_of(word))) return taken;
         taken = hold_another(link, place, has_ended);
-        if (taken.outcome == Outcome::kOccupied) continue;
+        if (taken.outcome == Outcome::kOccupied) return taken;  // others hold all there are
       }
       taken.is_another = taken.copy != copy;
       try {

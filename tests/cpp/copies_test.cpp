@@ -100,6 +100,13 @@ TEST(Copies, AsManyAsRanksAreEnoughWhoeverIsStopped) {
   }
 }
 
+TEST(Copies, WhereOthersHoldAllThereAreTheNextIsToldSo) {
+  Table table(2);
+  table.take(1, 0);
+  table.take(2, 1);
+  EXPECT_EQ(table.take(3, 2).outcome, Outcome::kOccupied);
+}
+
 TEST(Copies, WithoutMemoryForAnotherNothingChanges) {
   Table table(2);
   table.take(1, 0);
