@@ -1,6 +1,5 @@
 #include "dstorm/turn.hpp"
 
-#include <pthread.h>
 #include <sched.h>
 
 #include <thread>
@@ -21,8 +20,6 @@ std::string name_of(const char* call, std::string_view of) {
 }  // namespace
 
 Turns::Turns(Threads threads) : threads_(std::move(threads)), forks_(forks()) {}
-
-std::uintptr_t Turns::self() noexcept { return static_cast<std::uintptr_t>(pthread_self()); }
 
 // The first naps only yield: most work is over by then.
 void Turns::nap(std::uint32_t naps) noexcept {
@@ -46,30 +43,11 @@ void Turns::lock_slowly() noexcept {
   }
 }
 
-Turn::Entry Turns::begin(const char* call, std::string_view of) {
-  if (is_forked()) return Turn::Entry::kNone;
-  if (has_turn()) {
-    if (code_ != Code::kOwn) refuse_inside(name_of(call, of));
-    if (is_busy()) return Turn::Entry::kNone;
-    lock();
-    return Turn::Entry::kResumed;
-  }
+Turn::Entry Turns::begin_inside(const char* call, std::string_view of) {
+  if (code_ != Code::kOwn) refuse_inside(name_of(call, of));
+  if (is_busy()) return Turn::Entry::kNone;
   lock();
-  const std::uintptr_t owner = owner_.load(std::memory_order_relaxed);
-  if (owner != 0) {
-    const char* const others = call_.load(std::memory_order_relaxed);
-    unlock();
-    refuse_other(name_of(call, of), owner, others);
-  }
-  owner_.store(self(), std::memory_order_relaxed);
-  call_.store(call, std::memory_order_relaxed);
-  return Turn::Entry::kFirst;
-}
-
-void Turns::end(Turn::Entry entry) noexcept {
-  if (entry == Turn::Entry::kNone || is_forked()) return;
-  if (entry == Turn::Entry::kFirst) owner_.store(0, std::memory_order_relaxed);
-  unlock();
+  return Turn::Entry::kResumed;
 }
 
 void Turns::check(const char* call, bool inside_wait) {
@@ -110,10 +88,14 @@ Turns::Look::Look(Turns& turns) noexcept
   if (ends_) turns_.lock();
 }
 
-void Turns::refuse_other(const std::string& what, std::uintptr_t owner, const char* call) {
+// Busy, at a call that another thread's is in the way of.
+void Turns::refuse_other(const char* call, std::string_view of) {
+  const std::uintptr_t owner = owner_.load(std::memory_order_relaxed);
+  const char* const others = call_.load(std::memory_order_relaxed);
+  unlock();
   std::string thread = threads_.name ? threads_.name(owner) : "";
   if (!thread.empty()) thread = " (" + thread + ")";
-  throw ConfigError(what + ": another thread" + thread + " is in " + call +
+  throw ConfigError(name_of(call, of) + ": another thread" + thread + " is in " + others +
                     ", which waits for other ranks or runs a function of yours; " + kRule);
 }
 

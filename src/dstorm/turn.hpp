@@ -14,6 +14,8 @@
 // In a forked child all of this does nothing: no call of the job works there.
 #pragma once
 
+#include <pthread.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -115,7 +117,7 @@ class Turns {
   };
 
  private:
-  static std::uintptr_t self() noexcept;
+  static std::uintptr_t self() noexcept { return static_cast<std::uintptr_t>(pthread_self()); }
   bool is_forked() const noexcept { return forks_ != forks(); }
   bool has_turn() const noexcept { return owner_.load(std::memory_order_relaxed) == self(); }
   bool is_busy() const noexcept { return busy_.load(std::memory_order_relaxed) == self(); }
@@ -127,8 +129,13 @@ class Turns {
   void unlock() noexcept { busy_.store(0, std::memory_order_release); }
   void nap(std::uint32_t naps) noexcept;
   Turn::Entry begin(const char* call, std::string_view of);
-  void end(Turn::Entry entry) noexcept;
-  [[noreturn]] void refuse_other(const std::string& what, std::uintptr_t owner, const char* call);
+  Turn::Entry begin_inside(const char* call, std::string_view of);
+  void end(Turn::Entry entry) noexcept {
+    if (entry == Turn::Entry::kNone || is_forked()) return;
+    if (entry == Turn::Entry::kFirst) owner_.store(0, std::memory_order_relaxed);
+    unlock();
+  }
+  [[noreturn]] void refuse_other(const char* call, std::string_view of);
   [[noreturn]] void refuse_inside(const std::string& what) const;
 
   const Threads threads_;
@@ -139,6 +146,17 @@ class Turns {
   std::atomic<const char*> call_{""};     // the owner's
   Code code_ = Code::kOwn;                // likewise
 };
+
+// Here, as every call begins with it.
+inline Turns::Turn::Entry Turns::begin(const char* call, std::string_view of) {
+  if (is_forked()) return Turn::Entry::kNone;
+  if (has_turn()) return begin_inside(call, of);
+  lock();
+  if (owner_.load(std::memory_order_relaxed) != 0) refuse_other(call, of);
+  owner_.store(self(), std::memory_order_relaxed);
+  call_.store(call, std::memory_order_relaxed);
+  return Turn::Entry::kFirst;
+}
 
 using Turn = Turns::Turn;
 
