@@ -2,11 +2,13 @@
 
 #include <pthread.h>
 
-#include <atomic>
 #include <mutex>
 #include <vector>
 
 namespace dstorm {
+
+std::atomic<std::uint32_t> detail::forks{0};
+
 namespace {
 
 // One a process: fork() knows no groups.
@@ -17,7 +19,6 @@ class Forks {
     return forks;
   }
 
-  std::uint32_t count() const noexcept { return count_.load(std::memory_order_relaxed); }
   // While it is held, nobody forks.
   std::unique_lock<std::mutex> hold() { return std::unique_lock(mutex_); }
   // What a child closes; by who holds.
@@ -32,18 +33,20 @@ class Forks {
   void after_in_child() {
     for (const int fd : unforked_) ::close(fd);
     unforked_.clear();
-    count_.fetch_add(1, std::memory_order_relaxed);
+    detail::forks.fetch_add(1, std::memory_order_relaxed);
     mutex_.unlock();
   }
 
   std::mutex mutex_;  // held across a fork
   std::vector<int> unforked_;
-  std::atomic<std::uint32_t> count_{0};
 };
 
 }  // namespace
 
-std::uint32_t forks() noexcept { return Forks::instance().count(); }
+std::uint32_t forks() noexcept {
+  Forks::instance();
+  return forks_since();
+}
 
 UnforkedDescriptor::UnforkedDescriptor(Descriptor descriptor) : descriptor_(std::move(descriptor)) {
   if (!descriptor_) return;
