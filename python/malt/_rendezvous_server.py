@@ -28,6 +28,10 @@ from malt._rounds import Frames, ProtocolError, Rounds
 HANDSHAKE_SECONDS = 5.0
 # What select() takes at most is less than the longest time limit.
 _MAX_WAIT_SECONDS = 86400.0
+# How long a rank's process may go on when its session has been lost: a launcher says well before
+# that it has ended, if it has. Where a network has cut the session alone, the rank can be called to
+# no further group, and is to come back.
+LOST_SECONDS = 2.0
 # Frames that a launcher may leave untaken and still ask for another number of ranks.
 _MAX_UNTAKEN = 1024
 
@@ -48,6 +52,7 @@ class _Connection:
     sealer: wire.Sealer | None = None
     closing: bool = False  # when all that is in the outbox has been sent
     waits: bool = False  # for the rank's last process to end
+    has_left: bool = False  # it has said farewell, or its end is known
 
 
 class Server:
@@ -74,6 +79,8 @@ class Server:
         self._joined: dict[bytes, dict[int, _Connection]] = {
             kind: {} for kind in (wire.RANK, wire.MEMBER, wire.NODE)
         }
+        # By rank, since when its session is lost, and its process; oldest first.
+        self._lost: dict[int, tuple[float, int]] = {}
         self._connections: set[_Connection] = set()
         # Found to have ended while something was sent. They are dropped when that has gone to all
         # whom it is for: the books, once they hear of a loss, send what comes after it.
@@ -160,6 +167,7 @@ class Server:
         self._deliver(wire.NODE, self._nodes.expire(now))
         self._deliver(wire.RANK, self._rounds.expire(now))
         self._deliver_to_members(self._generations.expire(now))
+        self._end_lost(now)
         self._drop_broken()
         if self._generations.is_over and not self._is_over:
             self._is_over = self._nodes.is_closed = True
@@ -176,6 +184,7 @@ class Server:
 
     def _seconds_to_deadline(self) -> float | None:
         deadlines = [self._oldest().born + HANDSHAKE_SECONDS] if self._pending else []
+        deadlines += [since + LOST_SECONDS for since, _ in self._lost.values()]
         for books in (self._nodes, self._rounds, self._generations):
             deadline = books.next_deadline()
             if deadline is not None:
@@ -236,6 +245,8 @@ class Server:
             self._deliver(wire.RANK, self._rounds.leave(connection.number))
         elif connection.kind == wire.MEMBER:
             now = time.monotonic()
+            if not connection.has_left:
+                self._lost[connection.number] = now, connection.process
             self._deliver_to_members(self._generations.leave(connection.number, now))
             self._open_next(connection.number)
         else:
@@ -332,6 +343,7 @@ class Server:
         greeting = b""
         frames: Frames = []
         if kind == wire.MEMBER:
+            self._lost.pop(number, None)  # another process of it follows
             greeting = struct.pack("!?", self._generations.has_formed)
             frames = self._generations.join(number)
         self._send_frame(connection, wire.WELCOME + greeting)
@@ -387,6 +399,7 @@ class Server:
                 self._digest(connection.number, payload)
             elif connection.kind == wire.MEMBER:
                 now = time.monotonic()
+                connection.has_left = payload == wire.BYE
                 self._deliver_to_members(self._generations.hear(connection.number, payload, now))
             elif connection.outbox:
                 # One that speaks again before it has taken the last answer would fill the outbox.
@@ -432,6 +445,8 @@ class Server:
             self._deliver(wire.RANK, self._rounds.end(rank, how))
 
     def _member_ended(self, rank: int, process: int | None, *, is_for_good: bool) -> None:
+        if process in (None, self._lost.get(rank, (0.0, process))[1]):
+            self._lost.pop(rank, None)
         if self._forget(wire.MEMBER, rank, process):
             self._deliver_to_members(self._generations.end(rank, is_for_good, time.monotonic()))
 
@@ -441,6 +456,7 @@ class Server:
         if connection is not None:
             if process not in (None, connection.process):
                 return False  # the rank is a child of what the launcher started
+            connection.has_left = True
             self._drop(connection)  # a process that it forked may still hold it open
         return True
 
@@ -449,8 +465,20 @@ class Server:
         connection = self._joined[wire.MEMBER].get(rank)
         if connection is None:
             return
-        kill = wire.PROCESS_FRAME.pack(wire.KILL, rank, connection.process)
+        connection.has_left = True
         self._drop(connection)
+        self._kill(rank, connection.process)
+
+    def _end_lost(self, now: float) -> None:
+        while self._lost:
+            rank, (since, process) = next(iter(self._lost.items()))
+            if since + LOST_SECONDS > now:
+                return
+            del self._lost[rank]
+            self._kill(rank, process)
+
+    def _kill(self, rank: int, process: int) -> None:
+        kill = wire.PROCESS_FRAME.pack(wire.KILL, rank, process)
         self._deliver(wire.NODE, [(node, [kill]) for node in self._joined[wire.NODE]])
 
     def _deliver_to_members(self, frames: Frames) -> None:

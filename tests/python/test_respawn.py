@@ -330,3 +330,24 @@ def test_ctrl_c_ends_a_job_whose_ranks_would_come_back(tmp_path: Path) -> None:
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def test_a_rank_whose_session_a_network_has_cut_comes_back(tmp_path: Path) -> None:
+    """It could be called to no further group."""
+    cut = """
+if rank == 1 and not malt.restarts():
+    import socket
+    from malt import _job
+    _job.current().generations._member._socket.shutdown(socket.SHUT_RDWR)
+"""
+    with start(
+        tmp_path, script=LOOP.replace("while v.iteration", cut + "while v.iteration")
+    ) as job:
+        await_back(job, 1, 1, limit=20)
+        for rank in range(4):
+            await_iteration(job, rank, job.told(rank)["at"] + 20)
+        assert job.told(0)["alive"] == (0, 1, 2, 3)
+        result = finish(job)
+    assert result.code == 0, result.output
+    assert result.each("restarts") == [0, 1, 0, 0]
+    assert result.each("lost") == [0] * 4

@@ -299,7 +299,7 @@ class Job:
             return
         life = draw.choice(living)
         process = life.process
-        kind = draw.choice(("kill", "kill", "kill", "stop", "stop long", "leave", "compute"))
+        kind = draw.choice(("kill", "kill", "kill", "stop", "stop long", "leave", "compute", "cut"))
         if kind == "kill":
             world.say(f"{life} is killed")
             process.blame = "killed"
@@ -318,6 +318,11 @@ class Job:
             process.stop(seconds)
         elif kind == "stop long":
             self._stop_long(life)
+        elif kind == "cut":
+            world.say(f"{life} loses its session with node 0's launcher")
+            process.blame = "cut off from its launcher"
+            for socket in process.sockets:
+                socket.cut()
 
     def _stop_long(self, life: Life) -> None:
         """For longer than the silence, if the others may leave it out."""

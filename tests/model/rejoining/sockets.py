@@ -86,6 +86,11 @@ class Socket:
         self._in_order(self.peer._end)
         self._waiting.wake()
 
+    def cut(self) -> None:
+        """What is between the two ends resets both."""
+        for end in (self, self.peer):
+            end._later(end._reset, None)
+
     # What comes
 
     def _arrive(self, data: bytes) -> None:
