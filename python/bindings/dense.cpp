@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "method.hpp"
 #include "regroup.hpp"
@@ -47,8 +48,8 @@ class PythonVector {
  public:
   PythonVector(const std::shared_ptr<dstorm::Group>& group, const py::dtype& dtype,
                const std::vector<py::array>& arrays, py::ssize_t own_count, py::object shown,
-               const std::optional<Rows>& rows, vol::VectorOptions options)
-      : array_(std::move(shown)), arrays_(arrays), rows_(rows) {
+               const std::optional<Rows>& rows, py::object on_unused, vol::VectorOptions options)
+      : array_(std::move(shown)), arrays_(arrays), on_unused_(std::move(on_unused)), rows_(rows) {
     if (rows_) {
       into_rows_ = Fold::into_rows(std::as_writable_bytes(
           std::span(rows_->mutable_data(), static_cast<std::size_t>(rows_->size()))));
@@ -70,6 +71,7 @@ class PythonVector {
   PythonVector& operator=(const PythonVector&) = delete;
 
   const py::object& array() {
+    on_unused_ = py::none();  // it is used by way of this
     if (array_.is_none()) {
       array_ = view_of(vector_, vector_->pieces()[0].data, vector_->count());
     }
@@ -84,6 +86,7 @@ class PythonVector {
     static const Parameters<1> parameters("scatter", 1, {"graph"});
     const auto given = parameters.match(arguments, count, keywords);
     const auto* graph = parameters.get<const dstorm::Graph*>(given, 0, nullptr);
+    check_used();
     const Turn turn(turns(), "scatter", name());
     return scattered_.of(in_group(turns(), [&] { return vector_->scatter(graph); }));
   }
@@ -95,6 +98,7 @@ class PythonVector {
         to_gather_options(parameters.get<std::optional<std::int64_t>>(given, 1, std::nullopt),
                           parameters.get<std::optional<double>>(given, 2, std::nullopt));
     const Fold fold = to_fold(given[0]);
+    check_used();
     const Turn turn(turns(), "gather", name());
     return to_object(in_group(
         turns(), [&]() -> const vol::Gathered& { return vector_->gather(fold, options); }));
@@ -129,12 +133,31 @@ class PythonVector {
     const auto given = parameters.match(arguments, count, keywords);
     const auto limit = to_duration(parameters.get<std::optional<double>>(given, 1, std::nullopt));
     const Fold fold = to_fold(given[0]);
+    check_used();
     const Turn turn(turns(), "allreduce", name());
     return to_object(in_group(
         turns(), [&]() -> const vol::Gathered& { return vector_->allreduce(fold, limit); }));
   }
 
  private:
+  // Tells once of the first array that nobody else can read or write any more.
+  void check_used() {
+    if (on_unused_.is_none()) return;
+    const auto unused =
+        std::ranges::find_if(arrays_, [](const py::array& array) { return !has_others(array); });
+    if (unused == arrays_.end()) return;
+    const py::object tell = std::exchange(on_unused_, py::none());
+    tell(unused - arrays_.begin());
+  }
+
+  // Whether anybody but this vector has the array, or its memory.
+  static bool has_others(const py::array& array) {
+    constexpr py::ssize_t kOwn = 2;  // arrays_, and array_ or a list that it is
+    if (Py_REFCNT(array.ptr()) > kOwn) return true;
+    const PyObject* const base = py::detail::array_proxy(array.ptr())->base;
+    return base != nullptr && Py_REFCNT(const_cast<PyObject*>(base)) > 1;
+  }
+
   // `given` must outlive what it becomes.
   Fold to_fold(PyObject* given) {
     if (given == nullptr) return Fold::avg();
@@ -172,6 +195,7 @@ class PythonVector {
 
   py::object array_;
   std::vector<py::array> arrays_;            // keeps the caller's memory
+  py::object on_unused_;                     // what to call once, or None
   py::object gathered_object_;               // what the last gather or allreduce returned
   const vol::Gathered* gathered_ = nullptr;  // inside it
   RankTuple scattered_;
@@ -247,9 +271,10 @@ void bind_dense(py::module_& module) {
                        py::object shown, const std::string& name, const dstorm::Graph& graph,
                        const std::string& policy, int depth, bool reject_nonfinite,
                        std::optional<double> max_norm, bool rejoins,
-                       const std::optional<vol::Codec>& codec, const std::optional<Rows>& rows) {
+                       const std::optional<vol::Codec>& codec, const std::optional<Rows>& rows,
+                       py::object on_unused) {
              return std::make_unique<PythonVector>(
-                 group, dtype, arrays, own_count, std::move(shown), rows,
+                 group, dtype, arrays, own_count, std::move(shown), rows, std::move(on_unused),
                  vol::VectorOptions{name, graph, to_policy(policy), depth, reject_nonfinite,
                                     max_norm, rejoins, codec.value_or(vol::Codec())});
            }),
@@ -257,7 +282,7 @@ void bind_dense(py::module_& module) {
            py::arg("own_count"), py::arg("shown"), py::arg("name"), py::arg("graph"),
            py::arg("policy"), py::arg("depth"), py::arg("reject_nonfinite"), py::arg("max_norm"),
            py::arg("rejoins"), py::arg("codec") = py::none(),
-           py::arg("rows").noconvert() = py::none())
+           py::arg("rows").noconvert() = py::none(), py::arg("on_unused") = py::none())
       .def_property("array", &PythonVector::array, &PythonVector::set_array,
                     "The caller's array (or list of them), or the vector's own memory.")
       .def(

@@ -245,7 +245,9 @@ def _drop_old(folder: Path, keep: int) -> None:
 def _sweep(folder: Path, but: Path | None = None) -> None:
     """Remove what attempts that died have left."""
     for left in [*folder.glob(_DRAFT + "*"), *folder.glob(_OLD + "*")]:
-        if left != but:
+        if left.is_symlink():  # to a checkpoint that its owner has moved elsewhere: that stays
+            left.unlink()
+        elif left != but:
             shutil.rmtree(left)
 
 

@@ -281,7 +281,7 @@ class Vector:
     """
     A dense vector that is scattered and gathered. Made by malt.vector().
     """
-    def __init__(self, *, group: Group, dtype: numpy.dtype[typing.Any], arrays: collections.abc.Sequence[numpy.ndarray], own_count: typing.SupportsInt | typing.SupportsIndex, shown: typing.Any, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None, rejoins: bool, codec: Codec | None = None, rows: numpy.typing.NDArray[numpy.int64] | None = None) -> None:
+    def __init__(self, *, group: Group, dtype: numpy.dtype[typing.Any], arrays: collections.abc.Sequence[numpy.ndarray], own_count: typing.SupportsInt | typing.SupportsIndex, shown: typing.Any, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None, rejoins: bool, codec: Codec | None = None, rows: numpy.typing.NDArray[numpy.int64] | None = None, on_unused: typing.Any = None) -> None:
         ...
     def __len__(self) -> int:
         ...

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,9 +57,11 @@ def drafted(path: str, mode: str) -> Iterator[Any]:
             yield file
         return
     target = Path(path).resolve()
-    draft = target.with_name(f"{target.name}.draft")
+    # A name that nobody can have put a link at, and no link is followed.
+    draft = target.with_name(f"{target.name}.{secrets.token_hex(8)}.draft")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
     try:
-        with draft.open(mode) as file:
+        with open(descriptor, mode) as file:
             yield file
         draft.rename(target)
     finally:

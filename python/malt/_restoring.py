@@ -12,7 +12,7 @@ import numpy as np
 from malt._core_import import Vector
 from malt._errors import ConfigError
 from malt._kinds import SPARSE_VECTORS, SparseVector
-from malt._safetensors import Array, File
+from malt._safetensors import Array, File, open_file
 
 SUFFIXES = (".safetensors", ".npz", ".npy")
 Source = Mapping[str, Array]  # a file's arrays
@@ -47,7 +47,7 @@ def opened(path: Path, names: Collection[str]) -> Iterator[Source]:
     if path.suffix == ".safetensors":
         yield File(path)
         return
-    with path.open("rb") as file:
+    with open_file(path) as file:
         loaded = _by_numpy(path, lambda: np.load(file, allow_pickle=False))
         if not isinstance(loaded, np.ndarray):
             yield _Zipped(path, loaded)

@@ -11,11 +11,12 @@ import json
 import math
 import os
 import re
+import stat
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, BinaryIO, NamedTuple, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,8 @@ Array = npt.NDArray[Any]
 
 _LENGTH = struct.Struct("<Q")
 _MOST_HEADER_BYTES = 100_000_000  # the format's own limit
+_MOST_DIMENSIONS = 64  # NumPy's limit
+_MOST_SIZE = 2**63  # of a dimension or a place: beyond any file
 _METADATA = "__metadata__"
 _CHECKSUMS = "malt_checksums"
 _SEAL = b'{"__metadata__":{"malt_crc32":"%08x",'
@@ -88,6 +91,20 @@ def _bytes_of(array: Array) -> npt.NDArray[np.uint8]:
     return little.reshape(-1).view(np.uint8)
 
 
+def open_file(path: Path) -> BinaryIO:
+    """Open a file to read.
+
+    Raises:
+        ConfigError: it is a pipe, a device or a directory, on which reading could wait for ever.
+        OSError: it cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ConfigError(f"{path} is no file, but a pipe, a device or a directory")
+    return open(descriptor, "rb")
+
+
 class File(Mapping[str, Array]):
     """The arrays of a file, by name. Its header is checked now, an array when it is read.
 
@@ -99,7 +116,7 @@ class File(Mapping[str, Array]):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with path.open("rb") as file:
+        with open_file(path) as file:
             file_bytes = os.fstat(file.fileno()).st_size
             start = file.read(_LENGTH.size)
             if len(start) < _LENGTH.size:
@@ -133,7 +150,7 @@ class File(Mapping[str, Array]):
         except ValueError as error:  # more dimensions than NumPy has, or beyond any memory
             raise self._damaged(f"array {name!r} of shape {entry.shape}: {error}") from error
         view = array.reshape(-1).view(np.uint8)
-        with self.path.open("rb") as file:
+        with open_file(self.path) as file:
             file.seek(self._data_start + entry.begin)
             if file.readinto(view.data) != view.size:
                 raise self._damaged(f"it ends within array {name!r}")
@@ -170,6 +187,10 @@ class File(Mapping[str, Array]):
         code, shape, offsets = (field.get(key) for key in ("dtype", "shape", "data_offsets"))
         if not isinstance(code, str) or not are_sizes(shape) or not are_sizes(offsets):
             raise self._damaged(f"array {name!r} lacks a dtype, shape or place")
+        if len(shape) > _MOST_DIMENSIONS:
+            raise self._damaged(
+                f"array {name!r} has {len(shape)} dimensions; the most are {_MOST_DIMENSIONS}"
+            )
         if len(offsets) != 2 or offsets[0] > offsets[1]:
             raise self._damaged(f"array {name!r} lies at {offsets}")
         entry = _Entry(code, tuple(shape), *offsets)
@@ -200,8 +221,10 @@ class File(Mapping[str, Array]):
 
 
 def are_sizes(numbers: Any) -> TypeGuard[list[int]]:
-    """Whether it is a list of whole numbers of at least 0."""
-    return isinstance(numbers, list) and all(type(n) is int and n >= 0 for n in numbers)
+    """Whether it is a list of whole numbers of at least 0, none beyond any file."""
+    return isinstance(numbers, list) and all(
+        type(n) is int and 0 <= n < _MOST_SIZE for n in numbers
+    )
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

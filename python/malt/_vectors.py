@@ -60,14 +60,18 @@ def _as_array(data: Any) -> npt.NDArray[Any]:
     if array.dtype.name not in _SPARSE:
         raise ConfigError(
             f"dtype is {array.dtype}; a vector has float32, float64, int32 or int64: convert the "
-            "array with .astype()"
+            "array first (w = w.astype(np.float32)), then use that w in the loop"
         )
     if not array.dtype.isnative:
-        raise ConfigError(f"dtype {array.dtype} has foreign byte order; convert it with .astype()")
+        raise ConfigError(
+            f"dtype {array.dtype} has foreign byte order; convert the array first (w = "
+            f"w.astype(w.dtype.newbyteorder('='))), then use that w in the loop"
+        )
     if not array.flags.c_contiguous:
         raise ConfigError(
             f"the array of shape {array.shape} is not contiguous (strides {array.strides}), so its "
-            "memory cannot be shared; use np.ascontiguousarray(), or make the vector over its base"
+            "memory cannot be shared; make the vector over its base, or copy it first (w = "
+            "np.ascontiguousarray(w)), then use that w in the loop"
         )
     if not array.flags.writeable:
         raise ConfigError("the array is read-only, so nothing could be gathered into it; copy it")
@@ -136,6 +140,17 @@ def _options(
         "reject_nonfinite": reject_nonfinite,
         "max_norm": max_norm,
     }
+
+
+def _warn_unused(name: str, several: bool, index: int) -> None:
+    which = f"array {index} (counted from 0)" if several else "the array"
+    _job.log.warning(
+        "%s of vector '%s' is no longer used by anybody else, so what is gathered into it is lost: "
+        "was it rebound (w = w - g)? Change it in place (w -= g, or w[:] = ...), or use the "
+        "vector's .array",
+        which,
+        name,
+    )
 
 
 def _describe(kind: str, options: dict[str, Any]) -> str:
@@ -226,9 +241,13 @@ def vector(
     if dtype is not None and np.dtype(dtype).name != kinds[0]:
         raise ConfigError(
             f"dtype is {np.dtype(dtype)}, but the array has {kinds[0]}; its memory is shared, so "
-            "it cannot be converted: leave dtype out, or convert the array with .astype()"
+            "it cannot be converted: leave dtype out, or convert the array first (w = w.astype(...)), "
+            "then use that w in the loop"
         )
     shown = arrays if several else (data if isinstance(data, np.ndarray) else arrays[0])
+    given = data if several else [data]
+    if all(isinstance(part, np.ndarray) for part in given):
+        options["on_unused"] = functools.partial(_warn_unused, options["name"], several)
     return _make(arrays[0].dtype, arrays, 0, shown, options)
 
 

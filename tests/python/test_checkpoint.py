@@ -710,3 +710,35 @@ def test_training_killed_again_and_again_ends_with_the_same_model(tmp_path: Path
     assert "goes on at step" in last.stdout
     assert model_of(last.stdout) == model_of(whole.stdout)
     assert len(names(tmp_path / "killed")) == 2
+
+
+def test_a_checkpoint_that_was_moved_and_linked_back_is_no_obstacle(
+    tmp_path: Path, alone: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    v = malt.vector(np.ones(3))
+    first = malt.save(tmp_path / "saved", {"v": v})
+    moved = first.rename(tmp_path / "moved")
+    first.symlink_to(moved)
+    for _ in range(4):
+        malt.save(tmp_path / "saved", {"v": v}, keep=1)
+    assert not caplog.records
+    assert len(names(tmp_path / "saved")) == 1
+    assert list(moved.iterdir())  # its owner's
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".npy", ".npz"])
+def test_a_pipe_is_refused(tmp_path: Path, alone: None, suffix: str) -> None:
+    pipe = tmp_path / f"pipe{suffix}"
+    os.mkfifo(pipe)
+    v = malt.vector(np.ones(3))
+    with pytest.raises(malt.ConfigError, match="is no file, but a pipe"):
+        malt.restore(pipe, {"v": v})
+
+
+@pytest.mark.parametrize("shape", [[1] * 65, [10**4000] * 3, [2**63]])
+def test_shapes_beyond_numpys_are_damage(tmp_path: Path, shape: list[int]) -> None:
+    header = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": [0, 4]}}).encode()
+    path = tmp_path / "hostile.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
+    with pytest.raises(malt.DamagedError):
+        _safetensors.File(path)

@@ -299,3 +299,21 @@ def test_what_is_wrong_is_said_in_a_line(
     assert code == 2
     assert error in shown
     assert "Traceback" not in shown
+
+
+def test_a_file_to_write_follows_no_link_that_somebody_has_put_there(tmp_path: Path) -> None:
+    from malt._model_file import drafted
+
+    mine, out = tmp_path / "mine", tmp_path / "model.npz"
+    mine.write_text("mine")
+    for name in ("model.npz.draft", ".model.npz.draft"):
+        (tmp_path / name).symlink_to(mine)
+    with drafted(str(out), "w") as file:
+        file.write("model")
+    assert (mine.read_text(), out.read_text()) == ("mine", "model")
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        ".model.npz.draft",
+        "mine",
+        "model.npz",
+        "model.npz.draft",
+    ]

@@ -1108,3 +1108,66 @@ malt.barrier()
     )
     assert result.each("there") == [[3.0] * 3] * 2
     assert ctypes.sizeof(ctypes.c_double) == 8
+
+
+def test_an_array_that_is_rebound_is_told_of_once(tmp_path: Path) -> None:
+    """Each rank would train alone from there on."""
+    result = run_job(
+        tmp_path,
+        2,
+        """
+class Model: pass
+malt.init()
+w, p, model = np.ones(3), [np.ones(2), np.ones(4)], Model()
+model.coef = np.ones(5)
+v = malt.vector(w, name="w")
+m = malt.vector(p, name="p")
+c = malt.vector(model.coef, name="coef")
+for _ in range(3):
+    w = w - 0.1
+    p[1] = p[1] - 0.1
+    v.scatter(), v.gather(staleness=0), m.allreduce(), c.allreduce()
+model.coef = model.coef - 0.1
+c.allreduce(), c.allreduce()
+""",
+    )
+    said = "no longer used by anybody else"
+    for which in ("the array of vector 'w'", "array 1 (counted from 0) of vector 'p'"):
+        assert result.output.count(f"{which} is {said}") == 2  # once a rank
+    assert result.output.count(f"the array of vector 'coef' is {said}") == 2
+    assert result.output.count("w -= g") == 6
+
+
+def test_no_false_alarm_of_rebinding(tmp_path: Path) -> None:
+    result = run_job(
+        tmp_path,
+        2,
+        """
+import torch
+class Model: pass
+malt.init()
+def rounds(v):
+    for _ in range(2):
+        v.scatter(), v.gather(staleness=0), v.allreduce()
+model = Model()
+model.coef = np.ones((2, 3))
+a = np.ones(4)
+view, = [a[1:3]]
+b = np.ones(8).reshape(2, 4)
+row = b[0]
+t = torch.ones(3)
+shared = np.ones(3)
+also = torch.from_numpy(shared)
+made = [malt.vector(data) for data in (model.coef, a, b, t, shared, (2, 2))]
+del a, b, shared
+for v in made:
+    rounds(v)
+used = malt.vector(np.ones(3))
+used.array[:] = 2
+rounds(used)
+parts = malt.vector([np.ones(2), np.ones(3)])
+parts.array[1][:] = 2
+rounds(parts)
+""",
+    )
+    assert "used by anybody" not in result.output
