@@ -241,8 +241,8 @@ def vector(
     if dtype is not None and np.dtype(dtype).name != kinds[0]:
         raise ConfigError(
             f"dtype is {np.dtype(dtype)}, but the array has {kinds[0]}; its memory is shared, so "
-            "it cannot be converted: leave dtype out, or convert the array first (w = w.astype(...)), "
-            "then use that w in the loop"
+            "it cannot be converted: leave dtype out, or convert the array first (w = "
+            "w.astype(...)), then use that w in the loop"
         )
     shown = arrays if several else (data if isinstance(data, np.ndarray) else arrays[0])
     given = data if several else [data]

@@ -22,6 +22,7 @@ from jobs import run_job, start_job
 
 import malt
 from malt import _safetensors
+from malt._errors import DamagedError
 
 RESUME = Path(__file__).resolve().parents[2] / "examples" / "resume.py"
 
@@ -740,5 +741,5 @@ def test_shapes_beyond_numpys_are_damage(tmp_path: Path, shape: list[int]) -> No
     header = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": [0, 4]}}).encode()
     path = tmp_path / "hostile.safetensors"
     path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
-    with pytest.raises(malt.DamagedError):
+    with pytest.raises(DamagedError):
         _safetensors.File(path)
