@@ -370,6 +370,35 @@ def test_a_model_that_was_converted_or_unfrozen_meanwhile_is_refused(alone: None
         averages[1].step()
 
 
+@pytest.mark.parametrize("replace", ["assign", "layer", "buffer"])
+@pytest.mark.parametrize("way", ["average", "GradientExchange", "DiLoCo"])
+def test_a_model_whose_tensors_were_replaced_is_refused(
+    alone: None, way: str, replace: str
+) -> None:
+    """What is exchanged would not be what is trained."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if way == "average":
+        made = malt.torch.average(model, every=1)
+    elif way == "GradientExchange":
+        made = malt.torch.GradientExchange(model, optimizer)
+    else:
+        made = malt.torch.DiLoCo(model, optimizer, every=1)
+    model(torch.ones(4, 3)).sum().backward()
+    made.step()
+    if replace == "assign":
+        model.load_state_dict({k: v.clone() for k, v in model.state_dict().items()}, assign=True)
+    elif replace == "layer":
+        model[0] = nn.Linear(3, 3)
+    else:
+        model[1].running_mean = torch.zeros(3)
+    model(torch.ones(4, 3)).sum().backward()
+
+    name = "buffer 1.running_mean" if replace == "buffer" else "parameter 0.weight"
+    with pytest.raises(malt.ConfigError, match=f"the model has replaced {name}"):
+        made.step()
+
+
 def test_an_optimizer_that_does_not_fit_is_refused(alone: None) -> None:
     model, other, sparse = nn.Linear(2, 2), nn.Linear(2, 2), nn.Embedding(4, 2, sparse=True)
 

@@ -59,6 +59,7 @@ class Average:
         self, model: torch.nn.Module, every: int, averaging: Averaging, buffers: bool
     ) -> None:
         self._every = positive("every", every)
+        self._model = model
         parameters = _model.trained(model)
         tensors = parameters | _model.statistics(model, buffers)
         self._frozen = _model.kept(model, parameters)
@@ -117,6 +118,7 @@ class Average:
         self._flat.close()
 
     def _check(self) -> None:
+        _model.check_same(self._model, self._flat.tensors)
         self._flat.check_adopted()
         for name, tensor in self._frozen.items():
             if tensor.requires_grad:

@@ -107,7 +107,7 @@ class DiLoCo(Around):
         Raises:
             ConfigError, TimeoutError: as step().
         """
-        self._check_groups()
+        self._check()
         for flat in self._flats:
             flat.check_adopted()
             flat.exchange()

@@ -90,7 +90,7 @@ class GradientExchange(Around):
                 other parameters.
             TimeoutError: the named ranks did not come to this step.
         """
-        self._check_groups()
+        self._check()
         self._statistics.check_adopted()
         without = self._collect()
         self._gradients.exchange(self._fold)

@@ -65,6 +65,21 @@ def statistics(model: torch.nn.Module, wanted: bool) -> dict[str, torch.Tensor]:
     }
 
 
+def check_same(model: torch.nn.Module, exchanged: Mapping[str, torch.Tensor]) -> None:
+    """Raise ConfigError if one of these is not the model's own any more."""
+    own: dict[str, torch.Tensor] = {f"parameter {name}": p for name, p in model.named_parameters()}
+    own |= {f"buffer {name}": buffer for name, buffer in model.named_buffers()}
+    for name, tensor in exchanged.items():
+        if own.get(name) is not tensor:
+            instead = "another tensor instead" if name in own else "none of that name"
+            raise ConfigError(
+                f"the model has replaced {name}, and has {instead} "
+                "(load_state_dict(assign=True), or a new layer): what is exchanged would not be "
+                "what it trains; do so before malt.torch is given the model, and change values in "
+                "place after"
+            )
+
+
 def check_alike(
     call: str,
     exchanged: Mapping[str, torch.Tensor],

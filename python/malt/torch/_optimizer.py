@@ -20,6 +20,7 @@ class Around(torch.optim.Optimizer):  # type: ignore[misc] # PyTorch is no depen
     """
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self._model = model
         self._parameters = _model.optimized(model, optimizer)
         self._inner = optimizer
         super().__init__(optimizer.param_groups, optimizer.defaults)
@@ -43,7 +44,9 @@ class Around(torch.optim.Optimizer):  # type: ignore[misc] # PyTorch is no depen
         self.state = self._inner.state
         self.param_groups = self._inner.param_groups
 
-    def _check_groups(self) -> None:
+    def _check(self) -> None:
+        for flat in self._flats:
+            _model.check_same(self._model, flat.tensors)
         count = sum(len(group["params"]) for group in self.param_groups)
         if count != len(self._parameters):
             raise ConfigError(
