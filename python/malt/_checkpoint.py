@@ -168,6 +168,8 @@ class _Content:
             )
         if operator.index(keep) < 1:
             raise ConfigError(f"keep is {keep}; it must be at least 1")
+        _check_named("vectors", vectors)
+        _check_named("extra", extra)
         arrays: dict[str, Array] = {}
         named = [_restoring.arrays_of(name, vector) for name, vector in vectors.items()]
         named.append({_EXTRA + k: v for k, v in extra.items() if isinstance(v, np.ndarray)})
@@ -229,6 +231,13 @@ def _commit(draft: Path, writers: list[int]) -> int:
     draft.rename(draft.parent / _checkpoint_name(number))
     _sync(draft.parent)
     return number
+
+
+def _check_named(what: str, given: Any) -> None:
+    if not isinstance(given, Mapping):
+        raise ConfigError(
+            f"{what} is a {type(given).__name__}; it is a dict by name: {{'w': vector}}"
+        )
 
 
 def _drop_old(folder: Path, keep: int) -> None:
@@ -315,6 +324,8 @@ def _restore(
     def choose() -> tuple[None, Report]:
         if resized not in ("average", "wrap"):
             raise ConfigError(f"resized is {resized!r}; it is 'average' or 'wrap'")
+        if vectors is not None:
+            _check_named("vectors", vectors)
         is_one = source.suffix in _restoring.SUFFIXES or _CHECKPOINT.fullmatch(source.name)
         return None, {"number": None if is_one else _newest(source, number)}
 

@@ -7,6 +7,7 @@ checked before it is used.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -16,7 +17,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -91,7 +92,7 @@ def _bytes_of(array: Array) -> npt.NDArray[np.uint8]:
     return little.reshape(-1).view(np.uint8)
 
 
-def open_file(path: Path) -> BinaryIO:
+def open_file(path: Path) -> io.BufferedReader:
     """Open a file to read.
 
     Raises:

@@ -73,6 +73,11 @@ def shard(
     rank, size = _job.rank(), _job.size()
     every = slice(rank, None, size)
     datasets = getattr(sys.modules.get("torch"), "utils", None)  # never imported for this
+    if datasets and isinstance(data, datasets.data.DataLoader):
+        raise ConfigError(
+            "a DataLoader cannot be shared out: its shuffles would differ from rank to rank; share "
+            "out its dataset, DataLoader(malt.shard(dataset), batch_size=..., shuffle=True)"
+        )
     if datasets and isinstance(data, datasets.data.Dataset) and hasattr(data, "__len__"):
         return datasets.data.Subset(data, range(rank, len(data), size))
     rows = getattr(data, "iloc", data)  # pandas slices rows by position there

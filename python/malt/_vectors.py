@@ -6,6 +6,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -53,9 +54,10 @@ def _as_array(data: Any) -> npt.NDArray[Any]:
         if not array.flags.writeable and hasattr(data, "detach"):
             array = data.detach().numpy()  # NumPy 1 gives read-only arrays for DLPack
     else:
+        way = ": of numbers make an array first (w = np.array(...)), then use that w in the loop"
         raise ConfigError(
             "a vector is made over a NumPy array, anything with DLPack on the CPU, a list of "
-            f"those, or a shape; this is a {type(data).__name__}"
+            f"those, or a shape; this is {data!r:.50}{way if _are_numbers(data) else ''}"
         )
     if array.dtype.name not in _SPARSE:
         raise ConfigError(
@@ -78,6 +80,11 @@ def _as_array(data: Any) -> npt.NDArray[Any]:
     if array.size == 0:
         raise ConfigError(f"the array of shape {array.shape} is empty; a vector needs an element")
     return array
+
+
+def _are_numbers(data: Any) -> bool:
+    """Whether it is a number, or lists of them."""
+    return _are_numbers(data[0]) if isinstance(data, list) and data else isinstance(data, Real)
 
 
 def _check_apart(arrays: Sequence[npt.NDArray[Any]]) -> None:

@@ -319,7 +319,7 @@ void Group::check_standing() const {
 
 void Group::add_name(const std::string& name) {
   if (impl_->by_name.contains(name)) {
-    throw ConfigError("this job already has a segment named '" + name +
+    throw ConfigError("this job already has a segment or vector named '" + name +
                       "'; give each a name of its own, or let go of the first");
   }
   const auto added = impl_->names.insert(impl_->names.end(), name);

@@ -276,11 +276,30 @@ malt.barrier()
         assert refused(error, "'w'", "depth >= 2", "it is 1", "raise depth or use 'queue'")
 
 
+@pytest.mark.parametrize("data", [[1.0, 2.0], 3.5, [[1, 2], [3, 4]]])
+def test_numbers_are_to_be_an_array_first(alone: None, data: Any) -> None:
+    with pytest.raises(malt.ConfigError, match=r"this is .*np\.array\(\.\.\.\)\), then use that w"):
+        malt.vector(data)
+
+
+@pytest.mark.parametrize("call", [malt.save, malt.restore])
+def test_vectors_without_names_are_refused(alone: None, tmp_path: Path, call: Any) -> None:
+    with pytest.raises(malt.ConfigError, match="vectors is a Vector; it is a dict by name"):
+        call(tmp_path, malt.vector(3))
+
+
+def test_a_data_loader_is_not_shared_out(alone: None) -> None:
+    torch = pytest.importorskip("torch")
+    loader = torch.utils.data.DataLoader([1.0, 2.0, 3.0])
+    with pytest.raises(malt.ConfigError, match=r"DataLoader\(malt\.shard\(dataset\)"):
+        malt.shard(loader)
+
+
 def test_two_open_vectors_do_not_share_a_name(alone: None) -> None:
     first = malt.vector(np.zeros(3), name="w")
-    with pytest.raises(malt.ConfigError, match=r"already has a segment named 'w'"):
+    with pytest.raises(malt.ConfigError, match=r"already has a segment or vector named 'w'"):
         malt.vector(np.zeros(3), name="w")
-    with pytest.raises(malt.ConfigError, match=r"already has a segment named 'w'"):
+    with pytest.raises(malt.ConfigError, match=r"already has a segment or vector named 'w'"):
         malt.sparse_vector(5, capacity=2, name="w")
     first.close()
     assert malt.vector(np.zeros(3), name="w").name == "w"
