@@ -86,7 +86,7 @@ class PythonVector {
     static const Parameters<1> parameters("scatter", 1, {"graph"});
     const auto given = parameters.match(arguments, count, keywords);
     const auto* graph = parameters.get<const dstorm::Graph*>(given, 0, nullptr);
-    check_used();
+    check_used(false);
     const Turn turn(turns(), "scatter", name());
     return scattered_.of(in_group(turns(), [&] { return vector_->scatter(graph); }));
   }
@@ -98,7 +98,7 @@ class PythonVector {
         to_gather_options(parameters.get<std::optional<std::int64_t>>(given, 1, std::nullopt),
                           parameters.get<std::optional<double>>(given, 2, std::nullopt));
     const Fold fold = to_fold(given[0]);
-    check_used();
+    check_used(true);
     const Turn turn(turns(), "gather", name());
     return to_object(in_group(
         turns(), [&]() -> const vol::Gathered& { return vector_->gather(fold, options); }));
@@ -133,16 +133,22 @@ class PythonVector {
     const auto given = parameters.match(arguments, count, keywords);
     const auto limit = to_duration(parameters.get<std::optional<double>>(given, 1, std::nullopt));
     const Fold fold = to_fold(given[0]);
-    check_used();
+    check_used(true);
     const Turn turn(turns(), "allreduce", name());
     return to_object(in_group(
         turns(), [&]() -> const vol::Gathered& { return vector_->allreduce(fold, limit); }));
   }
 
  private:
-  // Tells once of the first array that nobody else can read or write any more.
-  void check_used() {
+  // Tells once of the first array that nobody else can read or write any more. Not before an earlier
+  // call has folded: by then whoever means to use the vector by way of array() has done so. `folds`:
+  // this call does.
+  void check_used(bool folds) {
     if (on_unused_.is_none()) return;
+    if (!has_folded_) {
+      has_folded_ = folds;
+      return;
+    }
     const auto unused =
         std::ranges::find_if(arrays_, [](const py::array& array) { return !has_others(array); });
     if (unused == arrays_.end()) return;
@@ -194,8 +200,9 @@ class PythonVector {
   }
 
   py::object array_;
-  std::vector<py::array> arrays_;            // keeps the caller's memory
-  py::object on_unused_;                     // what to call once, or None
+  std::vector<py::array> arrays_;  // keeps the caller's memory
+  py::object on_unused_;           // what to call once, or None
+  bool has_folded_ = false;
   py::object gathered_object_;               // what the last gather or allreduce returned
   const vol::Gathered* gathered_ = nullptr;  // inside it
   RankTuple scattered_;

@@ -113,6 +113,7 @@ optimizer = malt.torch.GradientExchange(
 train(late, optimizer, mine)
 stats = optimizer.vectors[0].stats()
 tell(late=(stats.sent, late.unused.detach().numpy()))
+malt.barrier()  # nothing is sent to who has closed
 optimizer.close()
 
 # DiLoCo beside the same by hand

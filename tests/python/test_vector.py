@@ -1163,6 +1163,7 @@ del a, b, shared
 for v in made:
     rounds(v)
 used = malt.vector(np.ones(3))
+used.scatter(), used.gather(staleness=0)
 used.array[:] = 2
 rounds(used)
 parts = malt.vector([np.ones(2), np.ones(3)])
