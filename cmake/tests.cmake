@@ -21,8 +21,8 @@ set(long_tests membership_test watcher_test)
 # what is in the libraries, and compile faster.
 set(optimised_tests membership_hosts_test membership_test slot_test writer_killed_test)
 
-# A rank's thread writes into a slot after its engine has read it because a rank in another process has
-# said so by an adapter, which ThreadSanitizer does not see: it takes that for a race.
+# A rank's thread writes into a slot after its engine has read it because a rank in another process
+# has said so by an adapter, which ThreadSanitizer does not see: it takes that for a race.
 set(unseen_order_tests rdma_faults_test)
 # Have one thread, in which ThreadSanitizer has nothing to find.
 set(single_thread_tests accusations_test codec_test graph_test kernels_copy_test kernels_level_test kernels_test

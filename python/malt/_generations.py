@@ -3,7 +3,8 @@
 Membership only shrinks within a group. When a rank that has been started anew asks for it, the
 members move to a new group with it, a *generation*: all of them exchange what they need for that,
 round by round, through the launcher. If one dies meanwhile, the next generation is begun without
-it.
+it. In the group that stands they decide in the same way what all must see alike: what comes of a
+round is the same for all, also if one dies in it.
 
 Who comes back takes up what the *survivors* have. When none is left, and a rank has ended for good,
 the job is over for those who are not back by then. When all have died, all begin from the start.
@@ -14,9 +15,57 @@ Methods return the frames to send now, by rank.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 
 from malt import _wire as wire
 from malt._rounds import Frames, ProtocolError
+
+
+class _Rounds:
+    """What the members of a generation tell one another: all of them hear the same."""
+
+    def __init__(self, number: int, members: Iterable[int]) -> None:
+        self.number = number
+        self.members = set(members)  # but for those who have ended
+        self.count = 0  # of rounds that all have been in
+        self.deadline: float | None = None
+        self._parts: dict[int, bytes] = {}
+
+    @property
+    def missing(self) -> set[int]:
+        return self.members - set(self._parts)
+
+    def part(self, rank: int, round_: int, data: bytes) -> Frames:
+        if round_ != self.count or rank in self._parts:
+            raise ProtocolError
+        self._parts[rank] = data
+        return self._complete()
+
+    def drop(self, rank: int) -> Frames:
+        if rank not in self.members:
+            return []
+        self.members.discard(rank)
+        return self._complete()
+
+    def expire(self) -> Frames:
+        """Who waits hears for whom; it may come to the same round again."""
+        late = wire.pack_members(wire.LATE, self.number, self.missing)
+        waiting = sorted(self.members & set(self._parts))
+        self._parts = {}
+        self.deadline = None
+        return [(rank, [late]) for rank in waiting]
+
+    def _complete(self) -> Frames:
+        if self.missing or not self._parts:
+            return []
+        answer = [
+            wire.COMPLETE_FRAME.pack(wire.COMPLETE, self.number, self.count, len(self._parts))
+        ]
+        answer += [wire.DATA_HEAD.pack(wire.DATA, r) + part for r, part in self._parts.items()]
+        self.count += 1
+        self._parts = {}
+        self.deadline = None
+        return [(rank, answer) for rank in sorted(self.members)]
 
 
 class Generations:
@@ -37,35 +86,32 @@ class Generations:
         self._ended: set[int] = set()  # for good
         self._here: set[int] = set()
         self._wanting: set[int] = set()
-        self._number = 0
-        self._members: set[int] = set()  # of this generation
-        self._settled: set[int] = set()  # of the last one that has formed,
-        self._standing = 0  # and its number
-        self._unformed: set[int] = set()  # members that do not say yet that it stands
-        self._round = 0
-        self._parts: dict[int, bytes] = {}
+        self._number = 0  # of the last that has been announced
+        self._standing = _Rounds(0, ())  # the last that has been formed by all
+        self._forming: _Rounds | None = None  # the one after it,
+        self._unformed: set[int] = set()  # and who does not say yet that it has formed it
         self._seconds = 0.0
         self._deadline: float | None = None
 
     def join(self, rank: int) -> Frames:
         self._here.add(rank)
         # It begins with the others, who have begun without it.
-        return [] if self.has_formed or not self._unformed else self._give_up_the_first()
+        return [] if self.has_formed or self._forming is None else self._give_up_the_first()
 
     def leave(self, rank: int, now: float) -> Frames:
         """The connection of `rank` has ended, in whatever way."""
         self._left.add(rank)
         self._here.discard(rank)
         self._wanting.discard(rank)
-        self._settled.discard(rank)
-        is_in_vain = bool(self._unformed) and rank in self._members  # none uses it yet
-        self._members.discard(rank)
-        if not is_in_vain:
-            return self._begin_if_due(now)
+        frames = self._standing.drop(rank)
+        if self._forming is None or rank not in self._forming.members:
+            return frames + self._begin_if_due(now)
+        # None uses it yet.
+        self._forming.members.discard(rank)
         if self.has_formed:
-            return self._begin(self._members, now)
+            return frames + self._begin(self._forming.members, now)
         # All ranks are to be in the first: the others wait until it is here again.
-        return self._give_up_the_first()
+        return frames + self._give_up_the_first()
 
     def end(self, rank: int, is_for_good: bool, now: float) -> Frames:
         """The process of `rank` has ended; another one follows, or not."""
@@ -99,22 +145,25 @@ class Generations:
         raise ProtocolError
 
     def next_deadline(self) -> float | None:
-        return self._deadline
+        deadlines = [t for t in (self._deadline, self._standing.deadline) if t is not None]
+        return min(deadlines, default=None)
 
     def expire(self, now: float) -> Frames:
         """Somebody has waited long enough."""
+        late = self._standing.deadline
+        frames = self._standing.expire() if late is not None and late <= now else []
         if self._deadline is None or self._deadline > now:
-            return []
+            return frames
         self._deadline = None
-        if not self._unformed:  # for the first
+        if self._forming is None:  # for the first
             missing = set(range(self.size)) - self._wanting - self._ended
             waiting, self._wanting = self._wanting, set()
-            return self._call_off(waiting, missing)
-        missing = self._unformed - set(self._parts)
-        if self._round > 0 and self.has_formed:
-            return self._expel(missing, now)
-        members, self._members, self._unformed = self._members, self._settled, set()
-        return self._call_off(members, missing)
+            return frames + self._call_off(waiting, missing)
+        missing = self._unformed & self._forming.missing
+        if self._forming.count > 0 and self.has_formed:
+            return frames + self._expel(missing, now)
+        members, self._forming = self._forming.members, None
+        return frames + self._call_off(members, missing)
 
     def _want(self, rank: int, seconds: float, now: float) -> Frames:
         self._seconds = seconds
@@ -124,35 +173,35 @@ class Generations:
         return self._begin_if_due(now)
 
     def _begin_if_due(self, now: float) -> Frames:
-        if self.has_formed and not self._settled:
-            return self._conclude()
-        if self._unformed or not self._wanting:
+        if self.has_formed and not self._standing.members:
+            return self._conclude(self._forming.members if self._forming is not None else set())
+        if self._forming is not None or not self._wanting:
             return []
         if not self.has_formed and len(self._wanting) < self.size - len(self._ended):
             return []
-        return self._begin(self._members | self._wanting, now)
+        return self._begin(self._standing.members | self._wanting, now)
 
     def _give_up_the_first(self) -> Frames:
         """Before it stands: its members wait for another."""
-        self._wanting |= self._members
-        frames = self._announce(self._members, set())
-        self._members, self._unformed = set(), set()
-        return frames
+        assert self._forming is not None
+        members, self._forming = self._forming.members, None
+        self._wanting |= members
+        return self._announce(members, set())
 
     def _begin(self, members: set[int], now: float) -> Frames:
-        self._members = members & self._here
-        if self.has_formed and not self._settled:
-            return self._conclude()
-        self._unformed = set(self._members)
-        self._wanting -= self._members
-        self._round = 0
-        self._parts = {}
-        self._deadline = now + self._seconds if self._members else None
-        return self._announce(self._members, self._members)
+        members = members & self._here
+        if self.has_formed and not self._standing.members:
+            return self._conclude(members)
+        self._wanting -= members
+        frames = self._announce(members, members)
+        self._forming = _Rounds(self._number, members) if members else None
+        self._unformed = members
+        self._deadline = now + self._seconds if members else None
+        return frames
 
-    def _conclude(self) -> Frames:
+    def _conclude(self, waiting: set[int]) -> Frames:
         """No survivor is left."""
-        waiting, self._members, self._unformed = self._members, set(), set()
+        self._forming = None
         self._deadline = None
         if not self._left:  # else the launcher will say how they ended
             self.is_over = bool(self._ended)
@@ -174,42 +223,42 @@ class Generations:
         return [(rank, [frame]) for rank in sorted(to)]
 
     def _part(self, rank: int, number: int, round_: int, data: bytes, now: float) -> Frames:
-        if number != self._number or rank not in self._members:
+        rounds = self._standing if number == self._standing.number else self._forming
+        if rounds is None or number != rounds.number or rank not in rounds.members:
             return []  # it will hear of a newer one
-        if round_ != self._round or rank in self._parts:
-            raise ProtocolError
-        self._parts[rank] = data
-        if len(self._parts) < len(self._members):
-            return []
-        answer = [wire.GENERATION_PART.pack(wire.COMPLETE, number, round_)]
-        answer += [wire.DATA + self._parts[other] for other in sorted(self._members)]
-        self._round += 1
-        self._parts = {}
-        self._deadline = now + self._seconds
-        return [(other, answer) for other in sorted(self._members)]
+        frames = rounds.part(rank, round_, data)
+        if rounds is self._forming:
+            self._deadline = now + self._seconds if frames else self._deadline
+        elif not frames and rounds.deadline is None:
+            rounds.deadline = now + self._seconds
+        return frames
 
     def _formed(self, rank: int, number: int, now: float) -> Frames:
-        if number != self._number:
+        if self._forming is None or number != self._forming.number:
             return []
         self._unformed.discard(rank)
         if self._unformed:
             return []
         self.has_formed = True
-        self._settled = set(self._members)
-        self._standing = number
+        self._standing, self._forming = self._forming, None
         self._deadline = None
         stands = wire.FORMED_FRAME.pack(wire.STANDS, number)
-        frames: Frames = [(other, [stands]) for other in sorted(self._members)]
+        frames: Frames = [(other, [stands]) for other in sorted(self._standing.members)]
         return frames + self._begin_if_due(now)
 
     def _absent(self, rank: int, number: int, ranks: set[int], now: float) -> Frames:
-        if number != self._standing or rank not in self._settled:
+        if number != self._standing.number or rank not in self._standing.members:
             return []
-        ranks &= self._settled  # not who has been started anew, nor of whom another has said so
-        return self._expel(ranks, now) if ranks else []
+        # Not who has been started anew, nor of whom another has said so.
+        return self._expel(ranks & self._standing.members, now)
 
     def _expel(self, ranks: set[int], now: float) -> Frames:
         self.expelled += sorted(ranks)
         self._here -= ranks
-        self._settled -= ranks
-        return self._begin(self._members - ranks, now)
+        self._wanting -= ranks
+        frames: Frames = []
+        for rank in sorted(ranks):
+            frames += self._standing.drop(rank)
+        if self._forming is not None and ranks & self._forming.members:
+            return frames + self._begin(self._forming.members - ranks, now)
+        return frames + self._begin_if_due(now)  # the group that stands goes on without them

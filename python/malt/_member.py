@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from malt import _errors as errors
 from malt import _wire as wire
-from malt._errors import PeerError
+from malt._errors import PeerError, describe_ranks
 from malt._rendezvous import GRACE_SECONDS, RankSession
 
 # Between two looks at Python's signals.
@@ -56,8 +56,9 @@ class Member(RankSession):
         self._changed = threading.Condition()
         self._latest = Generation(0, [], [])
         self._complete: dict[tuple[int, int], dict[int, bytes]] = {}  # by generation and round
-        self._collecting = (0, 0)
+        self._collecting = [0, 0, 0]  # generation, round, parts
         self._parts: dict[int, bytes] = {}
+        self._late: list[int] = []  # for whom a round has waited in vain
         self._round = 0
         self._standing = 0  # the last generation of which the launcher has said so
         self._is_lost = False
@@ -96,22 +97,54 @@ class Member(RankSession):
     ) -> list[bytes]:
         """Every member's bytes, by rank; none of the others. Calls `meanwhile` now and then.
 
+        While the generation is formed: if one dies, all begin another.
+
         Raises:
-            NewerError: somebody has died, and another generation follows.
+            NewerError: another generation follows.
             malt.TimeoutError: the launcher does not answer.
         """
+        parts = self._exchange(number, data, timeout, meanwhile, lambda: self._latest.number)
+        if parts is None:
+            raise NewerError
+        return parts
+
+    def agree(
+        self, number: int, data: bytes, timeout: float, meanwhile: Callable[[], None]
+    ) -> list[bytes]:
+        """The same in a generation that stands: all get the same, also if one dies meanwhile.
+
+        Raises:
+            malt.TimeoutError: the named ranks did not come; may be called again.
+        """
+        parts = self._exchange(number, data, timeout, meanwhile, lambda: number)
+        if parts is None:
+            raise errors.TimeoutError(
+                f"{describe_ranks(self._late)} did not come to the next group within {timeout:g} s",
+                self._late,
+            )
+        return parts
+
+    def _exchange(
+        self,
+        number: int,
+        data: bytes,
+        timeout: float,
+        meanwhile: Callable[[], None],
+        newest: Callable[[], int],
+    ) -> list[bytes] | None:
         at = (number, self._round)
+        self._late = []
         self._say(wire.GENERATION_PART.pack(wire.PART, *at) + data)
 
         def is_there() -> bool:
             meanwhile()
-            return at in self._complete or self._latest.number > number
+            return at in self._complete or newest() > number or bool(self._late)
 
         self._wait(is_there, timeout + GRACE_SECONDS, "did not answer")
         with self._changed:
             parts = self._complete.pop(at, None)
         if parts is None:
-            raise NewerError
+            return None
         self._round += 1
         return [parts.get(rank, b"") for rank in range(self.size)]
 
@@ -203,14 +236,16 @@ class Member(RankSession):
         is_call = kind in (wire.GENERATION, wire.OFF)
         with self._changed:
             if kind == wire.COMPLETE:
-                _, number, round_ = wire.GENERATION_PART.unpack(frame)
-                self._collecting = (number, round_)
+                _, *self._collecting = wire.COMPLETE_FRAME.unpack(frame)
                 self._parts = {}
             elif kind == wire.DATA:
-                members = self._latest.members
-                self._parts[members[len(self._parts)]] = frame[1:]
-                if len(self._parts) == len(members):
-                    self._complete[self._collecting] = self._parts
+                _, rank = wire.DATA_HEAD.unpack_from(frame)
+                self._parts[rank] = frame[wire.DATA_HEAD.size :]
+                number, round_, count = self._collecting
+                if len(self._parts) == count:
+                    self._complete[number, round_] = self._parts
+            elif kind == wire.LATE:
+                _, self._late = wire.unpack_members(frame)
             elif is_call:
                 number, ranks = wire.unpack_members(frame)
                 is_on = kind == wire.GENERATION

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,11 +56,10 @@ def drafted(path: str, mode: str) -> Iterator[Any]:
             yield file
         return
     target = Path(path).resolve()
-    # A name that nobody can have put a link at, and no link is followed.
+    # A name that nobody can have put a link at; and mode "x" follows none.
     draft = target.with_name(f"{target.name}.{secrets.token_hex(8)}.draft")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
     try:
-        with open(descriptor, mode) as file:
+        with draft.open(mode.replace("w", "x")) as file:
             yield file
         draft.rename(target)
     finally:

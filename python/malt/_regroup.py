@@ -94,6 +94,7 @@ class Generations:
         self._formed: _Formed | None = None  # the last that it was in
         self._next: Group | None = None
         self._is_decided = False  # that nobody can go on in the old group
+        self._voters: set[int] = set()  # of the last vote
         self._kept: list[_Kept] = []
         self._due = 0  # vectors that a rank which has come back has yet to make
         self._barriers = 0  # that this rank has come to the end of
@@ -163,10 +164,15 @@ class Generations:
                     continue
                 raise
             self._formed = _Formed(number, group, set(call.members))
+            self._voters = set(call.members)
             return group
 
     def _allgather(self, number: int, data: bytes, timeout: float) -> list[bytes]:
         return self._member.allgather(number, data, timeout, self._report_evicted)
+
+    def _agree(self, data: bytes) -> list[bytes]:
+        """Every member's bytes: to each the same, also of a rank that dies meanwhile."""
+        return self._member.agree(self._number, data, self._timeout, self._report_evicted)
 
     def _report_evicted(self) -> None:
         """The process of an evicted rank may live: the next group must not wait for it.
@@ -201,8 +207,8 @@ class Generations:
         """In a wait of a superseded group: whether what it is for may still come.
 
         In the old group, this joins the next one first. Then all vote, each where it can go no
-        further: a rank that has gone on since the last time says so, and all look again. When
-        nobody has, nobody will.
+        further: a rank that has gone on since the last time says so, and all look again, as they do
+        when one has ended, for which others may have waited. When nobody has, nobody will.
 
         In the next group a wait always ends by itself. Another rank of this host supersedes that
         group when it has completed the last exchange there, which this rank then can do, too.
@@ -228,7 +234,7 @@ class Generations:
         return self._next is not None
 
     def _vote(self, *, has_moved: bool) -> bool:
-        """Whether anybody has gone on in the old group; what was sent there has come then."""
+        """Whether anybody has gone on in the old group, or ended; what was sent there has come."""
         assert self._next is not None
         posted, names, sent = 0, 0, 0
         if self.group is not None:
@@ -236,17 +242,13 @@ class Generations:
             posted = self.group.posted
             names = zlib.crc32("\n".join(vector.name for vector in vectors).encode())
             sent = sum(vector.iteration for vector in vectors)
-        was_in_next, self._is_in_next = self._is_in_next, True
-        try:
-            mine = _VOTE.pack(has_moved, posted, names, sent)
-            posts = self._next.exchange("vote", mine, self._timeout)
-        finally:
-            self._is_in_next = was_in_next
+        posts = self._agree(_VOTE.pack(has_moved, posted, names, sent))
         votes = [_Vote(*_VOTE.unpack(post)) if post else _Vote(False, 0, 0, 0) for post in posts]
         if self.group is not None:
             self.group.await_posts([vote.posted for vote in votes], self._timeout)
             self._await_scatters({r: v.sent for r, v in enumerate(votes) if v.names == names})
-        return any(vote.has_moved for vote in votes)
+        before, self._voters = self._voters, {rank for rank, post in enumerate(posts) if post}
+        return any(vote.has_moved for vote in votes) or not before <= self._voters
 
     def _await_scatters(self, sent: dict[int, int]) -> None:
         """Wait until what these ranks have scattered in the old group has come to this host.
@@ -286,47 +288,52 @@ class Generations:
             follower.leave_group()
         self._is_in_next = True
         try:
-            left = [old, *self._rebuild_all()]
+            assert self._next is not None
+            self._rebuild(self._next)
         finally:
             self._is_in_next = False
         self.group, self._next = self._next, None
-        for group in left:
-            group.leave()
+        old.leave()
         self._settle()
 
-    def _rebuild_all(self) -> list[Group]:
-        """Take all vectors to the next group; returns those that nothing came of."""
-        in_vain: list[Group] = []
-        while True:
-            assert self._next is not None
-            try:
-                self._rebuild(self._next)
-                return in_vain
-            except errors.TimeoutError as error:
-                in_vain.append(self._next)
-                self._member.absent(self._number, error.ranks)
-                self._next = self._join(lambda: False)
-                if self._next is None:
-                    raise
-                self._vote_to_the_end(has_moved=False)
-
     def _rebuild(self, group: Group) -> None:
+        """Take all vectors to the next group."""
         opened = self._open()
         self._exchange_state(group, is_back=False)
         for vector, kept in opened:
             self._compare(group, kept.description)
-            _again(group, lambda vector=vector: vector.regroup(group))  # type: ignore[misc]
+            self._go_on(group, lambda vector=vector: vector.regroup(group))  # type: ignore[misc]
         _values.share(group, self.vectors(shared=True), self._back, self._timeout)
         for follower in self.followers:
             follower.enter_group(group)
-        group.barrier(self._timeout)
+        self._go_on(group, lambda: group.barrier(self._timeout))
+
+    def _go_on(self, group: Group, step: Callable[[], Result]) -> Result:
+        """Do a collective step, once more without those who die in it or do not come to it.
+
+        Who does not come is killed, so that all go on without it in this group: if it comes at the
+        very end of the time limit, some of them have not seen it and some have.
+        """
+        reported: set[int] = set()
+        while True:
+            try:
+                return step()
+            except PeerError as error:
+                lost = set(error.ranks)
+                if group.is_left_out(group.rank) or not lost or lost & set(group.alive()):
+                    raise
+            except errors.TimeoutError as error:
+                if set(error.ranks) <= reported:
+                    raise
+                reported.update(error.ranks)
+                self._member.absent(self._number, error.ranks)
 
     def _exchange_state(self, group: Group, *, is_back: bool) -> int:
         """Tell one another; returns how many vectors the others have."""
         old_epoch = self.epoch + (self.group.epoch if self.group is not None else 0)
         restarts = self.lives[group.rank]
         mine = _STATE.pack(is_back, restarts, len(self.vectors()), old_epoch, self._barriers)
-        posts = group.exchange("what is to go over", mine, self._timeout)
+        posts = self._go_on(group, lambda: self._agree(mine))
         states = {rank: _STATE.unpack(post) for rank, post in enumerate(posts) if post}
         self._back = [rank for rank, (is_back, *_) in states.items() if is_back]
         for rank, (_, restarts, *_) in states.items():
@@ -339,7 +346,10 @@ class Generations:
 
     def _compare(self, group: Group, description: str) -> None:
         """Whether all make the same vector; those who have come back and do not leave again."""
-        posts = group.exchange("a vector that goes over", description.encode()[:768], self._timeout)
+        mine = description.encode()[:768]
+        posts = self._go_on(
+            group, lambda: group.exchange("a vector that goes over", mine, self._timeout)
+        )
         texts = {rank: post.decode(errors="replace") for rank, post in enumerate(posts) if post}
         right = next((text for rank, text in texts.items() if rank not in self._back), description)
         if group.rank in self._back and texts[group.rank] != right:
@@ -384,7 +394,7 @@ class Generations:
         group = self.group
         assert group is not None
         self._compare(group, description)
-        made = _again(group, lambda: make(group, True))
+        made = self._go_on(group, lambda: make(group, True))
         self.keep(made, description, has_shared_values)
         self._due -= 1
         if self._due == 0:
@@ -393,10 +403,11 @@ class Generations:
 
     def _complete(self) -> None:
         """Where all the vectors of this rank stand that are to stand."""
-        assert self.group is not None
+        group = self.group
+        assert group is not None
         if self.is_back:
-            _values.share(self.group, self.vectors(shared=True), self._back, self._timeout)
-            self.group.barrier(self._timeout)
+            _values.share(group, self.vectors(shared=True), self._back, self._timeout)
+            self._go_on(group, lambda: group.barrier(self._timeout))
         self._settle()
 
     @property
@@ -426,16 +437,6 @@ class Generations:
             if group is not None:
                 group.leave()
         self._member.close()
-
-
-def _again(group: Group, step: Callable[[], Result]) -> Result:
-    """Do a collective step, once more when a rank has died in it."""
-    while True:
-        try:
-            return step()
-        except PeerError as error:
-            if set(error.ranks) & set(group.alive()):
-                raise
 
 
 def _until(

@@ -28,9 +28,9 @@ from malt._rounds import Frames, ProtocolError, Rounds
 HANDSHAKE_SECONDS = 5.0
 # What select() takes at most is less than the longest time limit.
 _MAX_WAIT_SECONDS = 86400.0
-# How long a rank's process may go on when its session has been lost: a launcher says well before
-# that it has ended, if it has. Where a network has cut the session alone, the rank can be called to
-# no further group, and is to come back.
+# How long a rank's process may go on when its session has been lost. If the process has ended, its
+# launcher says so well before. If a network has cut the session alone, the rank can be called to no
+# further group, and is to come back.
 LOST_SECONDS = 2.0
 # Frames that a launcher may leave untaken and still ask for another number of ranks.
 _MAX_UNTAKEN = 1024
@@ -79,7 +79,7 @@ class Server:
         self._joined: dict[bytes, dict[int, _Connection]] = {
             kind: {} for kind in (wire.RANK, wire.MEMBER, wire.NODE)
         }
-        # By rank, since when its session is lost, and its process; oldest first.
+        # By rank: since when its session is lost, and its process.
         self._lost: dict[int, tuple[float, int]] = {}
         self._connections: set[_Connection] = set()
         # Found to have ended while something was sent. They are dropped when that has gone to all
@@ -445,8 +445,8 @@ class Server:
             self._deliver(wire.RANK, self._rounds.end(rank, how))
 
     def _member_ended(self, rank: int, process: int | None, *, is_for_good: bool) -> None:
-        if process in (None, self._lost.get(rank, (0.0, process))[1]):
-            self._lost.pop(rank, None)
+        if rank in self._lost and process in (None, self._lost[rank][1]):
+            del self._lost[rank]
         if self._forget(wire.MEMBER, rank, process):
             self._deliver_to_members(self._generations.end(rank, is_for_good, time.monotonic()))
 
@@ -470,12 +470,10 @@ class Server:
         self._kill(rank, connection.process)
 
     def _end_lost(self, now: float) -> None:
-        while self._lost:
-            rank, (since, process) = next(iter(self._lost.items()))
-            if since + LOST_SECONDS > now:
-                return
-            del self._lost[rank]
-            self._kill(rank, process)
+        for rank, (since, process) in list(self._lost.items()):
+            if since + LOST_SECONDS <= now:
+                del self._lost[rank]
+                self._kill(rank, process)
 
     def _kill(self, rank: int, process: int) -> None:
         kill = wire.PROCESS_FRAME.pack(wire.KILL, rank, process)

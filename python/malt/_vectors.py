@@ -67,7 +67,7 @@ def _as_array(data: Any) -> npt.NDArray[Any]:
     if not array.dtype.isnative:
         raise ConfigError(
             f"dtype {array.dtype} has foreign byte order; convert the array first (w = "
-            f"w.astype(w.dtype.newbyteorder('='))), then use that w in the loop"
+            "w.astype(w.dtype.newbyteorder('='))), then use that w in the loop"
         )
     if not array.flags.c_contiguous:
         raise ConfigError(
@@ -238,7 +238,8 @@ def vector(
         made.array = made.array.reshape(shape)
         return made
     several = isinstance(data, Sequence) and not isinstance(data, (str, bytes))
-    arrays = [_as_array(part) for part in (data if several else [data])]
+    given = data if several else [data]
+    arrays = [_as_array(part) for part in given]
     _check_apart(arrays)
     kinds = sorted({array.dtype.name for array in arrays})
     if len(kinds) != 1:
@@ -252,7 +253,6 @@ def vector(
             "w.astype(...)), then use that w in the loop"
         )
     shown = arrays if several else (data if isinstance(data, np.ndarray) else arrays[0])
-    given = data if several else [data]
     if all(isinstance(part, np.ndarray) for part in given):
         options["on_unused"] = functools.partial(_warn_unused, options["name"], several)
     return _make(arrays[0].dtype, arrays, 0, shown, options)

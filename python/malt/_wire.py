@@ -51,9 +51,10 @@ LENGTH = struct.Struct("!I")
 # refusal; all parts are here, then one part a frame; time is up; a rank is gone.
 PART, BYE = b"p", b"b"
 WELCOME, REFUSED, COMPLETE, DATA, LATE, GONE = b"w", b"n", b"c", b"d", b"t", b"g"
-# From a member: it wants a generation; its part in one, as above; it has formed the group; ranks
-# do not do their part. To it: who is in the next generation (nobody: wait for another); all its
-# members have formed it, and may use it; it has come to nothing, as these ranks did not come.
+# From a member: it wants a generation; its part in a round of one; it has formed the group; ranks
+# do not do their part. To it: the parts, as above; time is up; who is in the next generation
+# (nobody: wait for another); all its members have formed it, and may use it; it has come to
+# nothing, as these ranks did not come.
 WANT, FORMED, ABSENT = b"w", b"f", b"a"
 GENERATION, STANDS, OFF = b"i", b"s", b"x"
 # To a member, beside generations: it is asked to leave.
@@ -73,6 +74,8 @@ MAX_PART = MAX_FRAME - PART_HEAD.size
 MAX_SECONDS = 1e8
 WANT_FRAME = struct.Struct("!cd")  # kind, seconds that it waits
 GENERATION_PART = struct.Struct("!cII")  # kind, generation, round
+COMPLETE_FRAME = struct.Struct("!cIII")  # kind, generation, round, how many data follow
+DATA_HEAD = struct.Struct("!cI")  # kind, whose they are
 FORMED_FRAME = struct.Struct("!cI")  # kind (FORMED or STANDS), generation
 # kind, how many, whether they come back, --elastic (0, 0: not), seconds it waits for other nodes
 RANKS_FRAME = struct.Struct("!cI?IId")

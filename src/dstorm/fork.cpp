@@ -41,12 +41,10 @@ class Forks {
   std::vector<int> unforked_;
 };
 
-}  // namespace
+// Before anybody asks how many forks there were.
+[[gnu::constructor]] void notice_forks() noexcept { Forks::instance(); }
 
-std::uint32_t forks() noexcept {
-  Forks::instance();
-  return forks_since();
-}
+}  // namespace
 
 UnforkedDescriptor::UnforkedDescriptor(Descriptor descriptor) : descriptor_(std::move(descriptor)) {
   if (!descriptor_) return;

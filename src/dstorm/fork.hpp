@@ -12,17 +12,12 @@
 
 namespace dstorm {
 
-// Forks between the first call in any process and this process: differs from what it was before if,
-// and only if, this is a child. A load; any thread.
-std::uint32_t forks() noexcept;
-
 namespace detail {
 extern std::atomic<std::uint32_t> forks;
 }
-// The same, for who has called that before in this process.
-inline std::uint32_t forks_since() noexcept {
-  return detail::forks.load(std::memory_order_relaxed);
-}
+// Forks between the first process that has loaded this library and this process: differs from what
+// it was before if, and only if, this is a child. A load; any thread.
+inline std::uint32_t forks() noexcept { return detail::forks.load(std::memory_order_relaxed); }
 
 // A descriptor that a forked child closes at once: while it had a connection, or the socket of one
 // who listens, nobody could see on it that the rank has ended. Any thread.

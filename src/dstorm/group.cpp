@@ -208,7 +208,7 @@ bool Group::is_one_host() const noexcept {
   return impl_->engine == nullptr && (impl_->row.sharing != shm::Sharing::kNone || size() == 1);
 }
 bool Group::has_left() const noexcept { return impl_->left; }
-bool Group::is_forked() const noexcept { return impl_->forks != forks_since(); }
+bool Group::is_forked() const noexcept { return impl_->forks != forks(); }
 
 bool Group::is_live(int rank) const noexcept { return impl_->control.is_live(rank); }
 

@@ -118,7 +118,7 @@ class Turns {
 
  private:
   static std::uintptr_t self() noexcept { return static_cast<std::uintptr_t>(pthread_self()); }
-  bool is_forked() const noexcept { return forks_ != forks_since(); }
+  bool is_forked() const noexcept { return forks_ != forks(); }
   bool has_turn() const noexcept { return owner_.load(std::memory_order_relaxed) == self(); }
   bool is_busy() const noexcept { return busy_.load(std::memory_order_relaxed) == self(); }
   void lock() noexcept {

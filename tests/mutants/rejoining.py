@@ -56,6 +56,14 @@ MUTANTS = {
     ),
     # A wait in the next group asks whether it is in vain.
     "LOOKS_AGAIN_IN_NEXT": Mutant("_regroup", "if self._is_in_next:", "if False:"),
+    # A rank that ends while others vote has moved nobody.
+    "ENDS_UNNOTICED": Mutant("_regroup", " or not before <= self._voters", ""),
+    # Who has been left out tries again until another lives.
+    "LEFT_OUT_TRIES_AGAIN": Mutant("_regroup", "if group.is_left_out(group.rank) or ", "if "),
+    # Who does not come in time may come yet.
+    "LATE_NOT_REPORTED": Mutant(
+        "_regroup", "self._member.absent(self._number, error.ranks)", "pass"
+    ),
     # What is on its way in the old group is not waited for.
     "SCATTERS_NOT_AWAITED": Mutant(
         "_regroup",

@@ -45,8 +45,8 @@ class Around(torch.optim.Optimizer):  # type: ignore[misc] # PyTorch is no depen
         self.param_groups = self._inner.param_groups
 
     def _check(self) -> None:
-        for flat in self._flats:
-            _model.check_same(self._model, flat.tensors)
+        exchanged = {name: each for flat in self._flats for name, each in flat.tensors.items()}
+        _model.check_same(self._model, exchanged)
         count = sum(len(group["params"]) for group in self.param_groups)
         if count != len(self._parameters):
             raise ConfigError(

@@ -33,7 +33,8 @@ from malt import (
     _values,
 )
 from malt import _wire as wire
-from malt._errors import PeerError, TimeoutError  # noqa: A004
+from malt._core_import import Turns
+from malt._errors import Error, PeerError, TimeoutError  # noqa: A004
 from rejoining import groups, launchers
 from rejoining.machines import Process, Threading, Time, World
 from rejoining.sockets import Listener, SelectModule, SelectorsModule, SocketModule
@@ -95,9 +96,13 @@ class Job:
         self._is_slow = False  # somebody computes for longer than the time limit
         self.launchers: list[launchers.Launcher] = []
 
-    # What is wrong, or nothing
+    @property
+    def come_back(self) -> int:
+        """Processes that have taken up what the others had."""
+        return len(self._came)
 
     def run(self) -> str:
+        """What is wrong, or nothing."""
         with self._in_the_place_of_modules():
             first, node_ranks = 0, self._split()
             for node, ranks in enumerate(node_ranks):
@@ -200,7 +205,7 @@ class Job:
         member = Member(self, life)
         way = _regroup.Generations(member, life.restarts, self._make_group, TIMEOUT)
         settings = _job.Settings("tcp", TIMEOUT, SILENCE, "lowest")
-        life.job = _job.Job(life.rank, self.size, settings, way)
+        life.job = _job.Job(life.rank, self.size, settings, Turns(), way)
         is_fresh = not way.is_back
         world.say(f"{life} joins, {'at the beginning' if is_fresh else 'back'}")
         if is_fresh:
@@ -208,6 +213,8 @@ class Job:
             self._check_fresh(life)
         world.park(world.now + self._draw.random() ** 3)
         v = life.vector = self._make("v", is_fresh)
+        if self._more == "second vector" and not is_fresh and self._draw.random() < 0.3:
+            self._make_late(life)
         u = self._make("u", is_fresh) if self._more == "second vector" else None
         self._check_taken(life, v, is_fresh)
         life.has_begun = True
@@ -232,6 +239,14 @@ class Job:
         life.has_finished = True
         world.say(f"{life} is done at iteration {v.iteration}")
         v.close()
+
+    def _make_late(self, life: Life) -> None:
+        """Come to the next vector at the end of the time limit, and so for some of the others."""
+        late = TIMEOUT + self._draw.choice((0.001, 0.01, 2.0)) * (self._draw.random() - 0.5)
+        self.world.say(f"{life} makes its next vector {late:.4f} s later")
+        life.process.blame = "late"
+        self._is_slow = True  # the others wait, and who wants to come back meanwhile does, too
+        self.world.park(self.world.now + late)
 
     def _make(self, name: str, is_fresh: bool) -> Any:
         values = 0 if not is_fresh and _job.current().makes_due else _TRAINED
@@ -357,7 +372,7 @@ class Job:
 
     def _on_error(self, life: Life, error: Exception) -> None:
         self.world.say(f"{life} fails: {error!r}")
-        if life.process.blame or self._may_fail(life, error):
+        if isinstance(error, Error) and (life.process.blame or self._may_fail(life, error)):
             return
         self.world.say("".join(traceback.format_exception(error)))
         self.world.complain(f"G1: a call of {life} fails, which was well: {error!r}")
