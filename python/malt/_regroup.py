@@ -231,7 +231,20 @@ class Generations:
         if self._next is None:
             group.restore()
             self._settle()
-        return self._next is not None
+            return False
+        self._await_ends(group)
+        return True
+
+    def _await_ends(self, group: Group) -> None:
+        """Wait for the end of those whom the next group does without.
+
+        A rank that has lost its launcher goes on, until it is killed. Whoever waits for it has to
+        come to the end of its round in the old group.
+        """
+        assert self._formed is not None
+        deadline = time.monotonic() + self._timeout
+        while set(group.alive()) - self._formed.members and time.monotonic() < deadline:
+            time.sleep(_NAP_SECONDS)
 
     def _vote(self, *, has_moved: bool) -> bool:
         """Whether anybody has gone on in the old group, or ended; what was sent there has come."""
