@@ -60,11 +60,21 @@ bool look_again(bool is_new) {
   return py::module_::import("malt._job").attr("look_again")(is_new).cast<bool>();
 }
 
+// A wait of this rank is slow.
+void say_slow(int rank, const std::string& text) {
+  const py::gil_scoped_acquire gil;
+  try {
+    py::module_::import("malt._job").attr("say_slow")(rank, text);
+  } catch (py::error_already_set& error) {
+    error.discard_as_unraisable("a notice of a slow wait");
+  }
+}
+
 std::shared_ptr<dstorm::Group> join(int rank, int size, std::vector<int> members,
                                     AllGather allgather, double timeout,
                                     const std::string& transport, double silence, bool lowest_wins,
                                     const std::string& interface, const std::string& toward,
-                                    const py::bytes& secret,
+                                    const py::bytes& secret, double slow_after,
                                     const std::shared_ptr<dstorm::Turns>& turns) {
   PythonBootstrap bootstrap(rank, size, std::move(members), std::move(allgather));
   dstorm::GroupOptions options;
@@ -77,6 +87,8 @@ std::shared_ptr<dstorm::Group> join(int rank, int size, std::vector<int> members
   options.secret = secret;
   options.interrupt = check_signals;
   options.superseded = look_again;
+  options.slow_after = *to_duration(slow_after);
+  options.slow = [rank](const std::string& text) { say_slow(rank, text); };
   options.turns = turns;
   options.changed = [] { Py_AddPendingCall(call_at_new_epoch, nullptr); };
   const py::gil_scoped_release no_gil;
@@ -203,7 +215,7 @@ void bind_group(py::module_& module) {
       .def(py::init(&join), py::arg("rank"), py::arg("size"), py::arg("members"),
            py::arg("allgather"), py::arg("timeout"), py::arg("transport"), py::arg("silence"),
            py::arg("lowest_wins"), py::arg("interface"), py::arg("toward"), py::arg("secret"),
-           py::arg("turns"))
+           py::arg("slow_after"), py::arg("turns"))
       .def_property_readonly("rank", &Group::rank)
       .def_property_readonly("size", &Group::size)
       .def_property_readonly("epoch", &Group::epoch)

@@ -82,7 +82,11 @@ void bind_errors(py::module_&) {
     try {
       std::rethrow_exception(thrown);
     } catch (const dstorm::TimeoutError& error) {
-      raise("TimeoutError", error.what(), &error.ranks());
+      const std::string text = error.what();
+      raise("TimeoutError",
+            (text + "; a longer limit: the call's timeout=, malt.init(timeout=) or MALT_TIMEOUT")
+                .c_str(),
+            &error.ranks());
     } catch (const dstorm::PeerError& error) {
       raise("PeerError", error.what(), &error.ranks());
     } catch (const dstorm::Superseded& error) {

@@ -92,7 +92,7 @@ class Group:
     """
     The ranks of a job.
     """
-    def __init__(self, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, members: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], allgather: collections.abc.Callable[[bytes, float], list[bytes]], timeout: typing.SupportsFloat | typing.SupportsIndex, transport: str, silence: typing.SupportsFloat | typing.SupportsIndex, lowest_wins: bool, interface: str, toward: str, secret: bytes, turns: Turns) -> None:
+    def __init__(self, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, members: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], allgather: collections.abc.Callable[[bytes, float], list[bytes]], timeout: typing.SupportsFloat | typing.SupportsIndex, transport: str, silence: typing.SupportsFloat | typing.SupportsIndex, lowest_wins: bool, interface: str, toward: str, secret: bytes, slow_after: typing.SupportsFloat | typing.SupportsIndex, turns: Turns) -> None:
         ...
     def alive(self) -> tuple[int, ...]:
         ...

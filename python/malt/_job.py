@@ -31,6 +31,7 @@ class Settings(NamedTuple):
     timeout: float
     silence: float
     tie: str
+    slow_after: float
 
 
 class Job:
@@ -187,7 +188,8 @@ def init(
             RDMA where both sides have adapters that reach one another, else TCP), or one for all:
             "shm", "verbs" or "tcp". MALT_TRANSPORT if None, else "auto".
         timeout: seconds that a wait may take unless it says otherwise, this call included;
-            MALT_TIMEOUT if None, else 30.
+            MALT_TIMEOUT if None, else 600. Ranks that die are not waited for; a wait that has taken
+            MALT_SLOW_AFTER seconds (30) says on standard error for whom it waits.
         silence: a rank that is not heard of for so many seconds, at least 0.1, since it is stopped
             or cut off, is left out of the job if more than half of the ranks agree; where it wakes,
             its next call raises PeerError, as on ranks that find themselves without such a
@@ -202,9 +204,10 @@ def init(
     """
     settings = Settings(
         _setting(transport, "MALT_TRANSPORT", "auto"),
-        _seconds(timeout, "timeout", "30"),
+        _seconds(timeout, "timeout", "600"),
         _seconds(silence, "silence", "5", least=0.1),
         _tie(tie),
+        _seconds(None, "slow_after", "30"),
     )
     with _starting:
         return _joined_with(
@@ -281,6 +284,7 @@ def _make_group(
         interface=os.environ.get("MALT_INTERFACE", ""),
         toward=place.meeting_point,
         secret=place.secret,
+        slow_after=settings.slow_after,
         turns=turns,
     )
 
@@ -460,6 +464,11 @@ def call_at_new_epoch() -> None:
     if _job is not None:
         for callback in _job.on_change:
             callback(epoch(), alive())
+
+
+def say_slow(rank: int, text: str) -> None:
+    """A wait of this rank takes long; called by the core."""
+    log.warning("malt: rank %d waits: %s", rank, text)
 
 
 def look_again(is_new: bool) -> bool:

@@ -25,6 +25,7 @@ from malt._rank import Rank, describe_end, exit_code_of
 from malt._relay import Relay
 from malt._rendezvous_server import Server
 from malt._scale import ScaleServer
+from malt._tracebacks import Tracebacks
 
 _TICK = 0.02
 # What a rank has left running may end by itself, before it is told to.
@@ -64,6 +65,7 @@ class Launcher:
         self._command = list(command)
         self._options = options
         self._out, self._err = Sink.standard()
+        self._tracebacks = Tracebacks()
         self._ranks: list[Rank] = []
         self._starts: Counter[int] = Counter()  # by rank: since the job began
         self._restarts: Counter[int] = Counter()  # likewise, because it failed
@@ -192,9 +194,13 @@ class Launcher:
             preexec_fn=prepare,
         )
         streams = []
-        for pipe, sink in ((process.stdout, self._out), (process.stderr, self._err)):
+        for pipe, sink, tracebacks in (
+            (process.stdout, self._out, None),
+            (process.stderr, self._err, self._tracebacks),
+        ):
             if pipe is not None:
-                stream = Stream(os.dup(pipe.fileno()), sink, rank if prefix else None)
+                shown_as = rank if prefix else None
+                stream = Stream(os.dup(pipe.fileno()), sink, shown_as, tracebacks)
                 pipe.close()
                 streams.append(stream)
                 self._selector.register(stream.descriptor, selectors.EVENT_READ, stream)

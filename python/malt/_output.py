@@ -12,6 +12,8 @@ import os
 import select
 import sys
 
+from malt._tracebacks import Tracebacks, Watched
+
 _LONGEST_LINE = 1 << 16  # what is held back of a line at most
 _ERASE = b"\r\x1b[K"
 _COLOURS = (36, 33, 32, 35, 34, 31, 96, 93, 92, 95, 94, 91)
@@ -74,8 +76,13 @@ class Sink:
 class Stream:
     """One output of one rank, read from a pipe."""
 
-    def __init__(self, descriptor: int, sink: Sink, rank: int | None) -> None:
-        """With a rank, lines get its prefix; with None, bytes pass unchanged."""
+    def __init__(
+        self, descriptor: int, sink: Sink, rank: int | None, tracebacks: Tracebacks | None = None
+    ) -> None:
+        """With a rank, lines get its prefix; with None, bytes pass unchanged.
+
+        Of tracebacks like those that other ranks have shown, only the end is shown.
+        """
         os.set_blocking(descriptor, False)
         self.descriptor = descriptor
         self.sink = sink
@@ -86,6 +93,7 @@ class Stream:
             self._prefix = b"\x1b[%dm[%d]\x1b[0m " % (colour, rank)
         self._held = bytearray()
         self._held_since = 0.0
+        self._watched = Watched(rank, tracebacks) if rank is not None and tracebacks else None
         self._redraws = False  # the current line has been started anew before
         self._returned = False  # what has been shown of it ended in a carriage return
 
@@ -111,7 +119,7 @@ class Stream:
 
     def show_at(self) -> float | None:
         """When the unfinished line is to be shown; None if there is nothing to show."""
-        if not self._held:
+        if not self._held and not self._holds_traceback:
             return None
         terminal = self.sink.is_terminal
         if self._redraws or (not self._raw and b"\r" in self._held):
@@ -120,7 +128,9 @@ class Stream:
         return self._held_since + (0.2 if terminal else 1.0)
 
     def show(self) -> None:
-        """Write what is held of an unfinished line."""
+        """Write what is held of an unfinished line, and of a traceback before it."""
+        if self._watched is not None and self._watched.is_held:
+            self._pass_on(self._watched.release())
         if not self._held:
             return
         text = bytes(self._held)
@@ -146,6 +156,10 @@ class Stream:
                 self.sink.write(self.sink.line_break())
         os.close(self.descriptor)
 
+    @property
+    def _holds_traceback(self) -> bool:
+        return self._watched is not None and self._watched.is_held
+
     def _take(self, data: bytes, now: float) -> None:
         if not self._held:
             self._held_since = now
@@ -154,7 +168,10 @@ class Stream:
             lines = bytes(self._held) + data[:end]
             self._held.clear()
             self._held_since = now
-            self._pass_on(lines)
+            if self._watched is not None:
+                lines = self._watched.take(lines)
+            if lines:
+                self._pass_on(lines)
         self._held += data[end:]
         if len(self._held) >= _LONGEST_LINE:
             self.show()

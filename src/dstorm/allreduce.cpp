@@ -87,7 +87,8 @@ const std::vector<int>& Allreduce::run(Operand& operand, const Operation& operat
         if (has_all_) keep_result(operand);
         begin_attempt(rest_);
         look();
-      } else if (!advance(operand) && !segment_.wait(may_go_on, limit - (Clock::now() - start))) {
+      } else if (!advance(operand) && !segment_.wait(may_go_on, limit - (Clock::now() - start),
+                                                     [this] { return missed(); })) {
         throw_timeout();
       }
     }
@@ -235,22 +236,28 @@ void Allreduce::throw_if_failed(const Operation& operation) const {
   }
 }
 
-void Allreduce::throw_timeout() const {
-  std::vector<int> late;
+std::vector<int> Allreduce::late() const {
+  std::vector<int> ranks;
   for (int r : others_) {
-    if (!peer(r).has_come) late.push_back(r);
+    if (!peer(r).has_come) ranks.push_back(r);
   }
   const bool has_given_up =
       std::ranges::any_of(others_, [this](int r) { return peer(r).gave_up || peer(r).is_beyond; });
-  if (late.empty() && !has_given_up) {
-    std::ranges::copy_if(others_, std::back_inserter(late),
+  if (ranks.empty() && !has_given_up) {
+    std::ranges::copy_if(others_, std::back_inserter(ranks),
                          [this](int r) { return !peer(r).has_all; });
   }
-  throw TimeoutError(
-      name_ + ": " +
-          (late.empty() ? "another rank gave up waiting" : describe_ranks(late) + " did not come") +
-          " within the time limit; the vector is unchanged",
-      late);
+  return ranks;
+}
+
+std::string Allreduce::missed() const {
+  const std::vector<int> ranks = late();
+  return name_ + ": " +
+         (ranks.empty() ? "another rank gave up waiting" : describe_ranks(ranks) + " did not come");
+}
+
+void Allreduce::throw_timeout() const {
+  throw TimeoutError(missed() + " within the time limit; the vector is unchanged", late());
 }
 
 Stats Allreduce::stats() const {

@@ -148,6 +148,8 @@ class Allreduce {
   void write_result(Operand& operand);
   void keep_result(Operand& operand);
   void throw_if_failed(const Operation& operation) const;
+  std::vector<int> late() const;
+  std::string missed() const;
   [[noreturn]] void throw_timeout() const;
   void release(int rank, std::uint64_t iteration);
   template <class Visit>

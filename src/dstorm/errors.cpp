@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdio>
 
 namespace dstorm {
 
@@ -17,6 +18,12 @@ std::string describe_ranks(const std::vector<int>& ranks) {
     text += std::to_string(ranks[i]);
   }
   if (named < ranks.size()) text += " and " + std::to_string(ranks.size() - named) + " more";
+  return text;
+}
+
+std::string format_seconds(std::chrono::nanoseconds time) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.3g s", std::chrono::duration<double>(time).count());
   return text;
 }
 

@@ -1,6 +1,7 @@
 // What dStorm throws. Every message names the value, the limit and the way out.
 #pragma once
 
+#include <chrono>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -48,7 +49,8 @@ class Superseded : public Error {
   using Error::Error;
 };
 
-// "rank 3" or "ranks 1, 4, 7", for messages.
+// For messages: "rank 3" or "ranks 1, 4, 7"; "1.5 s".
 std::string describe_ranks(const std::vector<int>& ranks);
+std::string format_seconds(std::chrono::nanoseconds time);
 
 }  // namespace dstorm

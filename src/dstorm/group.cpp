@@ -67,13 +67,10 @@ std::string fit(std::string_view what, std::size_t most) {
   return std::string(call.substr(0, room)) + std::string(step.substr(0, most));
 }
 
-double seconds(nanoseconds time) { return std::chrono::duration<double>(time).count(); }
-
-std::string format_seconds(nanoseconds time) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.3g s", seconds(time));
-  return text;
-}
+// For making the connections of hosts, which reach one another at once or not at all.
+constexpr std::chrono::seconds kConnect{30};
+// Of an error's list.
+constexpr std::size_t kLongText = 300;
 
 }  // namespace
 
@@ -91,11 +88,13 @@ struct Group::Impl {
                         "; raise the limit on open files (ulimit -n)");
     }
     waiter.give_way(*turns);
+    waiter.tell_when_slow(options.slow_after, options.slow);
     if (control.hosts().size() > 1) {
       engine = std::make_unique<tcp::Engine>(
           bootstrap, control,
-          tcp::EngineOptions{options.timeout, missed_after(), options.interface, options.toward,
-                             options.secret, row.rdma, news.get(), tcp::Witness::find_program()});
+          tcp::EngineOptions{std::min<nanoseconds>(options.timeout, kConnect), missed_after(),
+                             options.interface, options.toward, options.secret, row.rdma,
+                             news.get(), tcp::Witness::find_program()});
       waiter.lend_a_hand(*engine);
     }
     watcher.emplace(control, engine.get(), news.get(),
@@ -402,15 +401,36 @@ void Group::await_posts_of(std::uint64_t number, std::string_view what, nanoseco
     while (next < size() && (has_posted(next, number) || !is_live(next))) ++next;
     return next == size();
   };
-  if (impl_->waiter.until(all_here, limit)) return;
-  std::vector<int> missing;
-  for (int r = 0; r < size(); ++r) {
-    if (is_live(r) && !has_posted(r, number)) missing.push_back(r);
-  }
-  throw TimeoutError(std::string(call_of(what)) + ": " + describe_ranks(missing) +
-                         " did not come within " + format_seconds(limit) +
+  const auto missing = [&] {
+    std::vector<int> ranks;
+    for (int r = 0; r < size(); ++r) {
+      if (is_live(r) && !has_posted(r, number)) ranks.push_back(r);
+    }
+    return ranks;
+  };
+  const auto missed = [&] {
+    return std::string(call_of(what)) + ": " + describe_ranks(missing()) + " did not come";
+  };
+  if (impl_->waiter.until(all_here, limit, false, missed)) return;
+  throw TimeoutError(missed() + " within " + format_seconds(limit) + last_calls(missing()) +
                          "; every rank must make the same collective calls in the same order",
-                     missing);
+                     missing());
+}
+
+// What these have last called together with others.
+std::string Group::last_calls(const std::vector<int>& ranks) const {
+  std::string text;
+  for (const int r : ranks) {
+    const shm::Board& board = impl_->control.board(r);
+    const std::uint64_t posted = board.posted.load(std::memory_order_acquire);
+    const shm::Notice& last = board.notices[posted % 2];
+    const std::string_view what(last.what,
+                                std::min<std::size_t>(last.what_bytes, sizeof(last.what)));
+    text += (text.empty() ? " (" : "; ") + describe_ranks({r}) +
+            (posted == 0 ? " has made no such call" : " was last in " + std::string(call_of(what)));
+    if (text.size() > kLongText) break;
+  }
+  return text.empty() ? "" : text + ")";
 }
 
 std::vector<std::optional<Bytes>> Group::posts_of(std::uint64_t number) const {

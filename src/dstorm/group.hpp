@@ -26,8 +26,11 @@ struct SegmentShape;
 }
 
 struct GroupOptions {
-  // What a wait without a time limit of its own gets.
-  std::chrono::nanoseconds timeout = std::chrono::seconds(30);
+  // What a wait for ranks that live gets, if it has no time limit of its own.
+  std::chrono::nanoseconds timeout = std::chrono::minutes(10);
+  // Called by a wait that has lasted for `slow_after`, once, with what it misses; may not throw.
+  std::function<void(const std::string&)> slow = nullptr;
+  std::chrono::nanoseconds slow_after = std::chrono::seconds(30);
   // Who is not heard of for so long has been left out by then, if more than half of all agree, or
   // half with the lowest rank. A rank misses others after three quarters of it, and is cut off when
   // it has found no such majority for twice as long after that. From 0.1 s.
@@ -153,6 +156,7 @@ class Group : public std::enable_shared_from_this<Group> {
   bool has_posted(int rank, std::uint64_t number) const noexcept;
   void await_posts_of(std::uint64_t number, std::string_view what, std::chrono::nanoseconds limit);
   std::vector<std::optional<Bytes>> posts_of(std::uint64_t number) const;
+  std::string last_calls(const std::vector<int>& ranks) const;
 
   struct Impl;
   std::unique_ptr<Impl> impl_;

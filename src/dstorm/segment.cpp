@@ -370,14 +370,15 @@ int Segment::wait_for_slot(nanoseconds timeout) {
     }
     return (slot = writer_->claim(options_.policy, live)) >= 0;
   };
-  if (!wait(has_slot, timeout)) {
-    const std::vector<int> ranks = writer_->blockers(live);
-    throw TimeoutError(
-        "scatter of " + what_of(options_) + ": all " + std::to_string(options_.depth) +
-            " slots hold updates that " + describe_ranks(ranks) +
-            " did not gather within the time limit; gather as often as you scatter, or "
-            "raise depth",
-        ranks);
+  const auto missed = [&] {
+    return "scatter of " + what_of(options_) + ": all " + std::to_string(options_.depth) +
+           " slots hold updates that " + describe_ranks(writer_->blockers(live)) +
+           " did not gather";
+  };
+  if (!wait(has_slot, timeout, missed)) {
+    throw TimeoutError(missed() + " within " + format_seconds(timeout) +
+                           "; gather as often as you scatter, or raise depth",
+                       writer_->blockers(live));
   }
   return slot;
 }
@@ -534,16 +535,22 @@ void Segment::wait_for_clocks(std::uint64_t target, nanoseconds timeout) {
     while (next < senders.size() && !is_behind(senders[next])) ++next;
     return next == senders.size();
   };
-  if (wait(all_there, timeout)) return;
-  std::vector<int> ranks;
-  for (int r : senders) {
-    if (is_behind(r)) ranks.push_back(r);
+  const auto behind = [&] {
+    std::vector<int> ranks;
+    std::ranges::copy_if(senders, std::back_inserter(ranks), is_behind);
+    return ranks;
+  };
+  const auto missed = [&] {
+    return "gather of " + what_of(options_) + ": " + describe_ranks(behind()) +
+           " did not scatter iteration " + std::to_string(target);
+  };
+  if (wait(all_there, timeout, missed)) return;
+  const std::vector<int> ranks = behind();
+  std::string at = " (this rank is at iteration " + std::to_string(iteration_);
+  if (!ranks.empty()) {
+    at += ", " + describe_ranks({ranks[0]}) + " at " + std::to_string(reader(ranks[0]).clock());
   }
-  throw TimeoutError("gather of " + what_of(options_) + ": " + describe_ranks(ranks) +
-                         " did not scatter iteration " + std::to_string(target) +
-                         " within the time limit (this rank is at iteration " +
-                         std::to_string(iteration_) + ")",
-                     ranks);
+  throw TimeoutError(missed() + " within " + format_seconds(timeout) + at + ")", ranks);
 }
 
 // Part of BSP: the next scatter shall find a slot without replacing an update that somebody has yet
@@ -558,13 +565,13 @@ void Segment::wait_for_folds(nanoseconds timeout) {
     take_in_strays(true);
     return writer_->has_free(live);
   };
-  if (wait(has_free, timeout)) return;
-  const std::vector<int> ranks = writer_->blockers(live);
-  throw TimeoutError("gather of " + what_of(options_) +
-                         " at staleness 0: " + describe_ranks(ranks) +
-                         " did not gather what this rank sent before iteration " +
-                         std::to_string(iteration_) + " within the time limit",
-                     ranks);
+  const auto missed = [&] {
+    return "gather of " + what_of(options_) +
+           " at staleness 0: " + describe_ranks(writer_->blockers(live)) +
+           " did not gather what this rank sent before iteration " + std::to_string(iteration_);
+  };
+  if (wait(has_free, timeout, missed)) return;
+  throw TimeoutError(missed() + " within " + format_seconds(timeout), writer_->blockers(live));
 }
 
 void Segment::collect_own_iteration(nanoseconds timeout) {

@@ -142,18 +142,13 @@ class Segment {
   void release_room();
 
   // Waits as scatter and gather do, counted in stats().wait_seconds. See Waiter::until.
+  template <class Ready, class What>
+  bool wait(Ready&& ready, std::chrono::nanoseconds timeout, const What& missed) {
+    return ready() || wait_on(ready, timeout, std::cref(missed));
+  }
   template <class Ready>
   bool wait(Ready&& ready, std::chrono::nanoseconds timeout) {
-    if (ready()) return true;
-    Waiter& waiter = group_->waiter();
-    const std::chrono::nanoseconds before = waiter.waited();
-    const auto look = [&] {
-      if (channel_->is_silent()) channel_->take_in();
-      return ready();
-    };
-    const bool done = waiter.until(look, timeout, channel_->is_silent());
-    waited_ += waiter.waited() - before;
-    return done;
+    return ready() || wait_on(ready, timeout, nullptr);
   }
 
   std::uint64_t iteration() const noexcept { return iteration_; }
@@ -201,6 +196,18 @@ class Segment {
   void shut() noexcept;
 
  private:
+  template <class Ready>
+  bool wait_on(Ready& ready, std::chrono::nanoseconds timeout, const Missed& missed) {
+    Waiter& waiter = group_->waiter();
+    const std::chrono::nanoseconds before = waiter.waited();
+    const auto look = [&] {
+      if (channel_->is_silent()) channel_->take_in();
+      return ready();
+    };
+    const bool done = waiter.until(look, timeout, channel_->is_silent(), missed);
+    waited_ += waiter.waited() - before;
+    return done;
+  }
   struct Found {  // what becomes of an update being gathered
     std::uint64_t ordinal;
     bool is_put_by;  // and not in a slot

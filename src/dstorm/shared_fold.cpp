@@ -33,7 +33,10 @@ bool SharedFold::end_as(End wish) {
 template <class Ready>
 bool SharedFold::wait(Ready&& ready, std::chrono::nanoseconds limit) {
   try {
-    return segment_.wait(ready, limit);
+    return segment_.wait(ready, limit, [this] {
+      return "allreduce of segment '" + segment_.options().name + "': " + describe_ranks(late()) +
+             " did not come";
+    });
   } catch (const Superseded&) {
     if (end_as(End::kAborted)) return true;  // another has seen all parts done
     throw;
@@ -66,10 +69,10 @@ bool SharedFold::meet(std::uint64_t round, std::uint64_t operation, std::uint64_
     return next == size || segment_.group().has_left_out() ||
            ended(outcome().word.load(std::memory_order_acquire)) == End::kAborted;
   };
+  members_.clear();
   const bool met = wait(all_here, limit) && next == size && !segment_.group().has_left_out();  // R5
   // A rank that died after it was ready takes part with its input and leaves its part undone, which
   // everyone will see; one that died before is no member for anyone.
-  members_.clear();
   bool has_moved_on = false;  // a live rank gave this round up and is in a later one
   for (int r = 0; r < size; ++r) {
     const std::uint64_t ready = line(r).ready.load(std::memory_order_acquire);

@@ -8,6 +8,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <ctime>
+#include <string>
+
+#include "dstorm/errors.hpp"
 
 namespace dstorm {
 namespace {
@@ -61,8 +64,10 @@ void rouse(Doorbell& bell) noexcept {
   futex(bell.word, FUTEX_WAKE, 1, nullptr);
 }
 
-Waiter::Patience::Patience(Waiter& waiter, std::chrono::nanoseconds limit, bool silent)
+Waiter::Patience::Patience(Waiter& waiter, std::chrono::nanoseconds limit, bool silent,
+                           const Missed& missed)
     : waiter_(waiter),
+      missed_(missed),
       start_(Clock::now()),
       looked_at_signals_(start_),
       awake_since_(start_),
@@ -116,6 +121,7 @@ bool Waiter::Patience::sleep(std::uint32_t asleep) {
   }
   const auto now = Clock::now();
   if (now >= deadline_) return false;
+  if (!is_told_ && waiter_.tell_ && missed_ && now - start_ >= waiter_.slow_after_) tell(now);
   const auto nap = std::min<std::chrono::nanoseconds>(deadline_ - now, nap_);
   if (silent_) nap_ = std::min<std::chrono::nanoseconds>(nap_ * 2, kSilentNap);
   const timespec limit{static_cast<std::time_t>(nap.count() / 1'000'000'000),
@@ -127,6 +133,15 @@ bool Waiter::Patience::sleep(std::uint32_t asleep) {
     if (waiter_.interrupt_) waiter_.interrupt_();
   }
   return true;
+}
+
+void Waiter::Patience::tell(Clock::time_point now) {
+  is_told_ = true;
+  std::string text = missed_() + " within " + format_seconds(now - start_);
+  if (deadline_ != Clock::time_point::max()) {
+    text += "; this rank waits on, for up to " + format_seconds(deadline_ - start_);
+  }
+  waiter_.tell_(text);
 }
 
 }  // namespace dstorm

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 
 #include "dstorm/turn.hpp"
 
@@ -41,6 +42,8 @@ class Work {
   virtual void rest() noexcept = 0;  // it goes to sleep
 };
 
+using Missed = std::function<std::string()>;
+
 class Waiter {
  public:
   // `spin`: burn up to this long before yielding the core; zero where ranks outnumber cores.
@@ -53,17 +56,26 @@ class Waiter {
       : own_(&own), spin_(spin), alarm_(&alarm), interrupt_(std::move(interrupt)) {}
   // `work` outlives the waits.
   void lend_a_hand(Work& work) noexcept { work_ = &work; }
+  // A wait that has lasted for `after` says so once: what it misses, and for how long it goes on.
+  // `tell` may not throw.
+  void tell_when_slow(std::chrono::nanoseconds after,
+                      std::function<void(const std::string&)> tell) {
+    slow_after_ = after;
+    tell_ = std::move(tell);
+  }
   // Who sleeps is not busy. `turns` outlive the waits.
   void give_way(Turns& turns) noexcept { turns_ = &turns; }
 
   // Until ready() is true: returns true. Past the time limit: returns ready() once more.
   // ready() must be a cheap look at memory whose writers ring this doorbell; if they do not
-  // (`silent`: a network adapter), it is looked at again and again, ever less often.
+  // (`silent`: a network adapter), it is looked at again and again, ever less often. `missed` says
+  // what is waited for: "barrier: rank 2 did not come".
   template <class Ready>
-  bool until(Ready&& ready, std::chrono::nanoseconds limit, bool silent = false) {
+  bool until(Ready&& ready, std::chrono::nanoseconds limit, bool silent = false,
+             const Missed& missed = nullptr) {
     if (ready()) return true;
     ++waits_;
-    Patience patience(*this, limit, silent);
+    Patience patience(*this, limit, silent, missed);
     for (;;) {
       while (patience.awake()) {
         const bool moved = work_ != nullptr && work_->poll();
@@ -92,14 +104,18 @@ class Waiter {
   // The stages of one wait: spin, yield, sleep.
   class Patience {
    public:
-    Patience(Waiter& waiter, std::chrono::nanoseconds limit, bool silent);
+    Patience(Waiter& waiter, std::chrono::nanoseconds limit, bool silent, const Missed& missed);
     ~Patience();
     bool awake();                      // true: look again; false: time to sleep
     void renew() noexcept;             // it is not in vain to stay awake
     bool sleep(std::uint32_t asleep);  // false: the time is up
 
    private:
+    void tell(Clock::time_point now);
+
     Waiter& waiter_;
+    const Missed& missed_;
+    bool is_told_ = false;
     Clock::time_point start_, deadline_, looked_at_signals_, awake_since_;
     std::chrono::nanoseconds spin_;
     std::chrono::nanoseconds nap_;  // the next one, if nobody rings
@@ -115,6 +131,8 @@ class Waiter {
   std::atomic<bool> is_called_{false};
   Work* work_ = nullptr;
   Turns* turns_ = nullptr;
+  std::chrono::nanoseconds slow_after_{};
+  std::function<void(const std::string&)> tell_;
   std::uint64_t waits_ = 0;
   std::chrono::nanoseconds waited_{0};
 };

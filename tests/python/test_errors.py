@@ -852,3 +852,66 @@ v = malt.vector(np.zeros(3, dtype="float16" if rank == 1 else "float32"))
         code=1,
     )
     assert "[1] malt._errors.ConfigError: dtype is float16; a vector has float32" in result.output
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_slow_wait_says_for_whom_and_goes_on(tmp_path: Path, transport: str) -> None:
+    result = run_job(
+        tmp_path,
+        2,
+        """
+malt.init(timeout=60)
+v = malt.vector(np.zeros(3), name="v")
+q = malt.vector(np.zeros(3), name="q", policy="queue", depth=2)
+def late(call):
+    if rank == 1:
+        time.sleep(0.6)
+    call()
+v.scatter()
+late(lambda: v.scatter())
+v.gather(malt.SUM, staleness=0)
+late(lambda: v.allreduce(malt.SUM))
+late(malt.barrier)
+if rank == 0:
+    for _ in range(3): q.scatter()
+late(lambda: q.gather(malt.SUM))
+malt.barrier()
+""",
+        environ={"MALT_TRANSPORT": transport, "MALT_SLOW_AFTER": "0.3"},
+    )
+    notices = [line for line in result.output.splitlines() if "rank 0 waits: " in line]
+    for call, lacks in (
+        ("gather of segment 'v'", "rank 1 did not scatter iteration 2"),
+        ("allreduce of ", "rank 1 did not come"),
+        ("barrier", "rank 1 did not come"),
+        ("scatter of segment 'q'", "all 2 slots hold updates that rank 1 did not gather"),
+    ):
+        about = [line for line in notices if f"waits: {call}" in line]
+        assert len(about) == 1, (call, result.output)
+        assert lacks in about[0]
+        assert about[0].endswith("; this rank waits on, for up to 60 s")
+
+
+def test_a_rank_that_gives_up_says_where_the_missing_one_is(tmp_path: Path) -> None:
+    result = run_job(
+        tmp_path,
+        2,
+        """
+malt.init(timeout=0.5 if rank == 0 else 60)
+v = malt.vector(np.zeros(3), name="v")
+v.scatter()
+if rank == 0:
+    for _ in range(2): v.scatter()
+    tell(gather=error_of(v.gather, malt.SUM, staleness=0), barrier=error_of(malt.barrier))
+    raise_flag("told")
+await_flag("told")
+malt.barrier(60)
+""",
+    )
+    told = result.told[0]
+    assert told["gather"].says("within 0.5 s (this rank is at iteration 3, rank 1 at 1)")
+    assert told["barrier"].says("(rank 1 was last in segment 'v')")
+    for error in told.values():
+        assert error.says(
+            "a longer limit: the call's timeout=, malt.init(timeout=) or MALT_TIMEOUT"
+        )

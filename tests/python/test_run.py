@@ -18,6 +18,7 @@ import pytest
 from malt import _run
 from malt._errors import ConfigError
 from malt._output import Sink, Stream
+from malt._tracebacks import Tracebacks
 
 MALT_RUN = [sys.executable, "-m", "malt", "run"]
 # Each rank writes its process id here, so that a test can see whether it is gone.
@@ -225,6 +226,42 @@ def test_pieces_that_are_shown_one_by_one_make_lines(
         os.close(write_end)
         stream.finish()
     assert (tmp_path / "output").read_bytes() == expected
+
+
+def test_of_tracebacks_from_one_place_the_first_is_shown_whole(script: Script) -> None:
+    path = script("""
+def fail():
+    raise ValueError(f"rank {rank} cannot")
+while rank and not os.path.exists("pid0.done"): time.sleep(0.01)
+if rank == 0:
+    import atexit; atexit.register(lambda: (time.sleep(0.5), note("pid0.done")))
+if rank == 2:
+    raise ValueError("elsewhere")
+fail()
+""")
+    lines = run("-n", 3, "--keep-going", path).stderr.decode().splitlines()
+    shown = {rank: [line for line in lines if line.startswith(f"[{rank}]")] for rank in range(3)}
+    assert shown[0][0] == "[0] Traceback (most recent call last):"
+    assert shown[0][-1] == "[0] ValueError: rank 0 cannot"
+    assert shown[1] == ["[1] (traceback as on rank 0)", "[1] ValueError: rank 1 cannot"]
+    assert shown[2][0] == "[2] Traceback (most recent call last):"
+    assert shown[2][-1] == "[2] ValueError: elsewhere"
+
+
+def test_a_traceback_without_an_end_is_shown_too(tmp_path: Path) -> None:
+    with (tmp_path / "output").open("wb") as file:
+        read_end, write_end = os.pipe()
+        stream = Stream(read_end, Sink(file.fileno()), 7, Tracebacks())
+        os.write(write_end, b"a\nTraceback (most recent call last):\n  File\n    li")
+        stream.read(0.0)
+        assert stream.show_at() is not None
+        stream.show()
+        os.write(write_end, b"ne\nError\n")
+        os.close(write_end)
+        stream.read(0.0)
+        stream.finish()
+    shown = b"[7] a\n[7] Traceback (most recent call last):\n[7]   File\n[7]     line\n[7] Error\n"
+    assert (tmp_path / "output").read_bytes() == shown
 
 
 def test_reader_that_goes_away_ends_the_job(script: Script) -> None:

@@ -204,7 +204,7 @@ class Job:
         world = self.world
         member = Member(self, life)
         way = _regroup.Generations(member, life.restarts, self._make_group, TIMEOUT)
-        settings = _job.Settings("tcp", TIMEOUT, SILENCE, "lowest")
+        settings = _job.Settings("tcp", TIMEOUT, SILENCE, "lowest", 30.0)
         life.job = _job.Job(life.rank, self.size, settings, Turns(), way)
         is_fresh = not way.is_back
         world.say(f"{life} joins, {'at the beginning' if is_fresh else 'back'}")
