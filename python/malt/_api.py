@@ -1,6 +1,7 @@
 """What `malt` offers by name."""
 
 from malt._checkpoint import Restored, restore, save
+from malt._collective import allreduce, broadcast
 from malt._core_import import (
     ALL,
     AVG,
@@ -110,7 +111,9 @@ __all__ = [
     "Vector",
     "__version__",
     "alive",
+    "allreduce",
     "barrier",
+    "broadcast",
     "epoch",
     "finalize",
     "init",
