@@ -129,14 +129,15 @@ class PythonVector {
   }
 
   py::object allreduce(PyObject* const* arguments, std::size_t count, PyObject* keywords) {
-    static const Parameters<2> parameters("allreduce", 1, {"fold", "timeout"});
+    static const Parameters<3> parameters("allreduce", 1, {"fold", "timeout", "last"});
     const auto given = parameters.match(arguments, count, keywords);
     const auto limit = to_duration(parameters.get<std::optional<double>>(given, 1, std::nullopt));
+    const bool last = parameters.get<bool>(given, 2, false);
     const Fold fold = to_fold(given[0]);
     check_used(true);
     const Turn turn(turns(), "allreduce", name());
     return to_object(in_group(
-        turns(), [&]() -> const vol::Gathered& { return vector_->allreduce(fold, limit); }));
+        turns(), [&]() -> const vol::Gathered& { return vector_->allreduce(fold, limit, last); }));
   }
 
  private:
@@ -253,12 +254,15 @@ void bind_dense(py::module_& module) {
   add_method<PythonVector, &PythonVector::allreduce>(
       vector, "allreduce",
       "allreduce(self: malt._core.Vector, fold: malt._core.Fold = ..., *, "
-      "timeout: typing.SupportsFloat | None = None) -> malt._core.Gathered\n\n"
+      "timeout: typing.SupportsFloat | None = None, last: bool = False) -> malt._core.Gathered\n\n"
       "The exact fold of the vectors of all live ranks, on all of them. Collective.\n\n"
       "Args:\n    fold: AVG (the default), SUM, MEDIAN or TRIMMED_MEAN(f); of integers as in "
       "gather().\n"
       "    timeout: seconds to wait; that of malt.init() if None.\n"
-      "Raises:\n    TimeoutError: the named ranks did not come; the vector is unchanged.");
+      "    last: the one after the loop, which goes with the others' last alone.\n"
+      "Raises:\n    TimeoutError: the named ranks did not come; the vector is unchanged.\n"
+      "    ConfigError: on all ranks: they name different folds, or only some are at their last; "
+      "the vector is unchanged.");
   add_method<PythonVector, &PythonVector::scatter_row>(
       vector, "scatter_row",
       "scatter_row(self: malt._core.Vector) -> tuple[int, ...]\n\n"

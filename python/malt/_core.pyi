@@ -287,15 +287,17 @@ class Vector:
         ...
     def __repr__(self) -> str:
         ...
-    def allreduce(self, fold: Fold = ..., *, timeout: typing.SupportsFloat | None = None) -> Gathered:
+    def allreduce(self, fold: Fold = ..., *, timeout: typing.SupportsFloat | None = None, last: bool = False) -> Gathered:
         """
         The exact fold of the vectors of all live ranks, on all of them. Collective.
 
         Args:
             fold: AVG (the default), SUM, MEDIAN or TRIMMED_MEAN(f); of integers as in gather().
             timeout: seconds to wait; that of malt.init() if None.
+            last: the one after the loop, which goes with the others' last alone.
         Raises:
             TimeoutError: the named ranks did not come; the vector is unchanged.
+            ConfigError: on all ranks: they name different folds, or only some are at their last; the vector is unchanged.
         """
     def await_update(self, live: typing.SupportsInt | typing.SupportsIndex, timeout: typing.SupportsFloat | typing.SupportsIndex) -> bool:
         """

@@ -26,7 +26,7 @@ _ANY = 2**62  # staleness, in iterations
 
 
 @overload
-def shard(data: Data) -> Data: ...
+def shard(data: Data, *, even: bool = False) -> Data: ...
 
 
 @overload
@@ -41,6 +41,7 @@ def shard(
     chunk: int | None = None,
     shuffle: int | None = None,
     lockstep: bool = False,
+    even: bool = False,
 ) -> Any:
     """This rank's part of `data`: every size-th element, from the rank-th on, whoever dies.
 
@@ -58,12 +59,17 @@ def shard(
         lockstep: the loops of all ranks take equally many turns, as they must where a turn waits
             for other ranks' turns (gather with staleness, allreduce). A rank for which there is
             nothing to do gets a chunk of no elements (beware of means: they are NaN).
+        even: without `chunk`: every rank gets as many elements, and so as many batches, as it must
+            where exchanges wait for one another. The last elements, fewer than there are ranks, go
+            to nobody.
 
     Raises:
         ConfigError: on every rank: an argument is wrong on one, or the ranks disagree.
         TimeoutError: the named ranks did not come.
     """
     if chunk is not None:
+        if even:
+            raise ConfigError("with chunk=, lockstep=True has all ranks take equally many turns")
         return Shard((data, *more), chunk, shuffle, lockstep)
     if more or shuffle is not None or lockstep:
         raise ConfigError(
@@ -71,7 +77,13 @@ def shard(
             "a time; without it, call malt.shard(data) for each array"
         )
     rank, size = _job.rank(), _job.size()
-    every = slice(rank, None, size)
+    end = None
+    if even:
+        if not hasattr(data, "__len__") and not hasattr(data, "shape"):
+            raise ConfigError(f"even=True takes data with a length; {type(data).__name__} has none")
+        count = data.shape[0] if hasattr(data, "shape") else len(data)
+        end = count // size * size
+    every = slice(rank, end, size)
     datasets = getattr(sys.modules.get("torch"), "utils", None)  # never imported for this
     if datasets and isinstance(data, datasets.data.DataLoader):
         raise ConfigError(
@@ -79,7 +91,7 @@ def shard(
             "out its dataset, DataLoader(malt.shard(dataset), batch_size=..., shuffle=True)"
         )
     if datasets and isinstance(data, datasets.data.Dataset) and hasattr(data, "__len__"):
-        return datasets.data.Subset(data, range(rank, len(data), size))
+        return datasets.data.Subset(data, range(len(data))[every])
     rows = getattr(data, "iloc", data)  # pandas slices rows by position there
     if hasattr(rows, "__getitem__") and (hasattr(data, "__len__") or hasattr(data, "shape")):
         return rows[every]

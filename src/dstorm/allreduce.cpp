@@ -223,10 +223,15 @@ void Allreduce::keep_result(Operand& operand) {
 
 // ---- failure ----
 
+std::string disagreement(const std::string& call, const Operation& own) {
+  return call + ": the ranks ask for different folds (this one for " + own.name +
+         "); where one makes its last and another one of its loop, they have had unequal numbers "
+         "of batches: give each as many";
+}
+
 void Allreduce::throw_if_failed(const Operation& operation) const {
   if (disagreed_) {
-    throw ConfigError(name_ + ": the ranks ask for different folds (this one for " +
-                      operation.name + ")");
+    throw ConfigError(disagreement(name_, operation));
   }
   for (int r : others_) {
     if (!rest_.has(r) || (!peer(r).gave_up && !peer(r).is_beyond)) continue;

@@ -84,6 +84,8 @@ struct Operation {
   std::uint32_t code;
   std::string name;  // in errors
 };
+// What is wrong where the ranks make different ones at once.
+std::string disagreement(const std::string& call, const Operation& own);
 
 // Its threads: as a Segment's.
 class Allreduce {

@@ -62,6 +62,7 @@ bool is_elementwise(const Fold& fold) {
 }
 
 // A number by which ranks see that they fold alike.
+constexpr std::uint32_t kLast = 1U << 31;
 std::uint32_t operation_code(const Fold& fold) {
   constexpr double kMost = (1U << 24) - 1;
   return static_cast<std::uint32_t>(fold.kind()) << 24 |
@@ -415,7 +416,8 @@ bool DenseVector::share_fold(const Fold& fold, nanoseconds timeout,
   return true;
 }
 
-const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanoseconds> timeout) {
+const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanoseconds> timeout,
+                                       bool last) {
   const Turn turn(segment_.turns(), "allreduce", segment_.options().name);
   const nanoseconds limit = timeout.value_or(segment_.group().timeout());
   const auto start = Clock::now();
@@ -431,11 +433,13 @@ const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanosecon
   segment_.begin_call(segment_.iteration() == 0);
   if (segment_.group().size() == 1) return gathered_;
   const dstorm::Group& group = segment_.group();
+  const dstorm::Operation operation{operation_code(fold) | (last ? kLast : 0),
+                                    std::string(fold.name()) + (last ? ", the last one" : "")};
   std::byte* input = nullptr;
   const std::byte* base = segment_.channel().memory().mailbox(segment_.group().rank());
   for (bool committed = false; !committed;) {
     if (!group.is_one_host() || group.has_left_out() || coder_.is_on()) {
-      return allreduce_apart(fold, start, limit);
+      return allreduce_apart(fold, operation, start, limit);
     }
     if (!owns_) {
       input = segment_.claim_room(limit);
@@ -443,9 +447,8 @@ const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanosecon
     }
     // Where the others find it in this rank's mailbox.
     const auto place = owns_ ? std::uint64_t{0} : static_cast<std::uint64_t>(input - base);
-    const std::uint64_t operation = operation_code(fold);
     try {
-      const bool met = allreduces_.meet(++allreduce_, operation, place, limit);
+      const bool met = allreduces_.meet(++allreduce_, operation.code, place, limit);
       if (met) {
         const auto [begin, end] = part_of(allreduces_.own_part(), allreduces_.members().size());
         fold_part(fold, begin, end);
@@ -460,8 +463,8 @@ const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanosecon
     // Done, or once more without them.
     if (committed || !allreduces_.dead().empty() || group.has_left_out()) continue;
     if (allreduces_.disagreed()) {
-      throw ConfigError("allreduce of vector '" + segment_.options().name +
-                        "': the ranks ask for different folds (this one for " + fold.name() + ")");
+      throw ConfigError(
+          dstorm::disagreement("allreduce of vector '" + segment_.options().name + "'", operation));
     }
     const std::vector<int> late = allreduces_.late();
     throw dstorm::TimeoutError("allreduce of vector '" + segment_.options().name + "': " +
@@ -511,8 +514,8 @@ class DenseVector::MessageOperand final : public dstorm::Operand {
 
 // Between hosts, where a rank that has been left out can write what a shared fold would use, or where
 // no slot holds the elements as they are.
-const Gathered& DenseVector::allreduce_apart(const Fold& fold, Clock::time_point start,
-                                             nanoseconds limit) {
+const Gathered& DenseVector::allreduce_apart(const Fold& fold, const dstorm::Operation& operation,
+                                             Clock::time_point start, nanoseconds limit) {
   const std::string what = "allreduce of vector '" + segment_.options().name + "'";
   if (apart_ == nullptr) {
     // Whoever is late is named with this limit. Once: who has met the others here goes on to the segment
@@ -523,8 +526,7 @@ const Gathered& DenseVector::allreduce_apart(const Fold& fold, Clock::time_point
                                                  segment_.options().kind, count_ * element_);
   }
   MessageOperand operand(*this, fold);
-  set_contributors(
-      apart_->run(operand, {operation_code(fold), fold.name()}, limit - (Clock::now() - start)));
+  set_contributors(apart_->run(operand, operation, limit - (Clock::now() - start)));
   return gathered_;
 }
 

@@ -69,9 +69,11 @@ class DenseVector {
   // them; the order of their iterations does not matter. AVG, SUM, MEDIAN and TRIMMED_MEAN. A rank
   // that dies in the middle is left out and the others get a result without it. Vectors are folded
   // as they are, whatever reject_nonfinite, max_norm and codec say. Throws TimeoutError naming the ranks
-  // that did not come; the vector is then unchanged.
+  // that did not come; the vector is then unchanged. `last`: the one after the loop, which goes with
+  // the others' last alone: where another rank makes one of its loop all throw ConfigError.
   const Gathered& allreduce(const Fold& fold,
-                            std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
+                            std::optional<std::chrono::nanoseconds> timeout = std::nullopt,
+                            bool last = false);
 
   DType dtype() const noexcept { return dtype_; }
   std::size_t count() const noexcept { return count_; }
@@ -104,8 +106,8 @@ class DenseVector {
   void visit(std::size_t begin, std::size_t end, Visit&& visit) const;
   template <class Visit>
   void backwards(std::size_t begin, std::size_t end, Visit&& visit) const;
-  const Gathered& allreduce_apart(const Fold& fold, dstorm::Clock::time_point start,
-                                  std::chrono::nanoseconds limit);
+  const Gathered& allreduce_apart(const Fold& fold, const dstorm::Operation& operation,
+                                  dstorm::Clock::time_point start, std::chrono::nanoseconds limit);
   void set_contributors(std::span<const int> members);
   void fold_part(const Fold& fold, std::size_t begin, std::size_t end);
   void copy_result_in();

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 from jobs import run_job
 from scipy import sparse
 
@@ -43,6 +44,21 @@ CONTAINERS = {
     "tuple": (tuple(range(0, 20, 2)), list),
     "range": (range(0, 20, 2), list),
 }
+
+
+def test_even_parts_have_as_many_elements_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("malt._job.size", lambda: 3)
+    rows = sparse.csr_matrix(np.eye(11))
+    for rank in range(3):
+        monkeypatch.setattr("malt._job.rank", lambda rank=rank: rank)
+        assert malt.shard(list(range(11)), even=True) == [rank, rank + 3, rank + 6]
+        assert malt.shard(rows, even=True).shape == (3, 11)
+        assert len(malt.shard(torch.utils.data.TensorDataset(torch.zeros(11)), even=True)) == 3
+    assert len(malt.shard([0, 1], even=True)) == 0
+    with pytest.raises(malt.ConfigError, match="even=True takes data with a length; generator has"):
+        malt.shard((x for x in "abc"), even=True)
+    with pytest.raises(malt.ConfigError, match="with chunk=, lockstep=True"):
+        malt.shard(list(range(11)), chunk=2, even=True)
 
 
 @pytest.mark.parametrize("container", CONTAINERS)

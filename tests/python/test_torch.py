@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -426,3 +427,55 @@ def test_an_optimizer_that_does_not_fit_is_refused(alone: None) -> None:
 def test_a_dataset_is_shared_out_as_subsets(job: Result) -> None:
     assert job.each("part") == [[0, 2, 4], [1, 3]]
     assert job.each("kind") == ["Subset", "Subset"]
+
+
+UNEQUAL = """
+import contextlib
+import torch
+from torch import nn
+torch.set_num_threads(1)
+malt.init(timeout=20)
+torch.manual_seed(0)
+data = torch.randn(8, 4, 3)
+
+def train(make, how):
+    torch.manual_seed(rank)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    exchanged = make(model, optimizer)
+    optimizer = optimizer if hasattr(exchanged, "allreduce") else exchanged
+    batches = data[:4] if rank == 1 else data  # rank 1 has half as many
+    with exchanged.join() if how == "join" else contextlib.nullcontext():
+        for batch in batches:
+            optimizer.zero_grad()
+            model(batch).pow(2).mean().backward()
+            optimizer.step()
+            if optimizer is not exchanged:
+                exchanged.step()
+    if optimizer is not exchanged:
+        exchanged.allreduce()
+    return model.weight.detach().numpy().copy()
+
+def average(model, optimizer): return malt.torch.average(model, every=1)
+def gradients(model, optimizer): return malt.torch.GradientExchange(model, optimizer)
+def diloco(model, optimizer): return malt.torch.DiLoCo(model, optimizer, every=2)
+
+for make in (average, gradients, diloco):
+    tell(**{make.__name__: train(make, "join")})
+tell(
+    refused=error_of(lambda: malt.torch.average(nn.Linear(1, 1), sync="async").join().__enter__()),
+    unequal=error_of(train, average, "nothing"),
+)
+"""
+
+
+def test_ranks_with_unequal_numbers_of_batches_join_the_others(tmp_path: Path) -> None:
+    result = run_job(tmp_path, 3, UNEQUAL)
+    for name in ("average", "gradients", "diloco"):
+        first, *others = result.each(name)
+        for other in others:
+            np.testing.assert_array_equal(first, other)
+    for told in result.told:
+        assert told["refused"].says("join() is for sync='bsp'")
+        assert told["unequal"].kind == "ConfigError"
+        assert told["unequal"].says("unequal numbers of batches: give each as many")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from malt._core_import import Graph, Vector
 from malt._errors import ConfigError
 from malt.torch import _model
 from malt.torch._flat import Flat
+from malt.torch._join import Join
 
 
 def average(
@@ -68,7 +70,19 @@ class Average:
         self._flat = Flat(tensors, averaging)
         self._flat.start_alike()
         self._flat.adopt()
+        self._join = Join(averaging)
         self._steps = 0  # since the last exchange
+
+    def join(self) -> AbstractContextManager[None]:
+        """For a loop in which ranks may have unequal numbers of batches. Collective.
+
+            with average.join():
+                for batch in batches: ...; average.step()
+
+        A rank that is done takes part in the others' exchanges until all are, with the average that
+        it has, as if its steps were of length 0. For sync="bsp".
+        """
+        return self._join.loop(self._flat.exchange)
 
     @property
     def vectors(self) -> tuple[Vector, ...]:
@@ -89,6 +103,7 @@ class Average:
         if self._steps < self._every:
             return False
         self._check()
+        self._join.before_exchange()
         self._flat.exchange()
         self._steps = 0
         return True
@@ -97,7 +112,8 @@ class Average:
         """Average exactly over all live ranks, now. Collective: as after the last step.
 
         Raises:
-            ConfigError, TimeoutError: as step().
+            ConfigError, TimeoutError: as step(). A ConfigError on all ranks, if one is still in its
+                loop, in an exchange of step(): see join() and malt.shard(even=True).
         """
         self._check()
         self._flat.allreduce()
@@ -116,6 +132,7 @@ class Average:
     def close(self) -> None:
         """Leave: the others' exchanges no longer wait for this rank. The model stays usable."""
         self._flat.close()
+        self._join.close()
 
     def _check(self) -> None:
         _model.check_same(self._model, self._flat.tensors)

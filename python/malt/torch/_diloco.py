@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -63,7 +64,8 @@ class DiLoCo(Around):
             raise ConfigError(f"outer_rate is {outer_rate!r}; it is a number above 0")
         if not 0 <= outer_momentum < 1:
             raise ConfigError(f"outer_momentum is {outer_momentum!r}; it is from 0 to below 1")
-        super().__init__(model, optimizer)
+        averaging = Averaging(None, "bsp")
+        super().__init__(model, optimizer, averaging)
         self._rate, self._momentum = outer_rate, outer_momentum
         statistics = _model.statistics(model, buffers)
         settings = f"every {self._every}, outer_rate {outer_rate}, outer_momentum {outer_momentum}"
@@ -73,8 +75,8 @@ class DiLoCo(Around):
             _model.kept(model, self._parameters),
             settings,
         )
-        self._flat = Flat(self._parameters, Averaging(None, "bsp"))
-        self._statistics = Flat(statistics, Averaging(None, "bsp"))
+        self._flat = Flat(self._parameters, averaging)
+        self._statistics = Flat(statistics, averaging)
         for flat in self._flats:
             flat.start_alike()
             flat.adopt()
@@ -110,6 +112,22 @@ class DiLoCo(Around):
         self._check()
         for flat in self._flats:
             flat.check_adopted()
+        self._join.before_exchange()
+        self._take_outer_step()
+
+    def join(self) -> AbstractContextManager[None]:
+        """For a loop in which ranks may have unequal numbers of batches. Collective.
+
+            with optimizer.join():
+                for batch in batches: ...; optimizer.step()
+
+        A rank that is done takes the others' outer steps until all are done. It adds to them what
+        its steps have taken since its last one.
+        """
+        return self._join.loop(self._take_outer_step)
+
+    def _take_outer_step(self) -> None:
+        for flat in self._flats:
             flat.exchange()
         for dtype, here in self._flat.memory.items():
             anchor, velocity = self._anchors[dtype], self._velocities[dtype]

@@ -10,8 +10,9 @@ import numpy.typing as npt
 import torch
 from torch.nn.parameter import is_lazy
 
+from malt import _job
 from malt._averaging import Averaging, start_alike
-from malt._core_import import AVG, Fold, Vector
+from malt._core_import import AVG, SUM, Fold, Vector
 from malt._errors import ConfigError
 from malt._vectors import vector
 
@@ -103,9 +104,20 @@ class Flat:
             self._averaging.exchange(each, fold)
 
     def allreduce(self) -> None:
-        """Exactly average the vectors of all live ranks. Collective."""
+        """Exactly average the vectors of all live ranks, out of the loop. Collective."""
         for each in self.vectors.values():
-            each.allreduce(AVG)
+            each.allreduce(AVG, last=True)
+
+    def give(self, rank: int) -> None:
+        """Give the tensors the values that they have on `rank`. Collective."""
+        is_mine = _job.rank() == rank
+        with torch.no_grad():
+            for name, view in self.views(self.memory):
+                view.copy_(self.tensors[name]) if is_mine else view.zero_()
+            for each in self.vectors.values():
+                each.allreduce(SUM, last=True)
+            for name, view in self.views(self.memory):
+                self.tensors[name].copy_(view)
 
     def close(self) -> None:
         """Close the vectors; their memory stays as long as tensors lie in it."""

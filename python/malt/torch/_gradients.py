@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -56,7 +57,7 @@ class GradientExchange(Around):
         averaging = Averaging(graph, sync)
         if not isinstance(fold, Fold):
             raise ConfigError(f"fold is {fold!r}; it is malt.AVG, SUM, MEDIAN or TRIMMED_MEAN(f)")
-        super().__init__(model, optimizer)
+        super().__init__(model, optimizer, averaging)
         self._fold = fold
         statistics = _model.statistics(model, buffers)
         _model.check_alike(
@@ -92,6 +93,31 @@ class GradientExchange(Around):
         """
         self._check()
         self._statistics.check_adopted()
+        self._join.before_exchange()
+        self._fold_gradients()
+
+    @contextmanager
+    def join(self) -> Iterator[None]:
+        """For a loop in which ranks may have unequal numbers of batches. Collective.
+
+            with optimizer.join():
+                for batch in batches: ...; optimizer.step()
+
+        A rank that is done takes the others' steps, with gradients of zeros, until all are done;
+        then all have the model of one that made the last. For sync="bsp".
+        """
+        with self._join.loop(self._take_part):
+            yield
+        if self._join.last is not None:
+            self._gradients.give(self._join.last)
+
+    def _take_part(self) -> None:
+        self.zero_grad()
+        self._fold_gradients()
+        self._inner.step()
+        self._has_exchanged = False
+
+    def _fold_gradients(self) -> None:
         without = self._collect()
         self._gradients.exchange(self._fold)
         self._statistics.exchange()

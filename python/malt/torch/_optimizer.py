@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 
+from malt._averaging import Averaging
 from malt._core_import import Vector
 from malt._errors import ConfigError
 from malt.torch import _model
 from malt.torch._flat import Flat
+from malt.torch._join import Join
 
 
 class Around(torch.optim.Optimizer):  # type: ignore[misc] # PyTorch is no dependency
@@ -19,8 +21,11 @@ class Around(torch.optim.Optimizer):  # type: ignore[misc] # PyTorch is no depen
     So learning rate schedulers, gradient clipping and gradient scalers take it for the other.
     """
 
-    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, averaging: Averaging
+    ) -> None:
         self._model = model
+        self._join = Join(averaging)
         self._parameters = _model.optimized(model, optimizer)
         self._inner = optimizer
         super().__init__(optimizer.param_groups, optimizer.defaults)
@@ -39,6 +44,7 @@ class Around(torch.optim.Optimizer):  # type: ignore[misc] # PyTorch is no depen
         """Leave: what the others wait for no longer includes this rank. The model stays usable."""
         for flat in self._flats:
             flat.close()
+        self._join.close()
 
     def _share(self) -> None:
         self.state = self._inner.state

@@ -1,0 +1,67 @@
+"""Loops of unequal numbers of batches, whose exchanges wait for all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from malt import _job
+from malt._averaging import Averaging
+from malt._core_import import SUM, Vector
+from malt._errors import ConfigError
+from malt._vectors import vector
+
+
+class Join:
+    """Who is still in its loop: ranks that are done take part in the others' exchanges.
+
+    As PyTorch's Join does for DistributedDataParallel. Before each exchange of such a loop the
+    ranks tell one another, which takes one more small allreduce.
+
+    Attributes:
+        last: the lowest of the ranks that made the last exchange in their loops; None: none has.
+    """
+
+    def __init__(self, averaging: Averaging) -> None:
+        self.last: int | None = None
+        self._can_wait = averaging.staleness == 0
+        self._active: Vector | None = None
+        self._is_on = False
+
+    @contextmanager
+    def loop(self, take_part: Callable[[], None]) -> Iterator[None]:
+        """The loop; at its end `take_part` is called for each exchange that others still make."""
+        if not self._can_wait:
+            raise ConfigError(
+                "join() is for sync='bsp', where an exchange waits for all ranks; under 'async' "
+                "none does, and under 'ssp:K' a rank that is done calls close()"
+            )
+        if self._active is None:
+            self._active = vector(_job.size(), dtype="float64")
+        self._is_on = True
+        try:
+            yield
+            while self._tell(is_active=False):
+                take_part()
+        finally:
+            self._is_on = False
+
+    def before_exchange(self) -> None:
+        """This rank is about to exchange, in its loop."""
+        if self._is_on:
+            self._tell(is_active=True)
+
+    def close(self) -> None:
+        if self._active is not None:
+            self._active.close()
+
+    def _tell(self, *, is_active: bool) -> bool:
+        assert self._active is not None
+        ranks = self._active.array
+        ranks[:] = 0
+        ranks[_job.rank()] = is_active
+        self._active.allreduce(SUM)
+        if not ranks.any():
+            return False
+        self.last = int(ranks.argmax())
+        return True
