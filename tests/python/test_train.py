@@ -107,6 +107,15 @@ def test_regression_of_a_table(folder: Path, capfd: pytest.CaptureFixture[str]) 
     assert "R squared 1.0000" in shown
 
 
+def test_the_table_has_the_bytes_of_an_exchange_by_allreduce(
+    digits: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, out, shown = malt(capfd, "train regression train.svm -n 2 -q --passes 1 --tol=-1")
+    assert code == 0, shown
+    ranks = [line.split() for line in out.splitlines()[1:3]]
+    assert [row[-3] for row in ranks] == ["0.003"] * 2  # MB: 10 times 65 float32
+
+
 def test_ratings_are_factorised(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     users, items = rng.integers(0, 40, 2000), rng.integers(0, 30, 2000)
