@@ -56,10 +56,13 @@ void bind_fold(py::module_& module) {
       .def_readonly("rejected", &Stats::rejected)
       .def_readonly("pending", &Stats::pending)
       .def_readonly("to_dead", &Stats::to_dead)
-      .def_readonly("bytes_out", &Stats::bytes_out, "Payload bytes sent, once per receiver.")
-      .def_readonly("bytes_in", &Stats::bytes_in, "Payload bytes folded here.")
+      .def_readonly("bytes_out", &Stats::bytes_out,
+                    "Payload bytes sent, once per receiver; those of allreduce too, which on one "
+                    "host the others read in place.")
+      .def_readonly("bytes_in", &Stats::bytes_in,
+                    "Payload bytes folded here, and those received by allreduce.")
       .def_readonly("wait_seconds", &Stats::wait_seconds,
-                    "Time spent waiting in scatter and gather.")
+                    "Time spent waiting in scatter, gather and allreduce.")
       .def_property_readonly(
           "rejected_from", [](const Stats& stats) { return stats.screened.rejected_from; },
           "By rank: updates of its refused here. Who is not in it: none.")

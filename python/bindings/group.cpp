@@ -219,7 +219,7 @@ void bind_group(py::module_& module) {
       .def_property_readonly("rank", &Group::rank)
       .def_property_readonly("size", &Group::size)
       .def_property_readonly("epoch", &Group::epoch)
-      .def_property_readonly("has_left", &Group::has_left)
+      .def_property_readonly("has_left", [](const Group& group) { return group.has_left(); })
       .def("route", &Group::route, py::arg("rank"))
       .def("alive", [](const Group& group) { return to_tuple(group.alive()); })
       .def("is_left_out", &Group::is_left_out, py::arg("rank"),

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from malt import _rendezvous
+from malt import _other_launchers, _rendezvous
 
 
 class Place(NamedTuple):
@@ -147,4 +147,5 @@ def find(
     world = _mpi.running_world()
     if world is not None and world.Get_size() > 1:
         return _mpi.Mpi(world)
+    _other_launchers.check(env)
     return Solo("none" if launch is None else "mpi")

@@ -217,12 +217,12 @@ class Stats:
     @property
     def bytes_in(self) -> int:
         """
-        Payload bytes folded here.
+        Payload bytes folded here, and those received by allreduce.
         """
     @property
     def bytes_out(self) -> int:
         """
-        Payload bytes sent, once per receiver.
+        Payload bytes sent, once per receiver; those of allreduce too, which on one host the others read in place.
         """
     @property
     def clipped_from(self) -> dict[int, int]:
@@ -260,7 +260,7 @@ class Stats:
     @property
     def wait_seconds(self) -> float:
         """
-        Time spent waiting in scatter and gather.
+        Time spent waiting in scatter, gather and allreduce.
         """
 class Update:
     """

@@ -203,6 +203,7 @@ class MatrixFactorization(BaseEstimator):
             Averaging(self.graph, self.sync)
             if self.ranks is not None:
                 check_whole("ranks", self.ranks, least=1)
+                _local.check_ranks(self.ranks)
             ratings = as_ratings(X, y)
             if self.implicit and ratings.values.min() <= 0:
                 raise ConfigError(

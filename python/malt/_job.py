@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
-from malt import _bootstrap, _faults
+from malt import _bootstrap, _faults, _missed
 from malt._core_import import Group, Turns
 from malt._errors import ConfigError, SupersededError
 from malt._kinds import AnyVector
@@ -101,6 +101,7 @@ class Job:
 _job: Job | None = None
 _starting = threading.RLock()  # held by the thread that joins
 _forked_from = ""  # the rank
+_left_launch = ""  # the launch whose job this process has left for good
 
 
 def current() -> Job:
@@ -114,6 +115,8 @@ def current() -> Job:
             f"this process was forked from {_forked_from} and takes no part in the job; call MALT "
             "in the rank itself, and hand on what the child needs"
         )
+    if _job is None and _has_left():
+        raise ConfigError(_AFTER_LEAVE)
     if _job is None:
         raise ConfigError(
             "this process is in no job: call malt.init() first (and not after malt.finalize())"
@@ -230,6 +233,8 @@ def _joined_with(settings: Settings, comm: Any | None, asked: dict[str, Any]) ->
             )
         return _job
     _check_is_rank()
+    if _has_left():
+        raise ConfigError(_AFTER_LEAVE)
     _start_log()
     if comm is None and _RESTARTS in os.environ and "MALT_RENDEZVOUS" in os.environ:
         _job = _join_generations(settings)
@@ -249,9 +254,10 @@ def _joined_with(settings: Settings, comm: Any | None, asked: dict[str, Any]) ->
 def company() -> Job | None:
     """The job of several ranks that this process is in, or was started for and joins now.
 
-    None: it is alone, or was itself started or forked by a rank.
+    None: it is alone, has left its job, or was itself started or forked by a rank.
     """
-    if _job is None and not _forked_from and not _started_by_rank() and _is_launched():
+    is_rank = not (_forked_from or _started_by_rank() or _has_left())
+    if _job is None and is_rank and _is_launched():
         init()
     return _job if _job is not None and _job.size > 1 else None
 
@@ -382,6 +388,8 @@ def _leave_at_exit() -> None:
 def _leave() -> None:
     global _job
     if _job is not None:
+        if _job.generations is None:  # else ranks come and go
+            _missed.tell()
         _job.leave()
         _job = None
         _faults.restore()
@@ -401,10 +409,23 @@ def size() -> int:
 def leave() -> None:
     """Leave the job for good, as at its end: what this rank has scattered arrives.
 
-    The others go on without it, and so may this process. It is finalize() by the name of what it
-    does while a job goes on.
+    The others go on without it. This process may go on without MALT: it keeps its vectors' arrays
+    and stats(), and every other call raises ConfigError, init() too.
     """
-    finalize()
+    global _left_launch
+    if _job is not None:
+        finalize()
+        _left_launch = _launch()
+
+
+_AFTER_LEAVE = (
+    "this rank has left the job for good (malt.leave()): its vectors' arrays and stats() stay, and "
+    "no other call of MALT works any more; leave after the last one, or end the process"
+)
+
+
+def _has_left() -> bool:
+    return _left_launch != "" and _left_launch == _launch()
 
 
 def leaving() -> bool:

@@ -113,6 +113,8 @@ class Launcher:
                 self._open_to_scale(stack)
             while self._step():
                 pass
+            if server is not None and not server.has_met_ranks:
+                self._say_nobody_joined()
         return self._exit_code
 
     # Start
@@ -409,6 +411,14 @@ class Launcher:
         self._late_code = self._last_death
         self._exit_code = self._exit_code or exit_code_of(self._late_code)
         self._stop_all()
+
+    def _say_nobody_joined(self) -> None:
+        """Unless it is plain why: they were several, and all ended well."""
+        if self._node.size > 1 and self._exit_code == 0 and not self._is_ending():
+            self._err.say(
+                f"malt run: none of the {self._node.size} processes called malt.init(): each "
+                "ran by itself (a program that finds its ranks by MPI takes mpirun or srun)"
+            )
 
     def _report(self, what: str, goes_on: bool) -> None:
         if self._is_ending():

@@ -102,6 +102,7 @@ class LinearModel(LinearInput):
             number("tol", self.tol, -np.inf)
         if self.ranks is not None:
             number("ranks", self.ranks, 1, whole=True)
+            _local.check_ranks(int(self.ranks))
         if self.every is not None:
             number("every", self.every, 1, whole=True)
         choose("exchange", self.exchange, ("model", "difference", "gradient"))

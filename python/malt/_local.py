@@ -26,6 +26,9 @@ from malt._rendezvous_server import Server
 
 _START_SECONDS = 30.0
 _LOOK_SECONDS = 0.1
+# More only take the cores from one another: 1,000 ranks on 2 cores work for more than a minute and
+# then fail at a time limit.
+_MOST_A_CORE = 64
 
 Report = Mapping[str, Any]
 
@@ -44,6 +47,21 @@ class _Forked:
     process: int
     pipe: int  # on which its report comes
     report: bytes = b""
+
+
+def check_ranks(ranks: int) -> None:
+    """Refuse more ranks than can work here, before anything long is begun.
+
+    Raises:
+        malt.ConfigError: they are.
+    """
+    cores = len(os.sched_getaffinity(0))
+    if ranks > cores * _MOST_A_CORE:
+        raise _errors.ConfigError(
+            f"{ranks} ranks are too many for {cores} cores: at most {cores * _MOST_A_CORE}, "
+            f"{_MOST_A_CORE} a core; take fewer (one a core is fastest), or more hosts"
+        )
+    check_descriptors(ranks, ranks)
 
 
 def run(
@@ -66,7 +84,7 @@ def run(
             f"ranks={ranks} in a process that is one of {company.size} ranks already: leave "
             "`ranks` out, and each rank gives its own part of the data"
         )
-    check_descriptors(ranks, ranks)
+    check_ranks(ranks)
     key = secrets.token_bytes(wire.KEY_BYTES)
     server = Server(1, key)
     with contextlib.ExitStack() as stack:

@@ -153,7 +153,8 @@ class Node(Session):
                 _, self.first, self.size = wire.START_FRAME.unpack(answer)
         except builtins.TimeoutError:
             raise errors.TimeoutError(
-                f"node 0, at {self.address}, did not answer within {timeout:g} s"
+                f"node 0, at {self.address}, did not answer within {timeout:g} s; a longer limit: "
+                "--timeout"
             ) from None
         except (OSError, struct.error) as error:
             raise ConfigError(

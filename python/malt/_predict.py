@@ -79,13 +79,16 @@ def _predict(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> Non
         from malt import _train_mf
 
         _train.refuse_unused(parser, parsed, DATA_OPTIONS, f"{parsed.model}, a model of mf")
-        ratings, predicted = _train_mf.predict(arrays, parsed.data)
+        ratings, predicted, known = _train_mf.predict(arrays, parsed.data)
         with _output(parsed) as file:
             np.savetxt(file, predicted, fmt="%.9g")
-        errors = (predicted - ratings.values)[~np.isnan(ratings.values)]
+        others = _train_mf.not_seen(int((~known).sum()))
+        errors = (predicted - ratings.values)[known & ~np.isnan(ratings.values)]
         if len(errors):
             rmse = float(np.sqrt((errors**2).mean()))
-            print(f"RMSE {rmse:.4f} of {len(errors):,} ratings", file=sys.stderr)
+            print(f"RMSE {rmse:.4f} of {len(errors):,} ratings{others}", file=sys.stderr)
+        elif others:
+            print(f"{len(known):,} pairs{others}", file=sys.stderr)
         return
     zero_based = bool(arrays["zero_based"]) if "zero_based" in arrays else None
     model = Model(arrays["coef"], arrays["intercept"], arrays.get("classes"), zero_based)

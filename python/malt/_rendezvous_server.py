@@ -71,6 +71,7 @@ class Server:
                 of no use.
         """
         self.size = 0
+        self.has_met_ranks = False  # read by other threads
         self._key = key
         self._nodes = Nodes(nnodes)
         self._rounds = Rounds(0)
@@ -338,6 +339,7 @@ class Server:
             return
         connection.kind, connection.number, connection.process = kind, number, process
         self._joined[kind][number] = connection
+        self.has_met_ranks = self.has_met_ranks or kind != wire.NODE
         if kind == wire.RANK:
             self._rounds.join(number)
         greeting = b""

@@ -51,7 +51,7 @@ _COLUMNS = (
     ("seconds", "{seconds:.2f}"),
     ("exchanging", "{exchanging:.1%}"),
     ("exchanges", "{exchanges:,}"),
-    ("MB sent", "{megabytes:.1f}"),
+    ("MB sent", "{megabytes:,.3f}"),
     ("staleness", "{staleness}"),
     ("loss", "{loss:.4f}"),
 )

@@ -17,6 +17,7 @@ from malt._errors import ConfigError, Error
 from malt._examples import DATA_OPTIONS, add_data_options, load, predict, score
 from malt._files import find_files
 from malt._model_file import save, settings_of
+from malt._option_names import named_as_typed
 
 _DESCRIPTION = """\
 Train a linear model on examples in files (svmlight, .npy, .npz, CSV, Parquet, Arrow; paths,
@@ -64,7 +65,8 @@ def fail(command: str, message: object) -> NoReturn:
     if isinstance(message, MemoryError):
         detail = f" ({message})" if str(message) else ""
         message = f"not enough memory{detail}: take a smaller --chunk-rows, or of mf --factors"
-    print(f"{command}: error: {message} ({command} --help)", file=sys.stderr)
+    shown = named_as_typed(str(message))
+    print(f"{command}: error: {shown} ({command} --help)", file=sys.stderr)
     raise SystemExit(2)
 
 
@@ -201,7 +203,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _train(parsed: argparse.Namespace) -> None:
-    # What would be found wrong after hours of training.
+    from malt import _local
+
+    # What would be found wrong after hours of reading or training.
+    _local.check_ranks(parsed.ranks or 1)
     for path in (parsed.out, parsed.report, parsed.trace):
         if path is not None and not Path(path).absolute().parent.is_dir():
             raise ConfigError(f"there is no folder for {path}: {Path(path).absolute().parent}")
@@ -282,7 +287,7 @@ def fit(model: Any, *data: Any) -> None:
         model.fit(*data)
     del model._is_asked_to_stop
     for warning in noted:
-        print(f"malt train: {warning.message}", file=sys.stderr)
+        print(f"malt train: {named_as_typed(str(warning.message))}", file=sys.stderr)
 
 
 def tell(parsed: argparse.Namespace, model: Any, ranks: Mapping[int, Mapping[str, float]]) -> None:

@@ -93,9 +93,15 @@ def train(parsed: argparse.Namespace) -> None:
     )
     if test is not None:
         known, others = test
-        unknown = f"; {others:,} of users or items not seen" if others else ""
         error = model.rmse(tuple(known))
-        print(f"RMSE on {len(known.values):,} ratings of {parsed.test}: {error:.4f}{unknown}")
+        print(
+            f"RMSE on {len(known.values):,} ratings of {parsed.test}: {error:.4f}{not_seen(others)}"
+        )
+
+
+def not_seen(others: int) -> str:
+    """What is added to an error of ratings, of which so many have been left out."""
+    return f"; {others:,} of users or items not seen" if others else ""
 
 
 def _read_known(path: str, users: npt.NDArray[Any], items: npt.NDArray[Any]) -> tuple[Ratings, int]:
@@ -105,35 +111,48 @@ def _read_known(path: str, users: npt.NDArray[Any], items: npt.NDArray[Any]) -> 
         ConfigError: as of read(), or there are none.
     """
     test = read(path)
-    known = np.isin(test.users, users) & np.isin(test.items, items)
-    if not known.any():
-        raise ConfigError(
-            f"{path} has no rating of known users and items: none of its {len(known):,} is of a "
-            f"user, such as {users[0]!s}, and an item, such as {items[0]!s}, to be learnt from"
-        )
+    known = _known(path, test, users, items)
     numbers = np.searchsorted(users, test.users[known]), np.searchsorted(items, test.items[known])
     return Ratings(*numbers, test.values[known]), int((~known).sum())
 
 
-def predict(file: Mapping[str, npt.NDArray[Any]], path: str) -> tuple[Ratings, Any]:
-    """The pairs of a file with their ratings, and what the model of `train` says of them.
+def _known(
+    path: str, pairs: Ratings, users: npt.NDArray[Any], items: npt.NDArray[Any]
+) -> npt.NDArray[np.bool_]:
+    """Which of a file's pairs are of these users and items.
 
     Raises:
-        ConfigError: likewise as of read(), or a user or item that the model has not seen.
+        ConfigError: none is.
+    """
+    known = np.isin(pairs.users, users) & np.isin(pairs.items, items)
+    if not known.any():
+        raise ConfigError(
+            f"{path} has no line of known users and items: none of its {len(known):,} is of a "
+            f"user, such as {users[0]!s}, and an item, such as {items[0]!s}, to be learnt from"
+        )
+    return known
+
+
+def predict(
+    file: Mapping[str, npt.NDArray[Any]], path: str
+) -> tuple[Ratings, Any, npt.NDArray[np.bool_]]:
+    """The pairs of a file, what the model of `train` predicts, and whose user and item it knows.
+
+    Of a user or an item that the model has not seen the bias and the factors are 0.
+
+    Raises:
+        ConfigError: as of read(), or the model knows none of the pairs.
     """
     pairs = read(path, values_missing=np.nan)
-    at = []
+    known = _known(path, pairs, file["users"], file["items"])
+    values = np.full(len(known), file["mean"], np.float32)
+    factors = []
     for noun, names in (("user", pairs.users), ("item", pairs.items)):
-        known = file[f"{noun}s"]
-        strange = np.setdiff1d(names, known)
-        if len(strange):
-            raise ConfigError(
-                f"{path} has {len(strange)} {noun}s of which the model knows nothing: "
-                f"{', '.join(strange[:3])}{', ...' if len(strange) > 3 else ''}"
-            )
-        at.append(np.searchsorted(known, names))
-    users, items = at
-    values = (file["user_factors"][users] * file["item_factors"][items]).sum(1) + file["mean"]
-    if len(file["user_biases"]):
-        values += file["user_biases"][users] + file["item_biases"][items]
-    return pairs, values
+        seen = np.isin(names, file[f"{noun}s"])
+        at = np.searchsorted(file[f"{noun}s"], names[seen])
+        rows = np.zeros((len(names), file[f"{noun}_factors"].shape[1]), np.float32)
+        rows[seen] = file[f"{noun}_factors"][at]
+        factors.append(rows)
+        if len(file[f"{noun}_biases"]):
+            values[seen] += file[f"{noun}_biases"][at]
+    return pairs, values + (factors[0] * factors[1]).sum(1), known

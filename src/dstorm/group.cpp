@@ -131,8 +131,8 @@ struct Group::Impl {
   void check_standing() const {
     if (left.load(std::memory_order_relaxed)) {
       throw ConfigError(
-          "this rank has left the job (finalize was called); nothing can be sent, folded or "
-          "waited for any more");
+          "this rank has left the job (leave or finalize was called); nothing can be sent, folded "
+          "or waited for any more");
     }
     if (!control.is_left_out(control.rank())) return;
     std::vector<int> others;
@@ -224,6 +224,10 @@ std::unique_ptr<Channel> Group::open_channel(std::string_view what,
   // Of what fails on some ranks alone, the others have counted nothing.
   const auto id = static_cast<std::uint32_t>(impl_->exchanges + 1);
   return std::make_unique<Channel>(*this, impl_->control, impl_->engine.get(), id, what, shape);
+}
+
+bool Group::has_left(int rank) const noexcept {
+  return impl_->control.state(rank) == shm::State::kLeft;
 }
 
 bool Group::is_left_out(int rank) const noexcept { return impl_->control.is_left_out(rank); }

@@ -82,6 +82,8 @@ class Group : public std::enable_shared_from_this<Group> {
   // The ranks that have not died, left or been left out, sorted.
   std::vector<int> alive() const;
   bool is_live(int rank) const noexcept;
+  // It has left the job in good order.
+  bool has_left(int rank) const noexcept;
   // The others go on without it, though it may live and write: nothing of it counts any more.
   bool is_left_out(int rank) const noexcept;
   // Whether this has happened to any rank.

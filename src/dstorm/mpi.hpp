@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdlib>
 #include <limits>
 #include <memory>
 #include <span>
@@ -36,6 +37,18 @@ inline void check(int code, const char* call) {
   int length = 0;
   MPI_Error_string(code, text, &length);
   throw Error(std::string(call) + ": " + std::string(text, static_cast<std::size_t>(length)));
+}
+
+// Under `malt run` each process has an MPI of its own, and would be a job of one rank.
+inline void refuse_malt_run() {
+  const char* size = std::getenv("MALT_SIZE");
+  const bool is_rank = std::getenv("MALT_RENDEZVOUS") != nullptr && size != nullptr &&
+                       std::getenv("MALT_RANK_PROCESS") == nullptr;  // a rank has not started it
+  if (!is_rank || std::string(size) == "1") return;
+  throw ConfigError("`malt run` started this process as one of " + std::string(size) +
+                    ", but MPI has it alone: a program that finds its ranks by MPI is started by "
+                    "mpirun or srun (mpirun -n " +
+                    size + " PROGRAM)");
 }
 
 // One message each way between this rank and every other. The object must outlive its requests.
@@ -159,6 +172,9 @@ class MpiBootstrap final : public Bootstrap {
     if (between != 0) throw ConfigError("MpiBootstrap takes no intercommunicator");
     mpi_detail::check(MPI_Comm_rank(comm, &rank_), "MPI_Comm_rank");
     mpi_detail::check(MPI_Comm_size(comm, &size_), "MPI_Comm_size");
+    int world = 0;
+    mpi_detail::check(MPI_Comm_size(MPI_COMM_WORLD, &world), "MPI_Comm_size");
+    if (world == 1) mpi_detail::refuse_malt_run();
   }
 
   int rank() const override { return rank_; }

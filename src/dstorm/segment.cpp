@@ -503,6 +503,14 @@ std::uint64_t Segment::clock_of(int rank) {
   return reader(rank).clock();
 }
 
+std::vector<int> Segment::left_behind() {
+  std::vector<int> ranks;
+  for (int r : peers_) {
+    if (group_->has_left(r) && clock_of(r) < iteration_) ranks.push_back(r);
+  }
+  return ranks;
+}
+
 bool Segment::has_update(int rank) {
   return reader(rank).newest(reader(rank).consumed()) >= 0 && !group_->is_left_out(rank);
 }

@@ -154,6 +154,8 @@ class Segment {
   std::uint64_t iteration() const noexcept { return iteration_; }
   // The iteration up to which everything that `rank` has sent has come to this host.
   std::uint64_t clock_of(int rank);
+  // The ranks that have left the job in good order with fewer scatters than this rank has made.
+  std::vector<int> left_behind();
   // Whether this rank has begun to scatter, gather or fold here.
   bool is_used() const noexcept { return is_used_; }
   // The payload of this rank's last scatter, unchanging until the next; null if that was skipped.

@@ -132,7 +132,7 @@ DenseVector::DenseVector(std::shared_ptr<dstorm::Group> group, DType dtype,
 dstorm::Stats DenseVector::stats() const {
   const dstorm::Turns::Look look(segment_.turns());
   dstorm::Stats stats = segment_.stats();
-  add_traffic(stats, apart_before_);
+  add_traffic(stats, allreduced_);
   if (apart_ != nullptr) add_traffic(stats, apart_->stats());
   return stats;
 }
@@ -167,7 +167,7 @@ void DenseVector::regroup(std::shared_ptr<dstorm::Group> group) {
   }
   // As with those who come back, who know nothing of earlier rounds.
   allreduce_ = 0;
-  if (apart_ != nullptr) add_traffic(apart_before_, apart_->stats());
+  if (apart_ != nullptr) add_traffic(allreduced_, apart_->stats());
   apart_.reset();
   have_met_ = false;
   gathers_alone_ = 0;
@@ -474,8 +474,20 @@ const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanosecon
                                late);
   }
   copy_result_in();
+  count_shared_allreduce();
   set_contributors(allreduces_.members());
   return gathered_;
+}
+
+// What it would have sent and received by messages (allreduce.hpp), which others read in place.
+void DenseVector::count_shared_allreduce() {
+  const std::size_t members = allreduces_.members().size();
+  const auto [begin, end] = part_of(allreduces_.own_part(), members);
+  const std::uint64_t part = (end - begin) * element_;
+  const std::uint64_t rest = count_ * element_ - part;  // its values in the others' parts
+  const std::uint64_t to_all = part * (members - 1);    // its part of the result, to each other
+  allreduced_.bytes_out += rest + to_all;
+  allreduced_.bytes_in += rest + to_all;
 }
 
 // Its vector as the ranks fold it by messages.

@@ -81,8 +81,7 @@ class DenseVector {
   bool owns_memory() const noexcept { return owns_; }
   dstorm::Segment& segment() noexcept { return segment_; }
   const dstorm::Segment& segment() const noexcept { return segment_; }
-  // See dstorm::Stats; bytes and waiting with those of allreduce() between hosts. Any thread, at any
-  // time.
+  // See dstorm::Stats; bytes and waiting with those of allreduce(). Any thread, at any time.
   dstorm::Stats stats() const;
   Screened screened() const;  // likewise
   // Also by the destructor. The memory of the vector's own stays readable until then.
@@ -108,6 +107,7 @@ class DenseVector {
   void backwards(std::size_t begin, std::size_t end, Visit&& visit) const;
   const Gathered& allreduce_apart(const Fold& fold, const dstorm::Operation& operation,
                                   dstorm::Clock::time_point start, std::chrono::nanoseconds limit);
+  void count_shared_allreduce();
   void set_contributors(std::span<const int> members);
   void fold_part(const Fold& fold, std::size_t begin, std::size_t end);
   void copy_result_in();
@@ -131,8 +131,8 @@ class DenseVector {
   std::uint64_t allreduce_ = 0;  // rounds so far
   // Between hosts, with a codec, and once a rank has been left out; made by the first.
   std::unique_ptr<dstorm::Allreduce> apart_;
-  bool have_met_ = false;       // the ranks, to make it
-  dstorm::Stats apart_before_;  // of those of earlier groups
+  bool have_met_ = false;     // the ranks, to make it
+  dstorm::Stats allreduced_;  // the bytes and waits of allreduces, but those of apart_
   dstorm::SharedFold shared_gathers_;
   std::uint64_t gathers_alone_ = 0;       // gathers not to be shared, since one was in vain
   std::uint64_t gathers_alone_next_ = 1;  // how many after the next in vain

@@ -94,7 +94,8 @@ if rank == 2:
     v.scatter()
     malt.leave()
     raise_flag("left")
-    tell(mine=float(v.array[0]))
+    tell(mine=float(v.array[0]), sent=v.stats().sent)
+    tell(errors=[error_of(call) for call in (malt.rank, malt.init, malt.barrier)])
 else:
     await_flag("left")
     g = v.gather(malt.SUM)
@@ -106,7 +107,10 @@ else:
     )
     assert result.told[0] == {"ranks": (2,), "mine": 4.0}
     assert result.told[1] == {"ranks": (2,), "mine": 5.0}
-    assert result.told[2] == {"mine": 3.0}
+    assert (result.told[2]["mine"], result.told[2]["sent"]) == (3.0, 2)
+    for error in result.told[2]["errors"]:
+        assert error.kind == "ConfigError"
+        assert error.says("left the job for good (malt.leave())")
 
 
 def test_an_elastic_job_stops_when_too_few_are_left(tmp_path: Path) -> None:

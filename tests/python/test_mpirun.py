@@ -195,3 +195,40 @@ MPI.get_vendor = lambda: ("MPICH", (5, 0, 2))
     environ = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}
     done = python(body + FIND, environ)
     assert "MPICH 5.0.2, cannot start under it; launcher and library must be" in done.stdout
+
+
+@needs_mpi
+def test_an_mpi_program_under_malt_run_is_told_to_use_mpirun(tmp_path: Path) -> None:
+    """Each of its processes has an MPI of its own there, and would be a job of one rank."""
+    compiler = shutil.which("mpicxx", path=str(Path(str(MPIRUN)).parent))
+    if compiler is None:
+        pytest.skip("needs mpicxx")
+    (tmp_path / "program.cpp").write_text(
+        """
+#include <cstdio>
+#include "dstorm/mpi.hpp"
+
+int main(int argc, char** argv) {
+  MPI_Init(&argc, &argv);
+  try {
+    const dstorm::MpiBootstrap bootstrap(MPI_COMM_WORLD);
+    std::printf("alone\\n");
+  } catch (const dstorm::ConfigError& error) {
+    std::printf("%s\\n", error.what());
+  }
+  MPI_Finalize();
+}
+"""
+    )
+    source = Path(__file__).parents[2] / "src"
+    command = [compiler, "-std=c++20", f"-I{source}", "program.cpp", source / "dstorm/errors.cpp"]
+    subprocess.run([*command, "-o", "program"], cwd=tmp_path, check=True, timeout=100)
+    done = subprocess.run(
+        [sys.executable, "-m", "malt", "run", "-n", "2", "--no-prefix", "--", "./program"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.stdout.count("`malt run` started this process as one of 2") == 2, done
+    assert "mpirun -n 2" in done.stdout

@@ -107,6 +107,15 @@ def test_regression_of_a_table(folder: Path, capfd: pytest.CaptureFixture[str]) 
     assert "R squared 1.0000" in shown
 
 
+def test_the_table_has_the_bytes_of_an_exchange_by_allreduce(
+    digits: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, out, shown = malt(capfd, "train regression train.svm -n 2 -q --passes 1 --tol=-1")
+    assert code == 0, shown
+    ranks = [line.split() for line in out.splitlines()[1:3]]
+    assert [row[-3] for row in ranks] == ["0.003"] * 2  # MB: 10 times 65 float32
+
+
 def test_ratings_are_factorised(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     users, items = rng.integers(0, 40, 2000), rng.integers(0, 30, 2000)
@@ -131,6 +140,18 @@ def test_ratings_are_factorised(folder: Path, capfd: pytest.CaptureFixture[str])
     assert max(losses[:2]) > 1.2 > 2 * trained
     error = float(re.findall(r"RMSE on 200 ratings of test.csv: (\S+)", out)[0])
     assert error < 0.7  # the mean alone: 1.4
+    Path("mixed.csv").write_text("\n".join([lines[0], "stranger,i1,3", "u1,novelty,3"]))
+    code, out, shown = malt(capfd, "predict m.npz mixed.csv")
+    assert code == 0, shown
+    assert re.search(r"RMSE \S+ of 1 ratings; 2 of users or items not seen", shown)
+    model = np.load("m.npz")
+    known_item = model["mean"] + model["item_biases"][list(model["items"]).index("i1")]
+    known_user = model["mean"] + model["user_biases"][list(model["users"]).index("u1")]
+    assert [float(x) for x in out.split()[1:]] == pytest.approx([known_item, known_user], abs=1e-5)
+    Path("strange.csv").write_text("stranger,novelty")
+    code, _, shown = malt(capfd, "predict m.npz strange.csv")
+    assert code == 2
+    assert "strange.csv has no line of known users and items" in shown
     Path("pairs.csv").write_text("\n".join(line.rpartition(",")[0] for line in lines[1800:]))
     for option in ("--chunk-rows 9", "--skip-bad-lines"):
         code, _, shown = malt(capfd, f"predict m.npz pairs.csv {option}")
@@ -271,30 +292,51 @@ def test_ctrl_c_saves_what_has_been_learnt(digits: Path) -> None:
     [
         ("train svm nothing.svm", "nothing.svm: there is no such file"),
         ("train svm train.svm --graph web", "--graph is 'web'; it is one of all, halton"),
-        ("train svm train.svm -n 0", "ranks is 0; it must be a whole number at least 1"),
+        ("train svm no.svm -n 100000", "100000 ranks are too many for 2 cores: at most 128, 64 a"),
+        ("train mf no.csv -n 129", "129 ranks are too many for 2 cores"),
+        ("train svm train.svm -n 0", "--ranks is 0; it must be a whole number at least 1"),
         ("train svm train.svm --out no/m.npz", "there is no folder for no/m.npz"),
         ("train svm no.svm --out .", ". is a folder; name a file"),
         ("train svm no.svm --test mistyped.svm", "mistyped.svm: there is no such file"),
         ("train svm train.svm --sync never", "sync is 'never'"),
         ("train mf train.svm", "is not a user, an item and a rating"),
         ("train mf train.csv --test mistyped.csv", "mistyped.csv cannot be read as ratings"),
-        ("train mf train.csv --test others.csv", "others.csv has no rating of known users and"),
-        ("train mf train.csv -n 0", "ranks is 0; it is a whole number of at least 1"),
+        ("train mf train.csv --test others.csv", "others.csv has no line of known users and"),
+        ("train mf train.csv -n 0", "--ranks is 0; it is a whole number of at least 1"),
         ("train mf train.csv --sync never", "sync is 'never'; it is 'bsp', 'ssp:K'"),
         ("train mf train.csv --chunk-rows 9", "--chunk-rows means nothing to mf"),
         ("train svm train.svm --factors 9", "--factors means nothing to svm"),
         ("train svm train.svm --rate optimal:0.5", "--rate is 'optimal:0.5'; optimal follows from"),
         ("train svm train.svm --rate constant:x", "--rate is 'constant:x'; behind the colon is a"),
         ("train deep train.svm", "invalid choice: 'deep'"),
+        ("train svm train.svm --every 0", "--every is 0; it must be a whole number"),
+        ("train svm train.svm --passes 0", "--passes is 0; it must be a whole number"),
+        ("train svm train.svm --rate constant:0", "the ETA0 of --rate is 0.0; it must be"),
+        ("train svm train.svm --label 3", "--label is 3; svmlight text has labels of its own"),
+        ("train svm train.svm --alpha 0", "--rate 'optimal' divides by alpha"),
+        ("train svm bad.svm", "--skip-bad-lines leaves such lines out"),
+        ("train svm train.unknown", "give --format, one of svmlight"),
+        ("train svm table.csv", "table.csv has no targets: --label names the column"),
+        ("train svm table.csv --chunk-rows 1", "the examples have no targets: --label names"),
+        ("train svm table.csv --label z", "--label is 'z'; the columns are 'a', 'b'"),
+        ("train mf train.csv --factors 0", "--factors is 0; it is a whole number"),
         ("predict train.svm test.svm", "train.svm is no model"),
         ("predict nothing.npz test.svm", "nothing.npz: there is no such file"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(
-    digits: Path, capfd: pytest.CaptureFixture[str], words: str, error: str
+    digits: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: str,
+    error: str,
 ) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     Path("train.csv").write_text("a,b,1\na,c,2\nd,c,3\n")
     Path("others.csv").write_text("a,x,1\ny,c,2\n")
+    Path("bad.svm").write_text("1 1:1\n1 1:x\n")
+    Path("train.unknown").write_text("1 1:1\n")
+    Path("table.csv").write_text("a,b\n1,2\n3,4\n")
     code, _, shown = malt(capfd, words)
     assert code == 2
     assert error in shown

@@ -962,6 +962,50 @@ malt.barrier()
     assert result.each("got") == [[[6.0] * 5] * 2] * 3
 
 
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_stats_count_the_bytes_of_allreduce_and_no_updates(
+    tmp_path: Path, transport: str, size: int
+) -> None:
+    """Each rank sends its parts of the others' sums, and its sum to them, though read in place."""
+    result = run_job(
+        tmp_path,
+        size,
+        """
+malt.init(transport=TRANSPORT)
+got = []
+for own in (True, False):
+    v = malt.vector((1001,), dtype="float64") if own else malt.vector(np.zeros(1001))
+    for step in range(3):
+        v.allreduce(malt.SUM)
+    got.append(counters(v))
+    v.scatter()
+    v.gather(malt.SUM, staleness=0)
+    malt.barrier()
+    got.append(counters(v))
+tell(got=got)
+malt.barrier()
+""",
+        TRANSPORT=transport,
+    )
+    payload = 3 * 2 * (size - 1) * 8008  # of all ranks together
+    for reduced, scattered in [told["got"][i : i + 2] for told in result.told for i in (0, 2)]:
+        assert all(reduced[name] == 0 for name in reduced if name[:6] != "bytes_")
+        assert scattered["sent"] == scattered["folded"] == size - 1
+        updates = (size - 1) * 8008
+        assert scattered["bytes_out"] - reduced["bytes_out"] == updates
+        assert scattered["bytes_in"] - reduced["bytes_in"] == updates
+    for i in (0, 2):
+        received, sent = (
+            sum(told["got"][i][name] for told in result.told) for name in ("bytes_in", "bytes_out")
+        )
+        if transport == "shm":
+            assert received == sent == payload
+        else:  # a short vector goes whole to everybody, in messages with headers
+            assert received == 3 * size * (size - 1) * 8008
+            assert received < sent < received + 20_000
+
+
 def test_allreduce_alone_changes_nothing(alone: None) -> None:
     v = malt.vector(np.array([1.0, 2.0]))
     assert v.allreduce(malt.AVG).count == 0

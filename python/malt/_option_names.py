@@ -1,0 +1,44 @@
+"""Messages of the library for a user who typed a command line: options, not Python's parameters."""
+
+from __future__ import annotations
+
+import re
+
+# By parameter of malt.load_data() and of the estimators: the option of `malt train` and `predict`.
+_OPTIONS = {
+    "max_iter": "--passes",
+    "n_epochs": "--passes",
+    "n_factors": "--factors",
+    "learning_rate": "--rate",
+    "random_state": "--seed",
+    "eta0": "the ETA0 of --rate",
+    "chunk_rows": "--chunk-rows",
+    **{
+        name: f"--{name}"
+        for name in ("ranks", "graph", "sync", "every", "exchange", "alpha", "penalty", "tol")
+    },
+    **{name: f"--{name}" for name in ("average", "format", "features", "label")},
+}
+# Advice that an option gives otherwise, or that no option can follow.
+_ADVICE = (
+    ("on_bad='count' leaves", "--skip-bad-lines leaves"),
+    ("malt.init(timeout=...) or MALT_TIMEOUT", "MALT_TIMEOUT"),
+    ("malt.Chunks have", "the examples have"),
+    ("raise max_iter", "raise --passes"),
+    ("for these ratings; lower it, or scale", "for these ratings; scale"),
+)
+_PARAMETER = re.compile(rf"(?<![\w.-])({'|'.join(_OPTIONS)})( is |=)")
+
+
+def named_as_typed(message: str) -> str:
+    """The message with options in place of the parameters that it names."""
+    for there, here in _ADVICE:
+        message = message.replace(there, here)
+    return _PARAMETER.sub(_option, message)
+
+
+def _option(found: re.Match[str]) -> str:
+    name, behind = found.groups()
+    if behind == "=":  # before a value, or where the message says "give NAME="
+        behind = " " if found.string[found.end() :][:1].strip(" ,;:.") else ""
+    return _OPTIONS[name] + behind

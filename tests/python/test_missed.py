@@ -1,0 +1,79 @@
+"""Gathers that were to wait and had nobody to wait for are told at the end of the job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from jobs import run_job
+
+LOOP = """
+malt.init(timeout=20)
+w = np.zeros(3)
+v = malt.vector(w)
+for step in range(10 + rank * MORE):
+    w += 1
+    v.scatter()
+    v.gather(malt.AVG, staleness=STALENESS)
+"""
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_steps_that_a_rank_makes_without_another_are_told_in_a_line(
+    tmp_path: Path, transport: str
+) -> None:
+    environ = {"MALT_TRANSPORT": transport}
+    result = run_job(tmp_path, 2, LOOP, MORE=2, STALENESS=0, environ=environ)
+    said = (
+        "[1] vector 'vector-1': rank 0 left the job after 10 scatters, and gather(staleness=0) "
+        "went on without: give all ranks equally many steps\n"
+    )
+    assert result.output == said
+
+
+def test_of_several_ranks_that_are_left_one_tells(tmp_path: Path) -> None:
+    loop = LOOP.replace("rank * MORE", "MORE * (rank > 0)")
+    result = run_job(tmp_path, 3, loop, MORE=2, STALENESS=0)
+    assert result.output.count("\n") == 1
+    assert result.output.startswith("[1] vector 'vector-1': rank 0 left the job after 10 scatters")
+
+
+@pytest.mark.parametrize(
+    ("more", "staleness"), [(0, 0), (2, None), (2, 4)], ids=["equal steps", "asp", "ssp"]
+)
+def test_loops_that_may_be_as_they_are_end_without_a_word(
+    tmp_path: Path, more: int, staleness: int | None
+) -> None:
+    assert run_job(tmp_path, 3, LOOP, MORE=more, STALENESS=staleness).output == ""
+
+
+def test_a_rank_that_dies_is_the_launchers_to_tell_of(tmp_path: Path) -> None:
+    result = run_job(
+        tmp_path,
+        2,
+        LOOP.replace("    w += 1\n", "    w += 1\n    if step == 5 and rank == 0: os.abort()\n"),
+        "--keep-going",
+        code=None,
+        MORE=0,
+        STALENESS=0,
+    )
+    assert "rank 0 died of SIGABRT" in result.output
+    assert "vector-1" not in result.output
+
+
+def test_gathers_before_any_scatter_are_told_in_a_line(tmp_path: Path) -> None:
+    result = run_job(
+        tmp_path,
+        2,
+        """
+malt.init(timeout=20)
+v = malt.vector((3,), name="w")
+for step in range(3 if rank == 0 else 1):
+    v.gather(malt.AVG, staleness=0)  # a loop may begin with one
+malt.barrier()
+v.scatter()
+v.gather(malt.AVG, staleness=0)
+""",
+    )
+    assert result.output.count("\n") == 1
+    assert result.output.startswith("[0] vector 'w': gather(staleness=...) came twice before any")
