@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from malt import _train
+from malt._errors import ConfigError
 from malt._examples import DATA_OPTIONS, add_data_options, predict, score
-from malt._model_file import drafted, load
+from malt._model_file import check, drafted, load
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -37,6 +38,30 @@ class Model(NamedTuple):
     intercept: npt.NDArray[Any]
     classes: npt.NDArray[Any] | None
     zero_based: bool | None
+
+    @classmethod
+    def of(cls, path: str, arrays: dict[str, npt.NDArray[Any]]) -> Model:
+        """Out of the arrays of the file.
+
+        Raises:
+            ConfigError: they are not those of a model.
+        """
+        import numpy as np
+
+        coef = check(path, arrays, "coef", "f", (-1, -1))
+        outputs = len(coef)
+        intercept = check(path, arrays, "intercept", "f", (outputs,))
+        classes = None
+        if "classes" in arrays:
+            classes = check(path, arrays, "classes", "fiu", (max(outputs, 2),))
+            if not np.isfinite(classes).all():
+                raise ConfigError(f"{path} is damaged: a class is NaN or infinite")
+        elif outputs > 1:
+            raise ConfigError(f"{path} is damaged: a regression has 1 output, not {outputs}")
+        zero_based = None
+        if "zero_based" in arrays:
+            zero_based = bool(check(path, arrays, "zero_based", "b", ()))
+        return cls(coef, intercept, classes, zero_based)
 
     @property
     def features(self) -> int:
@@ -79,7 +104,7 @@ def _predict(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> Non
         from malt import _train_mf
 
         _train.refuse_unused(parser, parsed, DATA_OPTIONS, f"{parsed.model}, a model of mf")
-        ratings, predicted = _train_mf.predict(arrays, parsed.data)
+        ratings, predicted = _train_mf.predict(parsed.model, arrays, parsed.data)
         with _output(parsed) as file:
             np.savetxt(file, predicted, fmt="%.9g")
         errors = (predicted - ratings.values)[~np.isnan(ratings.values)]
@@ -87,8 +112,7 @@ def _predict(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> Non
             rmse = float(np.sqrt((errors**2).mean()))
             print(f"RMSE {rmse:.4f} of {len(errors):,} ratings", file=sys.stderr)
         return
-    zero_based = bool(arrays["zero_based"]) if "zero_based" in arrays else None
-    model = Model(arrays["coef"], arrays["intercept"], arrays.get("classes"), zero_based)
+    model = Model.of(parsed.model, arrays)
     of_labels = model.classes is not None
     whole = model.classes is not None and bool((model.classes == np.round(model.classes)).all())
     said: list[tuple[Any, Any]] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy.typing as npt
 from malt import _job, _report, _train
 from malt._errors import ConfigError
 from malt._factorization import MatrixFactorization
-from malt._model_file import save
+from malt._model_file import check, save
 
 
 class Ratings(NamedTuple):
@@ -115,25 +114,43 @@ def _read_known(path: str, users: npt.NDArray[Any], items: npt.NDArray[Any]) -> 
     return Ratings(*numbers, test.values[known]), int((~known).sum())
 
 
-def predict(file: Mapping[str, npt.NDArray[Any]], path: str) -> tuple[Ratings, Any]:
+def predict(model: str, arrays: dict[str, npt.NDArray[Any]], path: str) -> tuple[Ratings, Any]:
     """The pairs of a file with their ratings, and what the model of `train` says of them.
 
+    Args:
+        model: its file, for messages.
+        arrays: what is in it.
+        path: of the pairs.
+
     Raises:
-        ConfigError: likewise as of read(), or a user or item that the model has not seen.
+        ConfigError: likewise as of read(), or a user or item that the model has not seen, or the
+            arrays are not those of a model.
     """
+    known = {noun: check(model, arrays, f"{noun}s", "U", (-1,)) for noun in ("user", "item")}
+    for noun, names in known.items():
+        if not (names[:-1] < names[1:]).all():
+            raise ConfigError(f"{model} is damaged: its {noun}s are not in order")
+    factors = check(model, arrays, "user_factors", "f", (len(known["user"]), -1))
+    others = check(model, arrays, "item_factors", "f", (len(known["item"]), factors.shape[1]))
+    mean = check(model, arrays, "mean", "f", ())
+    biases = None
+    if arrays.get("user_biases", np.empty(1)).size:
+        biases = [
+            check(model, arrays, f"{noun}_biases", "f", (len(names),))
+            for noun, names in known.items()
+        ]
     pairs = read(path, values_missing=np.nan)
     at = []
     for noun, names in (("user", pairs.users), ("item", pairs.items)):
-        known = file[f"{noun}s"]
-        strange = np.setdiff1d(names, known)
+        strange = np.setdiff1d(names, known[noun])
         if len(strange):
             raise ConfigError(
                 f"{path} has {len(strange)} {noun}s of which the model knows nothing: "
                 f"{', '.join(strange[:3])}{', ...' if len(strange) > 3 else ''}"
             )
-        at.append(np.searchsorted(known, names))
+        at.append(np.searchsorted(known[noun], names))
     users, items = at
-    values = (file["user_factors"][users] * file["item_factors"][items]).sum(1) + file["mean"]
-    if len(file["user_biases"]):
-        values += file["user_biases"][users] + file["item_biases"][items]
+    values = (factors[users] * others[items]).sum(1) + mean
+    if biases is not None:
+        values += biases[0][users] + biases[1][items]
     return pairs, values
