@@ -263,7 +263,6 @@ def inherited():
     child = [sys.executable, "-c", f"import os; print({names})"]
     return subprocess.run(child, capture_output=True, text=True).stdout.strip()
 malt.init(timeout=20)
-v = malt.vector([1.0, 2.0])
 print(inherited())
 malt.finalize()
 print(inherited())
