@@ -172,9 +172,13 @@ std::size_t times_in_core(std::span<const std::byte> sought) {
   const Descriptor memory(open("/proc/self/mem", O_RDONLY | O_CLOEXEC));
   std::size_t times = 0, begin = 0, end = 0;
   for (std::string line; std::getline(maps, line);) {
-    char access = '-';
-    if (std::sscanf(line.c_str(), "%zx-%zx %c", &begin, &end, &access) == 3) continue;
-    if (!line.starts_with("VmFlags:") || line.find(" dd") != std::string::npos) continue;
+    std::size_t from = 0, to = 0;
+    if (std::sscanf(line.c_str(), "%zx-%zx ", &from, &to) == 2) {
+      begin = from;
+      end = to;
+    }
+    const bool is_dumped = line.starts_with("VmFlags: rd") && line.find(" dd") == std::string::npos;
+    if (!is_dumped) continue;
     std::vector<std::byte> bytes(end - begin);
     const ssize_t got = pread(memory.get(), bytes.data(), bytes.size(), static_cast<off_t>(begin));
     bytes.resize(got > 0 ? static_cast<std::size_t>(got) : 0);

@@ -52,7 +52,8 @@ Mac authenticate(const Key& key, std::span<const std::byte> message) {
   return mac;
 }
 
-Handshake Handshake::caller(const KeptKey& key, const Introduction& mine, const Address& listening) {
+Handshake Handshake::caller(const KeptKey& key, const Introduction& mine,
+                            const Address& listening) {
   Handshake made(key, mine, true, listening);
   made.say(bytes_of(made.mine_));
   return made;

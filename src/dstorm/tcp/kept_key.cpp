@@ -7,6 +7,7 @@
 #include <cstring>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "dstorm/errors.hpp"
 
@@ -21,7 +22,7 @@ void wipe(const Key* key) {
 
 }  // namespace
 
-KeptKey::KeptKey(Key key) {
+KeptKey::KeptKey(const Key& key) {
   void* page =
       mmap(nullptr, sizeof(Key), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) {
@@ -29,6 +30,9 @@ KeptKey::KeptKey(Key key) {
   }
   madvise(page, sizeof(Key), MADV_DONTDUMP);
   page_ = std::shared_ptr<const Key>(new (page) Key(key), wipe);
+}
+
+KeptKey::KeptKey(Key&& key) : KeptKey(std::as_const(key)) {
   OPENSSL_cleanse(key.data(), key.size());
 }
 

@@ -13,10 +13,11 @@ using Key = std::array<std::byte, 32>;
 class KeptKey {
  public:
   KeptKey() : KeptKey(Key{}) {}
-  // Wipes what it is given. Throws ConfigError if there is no memory.
-  KeptKey(Key key);  // NOLINT(google-explicit-constructor): wherever a key is taken to be kept
+  // Both throw ConfigError if there is no memory. The second wipes what it is given.
+  KeptKey(const Key& key);
+  KeptKey(Key&& key);
 
-  operator const Key&() const noexcept { return *page_; }  // NOLINT(google-explicit-constructor)
+  operator const Key&() const noexcept { return *page_; }
 
  private:
   std::shared_ptr<const Key> page_;
