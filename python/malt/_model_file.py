@@ -71,7 +71,8 @@ def load(path: str) -> dict[str, npt.NDArray[Any]]:
                 if member.compress_size != member.file_size or member.file_size > size:
                     raise ConfigError(
                         f"{path}: {name} is {member.file_size} bytes out of "
-                        f"{member.compress_size}, in a file of {size}; `malt train --out` compresses nothing"
+                        f"{member.compress_size}, in a file of {size}; `malt train --out` "
+                        "compresses nothing"
                     )
                 arrays[name] = _read(path, name, archive.read(member))
     return arrays

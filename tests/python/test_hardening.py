@@ -9,7 +9,6 @@ import pytest
 
 from malt import _core
 
-
 CORE = Path(_core.__file__)
 
 

@@ -14,10 +14,10 @@ class KeptKey {
  public:
   KeptKey() : KeptKey(Key{}) {}
   // Both throw ConfigError if there is no memory. The second wipes what it is given.
-  KeptKey(const Key& key);
-  KeptKey(Key&& key);
+  KeptKey(const Key& key);  // NOLINT(google-explicit-constructor)
+  KeptKey(Key&& key);       // NOLINT(google-explicit-constructor)
 
-  operator const Key&() const noexcept { return *page_; }
+  operator const Key&() const noexcept { return *page_; }  // NOLINT(google-explicit-constructor)
 
  private:
   std::shared_ptr<const Key> page_;
