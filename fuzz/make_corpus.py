@@ -438,7 +438,7 @@ def model() -> dict[str, bytes]:
     seeds["coef_header_of_many_signs"] = b"\x00\x93NUMPY\x01\x00\xa0\x0f" + b"-" * 3999 + b"1"
     for save, name in ((np.savez, "whole"), (np.savez_compressed, "whole_compressed")):
         file = io.BytesIO()
-        save(file, malt_model=np.array("{}"), coef=np.ones((1, 2)), intercept=np.zeros(1))
+        save(file, malt_model=np.array("{}"), coef=np.ones(2), intercept=np.zeros(1))
         seeds[name] = bytes([len(members)]) + file.getvalue()
     return seeds
 

@@ -28,7 +28,7 @@ class Model(NamedTuple):
     """Out of its file.
 
     Attributes:
-        coef: (outputs, features).
+        coef: (outputs, features); of a regression (features,).
         intercept: (outputs,).
         classes: None of a regression.
         zero_based: of the svmlight text that it has learnt from; None: not known.
@@ -48,16 +48,15 @@ class Model(NamedTuple):
         """
         import numpy as np
 
-        coef = check(path, arrays, "coef", "f", (-1, -1))
-        outputs = len(coef)
+        is_regression = "classes" not in arrays
+        coef = check(path, arrays, "coef", "f", (-1,) if is_regression else (-1, -1))
+        outputs = 1 if is_regression else len(coef)
         intercept = check(path, arrays, "intercept", "f", (outputs,))
         classes = None
-        if "classes" in arrays:
+        if not is_regression:
             classes = check(path, arrays, "classes", "fiu", (max(outputs, 2),))
             if not np.isfinite(classes).all():
                 raise ConfigError(f"{path} is damaged: a class is NaN or infinite")
-        elif outputs > 1:
-            raise ConfigError(f"{path} is damaged: a regression has 1 output, not {outputs}")
         zero_based = None
         if "zero_based" in arrays:
             zero_based = bool(check(path, arrays, "zero_based", "b", ()))

@@ -233,6 +233,11 @@ LINEAR: dict[str, object] = {
     "classes": np.arange(3.0),
     "zero_based": True,
 }
+REGRESSION: dict[str, object] = {
+    "malt_model": "{}",
+    "coef": np.ones(64),
+    "intercept": np.zeros(1),
+}
 OF_RATINGS: dict[str, object] = {
     "malt_model": "{}",
     "users": np.array(["a", "d"]),
@@ -259,6 +264,8 @@ OF_RATINGS: dict[str, object] = {
         (LINEAR, "classes", np.array(["a", "b", "c"])),
         (LINEAR, "classes", np.array([0, np.inf, 1])),
         (LINEAR, "zero_based", np.zeros(2, bool)),
+        (REGRESSION, "coef", np.ones((1, 64))),
+        (REGRESSION, "intercept", np.zeros(2)),
         (OF_RATINGS, "users", None),
         (OF_RATINGS, "users", np.array(["d", "a"])),
         (OF_RATINGS, "users", np.arange(2)),
@@ -278,7 +285,7 @@ def test_a_model_whose_arrays_do_not_go_together_is_refused_in_words(
     value: object,
 ) -> None:
     Path("pairs.csv").write_text("a,b,1\nd,c,2\n")
-    command = "predict m.npz " + ("test.svm" if arrays is LINEAR else "pairs.csv")
+    command = "predict m.npz " + ("pairs.csv" if arrays is OF_RATINGS else "test.svm")
     np.savez("m.npz", **arrays)  # type: ignore[arg-type]
     assert malt(capfd, command)[0] == 0
     spoilt = {key: given for key, given in (arrays | {name: value}).items() if given is not None}
