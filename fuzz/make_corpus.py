@@ -11,6 +11,7 @@ import json
 import struct
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -413,9 +414,38 @@ def checkpoint() -> dict[str, bytes]:
     return seeds
 
 
+def model() -> dict[str, bytes]:
+    members: dict[str, Any] = {
+        "coef": np.ones((3, 2)),
+        "intercept": np.zeros(3),
+        "classes": np.arange(3.0),
+        "zero_based": np.array(True),
+        "users": np.array(["a", "b"]),
+        "items": np.array(["a", "b"]),
+        "user_factors": np.ones((2, 2)),
+        "item_factors": np.ones((2, 2)),
+        "user_biases": np.zeros(2),
+        "item_biases": np.zeros(2),
+        "mean": np.array(1.0),
+    }
+    seeds = {}
+    for kind, (name, array) in enumerate(members.items()):
+        file = io.BytesIO()
+        np.save(file, array)
+        seeds[name] = bytes([kind]) + file.getvalue()
+    seeds["coef_larger_than_the_file"] = seeds["coef"].replace(b"(3, 2), ", b"(3, 2000000),")
+    seeds["coef_of_objects"] = seeds["coef"].replace(b"'<f8'", b"'|O' ")
+    seeds["coef_header_of_many_signs"] = b"\x00\x93NUMPY\x01\x00\xa0\x0f" + b"-" * 3999 + b"1"
+    for save, name in ((np.savez, "whole"), (np.savez_compressed, "whole_compressed")):
+        file = io.BytesIO()
+        save(file, malt_model=np.array("{}"), coef=np.ones(2), intercept=np.zeros(1))
+        seeds[name] = bytes([len(members)]) + file.getvalue()
+    return seeds
+
+
 TARGETS = [
     address, allreduce, dense, device_setting, door, graph, handshake, incoming, landing, notices,
-    outgoing, record, roll_call, segment, sparse, svmlight, checkpoint,
+    outgoing, record, roll_call, segment, sparse, svmlight, checkpoint, model,
 ]  # fmt: skip
 
 

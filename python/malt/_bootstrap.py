@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import os
-from collections.abc import Mapping
+from collections.abc import MutableMapping
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -118,7 +118,7 @@ class Rendezvous(Bootstrap):
 
 
 def find(
-    comm: Any = None, timeout: float = 30.0, environ: Mapping[str, str] | None = None
+    comm: Any = None, timeout: float = 30.0, environ: MutableMapping[str, str] | None = None
 ) -> Bootstrap:
     """Join the job that this process was started in.
 

@@ -8,6 +8,7 @@ import importlib
 import io
 import os
 import re
+import stat
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
@@ -27,6 +28,17 @@ SUFFIXES = {
 TEXTS = ("svmlight", "csv")
 _COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".zst": "zstd"}
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+def exposure(path: str | os.PathLike[str]) -> str | None:
+    """What is wrong with a file that holds a key, if others can read or write it; else None."""
+    status = os.stat(path)
+    mode = stat.S_IMODE(status.st_mode)
+    if not stat.S_ISREG(status.st_mode) or not mode & 0o066:
+        return None
+    return (
+        f"{path} holds a key, and others can read or write it (mode {mode:04o}): chmod 600 {path}"
+    )
 
 
 class File(NamedTuple):

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from malt import _train
+from malt._errors import ConfigError
 from malt._examples import DATA_OPTIONS, add_data_options, predict, score
-from malt._model_file import drafted, load
+from malt._model_file import check, drafted, load
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -27,7 +28,7 @@ class Model(NamedTuple):
     """Out of its file.
 
     Attributes:
-        coef: (outputs, features).
+        coef: (outputs, features); of a regression (features,).
         intercept: (outputs,).
         classes: None of a regression.
         zero_based: of the svmlight text that it has learnt from; None: not known.
@@ -37,6 +38,29 @@ class Model(NamedTuple):
     intercept: npt.NDArray[Any]
     classes: npt.NDArray[Any] | None
     zero_based: bool | None
+
+    @classmethod
+    def of(cls, path: str, arrays: dict[str, npt.NDArray[Any]]) -> Model:
+        """Out of the arrays of the file.
+
+        Raises:
+            ConfigError: they are not those of a model.
+        """
+        import numpy as np
+
+        is_regression = "classes" not in arrays
+        coef = check(path, arrays, "coef", "f", (-1,) if is_regression else (-1, -1))
+        outputs = 1 if is_regression else len(coef)
+        intercept = check(path, arrays, "intercept", "f", (outputs,))
+        classes = None
+        if not is_regression:
+            classes = check(path, arrays, "classes", "fiu", (max(outputs, 2),))
+            if not np.isfinite(classes).all():
+                raise ConfigError(f"{path} is damaged: a class is NaN or infinite")
+        zero_based = None
+        if "zero_based" in arrays:
+            zero_based = bool(check(path, arrays, "zero_based", "b", ()))
+        return cls(coef, intercept, classes, zero_based)
 
     @property
     def features(self) -> int:
@@ -79,7 +103,7 @@ def _predict(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> Non
         from malt import _train_mf
 
         _train.refuse_unused(parser, parsed, DATA_OPTIONS, f"{parsed.model}, a model of mf")
-        ratings, predicted, known = _train_mf.predict(arrays, parsed.data)
+        ratings, predicted, known = _train_mf.predict(parsed.model, arrays, parsed.data)
         with _output(parsed) as file:
             np.savetxt(file, predicted, fmt="%.9g")
         others = _train_mf.not_seen(int((~known).sum()))
@@ -90,8 +114,7 @@ def _predict(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> Non
         elif others:
             print(f"{len(known):,} pairs{others}", file=sys.stderr)
         return
-    zero_based = bool(arrays["zero_based"]) if "zero_based" in arrays else None
-    model = Model(arrays["coef"], arrays["intercept"], arrays.get("classes"), zero_based)
+    model = Model.of(parsed.model, arrays)
     of_labels = model.classes is not None
     whole = model.classes is not None and bool((model.classes == np.round(model.classes)).all())
     said: list[tuple[Any, Any]] = []

@@ -11,7 +11,7 @@ import secrets
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import MutableMapping
 from typing import TypeVar
 
 from malt import _errors as errors
@@ -24,6 +24,10 @@ Joined = TypeVar("Joined", bound="RankSession")
 # What a client waits longer than the server, so that the server's answer, with names, comes first.
 GRACE_SECONDS = 1.0
 _RETRY_SECONDS = 0.05
+
+# Job keys in hexadecimal, by MALT_RENDEZVOUS: they have left the environment, and a rank that has
+# called malt.finalize() may call malt.init() again.
+_taken_keys: dict[str, str] = {}
 
 
 class _EvictedError(Exception):
@@ -199,8 +203,13 @@ class RankSession(Session):
         self._connect(timeout)
 
     @classmethod
-    def from_environ(cls: type[Joined], environ: Mapping[str, str], timeout: float) -> Joined:
-        """Join the job that `malt run` described in the environment."""
+    def from_environ(
+        cls: type[Joined], environ: MutableMapping[str, str], timeout: float
+    ) -> Joined:
+        """Join the job that `malt run` described in the environment.
+
+        The key leaves the environment, so that processes which the rank starts do not inherit it.
+        """
 
         def get(name: str) -> str:
             if not environ.get(name):
@@ -210,6 +219,12 @@ class RankSession(Session):
                 )
             return environ[name]
 
+        def take_key(address: str) -> bytes:
+            if address not in _taken_keys or environ.get("MALT_JOB_KEY"):
+                wire.parse_key(get("MALT_JOB_KEY"), "MALT_JOB_KEY")
+                _taken_keys[address] = environ.pop("MALT_JOB_KEY")
+            return bytes.fromhex(_taken_keys[address])
+
         def number(name: str) -> int:
             if not get(name).isdecimal():
                 raise ConfigError(f"{name} is not a number: {get(name)!r}")
@@ -218,8 +233,8 @@ class RankSession(Session):
         rank, size = number("MALT_RANK"), number("MALT_SIZE")
         if not 0 <= rank < size <= wire.MAX_RANKS:
             raise ConfigError(f"MALT_RANK={rank} is not a rank of a job of MALT_SIZE={size}")
-        key = wire.parse_key(get("MALT_JOB_KEY"), "MALT_JOB_KEY")
-        return cls(get("MALT_RENDEZVOUS"), key, rank, size, timeout)
+        address = get("MALT_RENDEZVOUS")
+        return cls(address, take_key(address), rank, size, timeout)
 
 
 class Client(RankSession):

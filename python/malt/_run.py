@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from malt import _wire as wire
 from malt._errors import ConfigError
+from malt._files import exposure
 from malt._launcher import Launcher, Options
 
 _DESCRIPTION = """\
@@ -262,9 +263,13 @@ def _key(path: str | None) -> bytes:
         try:
             with Path(path).open("rb") as file:
                 text = file.read(1024).decode(errors="replace")
+            warning = exposure(path)
         except OSError as error:
             raise ConfigError(f"--key-file {path} cannot be read: {error.strerror}") from error
-        return wire.parse_key(text.strip(), f"--key-file {path}")
+        key = wire.parse_key(text.strip(), f"--key-file {path}")
+        if warning is not None:
+            print(f"malt run: warning: {warning}", file=sys.stderr)
+        return key
     if not os.environ.get("MALT_JOB_KEY"):
         raise ConfigError(
             "several nodes need a key that they share, in MALT_JOB_KEY or --key-file PATH; "

@@ -1,7 +1,9 @@
 """`malt scale`: how many ranks an elastic job has, told to a `malt run` of its while it runs.
 
-Over a socket in Linux's abstract namespace: no file, gone with the launcher. Each side asks the
-kernel who the other is; only the same user may, and root.
+Over a socket in Linux's abstract namespace: no file, gone with the launcher. Its name is random, so
+that nobody can take it first. A client finds it in /proc/net/unix, and learns that it is the
+launcher's from /proc/PID/fd, which only the launcher's user and root may read. Each side also asks
+the kernel who the other is; only the same user may, and root.
 """
 
 from __future__ import annotations
@@ -9,10 +11,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
+import secrets
 import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from malt._errors import ConfigError
 
@@ -23,8 +28,24 @@ _PATIENCE_SECONDS = 30.0  # and the client for the launcher, which may be busy
 _DONE, _REFUSED = b"+", b"!"
 
 
-def _name_of(process: int) -> str:
-    return f"\0malt-run-{process}"
+_PREFIX = "malt-run-"
+
+
+def _name_of(process: int) -> str | None:
+    """The name of the launcher's socket; None: it has none.
+
+    Raises:
+        OSError: there is no such process, or it is another user's.
+    """
+    sockets = set()
+    for descriptor in Path(f"/proc/{process}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            sockets.add(str(descriptor.readlink()))
+    for line in Path("/proc/net/unix").read_text(errors="replace").splitlines():
+        found = re.search(rf" (\d+) @({_PREFIX}[0-9a-f]+)$", line)  # inode, name
+        if found is not None and f"socket:[{found[1]}]" in sockets:
+            return found[2]
+    return None
 
 
 def _peer_of(connection: socket.socket) -> tuple[int, int]:
@@ -45,7 +66,7 @@ class ScaleServer:
         self._rescale = rescale
         self._waiting: deque[socket.socket] = deque()  # clients, for an answer
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-        self._socket.bind(_name_of(os.getpid()))
+        self._socket.bind(f"\0{_PREFIX}{secrets.token_hex(16)}")
         self._socket.listen()
 
     def close(self) -> None:
@@ -110,14 +131,21 @@ def main(arguments: Sequence[str]) -> int:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as connection:
         connection.settimeout(_PATIENCE_SECONDS)
         try:
-            connection.connect(_name_of(parsed.process))
+            name = _name_of(parsed.process)
+            if name is None:
+                parser.error(f"process {parsed.process} is no `malt run --elastic`")
+            connection.connect(f"\0{name}")
             process, user = _peer_of(connection)
             if process != parsed.process or os.getuid() not in (0, user):
                 parser.error(f"process {parsed.process} is no `malt run --elastic` of this user's")
             connection.send(str(parsed.count).encode())
             answer = connection.recv(_MOST_BYTES)
+        except FileNotFoundError:
+            parser.error(f"process {parsed.process} does not run on this host")
+        except PermissionError:
+            parser.error(f"process {parsed.process} is another user's")
         except ConnectionRefusedError:
-            parser.error(f"process {parsed.process} is no `malt run --elastic` on this host")
+            parser.error(f"process {parsed.process} is no `malt run --elastic`: it has just ended")
         except OSError as error:
             parser.error(f"process {parsed.process} does not answer: {error}")
     if answer[:1] != _DONE:

@@ -17,6 +17,8 @@ from malt._parts import BLOCK_BYTES, Lines, LinesFile, Part
 from malt._reading import Reading, Rows
 
 _BATCH_ROWS = 1 << 16
+_MOST_COLUMNS = 1 << 17  # of CSV: pyarrow takes 9 KB for each, and ends the process at 2 million
+_MOST_HEADER_BYTES = 1 << 24
 
 
 def read_csv(part: Part, asked: Reading) -> Iterator[Rows]:
@@ -139,7 +141,15 @@ def _columns(part: Part) -> tuple[list[str], bool]:
     """The names of a CSV file's columns, and whether they are in its first line."""
     whole = Lines(Part(part.file, 0, part.file.size))
     with reading(part.file.name), io.BufferedReader(LinesFile(whole), BLOCK_BYTES) as text:
-        cells = next(csv.reader([text.readline().decode("utf-8-sig")]), [])
+        line = text.readline(_MOST_HEADER_BYTES + 1)
+        columns = line.count(b",") + 1  # or fewer, where commas are quoted
+        if len(line) > _MOST_HEADER_BYTES or columns > _MOST_COLUMNS:
+            raise ConfigError(
+                f"{part.file.name}: its first line has {columns:,} columns in {len(line):,} bytes "
+                f"or more; at most {_MOST_COLUMNS:,} in {_MOST_HEADER_BYTES:,} are read: write "
+                "wider data as .npy or svmlight text"
+            )
+        cells = next(csv.reader([line.decode("utf-8-sig")]), [])
     if all(map(_is_number, cells)):
         return [str(i) for i in range(len(cells))], False
     if len(set(cells)) < len(cells):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy.typing as npt
 from malt import _job, _report, _train
 from malt._errors import ConfigError
 from malt._factorization import MatrixFactorization
-from malt._model_file import save
+from malt._model_file import check, save
 
 
 class Ratings(NamedTuple):
@@ -134,25 +133,44 @@ def _known(
 
 
 def predict(
-    file: Mapping[str, npt.NDArray[Any]], path: str
+    model: str, arrays: dict[str, npt.NDArray[Any]], path: str
 ) -> tuple[Ratings, Any, npt.NDArray[np.bool_]]:
     """The pairs of a file, what the model of `train` predicts, and whose user and item it knows.
 
     Of a user or an item that the model has not seen the bias and the factors are 0.
 
+    Args:
+        model: its file, for messages.
+        arrays: what is in it.
+        path: of the pairs.
+
     Raises:
-        ConfigError: as of read(), or the model knows none of the pairs.
+        ConfigError: as of read(), the model knows none of the pairs, or the arrays are not those of
+            a model.
     """
+    names = {noun: check(model, arrays, f"{noun}s", "U", (-1,)) for noun in ("user", "item")}
+    for noun, listed in names.items():
+        if not (listed[:-1] < listed[1:]).all():
+            raise ConfigError(f"{model} is damaged: its {noun}s are not in order")
+    users = check(model, arrays, "user_factors", "f", (len(names["user"]), -1))
+    items = check(model, arrays, "item_factors", "f", (len(names["item"]), users.shape[1]))
+    mean = check(model, arrays, "mean", "f", ())
+    biases = None
+    if arrays.get("user_biases", np.empty(1)).size:
+        biases = {
+            noun: check(model, arrays, f"{noun}_biases", "f", (len(listed),))
+            for noun, listed in names.items()
+        }
     pairs = read(path, values_missing=np.nan)
-    known = _known(path, pairs, file["users"], file["items"])
-    values = np.full(len(known), file["mean"], np.float32)
+    known = _known(path, pairs, names["user"], names["item"])
+    values = np.full(len(known), mean, np.float32)
     factors = []
-    for noun, names in (("user", pairs.users), ("item", pairs.items)):
-        seen = np.isin(names, file[f"{noun}s"])
-        at = np.searchsorted(file[f"{noun}s"], names[seen])
-        rows = np.zeros((len(names), file[f"{noun}_factors"].shape[1]), np.float32)
-        rows[seen] = file[f"{noun}_factors"][at]
+    for noun, given, learnt in (("user", pairs.users, users), ("item", pairs.items, items)):
+        seen = np.isin(given, names[noun])
+        at = np.searchsorted(names[noun], given[seen])
+        rows = np.zeros((len(given), learnt.shape[1]), np.float32)
+        rows[seen] = learnt[at]
         factors.append(rows)
-        if len(file[f"{noun}_biases"]):
-            values[seen] += file[f"{noun}_biases"][at]
+        if biases is not None:
+            values[seen] += biases[noun][at]
     return pairs, values + (factors[0] * factors[1]).sum(1), known

@@ -1,7 +1,8 @@
 """The rendezvous of `malt run`: a small store in node 0's launcher, through which ranks meet.
 
 A client is a rank or a launcher (a node). Nobody takes part without the job's key, 32 random bytes
-that a launcher hands to its ranks in their environment. The key never crosses the wire:
+that a launcher hands to its ranks in their environment, out of which they take it. The key never
+crosses the wire:
 
     client -> server   hello: magic, "r" or "m" rank, size or "n" node, nodes, process id, 32
                        fresh random bytes

@@ -3,9 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "tcp_sockets.hpp"
 
@@ -157,6 +164,40 @@ TEST(Authenticate, IsHmacSha256) {  // RFC 4231, test 1: HMAC itself pads a key 
                                       0x88, 0x1d, 0xc2, 0x00, 0xc9, 0x83, 0x3d, 0xa7,
                                       0x26, 0xe9, 0x37, 0x6c, 0x2e, 0x32, 0xcf, 0xf7};
   EXPECT_EQ(std::memcmp(mac.data(), kRight, sizeof(kRight)), 0);
+}
+
+// What a core dump of this process would hold: its memory but for what is mapped as not to be dumped.
+std::size_t times_in_core(std::span<const std::byte> sought) {
+  std::ifstream maps("/proc/self/smaps");
+  const Descriptor memory(open("/proc/self/mem", O_RDONLY | O_CLOEXEC));
+  std::size_t times = 0, begin = 0, end = 0;
+  for (std::string line; std::getline(maps, line);) {
+    std::size_t from = 0, to = 0;
+    if (std::sscanf(line.c_str(), "%zx-%zx ", &from, &to) == 2) {
+      begin = from;
+      end = to;
+    }
+    const bool is_dumped = line.starts_with("VmFlags: rd") && line.find(" dd") == std::string::npos;
+    if (!is_dumped) continue;
+    std::vector<std::byte> bytes(end - begin);
+    const ssize_t got = pread(memory.get(), bytes.data(), bytes.size(), static_cast<off_t>(begin));
+    bytes.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+    for (auto at = bytes.begin(); at != bytes.end(); ++times) {
+      at = std::search(at, bytes.end(), sought.begin(), sought.end());
+      if (at == bytes.end()) break;
+      ++at;
+    }
+  }
+  return times;
+}
+
+TEST(KeptKey, IsLeftOutOfCoreDumps) {
+  const KeptKey key(make_key());
+  const Key& kept = key;
+  const Handshake handshake = Handshake::callee(key, kCalleeRank, place());
+  EXPECT_EQ(times_in_core(kept), 0U);
+  const Key copy = kept;  // to see that it would be found
+  EXPECT_GE(times_in_core(copy), 1U);
 }
 
 TEST(MakeKey, IsAnotherEachTime) { EXPECT_NE(make_key(), make_key()); }

@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from jobs import Ranks, Running, exists, run_job, start_job
 from test_shard import TRAIN, check_turns, turns_taken
+
+from malt import _scale
 
 LOOP = """
 malt.init(timeout=20)
@@ -171,24 +175,62 @@ def test_jobs_that_are_not_elastic_and_other_processes_are_refused(tmp_path: Pat
             assert f"process {process} is no `malt run --elastic`" in done.stderr
 
 
+@contextlib.contextmanager
+def taken(names: list[str]) -> Iterator[None]:
+    """Sockets of another process that have these names in the abstract namespace."""
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            other = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            other.bind(name)
+            other.listen()
+        yield
+
+
+def test_names_that_others_take_keep_nobody_from_scaling(tmp_path: Path) -> None:
+    with start(tmp_path, 2, "1:4") as job:
+        process = job.launcher.pid
+        with taken([f"\0malt-run-{process}", f"\0malt-run-{process:x}", "\0malt-run-0123"]):
+            await_alive(job, 0, 1)
+            assert "started: rank 2" in scale_to(job, 3)
+            await_alive(job, 0, 1, 2)
+        job.raise_flag("over")
+        assert job.finish().code == 0
+
+
+def test_no_two_launchers_sockets_have_one_name() -> None:
+    names = set()
+    for _ in range(2):
+        with contextlib.closing(_scale.ScaleServer(lambda count: None)):
+            names.add(_scale._name_of(os.getpid()))
+    assert None not in names
+    assert len(names) == 2
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be another user")
 def test_another_users_job_is_refused(tmp_path: Path) -> None:
     with start(tmp_path, 2, "1:4") as job:
         await_alive(job, 0, 1)
+        name = _scale._name_of(job.launcher.pid)
+        assert name is not None
         # `malt scale` itself would refuse first; and that user may not be able to read this Python.
         script = """
 import os, socket, sys
 connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 os.setuid(65534)
-connection.connect("\\0malt-run-" + sys.argv[1])
+try:
+    os.listdir(f"/proc/{sys.argv[1]}/fd")
+except PermissionError:
+    print("its name is hidden")
+connection.connect("\\0" + sys.argv[2])
 print(connection.recv(100))
 """
         done = subprocess.run(
-            [sys.executable, "-c", script, str(job.launcher.pid)],
+            [sys.executable, "-c", script, str(job.launcher.pid), name],
             capture_output=True,
             text=True,
             timeout=100,
         )
+        assert "its name is hidden" in done.stdout, done.stderr
         assert "the job is user 0's" in done.stdout, done.stderr
         await_alive(job, 0, 1)
 

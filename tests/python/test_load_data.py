@@ -405,6 +405,8 @@ WRONG_FILES: dict[str, tuple[str | bytes, str]] = {
     "binary.svm": (bytes(range(256)) * 9, r"line 1: the label is not one number: '\?\?"),
     "word.csv": ("a,b\n1,2\n3,x\n", "word.csv: .*'x'"),
     "twice.csv": ("a,a\n1,2\n", "several columns have one name"),
+    "wide.csv": ("1," * (1 << 17) + "1\n", "131,073 columns .* at most 131,072 .* write wider"),
+    "long.csv": ("a" * (1 << 24) + "b,c\n1,2\n", "16,777,217 bytes or more"),
     "wrong.npy": (b"no numpy", "wrong.npy"),
     "wrong.npz": (b"no zip", "wrong.npz"),
     "wrong.parquet": (b"PAR1 no table", "wrong.parquet"),

@@ -132,10 +132,25 @@ def test_ranks_of_all_nodes_share_a_vector(job: Job) -> None:
         "print(v.array); malt.barrier(20)\n"
     )
     (job.directory / "key").write_text(KEY + "\n")
+    (job.directory / "key").chmod(0o600)
     second = job.start(1, "--key-file", "key", ranks=2, key=None)  # it waits for node 0
     first = job.start(0, ranks=2)
     assert end_of(first) == (0, ["[0] [10. 10.]", "[1] [10. 10.]"], "")
     assert end_of(second) == (0, ["[2] [10. 10.]", "[3] [10. 10.]"], "")
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o602])
+def test_a_key_file_that_others_can_read_or_write_is_warned_of(job: Job, mode: int) -> None:
+    file = job.directory / "key"
+    file.write_text(KEY)
+    file.chmod(mode)
+    second = job.start(1, "--key-file", "key", key=None)
+    assert end_of(job.start(0)) == (0, [], "")
+    warning = (
+        f"malt run: warning: key holds a key, and others can read or write it (mode {mode:04o}): "
+        "chmod 600 key\n"
+    )
+    assert end_of(second) == (0, [], warning)
 
 
 def test_ranks_come_back_on_all_nodes_or_on_none(job: Job) -> None:

@@ -291,6 +291,40 @@ def test_environment_of_the_ranks(script: Script, monkeypatch: pytest.MonkeyPatc
     assert run("-n", 1, path).stdout == b"1 None 1 5 64\n"
 
 
+@pytest.mark.parametrize("options", [(), ("--respawn",)])
+def test_what_a_rank_starts_does_not_inherit_the_jobs_key(
+    script: Script, options: tuple[str, ...]
+) -> None:
+    path = script("""
+import subprocess, malt
+names = "[n for n in ('MALT_JOB_KEY', 'MALT_RENDEZVOUS') if n in os.environ]"
+def inherited():
+    child = [sys.executable, "-c", f"import os; print({names})"]
+    return subprocess.run(child, capture_output=True, text=True).stdout.strip()
+malt.init(timeout=20)
+print(inherited())
+malt.finalize()
+print(inherited())
+""")
+    done = run(*options, "-n", 1, path)
+    assert done.stdout.decode().splitlines() == ["['MALT_RENDEZVOUS']"] * 2, done.stderr
+
+
+def test_ranks_that_have_left_join_again_though_the_key_has_left_the_environment(
+    script: Script,
+) -> None:
+    path = script("""
+import malt
+for _ in range(2):
+    with malt.init(timeout=20):
+        print(malt.size(), "MALT_JOB_KEY" in os.environ)
+""")
+    done = run("-n", 2, path)
+    assert sorted(done.stdout.decode().splitlines()) == [
+        f"[{rank}] 2 False" for rank in (0, 0, 1, 1)
+    ], done.stderr
+
+
 def test_verbose_run_has_ranks_log_unless_the_user_has_said_how(
     script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:

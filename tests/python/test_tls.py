@@ -316,3 +316,16 @@ def test_rank_whose_certificate_has_run_out_is_refused(
 ) -> None:
     result = run_job(tmp_path, 3, ODD_ONE_OUT, environ={"MALT_TLS": folder}, OTHER=expired)
     expect_refused(result, f"{expired}/cert.pem", "expired")
+
+
+def test_a_private_key_that_others_can_read_is_warned_of_once(
+    tmp_path: Path, authority: Authority
+) -> None:
+    folder = authority.issue("exposed")
+    key = Path(folder, "key.pem")
+    key.chmod(0o644)
+    environ = {"MALT_TLS": folder, "MALT_TRANSPORT": "tcp"}
+    result = run_job(tmp_path, 2, "malt.init(timeout=20)", environ=environ)
+    assert result.code == 0
+    assert result.output.count("others can read or write it") == 1
+    assert f"(mode 0644): chmod 600 {key}" in result.output

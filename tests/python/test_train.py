@@ -240,10 +240,107 @@ def test_a_damaged_model_is_refused_in_words(
 ) -> None:
     with zipfile.ZipFile("m.npz", "w") as file:
         text = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
-        file.writestr("malt_model.npy", text)
+        file.writestr("malt_model.npy", b"")
+        file.writestr("coef.npy", text)
     code, _, shown = malt(capfd, "predict m.npz test.svm")
     assert code == 2
     assert re.search(r"cannot read m.npz|m.npz is cut short", shown)
+
+
+LINEAR: dict[str, object] = {
+    "malt_model": "{}",
+    "coef": np.ones((3, 64)),
+    "intercept": np.zeros(3),
+    "classes": np.arange(3.0),
+    "zero_based": True,
+}
+REGRESSION: dict[str, object] = {
+    "malt_model": "{}",
+    "coef": np.ones(64),
+    "intercept": np.zeros(1),
+}
+OF_RATINGS: dict[str, object] = {
+    "malt_model": "{}",
+    "users": np.array(["a", "d"]),
+    "items": np.array(["b", "c"]),
+    "user_factors": np.ones((2, 4), np.float32),
+    "item_factors": np.ones((2, 4), np.float32),
+    "user_biases": np.zeros(2, np.float32),
+    "item_biases": np.zeros(2, np.float32),
+    "mean": 3.5,
+}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "name", "value"),
+    [
+        (LINEAR, "coef", None),
+        (LINEAR, "coef", np.ones(64)),
+        (LINEAR, "coef", np.ones((0, 64))),
+        (LINEAR, "coef", np.ones((3, 64), np.complex128)),
+        (LINEAR, "intercept", None),
+        (LINEAR, "intercept", np.zeros(4)),
+        (LINEAR, "classes", None),
+        (LINEAR, "classes", np.arange(2.0)),
+        (LINEAR, "classes", np.array(["a", "b", "c"])),
+        (LINEAR, "classes", np.array([0, np.inf, 1])),
+        (LINEAR, "zero_based", np.zeros(2, bool)),
+        (REGRESSION, "coef", np.ones((1, 64))),
+        (REGRESSION, "intercept", np.zeros(2)),
+        (OF_RATINGS, "users", None),
+        (OF_RATINGS, "users", np.array(["d", "a"])),
+        (OF_RATINGS, "users", np.arange(2)),
+        (OF_RATINGS, "items", np.array(["b"])),
+        (OF_RATINGS, "item_factors", None),
+        (OF_RATINGS, "item_factors", np.ones((2, 3))),
+        (OF_RATINGS, "user_biases", np.zeros(1)),
+        (OF_RATINGS, "item_biases", None),
+        (OF_RATINGS, "mean", "3"),
+    ],
+)
+def test_a_model_whose_arrays_do_not_go_together_is_refused_in_words(
+    digits: Path,
+    capfd: pytest.CaptureFixture[str],
+    arrays: dict[str, object],
+    name: str,
+    value: object,
+) -> None:
+    Path("pairs.csv").write_text("a,b,1\nd,c,2\n")
+    command = "predict m.npz " + ("pairs.csv" if arrays is OF_RATINGS else "test.svm")
+    np.savez("m.npz", **arrays)  # type: ignore[arg-type]
+    assert malt(capfd, command)[0] == 0
+    spoilt = {key: given for key, given in (arrays | {name: value}).items() if given is not None}
+    np.savez("m.npz", **spoilt)  # type: ignore[arg-type]
+    code, _, shown = malt(capfd, command)
+    assert code == 2
+    assert "m.npz is damaged" in shown
+
+
+def test_arrays_that_no_model_has_are_not_read(
+    digits: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    np.savez("m.npz", **LINEAR)  # type: ignore[arg-type]
+    with zipfile.ZipFile("m.npz", "a") as file:
+        file.writestr("others.npy", b"no array")
+    assert malt(capfd, "predict m.npz test.svm")[0] == 0
+
+
+def test_a_model_takes_no_more_memory_than_its_file_has_bytes(
+    digits: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    np.savez_compressed("m.npz", **LINEAR)  # type: ignore[arg-type]
+    code, _, shown = malt(capfd, "predict m.npz test.svm")
+    assert code == 2
+    assert "`malt train --out` compresses nothing" in shown
+
+    with zipfile.ZipFile("m.npz", "w") as file:
+        file.writestr("malt_model.npy", b"")
+        header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (1, 1000000000)}\n"
+        text = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+        file.writestr("coef.npy", text + bytes(8))
+    code, _, shown = malt(capfd, "predict m.npz test.svm")
+    assert code == 2
+    assert "coef is not (1, 1000000000) of float64: it has 8 bytes" in shown
 
 
 def test_the_first_rank_of_a_job_tells_of_all(

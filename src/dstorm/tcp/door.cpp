@@ -27,7 +27,7 @@ bool watch_for(int epoll, int operation, int fd, std::uint32_t events) {
 
 }  // namespace
 
-Door::Door(UnforkedDescriptor listener, const Key& key, std::uint32_t own_rank,
+Door::Door(UnforkedDescriptor listener, const KeptKey& key, std::uint32_t own_rank,
            const Address& listening, const TlsContext* tls, std::chrono::nanoseconds limit,
            std::chrono::nanoseconds silence)
     : watched_(epoll_create1(EPOLL_CLOEXEC)),

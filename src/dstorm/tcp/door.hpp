@@ -31,7 +31,7 @@ class Door {
   // `listener` and `listening` come from listen_at(). A connection has `limit` to prove itself;
   // once it has, it fails when its peer has not acknowledged anything for `silence`. `tls` is null
   // for plain bytes, and outlives the door and the streams. Throws ConfigError.
-  Door(UnforkedDescriptor listener, const Key& key, std::uint32_t own_rank,
+  Door(UnforkedDescriptor listener, const KeptKey& key, std::uint32_t own_rank,
        const Address& listening, const TlsContext* tls, std::chrono::nanoseconds limit,
        std::chrono::nanoseconds silence);
 
@@ -65,7 +65,7 @@ class Door {
   Descriptor watched_;  // epoll: the listener, the timer, the half-open connections
   Descriptor timer_;
   UnforkedDescriptor listener_;
-  Key key_;
+  KeptKey key_;
   std::uint32_t own_rank_;
   Address listening_;
   const TlsContext* tls_;

@@ -52,17 +52,18 @@ Mac authenticate(const Key& key, std::span<const std::byte> message) {
   return mac;
 }
 
-Handshake Handshake::caller(const Key& key, const Introduction& mine, const Address& listening) {
+Handshake Handshake::caller(const KeptKey& key, const Introduction& mine,
+                            const Address& listening) {
   Handshake made(key, mine, true, listening);
   made.say(bytes_of(made.mine_));
   return made;
 }
 
-Handshake Handshake::callee(const Key& key, std::uint32_t own_rank, const Address& listening) {
+Handshake Handshake::callee(const KeptKey& key, std::uint32_t own_rank, const Address& listening) {
   return Handshake(key, Introduction{.rank = 0, .to = own_rank, .number = 0}, false, listening);
 }
 
-Handshake::Handshake(const Key& key, const Introduction& introduction, bool calls,
+Handshake::Handshake(const KeptKey& key, const Introduction& introduction, bool calls,
                      const Address& listening)
     : key_(key),
       introduction_(introduction),

@@ -21,11 +21,11 @@
 #include <string>
 
 #include "dstorm/tcp/address.hpp"
+#include "dstorm/tcp/kept_key.hpp"
 #include "dstorm/tcp/stream.hpp"
 
 namespace dstorm::tcp {
 
-using Key = std::array<std::byte, 32>;
 using Mac = std::array<std::byte, 32>;
 
 Key make_key();  // random; throws ConfigError if the system gives no random bytes
@@ -41,8 +41,8 @@ struct Introduction {
 class Handshake {
  public:
   // `listening`: the address called, as the callee has it too.
-  static Handshake caller(const Key& key, const Introduction& mine, const Address& listening);
-  static Handshake callee(const Key& key, std::uint32_t own_rank, const Address& listening);
+  static Handshake caller(const KeptKey& key, const Introduction& mine, const Address& listening);
+  static Handshake callee(const KeptKey& key, std::uint32_t own_rank, const Address& listening);
 
   enum class Step { kWaiting, kDone, kRefused };
   // As far as it goes without blocking. After kRefused the stream is of no use.
@@ -75,7 +75,8 @@ class Handshake {
   };
   enum class Expects { kHello, kProof, kAnswer, kNothing };
 
-  Handshake(const Key& key, const Introduction& introduction, bool calls, const Address& listening);
+  Handshake(const KeptKey& key, const Introduction& introduction, bool calls,
+            const Address& listening);
   void say(std::span<const std::byte> message);
   void expect(Expects what, std::size_t bytes);
   bool flush(Stream& stream);  // false: something is left to be sent
@@ -89,7 +90,7 @@ class Handshake {
   void refuse(std::string reason);
   void give_up(const Stream& stream);
 
-  Key key_;
+  KeptKey key_;
   Introduction introduction_;
   bool calls_;
   Address listening_;

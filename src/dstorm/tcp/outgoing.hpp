@@ -24,7 +24,7 @@ namespace dstorm::tcp {
 
 // What all connections of a rank share.
 struct Settings {
-  Key key;
+  KeptKey key;
   Address own;                       // where this rank listens, and calls from
   std::vector<Address> addresses;    // by rank
   const TlsContext* tls;             // nullptr: plain

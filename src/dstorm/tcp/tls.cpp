@@ -282,8 +282,11 @@ bool TlsSession::has_buffered() const noexcept { return SSL_pending(session_.get
 std::array<std::byte, kBindingBytes> TlsSession::binding() const {
   constexpr std::string_view kLabel = "EXPORTER-Channel-Binding";
   std::array<std::byte, kBindingBytes> bytes{};
-  SSL_export_keying_material(session_.get(), reinterpret_cast<unsigned char*>(bytes.data()),
-                             bytes.size(), kLabel.data(), kLabel.size(), nullptr, 0, 1);
+  if (SSL_export_keying_material(session_.get(), reinterpret_cast<unsigned char*>(bytes.data()),
+                                 bytes.size(), kLabel.data(), kLabel.size(), nullptr, 0, 1) != 1) {
+    throw ConfigError("this OpenSSL does not give what binds the job's key to a TLS connection: " +
+                      openssl_reason());
+  }
   return bytes;
 }
 

@@ -1,0 +1,84 @@
+"""Model files that `malt predict` is given: of the input the first byte is which member the rest is
+the content of, the others being those of an honest model; or the rest is the whole file.
+
+As fuzz/checkpoint.py, in Python over Atheris.
+
+usage: model.py [OPTION]... [FOLDER OR FILE]...
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import atheris
+
+with atheris.instrument_imports(include=["malt", "numpy.lib", "zipfile"]):
+    import numpy as np
+
+    import malt
+    from malt import _model_file, _predict, _train_mf
+
+LINEAR: dict[str, Any] = {
+    "coef": np.ones((3, 2)),
+    "intercept": np.zeros(3),
+    "classes": np.arange(3.0),
+    "zero_based": True,
+}
+OF_RATINGS: dict[str, Any] = {
+    "users": np.array(["a", "b"]),
+    "items": np.array(["a", "b"]),
+    "user_factors": np.ones((2, 2)),
+    "item_factors": np.ones((2, 2)),
+    "user_biases": np.zeros(2),
+    "item_biases": np.zeros(2),
+    "mean": np.float64(1),
+}
+NAMES = [(model, name) for model in (LINEAR, OF_RATINGS) for name in model]
+
+
+def npy(array: Any) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array(file, np.asanyarray(array))
+    return file.getvalue()
+
+
+def archive(model: dict[str, Any], name: str, content: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as members:
+        members.writestr("malt_model.npy", b"")
+        for other, array in model.items():
+            members.writestr(f"{other}.npy", content if other == name else npy(array))
+    return file.getvalue()
+
+
+def run(given: bytes, folder: Path) -> None:
+    """Predict by it: it is taken, or refused in words."""
+    kind, content = given[0] % (len(NAMES) + 1) if given else 0, given[1:]
+    whole = content if kind == len(NAMES) else archive(*NAMES[kind], content)
+    path, pairs = folder / "m.npz", folder / "pairs.csv"
+    path.write_bytes(whole)
+    try:
+        arrays = _model_file.load(str(path))
+        if "user_factors" in arrays:
+            pairs.write_text("a,b,1\n")
+            _train_mf.predict(str(path), arrays, str(pairs))
+        else:
+            model = _predict.Model.of(str(path), arrays)
+            model.predict(np.ones((1, model.features)))
+    except malt.Error:
+        pass
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder, np.errstate(all="ignore"):
+        atheris.Setup(sys.argv, lambda given: run(given, Path(folder)))
+        atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+// The job's key for as long as a rank has it: in a page of its own, which core dumps leave out, and which is wiped
+// in the end. Copies share the page. For any thread: it does not change.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory>
+
+namespace dstorm::tcp {
+
+using Key = std::array<std::byte, 32>;
+
+class KeptKey {
+ public:
+  KeptKey() : KeptKey(Key{}) {}
+  // Both throw ConfigError if there is no memory. The second wipes what it is given.
+  KeptKey(const Key& key);  // NOLINT(google-explicit-constructor)
+  KeptKey(Key&& key);       // NOLINT(google-explicit-constructor)
+
+  operator const Key&() const noexcept { return *page_; }  // NOLINT(google-explicit-constructor)
+
+ private:
+  std::shared_ptr<const Key> page_;
+};
+
+}  // namespace dstorm::tcp
