@@ -23,12 +23,14 @@ from sklearn.preprocessing import MaxAbsScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import malt
+from malt import _wrap
 
 # They share one job, which a worker runs once.
 pytestmark = pytest.mark.xdist_group("wrap")
 
 JOB = """
 import copy, warnings
+from sklearn.base import BaseEstimator
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.datasets import load_digits
 from sklearn.linear_model import SGDClassifier, SGDRegressor
@@ -71,6 +73,41 @@ model.partial_fit(batches[0][0][:59], batches[0][1][:59])
 own = model.coef_.copy()
 model.partial_fit(batches[rank][0][:1], batches[rank][1][:1])
 tell(own=own, after=model.coef_.copy())
+
+# Estimators that replace their arrays
+class Mean(BaseEstimator):
+    def __init__(self, replaces="by another"):
+        self.replaces = replaces
+
+    def partial_fit(self, X, y=None):
+        self.calls = getattr(self, "calls", 0) + 1
+        old = getattr(self, "coef_", np.zeros((2, 32)))
+        new = old.reshape(2, 32) + 0.1 * (X.mean(axis=0).reshape(2, 32) - old.reshape(2, 32))
+        later = self.calls == 4 and rank == 1
+        if self.replaces == "by an equal one from elsewhere":
+            self.kept = getattr(self, "kept", {"coef": 0})
+            new = self.kept["coef"] = self.kept["coef"] + X.mean(axis=0)
+            self.coef_ = new.copy()
+        elif self.replaces == "by more" and later:
+            self.coef_ = np.append(new, new, axis=0)
+        elif self.replaces == "in another shape" and later:
+            self.coef_ = new.reshape(4, 16)
+        elif self.replaces == "in another dtype" and later:
+            self.coef_ = new.astype("f4")
+        else:
+            self.coef_ = new
+            self.coef_.setflags(write=self.replaces != "by a fixed one")
+        return self
+
+model = malt.wrap(Mean(), every=100, epochs=2).fit(Xs)
+tell(replaced=model.coef_)
+tell(replaced_errors={
+    how: error_of(malt.wrap(Mean(how), every=100).fit, Xs)
+    for how in (
+        "by more", "in another shape", "in another dtype", "by a fixed one",
+        "by an equal one from elsewhere",
+    )
+})
 
 # Errors
 class Failing(SGDClassifier):
@@ -155,6 +192,31 @@ def test_partial_fit_exchanges_when_every_rows_are_reached(job: Result) -> None:
     assert not np.array_equal(own[0], after[0])
 
 
+def test_arrays_that_an_estimator_replaces_are_averaged(job: Result) -> None:
+    first, second = job.each("replaced")
+
+    assert np.array_equal(first, second)
+
+
+@pytest.mark.parametrize(
+    ("how", "parts"),
+    [
+        ("by more", ["rank 1", "coef_ (4, 32) float64 in place of coef_ (2, 32) float64"]),
+        ("in another shape", ["rank 1", "coef_ (4, 16) float64 in place of coef_ (2, 32)"]),
+        ("in another dtype", ["rank 1", "coef_ (2, 32) float32 in place of coef_ (2, 32) float64"]),
+        ("by a fixed one", ["coef_ cannot be written to"]),
+        ("by an equal one from elsewhere", ["rank 0", "Mean.partial_fit()", "makes them anew"]),
+    ],
+)
+def test_an_array_replaced_by_what_cannot_be_averaged_is_an_error_by_name(
+    job: Result, how: str, parts: list[str]
+) -> None:
+    for errors in job.each("replaced_errors"):
+        assert errors[how] is not None
+        assert errors[how].kind == "ConfigError"
+        assert errors[how].says(*parts), errors[how].text
+
+
 @pytest.mark.parametrize(
     ("what", "parts"),
     [
@@ -175,6 +237,48 @@ def test_what_is_wrong_on_one_rank_is_told_on_all(job: Result, what: str, parts:
 
 
 # On one
+
+
+class CountsCalls(SGDClassifier):
+    """And rows."""
+
+    def partial_fit(self, X: Any, y: Any, **options: Any) -> Any:
+        self.calls_ = [*getattr(self, "calls_", []), X]
+        return super().partial_fit(X, y, **options)
+
+
+def test_one_rank_trains_on_the_callers_rows_a_pass_a_call(
+    alone: None, digits: tuple[Any, Any]
+) -> None:
+    model = malt.wrap(CountsCalls(), every=100, epochs=3).fit(*digits)
+
+    assert len(model.calls_) == 3
+    assert all(rows is digits[0] for rows in model.calls_)
+
+
+def test_k_means_takes_a_step_a_batch_on_one_rank_too(alone: None, digits: tuple[Any, Any]) -> None:
+    model = malt.wrap(MiniBatchKMeans(10, batch_size=128, n_init=1), epochs=2).fit(digits[0])
+
+    assert model.n_steps_ == 2 * -(-len(digits[0]) // 128)
+
+
+def test_fit_names_malts_own_estimator_once(
+    alone: None, digits: tuple[Any, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    _wrap._note_counterpart.cache_clear()
+
+    for estimator in (MiniBatchKMeans(10, n_init=1), SGDClassifier(), SGDClassifier()):
+        malt.wrap(estimator).fit(*digits)
+
+    (record,) = caplog.records
+    assert record.message.startswith("malt.SGDClassifier(...).fit() does the same")
+
+
+def test_a_weight_that_is_no_number_is_refused(alone: None, digits: tuple[Any, Any]) -> None:
+    weights = np.full(len(digits[0]), np.nan)
+
+    with pytest.raises(ValueError, match="sample_weight contains NaN"):
+        malt.wrap(SGDClassifier()).fit(*digits, sample_weight=weights)
 
 
 def test_it_is_a_scikit_learn_estimator(alone: None) -> None:
