@@ -12,6 +12,7 @@ than the clock's.
 import argparse
 import json
 import logging
+import os
 import statistics
 import subprocess
 import sys
@@ -110,7 +111,8 @@ def jobs(rounds):
             with tempfile.TemporaryDirectory() as folder:
                 out = Path(folder) / "found.json"
                 launch = [sys.executable, "-m", "malt", "run", "-n", str(ranks), __file__]
-                subprocess.run([*launch, "--out", out], check=True)
+                environ = os.environ | {"OMP_NUM_THREADS": "1"}  # a core a rank
+                subprocess.run([*launch, "--out", out], check=True, env=environ)
                 for name, values in json.loads(out.read_text()).items():
                     found.setdefault((*name.split("/"), ranks), []).extend(values)
     return found
