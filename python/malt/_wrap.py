@@ -53,9 +53,9 @@ def wrap(
     shapes and dtypes. It is refused if they change those, or are not what it trains on from.
 
     That is parameter averaging (Zinkevich et al., 2010): right for linear models, networks and
-    clusters. In short trainings it costs accuracy: on scikit-learn's digits a small network loses
-    points with each doubling of the ranks (docs/wrapping.md has figures). Of statistics (naive Bayes, scalers) it is the mean of the ranks', good where shards
-    are alike.
+    clusters. It costs accuracy where a rank takes few steps in all, as in short trainings on little
+    data; docs/wrapping.md has figures. Of statistics (naive Bayes, scalers) it is the mean of the
+    ranks', good where shards are alike.
 
     Args:
         estimator: with partial_fit(); it is cloned and stays as it is, as in every meta-estimator.

@@ -74,6 +74,16 @@ own = model.coef_.copy()
 model.partial_fit(batches[rank][0][:1], batches[rank][1][:1])
 tell(own=own, after=model.coef_.copy())
 
+# How often it exchanges, if not told
+class Counting(SGDClassifier):
+    def partial_fit(self, X, y, **options):
+        self.calls = getattr(self, "calls", 0) + 1
+        return super().partial_fit(X, y, **options)
+
+many = np.arange(12 * len(Xs)) % len(Xs)
+model = malt.wrap(Counting(), epochs=2).fit(Xs[many], ys[many])
+tell(calls=model.estimator_.calls)
+
 # Estimators that replace their arrays
 class Mean(BaseEstimator):
     def __init__(self, replaces="by another"):
@@ -175,6 +185,10 @@ def test_shares_of_other_sizes_take_as_many_exchanges(job: Result) -> None:
     assert len(first) == 10
 
 
+def test_ten_exchanges_a_pass_are_made_where_no_interval_is_given(job: Result) -> None:
+    assert job.each("calls") == [20, 21]  # the second has learnt its first rows twice
+
+
 def test_partial_fit_averages_what_both_learnt_from_the_lowest_ranks_start(job: Result) -> None:
     for averaged, expected in zip(job.each("averaged"), job.each("expected"), strict=True):
         np.testing.assert_allclose(averaged, expected, rtol=1e-12)
@@ -239,21 +253,31 @@ def test_what_is_wrong_on_one_rank_is_told_on_all(job: Result, what: str, parts:
 # On one
 
 
-class CountsCalls(SGDClassifier):
-    """And rows."""
+class NotesCalls(SGDClassifier):
+    """Each with its rows and its seed."""
 
     def partial_fit(self, X: Any, y: Any, **options: Any) -> Any:
         self.calls_ = [*getattr(self, "calls_", []), X]
+        self.seeds_ = [*getattr(self, "seeds_", []), self.random_state]
         return super().partial_fit(X, y, **options)
 
 
 def test_one_rank_trains_on_the_callers_rows_a_pass_a_call(
     alone: None, digits: tuple[Any, Any]
 ) -> None:
-    model = malt.wrap(CountsCalls(), every=100, epochs=3).fit(*digits)
+    model = malt.wrap(NotesCalls(), every=100, epochs=3).fit(*digits)
 
     assert len(model.calls_) == 3
     assert all(rows is digits[0] for rows in model.calls_)
+
+
+def test_each_pass_has_another_order_though_the_seed_is_given(
+    alone: None, digits: tuple[Any, Any]
+) -> None:
+    model = malt.wrap(NotesCalls(random_state=7), epochs=3).fit(*digits)
+
+    assert len(set(model.seeds_)) == 3
+    assert model.estimator_.random_state == 7
 
 
 def test_k_means_takes_a_step_a_batch_on_one_rank_too(alone: None, digits: tuple[Any, Any]) -> None:
