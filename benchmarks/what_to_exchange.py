@@ -6,7 +6,7 @@
 Three small programs in NumPy are trained with 1, 2 and 4 ranks: a network on scikit-learn's digits,
 matrix factorisation on ratings made from known factors, and word vectors on sentences made from
 known topics. All make the same passes: N ranks take a step each where one rank takes N. Figures are
-means over seeds, on data held out. Times are not measured; they would be those of tiny programs.
+means over seeds; of the first two, on data held out. Times are not measured; they would be those of tiny programs.
 """
 
 import argparse
@@ -200,7 +200,7 @@ def show(found):
             mean = statistics.mean(scores)
             return f"{mean:.{digits}f}" if 0 <= mean < 1e3 else "diverges"
 
-        rows.append([task, "one rank", "", cell(scores), ""])
+        rows.append([task, "none: one rank", "", cell(scores), ""])
         for what, every in EXCHANGES:
             several = [cell(found[ranks][f"{task}/{what}/{every}"]) for ranks in RANKS[1:]]
             often = {None: "once a pass", 1: "1 batch"}.get(every, f"{every} batches")
