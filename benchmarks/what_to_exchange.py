@@ -6,7 +6,7 @@
 Three small programs in NumPy are trained with 1, 2 and 4 ranks: a network on scikit-learn's digits,
 matrix factorisation on ratings made from known factors, and word vectors on sentences made from
 known topics. All make the same passes: N ranks take a step each where one rank takes N. Figures are
-means over seeds; of the first two, on data held out. Times are not measured; they would be those of tiny programs.
+means over seeds; of the first two programs, on data held out. No times: the programs are tiny.
 """
 
 import argparse
