@@ -34,7 +34,7 @@ def parse_knobs() -> argparse.Namespace:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     p.add_argument("--estimator", choices=ESTIMATORS, default="svm")
-    p.add_argument("--every", type=int, default=500, help="rows from one average to the next")
+    p.add_argument("--every", type=int, help="rows from one average to the next")
     p.add_argument("--epochs", type=int, default=10, help="passes over the rows")
     p.add_argument("--sync", default="bsp", help="bsp; ssp:K, at most K behind; async, never waits")
     return p.parse_args()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,16 @@ def learnt(estimator: Any) -> dict[str, Array]:
     """The arrays that are averaged, by name and in one order; each memory once."""
     parameters = estimator.get_params(deep=False)
     found: dict[str, Array] = {}
-    addresses = set()
+    memories = set()
     for name, value in sorted(vars(estimator).items()):
         items = value if isinstance(value, list | tuple) else [value]
         for place, item in enumerate(items):
-            if name in parameters or not _is_floats(item) or item.ctypes.data in addresses:
+            if name in parameters or not _is_floats(item):
                 continue
-            addresses.add(item.ctypes.data)
+            memory = (item.ctypes.data, item.nbytes)
+            if memory in memories:
+                continue
+            memories.add(memory)
             found[name if item is value else f"{name}[{place}]"] = item
     if not found:
         raise ConfigError(
@@ -50,17 +54,60 @@ def labels(classes: Any) -> Report:
     return described("classes", [repr(value) for value in values])
 
 
-def layout(estimator: Any) -> Report:
-    """Names, shapes and dtypes, for compare()."""
-    arrays = learnt(estimator).items()
-    return described("layout", [f"{name} {array.shape} {array.dtype}" for name, array in arrays])
+def layout(arrays: Mapping[str, Array]) -> list[str]:
+    """Names, shapes and dtypes."""
+    return [f"{name} {array.shape} {array.dtype}" for name, array in arrays.items()]
+
+
+def check_unchanged(arrays: Mapping[str, Array], before: Sequence[str]) -> None:
+    """Raise ConfigError if these cannot be averaged any more, which had this layout()."""
+    now = layout(arrays)
+    if now != before:
+        new = ", ".join(each for each in now if each not in before) or "nothing"
+        old = ", ".join(each for each in before if each not in now) or "nothing"
+        raise ConfigError(
+            f"partial_fit() made {_shown(new)} in place of {_shown(old)} after the first rows. It "
+            "may replace an array by another only of the same shape and dtype: have the first call "
+            "make all arrays in their final sizes"
+        )
+    fixed = [name for name, array in arrays.items() if not array.flags.writeable]
+    if fixed:
+        raise ConfigError(
+            f"{', '.join(fixed)} cannot be written to, and the mean of the ranks belongs there: "
+            "have partial_fit() keep a copy (numpy.array)"
+        )
+
+
+def check_is_used(estimator: Any, train: Callable[[Any], object]) -> None:
+    """Raise ConfigError if training does not go on from the arrays that would be averaged.
+
+    An estimator that makes them anew in each call, from what another object holds, would train by
+    itself on each rank. To find out, `train` trains two copies, one of them after a small change
+    of its arrays. The change must show in what that copy has learnt.
+    """
+    plain, changed = deepcopy(estimator), deepcopy(estimator)
+    for array in learnt(changed).values():
+        array += 1e-3 * (1 + np.abs(array))
+    train(plain)
+    train(changed)
+    pairs = zip(learnt(plain).values(), learnt(changed).values(), strict=True)
+    if all(np.array_equal(*pair, equal_nan=True) for pair in pairs):
+        raise ConfigError(
+            f"{type(estimator).__name__}.partial_fit() does not train on from its "
+            f"{_shown(', '.join(learnt(estimator)))}, but makes them anew, so each rank would "
+            "train by itself: keep what it trains as float32 or float64 arrays in its own "
+            "attributes"
+        )
 
 
 def described(key: str, parts: Sequence[str]) -> Report:
     """What ranks compare, and as much of it as a message shows."""
     whole = ", ".join(parts)
-    shown = whole if len(whole) <= _MOST_SHOWN else f"{whole[:_MOST_SHOWN]}..."
-    return {key: hashlib.sha256(whole.encode()).hexdigest(), f"{key} shown": shown}
+    return {key: hashlib.sha256(whole.encode()).hexdigest(), f"{key} shown": _shown(whole)}
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def compare(call: str, reports: Mapping[int, Report]) -> None:

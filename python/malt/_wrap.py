@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from malt import _job, _learnt
 from malt._averaging import Averaging, positive, start_alike
 from malt._core_import import AVG, Graph, Vector
 from malt._errors import ConfigError
-from malt._learnt import Array, learnt
+from malt._learnt import learnt
 from malt._rows import Rows
 from malt._together import Report, Together
 from malt._vectors import vector
@@ -25,13 +26,17 @@ _NO_MEAN = {
     "BernoulliRBM": "among what it learns are samples, not parameters",
     "IncrementalPCA": "its components are an orthonormal basis, and a mean of bases is none",
 }
-_OF_A_JOB = ("_vector", "_averaging", "_rows_since")  # attributes, which are not pickled
+_OF_A_JOB = ("_vector", "_averaging", "_layout", "_rows_since")  # attributes, not pickled
+# Where the user does not say. Each exchange takes a call of partial_fit of its own, and such a call
+# costs scikit-learn one to three milliseconds whatever its rows; what is learnt hardly differs.
+_EXCHANGES_A_PASS = 2
+_LEAST_ROWS = 1000
 
 
 def wrap(
     estimator: Any,
     *,
-    every: int = 1000,
+    every: int | None = None,
     epochs: int = 5,
     graph: Graph | None = None,
     sync: str = "bsp",
@@ -44,15 +49,18 @@ def wrap(
     and `intercepts_`, k-means' `cluster_centers_` and `_counts`). Numbers, integer arrays
     (`labels_`), counters (`t_`, `n_iter_`) and optimizers' moments stay each rank's own. All ranks
     start from what the lowest rank has learnt from its first rows, so that hidden units and
-    clusters mean the same everywhere.
+    clusters mean the same everywhere. An estimator may replace its arrays by others of the same
+    shapes and dtypes. It is refused if they change those, or are not what it trains on from.
 
     That is parameter averaging (Zinkevich et al., 2010): right for linear models, networks and
-    clusters. Of statistics (naive Bayes, scalers) it is the mean of the ranks', good where shards
-    are alike.
+    clusters. It costs accuracy where a rank takes few steps in all, as in short trainings on little
+    data; docs/wrapping.md has figures. Of statistics (naive Bayes, scalers) it is the mean of the
+    ranks', good where shards are alike.
 
     Args:
         estimator: with partial_fit(); it is cloned and stays as it is, as in every meta-estimator.
-        every: rows that a rank trains on from one exchange to the next.
+        every: rows that a rank trains on from one exchange to the next. None: half its shard in
+            fit(), but at least 1000; and 1000 in partial_fit().
         epochs: passes that fit() makes over the shard, in another order each.
         graph: who sends to whom; None: everybody to everybody.
         sync: "bsp" (an exchange waits for the others' of the same number), "ssp:K" (for those of K
@@ -103,7 +111,7 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
         self,
         estimator: Any,
         *,
-        every: int = 1000,
+        every: int | None = None,
         epochs: int = 5,
         graph: Graph | None = None,
         sync: str = "bsp",
@@ -131,11 +139,11 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
             TimeoutError: the named ranks did not come.
         """
         self._forget()
-        rows, order, reports = self._begin("fit", (X, y, sample_weight), classes)
-        pieces = max(-(-report["rows"] // self.every) for report in reports.values())
+        rows, reports = self._begin("fit", (X, y, sample_weight), classes)
+        pieces = max(report["pieces"] for report in reports.values())
 
         def train() -> tuple[None, Report]:
-            self._train(rows, order, pieces)
+            self._train(rows, pieces)
             return None, {}
 
         try:
@@ -165,15 +173,16 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
         if self._vector is None or self._vector.is_closed:
             self._begin("partial_fit", (X, y, sample_weight), classes)
         else:
-            rows = Rows(self.estimator, X, y, sample_weight)
+            rows = Rows(self.estimator, X, y, sample_weight, is_batch=True)
             self._rows_since += rows.train(self.estimator_, classes)
-        if self._rows_since >= self.every:
+        if self._rows_since >= (self.every or _LEAST_ROWS):
             self._exchange(self._averaging.exchange)
             self._rows_since = 0
         return self
 
     _vector: Vector | None = None  # while a training goes on
     _averaging: Averaging
+    _layout: list[str]  # of what is learnt, as it was after the first rows
     _rows_since: int = 0  # trained on since the last exchange
 
     def _check_parameters(self) -> None:
@@ -191,7 +200,8 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
                     f"{kind} cannot be averaged over ranks: {_NO_MEAN[base.__name__]}; fit it on "
                     "one rank"
                 )
-        positive("every", self.every)
+        if self.every is not None:
+            positive("every", self.every)
         positive("epochs", self.epochs)
         self._averaging = Averaging(self.graph, self.sync)
 
@@ -205,59 +215,79 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
 
     def _begin(
         self, method: str, data: tuple[Any, Any, Any], classes: Any
-    ) -> tuple[Rows, Array, dict[int, Report]]:
+    ) -> tuple[Rows, dict[int, Report]]:
         """Train on the first rows, for partial_fit on all, and make the vector. Collective.
 
         Returns:
-            This rank's rows, an order of them in which the first `every` are done, and by rank how
-            many there are.
+            This rank's rows, and by rank in how many pieces fit() goes over them.
         """
         self._check_parameters()
         _job.init()
+        is_fit, is_alone = method == "fit", _job.current().size == 1
 
-        def first() -> tuple[tuple[Rows, Array], Report]:
-            rows = Rows(self.estimator, *data)
-            order = rows.permutation() if method == "fit" else np.arange(rows.count)
+        def first() -> tuple[Rows, Report]:
+            rows = Rows(self.estimator, *data, is_batch=not is_fit)
+            every = rows.count
+            if is_fit and not is_alone:
+                every = self.every or max(_LEAST_ROWS, -(-rows.count // _EXCHANGES_A_PASS))
+            if is_fit and not (is_alone and rows.in_one_call):
+                rows.shuffle()
             labels = classes
-            if method == "fit" and labels is None and is_classifier(self.estimator):
+            if is_fit and labels is None and is_classifier(self.estimator):
                 labels = np.unique(np.asarray(data[1]))
             if not hasattr(self, "estimator_"):
                 self.estimator_ = clone(self.estimator)
-            first_rows = order[: self.every] if method == "fit" else order
-            self._rows_since = rows.train(self.estimator_, labels, first_rows)
+            self._rows_since = rows.train(self.estimator_, labels, 0, min(every, rows.count))
+            self._layout = _learnt.layout(learnt(self.estimator_))
+            if not is_alone and not type(self.estimator).__module__.startswith("sklearn."):
+                self._check_is_used(rows)
             report = {
-                "rows": rows.count,
+                "pieces": -(-rows.count // every),
                 **_learnt.described("settings", self._settings()),
                 **_learnt.labels(labels),
-                **_learnt.layout(self.estimator_),
+                **_learnt.described("layout", self._layout),
             }
-            return (rows, order), report
+            return rows, report
 
         call = self._call(method)
-        (rows, order), reports = _together(call, "the first rows", first)
+        rows, reports = _together(call, "the first rows", first)
         _learnt.compare(call, reports)
+        if _job.rank() == min(reports) and _has_counterpart(self.estimator):
+            _note_counterpart(type(self.estimator).__name__)
         arrays = learnt(self.estimator_).values()
         count = sum(array.size for array in arrays)
         dtype = np.result_type(*(array.dtype for array in arrays))
         self._vector = vector(count, dtype=dtype, graph=self._averaging.graph)
         self._exchange(start_alike)
         if _job.rank() != min(reports):  # what it has learnt gave way: once more, from there
-            rows.train(self.estimator_, None, order[: self._rows_since])
-        return rows, order, reports
+            rows.train(self.estimator_, None, 0, self._rows_since)
+        return rows, reports
 
-    def _train(self, rows: Rows, order: Array, pieces: int) -> None:
+    def _check_is_used(self, rows: Rows) -> None:
+        def train(copy: Any) -> None:
+            state = rows.random.get_state()
+            rows.train(copy, None, 0, self._rows_since)
+            rows.random.set_state(state)  # so that both copies see the same random numbers
+
+        _learnt.check_is_used(self.estimator_, train)
+
+    def _train(self, rows: Rows, pieces: int) -> None:
         """As many exchanges on every rank, whatever its share of the rows."""
         try:
             self._exchange(self._averaging.exchange)  # the first rows
-            parts = np.array_split(order[self.every :], pieces - 1) if pieces > 1 else []
+            ends = np.linspace(self._rows_since, rows.count, pieces, dtype=int)
             for epoch in range(self.epochs):
                 if epoch > 0:
-                    parts = np.array_split(rows.permutation(), pieces)
-                for part in parts:
-                    if len(part):
-                        rows.train(self.estimator_, None, part)
+                    ends = np.linspace(0, rows.count, pieces + 1, dtype=int)
+                    if pieces > 1 or not rows.in_one_call:
+                        rows.shuffle()
+                for piece in rows.random.permutation(len(ends) - 1):
+                    begin, end = int(ends[piece]), int(ends[piece + 1])
+                    if end > begin:
+                        rows.train(self.estimator_, None, begin, end)
                     self._exchange(self._averaging.exchange)
-            self._exchange(lambda vector: vector.allreduce(AVG))
+            if not self._averaging.is_exact:
+                self._exchange(lambda vector: vector.allreduce(AVG))
         except BaseException:
             self._leave()  # so that the others do not wait for this rank
             raise
@@ -265,15 +295,13 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
     def _exchange(self, how: Callable[[Vector], object]) -> None:
         """Put what is learnt into the vector, do this with it, and take it back."""
         assert self._vector is not None
-        arrays = list(learnt(self.estimator_).values())
-        flat = self._vector.array
+        if _job.current().size == 1:
+            return
+        found = learnt(self.estimator_)
+        _learnt.check_unchanged(found, self._layout)
+        arrays = list(found.values())
         ends = np.cumsum([array.size for array in arrays])
-        if ends[-1] != len(flat):
-            raise ConfigError(
-                f"the estimator has {ends[-1]} learnt numbers, and had {len(flat)} after its first "
-                "rows; what changes its size cannot be averaged"
-            )
-        parts = np.split(flat, ends[:-1])
+        parts = np.split(self._vector.array, ends[:-1])
         for array, part in zip(arrays, parts, strict=True):
             part[:] = array.reshape(-1)
         how(self._vector)
@@ -335,3 +363,21 @@ def _together(
         return Together(call, None).step(step, action)
     result, report = action()
     return result, {0: report}
+
+
+def _has_counterpart(estimator: Any) -> bool:
+    """MALT has this estimator itself, with these parameters."""
+    return (
+        type(estimator).__module__.startswith("sklearn.")
+        and type(estimator).__name__ in ("SGDClassifier", "SGDRegressor")
+        and estimator.learning_rate in ("optimal", "invscaling", "constant")
+    )
+
+
+@functools.cache  # once a process
+def _note_counterpart(name: str) -> None:
+    _job.log.warning(
+        "malt.%s(...).fit() does the same as malt.wrap(%s(...)).fit(), and faster: it takes the "
+        "same parameters",
+        *(name, name),
+    )

@@ -23,12 +23,14 @@ from sklearn.preprocessing import MaxAbsScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import malt
+from malt import _wrap
 
 # They share one job, which a worker runs once.
 pytestmark = pytest.mark.xdist_group("wrap")
 
 JOB = """
 import copy, warnings
+from sklearn.base import BaseEstimator
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.datasets import load_digits
 from sklearn.linear_model import SGDClassifier, SGDRegressor
@@ -71,6 +73,51 @@ model.partial_fit(batches[0][0][:59], batches[0][1][:59])
 own = model.coef_.copy()
 model.partial_fit(batches[rank][0][:1], batches[rank][1][:1])
 tell(own=own, after=model.coef_.copy())
+
+# How often it exchanges, if not told
+class Counting(SGDClassifier):
+    def partial_fit(self, X, y, **options):
+        self.calls = getattr(self, "calls", 0) + 1
+        return super().partial_fit(X, y, **options)
+
+many = np.arange(12 * len(Xs)) % len(Xs)
+model = malt.wrap(Counting(), epochs=2).fit(Xs[many], ys[many])
+tell(calls=model.estimator_.calls)
+
+# Estimators that replace their arrays
+class Mean(BaseEstimator):
+    def __init__(self, replaces="by another"):
+        self.replaces = replaces
+
+    def partial_fit(self, X, y=None):
+        self.calls = getattr(self, "calls", 0) + 1
+        old = getattr(self, "coef_", np.zeros((2, 32)))
+        new = old.reshape(2, 32) + 0.1 * (X.mean(axis=0).reshape(2, 32) - old.reshape(2, 32))
+        later = self.calls == 4 and rank == 1
+        if self.replaces == "by an equal one from elsewhere":
+            self.kept = getattr(self, "kept", {"coef": 0})
+            new = self.kept["coef"] = self.kept["coef"] + X.mean(axis=0)
+            self.coef_ = new.copy()
+        elif self.replaces == "by more" and later:
+            self.coef_ = np.append(new, new, axis=0)
+        elif self.replaces == "in another shape" and later:
+            self.coef_ = new.reshape(4, 16)
+        elif self.replaces == "in another dtype" and later:
+            self.coef_ = new.astype("f4")
+        else:
+            self.coef_ = new
+            self.coef_.setflags(write=self.replaces != "by a fixed one")
+        return self
+
+model = malt.wrap(Mean(), every=100, epochs=2).fit(Xs)
+tell(replaced=model.coef_)
+tell(replaced_errors={
+    how: error_of(malt.wrap(Mean(how), every=100).fit, Xs)
+    for how in (
+        "by more", "in another shape", "in another dtype", "by a fixed one",
+        "by an equal one from elsewhere",
+    )
+})
 
 # Errors
 class Failing(SGDClassifier):
@@ -138,6 +185,10 @@ def test_shares_of_other_sizes_take_as_many_exchanges(job: Result) -> None:
     assert len(first) == 10
 
 
+def test_two_exchanges_a_pass_are_made_where_no_interval_is_given(job: Result) -> None:
+    assert job.each("calls") == [4, 5]  # the second has learnt its first rows twice
+
+
 def test_partial_fit_averages_what_both_learnt_from_the_lowest_ranks_start(job: Result) -> None:
     for averaged, expected in zip(job.each("averaged"), job.each("expected"), strict=True):
         np.testing.assert_allclose(averaged, expected, rtol=1e-12)
@@ -153,6 +204,31 @@ def test_partial_fit_exchanges_when_every_rows_are_reached(job: Result) -> None:
     assert np.array_equal(own[0], own[1])  # the same rows from the same start
     assert np.array_equal(after[0], after[1])  # other rows, and averaged
     assert not np.array_equal(own[0], after[0])
+
+
+def test_arrays_that_an_estimator_replaces_are_averaged(job: Result) -> None:
+    first, second = job.each("replaced")
+
+    assert np.array_equal(first, second)
+
+
+@pytest.mark.parametrize(
+    ("how", "parts"),
+    [
+        ("by more", ["rank 1", "coef_ (4, 32) float64 in place of coef_ (2, 32) float64"]),
+        ("in another shape", ["rank 1", "coef_ (4, 16) float64 in place of coef_ (2, 32)"]),
+        ("in another dtype", ["rank 1", "coef_ (2, 32) float32 in place of coef_ (2, 32) float64"]),
+        ("by a fixed one", ["coef_ cannot be written to"]),
+        ("by an equal one from elsewhere", ["rank 0", "Mean.partial_fit()", "makes them anew"]),
+    ],
+)
+def test_an_array_replaced_by_what_cannot_be_averaged_is_an_error_by_name(
+    job: Result, how: str, parts: list[str]
+) -> None:
+    for errors in job.each("replaced_errors"):
+        assert errors[how] is not None
+        assert errors[how].kind == "ConfigError"
+        assert errors[how].says(*parts), errors[how].text
 
 
 @pytest.mark.parametrize(
@@ -175,6 +251,58 @@ def test_what_is_wrong_on_one_rank_is_told_on_all(job: Result, what: str, parts:
 
 
 # On one
+
+
+class NotesCalls(SGDClassifier):
+    """Each with its rows and its seed."""
+
+    def partial_fit(self, X: Any, y: Any, **options: Any) -> Any:
+        self.calls_ = [*getattr(self, "calls_", []), X]
+        self.seeds_ = [*getattr(self, "seeds_", []), self.random_state]
+        return super().partial_fit(X, y, **options)
+
+
+def test_one_rank_trains_on_the_callers_rows_a_pass_a_call(
+    alone: None, digits: tuple[Any, Any]
+) -> None:
+    model = malt.wrap(NotesCalls(), every=100, epochs=3).fit(*digits)
+
+    assert len(model.calls_) == 3
+    assert all(rows is digits[0] for rows in model.calls_)
+
+
+def test_each_pass_has_another_order_though_the_seed_is_given(
+    alone: None, digits: tuple[Any, Any]
+) -> None:
+    model = malt.wrap(NotesCalls(random_state=7), epochs=3).fit(*digits)
+
+    assert len(set(model.seeds_)) == 3
+    assert model.estimator_.random_state == 7
+
+
+def test_k_means_takes_a_step_a_batch_on_one_rank_too(alone: None, digits: tuple[Any, Any]) -> None:
+    model = malt.wrap(MiniBatchKMeans(10, batch_size=128, n_init=1), epochs=2).fit(digits[0])
+
+    assert model.n_steps_ == 2 * -(-len(digits[0]) // 128)
+
+
+def test_fit_names_malts_own_estimator_once(
+    alone: None, digits: tuple[Any, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    _wrap._note_counterpart.cache_clear()
+
+    for estimator in (MiniBatchKMeans(10, n_init=1), SGDClassifier(), SGDClassifier()):
+        malt.wrap(estimator).fit(*digits)
+
+    (record,) = caplog.records
+    assert record.message.startswith("malt.SGDClassifier(...).fit() does the same")
+
+
+def test_a_weight_that_is_no_number_is_refused(alone: None, digits: tuple[Any, Any]) -> None:
+    weights = np.full(len(digits[0]), np.nan)
+
+    with pytest.raises(ValueError, match="sample_weight contains NaN"):
+        malt.wrap(SGDClassifier()).fit(*digits, sample_weight=weights)
 
 
 def test_it_is_a_scikit_learn_estimator(alone: None) -> None:
