@@ -43,12 +43,14 @@ MUTANTS = {
     # All are expelled when one has not formed the group in time.
     "ALL_ARE_MISSING": Mutant(
         "_generations",
-        "missing = self._unformed - set(self._parts)",
-        "missing = self._members - set(self._parts)",
+        "missing = self._unformed & self._forming.missing",
+        "missing = self._forming.missing",
     ),
     # A group that one has formed, and then died, stands all the same as the first.
     "FIRST_WITHOUT_THE_DEAD": Mutant(
-        "_generations", "bool(self._unformed) and rank in self._members", "rank in self._unformed"
+        "_generations",
+        "self._forming is None or rank not in self._forming.members",
+        "self._forming is None or rank not in self._unformed",
     ),
     # A rank that leaves is reported as if it had been evicted.
     "LEAVERS_REPORTED": Mutant(
