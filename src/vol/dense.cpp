@@ -460,12 +460,13 @@ const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanosecon
     }
     if (!owns_) segment_.release_room();
     if (!committed) segment_.group().check_open();
-    // Done, or once more without them.
-    if (committed || !allreduces_.dead().empty() || group.has_left_out()) continue;
-    if (allreduces_.disagreed()) {
+    // Also if who disagrees has ended since.
+    if (!committed && allreduces_.disagreed()) {
       throw ConfigError(
           dstorm::disagreement("allreduce of vector '" + segment_.options().name + "'", operation));
     }
+    // Done, or once more without them.
+    if (committed || !allreduces_.dead().empty() || group.has_left_out()) continue;
     const std::vector<int> late = allreduces_.late();
     throw dstorm::TimeoutError("allreduce of vector '" + segment_.options().name + "': " +
                                    (late.empty() ? "another rank gave up waiting"

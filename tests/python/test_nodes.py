@@ -144,6 +144,7 @@ def test_a_key_file_that_others_can_read_or_write_is_warned_of(job: Job, mode: i
     file = job.directory / "key"
     file.write_text(KEY)
     file.chmod(mode)
+    job.write("import malt\nmalt.init(timeout=20)\nmalt.barrier()\n")
     second = job.start(1, "--key-file", "key", key=None)
     assert end_of(job.start(0)) == (0, [], "")
     warning = (
