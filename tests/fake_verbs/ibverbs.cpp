@@ -164,16 +164,16 @@ ibv_wc_status carry(Pair& pair, const ibv_send_wr& request) {
       to + bytes > there.address + there.bytes) {
     return IBV_WC_REM_ACCESS_ERR;
   }
-  iovec target{reinterpret_cast<void*>(to), bytes};
-  const ssize_t moved = process_vm_writev(peer.pid, from.data(), from.size(), &target, 1, 0);
-  if (moved != static_cast<ssize_t>(bytes)) return IBV_WC_RETRY_EXC_ERR;
-  if (fails("corruption") != 0) {
-    std::byte flipped = *static_cast<const std::byte*>(from[0].iov_base) ^ std::byte{1};
-    const iovec wrong{&flipped, 1};
-    target.iov_len = 1;
-    process_vm_writev(peer.pid, &wrong, 1, &target, 1, 0);
+  std::byte flipped{};
+  if (fails("corruption") != 0) {  // of the first byte, which is never there as it should be
+    auto* const first = static_cast<std::byte*>(from[0].iov_base);
+    flipped = *first ^ std::byte{1};
+    from[0] = {first + 1, from[0].iov_len - 1};
+    from.insert(from.begin(), {&flipped, 1});
   }
-  return IBV_WC_SUCCESS;
+  const iovec target{reinterpret_cast<void*>(to), bytes};
+  const ssize_t moved = process_vm_writev(peer.pid, from.data(), from.size(), &target, 1, 0);
+  return moved == static_cast<ssize_t>(bytes) ? IBV_WC_SUCCESS : IBV_WC_RETRY_EXC_ERR;
 }
 
 int post_send(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** refused) {
