@@ -88,7 +88,7 @@ const std::vector<int>& Allreduce::run(Operand& operand, const Operation& operat
         begin_attempt(rest_);
         look();
       } else if (!advance(operand) && !segment_.wait(may_go_on, limit - (Clock::now() - start),
-                                                     [this] { return missed(); })) {
+                                                     [this] { return lacks(late()); })) {
         throw_timeout();
       }
     }
@@ -255,14 +255,14 @@ std::vector<int> Allreduce::late() const {
   return ranks;
 }
 
-std::string Allreduce::missed() const {
-  const std::vector<int> ranks = late();
+std::string Allreduce::lacks(const std::vector<int>& ranks) const {
   return name_ + ": " +
          (ranks.empty() ? "another rank gave up waiting" : describe_ranks(ranks) + " did not come");
 }
 
 void Allreduce::throw_timeout() const {
-  throw TimeoutError(missed() + " within the time limit; the vector is unchanged", late());
+  const std::vector<int> ranks = late();
+  throw TimeoutError(lacks(ranks) + " within the time limit; the vector is unchanged", ranks);
 }
 
 Stats Allreduce::stats() const {

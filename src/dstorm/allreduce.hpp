@@ -151,7 +151,7 @@ class Allreduce {
   void keep_result(Operand& operand);
   void throw_if_failed(const Operation& operation) const;
   std::vector<int> late() const;
-  std::string missed() const;
+  std::string lacks(const std::vector<int>& ranks) const;
   [[noreturn]] void throw_timeout() const;
   void release(int rank, std::uint64_t iteration);
   template <class Visit>

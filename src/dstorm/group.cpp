@@ -412,13 +412,14 @@ void Group::await_posts_of(std::uint64_t number, std::string_view what, nanoseco
     }
     return ranks;
   };
-  const auto missed = [&] {
-    return std::string(call_of(what)) + ": " + describe_ranks(missing()) + " did not come";
+  const auto lacks = [&](const std::vector<int>& ranks) {
+    return std::string(call_of(what)) + ": " + describe_ranks(ranks) + " did not come";
   };
-  if (impl_->waiter.until(all_here, limit, false, missed)) return;
-  throw TimeoutError(missed() + " within " + format_seconds(limit) + last_calls(missing()) +
+  if (impl_->waiter.until(all_here, limit, false, [&] { return lacks(missing()); })) return;
+  const std::vector<int> late = missing();
+  throw TimeoutError(lacks(late) + " within " + format_seconds(limit) + last_calls(late) +
                          "; every rank must make the same collective calls in the same order",
-                     missing());
+                     late);
 }
 
 // What these have last called together with others.

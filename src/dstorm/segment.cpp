@@ -370,15 +370,15 @@ int Segment::wait_for_slot(nanoseconds timeout) {
     }
     return (slot = writer_->claim(options_.policy, live)) >= 0;
   };
-  const auto missed = [&] {
+  const auto lacks = [&](const std::vector<int>& ranks) {
     return "scatter of " + what_of(options_) + ": all " + std::to_string(options_.depth) +
-           " slots hold updates that " + describe_ranks(writer_->blockers(live)) +
-           " did not gather";
+           " slots hold updates that " + describe_ranks(ranks) + " did not gather";
   };
-  if (!wait(has_slot, timeout, missed)) {
-    throw TimeoutError(missed() + " within " + format_seconds(timeout) +
+  if (!wait(has_slot, timeout, [&] { return lacks(writer_->blockers(live)); })) {
+    const std::vector<int> ranks = writer_->blockers(live);
+    throw TimeoutError(lacks(ranks) + " within " + format_seconds(timeout) +
                            "; gather as often as you scatter, or raise depth",
-                       writer_->blockers(live));
+                       ranks);
   }
   return slot;
 }
@@ -548,17 +548,17 @@ void Segment::wait_for_clocks(std::uint64_t target, nanoseconds timeout) {
     std::ranges::copy_if(senders, std::back_inserter(ranks), is_behind);
     return ranks;
   };
-  const auto missed = [&] {
-    return "gather of " + what_of(options_) + ": " + describe_ranks(behind()) +
+  const auto lacks = [&](const std::vector<int>& ranks) {
+    return "gather of " + what_of(options_) + ": " + describe_ranks(ranks) +
            " did not scatter iteration " + std::to_string(target);
   };
-  if (wait(all_there, timeout, missed)) return;
+  if (wait(all_there, timeout, [&] { return lacks(behind()); })) return;
   const std::vector<int> ranks = behind();
   std::string at = " (this rank is at iteration " + std::to_string(iteration_);
   if (!ranks.empty()) {
     at += ", " + describe_ranks({ranks[0]}) + " at " + std::to_string(reader(ranks[0]).clock());
   }
-  throw TimeoutError(missed() + " within " + format_seconds(timeout) + at + ")", ranks);
+  throw TimeoutError(lacks(ranks) + " within " + format_seconds(timeout) + at + ")", ranks);
 }
 
 // Part of BSP: the next scatter shall find a slot without replacing an update that somebody has yet
@@ -573,13 +573,13 @@ void Segment::wait_for_folds(nanoseconds timeout) {
     take_in_strays(true);
     return writer_->has_free(live);
   };
-  const auto missed = [&] {
-    return "gather of " + what_of(options_) +
-           " at staleness 0: " + describe_ranks(writer_->blockers(live)) +
+  const auto lacks = [&](const std::vector<int>& ranks) {
+    return "gather of " + what_of(options_) + " at staleness 0: " + describe_ranks(ranks) +
            " did not gather what this rank sent before iteration " + std::to_string(iteration_);
   };
-  if (wait(has_free, timeout, missed)) return;
-  throw TimeoutError(missed() + " within " + format_seconds(timeout), writer_->blockers(live));
+  if (wait(has_free, timeout, [&] { return lacks(writer_->blockers(live)); })) return;
+  const std::vector<int> ranks = writer_->blockers(live);
+  throw TimeoutError(lacks(ranks) + " within " + format_seconds(timeout), ranks);
 }
 
 void Segment::collect_own_iteration(nanoseconds timeout) {
