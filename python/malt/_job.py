@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import os
 import threading
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
-from malt import _bootstrap, _faults, _missed
+from malt import _bootstrap, _faults, _missed, _tls
 from malt._core_import import Group, Turns
 from malt._errors import ConfigError, SupersededError
-from malt._files import exposure
 from malt._kinds import AnyVector
 from malt._member import Member
 from malt._regroup import Follower, Generations
@@ -239,7 +236,8 @@ def _joined_with(settings: Settings, comm: Any | None, asked: dict[str, Any]) ->
     if _has_left():
         raise ConfigError(_AFTER_LEAVE)
     _start_log()
-    _check_tls_key()
+    if os.environ.get("MALT_LOCAL_RANK", "0") == "0":  # once a host under `malt run`
+        _tls.warn_of_exposed_key()
     if comm is None and _RESTARTS in os.environ and "MALT_RENDEZVOUS" in os.environ:
         _job = _join_generations(settings)
     else:
@@ -253,15 +251,6 @@ def _joined_with(settings: Settings, comm: Any | None, asked: dict[str, Any]) ->
         os.environ[_RANK_PROCESS] = f"{os.getpid()} {_launch()}"
     _faults.announce(_job.rank)
     return _job
-
-
-def _check_tls_key() -> None:
-    """Warn of a private key that others can read or write: once a host under `malt run`."""
-    folder = os.environ.get("MALT_TLS")
-    if folder and os.environ.get("MALT_LOCAL_RANK", "0") == "0":
-        with contextlib.suppress(OSError):  # who opens it to read it says more
-            if (warning := exposure(Path(folder, "key.pem"))) is not None:
-                log.warning("MALT_TLS: %s", warning)
 
 
 def company() -> Job | None:

@@ -103,7 +103,9 @@ class Member(RankSession):
             NewerError: another generation follows.
             malt.TimeoutError: the launcher does not answer.
         """
-        parts = self._exchange(number, data, timeout, meanwhile, lambda: self._latest.number)
+        parts = self._exchange(
+            number, data, timeout, meanwhile, lambda: self._latest.number > number
+        )
         if parts is None:
             raise NewerError
         return parts
@@ -116,7 +118,8 @@ class Member(RankSession):
         Raises:
             malt.TimeoutError: the named ranks did not come; may be called again.
         """
-        parts = self._exchange(number, data, timeout, meanwhile, lambda: number)
+        self._late = []
+        parts = self._exchange(number, data, timeout, meanwhile, lambda: bool(self._late))
         if parts is None:
             raise errors.TimeoutError(
                 f"{describe_ranks(self._late)} did not come to the next group within {timeout:g} s",
@@ -130,15 +133,15 @@ class Member(RankSession):
         data: bytes,
         timeout: float,
         meanwhile: Callable[[], None],
-        newest: Callable[[], int],
+        is_over: Callable[[], bool],
     ) -> list[bytes] | None:
+        """Every member's bytes; None: `is_over`, without them."""
         at = (number, self._round)
-        self._late = []
         self._say(wire.GENERATION_PART.pack(wire.PART, *at) + data)
 
         def is_there() -> bool:
             meanwhile()
-            return at in self._complete or newest() > number or bool(self._late)
+            return at in self._complete or is_over()
 
         self._wait(is_there, timeout + GRACE_SECONDS, "did not answer")
         with self._changed:

@@ -119,7 +119,7 @@ class Stream:
 
     def show_at(self) -> float | None:
         """When the unfinished line is to be shown; None if there is nothing to show."""
-        if not self._held and not self._holds_traceback:
+        if not self._held and (self._watched is None or not self._watched.is_held):
             return None
         terminal = self.sink.is_terminal
         if self._redraws or (not self._raw and b"\r" in self._held):
@@ -155,10 +155,6 @@ class Stream:
             else:
                 self.sink.write(self.sink.line_break())
         os.close(self.descriptor)
-
-    @property
-    def _holds_traceback(self) -> bool:
-        return self._watched is not None and self._watched.is_held
 
     def _take(self, data: bytes, now: float) -> None:
         if not self._held:

@@ -6,12 +6,17 @@ ca.pem; what names it bears does not matter, for the job's key says who belongs 
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import ssl
 from pathlib import Path
 from typing import Any
 
 from malt._errors import ConfigError
+from malt._files import exposure
+
+log = logging.getLogger("malt")
 
 # What a TLS connection begins with; and how one end tells the other, in plain bytes of TLS, that it
 # does not speak as it does: a fatal alert, protocol_version.
@@ -101,3 +106,11 @@ def explain(error: ssl.SSLError) -> str:
 def _reason(error: Exception) -> str:
     reason = getattr(error, "reason", None)
     return str(reason or error).lower().replace("_", " ")
+
+
+def warn_of_exposed_key() -> None:
+    """Log a warning if others can read or write the private key in MALT_TLS."""
+    if folder := os.environ.get("MALT_TLS"):
+        with contextlib.suppress(OSError):  # context() names a file that cannot be read
+            if (warning := exposure(Path(folder, "key.pem"))) is not None:
+                log.warning("MALT_TLS: %s", warning)
