@@ -1,8 +1,12 @@
 """What the benchmarks' reports have in common: tables, verdicts, and their place in a file."""
 
+import argparse
+import json
 import os
 import platform
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 KB, MB = 1 << 10, 1 << 20
@@ -100,3 +104,30 @@ class Report:
         section = f"{begin}\n\n## {self._title}\n\n{self.text()}\n\n{end}"
         parts = [before.strip(), section, after]
         path.write_text("\n\n".join(part for part in parts if part) + "\n")
+
+
+def by_ranks(ranks, work, description, program, seeds):
+    """What `work(seeds)` of a benchmark returns in jobs of so many ranks each: by their number.
+
+    None in the process of a rank, which this starts the program as.
+    """
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=seeds)
+    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
+    knobs = parser.parse_args()
+    if knobs.out:
+        found = work(knobs.seeds)
+        if os.environ["MALT_RANK"] == "0":
+            knobs.out.write_text(json.dumps(found))
+        return None
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for count in ranks:
+            say(f"{count} ranks")
+            out = Path(folder) / f"{count}.json"
+            launch = [sys.executable, "-m", "malt", "run", "-n", str(count), program]
+            subprocess.run([*launch, "--seeds", str(knobs.seeds), "--out", out], check=True)
+            found[count] = json.loads(out.read_text())
+    return found

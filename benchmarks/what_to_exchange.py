@@ -9,17 +9,11 @@ known topics. All make the same passes: N ranks take a step each where one rank 
 means over seeds; of the first two programs, on data held out. No times: the programs are tiny.
 """
 
-import argparse
-import json
 import statistics
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
 
 import numpy as np
 import report
-from report import say, table
+from report import table
 from sklearn.datasets import load_digits
 
 import malt
@@ -209,26 +203,9 @@ def show(found):
 
 
 def main():
-    p = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    p.add_argument("--seeds", type=int, default=3)
-    p.add_argument("--out", type=Path, help=argparse.SUPPRESS)
-    knobs = p.parse_args()
-    if knobs.out:
-        found = work(knobs.seeds)
-        if malt.rank() == 0:
-            knobs.out.write_text(json.dumps(found))
-        return
-    found = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for ranks in RANKS:
-            say(f"{ranks} ranks")
-            out = Path(folder) / f"{ranks}.json"
-            launch = [sys.executable, "-m", "malt", "run", "-n", str(ranks), __file__]
-            subprocess.run([*launch, "--seeds", str(knobs.seeds), "--out", out], check=True)
-            found[ranks] = json.loads(out.read_text())
-    show(found)
+    found = report.by_ranks(RANKS, work, __doc__, __file__, seeds=3)
+    if found is not None:
+        show(found)
 
 
 if __name__ == "__main__":

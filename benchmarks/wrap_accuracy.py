@@ -7,17 +7,11 @@ The data are scikit-learn's digits. The share of right answers is that on rows h
 for clusters is the adjusted Rand index on all rows. Each is a mean over seeds.
 """
 
-import argparse
-import json
 import logging
 import statistics
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
 
 import numpy as np
-from report import say, table
+from report import by_ranks, table
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.datasets import load_digits
 from sklearn.linear_model import SGDClassifier
@@ -60,25 +54,9 @@ def work(seeds):
 
 
 def main():
-    p = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    p.add_argument("--seeds", type=int, default=10)
-    p.add_argument("--out", type=Path, help=argparse.SUPPRESS)
-    knobs = p.parse_args()
-    if knobs.out:
-        found = work(knobs.seeds)
-        if malt.rank() == 0:
-            knobs.out.write_text(json.dumps(found))
+    found = by_ranks(RANKS, work, __doc__, __file__, seeds=10)
+    if found is None:
         return
-    found = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for ranks in RANKS:
-            say(f"{ranks} ranks")
-            out = Path(folder) / f"{ranks}.json"
-            launch = [sys.executable, "-m", "malt", "run", "-n", str(ranks), __file__]
-            subprocess.run([*launch, "--seeds", str(knobs.seeds), "--out", out], check=True)
-            found[ranks] = json.loads(out.read_text())
     rows = []
     for key in found[1]:
         name, every = key.split("/")
