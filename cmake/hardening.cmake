@@ -1,5 +1,5 @@
-# What makes a fault of memory an end, or of no use to who caused it: tables of addresses that are read-only from
-# the start on, canaries on stacks, and checks in the C library's calls where the size is known.
+# Options that turn a memory error into the end of the process: tables of addresses that are
+# read-only from the start, canaries on stacks, and C library calls that check sizes they know.
 add_library(malt_hardening INTERFACE)
 target_compile_options(malt_hardening INTERFACE -fstack-protector-strong)
 target_link_options(malt_hardening INTERFACE LINKER:-z,relro,-z,now)
