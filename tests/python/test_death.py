@@ -507,8 +507,19 @@ malt.barrier()
 
 
 def test_witnesses_of_ranks_that_leave_have_ended_with_them(tmp_path: Path) -> None:
-    script = WITNESSES + "malt.finalize(); meet('out'); tell(left=witnesses())"
-    result = run_job(tmp_path, 3, script)
+    """Their launcher, which goes on, has then to reap them."""
+    script = (
+        WITNESSES
+        + """
+malt.finalize()
+meet("out")
+deadline = time.monotonic() + seconds
+while witnesses() and time.monotonic() < deadline: time.sleep(0.001)
+tell(left=witnesses())
+meet("looked")
+"""
+    )
+    result = run_job(tmp_path, 3, script, seconds=AT_ONCE)
     for told in result.told:
         assert (len(told["witnesses"]), told["left"]) == (3, [])
 
