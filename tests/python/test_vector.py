@@ -140,7 +140,7 @@ def test_dlpack_memory_in_a_list_is_shared(alone: None) -> None:
 
 
 def test_memory_of_a_torch_tensor_is_shared(alone: None) -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    torch = pytest.importorskip("torch")
     for tensor in (torch.zeros(3, 4), torch.nn.Parameter(torch.zeros(5, dtype=torch.float64))):
         v = malt.vector(tensor)
         assert address(v.array) == tensor.data_ptr()
@@ -1183,6 +1183,7 @@ c.allreduce(), c.allreduce()
 
 
 def test_no_false_alarm_of_rebinding(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     result = run_job(
         tmp_path,
         2,
