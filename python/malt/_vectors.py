@@ -51,8 +51,14 @@ def _as_array(data: Any) -> npt.NDArray[Any]:
                 f"cannot share the memory of a {type(data).__name__}: {error}; only memory on the "
                 "CPU can be shared"
             ) from error
-        if not array.flags.writeable and hasattr(data, "detach"):
-            array = data.detach().numpy()  # NumPy 1 gives read-only arrays for DLPack
+        if not array.flags.writeable:  # as NumPy before 2.2.5 takes all that comes through DLPack
+            if not hasattr(data, "detach"):
+                raise ConfigError(
+                    f"the memory of a {type(data).__name__} is read-only for NumPy "
+                    f"{np.__version__}, so nothing could be gathered into it: copy it into a NumPy "
+                    "array (NumPy before 2.2.5 takes all memory from DLPack for read-only)"
+                )
+            array = data.detach().numpy()
     else:
         way = ": of numbers make an array first (w = np.array(...)), then use that w in the loop"
         raise ConfigError(
