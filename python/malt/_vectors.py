@@ -208,11 +208,11 @@ def vector(
     at any time; during a gather an array has some elements from before it and some from after.
 
     Args:
-        data: an array (NumPy, or anything with DLPack on the CPU), whose memory is shared, not
-            copied; a list of arrays of one dtype, which make one vector and may not share memory;
-            or a shape, for zeros in memory of MALT's own, with which allreduce() copies less. Two
-            vectors may be over one array (say, with different graphs): each folds into it by
-            itself.
+        data: an array (NumPy; PyTorch on the CPU; with NumPy 2.2.5 anything on the CPU with
+            DLPack), whose memory is shared, not copied; a list of arrays of one dtype, which make
+            one vector and may not share memory; or a shape, for zeros in memory of MALT's own, with
+            which allreduce() copies less. Two vectors may be over one array (say, with different
+            graphs): each folds into it by itself.
         dtype: float32, float64, int32 or int64. Arrays have theirs; for a shape, float32 if None.
         name: for error messages; each open vector has its own.
         graph: who sends to whom.
