@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
 from collections.abc import Iterator
 from typing import Any
@@ -56,6 +57,35 @@ class StoredArray:
         return items
 
 
+class _Place:
+    """A place of its own in an open file, which reading at another place does not move.
+
+    zipfile seeks from wherever the file was read last (CPython 3.12 and 3.13 before the fix of
+    python/cpython#127847), so members of one archive that are read in turns would lose their places.
+    """
+
+    def __init__(self, file: Any) -> None:
+        self._file, self._at = file, 0
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        if whence == io.SEEK_CUR:
+            offset, whence = self._at + offset, io.SEEK_SET
+        self._at = self._file.seek(offset, whence)
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        self._file.seek(self._at)
+        data: bytes = self._file.read(size)
+        self._at += len(data)
+        return data
+
+
 def read_npy(part: Part, asked: Reading) -> Iterator[Rows]:
     """The part's rows of a 2-D array; label= is one of its columns."""
     name = part.file.name
@@ -77,10 +107,12 @@ def read_npy(part: Part, asked: Reading) -> Iterator[Rows]:
 def read_npz(part: Part, asked: Reading) -> Iterator[Rows]:
     """The part's rows of `x` (or `X`) and `y`, or of a CSR matrix of scipy.sparse.save_npz()."""
     name = part.file.name
-    with part.file.open() as file, zipfile.ZipFile(file) as archive:
-        members = {member.removesuffix(".npy") for member in archive.namelist()}
+    with part.file.open() as file:
+        names = zipfile.ZipFile(_Place(file)).namelist()
+        members = {member.removesuffix(".npy") for member in names}
 
         def stored(member: str) -> StoredArray:
+            archive = zipfile.ZipFile(_Place(file))
             return StoredArray(archive.open(f"{member}.npy"), f"{name}, array {member}")
 
         labels = stored("y") if "y" in members else None

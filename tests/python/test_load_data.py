@@ -118,6 +118,12 @@ WRITERS: dict[str, tuple[Callable[[Path], object], Any]] = {
         lambda path: np.savez_compressed(path, X=CSR.toarray(), y=LABELS),
         None,
     ),
+    "sparse.npz": (
+        lambda path: np.savez(
+            path, data=CSR.data, indices=CSR.indices, indptr=CSR.indptr, shape=CSR.shape, y=LABELS
+        ),
+        None,
+    ),
     "table.csv": (lambda path: pa.csv.write_csv(table(), path), "y"),
     "data.parquet": (lambda path: pa.parquet.write_table(table(), path, row_group_size=70), "y"),
     "data.feather": (write_arrow, "y"),
