@@ -102,6 +102,7 @@ class PythonVector {
     const Turn turn(turns(), "gather", name());
     const vol::Gathered& gathered =
         in_group(turns(), [&]() -> const vol::Gathered& { return vector_->gather(fold, options); });
+    end_round(vector_->segment());
     if (options.staleness) note_missed(*options.staleness, gathered.count);
     return to_object(gathered);
   }
@@ -127,6 +128,7 @@ class PythonVector {
       vector_->gather(into_rows_, options);
       return before;
     });
+    end_round(vector_->segment());
     return alive_.of(alive);
   }
 
@@ -138,8 +140,10 @@ class PythonVector {
     const Fold fold = to_fold(given[0]);
     check_used(true);
     const Turn turn(turns(), "allreduce", name());
-    return to_object(in_group(
-        turns(), [&]() -> const vol::Gathered& { return vector_->allreduce(fold, limit, last); }));
+    const vol::Gathered& gathered = in_group(
+        turns(), [&]() -> const vol::Gathered& { return vector_->allreduce(fold, limit, last); });
+    end_round(vector_->segment());
+    return to_object(gathered);
   }
 
  private:

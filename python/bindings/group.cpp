@@ -236,6 +236,8 @@ void bind_group(py::module_& module) {
       .def("supersede", &Group::supersede,
            "Have every rank of this host go over to another group. Any thread.")
       .def("restore", &Group::restore, "Nothing comes of it.")
+      .def("keep_round", &Group::keep_round, py::arg("segment"),
+           "What a gather or an allreduce of it left is kept: this rank may go over.")
       .def_property_readonly("is_superseded", &Group::is_superseded)
       .def_property_readonly("posted", &Group::posted,
                              "To how many exchanges this rank has posted.")

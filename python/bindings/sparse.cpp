@@ -138,10 +138,12 @@ void bind_one(py::module_& module, const std::string& suffix) {
             };
             dstorm::Turns& turns = self.segment().turns();
             const dstorm::Turn turn(turns, "gather", self.segment().options().name);
-            return in_group(turns, [&] {
+            auto gathered = in_group(turns, [&] {
               return built_in != nullptr ? self.gather(*built_in, options)
                                          : self.gather(own, options);
             });
+            end_round(self.segment());
+            return gathered;
           },
           py::arg("fold") = Fold::avg(), py::kw_only(), py::arg("staleness") = py::none(),
           py::arg("timeout") = py::none(),

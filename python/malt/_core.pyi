@@ -106,6 +106,10 @@ class Group:
         """
         Whether the others go on without it, though it may live.
         """
+    def keep_round(self, segment: str) -> None:
+        """
+        What a gather or an allreduce of it left is kept: this rank may go over.
+        """
     def leave(self) -> None:
         ...
     def restore(self) -> None:
@@ -1050,4 +1054,4 @@ RING: Graph
 STAR: Graph
 SUM: Fold
 WEIGHTED: Fold
-__version__: str
+__version__: str = '0.1.0'

@@ -509,6 +509,13 @@ def regroup() -> None:
     call_at_new_epoch()
 
 
+def keep_round(name: str) -> None:
+    """Keep what a gather or an allreduce of this vector left; for the extension, in going over."""
+    generations = current().generations
+    assert generations is not None
+    generations.keep_round(name)
+
+
 def call(name: str, step: Callable[[Group], Result]) -> Result:
     """A collective step of the call of this name, in the group that it comes to be completed in."""
     with current().turns.hold(name):

@@ -13,6 +13,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple
 
 from malt import _errors as errors
@@ -49,7 +50,8 @@ class Member(RankSession):
 
     def __init__(self, address: str, key: bytes, rank: int, size: int, timeout: float) -> None:
         super().__init__(address, key, rank, size, timeout)
-        assert self._socket is not None
+        connection = self._socket
+        assert connection is not None
         self.is_back = self._greeting == b"\1"
         self.on_call: Callable[[], None] = lambda: None
         self.is_asked_to_leave = False
@@ -65,8 +67,10 @@ class Member(RankSession):
         self._has_left = False
         self._is_closed = False
         self._access = threading.Lock()  # to the socket, which TLS wants
-        self._socket.settimeout(0)
-        threading.Thread(target=self._listen, name="malt-member", daemon=True).start()
+        connection.settimeout(0)
+        threading.Thread(
+            target=partial(self._listen, connection), name="malt-member", daemon=True
+        ).start()
 
     def latest(self) -> Generation:
         """The newest generation that has been announced."""
@@ -214,9 +218,7 @@ class Member(RankSession):
 
     # The thread
 
-    def _listen(self) -> None:
-        connection = self._socket
-        assert connection is not None
+    def _listen(self, connection: socket.socket) -> None:
         inbox = bytearray()
         try:
             while not self._is_closed:

@@ -14,6 +14,7 @@ import time
 import weakref
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -24,7 +25,7 @@ from malt._errors import ConfigError, Error, PeerError, describe_ranks
 from malt._kinds import AnyVector
 from malt._member import Member, NewerError
 
-_STATE = struct.Struct("=?IIIQ")  # whether it has come back, its restarts, vectors, epoch, barriers
+_STATE = struct.Struct("=?IIIQIQ")
 # Whether it has gone on; to how many exchanges it has posted; which vectors are open, and the sum
 # of their iterations.
 _VOTE = struct.Struct("=?QIQ")
@@ -48,10 +49,27 @@ class Follower(Protocol):
         """All vectors that are open have come into the next group."""
 
 
-class _Kept(NamedTuple):
+@dataclass
+class _Kept:
     vector: weakref.ref[AnyVector]
     description: str
     has_shared_values: bool  # not some of each rank's own
+    round: _Round | None = None  # the last that has ended since the launcher called
+
+
+class _Round(NamedTuple):
+    iteration: int
+    values: _values.Copy  # as its gather left them
+
+
+class _State(NamedTuple):
+    is_back: bool
+    restarts: int
+    vectors: int
+    epoch: int
+    barriers: int
+    kept: int  # vectors of which it has kept a round,
+    rounds: int  # and the sum of these
 
 
 class _Vote(NamedTuple):
@@ -99,7 +117,8 @@ class Generations:
         self._due = 0  # vectors that a rank which has come back has yet to make
         self._barriers = 0  # that this rank has come to the end of
         self._past_barriers = 0  # come back: that the others had
-        self._back: list[int] = []  # who has come back into the group with it
+        self._back: list[int] = []  # who has come back into the group with it,
+        self._senders: list[int] = []  # and who may send them the values, the best first
         self._is_between = True  # the group is not to be superseded now
         self._is_in_next = True  # and what this rank does is in the next, or the first
         self._lock = threading.Lock()
@@ -170,9 +189,12 @@ class Generations:
     def _allgather(self, number: int, data: bytes, timeout: float) -> list[bytes]:
         return self._member.allgather(number, data, timeout, self._report_evicted)
 
-    def _agree(self, data: bytes) -> list[bytes]:
+    def _agree(self, group: Group, data: bytes) -> list[bytes]:
         """Every member's bytes: to each the same, also of a rank that dies meanwhile."""
-        return self._member.agree(self._number, data, self._timeout, self._report_evicted)
+        return self._go_on(
+            group,
+            lambda: self._member.agree(self._number, data, self._timeout, self._report_evicted),
+        )
 
     def _report_evicted(self) -> None:
         """The process of an evicted rank may live: the next group must not wait for it.
@@ -197,6 +219,8 @@ class Generations:
         """This group it is."""
         with self._lock:
             self._is_between = self._is_in_next = False
+            for kept in self._kept:
+                kept.round = None
             if self._member.latest().number > self._number:
                 assert self.group is not None
                 self.group.supersede()
@@ -255,7 +279,7 @@ class Generations:
             posted = self.group.posted
             names = zlib.crc32("\n".join(vector.name for vector in vectors).encode())
             sent = sum(vector.iteration for vector in vectors)
-        posts = self._agree(_VOTE.pack(has_moved, posted, names, sent))
+        posts = self._agree(self._next, _VOTE.pack(has_moved, posted, names, sent))
         votes = [_Vote(*_VOTE.unpack(post)) if post else _Vote(False, 0, 0, 0) for post in posts]
         if self.group is not None:
             self.group.await_posts([vote.posted for vote in votes], self._timeout)
@@ -316,7 +340,7 @@ class Generations:
         for vector, kept in opened:
             self._compare(group, kept.description)
             self._go_on(group, lambda vector=vector: vector.regroup(group))  # type: ignore[misc]
-        _values.share(group, self.vectors(shared=True), self._back, self._timeout)
+        self._share(group)
         for follower in self.followers:
             follower.enter_group(group)
         self._go_on(group, lambda: group.barrier(self._timeout))
@@ -345,17 +369,33 @@ class Generations:
         """Tell one another; returns how many vectors the others have."""
         old_epoch = self.epoch + (self.group.epoch if self.group is not None else 0)
         restarts = self.lives[group.rank]
-        mine = _STATE.pack(is_back, restarts, len(self.vectors()), old_epoch, self._barriers)
-        posts = self._go_on(group, lambda: self._agree(mine))
-        states = {rank: _STATE.unpack(post) for rank, post in enumerate(posts) if post}
-        self._back = [rank for rank, (is_back, *_) in states.items() if is_back]
-        for rank, (_, restarts, *_) in states.items():
-            self.lives[rank] = restarts
-        self.epoch = 1 + max(epoch for *_, epoch, _ in states.values())
-        there = [state for state in states.values() if not state[0]]
+        opened = self._open()
+        rounds = [kept.round.iteration for _, kept in opened if kept.round is not None]
+        mine = _STATE.pack(
+            is_back, restarts, len(opened), old_epoch, self._barriers, len(rounds), sum(rounds)
+        )
+        posts = self._agree(group, mine)
+        states = {rank: _State(*_STATE.unpack(post)) for rank, post in enumerate(posts) if post}
+        self._back = [rank for rank, state in states.items() if state.is_back]
+        for rank, state in states.items():
+            self.lives[rank] = state.restarts
+        self.epoch = 1 + max(state.epoch for state in states.values())
+        there = {rank: state for rank, state in states.items() if not state.is_back}
+        # Who comes back has the iteration of the rank that is furthest behind.
+        order = {rank: (-state.kept, state.rounds, rank) for rank, state in there.items()}
+        self._senders = sorted(there, key=order.__getitem__)
         if is_back:
-            self._past_barriers = max((barriers for *_, barriers in there), default=0)
-        return max((count for _, _, count, *_ in there), default=0)
+            self._past_barriers = max((state.barriers for state in there.values()), default=0)
+        return max((state.vectors for state in there.values()), default=0)
+
+    def _share(self, group: Group) -> None:
+        """Hand the values to those who have come back."""
+        vectors = [
+            (vector, kept.round.values if kept.round is not None else None)
+            for vector, kept in self._open()
+            if kept.has_shared_values
+        ]
+        _values.share(group, vectors, self._back, self._senders, self._timeout)
 
     def _compare(self, group: Group, description: str) -> None:
         """Whether all make the same vector; those who have come back and do not leave again."""
@@ -380,9 +420,21 @@ class Generations:
         """A vector that goes over to the groups to come."""
         self._kept.append(_Kept(weakref.ref(vector), description, has_shared_values))
 
-    def vectors(self, *, shared: bool = False) -> list[AnyVector]:
-        """Those that are open, in the order in which they were made; those with shared values."""
-        return [made for made, kept in self._open() if kept.has_shared_values or not shared]
+    def keep_round(self, name: str) -> None:
+        """In a superseded group: keep what a gather or an allreduce of this vector has left.
+
+        Who comes back begins its round with that. When the others go over, at the beginning of
+        one, they have made its step already.
+        """
+        assert self.group is not None
+        for vector, kept in self._open():
+            if kept.has_shared_values and vector.name == name:
+                kept.round = _Round(vector.iteration, _values.copy_of(vector))
+        self.group.keep_round(name)
+
+    def vectors(self) -> list[AnyVector]:
+        """Those that are open, in the order in which they were made."""
+        return [made for made, _ in self._open()]
 
     def _open(self) -> list[tuple[AnyVector, _Kept]]:
         opened = [
@@ -419,7 +471,7 @@ class Generations:
         group = self.group
         assert group is not None
         if self.is_back:
-            _values.share(group, self.vectors(shared=True), self._back, self._timeout)
+            self._share(group)
             self._go_on(group, lambda: group.barrier(self._timeout))
         self._settle()
 
@@ -429,7 +481,9 @@ class Generations:
 
     @property
     def is_waited_for(self) -> bool:
-        if self.is_back and any(vector.is_used for vector in self.vectors(shared=True)):
+        if self.is_back and any(
+            vector.is_used for vector, kept in self._open() if kept.has_shared_values
+        ):
             self.is_back = False
         return self.is_back
 

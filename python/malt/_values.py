@@ -22,6 +22,7 @@ from malt._errors import DamagedError, PeerError
 from malt._kinds import SPARSE_VECTORS, AnyVector
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
+Copy: TypeAlias = list[Bytes]  # of a dense vector's pieces, or of a sparse one's indices and values
 
 _CHUNK_BYTES = 1 << 19
 _HEAD_WORDS = 2  # bytes used, and their checksum
@@ -29,8 +30,16 @@ _NAP_SECONDS = 0.0005
 _RANK = struct.Struct("=i")
 
 
-def share(group: Group, vectors: Sequence[AnyVector], back: Sequence[int], timeout: float) -> None:
-    """Collective: the ranks `back` get the values of the lowest of the others.
+def share(
+    group: Group,
+    vectors: Sequence[tuple[AnyVector, Copy | None]],
+    back: Sequence[int],
+    senders: Sequence[int],
+    timeout: float,
+) -> None:
+    """Collective: the ranks `back` get the values of the first of `senders` that lives.
+
+    Of vectors that come with a copy, the copy is sent.
 
     Raises:
         malt.PeerError: on a rank that has come back; the one that sent has died, or all others
@@ -38,7 +47,8 @@ def share(group: Group, vectors: Sequence[AnyVector], back: Sequence[int], timeo
         malt.TimeoutError: a rank that was to send, or to take, did not.
         malt.DamagedError: what came is not what was sent.
     """
-    sender = next((rank for rank in group.alive() if rank not in back), None)
+    alive = set(group.alive())
+    sender = next((rank for rank in senders if rank in alive), None)
     if sender is None:
         raise PeerError("the others ended before this rank had come back", back)
     if not vectors:
@@ -48,8 +58,8 @@ def share(group: Group, vectors: Sequence[AnyVector], back: Sequence[int], timeo
     chosen = group.exchange(
         "the sender of the values", _RANK.pack(sender) if group.rank in back else b"", timeout
     )
-    senders = {_RANK.unpack(post)[0] for post in chosen if post}
-    most = max(sum(view.nbytes for view in _views(vector, room=True)) for vector in vectors)
+    named = {_RANK.unpack(post)[0] for post in chosen if post}
+    most = max(sum(view.nbytes for view in _views(vector, room=True)) for vector, _ in vectors)
     words = (min(_CHUNK_BYTES, most) + 7) // 8 + _HEAD_WORDS
     way = Vector(
         group=group,
@@ -66,16 +76,20 @@ def share(group: Group, vectors: Sequence[AnyVector], back: Sequence[int], timeo
         rejoins=False,
     )
     with contextlib.closing(way):
-        if group.rank in senders:
-            for vector in vectors:
-                _send(way, vector)
+        if group.rank in named:
+            for vector, copy in vectors:
+                _send(way, vector, _views(vector) if copy is None else copy)
         elif group.rank in back:
             taker = _Taker(way, group, sender, timeout)
-            for vector in vectors:
+            for vector, _ in vectors:
                 taker.take(vector)
         else:
             way.close()  # so that the sender does not wait for this rank
         group.barrier(timeout)
+
+
+def copy_of(vector: AnyVector) -> Copy:
+    return [view.copy() for view in _views(vector)]
 
 
 def _views(vector: AnyVector, *, room: bool = False) -> list[Bytes]:
@@ -94,10 +108,11 @@ def _bytes_of(array: npt.NDArray[Any]) -> Bytes:
     return array.reshape(-1).view(np.uint8)
 
 
-def _send(way: Vector, vector: AnyVector) -> None:
+def _send(way: Vector, vector: AnyVector, views: Copy) -> None:
     if isinstance(vector, SPARSE_VECTORS):
-        _put(way, _bytes_of(np.array([len(vector.values)])))
-    for view in _views(vector):
+        indices, _ = views
+        _put(way, _bytes_of(np.array([len(indices) // 4])))
+    for view in views:
         _put(way, view)
 
 

@@ -168,7 +168,8 @@ struct Group::Impl {
   std::unordered_map<std::string_view, std::list<std::string>::iterator> by_name;
   std::atomic<bool> left{false};
   std::uint64_t last_wait = 0;  // that has found the group superseded
-  int passed_by = 0;            // calls since then at which it could not go over
+  int passed_by = 0;            // calls since then at which it could not go over, weighed
+  bool has_kept = false;        // the end of a round of the first segment, since then
 };
 
 Group::Group() = default;
@@ -270,13 +271,22 @@ void Group::supersede() noexcept {
 void Group::restore() noexcept {
   impl_->control.superseded().store(0);
   impl_->passed_by = 0;
+  impl_->has_kept = false;
 }
 
 bool Group::is_superseded() const noexcept { return impl_->control.superseded().load() != 0; }
 
 bool Group::may_go_over_at(const std::string& segment) noexcept {
-  constexpr int kMostPassedBy = 100;
-  return is_superseded() && (impl_->names.front() == segment || ++impl_->passed_by > kMostPassedBy);
+  constexpr int kMostPassedBy = 100, kOfFirst = 25;
+  if (!is_superseded()) return false;
+  const bool is_first = impl_->names.front() == segment;
+  if (is_first && impl_->has_kept) return true;
+  impl_->passed_by += is_first ? kOfFirst : 1;
+  return impl_->passed_by > kMostPassedBy;
+}
+
+void Group::keep_round(const std::string& segment) noexcept {
+  impl_->has_kept = impl_->has_kept || impl_->names.front() == segment;
 }
 
 std::uint64_t Group::posted() const noexcept {
@@ -417,6 +427,7 @@ void Group::await_posts_of(std::uint64_t number, std::string_view what, nanoseco
   };
   if (impl_->waiter.until(all_here, limit, false, [&] { return lacks(missing()); })) return;
   const std::vector<int> late = missing();
+  if (late.empty()) return;  // the last has come just now
   throw TimeoutError(lacks(late) + " within " + format_seconds(limit) + last_calls(late) +
                          "; every rank must make the same collective calls in the same order",
                      late);

@@ -123,8 +123,11 @@ class Group : public std::enable_shared_from_this<Group> {
   // Nothing comes of it: the group goes on.
   void restore() noexcept;
   // In a superseded group, whether a call for this segment is one that those who come back can
-  // begin with too: of the segment that was made first; or of any, if it is long since one was.
+  // begin with too: of the segment that was made first, when the end of a round of it has been kept
+  // for them; or of any, if no such call comes.
   bool may_go_over_at(const std::string& segment) noexcept;
+  // In a superseded group: what a gather or an allreduce of this segment left has been kept.
+  void keep_round(const std::string& segment) noexcept;
   // Waits in a superseded group, where nobody rings: false when the time is up.
   bool await(const std::function<bool()>& ready, std::chrono::nanoseconds timeout) const;
   // To how many exchanges this rank has posted.

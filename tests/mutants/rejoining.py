@@ -73,7 +73,13 @@ MUTANTS = {
         "lambda: True, 0.0, missing, ",
     ),
     # Each thinks for itself of who sends the values.
-    "SENDER_NOT_AGREED": Mutant("_values", "if group.rank in senders:", "if group.rank == sender:"),
+    "SENDER_NOT_AGREED": Mutant("_values", "if group.rank in named:", "if group.rank == sender:"),
+    # Who comes back gets values that have the step of the round which it begins.
+    "STEP_REPEATED": Mutant(
+        "_regroup", "kept.round.values if kept.round is not None else None", "None"
+    ),
+    # The lowest rank sends the values, also if another has kept the end of a round.
+    "LOWEST_SENDS": Mutant("_regroup", "(-state.kept, state.rounds, rank)", "rank"),
     # A rank that comes back passes all barriers until it has scattered.
     "ALL_BARRIERS_PASSED": Mutant(
         "_regroup",

@@ -116,8 +116,9 @@ class _Meeting:
 class Meetings:
     """The groups of a job, by what their members told one another through the launcher."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, on_step: Callable[[], object]) -> None:
         self.world = world
+        self.on_step = on_step
         self.joined = 0  # so often somebody has begun to
         self.all: dict[tuple[bytes, ...], _Meeting] = {}
 
@@ -155,14 +156,17 @@ class Group:
         allgather: Callable[[bytes, float], list[bytes]],
         timeout: float,
         look_again: Callable[[bool], bool],
+        at_round_end: Callable[[str], object],
     ) -> None:
         self.world = meetings.world
+        self._on_step = meetings.on_step
         self.size = size
         self.rank = rank
         self.members = list(members)
         self.timeout = timeout
         self.number = 0
         self._look_again = look_again
+        self.at_round_end = at_round_end
         process = self.world.here().process
         meetings.joined += 1
         told = allgather(b"%d %d" % (process.pid, meetings.joined), timeout)
@@ -178,6 +182,7 @@ class Group:
         self._has_left = False
         self._names: list[str] = []
         self._passed_by = 0
+        self._has_kept = False
         if self.world.random.random() < 0.3:
             dead = [r for r, p in self._meeting.processes.items() if p.is_dead]
             if dead:
@@ -226,6 +231,7 @@ class Group:
         self.world.say(f"    rank {self.rank}: group {self.number} is restored")
         self._host.is_superseded = False
         self._passed_by = 0
+        self._has_kept = False
 
     @property
     def is_superseded(self) -> bool:
@@ -236,14 +242,19 @@ class Group:
         """Where a round may begin."""
         self.world.step()
         if self._host.is_superseded:
-            self._passed_by += 1
-            if self._names[0] == name or self._passed_by > 100:
+            is_first = self._names[0] == name
+            self._passed_by += 25 if is_first else 1
+            if (is_first and self._has_kept) or self._passed_by > 100:
                 raise SupersededError("the ranks go over to another group")
+
+    def keep_round(self, name: str) -> None:
+        self._has_kept = self._has_kept or self._names[0] == name
 
     def barrier(self, timeout: float | None = None) -> None:
         self.exchange("barrier", b"", timeout)
 
     def exchange(self, what: str, mine: bytes, timeout: float | None = None) -> list[bytes | None]:
+        self._on_step()
         self.world.step()
         self.check_standing()
         host, number = self._host, self._exchanges + 1
@@ -465,6 +476,8 @@ class Vector:
         updates = self._take() if self._is_queue else []
         if updates:
             fold(None, updates)
+        if group.is_superseded:
+            group.at_round_end(self.name)
         return _Gathered(len(updates))
 
     def _take(self) -> list[_Update]:

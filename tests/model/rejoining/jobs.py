@@ -59,6 +59,7 @@ class Life:
         self.has_finished = False
         self.leaves_at = math.inf
         self.computes_until = 0.0
+        self.late_until = 0.0  # it computes for longer than the time limit
         self.job: Any = None
         self.vector: Any = None
 
@@ -84,7 +85,8 @@ class Job:
         self._more = draw.choice(("", "", "barrier", "second vector"))
         self._barriers = draw.randrange(3)
         self._pace = draw.choice((0.1, 0.5))
-        self.meetings = groups.Meetings(self.world)
+        self._pauses = draw.choice(("each round", "some rounds", "between the vectors"))
+        self.meetings = groups.Meetings(self.world, self.on_step)
         self.lives: dict[Process, Life] = {}
         self._goal = math.inf
         self._armed = 0
@@ -197,6 +199,8 @@ class Job:
                 self._on_error(life, error)
             if life.job is not None:
                 life.job.leave()
+                # Its program goes on.
+                self.world.park(self.world.now + 3 * self._draw.random() ** 3)
         finally:
             life.process.is_dead or life.process.end(code)
 
@@ -217,32 +221,43 @@ class Job:
             self._make_late(life)
         u = self._make("u", is_fresh) if self._more == "second vector" else None
         self._check_taken(life, v, is_fresh)
+        if u is not None:
+            self._check_steps(life, u)
         life.has_begun = True
         for _ in range(self._barriers):
             _job.barrier()
             world.park(world.now + self._draw.random() ** 3)
         while v.iteration < min(self._goal, life.leaves_at):
             before = v.iteration
+            v.array[1] += 1
             self._call(lambda: self._scatter(life, v))
             if v.iteration != before + 1:
                 world.complain(f"G5: the iteration of {life} went from {before} to {v.iteration}")
             self._call(lambda: v.gather(staleness=self.staleness))
             if u is not None:
+                if self._pauses == "between the vectors":
+                    self._compute()
+                u.array[1] += 1
                 self._call(lambda: u.scatter())
                 self._call(lambda: u.gather(staleness=self.staleness))
             if self._more == "barrier" and self.staleness == 0:
                 _job.barrier()
-            v.array[1] = v.iteration
-            world.park(world.now + self._pace * self._draw.random())
+            if u is None or self._pauses != "between the vectors":
+                self._compute()
             if life.computes_until > world.now:
                 world.park(life.computes_until)
         life.has_finished = True
         world.say(f"{life} is done at iteration {v.iteration}")
         v.close()
 
+    def _compute(self) -> None:
+        if self._pauses != "some rounds" or self._draw.random() < 0.5:
+            self.world.park(self.world.now + self._pace * self._draw.random())
+
     def _make_late(self, life: Life) -> None:
         """Come to the next vector at the end of the time limit, and so for some of the others."""
-        late = TIMEOUT + self._draw.choice((0.001, 0.01, 2.0)) * (self._draw.random() - 0.5)
+        spread = self._draw.choice((0.001, 0.01, 2.0, 2.0 * TIMEOUT))
+        late = TIMEOUT + spread * (self._draw.random() - 0.5)
         self.world.say(f"{life} makes its next vector {late:.4f} s later")
         life.process.blame = "late"
         self._is_slow = True  # the others wait, and who wants to come back meanwhile does, too
@@ -273,7 +288,14 @@ class Job:
     def _make_group(self, members: list[int], allgather: Any) -> Any:
         life = self.lives[self.world.here().process]
         group = groups.Group(
-            self.meetings, self.size, life.rank, members, allgather, TIMEOUT, _job.look_again
+            self.meetings,
+            self.size,
+            life.rank,
+            members,
+            allgather,
+            TIMEOUT,
+            _job.look_again,
+            _job.keep_round,
         )
         group.number = allgather.args[0]
         self.world.say(f"{life} is in group {group.number} of {members}")
@@ -301,6 +323,12 @@ class Job:
             self._armed -= 1
             self.world.at(1e-4 * 1e4 ** self._draw.random(), self._fault)
 
+    def on_step(self) -> None:
+        """A rank does a collective step, as it does on the way to the next group."""
+        if self._armed > 0 and self._draw.random() < 0.02:
+            self._armed -= 1
+            self.world.at(1e-4 * 1e3 ** self._draw.random(), self._fault)
+
     def _set_goal(self) -> None:
         at = [life.vector.iteration for life in self._living() if life.has_begun]
         self._goal = max(at, default=0) + _ROUNDS_AFTER
@@ -327,6 +355,8 @@ class Job:
             world.say(f"{life} computes for {seconds:.1f} s")
             self._is_slow = self._is_slow or seconds > TIMEOUT / 2
             life.computes_until = world.now + seconds
+            if seconds > TIMEOUT:
+                life.late_until = life.computes_until
         elif kind == "stop":
             seconds = draw.random() * SILENCE * 0.7
             world.say(f"{life} is stopped for {seconds:.3f} s")
@@ -367,7 +397,8 @@ class Job:
     def _on_kill(self, rank: launchers.Rank) -> None:
         life = self.lives[rank.process]
         self.world.say(f"{life} is to be killed by its launcher")
-        if not life.process.blame and not self._may_fail(life):
+        is_late = life.late_until > self.world.now
+        if not life.process.blame and not is_late and not self._may_fail(life):
             self.world.complain(f"G1: {life} is killed, and was well")
 
     def _on_error(self, life: Life, error: Exception) -> None:
@@ -398,8 +429,17 @@ class Job:
         self.world.say(f"{life} has its vectors, at iteration {v.iteration}")
         if v.array[0] != _TRAINED:
             self.world.complain(f"G5: {life} has the values {v.array}")
+        self._check_steps(life, v)
         if not is_fresh:
             self._came.append((life, v._group.number, v.iteration))
+
+    def _check_steps(self, life: Life, vector: Any) -> None:
+        """In lockstep, the values are those of as many steps as the iteration says."""
+        if self.staleness == 0 and vector.array[1] != vector.iteration:
+            self.world.complain(
+                f"G5: {life} takes up {vector.name} at iteration {vector.iteration} with the "
+                f"values of step {vector.array[1]}"
+            )
 
     def _check_goes_on(self, life: Life, group: Any) -> None:
         if group.is_left_out(group.rank):
@@ -452,6 +492,10 @@ class Member(_member.Member):
         if self._of_job.world.is_traced:
             self._of_job.world.say(f"    {self._life} says {_text_of(payload)}")
         super()._say(payload)
+
+    def agree(self, *args: Any) -> list[bytes]:
+        self._of_job.on_step()
+        return super().agree(*args)
 
     def formed(self, number: int, *rest: Any) -> None:
         if self._of_job._members_of.get(number) is None:
