@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "method.hpp"
+#include "missed.hpp"
 #include "regroup.hpp"
 
 namespace malt_bindings {
@@ -103,7 +104,7 @@ class PythonVector {
     const vol::Gathered& gathered =
         in_group(turns(), [&]() -> const vol::Gathered& { return vector_->gather(fold, options); });
     end_round(vector_->segment());
-    if (options.staleness) note_missed(*options.staleness, gathered.count);
+    if (options.staleness) missed_.note(vector_->segment(), *options.staleness, gathered.count);
     return to_object(gathered);
   }
 
@@ -147,27 +148,6 @@ class PythonVector {
   }
 
  private:
-  // Notes what is a mistake in most programs, to be told at the end: a gather that was to wait and
-  // had nobody to wait for.
-  void note_missed(std::uint64_t staleness, std::size_t found) {
-    dstorm::Segment& segment = vector_->segment();
-    const dstorm::Group& group = segment.group();
-    if (group.size() == 1) return;
-    if (segment.iteration() == 0 && ++gathers_unsent_ == 2) {  // one may begin a loop
-      py::module_::import("malt._missed").attr("note_unsent")(name());
-    }
-    const bool is_one_gone = found < segment.in_neighbours().size() ||
-                             static_cast<int>(segment.members().size()) < group.size();
-    if (staleness != 0 || !is_one_gone || has_noted_ || group.alive().front() != group.rank()) {
-      return;
-    }
-    const std::vector<int> ranks = segment.left_behind();
-    if (ranks.empty()) return;
-    has_noted_ = true;
-    const std::uint64_t theirs = segment.clock_of(ranks[0]);
-    py::module_::import("malt._missed").attr("note_left")(name(), ranks, theirs);
-  }
-
   // Tells once of the first array that nobody else can read or write any more. Not before an earlier
   // call has folded: by then whoever means to use the vector by way of array() has done so. `folds`:
   // this call does.
@@ -231,8 +211,7 @@ class PythonVector {
   std::vector<py::array> arrays_;  // keeps the caller's memory
   py::object on_unused_;           // what to call once, or None
   bool has_folded_ = false;
-  int gathers_unsent_ = 0;  // that were to wait, before any scatter
-  bool has_noted_ = false;
+  Missed missed_;
   py::object gathered_object_;               // what the last gather or allreduce returned
   const vol::Gathered* gathered_ = nullptr;  // inside it
   RankTuple scattered_;

@@ -1054,4 +1054,4 @@ RING: Graph
 STAR: Graph
 SUM: Fold
 WEIGHTED: Fold
-__version__: str = '0.1.0'
+__version__: str

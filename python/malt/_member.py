@@ -186,8 +186,20 @@ class Member(RankSession):
     def close(self) -> None:
         """Leave, and end the session; idempotent."""
         self.leave()
+        self._await_hang_up()
         self._is_closed = True
         self.abort()
+
+    def _await_hang_up(self) -> None:
+        """Until the launcher has taken the farewell.
+
+        To close while something comes resets the connection, and the farewell might not be read: of
+        a rank that has gone without, the process is killed.
+        """
+        deadline = time.monotonic() + GRACE_SECONDS
+        with self._changed:
+            while not self._is_lost and time.monotonic() < deadline:
+                self._changed.wait(_NAP_SECONDS)
 
     def _say(self, payload: bytes) -> None:
         connection = self._socket

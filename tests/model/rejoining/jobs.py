@@ -435,6 +435,9 @@ class Job:
 
     def _check_steps(self, life: Life, vector: Any) -> None:
         """In lockstep, the values are those of as many steps as the iteration says."""
+        members = vector._group._meeting.processes.values()
+        if any(process.is_dead or process.blame for process in members):
+            return  # it may be the one that had kept them
         if self.staleness == 0 and vector.array[1] != vector.iteration:
             self.world.complain(
                 f"G5: {life} takes up {vector.name} at iteration {vector.iteration} with the "
