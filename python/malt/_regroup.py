@@ -26,9 +26,9 @@ from malt._kinds import AnyVector
 from malt._member import Member, NewerError
 
 _STATE = struct.Struct("=?IIIQIQ")
-# Whether it has gone on; to how many exchanges it has posted; which vectors are open, and the sum
-# of their iterations.
-_VOTE = struct.Struct("=?QIQ")
+# Whether it has gone on, and is in the old group; to how many exchanges it has posted there; which
+# vectors are open, and the sum of their iterations.
+_VOTE = struct.Struct("=??QIQ")
 # A group that cannot be formed may come of a death: how long the launcher may take to say so. Where
 # it comes of other ranks for certain, the launcher has the time limit.
 _NEWS_SECONDS = 2.0
@@ -73,10 +73,11 @@ class _State(NamedTuple):
 
 
 class _Vote(NamedTuple):
-    has_moved: bool
-    posted: int
-    names: int
-    sent: int
+    has_moved: bool = False
+    is_in_old: bool = False
+    posted: int = 0
+    names: int = 0
+    sent: int = 0
 
 
 class _Formed(NamedTuple):
@@ -256,18 +257,18 @@ class Generations:
             group.restore()
             self._settle()
             return False
-        self._await_ends(group)
         return True
 
-    def _await_ends(self, group: Group) -> None:
-        """Wait for the end of those whom the next group does without.
+    def _await_ends(self, going: set[int]) -> None:
+        """Wait until all but these are known to have ended in the old group.
 
-        A rank that has lost its launcher goes on, until it is killed. Whoever waits for it has to
-        come to the end of its round in the old group.
+        The process that another has followed may have ended just now; one that has lost its
+        launcher goes on, until it is killed. Whoever waits for it has to come to the end of its
+        round in the old group.
         """
-        assert self._formed is not None
+        assert self.group is not None
         deadline = time.monotonic() + self._timeout
-        while set(group.alive()) - self._formed.members and time.monotonic() < deadline:
+        while set(self.group.alive()) - going and time.monotonic() < deadline:
             time.sleep(_NAP_SECONDS)
 
     def _vote(self, *, has_moved: bool) -> bool:
@@ -279,9 +280,11 @@ class Generations:
             posted = self.group.posted
             names = zlib.crc32("\n".join(vector.name for vector in vectors).encode())
             sent = sum(vector.iteration for vector in vectors)
-        posts = self._agree(self._next, _VOTE.pack(has_moved, posted, names, sent))
-        votes = [_Vote(*_VOTE.unpack(post)) if post else _Vote(False, 0, 0, 0) for post in posts]
+        mine = _VOTE.pack(has_moved, self.group is not None, posted, names, sent)
+        posts = self._agree(self._next, mine)
+        votes = [_Vote(*_VOTE.unpack(post)) if post else _Vote() for post in posts]
         if self.group is not None:
+            self._await_ends({rank for rank, vote in enumerate(votes) if vote.is_in_old})
             self.group.await_posts([vote.posted for vote in votes], self._timeout)
             self._await_scatters({r: v.sent for r, v in enumerate(votes) if v.names == names})
         before, self._voters = self._voters, {rank for rank, post in enumerate(posts) if post}

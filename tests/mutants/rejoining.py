@@ -72,6 +72,10 @@ MUTANTS = {
         "lambda: not missing(), self._timeout, missing, ",
         "lambda: True, 0.0, missing, ",
     ),
+    # The process that another has followed may be waited for in the old group yet.
+    "ENDS_NOT_AWAITED": Mutant(
+        "_regroup", "while set(self.group.alive()) - going and", "while False and"
+    ),
     # Each thinks for itself of who sends the values.
     "SENDER_NOT_AGREED": Mutant("_values", "if group.rank in named:", "if group.rank == sender:"),
     # Who comes back gets values that have the step of the round which it begins.

@@ -116,7 +116,7 @@ class _Meeting:
 class Meetings:
     """The groups of a job, by what their members told one another through the launcher."""
 
-    def __init__(self, world: World, on_step: Callable[[], object]) -> None:
+    def __init__(self, world: World, on_step: Callable[[str], object]) -> None:
         self.world = world
         self.on_step = on_step
         self.joined = 0  # so often somebody has begun to
@@ -254,7 +254,7 @@ class Group:
         self.exchange("barrier", b"", timeout)
 
     def exchange(self, what: str, mine: bytes, timeout: float | None = None) -> list[bytes | None]:
-        self._on_step()
+        self._on_step(what)
         self.world.step()
         self.check_standing()
         host, number = self._host, self._exchanges + 1

@@ -256,8 +256,10 @@ class Job:
 
     def _make_late(self, life: Life) -> None:
         """Come to the next vector at the end of the time limit, and so for some of the others."""
-        spread = self._draw.choice((0.001, 0.01, 2.0, 2.0 * TIMEOUT))
+        spread = self._draw.choice((0.001, 0.01, 2.0))
         late = TIMEOUT + spread * (self._draw.random() - 0.5)
+        if self._draw.random() < 0.2:
+            late = 3 * TIMEOUT * self._draw.random()
         self.world.say(f"{life} makes its next vector {late:.4f} s later")
         life.process.blame = "late"
         self._is_slow = True  # the others wait, and who wants to come back meanwhile does, too
@@ -319,13 +321,14 @@ class Job:
 
     def on_call(self) -> None:
         """A rank is called to the next group, which is when faults are worth most."""
-        if self._armed > 0 and self._draw.random() < 0.3:
+        if self._armed > 0 and self._draw.random() < 0.15:
             self._armed -= 1
             self.world.at(1e-4 * 1e4 ** self._draw.random(), self._fault)
 
-    def on_step(self) -> None:
+    def on_step(self, what: str) -> None:
         """A rank does a collective step, as it does on the way to the next group."""
-        if self._armed > 0 and self._draw.random() < 0.02:
+        chance = {"a vote": 0.05, "the sender of the values": 0.2}.get(what, 0.02)
+        if self._armed > 0 and self._draw.random() < chance:
             self._armed -= 1
             self.world.at(1e-4 * 1e3 ** self._draw.random(), self._fault)
 
@@ -497,7 +500,7 @@ class Member(_member.Member):
         super()._say(payload)
 
     def agree(self, *args: Any) -> list[bytes]:
-        self._of_job.on_step()
+        self._of_job.on_step("a vote")
         return super().agree(*args)
 
     def formed(self, number: int, *rest: Any) -> None:
