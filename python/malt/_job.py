@@ -553,15 +553,11 @@ def make(
 def barrier(timeout: float | None = None) -> None:
     """Return when every live rank has called it.
 
-    On a rank that has come back it returns at once, until the first scatter, gather or allreduce,
-    as often as the others had made this call before.
+    On a rank that has come back it returns at once until the first scatter, gather or allreduce, as
+    the others have made this call before.
 
     Raises:
         TimeoutError: the named ranks did not come within `timeout` seconds (init()'s if None).
     """
-    generations = current().generations
-    if generations is not None and generations.pass_barrier():
-        return
-    call("malt.barrier", lambda group: group.barrier(timeout))
-    if generations is not None:
-        generations.count_barrier()
+    if not current().is_waited_for:
+        call("malt.barrier", lambda group: group.barrier(timeout))

@@ -25,7 +25,7 @@ from malt._errors import ConfigError, Error, PeerError, describe_ranks
 from malt._kinds import AnyVector
 from malt._member import Member, NewerError
 
-_STATE = struct.Struct("=?IIIQIQ")
+_STATE = struct.Struct("=?IIIIQ")
 # Whether it has gone on, and is in the old group; to how many exchanges it has posted there; which
 # vectors are open, and the sum of their iterations.
 _VOTE = struct.Struct("=??QIQ")
@@ -67,7 +67,6 @@ class _State(NamedTuple):
     restarts: int
     vectors: int
     epoch: int
-    barriers: int
     kept: int  # vectors of which it has kept a round,
     rounds: int  # and the sum of these
 
@@ -116,8 +115,6 @@ class Generations:
         self._voters: set[int] = set()  # of the last vote
         self._kept: list[_Kept] = []
         self._due = 0  # vectors that a rank which has come back has yet to make
-        self._barriers = 0  # that this rank has come to the end of
-        self._past_barriers = 0  # come back: that the others had
         self._back: list[int] = []  # who has come back into the group with it,
         self._senders: list[int] = []  # and who may send them the values, the best first
         self._is_between = True  # the group is not to be superseded now
@@ -374,9 +371,7 @@ class Generations:
         restarts = self.lives[group.rank]
         opened = self._open()
         rounds = [kept.round.iteration for _, kept in opened if kept.round is not None]
-        mine = _STATE.pack(
-            is_back, restarts, len(opened), old_epoch, self._barriers, len(rounds), sum(rounds)
-        )
+        mine = _STATE.pack(is_back, restarts, len(opened), old_epoch, len(rounds), sum(rounds))
         posts = self._agree(group, mine)
         states = {rank: _State(*_STATE.unpack(post)) for rank, post in enumerate(posts) if post}
         self._back = [rank for rank, state in states.items() if state.is_back]
@@ -387,8 +382,6 @@ class Generations:
         # Who comes back has the iteration of the rank that is furthest behind.
         order = {rank: (-state.kept, state.rounds, rank) for rank, state in there.items()}
         self._senders = sorted(there, key=order.__getitem__)
-        if is_back:
-            self._past_barriers = max((state.barriers for state in there.values()), default=0)
         return max((state.vectors for state in there.values()), default=0)
 
     def _share(self, group: Group) -> None:
@@ -489,16 +482,6 @@ class Generations:
         ):
             self.is_back = False
         return self.is_back
-
-    def pass_barrier(self) -> bool:
-        """Whether the next barrier is one that the others made before this rank came back."""
-        is_past = self.is_waited_for and self._barriers < self._past_barriers
-        self._barriers += is_past
-        return is_past
-
-    def count_barrier(self) -> None:
-        """The user's barrier has come to its end."""
-        self._barriers += 1
 
     def close(self) -> None:
         """Leave the job."""

@@ -84,12 +84,8 @@ MUTANTS = {
     ),
     # The lowest rank sends the values, also if another has kept the end of a round.
     "LOWEST_SENDS": Mutant("_regroup", "(-state.kept, state.rounds, rank)", "rank"),
-    # A rank that comes back passes all barriers until it has scattered.
-    "ALL_BARRIERS_PASSED": Mutant(
-        "_regroup",
-        "self.is_waited_for and self._barriers < self._past_barriers",
-        "self.is_waited_for",
-    ),
+    # A rank that comes back waits at barriers that the others have passed.
+    "WAITS_AT_BARRIERS": Mutant("_job", "if not current().is_waited_for:", "if True:"),
 }
 
 _RUN = """

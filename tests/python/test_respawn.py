@@ -112,6 +112,7 @@ def test_a_killed_rank_comes_back_and_all_finish(
 def test_who_comes_back_repeats_no_step(tmp_path: Path, transport: str) -> None:
     """The others have made the step of their round when they go over."""
     script = LOOP.replace("1.0 + rank", "0.0").replace("0.001", "1.0")
+    script = script.replace("w =", "malt.barrier()\nw =", 1)
     with start(tmp_path, transport=transport, script=script) as job:
         await_iteration(job, 0, 10)
         for rank in (2, 0):
