@@ -438,10 +438,12 @@ class Job:
 
     def _check_steps(self, life: Life, vector: Any) -> None:
         """In lockstep, the values are those of as many steps as the iteration says."""
+        if self.staleness != 0 or vector.array[1] == vector.iteration:
+            return
         members = vector._group._meeting.processes.values()
         if any(process.is_dead or process.blame for process in members):
-            return  # it may be the one that had kept them
-        if self.staleness == 0 and vector.array[1] != vector.iteration:
+            vector.array[1] = vector.iteration  # it may be the one that had kept them
+        else:
             self.world.complain(
                 f"G5: {life} takes up {vector.name} at iteration {vector.iteration} with the "
                 f"values of step {vector.array[1]}"
