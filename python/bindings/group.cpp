@@ -233,11 +233,13 @@ void bind_group(py::module_& module) {
           [](Group& group, const std::string& what, const py::bytes& mine,
              std::optional<double> timeout) { return exchange(group, what, mine, timeout); },
           py::arg("what"), py::arg("mine"), py::arg("timeout") = py::none())
-      .def("supersede", &Group::supersede,
+      .def("supersede", &Group::supersede, py::arg("call"),
            "Have every rank of this host go over to another group. Any thread.")
       .def("restore", &Group::restore, "Nothing comes of it.")
       .def("keep_round", &Group::keep_round, py::arg("segment"),
            "What a gather or an allreduce of it left is kept: this rank may go over.")
+      .def_property_readonly("superseded_by", &Group::superseded_by,
+                             "By which call, the first since it was made or restored, or 0.")
       .def_property_readonly("is_superseded", &Group::is_superseded)
       .def_property_readonly("posted", &Group::posted,
                              "To how many exchanges this rank has posted.")

@@ -54,10 +54,15 @@ class _Kept:
     vector: weakref.ref[AnyVector]
     description: str
     has_shared_values: bool  # not some of each rank's own
-    round: _Round | None = None  # the last that has ended since the launcher called
+    round: _Round | None = None  # the last that has ended while the group was superseded
+
+    def round_since(self, call: int) -> _Round | None:
+        """None: rounds may have ended since, as another rank of the host restored the group."""
+        return self.round if self.round is not None and self.round.call == call else None
 
 
 class _Round(NamedTuple):
+    call: int  # superseded_by of the group
     iteration: int
     values: _values.Copy  # as its gather left them
 
@@ -211,17 +216,17 @@ class Generations:
         """There is another generation; in the thread that listens."""
         with self._lock:
             if not self._is_between and self.group is not None:
-                self.group.supersede()
+                self.group.supersede(self._member.latest().number)
 
     def _settle(self) -> None:
         """This group it is."""
         with self._lock:
             self._is_between = self._is_in_next = False
             for kept in self._kept:
-                kept.round = None
+                kept.round = None  # for the memory
             if self._member.latest().number > self._number:
                 assert self.group is not None
-                self.group.supersede()
+                self.group.supersede(self._member.latest().number)
 
     # Going over
 
@@ -370,7 +375,8 @@ class Generations:
         old_epoch = self.epoch + (self.group.epoch if self.group is not None else 0)
         restarts = self.lives[group.rank]
         opened = self._open()
-        rounds = [kept.round.iteration for _, kept in opened if kept.round is not None]
+        call = self.group.superseded_by if self.group is not None else 0
+        rounds = [r.iteration for _, kept in opened if (r := kept.round_since(call)) is not None]
         mine = _STATE.pack(is_back, restarts, len(opened), old_epoch, len(rounds), sum(rounds))
         posts = self._agree(group, mine)
         states = {rank: _State(*_STATE.unpack(post)) for rank, post in enumerate(posts) if post}
@@ -386,8 +392,9 @@ class Generations:
 
     def _share(self, group: Group) -> None:
         """Hand the values to those who have come back."""
+        call = self.group.superseded_by if self.group is not None else 0
         vectors = [
-            (vector, kept.round.values if kept.round is not None else None)
+            (vector, kept_round.values if (kept_round := kept.round_since(call)) else None)
             for vector, kept in self._open()
             if kept.has_shared_values
         ]
@@ -423,9 +430,10 @@ class Generations:
         one, they have made its step already.
         """
         assert self.group is not None
+        call = self.group.superseded_by
         for vector, kept in self._open():
             if kept.has_shared_values and vector.name == name:
-                kept.round = _Round(vector.iteration, _values.copy_of(vector))
+                kept.round = _Round(call, vector.iteration, _values.copy_of(vector))
         self.group.keep_round(name)
 
     def vectors(self) -> list[AnyVector]:

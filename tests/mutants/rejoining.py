@@ -78,9 +78,13 @@ MUTANTS = {
     ),
     # Each thinks for itself of who sends the values.
     "SENDER_NOT_AGREED": Mutant("_values", "if group.rank in named:", "if group.rank == sender:"),
+    # What has been kept is sent, though rounds have ended since.
+    "OLD_ROUND": Mutant(
+        "_regroup", "self.round is not None and self.round.call == call", "self.round is not None"
+    ),
     # Who comes back gets values that have the step of the round which it begins.
     "STEP_REPEATED": Mutant(
-        "_regroup", "kept.round.values if kept.round is not None else None", "None"
+        "_regroup", "kept_round.values if (kept_round := kept.round_since(call)) else None", "None"
     ),
     # The lowest rank sends the values, also if another has kept the end of a round.
     "LOWEST_SENDS": Mutant("_regroup", "(-state.kept, state.rounds, rank)", "rank"),

@@ -22,7 +22,7 @@ class _Host:
     def __init__(self, world: World, members: Sequence[int]) -> None:
         self.state = dict.fromkeys(members, LIVE)
         self.epoch = 0
-        self.is_superseded = False
+        self.superseded_by = 0
         self.posted = dict.fromkeys(members, 0)
         self.posts: dict[tuple[int, int], tuple[str, bytes]] = {}
         self.clocks: dict[tuple[str, int], int] = {}
@@ -181,8 +181,7 @@ class Group:
         self._last_wait = 0
         self._has_left = False
         self._names: list[str] = []
-        self._passed_by = 0
-        self._has_kept = False
+        self._passed_since, self._passed_by, self._kept_since = 0, 0, 0
         if self.world.random.random() < 0.3:
             dead = [r for r, p in self._meeting.processes.items() if p.is_dead]
             if dead:
@@ -220,35 +219,40 @@ class Group:
         if self.is_left_out(self.rank):
             raise PeerError(f"rank {self.rank} has been left out", self.members)
 
-    def supersede(self) -> None:
+    def supersede(self, call: int) -> None:
         self.world.step()
         self.world.say(f"    rank {self.rank}: group {self.number} is superseded")
-        self._host.is_superseded = True
+        self._host.superseded_by = self._host.superseded_by or call
         self._host.ring()
 
     def restore(self) -> None:
         self.world.step()
         self.world.say(f"    rank {self.rank}: group {self.number} is restored")
-        self._host.is_superseded = False
-        self._passed_by = 0
-        self._has_kept = False
+        self._host.superseded_by = 0
 
     @property
     def is_superseded(self) -> bool:
+        return self.superseded_by != 0
+
+    @property
+    def superseded_by(self) -> int:
         self.world.step()
-        return self._host.is_superseded
+        return self._host.superseded_by
 
     def check_open_at(self, name: str) -> None:
         """Where a round may begin."""
         self.world.step()
-        if self._host.is_superseded:
+        if call := self._host.superseded_by:
             is_first = self._names[0] == name
+            if self._passed_since != call:
+                self._passed_since, self._passed_by = call, 0
             self._passed_by += 25 if is_first else 1
-            if (is_first and self._has_kept) or self._passed_by > 100:
+            if (is_first and self._kept_since == call) or self._passed_by > 100:
                 raise SupersededError("the ranks go over to another group")
 
     def keep_round(self, name: str) -> None:
-        self._has_kept = self._has_kept or self._names[0] == name
+        if self._names[0] == name:
+            self._kept_since = self._host.superseded_by
 
     def barrier(self, timeout: float | None = None) -> None:
         self.exchange("barrier", b"", timeout)
@@ -311,7 +315,7 @@ class Group:
             if ready():
                 return True
             self.world.step()
-            if self._host.is_superseded:
+            if self._host.superseded_by:
                 self._interrupt()
                 continue
             if self.world.now >= deadline:
@@ -335,7 +339,7 @@ class Group:
 
     def _interrupt(self) -> None:
         self.check_standing()
-        if not self._host.is_superseded:
+        if not self._host.superseded_by:
             return
         is_new, self._last_wait = self._last_wait != self._waits, self._waits
         if not self._look_again(is_new):
