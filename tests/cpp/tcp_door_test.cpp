@@ -392,7 +392,7 @@ TEST(Door, HostOfTheJobHasItsTurnInAFlood) {
     const auto before = flood.answered();
     flood.come(door, 20);
     std::vector<Caller> callers;
-    EXPECT_TRUE(eventually([&] {
+    ASSERT_TRUE(eventually([&] {
       for (Caller& caller : door.ready()) callers.push_back(std::move(caller));
       return rank.advance() != Handshake::Step::kWaiting;
     }));
