@@ -71,7 +71,8 @@ class Session:
                     # Nobody listens, but the system gave this end the very port that it asked for.
                     raise ConnectionRefusedError
                 if encryption is not None:
-                    self._socket = encryption.wrap_socket(self._socket)
+                    self._socket = tls.Socket(self._socket, encryption, server_side=False)
+                    self._socket.shake_hands()
                 self._shake_hands(deadline)
                 return
             except (
@@ -135,10 +136,12 @@ class Session:
             )
         rest = self._read(wire.CHALLENGE.size - len(head), _EvictedError)
         nonce, proof = wire.CHALLENGE.unpack(head + rest)
-        if not hmac.compare_digest(proof, wire.proof(self._key, b"server", hello, nonce)):
+        binding = tls.binding(self._socket)
+        expected = wire.proof(self._key, b"server", hello, nonce, binding)
+        if not hmac.compare_digest(proof, expected):
             raise ConfigError(self._stranger.format(address=self.address))
-        self._sealer, self._opener = wire.sealers(self._key, hello, nonce)
-        self._socket.sendall(wire.proof(self._key, b"client", hello, nonce))
+        self._sealer, self._opener = wire.sealers(self._key, hello, nonce, binding)
+        self._socket.sendall(wire.proof(self._key, b"client", hello, nonce, binding))
         welcome = self._receive(_EvictedError)
         if welcome[:1] != wire.WELCOME:
             raise ConfigError(f"the launcher refuses: {welcome[1:].decode()}")

@@ -215,13 +215,7 @@ class Server:
         with contextlib.suppress(OSError):  # it is closed already, as reading will show
             wire.tune(accepted)
         if self._encryption is not None:
-            try:
-                accepted = self._encryption.wrap_socket(
-                    accepted, server_side=True, do_handshake_on_connect=False
-                )  # the first recv() shakes hands
-            except OSError:
-                accepted.close()
-                return
+            accepted = tls.Socket(accepted, self._encryption, server_side=True)
         self._admit(accepted, peer[0])
 
     def _admit(self, accepted: socket.socket, host: str) -> _Connection:
@@ -298,7 +292,9 @@ class Server:
             self._challenge(connection, message)
         else:
             hello, nonce = connection.hello, connection.nonce
-            if hmac.compare_digest(message, wire.proof(self._key, b"client", hello, nonce)):
+            binding = tls.binding(connection.socket)
+            expected = wire.proof(self._key, b"client", hello, nonce, binding)
+            if hmac.compare_digest(message, expected):
                 self._open(connection)
             else:
                 self._drop(connection)
@@ -318,13 +314,16 @@ class Server:
             return
         connection.hello = hello
         connection.nonce = secrets.token_bytes(wire.NONCE_BYTES)
-        proof = wire.proof(self._key, b"server", hello, connection.nonce)
+        binding = tls.binding(connection.socket)
+        proof = wire.proof(self._key, b"server", hello, connection.nonce, binding)
         self._send(connection, wire.CHALLENGE.pack(connection.nonce, proof))
 
     def _open(self, connection: _Connection) -> None:
         """Begin the session of one that knows the key."""
         hello = connection.hello
-        connection.opener, connection.sealer = wire.sealers(self._key, hello, connection.nonce)
+        connection.opener, connection.sealer = wire.sealers(
+            self._key, hello, connection.nonce, tls.binding(connection.socket)
+        )
         _, kind, number, count, process, _ = wire.HELLO.unpack(hello)
         if kind == wire.MEMBER and number in self._joined[kind] and not connection.waits:
             # The rank's last process has ended, most likely, and this one follows it: nothing keeps

@@ -6,10 +6,11 @@ crosses the wire:
 
     client -> server   hello: magic, "r" or "m" rank, size or "n" node, nodes, process id, 32
                        fresh random bytes
-    server -> client   32 fresh random bytes, HMAC(key, "server" + hello + both nonces)
-    client -> server   HMAC(key, "client" + hello + both nonces)
+    server -> client   32 fresh random bytes, HMAC(key, "server" + hello + both nonces + binding)
+    client -> server   HMAC(key, "client" + hello + both nonces + binding)
 
-With MALT_TLS all of it goes through TLS (`_tls`).
+With MALT_TLS all of it goes through TLS, and the binding is what the ends of that TLS connection
+alone agree on (`_tls`); without, it is nothing.
 
 The key is of one job, so the proofs bind the job, and through the hello the client and the size.
 After this every frame carries an HMAC under a key of the session, over its direction, its number
@@ -42,7 +43,7 @@ MAX_FRAME = 1 << 20
 MAX_NODES = 1 << 16  # so that a frame can name them all
 MAX_RANKS = 1 << 20
 
-MAGIC = b"MALTRDV6"
+MAGIC = b"MALTRDV7"
 HELLO = struct.Struct("!8scIII32s")  # magic, kind, number, how many there are, process id, nonce
 RANK, MEMBER, NODE = b"r", b"m", b"n"
 CHALLENGE = struct.Struct("!32s32s")  # nonce, proof
@@ -139,8 +140,8 @@ def parse_address(text: str, source: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def proof(key: bytes, role: bytes, hello: bytes, nonce: bytes) -> bytes:
-    return hmac.digest(key, role + b"\0" + hello + nonce, hashlib.sha256)
+def proof(key: bytes, role: bytes, hello: bytes, nonce: bytes, binding: bytes = b"") -> bytes:
+    return hmac.digest(key, role + b"\0" + hello + nonce + binding, hashlib.sha256)
 
 
 class Sealer:
@@ -163,9 +164,9 @@ class Sealer:
         return hmac.compare_digest(self._mac(payload), mac)
 
 
-def sealers(key: bytes, hello: bytes, nonce: bytes) -> tuple[Sealer, Sealer]:
+def sealers(key: bytes, hello: bytes, nonce: bytes, binding: bytes = b"") -> tuple[Sealer, Sealer]:
     """To the server, to the client."""
-    session = proof(key, b"session", hello, nonce)
+    session = proof(key, b"session", hello, nonce, binding)
     return Sealer(session, b">"), Sealer(session, b"<")
 
 
