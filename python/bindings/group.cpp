@@ -47,7 +47,7 @@ void check_signals() {
 
 int call_at_new_epoch(void* /*unused*/) {
   try {
-    py::module_::import("malt._job").attr("call_at_new_epoch")();
+    py::module_::import("malt._job.job").attr("call_at_new_epoch")();
     return 0;
   } catch (py::error_already_set& error) {
     error.restore();
@@ -57,14 +57,14 @@ int call_at_new_epoch(void* /*unused*/) {
 
 bool look_again(bool is_new) {
   const py::gil_scoped_acquire gil;
-  return py::module_::import("malt._job").attr("look_again")(is_new).cast<bool>();
+  return py::module_::import("malt._job.job").attr("look_again")(is_new).cast<bool>();
 }
 
 // A wait of this rank is slow.
 void say_slow(int rank, const std::string& text) {
   const py::gil_scoped_acquire gil;
   try {
-    py::module_::import("malt._job").attr("say_slow")(rank, text);
+    py::module_::import("malt._job.job").attr("say_slow")(rank, text);
   } catch (py::error_already_set& error) {
     error.discard_as_unraisable("a notice of a slow wait");
   }

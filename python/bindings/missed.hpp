@@ -5,7 +5,7 @@
 
 namespace malt_bindings {
 
-// Of one vector. Notes it, to be told when the rank leaves the job (malt/_missed.py).
+// Of one vector. Notes it, to be told when the rank leaves the job (malt/_job/missed.py).
 class Missed {
  public:
   // A gather with this staleness has found so many updates.
@@ -29,7 +29,7 @@ class Missed {
   }
 
  private:
-  static py::module_ notes() { return py::module_::import("malt._missed"); }
+  static py::module_ notes() { return py::module_::import("malt._job.missed"); }
 
   int unsent_ = 0;  // gathers that were to wait, before any scatter
   bool has_noted_left_ = false;

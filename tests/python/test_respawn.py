@@ -353,8 +353,8 @@ def test_a_rank_whose_session_a_network_has_cut_comes_back(tmp_path: Path) -> No
     cut = """
 if rank == 1 and not malt.restarts():
     import socket
-    from malt import _job
-    _job.current().generations._member._socket.shutdown(socket.SHUT_RDWR)
+    from malt._job import job as jobs
+    jobs.current().generations._member._socket.shutdown(socket.SHUT_RDWR)
 """
     with start(
         tmp_path, script=LOOP.replace("while v.iteration", cut + "while v.iteration")

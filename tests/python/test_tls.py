@@ -17,11 +17,11 @@ from certificates import Authority
 from jobs import Result, run_job
 from test_rendezvous import in_threads, is_closed
 
-from malt import _tls, _wire
 from malt._errors import ConfigError
-from malt._node import Node
-from malt._rendezvous import Client
-from malt._rendezvous_server import Server
+from malt._rendezvous import tls, wire
+from malt._rendezvous.node_session import Node
+from malt._rendezvous.server import Server
+from malt._rendezvous.session import Client
 
 KEY = bytes(range(32))
 
@@ -97,7 +97,7 @@ def test_rendezvous_carries_what_it_carries_without(use: Use, serve: Serve, fold
     use(folder)
     server = serve(3)
     ranks = [join(server, rank) for rank in range(3)]
-    for size in (0, 1, 16_384, 16_385, 300_000, _wire.MAX_PART):
+    for size in (0, 1, 16_384, 16_385, 300_000, wire.MAX_PART):
         parts = [os.urandom(size) for _ in ranks]
         calls = [lambda c=c, p=p: c.allgather(p, 20) for c, p in zip(ranks, parts, strict=True)]
         assert in_threads(*calls) == [parts] * 3
@@ -156,7 +156,7 @@ def test_nothing_of_it_is_in_the_clear(use: Use, serve: Serve, folder: str) -> N
         client.close()
         thread.join(10)
     assert len(seen) > 1000
-    for secret in (_wire.MAGIC, b"what nobody", KEY):
+    for secret in (wire.MAGIC, b"what nobody", KEY):
         assert secret not in seen
 
 
@@ -222,7 +222,7 @@ class Relay:
 
     def __init__(self, server: Server, version: ssl.TLSVersion) -> None:
         self._server = server
-        self._near, self._far = (_tls.context(server_side=is_server) for is_server in (True, False))
+        self._near, self._far = (tls.context(server_side=is_server) for is_server in (True, False))
         for one in (self._near, self._far):
             assert one is not None
             one.maximum_version = version
@@ -239,9 +239,9 @@ class Relay:
             there = self._server.host, self._server.port
             far = self._far.wrap_socket(socket.create_connection(there, 10))
             while (
-                self._pass_on(near, far, _wire.HELLO.size)
-                and self._pass_on(far, near, _wire.CHALLENGE.size)
-                and self._pass_on(near, far, _wire.MAC_BYTES)
+                self._pass_on(near, far, wire.HELLO.size)
+                and self._pass_on(far, near, wire.CHALLENGE.size)
+                and self._pass_on(near, far, wire.MAC_BYTES)
                 and self._pass_on(far, near, 1000)
             ):
                 pass
@@ -266,7 +266,7 @@ def test_proof_is_good_for_one_tls_connection(
     relay = Relay(serve(1), version)
     with pytest.raises(ConfigError, match="does not know this job's key"):
         Client(relay.address, KEY, 0, 1, 10)
-    assert len(relay.passed_on) == _wire.HELLO.size + _wire.CHALLENGE.size
+    assert len(relay.passed_on) == wire.HELLO.size + wire.CHALLENGE.size
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -275,21 +275,21 @@ def test_server_takes_no_proof_of_another_connection(
 ) -> None:
     use(folder)
     server = serve(1)
-    context = _tls.context(server_side=False)
+    context = tls.context(server_side=False)
     assert context is not None
     context.maximum_version = version
     answers = []
     for is_of_another in (True, False):
         plain = socket.create_connection((server.host, server.port), 10)
-        with _tls.Socket(plain, context, server_side=False) as rank:
-            hello = _wire.HELLO.pack(_wire.MAGIC, _wire.RANK, 0, 1, 1, os.urandom(32))
+        with tls.Socket(plain, context, server_side=False) as rank:
+            hello = wire.HELLO.pack(wire.MAGIC, wire.RANK, 0, 1, 1, os.urandom(32))
             rank.sendall(hello)
-            nonce, proof = _wire.CHALLENGE.unpack(rank.recv(_wire.CHALLENGE.size))
+            nonce, proof = wire.CHALLENGE.unpack(rank.recv(wire.CHALLENGE.size))
             binding = rank.binding()
-            assert proof == _wire.proof(KEY, b"server", hello, nonce, binding)
+            assert proof == wire.proof(KEY, b"server", hello, nonce, binding)
             if is_of_another:
                 binding = bytes(32)
-            rank.sendall(_wire.proof(KEY, b"client", hello, nonce, binding))
+            rank.sendall(wire.proof(KEY, b"client", hello, nonce, binding))
             answers.append(rank.recv(1000))
     assert answers[0] == b""
     assert answers[1] != b""

@@ -22,19 +22,12 @@ from operator import eq
 from types import SimpleNamespace
 from typing import Any
 
-from malt import (
-    _job,
-    _launcher,
-    _member,
-    _node,
-    _regroup,
-    _rendezvous,
-    _rendezvous_server,
-    _values,
-)
-from malt import _wire as wire
 from malt._core_import import Turns
 from malt._errors import Error, PeerError, TimeoutError  # noqa: A004
+from malt._job import handover, rejoin
+from malt._job import job as jobs
+from malt._launch import launcher as real_launcher
+from malt._rendezvous import member_session, node_session, server, session, wire
 from rejoining import groups, launchers
 from rejoining.machines import Process, Threading, Time, World
 from rejoining.sockets import Listener, SelectModule, SelectorsModule, SocketModule
@@ -130,7 +123,7 @@ class Job:
     def _launch(self, node: int, ranks: int) -> None:
         process = Process(self.world, -1 - node, f"node {node}")
         nnodes = len(self._split_of) if hasattr(self, "_split_of") else self._nodes
-        options = _launcher.Options(
+        options = real_launcher.Options(
             ranks=ranks, nnodes=nnodes, node=node, restarts=_RESTARTS, keep_going=True
         )
         if node == 0:
@@ -146,11 +139,11 @@ class Job:
         self._socket = socket = SocketModule(world)
         pid = SimpleNamespace(getpid=lambda: world.here().process.pid)
         instead: list[tuple[Any, dict[str, Any]]] = [
-            (_launcher, {"time": time}),
-            (_node, {"time": time, "Node": launchers.Node}),
-            (_rendezvous, {"time": time, "socket": socket, "os": pid}),
+            (real_launcher, {"time": time}),
+            (node_session, {"time": time, "Node": launchers.Node}),
+            (session, {"time": time, "socket": socket, "os": pid}),
             (
-                _rendezvous_server,
+                server,
                 {
                     "time": time,
                     "threading": threading,
@@ -160,10 +153,10 @@ class Job:
                 },
             ),
             (wire, {"hmac": SimpleNamespace(digest=lambda *_: bytes(32), compare_digest=eq)}),
-            (_member, {"time": time, "threading": threading, "select": SelectModule(world)}),
-            (_regroup, {"time": time, "threading": threading}),
-            (_values, {"time": time, "Vector": groups.Vector}),
-            (_job, {"current": lambda: self.lives[world.here().process].job}),
+            (member_session, {"time": time, "threading": threading, "select": SelectModule(world)}),
+            (rejoin, {"time": time, "threading": threading}),
+            (handover, {"time": time, "Vector": groups.Vector}),
+            (jobs, {"current": lambda: self.lives[world.here().process].job}),
         ]
         before = [(module, {n: getattr(module, n) for n in names}) for module, names in instead]
         for module, names in instead:
@@ -207,9 +200,9 @@ class Job:
     def _train(self, life: Life) -> None:
         world = self.world
         member = Member(self, life)
-        way = _regroup.Generations(member, life.restarts, self._make_group, TIMEOUT)
-        settings = _job.Settings("tcp", TIMEOUT, SILENCE, "lowest", 30.0)
-        life.job = _job.Job(life.rank, self.size, settings, Turns(), way)
+        way = rejoin.Generations(member, life.restarts, self._make_group, TIMEOUT)
+        settings = jobs.Settings("tcp", TIMEOUT, SILENCE, "lowest", 30.0)
+        life.job = jobs.Job(life.rank, self.size, settings, Turns(), way)
         is_fresh = not way.is_back
         world.say(f"{life} joins, {'at the beginning' if is_fresh else 'back'}")
         if is_fresh:
@@ -225,7 +218,7 @@ class Job:
             self._check_steps(life, u)
         life.has_begun = True
         for _ in range(self._barriers):
-            _job.barrier()
+            jobs.barrier()
             world.park(world.now + self._draw.random() ** 3)
         while v.iteration < min(self._goal, life.leaves_at):
             before = v.iteration
@@ -241,7 +234,7 @@ class Job:
                 self._call(lambda: u.scatter())
                 self._call(lambda: u.gather(staleness=self.staleness))
             if self._more == "barrier" and self.staleness == 0:
-                _job.barrier()
+                jobs.barrier()
             if u is None or self._pauses != "between the vectors":
                 self._compute()
             if life.computes_until > world.now:
@@ -266,14 +259,14 @@ class Job:
         self.world.park(self.world.now + late)
 
     def _make(self, name: str, is_fresh: bool) -> Any:
-        values = 0 if not is_fresh and _job.current().makes_due else _TRAINED
+        values = 0 if not is_fresh and jobs.current().makes_due else _TRAINED
 
         def build(group: Any, rejoins: bool) -> Any:
             made = groups.Vector(group=group, name=name, rejoins=rejoins, own_count=2)
             made.array[0] = values
             return made
 
-        return _job.make(build, name)
+        return jobs.make(build, name)
 
     def _scatter(self, life: Life, v: Any) -> None:
         v.scatter()
@@ -284,8 +277,8 @@ class Job:
             try:
                 call()
                 return
-            except _job.SupersededError:
-                _job.regroup()
+            except jobs.SupersededError:
+                jobs.regroup()
 
     def _make_group(self, members: list[int], allgather: Any) -> Any:
         life = self.lives[self.world.here().process]
@@ -296,8 +289,8 @@ class Job:
             members,
             allgather,
             TIMEOUT,
-            _job.look_again,
-            _job.keep_round,
+            jobs.look_again,
+            jobs.keep_round,
         )
         group.number = allgather.args[0]
         self.world.say(f"{life} is in group {group.number} of {members}")
@@ -481,7 +474,7 @@ class Job:
             world.complain(f"G3: {life} is still there")
 
 
-class Member(_member.Member):
+class Member(member_session.Member):
     """A rank's session, looked at."""
 
     def __init__(self, job: Job, life: Life) -> None:
