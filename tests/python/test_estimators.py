@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sklearn
 from jobs import run_job
 from scipy import sparse
 from sklearn.base import clone
@@ -334,7 +335,11 @@ def test_training_stops_when_scikit_learns_does() -> None:
     X, y = make_classification(300, 8, n_informative=6, flip_y=0.2, random_state=1)
     settings: dict[str, Any] = {"learning_rate": "constant", "eta0": 0.001, "shuffle": False}
     heavy: dict[str, Any] = {"sample_weight": np.full(300, 1000.0)}
-    for penalty, given in (("l2", {}), ("l1", {}), ("elasticnet", {}), (None, heavy)):
+    cases: list[tuple[str | None, dict[str, Any]]] = [(None, heavy)]
+    # Before 1.8 scikit-learn looked at the mean loss alone, without the penalty.
+    if tuple(map(int, sklearn.__version__.split(".")[:2])) >= (1, 8):
+        cases += [("l2", {}), ("l1", {}), ("elasticnet", {})]
+    for penalty, given in cases:
         settings |= {"penalty": penalty, "alpha": 0.1, "eta0": 1e-6 if given else 1e-3}
         ours = malt.SGDClassifier("log_loss", **settings).fit(X, y, **given)
         theirs = SGDClassifier(loss="log_loss", **settings).fit(X, y, **given)

@@ -303,6 +303,7 @@ def fashion_mnist_data() -> None:
 
 
 def test_mlp_learns_on_two_ranks(fashion_mnist_data: None) -> None:
+    pytest.importorskip("torch")
     text = malt_run(2, "mlp.py", "--epochs", "1", "--batch", "256", "--hidden", "64")
 
     assert float(re.findall(r"test accuracy ([\d.]+)%", text)[0]) > 80

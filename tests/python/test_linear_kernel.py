@@ -15,7 +15,7 @@ from malt import _core
 ROWS, FEATURES, EPOCHS = 300, 20, 5
 RANDOM = np.random.default_rng(0)
 DENSE = RANDOM.standard_normal((ROWS, FEATURES))
-SPARSE = sp.random(ROWS, FEATURES, 0.3, format="csr", rng=np.random.default_rng(1))
+SPARSE = sp.random(ROWS, FEATURES, 0.3, format="csr", random_state=np.random.default_rng(1))
 TRUE = RANDOM.standard_normal(FEATURES)
 NUMBERS = DENSE @ TRUE + 0.3 * RANDOM.standard_normal(ROWS)
 SIGNS = np.where(NUMBERS > 0, 1.0, -1.0)

@@ -107,7 +107,7 @@ def write_npy(path: Path, order: Any = "C") -> None:
 
 
 def write_arrow(path: Path) -> None:
-    pa.feather.write_feather(table(), path, chunksize=300)
+    pa.feather.write_feather(table(), path, chunksize=290)
 
 
 WRITERS: dict[str, tuple[Callable[[Path], object], Any]] = {

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import torch
 from jobs import run_job
 from scipy import sparse
 
@@ -53,12 +52,21 @@ def test_even_parts_have_as_many_elements_on_every_rank(monkeypatch: pytest.Monk
         monkeypatch.setattr("malt._job.rank", lambda rank=rank: rank)
         assert malt.shard(list(range(11)), even=True) == [rank, rank + 3, rank + 6]
         assert malt.shard(rows, even=True).shape == (3, 11)
-        assert len(malt.shard(torch.utils.data.TensorDataset(torch.zeros(11)), even=True)) == 3
     assert len(malt.shard([0, 1], even=True)) == 0
     with pytest.raises(malt.ConfigError, match="even=True takes data with a length; generator has"):
         malt.shard((x for x in "abc"), even=True)
     with pytest.raises(malt.ConfigError, match="with chunk=, lockstep=True"):
         malt.shard(list(range(11)), chunk=2, even=True)
+
+
+def test_even_parts_of_a_torch_data_set_have_as_many_elements(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr("malt._job.size", lambda: 3)
+    for rank in range(3):
+        monkeypatch.setattr("malt._job.rank", lambda rank=rank: rank)
+        assert len(malt.shard(torch.utils.data.TensorDataset(torch.zeros(11)), even=True)) == 3
 
 
 @pytest.mark.parametrize("container", CONTAINERS)

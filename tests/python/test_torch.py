@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from jobs import Result, run_job
-from torch import nn
 
 import malt
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
 
 # They share one job, which a worker runs once.
 pytestmark = pytest.mark.xdist_group("torch")

@@ -51,8 +51,14 @@ def _as_array(data: Any) -> npt.NDArray[Any]:
                 f"cannot share the memory of a {type(data).__name__}: {error}; only memory on the "
                 "CPU can be shared"
             ) from error
-        if not array.flags.writeable and hasattr(data, "detach"):
-            array = data.detach().numpy()  # NumPy 1 gives read-only arrays for DLPack
+        if not array.flags.writeable:  # as NumPy before 2.2.5 takes all that comes through DLPack
+            if not hasattr(data, "detach"):
+                raise ConfigError(
+                    f"the memory of a {type(data).__name__} is read-only for NumPy "
+                    f"{np.__version__}, so nothing could be gathered into it: copy it into a NumPy "
+                    "array (NumPy before 2.2.5 takes all memory from DLPack for read-only)"
+                )
+            array = data.detach().numpy()
     else:
         way = ": of numbers make an array first (w = np.array(...)), then use that w in the loop"
         raise ConfigError(
@@ -202,11 +208,11 @@ def vector(
     at any time; during a gather an array has some elements from before it and some from after.
 
     Args:
-        data: an array (NumPy, or anything with DLPack on the CPU), whose memory is shared, not
-            copied; a list of arrays of one dtype, which make one vector and may not share memory;
-            or a shape, for zeros in memory of MALT's own, with which allreduce() copies less. Two
-            vectors may be over one array (say, with different graphs): each folds into it by
-            itself.
+        data: an array (NumPy; PyTorch on the CPU; with NumPy 2.2.5 anything on the CPU with
+            DLPack), whose memory is shared, not copied; a list of arrays of one dtype, which make
+            one vector and may not share memory; or a shape, for zeros in memory of MALT's own, with
+            which allreduce() copies less. Two vectors may be over one array (say, with different
+            graphs): each folds into it by itself.
         dtype: float32, float64, int32 or int64. Arrays have theirs; for a shape, float32 if None.
         name: for error messages; each open vector has its own.
         graph: who sends to whom.
