@@ -1,4 +1,5 @@
-// What is a mistake in most programs: gathers that were to wait and had nobody to wait for.
+// What is a mistake in most programs: gathers and allreduces that were to wait, and had nobody to
+// wait for.
 #pragma once
 
 #include "bindings.hpp"
@@ -26,6 +27,19 @@ class Missed {
     if (ranks.empty()) return;
     has_noted_left_ = true;
     notes().attr("note_left")(name, ranks, segment.clock_of(ranks[0]));
+  }
+
+  // An allreduce with so many other ranks has come to its end.
+  void note_allreduce(const dstorm::Segment& segment, std::size_t others) {
+    const dstorm::Group& group = segment.group();
+    if (static_cast<int>(others) + 1 == group.size() || has_noted_left_) return;
+    std::vector<int> left;
+    for (int r = 0; r < group.size(); ++r) {
+      if (group.has_left(r)) left.push_back(r);
+    }
+    if (left.empty() || group.alive().front() != group.rank()) return;
+    has_noted_left_ = true;
+    notes().attr("note_left_allreduce")(segment.options().name, left);
   }
 
  private:

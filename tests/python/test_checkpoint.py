@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.numpy
+import safetensors.numpy as published_safetensors
 from jobs import run_job, start_job
 
 import malt
@@ -150,7 +150,7 @@ def test_leftovers_of_dead_attempts_are_swept(alone: None, tmp_path: Path) -> No
 def test_others_can_open_what_is_saved(alone: None, tmp_path: Path) -> None:
     arrays = {"w": np.arange(6.0).reshape(2, 3), "mask": np.array([True]), "n": np.array(3)}
     file = only_file(malt.save(tmp_path, arrays, {"step": 1}))
-    loaded = safetensors.numpy.load_file(file)
+    loaded = published_safetensors.load_file(file)
     assert {name: a.tolist() for name, a in loaded.items()} == {
         name: a.tolist() for name, a in arrays.items()
     }
@@ -160,7 +160,7 @@ def test_others_can_open_what_is_saved(alone: None, tmp_path: Path) -> None:
 def test_files_of_others_go_into_vectors_by_name(alone: None, tmp_path: Path, kind: str) -> None:
     path, saved = tmp_path / f"model.{kind}", np.arange(6, dtype=np.float32).reshape(2, 3)
     if kind == "safetensors":
-        safetensors.numpy.save_file({"w": saved, "other": np.zeros(2)}, path)
+        published_safetensors.save_file({"w": saved, "other": np.zeros(2)}, path)
     elif kind == "npz":
         np.savez_compressed(path, w=saved, other=np.array([{}], dtype=object))
     else:

@@ -35,6 +35,16 @@ def test_steps_that_a_rank_makes_without_another_are_told_in_a_line(
     assert result.output == said
 
 
+def test_allreduces_that_a_rank_makes_without_another_are_told_in_a_line(tmp_path: Path) -> None:
+    loop = LOOP[: LOOP.index("    v.scatter()")] + "    v.allreduce(malt.AVG)\n"
+    result = run_job(tmp_path, 2, loop, MORE=1)
+    assert result.output == (
+        "[1] vector 'vector-1': rank 0 left the job before this rank's last allreduce(), which "
+        "went on without: give all ranks equally many calls, or each malt.shard(..., even=True)\n"
+    )
+    assert run_job(tmp_path, 2, loop, MORE=0).output == ""
+
+
 def test_of_several_ranks_that_are_left_one_tells(tmp_path: Path) -> None:
     loop = LOOP.replace("rank * MORE", "MORE * (rank > 0)")
     result = run_job(tmp_path, 3, loop, MORE=2, STALENESS=0)

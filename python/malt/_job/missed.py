@@ -1,4 +1,4 @@
-"""Gathers that were to wait and had nobody to wait for, told when this rank leaves the job.
+"""Gathers and allreduces that had nobody to wait for, told when this rank leaves the job.
 
 A mistake in most programs, and seen by nothing else: they run on, and fold less than they mean to.
 """
@@ -6,6 +6,7 @@ A mistake in most programs, and seen by nothing else: they run on, and fold less
 from __future__ import annotations
 
 import logging
+import os
 
 from malt._errors import describe_ranks
 
@@ -27,6 +28,17 @@ def note_left(name: str, ranks: list[int], scatters: int) -> None:
     _noted.append(
         f"vector '{name}': {describe_ranks(ranks)} left the job after {scatters} scatters, and "
         "gather(staleness=0) went on without: give all ranks equally many steps"
+    )
+
+
+def note_left_allreduce(name: str, ranks: list[int]) -> None:
+    """Ranks left the job, and this rank has called allreduce() since; for the extension."""
+    if "MALT_RESTARTS" in os.environ:
+        return  # under --respawn and --elastic ranks come and go
+    _noted.append(
+        f"vector '{name}': {describe_ranks(ranks)} left the job before this rank's last "
+        "allreduce(), which went on without: give all ranks equally many calls, or each "
+        "malt.shard(..., even=True)"
     )
 
 
