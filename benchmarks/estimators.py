@@ -33,7 +33,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC
 
 import malt
-from malt import _local
+from malt._launch import forked
 
 ALPHA = linear.ALPHA["SYN"]
 PASSES = 20  # so that the start of ranks does not count for much
@@ -204,12 +204,12 @@ class Estimators(report.Report):
         X = np.random.default_rng(0).normal(size=(1_000_000, 134))  # 1 GB
         y = X[:, 0] > 0
         most = np.frombuffer(mmap.mmap(-1, 4 * 8))
-        run = _local.run
-        _local.run = lambda ranks, work, watch: run(ranks, watch_memory(work, most), watch)
+        run = forked.run
+        forked.run = lambda ranks, work, watch: run(ranks, watch_memory(work, most), watch)
         try:
             classifier(max_iter=10, tol=None, ranks=4).fit(X, y)
         finally:
-            _local.run = run
+            forked.run = run
         part = most.max() / X.nbytes
         verdict = self._verdict("memory", "" if part <= COPIED else f"{part:.1%}")
         self._sections.append(

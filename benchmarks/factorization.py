@@ -30,7 +30,7 @@ from report import over, table, times
 
 import malt
 from malt._core import RatingBlocks
-from malt._factors import Factors, aligned_zeros
+from malt._factorization.factors import Factors, aligned_zeros
 
 RANK = 32
 TARGET = 1.2  # times libmf, one thread

@@ -20,7 +20,11 @@ with atheris.instrument_imports(include=["malt", "numpy.lib", "json", "zipfile"]
     import numpy as np
 
     import malt
-    from malt import _checkpoint, _restoring, _safetensors  # noqa: F401 # to be instrumented
+    from malt._checkpoint import (
+        checkpoint,  # noqa: F401 # to be instrumented
+        safetensors,  # noqa: F401 # to be instrumented
+        vector_files,  # noqa: F401 # to be instrumented
+    )
 
 SEAL = b'{"__metadata__":{"malt_crc32":"%08x",'
 

@@ -21,7 +21,7 @@ with atheris.instrument_imports(include=["malt", "numpy.lib", "zipfile"]):
     import numpy as np
 
     import malt
-    from malt import _model_file, _predict, _train_mf
+    from malt._commands import model_file, predict, train_mf
 
 LINEAR: dict[str, Any] = {
     "coef": np.ones((3, 2)),
@@ -63,12 +63,12 @@ def run(given: bytes, folder: Path) -> None:
     path, pairs = folder / "m.npz", folder / "pairs.csv"
     path.write_bytes(whole)
     try:
-        arrays = _model_file.load(str(path))
+        arrays = model_file.load(str(path))
         if "user_factors" in arrays:
             pairs.write_text("a,b,1\n")
-            _train_mf.predict(str(path), arrays, str(pairs))
+            train_mf.predict(str(path), arrays, str(pairs))
         else:
-            model = _predict.Model.of(str(path), arrays)
+            model = predict.Model.of(str(path), arrays)
             model.predict(np.ones((1, model.features)))
     except malt.Error:
         pass

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "method.hpp"
+#include "missed.hpp"
 #include "regroup.hpp"
 
 namespace malt_bindings {
@@ -102,7 +103,8 @@ class PythonVector {
     const Turn turn(turns(), "gather", name());
     const vol::Gathered& gathered =
         in_group(turns(), [&]() -> const vol::Gathered& { return vector_->gather(fold, options); });
-    if (options.staleness) note_missed(*options.staleness, gathered.count);
+    end_round(vector_->segment());
+    if (options.staleness) missed_.note(vector_->segment(), *options.staleness, gathered.count);
     return to_object(gathered);
   }
 
@@ -127,6 +129,7 @@ class PythonVector {
       vector_->gather(into_rows_, options);
       return before;
     });
+    end_round(vector_->segment());
     return alive_.of(alive);
   }
 
@@ -138,32 +141,14 @@ class PythonVector {
     const Fold fold = to_fold(given[0]);
     check_used(true);
     const Turn turn(turns(), "allreduce", name());
-    return to_object(in_group(
-        turns(), [&]() -> const vol::Gathered& { return vector_->allreduce(fold, limit, last); }));
+    const vol::Gathered& gathered = in_group(
+        turns(), [&]() -> const vol::Gathered& { return vector_->allreduce(fold, limit, last); });
+    end_round(vector_->segment());
+    missed_.note_allreduce(vector_->segment(), gathered.ranks.size());
+    return to_object(gathered);
   }
 
  private:
-  // Notes what is a mistake in most programs, to be told at the end: a gather that was to wait and
-  // had nobody to wait for.
-  void note_missed(std::uint64_t staleness, std::size_t found) {
-    dstorm::Segment& segment = vector_->segment();
-    const dstorm::Group& group = segment.group();
-    if (group.size() == 1) return;
-    if (segment.iteration() == 0 && ++gathers_unsent_ == 2) {  // one may begin a loop
-      py::module_::import("malt._missed").attr("note_unsent")(name());
-    }
-    const bool is_one_gone = found < segment.in_neighbours().size() ||
-                             static_cast<int>(segment.members().size()) < group.size();
-    if (staleness != 0 || !is_one_gone || has_noted_ || group.alive().front() != group.rank()) {
-      return;
-    }
-    const std::vector<int> ranks = segment.left_behind();
-    if (ranks.empty()) return;
-    has_noted_ = true;
-    const std::uint64_t theirs = segment.clock_of(ranks[0]);
-    py::module_::import("malt._missed").attr("note_left")(name(), ranks, theirs);
-  }
-
   // Tells once of the first array that nobody else can read or write any more. Not before an earlier
   // call has folded: by then whoever means to use the vector by way of array() has done so. `folds`:
   // this call does.
@@ -227,8 +212,7 @@ class PythonVector {
   std::vector<py::array> arrays_;  // keeps the caller's memory
   py::object on_unused_;           // what to call once, or None
   bool has_folded_ = false;
-  int gathers_unsent_ = 0;  // that were to wait, before any scatter
-  bool has_noted_ = false;
+  Missed missed_;
   py::object gathered_object_;               // what the last gather or allreduce returned
   const vol::Gathered* gathered_ = nullptr;  // inside it
   RankTuple scattered_;

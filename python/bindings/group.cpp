@@ -47,7 +47,7 @@ void check_signals() {
 
 int call_at_new_epoch(void* /*unused*/) {
   try {
-    py::module_::import("malt._job").attr("call_at_new_epoch")();
+    py::module_::import("malt._job.job").attr("call_at_new_epoch")();
     return 0;
   } catch (py::error_already_set& error) {
     error.restore();
@@ -57,14 +57,14 @@ int call_at_new_epoch(void* /*unused*/) {
 
 bool look_again(bool is_new) {
   const py::gil_scoped_acquire gil;
-  return py::module_::import("malt._job").attr("look_again")(is_new).cast<bool>();
+  return py::module_::import("malt._job.job").attr("look_again")(is_new).cast<bool>();
 }
 
 // A wait of this rank is slow.
 void say_slow(int rank, const std::string& text) {
   const py::gil_scoped_acquire gil;
   try {
-    py::module_::import("malt._job").attr("say_slow")(rank, text);
+    py::module_::import("malt._job.job").attr("say_slow")(rank, text);
   } catch (py::error_already_set& error) {
     error.discard_as_unraisable("a notice of a slow wait");
   }
@@ -233,9 +233,13 @@ void bind_group(py::module_& module) {
           [](Group& group, const std::string& what, const py::bytes& mine,
              std::optional<double> timeout) { return exchange(group, what, mine, timeout); },
           py::arg("what"), py::arg("mine"), py::arg("timeout") = py::none())
-      .def("supersede", &Group::supersede,
+      .def("supersede", &Group::supersede, py::arg("call"),
            "Have every rank of this host go over to another group. Any thread.")
       .def("restore", &Group::restore, "Nothing comes of it.")
+      .def("keep_round", &Group::keep_round, py::arg("segment"),
+           "What a gather or an allreduce of it left is kept: this rank may go over.")
+      .def_property_readonly("superseded_by", &Group::superseded_by,
+                             "By which call, the first since it was made or restored, or 0.")
       .def_property_readonly("is_superseded", &Group::is_superseded)
       .def_property_readonly("posted", &Group::posted,
                              "To how many exchanges this rank has posted.")

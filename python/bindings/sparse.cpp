@@ -1,3 +1,4 @@
+#include "missed.hpp"
 #include "regroup.hpp"
 
 namespace malt_bindings {
@@ -75,7 +76,10 @@ void bind_one(py::module_& module, const std::string& suffix) {
       .def_readonly("indices", &PythonEntries<T>::indices)
       .def_readonly("values", &PythonEntries<T>::values);
 
-  using Vector = Sparse<T>;
+  struct Vector : Sparse<T> {
+    using Sparse<T>::Sparse;
+    Missed missed;
+  };
   py::class_<Vector>(
       module, ("SparseVector" + suffix).c_str(),
       "A sparse vector that is scattered and gathered. Made by malt.sparse_vector().")
@@ -138,10 +142,13 @@ void bind_one(py::module_& module, const std::string& suffix) {
             };
             dstorm::Turns& turns = self.segment().turns();
             const dstorm::Turn turn(turns, "gather", self.segment().options().name);
-            return in_group(turns, [&] {
+            auto gathered = in_group(turns, [&] {
               return built_in != nullptr ? self.gather(*built_in, options)
                                          : self.gather(own, options);
             });
+            end_round(self.segment());
+            if (staleness) self.missed.note(self.segment(), *options.staleness, gathered.count);
+            return gathered;
           },
           py::arg("fold") = Fold::avg(), py::kw_only(), py::arg("staleness") = py::none(),
           py::arg("timeout") = py::none(),

@@ -18,28 +18,28 @@ if TYPE_CHECKING:
     from malt import torch as torch
     from malt._api import *  # noqa: F403
     from malt._api import __all__, __version__  # noqa: F401
-    from malt._chunks import Chunks as Chunks
-    from malt._chunks import Data as Data
-    from malt._classifiers import SGDClassifier as SGDClassifier
-    from malt._data import load_data as load_data
-    from malt._factorization import MatrixFactorization as MatrixFactorization
-    from malt._logistic_svc import LinearSVC as LinearSVC
-    from malt._logistic_svc import LogisticRegression as LogisticRegression
-    from malt._regressors import SGDRegressor as SGDRegressor
-    from malt._wrap import wrap as wrap
+    from malt._data.chunks import Chunks as Chunks
+    from malt._data.chunks import Data as Data
+    from malt._data.load import load_data as load_data
+    from malt._factorization.estimator import MatrixFactorization as MatrixFactorization
+    from malt._linear.classifiers import SGDClassifier as SGDClassifier
+    from malt._linear.logistic_svc import LinearSVC as LinearSVC
+    from malt._linear.logistic_svc import LogisticRegression as LogisticRegression
+    from malt._linear.regressors import SGDRegressor as SGDRegressor
+    from malt._wrapping.wrap import wrap as wrap
 else:
     # What is loaded when it is asked for itself: where it is, and the extra that it takes.
     _WITH_EXTRAS = {
-        "Chunks": ("malt._chunks", "data"),
-        "Data": ("malt._chunks", "data"),
-        "LinearSVC": ("malt._logistic_svc", "learn"),
-        "LogisticRegression": ("malt._logistic_svc", "learn"),
-        "MatrixFactorization": ("malt._factorization", "learn"),
-        "SGDClassifier": ("malt._classifiers", "learn"),
-        "SGDRegressor": ("malt._regressors", "learn"),
-        "load_data": ("malt._data", "data"),
+        "Chunks": ("malt._data.chunks", "data"),
+        "Data": ("malt._data.chunks", "data"),
+        "LinearSVC": ("malt._linear.logistic_svc", "learn"),
+        "LogisticRegression": ("malt._linear.logistic_svc", "learn"),
+        "MatrixFactorization": ("malt._factorization.estimator", "learn"),
+        "SGDClassifier": ("malt._linear.classifiers", "learn"),
+        "SGDRegressor": ("malt._linear.regressors", "learn"),
+        "load_data": ("malt._data.load", "data"),
         "torch": ("malt.torch", "torch"),
-        "wrap": ("malt._wrap", "learn"),
+        "wrap": ("malt._wrapping.wrap", "learn"),
     }
 
     def __getattr__(name: str) -> object:

@@ -2,6 +2,6 @@
 
 import sys
 
-from malt._cli import main
+from malt._commands.main import main
 
 sys.exit(main())

@@ -1,7 +1,6 @@
 """What `malt` offers by name."""
 
-from malt._checkpoint import Restored, restore, save
-from malt._collective import allreduce, broadcast
+from malt._checkpoint.checkpoint import Restored, restore, save
 from malt._core_import import (
     ALL,
     AVG,
@@ -30,8 +29,10 @@ from malt._core_import import (
     top_k,
     trimmed_mean,
 )
+from malt._data.shard import Shard, shard
 from malt._errors import ConfigError, Error, PeerError, TimeoutError  # noqa: A004
-from malt._job import (
+from malt._job.collective import allreduce, broadcast
+from malt._job.job import (
     Job,
     alive,
     barrier,
@@ -45,8 +46,7 @@ from malt._job import (
     restarts,
     size,
 )
-from malt._shard import Shard, shard
-from malt._vectors import sparse_vector, vector
+from malt._job.vectors import sparse_vector, vector
 
 
 def RANDOM(k: int, seed: int) -> Graph:  # noqa: N802  (a name users know in capitals)

@@ -106,6 +106,10 @@ class Group:
         """
         Whether the others go on without it, though it may live.
         """
+    def keep_round(self, segment: str) -> None:
+        """
+        What a gather or an allreduce of it left is kept: this rank may go over.
+        """
     def leave(self) -> None:
         ...
     def restore(self) -> None:
@@ -114,7 +118,7 @@ class Group:
         """
     def route(self, rank: typing.SupportsInt | typing.SupportsIndex) -> Route:
         ...
-    def supersede(self) -> None:
+    def supersede(self, call: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
         Have every rank of this host go over to another group. Any thread.
         """
@@ -138,6 +142,11 @@ class Group:
     @property
     def size(self) -> int:
         ...
+    @property
+    def superseded_by(self) -> int:
+        """
+        By which call, the first since it was made or restored, or 0.
+        """
 class Interface:
     """
     One address of a network interface.

@@ -167,8 +167,10 @@ struct Group::Impl {
   std::list<std::string> names;  // in the order in which they were added
   std::unordered_map<std::string_view, std::list<std::string>::iterator> by_name;
   std::atomic<bool> left{false};
-  std::uint64_t last_wait = 0;  // that has found the group superseded
-  int passed_by = 0;            // calls since then at which it could not go over
+  std::uint64_t last_wait = 0;     // that has found the group superseded
+  std::uint32_t passed_since = 0;  // superseded_by() of
+  int passed_by = 0;               // calls at which it could not go over, weighed
+  std::uint32_t kept_since = 0;    // superseded_by() as a round of the first segment was kept
 };
 
 Group::Group() = default;
@@ -262,21 +264,29 @@ void Group::check_open() const {
   if (is_superseded()) Impl::throw_superseded();
 }
 
-void Group::supersede() noexcept {
-  impl_->control.superseded().store(1);
+void Group::supersede(std::uint32_t call) noexcept {
+  std::uint32_t not_yet = 0;
+  impl_->control.superseded().compare_exchange_strong(not_yet, call);
   impl_->control.ring(impl_->control.locals());
 }
 
-void Group::restore() noexcept {
-  impl_->control.superseded().store(0);
-  impl_->passed_by = 0;
-}
+void Group::restore() noexcept { impl_->control.superseded().store(0); }
 
-bool Group::is_superseded() const noexcept { return impl_->control.superseded().load() != 0; }
+std::uint32_t Group::superseded_by() const noexcept { return impl_->control.superseded().load(); }
 
 bool Group::may_go_over_at(const std::string& segment) noexcept {
-  constexpr int kMostPassedBy = 100;
-  return is_superseded() && (impl_->names.front() == segment || ++impl_->passed_by > kMostPassedBy);
+  constexpr int kMostPassedBy = 100, kOfFirst = 25;
+  const std::uint32_t call = superseded_by();
+  if (call == 0) return false;
+  const bool is_first = impl_->names.front() == segment;
+  if (is_first && impl_->kept_since == call) return true;
+  if (std::exchange(impl_->passed_since, call) != call) impl_->passed_by = 0;
+  impl_->passed_by += is_first ? kOfFirst : 1;
+  return impl_->passed_by > kMostPassedBy;
+}
+
+void Group::keep_round(const std::string& segment) noexcept {
+  if (impl_->names.front() == segment) impl_->kept_since = superseded_by();
 }
 
 std::uint64_t Group::posted() const noexcept {
@@ -417,6 +427,7 @@ void Group::await_posts_of(std::uint64_t number, std::string_view what, nanoseco
   };
   if (impl_->waiter.until(all_here, limit, false, [&] { return lacks(missing()); })) return;
   const std::vector<int> late = missing();
+  if (late.empty()) return;  // the last has come just now
   throw TimeoutError(lacks(late) + " within " + format_seconds(limit) + last_calls(late) +
                          "; every rank must make the same collective calls in the same order",
                      late);

@@ -117,14 +117,21 @@ class Group : public std::enable_shared_from_this<Group> {
 
   // Membership only shrinks within a group. To let ranks back in, the live ones and those make a
   // new group, and go over to it. This begins it on the whole host: waits may throw Superseded, and
-  // so do calls at which a round of the loop may begin. Any thread.
-  void supersede() noexcept;
-  bool is_superseded() const noexcept;
+  // so do calls at which a round of the loop may begin. `call` is not 0 and, after a restore(), not
+  // one of before. Any thread.
+  void supersede(std::uint32_t call = 1) noexcept;
+  // By which call, the first since the group was made or restored; 0: it is not.
+  std::uint32_t superseded_by() const noexcept;
+  bool is_superseded() const noexcept { return superseded_by() != 0; }
   // Nothing comes of it: the group goes on.
   void restore() noexcept;
   // In a superseded group, whether a call for this segment is one that those who come back can
-  // begin with too: of the segment that was made first; or of any, if it is long since one was.
+  // begin with too: of the segment that was made first, when the end of a round of it has been kept
+  // for them; or of any, if no such call comes.
   bool may_go_over_at(const std::string& segment) noexcept;
+  // In a superseded group: what a gather or an allreduce of this segment left has been kept. Holds
+  // until another rank of the host restores the group.
+  void keep_round(const std::string& segment) noexcept;
   // Waits in a superseded group, where nobody rings: false when the time is up.
   bool await(const std::function<bool()>& ready, std::chrono::nanoseconds timeout) const;
   // To how many exchanges this rank has posted.

@@ -376,6 +376,7 @@ int Segment::wait_for_slot(nanoseconds timeout) {
   };
   if (!wait(has_slot, timeout, [&] { return lacks(writer_->blockers(live)); })) {
     const std::vector<int> ranks = writer_->blockers(live);
+    if (ranks.empty() && has_slot()) return slot;
     throw TimeoutError(lacks(ranks) + " within " + format_seconds(timeout) +
                            "; gather as often as you scatter, or raise depth",
                        ranks);
@@ -554,10 +555,9 @@ void Segment::wait_for_clocks(std::uint64_t target, nanoseconds timeout) {
   };
   if (wait(all_there, timeout, [&] { return lacks(behind()); })) return;
   const std::vector<int> ranks = behind();
+  if (ranks.empty()) return;  // the last has come just now
   std::string at = " (this rank is at iteration " + std::to_string(iteration_);
-  if (!ranks.empty()) {
-    at += ", " + describe_ranks({ranks[0]}) + " at " + std::to_string(reader(ranks[0]).clock());
-  }
+  at += ", " + describe_ranks({ranks[0]}) + " at " + std::to_string(reader(ranks[0]).clock());
   throw TimeoutError(lacks(ranks) + " within " + format_seconds(timeout) + at + ")", ranks);
 }
 
@@ -579,6 +579,7 @@ void Segment::wait_for_folds(nanoseconds timeout) {
   };
   if (wait(has_free, timeout, [&] { return lacks(writer_->blockers(live)); })) return;
   const std::vector<int> ranks = writer_->blockers(live);
+  if (ranks.empty()) return;
   throw TimeoutError(lacks(ranks) + " within " + format_seconds(timeout), ranks);
 }
 

@@ -136,6 +136,38 @@ TEST(Group, AWaitInASupersededGroupLooksOnceMoreAndEnds) {
   expect_all_well(job);
 }
 
+TEST(Group, IsLeftWhereARoundOfTheFirstSegmentHasBeenKept) {
+  Job job(1, [](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    Segment first(group, numbers(Policy::kLatest));
+    SegmentOptions options = numbers(Policy::kLatest);
+    options.name = "second";
+    Segment second(group, options);
+    const auto goes_over = [&](Segment& segment) {
+      try {
+        segment.scatter(bytes_of(1));
+        return false;
+      } catch (const Superseded&) {
+        return true;
+      }
+    };
+    group->supersede();
+    CHECK_THAT(!goes_over(first) && !goes_over(second));
+    group->keep_round("second");
+    CHECK_THAT(!goes_over(first) && !goes_over(second));
+    group->keep_round("numbers");
+    CHECK_THAT(!goes_over(second) && goes_over(first));
+    group->restore();
+    CHECK_THAT(!goes_over(first));
+    group->supersede(2);  // what has been kept is of an earlier round
+    int passed = 0;       // rounds without a gather
+    while (passed < 100 && !goes_over(first)) ++passed;
+    CHECK_THAT(passed == 4);
+    return 0;
+  });
+  expect_all_well(job);
+}
+
 class Regroup : public testing::TestWithParam<Policy> {};
 
 TEST_P(Regroup, WhatIsPendingComesAlongAndCountersGoOn) {
@@ -182,6 +214,7 @@ TEST_P(Regroup, WhatIsPendingComesAlongAndCountersGoOn) {
     const auto next = join_next(bootstrap, {0, 1, 2});
     group->barrier();
     group->supersede();
+    group->keep_round("numbers");
     bool is_told = false;
     try {
       segment.scatter(bytes_of(0));

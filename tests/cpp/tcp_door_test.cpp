@@ -6,8 +6,10 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
 #include "dstorm/errors.hpp"
 #include "sanitizers.hpp"
@@ -44,7 +46,10 @@ Door door_at(Listener listener, const TlsContext* tls = nullptr,
 struct Rank {
   Rank(const Door& door, std::uint32_t rank, const Key& key = key_of(1),
        const TlsContext* tls = nullptr)
-      : stream(Stream::connect(door.listening(), loopback(door.listening().family()), tls, 5s)),
+      : Rank(door, rank, key, tls, loopback(door.listening().family())) {}
+  Rank(const Door& door, std::uint32_t rank, const Key& key, const TlsContext* tls,
+       const Address& from)
+      : stream(Stream::connect(door.listening(), from, tls, 5s)),
         handshake(Handshake::caller(key, {.rank = rank, .to = kOwnRank, .number = 1},
                                     door.listening())) {}
   Handshake::Step advance() { return handshake.advance(stream); }
@@ -254,6 +259,188 @@ TEST(Door, HonestCallerGetsThroughAFloodThatGoesOn) {
     came |= !door.ready().empty();
     return came;
   }));
+}
+
+// What a stranger can send over and over, and only TLS itself can tell from a rank's.
+std::string client_hello(const TlsContext& tls) {
+  const Listener listener;
+  Stream stream = Stream::connect(listener.at, loopback(AF_INET), &tls, 5s);
+  const Descriptor raw = listener.accept();
+  std::string hello;
+  EXPECT_TRUE(eventually([&] {
+    stream.send({});
+    hello += raw_take(raw).value_or("");
+    return !hello.empty();
+  }));
+  return hello;
+}
+
+// Strangers that say hello, so many at a time; only the newest stay.
+struct Flood {
+  void come(const Door& door, int how_many) {
+    calls += static_cast<std::uint64_t>(how_many);
+    for (int i = 0; i < how_many; ++i) {
+      strangers.push_back(raw_connect(door.listening()));
+      raw_send(strangers.back(), hello);
+    }
+    if (strangers.size() > 500) strangers.erase(strangers.begin(), strangers.begin() + 300);
+  }
+  // How many of those that are there the door has shaken hands with.
+  std::ptrdiff_t answered() const {
+    return std::count_if(strangers.begin(), strangers.end(), [](const Descriptor& stranger) {
+      char byte = 0;
+      return recv(stranger.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1;
+    });
+  }
+  std::string hello;
+  std::vector<Descriptor> strangers;
+  std::uint64_t calls = 0;
+};
+
+// A processor on which everything takes so many times as long, to have floods that are small.
+std::function<std::chrono::nanoseconds()> slowed(int times) {
+  return [times] { return times * thread_processor_time(); };
+}
+
+Door slow_door_at(Listener listener, const TlsContext& tls, int times) {
+  return Door(std::move(listener.socket), key_of(1), kOwnRank, listener.at, &tls, 60s, 5s,
+              slowed(times));
+}
+
+TEST(ProcessorBudget, FillsSteadilyUpToWhatItHeldAtFirst) {
+  const Clock::time_point start{};
+  ProcessorBudget budget(10, 500ms, start);
+  EXPECT_EQ(budget.has_at(1ms), start);
+  budget.spend(400ms, start);
+  EXPECT_EQ(budget.has_at(100ms), start);
+  EXPECT_EQ(budget.has_at(101ms), start + 10ms);
+  budget.spend(0ms, start + 1h);
+  EXPECT_EQ(budget.has_at(500ms), start + 1h);
+  EXPECT_EQ(budget.has_at(501ms), start + 1h + 10ms);
+}
+
+TEST(ProcessorBudget, OwesWhatIsSpentBeyondIt) {
+  const Clock::time_point start{};
+  ProcessorBudget budget(10, 500ms, start);
+  budget.spend(700ms, start);
+  EXPECT_EQ(budget.has_at(1ms), start + 2010ms);
+  budget.spend(0ms, start + 1s);
+  EXPECT_EQ(budget.has_at(1ms), start + 2010ms);
+}
+
+// D1.
+TEST(Door, FloodOfTlsHandshakesTakesATenthOfAProcessor) {
+  const Limit limit;
+  limit.set(4096);
+  TlsEnds tls;
+  Flood flood{client_hello(*tls.caller.context), {}, 0};
+  constexpr int kTimes = 20;
+  Door door = slow_door_at(Listener(), *tls.callee.context, kTimes);
+  std::chrono::nanoseconds used{}, longest{};
+  const auto start = Clock::now();
+  for (int i = 0; i < 500; ++i) {
+    flood.come(door, 1);
+    const auto before = thread_processor_time();
+    door.ready();
+    const auto turn = kTimes * (thread_processor_time() - before);
+    used += turn;
+    longest = std::max(longest, turn);
+  }
+  // Saved up, earned since, and what nobody knows before it is done; half as much again for what the
+  // door does not see of itself. All of them would take several times that.
+  const auto allowed = Door::kMostSaved + (Clock::now() - start) / Door::kShare + longest;
+  EXPECT_LE(used, allowed * 3 / 2);
+  EXPECT_LE(door.half_open(), Door::kMostHalfOpen);
+}
+
+TEST(Door, RestsWithoutAWordAndGoesOnByItself) {
+  const Limit limit;
+  limit.set(4096);
+  TlsEnds tls;
+  Flood flood{client_hello(*tls.caller.context), {}, 0};
+  Door door = slow_door_at(Listener(), *tls.callee.context, 300);
+  pollfd wait{door.fd(), POLLIN, 0};
+  flood.come(door, 40);
+  while (poll(&wait, 1, 0) == 1) door.ready();
+  const auto answered = flood.answered();
+  EXPECT_LT(answered, 40);
+  door.ready();  // though it is asked
+  EXPECT_EQ(flood.answered(), answered);
+  EXPECT_TRUE(eventually([&] {
+    if (poll(&wait, 1, 5000) == 1) door.ready();
+    return flood.answered() > answered;
+  }));
+}
+
+// D2. The rank's first call is in, whatever comes from elsewhere.
+TEST(Door, HostOfTheJobHasItsTurnInAFlood) {
+  const Limit limit;
+  limit.set(4096);
+  TlsEnds tls;
+  Flood flood{client_hello(*tls.caller.context), {}, 0};
+  Door door = slow_door_at(Listener(), *tls.callee.context, 20);
+  const Address host = Address::parse("127.0.0.2").value();
+  door.expect(std::array{host});
+  flood.come(door, 200);
+  EXPECT_TRUE(eventually([&] {  // what was saved up is spent, and the queue is empty
+    door.ready();
+    return door.dropped() + door.half_open() == flood.strangers.size();
+  }));
+  for (std::uint32_t call = 0; call < 3; ++call) {
+    Rank rank(door, call, key_of(1), &*tls.caller.context, host);
+    rank.advance();
+    const auto before = flood.answered();
+    flood.come(door, 20);
+    std::vector<Caller> callers;
+    ASSERT_TRUE(eventually([&] {
+      for (Caller& caller : door.ready()) callers.push_back(std::move(caller));
+      return rank.advance() != Handshake::Step::kWaiting;
+    }));
+    EXPECT_EQ(rank.advance(), Handshake::Step::kDone) << rank.handshake.reason();
+    EXPECT_EQ(callers.size(), 1U);
+    EXPECT_LE(flood.answered() - before, 8);
+  }
+}
+
+// D3. From the very address of the flood a rank gets in as well, if it calls again and again.
+TEST(Door, RankGetsInAmongOthersOfItsAddress) {
+  const Limit limit;
+  limit.set(4096);
+  TlsEnds tls;
+  Flood flood{client_hello(*tls.caller.context), {}, 0};
+  Door door = slow_door_at(Listener(), *tls.callee.context, 10);
+  std::optional<Rank> rank;
+  EXPECT_TRUE(eventually([&] {
+    if (!rank || rank->advance() == Handshake::Step::kRefused) {
+      rank.emplace(door, 2, key_of(1), &*tls.caller.context);
+    }
+    // More would not fit into the system's queue while the door rests.
+    if (flood.calls < door.dropped() + door.refused() + door.half_open() + 50) flood.come(door, 4);
+    return !door.ready().empty();
+  }));
+}
+
+// D4.
+TEST(Door, WhoHasBeenAnsweredDoesNotMakeWayForNewcomers) {
+  const Limit limit;
+  limit.set(4096);
+  TlsEnds tls;
+  Door door = door_at(Listener(), &*tls.callee.context, 60s);
+  Rank rank(door, 2, key_of(1), &*tls.caller.context);
+  EXPECT_TRUE(eventually([&] {
+    rank.advance();
+    door.ready();
+    pollfd wait{rank.stream.fd(), POLLIN, 0};
+    return poll(&wait, 1, 0) == 1;
+  }));
+  std::vector<Descriptor> silent;
+  for (std::size_t i = 0; i < 3 * Door::kMostHalfOpen; ++i) {
+    silent.push_back(raw_connect(door.listening()));
+    door.ready();
+  }
+  EXPECT_TRUE(
+      eventually([&] { return door.ready().empty() && door.dropped() > silent.size() / 2; }));
+  EXPECT_EQ(let_in(door, rank).size(), 1U) << rank.handshake.reason();
 }
 
 TEST(Door, WithoutADescriptorItPausesAndThenGoesOn) {

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from malt import _bootstrap, _mpi
 from malt import _errors as errors
 from malt._errors import ConfigError, Error
+from malt._job import mpi
+from malt._job.bootstrap import find
 
 MPI = pytest.importorskip("mpi4py.MPI", reason="mpi4py is not installed")
 
@@ -32,21 +33,21 @@ def comm() -> Iterator[Any]:
 
 
 def test_world_is_as_large_as_the_launcher_says() -> None:
-    launch = _mpi.find_launch(os.environ)
+    launch = mpi.find_launch(os.environ)
     expected = 1 if launch is None or launch.size is None else launch.size
     assert expected == SIZE
 
 
 def test_find_uses_the_world_and_leaves_mpi_alone() -> None:
-    with _bootstrap.find() as bootstrap:
+    with find() as bootstrap:
         assert (bootstrap.rank, bootstrap.size) == (RANK, SIZE)
-        assert bootstrap.launcher == ("mpi" if _mpi.find_launch(os.environ) else "none")
+        assert bootstrap.launcher == ("mpi" if mpi.find_launch(os.environ) else "none")
         assert bootstrap.allgather(b"%d" % RANK, 20) == [b"%d" % r for r in range(SIZE)]
     assert not MPI.Is_finalized()
 
 
 def test_lengths_may_differ(comm: Any) -> None:
-    bootstrap = _bootstrap.find(comm)
+    bootstrap = find(comm)
     for length in (0, 1, 5000, 3_000_000):
         parts = bootstrap.allgather(bytes([RANK]) * (length * RANK), 20)
         assert parts == [bytes([r]) * (length * r) for r in range(SIZE)]
@@ -54,7 +55,7 @@ def test_lengths_may_differ(comm: Any) -> None:
 
 
 def test_fast_rank_does_not_disturb_the_round_of_a_slow_one(comm: Any) -> None:
-    bootstrap = _bootstrap.find(comm)
+    bootstrap = find(comm)
     for turn in range(30):
         if turn % SIZE == RANK:
             time.sleep(0.005)
@@ -64,10 +65,10 @@ def test_fast_rank_does_not_disturb_the_round_of_a_slow_one(comm: Any) -> None:
 
 def test_ranks_are_those_of_the_given_communicator(comm: Any) -> None:
     reverse = comm.Split(0, -RANK)
-    bootstrap = _bootstrap.find(reverse)
+    bootstrap = find(reverse)
     assert bootstrap.rank == SIZE - 1 - RANK
     assert bootstrap.allgather(b"%d" % RANK, 20) == [b"%d" % r for r in reversed(range(SIZE))]
-    alone = _bootstrap.find(MPI.COMM_SELF)
+    alone = find(MPI.COMM_SELF)
     assert (alone.size, alone.allgather(b"x", 1)) == (1, [b"x"])
 
 
@@ -75,7 +76,7 @@ def test_missing_rank_is_named_at_the_time_limit(comm: Any) -> None:
     if SIZE == 1:  # nobody can be missing
         return
     if RANK != SIZE - 1:
-        bootstrap = _bootstrap.find(comm)
+        bootstrap = find(comm)
         start = time.monotonic()
         with pytest.raises(errors.TimeoutError, match=f"rank {SIZE - 1} ") as info:
             bootstrap.allgather(b"x" * 2_000_000, 0.5)
@@ -95,7 +96,7 @@ def test_what_is_no_communicator_is_refused() -> None:
         (MPI.COMM_NULL, "COMM_NULL"),
     ):
         with pytest.raises(ConfigError, match=match):
-            _bootstrap.find(wrong)
+            find(wrong)
 
 
 def test_intercommunicator_is_refused(comm: Any) -> None:
@@ -104,13 +105,13 @@ def test_intercommunicator_is_refused(comm: Any) -> None:
     half = comm.Split(RANK % 2, RANK)
     between = half.Create_intercomm(0, comm, 1 - RANK % 2)
     with pytest.raises(ConfigError, match="an intercommunicator"):
-        _bootstrap.find(between)
+        find(between)
 
 
 def test_world_of_another_size_than_the_launcher_says_is_refused() -> None:
     environ = {"OMPI_COMM_WORLD_SIZE": str(SIZE + 1), "OMPI_COMM_WORLD_RANK": str(RANK)}
     with pytest.raises(ConfigError, match=f"sees a world of {SIZE}") as info:
-        _bootstrap.find(environ=environ)
+        find(environ=environ)
     message = str(info.value)
     assert f"started {SIZE + 1} processes" in message
     assert MPI.get_vendor()[0] in message
@@ -154,5 +155,5 @@ def test_world_of_another_size_than_the_launcher_says_is_refused() -> None:
 def test_launchers_are_told_apart(
     environ: dict[str, str], expected: tuple[str, int, int | None] | None
 ) -> None:
-    launch = _mpi.find_launch(environ)
+    launch = mpi.find_launch(environ)
     assert (launch and (launch.family, launch.rank, launch.size)) == expected

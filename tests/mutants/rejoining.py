@@ -28,58 +28,74 @@ class Mutant(NamedTuple):
 MUTANTS = {
     # A lost connection is told to the books while an answer of theirs is being sent.
     "DROPPED_WHILE_SENDING": Mutant(
-        "_rendezvous_server",
+        "_rendezvous.server",
         "        except OSError:\n            self._broken.append(connection)",
         "        except OSError:\n            self._drop(connection)",
     ),
     # The next process of a rank is refused while the last one's end is not known.
-    "SUCCESSOR_REFUSED": Mutant("_rendezvous_server", "and not connection.waits:", "and False:"),
+    "SUCCESSOR_REFUSED": Mutant("_rendezvous.server", "and not connection.waits:", "and False:"),
     # A rank uses a group that others may not have formed.
     "NOBODY_CONFIRMS": Mutant(
-        "_member",
+        "_rendezvous.member_session",
         "return self._standing == number or ",
         "self._standing = number\n            return True or ",
     ),
     # All are expelled when one has not formed the group in time.
     "ALL_ARE_MISSING": Mutant(
-        "_generations",
+        "_rendezvous.generation_table",
         "missing = self._unformed & self._forming.missing",
         "missing = self._forming.missing",
     ),
     # A group that one has formed, and then died, stands all the same as the first.
     "FIRST_WITHOUT_THE_DEAD": Mutant(
-        "_generations",
+        "_rendezvous.generation_table",
         "self._forming is None or rank not in self._forming.members",
         "self._forming is None or rank not in self._unformed",
     ),
     # A rank that leaves is reported as if it had been evicted.
     "LEAVERS_REPORTED": Mutant(
-        "_regroup", "if group.is_left_out(rank)}", "if rank not in group.alive()}"
+        "_job.rejoin", "if group.is_left_out(rank)}", "if rank not in group.alive()}"
     ),
     # A wait in the next group asks whether it is in vain.
-    "LOOKS_AGAIN_IN_NEXT": Mutant("_regroup", "if self._is_in_next:", "if False:"),
+    "LOOKS_AGAIN_IN_NEXT": Mutant("_job.rejoin", "if self._is_in_next:", "if False:"),
     # A rank that ends while others vote has moved nobody.
-    "ENDS_UNNOTICED": Mutant("_regroup", " or not before <= self._voters", ""),
+    "ENDS_UNNOTICED": Mutant("_job.rejoin", " or not before <= self._voters", ""),
     # Who has been left out tries again until another lives.
-    "LEFT_OUT_TRIES_AGAIN": Mutant("_regroup", "if group.is_left_out(group.rank) or ", "if "),
+    "LEFT_OUT_TRIES_AGAIN": Mutant("_job.rejoin", "if group.is_left_out(group.rank) or ", "if "),
     # Who does not come in time may come yet.
     "LATE_NOT_REPORTED": Mutant(
-        "_regroup", "self._member.absent(self._number, error.ranks)", "pass"
+        "_job.rejoin", "self._member.absent(self._number, error.ranks)", "pass"
     ),
     # What is on its way in the old group is not waited for.
     "SCATTERS_NOT_AWAITED": Mutant(
-        "_regroup",
+        "_job.rejoin",
         "lambda: not missing(), self._timeout, missing, ",
         "lambda: True, 0.0, missing, ",
     ),
-    # Each thinks for itself of who sends the values.
-    "SENDER_NOT_AGREED": Mutant("_values", "if group.rank in senders:", "if group.rank == sender:"),
-    # A rank that comes back passes all barriers until it has scattered.
-    "ALL_BARRIERS_PASSED": Mutant(
-        "_regroup",
-        "self.is_waited_for and self._barriers < self._past_barriers",
-        "self.is_waited_for",
+    # The process that another has followed may be waited for in the old group yet.
+    "ENDS_NOT_AWAITED": Mutant(
+        "_job.rejoin", "while set(self.group.alive()) - going and", "while False and"
     ),
+    # Each thinks for itself of who sends the values.
+    "SENDER_NOT_AGREED": Mutant(
+        "_job.handover", "if group.rank in named:", "if group.rank == sender:"
+    ),
+    # What has been kept is sent, though rounds have ended since.
+    "OLD_ROUND": Mutant(
+        "_job.rejoin",
+        "self.round is not None and self.round.call == call",
+        "self.round is not None",
+    ),
+    # Who comes back gets values that have the step of the round which it begins.
+    "STEP_REPEATED": Mutant(
+        "_job.rejoin",
+        "kept_round.values if (kept_round := kept.round_since(call)) else None",
+        "None",
+    ),
+    # The lowest rank sends the values, also if another has kept the end of a round.
+    "LOWEST_SENDS": Mutant("_job.rejoin", "(-state.kept, state.rounds, rank)", "rank"),
+    # A rank that comes back waits at barriers that the others have passed.
+    "WAITS_AT_BARRIERS": Mutant("_job.job", "if not current().is_waited_for:", "if True:"),
 }
 
 _RUN = """

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.numpy
+import safetensors.numpy as published_safetensors
 from jobs import run_job, start_job
 
 import malt
-from malt import _safetensors
+from malt._checkpoint import safetensors
 from malt._errors import DamagedError
 
 RESUME = Path(__file__).resolve().parents[2] / "examples" / "resume.py"
@@ -150,7 +150,7 @@ def test_leftovers_of_dead_attempts_are_swept(alone: None, tmp_path: Path) -> No
 def test_others_can_open_what_is_saved(alone: None, tmp_path: Path) -> None:
     arrays = {"w": np.arange(6.0).reshape(2, 3), "mask": np.array([True]), "n": np.array(3)}
     file = only_file(malt.save(tmp_path, arrays, {"step": 1}))
-    loaded = safetensors.numpy.load_file(file)
+    loaded = published_safetensors.load_file(file)
     assert {name: a.tolist() for name, a in loaded.items()} == {
         name: a.tolist() for name, a in arrays.items()
     }
@@ -160,7 +160,7 @@ def test_others_can_open_what_is_saved(alone: None, tmp_path: Path) -> None:
 def test_files_of_others_go_into_vectors_by_name(alone: None, tmp_path: Path, kind: str) -> None:
     path, saved = tmp_path / f"model.{kind}", np.arange(6, dtype=np.float32).reshape(2, 3)
     if kind == "safetensors":
-        safetensors.numpy.save_file({"w": saved, "other": np.zeros(2)}, path)
+        published_safetensors.save_file({"w": saved, "other": np.zeros(2)}, path)
     elif kind == "npz":
         np.savez_compressed(path, w=saved, other=np.array([{}], dtype=object))
     else:
@@ -271,7 +271,7 @@ def test_bad_note_is_refused(alone: None, tmp_path: Path, what: str) -> None:
     folder.mkdir()
     path = folder / "rank-00000.safetensors"
     text = note if isinstance(note, str) else json.dumps(note)
-    _safetensors.write(path, {"w": np.zeros(2)}, {"malt": text})
+    safetensors.write(path, {"w": np.zeros(2)}, {"malt": text})
     with pytest.raises(malt.ConfigError, match=f"{re.escape(str(path))} is damaged: MALT's note"):
         malt.restore(folder, {"w": np.zeros(2)})
 
@@ -348,7 +348,7 @@ def test_checkpoint_of_another_version_is_refused(two: Path) -> None:
     file = only_file(two / "checkpoint-000002")
     file.unlink()
     note = {"version": 2, "ranks": [0], "extra": {}}
-    _safetensors.write(file, {"w": np.zeros(3)}, {"malt": json.dumps(note)})
+    safetensors.write(file, {"w": np.zeros(3)}, {"malt": json.dumps(note)})
     with pytest.raises(malt.ConfigError, match=r"rank-00000.* version 2, .*reads version 1"):
         malt.restore(two, {"w": np.zeros(3)})
 
@@ -638,7 +638,7 @@ tell(step=w[0])
     newest = tmp_path / "c" / names(tmp_path / "c")[-1]
     assert names(newest) == [f"rank-{rank:05d}.safetensors" for rank in others]
     for rank in others:
-        file = _safetensors.File(newest / f"rank-{rank:05d}.safetensors")
+        file = safetensors.File(newest / f"rank-{rank:05d}.safetensors")
         assert json.loads(file.notes["malt"])["ranks"] == others
         assert np.all(file["w"] == file["w"][0])
     steps = {result.told[rank]["step"] for rank in others}
@@ -742,4 +742,4 @@ def test_shapes_beyond_numpys_are_damage(tmp_path: Path, shape: list[int]) -> No
     path = tmp_path / "hostile.safetensors"
     path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
     with pytest.raises(DamagedError):
-        _safetensors.File(path)
+        safetensors.File(path)

@@ -10,7 +10,7 @@ import pytest
 from jobs import run_job
 
 import malt
-from malt._collective import _plain, _restored
+from malt._job.collective import _plain, _restored
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])

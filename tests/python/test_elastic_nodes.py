@@ -18,13 +18,13 @@ from test_elastic import await_alive, scale
 from test_nodes import KEY, Job, end_of, free_port
 from test_run import MALT_RUN, assert_gone, exists, noted, wait_until
 
-from malt import _spread, _wire
 from malt._errors import ConfigError
-from malt._node import Answer, Node
-from malt._nodes import Nodes, Scaled
-from malt._rendezvous import Client
-from malt._rendezvous_server import Server
-from malt._rounds import Frames, ProtocolError
+from malt._rendezvous import placement, wire
+from malt._rendezvous.allgather_table import Frames, ProtocolError
+from malt._rendezvous.node_session import Answer, Node
+from malt._rendezvous.node_table import Nodes, Scaled
+from malt._rendezvous.server import Server
+from malt._rendezvous.session import Client
 
 LOOP = """
 malt.init(timeout=20)
@@ -208,7 +208,7 @@ def test_nodes_whose_limits_differ_are_told(job: Job) -> None:
 
 
 def ranks_frame(count: int, least: int = 0, most: int = 0) -> bytes:
-    return _wire.RANKS_FRAME.pack(_wire.RANKS, count, True, least, most, 5.0)
+    return wire.RANKS_FRAME.pack(wire.RANKS, count, True, least, most, 5.0)
 
 
 def books(*counts: int, least: int, most: int) -> Nodes:
@@ -220,15 +220,15 @@ def books(*counts: int, least: int, most: int) -> Nodes:
 
 
 def scaled(nodes: Nodes, count: int, node: int = 0) -> Scaled:
-    return nodes.scale(node, _wire.SCALE_FRAME.pack(_wire.SCALE, count))
+    return nodes.scale(node, wire.SCALE_FRAME.pack(wire.SCALE, count))
 
 
 def end(nodes: Nodes, node: int, rank: int, code: int = 0, process: int = 99) -> Frames:
-    return nodes.end(node, _wire.ENDED_FRAME.pack(_wire.ENDED, rank, process, code))[3]
+    return nodes.end(node, wire.ENDED_FRAME.pack(wire.ENDED, rank, process, code))[3]
 
 
 def answer(text: str, *, is_done: bool = True, node: int = 0) -> Any:
-    return (node, [_wire.ANSWER_HEAD.pack(_wire.ANSWER, is_done) + text.encode()])
+    return (node, [wire.ANSWER_HEAD.pack(wire.ANSWER, is_done) + text.encode()])
 
 
 def test_ranks_are_numbered_first_and_places_are_free_after_them() -> None:
@@ -257,7 +257,7 @@ def test_nodes_that_cannot_be_one_job_are_told(
     books = Nodes(2)
     frames = [books.come(node, ranks_frame(*each), 0.0) for node, each in enumerate(nodes)][-1]
     assert [node for node, _ in frames] == [0, 1]
-    assert all(payloads[0].startswith(_wire.REFUSED + refusal) for _, payloads in frames)
+    assert all(payloads[0].startswith(wire.REFUSED + refusal) for _, payloads in frames)
 
 
 def test_the_node_with_the_fewest_ranks_starts_the_next() -> None:
@@ -266,8 +266,8 @@ def test_the_node_with_the_fewest_ranks_starts_the_next() -> None:
         [4, 5],
         [],
         [
-            (1, [_wire.BEGIN_FRAME.pack(_wire.BEGIN, 4, 1)]),
-            (1, [_wire.BEGIN_FRAME.pack(_wire.BEGIN, 5, 1)]),
+            (1, [wire.BEGIN_FRAME.pack(wire.BEGIN, 4, 1)]),
+            (1, [wire.BEGIN_FRAME.pack(wire.BEGIN, 5, 1)]),
             answer("started: ranks 4, 5", node=1),
         ],
     )
@@ -280,8 +280,8 @@ def test_the_node_with_the_most_ranks_loses_its_highest() -> None:
         [],
         [2, 1],
         [
-            (0, [_wire.LEAVE_FRAME.pack(_wire.LEAVE, 2)]),
-            (0, [_wire.LEAVE_FRAME.pack(_wire.LEAVE, 1)]),
+            (0, [wire.LEAVE_FRAME.pack(wire.LEAVE, 2)]),
+            (0, [wire.LEAVE_FRAME.pack(wire.LEAVE, 1)]),
             answer("asked to leave: ranks 1, 2"),
         ],
     )
@@ -293,7 +293,7 @@ def test_the_node_with_the_most_ranks_loses_its_highest() -> None:
 
 def test_the_lowest_rank_of_all_is_never_asked_to_leave() -> None:
     running = {0: {0}, 1: {1, 4}, 2: {2, 3}}
-    assert _spread.leaves(running, 4) == [(1, 4), (2, 3), (2, 2), (1, 1)]
+    assert placement.leaves(running, 4) == [(1, 4), (2, 3), (2, 2), (1, 1)]
 
 
 def test_places_of_those_who_leave_are_not_free_until_they_have_ended() -> None:
@@ -310,20 +310,20 @@ def test_places_of_those_who_leave_are_not_free_until_they_have_ended() -> None:
 def test_a_rank_counts_its_starts_on_whatever_node() -> None:
     nodes = books(1, 1, least=1, most=3)
     scaled(nodes, 3)
-    assert nodes.again(0, _wire.PROCESS_FRAME.pack(_wire.AGAIN, 2, 99)) == (2, 99)
+    assert nodes.again(0, wire.PROCESS_FRAME.pack(wire.AGAIN, 2, 99)) == (2, 99)
     lost, _ = nodes.leave(1)
     assert lost == {1}
     end(nodes, 0, 2)
     begins = [frames[0] for _, frames in scaled(nodes, 3).frames[:2]]
     assert begins == [
-        _wire.BEGIN_FRAME.pack(_wire.BEGIN, 1, 1),
-        _wire.BEGIN_FRAME.pack(_wire.BEGIN, 2, 3),
+        wire.BEGIN_FRAME.pack(wire.BEGIN, 1, 1),
+        wire.BEGIN_FRAME.pack(wire.BEGIN, 2, 3),
     ]
 
 
 def test_all_are_told_once_that_too_few_are_left() -> None:
     nodes = books(2, 2, least=3, most=4)
-    few = [_wire.FEW_FRAME.pack(_wire.FEW, 2)]
+    few = [wire.FEW_FRAME.pack(wire.FEW, 2)]
     assert end(nodes, 0, 0) == []  # who ends with 0 is not missed,
     assert end(nodes, 0, 1, code=1)[1:] == [(0, few), (1, few)]  # until somebody fails
     assert len(end(nodes, 1, 2, code=1)) == 1
@@ -333,7 +333,7 @@ def test_all_are_told_once_that_too_few_are_left() -> None:
 def test_a_launcher_that_ends_is_given_no_more_ranks() -> None:
     nodes = books(2, 1, least=1, most=5)
     assert scaled(nodes, 4).frames[0][0] == 1
-    begin = _wire.BEGIN_FRAME.pack(_wire.BEGIN, 3, 2)
+    begin = wire.BEGIN_FRAME.pack(wire.BEGIN, 3, 2)
     assert end(nodes, 1, 3, process=0) == [(0, [begin])]  # another starts it
     assert end(nodes, 0, 3, process=0) == []
     (frame,) = scaled(nodes, 4).frames
@@ -357,7 +357,7 @@ def test_a_job_that_is_not_elastic_or_not_whole_is_not_scaled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("least", "most"), [(0, 3), (3, 2), (1, 0), (1, _wire.MAX_RANKS + 1), (1 << 31, 1 << 31)]
+    ("least", "most"), [(0, 3), (3, 2), (1, 0), (1, wire.MAX_RANKS + 1), (1 << 31, 1 << 31)]
 )
 def test_impossible_limits_are_refused(least: int, most: int) -> None:
     with pytest.raises(ProtocolError):
@@ -404,7 +404,7 @@ def test_a_launcher_that_takes_no_answers_is_dropped(launched: tuple[Server, Nod
 
     def ask_on_and_on() -> None:
         while True:
-            node._send(_wire.SCALE_FRAME.pack(_wire.SCALE, 2))
+            node._send(wire.SCALE_FRAME.pack(wire.SCALE, 2))
 
     with pytest.raises(ConnectionError):
         ask_on_and_on()

@@ -600,7 +600,7 @@ import resource
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 if rank == 1:
     # What is imported in the middle of it is not what this is about.
-    import encodings.idna, hashlib, hmac, socket, ssl, malt._mpi, malt._rendezvous
+    import encodings.idna, hashlib, hmac, socket, ssl, malt._job.mpi, malt._rendezvous.session
     os.close(free := os.dup(0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (free + files, hard))
 error = error_of(malt.init, timeout=10)

@@ -24,7 +24,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import malt
-from malt import _local
+from malt._launch import forked
 
 DIGITS = train_test_split(*load_digits(return_X_y=True), random_state=0)
 TRAIN, TEST = (DIGITS[0] / 16, DIGITS[2]), (DIGITS[1] / 16, DIGITS[3])
@@ -477,7 +477,7 @@ tell(settings=error_of(malt.SGDClassifier(every=10 + rank).fit, X, y))
 def test_rows_are_not_copied_for_forked_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     X = np.random.default_rng(0).normal(size=(200_000, 50))
     own = np.frombuffer(mmap.mmap(-1, 2 * 8))
-    run = _local.run
+    run = forked.run
 
     def measure(ranks: int, work: Callable[[], Any], watch: Callable[[], object]) -> Any:
         def measured() -> Mapping[str, Any]:
@@ -488,6 +488,6 @@ def test_rows_are_not_copied_for_forked_ranks(monkeypatch: pytest.MonkeyPatch) -
 
         return run(ranks, measured, watch)
 
-    monkeypatch.setattr(_local, "run", measure)
+    monkeypatch.setattr(forked, "run", measure)
     malt.SGDClassifier(max_iter=2, tol=None, ranks=2).fit(X, X[:, 0] > 0)
     assert 0 < own.min() <= own.max() < 0.2 * X.nbytes  # with what Python writes of its own

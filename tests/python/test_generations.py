@@ -4,9 +4,9 @@ test_rejoining.py, which found each of these.
 
 from __future__ import annotations
 
-from malt import _wire as wire
-from malt._generations import Generations
-from malt._rounds import Frames
+from malt._rendezvous import wire
+from malt._rendezvous.allgather_table import Frames
+from malt._rendezvous.generation_table import Generations
 
 LIMIT = 5.0
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from malt import _cli, _info
+from malt._commands import info, main
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -40,11 +40,11 @@ def test_json_has_bare_values() -> None:
     assert facts["open_files"] == (None if soft == resource.RLIM_INFINITY else soft)
 
 
-def network_facts(monkeypatch: pytest.MonkeyPatch, **environ: str) -> dict[str, _info.Fact]:
+def network_facts(monkeypatch: pytest.MonkeyPatch, **environ: str) -> dict[str, info.Fact]:
     rdma = (f"MALT_RDMA_{name}" for name in ("DEVICE", "PKEY", "SL", "TRAFFIC_CLASS"))
     for name in ("MALT_INTERFACE", "MALT_TLS", *rdma):
         monkeypatch.setenv(name, environ.get(name, ""))
-    return {fact.key: fact for fact in _info._transports()}
+    return {fact.key: fact for fact in info._transports()}
 
 
 def test_networks_are_listed_and_the_one_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_setting_that_a_transport_cannot_work_with_is_explained(
 
 def test_missing_core_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "malt._core", None)
-    facts = {fact.key: fact for fact in _info.gather()}
+    facts = {fact.key: fact for fact in info.gather()}
     assert facts["transport_tcp"].text == "not without the compiled core"
     assert facts["core"].value is False
     assert "pip install malt" in facts["core"].text
@@ -92,12 +92,12 @@ def test_limits_of_all_enclosing_control_groups_hold(
 ) -> None:
     inner = tmp_path / "job"
     inner.mkdir()
-    monkeypatch.setattr(_info, "_own_cgroups", lambda: [inner, tmp_path])
+    monkeypatch.setattr(info, "_own_cgroups", lambda: [inner, tmp_path])
     (inner / "memory.max").write_text("max\n")
     (tmp_path / "memory.max").write_text("1048576\n")
     (inner / "cpu.max").write_text("150000 100000\n")
     (tmp_path / "cpu.max").write_text("max 100000\n")
-    facts = {fact.key: fact for fact in _info.gather()}
+    facts = {fact.key: fact for fact in info.gather()}
     assert facts["memory_limit"].text == "1 MiB"
     assert facts["cpu_quota"].value == 1.5
 
@@ -107,11 +107,11 @@ def test_limits_of_all_enclosing_control_groups_hold(
     [(None, "unknown"), (0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 40, "5 TiB")],
 )
 def test_sizes_are_readable(size: int | None, text: str) -> None:
-    assert _info._size(size) == text
+    assert info._size(size) == text
 
 
 def test_version_and_help() -> None:
-    assert run("--version").stdout == f"malt {_cli.version()}\n"
+    assert run("--version").stdout == f"malt {main.version()}\n"
     for arguments in ((), ("--help",)):
         done = run(*arguments)
         assert done.returncode == 0

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from malt._ledger import Ledger, deal, owners, permutation
+from malt._data.ledger import Ledger, deal, owners, permutation
 
 # Whose
 

@@ -77,7 +77,7 @@ def test_rank_that_gets_no_thread_says_so_and_can_be_interrupted_still(
         """
 import resource
 # What is imported in the middle of it is not what this is about.
-import encodings.idna, hashlib, hmac, socket, ssl, malt._mpi, malt._rendezvous
+import encodings.idna, hashlib, hmac, socket, ssl, malt._job.mpi, malt._rendezvous.session
 if rank == 1:
     pages = int(open("/proc/self/statm").read().split()[0])
     limit = pages * resource.getpagesize() + 4 * 2**20

@@ -25,8 +25,8 @@ from jobs import Result, run_job
 from scipy import sparse
 
 import malt
-from malt._files import find_files
-from malt._parts import Lines, split
+from malt._data.files import find_files
+from malt._data.parts import Lines, split
 
 ROWS, FEATURES = 1000, 40
 
@@ -157,11 +157,11 @@ def test_each_format_is_read_whole_in_chunks_and_in_parts(tmp_path: Path, name: 
 
 def part_of(path: Path, rank: int, size: int, label: Any) -> Iterator[Any]:
     """What `rank` of a job of `size` would read."""
-    from malt import _chunks
-    from malt._reading import Reading
+    from malt._data import chunks
+    from malt._data.reader import Reading
 
     asked = Reading("float64", FEATURES, False, label, "raise", 100, 1)
-    return _chunks.pieces(split(find_files(path, None), rank, size), asked)
+    return chunks.pieces(split(find_files(path, None), rank, size), asked)
 
 
 def test_a_csr_matrix_saved_by_scipy_is_read(tmp_path: Path) -> None:

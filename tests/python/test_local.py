@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import malt
-from malt import _local
+from malt._launch import forked
 
 
 def children() -> set[str]:
@@ -40,7 +40,7 @@ def test_ranks_read_the_memory_of_their_parent_and_average() -> None:
             shared[:] = w
         return {"rank": malt.rank(), "size": malt.size()}
 
-    reports = _local.run(3, work)
+    reports = forked.run(3, work)
     assert reports == [{"rank": rank, "size": 3} for rank in range(3)]
     assert np.array_equal(shared, rows.mean(0))
     with pytest.raises(malt.ConfigError, match="in no job"):
@@ -61,7 +61,7 @@ def test_what_one_raises_ends_all_and_is_raised_here(
         return {}
 
     with pytest.raises(raised, match=r"rank 1: .*no good"):
-        _local.run(2, work)
+        forked.run(2, work)
 
 
 def test_a_rank_that_is_killed_is_named() -> None:
@@ -72,7 +72,7 @@ def test_a_rank_that_is_killed_is_named() -> None:
         return {}
 
     with pytest.raises(malt.PeerError, match=r"rank 0 died of SIGKILL") as caught:
-        _local.run(2, work)
+        forked.run(2, work)
     assert caught.value.ranks == (0,)
 
 
@@ -81,4 +81,4 @@ def test_who_watches_may_end_them() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        _local.run(2, lambda: time.sleep(60) or {}, interrupt)
+        forked.run(2, lambda: time.sleep(60) or {}, interrupt)

@@ -16,19 +16,33 @@ for step in range(10 + rank * MORE):
     v.scatter()
     v.gather(malt.AVG, staleness=STALENESS)
 """
+SPARSE_LOOP = LOOP.replace("malt.vector(w)", "malt.sparse_vector(9, capacity=2)").replace(
+    "w += 1", "v.set([1], [1.0])"
+)
 
 
+@pytest.mark.parametrize("loop", [LOOP, SPARSE_LOOP], ids=["dense", "sparse"])
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_steps_that_a_rank_makes_without_another_are_told_in_a_line(
-    tmp_path: Path, transport: str
+    tmp_path: Path, transport: str, loop: str
 ) -> None:
     environ = {"MALT_TRANSPORT": transport}
-    result = run_job(tmp_path, 2, LOOP, MORE=2, STALENESS=0, environ=environ)
+    result = run_job(tmp_path, 2, loop, MORE=2, STALENESS=0, environ=environ)
     said = (
         "[1] vector 'vector-1': rank 0 left the job after 10 scatters, and gather(staleness=0) "
         "went on without: give all ranks equally many steps\n"
     )
     assert result.output == said
+
+
+def test_allreduces_that_a_rank_makes_without_another_are_told_in_a_line(tmp_path: Path) -> None:
+    loop = LOOP[: LOOP.index("    v.scatter()")] + "    v.allreduce(malt.AVG)\n"
+    result = run_job(tmp_path, 2, loop, MORE=1)
+    assert result.output == (
+        "[1] vector 'vector-1': rank 0 left the job before this rank's last allreduce(), which "
+        "went on without: give all ranks equally many calls, or each malt.shard(..., even=True)\n"
+    )
+    assert run_job(tmp_path, 2, loop, MORE=0).output == ""
 
 
 def test_of_several_ranks_that_are_left_one_tells(tmp_path: Path) -> None:
@@ -61,13 +75,14 @@ def test_a_rank_that_dies_is_the_launchers_to_tell_of(tmp_path: Path) -> None:
     assert "vector-1" not in result.output
 
 
-def test_gathers_before_any_scatter_are_told_in_a_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["vector((3,)", "sparse_vector(3, capacity=1"])
+def test_gathers_before_any_scatter_are_told_in_a_line(tmp_path: Path, kind: str) -> None:
     result = run_job(
         tmp_path,
         2,
-        """
+        f"""
 malt.init(timeout=20)
-v = malt.vector((3,), name="w")
+v = malt.{kind}, name="w")
 for step in range(3 if rank == 0 else 1):
     v.gather(malt.AVG, staleness=0)  # a loop may begin with one
 malt.barrier()

@@ -15,13 +15,13 @@ from typing import NamedTuple
 import pytest
 from test_run import MALT_RUN, PREAMBLE, assert_gone, exists, noted, wait_until
 
-from malt import _wire
 from malt._errors import ConfigError
-from malt._node import Node
-from malt._nodes import Nodes
-from malt._rendezvous import Client
-from malt._rendezvous_server import Server
-from malt._rounds import ProtocolError
+from malt._rendezvous import wire
+from malt._rendezvous.allgather_table import ProtocolError
+from malt._rendezvous.node_session import Node
+from malt._rendezvous.node_table import Nodes
+from malt._rendezvous.server import Server
+from malt._rendezvous.session import Client
 
 KEY = bytes(range(32)).hex()
 
@@ -177,8 +177,8 @@ def test_ranks_are_numbered_in_the_order_of_nodes(job: Job) -> None:
 @pytest.mark.parametrize("host", ["localhost", *["[::1]"] * can_bind("::1")])
 def test_node_0_listens_at_a_name_or_an_ipv6_address(job: Job, host: str) -> None:
     job.write(
-        "from malt import _bootstrap\n"
-        "with _bootstrap.find() as b: print(b.allgather(bytes([65 + rank]), 10))\n"
+        "from malt._job import bootstrap\n"
+        "with bootstrap.find() as b: print(b.allgather(bytes([65 + rank]), 10))\n"
     )
     job.address = f"{host}:{job.port}"
     launchers = [job.start(0), job.start(1)]
@@ -366,9 +366,9 @@ def test_keep_going_leaves_the_survivors_of_all_nodes_running(job: Job) -> None:
 
 def test_rank_that_ends_before_joining_is_known_on_other_nodes_at_once(job: Job) -> None:
     job.write(
-        "from malt import _bootstrap\n"
+        "from malt._job import bootstrap\n"
         "if rank == 1: sys.exit(5)\n"
-        "try: _bootstrap.find().allgather(b'', 50)\n"
+        "try: bootstrap.find().allgather(b'', 50)\n"
         "except ConnectionError as e: print(e)\n"
     )
     launchers = [job.start(node, "--keep-going") for node in range(2)]
@@ -416,9 +416,9 @@ def test_kill_of_a_launcher_is_survived_with_keep_going(job: Job, killed: int) -
 
 def test_rank_lost_with_its_node_ends_the_waits_of_start_up(job: Job) -> None:
     job.write(
-        "from malt import _bootstrap\n"
+        "from malt._job import bootstrap\n"
         "if rank == 1: time.sleep(600)\n"
-        "b = _bootstrap.find(); note('joined')\n"
+        "b = bootstrap.find(); note('joined')\n"
         "try: b.allgather(b'', 50)\n"
         "except ConnectionError as e: print(e)\n"
     )
@@ -453,19 +453,19 @@ def test_signal_ends_the_wait_for_the_ranks_of_other_nodes(job: Job) -> None:
 
 # The protocol
 
-RANKS = _wire.RANKS_FRAME.pack(_wire.RANKS, 2, False, 0, 0, 5.0)
+RANKS = wire.RANKS_FRAME.pack(wire.RANKS, 2, False, 0, 0, 5.0)
 
 
 @pytest.mark.parametrize(
     "payload",
     [
         b"",
-        _wire.RANKS,
+        wire.RANKS,
         RANKS + b"x",
-        _wire.RANKS_FRAME.pack(_wire.RANKS, 0, False, 0, 0, 5.0),
-        _wire.RANKS_FRAME.pack(_wire.RANKS, _wire.MAX_RANKS + 1, False, 0, 0, 5.0),
-        _wire.RANKS_FRAME.pack(_wire.RANKS, 1, False, 0, 0, float("nan")),
-        _wire.RANKS_FRAME.pack(_wire.RANKS, 1, False, 0, 0, -1.0),
+        wire.RANKS_FRAME.pack(wire.RANKS, 0, False, 0, 0, 5.0),
+        wire.RANKS_FRAME.pack(wire.RANKS, wire.MAX_RANKS + 1, False, 0, 0, 5.0),
+        wire.RANKS_FRAME.pack(wire.RANKS, 1, False, 0, 0, float("nan")),
+        wire.RANKS_FRAME.pack(wire.RANKS, 1, False, 0, 0, -1.0),
     ],
 )
 def test_impossible_number_of_ranks_is_refused(payload: bytes) -> None:
@@ -473,19 +473,19 @@ def test_impossible_number_of_ranks_is_refused(payload: bytes) -> None:
         Nodes(2).come(0, payload, 0.0)
 
 
-@pytest.mark.parametrize("answer", [_wire.START, _wire.LATE, _wire.LATE + b"\xff" * 8])
+@pytest.mark.parametrize("answer", [wire.START, wire.LATE, wire.LATE + b"\xff" * 8])
 def test_answer_that_cannot_be_is_refused(answer: bytes) -> None:
     key = bytes.fromhex(KEY)
 
     def be_node_0() -> None:
         connection, _ = listener.accept()
         with connection:
-            hello = connection.recv(_wire.HELLO.size, socket.MSG_WAITALL)
-            nonce = bytes(_wire.NONCE_BYTES)
-            proof = _wire.proof(key, b"server", hello, nonce)
-            connection.sendall(_wire.CHALLENGE.pack(nonce, proof))
-            seal = _wire.sealers(key, hello, nonce)[1].seal
-            connection.sendall(seal(_wire.WELCOME) + seal(answer))
+            hello = connection.recv(wire.HELLO.size, socket.MSG_WAITALL)
+            nonce = bytes(wire.NONCE_BYTES)
+            proof = wire.proof(key, b"server", hello, nonce)
+            connection.sendall(wire.CHALLENGE.pack(nonce, proof))
+            seal = wire.sealers(key, hello, nonce)[1].seal
+            connection.sendall(seal(wire.WELCOME) + seal(answer))
             while connection.recv(4096):
                 pass
 
@@ -504,7 +504,7 @@ def test_node_comes_once_and_ends_its_own_ranks_once() -> None:
     nodes.come(0, RANKS, 0.0)
     with pytest.raises(ProtocolError):
         nodes.come(0, RANKS, 0.0)
-    ended = _wire.ENDED_FRAME.pack(_wire.ENDED, 1, 99, 0)
+    ended = wire.ENDED_FRAME.pack(wire.ENDED, 1, 99, 0)
     with pytest.raises(ProtocolError):
         nodes.end(0, ended)  # before the start
     nodes.come(1, RANKS, 0.0)
@@ -519,7 +519,7 @@ def test_node_speaks_of_its_own_ranks_alone() -> None:
     nodes = Nodes(2)
     for node in range(2):
         nodes.come(node, RANKS, 0.0)
-    again = [_wire.PROCESS_FRAME.pack(_wire.AGAIN, rank, 99) for rank in range(5)]
+    again = [wire.PROCESS_FRAME.pack(wire.AGAIN, rank, 99) for rank in range(5)]
     assert nodes.again(1, again[2]) == (2, 99)
     for frame in (again[1], again[4], again[2] + b"x"):
         with pytest.raises(ProtocolError):
@@ -541,12 +541,12 @@ def test_failure_before_the_loss_of_a_node_gives_the_exit_code() -> None:
     for node in range(2):
         nodes.come(node, RANKS, 0.0)
     for rank, code in ((0, -9), (1, 5)):
-        nodes.end(0, _wire.ENDED_FRAME.pack(_wire.ENDED, rank, 99, code))
+        nodes.end(0, wire.ENDED_FRAME.pack(wire.ENDED, rank, 99, code))
     lost, frames = nodes.leave(1)
     assert lost == {2, 3}
     assert frames == [
-        (0, [_wire.LOST_FRAME.pack(_wire.LOST, 1)]),
-        (0, [_wire.OVER_FRAME.pack(_wire.OVER, 137)]),
+        (0, [wire.LOST_FRAME.pack(wire.LOST, 1)]),
+        (0, [wire.OVER_FRAME.pack(wire.OVER, 137)]),
     ]
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from malt import _bootstrap
 from malt._errors import ConfigError
+from malt._job.bootstrap import find
 
 TORCH = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
 TORCHRUN = TORCH | {"TORCHELASTIC_RUN_ID": "none"}
@@ -25,7 +25,7 @@ def test_ranks_of_other_launchers_are_told_what_to_do(
     env: Mapping[str, str], launcher: str
 ) -> None:
     with pytest.raises(ConfigError, match=f"{launcher}.*one of 2 .*`malt run -n 2 "):
-        _bootstrap.find(environ=env)
+        find(environ=env)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_ranks_of_other_launchers_are_told_what_to_do(
     ],
 )
 def test_a_process_by_itself_is_a_job_of_one_rank(env: Mapping[str, str]) -> None:
-    with _bootstrap.find(environ=env) as bootstrap:
+    with find(environ=env) as bootstrap:
         assert bootstrap.size == 1
 
 

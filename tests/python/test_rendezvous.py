@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from malt import _bootstrap, _rendezvous_server, _wire
 from malt import _errors as errors
 from malt._errors import ConfigError, Error, PeerError
-from malt._node import Node
-from malt._rendezvous import Client
-from malt._rendezvous_server import Server
+from malt._job.bootstrap import find
+from malt._rendezvous import server as servers
+from malt._rendezvous import wire
+from malt._rendezvous.node_session import Node
+from malt._rendezvous.server import Server
+from malt._rendezvous.session import Client
 
 KEY = bytes(range(32))
 
@@ -83,7 +85,7 @@ def raw(server: Server) -> socket.socket:
 
 
 def hello(rank: int = 0, size: int = 2, nonce: bytes = b"n" * 32) -> bytes:
-    return _wire.HELLO.pack(_wire.MAGIC, _wire.RANK, rank, size, 1, nonce)
+    return wire.HELLO.pack(wire.MAGIC, wire.RANK, rank, size, 1, nonce)
 
 
 def is_closed(connection: socket.socket, within: float = 30.0) -> bool:
@@ -123,7 +125,7 @@ def test_many_ranks_come_at_once(serve: Serve) -> None:
 def test_largest_part_passes_and_a_larger_one_is_refused(serve: Serve) -> None:
     server = serve(2)
     a, b = join(server, 0), join(server, 1)
-    big = os.urandom(_wire.MAX_PART)
+    big = os.urandom(wire.MAX_PART)
     assert (
         in_threads(lambda: a.allgather(big, 10), lambda: b.allgather(b"", 10)) == [[big, b""]] * 2
     )
@@ -165,25 +167,25 @@ def test_wrong_proof_is_noticed_by_the_server(serve: Serve) -> None:
     server = serve(2)
     with raw(server) as liar:
         liar.sendall(hello())
-        liar.recv(_wire.CHALLENGE.size, socket.MSG_WAITALL)
+        liar.recv(wire.CHALLENGE.size, socket.MSG_WAITALL)
         liar.sendall(b"p" * 32)
         assert is_closed(liar)
-    assert not server._joined[_wire.RANK]
+    assert not server._joined[wire.RANK]
     join(server, 0).close()
 
 
 def test_replayed_session_is_refused(serve: Serve) -> None:
     server = serve(1)
     nonce = b"r" * 32
-    frame = _wire.PART_HEAD.pack(_wire.PART, 0, 5.0) + b"data"
+    frame = wire.PART_HEAD.pack(wire.PART, 0, 5.0) + b"data"
 
     def say(connection: socket.socket, recorded: list[bytes] | None) -> list[bytes]:
         said = [hello(0, 1, nonce)]
         connection.sendall(said[0])
-        challenge = connection.recv(_wire.CHALLENGE.size, socket.MSG_WAITALL)
-        server_nonce, _ = _wire.CHALLENGE.unpack(challenge)
-        to_server, _ = _wire.sealers(KEY, said[0], server_nonce)
-        said += [_wire.proof(KEY, b"client", said[0], server_nonce), to_server.seal(frame)]
+        challenge = connection.recv(wire.CHALLENGE.size, socket.MSG_WAITALL)
+        server_nonce, _ = wire.CHALLENGE.unpack(challenge)
+        to_server, _ = wire.sealers(KEY, said[0], server_nonce)
+        said += [wire.proof(KEY, b"client", said[0], server_nonce), to_server.seal(frame)]
         for message in (recorded or said)[1:]:
             connection.sendall(message)
             time.sleep(0.05)
@@ -199,28 +201,28 @@ def test_replayed_session_is_refused(serve: Serve) -> None:
         except (BrokenPipeError, ConnectionResetError):
             return
         assert is_closed(replay)
-    assert not server._joined[_wire.RANK]
+    assert not server._joined[wire.RANK]
 
 
-def open_session(server: Server, rank: int) -> tuple[socket.socket, _wire.Sealer]:
+def open_session(server: Server, rank: int) -> tuple[socket.socket, wire.Sealer]:
     connection = raw(server)
     mine = hello(rank, server.size)
     connection.sendall(mine)
-    nonce, _ = _wire.CHALLENGE.unpack(connection.recv(_wire.CHALLENGE.size, socket.MSG_WAITALL))
-    connection.sendall(_wire.proof(KEY, b"client", mine, nonce))
-    connection.recv(_wire.LENGTH.size + 1 + _wire.MAC_BYTES, socket.MSG_WAITALL)
-    return connection, _wire.sealers(KEY, mine, nonce)[0]
+    nonce, _ = wire.CHALLENGE.unpack(connection.recv(wire.CHALLENGE.size, socket.MSG_WAITALL))
+    connection.sendall(wire.proof(KEY, b"client", mine, nonce))
+    connection.recv(wire.LENGTH.size + 1 + wire.MAC_BYTES, socket.MSG_WAITALL)
+    return connection, wire.sealers(KEY, mine, nonce)[0]
 
 
 def test_frame_repeated_within_a_session_ends_it(serve: Serve) -> None:
     server = serve(2)
     connection, sealer = open_session(server, 0)
-    sealed = sealer.seal(_wire.PART_HEAD.pack(_wire.PART, 0, 20.0))
+    sealed = sealer.seal(wire.PART_HEAD.pack(wire.PART, 0, 20.0))
     connection.sendall(sealed + sealed)
     assert is_closed(connection)
 
 
-@pytest.mark.parametrize("length", [0, _wire.MAX_FRAME + 1, 0xFFFFFFFF])
+@pytest.mark.parametrize("length", [0, wire.MAX_FRAME + 1, 0xFFFFFFFF])
 def test_frame_of_impossible_length_ends_the_session(serve: Serve, length: int) -> None:
     server = serve(2)
     connection, _ = open_session(server, 0)
@@ -233,11 +235,11 @@ def test_frame_of_impossible_length_ends_the_session(serve: Serve, length: int) 
     "payload",
     [
         b"?",
-        _wire.PART,
-        _wire.PART_HEAD.pack(_wire.PART, 7, 1.0),
-        _wire.PART_HEAD.pack(_wire.PART, 0, float("nan")),
-        _wire.PART_HEAD.pack(_wire.PART, 0, -1.0),
-        _wire.PART_HEAD.pack(_wire.PART, 0, 1e300),
+        wire.PART,
+        wire.PART_HEAD.pack(wire.PART, 7, 1.0),
+        wire.PART_HEAD.pack(wire.PART, 0, float("nan")),
+        wire.PART_HEAD.pack(wire.PART, 0, -1.0),
+        wire.PART_HEAD.pack(wire.PART, 0, 1e300),
     ],
 )
 def test_genuine_nonsense_ends_the_session_and_no_other(serve: Serve, payload: bytes) -> None:
@@ -278,7 +280,7 @@ def test_half_open_flood_is_bounded_and_lets_ranks_in(serve: Serve) -> None:
 def test_half_open_connection_is_ended_in_time(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_rendezvous_server, "HANDSHAKE_SECONDS", 0.2)
+    monkeypatch.setattr(servers, "HANDSHAKE_SECONDS", 0.2)
     server = serve(2)
     with raw(server) as silent, raw(server) as halfway:
         halfway.sendall(hello()[:10])
@@ -406,7 +408,7 @@ def test_find_joins_through_the_rendezvous(serve: Serve) -> None:
     server = serve(2)
 
     def take_part(rank: int) -> tuple[int, int, str, list[bytes]]:
-        with _bootstrap.find(environ=launchers[server].environ(rank, rank), timeout=5) as bootstrap:
+        with find(environ=launchers[server].environ(rank, rank), timeout=5) as bootstrap:
             parts = bootstrap.allgather(b"%d" % rank, 5)
             return bootstrap.rank, bootstrap.size, bootstrap.launcher, parts
 
@@ -417,7 +419,7 @@ def test_find_joins_through_the_rendezvous(serve: Serve) -> None:
 
 
 def test_find_without_a_launcher_is_a_job_of_one() -> None:
-    with _bootstrap.find(environ={}) as bootstrap:
+    with find(environ={}) as bootstrap:
         assert (bootstrap.rank, bootstrap.size, bootstrap.launcher) == (0, 1, "none")
         assert bootstrap.allgather(b"x", 0) == [b"x"]
 

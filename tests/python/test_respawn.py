@@ -108,6 +108,22 @@ def test_a_killed_rank_comes_back_and_all_finish(
     assert re.search(r"malt run: rank 2 died of SIGKILL .*; started again, 1 of 9", result.output)
 
 
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_who_comes_back_repeats_no_step(tmp_path: Path, transport: str) -> None:
+    """The others have made the step of their round when they go over."""
+    script = LOOP.replace("1.0 + rank", "0.0").replace("0.001", "1.0")
+    script = script.replace("w =", "malt.barrier()\nw =", 1)
+    with start(tmp_path, transport=transport, script=script) as job:
+        await_iteration(job, 0, 10)
+        for rank in (2, 0):
+            kill(job, rank)
+            await_back(job, rank, 1)
+        result = finish(job)
+    assert result.code == 0, result.output
+    assert result.each("restarts") == [1, 0, 1, 0]
+    assert result.each("mean") == result.each("done")
+
+
 def test_a_stopped_rank_is_replaced_when_another_comes_back(tmp_path: Path) -> None:
     """The others leave it out, and do not wait for it in the next group."""
     script = LOOP.replace("timeout=20", "timeout=20, silence=1")
@@ -337,8 +353,8 @@ def test_a_rank_whose_session_a_network_has_cut_comes_back(tmp_path: Path) -> No
     cut = """
 if rank == 1 and not malt.restarts():
     import socket
-    from malt import _job
-    _job.current().generations._member._socket.shutdown(socket.SHUT_RDWR)
+    from malt._job import job as jobs
+    jobs.current().generations._member._socket.shutdown(socket.SHUT_RDWR)
 """
     with start(
         tmp_path, script=LOOP.replace("while v.iteration", cut + "while v.iteration")

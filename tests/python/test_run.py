@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from malt import _run
+from malt._commands.run import command_line, split
 from malt._errors import ConfigError
-from malt._output import Sink, Stream
-from malt._tracebacks import Tracebacks
+from malt._launch.output import Sink, Stream
+from malt._launch.tracebacks import Tracebacks
 
 MALT_RUN = [sys.executable, "-m", "malt", "run"]
 # Each rank writes its process id here, so that a test can see whether it is gone.
@@ -366,8 +366,8 @@ def test_ranks_have_no_descriptors_of_the_launcher(script: Script) -> None:
 
 def test_ranks_meet_through_the_launcher(script: Script) -> None:
     path = script(
-        "from malt import _bootstrap\n"
-        "with _bootstrap.find() as b: print(b.launcher, b.allgather(bytes([65 + rank]), 10))\n"
+        "from malt._job import bootstrap\n"
+        "with bootstrap.find() as b: print(b.launcher, b.allgather(bytes([65 + rank]), 10))\n"
     )
     done = run("-n", 3, path)
     expected = b"malt run [b'A', b'B', b'C']"
@@ -387,9 +387,9 @@ def test_a_job_that_no_process_joined_is_told_so(script: Script) -> None:
 
 def test_ranks_that_wait_for_a_dead_one_hear_of_it(script: Script) -> None:
     path = script(
-        "from malt import _bootstrap\n"
+        "from malt._job import bootstrap\n"
         "if rank == 2: os.kill(os.getpid(), 9)\n"
-        "try: _bootstrap.find().allgather(b'', 30)\n"
+        "try: bootstrap.find().allgather(b'', 30)\n"
         "except ConnectionError as e: print(e, e.ranks)\n"
     )
     done = run("-n", 3, "--keep-going", path)
@@ -702,13 +702,13 @@ def test_help_says_what_is_set_for_the_ranks() -> None:
 def test_program_and_its_arguments_are_left_untouched(
     arguments: list[str], own: list[str], program: list[str]
 ) -> None:
-    assert _run.split(arguments) == (own, program)
+    assert split(arguments) == (own, program)
 
 
 def test_executable_in_the_working_folder_is_found(script: Script) -> None:
     script("")
     Path("prog").write_text("#!/bin/sh\n")
     with pytest.raises(ConfigError, match="chmod"):
-        _run.command_line(["prog"])
+        command_line(["prog"])
     Path("prog").chmod(0o755)
-    assert _run.command_line(["prog", "-x"]) == [str(Path("prog").absolute()), "-x"]
+    assert command_line(["prog", "-x"]) == [str(Path("prog").absolute()), "-x"]

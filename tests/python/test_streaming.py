@@ -12,7 +12,8 @@ import pytest
 from sklearn.datasets import dump_svmlight_file, load_digits, make_classification
 
 import malt
-from malt import _cli, _local
+from malt._commands import main
+from malt._launch import forked
 
 X, Y = load_digits(return_X_y=True)
 X /= 16
@@ -42,7 +43,7 @@ def test_chunks_in_order_give_the_bits_of_rows_in_memory(digits: str) -> None:
         streamed = malt.SGDClassifier(**settings).fit(chunks)
         return {"same": np.array_equal(streamed.coef_, in_memory.coef_)}
 
-    assert _local.run(2, work) == [{"same": True}, {"same": True}]
+    assert forked.run(2, work) == [{"same": True}, {"same": True}]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,7 @@ def test_a_regression_of_a_table_is_streamed_and_scored(
         "predict m.npz houses.csv",
     ):
         words = f"{command} --label price --chunk-rows 64 --skip-bad-lines"
-        assert _cli.main(words.split()) == 0
+        assert main.main(words.split()) == 0
         said.append(capfd.readouterr())
     assert "passes over 1,000 examples of 3 features" in said[0].out
     assert re.search("1 bad lines left out: houses.csv, .*3 cells, where there are 4", said[0].out)
@@ -145,15 +146,15 @@ def test_ranks_of_a_job_read_their_own_parts(digits: str) -> None:
         malt.SGDClassifier(ranks=2).fit(malt.load_data(digits, chunk_rows=200))
         return {}
 
-    first, second = _local.run(2, work)
+    first, second = forked.run(2, work)
     assert first["coef"] == second["coef"]
     assert first["rows"] + second["rows"] == len(Y)
     assert min(first["rows"], second["rows"]) > 0.45 * len(Y)
     assert first["score"] > 0.9
     with pytest.raises(malt.ConfigError, match=r"rank .: SGDClassifier.fit\(\): .*not from 0 to 3"):
-        _local.run(2, narrow)
+        forked.run(2, narrow)
     with pytest.raises(malt.ConfigError, match="ranks=2 in a process that is one of 2 ranks"):
-        _local.run(2, nested)
+        forked.run(2, nested)
 
 
 def test_a_loop_of_partial_fit_over_chunks(digits: str) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,11 +17,11 @@ from certificates import Authority
 from jobs import Result, run_job
 from test_rendezvous import in_threads, is_closed
 
-from malt import _wire
 from malt._errors import ConfigError
-from malt._node import Node
-from malt._rendezvous import Client
-from malt._rendezvous_server import Server
+from malt._rendezvous import tls, wire
+from malt._rendezvous.node_session import Node
+from malt._rendezvous.server import Server
+from malt._rendezvous.session import Client
 
 KEY = bytes(range(32))
 
@@ -95,7 +97,7 @@ def test_rendezvous_carries_what_it_carries_without(use: Use, serve: Serve, fold
     use(folder)
     server = serve(3)
     ranks = [join(server, rank) for rank in range(3)]
-    for size in (0, 1, 16_384, 16_385, 300_000, _wire.MAX_PART):
+    for size in (0, 1, 16_384, 16_385, 300_000, wire.MAX_PART):
         parts = [os.urandom(size) for _ in ranks]
         calls = [lambda c=c, p=p: c.allgather(p, 20) for c, p in zip(ranks, parts, strict=True)]
         assert in_threads(*calls) == [parts] * 3
@@ -154,7 +156,7 @@ def test_nothing_of_it_is_in_the_clear(use: Use, serve: Serve, folder: str) -> N
         client.close()
         thread.join(10)
     assert len(seen) > 1000
-    for secret in (_wire.MAGIC, b"what nobody", KEY):
+    for secret in (wire.MAGIC, b"what nobody", KEY):
         assert secret not in seen
 
 
@@ -213,6 +215,84 @@ def test_certificate_alone_is_not_enough(use: Use, serve: Serve, folder: str) ->
     server = serve(2)
     with pytest.raises(ConfigError, match="does not know this job's key"):
         Client(server.address, b"x" * 32, 0, 2, 10)
+
+
+class Relay:
+    """Has the certificate and the key of it, but not the job's: decrypts, and encrypts again."""
+
+    def __init__(self, server: Server, version: ssl.TLSVersion) -> None:
+        self._server = server
+        self._near, self._far = (tls.context(server_side=is_server) for is_server in (True, False))
+        for one in (self._near, self._far):
+            assert one is not None
+            one.maximum_version = version
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.passed_on = bytearray()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        assert self._near
+        assert self._far
+        with self._listener, contextlib.suppress(OSError):
+            near = self._near.wrap_socket(self._listener.accept()[0], server_side=True)
+            there = self._server.host, self._server.port
+            far = self._far.wrap_socket(socket.create_connection(there, 10))
+            while (
+                self._pass_on(near, far, wire.HELLO.size)
+                and self._pass_on(far, near, wire.CHALLENGE.size)
+                and self._pass_on(near, far, wire.MAC_BYTES)
+                and self._pass_on(far, near, 1000)
+            ):
+                pass
+            near.close()
+            far.close()
+
+    def _pass_on(self, source: socket.socket, to: socket.socket, most: int) -> bool:
+        data = source.recv(most)
+        self.passed_on += data
+        to.sendall(data)
+        return bool(data)
+
+
+VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_proof_is_good_for_one_tls_connection(
+    use: Use, serve: Serve, folder: str, version: ssl.TLSVersion
+) -> None:
+    use(folder)
+    relay = Relay(serve(1), version)
+    with pytest.raises(ConfigError, match="does not know this job's key"):
+        Client(relay.address, KEY, 0, 1, 10)
+    assert len(relay.passed_on) == wire.HELLO.size + wire.CHALLENGE.size
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_server_takes_no_proof_of_another_connection(
+    use: Use, serve: Serve, folder: str, version: ssl.TLSVersion
+) -> None:
+    use(folder)
+    server = serve(1)
+    context = tls.context(server_side=False)
+    assert context is not None
+    context.maximum_version = version
+    answers = []
+    for is_of_another in (True, False):
+        plain = socket.create_connection((server.host, server.port), 10)
+        with tls.Socket(plain, context, server_side=False) as rank:
+            hello = wire.HELLO.pack(wire.MAGIC, wire.RANK, 0, 1, 1, os.urandom(32))
+            rank.sendall(hello)
+            nonce, proof = wire.CHALLENGE.unpack(rank.recv(wire.CHALLENGE.size))
+            binding = rank.binding()
+            assert proof == wire.proof(KEY, b"server", hello, nonce, binding)
+            if is_of_another:
+                binding = bytes(32)
+            rank.sendall(wire.proof(KEY, b"client", hello, nonce, binding))
+            answers.append(rank.recv(1000))
+    assert answers[0] == b""
+    assert answers[1] != b""
 
 
 @pytest.mark.parametrize("file", ["cert.pem", "key.pem", "ca.pem"])

@@ -17,7 +17,10 @@ import numpy as np
 import pytest
 from sklearn.datasets import dump_svmlight_file, load_digits
 
-from malt import _cli, _job, _local, _train, _training
+from malt._commands import main, train
+from malt._job import job as jobs
+from malt._launch import forked
+from malt._linear import trainer
 
 X, Y = load_digits(return_X_y=True)
 X /= 16
@@ -41,7 +44,7 @@ def digits(folder: Path) -> Path:
 def malt(capfd: pytest.CaptureFixture[str], line: str) -> tuple[int, str, str]:
     capfd.readouterr()
     try:
-        code = _cli.main(line.split())
+        code = main.main(line.split())
     except SystemExit as end:
         code = int(end.code or 0)
     return code, *capfd.readouterr()
@@ -211,11 +214,11 @@ def test_what_a_rank_fails_of_is_said_in_a_line(
     words: str,
 ) -> None:
     def run(trainer: object, stopping: object) -> None:
-        if _job.rank() == 1:
+        if jobs.rank() == 1:
             raise failure
         time.sleep(60)
 
-    monkeypatch.setattr(_training.Trainer, "run", run)
+    monkeypatch.setattr(trainer.Trainer, "run", run)
     code, _, shown = malt(capfd, "train svm train.svm -n 2 -q")
     assert code == 2
     assert words in shown
@@ -228,7 +231,7 @@ def test_too_little_memory_is_said_with_a_way_out(
     def fit(model: object, *data: object) -> None:
         raise MemoryError("Unable to allocate 8 PiB")
 
-    monkeypatch.setattr(_train, "fit", fit)
+    monkeypatch.setattr(train, "fit", fit)
     code, _, shown = malt(capfd, "train svm train.svm -q")
     assert code == 2
     assert "not enough memory (Unable to allocate 8 PiB): take a smaller --chunk-rows" in shown
@@ -351,12 +354,12 @@ def test_the_first_rank_of_a_job_tells_of_all(
 
     def work() -> dict[str, int]:
         options = "--passes 2 --tol=-1 -q --skip-bad-lines --out m.npz --report r.html"
-        code = _train.main(f"svm train.svm {options}".split())
+        code = train.main(f"svm train.svm {options}".split())
         sys.stdout.flush()
         return {"code": code}
 
     capfd.readouterr()
-    assert _local.run(2, work) == [{"code": 0}, {"code": 0}]
+    assert forked.run(2, work) == [{"code": 0}, {"code": 0}]
     out, _ = capfd.readouterr()
     assert [line.split()[0] for line in out.splitlines()[:4]] == ["model:", "rank", "0", "1"]
     assert "2 passes over 1,400 examples of 63 features\n" in out
@@ -441,7 +444,7 @@ def test_what_is_wrong_is_said_in_a_line(
 
 
 def test_a_file_to_write_follows_no_link_that_somebody_has_put_there(tmp_path: Path) -> None:
-    from malt._model_file import drafted
+    from malt._commands.model_file import drafted
 
     mine, out = tmp_path / "mine", tmp_path / "model.npz"
     mine.write_text("mine")

@@ -8,12 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from malt import _node
-from malt import _wire as wire
-from malt._generations import Generations
-from malt._nodes import Nodes
-from malt._rank import describe_end
-from malt._rounds import ProtocolError, Rounds
+from malt._rendezvous import node_session, wire
+from malt._rendezvous.allgather_table import ProtocolError, Rounds
+from malt._rendezvous.exit_code import describe_end
+from malt._rendezvous.generation_table import Generations
+from malt._rendezvous.node_table import Nodes
 
 MESSAGES = 10_000
 KEY = bytes(range(32))
@@ -114,11 +113,11 @@ def generation(payload: bytes) -> None:
         (part, wire.PART_HEAD.pack(wire.PART, 0, 5.0) + b"data", ProtocolError),
         (come, wire.RANKS_FRAME.pack(wire.RANKS, 3, True, 1, 4, 5.0), ProtocolError),
         (scale, wire.SCALE_FRAME.pack(wire.SCALE, 4), ProtocolError),
-        (_node.parse_event, wire.BEGIN_FRAME.pack(wire.BEGIN, 3, 1), struct.error),
-        (_node.parse_event, wire.LEAVE_FRAME.pack(wire.LEAVE, 3), struct.error),
-        (_node.parse_event, wire.FEW_FRAME.pack(wire.FEW, 3), struct.error),
+        (node_session.parse_event, wire.BEGIN_FRAME.pack(wire.BEGIN, 3, 1), struct.error),
+        (node_session.parse_event, wire.LEAVE_FRAME.pack(wire.LEAVE, 3), struct.error),
+        (node_session.parse_event, wire.FEW_FRAME.pack(wire.FEW, 3), struct.error),
         (
-            _node.parse_event,
+            node_session.parse_event,
             wire.ANSWER_HEAD.pack(wire.ANSWER, True) + b"started: rank 3",
             struct.error,
         ),

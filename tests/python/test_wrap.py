@@ -23,7 +23,7 @@ from sklearn.preprocessing import MaxAbsScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import malt
-from malt import _wrap
+from malt._wrapping import wrap
 
 # They share one job, which a worker runs once.
 pytestmark = pytest.mark.xdist_group("wrap")
@@ -289,7 +289,7 @@ def test_k_means_takes_a_step_a_batch_on_one_rank_too(alone: None, digits: tuple
 def test_fit_names_malts_own_estimator_once(
     alone: None, digits: tuple[Any, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    _wrap._note_counterpart.cache_clear()
+    wrap._note_counterpart.cache_clear()
 
     for estimator in (MiniBatchKMeans(10, n_init=1), SGDClassifier(), SGDClassifier()):
         malt.wrap(estimator).fit(*digits)

@@ -10,11 +10,11 @@ import numpy.typing as npt
 import torch
 from torch.nn.parameter import is_lazy
 
-from malt import _job
-from malt._averaging import Averaging, start_alike
 from malt._core_import import AVG, SUM, Fold, Vector
 from malt._errors import ConfigError
-from malt._vectors import vector
+from malt._job import job as jobs
+from malt._job.averaging import Averaging, start_alike
+from malt._job.vectors import vector
 
 _MOST_WORK = 10**6  # steps of looking for an element in two tensors
 _TooHardError = getattr(np, "exceptions", np).TooHardError  # NumPy 1.24 has it by itself
@@ -110,7 +110,7 @@ class Flat:
 
     def give(self, rank: int) -> None:
         """Give the tensors the values that they have on `rank`. Collective."""
-        is_mine = _job.rank() == rank
+        is_mine = jobs.rank() == rank
         with torch.no_grad():
             for name, view in self.views(self.memory):
                 view.copy_(self.tensors[name]) if is_mine else view.zero_()

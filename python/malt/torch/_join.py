@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from malt import _job
-from malt._averaging import Averaging
 from malt._core_import import SUM, Vector
 from malt._errors import ConfigError
-from malt._vectors import vector
+from malt._job import job as jobs
+from malt._job.averaging import Averaging
+from malt._job.vectors import vector
 
 
 class Join:
@@ -37,7 +37,7 @@ class Join:
                 "none does, and under 'ssp:K' a rank that is done calls close()"
             )
         if self._active is None:
-            self._active = vector(_job.size(), dtype="float64")
+            self._active = vector(jobs.size(), dtype="float64")
         self._is_on = True
         try:
             yield
@@ -59,7 +59,7 @@ class Join:
         assert self._active is not None
         ranks = self._active.array
         ranks[:] = 0
-        ranks[_job.rank()] = is_active
+        ranks[jobs.rank()] = is_active
         self._active.allreduce(SUM)
         if not ranks.any():
             return False

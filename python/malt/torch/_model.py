@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import torch
 from torch.nn.parameter import is_lazy
 
-from malt import _job
 from malt._errors import ConfigError, describe_ranks
-from malt._together import Report, Together
+from malt._job import job as jobs
+from malt._job.agreement import Report, Together
 from malt.torch._flat import DTYPES, places_of
 
 
@@ -93,7 +93,7 @@ def check_alike(
     Raises:
         ConfigError: on every rank; it names those that differ from the lowest.
     """
-    if _job.current().makes_due:  # the others did so before this rank came back
+    if jobs.current().makes_due:  # the others did so before this rank came back
         return
 
     def describe() -> tuple[None, Report]:

@@ -181,6 +181,7 @@ Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions&
     : control_(control),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       alarm_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      door_closes_(eventfd(0, EFD_CLOEXEC)),
       news_(options.news),
       probes_(control, settings_,
               [this](int fd) { add_to_epoll(fd, EPOLLIN | EPOLLOUT | EPOLLET); }),
@@ -189,7 +190,7 @@ Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions&
   for (auto& since : unreached_since_) since.store(kReached);
   Networks mine{};
   attempt(mine, [&] {
-    if (epoll_.get() < 0 || alarm_.get() < 0) {
+    if (!epoll_ || !alarm_ || !door_closes_) {
       throw ConfigError(std::string("cannot watch connections: ") + std::strerror(errno) +
                         "; raise the limit on open files (ulimit -n)");
     }
@@ -247,9 +248,9 @@ Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions&
     const std::string reason = get_text(addresses[r].without_witness);
     if (!reason.empty()) why_[r] += "; its death would be found by silence alone: " + reason;
   }
+  door_->expect(settings_.addresses);
 
   add_to_epoll(alarm_.get(), EPOLLIN);
-  add_to_epoll(door_->fd(), EPOLLIN);
   last_tend_ = Clock::now();
   listened_.store(last_tend_);
   for (const std::vector<int>& host : control.hosts()) {
@@ -271,13 +272,14 @@ Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions&
   // From here on: what the exchanges and the proofs have taken is no time that a connection had.
   const auto deadline = Clock::now() + options.timeout;
   Listening reached{};
-  {
-    std::unique_lock lock(mutex_);
-    if (!changed_.wait_until(lock, deadline, [this] { return is_connected(); })) {
-      set_text(reached.error, who_is_missing());
-    }
-  }
   try {
+    door_thread_ = start_quiet_thread([this] { keep_door(); });
+    {
+      std::unique_lock lock(mutex_);
+      if (!changed_.wait_until(lock, deadline, [this] { return is_connected(); })) {
+        set_text(reached.error, who_is_missing());
+      }
+    }
     throw_if_any_failed(call_roll(bootstrap, reached, options.timeout));
   } catch (...) {
     leave(nanoseconds::zero());
@@ -565,7 +567,9 @@ void Engine::leave(nanoseconds limit) noexcept {
     stop_ = true;
   }
   eventfd_write(alarm_.get(), 1);
+  eventfd_write(door_closes_.get(), 1);
   thread_.join();
+  if (door_thread_.joinable()) door_thread_.join();
   const std::lock_guard lock(mutex_);  // the watcher and who waits may drive it still
   for (Outgoing& one : outgoing_) one.hang_up();
   incoming_.clear();
@@ -606,7 +610,6 @@ void Engine::run() {
         eventfd_t value = 0;
         eventfd_read(alarm_.get(), &value);
       }
-      if (events[static_cast<std::size_t>(i)].data.fd == door_->fd()) open_door(now);
       if (device_ && events[static_cast<std::size_t>(i)].data.fd == device_->event_fd()) {
         hear_device();
       }
@@ -655,8 +658,21 @@ void Engine::call(Outgoing& outgoing, Clock::time_point now) {
   if (outgoing.call(++calls_, now)) add_to_epoll(outgoing.fd(), EPOLLIN | EPOLLOUT | EPOLLET);
 }
 
-void Engine::open_door(Clock::time_point now) {
-  for (Caller& caller : door_->ready()) {
+// In a thread of its own: a handshake takes as long as sending many updates, and the scheduler holds
+// what it takes against the thread that does it. The lock is taken for those let in alone.
+void Engine::keep_door() {
+  std::array<pollfd, 2> wait{{{door_->fd(), POLLIN, 0}, {door_closes_.get(), POLLIN, 0}}};
+  while (wait[1].revents == 0) {
+    if (std::vector<Caller> callers = door_->ready(); !callers.empty()) let_in(std::move(callers));
+    ::poll(wait.data(), wait.size(), -1);
+  }
+}
+
+// Those that it does not keep it closes.
+void Engine::let_in(std::vector<Caller> callers) {
+  const std::lock_guard lock(mutex_);
+  const auto now = Clock::now();
+  for (Caller& caller : callers) {
     const auto rank = static_cast<int>(caller.introduction.rank);
     const bool is_known = rank >= 0 && rank < control_.size() && !control_.is_local(rank);
     if (!is_known || !control_.is_live(rank)) continue;                             // it is closed
@@ -671,6 +687,7 @@ void Engine::open_door(Clock::time_point now) {
       one.share(incoming, ++calls_, now);
     }
   }
+  wake();  // what they say may have come
 }
 
 // The rank of that host whose proxy this one is at first, if it is this one's: the lower of the two calls,

@@ -7,10 +7,10 @@
 // receivers. A proxy that ends is followed by the next, who is simply told everything again.
 //
 // A thread of its own does the work, so that the program need not call in; a scatter also lends a
-// hand where that is quicker than waking it. One lock, E1: everything is touched under it, but for
-// the counters of Attachment and what is atomic. No work is forgotten, E2: who
-// wants something sets wanted_, then looks whether the thread is asleep or the lock is free; the
-// thread says that it is about to sleep, then looks at wanted_; all sequentially consistent. Nor is
+// hand where that is quicker than waking it. A second thread keeps the door (door.hpp). One lock, E1:
+// everything is touched under it, but for the door, the counters of Attachment and what is atomic.
+// No work is forgotten, E2: who wants something sets wanted_, then looks whether the thread is asleep or
+// the lock is free; the thread says that it is about to sleep, then looks at wanted_; all sequentially consistent. Nor is
 // what the rank holds back, E3: it sets holds_back_, then wakes the thread if that sleeps and will not
 // look soon by itself; the thread says how it is about to sleep, then looks at holds_back_. Whoever
 // clears holds_back_ sends all there is. Nor is any segment, E4: a change is numbered, then its segment is
@@ -153,7 +153,8 @@ class Engine final : public Work {
   void probe(Clock::time_point now);
   void turn_away(int rank);
   void start_witness(const std::string& program, int listener);
-  void open_door(Clock::time_point now);
+  void keep_door();
+  void let_in(std::vector<Caller> callers);
   void settle(Clock::time_point now);
   void use_rdma(RdmaChoice choice);
   void hear_device();
@@ -167,9 +168,10 @@ class Engine final : public Work {
   std::unique_ptr<TlsContext> tls_;
   Settings settings_;
   Descriptor epoll_;
-  Descriptor alarm_;  // an eventfd that wakes the thread
+  Descriptor alarm_;        // an eventfd that wakes the thread
+  Descriptor door_closes_;  // an eventfd that ends the door's thread
   int news_;
-  std::optional<Door> door_;
+  std::optional<Door> door_;  // the door's thread's
   std::optional<Witness> witness_;
   std::optional<verbs::Device> device_;
   std::vector<std::string> why_;  // by rank
@@ -223,6 +225,7 @@ class Engine final : public Work {
   std::atomic<bool> lags_{false};        // something may lie in a socket
   std::atomic<std::uint64_t> turns_{0};  // of the rank's at sending and taking in
   std::thread thread_;
+  std::thread door_thread_;
 };
 
 }  // namespace dstorm::tcp

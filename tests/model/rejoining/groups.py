@@ -1,5 +1,5 @@
-"""Groups and vectors as `_regroup` sees them: what a rank does comes to each other host in order,
-and late. They do what dStorm's do, and no more than rejoining needs.
+"""Groups and vectors as `_job/rejoin.py` sees them: what a rank does comes to each other host in
+order, and late. They do what dStorm's do, and no more than rejoining needs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Host:
     def __init__(self, world: World, members: Sequence[int]) -> None:
         self.state = dict.fromkeys(members, LIVE)
         self.epoch = 0
-        self.is_superseded = False
+        self.superseded_by = 0
         self.posted = dict.fromkeys(members, 0)
         self.posts: dict[tuple[int, int], tuple[str, bytes]] = {}
         self.clocks: dict[tuple[str, int], int] = {}
@@ -116,8 +116,9 @@ class _Meeting:
 class Meetings:
     """The groups of a job, by what their members told one another through the launcher."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, on_step: Callable[[str], object]) -> None:
         self.world = world
+        self.on_step = on_step
         self.joined = 0  # so often somebody has begun to
         self.all: dict[tuple[bytes, ...], _Meeting] = {}
 
@@ -155,14 +156,17 @@ class Group:
         allgather: Callable[[bytes, float], list[bytes]],
         timeout: float,
         look_again: Callable[[bool], bool],
+        at_round_end: Callable[[str], object],
     ) -> None:
         self.world = meetings.world
+        self._on_step = meetings.on_step
         self.size = size
         self.rank = rank
         self.members = list(members)
         self.timeout = timeout
         self.number = 0
         self._look_again = look_again
+        self.at_round_end = at_round_end
         process = self.world.here().process
         meetings.joined += 1
         told = allgather(b"%d %d" % (process.pid, meetings.joined), timeout)
@@ -177,7 +181,7 @@ class Group:
         self._last_wait = 0
         self._has_left = False
         self._names: list[str] = []
-        self._passed_by = 0
+        self._passed_since, self._passed_by, self._kept_since = 0, 0, 0
         if self.world.random.random() < 0.3:
             dead = [r for r, p in self._meeting.processes.items() if p.is_dead]
             if dead:
@@ -215,35 +219,46 @@ class Group:
         if self.is_left_out(self.rank):
             raise PeerError(f"rank {self.rank} has been left out", self.members)
 
-    def supersede(self) -> None:
+    def supersede(self, call: int) -> None:
         self.world.step()
         self.world.say(f"    rank {self.rank}: group {self.number} is superseded")
-        self._host.is_superseded = True
+        self._host.superseded_by = self._host.superseded_by or call
         self._host.ring()
 
     def restore(self) -> None:
         self.world.step()
         self.world.say(f"    rank {self.rank}: group {self.number} is restored")
-        self._host.is_superseded = False
-        self._passed_by = 0
+        self._host.superseded_by = 0
 
     @property
     def is_superseded(self) -> bool:
+        return self.superseded_by != 0
+
+    @property
+    def superseded_by(self) -> int:
         self.world.step()
-        return self._host.is_superseded
+        return self._host.superseded_by
 
     def check_open_at(self, name: str) -> None:
         """Where a round may begin."""
         self.world.step()
-        if self._host.is_superseded:
-            self._passed_by += 1
-            if self._names[0] == name or self._passed_by > 100:
+        if call := self._host.superseded_by:
+            is_first = self._names[0] == name
+            if self._passed_since != call:
+                self._passed_since, self._passed_by = call, 0
+            self._passed_by += 25 if is_first else 1
+            if (is_first and self._kept_since == call) or self._passed_by > 100:
                 raise SupersededError("the ranks go over to another group")
+
+    def keep_round(self, name: str) -> None:
+        if self._names[0] == name:
+            self._kept_since = self._host.superseded_by
 
     def barrier(self, timeout: float | None = None) -> None:
         self.exchange("barrier", b"", timeout)
 
     def exchange(self, what: str, mine: bytes, timeout: float | None = None) -> list[bytes | None]:
+        self._on_step(what)
         self.world.step()
         self.check_standing()
         host, number = self._host, self._exchanges + 1
@@ -300,7 +315,7 @@ class Group:
             if ready():
                 return True
             self.world.step()
-            if self._host.is_superseded:
+            if self._host.superseded_by:
                 self._interrupt()
                 continue
             if self.world.now >= deadline:
@@ -324,7 +339,7 @@ class Group:
 
     def _interrupt(self) -> None:
         self.check_standing()
-        if not self._host.is_superseded:
+        if not self._host.superseded_by:
             return
         is_new, self._last_wait = self._last_wait != self._waits, self._waits
         if not self._look_again(is_new):
@@ -465,6 +480,8 @@ class Vector:
         updates = self._take() if self._is_queue else []
         if updates:
             fold(None, updates)
+        if group.is_superseded:
+            group.at_round_end(self.name)
         return _Gathered(len(updates))
 
     def _take(self) -> list[_Update]:

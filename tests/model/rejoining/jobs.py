@@ -22,19 +22,12 @@ from operator import eq
 from types import SimpleNamespace
 from typing import Any
 
-from malt import (
-    _job,
-    _launcher,
-    _member,
-    _node,
-    _regroup,
-    _rendezvous,
-    _rendezvous_server,
-    _values,
-)
-from malt import _wire as wire
 from malt._core_import import Turns
 from malt._errors import Error, PeerError, TimeoutError  # noqa: A004
+from malt._job import handover, rejoin
+from malt._job import job as jobs
+from malt._launch import launcher as real_launcher
+from malt._rendezvous import member_session, node_session, server, session, wire
 from rejoining import groups, launchers
 from rejoining.machines import Process, Threading, Time, World
 from rejoining.sockets import Listener, SelectModule, SelectorsModule, SocketModule
@@ -59,6 +52,7 @@ class Life:
         self.has_finished = False
         self.leaves_at = math.inf
         self.computes_until = 0.0
+        self.late_until = 0.0  # it computes for longer than the time limit
         self.job: Any = None
         self.vector: Any = None
 
@@ -84,7 +78,8 @@ class Job:
         self._more = draw.choice(("", "", "barrier", "second vector"))
         self._barriers = draw.randrange(3)
         self._pace = draw.choice((0.1, 0.5))
-        self.meetings = groups.Meetings(self.world)
+        self._pauses = draw.choice(("each round", "some rounds", "between the vectors"))
+        self.meetings = groups.Meetings(self.world, self.on_step)
         self.lives: dict[Process, Life] = {}
         self._goal = math.inf
         self._armed = 0
@@ -128,7 +123,7 @@ class Job:
     def _launch(self, node: int, ranks: int) -> None:
         process = Process(self.world, -1 - node, f"node {node}")
         nnodes = len(self._split_of) if hasattr(self, "_split_of") else self._nodes
-        options = _launcher.Options(
+        options = real_launcher.Options(
             ranks=ranks, nnodes=nnodes, node=node, restarts=_RESTARTS, keep_going=True
         )
         if node == 0:
@@ -144,11 +139,11 @@ class Job:
         self._socket = socket = SocketModule(world)
         pid = SimpleNamespace(getpid=lambda: world.here().process.pid)
         instead: list[tuple[Any, dict[str, Any]]] = [
-            (_launcher, {"time": time}),
-            (_node, {"time": time, "Node": launchers.Node}),
-            (_rendezvous, {"time": time, "socket": socket, "os": pid}),
+            (real_launcher, {"time": time}),
+            (node_session, {"time": time, "Node": launchers.Node}),
+            (session, {"time": time, "socket": socket, "os": pid}),
             (
-                _rendezvous_server,
+                server,
                 {
                     "time": time,
                     "threading": threading,
@@ -158,10 +153,10 @@ class Job:
                 },
             ),
             (wire, {"hmac": SimpleNamespace(digest=lambda *_: bytes(32), compare_digest=eq)}),
-            (_member, {"time": time, "threading": threading, "select": SelectModule(world)}),
-            (_regroup, {"time": time, "threading": threading}),
-            (_values, {"time": time, "Vector": groups.Vector}),
-            (_job, {"current": lambda: self.lives[world.here().process].job}),
+            (member_session, {"time": time, "threading": threading, "select": SelectModule(world)}),
+            (rejoin, {"time": time, "threading": threading}),
+            (handover, {"time": time, "Vector": groups.Vector}),
+            (jobs, {"current": lambda: self.lives[world.here().process].job}),
         ]
         before = [(module, {n: getattr(module, n) for n in names}) for module, names in instead]
         for module, names in instead:
@@ -197,15 +192,17 @@ class Job:
                 self._on_error(life, error)
             if life.job is not None:
                 life.job.leave()
+                # Its program goes on.
+                self.world.park(self.world.now + 3 * self._draw.random() ** 3)
         finally:
             life.process.is_dead or life.process.end(code)
 
     def _train(self, life: Life) -> None:
         world = self.world
         member = Member(self, life)
-        way = _regroup.Generations(member, life.restarts, self._make_group, TIMEOUT)
-        settings = _job.Settings("tcp", TIMEOUT, SILENCE, "lowest", 30.0)
-        life.job = _job.Job(life.rank, self.size, settings, Turns(), way)
+        way = rejoin.Generations(member, life.restarts, self._make_group, TIMEOUT)
+        settings = jobs.Settings("tcp", TIMEOUT, SILENCE, "lowest", 30.0)
+        life.job = jobs.Job(life.rank, self.size, settings, Turns(), way)
         is_fresh = not way.is_back
         world.say(f"{life} joins, {'at the beginning' if is_fresh else 'back'}")
         if is_fresh:
@@ -217,46 +214,59 @@ class Job:
             self._make_late(life)
         u = self._make("u", is_fresh) if self._more == "second vector" else None
         self._check_taken(life, v, is_fresh)
+        if u is not None:
+            self._check_steps(life, u)
         life.has_begun = True
         for _ in range(self._barriers):
-            _job.barrier()
+            jobs.barrier()
             world.park(world.now + self._draw.random() ** 3)
         while v.iteration < min(self._goal, life.leaves_at):
             before = v.iteration
+            v.array[1] += 1
             self._call(lambda: self._scatter(life, v))
             if v.iteration != before + 1:
                 world.complain(f"G5: the iteration of {life} went from {before} to {v.iteration}")
             self._call(lambda: v.gather(staleness=self.staleness))
             if u is not None:
+                if self._pauses == "between the vectors":
+                    self._compute()
+                u.array[1] += 1
                 self._call(lambda: u.scatter())
                 self._call(lambda: u.gather(staleness=self.staleness))
             if self._more == "barrier" and self.staleness == 0:
-                _job.barrier()
-            v.array[1] = v.iteration
-            world.park(world.now + self._pace * self._draw.random())
+                jobs.barrier()
+            if u is None or self._pauses != "between the vectors":
+                self._compute()
             if life.computes_until > world.now:
                 world.park(life.computes_until)
         life.has_finished = True
         world.say(f"{life} is done at iteration {v.iteration}")
         v.close()
 
+    def _compute(self) -> None:
+        if self._pauses != "some rounds" or self._draw.random() < 0.5:
+            self.world.park(self.world.now + self._pace * self._draw.random())
+
     def _make_late(self, life: Life) -> None:
         """Come to the next vector at the end of the time limit, and so for some of the others."""
-        late = TIMEOUT + self._draw.choice((0.001, 0.01, 2.0)) * (self._draw.random() - 0.5)
+        spread = self._draw.choice((0.001, 0.01, 2.0))
+        late = TIMEOUT + spread * (self._draw.random() - 0.5)
+        if self._draw.random() < 0.2:
+            late = 3 * TIMEOUT * self._draw.random()
         self.world.say(f"{life} makes its next vector {late:.4f} s later")
         life.process.blame = "late"
         self._is_slow = True  # the others wait, and who wants to come back meanwhile does, too
         self.world.park(self.world.now + late)
 
     def _make(self, name: str, is_fresh: bool) -> Any:
-        values = 0 if not is_fresh and _job.current().makes_due else _TRAINED
+        values = 0 if not is_fresh and jobs.current().makes_due else _TRAINED
 
         def build(group: Any, rejoins: bool) -> Any:
             made = groups.Vector(group=group, name=name, rejoins=rejoins, own_count=2)
             made.array[0] = values
             return made
 
-        return _job.make(build, name)
+        return jobs.make(build, name)
 
     def _scatter(self, life: Life, v: Any) -> None:
         v.scatter()
@@ -267,13 +277,20 @@ class Job:
             try:
                 call()
                 return
-            except _job.SupersededError:
-                _job.regroup()
+            except jobs.SupersededError:
+                jobs.regroup()
 
     def _make_group(self, members: list[int], allgather: Any) -> Any:
         life = self.lives[self.world.here().process]
         group = groups.Group(
-            self.meetings, self.size, life.rank, members, allgather, TIMEOUT, _job.look_again
+            self.meetings,
+            self.size,
+            life.rank,
+            members,
+            allgather,
+            TIMEOUT,
+            jobs.look_again,
+            jobs.keep_round,
         )
         group.number = allgather.args[0]
         self.world.say(f"{life} is in group {group.number} of {members}")
@@ -297,9 +314,16 @@ class Job:
 
     def on_call(self) -> None:
         """A rank is called to the next group, which is when faults are worth most."""
-        if self._armed > 0 and self._draw.random() < 0.3:
+        if self._armed > 0 and self._draw.random() < 0.15:
             self._armed -= 1
             self.world.at(1e-4 * 1e4 ** self._draw.random(), self._fault)
+
+    def on_step(self, what: str) -> None:
+        """A rank does a collective step, as it does on the way to the next group."""
+        chance = {"a vote": 0.05, "the sender of the values": 0.2}.get(what, 0.02)
+        if self._armed > 0 and self._draw.random() < chance:
+            self._armed -= 1
+            self.world.at(1e-4 * 1e3 ** self._draw.random(), self._fault)
 
     def _set_goal(self) -> None:
         at = [life.vector.iteration for life in self._living() if life.has_begun]
@@ -327,6 +351,8 @@ class Job:
             world.say(f"{life} computes for {seconds:.1f} s")
             self._is_slow = self._is_slow or seconds > TIMEOUT / 2
             life.computes_until = world.now + seconds
+            if seconds > TIMEOUT:
+                life.late_until = life.computes_until
         elif kind == "stop":
             seconds = draw.random() * SILENCE * 0.7
             world.say(f"{life} is stopped for {seconds:.3f} s")
@@ -367,7 +393,8 @@ class Job:
     def _on_kill(self, rank: launchers.Rank) -> None:
         life = self.lives[rank.process]
         self.world.say(f"{life} is to be killed by its launcher")
-        if not life.process.blame and not self._may_fail(life):
+        is_late = life.late_until > self.world.now
+        if not life.process.blame and not is_late and not self._may_fail(life):
             self.world.complain(f"G1: {life} is killed, and was well")
 
     def _on_error(self, life: Life, error: Exception) -> None:
@@ -398,8 +425,22 @@ class Job:
         self.world.say(f"{life} has its vectors, at iteration {v.iteration}")
         if v.array[0] != _TRAINED:
             self.world.complain(f"G5: {life} has the values {v.array}")
+        self._check_steps(life, v)
         if not is_fresh:
             self._came.append((life, v._group.number, v.iteration))
+
+    def _check_steps(self, life: Life, vector: Any) -> None:
+        """In lockstep, the values are those of as many steps as the iteration says."""
+        if self.staleness != 0 or vector.array[1] == vector.iteration:
+            return
+        members = vector._group._meeting.processes.values()
+        if any(process.is_dead or process.blame for process in members):
+            vector.array[1] = vector.iteration  # it may be the one that had kept them
+        else:
+            self.world.complain(
+                f"G5: {life} takes up {vector.name} at iteration {vector.iteration} with the "
+                f"values of step {vector.array[1]}"
+            )
 
     def _check_goes_on(self, life: Life, group: Any) -> None:
         if group.is_left_out(group.rank):
@@ -433,7 +474,7 @@ class Job:
             world.complain(f"G3: {life} is still there")
 
 
-class Member(_member.Member):
+class Member(member_session.Member):
     """A rank's session, looked at."""
 
     def __init__(self, job: Job, life: Life) -> None:
@@ -452,6 +493,10 @@ class Member(_member.Member):
         if self._of_job.world.is_traced:
             self._of_job.world.say(f"    {self._life} says {_text_of(payload)}")
         super()._say(payload)
+
+    def agree(self, *args: Any) -> list[bytes]:
+        self._of_job.on_step("a vote")
+        return super().agree(*args)
 
     def formed(self, number: int, *rest: Any) -> None:
         if self._of_job._members_of.get(number) is None:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 
-from malt import _launcher, _node, _rendezvous_server
+from malt._launch import launcher
+from malt._rendezvous import node_session, server
 from rejoining.machines import Process, Waiters, World
 
 KEY = bytes(32)
@@ -15,7 +16,7 @@ START_SECONDS = 30.0
 
 
 class Rank:
-    """As `malt._rank.Rank`."""
+    """As `malt._launch.rank_process.Rank`."""
 
     def __init__(self, launcher: Launcher, rank: int, local_rank: int, process: Process) -> None:
         self.rank = rank
@@ -38,20 +39,20 @@ class Rank:
             self.process.end(-number)
 
 
-class Launcher(_launcher.Launcher):
+class Launcher(launcher.Launcher):
     """The launcher of one node, in a process of its own."""
 
     def __init__(
         self,
         world: World,
-        options: _launcher.Options,
+        options: launcher.Options,
         start: Callable[[int, int], Process],
         on_kill: Callable[[Rank], object],
     ) -> None:
         super().__init__([], options)
         self.on_kill = on_kill
         self.has_started = False
-        self.server: _rendezvous_server.Server | None = None
+        self.server: server.Server | None = None
         self._world = world
         self._start_process = start
         self._ended: list[tuple[Rank, int]] = []
@@ -68,8 +69,8 @@ class Launcher(_launcher.Launcher):
         """Instead of `run`."""
         options, world = self._options, self._world
         if options.node == 0:
-            self.server = _rendezvous_server.Server(options.nnodes, KEY)
-        self._node = _node.Node("127.0.0.1:1", KEY, options.node, options.nnodes)
+            self.server = server.Server(options.nnodes, KEY)
+        self._node = node_session.Node("127.0.0.1:1", KEY, options.node, options.nnodes)
         self._node.start(options.ranks, START_SECONDS, self.server, come_back=True)
         first = self._node.first
         self._start_all((first + local, local) for local in range(options.ranks))
@@ -108,7 +109,7 @@ class Launcher(_launcher.Launcher):
         self._world.at(self._world.delay(), reap)
 
 
-class Node(_node.Node):
+class Node(node_session.Node):
     """As it is, but for the selector."""
 
     def fileno(self) -> Any:

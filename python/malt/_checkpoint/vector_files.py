@@ -1,0 +1,198 @@
+"""What a vector is in a file, and how it comes back out of one file or the mean of several."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from malt._checkpoint.safetensors import Array, File, open_file
+from malt._core_import import Vector
+from malt._errors import ConfigError
+from malt._job.vector_types import SPARSE_VECTORS, SparseVector
+
+SUFFIXES = (".safetensors", ".npz", ".npy")
+Source = Mapping[str, Array]  # a file's arrays
+
+
+def arrays_of(name: str, vector: Any) -> dict[str, Array]:
+    """A vector's arrays by their names in a file; a dense one's are its own memory."""
+    if isinstance(vector, SPARSE_VECTORS):
+        return {
+            f"{name}/indices": vector.indices,
+            f"{name}/values": vector.values,
+            f"{name}/dim": np.array(vector.dim),
+        }
+    array = vector.array if isinstance(vector, Vector) else vector
+    if isinstance(array, np.ndarray):
+        return {name: array}
+    if isinstance(vector, Vector):
+        return {f"{name}/{i}": part for i, part in enumerate(array)}
+    raise ConfigError(
+        f"vectors[{name!r}] is a {type(vector).__name__}; it is a vector of malt.vector() or "
+        "malt.sparse_vector(), or a NumPy array"
+    )
+
+
+@contextlib.contextmanager
+def opened(path: Path, names: Collection[str]) -> Iterator[Source]:
+    """The arrays of a file in one of the formats of SUFFIXES; `names` is for .npy, which has none.
+
+    Raises:
+        ConfigError: it is no such file, or would need pickle.
+    """
+    if path.suffix == ".safetensors":
+        yield File(path)
+        return
+    with open_file(path) as file:
+        loaded = _by_numpy(path, lambda: np.load(file, allow_pickle=False))
+        if not isinstance(loaded, np.ndarray):
+            yield _Zipped(path, loaded)
+        elif len(names) > 1:
+            raise ConfigError(
+                f"{path} has one array, and is to be put into {len(names)} vectors "
+                f"({listed(names)}); put them into an .npz or .safetensors file"
+            )
+        else:
+            yield dict.fromkeys(names or ["array"], loaded)
+
+
+class _Zipped(Mapping[str, Array]):
+    """The arrays of an .npz file, read when they are asked for."""
+
+    def __init__(self, path: Path, file: Mapping[str, Any]) -> None:
+        self._path, self._file = path, file
+
+    def __len__(self) -> int:
+        return len(self._file)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._file)
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._file:
+            raise KeyError(name)
+        array: Array = _by_numpy(self._path, lambda: self._file[name])
+        return array
+
+
+def _by_numpy(path: Path, read: Callable[[], Any]) -> Any:
+    """What it reads. NumPy, zipfile and what they use have errors of any kind for damaged files."""
+    try:
+        return read()
+    except Exception as error:
+        why = str(error) or type(error).__name__
+        raise ConfigError(f"{path} cannot be read: {why}") from error
+
+
+def prepare(
+    vectors: Mapping[str, Any], sources: Sequence[Source], origin: Path
+) -> list[Callable[[], None]]:
+    """Read the mean of the sources for these vectors. Calling what is returned puts it into them.
+
+    Raises:
+        ConfigError: an array is missing, or has another dtype or shape; nothing is changed.
+    """
+    puts: list[Callable[[], None]] = []
+    for name, vector in vectors.items():
+        if isinstance(vector, SPARSE_VECTORS):
+            puts.append(_prepare_sparse(name, vector, sources, origin))
+            continue
+        for part, target in arrays_of(name, vector).items():
+            puts.append(_prepare_dense(part, target, sources, origin))
+    return puts
+
+
+def _prepare_dense(
+    name: str, target: Array, sources: Sequence[Source], origin: Path
+) -> Callable[[], None]:
+    if not target.flags.writeable:
+        raise ConfigError(f"vectors[{name!r}] is read-only; give an array that can be written")
+    fresh = _fetch(name, sources[0], origin, target.dtype, target.shape)
+    if len(sources) > 1:
+        total = fresh.astype(_wide(name, fresh.dtype))
+        for source in sources[1:]:
+            total += _fetch(name, source, origin, target.dtype, target.shape)
+        fresh = _share(total, len(sources))
+    return lambda: np.copyto(target, fresh, casting="same_kind")
+
+
+def _prepare_sparse(
+    name: str, vector: SparseVector, sources: Sequence[Source], origin: Path
+) -> Callable[[], None]:
+    dtype = vector.values.dtype
+    indices, values = [], []
+    for source in sources:
+        dim = int(_fetch(f"{name}/dim", source, origin, np.dtype(np.int64), ()))
+        if dim != vector.dim:
+            raise ConfigError(
+                f"{origin}: sparse vector {name!r} has dim {dim}, and the one it is for "
+                f"{vector.dim}; make that like it"
+            )
+        indices.append(_fetch(f"{name}/indices", source, origin, np.dtype(np.int32), None))
+        values.append(_fetch(f"{name}/values", source, origin, dtype, indices[-1].shape))
+        if indices[-1].ndim != 1 or np.any((indices[-1] < 0) | (indices[-1] >= dim)):
+            raise ConfigError(
+                f"{origin}: {name}/indices is not one row of numbers from 0 to below {dim}"
+            )
+    union, places = np.unique(np.concatenate(indices), return_inverse=True)
+    if len(union) > vector.capacity:
+        raise ConfigError(
+            f"{origin}: sparse vector {name!r} has {len(union)} elements (of {len(sources)} ranks "
+            f"together), and the one it is for a capacity of {vector.capacity}; make that larger"
+        )
+    total = np.zeros(len(union), _wide(name, dtype))
+    np.add.at(total, places, np.concatenate(values))
+    fresh = _share(total, len(sources)).astype(dtype)
+    return lambda: vector.set(union, fresh)
+
+
+def _fetch(
+    name: str,
+    source: Source,
+    origin: Path,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...] | None,
+) -> Array:
+    """An array of the dtype, and of the shape unless that is None."""
+    try:
+        array = source[name]
+    except KeyError:
+        raise ConfigError(
+            f"{origin} has no array {name!r}; it has {listed(source)}: name the vectors so"
+        ) from None
+    if not isinstance(array, np.ndarray):  # what np.load makes of a file that is no array
+        raise ConfigError(f"{origin}: {name!r} is no array")
+    if array.dtype.newbyteorder("=") != dtype or shape not in (None, array.shape):
+        need = f"{dtype}" if shape is None else f"{dtype} of shape {shape}"
+        raise ConfigError(
+            f"{origin}: array {name!r} is {array.dtype} of shape {array.shape}, and the vector "
+            f"takes {need}; make the vector like it, or convert the array in the file"
+        )
+    return array
+
+
+def _wide(name: str, dtype: np.dtype[Any]) -> type[np.float64] | type[np.int64]:
+    """In what a mean is summed."""
+    if dtype.kind not in "fiu":
+        raise ConfigError(
+            f"vectors[{name!r}] is {dtype}, which has no mean, and another number of ranks saved "
+            "it; restore with resized='wrap'"
+        )
+    return np.float64 if dtype.kind == "f" else np.int64
+
+
+def _share(total: Array, count: int) -> Array:
+    """The mean as malt.AVG has it: integers are rounded toward zero."""
+    if total.dtype.kind == "f":
+        return total / count
+    share: Array = np.abs(total) // count * np.sign(total)
+    return share
+
+
+def listed(names: Collection[str], most: int = 10) -> str:
+    shown = ", ".join(repr(name) for name in sorted(names)[:most])
+    return f"{shown}, … ({len(names)} in all)" if len(names) > most else shown or "none"

@@ -1,0 +1,6 @@
+"""The command line: `malt run` and the others.
+
+Begin with `main.py`; each command has a file of its name.
+
+May import: every other folder.
+"""

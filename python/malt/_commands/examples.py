@@ -1,0 +1,80 @@
+"""The files of examples that commands read, and what models say of them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+
+# What add_data_options() adds.
+DATA_OPTIONS = ("format", "features", "label", "chunk_rows", "skip_bad_lines")
+
+
+def add_data_options(parser: argparse.ArgumentParser) -> None:
+    """How the examples' files are read: the arguments of malt.load_data()."""
+    data = parser.add_argument_group("the files")
+    data.add_argument("--format", help="svmlight, csv, npy, npz, parquet or arrow; else by suffix")
+    data.add_argument("--features", type=int, help="columns, where the files do not say")
+    data.add_argument("--label", help="the column with the target: of tables by name, or a number")
+    data.add_argument(
+        "--chunk-rows",
+        type=int,
+        metavar="N",
+        help="have two chunks of so many examples in memory, and read the files anew in each pass: "
+        "for those larger than memory",
+    )
+    data.add_argument(
+        "--skip-bad-lines", action="store_true", help="leave bad lines out and count them"
+    )
+
+
+def load(url: str, parsed: argparse.Namespace, **more: Any) -> Any:
+    """The examples of a file, as malt.Data, or with --chunk-rows as malt.Chunks."""
+    from malt._data.load import load_data
+
+    label = parsed.label
+    return load_data(
+        url,
+        format=parsed.format,
+        label=int(label) if label is not None and label.lstrip("-").isdecimal() else label,
+        on_bad="count" if parsed.skip_bad_lines else "raise",
+        chunk_rows=parsed.chunk_rows,
+        **{"features": parsed.features, **more},
+    )
+
+
+def predict(
+    url: str, parsed: argparse.Namespace, model: Any, features: int, zero_based: bool | None
+) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[np.float64] | None]]:
+    """What the model says of the examples of a file, in their order, and their targets.
+
+    Args:
+        url: the file's.
+        parsed: how it is read.
+        model: has a method predict().
+        features: of the model.
+        zero_based: of the svmlight text that it has learnt from: an index means the same here,
+            also where none happens to be 0. None: not known.
+    """
+    begin = "auto" if zero_based is None else zero_based
+    data = load(url, parsed, features=features, shard=False, zero_based=begin)
+    chunks = [data]
+    if parsed.chunk_rows is not None:
+        zero_based = data.survey("looking", labels=False).zero_based
+        chunks = data.read(features, zero_based=zero_based)
+    for chunk in chunks:
+        yield model.predict(chunk.X), chunk.y
+
+
+def score(
+    predicted: npt.NDArray[Any], y: npt.NDArray[np.float64], *, of_labels: bool
+) -> tuple[str, float]:
+    """What it is called, and how well that fits."""
+    if of_labels:
+        return "accuracy", float((predicted == y).mean())
+    return "R squared", float(1 - ((y - predicted) ** 2).sum() / ((y - y.mean()) ** 2).sum())

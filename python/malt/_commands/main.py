@@ -1,0 +1,49 @@
+"""The command line: `malt run` and the others."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.metadata
+import sys
+from collections.abc import Sequence
+
+_COMMANDS = {
+    "run": "start N ranks of a program on this host, or on each of several, without MPI",
+    "scale": "add ranks to a job of `malt run --elastic`, or have some leave",
+    "train": "train a model on examples in files, on N ranks, and save it",
+    "predict": "what such a model says of other examples",
+    "info": "what this machine can do, and its limits",
+}
+
+
+def version() -> str:
+    """The installed version of MALT."""
+    try:
+        return importlib.metadata.version("malt")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown (not installed)"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command `malt`; returns its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    # Each command parses its own arguments: those of a user's program must stay as they are.
+    if words and words[0] in _COMMANDS:
+        command = importlib.import_module(f"malt._commands.{words[0]}")
+        return int(command.main(words[1:]))
+    parser = argparse.ArgumentParser(
+        prog="malt",
+        description="Peer-to-peer data-parallel machine learning.",
+        epilog="\n".join(f"  malt {name:8}{what}" for name, what in _COMMANDS.items())
+        + "\n\n`malt COMMAND --help` says more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"malt {version()}")
+    parser.add_argument("command", choices=_COMMANDS, help="see below")
+    parser.parse_args(words or ["--help"])
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

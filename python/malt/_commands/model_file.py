@@ -1,0 +1,142 @@
+"""The file that `malt train --out` writes and `malt predict` reads."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import secrets
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from malt._data.files import reading
+from malt._errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+_LINEAR = ("coef", "intercept", "classes", "zero_based")
+_OF_RATINGS = (
+    "users",
+    "items",
+    "user_factors",
+    "item_factors",
+    "user_biases",
+    "item_biases",
+    "mean",
+)
+
+
+def settings_of(model: Any) -> dict[str, str]:
+    """Those of an estimator that are not None, as text."""
+    return {name: str(value) for name, value in model.get_params().items() if value is not None}
+
+
+def save(path: str, model: Any, arrays: dict[str, Any]) -> None:
+    """Write what it has learnt, and its settings, as .npz without pickle."""
+    import numpy as np
+
+    about = {"estimator": type(model).__name__, "settings": settings_of(model)}
+    with drafted(path, "wb") as file:
+        np.savez(file, allow_pickle=False, malt_model=json.dumps(about), **arrays)
+    print(f"model: {path}")
+
+
+def load(path: str) -> dict[str, npt.NDArray[Any]]:
+    """The arrays that `malt predict` needs of a file that `malt train --out` has written.
+
+    They take no more memory than the file has bytes, whatever it says of their sizes.
+
+    Raises:
+        ConfigError: there is no such file, or it is none of these.
+    """
+    with reading(path), open(path, "rb") as file:
+        is_archive = file.read(2) == b"PK"  # as every .npz
+        size = file.seek(0, io.SEEK_END)
+        members = {}
+        if is_archive:
+            archive = zipfile.ZipFile(file)
+            members = {member.filename: member for member in archive.infolist()}
+        if "malt_model.npy" not in members:
+            raise ConfigError(f"{path} is no model: `malt train --out` has not written it")
+        wanted = _OF_RATINGS if "user_factors.npy" in members else _LINEAR
+        arrays = {}
+        for name in wanted:
+            member = members.get(f"{name}.npy")
+            if member is not None:
+                if member.compress_size != member.file_size or member.file_size > size:
+                    raise ConfigError(
+                        f"{path}: {name} is {member.file_size} bytes out of "
+                        f"{member.compress_size}, in a file of {size}; `malt train --out` "
+                        "compresses nothing"
+                    )
+                arrays[name] = _read(path, name, archive.read(member))
+    return arrays
+
+
+def _read(path: str, name: str, content: bytes) -> npt.NDArray[Any]:
+    """The array of a member, which is as long as its header says."""
+    import numpy as np
+    from numpy.lib import format as npy
+
+    file = io.BytesIO(content)
+    version = npy.read_magic(file)
+    read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, is_fortran, dtype = read_header(file)
+    stored = len(content) - file.tell()
+    if dtype.hasobject or math.prod(shape) * dtype.itemsize != stored:
+        raise ConfigError(f"{path}: {name} is not {shape} of {dtype}: it has {stored} bytes")
+    array = np.frombuffer(content, dtype, math.prod(shape), file.tell())
+    return array.reshape(shape[::-1]).T if is_fortran else array.reshape(shape)
+
+
+def check(
+    path: str, arrays: dict[str, npt.NDArray[Any]], name: str, kinds: str, shape: tuple[int, ...]
+) -> npt.NDArray[Any]:
+    """The array of this name, if its dtype is of one of these kinds (NumPy's letters).
+
+    Args:
+        path: the model, for messages.
+        arrays: as of load().
+        name: which of them.
+        kinds: NumPy's letters for kinds of dtypes, of which it may have one.
+        shape: that it must have; -1: any, but for 0.
+
+    Raises:
+        ConfigError: there is none, or another.
+    """
+    array = arrays.get(name)
+    if array is None:
+        raise ConfigError(f"{path} is damaged: a model has {name!r}")
+    fits = array.ndim == len(shape) and all(
+        given == asked or (asked == -1 and given > 0)
+        for given, asked in zip(array.shape, shape, strict=True)
+    )
+    if array.dtype.kind not in kinds or not fits:
+        raise ConfigError(
+            f"{path} is damaged: {name} is {array.dtype} of shape {array.shape}, which does not go "
+            "with the rest"
+        )
+    return array
+
+
+@contextmanager
+def drafted(path: str, mode: str) -> Iterator[Any]:
+    """A file to write, which takes the place of what is at `path` once all of it is written."""
+    if Path(path).exists() and not Path(path).is_file():  # a device or a pipe stays what it is
+        with open(path, mode) as file:
+            yield file
+        return
+    target = Path(path).resolve()
+    # A name that nobody can have put a link at; and mode "x" follows none.
+    draft = target.with_name(f"{target.name}.{secrets.token_hex(8)}.draft")
+    try:
+        with draft.open(mode.replace("w", "x")) as file:
+            yield file
+        draft.rename(target)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,315 @@
+"""`malt run`: start the ranks of a job on one host or on several, without MPI."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from malt._errors import ConfigError
+from malt._launch.launcher import Launcher, Options
+from malt._rendezvous import wire
+from malt._rendezvous.exposure import exposure
+
+_DESCRIPTION = """\
+Start N ranks of a program on this host and stay with them to the end. The program is a Python
+script (run by this Python), a module (-m) or any executable; what follows it is left untouched:
+
+  malt run -n 4 train.py --rate 0.1
+  malt run -n 4 -m package.train
+  malt run -n 4 -- ./train --threads 1
+
+A job over several hosts has one `malt run` on each, with the same key and node 0's address:
+
+  export MALT_JOB_KEY=...        64 hexadecimal digits, as `openssl rand -hex 32` makes them
+  malt run --nnodes 2 --node-rank 0 --rendezvous host0:29500 -n 4 train.py      on host0
+  malt run --nnodes 2 --node-rank 1 --rendezvous host0:29500 -n 4 train.py      on the other
+"""
+
+_EPILOG = """\
+Every line that a rank writes gets its rank in front and is passed on whole, standard output and
+standard error each to its own. Rank 0 reads the standard input unless that is a terminal; with one
+rank everything is passed through as it is. SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2
+are passed on to all ranks; a second Ctrl-C kills them. What a rank leaves running in its process
+group is ended after it; when `malt run` itself is killed, so are the ranks.
+
+The exit code is the first bad one: the rank's own, or 128 + the signal that it died of; 2 when
+nothing could be started. With several hosts each `malt run` stays until all ranks have ended, says
+which failed where, and has the same exit code; 1 when a whole node was lost. -n may differ: ranks
+are numbered node by node.
+
+Set for the ranks: MALT_RANK, MALT_SIZE, MALT_LOCAL_RANK, MALT_NODE_RANK, MALT_NNODES,
+MALT_RENDEZVOUS and MALT_JOB_KEY (how they find one another), MALT_TIMEOUT (--timeout),
+MALT_RESTARTS (--respawn, --elastic: how often it has been started since), PYTHONUNBUFFERED=1, and,
+where they are not set already, MALT_LOG=info (-v) and OMP_NUM_THREADS = cores / N, at least 1, so
+that the ranks do not take the cores from one another.
+"""
+
+_PYTHON_SUFFIXES = (".py", ".pyw", ".pyc", ".pyz")
+_WITH_VALUE = (
+    "--elastic",
+    "-n",
+    "--nnodes",
+    "--node-rank",
+    "--rendezvous",
+    "--key-file",
+    "--timeout",
+    "--grace",
+)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        _fail(message)
+
+
+def _fail(message: str) -> NoReturn:
+    print(f"malt run: error: {message} (malt run --help)", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def _number_of(what: str, limit: float = float("inf")) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = 0
+        if not 1 <= number <= limit:
+            bounds = "1 or more" if limit == float("inf") else f"1 to {limit}"
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number of {what}, {bounds}")
+        return number
+
+    return parse
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return seconds
+
+
+def _limits(text: str) -> range:
+    least, _, most = text.partition(":")
+    try:
+        limits = range(int(least), int(most) + 1)
+    except ValueError:
+        limits = range(0)
+    if not limits or limits[0] < 1 or limits[-1] > wire.MAX_RANKS:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not MIN:MAX, with 1 <= MIN <= MAX <= {wire.MAX_RANKS}"
+        )
+    return limits
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="malt run",
+        usage="malt run -n N [options] [--] script.py | -m module | executable [arguments]",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "-n", dest="ranks", metavar="N", type=_number_of("ranks"), help="how many ranks, here"
+    )
+    parser.add_argument(
+        "--nnodes",
+        metavar="M",
+        type=_number_of("nodes", wire.MAX_NODES),
+        help="on how many hosts the job is (default: 1)",
+    )
+    parser.add_argument(
+        "--node-rank", metavar="K", help="which of them this is, 0 to M - 1; needed with M > 1"
+    )
+    parser.add_argument(
+        "--rendezvous",
+        metavar="HOST:PORT",
+        help="an address of node 0's host, where its `malt run` listens; needed with M > 1",
+    )
+    parser.add_argument(
+        "--key-file",
+        metavar="PATH",
+        help="a file with the key that all nodes share, in place of MALT_JOB_KEY",
+    )
+    parser.add_argument(
+        "--keep-going",
+        action="store_true",
+        help="when a rank fails leave the others running; without it they are stopped",
+    )
+    parser.add_argument(
+        "--respawn",
+        metavar="TIMES",
+        nargs="?",
+        const=3,
+        type=_number_of("times"),
+        help="start a rank that fails again, each at most so often (default: %(const)s; as "
+        "--respawn=TIMES); it joins the others and gets their values",
+    )
+    parser.add_argument(
+        "--elastic",
+        metavar="MIN:MAX",
+        type=_limits,
+        default=range(0),
+        help="let `malt scale PID COUNT` add and remove ranks, so that MIN to MAX run, on "
+        "all hosts together; those that fail are not missed while MIN are left",
+    )
+    parser.add_argument(
+        "--grace",
+        metavar="S",
+        type=_seconds,
+        default=5.0,
+        help="seconds between SIGTERM and SIGKILL when ranks are stopped (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--timeout",
+        metavar="S",
+        type=_seconds,
+        help="seconds that a rank's waits last at most, from malt.init() on (MALT_TIMEOUT), and "
+        f"that nodes wait for one another at start (default there: {Options.start_seconds:g})",
+    )
+    parser.add_argument(
+        "--prefix",
+        action=argparse.BooleanOptionalAction,
+        help="put the rank before each line (default: with two ranks or more); without it the "
+        "bytes are passed on unchanged",
+    )
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="say what is started and sent, and how the ranks reach one another (MALT_LOG=info)",
+    )
+    return parser
+
+
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The launcher's own options, and the program with its arguments, which may look like them."""
+    index = 0
+    while index < len(arguments):
+        word = arguments[index]
+        if word == "--":
+            return list(arguments[:index]), list(arguments[index + 1 :])
+        if word == "-m" or not word.startswith("-") or word == "-":
+            break
+        index += 2 if word in _WITH_VALUE else 1
+    return list(arguments[:index]), list(arguments[index:])
+
+
+def command_line(program: Sequence[str]) -> list[str]:
+    """What to execute for `script.py ...`, `-m module ...` or `executable ...`.
+
+    Raises:
+        malt.ConfigError: there is no such thing.
+    """
+    name = program[0]
+    if name == "-m":
+        if len(program) < 2:
+            raise ConfigError("-m needs the name of a module")
+        return [sys.executable, *program]
+    path = Path(name)
+    if name.endswith(_PYTHON_SUFFIXES):
+        if not path.is_file():
+            raise ConfigError(f"there is no script {name}")
+        return [sys.executable, *program]
+    found = shutil.which(name)
+    if found is None and path.is_file():
+        if not os.access(path, os.X_OK):
+            raise ConfigError(f"{name} is neither a .py file nor executable (chmod +x {name})")
+        found = str(path.absolute())
+    if found is None:
+        raise ConfigError(f"there is no script or executable {name}")
+    return [found, *program[1:]]
+
+
+def _set_node(options: Options, parsed: argparse.Namespace) -> None:
+    """Take over what a job over several hosts needs; with one host it is not looked at."""
+    given = {
+        name: value
+        for name in ("--node-rank", "--rendezvous", "--key-file")
+        if (value := getattr(parsed, name[2:].replace("-", "_"))) is not None
+    }
+    if parsed.nnodes is None and given:
+        raise ConfigError(f"{next(iter(given))} is for a job over several hosts: add --nnodes M")
+    nodes = range(parsed.nnodes or 1)
+    if "--node-rank" in given and given["--node-rank"] not in map(str, nodes):
+        raise ConfigError(
+            f"--node-rank {given['--node-rank']} is not a node of {len(nodes)}: 0 to {nodes[-1]}"
+        )
+    if len(nodes) == 1:
+        return
+    for name, what in (("--node-rank", "K, 0 to M - 1,"), ("--rendezvous", "HOST:PORT of node 0")):
+        if name not in given:
+            raise ConfigError(f"--nnodes {len(nodes)} needs {name} {what} too")
+    options.nnodes = len(nodes)
+    options.node = int(given["--node-rank"])
+    options.rendezvous = given["--rendezvous"]
+    options.key = _key(given.get("--key-file"))
+    if parsed.timeout is not None:
+        options.start_seconds = parsed.timeout
+
+
+def _key(path: str | None) -> bytes:
+    if path is not None:
+        try:
+            with Path(path).open("rb") as file:
+                text = file.read(1024).decode(errors="replace")
+            warning = exposure(path)
+        except OSError as error:
+            raise ConfigError(f"--key-file {path} cannot be read: {error.strerror}") from error
+        key = wire.parse_key(text.strip(), f"--key-file {path}")
+        if warning is not None:
+            print(f"malt run: warning: {warning}", file=sys.stderr)
+        return key
+    if not os.environ.get("MALT_JOB_KEY"):
+        raise ConfigError(
+            "several nodes need a key that they share, in MALT_JOB_KEY or --key-file PATH; "
+            f"`openssl rand -hex {wire.KEY_BYTES}` makes one"
+        )
+    return wire.parse_key(os.environ["MALT_JOB_KEY"], "MALT_JOB_KEY")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command `malt run` with these arguments; returns its exit code."""
+    own, program = split(arguments)
+    parsed = _parser().parse_args(own)
+    if parsed.ranks is None:
+        _fail("how many ranks? -n N is missing")
+    if not program:
+        _fail("what to run is missing: a script, -m module or an executable")
+    environ = {"PYTHONUNBUFFERED": "1"}
+    if not os.environ.get("OMP_NUM_THREADS"):
+        environ["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // parsed.ranks))
+    if parsed.verbose and not os.environ.get("MALT_LOG"):
+        environ["MALT_LOG"] = "info"
+    if parsed.timeout is not None:
+        environ["MALT_TIMEOUT"] = f"{parsed.timeout:g}"
+    least, most = (parsed.elastic[0], parsed.elastic[-1]) if parsed.elastic else (1, parsed.ranks)
+    if parsed.ranks > most or (parsed.ranks < least and (parsed.nnodes or 1) == 1):
+        _fail(f"-n {parsed.ranks} is not within --elastic {least}:{most}")
+    options = Options(
+        ranks=parsed.ranks,
+        keep_going=parsed.keep_going,
+        restarts=0 if parsed.elastic and parsed.respawn is None else parsed.respawn,
+        elastic=parsed.elastic,
+        prefix=parsed.prefix,
+        grace_seconds=parsed.grace,
+        environ=environ,
+        verbose=parsed.verbose,
+    )
+    try:
+        _set_node(options, parsed)
+        return Launcher(command_line(program), options).run()
+    except (ConfigError, OSError) as error:
+        _fail(str(error))
+    except KeyboardInterrupt:  # while it waited for the other nodes
+        return 128 + signal.SIGINT

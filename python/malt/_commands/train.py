@@ -1,0 +1,305 @@
+"""`malt train`: a model out of a file of examples, by the estimators, on ranks of this host."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import mmap
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from malt._commands.examples import DATA_OPTIONS, add_data_options, load, predict, score
+from malt._commands.model_file import save, settings_of
+from malt._commands.option_names import named_as_typed
+from malt._data.files import find_files
+from malt._errors import ConfigError, Error
+
+_DESCRIPTION = """\
+Train a linear model on examples in files (svmlight, .npy, .npz, CSV, Parquet, Arrow; paths,
+patterns or URLs), or factorise ratings (lines of a user, an item and a rating), by SGD on N ranks,
+and save it:
+
+  malt train svm rcv1_train.svm --test rcv1_test.svm -n 4 --out model.npz
+  malt train logistic 's3://bucket/part-*.svm.gz' -n 4 --graph halton --sync ssp:4 --every 1000
+  malt train svm huge.svm --chunk-rows 100000 -n 4 --out model.npz
+  malt train regression houses.csv --label price --report houses.html
+  malt train mf ratings.csv --test others.csv --factors 32 -n 2 --out factors.npz
+  malt predict model.npz rcv1_test.svm --out labels.txt
+
+The ranks are processes of this host, which share the examples in memory; with --chunk-rows each
+reads its part of the files, once to look and then in every pass. Started by mpirun, srun or
+`malt run`, without -n, each process is a rank, and reads its own part of the files; --report and
+--trace are of rank 0 then.
+"""
+
+_EPILOG = """\
+Ctrl-C ends training after the present pass, and what has been learnt is saved; twice: at once.
+The exit code is 0, or 2 after an error.
+"""
+
+_PROBLEMS = ("svm", "logistic", "regression", "mf")
+# Options that mean nothing to mf, and one that means nothing to the others.
+_NOT_OF_MF = (
+    *("exchange", "alpha", "penalty", "tol", "average", "rate"),
+    *DATA_OPTIONS,
+)
+_OF_MF = ("factors",)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        fail(self.prog, message)
+
+
+# What ends a command in words; anything else is a fault of MALT's.
+FAILURES = (Error, ValueError, OSError, ImportError, MemoryError)
+
+
+def fail(command: str, message: object) -> NoReturn:
+    """End the command with its error."""
+    if isinstance(message, MemoryError):
+        detail = f" ({message})" if str(message) else ""
+        message = f"not enough memory{detail}: take a smaller --chunk-rows, or of mf --factors"
+    shown = named_as_typed(str(message))
+    print(f"{command}: error: {shown} ({command} --help)", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog="malt train",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("problem", choices=_PROBLEMS)
+    parser.add_argument("data", metavar="DATA", help="the examples to learn from")
+    parser.add_argument("--test", metavar="DATA", help="others, to measure the model on")
+    parser.add_argument("--out", metavar="FILE.npz", help="where to save the model")
+    parser.add_argument("--report", metavar="FILE.html", help="loss, bytes and waits as a page")
+    parser.add_argument("--trace", metavar="FILE.json", help="the same for ui.perfetto.dev")
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    ranks = parser.add_argument_group("the ranks")
+    ranks.add_argument("-n", "--ranks", type=int, metavar="N", help="how many; else one")
+    ranks.add_argument(
+        "--graph", help="halton, ring, exponential, one_peer, star or all; else all, at once"
+    )
+    ranks.add_argument("--sync", default="bsp", help="bsp, ssp:K or async")
+    ranks.add_argument("--every", type=int, metavar="K", help="examples between two exchanges")
+    ranks.add_argument("--exchange", default="model", help="model, difference or gradient")
+    model = parser.add_argument_group("the model")
+    model.add_argument("--alpha", type=float, default=1e-4, help="of the penalty: %(default)s")
+    model.add_argument("--penalty", default="l2", help="l2, l1 or elasticnet")
+    model.add_argument("--factors", type=int, default=32, help="of mf: %(default)s")
+    model.add_argument("--passes", type=int, default=20, help="at most: %(default)s")
+    model.add_argument("--tol", type=float, default=1e-3, help="the least gain: %(default)s")
+    model.add_argument("--average", action="store_true", help="average the weights over the steps")
+    model.add_argument(
+        "--rate",
+        metavar="RATE[:ETA0]",
+        help="optimal, constant:E, invscaling:E or adagrad:E; else the estimator's own",
+    )  # fmt: skip
+    model.add_argument("--seed", type=int, default=0, help="of the order of the examples")
+    add_data_options(parser)
+    return parser
+
+
+def refuse_unused(
+    parser: argparse.ArgumentParser, parsed: argparse.Namespace, names: Sequence[str], model: str
+) -> None:
+    """Refuse these options, which mean nothing to the model."""
+    for name in names:
+        if getattr(parsed, name) != parser.get_default(name):
+            raise ConfigError(f"--{name.replace('_', '-')} means nothing to {model}")
+
+
+def graph_of(name: str | None) -> Any:
+    """What --graph names."""
+    from malt import _api
+
+    if name is None:
+        return None
+    names = ("ALL", "HALTON", "RING", "EXPONENTIAL", "ONE_PEER", "STAR")
+    if name.upper() not in names:
+        raise ConfigError(f"--graph is {name!r}; it is one of {', '.join(names).lower()}")
+    return getattr(_api, name.upper())
+
+
+def _estimator(parsed: argparse.Namespace) -> Any:
+    from malt._linear.classifiers import SGDClassifier
+    from malt._linear.regressors import SGDRegressor
+
+    settings = {
+        "penalty": parsed.penalty,
+        "alpha": parsed.alpha,
+        "max_iter": parsed.passes,
+        "tol": parsed.tol,
+        "average": parsed.average,
+        "random_state": parsed.seed,
+        "verbose": 0 if parsed.quiet else 2,
+        "ranks": parsed.ranks,
+        "graph": graph_of(parsed.graph),
+        "sync": parsed.sync,
+        "every": parsed.every,
+        "exchange": parsed.exchange,
+    }
+    if parsed.rate is not None:
+        settings |= _rate(parsed.rate)
+    if parsed.problem == "regression":
+        return SGDRegressor(**settings)
+    return SGDClassifier("hinge" if parsed.problem == "svm" else "log_loss", **settings)
+
+
+def _rate(given: str) -> dict[str, Any]:
+    """The settings that --rate means."""
+    name, colon, eta0 = given.partition(":")
+    if not colon:
+        return {"learning_rate": name}
+    if name == "optimal":
+        raise ConfigError(f"--rate is {given!r}; optimal follows from --alpha, and takes no number")
+    try:
+        return {"learning_rate": name, "eta0": float(eta0)}
+    except ValueError:
+        raise ConfigError(
+            f"--rate is {given!r}; behind the colon is a number, as in {name}:0.01"
+        ) from None
+
+
+@contextmanager
+def _ends_in_order() -> Iterator[Callable[[], bool]]:
+    """While it is open, the first Ctrl-C only asks; gives whether it has, also in forked ranks."""
+    asked = mmap.mmap(-1, 1)
+
+    def ask(number: int, frame: object) -> None:  # noqa: ARG001
+        asked[0] = 1
+        signal.signal(signal.SIGINT, before)
+        print("malt train: ends after this pass; Ctrl-C again: at once", file=sys.stderr)
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield lambda: asked[0] == 1
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command `malt train` with these arguments; returns its exit code."""
+    parser = _parser()
+    parsed = parser.parse_args(arguments)
+    try:
+        unused = _NOT_OF_MF if parsed.problem == "mf" else _OF_MF
+        refuse_unused(parser, parsed, unused, parsed.problem)
+        _train(parsed)
+    except FAILURES as error:
+        fail("malt train", error)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return 0
+
+
+def _train(parsed: argparse.Namespace) -> None:
+    from malt._launch import forked
+
+    # What would be found wrong after hours of reading or training.
+    forked.check_ranks(parsed.ranks or 1)
+    for path in (parsed.out, parsed.report, parsed.trace):
+        if path is not None and not Path(path).absolute().parent.is_dir():
+            raise ConfigError(f"there is no folder for {path}: {Path(path).absolute().parent}")
+        if path is not None and Path(path).is_dir():
+            raise ConfigError(f"{path} is a folder; name a file")
+    if parsed.problem == "mf":
+        from malt._commands.train_mf import train
+
+        train(parsed)
+    else:
+        _train_linear(parsed)
+
+
+def _train_linear(parsed: argparse.Namespace) -> None:
+    from malt._commands import report
+    from malt._job import job as jobs
+    from malt._job.agreement import Together
+
+    model = _estimator(parsed)
+    if parsed.test is not None:
+        find_files(parsed.test, parsed.format)
+    company = jobs.company()
+    data = load(parsed.data, parsed)
+    if parsed.chunk_rows is not None:
+        fit(model, data)
+    elif data.y is None:
+        raise ConfigError(f"{parsed.data} has no targets: --label names the column that is one")
+    else:
+        fit(model, data.X, data.y)
+    is_first = company is None or company.rank == 0
+    if parsed.out is not None and is_first:
+        save(parsed.out, model, _arrays(model, data.zero_based))
+    ranks = report.sums(model.history_)
+    if company is not None:
+        mine = ranks[0] | {"bad": data.bad}
+        ranks = Together("malt train", None).step("telling what it did", lambda: (None, mine))[1]
+    if not is_first:
+        return
+    tell(parsed, model, ranks)
+    examples = sum(int(done["examples"]) for done in ranks.values()) // model.n_iter_
+    print(f"{model.n_iter_} passes over {examples:,} examples of {model.n_features_in_:,} features")
+    bad = data.bad if company is None else sum(int(done["bad"]) for done in ranks.values())
+    if bad:
+        print(f"{bad} bad lines left out: {'; '.join(data.bad_lines) or 'by other ranks'}")
+    if parsed.test is not None:
+        _test(parsed, model, data.zero_based)
+
+
+def _arrays(model: Any, zero_based: bool | None) -> dict[str, Any]:
+    """What `malt predict` needs."""
+    arrays = {"coef": model.coef_, "intercept": model.intercept_}
+    if hasattr(model, "classes_"):
+        arrays["classes"] = model.classes_
+    if zero_based is not None:
+        arrays["zero_based"] = zero_based
+    return arrays
+
+
+def _test(parsed: argparse.Namespace, model: Any, zero_based: bool | None) -> None:
+    import numpy as np
+
+    predicted, y = [], []
+    for values, targets in predict(parsed.test, parsed, model, model.n_features_in_, zero_based):
+        if targets is None:
+            raise ConfigError(f"{parsed.test} has no targets: --label names the column that is one")
+        predicted.append(values)
+        y.append(targets)
+    noun, value = score(
+        np.concatenate(predicted), np.concatenate(y), of_labels=hasattr(model, "classes_")
+    )
+    print(f"{noun} on {sum(map(len, y)):,} examples of {parsed.test}: {value:.4f}")
+
+
+def fit(model: Any, *data: Any) -> None:
+    """Train the model; the first Ctrl-C ends that in good order."""
+    with _ends_in_order() as is_asked, warnings.catch_warnings(record=True) as noted:
+        warnings.simplefilter("always")
+        model._is_asked_to_stop = is_asked
+        model.fit(*data)
+    del model._is_asked_to_stop
+    for warning in noted:
+        print(f"malt train: {named_as_typed(str(warning.message))}", file=sys.stderr)
+
+
+def tell(parsed: argparse.Namespace, model: Any, ranks: Mapping[int, Mapping[str, float]]) -> None:
+    """Print what the ranks did; --report and --trace are of those that were trained here."""
+    from malt._commands import report
+
+    print(report.table(ranks))
+    title = f"malt train {parsed.problem} {parsed.data}"
+    if len(ranks) > len(report.sums(model.history_)):
+        title += f", rank 0 of {len(ranks)}"
+    if parsed.report is not None:
+        Path(parsed.report).write_text(report.page(title, model.history_, settings_of(model)))
+    if parsed.trace is not None:
+        Path(parsed.trace).write_text(json.dumps(report.trace(model.history_)))

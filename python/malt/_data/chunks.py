@@ -1,0 +1,234 @@
+"""Examples out of files that need not fit into memory, a few rows at a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from malt._data import numpy_files, tables
+from malt._data.columns import agree_on, stored
+from malt._data.files import File
+from malt._data.parts import Part, split
+from malt._data.reader import Reading, Rows, rechunked
+from malt._data.svmlight import SvmlightReader
+from malt._errors import ConfigError
+from malt._job import job as jobs
+from malt._job.agreement import Report, Together
+
+# Of a rank. More are the targets of a regression most likely, and each costs a row of weights.
+_MOST_LABELS = 10_000
+
+READERS: dict[str, Callable[[Part, Reading], Iterator[Rows]]] = {
+    "csv": tables.read_csv,
+    "npy": numpy_files.read_npy,
+    "npz": numpy_files.read_npz,
+    "parquet": tables.read_parquet,
+    "arrow": tables.read_arrow,
+}
+
+
+Labels = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Data:
+    """Examples, as malt.load_data() gives them.
+
+    Attributes:
+        X: (rows, features), a scipy.sparse.csr_matrix of svmlight text and CSR .npz, else an array.
+        y: (rows,) float64 labels, or None.
+        files: the files that they are all in, whichever rank's, in their order.
+        zero_based: whether svmlight's indices were counted from 0; None of other formats.
+        bad: how many lines this rank has left out so far.
+        bad_lines: the first few of those: file, line, and what is wrong.
+    """
+
+    X: Any
+    y: npt.NDArray[np.float64] | None
+    files: tuple[str, ...]
+    zero_based: bool | None
+    bad: int
+    bad_lines: tuple[str, ...]
+
+
+def to_data(rows: Rows, names: Sequence[str], asked: Reading, zero_based: bool | None) -> Data:
+    return Data(rows.x, rows.y, tuple(names), zero_based, asked.bad, tuple(asked.bad_lines))
+
+
+class Survey(NamedTuple):
+    """What a first look at all of the files has found; JSON can express it."""
+
+    rows: int  # of this rank
+    features: int
+    zero_based: bool | None
+    has_targets: bool
+    labels: list[float]  # of this rank, sorted; none if they were not asked for
+    bad: int  # lines this rank leaves out
+    bad_lines: list[str]
+
+
+class Chunks:
+    """Examples in files, a few rows at a time, as malt.load_data(chunk_rows=) gives them.
+
+    Each loop over it reads the files anew, and gives malt.Data: this rank's part in a job that the
+    process is in by then, if they are sharded, else all. No more than a chunk and a block of a file
+    is in memory. An estimator's fit() takes it as X.
+
+    Attributes:
+        zero_based: as of malt.Data; None before the first look of a fit().
+        bad: how many lines the first look of the last fit() has left out, on the ranks of `ranks`.
+        bad_lines: the first few of those.
+    """
+
+    def __init__(
+        self, files: Sequence[File], asked: Reading, *, shard: bool, threads: int | None
+    ) -> None:
+        """`asked` as of load_data(); `threads` to parse with, None: those of this process."""
+        self._files = files
+        self._asked = asked
+        self._shard = shard
+        self._threads = threads
+        self.zero_based: bool | None = None
+        self.bad = 0
+        self.bad_lines: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[Data]:
+        """Each chunk. Not collective.
+
+        Raises:
+            ConfigError: the files are svmlight text, and features= or zero_based= was not given.
+        """
+        asked = self._asked
+        if self._is_svmlight and (asked.features is None or asked.zero_based == "auto"):
+            raise ConfigError(
+                "chunks of svmlight text need features=, and zero_based=True or False: what is not "
+                "read yet cannot tell; or give them to an estimator's fit(), which looks first"
+            )
+        zero_based = asked.zero_based is True if self._is_svmlight else None
+        return self.read(asked.features, zero_based=zero_based)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of X."""
+        return np.dtype(self._asked.dtype)
+
+    def read(self, features: int | None, *, zero_based: bool | None) -> Iterator[Data]:
+        """As a loop does, with so many columns."""
+        parts, asked = self._begin(features=features, zero_based=zero_based)
+        assert asked.chunk_rows is not None
+        names = [file.name for file in self._files]
+        for rows in rechunked(pieces(parts, asked), asked.chunk_rows):
+            yield to_data(rows, names, asked, zero_based)
+
+    def survey(self, call: str, *, labels: bool) -> Survey:
+        """Read all of this rank's part once, and keep nothing of it. Collective in a job.
+
+        Args:
+            call: for messages.
+            labels: whether to find out which there are.
+
+        Raises:
+            ConfigError: on every rank: a file of one cannot be read, a line is bad, a rank has no
+                rows, or the ranks see different files; or the targets are no labels.
+        """
+        parts, asked = self._begin()
+        found: Labels = np.zeros(0)
+        has_targets = False
+
+        def look() -> tuple[None, Report]:
+            nonlocal found, has_targets
+            report = stored(self._files) | {"rows": 0}
+            for rows, about in _looked(parts, asked):
+                report |= about
+                report["rows"] += rows.x.shape[0]
+                has_targets = rows.y is not None
+                if rows.y is not None and labels:
+                    found = _with_labels(found, rows.y, report["rows"])
+            return None, report
+
+        job = self._job()
+        if job is None or job.size == 1:
+            reports = {0: look()[1]}
+        else:
+            reports = Together(call, None).step("looking at the files", look)[1]
+        layout = agree_on(reports, asked, self._asked.features, len(reports))
+        rows = reports[0 if job is None else job.rank]["rows"]
+        return Survey(rows, *layout, has_targets, found.tolist(), asked.bad, asked.bad_lines)
+
+    @property
+    def _is_svmlight(self) -> bool:
+        return any(file.format == "svmlight" for file in self._files)
+
+    def _job(self) -> jobs.Job | None:
+        return jobs.joined() if self._shard else None
+
+    def _begin(self, **columns: Any) -> tuple[list[Part], Reading]:
+        """Which parts are this rank's, and how to read them; bad lines are counted anew."""
+        job = self._job()
+        rank, size = (0, 1) if job is None else (job.rank, job.size)
+        threads = self._threads or threads_of(size)
+        asked = replace(self._asked, threads=threads, bad=0, bad_lines=[], **columns)
+        return split(self._files, rank, size), asked
+
+
+def _with_labels(known: Labels, y: Labels, rows: int) -> Labels:
+    """Those and the ones of y, sorted; of so many rows.
+
+    Raises:
+        ConfigError: they are no labels, by scikit-learn's rule, or so many that they hardly are.
+    """
+    found = np.union1d(known, y)
+    broken = found[found != np.round(found)]
+    regress = "for values take a regression: malt.SGDRegressor, `malt train regression`"
+    if len(broken):
+        raise ConfigError(
+            f"Unknown label type: continuous. Labels are whole numbers, and {broken[0]:g} is "
+            f"among the targets; {regress}"
+        )
+    if len(found) > _MOST_LABELS:
+        raise ConfigError(
+            f"the first {rows:,} rows have {len(found):,} different labels; malt.Chunks may have "
+            f"{_MOST_LABELS:,}; {regress}"
+        )
+    return found
+
+
+def threads_of(size: int) -> int:
+    """That parse in each rank of a host that has so many."""
+    return max(len(os.sched_getaffinity(0)) // size, 1)
+
+
+def pieces(parts: Sequence[Part], asked: Reading) -> Iterator[Rows]:
+    """The rows of these parts as they come. Of svmlight text `features` are known."""
+    reader: SvmlightReader | None = None
+    for part in parts:
+        if part.file.format != "svmlight":
+            yield from READERS[part.file.format](part, asked)
+            continue
+        assert asked.features is not None
+        reader = reader or SvmlightReader(asked)
+        for _ in reader.feed(part):
+            yield reader.take(zero_based=asked.zero_based is True, features=asked.features)
+
+
+def _looked(parts: Sequence[Part], asked: Reading) -> Iterator[tuple[Rows, Report]]:
+    """The rows likewise, of whatever columns, and what agree_on() needs of all rows so far."""
+    reader: SvmlightReader | None = None
+    lowest, highest = 2**31 - 1, -1
+    from_zero = asked.zero_based in (True, "auto")
+    for part in parts:
+        if part.file.format != "svmlight":
+            for rows in READERS[part.file.format](part, asked):
+                yield rows, {"columns": rows.x.shape[1]}
+            continue
+        reader = reader or SvmlightReader(asked)
+        for _ in reader.feed(part):
+            lowest = min(lowest, reader.parser.lowest_index)
+            highest = max(highest, reader.parser.highest_index)
+            rows = reader.take(zero_based=from_zero, features=2**31 - 1)
+            yield rows, {"lowest": lowest, "highest": highest}

@@ -1,0 +1,203 @@
+"""Which files a user means, what is in them, and how they are opened."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import importlib
+import io
+import os
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO, NamedTuple
+
+from malt._errors import ConfigError, DamagedError, Error
+
+Url = str | os.PathLike[str]
+
+SUFFIXES = {
+    "svmlight": (".svm", ".svmlight", ".libsvm", ".txt", ".dat"),
+    "csv": (".csv",),
+    "npy": (".npy",),
+    "npz": (".npz",),
+    "parquet": (".parquet", ".pq"),
+    "arrow": (".arrow", ".feather"),
+}
+TEXTS = ("svmlight", "csv")
+_COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".zst": "zstd"}
+_REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+class File(NamedTuple):
+    """One file of the data.
+
+    Attributes:
+        name: as in messages, the whole URL.
+        path: what its file system knows it by.
+        size: as it is stored, in bytes; 0 if a server does not say.
+        format: a key of SUFFIXES.
+        compression: "gzip", "bz2", "lzma" (Python's modules), "zstd" or None.
+        system: an fsspec file system; None: this machine's.
+        has_ranges: any part of it can be read without what is before.
+    """
+
+    name: str
+    path: str
+    size: int
+    format: str
+    compression: str | None
+    system: Any
+    has_ranges: bool
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[BinaryIO]:
+        """Open it, decompressed.
+
+        Whatever goes wrong while it is open comes as ConfigError or DamagedError with its name.
+        """
+        with reading(self.name), contextlib.ExitStack() as stack:
+            raw = stack.enter_context(self._open_stored())
+            if self.compression:
+                yield stack.enter_context(_decompress(raw, self.compression))
+            elif not self.has_ranges and self.format not in TEXTS:
+                yield io.BytesIO(raw.read())  # their readers go back and forth
+            else:
+                yield raw
+
+    def _open_stored(self) -> Any:
+        if self.system is None:
+            return open(self.path, "rb", buffering=0)
+        if self.has_ranges:
+            return self.system.open(self.path, "rb")
+        return self.system.open(self.path, "rb", block_size=0)  # as a stream
+
+
+def extra(module: str, what: str) -> Any:
+    """Import an optional module.
+
+    Raises:
+        ConfigError: it is not installed; `what` needs it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"{what} needs {module.partition('.')[0]}: pip install 'malt[data]' ({error})"
+        ) from error
+
+
+@contextlib.contextmanager
+def reading(name: str) -> Iterator[None]:
+    """Turn what libraries raise about the file `name` into MALT's errors."""
+    try:
+        yield
+    except (Error, MemoryError):
+        raise
+    except (EOFError, zlib.error) as error:
+        raise DamagedError(f"{name} is cut short or damaged: {error}") from error
+    except FileNotFoundError as error:
+        # Of a URL this is also what fsspec says where no server answers.
+        reached = ", or it cannot be reached" if _REMOTE.match(name) else ""
+        raise ConfigError(f"{name}: there is no such file{reached}") from error
+    except Exception as error:  # whatever a file system or a format's library raises
+        kind = type(error).__name__
+        raise ConfigError(f"cannot read {name}: {kind}: {error}") from error
+
+
+def find_files(url: Url | Sequence[Url], format_: str | None) -> list[File]:
+    """List the files that are meant by paths, URLs or patterns, in their order.
+
+    Raises:
+        ConfigError: there is none, one cannot be reached, or they have no or several formats.
+    """
+    urls = [url] if isinstance(url, (str, os.PathLike)) else list(url)
+    if format_ is not None and format_ not in SUFFIXES:
+        raise ConfigError(f"format is {format_!r}; it is one of {', '.join(SUFFIXES)}")
+    files: list[File] = []
+    for one in urls:
+        if not isinstance(one, (str, os.PathLike)):
+            raise ConfigError(f"url has {one!r}; it is a path, a URL or a list of these")
+        one = os.fspath(one)
+        with reading(one):
+            found = _find_remote(one, format_) if _REMOTE.match(one) else _find_here(one, format_)
+        if not found:
+            raise ConfigError(f"{one}: no file matches")
+        files += found
+    if not files:
+        raise ConfigError("url is an empty list; it names at least one file")
+    formats = sorted({file.format for file in files})
+    if len(formats) > 1:
+        raise ConfigError(f"the files are of several formats, {', '.join(formats)}; give one")
+    return files
+
+
+def _find_here(url: str, format_: str | None) -> list[File]:
+    path = os.path.expanduser(url)
+    has_pattern = glob.has_magic(path) and not os.path.exists(path)
+    files = []
+    for found in sorted(glob.glob(path, recursive=True)) if has_pattern else [path]:
+        if os.path.isdir(found):
+            if has_pattern:
+                continue
+            raise ConfigError(
+                f"{url} is a directory; name its files, as in {url.rstrip('/')}/*.svm"
+            )
+        size = os.stat(found).st_size
+        files.append(_file(found, found, size, format_, system=None, has_ranges=True))
+    return files
+
+
+def _find_remote(url: str, format_: str | None) -> list[File]:
+    core = extra("fsspec.core", "reading from a URL")
+    system, path = core.url_to_fs(url)
+    is_web = url.startswith(("http:", "https:"))
+    # In the URL of a web page '?' begins its arguments.
+    has_pattern = glob.has_magic(url.replace("?", "") if is_web else url)
+    files = []
+    for found in sorted(system.glob(path)) if has_pattern else [path]:
+        info = system.info(found)
+        has_ranges = _sends_parts(system, found) if is_web else True
+        name = str(system.unstrip_protocol(found))
+        size = info.get("size") or 0
+        files.append(_file(name, found, size, format_, system=system, has_ranges=has_ranges))
+    return files
+
+
+def _sends_parts(system: Any, path: str) -> bool:
+    """Whether a web server answers when a part of a file is asked for, or sends all of it."""
+    try:
+        with system.open(path, "rb", cache_type="none") as file:
+            file.seek(1)
+            file.read(1)
+    except ValueError:
+        return False
+    return True
+
+
+def _file(
+    name: str, path: str, size: int, format_: str | None, *, system: Any, has_ranges: bool
+) -> File:
+    plain, suffix = os.path.splitext(name.partition("?")[0] if system else name)
+    compression = _COMPRESSIONS.get(suffix.lower())
+    if compression:
+        suffix = os.path.splitext(plain)[1]
+    if format_ is None:
+        known = [known for known, suffixes in SUFFIXES.items() if suffix.lower() in suffixes]
+        if not known:
+            raise ConfigError(
+                f"{name}: its suffix {suffix!r} does not tell its format; give format=, one of "
+                f"{', '.join(SUFFIXES)}"
+            )
+        format_ = known[0]
+    if compression and format_ not in TEXTS:
+        raise ConfigError(f"{name}: {format_} is not read compressed as a whole; decompress it")
+    ranges = has_ranges and not compression
+    return File(name, path, size, format_, compression, system, ranges)
+
+
+def _decompress(raw: Any, compression: str) -> Any:
+    if compression == "zstd":
+        arrow = extra("pyarrow", "reading .zst")
+        return arrow.CompressedInputStream(arrow.PythonFile(raw, mode="r"), "zstd")
+    return importlib.import_module(compression).open(raw, "rb")

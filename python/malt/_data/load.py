@@ -1,0 +1,182 @@
+"""malt.load_data: examples out of files, each rank its part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, overload
+
+from malt._data.chunks import READERS, Chunks, Data, threads_of, to_data
+from malt._data.columns import Layout, agree_on, stored
+from malt._data.files import Url, find_files
+from malt._data.parts import Part, split
+from malt._data.reader import Reading, Rows, joined
+from malt._data.svmlight import SvmlightReader
+from malt._errors import ConfigError
+from malt._job import job as jobs
+from malt._job.agreement import Report, Together
+
+
+@overload
+def load_data(
+    url: Url | Sequence[Url],
+    *,
+    shard: bool = True,
+    format: str | None = None,
+    features: int | None = None,
+    dtype: Literal["float32", "float64"] = "float32",
+    zero_based: bool | Literal["auto"] = "auto",
+    label: str | int | None = None,
+    on_bad: Literal["raise", "count"] = "raise",
+    chunk_rows: None = None,
+    threads: int | None = None,
+    timeout: float = 600.0,
+) -> Data: ...
+
+
+@overload
+def load_data(
+    url: Url | Sequence[Url],
+    *,
+    shard: bool = True,
+    format: str | None = None,
+    features: int | None = None,
+    dtype: Literal["float32", "float64"] = "float32",
+    zero_based: bool | Literal["auto"] = "auto",
+    label: str | int | None = None,
+    on_bad: Literal["raise", "count"] = "raise",
+    chunk_rows: int,
+    threads: int | None = None,
+    timeout: float = 600.0,
+) -> Chunks: ...
+
+
+def load_data(
+    url: Url | Sequence[Url],
+    *,
+    shard: bool = True,
+    format: str | None = None,  # noqa: A002  (NumPy's and scikit-learn's name for it)
+    features: int | None = None,
+    dtype: Literal["float32", "float64"] = "float32",
+    zero_based: bool | Literal["auto"] = "auto",
+    label: str | int | None = None,
+    on_bad: Literal["raise", "count"] = "raise",
+    chunk_rows: int | None = None,
+    threads: int | None = None,
+    timeout: float = 600.0,
+) -> Data | Chunks:
+    """Read examples from files; in a job each rank reads a part of its own.
+
+    Text (svmlight, CSV) is cut by bytes, at line ends; .npy, .npz, Parquet and Arrow by rows;
+    compressed text (.gz .bz2 .xz .zst), and what comes from a web server that cannot send parts, by
+    whole files. In a job, with `shard` and without `chunk_rows`, it is collective: all ranks give
+    the same arguments, and if one fails, all raise its error.
+
+    Args:
+        url: a path, a pattern ("part-*.svm"), a URL that fsspec knows (s3://, gs://, hdfs://,
+            https://), or a list of these.
+        shard: read this rank's part only; False, or without malt.init(): all.
+        format: "svmlight", "csv", "npy", "npz", "parquet" or "arrow"; None: as the suffix says.
+        features: the number of columns of X; None: of svmlight, as many as the largest index on any
+            rank needs, else as many as the files have.
+        dtype: of X. Numbers are rounded as by std::from_chars.
+        zero_based: whether svmlight indices count from 0; "auto": if any is 0 on any rank.
+        label: the column of a table or .npy file that is y, by name or position; None: y is None.
+            svmlight text and .npz files have their own.
+        on_bad: "raise" for the first bad line, or "count": leave bad lines out. A line is bad that
+            is not of the format, or has a value that is missing, NaN or infinite.
+        chunk_rows: read no more than this many rows at a time: gives a malt.Chunks, to loop over or
+            for an estimator's fit().
+        threads: that parse svmlight text; None: the cores of this process, divided by the ranks.
+        timeout: seconds that the slowest rank may take longer than this one.
+
+    Raises:
+        ConfigError: an argument is wrong; no file matches, one cannot be read or is not what it
+            should be; a line is bad; the ranks' features differ; a rank has no rows.
+        TimeoutError: the named ranks did not come.
+    """
+    job = jobs.joined() if shard else None
+    rank, size = (0, 1) if job is None else (job.rank, job.size)
+    parsers = threads_of(size) if threads is None else threads
+    asked = Reading(dtype, features, zero_based, label, on_bad, chunk_rows, parsers)
+    _check(asked)
+    if chunk_rows is not None:
+        return Chunks(find_files(url, format), asked, shard=shard, threads=threads)
+    names: list[str] = []
+    loading = _Loading(asked)
+
+    def load() -> tuple[None, Report]:
+        files = find_files(url, format)
+        names.extend(file.name for file in files)
+        return None, stored(files) | loading.read(split(files, rank, size))
+
+    if job is None or job.size == 1 or job.makes_due or job.is_waited_for:
+        reports = {rank: load()[1]}
+        if size > 1:
+            loading.check_alone()
+    else:
+        reports = Together("malt.load_data", timeout).step("reading", load)[1]
+    layout = agree_on(reports, asked, features, size)
+    return to_data(loading.take(layout), names, asked, layout.zero_based)
+
+
+class _Loading:
+    """Reads this rank's parts, and makes its rows of that and what the others report."""
+
+    def __init__(self, asked: Reading) -> None:
+        self._asked = asked
+        self._given = asked.features
+        self._svmlight: SvmlightReader | None = None
+        self._pieces: list[Rows] = []
+
+    def read(self, parts: Sequence[Part]) -> Report:
+        for part in parts:
+            if part.file.format == "svmlight":
+                self._svmlight = self._svmlight or SvmlightReader(self._asked)
+                for _ in self._svmlight.feed(part):
+                    pass
+            else:
+                self._pieces += READERS[part.file.format](part, self._asked)
+        if self._svmlight is None:
+            rows = sum(piece.x.shape[0] for piece in self._pieces)
+            return {"rows": rows, "columns": self._asked.features if rows else None}
+        parser = self._svmlight.parser
+        return {
+            "rows": parser.rows,
+            "lowest": parser.lowest_index,
+            "highest": parser.highest_index,
+        }
+
+    def check_alone(self) -> None:
+        """Refuse what depends on ranks that cannot be asked.
+
+        Raises:
+            ConfigError: features or zero_based is not given.
+        """
+        if self._svmlight and (self._given is None or self._asked.zero_based == "auto"):
+            raise ConfigError(
+                "a rank that has come back cannot ask the others how many features there are, and "
+                "where they count from: give features= and zero_based=True or False"
+            )
+
+    def take(self, layout: Layout) -> Rows:
+        """This rank's rows, with as many columns as all ranks' have."""
+        if self._svmlight is None:
+            return joined(self._pieces)
+        return self._svmlight.take(zero_based=layout.zero_based is True, features=layout.features)
+
+
+def _check(asked: Reading) -> None:
+    choices: dict[str, tuple[object, ...]] = {
+        "dtype": ("float32", "float64"),
+        "zero_based": (True, False, "auto"),
+        "on_bad": ("raise", "count"),
+    }
+    for name, values in choices.items():
+        value = getattr(asked, name)
+        if not any(value is one or value == one for one in values):
+            listed = " or ".join(map(repr, values))
+            raise ConfigError(f"{name} is {value!r}; it is {listed}")
+    for name in ("features", "chunk_rows", "threads"):
+        count = getattr(asked, name)
+        if count is not None and (not hasattr(count, "__index__") or count < 1):
+            raise ConfigError(f"{name} is {count!r}; it is an integer of at least 1")

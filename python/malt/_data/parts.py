@@ -1,0 +1,160 @@
+"""Which part of which file is a rank's, and the lines of such a part."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Generator, Iterator, Sequence
+from typing import BinaryIO, NamedTuple
+
+from malt._data.files import File
+from malt._errors import DamagedError
+
+BLOCK_BYTES = 1 << 20
+
+
+class Part(NamedTuple):
+    """The bytes from `begin` to before `end` of a file, as it is stored."""
+
+    file: File
+    begin: int
+    end: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all of the file."""
+        return self.begin == 0 and self.end == self.file.size
+
+    def share(self, elements: int) -> tuple[int, int]:
+        """Which of the file's rows are in this part; of those of all its parts each is in one."""
+        if self.is_whole:
+            return 0, elements
+        size = self.file.size
+        return elements * self.begin // size, elements * self.end // size
+
+
+def split(files: Sequence[File], rank: int, size: int) -> list[Part]:
+    """The parts of this rank: equally many bytes of what can be cut, and of the others whole files.
+
+    Whole files go to the ranks from the largest on, each to the rank that has least by then.
+    """
+    cut = [file for file in files if file.has_ranges]
+    total = sum(file.size for file in cut)
+    first, last = total * rank // size, total * (rank + 1) // size
+    parts = []
+    at = 0
+    for file in cut:
+        begin, end = max(first - at, 0), min(last - at, file.size)
+        if begin < end:
+            parts.append(Part(file, begin, end))
+        at += file.size
+    loads = [0] * size
+    for file in sorted((f for f in files if not f.has_ranges), key=lambda f: (-f.size, f.name)):
+        least = loads.index(min(loads))
+        loads[least] += max(file.size, 1)
+        if least == rank:
+            parts.append(Part(file, 0, file.size))
+    return parts
+
+
+class Lines:
+    """The lines of a text file that begin in a part of it, in blocks of bytes.
+
+    A block is only valid until the next one. Blocks end anywhere.
+    """
+
+    def __init__(self, part: Part, block_bytes: int = BLOCK_BYTES) -> None:
+        self._part = part
+        self._buffer = bytearray(block_bytes)
+        self._first: int | None = None  # where the first of the lines begins
+
+    def __iter__(self) -> Iterator[memoryview]:
+        return self.blocks()
+
+    def blocks(self) -> Generator[memoryview, None, None]:
+        with self._part.file.open() as file:
+            if self._part.file.has_ranges:
+                yield from self._cut(file)
+            else:
+                self._first = 0
+                while count := _fill(file, self._buffer):
+                    yield memoryview(self._buffer)[:count]
+
+    def _cut(self, file: BinaryIO) -> Iterator[memoryview]:
+        _, begin, end = self._part
+        buffer = self._buffer
+        at = max(begin - 1, 0)  # the byte before tells whether a line begins at `begin`
+        file.seek(at)
+        if begin == 0:
+            self._first = 0
+        while count := _fill(file, buffer):
+            start, stop = 0, count
+            if self._first is None:
+                start = buffer.find(b"\n", 0, count) + 1
+                if start > 0:
+                    self._first = at + start
+            if self._first is not None:
+                if self._first >= end:
+                    return
+                # The line that byte `end` - 1 is of is the last.
+                stop = buffer.find(b"\n", max(start, end - 1 - at), count) + 1
+                yield memoryview(buffer)[start : stop or count]
+                if stop:
+                    return
+            elif at + count >= end:
+                return  # all of it is one line of a part before
+            at += count
+        if at < end:
+            raise DamagedError(
+                f"{self._part.file.name} ends at byte {at}; when it was opened it had "
+                f"{self._part.file.size}"
+            )
+
+    def name_of(self, line: int) -> str:
+        """For messages: where the line is that is the `line`-th of these, from 1."""
+        file = self._part.file
+        if not self._first:
+            return f"{file.name}, line {line}"
+        if file.system is not None:  # counting would read all that is other ranks'
+            return f"{file.name}, line {line} after byte {self._first}"
+        return f"{file.name}, line {self.lines_before + line}"
+
+    @property
+    def lines_before(self) -> int:
+        """How many lines of the file come before these. Reads them."""
+        left = self._first or 0
+        count = 0
+        with self._part.file.open() as file:
+            while left and (block := file.read(min(left, BLOCK_BYTES))):
+                count += block.count(b"\n")
+                left -= len(block)
+        return count
+
+
+class LinesFile(io.RawIOBase):
+    """The same lines as a file to read."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._blocks = lines.blocks()
+        self._left = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._blocks.close()
+        super().close()
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        while not self._left:
+            block = next(self._blocks, None)
+            if block is None:
+                return 0
+            self._left = block
+        count = min(len(buffer), len(self._left))
+        buffer[:count] = self._left[:count]
+        self._left = self._left[count:]
+        return count
+
+
+def _fill(file: BinaryIO, buffer: bytearray) -> int:
+    return file.readinto(buffer) or 0  # type: ignore[attr-defined]

@@ -1,0 +1,295 @@
+"""Which part of the data is whose."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Literal, TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from malt._core_import import Group
+from malt._data import ledger
+from malt._errors import ConfigError, TimeoutError, describe_ranks  # noqa: A004
+from malt._job import job as jobs
+from malt._job.agreement import Report, Together
+from malt._job.vectors import own_rows
+
+log = logging.getLogger("malt")
+
+Data = TypeVar("Data")
+
+_ANY = 2**62  # staleness, in iterations
+
+
+@overload
+def shard(data: Data, *, even: bool = False) -> Data: ...
+
+
+@overload
+def shard(
+    data: Any, *more: Any, chunk: int, shuffle: int | None = None, lockstep: bool = False
+) -> Shard: ...
+
+
+def shard(
+    data: Any,
+    *more: Any,
+    chunk: int | None = None,
+    shuffle: int | None = None,
+    lockstep: bool = False,
+    even: bool = False,
+) -> Any:
+    """This rank's part of `data`: every size-th element, from the rank-th on, whoever dies.
+
+    With `chunk`, a Shard: a loop over it is one pass over the data, shared out among the ranks that
+    live. Then it is collective, and all ranks must give the same data and options.
+
+    Args:
+        data: an array or matrix (rows are elements; a NumPy array gives a view), a list, range or
+            other sequence that can be sliced, or (without `chunk`) a dataset of PyTorch's, which
+            gives a Subset, or any iterable, which gives an iterator.
+        more: with `chunk`, others of the same length.
+        chunk: elements that the loop gets at a time, and that are trained on again if a rank dies
+            over them.
+        shuffle: a seed, for another order of all elements in each pass. The loop then gets copies.
+        lockstep: the loops of all ranks take equally many turns, as they must where a turn waits
+            for other ranks' turns (gather with staleness, allreduce). A rank for which there is
+            nothing to do gets a chunk of no elements (beware of means: they are NaN).
+        even: without `chunk`: every rank gets as many elements, and so as many batches, as it must
+            where exchanges wait for one another. The last elements, fewer than there are ranks, go
+            to nobody.
+
+    Raises:
+        ConfigError: on every rank: an argument is wrong on one, or the ranks disagree.
+        TimeoutError: the named ranks did not come.
+    """
+    if chunk is not None:
+        if even:
+            raise ConfigError("with chunk=, lockstep=True has all ranks take equally many turns")
+        return Shard((data, *more), chunk, shuffle, lockstep)
+    if more or shuffle is not None or lockstep:
+        raise ConfigError(
+            "several arrays, shuffle= and lockstep= need chunk=, the elements that a loop gets at "
+            "a time; without it, call malt.shard(data) for each array"
+        )
+    rank, size = jobs.rank(), jobs.size()
+    end = None
+    if even:
+        if not hasattr(data, "__len__") and not hasattr(data, "shape"):
+            raise ConfigError(f"even=True takes data with a length; {type(data).__name__} has none")
+        count = data.shape[0] if hasattr(data, "shape") else len(data)
+        end = count // size * size
+    every = slice(rank, end, size)
+    datasets = getattr(sys.modules.get("torch"), "utils", None)  # never imported for this
+    if datasets and isinstance(data, datasets.data.DataLoader):
+        raise ConfigError(
+            "a DataLoader cannot be shared out: its shuffles would differ from rank to rank; share "
+            "out its dataset, DataLoader(malt.shard(dataset), batch_size=..., shuffle=True)"
+        )
+    if datasets and isinstance(data, datasets.data.Dataset) and hasattr(data, "__len__"):
+        return datasets.data.Subset(data, range(len(data))[every])
+    rows = getattr(data, "iloc", data)  # pandas slices rows by position there
+    if hasattr(rows, "__getitem__") and (hasattr(data, "__len__") or hasattr(data, "shape")):
+        return rows[every]
+    if isinstance(data, Iterable):
+        return islice(data, rank, None, size)
+    raise TypeError(f"cannot share out {type(data).__name__}: it is no array, sequence or iterable")
+
+
+class Shard:
+    """The data in chunks, each trained on by one rank in each pass. Made by malt.shard(chunk=).
+
+    ``for part in shard`` is one pass: chunk after chunk of this rank's, until those of all ranks
+    are finished. Of several arrays each turn gives a tuple. A chunk is finished when the loop asks
+    for the next one; scatter what was learnt from it before. The chunks that a rank has not
+    finished when it dies go to the others. A rank that is done waits for them at the end of the
+    pass. After a `break` the next loop goes on with the same pass, with the chunk it was left at.
+
+    A loop raises TimeoutError, naming the ranks whose chunks are unfinished, when no rank has taken
+    a turn for as long as the job's timeout.
+
+    Attributes:
+        repeated: (pass, chunk) of each chunk that this rank has got though another had begun it,
+            which died, left or was left out before it finished. Passes count from 1; chunk c has
+            the elements from c * chunk on (with shuffle, in the order of that pass).
+    """
+
+    def __init__(
+        self, data: tuple[Any, ...], chunk: int, shuffle: int | None, lockstep: bool
+    ) -> None:
+        agreed = _agree(data, chunk, shuffle, lockstep)
+        self.repeated: list[tuple[int, int]] = []
+        self._data = data
+        self._elements: int = agreed["elements"]
+        self._chunk: int = agreed["chunk"]
+        self._shuffle: int | None = agreed["shuffle"]
+        self._job = job = jobs.current()
+        rank, size = job.rank, job.size
+        chunks = -(-self._elements // self._chunk)
+        comes_back = job.makes_due
+        self._ledger = ledger.Ledger(rank, size, chunks, lockstep, job.lives, comes_back=comes_back)
+        self._own = self._ledger.words[rank]
+        options = ", ".join(f"{name} {value}" for name, value in agreed.items())
+        # A slot more than its readers hold: so one is always free, and no row is left untold.
+        self._rows = own_rows(
+            self._ledger.words, f"shard-{job.vectors + 1}", max(size, 2), f"malt.shard: {options}"
+        )
+        job.follow(self)
+        if comes_back:
+            self._rows.scatter()
+
+    @property
+    def passes(self) -> int:
+        """How many this rank has come to the end of, also before it came back."""
+        if self._ledger.comes_back:
+            self._catch_up()
+        return self._ledger.passes
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._ledger.comes_back:
+            self._catch_up()
+        self._ledger.enter()
+        order = None
+        if self._shuffle is not None:
+            order = ledger.permutation(self._elements, self._shuffle, self._ledger.pass_)
+        while (turn := self._next_turn()) != "over":
+            at = slice(0, 0)
+            if turn != "idle":
+                at = slice(turn * self._chunk, (turn + 1) * self._chunk)
+            parts = tuple(_part(data, at if order is None else order[at]) for data in self._data)
+            yield parts if len(parts) > 1 else parts[0]
+            if turn != "idle":
+                self._ledger.finish(turn)
+
+    def _next_turn(self) -> int | Literal["idle", "over"]:
+        """Take a turn, as soon as there is one, and tell the others before."""
+        self._ledger.end_turn()  # first: who comes back with the next group begins after it
+        told = b""
+        while True:
+            living = self._rows.gather_rows()
+            turn = self._ledger.take_turn(living)
+            # After a death others may wait for any row; before it, only for a last chunk's end.
+            may_lag = self._ledger.all_have_lived(living) and (turn != "over" or told)
+            if turn != "wait":
+                tell = self._rows.scatter_row if may_lag else self._rows.scatter
+                tell()
+                break
+            if (row := self._own.tobytes()) != told:
+                self._rows.scatter()
+                told = row
+            if not self._rows.await_update(len(living), self._job.settings.timeout):
+                raise self._too_late(living)
+        if isinstance(turn, int) and self._ledger.was_begun(turn):
+            self._report(turn)
+        return turn
+
+    def _catch_up(self) -> None:
+        """Come back: hear from all others where they are, as they said when they took this rank in.
+
+        Raises:
+            TimeoutError: nothing has come of the named ranks.
+        """
+        late = time.monotonic() + self._job.settings.timeout
+        while missing := self._ledger.unheard(living := self._rows.gather_rows()):
+            left = max(late - time.monotonic(), 0.0)
+            if not self._rows.await_update(len(living), left):
+                raise TimeoutError(
+                    f"{describe_ranks(missing)} did not tell which chunks are finished within "
+                    f"{self._job.settings.timeout:g} s",
+                    missing,
+                )
+        self._ledger.catch_up(living)
+
+    def leave_group(self) -> None:
+        """Read the last of those who do not come along; for `_job/rejoin.py`."""
+        self._rows.gather_rows(staleness=_ANY)  # with a staleness it stays in its group
+
+    def enter_group(self, group: Group) -> None:
+        """Tell those who have come back, whom this pass goes on without; for `_job/rejoin.py`."""
+        self._ledger.note_gone(group.alive())
+        self._rows.scatter()
+
+    def _report(self, chunk: int) -> None:
+        log.warning(
+            "rank %d repeats chunk %d in pass %d: a rank that is gone had begun it",
+            *(self._job.rank, chunk, self._ledger.pass_),
+        )
+        if (self._ledger.pass_, chunk) not in self.repeated:  # after a break it comes once more
+            self.repeated.append((self._ledger.pass_, chunk))
+
+    def _too_late(self, living: Sequence[int]) -> TimeoutError:
+        left, ranks = self._ledger.awaited(living)
+        return TimeoutError(
+            f"rank {self._job.rank} waits at the end of pass {self._ledger.pass_} for "
+            f"{describe_ranks(ranks)}: {left} of {self._ledger.chunks} chunks are unfinished, and "
+            f"no rank has taken a turn for {self._job.settings.timeout:g} s; if a turn takes as "
+            "long, give smaller chunks or a longer malt.init(timeout=); if turns wait for one "
+            "another (gather with staleness, allreduce), give lockstep=True",
+            ranks,
+        )
+
+
+def _agree(data: tuple[Any, ...], chunk: int, shuffle: int | None, lockstep: bool) -> Report:
+    """Check what is given, on all ranks. Collective."""
+
+    def check() -> tuple[None, Report]:
+        for name, value, least in (("chunk", chunk, 1), ("shuffle", shuffle, 0)):
+            if value is not None and not (_is_integer(value) and least <= value < 2**63):
+                raise ConfigError(f"{name} is {value!r}; it is an integer of at least {least}")
+        lengths = [_length(one) for one in data]
+        if len(set(lengths)) > 1:
+            raise ConfigError(
+                f"the arrays have {', '.join(map(str, lengths))} elements; they need equally many"
+            )
+        seed = None if shuffle is None else int(shuffle)
+        return None, {
+            "elements": lengths[0],
+            "chunk": int(chunk),
+            "shuffle": seed,
+            "lockstep": bool(lockstep),
+        }
+
+    job = jobs.current()
+    if job.makes_due:
+        return check()[1]  # the others compare it as they do a vector
+    _, reports = Together("malt.shard", None).step("comparing the data", check)
+    for name in ("elements", "chunk", "shuffle", "lockstep"):
+        values = {rank: report[name] for rank, report in reports.items()}
+        if len(set(values.values())) > 1:
+            listed = ", ".join(f"{value} on rank {rank}" for rank, value in values.items())
+            raise ConfigError(
+                f"malt.shard: {name} is {listed}; all ranks must give the same data and options"
+            )
+    return reports[job.rank]
+
+
+def _is_integer(value: Any) -> bool:
+    return hasattr(value, "__index__") and not isinstance(value, bool)
+
+
+def _length(data: Any) -> int:
+    """How many elements there are.
+
+    Raises:
+        ConfigError: it has no length, or cannot be sliced.
+    """
+    try:
+        _part(data, slice(0, 0))
+        return int(data.shape[0]) if hasattr(data, "shape") else len(data)  # CSR has no len()
+    except Exception as error:  # whatever a container raises for what it cannot do
+        raise ConfigError(
+            f"cannot share out a {type(data).__name__} in chunks ({error}): it needs a length and "
+            "slices, as an array, a list or a CSR matrix has; give .tocsr(), or a list() of it"
+        ) from error
+
+
+def _part(data: Any, which: slice | npt.NDArray[np.int64]) -> Any:
+    rows = getattr(data, "iloc", data)
+    if isinstance(which, slice) or hasattr(data, "shape"):
+        return rows[which]
+    return [rows[i] for i in which.tolist()]

@@ -1,0 +1,287 @@
+"""malt.MatrixFactorization, in the manner of scikit-learn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from malt._core_import import Graph, predict_ratings
+from malt._errors import ConfigError
+from malt._factorization import trainer as training
+from malt._factorization.factors import Floats
+from malt._factorization.ratings import Ratings, as_pairs, as_ratings, as_shape
+from malt._factorization.settings import Settings, check_whole
+from malt._job import job as jobs
+from malt._job.averaging import Averaging
+from malt._launch import forked
+from malt._training.progress import Progress
+from malt._training.steps import history_of
+
+
+class MatrixFactorization(BaseEstimator):
+    """A rating is about mean + user bias + item bias + user's factors . item's factors, by SGD.
+
+    Minimises the squared errors plus, for each rating, `reg` times the squares of what predicts it
+    (Koren, Bell, Volinsky, "Matrix factorization techniques for recommender systems", Computer
+    2009). With `implicit` ratings count how often something was chosen: the model predicts a
+    preference, 1 for pairs that have a rating, weighted by 1 + alpha * rating, and 0 for others,
+    of which `negatives` are drawn for each rating (Hu, Koren, Volinsky, ICDM 2008).
+
+    In a job fit() and partial_fit() are collective: each rank gives ratings of its own, and all get
+    the same model. It is of use that a user's ratings are with one rank, as with `ranks` they are.
+
+    Args:
+        n_factors: the rank of the factorisation. Multiples of 16 waste nothing.
+        n_epochs: passes of fit() over the ratings.
+        lr: the learning rate; in epoch t, from 0, it is lr / (1 + decay * t).
+        reg: strength of the L2 penalty, biases included.
+        decay: of the learning rate; 0 keeps it constant.
+        biased: whether there are biases, and a mean if the ratings are not implicit.
+        implicit: ratings are signs of preference, all above 0.
+        alpha: confidence that a rating of 1 adds, if implicit.
+        negatives: pairs drawn for each rating, if implicit.
+        shape: (users, items) of the model; None: as far as the ids of the first call go (or the
+            sparse matrix's shape).
+        threads: of this rank. Up to 4, any number gives the same bits.
+        every: ratings that a rank trains on from one exchange with the others to the next, rounded
+            to eighths of an epoch and at most one; None: an epoch.
+        ranks: processes that fit() and partial_fit() start and end, which share the ratings; None:
+            one. In a job of several ranks leave it out: each gives its own ratings.
+        graph: whom each rank sends to; None: malt.ALL.
+        sync: "bsp" (all wait for one another at every exchange), "ssp:K" (K exchanges late at
+            most), or "async" (nobody waits).
+        verbose: a bar by tqdm; None: if standard error is a terminal.
+        random_state: for the first factors and the order of the ratings; in a job rank 0's counts.
+
+    Attributes:
+        user_factors_: float32, of shape (users, n_factors). Who has no ratings has zeros.
+        item_factors_: likewise, of the items.
+        user_biases_: float32, one a user; empty if not biased.
+        item_biases_: likewise.
+        mean_: of all ranks' ratings; 0 if implicit or not biased.
+        loss_curve_: the root of the mean squared error (implicit: weighted, drawn pairs included)
+            over each epoch's ratings, each before its step; with sync="async" a rank's own (here
+            rank 0's).
+        n_iter_: epochs trained so far.
+        history_: what each rank trained here did in the last call, as of malt.SGDClassifier; the
+            loss is the root of the mean squared error between two exchanges.
+    """
+
+    def __init__(
+        self,
+        n_factors: int = 32,
+        n_epochs: int = 20,
+        *,
+        lr: float = 0.02,
+        reg: float = 0.08,
+        decay: float = 0.05,
+        biased: bool = True,
+        implicit: bool = False,
+        alpha: float = 1.0,
+        negatives: int = 1,
+        shape: tuple[int, int] | None = None,
+        threads: int = 1,
+        every: int | None = None,
+        ranks: int | None = None,
+        graph: Graph | None = None,
+        sync: str = "bsp",
+        verbose: int | bool | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.n_factors = n_factors
+        self.n_epochs = n_epochs
+        self.lr = lr
+        self.reg = reg
+        self.decay = decay
+        self.biased = biased
+        self.implicit = implicit
+        self.alpha = alpha
+        self.negatives = negatives
+        self.shape = shape
+        self.threads = threads
+        self.every = every
+        self.ranks = ranks
+        self.graph = graph
+        self.sync = sync
+        self.verbose = verbose
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> MatrixFactorization:
+        """Train from the start. Collective in a job.
+
+        Args:
+            X: a SciPy sparse matrix, users x items, whose stored elements are the ratings; or three
+                arrays (users, items, ratings); or pairs (user, item) of shape (n, 2), with y. Ids
+                are integers from 0.
+            y: the pairs' ratings.
+
+        Raises:
+            ConfigError (a ValueError): no ratings, wrong ids, ratings that are not finite, a wrong
+                parameter, or steps so large that the factors grow without bound. In a job it is
+                raised on every rank, and names the rank.
+        """
+        settings = self._settings()
+        part = self._agree("fit", X, y, settings)
+        self._train(part.empty_model(settings), part, settings, range(self.n_epochs))
+        return self
+
+    def partial_fit(self, X: Any, y: Any = None) -> MatrixFactorization:
+        """Train one epoch on these ratings. Collective in a job.
+
+        Args:
+            X: as of fit(). The model has the shape, and the mean, of the first call.
+            y: likewise.
+
+        Raises:
+            ConfigError: as fit(), or a user or an item is beyond the model's shape.
+        """
+        settings = self._settings()
+        if not hasattr(self, "user_factors_"):
+            part = self._agree("partial_fit", X, y, settings)
+            self._train(part.empty_model(settings), part, settings, range(1))
+            return self
+        model = self._model()
+        settings = settings._replace(
+            n_factors=model.user_factors.shape[1], biased=len(model.user_biases) > 0
+        )
+        part = self._agree("partial_fit", X, y, settings, model.shape)._replace(mean=model.mean)
+        self._train(model, part, settings, range(self.n_iter_, self.n_iter_ + 1))
+        return self
+
+    def predict(self, users: Any, items: Any = None) -> Floats:
+        """The ratings (implicit: preferences) that the model expects, float32, one for each pair.
+
+        Args:
+            users: ids; or pairs (user, item) of shape (n, 2), without `items`.
+            items: as many ids. One id goes with all of the other array.
+
+        Raises:
+            ConfigError: a user or an item is beyond the model's shape.
+        """
+        check_is_fitted(self)
+        model = self._model()
+        pair_users, pair_items = as_pairs(users, items)
+        return predict_ratings(*model[:4], mean=model.mean, users=pair_users, items=pair_items)
+
+    def rmse(self, X: Any, y: Any = None) -> float:
+        """The root of the mean squared error over these ratings, given as to fit().
+
+        Raises:
+            ConfigError: the model is of implicit ratings, which it does not predict.
+        """
+        check_is_fitted(self)
+        if self.implicit:
+            raise ConfigError(
+                "with implicit=True predict() gives preferences, not ratings: measure how it ranks "
+                "the items of a user"
+            )
+        ratings = as_ratings(X, y)
+        errors = self.predict(ratings.users, ratings.items) - ratings.values.astype(np.float64)
+        return math.sqrt(np.mean(errors**2))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """-rmse(X, y): more is better, as scikit-learn's searches want it."""
+        return -self.rmse(X, y)
+
+    def _settings(self) -> Settings:
+        return Settings(*(getattr(self, name) for name in Settings._fields))
+
+    def _agree(
+        self,
+        call: str,
+        X: Any,
+        y: Any,
+        settings: Settings,
+        known: tuple[int, int] | None = None,
+    ) -> training.Part:
+        def look() -> tuple[Ratings, tuple[int, int]]:
+            Averaging(self.graph, self.sync)
+            if self.ranks is not None:
+                check_whole("ranks", self.ranks, least=1)
+                forked.check_ranks(self.ranks)
+            ratings = as_ratings(X, y)
+            if self.implicit and ratings.values.min() <= 0:
+                raise ConfigError(
+                    f"a rating is {ratings.values.min()}; with implicit=True they count how often "
+                    "something was chosen, and are above 0"
+                )
+            given = self.shape or (X.shape if hasattr(X, "tocoo") else None)
+            return ratings, as_shape(ratings, known or given)
+
+        def seed() -> int:
+            return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+        name = f"MatrixFactorization.{call}"
+        return training.agree(name, look, settings, self.threads, seed)
+
+    def _model(self) -> training.Model:
+        return training.Model(
+            self.user_factors_,
+            self.item_factors_,
+            self.user_biases_,
+            self.item_biases_,
+            self.mean_,
+        )
+
+    def _train(
+        self, model: training.Model, part: training.Part, settings: Settings, epochs: range
+    ) -> None:
+        averaging = Averaging(self.graph, self.sync)
+        ranks = 1 if self.ranks is None else min(self.ranks, len(np.unique(part.ratings.users)))
+        if ranks > 1:
+            part, share = part.divided(ranks)
+        with Progress(self.verbose, ranks, part.longest * len(epochs)) as progress:
+
+            def train(part: training.Part, rank: int) -> training.Trained:
+                watch = progress.of(rank)
+                run = training.Run(averaging, self.threads, watch, self._is_asked_to_stop)
+                return training.train(model, part, settings, epochs, run)
+
+            if ranks == 1:
+                trained = [train(part, 0)]
+            else:
+                trained = _train_forked(ranks, lambda n: train(share(n), n), model, progress)
+        self._show(trained[0].model)
+        self.history_ = history_of([one.history for one in trained])
+        before = getattr(self, "loss_curve_", [])[: epochs.start]
+        self.loss_curve_: list[float] = [*before, *trained[0].losses]
+        self.n_iter_ = len(self.loss_curve_)
+
+    def _show(self, model: training.Model) -> None:
+        self.user_factors_, self.item_factors_ = model.user_factors, model.item_factors
+        self.user_biases_, self.item_biases_ = model.user_biases, model.item_biases
+        self.mean_ = model.mean
+
+    # Told by the command line, which ends training in good order at Ctrl-C.
+    @staticmethod
+    def _is_asked_to_stop() -> bool:
+        return False
+
+
+def _train_forked(
+    ranks: int,
+    train: Callable[[int], training.Trained],
+    model: training.Model,
+    progress: Progress,
+) -> list[training.Trained]:
+    """By ranks forked here, which read the ratings in place."""
+    learnt = [forked.shared(array) for array in model[:4]]
+
+    def work() -> Mapping[str, Any]:
+        rank = jobs.rank()
+        trained = train(rank)
+        if rank == 0:
+            for result, mine in zip(learnt, trained.model[:4], strict=True):
+                result[:] = mine
+        return {"losses": trained.losses, "history": trained.history}
+
+    reports = forked.run(ranks, work, progress.show)
+    users, items, user_biases, item_biases = (array.copy() for array in learnt)
+    model = training.Model(users, items, user_biases, item_biases, model.mean)
+    return [training.Trained(model, **report) for report in reports]

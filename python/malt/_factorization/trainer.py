@@ -1,0 +1,302 @@
+"""Training a matrix factorisation, alone or with the other ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from malt._core_import import RatingBlocks, Vector, available_bytes
+from malt._errors import ConfigError
+from malt._factorization.exchange import Evidence, Exchange, Gossip, exchange_of, vector_of
+from malt._factorization.factors import Factors, Floats, Sums, aligned_zeros, summed, sums
+from malt._factorization.ratings import Ratings
+from malt._factorization.settings import Settings, check_whole
+from malt._job import job as jobs
+from malt._job.agreement import Report, Together
+from malt._job.averaging import Averaging
+from malt._training.steps import Step
+
+_LEAST_BANDS = 8
+_SPREAD = 0.1  # standard deviation of a factor before its first step
+# In the rule of _factor_exchange. That of a bias is 1, of factors less. On MovieLens-100K a quarter
+# is as good as training on one rank, but with 6 ranks at a rate of 0.05 it grew without bound; 1
+# lags behind.
+_CURVATURE = 0.5
+
+
+class Model(NamedTuple):
+    """What is learnt; biases are empty where there are none."""
+
+    user_factors: Floats
+    item_factors: Floats
+    user_biases: Floats
+    item_biases: Floats
+    mean: float
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Users and items."""
+        return len(self.user_factors), len(self.item_factors)
+
+
+class Part(NamedTuple):
+    """This rank's ratings, and what the ranks have agreed on."""
+
+    ratings: Ratings
+    shape: tuple[int, int]
+    mean: float
+    longest: int  # ratings of the rank that has most
+    bands: int
+    seed: int
+
+    def empty_model(self, settings: Settings) -> Model:
+        """Of which nothing is learnt yet."""
+        rows = [np.zeros((n, settings.n_factors), np.float32) for n in self.shape]
+        biases = [np.zeros(n if settings.biased else 0, np.float32) for n in self.shape]
+        return Model(rows[0], rows[1], biases[0], biases[1], self.mean)
+
+    def divided(self, ranks: int) -> tuple[Part, Callable[[int], Part]]:
+        """For so many ranks, each with all ratings of every so-many-th user that has any.
+
+        Returns:
+            The whole, and what copies a rank's out of it.
+        """
+        counts = np.bincount(self.ratings.users, minlength=self.shape[0])
+        owners = (np.cumsum(counts > 0) - 1) % ranks
+        whole = self._replace(longest=int(np.bincount(owners, counts).max()))
+
+        def share(rank: int) -> Part:
+            own = owners[self.ratings.users] == rank
+            return whole._replace(ratings=Ratings(*(array[own] for array in self.ratings)))
+
+        return whole, share
+
+
+def agree(
+    call: str,
+    look: Callable[[], tuple[Ratings, tuple[int, int]]],
+    settings: Settings,
+    threads: Any,
+    seed: Callable[[], int],
+) -> Part:
+    """Check what every rank was given, and agree on the rest. Collective in a job.
+
+    Args:
+        call: for messages.
+        look: the checked ratings, and the shape that they need.
+        settings: which may still be wrong.
+        threads: likewise.
+        seed: drawn where everything else is right.
+
+    Raises:
+        ConfigError: on every rank, if something is wrong on any.
+    """
+
+    def report() -> tuple[Ratings, Report]:
+        settings.check()
+        check_whole("threads", threads, least=1)
+        ratings, shape = look()
+        _check_room(shape, settings)
+        return ratings, {
+            "shape": [int(n) for n in shape],
+            "size": len(ratings.values),
+            "sum": float(ratings.values.sum(dtype=np.float64)),
+            "bands": max(_LEAST_BANDS, 2 * int(threads)),
+            "seed": seed(),
+            "settings": [value if value is None else float(value) for value in settings],
+        }
+
+    if jobs.company() is None:
+        ratings, mine = report()
+        reports = {0: mine}
+    else:
+        ratings, reports = Together(call, None).step("look", report)
+    everyone = list(reports.values())
+    for at, name in enumerate(Settings._fields):
+        values = [each["settings"][at] for each in everyone]
+        if len(set(values)) > 1:
+            found = dict(zip(reports, values, strict=True))
+            raise ConfigError(f"{call}: the ranks disagree about {name}, by rank {found}")
+    users, items = (max(each["shape"][axis] for each in everyone) for axis in (0, 1))
+    mean = sum(each["sum"] for each in everyone) / sum(each["size"] for each in everyone)
+    return Part(
+        ratings,
+        (users, items),
+        mean if settings.biased and not settings.implicit else 0.0,
+        max(each["size"] for each in everyone),
+        min(max(each["bands"] for each in everyone), RatingBlocks.most_bands),
+        everyone[0]["seed"],
+    )
+
+
+def _check_room(shape: tuple[int, int], settings: Settings) -> None:
+    """Raise ConfigError if the factors, and a copy to train, do not fit into memory."""
+    needed = 2 * 4 * Factors.elements(shape, settings.n_factors, settings.biased)
+    free = available_bytes()
+    if needed > free:
+        raise ConfigError(
+            f"{shape[0]} users and {shape[1]} items with {settings.n_factors} factors need "
+            f"{needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free; ids need not be far apart: "
+            "np.unique(ids, return_inverse=True)"
+        )
+
+
+class Run(NamedTuple):
+    """How a rank trains, with whom, and who is told."""
+
+    averaging: Averaging
+    threads: int
+    watch: Callable[[Step], object]
+    is_asked: Callable[[], bool]  # to end after this epoch, on any rank
+
+
+class Trained(NamedTuple):
+    """What came of it."""
+
+    model: Model
+    losses: list[float]  # by epoch, the root of the mean of squared errors, each before its step
+    history: list[Step]
+
+
+def train(model: Model, part: Part, settings: Settings, epochs: range, run: Run) -> Trained:
+    """Train these epochs, counted since the model's first. Collective in a job.
+
+    Raises:
+        ConfigError: an error became infinite.
+    """
+    losses: list[float] = []
+    with contextlib.ExitStack() as stack:
+        rank = _Rank(stack, model, part, settings, epochs.start, run)
+        for epoch in epochs:
+            squares, count, is_asked = rank.train_epoch(epoch)
+            losses.append(math.sqrt(squares / count))
+            if not math.isfinite(losses[-1]):
+                raise ConfigError(
+                    f"the factors grew without bound in epoch {epoch}: lr={settings.lr} is too "
+                    "large for these ratings; lower it, or scale the ratings down"
+                )
+            if is_asked:
+                break
+        return Trained(rank.finish(model.mean), losses, rank.history)
+
+
+class _Rank:
+    """This rank's ratings and factors, and what it exchanges them by."""
+
+    def __init__(
+        self,
+        stack: contextlib.ExitStack,
+        model: Model,
+        part: Part,
+        settings: Settings,
+        first_epoch: int,
+        run: Run,
+    ) -> None:
+        """Collective in a job."""
+        self.history: list[Step] = []
+        self._part, self._settings, self._run = part, settings, run
+        self._blocks = RatingBlocks(
+            *part.ratings,
+            user_count=part.shape[0],
+            item_count=part.shape[1],
+            bands=part.bands,
+            seed=part.seed,
+        )
+        self._drawn = settings.negatives if settings.implicit else 0
+        self._rounds = _rounds(part, settings)
+        self._exchange: Exchange | Gossip | None = None
+        self._of_all: Vector | None = None
+        averaging = run.averaging
+        elements = Factors.elements(part.shape, settings.n_factors, settings.biased)
+        users, items = _weights(part, settings)
+        if jobs.company() is None:
+            self._factors = _at(aligned_zeros(elements), model, part, settings)
+            self._factors.wake((users > 0, items > 0), _SPREAD, [part.seed, first_epoch])
+            return
+        vector = vector_of(averaging, elements, sum(part.shape))
+        stack.enter_context(contextlib.closing(vector))
+        if averaging.staleness is not None:
+            self._of_all = stack.enter_context(contextlib.closing(sums(3)))
+        h = settings.lr * (_CURVATURE + settings.reg) * self._rounds / part.bands
+        evidence = Evidence(h * users, h * items)
+        self._factors = _at(vector.array[:elements], model, part, settings)
+        self._factors.wake(evidence.seen, _SPREAD, [part.seed, first_epoch])
+        self._exchange = exchange_of(averaging, self._factors, vector, evidence)
+
+    def train_epoch(self, epoch: int) -> tuple[float, float, float]:
+        """Returns the squared errors, of how many, and whether it is asked to end.
+
+        Of all ranks together; an asynchronous one asks nobody.
+        """
+        squares = 0.0
+        for start in range(0, self._part.bands, self._rounds):
+            squares += self._train_piece(epoch, start)
+        count = len(self._blocks) * (1 + self._drawn)
+        mine = np.array([squares, count, self._run.is_asked()])
+        squares, count, is_asked = mine if self._of_all is None else summed(self._of_all, mine)
+        return squares, count, is_asked
+
+    def _train_piece(self, epoch: int, start: int) -> float:
+        """Rounds of an epoch from `start` on, up to the next exchange; returns squared errors."""
+        part, settings = self._part, self._settings
+        first = epoch * part.bands + start
+        rounds = min(self._rounds, part.bands - start)
+        began = time.time()
+        squares = self._factors.train(
+            self._blocks,
+            mean=part.mean,
+            lr=settings.lr / (1 + settings.decay * epoch),
+            reg=settings.reg,
+            implicit=(settings.alpha, settings.negatives) if settings.implicit else None,
+            first=first,
+            rounds=rounds,
+            threads=self._run.threads,
+        )
+        trained = time.time()
+        staleness, sent = (0, 0) if self._exchange is None else self._exchange()
+        count = self._blocks.count(first=first, rounds=rounds)
+        before = self.history[-1].examples if self.history else 0
+        loss = math.sqrt(squares / max(1, count * (1 + self._drawn)))
+        step = Step(before + count, loss, staleness, sent, began, trained, time.time())
+        self.history.append(step)
+        self._run.watch(step)
+        return squares
+
+    def finish(self, mean: float) -> Model:
+        """All ranks' model. Collective in a job."""
+        if self._exchange is not None:
+            self._exchange.unite()
+        arrays = (*self._factors.rows, *self._factors.biases)
+        users, items, user_biases, item_biases = (array.copy() for array in arrays)
+        return Model(users, items, user_biases, item_biases, mean)
+
+
+def _at(memory: Floats, model: Model, part: Part, settings: Settings) -> Factors:
+    """The model's factors, put there."""
+    factors = Factors(memory, part.shape, settings.n_factors, settings.biased)
+    for mine, given in zip((*factors.rows, *factors.biases), model[:4], strict=True):
+        mine[:] = given
+    return factors
+
+
+def _weights(part: Part, settings: Settings) -> tuple[Sums, Sums]:
+    """By user and by item: the confidences of its ratings in an epoch, the drawn ones included."""
+    of_rating, drawn = None, 0
+    if settings.implicit:
+        of_rating, drawn = 1 + settings.alpha * part.ratings.values, settings.negatives
+    by_user = np.bincount(part.ratings.users, of_rating, part.shape[0])
+    by_item = np.bincount(part.ratings.items, of_rating, part.shape[1])
+    draws = drawn * np.bincount(part.ratings.users, None, part.shape[0])
+    return by_user + 1.0 * draws, by_item + draws.sum() / part.shape[1]
+
+
+def _rounds(part: Part, settings: Settings) -> int:
+    """From one exchange to the next."""
+    if settings.every is None:
+        return part.bands
+    return min(max(round(settings.every * part.bands / part.longest), 1), part.bands)

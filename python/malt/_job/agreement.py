@@ -1,0 +1,88 @@
+"""Collective calls that succeed on every rank or fail on every rank."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from malt._core_import import Group
+from malt._errors import ConfigError, DamagedError, describe_ranks
+from malt._job import job as jobs
+
+Result = TypeVar("Result")
+Report = dict[str, Any]
+
+_LENGTH = struct.Struct("<I")  # of a post, before it
+_MOST_BYTES = 768  # that are exchanged at once: Group::kMostExchanged
+_MOST_TOLD = 4096  # bytes of an error
+_DONE, _DAMAGED, _FAILED = b"+", b"?", b"!"
+
+
+class Together:
+    """One collective call, in steps. `timeout` is for each; None: that of malt.init()."""
+
+    def __init__(self, call: str, timeout: float | None) -> None:
+        if jobs.current().is_waited_for:
+            raise ConfigError(
+                f"{call} on a rank that has come back: the others made this call long ago, and it "
+                "has their values; call it `if not malt.restarts():`, or after the first scatter, "
+                "gather or allreduce"
+            )
+        self.call = call
+        self.timeout = timeout
+
+    @property
+    def group(self) -> Group:
+        """The present one."""
+        return jobs.current().group
+
+    def step(
+        self, name: str, action: Callable[[], tuple[Result, Report]], timeout: float | None = None
+    ) -> tuple[Result, dict[int, Report]]:
+        """Act on every rank, and tell one another how it went.
+
+        Returns:
+            This rank's result, and by rank what each reported, of those that have not died.
+
+        Raises:
+            ConfigError: it failed on a rank, which the message names; raised on every rank.
+            DamagedError: likewise; a rank found what it read damaged, and none had another failure.
+            TimeoutError: the named ranks did not come.
+        """
+        failure: Exception | None = None
+        try:
+            result, report = action()
+            post = _DONE + json.dumps(report).encode()
+        except DamagedError as error:
+            failure, post = error, _DAMAGED + str(error).encode()[:_MOST_TOLD]
+        except ConfigError as error:
+            failure, post = error, _FAILED + str(error).encode()[:_MOST_TOLD]
+        except Exception as error:  # the others must hear of it, whatever it is
+            text = f"{type(error).__name__}: {error}"
+            failure, post = error, _FAILED + text.encode()[:_MOST_TOLD]
+        here = self._exchange(name, post, self.timeout if timeout is None else timeout)
+        for mark, kind in ((_FAILED, ConfigError), (_DAMAGED, DamagedError)):
+            failed = [rank for rank, post in here.items() if post[:1] == mark]
+            if failed:
+                text = here[failed[0]][1:].decode(errors="ignore")
+                others = f" (and likewise {describe_ranks(failed[1:])})" if failed[1:] else ""
+                raise kind(f"{self.call}: rank {failed[0]}: {text}{others}") from failure
+        return result, {rank: json.loads(post[1:]) for rank, post in here.items()}
+
+    def _exchange(self, name: str, post: bytes, limit: float | None) -> dict[int, bytes]:
+        """What each rank posts, of those that have not died; what is long goes in pieces."""
+
+        def exchange(begin: int) -> Iterator[tuple[int, bytes]]:
+            what = f"{self.call}, step {name}" + (f" from byte {begin}" if begin else "")
+            piece = whole[begin : begin + _MOST_BYTES]
+            posts = jobs.call(self.call, lambda group: group.exchange(what, piece, limit))
+            return ((rank, post) for rank, post in enumerate(posts) if post is not None)
+
+        whole = _LENGTH.pack(len(post)) + post
+        here = dict(exchange(0))
+        longest = _LENGTH.size + max(_LENGTH.unpack_from(told)[0] for told in here.values())
+        for begin in range(_MOST_BYTES, longest, _MOST_BYTES):
+            here = {rank: here[rank] + told for rank, told in exchange(begin)}
+        return {rank: told[_LENGTH.size :] for rank, told in here.items()}

@@ -1,0 +1,91 @@
+"""How ranks average a vector: over which graph, and how long one waits for another."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from malt._core_import import ALL, AVG, Fold, Graph, Update, Vector
+from malt._errors import ConfigError
+from malt._job import job as jobs
+
+
+class Averaging:
+    """What `graph=` and `sync=` say.
+
+    Args:
+        graph: who sends to whom; None: everybody to everybody.
+        sync: "bsp" (each exchange waits for all its updates), "ssp:K" (they may be K exchanges
+            old) or "async" (it waits for nothing).
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+
+    def __init__(self, graph: Graph | None, sync: str) -> None:
+        if graph is not None and not isinstance(graph, Graph):
+            raise ConfigError(
+                f"graph is {graph!r}; it is None, malt.ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, "
+                "STAR, RANDOM(k, seed) or Graph(edges)"
+            )
+        self.graph = ALL if graph is None else graph
+        self.staleness = _staleness(sync)
+        # Then all ranks have the same bits after it, and the vector's own memory is read in place.
+        self.is_exact = graph is None and self.staleness == 0
+
+    def exchange(self, vector: Vector, fold: Fold = AVG) -> int:
+        """Send this rank's values and fold others' into them; returns the oldest's age."""
+        if self.is_exact:
+            vector.allreduce(fold)
+            return 0
+        vector.scatter()
+        ages = vector.gather(fold, staleness=self.staleness).staleness
+        return max(ages, default=0)
+
+
+def _staleness(sync: str) -> int | None:
+    """How many iterations an in-neighbour may be behind; None: any number."""
+    if sync in ("bsp", "async"):
+        return 0 if sync == "bsp" else None
+    mode, _, bound = str(sync).partition(":")
+    if mode != "ssp" or not (bound.isascii() and bound.isdecimal()):
+        raise ConfigError(
+            f"sync is {sync!r}; it is 'bsp', 'ssp:K' with a whole number K, or 'async'"
+        )
+    return int(bound)
+
+
+def positive(name: str, value: Any) -> int:
+    """`value` as an integer of at least 1.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = 0
+    if number < 1 or isinstance(value, bool):
+        raise ConfigError(f"{name} is {value!r}; it is an integer of at least 1")
+    return number
+
+
+def start_alike(vector: Vector) -> None:
+    """Give all ranks the values of the lowest one that lives. Collective.
+
+    A rank that has come back gets the others' values without it, in its first exchange.
+    """
+    job = jobs.current()
+    if job.size == 1 or job.is_waited_for:
+        return
+
+    def take_lowest(mine: npt.NDArray[Any], updates: list[Update]) -> None:
+        lowest = min(updates, key=lambda update: update.rank, default=None)
+        if lowest is not None and lowest.rank < job.rank:
+            np.copyto(mine, lowest.values)
+
+    vector.scatter(ALL)
+    vector.gather(take_lowest, staleness=0)

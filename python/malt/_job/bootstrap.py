@@ -1,0 +1,152 @@
+"""How the ranks of a job find one another: bytes exchanged out of band, a few times at start.
+
+After start-up nothing goes through it. `find` chooses between the three ways: an MPI communicator,
+the rendezvous of `malt run`, or none (a job of one process).
+"""
+
+from __future__ import annotations
+
+import abc
+import os
+from collections.abc import MutableMapping
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from malt._job import foreign_launchers
+from malt._rendezvous import session
+
+
+class Place(NamedTuple):
+    """Which rank this is, and what joining a group of the job takes; as of a Bootstrap."""
+
+    rank: int
+    size: int
+    secret: bytes
+    meeting_point: str
+
+
+class Bootstrap(abc.ABC):
+    """Used by one thread. Collective: every rank makes the same calls in the same order.
+
+    As a context manager it is closed at the end of the block, or aborted by an exception.
+
+    Attributes:
+        rank: this process' number, 0 to size - 1.
+        size: how many ranks the job has.
+        launcher: "malt run", "mpi" or "none".
+        secret: what the ranks of this job alone know, or empty.
+        meeting_point: a host that all ranks can reach, or empty.
+    """
+
+    rank: int
+    size: int
+    launcher: str
+    secret: bytes = b""
+    meeting_point: str = ""
+
+    @abc.abstractmethod
+    def allgather(self, data: bytes, timeout: float) -> list[bytes]:
+        """Give `data` (lengths may differ by rank) and return every rank's, by rank.
+
+        Blocks for `timeout` seconds at most. After an error the bootstrap is of no further use.
+
+        Raises:
+            malt.TimeoutError: with the ranks that did not come.
+            malt.PeerError: with the ranks known to be gone.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Leave in good order; idempotent. Over an MPI that MALT initialised, collective."""
+
+    @abc.abstractmethod
+    def abort(self) -> None:
+        """Leave at once, after an error: waits for nobody; idempotent."""
+
+    def __enter__(self) -> Bootstrap:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+
+class Solo(Bootstrap):
+    """A job of one process."""
+
+    def __init__(self, launcher: str = "none") -> None:
+        self.rank = 0
+        self.size = 1
+        self.launcher = launcher
+
+    def allgather(self, data: bytes, timeout: float) -> list[bytes]:  # noqa: ARG002
+        return [bytes(data)]
+
+    def close(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+
+class Rendezvous(Bootstrap):
+    """A rank started by `malt run`: a client of the launcher's small store."""
+
+    launcher = "malt run"
+
+    def __init__(self, client: session.Client) -> None:
+        self.rank = client.rank
+        self.size = client.size
+        self.secret = client.key
+        self.meeting_point = client.host
+        self._client = client
+
+    def allgather(self, data: bytes, timeout: float) -> list[bytes]:
+        return self._client.allgather(data, timeout)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def abort(self) -> None:
+        self._client.abort()
+
+
+def find(
+    comm: Any = None, timeout: float = 30.0, environ: MutableMapping[str, str] | None = None
+) -> Bootstrap:
+    """Join the job that this process was started in.
+
+    In this order: the given mpi4py communicator; the rendezvous of `malt run`; MPI, when an MPI
+    launcher started this process or MPI is initialised with several ranks; else a job of one.
+
+    Args:
+        comm: an mpi4py intracommunicator, or None.
+        timeout: seconds to wait for the other ranks at most.
+        environ: in place of `os.environ`, for tests.
+
+    Raises:
+        malt.ConfigError: the launcher's settings cannot work; says what to install or to change.
+        malt.TimeoutError: with the ranks that did not come, as far as they can be known.
+    """
+    from malt._job import mpi
+
+    env = os.environ if environ is None else environ
+    if comm is not None:
+        return mpi.adopt(comm, env)
+    if "MALT_RENDEZVOUS" in env:
+        return Rendezvous(session.Client.from_environ(env, timeout))
+    launch = mpi.find_launch(env)
+    if launch is not None and launch.size != 1:
+        return mpi.join(launch, timeout)
+    world = mpi.running_world()
+    if world is not None and world.Get_size() > 1:
+        return mpi.Mpi(world)
+    foreign_launchers.check(env)
+    return Solo("none" if launch is None else "mpi")

@@ -1,0 +1,344 @@
+"""Making vectors: what is given is checked here, in Python's terms."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from numbers import Real
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from malt._core_import import (
+    ALL,
+    Codec,
+    Graph,
+    Group,
+    SparseVectorFloat32,
+    SparseVectorFloat64,
+    SparseVectorInt32,
+    SparseVectorInt64,
+    Vector,
+)
+from malt._errors import ConfigError
+from malt._job import job as jobs
+from malt._job.vector_types import SparseVector
+
+Parameters = ParamSpec("Parameters")
+Made = TypeVar("Made")
+
+_MOST_ELEMENTS = 2**57  # beyond any memory, and their bytes still countable
+_SPARSE: dict[str, type[SparseVector]] = {
+    "float32": SparseVectorFloat32,
+    "float64": SparseVectorFloat64,
+    "int32": SparseVectorInt32,
+    "int64": SparseVectorInt64,
+}
+
+
+def _as_array(data: Any) -> npt.NDArray[Any]:
+    """The same memory as a NumPy array."""
+    if isinstance(data, np.ndarray):
+        array = data
+    elif hasattr(data, "__dlpack__"):
+        try:
+            array = np.from_dlpack(data.detach() if hasattr(data, "detach") else data)
+        except (BufferError, RuntimeError, TypeError) as error:
+            raise ConfigError(
+                f"cannot share the memory of a {type(data).__name__}: {error}; only memory on the "
+                "CPU can be shared"
+            ) from error
+        if not array.flags.writeable:  # as NumPy before 2.2.5 takes all that comes through DLPack
+            if not hasattr(data, "detach"):
+                raise ConfigError(
+                    f"the memory of a {type(data).__name__} is read-only for NumPy "
+                    f"{np.__version__}, so nothing could be gathered into it: copy it into a NumPy "
+                    "array (NumPy before 2.2.5 takes all memory from DLPack for read-only)"
+                )
+            array = data.detach().numpy()
+    else:
+        way = ": of numbers make an array first (w = np.array(...)), then use that w in the loop"
+        raise ConfigError(
+            "a vector is made over a NumPy array, anything with DLPack on the CPU, a list of "
+            f"those, or a shape; this is {data!r:.50}{way if _are_numbers(data) else ''}"
+        )
+    if array.dtype.name not in _SPARSE:
+        raise ConfigError(
+            f"dtype is {array.dtype}; a vector has float32, float64, int32 or int64: convert the "
+            "array first (w = w.astype(np.float32)), then use that w in the loop"
+        )
+    if not array.dtype.isnative:
+        raise ConfigError(
+            f"dtype {array.dtype} has foreign byte order; convert the array first (w = "
+            "w.astype(w.dtype.newbyteorder('='))), then use that w in the loop"
+        )
+    if not array.flags.c_contiguous:
+        raise ConfigError(
+            f"the array of shape {array.shape} is not contiguous (strides {array.strides}), so its "
+            "memory cannot be shared; make the vector over its base, or copy it first (w = "
+            "np.ascontiguousarray(w)), then use that w in the loop"
+        )
+    if not array.flags.writeable:
+        raise ConfigError("the array is read-only, so nothing could be gathered into it; copy it")
+    if array.size == 0:
+        raise ConfigError(f"the array of shape {array.shape} is empty; a vector needs an element")
+    return array
+
+
+def _are_numbers(data: Any) -> bool:
+    """Whether it is a number, or lists of them."""
+    return _are_numbers(data[0]) if isinstance(data, list) and data else isinstance(data, Real)
+
+
+def _check_apart(arrays: Sequence[npt.NDArray[Any]]) -> None:
+    """Raise ConfigError if two share memory, which would be folded twice."""
+    order = sorted(range(len(arrays)), key=lambda i: arrays[i].ctypes.data)
+    last, end = -1, 0  # of those before, the one that ends last
+    for i in order:
+        begin = arrays[i].ctypes.data
+        if end > begin:
+            first, second = sorted((last, i))
+            raise ConfigError(
+                f"data[{first}] of shape {arrays[first].shape} and data[{second}] of shape "
+                f"{arrays[second].shape} share memory, which would be folded twice; give each "
+                "array once, and of overlapping views the array that has both"
+            )
+        if begin + arrays[i].nbytes > end:
+            last, end = i, begin + arrays[i].nbytes
+
+
+def _as_shape(data: Any) -> tuple[int, ...] | None:
+    """The shape, if that is what was given."""
+    if isinstance(data, np.ndarray):
+        return None
+    try:
+        shape = (
+            tuple(operator.index(n) for n in data)
+            if isinstance(data, tuple)
+            else (operator.index(data),)
+        )
+    except TypeError:
+        return None
+    if any(n < 1 for n in shape) or not shape:
+        raise ConfigError(f"shape is {data!r}; every extent must be at least 1")
+    if math.prod(shape) > _MOST_ELEMENTS:
+        raise ConfigError(
+            f"shape is {data!r}: its {math.prod(shape)} elements are larger than any memory (at "
+            f"most {_MOST_ELEMENTS})"
+        )
+    return shape
+
+
+def _options(
+    name: str | None,
+    graph: Graph,
+    policy: str,
+    depth: int,
+    reject_nonfinite: bool,
+    max_norm: float | None,
+) -> dict[str, Any]:
+    if not isinstance(graph, Graph):
+        raise ConfigError(
+            f"graph is {graph!r}; it is malt.ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR, "
+            "RANDOM(k, seed) or Graph(edges)"
+        )
+    return {
+        "name": name if name is not None else f"vector-{jobs.current().vectors + 1}",
+        "graph": graph,
+        "policy": policy,
+        "depth": depth,
+        "reject_nonfinite": reject_nonfinite,
+        "max_norm": max_norm,
+    }
+
+
+def _warn_unused(name: str, several: bool, index: int) -> None:
+    which = f"array {index} (counted from 0)" if several else "the array"
+    jobs.log.warning(
+        "%s of vector '%s' is no longer used by anybody else, so what is gathered into it is lost: "
+        "was it rebound (w = w - g)? Change it in place (w -= g, or w[:] = ...), or use the "
+        "vector's .array",
+        which,
+        name,
+    )
+
+
+def _describe(kind: str, options: dict[str, Any]) -> str:
+    """What a rank that comes back has to make alike."""
+    shown = ", ".join(f"{key}={options[key]}" for key in ("policy", "depth"))
+    if options.get("codec"):
+        shown += f", codec={options['codec']}"
+    return f"{kind} vector {options['name']!r} over {options['graph']!r}, {shown}"
+
+
+def _one_call(make: Callable[Parameters, Made]) -> Callable[Parameters, Made]:
+    """Have the turn from the choice of a name to the end."""
+
+    @functools.wraps(make)
+    def call(*args: Parameters.args, **options: Parameters.kwargs) -> Made:
+        with jobs.current().turns.hold("making a vector"):
+            return make(*args, **options)
+
+    return call
+
+
+@_one_call
+def vector(
+    data: Any,
+    *,
+    dtype: npt.DTypeLike | None = None,
+    name: str | None = None,
+    graph: Graph = ALL,
+    policy: str = "latest",
+    depth: int = 2,
+    reject_nonfinite: bool = False,
+    max_norm: float | None = None,
+    codec: Codec | None = None,
+) -> Vector:
+    """A dense vector that can be scattered and gathered. Collective.
+
+    Threads: the calls of a job (those of its vectors, barrier(), save(), making a vector, ...) go
+    one at a time, from any thread. A call waits while another thread's works. While another
+    thread's call waits for other ranks or runs a fold of yours it raises ConfigError, which names
+    that thread: make all calls in one thread, or hold a lock of your own around each. So does a
+    call inside a fold of yours. rank(), size(), alive(), epoch(), stats() and the arrays are free
+    at any time; during a gather an array has some elements from before it and some from after.
+
+    Args:
+        data: an array (NumPy; PyTorch on the CPU; with NumPy 2.2.5 anything on the CPU with
+            DLPack), whose memory is shared, not copied; a list of arrays of one dtype, which make
+            one vector and may not share memory; or a shape, for zeros in memory of MALT's own, with
+            which allreduce() copies less. Two vectors may be over one array (say, with different
+            graphs): each folds into it by itself.
+        dtype: float32, float64, int32 or int64. Arrays have theirs; for a shape, float32 if None.
+        name: for error messages; each open vector has its own.
+        graph: who sends to whom.
+        policy: "latest" (a newer update replaces one that nobody has folded; scatter never waits)
+            or "queue" (nothing is lost; scatter waits for a free slot).
+        depth: slots per sender; "queue" with depth 1 is NOTIFY-ACK.
+        reject_nonfinite: refuse updates that contain NaN or infinity, and count them.
+        max_norm: scale an update whose L2 norm is above it down to it before it is folded, and
+            count it; one with NaN or infinity is refused. For float32 and float64; each rank may
+            have its own. Neither this nor reject_nonfinite concerns allreduce().
+        codec: how scatter() makes fewer bytes of float32 or float64 elements: FLOAT16 or BFLOAT16,
+            INT8 (256 elements share a scale), or TOP_K(fraction) for gradients. What others fold is
+            what they decode; this rank's own values stay as they are, and allreduce() is exact.
+
+    Raises:
+        ConfigError: the data cannot be shared; two arrays share memory; max_norm is not above 0;
+            the elements are integers and there is a max_norm or a codec; or, on every rank, the
+            ranks disagree, the graph does not connect them, or there is no room.
+        TimeoutError: the named ranks did not make the vector.
+    """
+    options = _options(name, graph, policy, depth, reject_nonfinite, max_norm)
+    if codec is not None and not isinstance(codec, Codec):
+        raise ConfigError(f"codec is {codec!r}; it is malt.FLOAT16, BFLOAT16, INT8 or TOP_K(f)")
+    options["codec"] = codec
+    shape = _as_shape(data)
+    if shape is not None:
+        kind = np.dtype(np.float32 if dtype is None else dtype)
+        made = _make(kind, [], math.prod(shape), None, options)
+        made.array = made.array.reshape(shape)
+        return made
+    several = isinstance(data, Sequence) and not isinstance(data, (str, bytes))
+    given = data if several else [data]
+    arrays = [_as_array(part) for part in given]
+    _check_apart(arrays)
+    kinds = sorted({array.dtype.name for array in arrays})
+    if len(kinds) != 1:
+        raise ConfigError(
+            f"the arrays of one vector have one dtype, not {', '.join(kinds) or 'none'}"
+        )
+    if dtype is not None and np.dtype(dtype).name != kinds[0]:
+        raise ConfigError(
+            f"dtype is {np.dtype(dtype)}, but the array has {kinds[0]}; its memory is shared, so "
+            "it cannot be converted: leave dtype out, or convert the array first (w = "
+            "w.astype(...)), then use that w in the loop"
+        )
+    shown = arrays if several else (data if isinstance(data, np.ndarray) else arrays[0])
+    if all(isinstance(part, np.ndarray) for part in given):
+        options["on_unused"] = functools.partial(_warn_unused, options["name"], several)
+    return _make(arrays[0].dtype, arrays, 0, shown, options)
+
+
+def own_rows(rows: npt.NDArray[np.int64], name: str, depth: int, description: str) -> Vector:
+    """A vector over this rank's of `rows`, into which those of the others come, one a rank.
+
+    Nobody gets this rank's who comes back.
+    """
+    array = rows[jobs.current().rank]
+    options = {**_options(name, ALL, "latest", depth, False, None), "rows": rows}
+    return _make(array.dtype, [array], 0, array, options, description)
+
+
+def _make(
+    dtype: np.dtype[Any],
+    arrays: list[npt.NDArray[Any]],
+    own_count: int,
+    shown: Any,
+    options: dict[str, Any],
+    own: str = "",
+) -> Vector:
+    def build(group: Group, rejoins: bool) -> Vector:
+        return Vector(
+            group=group,
+            dtype=dtype,
+            arrays=arrays,
+            own_count=own_count,
+            shown=shown,
+            rejoins=rejoins,
+            **options,
+        )
+
+    count = own_count + sum(array.size for array in arrays)
+    owner = "of its own memory" if own_count else "over arrays"
+    description = own or _describe(f"{dtype} x {count} {owner}", options)
+    return jobs.make(build, description, has_shared_values=not own)
+
+
+@_one_call
+def sparse_vector(
+    dim: int,
+    *,
+    capacity: int,
+    dtype: npt.DTypeLike = np.float32,
+    name: str | None = None,
+    graph: Graph = ALL,
+    policy: str = "latest",
+    depth: int = 2,
+    reject_nonfinite: bool = False,
+    max_norm: float | None = None,
+) -> SparseVector:
+    """A sparse vector that can be scattered and gathered. Collective.
+
+    Args:
+        dim: its length, below 2**31.
+        capacity: the most elements it stores.
+        dtype: of the values: float32, float64, int32 or int64.
+        name: as of vector(), like the rest.
+        graph: who sends to whom.
+        policy: "latest" or "queue".
+        depth: slots per sender.
+        reject_nonfinite: refuse updates that contain NaN or infinity, and count them.
+        max_norm: of an update's L2 norm, above which it is scaled down.
+
+    Raises:
+        ConfigError, TimeoutError: as vector().
+    """
+    for what, value in (("dim", dim), ("capacity", capacity)):
+        if operator.index(value) < 1:
+            raise ConfigError(f"{what} is {value}; it must be at least 1")
+    kind = np.dtype(dtype)
+    if kind.name not in _SPARSE:
+        raise ConfigError(f"dtype is {kind}; a sparse vector has {', '.join(_SPARSE)}")
+    options = _options(name, graph, policy, depth, reject_nonfinite, max_norm)
+
+    def build(group: Group, rejoins: bool) -> SparseVector:
+        return _SPARSE[kind.name](
+            group=group, dim=dim, capacity=capacity, rejoins=rejoins, **options
+        )
+
+    return jobs.make(build, _describe(f"sparse {kind} x {dim}, capacity {capacity},", options))

@@ -1,0 +1,31 @@
+"""A rank, as its launcher sees it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass, field
+
+from malt._launch import orphans
+from malt._launch.output import Stream
+
+
+@dataclass
+class Rank:
+    """One process of the job, its output, and what it may leave running."""
+
+    rank: int
+    local_rank: int  # its number among this host's
+    process: subprocess.Popen[bytes]
+    started: float
+    has_group: bool
+    streams: list[Stream]
+    ended: float | None = None
+    leftovers: list[tuple[float, int]] = field(default_factory=list)  # what to send them, when
+
+    def signal(self, number: int) -> None:
+        """To its whole process group, where it has one."""
+        if self.has_group:
+            orphans.kill_group(self.process.pid, number)
+        elif self.ended is None:
+            os.kill(self.process.pid, number)

@@ -1,0 +1,341 @@
+"""Classifiers with scikit-learn's faces, trained by MALT's kernels, on one rank or many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import expit
+from sklearn.base import ClassifierMixin
+from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
+
+from malt._core_import import Graph, linear_decisions
+from malt._data.chunks import Chunks
+from malt._linear.given import Given
+from malt._linear.labels import All
+from malt._linear.model import LinearModel
+from malt._linear.sources import Source, Streamed, examples_of
+from malt._linear.trainer import Stopping, add_up
+from malt._training.parameters import choose
+
+Array = npt.NDArray[Any]
+
+_LOSSES = (
+    "hinge",
+    "log_loss",
+    "modified_huber",
+    "squared_hinge",
+    "perceptron",
+    "squared_error",
+    "huber",
+    "epsilon_insensitive",
+    "squared_epsilon_insensitive",
+)
+
+
+class Classifier(ClassifierMixin, LinearModel):
+    """One output for two classes, else one for each."""
+
+    classes_: Array
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+        """Train from the start; with warm_start, from where the last training ended.
+
+        Args:
+            X: (rows, features), an array or a SciPy sparse matrix; read in place if it is of
+                float32 or float64, C-contiguous or CSR. In a job of several ranks, this rank's. Or
+                malt.Chunks, whose files each rank reads its part of anew in each pass, after a
+                first look at all of it for its labels and features; y is theirs then.
+            y: (rows,), the labels.
+            sample_weight: (rows,), of each row's loss, or None.
+
+        Raises:
+            ValueError: a parameter or the data is of no use, or training has diverged.
+            malt.ConfigError: likewise, on another rank of the job, which it names.
+        """
+        self._check_parameters()
+        if isinstance(X, Chunks):
+            self._check_class_weight("malt.Chunks")
+            surveys, everywhere = self._look("fit", X, y, sample_weight, labels=True)
+            self._start(everywhere, X.dtype)
+            by_class = self._class_weights(self.classes_)
+            shares: list[Source] = [
+                Streamed(X, survey, lambda y: (self._targets(y), self._weigh(y, None, by_class)))
+                for survey in surveys
+            ]
+            held_out = None
+        else:
+            given, training, held_out, everywhere = self._take(
+                "fit", X, y, sample_weight, reset=True
+            )
+            self._start(everywhere, given.X.dtype)
+            by_class = self._class_weights(given.y)
+            shares = self._weighed_shares(training, by_class)
+        self._train(shares, everywhere.rows, self._stopping(), held_out, self._of_outputs(by_class))
+        return self
+
+    def _start(self, everywhere: All, dtype: Any) -> None:
+        classes = everywhere.labels
+        assert classes is not None
+        if len(classes) < 2:
+            raise ValueError(
+                f"The number of classes has to be greater than one; got {len(classes)} class"
+            )
+        again = self.warm_start and hasattr(self, "coef_")
+        if again and not np.array_equal(self.classes_, classes):
+            raise ValueError(
+                f"warm_start goes on with the classes {self.classes_}; y has {classes}"
+            )
+        self.classes_ = classes
+        self.t_ = 1.0
+        self._begin(dtype, 1 if len(classes) == 2 else len(classes), again=again)
+
+    def _check_class_weight(self, given: str) -> None:
+        if self.class_weight == "balanced":
+            raise ValueError(
+                f"class_weight='balanced' takes all of y; for {given} compute the weights "
+                "beforehand: class_weight=dict(...)"
+            )
+
+    def decision_function(self, X: Any) -> Array:
+        """X @ coef_.T + intercept_: (rows,) of two classes, else (rows, classes)."""
+        return self._decide(X)
+
+    def predict(self, X: Any) -> Array:
+        """The likeliest label of each row."""
+        check_is_fitted(self)
+        labels: Array = self.classes_[_winners(self._decide(X))]
+        return labels
+
+    def _targets(self, y: Array) -> Array:
+        numbers = np.searchsorted(self.classes_, y)
+        return 2 * numbers - 1 if len(self.classes_) == 2 else numbers
+
+    @property
+    def _is_multinomial(self) -> bool:
+        return False
+
+    @property
+    def _weighs_outputs(self) -> bool:
+        """Of one-vs-rest class weights are, as in scikit-learn, of each output's positive rows."""
+        return len(self.classes_) > 2 and not self._is_multinomial
+
+    def _class_weights(self, y: Array) -> Array | None:
+        """Of each class; "balanced" by the rows of all ranks: collective then."""
+        if self.class_weight is None:
+            return None
+        if self.class_weight != "balanced":
+            given: Array = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
+            return given
+        numbers = np.searchsorted(self.classes_, y)
+        counts = np.bincount(numbers, minlength=len(self.classes_)).astype(np.float64)
+        add_up(counts)
+        balanced: Array = counts.sum() / (len(counts) * counts)
+        return balanced
+
+    def _weigh(self, y: Array, weights: Array | None, by_class: Array | None) -> Array | None:
+        if by_class is None or self._weighs_outputs:
+            return weights
+        of_rows: Array = by_class[np.searchsorted(self.classes_, y)]
+        return of_rows if weights is None else of_rows * weights
+
+    def _of_outputs(self, by_class: Array | None) -> Sequence[float]:
+        return () if by_class is None or not self._weighs_outputs else by_class.tolist()
+
+    def _weighed_shares(self, given: Given, by_class: Array | None) -> list[Source]:
+        weights = self._weigh(given.y, given.weights, by_class)
+        return self._shares(given.X, self._targets(given.y), weights)
+
+    def _labels(self, y: Array, classes: Array | None) -> Array | None:
+        check_classification_targets(y)
+        known = np.unique(y)
+        if classes is None:
+            return known
+        strange = known[~np.isin(known, classes)]
+        if len(strange):
+            raise ValueError(f"y has the labels {strange}, which are not in {classes}")
+        return classes
+
+    def _score(self, weights: Array, held_out: Given) -> float:
+        values = linear_decisions(examples_of(held_out.X), weights, weights.shape[1])
+        winners = _winners(values.ravel() if values.shape[1] == 1 else values)
+        return float(np.average(self.classes_[winners] == held_out.y, weights=held_out.weights))
+
+    def _probabilities(self, X: Any, loss: str) -> Array:
+        values = self._decide(X)
+        if loss == "softmax" and values.ndim == 2:
+            grown = np.exp(values - values.max(1, keepdims=True))
+            shares: Array = grown / grown.sum(1, keepdims=True)
+            return shares
+        positive = expit(values) if loss != "modified_huber" else (np.clip(values, -1, 1) + 1) / 2
+        if positive.ndim == 1:
+            return np.column_stack([1 - positive, positive])
+        sums = positive.sum(1, keepdims=True)  # each class against the rest
+        nobody = np.full_like(positive, 1 / positive.shape[1])
+        return np.where(sums > 0, positive / np.where(sums > 0, sums, 1), nobody)
+
+
+def _winners(values: Array) -> Array:
+    return (values > 0).astype(np.intp) if values.ndim == 1 else values.argmax(1)
+
+
+def _has_probabilities(loss: str) -> bool:
+    if loss in ("log_loss", "modified_huber"):
+        return True
+    raise AttributeError(
+        f"probability estimates are not available for loss={loss!r}: take 'log_loss' or "
+        "'modified_huber'"
+    )
+
+
+class SGDClassifier(Classifier):
+    """scikit-learn's SGDClassifier, by MALT's kernels, on one rank or many.
+
+    Parameters are scikit-learn's (sklearn.linear_model.SGDClassifier), with the same defaults, but
+    for these:
+
+    Args:
+        learning_rate: also "adagrad" (Duchi et al., JMLR 2011); not "adaptive", "pa1" or "pa2".
+        n_jobs: threads that train at once, without locks (Hogwild: Niu et al., NIPS 2011): runs
+            differ a little from one another. -1: one for each core.
+        verbose: a bar by tqdm; None: if standard error is a terminal.
+        ranks: processes that fit() starts and ends, which share X in memory and average their
+            models; None: one. In a job of several ranks leave it out: each gives its own rows.
+        graph: whom each rank sends to; None: malt.ALL.
+        sync: "bsp" (all wait for one another at every exchange), "ssp:K" (K exchanges late at
+            most), or "async" (nobody waits, and tol is looked at by nobody: max_iter passes).
+        every: examples of a rank between two exchanges; None: a tenth of its pass.
+        exchange: "model" (averaged: MLlib*, Zhang et al., ICDE 2019), "difference" (what each has
+            learnt since the last exchange is summed: Petuum, Xing et al., KDD 2015) or "gradient"
+            (all take one step by the mean over the batch of `every` examples of each rank).
+
+    Attributes:
+        coef_: (1, features) of two classes, else (classes, features).
+        intercept_: (1,) or (classes,).
+        classes_: the labels, sorted.
+        n_iter_: passes made.
+        t_: steps made by a rank, plus 1.
+        history_: what each rank trained here did from one exchange to the next: a structured array
+            with rank, examples (so far), loss (mean), staleness, bytes_out (so far) and the times
+            began, trained (and began to exchange) and ended, in seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        loss: str = "hinge",
+        *,
+        penalty: str | None = "l2",
+        alpha: float = 0.0001,
+        l1_ratio: float | None = 0.15,
+        fit_intercept: bool = True,
+        max_iter: int = 1000,
+        tol: float | None = 1e-3,
+        shuffle: bool = True,
+        verbose: int | bool | None = None,
+        epsilon: float = 0.1,
+        n_jobs: int | None = None,
+        random_state: Any = None,
+        learning_rate: str = "optimal",
+        eta0: float = 0.01,
+        power_t: float = 0.5,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 5,
+        class_weight: Any = None,
+        warm_start: bool = False,
+        average: bool | int = False,
+        ranks: int | None = None,
+        graph: Graph | None = None,
+        sync: str = "bsp",
+        every: int | None = None,
+        exchange: str = "model",
+    ) -> None:
+        self.loss = loss
+        self.penalty = penalty
+        self.alpha = alpha
+        self.l1_ratio = l1_ratio
+        self.fit_intercept = fit_intercept
+        self.max_iter = max_iter
+        self.tol = tol
+        self.shuffle = shuffle
+        self.verbose = verbose
+        self.epsilon = epsilon
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.learning_rate = learning_rate
+        self.eta0 = eta0
+        self.power_t = power_t
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.class_weight = class_weight
+        self.warm_start = warm_start
+        self.average = average
+        self.ranks = ranks
+        self.graph = graph
+        self.sync = sync
+        self.every = every
+        self.exchange = exchange
+
+    def _check_parameters(self) -> None:
+        choose("loss", self.loss, _LOSSES)
+        super()._check_parameters()
+
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any,
+        classes: Any = None,
+        sample_weight: Any = None,
+    ) -> Any:
+        """Train one pass more. The first call takes all `classes` that there will be.
+
+        Args:
+            X: as of fit().
+            y: likewise.
+            classes: the labels of all calls.
+            sample_weight: as of fit().
+        """
+        self._check_parameters_of_pass()
+        first = not hasattr(self, "coef_")
+        if first and classes is None:
+            raise ValueError("classes must be passed on the first call to partial_fit.")
+        if classes is not None:
+            classes = np.unique(classes)
+            if not first and not np.array_equal(self.classes_, classes):
+                raise ValueError(
+                    f"`classes={classes!r}` is not the same as on last call to partial_fit, was: "
+                    f"{self.classes_!r}"
+                )
+        self._check_class_weight("partial_fit")
+        given, *_, everywhere = self._take(
+            "partial_fit",
+            X,
+            y,
+            sample_weight,
+            reset=first,
+            classes=classes if first else self.classes_,
+        )
+        if first:
+            self.classes_ = np.asarray(everywhere.labels)
+        outputs = 1 if len(self.classes_) == 2 else len(self.classes_)
+        self._begin(given.X.dtype, outputs, again=not first)
+        by_class = self._class_weights(given.y)
+        shares = self._weighed_shares(given, by_class)
+        self._train(shares, everywhere.rows, Stopping(1), class_weights=self._of_outputs(by_class))
+        return self
+
+    @available_if(lambda self: _has_probabilities(self.loss))
+    def predict_proba(self, X: Any) -> Array:
+        """(rows, classes): probabilities, of loss "log_loss" or "modified_huber" alone."""
+        return self._probabilities(X, self.loss)
+
+    @available_if(lambda self: _has_probabilities(self.loss))
+    def predict_log_proba(self, X: Any) -> Array:
+        """The logarithms of predict_proba()."""
+        return np.log(self._probabilities(X, self.loss))

@@ -1,0 +1,136 @@
+"""What linear models read: rows in memory or in files, which the ranks of a job agree on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.validation import _check_sample_weight, validate_data
+
+from malt._data.chunks import Chunks, Survey
+from malt._errors import ConfigError
+from malt._job import job as jobs
+from malt._launch import forked
+from malt._linear.given import Given
+from malt._linear.labels import All, Here, agree
+from malt._linear.sources import canonical
+
+Array = npt.NDArray[Any]
+
+# What is trained on as it lies in memory; others are converted.
+_READS: dict[str, Any] = {
+    "accept_sparse": "csr",
+    "dtype": [np.float64, np.float32],
+    "order": "C",
+}
+_MOST_FEATURES = 2**31 - 1  # whatever the type of a sparse matrix's indices
+# Parameters that may differ from rank to rank.
+_OWN_SETTINGS = ("n_jobs", "random_state", "verbose")
+
+
+class LinearInput(BaseEstimator):
+    """An estimator's part that reads; what it reads becomes n_features_in_."""
+
+    n_features_in_: int
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def _rows(self, X: Any, *, reset: bool) -> Any:
+        return _within_limits(canonical(validate_data(self, X, reset=reset, **_READS)))
+
+    def _rows_and_targets(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Array]:
+        is_numeric = isinstance(self, RegressorMixin)
+        X, y = validate_data(self, X, y, reset=reset, y_numeric=is_numeric, **_READS)
+        return _within_limits(canonical(X)), y
+
+    def _take(
+        self,
+        call: str,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        *,
+        reset: bool,
+        classes: Array | None = None,
+    ) -> tuple[Given, Given, Given | None, All]:
+        """All that is given here, what of it to train on, and what is held out. Collective."""
+
+        def take() -> tuple[tuple[Given, Given, Given | None], Here]:
+            rows, targets = self._rows_and_targets(X, y, reset=reset)
+            labels = self._labels(targets, classes)
+            weights = None
+            if sample_weight is not None:
+                weights = _check_sample_weight(
+                    sample_weight, rows, dtype=rows.dtype, ensure_non_negative=True
+                )
+            given = Given(rows, targets, weights)
+            training, held_out = given, None
+            if self.early_stopping:
+                training, held_out = given.split(
+                    self.validation_fraction,
+                    self.random_state,
+                    stratified=isinstance(self, ClassifierMixin),
+                )
+            here = Here(
+                rows.shape[0], rows.shape[1], rows.dtype.name, labels, self._common_settings()
+            )
+            return (given, training, held_out), here
+
+        taken, everywhere = agree(f"{type(self).__name__}.{call}()", take)
+        return *taken, everywhere
+
+    def _common_settings(self) -> dict[str, str]:
+        """The parameters that all ranks must have alike."""
+        parameters = self.get_params(deep=False).items()
+        return {name: repr(value) for name, value in parameters if name not in _OWN_SETTINGS}
+
+    def _labels(self, y: Array, classes: Array | None) -> Array | None:  # noqa: ARG002
+        """Those of a classifier, sorted: `classes`, where they are known."""
+        return None
+
+    def _look(
+        self, call: str, chunks: Chunks, y: Any, sample_weight: Any, *, labels: bool
+    ) -> tuple[list[Survey], All]:
+        """What each rank of `ranks` will read, or this rank of the job. Collective there."""
+        for name, value in (("y", y), ("sample_weight", sample_weight)):
+            if value is not None:
+                raise ValueError(f"{name} is given beside malt.Chunks, which have their own")
+        if getattr(self, "early_stopping", False):
+            raise ValueError(
+                "early_stopping=True holds rows out of X, which malt.Chunks do not fit into memory "
+                "for: leave it out, and score the model on other files"
+            )
+        call = f"{type(self).__name__}.{call}()"
+        if self.ranks is None or self.ranks == 1:
+            jobs.company()  # joins that which this process was started for
+            surveys = [chunks.survey(call, labels=labels)]
+        else:
+            reports = forked.run(self.ranks, lambda: chunks.survey(call, labels=labels)._asdict())
+            surveys = [Survey(**report) for report in reports]
+        if not surveys[0].has_targets:
+            raise ConfigError("malt.Chunks have no targets: label= names the column that is one")
+        chunks.zero_based = surveys[0].zero_based
+        chunks.bad = sum(one.bad for one in surveys)
+        chunks.bad_lines = tuple(line for one in surveys for line in one.bad_lines)
+        rows, features = sum(one.rows for one in surveys), surveys[0].features
+        known = np.unique(np.concatenate([one.labels for one in surveys])) if labels else None
+        here = Here(rows, features, chunks.dtype.name, known, self._common_settings())
+        _, everywhere = agree(call, lambda: (None, here))
+        self.n_features_in_ = features
+        if hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        return surveys, everywhere
+
+
+def _within_limits(X: Any) -> Any:
+    if X.shape[1] > _MOST_FEATURES:
+        raise ValueError(
+            f"X has {X.shape[1]} features; a linear model takes at most {_MOST_FEATURES}: hash "
+            "them into fewer (sklearn.feature_extraction.FeatureHasher)"
+        )
+    return X

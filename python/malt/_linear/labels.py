@@ -1,0 +1,126 @@
+"""What the ranks of a job must agree on before they train one model."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from malt._errors import ConfigError
+from malt._job import job as jobs
+from malt._job.agreement import Report, Together
+
+Taken = TypeVar("Taken")
+
+_MOST_SHOWN = 400  # characters of labels in a report, which is short
+
+
+class Here(NamedTuple):
+    """What this rank was given."""
+
+    rows: int
+    features: int
+    dtype: str
+    labels: npt.NDArray[Any] | None  # sorted; None of a regression
+    settings: dict[str, str]  # by which it is to be trained on
+
+
+class All(NamedTuple):
+    """What all ranks train on."""
+
+    rows: int
+    labels: npt.NDArray[Any] | None
+
+
+def agree(call: str, take: Callable[[], tuple[Taken, Here]]) -> tuple[Taken, All]:
+    """Check what was given here, and that the other ranks' goes with it. Collective.
+
+    Raises:
+        Exception: what `take` raises, where this process is alone.
+        ConfigError: on every rank: `take` failed on one, which the message names, or numbers of
+            features, dtypes, settings or labels differ.
+    """
+    if jobs.company() is None:
+        taken, here = take()
+        return taken, All(here.rows, here.labels)
+    mine: list[Here] = []
+
+    def act() -> tuple[Taken, Report]:
+        taken, here = take()
+        mine.append(here)
+        return taken, {
+            "rows": here.rows,
+            "features": here.features,
+            "dtype": here.dtype,
+            "settings": here.settings,
+            **_described(here.labels),
+        }
+
+    taken, reports = Together(call, None).step("checking what each rank was given", act)
+    _check_equal(call, reports, "features", "features; load it with the same features= everywhere")
+    _check_equal(call, reports, "dtype", "values; convert X with .astype()")
+    _check_settings(call, reports)
+    rows = sum(report["rows"] for report in reports.values())
+    return taken, All(rows, _common_labels(call, reports, mine[0].labels))
+
+
+def _described(labels: npt.NDArray[Any] | None) -> Report:
+    """What tells whether ranks have the same, and which they have, if that is short enough."""
+    if labels is None:
+        return {}
+    listed = labels.tolist()
+    text = str(listed)
+    return {
+        "digest": hashlib.sha256(text.encode()).hexdigest()[:32],
+        "count": len(listed),
+        "labels": listed if len(text) <= _MOST_SHOWN else None,
+    }
+
+
+def _check_equal(call: str, reports: dict[int, Report], name: str, noun: str) -> None:
+    first, expected = next((rank, report[name]) for rank, report in reports.items())
+    for rank, report in reports.items():
+        if report[name] != expected:
+            raise ConfigError(
+                f"{call}: rank {rank} has X of {report[name]} {noun} (rank {first}: {expected})"
+            )
+
+
+def _check_settings(call: str, reports: dict[int, Report]) -> None:
+    (first, expected), *others = ((rank, report["settings"]) for rank, report in reports.items())
+    for rank, settings in others:
+        for name, value in settings.items():
+            if value != expected[name]:
+                raise ConfigError(
+                    f"{call}: rank {rank} has {name}={value} (rank {first}: {expected[name]}); "
+                    "give all ranks the same"
+                )
+
+
+def _common_labels(
+    call: str, reports: dict[int, Report], here: npt.NDArray[Any] | None
+) -> npt.NDArray[Any] | None:
+    """The labels of the rank that has most; what another has must be among them."""
+    if here is None or len({report["digest"] for report in reports.values()}) == 1:
+        return here
+    most = max(reports, key=lambda rank: reports[rank]["count"])
+    labels = reports[most]["labels"]
+    for rank, report in reports.items():
+        if report["digest"] == reports[most]["digest"]:
+            continue
+        theirs = report["labels"]
+        if labels is None or theirs is None:
+            raise ConfigError(
+                f"{call}: rank {rank} has {report['count']} labels and rank {most} others, "
+                f"{reports[most]['count']}, too many to compare: give every rank rows of all "
+                "labels, or the same classes= to partial_fit()"
+            )
+        if not set(theirs) <= set(labels):
+            raise ConfigError(
+                f"{call}: rank {rank} has the labels {theirs}, rank {most} has {labels}: no rank "
+                "has all; label them alike, or give the same classes= to partial_fit()"
+            )
+    return np.array(labels, dtype=None if here.dtype.kind in "OU" else here.dtype)

@@ -1,0 +1,266 @@
+"""What linear models with scikit-learn's faces share: parameters, and training on ranks."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from malt._core_import import linear_decisions
+from malt._job import job as jobs
+from malt._job.averaging import Averaging
+from malt._launch import forked
+from malt._linear.given import Given
+from malt._linear.input import LinearInput
+from malt._linear.sources import InMemory, Source, examples_of, weight_of
+from malt._linear.trainer import Arrays, Exchange, Stopping, Trained, Trainer
+from malt._training.parameters import choose, number
+from malt._training.progress import Progress
+from malt._training.steps import history_of
+
+Array = npt.NDArray[Any]
+
+# Trains arrays as this rank.
+_Part = Callable[[Arrays, int], Trained]
+
+
+class LinearModel(LinearInput):
+    """What the linear models share. Training is done here; targets and losses are the others'."""
+
+    coef_: Array
+    intercept_: Array
+    n_iter_: int
+    t_: float
+    history_: Array
+    _arrays: Arrays
+    _average_from: int  # the first step averaged
+
+    # What a derived class may set otherwise
+
+    _restarts_average = False
+
+    @property
+    def _patience(self) -> int:
+        return int(self.n_iter_no_change)
+
+    def _kernel(self, rows: int) -> dict[str, Any]:  # noqa: ARG002
+        l1_ratio = {"l2": 0.0, "l1": 1.0, "elasticnet": self.l1_ratio, None: 0.0}[self.penalty]
+        return {
+            "loss": self.loss,
+            "epsilon": float(self.epsilon),
+            "alpha": float(self.alpha if self.penalty is not None else 0.0),
+            "l1_ratio": float(l1_ratio),
+            "learning_rate": self.learning_rate,
+            "eta0": float(self.eta0),
+            "power_t": float(self.power_t),
+            "intercept": bool(self.fit_intercept),
+        }
+
+    def _check_parameters(self) -> None:
+        choose("penalty", self.penalty, ("l2", "l1", "elasticnet", None))
+        choose(
+            "learning_rate", self.learning_rate, ("optimal", "invscaling", "constant", "adagrad")
+        )
+        number("alpha", self.alpha, 0)
+        if self.l1_ratio is not None or self.penalty == "elasticnet":
+            number("l1_ratio", self.l1_ratio, 0, most=1)
+        number("epsilon", self.epsilon, 0)
+        number("power_t", self.power_t, -np.inf)
+        if self.learning_rate == "optimal":
+            if self.alpha == 0 or self.penalty is None:
+                raise ValueError(
+                    f"alpha is {self.alpha} and penalty {self.penalty!r}; learning_rate='optimal' "
+                    "divides by alpha: take another rate, or an alpha above 0"
+                )
+        else:
+            number("eta0", self.eta0, 0, above=True)
+        number("n_iter_no_change", self.n_iter_no_change, 1, whole=True)
+        number("validation_fraction", self.validation_fraction, 0, above=True, most=1)
+        self._check_common()
+
+    def _check_parameters_of_pass(self) -> None:
+        """Of partial_fit()."""
+        self._check_parameters()
+        if self.early_stopping:
+            raise ValueError(
+                "early_stopping should be False with partial_fit, which makes one pass; fit() "
+                "holds rows out and stops"
+            )
+
+    def _check_common(self) -> None:
+        number("max_iter", self.max_iter, 1, whole=True)
+        if self.n_jobs is not None and self.n_jobs != -1:
+            number("n_jobs", self.n_jobs, 1, whole=True)
+        if self.tol is not None:
+            number("tol", self.tol, -np.inf)
+        if self.ranks is not None:
+            number("ranks", self.ranks, 1, whole=True)
+            forked.check_ranks(int(self.ranks))
+        if self.every is not None:
+            number("every", self.every, 1, whole=True)
+        choose("exchange", self.exchange, ("model", "difference", "gradient"))
+        Averaging(self.graph, self.sync)
+
+    def _threads(self) -> int:
+        if self.n_jobs == -1:
+            return len(os.sched_getaffinity(0))
+        return 1 if self.n_jobs is None else int(self.n_jobs)
+
+    # Training
+
+    def _begin(self, dtype: Any, outputs: int, *, again: bool) -> None:
+        """The arrays to train, as the parameters ask: new ones, or those of before.
+
+        Where t_ is 1 again the average begins anew too, from what coef_ shows.
+        """
+        shape = self.n_features_in_ + 1, outputs
+        if not again:
+            self._arrays, self.t_ = Arrays(np.zeros(shape, dtype)), 1.0
+        weights, average, squares = self._arrays.map(lambda array: array.astype(dtype))
+        steps, asked = int(self.t_) - 1, max(1, int(self.average))
+        goes_on = average is not None and asked <= self._average_from <= steps
+        if again and not (goes_on and self.average):  # else coef_ shows the average
+            weights[:] = self._weights(dtype)
+        if not goes_on:
+            average, self._average_from = np.zeros(shape, dtype), max(asked, steps + 1)
+        if squares is None:
+            squares = np.zeros(shape, dtype)
+        self._arrays = Arrays(
+            weights,
+            average if self.average else None,
+            squares if self.learning_rate == "adagrad" else None,
+        )
+
+    def _shares(self, X: Any, targets: Array, weights: Array | None) -> list[Source]:
+        """One for each rank that is trained here."""
+        examples = examples_of(X, targets, weights)
+        rows = X.shape[0]
+        ranks = 1 if self.ranks is None else min(self.ranks, rows)
+        ends = [rows * rank // ranks for rank in range(ranks + 1)]
+        return [
+            InMemory(
+                examples,
+                first,
+                last,
+                weight_of(last - first, None if weights is None else weights[first:last]),
+            )
+            for first, last in pairwise(ends)
+        ]
+
+    def _train(
+        self,
+        shares: list[Source],
+        rows_everywhere: int,
+        stopping: Stopping,
+        held_out: Given | None = None,
+        class_weights: Sequence[float] = (),
+    ) -> None:
+        arrays = self._arrays
+        kernel = {
+            **self._kernel(rows_everywhere),
+            "outputs": arrays.weights.shape[1],
+            "threads": self._threads(),
+            "class_weights": class_weights,
+            "average_from": self._average_from,
+        }
+        seed = None
+        if self.shuffle:
+            seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        exchange = Exchange(Averaging(self.graph, self.sync), self.every, self.exchange)
+        score = None if held_out is None else lambda w: self._score(w, held_out)
+        examples = stopping.passes * max(share.rows for share in shares)
+        with Progress(self.verbose, len(shares), examples) as progress:
+
+            def train(own: Arrays, rank: int) -> Trained:
+                trainer = Trainer(
+                    shares[rank],
+                    own,
+                    kernel,
+                    steps=int(self.t_) - 1,
+                    seed=seed,
+                    exchange=exchange,
+                    score=score,
+                    restarts=self._restarts_average,
+                    watch=progress.of(rank),
+                )
+                return trainer.run(stopping)
+
+            if len(shares) == 1:
+                trained = [train(arrays, 0)]
+            else:
+                trained = self._train_forked(train, len(shares), progress)
+        self.n_iter_ = trained[0].passes
+        self.t_ = float(trained[0].steps + 1)
+        self.history_ = history_of([one.history for one in trained])
+        self._show(self._arrays)
+        if trained[0].has_converged is False:
+            warnings.warn(
+                f"max_iter={self.max_iter} passes were made before the loss had ceased to fall by "
+                f"tol={self.tol}: raise max_iter, or scale the features",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+    def _train_forked(self, train: _Part, ranks: int, progress: Progress) -> list[Trained]:
+        """By ranks forked here, which read X in place."""
+        shared = self._arrays.map(forked.shared)
+
+        def work() -> Mapping[str, Any]:
+            rank = jobs.rank()
+            own = shared.map(np.array)
+            trained = train(own, rank)
+            if rank == 0:
+                for result, mine in zip(shared, own, strict=True):
+                    if result is not None:
+                        result[:] = mine
+            return trained._asdict()
+
+        reports = forked.run(ranks, work, progress.show)
+        self._arrays = shared.map(np.array)
+        return [Trained(**report) for report in reports]
+
+    def _show(self, arrays: Arrays) -> None:
+        """coef_ and intercept_, in scikit-learn's shapes."""
+        best = arrays.weights if arrays.average is None else arrays.average
+        self.coef_ = np.ascontiguousarray(best[:-1].T)
+        self.intercept_ = best[-1].copy()
+
+    def _weights(self, dtype: Any) -> Array:
+        coef = np.atleast_2d(self.coef_)
+        weights = np.empty((coef.shape[1] + 1, coef.shape[0]), dtype)
+        weights[:-1] = coef.T
+        weights[-1] = self.intercept_
+        return weights
+
+    def _decide(self, X: Any) -> Array:
+        check_is_fitted(self)
+        X = self._rows(X, reset=False)
+        weights = self._weights(X.dtype)
+        values: Array = linear_decisions(examples_of(X), weights, weights.shape[1])
+        return values.ravel() if values.shape[1] == 1 else values
+
+    def _score(self, weights: Array, held_out: Given) -> float:
+        raise NotImplementedError
+
+    # Told by the command line, which ends training in good order at Ctrl-C.
+    @staticmethod
+    def _is_asked_to_stop() -> bool:
+        return False
+
+    def _stopping(self) -> Stopping:
+        tol = None if self.tol is None or self.tol == -np.inf else float(self.tol)
+        return Stopping(
+            self.max_iter,
+            tol,
+            self._patience,
+            bool(self.early_stopping),
+            self._is_asked_to_stop,
+        )

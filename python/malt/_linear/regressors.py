@@ -1,0 +1,157 @@
+"""Regressors with scikit-learn's faces, trained by MALT's kernels, on one rank or many."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import RegressorMixin
+
+from malt._core_import import Graph, linear_decisions
+from malt._data.chunks import Chunks
+from malt._linear.given import Given
+from malt._linear.model import LinearModel
+from malt._linear.sources import Source, Streamed, examples_of
+from malt._linear.trainer import Arrays, Stopping
+from malt._training.parameters import choose
+
+Array = npt.NDArray[Any]
+
+_LOSSES = ("squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive")
+
+
+class SGDRegressor(RegressorMixin, LinearModel):
+    """scikit-learn's SGDRegressor, by MALT's kernels, on one rank or many.
+
+    Parameters are scikit-learn's (sklearn.linear_model.SGDRegressor), with the same defaults, but
+    for these:
+
+    Args:
+        learning_rate: also "adagrad"; not "adaptive", "pa1" or "pa2".
+        n_jobs, verbose, ranks, graph, sync, every, exchange: as of malt.SGDClassifier.
+
+    Attributes:
+        coef_: (features,).
+        intercept_: (1,).
+        n_iter_: passes made.
+        t_: steps made by a rank, plus 1.
+        history_: as of malt.SGDClassifier.
+    """
+
+    def __init__(
+        self,
+        loss: str = "squared_error",
+        *,
+        penalty: str | None = "l2",
+        alpha: float = 0.0001,
+        l1_ratio: float | None = 0.15,
+        fit_intercept: bool = True,
+        max_iter: int = 1000,
+        tol: float | None = 1e-3,
+        shuffle: bool = True,
+        verbose: int | bool | None = None,
+        epsilon: float = 0.1,
+        n_jobs: int | None = None,
+        random_state: Any = None,
+        learning_rate: str = "invscaling",
+        eta0: float = 0.01,
+        power_t: float = 0.25,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 5,
+        warm_start: bool = False,
+        average: bool | int = False,
+        ranks: int | None = None,
+        graph: Graph | None = None,
+        sync: str = "bsp",
+        every: int | None = None,
+        exchange: str = "model",
+    ) -> None:
+        self.loss = loss
+        self.penalty = penalty
+        self.alpha = alpha
+        self.l1_ratio = l1_ratio
+        self.fit_intercept = fit_intercept
+        self.max_iter = max_iter
+        self.tol = tol
+        self.shuffle = shuffle
+        self.verbose = verbose
+        self.epsilon = epsilon
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.learning_rate = learning_rate
+        self.eta0 = eta0
+        self.power_t = power_t
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.warm_start = warm_start
+        self.average = average
+        self.ranks = ranks
+        self.graph = graph
+        self.sync = sync
+        self.every = every
+        self.exchange = exchange
+
+    def _check_parameters(self) -> None:
+        choose("loss", self.loss, _LOSSES)
+        super()._check_parameters()
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+        """Train from the start; with warm_start, from where the last training ended.
+
+        Args:
+            X: (rows, features), as of malt.SGDClassifier.fit().
+            y: (rows,), numbers.
+            sample_weight: (rows,), of each row's loss, or None.
+
+        Raises:
+            ValueError: a parameter or the data is of no use, or training has diverged.
+            malt.ConfigError: likewise, on another rank of the job, which it names.
+        """
+        self._check_parameters()
+        again = self.warm_start and hasattr(self, "coef_")
+        self.t_ = 1.0
+        if isinstance(X, Chunks):
+            surveys, everywhere = self._look("fit", X, y, sample_weight, labels=False)
+            self._begin(X.dtype, 1, again=again)
+            shares: list[Source] = [Streamed(X, survey, _unweighted) for survey in surveys]
+            held_out = None
+        else:
+            _, training, held_out, everywhere = self._take("fit", X, y, sample_weight, reset=True)
+            self._begin(training.X.dtype, 1, again=again)
+            shares = self._shares(*training)
+        self._train(shares, everywhere.rows, self._stopping(), held_out)
+        return self
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """Train one pass more; X, y and sample_weight as of fit()."""
+        self._check_parameters_of_pass()
+        first = not hasattr(self, "coef_")
+        given, *_, everywhere = self._take("partial_fit", X, y, sample_weight, reset=first)
+        self._begin(given.X.dtype, 1, again=not first)
+        self._train(self._shares(*given), everywhere.rows, Stopping(1))
+        return self
+
+    def predict(self, X: Any) -> Array:
+        """X @ coef_ + intercept_: (rows,)."""
+        return self._decide(X)
+
+    def _show(self, arrays: Arrays) -> None:
+        super()._show(arrays)
+        self.coef_ = self.coef_[0]
+
+    def _score(self, weights: Array, held_out: Given) -> float:
+        """R squared, as of score(), which raises where training has diverged."""
+        values = linear_decisions(examples_of(held_out.X), weights).ravel()
+        mean = np.average(held_out.y, weights=held_out.weights)
+        left, all_there_is = (
+            float(np.average((held_out.y - guess) ** 2, weights=held_out.weights))
+            for guess in (values, mean)
+        )
+        return 1 - left / all_there_is if all_there_is > 0 else float(left == 0)
+
+
+def _unweighted(y: Array) -> tuple[Array, None]:
+    return y, None

@@ -1,0 +1,136 @@
+"""Rows that linear models are trained on: in memory, or read anew for each pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from malt._core_import import ExamplesFloat32, ExamplesFloat64, shuffle
+from malt._data.chunks import Chunks, Survey
+from malt._errors import ConfigError
+
+Array = npt.NDArray[Any]
+Examples = ExamplesFloat32 | ExamplesFloat64
+
+
+def canonical(X: Any) -> Any:
+    """CSR with rising columns, without changing the caller's."""
+    if sparse.issparse(X) and not X.has_canonical_format:
+        X = X.copy()
+        X.sum_duplicates()
+    return X
+
+
+def examples_of(X: Any, targets: Array | None = None, weights: Array | None = None) -> Examples:
+    kind = ExamplesFloat32 if X.dtype == np.float32 else ExamplesFloat64
+    if targets is not None:
+        targets = np.ascontiguousarray(targets, X.dtype)
+    if weights is not None:
+        weights = np.ascontiguousarray(weights, X.dtype)
+    if sparse.issparse(X):
+        columns = X.indices.astype(np.int32, copy=False)
+        return kind.csr(X.indptr, columns, X.data, X.shape[1], targets, weights)
+    return kind.dense(X, targets, weights)
+
+
+def weight_of(rows: int, weights: Array | None) -> float:
+    """What their losses weigh together."""
+    return rows if weights is None else float(weights.sum(dtype=np.float64))
+
+
+class Source(Protocol):
+    """The rows that a rank trains on in each pass."""
+
+    @property
+    def rows(self) -> int:
+        """In each pass."""
+
+    def blocks(self) -> Iterator[tuple[Examples, int, int, float]]:
+        """Examples, of which rows first to last - 1 are trained on, and what these weigh together.
+
+        They are `rows` in all.
+        """
+
+
+class InMemory(NamedTuple):
+    """Rows first to last - 1 of examples, and what their losses weigh together."""
+
+    examples: Examples
+    first: int
+    last: int
+    weight: float
+
+    @property
+    def rows(self) -> int:
+        return self.last - self.first
+
+    def blocks(self) -> Iterator[tuple[Examples, int, int, float]]:
+        yield self
+
+
+class Streamed(NamedTuple):
+    """This rank's part of files, a chunk at a time."""
+
+    chunks: Chunks
+    survey: Survey
+    prepare: Callable[[Array], tuple[Array, Array | None]]  # targets and weights, of y
+
+    @property
+    def rows(self) -> int:
+        return self.survey.rows
+
+    def blocks(self) -> Iterator[tuple[Examples, int, int, float]]:
+        _, features, zero_based, *_ = self.survey
+        for data in self.chunks.read(features, zero_based=zero_based):
+            assert data.y is not None
+            targets, weights = self.prepare(data.y)
+            rows = data.X.shape[0]
+            yield examples_of(data.X, targets, weights), 0, rows, weight_of(rows, weights)
+        raise ConfigError(
+            f"{data.files[0]} or files beside it have changed: at first they had {self.rows} rows "
+            "for this rank, and now fewer"
+        )
+
+
+class Pass:
+    """The blocks of a pass, each in an order of its own, to be trained on in pieces of any size.
+
+    Attributes:
+        weight: of the losses of all blocks so far.
+    """
+
+    def __init__(
+        self, blocks: Iterator[tuple[Examples, int, int, float]], seed: int | None
+    ) -> None:
+        self._blocks = blocks
+        self._seed = seed
+        self._before = self._end = 0  # rows up to the present block, and with it
+        self._trained = 0
+        self._count = 0  # of blocks
+        self.weight = 0.0
+
+    def train(self, model: Any, end: int) -> float:
+        """Train on the pass' rows up to row `end`; returns the sum of their losses."""
+        losses = 0.0
+        while self._trained < end:
+            if self._trained == self._end:
+                self._take_block()
+            last = min(end, self._end)
+            at = (row - self._before for row in (self._trained, last))
+            losses += model.train(self._examples, *at, order=self._order)
+            self._trained = last
+        return losses
+
+    def _take_block(self) -> None:
+        self._examples, first, last, weight = next(self._blocks)
+        self.weight += weight
+        self._before, self._end = self._end, self._end + last - first
+        self._order = np.arange(last - first, dtype=np.uint32)
+        if self._seed is not None:
+            shuffle(self._order, self._seed + (self._count << 40))
+        self._order += np.uint32(first)
+        self._count += 1

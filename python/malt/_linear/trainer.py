@@ -1,0 +1,344 @@
+"""Training a linear model by SGD in pieces, alone or with the other ranks of a job."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from malt._core_import import (
+    AVG,
+    SUM,
+    LinearFloat32,
+    LinearFloat64,
+)
+from malt._errors import ConfigError, describe_ranks
+from malt._job import job as jobs
+from malt._job import vectors
+from malt._job.averaging import Averaging
+from malt._linear.minibatch import BatchModel
+from malt._linear.sources import Pass, Source
+from malt._training.steps import Step
+
+Array = npt.NDArray[Any]
+
+# Between two exchanges, where the user does not say: a tenth of a pass. So short a time is what
+# averaging needs to be as good as one long run, and so long that it costs little of it.
+_EXCHANGES_A_PASS = 10
+
+
+class DivergedError(ValueError):
+    """Weights are not finite any more."""
+
+
+class Exchange(NamedTuple):
+    """With whom, how often and what ranks exchange.
+
+    Attributes:
+        every: examples of a rank between two exchanges; None: a tenth of its pass.
+        what: "model", which is averaged (MLlib*: Zhang et al., ICDE 2019), "difference" to the
+            model of the last exchange, which are summed (Petuum, Xing et al., KDD 2015), or
+            "gradient" of a batch, by the sum of which all take one step.
+    """
+
+    averaging: Averaging
+    every: int | None = None
+    what: str = "model"
+
+
+class Stopping(NamedTuple):
+    """When training ends: after `passes`, or when `patience` of them in turn gained under `tol`."""
+
+    passes: int
+    tol: float | None = None
+    patience: int = 5
+    by_score: bool = False  # of rows held out, which is to grow, and not the mean loss
+    is_asked: Callable[[], bool] = lambda: False  # to end after this pass, on any rank
+
+
+class Arrays(NamedTuple):
+    """What is trained: each (features + 1, outputs), a last row of intercepts."""
+
+    weights: Array
+    average: Array | None = None
+    squares: Array | None = None
+
+    def map(self, change: Callable[[Array], Array]) -> Arrays:
+        """Each changed, where there is one."""
+        rest = [None if array is None else change(array) for array in self[1:]]
+        return Arrays(change(self.weights), *rest)
+
+
+class Trained(NamedTuple):
+    """How it ended; JSON can express it."""
+
+    passes: int
+    steps: int
+    has_converged: bool | None  # None: nobody has looked
+    history: list[Step]
+
+
+class Trainer:
+    """One rank's part of a training."""
+
+    def __init__(
+        self,
+        source: Source,
+        arrays: Arrays,
+        kernel: dict[str, Any],
+        *,
+        steps: int,
+        seed: int | None,
+        exchange: Exchange,
+        score: Callable[[Array], float] | None = None,
+        restarts: bool = False,
+        watch: Callable[[Step], object] = lambda _: None,
+    ) -> None:
+        """Collective, in a job of several ranks.
+
+        `kernel` is what _core.Linear takes besides arrays and steps; `seed` of the order of rows in
+        each block and pass (None: as they lie); `score` of weights, on the rows this rank has held
+        out. With `restarts` the average begins anew whenever the number of passes has doubled: what
+        was learnt first is far from the minimum, and would weigh on it.
+        """
+        self._source = source
+        self._seed = seed
+        self._score = score
+        self._restarts = restarts
+        self._watch = watch
+        self._arrays = arrays
+        self._average_from: int = kernel["average_from"]
+        self._alpha: float = kernel["alpha"]
+        self._l1_ratio: float = kernel["l1_ratio"]
+        self._every = exchange.every
+        self._history: list[Step] = []
+        self._batches: BatchModel | None = None
+        self._model: Any
+        of_arrays: dict[str, Any] = {"average": arrays.average, "squares": arrays.squares}
+        if exchange.what == "gradient":
+            options = {name: value for name, value in kernel.items() if name != "threads"}
+            self._model = self._batches = BatchModel(
+                arrays.weights, steps=steps, **of_arrays, **options
+            )
+            sent = self._batches.gradient
+        else:
+            kind: Any = LinearFloat32 if arrays.weights.dtype == np.float32 else LinearFloat64
+            features = arrays.weights.shape[0] - 1
+            self._continue = partial(kind, arrays.weights, features=features, **of_arrays, **kernel)
+            self._model = self._continue(steps=steps)
+            sent = None
+        job = jobs.company()
+        self._company = None if job is None else _Company(job, arrays, exchange, source.rows, sent)
+
+    def run(self, stopping: Stopping) -> Trained:
+        """Train until it is to stop; all ranks stop together, but asynchronous ones.
+
+        Raises:
+            DivergedError: the weights of a rank are not finite any more; on all ranks.
+        """
+        if self._company is not None and not self._company.agrees:
+            stopping = stopping._replace(tol=None)
+        progress = _Progress(stopping)
+        passes = 0
+        try:
+            while passes < stopping.passes and not progress.stopped_early:
+                if self._restarts and passes.bit_count() == 1:
+                    self._restart_average()
+                losses, weight = self._make_pass(passes)
+                passes += 1
+                progress.add(self._agree(losses, weight, passes, stopping))
+                if self._is_asked_to_stop:
+                    break
+            if self._arrays.average is not None:
+                self._arrays.average[:] = self._best()
+            if self._company is not None:
+                self._company.unite()
+        finally:
+            if self._company is not None:
+                self._company.leave()
+        is_known = stopping.tol is not None and not self._is_asked_to_stop
+        converged = progress.stopped_early if is_known else None
+        return Trained(passes, self._model.steps, converged, self._history)
+
+    def _restart_average(self) -> None:
+        assert self._arrays.average is not None
+        self._arrays.average[:] = 0
+        steps = self._model.steps
+        self._model = self._continue(steps=steps, average_from=steps + 1)
+
+    def _make_pass(self, passes_before: int) -> tuple[float, float]:
+        """Returns the sum of the losses, and that of their weights."""
+        company, rows = self._company, self._source.rows
+        pieces = company.pieces if company is not None else self._pieces_alone(rows)
+        blocks = self._ordered(passes_before)
+        losses = 0.0
+        for piece in range(pieces):
+            began = time.time()
+            start, end = (rows * i // pieces for i in (piece, piece + 1))
+            loss = blocks.train(self._model, end)
+            self._is_finite = self._model.finish()
+            trained = time.time()
+            staleness, sent = (0, 0) if company is None else company.exchange()
+            if self._batches is not None:
+                self._batches.take_step()
+            losses += loss
+            done = passes_before * rows + end
+            mean = loss / max(1, end - start)
+            step = Step(done, mean, staleness, sent, began, trained, time.time())
+            self._history.append(step)
+            self._watch(step)
+        return losses, blocks.weight
+
+    def _ordered(self, passes_before: int) -> Pass:
+        seed = self._seed
+        if seed is not None:
+            seed += (passes_before << 16) + (0 if self._company is None else self._company.rank)
+        return Pass(self._source.blocks(), seed)
+
+    def _pieces_alone(self, rows: int) -> int:
+        return 1 if self._batches is None else _pieces(rows, self._every)
+
+    def _agree(self, losses: float, weight: float, passes: int, stopping: Stopping) -> float:
+        """What is to fall (see _Progress); of all ranks, where they stop together."""
+        if stopping.by_score and self._score is not None:
+            weight = self._source.rows
+            losses = -self._score(self._best()) * weight
+        elif stopping.tol is not None:
+            losses += self._penalty() * weight
+        mine = np.array([losses, weight, not self._is_finite, stopping.is_asked()])
+        if self._company is not None:
+            mine = self._company.add_up(mine)
+        losses, weight, diverged, self._is_asked_to_stop = mine
+        if diverged:
+            raise DivergedError(
+                f"Floating-point under-/overflow occurred at epoch #{passes}. Scaling input data "
+                "with StandardScaler or MinMaxScaler might help."
+            )
+        return float(losses / weight) if weight > 0 else 0.0
+
+    def _penalty(self) -> float:
+        alpha, l1_ratio = self._alpha, self._l1_ratio
+        body = self._arrays.weights[:-1]
+        l1 = float(np.abs(body).sum()) if l1_ratio > 0 else 0.0
+        return alpha * ((1 - l1_ratio) * float(np.vdot(body, body)) / 2 + l1_ratio * l1)
+
+    def _best(self) -> Array:
+        """The average, once there is one: until the step it begins at, the weights."""
+        weights, average, _ = self._arrays
+        return weights if average is None or self._model.steps < self._average_from else average
+
+
+def add_up(counts: Array) -> None:
+    """Over the ranks of this process' job, in place. Collective; alone there is nothing to do."""
+    if jobs.company() is not None:
+        vector = vectors.vector(counts)
+        vector.allreduce(SUM)
+        vector.close()
+
+
+def _pieces(rows: int, every: int | None) -> int:
+    """How many exchanges a pass of so many rows has."""
+    pieces = _EXCHANGES_A_PASS if every is None else -(-rows // every)
+    return max(1, min(pieces, rows))
+
+
+class _Progress:
+    """Whether passes still gain anything, which scikit-learn's SGD judges likewise.
+
+    What is to fall is the mean loss of a pass plus the penalty, or minus the score of rows held
+    out. Unlike scikit-learn's, a row's loss counts by its weight, one-vs-rest adds up the outputs,
+    which stop together, and the penalty is that at the end of the pass, not its mean over it.
+    """
+
+    def __init__(self, stopping: Stopping) -> None:
+        self._stopping = stopping
+        self._best = np.inf
+        self._in_vain = 0
+        self.stopped_early = False
+
+    def add(self, loss: float) -> None:
+        tol = self._stopping.tol
+        if tol is None:
+            return
+        self._in_vain = self._in_vain + 1 if loss > self._best - tol else 0
+        self._best = min(self._best, loss)
+        self.stopped_early = self._in_vain >= self._stopping.patience
+
+
+class _Company:
+    """The other ranks: what goes to them, and what comes from them."""
+
+    def __init__(
+        self,
+        job: jobs.Job,
+        arrays: Arrays,
+        exchange: Exchange,
+        rows: int,
+        gradient: Array | None,
+    ) -> None:
+        self.rank = job.rank
+        self._weights = arrays.weights
+        self._averaging, every, what = exchange
+        self._agreed = np.zeros(4)
+        self._agreement = vectors.vector(self._agreed)
+        # All make the same number of exchanges a pass, each of its own share of rows.
+        counts = np.zeros(job.size)
+        counts[job.rank] = rows
+        add_up(counts)
+        if not counts.all():
+            empty = describe_ranks(int(r) for r in np.flatnonzero(counts == 0))
+            raise ConfigError(f"{empty} got no rows; give every rank some, or take fewer ranks")
+        self.pieces = _pieces(int(counts.max()), every)
+        self._sums = what != "model"
+        self._sent = self._weights
+        self._before: Array | None = None
+        if gradient is not None:
+            self._sent = gradient
+        elif self._sums:
+            self._sent, self._before = np.empty_like(self._weights), self._weights.copy()
+        self._vector = vectors.vector(
+            self._sent, graph=self._averaging.graph, policy="queue" if self._sums else "latest"
+        )
+        self._average = None if arrays.average is None else vectors.vector(arrays.average)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the ranks stop together: asynchronous ones ask nobody."""
+        return self._averaging.staleness is not None
+
+    def exchange(self) -> tuple[int, int]:
+        """Returns the age of the oldest update, in exchanges, and the bytes sent so far."""
+        fold = SUM if self._sums else AVG
+        if self._before is not None:
+            np.subtract(self._weights, self._before, out=self._sent)
+        oldest = self._averaging.exchange(self._vector, fold)
+        if self._before is not None:
+            self._before += self._sent
+            self._weights[:] = self._before
+        return oldest, self._vector.stats().bytes_out
+
+    def add_up(self, mine: Array) -> Array:
+        """Over all ranks; an asynchronous one asks nobody."""
+        if not self.agrees:
+            return mine
+        self._agreed[:] = mine
+        self._agreement.allreduce(SUM)
+        return self._agreed
+
+    def unite(self) -> None:
+        """Give all ranks the same model."""
+        if not self._averaging.is_exact:
+            final = vectors.vector(self._weights)
+            final.allreduce(AVG)
+            final.close()
+        if self._average is not None:
+            self._average.allreduce(AVG)
+
+    def leave(self) -> None:
+        for vector in (self._vector, self._agreement, self._average):
+            if vector is not None:
+                vector.close()

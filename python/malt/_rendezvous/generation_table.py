@@ -1,0 +1,264 @@
+"""The groups of a job whose ranks come back: the server's books, without sockets.
+
+Membership only shrinks within a group. When a rank that has been started anew asks for it, the
+members move to a new group with it, a *generation*: all of them exchange what they need for that,
+round by round, through the launcher. If one dies meanwhile, the next generation is begun without
+it. In the group that stands they decide in the same way what all must see alike: what comes of a
+round is the same for all, also if one dies in it.
+
+Who comes back takes up what the *survivors* have. When none is left, and a rank has ended for good,
+the job is over for those who are not back by then. When all have died, all begin from the start.
+
+Methods return the frames to send now, by rank.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+from malt._rendezvous import wire
+from malt._rendezvous.allgather_table import Frames, ProtocolError
+
+
+class _Rounds:
+    """What the members of a generation tell one another: all of them hear the same."""
+
+    def __init__(self, number: int, members: Iterable[int]) -> None:
+        self.number = number
+        self.members = set(members)  # but for those who have ended
+        self.count = 0  # of rounds that all have been in
+        self.deadline: float | None = None
+        self._parts: dict[int, bytes] = {}
+
+    @property
+    def missing(self) -> set[int]:
+        return self.members - set(self._parts)
+
+    def part(self, rank: int, round_: int, data: bytes) -> Frames:
+        if round_ != self.count or rank in self._parts:
+            raise ProtocolError
+        self._parts[rank] = data
+        return self._complete()
+
+    def drop(self, rank: int) -> Frames:
+        if rank not in self.members:
+            return []
+        self.members.discard(rank)
+        return self._complete()
+
+    def expire(self) -> Frames:
+        """Who waits hears for whom; it may come to the same round again."""
+        late = wire.pack_members(wire.LATE, self.number, self.missing)
+        waiting = sorted(self.members & set(self._parts))
+        self._parts = {}
+        self.deadline = None
+        return [(rank, [late]) for rank in waiting]
+
+    def _complete(self) -> Frames:
+        if self.missing or not self._parts:
+            return []
+        answer = [
+            wire.COMPLETE_FRAME.pack(wire.COMPLETE, self.number, self.count, len(self._parts))
+        ]
+        answer += [wire.DATA_HEAD.pack(wire.DATA, r) + part for r, part in self._parts.items()]
+        self.count += 1
+        self._parts = {}
+        self.deadline = None
+        return [(rank, answer) for rank in sorted(self.members)]
+
+
+class Generations:
+    """Those of a job of `size` ranks. Times are of `time.monotonic`.
+
+    Attributes:
+        has_formed: a generation stands, or has: who comes now, comes back.
+        expelled: ranks whose processes are to be ended; for the caller to remove.
+        is_over: nobody is left, and nobody will be, to whom a rank could come back.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.has_formed = False
+        self.expelled: list[int] = []
+        self.is_over = False
+        self._left: set[int] = set()  # and their processes have not ended, as far as is known
+        self._ended: set[int] = set()  # for good
+        self._here: set[int] = set()
+        self._wanting: set[int] = set()
+        self._number = 0  # of the last that has been announced
+        self._standing = _Rounds(0, ())  # the last that has been formed by all
+        self._forming: _Rounds | None = None  # the one after it,
+        self._unformed: set[int] = set()  # and who does not say yet that it has formed it
+        self._seconds = 0.0
+        self._deadline: float | None = None
+
+    def join(self, rank: int) -> Frames:
+        self._here.add(rank)
+        # It begins with the others, who have begun without it.
+        return [] if self.has_formed or self._forming is None else self._give_up_the_first()
+
+    def leave(self, rank: int, now: float) -> Frames:
+        """The connection of `rank` has ended, in whatever way."""
+        self._left.add(rank)
+        self._here.discard(rank)
+        self._wanting.discard(rank)
+        frames = self._standing.drop(rank)
+        if self._forming is None or rank not in self._forming.members:
+            return frames + self._begin_if_due(now)
+        # None uses it yet.
+        self._forming.members.discard(rank)
+        if self.has_formed:
+            return frames + self._begin(self._forming.members, now)
+        # All ranks are to be in the first: the others wait until it is here again.
+        return frames + self._give_up_the_first()
+
+    def end(self, rank: int, is_for_good: bool, now: float) -> Frames:
+        """The process of `rank` has ended; another one follows, or not."""
+        self._left.discard(rank)
+        if is_for_good:
+            self._ended.add(rank)
+        return self._begin_if_due(now)
+
+    def start(self, rank: int) -> None:
+        """A process of `rank`, which had ended for good or not begun, is started."""
+        self._ended.discard(rank)
+
+    def hear(self, rank: int, payload: bytes, now: float) -> Frames:
+        """What a rank says."""
+        kind = payload[:1]
+        try:
+            if kind == wire.WANT:
+                _, seconds = wire.WANT_FRAME.unpack(payload)
+                if 0 <= seconds <= wire.MAX_SECONDS:
+                    return self._want(rank, seconds, now)
+            if kind == wire.PART:
+                _, number, round_ = wire.GENERATION_PART.unpack_from(payload)
+                return self._part(rank, number, round_, payload[wire.GENERATION_PART.size :], now)
+            if kind == wire.FORMED:
+                return self._formed(rank, wire.FORMED_FRAME.unpack(payload)[1], now)
+            if kind == wire.ABSENT:
+                number, ranks = wire.unpack_members(payload)
+                return self._absent(rank, number, set(ranks), now)
+        except struct.error:
+            pass
+        raise ProtocolError
+
+    def next_deadline(self) -> float | None:
+        deadlines = [t for t in (self._deadline, self._standing.deadline) if t is not None]
+        return min(deadlines, default=None)
+
+    def expire(self, now: float) -> Frames:
+        """Somebody has waited long enough."""
+        late = self._standing.deadline
+        frames = self._standing.expire() if late is not None and late <= now else []
+        if self._deadline is None or self._deadline > now:
+            return frames
+        self._deadline = None
+        if self._forming is None:  # for the first
+            missing = set(range(self.size)) - self._wanting - self._ended
+            waiting, self._wanting = self._wanting, set()
+            return frames + self._call_off(waiting, missing)
+        missing = self._unformed & self._forming.missing
+        if self._forming.count > 0 and self.has_formed:
+            return frames + self._expel(missing, now)
+        members, self._forming = self._forming.members, None
+        return frames + self._call_off(members, missing)
+
+    def _want(self, rank: int, seconds: float, now: float) -> Frames:
+        self._seconds = seconds
+        self._wanting.add(rank)
+        if self._deadline is None:
+            self._deadline = now + self._seconds
+        return self._begin_if_due(now)
+
+    def _begin_if_due(self, now: float) -> Frames:
+        if self.has_formed and not self._standing.members:
+            return self._conclude(self._forming.members if self._forming is not None else set())
+        if self._forming is not None or not self._wanting:
+            return []
+        if not self.has_formed and len(self._wanting) < self.size - len(self._ended):
+            return []
+        return self._begin(self._standing.members | self._wanting, now)
+
+    def _give_up_the_first(self) -> Frames:
+        """Before it stands: its members wait for another."""
+        assert self._forming is not None
+        members, self._forming = self._forming.members, None
+        self._wanting |= members
+        return self._announce(members, set())
+
+    def _begin(self, members: set[int], now: float) -> Frames:
+        members = members & self._here
+        if self.has_formed and not self._standing.members:
+            return self._conclude(members)
+        self._wanting -= members
+        frames = self._announce(members, members)
+        self._forming = _Rounds(self._number, members) if members else None
+        self._unformed = members
+        self._deadline = now + self._seconds if members else None
+        return frames
+
+    def _conclude(self, waiting: set[int]) -> Frames:
+        """No survivor is left."""
+        self._forming = None
+        self._deadline = None
+        if not self._left:  # else the launcher will say how they ended
+            self.is_over = bool(self._ended)
+            self.has_formed = self.is_over
+        if not self.has_formed:
+            self.expelled += sorted(self._here)  # who came to come back
+            self._here.clear()
+            self._wanting.clear()
+        return self._announce(waiting, set()) if waiting else []
+
+    def _announce(self, to: set[int], members: set[int]) -> Frames:
+        self._number += 1
+        frame = wire.pack_members(wire.GENERATION, self._number, members)
+        return [(rank, [frame]) for rank in sorted(to)]
+
+    def _call_off(self, to: set[int], missing: set[int]) -> Frames:
+        self._number += 1
+        frame = wire.pack_members(wire.OFF, self._number, missing)
+        return [(rank, [frame]) for rank in sorted(to)]
+
+    def _part(self, rank: int, number: int, round_: int, data: bytes, now: float) -> Frames:
+        rounds = self._standing if number == self._standing.number else self._forming
+        if rounds is None or number != rounds.number or rank not in rounds.members:
+            return []  # it will hear of a newer one
+        frames = rounds.part(rank, round_, data)
+        if rounds is self._forming:
+            self._deadline = now + self._seconds if frames else self._deadline
+        elif not frames and rounds.deadline is None:
+            rounds.deadline = now + self._seconds
+        return frames
+
+    def _formed(self, rank: int, number: int, now: float) -> Frames:
+        if self._forming is None or number != self._forming.number:
+            return []
+        self._unformed.discard(rank)
+        if self._unformed:
+            return []
+        self.has_formed = True
+        self._standing, self._forming = self._forming, None
+        self._deadline = None
+        stands = wire.FORMED_FRAME.pack(wire.STANDS, number)
+        frames: Frames = [(other, [stands]) for other in sorted(self._standing.members)]
+        return frames + self._begin_if_due(now)
+
+    def _absent(self, rank: int, number: int, ranks: set[int], now: float) -> Frames:
+        if number != self._standing.number or rank not in self._standing.members:
+            return []
+        # Not who has been started anew, nor of whom another has said so.
+        return self._expel(ranks & self._standing.members, now)
+
+    def _expel(self, ranks: set[int], now: float) -> Frames:
+        self.expelled += sorted(ranks)
+        self._here -= ranks
+        self._wanting -= ranks
+        frames: Frames = []
+        for rank in sorted(ranks):
+            frames += self._standing.drop(rank)
+        if self._forming is not None and ranks & self._forming.members:
+            return frames + self._begin(self._forming.members - ranks, now)
+        return frames + self._begin_if_due(now)  # the group that stands goes on without them

@@ -1,0 +1,282 @@
+"""A rank's session with the launcher as long as it lives, by which it is called to new generations.
+
+`generation_table.py` has the other side. A thread listens; the rank's own thread speaks, and waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import NamedTuple
+
+from malt import _errors as errors
+from malt._errors import PeerError, describe_ranks
+from malt._rendezvous import wire
+from malt._rendezvous.session import GRACE_SECONDS, RankSession
+
+# Between two looks at Python's signals.
+_NAP_SECONDS = 0.1
+
+
+class Generation(NamedTuple):
+    """What the launcher has said last: who is in the next group, nobody if another follows."""
+
+    number: int
+    members: list[int]
+    missing: list[int]  # because of whom nothing comes of it
+
+
+class NewerError(Exception):
+    """The generation comes to nothing: another follows."""
+
+
+class Member(RankSession):
+    """One rank of a job whose ranks come back.
+
+    Attributes:
+        is_back: the job goes on already.
+        is_asked_to_leave: by `malt scale`.
+        on_call: called by the listening thread when there is a new generation.
+    """
+
+    _kind = wire.MEMBER
+
+    def __init__(self, address: str, key: bytes, rank: int, size: int, timeout: float) -> None:
+        super().__init__(address, key, rank, size, timeout)
+        connection = self._socket
+        assert connection is not None
+        self.is_back = self._greeting == b"\1"
+        self.on_call: Callable[[], None] = lambda: None
+        self.is_asked_to_leave = False
+        self._changed = threading.Condition()
+        self._latest = Generation(0, [], [])
+        self._complete: dict[tuple[int, int], dict[int, bytes]] = {}  # by generation and round
+        self._collecting = [0, 0, 0]  # generation, round, parts
+        self._parts: dict[int, bytes] = {}
+        self._late: list[int] = []  # for whom a round has waited in vain
+        self._round = 0
+        self._standing = 0  # the last generation of which the launcher has said so
+        self._is_lost = False
+        self._has_left = False
+        self._is_closed = False
+        self._access = threading.Lock()  # to the socket, which TLS wants
+        connection.settimeout(0)
+        threading.Thread(
+            target=partial(self._listen, connection), name="malt-member", daemon=True
+        ).start()
+
+    def latest(self) -> Generation:
+        """The newest generation that has been announced."""
+        return self._latest
+
+    def want(self, timeout: float) -> None:
+        """Ask for a generation with this rank, which waits for it so many seconds."""
+        self._say(wire.WANT_FRAME.pack(wire.WANT, min(timeout, wire.MAX_SECONDS)))
+
+    def await_call(self, beyond: int, limit: float, is_in_vain: Callable[[], bool]) -> Generation:
+        """The next generation after number `beyond` that has members, or will never have.
+
+        Raises:
+            malt.TimeoutError: there is none within `limit` seconds, or `is_in_vain`.
+        """
+
+        def is_there() -> bool:
+            return self._latest.number > beyond and bool(
+                self._latest.members or self._latest.missing
+            )
+
+        self._wait(lambda: is_there() or is_in_vain(), limit, "did not call the ranks together")
+        self._round = 0
+        return self._latest
+
+    def allgather(
+        self, number: int, data: bytes, timeout: float, meanwhile: Callable[[], None]
+    ) -> list[bytes]:
+        """Every member's bytes, by rank; none of the others. Calls `meanwhile` now and then.
+
+        While the generation is formed: if one dies, all begin another.
+
+        Raises:
+            NewerError: another generation follows.
+            malt.TimeoutError: the launcher does not answer.
+        """
+        parts = self._exchange(
+            number, data, timeout, meanwhile, lambda: self._latest.number > number
+        )
+        if parts is None:
+            raise NewerError
+        return parts
+
+    def agree(
+        self, number: int, data: bytes, timeout: float, meanwhile: Callable[[], None]
+    ) -> list[bytes]:
+        """The same in a generation that stands: all get the same, also if one dies meanwhile.
+
+        Raises:
+            malt.TimeoutError: the named ranks did not come; may be called again.
+        """
+        self._late = []
+        parts = self._exchange(number, data, timeout, meanwhile, lambda: bool(self._late))
+        if parts is None:
+            raise errors.TimeoutError(
+                f"{describe_ranks(self._late)} did not come to the next group within {timeout:g} s",
+                self._late,
+            )
+        return parts
+
+    def _exchange(
+        self,
+        number: int,
+        data: bytes,
+        timeout: float,
+        meanwhile: Callable[[], None],
+        is_over: Callable[[], bool],
+    ) -> list[bytes] | None:
+        """Every member's bytes; None: `is_over`, without them."""
+        at = (number, self._round)
+        self._say(wire.GENERATION_PART.pack(wire.PART, *at) + data)
+
+        def is_there() -> bool:
+            meanwhile()
+            return at in self._complete or is_over()
+
+        self._wait(is_there, timeout + GRACE_SECONDS, "did not answer")
+        with self._changed:
+            parts = self._complete.pop(at, None)
+        if parts is None:
+            return None
+        self._round += 1
+        return [parts.get(rank, b"") for rank in range(self.size)]
+
+    def formed(self, number: int, timeout: float, meanwhile: Callable[[], None]) -> None:
+        """This rank has formed the generation's group: returns when all have, and it stands.
+
+        Raises:
+            NewerError: somebody has died before, and another generation follows: nobody uses this.
+            malt.TimeoutError: the launcher does not answer.
+        """
+        self._say(wire.FORMED_FRAME.pack(wire.FORMED, number))
+
+        def is_there() -> bool:
+            meanwhile()
+            return self._standing == number or self._latest.number > number
+
+        self._wait(is_there, timeout + GRACE_SECONDS, "did not answer")
+        if self._standing != number:
+            raise NewerError
+
+    def absent(self, number: int, ranks: Iterable[int]) -> None:
+        """These members do not do their part: the others want a generation without them."""
+        self._say(wire.pack_members(wire.ABSENT, number, ranks))
+
+    def leave(self) -> None:
+        """Say farewell: no generation is to have this rank any more. Idempotent."""
+        if not self._has_left:
+            self._has_left = True
+            with contextlib.suppress(PeerError):
+                self._say(wire.BYE)
+
+    def close(self) -> None:
+        """Leave, and end the session; idempotent."""
+        self.leave()
+        self._await_hang_up()
+        self._is_closed = True
+        self.abort()
+
+    def _await_hang_up(self) -> None:
+        """Until the launcher has taken the farewell.
+
+        To close while something comes resets the connection, and the farewell might not be read: of
+        a rank that has gone without, the process is killed.
+        """
+        deadline = time.monotonic() + GRACE_SECONDS
+        with self._changed:
+            while not self._is_lost and time.monotonic() < deadline:
+                self._changed.wait(_NAP_SECONDS)
+
+    def _say(self, payload: bytes) -> None:
+        connection = self._socket
+        if connection is None or self._is_lost:
+            raise PeerError("the connection to the launcher (malt run) is lost")
+        with self._access:
+            view = memoryview(self._sealer.seal(payload))
+            while view:
+                try:
+                    view = view[connection.send(view) :]
+                except (BlockingIOError, ssl.SSLWantWriteError):
+                    _await(connection, select.POLLOUT)
+                except OSError as error:
+                    raise PeerError(
+                        f"the connection to the launcher (malt run) is lost: {error}"
+                    ) from error
+
+    def _wait(self, is_ready: Callable[[], bool], limit: float, what: str) -> None:
+        deadline = time.monotonic() + limit
+        with self._changed:
+            while not is_ready():
+                if self._is_lost:
+                    raise PeerError("the connection to the launcher (malt run) is lost")
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise errors.TimeoutError(f"the launcher (malt run) {what} within {limit:g} s")
+                self._changed.wait(min(left, _NAP_SECONDS))
+
+    # The thread
+
+    def _listen(self, connection: socket.socket) -> None:
+        inbox = bytearray()
+        try:
+            while not self._is_closed:
+                _await(connection, select.POLLIN)
+                received = b""
+                with self._access, contextlib.suppress(BlockingIOError, ssl.SSLWantReadError):
+                    while received := connection.recv(1 << 16):
+                        inbox += received
+                    break  # its end
+                while frame := wire.take_frame(inbox, self._opener):
+                    self._hear(frame)
+        except (OSError, ValueError, struct.error, IndexError):
+            pass  # it is closed, or speaks nonsense
+        with self._changed:
+            self._is_lost = True
+            self._changed.notify_all()
+
+    def _hear(self, frame: bytes) -> None:
+        kind = frame[:1]
+        is_call = kind in (wire.GENERATION, wire.OFF)
+        with self._changed:
+            if kind == wire.COMPLETE:
+                _, *self._collecting = wire.COMPLETE_FRAME.unpack(frame)
+                self._parts = {}
+            elif kind == wire.DATA:
+                _, rank = wire.DATA_HEAD.unpack_from(frame)
+                self._parts[rank] = frame[wire.DATA_HEAD.size :]
+                number, round_, count = self._collecting
+                if len(self._parts) == count:
+                    self._complete[number, round_] = self._parts
+            elif kind == wire.LATE:
+                _, self._late = wire.unpack_members(frame)
+            elif is_call:
+                number, ranks = wire.unpack_members(frame)
+                is_on = kind == wire.GENERATION
+                self._latest = Generation(number, ranks if is_on else [], [] if is_on else ranks)
+            elif kind == wire.STANDS:
+                self._standing = wire.FORMED_FRAME.unpack(frame)[1]
+            elif kind == wire.ASKED:
+                self.is_asked_to_leave = True
+            self._changed.notify_all()
+        if is_call:
+            self.on_call()
+
+
+def _await(connection: socket.socket, event: int) -> None:
+    waiting = select.poll()
+    waiting.register(connection, event)
+    waiting.poll()

@@ -1,0 +1,271 @@
+"""Which launchers have come, and what became of their ranks: the server's books, without sockets.
+
+Of an elastic job they also say which ranks run, and where. It has as many *places*, ranks' numbers,
+as ranks may run; a place that nobody has is any node's to take.
+
+Methods that return frames return those to send now, by node.
+"""
+
+from __future__ import annotations
+
+import signal
+import struct
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from malt._errors import describe_ranks
+from malt._rendezvous import placement, wire
+from malt._rendezvous.allgather_table import Frames, ProtocolError
+from malt._rendezvous.exit_code import exit_code_of
+
+
+@dataclass
+class _Node:
+    count: int
+    come_back: bool  # its ranks, when they fail
+    limits: range  # of --elastic; empty: without
+    seconds: float
+    deadline: float
+    running: set[int] = field(default_factory=set)  # its ranks that have not ended
+    starts_more: bool = True  # ranks, when it is told to
+
+
+class Scaled(NamedTuple):
+    """What came of it that another number of ranks is to run."""
+
+    starting: list[int]
+    leaving: list[int]
+    frames: Frames
+
+
+class Nodes:
+    """The launchers of one job. Times are of `time.monotonic`.
+
+    Attributes:
+        size: of the job, once all have come; before, 0. Of an elastic one, its places.
+        is_settled: all have come, or have been told that there will be no such job.
+        leaving: ranks that have been asked to leave and have not ended.
+        is_closed: no ranks are added any more; for the caller to set.
+        other_version: the host of somebody who came with another version of MALT, or empty.
+    """
+
+    def __init__(self, nnodes: int) -> None:
+        self.nnodes = nnodes
+        self.size = 0
+        self.is_settled = False
+        self.leaving: set[int] = set()
+        self.is_closed = False
+        self.other_version = ""
+        self._nodes: dict[int, _Node] = {}
+        self._limits = range(0)
+        self._starts: Counter[int] = Counter()  # by rank: since the job began
+        self._are_few = False  # and all have been told so
+        self._exit_code = 0
+
+    def come(self, node: int, payload: bytes, now: float) -> Frames:
+        """A launcher says how many ranks it has; the last to do so lets all start."""
+        _, count, come_back, least, most, seconds = _unpack(wire.RANKS_FRAME, payload)
+        room = wire.MAX_RANKS - sum(other.count for other in self._nodes.values())
+        if node in self._nodes or not 1 <= count <= room or not 0 <= seconds <= wire.MAX_SECONDS:
+            raise ProtocolError
+        if (least, most) != (0, 0) and not 1 <= least <= most <= wire.MAX_RANKS:
+            raise ProtocolError
+        limits = range(least, most + 1) if most else range(0)
+        self._nodes[node] = _Node(count, bool(come_back), limits, seconds, now + seconds)
+        if len(self._nodes) < self.nnodes:
+            return []
+        self.is_settled = True
+        if refusal := self._disagreement():
+            return self._to_all(wire.REFUSED + refusal.encode())
+        return self._start()
+
+    def end(self, node: int, payload: bytes) -> tuple[int, int, int, Frames]:
+        """A rank has ended: its number, process and exit code; other nodes hear of a failure."""
+        _, rank, process, code = _unpack(wire.ENDED_FRAME, payload)
+        self._check(node, rank)
+        if not -signal.NSIG < code <= 255:  # no process ends so
+            raise ProtocolError
+        self._nodes[node].running.remove(rank)
+        self.leaving.discard(rank)
+        frames: Frames = []
+        if process == 0:
+            self._nodes[node].starts_more = False
+            if self._limits and not self.is_closed and (starters := self._starters()):
+                frames = [
+                    (at, [self._begin(at, rank)]) for at, rank in placement.starts(starters, [rank])
+                ]
+        if code != 0:
+            self._exit_code = self._exit_code or exit_code_of(code)
+            failed = wire.FAILED_FRAME.pack(wire.FAILED, node, rank, code)
+            frames += [(other, [failed]) for other in self._nodes if other != node] + self._few()
+        return rank, process, code, frames + self._over()
+
+    def again(self, node: int, payload: bytes) -> tuple[int, int]:
+        """The process of a rank has ended, and another follows: the rank, and that process."""
+        _, rank, process = _unpack(wire.PROCESS_FRAME, payload)
+        self._check(node, rank)
+        self._starts[rank] += 1
+        return rank, process
+
+    def leave(self, node: int) -> tuple[set[int], Frames]:
+        """The session of a launcher has ended; returns the ranks that are lost with it."""
+        left = self._nodes.pop(node, None)
+        if left is None or not left.running:
+            return set(), []
+        self._exit_code = self._exit_code or 1
+        self.leaving -= left.running
+        lost = self._to_all(wire.LOST_FRAME.pack(wire.LOST, node))
+        return left.running, lost + self._few() + self._over()
+
+    def has(self, rank: int) -> bool:
+        """Whether it runs, or is to be started, on one of the nodes."""
+        return any(rank in state.running for state in self._nodes.values())
+
+    # Elastic jobs
+
+    def free(self) -> list[int]:
+        """The places that nobody has."""
+        taken = set().union(*(state.running for state in self._nodes.values()))
+        return [rank for rank in range(self.size) if rank not in taken]
+
+    def scale(self, node: int, payload: bytes) -> Scaled:
+        """A launcher passes on that so many ranks are to run, beside those that leave."""
+        _, count = _unpack(wire.SCALE_FRAME, payload)
+        if node not in self._nodes or count not in self._limits:
+            raise ProtocolError
+        staying = {number: state.running - self.leaving for number, state in self._nodes.items()}
+        missing = count - sum(map(len, staying.values()))
+        if refusal := self._refusal(missing):
+            return Scaled([], [], _answer(node, False, refusal))
+        places = self.free()[:missing] if missing > 0 else []
+        starting = placement.starts(self._starters(), places) if places else []
+        leaving = placement.leaves(staying, -missing) if missing < 0 else []
+        frames = [(at, [self._begin(at, rank)]) for at, rank in starting]
+        frames += [(at, [self._ask(rank)]) for at, rank in leaving]
+        started, asked = [rank for _, rank in starting], [rank for _, rank in leaving]
+        changes = (("started", started), ("asked to leave", asked))
+        done = [f"{what}: {describe_ranks(ranks)}" for what, ranks in changes if ranks]
+        frames += _answer(node, True, "; ".join(done) or f"{count} ranks run already")
+        return Scaled(started, asked, frames)
+
+    def _starters(self) -> dict[int, set[int]]:
+        """The nodes that may start ranks, each with its own."""
+        return {
+            number: state.running - self.leaving
+            for number, state in self._nodes.items()
+            if state.starts_more
+        }
+
+    def _begin(self, node: int, rank: int) -> bytes:
+        self._nodes[node].running.add(rank)
+        self._starts[rank] += 1
+        return wire.BEGIN_FRAME.pack(wire.BEGIN, rank, self._starts[rank])
+
+    def _ask(self, rank: int) -> bytes:
+        self.leaving.add(rank)
+        return wire.LEAVE_FRAME.pack(wire.LEAVE, rank)
+
+    # Waits
+
+    def next_deadline(self) -> float | None:
+        if self.is_settled:
+            return None
+        return min((node.deadline for node in self._nodes.values()), default=None)
+
+    def expire(self, now: float) -> Frames:
+        """Give up, for all, when a launcher has waited for the others long enough."""
+        if (deadline := self.next_deadline()) is None or deadline > now:
+            return []
+        self.is_settled = True
+        missing = [node for node in range(self.nnodes) if node not in self._nodes]
+        seconds = min(self._nodes.values(), key=lambda node: node.deadline).seconds
+        within = f"within {seconds:g} s"
+        if self.other_version:
+            within += f" (somebody on {self.other_version} has another version of MALT)"
+        return self._to_all(wire.pack_ranks(wire.LATE, missing, within))
+
+    def _disagreement(self) -> str:
+        """Why there cannot be a job of these launchers, or nothing."""
+        nodes = sorted(self._nodes.items())
+        limits = nodes[0][1].limits
+        for number, state in nodes:
+            if state.limits != limits:
+                return (
+                    f"node {nodes[0][0]} came {_name_of(limits)}, node {number} came "
+                    f"{_name_of(state.limits)}: give each launcher the same"
+                )
+        without = [number for number, state in nodes if not state.come_back]
+        if 0 < len(without) < self.nnodes:
+            text = f"{describe_ranks(without, 'node')} came without --respawn, the others with it"
+            return f"{text}: give it to each launcher, or to none"
+        count = sum(state.count for _, state in nodes)
+        if limits and count not in limits:
+            limit = f"{limits[0]}:{limits[-1]}"
+            return f"the nodes start {count} ranks (-n), which is not within --elastic {limit}"
+        return ""
+
+    def _start(self) -> Frames:
+        """All have come, and may be started."""
+        frames: Frames = []
+        nodes = sorted(self._nodes.items())
+        self._limits = nodes[0][1].limits
+        count = sum(state.count for _, state in nodes)
+        self.size = self._limits[-1] if self._limits else count
+        first = 0
+        for number, state in nodes:
+            state.running = set(range(first, first + state.count))
+            frames.append((number, [wire.START_FRAME.pack(wire.START, first, self.size)]))
+            first += state.count
+        return frames
+
+    def _check(self, node: int, rank: int) -> None:
+        """Raises ProtocolError if the rank is not one of the node's, or has ended."""
+        if node not in self._nodes or rank not in self._nodes[node].running:
+            raise ProtocolError
+
+    def _refusal(self, missing: int) -> str:
+        """Why so many more ranks cannot be started now, or nothing."""
+        free = len(self.free())
+        if self.is_closed or self._are_few or free == self.size:
+            return "the job ends"
+        if missing > 0 and not any(state.starts_more for state in self._nodes.values()):
+            return "the nodes that are left start no more ranks: their `malt run` ends"
+        if missing > free:
+            return (
+                f"{self.size - free} of {self.size} places are taken, also by "
+                f"{describe_ranks(self.leaving)}, asked to leave and still there; try again when "
+                "they have ended"
+            )
+        return ""
+
+    def _few(self) -> Frames:
+        """After a failure: whether too few are left."""
+        left = sum(len(state.running) for state in self._nodes.values())
+        if not self._limits or left >= self._limits[0] or left == 0 or self._are_few:
+            return []
+        self._are_few = True
+        return self._to_all(wire.FEW_FRAME.pack(wire.FEW, left))
+
+    def _over(self) -> Frames:
+        if any(node.running for node in self._nodes.values()):
+            return []
+        return self._to_all(wire.OVER_FRAME.pack(wire.OVER, self._exit_code))
+
+    def _to_all(self, frame: bytes) -> Frames:
+        return [(node, [frame]) for node in self._nodes]
+
+
+def _name_of(limits: range) -> str:
+    return f"with --elastic {limits[0]}:{limits[-1]}" if limits else "without --elastic"
+
+
+def _answer(node: int, is_done: bool, text: str) -> Frames:
+    head = wire.ANSWER_HEAD.pack(wire.ANSWER, is_done)
+    return [(node, [head + text.encode()[: wire.MAX_ANSWER]])]
+
+
+def _unpack(frame: struct.Struct, payload: bytes) -> tuple[int, ...]:
+    if len(payload) != frame.size:
+        raise ProtocolError
+    return frame.unpack(payload)

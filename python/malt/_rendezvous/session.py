@@ -1,0 +1,303 @@
+"""A client's side of the rendezvous of `malt run`, and a rank's; see `wire.py`."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import errno
+import hmac
+import os
+import secrets
+import socket
+import ssl
+import time
+from collections.abc import MutableMapping
+from typing import TypeVar
+
+from malt import _errors as errors
+from malt._errors import ConfigError, Error, PeerError, describe_ranks
+from malt._rendezvous import tls, wire
+
+Joined = TypeVar("Joined", bound="RankSession")
+
+# What a client waits longer than the server, so that the server's answer, with names, comes first.
+GRACE_SECONDS = 1.0
+_RETRY_SECONDS = 0.05
+
+# Job keys in hexadecimal, by MALT_RENDEZVOUS: they have left the environment, and a rank that has
+# called malt.finalize() may call malt.init() again.
+_taken_keys: dict[str, str] = {}
+
+
+class _EvictedError(Exception):
+    """The server ended the handshake: too many half-open connections at once."""
+
+
+class Session:
+    """A client's connection to the launcher that serves. Used by one thread."""
+
+    # What sets a rank's session and a launcher's apart.
+    _kind: bytes
+    _source: str  # of the address, for messages
+    _awaits_server = False
+    _nobody: str  # what to say when nobody listens,
+    _stranger: str  # and when who listens has another key
+
+    def __init__(self, address: str, key: bytes, number: int, count: int) -> None:
+        """The session of rank or node `number` of `count`, still to be opened."""
+        self.address = address
+        self._key = key
+        self._number = number
+        self._count = count
+        self._socket: socket.socket | None = None
+
+    def abort(self) -> None:
+        """Leave at once: whoever waits for this rank is told that it is gone; idempotent."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _connect(self, timeout: float) -> None:
+        address = self.address
+        where = wire.parse_address(address, self._source)
+        encryption = tls.context(server_side=False)
+        deadline = time.monotonic() + min(timeout, wire.MAX_SECONDS)
+        while True:
+            try:
+                left = max(1e-3, deadline - time.monotonic())
+                self._socket = socket.create_connection(where, left)
+                if self._socket.getsockname() == self._socket.getpeername():
+                    # Nobody listens, but the system gave this end the very port that it asked for.
+                    raise ConnectionRefusedError
+                if encryption is not None:
+                    self._socket = tls.Socket(self._socket, encryption, server_side=False)
+                    self._socket.shake_hands()
+                self._shake_hands(deadline)
+                return
+            except (
+                _EvictedError,
+                ssl.SSLEOFError,
+                ConnectionResetError,
+                BrokenPipeError,
+                ConnectionRefusedError,
+            ) as error:
+                self.abort()
+                is_nobody = isinstance(error, ConnectionRefusedError)
+                nobody = self._nobody.format(address=address, timeout=timeout)
+                if is_nobody and not self._awaits_server:
+                    raise ConfigError(nobody) from None
+                if time.monotonic() + _RETRY_SECONDS < deadline:
+                    time.sleep(_RETRY_SECONDS)
+                    continue
+                raise errors.TimeoutError(
+                    nobody
+                    if is_nobody
+                    else f"the launcher at {address} takes no connection (tried for {timeout:g} "
+                    "s): too many come at once, or it is of another version of MALT"
+                ) from None
+            except ssl.SSLError as error:
+                self.abort()
+                raise ConfigError(
+                    f"TLS with the launcher at {address}: {tls.explain(error)}"
+                ) from error
+            except builtins.TimeoutError:
+                self.abort()
+                raise errors.TimeoutError(
+                    f"the launcher at {address} did not answer within {timeout:g} s"
+                ) from None
+            except OSError as error:
+                self.abort()
+                hint = "raise ulimit -n" if error.errno == errno.EMFILE else f"see {self._source}"
+                raise ConfigError(
+                    f"the launcher at {address} cannot be reached: {error}; {hint}"
+                ) from error
+            except BaseException:
+                self.abort()
+                raise
+
+    def _hello(self) -> bytes:
+        nonce = secrets.token_bytes(wire.NONCE_BYTES)
+        return wire.HELLO.pack(
+            wire.MAGIC, self._kind, self._number, self._count, os.getpid(), nonce
+        )
+
+    def _shake_hands(self, deadline: float) -> None:
+        assert self._socket is not None
+        wire.tune(self._socket)
+        self._deadline = deadline
+        hello = self._hello()
+        self._socket.sendall(hello)
+        head = self._read(len(tls.ALERT), _EvictedError)
+        if head == tls.ALERT:
+            raise ConfigError(
+                f"the launcher at {self.address} uses TLS: set MALT_TLS for each `malt run` and "
+                "all its ranks, or for none"
+            )
+        rest = self._read(wire.CHALLENGE.size - len(head), _EvictedError)
+        nonce, proof = wire.CHALLENGE.unpack(head + rest)
+        binding = tls.binding(self._socket)
+        expected = wire.proof(self._key, b"server", hello, nonce, binding)
+        if not hmac.compare_digest(proof, expected):
+            raise ConfigError(self._stranger.format(address=self.address))
+        self._sealer, self._opener = wire.sealers(self._key, hello, nonce, binding)
+        self._socket.sendall(wire.proof(self._key, b"client", hello, nonce, binding))
+        welcome = self._receive(_EvictedError)
+        if welcome[:1] != wire.WELCOME:
+            raise ConfigError(f"the launcher refuses: {welcome[1:].decode()}")
+        self._greeting = welcome[1:]
+
+    def _send(self, payload: bytes) -> None:
+        assert self._socket is not None
+        self._socket.settimeout(max(1e-3, self._deadline - time.monotonic()))
+        self._socket.sendall(self._sealer.seal(payload))
+
+    def _receive(self, at_end: type[Exception] = ConnectionResetError) -> bytes:
+        (length,) = wire.LENGTH.unpack(self._read(wire.LENGTH.size, at_end))
+        if not 0 < length <= wire.MAX_FRAME:
+            raise ConnectionError("a frame of impossible length")
+        payload = self._read(length, at_end)
+        if not self._opener.is_genuine(payload, self._read(wire.MAC_BYTES, at_end)):
+            raise ConnectionError("a frame that is not the launcher's")
+        return payload
+
+    def _read(self, length: int, at_end: type[Exception]) -> bytes:
+        assert self._socket is not None
+        buffer = bytearray(length)
+        view = memoryview(buffer)
+        while view:
+            # The limit is on the whole call, not on each piece.
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                raise builtins.TimeoutError
+            self._socket.settimeout(left)
+            count = self._socket.recv_into(view)
+            if count == 0:
+                raise at_end("the launcher has closed the connection")
+            view = view[count:]
+        return bytes(buffer)
+
+
+class RankSession(Session):
+    """A rank's session, of whatever kind."""
+
+    _source = "MALT_RENDEZVOUS"
+    _nobody = (
+        "no launcher listens at {address} (MALT_RENDEZVOUS): the `malt run` that set it has ended; "
+        "unset it, or start through `malt run`"
+    )
+    _stranger = (
+        "who listens at MALT_RENDEZVOUS does not know this job's key (MALT_JOB_KEY): they are of "
+        "different jobs; start through `malt run`"
+    )
+
+    def __init__(self, address: str, key: bytes, rank: int, size: int, timeout: float) -> None:
+        """Join.
+
+        Raises:
+            malt.ConfigError: nobody listens, or not the launcher of this job, or it refuses.
+            malt.TimeoutError: the launcher does not answer within `timeout` seconds.
+        """
+        super().__init__(address, key, rank, size)
+        self.rank = rank
+        self.size = size
+        self.key = key
+        self.host = wire.parse_address(address, self._source)[0]
+        self._connect(timeout)
+
+    @classmethod
+    def from_environ(
+        cls: type[Joined], environ: MutableMapping[str, str], timeout: float
+    ) -> Joined:
+        """Join the job that `malt run` described in the environment.
+
+        The key leaves the environment, so that processes which the rank starts do not inherit it.
+        """
+
+        def get(name: str) -> str:
+            if not environ.get(name):
+                raise ConfigError(
+                    f"MALT_RENDEZVOUS is set, but {name} is not: `malt run` sets both; unset the "
+                    "first, or start through `malt run`"
+                )
+            return environ[name]
+
+        def take_key(address: str) -> bytes:
+            if address not in _taken_keys or environ.get("MALT_JOB_KEY"):
+                wire.parse_key(get("MALT_JOB_KEY"), "MALT_JOB_KEY")
+                _taken_keys[address] = environ.pop("MALT_JOB_KEY")
+            return bytes.fromhex(_taken_keys[address])
+
+        def number(name: str) -> int:
+            if not get(name).isdecimal():
+                raise ConfigError(f"{name} is not a number: {get(name)!r}")
+            return int(get(name))
+
+        rank, size = number("MALT_RANK"), number("MALT_SIZE")
+        if not 0 <= rank < size <= wire.MAX_RANKS:
+            raise ConfigError(f"MALT_RANK={rank} is not a rank of a job of MALT_SIZE={size}")
+        address = get("MALT_RENDEZVOUS")
+        return cls(address, take_key(address), rank, size, timeout)
+
+
+class Client(RankSession):
+    """A rank's session at start."""
+
+    _kind = wire.RANK
+    _round = 0
+
+    def allgather(self, data: bytes, timeout: float) -> list[bytes]:
+        """Every rank's bytes, by rank; blocks for `timeout` seconds, and a second more at most.
+
+        Raises:
+            malt.TimeoutError: with the ranks that did not come.
+            malt.PeerError: with the ranks that are gone.
+            malt.ConfigError: `data` is longer than a frame may be.
+        """
+        if self._socket is None:
+            raise Error("the rendezvous is closed, or was left after an error")
+        if len(data) > wire.MAX_PART:
+            raise ConfigError(
+                f"{len(data)} bytes to exchange at start; at most {wire.MAX_PART} can be"
+            )
+        seconds = min(max(timeout, 0.0), wire.MAX_SECONDS)
+        self._deadline = time.monotonic() + seconds + GRACE_SECONDS
+        try:
+            self._send(wire.PART_HEAD.pack(wire.PART, self._round, seconds) + data)
+            self._round += 1
+            answer = self._receive()
+            if answer[:1] == wire.COMPLETE:
+                return [self._receive()[1:] for _ in range(self.size)]
+            failure = self._failure(answer, timeout)
+        except builtins.TimeoutError:
+            self.abort()
+            raise errors.TimeoutError(
+                f"the launcher (malt run) did not answer within {timeout:g} s"
+            ) from None
+        except OSError as error:
+            self.abort()
+            raise PeerError(
+                f"the connection to the launcher (malt run) is lost: {error}"
+            ) from error
+        except BaseException:
+            self.abort()
+            raise
+        self.abort()
+        raise failure
+
+    def close(self) -> None:
+        """Leave in good order; idempotent."""
+        if self._socket is not None:
+            self._deadline = time.monotonic() + GRACE_SECONDS
+            with contextlib.suppress(OSError):
+                self._send(wire.BYE)
+            self.abort()
+
+    def _failure(self, answer: bytes, timeout: float) -> Exception:
+        ranks, text = wire.unpack_ranks(answer)
+        if answer[:1] == wire.LATE:
+            return errors.TimeoutError(
+                f"{describe_ranks(ranks)} did not come within {timeout:g} s; a longer limit: "
+                "malt.init(timeout=...) or MALT_TIMEOUT",
+                ranks,
+            )
+        return PeerError(f"{describe_ranks(ranks)} {text or 'left or died'} during start-up", ranks)

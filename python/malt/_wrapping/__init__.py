@@ -1,0 +1,6 @@
+"""`malt.wrap`: a scikit-learn estimator trained on many ranks.
+
+Begin with `wrap.py`.
+
+May import: `malt._job` and what that may.
+"""

@@ -1,0 +1,127 @@
+"""What a scikit-learn estimator has learnt, and whether all ranks learn the same kind of thing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from malt._errors import ConfigError, describe_ranks
+from malt._job.agreement import Report
+
+Array = npt.NDArray[Any]
+
+_MOST_SHOWN = 250  # characters of what ranks compare, in messages
+
+
+def learnt(estimator: Any) -> dict[str, Array]:
+    """The arrays that are averaged, by name and in one order; each memory once."""
+    parameters = estimator.get_params(deep=False)
+    found: dict[str, Array] = {}
+    memories = set()
+    for name, value in sorted(vars(estimator).items()):
+        items = value if isinstance(value, list | tuple) else [value]
+        for place, item in enumerate(items):
+            if name in parameters or not _is_floats(item):
+                continue
+            memory = (item.ctypes.data, item.nbytes)
+            if memory in memories:
+                continue
+            memories.add(memory)
+            found[name if item is value else f"{name}[{place}]"] = item
+    if not found:
+        raise ConfigError(
+            f"{type(estimator).__name__} has learnt no array of float32 or float64 (of its "
+            f"attributes {', '.join(sorted(vars(estimator)))}), so there is nothing to average"
+        )
+    return found
+
+
+def _is_floats(value: Any) -> bool:
+    floats = (np.float32, np.float64)
+    return isinstance(value, np.ndarray) and value.dtype in floats and value.size > 0
+
+
+def labels(classes: Any) -> Report:
+    """For compare(); nothing of None."""
+    if classes is None:
+        return {}
+    values = np.unique(np.asarray(classes)).tolist()
+    return described("classes", [repr(value) for value in values])
+
+
+def layout(arrays: Mapping[str, Array]) -> list[str]:
+    """Names, shapes and dtypes."""
+    return [f"{name} {array.shape} {array.dtype}" for name, array in arrays.items()]
+
+
+def check_unchanged(arrays: Mapping[str, Array], before: Sequence[str]) -> None:
+    """Raise ConfigError if these cannot be averaged any more, which had this layout()."""
+    now = layout(arrays)
+    if now != before:
+        new = ", ".join(each for each in now if each not in before) or "nothing"
+        old = ", ".join(each for each in before if each not in now) or "nothing"
+        raise ConfigError(
+            f"partial_fit() made {_shown(new)} in place of {_shown(old)} after the first rows. It "
+            "may replace an array by another only of the same shape and dtype: have the first call "
+            "make all arrays in their final sizes"
+        )
+    fixed = [name for name, array in arrays.items() if not array.flags.writeable]
+    if fixed:
+        raise ConfigError(
+            f"{', '.join(fixed)} cannot be written to, and the mean of the ranks belongs there: "
+            "have partial_fit() keep a copy (numpy.array)"
+        )
+
+
+def check_is_used(estimator: Any, train: Callable[[Any], object]) -> None:
+    """Raise ConfigError if training does not go on from the arrays that would be averaged.
+
+    An estimator that makes them anew in each call, from what another object holds, would train by
+    itself on each rank. To find out, `train` trains two copies, one of them after a small change
+    of its arrays. The change must show in what that copy has learnt.
+    """
+    plain, changed = deepcopy(estimator), deepcopy(estimator)
+    for array in learnt(changed).values():
+        array += 1e-3 * (1 + np.abs(array))
+    train(plain)
+    train(changed)
+    pairs = zip(learnt(plain).values(), learnt(changed).values(), strict=True)
+    if all(np.array_equal(*pair, equal_nan=True) for pair in pairs):
+        raise ConfigError(
+            f"{type(estimator).__name__}.partial_fit() does not train on from its "
+            f"{_shown(', '.join(learnt(estimator)))}, but makes them anew, so each rank would "
+            "train by itself: keep what it trains as float32 or float64 arrays in its own "
+            "attributes"
+        )
+
+
+def described(key: str, parts: Sequence[str]) -> Report:
+    """What ranks compare, and as much of it as a message shows."""
+    whole = ", ".join(parts)
+    return {key: hashlib.sha256(whole.encode()).hexdigest(), f"{key} shown": _shown(whole)}
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
+def compare(call: str, reports: Mapping[int, Report]) -> None:
+    """Raise ConfigError, on every rank, if one has other labels or learns other arrays."""
+    first, expected = next(iter(reports.items()))
+    for key, noun, remedy in (
+        ("settings", "settings", "give the same on every rank"),
+        ("classes", "labels", "give classes=, all labels, on every rank, or shard the rows evenly"),
+        ("layout", "learnt arrays", "give all ranks rows of the same features, and equal options"),
+    ):
+        other = [rank for rank, report in reports.items() if report.get(key) != expected.get(key)]
+        if other:
+            there, here = reports[other[0]].get(f"{key} shown"), expected.get(f"{key} shown")
+            raise ConfigError(
+                f"{call}: {noun} differ: {there} on {describe_ranks(other)}, {here} on rank "
+                f"{first}; {remedy}"
+            )

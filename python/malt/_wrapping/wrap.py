@@ -1,0 +1,390 @@
+"""scikit-learn estimators on many ranks. Needs scikit-learn, which `import malt` never imports."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
+from sklearn.utils import get_tags
+from sklearn.utils.metaestimators import available_if
+
+from malt._core_import import AVG, Graph, Vector
+from malt._errors import ConfigError
+from malt._job import job as jobs
+from malt._job.agreement import Report, Together
+from malt._job.averaging import Averaging, positive, start_alike
+from malt._job.vectors import vector
+from malt._wrapping.learnt import (
+    check_is_used,
+    check_unchanged,
+    compare,
+    described,
+    layout,
+    learnt,
+)
+from malt._wrapping.rows import Rows
+
+# Of what these have learnt, no mean over ranks is what one rank would have.
+_NO_MEAN = {
+    "Birch": "it learns a tree",
+    "BernoulliRBM": "among what it learns are samples, not parameters",
+    "IncrementalPCA": "its components are an orthonormal basis, and a mean of bases is none",
+}
+_OF_A_JOB = ("_vector", "_averaging", "_layout", "_rows_since")  # attributes, not pickled
+# Where the user does not say. Each exchange takes a call of partial_fit of its own, and such a call
+# costs scikit-learn one to three milliseconds whatever its rows; what is learnt hardly differs.
+_EXCHANGES_A_PASS = 2
+_LEAST_ROWS = 1000
+
+
+def wrap(
+    estimator: Any,
+    *,
+    every: int | None = None,
+    epochs: int = 5,
+    graph: Graph | None = None,
+    sync: str = "bsp",
+) -> DataParallelEstimator:
+    """Make a scikit-learn estimator data-parallel, by averaging what the ranks' copies learn.
+
+    Each rank calls fit() or partial_fit() with its own shard (malt.shard). What is averaged is what
+    the estimator has learnt as arrays of float32 or float64: its attributes that are such arrays or
+    lists of them, private ones too (SGD's `coef_` and `intercept_`, a perceptron network's `coefs_`
+    and `intercepts_`, k-means' `cluster_centers_` and `_counts`). Numbers, integer arrays
+    (`labels_`), counters (`t_`, `n_iter_`) and optimizers' moments stay each rank's own. All ranks
+    start from what the lowest rank has learnt from its first rows, so that hidden units and
+    clusters mean the same everywhere. An estimator may replace its arrays by others of the same
+    shapes and dtypes. It is refused if they change those, or are not what it trains on from.
+
+    That is parameter averaging (Zinkevich et al., 2010): right for linear models, networks and
+    clusters. It costs accuracy where a rank takes few steps in all, as in short trainings on little
+    data; docs/wrapping.md has figures. Of statistics (naive Bayes, scalers) it is the mean of the
+    ranks', good where shards are alike.
+
+    Args:
+        estimator: with partial_fit(); it is cloned and stays as it is, as in every meta-estimator.
+        every: rows that a rank trains on from one exchange to the next. None: half its shard in
+            fit(), but at least 1000; and 1000 in partial_fit().
+        epochs: passes that fit() makes over the shard, in another order each.
+        graph: who sends to whom; None: everybody to everybody.
+        sync: "bsp" (an exchange waits for the others' of the same number), "ssp:K" (for those of K
+            before it) or "async" (for none).
+
+    Returns:
+        A scikit-learn estimator. It clones, pickles, goes into pipelines and searches, and predicts
+        without a job.
+
+    Raises:
+        ConfigError: the estimator has no partial_fit(), or one whose mean is meaningless; or an
+            argument is wrong.
+    """
+    made = DataParallelEstimator(estimator, every=every, epochs=epochs, graph=graph, sync=sync)
+    made._check_parameters()
+    return made
+
+
+def _if_has(name: str) -> Callable[[Callable[..., Any]], Any]:
+    """A method that is there if the estimator has the one of this name."""
+
+    def check(self: Any) -> bool:
+        getattr(self._present, name)  # raises AttributeError that says why not
+        return True
+
+    decorate: Callable[[Callable[..., Any]], Any] = available_if(check)
+    return decorate
+
+
+def _reader(name: str) -> Any:
+    def read(self: DataParallelEstimator, *args: Any, **options: Any) -> Any:
+        return getattr(self._present, name)(*args, **options)
+
+    read.__name__ = name
+    read.__doc__ = "Return what the estimator's own does."
+    return _if_has(name)(read)
+
+
+class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
+    """An estimator that is trained on many ranks. Made by malt.wrap(), which says how.
+
+    Attributes:
+        estimator_: the clone that is trained; after fit() the same on all ranks. Its own fitted
+            attributes (`coef_`, `classes_`, ...) are this object's too.
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        *,
+        every: int | None = None,
+        epochs: int = 5,
+        graph: Graph | None = None,
+        sync: str = "bsp",
+    ) -> None:
+        self.estimator = estimator
+        self.every = every
+        self.epochs = epochs
+        self.graph = graph
+        self.sync = sync
+
+    def fit(
+        self, X: Any, y: Any = None, *, classes: Any = None, sample_weight: Any = None
+    ) -> DataParallelEstimator:
+        """Train anew on this rank's shard, `epochs` passes. Collective.
+
+        Args:
+            X: rows of this rank's, at least one; the others' may be more or fewer.
+            y: their labels or targets.
+            classes: all labels, where the shards may not have all of them; the same on all ranks.
+            sample_weight: of the rows.
+
+        Raises:
+            ValueError: as the estimator's; or ConfigError on all ranks, which names the rank: one
+                raised it, has no rows, or has other labels or numbers of features.
+            TimeoutError: the named ranks did not come.
+        """
+        self._forget()
+        rows, reports = self._begin("fit", (X, y, sample_weight), classes)
+        pieces = max(report["pieces"] for report in reports.values())
+
+        def train() -> tuple[None, Report]:
+            self._train(rows, pieces)
+            return None, {}
+
+        try:
+            _together(self._call("fit"), "training", train)
+        finally:
+            self._leave()
+        return self
+
+    def partial_fit(
+        self, X: Any, y: Any = None, *, classes: Any = None, sample_weight: Any = None
+    ) -> DataParallelEstimator:
+        """Train on more of this rank's rows, and exchange after every `every` of them.
+
+        The first call is collective, and those that exchange wait for one another as `sync` says:
+        give batches of equal sizes, equally many on all ranks.
+
+        Args:
+            X: a batch of this rank's rows.
+            y: their labels or targets.
+            classes: all labels; needed in the first call of a classifier.
+            sample_weight: of the rows.
+
+        Raises:
+            ValueError, TimeoutError: as fit(); after the first call a ValueError of the estimator's
+                is raised on the rank concerned alone.
+        """
+        if self._vector is None or self._vector.is_closed:
+            self._begin("partial_fit", (X, y, sample_weight), classes)
+        else:
+            rows = Rows(self.estimator, X, y, sample_weight, is_batch=True)
+            self._rows_since += rows.train(self.estimator_, classes)
+        if self._rows_since >= (self.every or _LEAST_ROWS):
+            self._exchange(self._averaging.exchange)
+            self._rows_since = 0
+        return self
+
+    _vector: Vector | None = None  # while a training goes on
+    _averaging: Averaging
+    _layout: list[str]  # of what is learnt, as it was after the first rows
+    _rows_since: int = 0  # trained on since the last exchange
+
+    def _check_parameters(self) -> None:
+        kind = type(self.estimator).__name__
+        if isinstance(self.estimator, type) or not hasattr(self.estimator, "partial_fit"):
+            shown = repr(self.estimator) if isinstance(self.estimator, type) else kind
+            raise ConfigError(
+                f"{shown} has no partial_fit(), by which the ranks train between exchanges; "
+                "give an estimator that learns in steps, such as SGDClassifier(), SGDRegressor(), "
+                "MLPClassifier() or MiniBatchKMeans()"
+            )
+        for base in type(self.estimator).__mro__:
+            if base.__name__ in _NO_MEAN and base.__module__.startswith("sklearn."):
+                raise ConfigError(
+                    f"{kind} cannot be averaged over ranks: {_NO_MEAN[base.__name__]}; fit it on "
+                    "one rank"
+                )
+        if self.every is not None:
+            positive("every", self.every)
+        positive("epochs", self.epochs)
+        self._averaging = Averaging(self.graph, self.sync)
+
+    def _settings(self) -> list[str]:
+        names = ("every", "epochs", "graph", "sync")
+        return [f"{name}={getattr(self, name)!r}" for name in names]
+
+    def _call(self, method: str) -> str:
+        """For messages."""
+        return f"malt.wrap({type(self.estimator).__name__}).{method}"
+
+    def _begin(
+        self, method: str, data: tuple[Any, Any, Any], classes: Any
+    ) -> tuple[Rows, dict[int, Report]]:
+        """Train on the first rows, for partial_fit on all, and make the vector. Collective.
+
+        Returns:
+            This rank's rows, and by rank in how many pieces fit() goes over them.
+        """
+        self._check_parameters()
+        jobs.init()
+        is_fit, is_alone = method == "fit", jobs.current().size == 1
+
+        def first() -> tuple[Rows, Report]:
+            rows = Rows(self.estimator, *data, is_batch=not is_fit)
+            every = rows.count
+            if is_fit and not is_alone:
+                every = self.every or max(_LEAST_ROWS, -(-rows.count // _EXCHANGES_A_PASS))
+            if is_fit and not (is_alone and rows.in_one_call):
+                rows.shuffle()
+            labels = classes
+            if is_fit and labels is None and is_classifier(self.estimator):
+                labels = np.unique(np.asarray(data[1]))
+            if not hasattr(self, "estimator_"):
+                self.estimator_ = clone(self.estimator)
+            self._rows_since = rows.train(self.estimator_, labels, 0, min(every, rows.count))
+            self._layout = layout(learnt(self.estimator_))
+            if not is_alone and not type(self.estimator).__module__.startswith("sklearn."):
+                self._check_is_used(rows)
+            report = {
+                "pieces": -(-rows.count // every),
+                **described("settings", self._settings()),
+                **labels(labels),
+                **described("layout", self._layout),
+            }
+            return rows, report
+
+        call = self._call(method)
+        rows, reports = _together(call, "the first rows", first)
+        compare(call, reports)
+        if jobs.rank() == min(reports) and _has_counterpart(self.estimator):
+            _note_counterpart(type(self.estimator).__name__)
+        arrays = learnt(self.estimator_).values()
+        count = sum(array.size for array in arrays)
+        dtype = np.result_type(*(array.dtype for array in arrays))
+        self._vector = vector(count, dtype=dtype, graph=self._averaging.graph)
+        self._exchange(start_alike)
+        if jobs.rank() != min(reports):  # what it has learnt gave way: once more, from there
+            rows.train(self.estimator_, None, 0, self._rows_since)
+        return rows, reports
+
+    def _check_is_used(self, rows: Rows) -> None:
+        def train(copy: Any) -> None:
+            state = rows.random.get_state()
+            rows.train(copy, None, 0, self._rows_since)
+            rows.random.set_state(state)  # so that both copies see the same random numbers
+
+        check_is_used(self.estimator_, train)
+
+    def _train(self, rows: Rows, pieces: int) -> None:
+        """As many exchanges on every rank, whatever its share of the rows."""
+        try:
+            self._exchange(self._averaging.exchange)  # the first rows
+            ends = np.linspace(self._rows_since, rows.count, pieces, dtype=int)
+            for epoch in range(self.epochs):
+                if epoch > 0:
+                    ends = np.linspace(0, rows.count, pieces + 1, dtype=int)
+                    if pieces > 1 or not rows.in_one_call:
+                        rows.shuffle()
+                for piece in rows.random.permutation(len(ends) - 1):
+                    begin, end = int(ends[piece]), int(ends[piece + 1])
+                    if end > begin:
+                        rows.train(self.estimator_, None, begin, end)
+                    self._exchange(self._averaging.exchange)
+            if not self._averaging.is_exact:
+                self._exchange(lambda vector: vector.allreduce(AVG))
+        except BaseException:
+            self._leave()  # so that the others do not wait for this rank
+            raise
+
+    def _exchange(self, how: Callable[[Vector], object]) -> None:
+        """Put what is learnt into the vector, do this with it, and take it back."""
+        assert self._vector is not None
+        if jobs.current().size == 1:
+            return
+        found = learnt(self.estimator_)
+        check_unchanged(found, self._layout)
+        arrays = list(found.values())
+        ends = np.cumsum([array.size for array in arrays])
+        parts = np.split(self._vector.array, ends[:-1])
+        for array, part in zip(arrays, parts, strict=True):
+            part[:] = array.reshape(-1)
+        how(self._vector)
+        for array, part in zip(arrays, parts, strict=True):
+            array[...] = part.reshape(array.shape)
+
+    def _leave(self) -> None:
+        if self._vector is not None:
+            self._vector.close()
+            self._vector = None
+
+    def _forget(self) -> None:
+        self._leave()
+        self.__dict__.pop("estimator_", None)
+
+    @property
+    def _present(self) -> Any:
+        """The fitted estimator, or else the one given, which says that it is not fitted."""
+        return self.__dict__.get("estimator_", self.__dict__["estimator"])
+
+    def __getattr__(self, name: str) -> Any:
+        is_fitted = name.endswith("_") and not name.startswith("_") and name != "estimator_"
+        if is_fitted and "estimator_" in self.__dict__:
+            return getattr(self.estimator_, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        return {name: value for name, value in state.items() if name not in _OF_A_JOB}
+
+    def __sklearn_tags__(self) -> Any:
+        return get_tags(self.estimator)
+
+    @_if_has("score")
+    def score(self, X: Any, y: Any = None, **options: Any) -> float:
+        """Return what the estimator's own does."""
+        return float(self._present.score(X, y, **options))
+
+    @_if_has("transform")
+    def fit_transform(self, X: Any, y: Any = None, **options: Any) -> Any:
+        """Train on this rank's shard as fit(), and transform it. Collective."""
+        return self.fit(X, y, **options).transform(X)
+
+    decision_function = _reader("decision_function")
+    get_feature_names_out = _reader("get_feature_names_out")
+    inverse_transform = _reader("inverse_transform")
+    predict = _reader("predict")
+    predict_log_proba = _reader("predict_log_proba")
+    predict_proba = _reader("predict_proba")
+    score_samples = _reader("score_samples")
+    transform = _reader("transform")
+
+
+def _together(
+    call: str, step: str, action: Callable[[], tuple[Any, Report]]
+) -> tuple[Any, dict[int, Report]]:
+    """On every rank or on none; one rank alone has the estimator's own exceptions."""
+    if jobs.current().size > 1:
+        return Together(call, None).step(step, action)
+    result, report = action()
+    return result, {0: report}
+
+
+def _has_counterpart(estimator: Any) -> bool:
+    """MALT has this estimator itself, with these parameters."""
+    return (
+        type(estimator).__module__.startswith("sklearn.")
+        and type(estimator).__name__ in ("SGDClassifier", "SGDRegressor")
+        and estimator.learning_rate in ("optimal", "invscaling", "constant")
+    )
+
+
+@functools.cache  # once a process
+def _note_counterpart(name: str) -> None:
+    jobs.log.warning(
+        "malt.%s(...).fit() does the same as malt.wrap(%s(...)).fit(), and faster: it takes the "
+        "same parameters",
+        *(name, name),
+    )
