@@ -60,8 +60,8 @@ class StoredArray:
 class _Place:
     """A place of its own in an open file, which reading at another place does not move.
 
-    zipfile seeks from wherever the file was read last (CPython 3.12 and 3.13 before the fix of
-    python/cpython#127847), so members of one archive that are read in turns would lose their places.
+    An uncompressed member of a zip archive seeks from where the archive was read last (CPython 3.12
+    and 3.13 before python/cpython#127847), so members that are read in turns lose their places.
     """
 
     def __init__(self, file: Any) -> None:
