@@ -144,7 +144,7 @@ class PythonVector {
     const vol::Gathered& gathered = in_group(
         turns(), [&]() -> const vol::Gathered& { return vector_->allreduce(fold, limit, last); });
     end_round(vector_->segment());
-    missed_.note_allreduce(vector_->segment(), gathered.ranks.size());
+    missed_.note_allreduce(vector_->segment(), gathered.ranks);
     return to_object(gathered);
   }
 

@@ -2,6 +2,8 @@
 // wait for.
 #pragma once
 
+#include <algorithm>
+
 #include "bindings.hpp"
 
 namespace malt_bindings {
@@ -25,19 +27,26 @@ class Missed {
     }
     const std::vector<int> ranks = segment.left_behind();
     if (ranks.empty()) return;
+    // One tells: not this rank, if a lower one has, and has left since, after as many scatters.
+    for (const int r : segment.peers()) {
+      const bool is_lower = r < group.rank() && group.has_left(r);
+      if (is_lower && segment.clock_of(r) >= segment.iteration()) return;
+    }
     has_noted_left_ = true;
     notes().attr("note_left")(name, ranks, segment.clock_of(ranks[0]));
   }
 
-  // An allreduce with so many other ranks has come to its end.
-  void note_allreduce(const dstorm::Segment& segment, std::size_t others) {
+  // An allreduce with these other ranks has come to its end. The lowest of all tells.
+  void note_allreduce(const dstorm::Segment& segment, const std::vector<int>& others) {
     const dstorm::Group& group = segment.group();
-    if (static_cast<int>(others) + 1 == group.size() || has_noted_left_) return;
+    if (static_cast<int>(others.size()) + 1 == group.size() || has_noted_left_) return;
     std::vector<int> left;
     for (int r = 0; r < group.size(); ++r) {
-      if (group.has_left(r)) left.push_back(r);
+      // Who has left since it took part in this one leaves nobody alone.
+      if (group.has_left(r) && !std::ranges::count(others, r)) left.push_back(r);
     }
-    if (left.empty() || group.alive().front() != group.rank()) return;
+    const bool is_lowest = others.empty() || group.rank() < others.front();
+    if (left.empty() || !is_lowest) return;
     has_noted_left_ = true;
     notes().attr("note_left_allreduce")(segment.options().name, left);
   }

@@ -16,7 +16,7 @@ import pytest
 from jobs import Ranks, Running, exists, run_job, start_job
 from test_shard import TRAIN, check_turns, turns_taken
 
-from malt._launch.scale import ScaleServer, _name_of
+from malt._launch.scale import ScaleServer, name_of
 
 LOOP = """
 malt.init(timeout=20)
@@ -201,7 +201,7 @@ def test_no_two_launchers_sockets_have_one_name() -> None:
     names = set()
     for _ in range(2):
         with contextlib.closing(ScaleServer(lambda count: None)):
-            names.add(_name_of(os.getpid()))
+            names.add(name_of(os.getpid()))
     assert None not in names
     assert len(names) == 2
 
@@ -210,7 +210,7 @@ def test_no_two_launchers_sockets_have_one_name() -> None:
 def test_another_users_job_is_refused(tmp_path: Path) -> None:
     with start(tmp_path, 2, "1:4") as job:
         await_alive(job, 0, 1)
-        name = _name_of(job.launcher.pid)
+        name = name_of(job.launcher.pid)
         assert name is not None
         # `malt scale` itself would refuse first; and that user may not be able to read this Python.
         script = """

@@ -46,10 +46,10 @@ CONTAINERS = {
 
 
 def test_even_parts_have_as_many_elements_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("malt._job.size", lambda: 3)
+    monkeypatch.setattr("malt._job.job.size", lambda: 3)
     rows = sparse.csr_matrix(np.eye(11))
     for rank in range(3):
-        monkeypatch.setattr("malt._job.rank", lambda rank=rank: rank)
+        monkeypatch.setattr("malt._job.job.rank", lambda rank=rank: rank)
         assert malt.shard(list(range(11)), even=True) == [rank, rank + 3, rank + 6]
         assert malt.shard(rows, even=True).shape == (3, 11)
     assert len(malt.shard([0, 1], even=True)) == 0
@@ -63,9 +63,9 @@ def test_even_parts_of_a_torch_data_set_have_as_many_elements(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr("malt._job.size", lambda: 3)
+    monkeypatch.setattr("malt._job.job.size", lambda: 3)
     for rank in range(3):
-        monkeypatch.setattr("malt._job.rank", lambda rank=rank: rank)
+        monkeypatch.setattr("malt._job.job.rank", lambda rank=rank: rank)
         assert len(malt.shard(torch.utils.data.TensorDataset(torch.zeros(11)), even=True)) == 3
 
 

@@ -22,6 +22,7 @@ from malt._wrapping.learnt import (
     check_unchanged,
     compare,
     described,
+    labels,
     layout,
     learnt,
 )
@@ -239,19 +240,19 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
                 every = self.every or max(_LEAST_ROWS, -(-rows.count // _EXCHANGES_A_PASS))
             if is_fit and not (is_alone and rows.in_one_call):
                 rows.shuffle()
-            labels = classes
-            if is_fit and labels is None and is_classifier(self.estimator):
-                labels = np.unique(np.asarray(data[1]))
+            all_labels = classes
+            if is_fit and all_labels is None and is_classifier(self.estimator):
+                all_labels = np.unique(np.asarray(data[1]))
             if not hasattr(self, "estimator_"):
                 self.estimator_ = clone(self.estimator)
-            self._rows_since = rows.train(self.estimator_, labels, 0, min(every, rows.count))
+            self._rows_since = rows.train(self.estimator_, all_labels, 0, min(every, rows.count))
             self._layout = layout(learnt(self.estimator_))
             if not is_alone and not type(self.estimator).__module__.startswith("sklearn."):
                 self._check_is_used(rows)
             report = {
                 "pieces": -(-rows.count // every),
                 **described("settings", self._settings()),
-                **labels(labels),
+                **labels(all_labels),
                 **described("layout", self._layout),
             }
             return rows, report
