@@ -378,7 +378,7 @@ TEST(Door, HostOfTheJobHasItsTurnInAFlood) {
   limit.set(4096);
   TlsEnds tls;
   Flood flood{client_hello(*tls.caller.context), {}, 0};
-  Door door = slow_door_at(Listener(), *tls.callee.context, 20);
+  Door door = slow_door_at(Listener(), *tls.callee.context, kSanitized ? 1 : 20);
   const Address host = Address::parse("127.0.0.2").value();
   door.expect(std::array{host});
   flood.come(door, 200);
@@ -408,7 +408,7 @@ TEST(Door, RankGetsInAmongOthersOfItsAddress) {
   limit.set(4096);
   TlsEnds tls;
   Flood flood{client_hello(*tls.caller.context), {}, 0};
-  Door door = slow_door_at(Listener(), *tls.callee.context, 10);
+  Door door = slow_door_at(Listener(), *tls.callee.context, kSanitized ? 1 : 10);
   std::optional<Rank> rank;
   EXPECT_TRUE(eventually([&] {
     if (!rank || rank->advance() == Handshake::Step::kRefused) {
