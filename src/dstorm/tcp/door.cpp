@@ -156,7 +156,8 @@ std::vector<Door::Place> Door::find_due() {
   events.resize(static_cast<std::size_t>(std::max(count, 0)));
   std::vector<Place> due;
   for (const epoll_event& event : events) {
-    if (event.data.u64 != kListener) due.push_back(half_open_.find(event.data.u64));
+    const std::uint64_t number = event.data.u64;  // a copy: the system packs events
+    if (number != kListener) due.push_back(half_open_.find(number));
   }
   return due;
 }
