@@ -82,14 +82,12 @@ MUTANTS = {
     ),
     # What has been kept is sent, though rounds have ended since.
     "OLD_ROUND": Mutant(
-        "_job.rejoin",
-        "self.round is not None and self.round.call == call",
-        "self.round is not None",
+        "_job.rejoin", "if kept.round.call == self.group.superseded_by else None", ""
     ),
     # Who comes back gets values that have the step of the round which it begins.
     "STEP_REPEATED": Mutant(
         "_job.rejoin",
-        "kept_round.values if (kept_round := kept.round_since(call)) else None",
+        "kept_round.values if (kept_round := self._round_of(kept)) else None",
         "None",
     ),
     # The lowest rank sends the values, also if another has kept the end of a round.

@@ -57,10 +57,6 @@ class _Kept:
     has_shared_values: bool  # not some of each rank's own
     round: _Round | None = None  # the last that has ended while the group was superseded
 
-    def round_since(self, call: int) -> _Round | None:
-        """None: rounds may have ended since, as another rank of the host restored the group."""
-        return self.round if self.round is not None and self.round.call == call else None
-
 
 class _Round(NamedTuple):
     call: int  # superseded_by of the group
@@ -376,8 +372,7 @@ class Generations:
         old_epoch = self.epoch + (self.group.epoch if self.group is not None else 0)
         restarts = self.lives[group.rank]
         opened = self._open()
-        call = self.group.superseded_by if self.group is not None else 0
-        rounds = [r.iteration for _, kept in opened if (r := kept.round_since(call)) is not None]
+        rounds = [r.iteration for _, kept in opened if (r := self._round_of(kept)) is not None]
         mine = _STATE.pack(is_back, restarts, len(opened), old_epoch, len(rounds), sum(rounds))
         posts = self._agree(group, mine)
         states = {rank: _State(*_STATE.unpack(post)) for rank, post in enumerate(posts) if post}
@@ -393,9 +388,8 @@ class Generations:
 
     def _share(self, group: Group) -> None:
         """Hand the values to those who have come back."""
-        call = self.group.superseded_by if self.group is not None else 0
         vectors = [
-            (vector, kept_round.values if (kept_round := kept.round_since(call)) else None)
+            (vector, kept_round.values if (kept_round := self._round_of(kept)) else None)
             for vector, kept in self._open()
             if kept.has_shared_values
         ]
@@ -436,6 +430,12 @@ class Generations:
             if kept.has_shared_values and vector.name == name:
                 kept.round = _Round(call, vector.iteration, handover.copy_of(vector))
         self.group.keep_round(name)
+
+    def _round_of(self, kept: _Kept) -> _Round | None:
+        """None also if rounds may have ended since: another rank of the host restored the group."""
+        if self.group is None or kept.round is None:
+            return None
+        return kept.round if kept.round.call == self.group.superseded_by else None
 
     def vectors(self) -> list[AnyVector]:
         """Those that are open, in the order in which they were made."""
