@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "dstorm/checksum.hpp"
+#include "dstorm/slot/checksum.hpp"
 
 namespace {
 

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "dstorm/membership.hpp"
-#include "dstorm/membership_record.hpp"
+#include "dstorm/membership/membership.hpp"
+#include "dstorm/membership/record.hpp"
 
 namespace {
 

@@ -1,7 +1,7 @@
 // What a peer writes to an allreduce by messages.
 //
 // input: how many rounds (1 byte), then the mailbox
-#include "dstorm/allreduce.hpp"
+#include "dstorm/collective/allreduce.hpp"
 
 #include <memory>
 

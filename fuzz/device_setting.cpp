@@ -1,7 +1,7 @@
 // MALT_RDMA_DEVICE, and the others that begin so. On a machine without adapters no setting names one, but each is read.
 #include <string>
 
-#include "dstorm/verbs/device.hpp"
+#include "dstorm/remote/verbs/device.hpp"
 #include "target.hpp"
 
 namespace fuzz {

@@ -2,7 +2,7 @@
 //
 // input: pieces: which stranger (3 bits), whether it then hangs up (1 bit), length (4 bits, times
 // 8), the bytes
-#include "dstorm/tcp/door.hpp"
+#include "dstorm/remote/tcp/listener.hpp"
 
 #include <sys/un.h>
 

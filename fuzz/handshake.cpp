@@ -3,7 +3,7 @@
 //
 // input: who is real (1 byte), then pieces: towards whom (1 bit) and length (7 bits), changes to the
 // first bytes of the piece, or the piece itself
-#include "dstorm/tcp/handshake.hpp"
+#include "dstorm/remote/tcp/handshake.hpp"
 
 #include "tcp_host.hpp"
 

@@ -2,7 +2,7 @@
 //
 // input: policy, number of pieces, and whether the connection is shared (1 byte), the pieces' lengths (2 bytes
 // each), the frames
-#include "dstorm/tcp/incoming.hpp"
+#include "dstorm/remote/downlink.hpp"
 
 #include "tcp_host.hpp"
 

@@ -2,12 +2,12 @@
 //
 // input: what to do (1 byte), then the area. A checksum keeps out all but the whole; so that what is
 // behind it is reached, the target puts the right one where the input asks for that.
-#include "dstorm/verbs/landing.hpp"
+#include "dstorm/remote/verbs/inbox.hpp"
 
 #include <array>
 #include <memory>
 
-#include "dstorm/checksum.hpp"
+#include "dstorm/slot/checksum.hpp"
 #include "target.hpp"
 
 namespace fuzz {

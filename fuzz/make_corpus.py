@@ -23,7 +23,7 @@ def round_up(value: int, unit: int) -> int:
     return -(-value // unit) * unit
 
 
-# ---- src/dstorm/slot.hpp -------------------------------------------------------------------------
+# ---- src/dstorm/slot/slot.hpp -------------------------------------------------------------------------
 
 
 def header(
@@ -102,7 +102,7 @@ def dense() -> dict[str, bytes]:
 
 
 def allreduce() -> dict[str, bytes]:
-    """src/dstorm/allreduce_message.hpp; heads of two ranks take a line."""
+    """src/dstorm/collective/allreduce_message.hpp; heads of two ranks take a line."""
     part, have_all, committed, gave_up, disagreed = range(1, 6)
     vector = bytes(range(160))
 
@@ -149,7 +149,7 @@ def sparse() -> dict[str, bytes]:
     return seeds
 
 
-# ---- src/dstorm/verbs/landing.hpp ----------------------------------------------------------------
+# ---- src/dstorm/remote/verbs/inbox.hpp ----------------------------------------------------------------
 
 
 def landing() -> dict[str, bytes]:

@@ -1,7 +1,7 @@
 // What the rank that was called answers, once it has proved that it has the job's key.
 //
 // input: number of pieces (1 byte), the pieces' lengths (1 byte each), the answers
-#include "dstorm/tcp/outgoing.hpp"
+#include "dstorm/remote/uplink.hpp"
 
 #include "tcp_host.hpp"
 #include "tcp_sockets.hpp"

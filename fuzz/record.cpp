@@ -4,9 +4,9 @@
 // but the checksum
 #include <algorithm>
 
-#include "dstorm/checksum.hpp"
-#include "dstorm/membership.hpp"
-#include "dstorm/membership_record.hpp"
+#include "dstorm/slot/checksum.hpp"
+#include "dstorm/membership/membership.hpp"
+#include "dstorm/membership/record.hpp"
 #include "target.hpp"
 
 namespace fuzz {

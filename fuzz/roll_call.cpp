@@ -5,7 +5,7 @@
 #include <chrono>
 #include <vector>
 
-#include "dstorm/shm/control.hpp"
+#include "dstorm/host/control.hpp"
 #include "target.hpp"
 
 namespace fuzz {

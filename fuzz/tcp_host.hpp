@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "dstorm/tcp/incoming.hpp"
-#include "dstorm/tcp/outgoing.hpp"
+#include "dstorm/remote/downlink.hpp"
+#include "dstorm/remote/uplink.hpp"
 #include "target.hpp"
 #include "tcp_ranks.hpp"
 

@@ -13,13 +13,13 @@
 #include <utility>
 #include <vector>
 
-#include "dstorm/channel.hpp"
+#include "dstorm/segment/channel.hpp"
 #include "dstorm/group.hpp"
-#include "dstorm/membership_record.hpp"
-#include "dstorm/roll_call.hpp"
+#include "dstorm/membership/record.hpp"
+#include "dstorm/host/roll_call.hpp"
 #include "dstorm/segment.hpp"
-#include "dstorm/shm/control.hpp"
-#include "dstorm/wait.hpp"
+#include "dstorm/host/control.hpp"
+#include "dstorm/host/wait.hpp"
 #include "target.hpp"
 
 #if __has_include(<sanitizer/asan_interface.h>)

@@ -1,7 +1,7 @@
 #include <limits>
 
 #include "bindings.hpp"
-#include "dstorm/shm/memory.hpp"
+#include "dstorm/host/memory.hpp"
 
 namespace malt_bindings {
 

@@ -1,7 +1,7 @@
 #include "bindings.hpp"
-#include "dstorm/tcp/address.hpp"
-#include "dstorm/tcp/tls.hpp"
-#include "dstorm/verbs/device.hpp"
+#include "dstorm/remote/tcp/address.hpp"
+#include "dstorm/remote/tcp/tls.hpp"
+#include "dstorm/remote/verbs/device.hpp"
 
 namespace malt_bindings {
 

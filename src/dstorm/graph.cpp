@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <set>
 
-#include "dstorm/circle.hpp"
-#include "dstorm/edge_table.hpp"
+#include "dstorm/graph/circulant.hpp"
+#include "dstorm/graph/edge_table.hpp"
 #include "dstorm/errors.hpp"
 
 namespace dstorm {

@@ -12,12 +12,12 @@
 #include <unordered_map>
 #include <utility>
 
-#include "dstorm/channel.hpp"
-#include "dstorm/fork.hpp"
-#include "dstorm/shm/control.hpp"
-#include "dstorm/tcp/engine.hpp"
-#include "dstorm/wait.hpp"
-#include "dstorm/watcher.hpp"
+#include "dstorm/segment/channel.hpp"
+#include "dstorm/host/fork.hpp"
+#include "dstorm/host/control.hpp"
+#include "dstorm/remote/engine.hpp"
+#include "dstorm/host/wait.hpp"
+#include "dstorm/membership/watcher.hpp"
 
 namespace dstorm {
 namespace {

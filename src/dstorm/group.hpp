@@ -13,8 +13,8 @@
 
 #include "dstorm/bootstrap.hpp"
 #include "dstorm/errors.hpp"
-#include "dstorm/membership.hpp"
-#include "dstorm/turn.hpp"
+#include "dstorm/membership/membership.hpp"
+#include "dstorm/host/turn.hpp"
 
 namespace dstorm {
 

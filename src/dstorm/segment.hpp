@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "dstorm/channel.hpp"
+#include "dstorm/segment/channel.hpp"
 #include "dstorm/graph.hpp"
 #include "dstorm/group.hpp"
-#include "dstorm/slot.hpp"
-#include "dstorm/wait.hpp"
+#include "dstorm/slot/slot.hpp"
+#include "dstorm/host/wait.hpp"
 
 namespace dstorm {
 

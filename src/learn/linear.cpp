@@ -4,7 +4,7 @@
 #include <cmath>
 #include <thread>
 
-#include "dstorm/quiet_thread.hpp"
+#include "dstorm/host/quiet_thread.hpp"
 #include "learn/linear_check.hpp"
 #include "learn/linear_train.hpp"
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "dstorm/allreduce.hpp"
+#include "dstorm/collective/allreduce.hpp"
 #include "dstorm/segment.hpp"
-#include "dstorm/shared_fold.hpp"
+#include "dstorm/collective/shared_fold.hpp"
 #include "vol/codec.hpp"
 #include "vol/fold.hpp"
 #include "vol/kernels.hpp"

@@ -14,7 +14,7 @@
 #include <tuple>
 
 #include "dstorm/dstorm.hpp"
-#include "dstorm/wait.hpp"
+#include "dstorm/host/wait.hpp"
 #include "processes.hpp"
 
 namespace dstorm {

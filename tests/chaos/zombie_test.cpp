@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "dstorm/dstorm.hpp"
-#include "dstorm/wait.hpp"
+#include "dstorm/host/wait.hpp"
 #include "processes.hpp"
 
 namespace dstorm {

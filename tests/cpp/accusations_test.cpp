@@ -1,5 +1,5 @@
 // Whom the next epoch does without, against a plain way to find that.
-#include "dstorm/accusations.hpp"
+#include "dstorm/membership/accusations.hpp"
 
 #include <gtest/gtest.h>
 

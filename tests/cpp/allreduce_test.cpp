@@ -1,6 +1,6 @@
 // The protocol of Allreduce, with real processes as ranks. Rank r's vector is 2^r in every element, so
 // what a sum is of can be read off it.
-#include "dstorm/allreduce.hpp"
+#include "dstorm/collective/allreduce.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The checksum of updates and records: its values, and what it tells apart for certain.
-#include "dstorm/checksum.hpp"
+#include "dstorm/slot/checksum.hpp"
 
 #include <gtest/gtest.h>
 

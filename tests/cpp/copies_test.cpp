@@ -1,6 +1,6 @@
 // Who may write which copy: ranks of a host in turn, each of which may be stopped anywhere and go on.
 // Here they are threads.
-#include "dstorm/copies.hpp"
+#include "dstorm/slot/copies.hpp"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "dstorm/slot.hpp"
+#include "dstorm/slot/slot.hpp"
 
 namespace dstorm {
 namespace {

@@ -1,5 +1,5 @@
 // What a process that is forked from a rank has of it.
-#include "dstorm/fork.hpp"
+#include "dstorm/host/fork.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // What an adapter writes, and how the ranks of a host take it in: bytes in memory, where a test or
 // a thread plays the adapter. Over a real one: tests/verbs, and segment_test.cpp in the guest.
-#include "dstorm/verbs/landing.hpp"
+#include "dstorm/remote/verbs/inbox.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/time.h>

@@ -1,6 +1,6 @@
 // Between which hosts RDMA is used, as the ranks find out while they join; over the adapters of
 // tests/fake_verbs. Each rank is a host of its own.
-#include "dstorm/tcp/rdma_choice.hpp"
+#include "dstorm/remote/rdma_choice.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include <optional>
 #include <string>
 
-#include "dstorm/roll_call.hpp"
+#include "dstorm/host/roll_call.hpp"
 #include "fake.hpp"
 #include "processes.hpp"
 

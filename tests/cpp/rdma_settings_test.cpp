@@ -4,7 +4,7 @@
 #include <string>
 
 #include "dstorm/errors.hpp"
-#include "dstorm/verbs/device.hpp"
+#include "dstorm/remote/verbs/device.hpp"
 #include "fake.hpp"
 
 namespace dstorm::verbs {

@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "dstorm/dstorm.hpp"
-#include "dstorm/wait.hpp"
+#include "dstorm/host/wait.hpp"
 #include "processes.hpp"
 #include "sanitizers.hpp"
 

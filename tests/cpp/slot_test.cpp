@@ -1,5 +1,5 @@
 // The slot protocol on an array of bytes: one thread first, then many. Processes: segment_test.cpp.
-#include "dstorm/slot.hpp"
+#include "dstorm/slot/slot.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Which address a rank listens at.
-#include "dstorm/tcp/address.hpp"
+#include "dstorm/remote/tcp/address.hpp"
 
 #include <gtest/gtest.h>
 

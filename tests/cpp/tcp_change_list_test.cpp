@@ -1,5 +1,5 @@
 // What has changed is handed over, once for all changes since, whoever changes it meanwhile.
-#include "dstorm/tcp/change_list.hpp"
+#include "dstorm/remote/change_list.hpp"
 
 #include <gtest/gtest.h>
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "dstorm/segment.hpp"
-#include "dstorm/tcp/engine.hpp"
+#include "dstorm/remote/engine.hpp"
 #include "tcp_ranks.hpp"
 #include "tcp_sockets.hpp"
 

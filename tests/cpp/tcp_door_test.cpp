@@ -1,5 +1,5 @@
 // The door: who gets in, and that nobody keeps others out.
-#include "dstorm/tcp/door.hpp"
+#include "dstorm/remote/tcp/listener.hpp"
 
 #include <gtest/gtest.h>
 #include <poll.h>

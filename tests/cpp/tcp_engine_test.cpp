@@ -1,5 +1,5 @@
 // Who calls a running job, with the job's key or without, and what comes of it.
-#include "dstorm/tcp/engine.hpp"
+#include "dstorm/remote/engine.hpp"
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -15,7 +15,7 @@
 #include <thread>
 
 #include "dstorm/segment.hpp"
-#include "dstorm/tcp/handshake.hpp"
+#include "dstorm/remote/tcp/handshake.hpp"
 #include "tcp_ranks.hpp"
 #include "tcp_sockets.hpp"
 

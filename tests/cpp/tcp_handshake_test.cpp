@@ -1,5 +1,5 @@
 // The handshake, honest and under attack, over real sockets.
-#include "dstorm/tcp/handshake.hpp"
+#include "dstorm/remote/tcp/handshake.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // What a peer that has the job's key, or has stolen a connection, can do with it: nothing but say
 // less than the truth about itself.
-#include "dstorm/tcp/incoming.hpp"
+#include "dstorm/remote/downlink.hpp"
 
 #include <gtest/gtest.h>
 #include <linux/sockios.h>
@@ -16,7 +16,7 @@
 #include <random>
 #include <thread>
 
-#include "dstorm/roll_call.hpp"
+#include "dstorm/host/roll_call.hpp"
 #include "tcp_ranks.hpp"
 #include "tcp_sockets.hpp"
 

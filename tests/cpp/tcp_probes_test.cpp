@@ -1,5 +1,5 @@
 // What a rank makes of another's connection that has ended: only a proof counts.
-#include "dstorm/tcp/probes.hpp"
+#include "dstorm/remote/probes.hpp"
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>

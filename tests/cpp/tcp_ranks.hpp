@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "dstorm/shm/control.hpp"
+#include "dstorm/host/control.hpp"
 #include "processes.hpp"
 
 namespace testing_ranks {

@@ -20,9 +20,9 @@
 #include <utility>
 #include <vector>
 
-#include "dstorm/tcp/address.hpp"
-#include "dstorm/tcp/stream.hpp"
-#include "dstorm/tcp/tls.hpp"
+#include "dstorm/remote/tcp/address.hpp"
+#include "dstorm/remote/tcp/stream.hpp"
+#include "dstorm/remote/tcp/tls.hpp"
 
 namespace testing_sockets {
 

@@ -1,5 +1,5 @@
 // Streams over real sockets, plain and TLS.
-#include "dstorm/tcp/stream.hpp"
+#include "dstorm/remote/tcp/stream.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <numeric>
 
 #include "dstorm/errors.hpp"
-#include "dstorm/tcp/tls.hpp"
+#include "dstorm/remote/tcp/tls.hpp"
 #include "tcp_sockets.hpp"
 
 namespace dstorm::tcp {

@@ -1,5 +1,5 @@
 // A rank's witness: what it tells, when, and that nothing of it stays.
-#include "dstorm/tcp/witness.hpp"
+#include "dstorm/remote/witness.hpp"
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>

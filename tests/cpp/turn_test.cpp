@@ -1,5 +1,5 @@
 // The calls of a job go one at a time, whichever threads make them.
-#include "dstorm/turn.hpp"
+#include "dstorm/host/turn.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "dstorm/wait.hpp"
+#include "dstorm/host/wait.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // What becomes of a rank between hosts whose engine is held up, as by a program's thread that is traced while
 // it sends, and of one that somebody who has died was about to wake.
-#include "dstorm/watcher.hpp"
+#include "dstorm/membership/watcher.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
@@ -9,8 +9,8 @@
 #include <memory>
 #include <thread>
 
-#include "dstorm/tcp/engine.hpp"
-#include "dstorm/wait.hpp"
+#include "dstorm/remote/engine.hpp"
+#include "dstorm/host/wait.hpp"
 #include "tcp_ranks.hpp"
 
 namespace dstorm {

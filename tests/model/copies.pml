@@ -1,4 +1,4 @@
-// Who writes which copy (src/dstorm/copies.hpp), for SPIN: two ranks of a host, PLACES 0 and 1, are in
+// Who writes which copy (src/dstorm/slot/copies.hpp), for SPIN: two ranks of a host, PLACES 0 and 1, are in
 // turn the proxy of a sender of another host, by the links 1, 2, 3: place link % 2. A rank may stop at
 // any step, for any time, as SPIN runs the steps of all in every order; it may go on after the next one
 // has taken over, and it may die. Each copy has one slot. One receiver.

@@ -1,4 +1,4 @@
-// How ranks agree on the next epoch (src/dstorm/membership.cpp), for SPIN: one epoch of N ranks. A
+// How ranks agree on the next epoch (src/dstorm/membership/membership.cpp), for SPIN: one epoch of N ranks. A
 // rank looks at another's record at any time or never, so what it knows may be as old as can be; ranks
 // die at any step; whom a proposer leaves out is free, as whoever it accuses is.
 //

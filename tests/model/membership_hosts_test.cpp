@@ -16,7 +16,7 @@
 #include <sstream>
 #include <string>
 
-#include "dstorm/membership.hpp"
+#include "dstorm/membership/membership.hpp"
 #include "sanitizers.hpp"
 
 namespace dstorm {

@@ -5,7 +5,7 @@
 //   membership_test                         10,000 seeds
 //   MALT_SEEDS=1000000 membership_test      a million
 //   MALT_SEED=1234 membership_test          this one, step by step
-#include "dstorm/membership.hpp"
+#include "dstorm/membership/membership.hpp"
 
 #include <gtest/gtest.h>
 

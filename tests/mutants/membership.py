@@ -2,7 +2,7 @@
 
     python tests/mutants/membership.py [NAME...]
 
-As memory.py, with src/dstorm/membership.cpp and tests/model/membership_test.cpp. That is in one
+As memory.py, with src/dstorm/membership/membership.cpp and tests/model/membership_test.cpp. That is in one
 thread, so there is no race to look for.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from memory import Mutant, main
 
-FILE = "dstorm/membership.cpp"
+FILE = "dstorm/membership/membership.cpp"
 
 MUTANTS = [
     # ---- M1: what an acceptor owes
@@ -191,13 +191,13 @@ MUTANTS = [
         "a rank is at odds only with those that it accuses itself",
         "pairs[(to * kBits + i) * words_ + from] |= block[i];",
         "pairs[(to * kBits + i) * words_ + from] |= 0;",
-        "dstorm/accusations.cpp",
+        "dstorm/membership/accusations.cpp",
     ),
     Mutant(
         "those who have gone still count",
         "    counts.subtract(row(going));\n",
         "",
-        "dstorm/accusations.cpp",
+        "dstorm/membership/accusations.cpp",
     ),
 ]
 

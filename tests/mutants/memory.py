@@ -38,21 +38,21 @@ class Mutant(NamedTuple):
     name: str  # the invariant it breaks, and how
     old: str
     new: str
-    file: str = "dstorm/slot.hpp"
+    file: str = "dstorm/slot/slot.hpp"
 
 
 # What is built for the mutants of a file, besides a copy of it.
 TESTS = {
-    "dstorm/slot.hpp": ["tests/cpp/slot_test.cpp"],
-    "dstorm/copies.hpp": ["tests/cpp/copies_test.cpp"],
-    "dstorm/verbs/landing.hpp": [
+    "dstorm/slot/slot.hpp": ["tests/cpp/slot_test.cpp"],
+    "dstorm/slot/copies.hpp": ["tests/cpp/copies_test.cpp"],
+    "dstorm/remote/verbs/inbox.hpp": [
         "tests/cpp/landing_test.cpp",
-        "src/dstorm/checksum.cpp",
-        "src/dstorm/verbs/landing.cpp",
+        "src/dstorm/slot/checksum.cpp",
+        "src/dstorm/remote/verbs/inbox.cpp",
     ],
-    "dstorm/verbs/landing.cpp": ["tests/cpp/landing_test.cpp", "src/dstorm/checksum.cpp"],
-    "dstorm/membership.cpp": ["tests/model/membership_test.cpp", "src/dstorm/accusations.cpp"],
-    "dstorm/accusations.cpp": ["tests/cpp/accusations_test.cpp"],
+    "dstorm/remote/verbs/inbox.cpp": ["tests/cpp/landing_test.cpp", "src/dstorm/slot/checksum.cpp"],
+    "dstorm/membership/membership.cpp": ["tests/model/membership_test.cpp", "src/dstorm/membership/accusations.cpp"],
+    "dstorm/membership/accusations.cpp": ["tests/cpp/accusations_test.cpp"],
 }
 
 
@@ -156,37 +156,37 @@ MUTANTS = [
         "C2: a copy is taken from a rank that may still write it",
         "(word & kHeld) == 0 || place_of(word) == place || has_ended(place_of(word));",
         "true;",
-        "dstorm/copies.hpp",
+        "dstorm/slot/copies.hpp",
     ),
     Mutant(
         "C2: the copy of a rank that has ended is not gone on with",
         "(word & kHeld) == 0 || place_of(word) == place || has_ended(place_of(word));",
         "(word & kHeld) == 0 || place_of(word) == place;",
-        "dstorm/copies.hpp",
+        "dstorm/slot/copies.hpp",
     ),
     Mutant(
         "C2: a copy is released without release order",
         "word, word & ~kHeld, std::memory_order_acq_rel",
         "word, word & ~kHeld, std::memory_order_relaxed",
-        "dstorm/copies.hpp",
+        "dstorm/slot/copies.hpp",
     ),
     Mutant(
         "C2: what a later connection holds is released",
         "std::uint64_t word = taken.holding;",
         "std::uint64_t word = words_[1 + taken.copy].load();",
-        "dstorm/copies.hpp",
+        "dstorm/slot/copies.hpp",
     ),
     Mutant(
         "C4: an outdated connection makes a copy current",
         "if (current >> kLinkBit > link) return {Outcome::kOutdated};",
         "",
-        "dstorm/copies.hpp",
+        "dstorm/slot/copies.hpp",
     ),
     Mutant(
         "copies: a current copy that cannot be is believed",
         "return copy < copies() ? copy : 0;",
         "return copy;",
-        "dstorm/copies.hpp",
+        "dstorm/slot/copies.hpp",
     ),
     Mutant(
         "copies: a lower ticket counts as the last update's",
@@ -244,87 +244,87 @@ MUTANTS = [
         "L2: what does not match its checksum is taken",
         "if (checksum.value() != tail.checksum) return false;",
         "",
-        "dstorm/verbs/landing.cpp",
+        "dstorm/remote/verbs/inbox.cpp",
     ),
     Mutant(
         "L2: header not part of the checksum",
         "  checksum.add(std::as_bytes(std::span(&header, 1)));\n",
         "",
-        "dstorm/verbs/landing.cpp",
+        "dstorm/remote/verbs/inbox.cpp",
     ),
     Mutant(
         "L2: ordinals not part of the checksum",
         "  checksum.add(std::span(trailer_).first(trailer_.size() - sizeof(tail.checksum)));\n",
         "",
-        "dstorm/verbs/landing.cpp",
+        "dstorm/remote/verbs/inbox.cpp",
     ),
     Mutant(
         "L2: a payload longer than the slot is believed",
         "header.payload_bytes > shape_.slot_bytes() ||",
         "",
-        "dstorm/verbs/landing.cpp",
+        "dstorm/remote/verbs/inbox.cpp",
     ),
     Mutant(
         "L2: another sender's update is taken",
         "header.sender != static_cast<std::uint32_t>(sender_)",
         "false",
-        "dstorm/verbs/landing.cpp",
+        "dstorm/remote/verbs/inbox.cpp",
     ),
     Mutant(
         "C1: a stopped taker's copy is taken from it",
         "return rank_at(place) < 0 || has_ended(rank_at(place)); };",
         "return rank_at(place) < 0 || !live(rank_at(place)); };",
-        "dstorm/verbs/landing.hpp",
+        "dstorm/remote/verbs/inbox.hpp",
     ),
     Mutant(
         "C1: a taker that is no rank here is asked after",
         "return rank_at(place) < 0 || has_ended",
         "return has_ended",
-        "dstorm/verbs/landing.hpp",
+        "dstorm/remote/verbs/inbox.hpp",
     ),
     Mutant(
         "C1: a taker goes by what it knew before others took their turns",
         "if (!taken_.is_unchanged || !writer_ || copy_ != taken_.copy) {",
         "if (!writer_ || copy_ != taken_.copy) {",
-        "dstorm/verbs/landing.hpp",
+        "dstorm/remote/verbs/inbox.hpp",
     ),
     Mutant(
         "S6: what the dead began to publish takes another slot",
         "if (const int begun = writer_->begun(iteration); begun >= 0) {\n"
         "      return complete(slot, iteration, begun);\n    }",
         "",
-        "dstorm/verbs/landing.hpp",
+        "dstorm/remote/verbs/inbox.hpp",
     ),
     Mutant(
         "L5: QUEUE passes over what is not whole yet",
         "    return is_for_nobody(slot, iteration, live);",
         "    return is_for_nobody(slot, iteration, live) || is_over(iteration, 0);",
-        "dstorm/verbs/landing.hpp",
+        "dstorm/remote/verbs/inbox.hpp",
     ),
     Mutant(
         "L5: QUEUE passes over what nothing has come of yet",
         "read(slot, iteration, header, writer_->payload(room)) && is_next(live)) {",
         "read(slot, iteration, header, writer_->payload(room))) {",
-        "dstorm/verbs/landing.hpp",
+        "dstorm/remote/verbs/inbox.hpp",
     ),
     Mutant(
         "L5: what is for the dead alone holds up a QUEUE",
         "    return is_for_nobody(slot, iteration, live);",
         "    return false;",
-        "dstorm/verbs/landing.hpp",
+        "dstorm/remote/verbs/inbox.hpp",
     ),
     Mutant(
         "L4: the clock is read after the slots",
         "if (clock > now && all_there) writer_->advance(clock);",
         "const std::uint64_t later = head().clock.load(std::memory_order_acquire);\n"
         "    if (later > now && all_there) writer_->advance(later);",
-        "dstorm/verbs/landing.hpp",
+        "dstorm/remote/verbs/inbox.hpp",
     ),
     Mutant(
         "L4: one look for the oldest (an update passed over)",
         "return older.slot < 0 ? found : older;",
         "return found;",
-        "dstorm/verbs/landing.cpp",
+        "dstorm/remote/verbs/inbox.cpp",
     ),
 ]
 

@@ -1,6 +1,6 @@
 // Whether RDMA is used between two ranks, each a host of its own, on rxe1 and rxe2 of the test bed, whose
 // network is spoilt before they join.
-#include "dstorm/tcp/rdma_choice.hpp"
+#include "dstorm/remote/rdma_choice.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-#include "dstorm/roll_call.hpp"
+#include "dstorm/host/roll_call.hpp"
 #include "ends.hpp"
 #include "processes.hpp"
 

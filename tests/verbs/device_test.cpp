@@ -1,5 +1,5 @@
 // Finding a device, on the test bed of tests/softroce: rxe1 to rxe4 with 10.88.0.1 to .4.
-#include "dstorm/verbs/device.hpp"
+#include "dstorm/remote/verbs/device.hpp"
 
 #include <gtest/gtest.h>
 #include <poll.h>

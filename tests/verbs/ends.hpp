@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "dstorm/verbs/queue.hpp"
-#include "dstorm/verbs/region.hpp"
+#include "dstorm/remote/verbs/queue.hpp"
+#include "dstorm/remote/verbs/region.hpp"
 
 namespace dstorm::verbs {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "dstorm/dstorm.hpp"
-#include "dstorm/wait.hpp"
+#include "dstorm/host/wait.hpp"
 #include "processes.hpp"
 
 namespace dstorm::verbs {

@@ -1,5 +1,5 @@
 // Writes from rxe1 to rxe2, both ends in this process.
-#include "dstorm/verbs/queue.hpp"
+#include "dstorm/remote/verbs/queue.hpp"
 
 #include <gtest/gtest.h>
 

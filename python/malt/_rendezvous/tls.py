@@ -1,4 +1,4 @@
-"""Encryption of the rendezvous, when MALT_TLS names a folder; what is in it: `tcp/tls.hpp`.
+"""Encryption of the rendezvous, when MALT_TLS names a folder; what is in it: `src/dstorm/remote/tcp/tls.hpp`.
 
 The ranks' own connections use the same folder. Both ends prove that their certificate leads to
 ca.pem; what names it bears does not matter, for the job's key says who belongs to the job.

@@ -1,0 +1,274 @@
+#include "dstorm/collective/allreduce.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace dstorm {
+namespace {
+
+using std::chrono::nanoseconds;
+
+// Up to here whole vectors go to everybody (docs/performance.md).
+constexpr std::size_t kShortBytes = 32 * 1024;
+constexpr std::size_t kMostParts = 1000;  // as there are only so many slots
+
+// A ticket for each part and rank shall take no more memory than the vector.
+bool is_shared_out(std::size_t bytes, std::size_t ranks) {
+  return ranks > 2 && bytes > kShortBytes && bytes >= ranks * ranks * sizeof(Ticket) &&
+         ranks <= kMostParts;
+}
+
+// Between two ranks, and of few bytes, one; else two at least: with two slots more, two vectors.
+std::size_t parts_of(std::size_t bytes, std::size_t ranks) {
+  if (is_shared_out(bytes, ranks)) return ranks;
+  return ranks == 2 || bytes <= kPage ? 1 : 2;
+}
+
+// A6. Of two ranks, neither says more than its vector, but when it gives up. Of whole vectors there are
+// two attempts' in the slots, where the first has been committed after all.
+std::size_t slots_for(std::size_t bytes, std::size_t ranks) {
+  const std::size_t parts = parts_of(bytes, ranks);
+  if (ranks == 2) return parts + 1;
+  return (is_shared_out(bytes, ranks) ? parts : 2 * parts) + 2;
+}
+
+SegmentOptions segment_options(const std::string& name, std::string kind, std::size_t slot_bytes,
+                               std::size_t depth) {
+  SegmentOptions options;
+  options.name = name;
+  options.kind = std::move(kind);
+  options.slot_bytes = slot_bytes;
+  options.depth = static_cast<int>(depth);
+  options.policy = Policy::kQueue;
+  return options;
+}
+
+}  // namespace
+
+ByteRange part_of(std::size_t bytes, std::size_t part, std::size_t parts) {
+  const std::size_t lines = (bytes + kLine - 1) / kLine;
+  return {std::min(lines * part / parts * kLine, bytes),
+          std::min(lines * (part + 1) / parts * kLine, bytes)};
+}
+
+Allreduce::Allreduce(std::shared_ptr<Group> group, std::string name, std::string kind,
+                     std::size_t bytes)
+    : name_(std::move(name)),
+      bytes_(bytes),
+      is_shared_out_(is_shared_out(bytes, static_cast<std::size_t>(group->size()))),
+      parts_(parts_of(bytes, static_cast<std::size_t>(group->size()))),
+      head_bytes_(AllreduceMessage::head_bytes(group->size())),
+      segment_(group, segment_options(name_, std::move(kind),
+                                      head_bytes_ + round_up((bytes + parts_ - 1) / parts_, kLine),
+                                      slots_for(bytes, static_cast<std::size_t>(group->size())))),
+      mailbox_(segment_.channel().memory().mailbox(group->rank()),
+               segment_.channel().memory().shape().mailbox),
+      writer_(mailbox_, group->rank()),
+      members_(group->size()),
+      rest_(group->size()) {
+  for (int r = 0; r < group->size(); ++r) peers_.push_back({segment_.channel().reader(r)});
+}
+
+const std::vector<int>& Allreduce::run(Operand& operand, const Operation& operation,
+                                       nanoseconds limit) {
+  const Turn turn(segment_.turns(), "allreduce", name_);
+  segment_.begin_call(false);
+  const auto start = Clock::now();
+  begin_round(operation.code);
+  const auto may_go_on = [this] {
+    return look() ||
+           (needs_slot_ && writer_.has_free([this](int r) { return segment_.is_live(r); }));
+  };
+  try {
+    look();
+    while (!commit(operand)) {
+      throw_if_failed(operation);
+      if (rest_ != members_) {
+        if (has_all_) keep_result(operand);
+        begin_attempt(rest_);
+        look();
+      } else if (!advance(operand) && !segment_.wait(may_go_on, limit - (Clock::now() - start),
+                                                     [this] { return lacks(late()); })) {
+        throw_timeout();
+      }
+    }
+  } catch (...) {
+    finish_round(disagreed_ ? Kind::kDisagreed : Kind::kGaveUp);
+    throw;
+  }
+  finish_round(Kind::kCommitted);
+  return order_;
+}
+
+// ---- beginning and end ----
+
+void Allreduce::begin_round(std::uint32_t operation) {
+  ++round_;
+  operation_ = operation;
+  disagreed_ = false;
+  kept_order_.clear();
+  RankSet live(segment_.group().size());
+  for (int r = 0; r < segment_.group().size(); ++r) {
+    Peer& one = peer(r);
+    one.has_come = one.is_beyond = one.gave_up = false;
+    if (segment_.is_live(r)) live.add(r);
+  }
+  live.add(segment_.group().rank());
+  others_.clear();
+  begin_attempt(live);
+}
+
+void Allreduce::begin_attempt(const RankSet& members) {
+  each_other([this](int r, const Peer& one) { release(r, one.read); });
+  rest_ = members;
+  members_ = members;
+  order_ = members_.ranks();
+  others_ = order_;
+  const int rank = segment_.group().rank();
+  std::erase(others_, rank);
+  own_ = static_cast<std::size_t>(std::ranges::lower_bound(order_, rank) - order_.begin());
+  each_other([](int, Peer& one) {
+    one.inputs_end = 0;
+    one.has_parts = false;
+    one.has_all = false;
+  });
+  inputs_.assign(parts_ * order_.size(), nullptr);
+  results_.assign(parts_, nullptr);
+  next_input_ = others_.empty() ? parts_ : 0;
+  next_own_ = is_whole() ? parts_ : own_;
+  std::size_t own_parts = 0;
+  for (std::size_t part = 0; part < parts_; ++part) {
+    if (is_whole() || owner(part) == own_) ++own_parts;
+  }
+  missing_inputs_ = own_parts * others_.size();
+  missing_results_ = is_whole() ? 0 : parts_;
+  has_all_ = false;
+}
+
+// What it says is for who cannot know (A4, A7), and in no hurry: others that live see it for themselves. By
+// A6 there is a slot for "committed"; a call that fails may find none, for want of which it fails: then
+// its next one shows that it has gone on.
+void Allreduce::finish_round(Kind last_word) {
+  each_other([this](int r, const Peer& one) { release(r, one.read); });
+  if (last_word == Kind::kCommitted && !needs_agreement()) {
+    segment_.channel().acknowledge(others_, false);
+    return;
+  }
+  const int slot = claim();
+  if (slot >= 0 && !others_.empty()) publish(slot, last_word, 0, 0, others_);
+  if (last_word == Kind::kCommitted) {
+    segment_.channel().wake(others_);
+    segment_.channel().acknowledge(others_, false);
+  } else {
+    deliver();
+  }
+}
+
+void Allreduce::release(int rank, std::uint64_t iteration) {
+  SlotReader& reader = peer(rank).reader;
+  if (iteration > reader.consumed()) reader.release(iteration);
+}
+
+// ---- the result ----
+
+bool Allreduce::is_complete() const {
+  return next_input_ == parts_ && missing_inputs_ == 0 && missing_results_ == 0;
+}
+
+// A4.
+bool Allreduce::commit(Operand& operand) {
+  const bool is_agreed =
+      is_complete() && !disagreed_ &&
+      (!needs_agreement() ||
+       (has_all_ && std::ranges::all_of(others_, [this](int r) { return peer(r).has_all; })));
+  const bool is_heard =
+      std::ranges::any_of(others_, [this](int r) { return peer(r).committed >= round_; });
+  if (!is_agreed && !is_heard) return false;
+  segment_.group().check_standing();
+  if (is_agreed || has_all_) {
+    write_result(operand);
+  } else if (!kept_order_.empty()) {
+    operand.copy_in(kept_.data(), {0, bytes_});
+    order_ = kept_order_;
+  } else {
+    throw Error("a rank says that " + name_ +
+                " is done, which takes this rank's part; its memory is damaged");
+  }
+  committed_ = round_;
+  return true;
+}
+
+void Allreduce::write_result(Operand& operand) {
+  for (std::size_t part = 0; part < parts_ && !others_.empty(); ++part) {
+    if (is_whole()) {
+      operand.fold(nullptr, inputs_of(part), range_of(part));
+    } else {
+      operand.copy_in(results_[part], range_of(part));
+    }
+  }
+}
+
+void Allreduce::keep_result(Operand& operand) {
+  kept_.resize(bytes_);
+  for (std::size_t part = 0; part < parts_; ++part) {
+    const ByteRange range = range_of(part);
+    if (is_whole()) {
+      operand.fold(kept_.data() + range.begin, inputs_of(part), range);
+    } else {
+      std::memcpy(kept_.data() + range.begin, results_[part], range.end - range.begin);
+    }
+  }
+  kept_order_ = order_;
+}
+
+// ---- failure ----
+
+std::string disagreement(const std::string& call, const Operation& own) {
+  return call + ": the ranks ask for different folds (this one for " + own.name +
+         "); where one makes its last and another one of its loop, they have had unequal numbers "
+         "of batches: give each as many";
+}
+
+void Allreduce::throw_if_failed(const Operation& operation) const {
+  if (disagreed_) {
+    throw ConfigError(disagreement(name_, operation));
+  }
+  for (int r : others_) {
+    if (!rest_.has(r) || (!peer(r).gave_up && !peer(r).is_beyond)) continue;
+    if (has_all_ && peer(r).has_all) continue;  // others may have committed by what both have said
+    segment_.group().check_open();              // it may have gone over to another group
+    throw_timeout();
+  }
+}
+
+std::vector<int> Allreduce::late() const {
+  std::vector<int> ranks;
+  for (int r : others_) {
+    if (!peer(r).has_come) ranks.push_back(r);
+  }
+  const bool has_given_up =
+      std::ranges::any_of(others_, [this](int r) { return peer(r).gave_up || peer(r).is_beyond; });
+  if (ranks.empty() && !has_given_up) {
+    std::ranges::copy_if(others_, std::back_inserter(ranks),
+                         [this](int r) { return !peer(r).has_all; });
+  }
+  return ranks;
+}
+
+std::string Allreduce::lacks(const std::vector<int>& ranks) const {
+  return name_ + ": " +
+         (ranks.empty() ? "another rank gave up waiting" : describe_ranks(ranks) + " did not come");
+}
+
+void Allreduce::throw_timeout() const {
+  const std::vector<int> ranks = late();
+  throw TimeoutError(lacks(ranks) + " within the time limit; the vector is unchanged", ranks);
+}
+
+Stats Allreduce::stats() const {
+  Stats stats = stats_;
+  stats.wait_seconds = segment_.stats().wait_seconds;
+  return stats;
+}
+
+}  // namespace dstorm

@@ -1,0 +1,221 @@
+// The messages of an Allreduce: reading those of the others, and writing this rank's.
+#include <algorithm>
+
+#include "dstorm/collective/allreduce.hpp"
+
+namespace dstorm {
+
+// ---- what the others have written ----
+
+// True if there is news.
+bool Allreduce::look() {
+  lost_.clear();
+  each_other([this](int r, const Peer&) {
+    if (!segment_.is_live(r)) lost_.push_back(r);
+  });
+  // A2: what they had written is here, since it was seen first that they are lost.
+  if (!lost_.empty() && segment_.channel().is_silent()) segment_.channel().take_in();
+  bool is_news = false;
+  for (int r : others_) {
+    if (!segment_.group().is_left_out(r) && read(r)) is_news = true;
+  }
+  for (int r : lost_) {
+    is_news = is_news || rest_.has(r);
+    rest_.remove(r);
+  }
+  return is_news;
+}
+
+// Up to the sender's clock, as a rank that died over a message may have told some of it only (S6).
+bool Allreduce::read(int rank) {
+  Peer& one = peer(rank);
+  bool is_news = false;
+  bool has_released = false;
+  const std::uint64_t clock = one.reader.clock();
+  while (one.read < clock) {
+    const int slot = one.reader.oldest(one.read, clock);
+    if (slot < 0) {
+      one.read = clock;
+      break;
+    }
+    const Received received = receive(rank, slot, clock);
+    const bool was_beyond = one.is_beyond;
+    const bool was_whole = rest_ == members_;
+    const bool is_taken = take(received);
+    is_news =
+        is_news || is_taken || one.is_beyond != was_beyond || (rest_ == members_) != was_whole;
+    if (!is_taken) break;
+    one.read = received.iteration;
+    if (one.has_parts) continue;
+    // A rank that comes late may need the slots of what it wrote for rounds that were over.
+    release(rank, one.read);
+    has_released = true;
+  }
+  if (has_released) {
+    segment_.channel().wake({&rank, 1});
+    segment_.channel().acknowledge({&rank, 1}, false);
+  }
+  return is_news;
+}
+
+Allreduce::Received Allreduce::receive(int rank, int slot, std::uint64_t clock) const {
+  const Group& group = segment_.group();
+  const SlotReader& reader = peer(rank).reader;
+  const SlotHeader header = reader.header(slot);  // copied, then checked
+  const std::byte* const payload = reader.payload(slot);
+  const AllreduceMessage message = AllreduceMessage::read(payload, group.size());
+  if (header.payload_bytes < head_bytes_ || header.payload_bytes > segment_.options().slot_bytes ||
+      header.iteration <= peer(rank).read || header.iteration > clock ||
+      !message.members.has(rank) || !message.members.has(group.rank())) {
+    group.check_standing();  // once it has been left out, others write what this rank holds
+    throw Error("rank " + std::to_string(rank) + " wrote a message of " +
+                std::to_string(header.payload_bytes) + " bytes for " + name_ +
+                " that cannot be; its memory is damaged");
+  }
+  return {rank, header.iteration, message, payload + head_bytes_,
+          header.payload_bytes - head_bytes_};
+}
+
+// False if the message is for later (A6).
+bool Allreduce::take(const Received& received) {
+  Peer& one = peer(received.rank);
+  const AllreduceHead& head = received.message.head;
+  one.committed = std::max(one.committed, head.committed);
+  if (head.round > round_) {
+    one.has_come = one.is_beyond = true;
+    return false;
+  }
+  if (head.round < round_) return true;
+  one.has_come = true;
+  if (head.kind == Kind::kGaveUp || head.kind == Kind::kDisagreed) {
+    one.gave_up = true;
+    disagreed_ = disagreed_ || head.kind == Kind::kDisagreed;
+    return true;
+  }
+  disagreed_ = disagreed_ || head.operation != operation_;
+  if (head.kind == Kind::kCommitted) return true;
+  if (!received.message.members.includes(members_)) {
+    rest_.keep_only(received.message.members);  // A2
+    return false;
+  }
+  if (received.message.members != members_) return true;  // its sender will go on to fewer, too
+  if (head.kind == Kind::kHaveAll) {
+    one.has_all = true;
+  } else {
+    take_part(received);
+  }
+  return true;
+}
+
+void Allreduce::take_part(const Received& received) {
+  const std::size_t part = received.message.head.part;
+  const auto place =
+      static_cast<std::size_t>(std::ranges::lower_bound(order_, received.rank) - order_.begin());
+  const bool is_known = part < parts_ && received.message.head.kind == Kind::kPart &&
+                        received.part_bytes == range_of(part).end - range_of(part).begin;
+  const bool is_input = is_known && (is_whole() || owner(part) == own_);
+  const std::byte** to = nullptr;
+  if (is_input) {
+    to = &inputs_of(part)[place];
+  } else if (is_known && owner(part) == place) {
+    to = &results_[part];
+  }
+  if (to == nullptr || *to != nullptr) {
+    segment_.group().check_standing();
+    throw Error("rank " + std::to_string(received.rank) + " wrote part " + std::to_string(part) +
+                " for " + name_ + " where none is due; its memory is damaged");
+  }
+  *to = received.part;
+  --(is_input ? missing_inputs_ : missing_results_);
+  peer(received.rank).has_parts = true;
+  if (is_input) peer(received.rank).inputs_end = received.iteration;
+  stats_.bytes_in += received.part_bytes;
+}
+
+// ---- what this rank writes ----
+
+// True if it has got further; otherwise there is something to wait for.
+bool Allreduce::advance(Operand& operand) {
+  needs_slot_ = false;
+  const bool has_moved = send_inputs(operand) || fold_own_parts(operand) || say_have_all();
+  if (is_undelivered_) deliver();
+  return has_moved;
+}
+
+bool Allreduce::send_inputs(Operand& operand) {
+  bool has_sent = false;
+  for (; next_input_ < parts_; ++next_input_) {
+    if (!is_whole() && owner(next_input_) == own_) continue;
+    const int slot = claim();
+    if (slot < 0) break;
+    const ByteRange range = range_of(next_input_);
+    operand.copy_out(writer_.payload(slot) + head_bytes_, range);
+    const std::span<const int> to(is_whole() ? others_.data() : &order_[owner(next_input_)],
+                                  is_whole() ? others_.size() : 1);
+    publish(slot, Kind::kPart, next_input_, range.end - range.begin, to);
+    has_sent = true;
+  }
+  return has_sent;
+}
+
+bool Allreduce::fold_own_parts(Operand& operand) {
+  bool has_folded = false;
+  while (next_input_ == parts_ && missing_inputs_ == 0 && next_own_ < parts_) {
+    const int slot = claim();
+    if (slot < 0) break;
+    const ByteRange range = range_of(next_own_);
+    std::byte* const to = writer_.payload(slot) + head_bytes_;
+    operand.fold(to, inputs_of(next_own_), range);
+    segment_.group().check_standing();  // or what has been folded may have changed meanwhile
+    results_[next_own_] = to;
+    --missing_results_;
+    const std::size_t part = next_own_;
+    next_own_ += order_.size();
+    // Before the message, which takes word of it along.
+    if (next_own_ >= parts_) {
+      each_other([this](int r, const Peer& one) { release(r, one.inputs_end); });
+    }
+    publish(slot, Kind::kPart, part, range.end - range.begin, others_);
+    has_folded = true;
+  }
+  return has_folded;
+}
+
+bool Allreduce::say_have_all() {
+  if (has_all_ || !needs_agreement() || !is_complete()) return false;
+  const int slot = claim();
+  if (slot < 0) return false;
+  segment_.group().check_standing();
+  publish(slot, Kind::kHaveAll, 0, 0, others_);
+  has_all_ = true;
+  return true;
+}
+
+int Allreduce::claim() {
+  const int slot = writer_.claim(Policy::kQueue, [this](int r) { return segment_.is_live(r); });
+  needs_slot_ = slot < 0;
+  return slot;
+}
+
+void Allreduce::publish(int slot, Kind kind, std::size_t part, std::size_t part_bytes,
+                        std::span<const int> to) {
+  AllreduceMessage{{round_, committed_, operation_, kind, static_cast<std::uint32_t>(part), 0},
+                   members_}
+      .write(writer_.payload(slot));
+  SlotHeader header{};
+  header.iteration = ++iteration_;
+  header.payload_bytes = head_bytes_ + part_bytes;
+  header.count = part_bytes;
+  writer_.publish(slot, header, to);
+  is_undelivered_ = true;
+  undelivered_bytes_ += part_bytes;
+  stats_.bytes_out += header.payload_bytes * to.size();
+}
+
+void Allreduce::deliver() {
+  segment_.channel().deliver(others_, undelivered_bytes_);
+  is_undelivered_ = false;
+  undelivered_bytes_ = 0;
+}
+
+}  // namespace dstorm

@@ -1,0 +1,137 @@
+#include "dstorm/collective/shared_fold.hpp"
+
+#include <algorithm>
+
+namespace dstorm {
+
+// A round can be aborted after others have aborted later ones without this rank; they cannot have
+// committed any, since that takes every live rank. So "aborted at mine or a little beyond" is
+// aborted.
+SharedFold::End SharedFold::ended(std::uint64_t word) const {
+  constexpr std::uint32_t kLittle = 1024;
+  const auto mine = static_cast<std::uint32_t>(round_);
+  if (static_cast<std::uint32_t>(word >> 32) == mine) return End::kCommitted;
+  if (static_cast<std::uint32_t>(word) - mine < kLittle) return End::kAborted;
+  return End::kOpen;
+}
+
+// R3. True if the round is committed, by whomever.
+bool SharedFold::end_as(End wish) {
+  const auto mine = static_cast<std::uint32_t>(round_);
+  std::uint64_t word = outcome().word.load(std::memory_order_acquire);
+  while (ended(word) == End::kOpen) {
+    const std::uint64_t next = wish == End::kCommitted
+                                   ? std::uint64_t{mine} << 32 | static_cast<std::uint32_t>(word)
+                                   : (word >> 32 << 32) | mine;
+    if (outcome().word.compare_exchange_weak(word, next, std::memory_order_acq_rel)) word = next;
+  }
+  if (wish == End::kAborted) announce();
+  return ended(word) == End::kCommitted;
+}
+
+// A wait that is interrupted ends the round for all, who need not wait out their limits.
+template <class Ready>
+bool SharedFold::wait(Ready&& ready, std::chrono::nanoseconds limit) {
+  try {
+    return segment_.wait(ready, limit, [this] {
+      return "allreduce of segment '" + segment_.options().name + "': " + describe_ranks(late()) +
+             " did not come";
+    });
+  } catch (const Superseded&) {
+    if (end_as(End::kAborted)) return true;  // another has seen all parts done
+    throw;
+  } catch (...) {
+    end_as(End::kAborted);
+    throw;
+  }
+}
+
+void SharedFold::announce() { segment_.channel().wake(segment_.peers()); }
+
+bool SharedFold::meet(std::uint64_t round, std::uint64_t operation, std::uint64_t input,
+                      std::chrono::nanoseconds limit) {
+  const int rank = segment_.group().rank();
+  const int size = segment_.group().size();
+  disagreed_ = false;
+  round_ = round;
+  Line& own = line(rank);
+  own.operation[round_ % 2].store(operation, std::memory_order_relaxed);
+  own.input.store(input, std::memory_order_relaxed);
+  own.ready.store(round_, std::memory_order_release);
+  announce();
+
+  int next = 0;  // ranks before it are here, or gone
+  const auto all_here = [&] {
+    while (next < size && (line(next).ready.load(std::memory_order_acquire) >= round_ ||
+                           !segment_.is_live(next))) {
+      ++next;
+    }
+    return next == size || segment_.group().has_left_out() ||
+           ended(outcome().word.load(std::memory_order_acquire)) == End::kAborted;
+  };
+  members_.clear();
+  const bool met = wait(all_here, limit) && next == size && !segment_.group().has_left_out();  // R5
+  // A rank that died after it was ready takes part with its input and leaves its part undone, which
+  // everyone will see; one that died before is no member for anyone.
+  bool has_moved_on = false;  // a live rank gave this round up and is in a later one
+  for (int r = 0; r < size; ++r) {
+    const std::uint64_t ready = line(r).ready.load(std::memory_order_acquire);
+    has_moved_on = has_moved_on || (ready > round_ && segment_.is_live(r));
+    if (ready != round_ && ready != round_ + 1) continue;
+    const std::uint64_t theirs = line(r).operation[round_ % 2].load(std::memory_order_relaxed);
+    disagreed_ = disagreed_ || theirs != operation;
+    if (!met || ready != round_) continue;
+    if (r == rank) own_part_ = members_.size();
+    members_.push_back(r);
+  }
+  if (met && !disagreed_ && !has_moved_on) return true;
+  members_.clear();
+  end_as(End::kAborted);
+  return false;
+}
+
+bool SharedFold::finish(std::chrono::nanoseconds limit) {
+  line(segment_.group().rank()).done.store(round_, std::memory_order_release);
+  announce();
+  std::size_t next = 0;  // members before it are done
+  bool lost = false;     // a member died with its part undone
+  const auto all_done = [&] {
+    for (; next < members_.size(); ++next) {
+      const int r = members_[next];
+      const bool live = segment_.is_live(r);  // looked at first: what the dead did is settled
+      if (line(r).done.load(std::memory_order_acquire) == round_) continue;
+      lost = !live;
+      break;
+    }
+    return next == members_.size() || lost ||
+           ended(outcome().word.load(std::memory_order_acquire)) != End::kOpen;
+  };
+  wait(all_done, limit);
+  return end_as(next == members_.size() ? End::kCommitted : End::kAborted);
+}
+
+std::vector<int> SharedFold::dead() const {
+  std::vector<int> ranks;
+  for (int r = 0; r < segment_.group().size(); ++r) {
+    // Whoever was ready, met or not: another rank may have seen the death and ended the round
+    // before this one had met.
+    const bool was_here = line(r).ready.load(std::memory_order_acquire) == round_;
+    const bool undone = line(r).done.load(std::memory_order_acquire) != round_;
+    if (was_here && undone && !segment_.is_live(r)) ranks.push_back(r);
+  }
+  return ranks;
+}
+
+std::vector<int> SharedFold::late() const {
+  std::vector<int> ranks;
+  for (int r = 0; r < segment_.group().size(); ++r) {
+    const Line& theirs = line(r);
+    const bool member = std::binary_search(members_.begin(), members_.end(), r);
+    const std::uint64_t reached =
+        (member ? theirs.done : theirs.ready).load(std::memory_order_acquire);
+    if (segment_.is_live(r) && reached < round_) ranks.push_back(r);
+  }
+  return ranks;
+}
+
+}  // namespace dstorm

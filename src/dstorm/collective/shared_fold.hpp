@@ -1,0 +1,89 @@
+// Sharing out a fold: every rank folds one part of everybody's vectors into a common result, and
+// then all read the whole result (reduce-scatter and all-gather, MLlib* section 4.2, in shared
+// memory). This file is the protocol; what is folded, and where the inputs lie, is the caller's.
+//
+// A round goes: meet (all live ranks have their input ready), fold (each its part), done, commit.
+// It ends for all ranks in the same way, committed or aborted:
+//  R1 An input does not change from meet() until the round has ended for its rank. (What a late
+//     rank still folds of a round that others have aborted is dropped, by R3.)
+//  R2 Nobody's vector is written before the round is committed; so an aborted round leaves every
+//     rank with its old vector, and a committed one gives every rank the new one.
+//  R3 Committed and aborted exclude each other: both are a compare-and-swap on one word. Only who
+//     has seen all parts done commits.
+//  R4 The result is written only after all live ranks have met, and so have left the round before.
+//  R5 Who has been left out of the job may wake and write its part of an old round at any time: when
+//     that has happened to anyone no round is begun, and one that is under way is aborted.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include "dstorm/segment.hpp"
+#include "dstorm/host/wait.hpp"
+
+namespace dstorm {
+
+class SharedFold {
+ public:
+  // The rounds on one board of a segment are of one kind; each rank numbers them alike, upwards.
+  SharedFold(Segment& segment, int board) : segment_(segment), board_(board) {}
+
+  // Announces this rank's input for `round` and waits for the other live ranks. `operation` must be
+  // the same on all; `input` is for the others to read. False: the round is aborted; for good if
+  // Group::has_left_out().
+  bool meet(std::uint64_t round, std::uint64_t operation, std::uint64_t input,
+            std::chrono::nanoseconds limit);
+
+  // After meet(): the ranks that share this round, sorted; which of them this one is; their inputs.
+  const std::vector<int>& members() const { return members_; }
+  std::size_t own_part() const { return own_part_; }
+  std::uint64_t input(int member) const {
+    return line(member).input.load(std::memory_order_relaxed);
+  }
+
+  // This rank has folded its part: waits for the others'. True: the round is committed, and the
+  // result can be read until the next meet(). False: it is aborted.
+  bool finish(std::chrono::nanoseconds limit);
+
+  // Why the last round was aborted: ranks that died in it (try again without them), or live ranks
+  // that did not come in time or came with another operation.
+  std::vector<int> dead() const;
+  std::vector<int> late() const;
+  bool disagreed() const { return disagreed_; }
+
+ private:
+  struct alignas(kLine) Line {                // one a rank
+    std::atomic<std::uint64_t> ready;         // the round it has met in
+    std::atomic<std::uint64_t> done;          // the round in which its part is folded
+    std::atomic<std::uint64_t> operation[2];  // of the last two rounds, by parity: who is a round
+                                              // ahead still shows why the one before was aborted
+    std::atomic<std::uint64_t> input;
+  };
+  struct alignas(kLine) Outcome {     // one for all; see R3
+    std::atomic<std::uint64_t> word;  // last committed round << 32 | last aborted, mod 2^32
+  };
+  enum class End : std::uint8_t { kOpen, kCommitted, kAborted };
+
+  Line& line(int rank) const {
+    return *reinterpret_cast<Line*>(segment_.channel().memory().board(board_, rank + 1));
+  }
+  Outcome& outcome() const {
+    return *reinterpret_cast<Outcome*>(segment_.channel().memory().board(board_, 0));
+  }
+  End ended(std::uint64_t word) const;
+  bool end_as(End wish);
+  template <class Ready>
+  bool wait(Ready&& ready, std::chrono::nanoseconds limit);
+  void announce();
+
+  Segment& segment_;
+  int board_;
+  std::uint64_t round_ = 0;
+  bool disagreed_ = false;
+  std::size_t own_part_ = 0;
+  std::vector<int> members_;
+};
+
+}  // namespace dstorm

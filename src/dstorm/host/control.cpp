@@ -1,0 +1,266 @@
+#include "dstorm/host/control.hpp"
+
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "dstorm/host/roll_call.hpp"
+#include "dstorm/slot/slot.hpp"
+
+namespace dstorm::shm {
+namespace {
+
+constexpr std::uint32_t kVersion = 5;  // of everything laid out in shared memory
+constexpr std::string_view kWhat = "the group";
+// Of a board. On a host where more ranks than that are stopped, each while it writes for the same
+// rank of another host, the next one waits until one of them has ended or goes on.
+constexpr std::size_t kBoardCopies = 64;
+
+// What each rank tells the others first.
+struct Hello {
+  std::uint32_t version;
+  std::int32_t pid;
+  std::int32_t fd;  // the control memory it has made
+  Token token;
+  cpu_set_t cores;  // that the rank may run on
+  char host[64];
+  char error[256];  // empty if all is well
+};
+
+// Then: in whose memory it is.
+struct Place {
+  std::int32_t leader;
+  char error[256];
+};
+
+// Maps the memory of `leader` if it can be had, and is the leader's.
+Memory map_of(const Hello& leader, std::size_t bytes) {
+  Memory memory = Memory::open(leader.pid, leader.fd, bytes, kWhat);
+  if (std::memcmp(memory.data(), &leader.token, sizeof(leader.token)) != 0) {
+    throw ConfigError("process " + std::to_string(leader.pid) + " here is another one than on '" +
+                      get_text(leader.host) + "'");
+  }
+  return memory;
+}
+
+void check_versions(const std::vector<Hello>& hellos, const std::vector<int>& members) {
+  for (int r : members) {
+    const std::uint32_t theirs = hellos[static_cast<std::size_t>(r)].version;
+    if (theirs == kVersion) continue;
+    throw ConfigError("rank " + std::to_string(r) + " has memory layout " + std::to_string(theirs) +
+                      ", this rank has " + std::to_string(kVersion) +
+                      "; install one version of MALT everywhere");
+  }
+}
+
+}  // namespace
+
+Control::Control(Bootstrap& bootstrap, Sharing sharing, std::chrono::nanoseconds timeout)
+    : rank_(bootstrap.rank()),
+      size_(bootstrap.size()),
+      members_(bootstrap.members()),
+      format_(size_),
+      host_of_(static_cast<std::size_t>(size_)),
+      pids_(static_cast<std::size_t>(size_)),
+      pidfds_(static_cast<std::size_t>(size_)),
+      board_read_(static_cast<std::size_t>(size_)) {
+  const std::size_t used = boards_at(0);
+  const std::size_t bytes = boards_at(size_);
+  Hello mine{};
+  mine.version = kVersion;
+  mine.pid = getpid();
+  mine.fd = -1;
+  CPU_ZERO(&mine.cores);
+  sched_getaffinity(0, sizeof(mine.cores), &mine.cores);
+  gethostname(mine.host, sizeof(mine.host) - 1);
+  try {
+    // Everyone makes one; those of the ranks that share another's go again, and were never touched.
+    memory_ = Memory::create(bytes, used, kWhat);
+    memory_.reserve(0, kPage, kWhat);
+    header().token = mine.token = make_token();
+    header().size = static_cast<std::uint32_t>(size_);
+    mine.fd = memory_.fd();
+  } catch (const Error& error) {
+    set_text(mine.error, error.what());
+  }
+  const auto hellos = call_roll(bootstrap, mine, timeout);
+  throw_if_any_failed(hellos);
+  check_versions(hellos, members_);
+
+  // A host is who can really map one memory: names and boot ids are shared by containers.
+  Place place{};
+  place.leader = rank_;
+  Memory shared;
+  for (int r : members_) {
+    if (r >= rank_ || sharing == Sharing::kNone || place.leader != rank_) break;
+    const Hello& leader = hellos[static_cast<std::size_t>(r)];
+    try {
+      shared = map_of(leader, bytes);
+      place.leader = r;
+    } catch (const ConfigError& error) {
+      if (sharing != Sharing::kAll) continue;
+      const bool elsewhere = get_text(leader.host) != get_text(mine.host);
+      set_text(place.error, elsewhere ? "transport shm joins ranks of one host only, but rank " +
+                                            std::to_string(r) + " is on '" + get_text(leader.host) +
+                                            "' and this rank on '" + get_text(mine.host) + "'"
+                                      : std::string(error.what()));
+      break;
+    }
+  }
+  try {
+    if (place.leader == rank_) memory_.reserve(0, used, kWhat);
+  } catch (const Error& error) {
+    set_text(place.error, error.what());
+  }
+  const auto places = call_roll(bootstrap, place, timeout);
+  throw_if_any_failed(places);
+  if (place.leader != rank_) memory_ = std::move(shared);
+
+  Place result = place;
+  cpu_set_t cores = mine.cores;
+  for (int r : members_) {
+    const int leader = places[static_cast<std::size_t>(r)].leader;
+    if (leader == r) {
+      host_of_[static_cast<std::size_t>(r)] = static_cast<int>(hosts_.size());
+      hosts_.push_back({r});
+    } else if (leader >= 0 && leader < r &&
+               places[static_cast<std::size_t>(leader)].leader == leader) {
+      const int host = host_of(leader);
+      host_of_[static_cast<std::size_t>(r)] = host;
+      hosts_[static_cast<std::size_t>(host)].push_back(r);
+    } else {
+      throw ConfigError("rank " + std::to_string(r) + " can map the memory of rank " +
+                        std::to_string(leader) +
+                        ", which itself shares that of a lower rank that " + std::to_string(r) +
+                        " cannot map; run all ranks of a host as one user in " +
+                        "one PID namespace, or choose transport 'tcp'");
+    }
+  }
+  try {
+    for (int r : locals()) {
+      const Hello& hello = hellos[static_cast<std::size_t>(r)];
+      pids_[static_cast<std::size_t>(r)] = hello.pid;
+      CPU_OR(&cores, &cores, &hello.cores);
+      if (r == rank_) continue;
+      neighbours_.push_back(r);
+      watch(r);
+    }
+  } catch (const Error& error) {
+    set_text(result.error, error.what());
+  }
+  cores_ = CPU_COUNT(&cores);
+  for (int r : members_) {
+    State absent = State::kAbsent;  // who is here sooner than this rank may also have gone by now
+    if (r == rank_ || !is_local(r)) {
+      member(r).state.compare_exchange_strong(absent, State::kAlive);
+    }
+  }
+  for (int r = 0; r < size_; ++r) {
+    if (is_member(r)) continue;
+    member(r).state.store(State::kDead);
+    host_of_[static_cast<std::size_t>(r)] = own_host();
+  }
+  // Everyone has mapped the memory and holds a pidfd of everyone else, taken while all were here.
+  throw_if_any_failed(call_roll(bootstrap, result, timeout));
+  memory_.close_fd();
+}
+
+void Control::watch(int rank) {
+  const int fd = static_cast<int>(syscall(SYS_pidfd_open, pid(rank), 0));
+  if (fd < 0) {
+    const bool full = errno == EMFILE;
+    throw ConfigError(
+        "cannot watch rank " + std::to_string(rank) + " (process " + std::to_string(pid(rank)) +
+        "): " + std::strerror(errno) +
+        (full ? "; each rank needs one descriptor for every other rank: raise ulimit -n"
+              : "; Linux 5.3 or later is needed, and one PID namespace"));
+  }
+  pidfds_[static_cast<std::size_t>(rank)] = Descriptor(fd);
+}
+
+Member& Control::member(int rank) const noexcept {
+  return *reinterpret_cast<Member*>(memory_.data() + sizeof(ControlHeader) +
+                                    static_cast<std::size_t>(rank) * sizeof(Member));
+}
+
+std::size_t Control::records_at(int rank) const noexcept {
+  return sizeof(ControlHeader) + static_cast<std::size_t>(size_) * sizeof(Member) +
+         static_cast<std::size_t>(rank) * round_up(format_.words() * sizeof(std::uint64_t), kLine);
+}
+
+std::size_t Control::tables_at(int rank) const noexcept {
+  const std::size_t words =
+      round_up(CopyTable::words_for(kBoardCopies) * sizeof(std::uint64_t), kLine);
+  return records_at(size_) + static_cast<std::size_t>(rank) * words;
+}
+
+std::size_t Control::boards_at(int rank) const noexcept {
+  const std::size_t boards = round_up((kBoardCopies - 1) * sizeof(Board), kPage);
+  return round_up(tables_at(size_), kPage) + static_cast<std::size_t>(rank) * boards;
+}
+
+CopyTable Control::board_table(int rank) const noexcept {
+  auto* words = reinterpret_cast<std::atomic<std::uint64_t>*>(memory_.data() + tables_at(rank));
+  return CopyTable({words, CopyTable::words_for(kBoardCopies)});
+}
+
+Board& Control::board_copy(int rank, std::size_t copy) const noexcept {
+  if (copy == 0) return member(rank);
+  return reinterpret_cast<Board*>(memory_.data() + boards_at(rank))[copy - 1];
+}
+
+void Control::reserve_board(int rank, std::size_t copy) const {
+  if (copy == 0) return;
+  const std::size_t begin = boards_at(rank) + (copy - 1) * sizeof(Board);
+  const std::size_t page = begin / kPage * kPage;
+  memory_.populate(page, round_up(begin + sizeof(Board), kPage) - page, kWhat);
+}
+
+const Board& Control::board(int rank) noexcept {
+  std::size_t& copy = board_read_[static_cast<std::size_t>(rank)];
+  const Board& read = board_copy(rank, copy);
+  const std::size_t current = board_table(rank).current();
+  if (current == copy) return read;
+  const Board& next = board_copy(rank, current);
+  const std::uint64_t reached = read.posted.load(std::memory_order_acquire);
+  if (next.posted.load(std::memory_order_acquire) < reached) return read;
+  copy = current;
+  return next;
+}
+
+RecordFormat::Cell Control::record(int rank) const noexcept {
+  auto* words = reinterpret_cast<std::atomic<std::uint64_t>*>(memory_.data() + records_at(rank));
+  return {words, format_.words()};
+}
+
+bool Control::mark(int rank, State state) noexcept {
+  std::atomic<State>& known = member(rank).state;
+  State before = known.load(std::memory_order_acquire);
+  const auto is_possible = [&] {
+    return before == State::kAlive ||
+           (state == State::kDead && (before == State::kEvicted || before == State::kCutOff));
+  };
+  while (is_possible()) {
+    if (known.compare_exchange_weak(before, state)) return true;
+  }
+  return false;
+}
+
+void Control::raise_epoch(std::uint64_t epoch) noexcept {
+  const auto given = static_cast<std::uint32_t>(epoch);
+  for (std::uint32_t known = this->epoch(); known < given;) {
+    if (header().epoch.compare_exchange_weak(known, given)) return;
+  }
+}
+
+void Control::ring(std::span<const int> ranks) noexcept {
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // W2
+  for (int r : ranks) {
+    if (is_local(r)) dstorm::ring(bell(r));
+  }
+}
+
+}  // namespace dstorm::shm

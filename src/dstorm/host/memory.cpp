@@ -1,0 +1,242 @@
+#include "dstorm/host/memory.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <sstream>
+#include <utility>
+
+#include "dstorm/errors.hpp"
+#include "dstorm/slot/slot.hpp"
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U
+#endif
+
+namespace dstorm::shm {
+namespace {
+
+constexpr std::size_t kFewBytes = std::size_t{1} << 20;
+
+std::string megabytes(std::size_t bytes) {
+  std::ostringstream text;
+  if (bytes < 10'000'000) {
+    text << bytes << " bytes";
+  } else {
+    text << bytes / 1'000'000 << " MB";
+  }
+  return text.str();
+}
+
+std::string reason() { return std::strerror(errno); }  // one thread sets up a process's memory
+
+// A number in a file, or `otherwise` if there is none ("max", no such file).
+std::size_t read_number(const std::string& path, std::size_t otherwise) {
+  std::ifstream file(path);
+  std::size_t value = 0;
+  return file >> value ? value : otherwise;
+}
+
+// Cached file pages that the kernel drops when memory is asked for; they count as used.
+std::size_t page_cache(const std::string& path) {
+  std::ifstream file(path);
+  for (std::string key; file >> key;) {
+    std::size_t bytes = 0;
+    file >> bytes;
+    if (key == "inactive_file") return bytes;
+  }
+  return 0;
+}
+
+// What the control groups (v2, nested; or v1) of this process leave. Without a limit, v2 says "max" and v1 a
+// number beyond any memory; how much is used, which takes the system far longer to say, is then not asked.
+std::size_t control_group_headroom() {
+  constexpr std::size_t kUnlimited = std::size_t{1} << 62;
+  std::size_t least = kUnlimited;
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    std::string folder;
+    const char* limit = "/memory.max";
+    const char* used = "/memory.current";
+    if (line.starts_with("0::")) {
+      folder = "/sys/fs/cgroup" + line.substr(3);
+    } else if (const auto at = line.find(":memory:"); at != std::string::npos) {
+      folder = "/sys/fs/cgroup/memory" + line.substr(at + 8);
+      limit = "/memory.limit_in_bytes";
+      used = "/memory.usage_in_bytes";
+    } else {
+      continue;
+    }
+    while (folder.size() >= std::strlen("/sys/fs/cgroup")) {
+      const std::size_t most = read_number(folder + limit, kUnlimited);
+      if (most < kUnlimited) {
+        const std::size_t now = read_number(folder + used, 0) - page_cache(folder + "/memory.stat");
+        least = std::min(least, most > now ? most - now : 0);
+      }
+      folder.erase(folder.find_last_of('/'));
+    }
+  }
+  return least;
+}
+
+std::string address_space_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return {};
+  return "; this process may map " + megabytes(limit.rlim_cur) + " in all: raise ulimit -v";
+}
+
+[[noreturn]] void throw_no_room(std::size_t need, std::size_t have, std::string_view what) {
+  throw ConfigError(
+      std::string(what) + " needs " + megabytes(need) + " of shared memory, but only " +
+      megabytes(have) +
+      " of memory are available to this process; use fewer ranks, a smaller depth or a "
+      "smaller vector, or raise the memory limit of the container");
+}
+
+}  // namespace
+
+std::size_t available_bytes() {
+  std::size_t available = std::numeric_limits<std::size_t>::max();
+  std::ifstream info("/proc/meminfo");
+  for (std::string key; info >> key;) {
+    std::size_t kilobytes = 0;
+    if (key == "MemAvailable:" && info >> kilobytes) {
+      available = kilobytes * 1024;
+      break;
+    }
+    info.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
+  }
+  return std::min(available, control_group_headroom());
+}
+
+Token make_token() {
+  Token token{};
+  if (getrandom(token.data(), sizeof(token), 0) != static_cast<ssize_t>(sizeof(token))) {
+    throw ConfigError("the system gives no random bytes: " + reason());
+  }
+  return token;
+}
+
+Memory::Memory(int fd, std::size_t bytes, std::string_view what) : size_(bytes), fd_(fd) {
+  void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (at == MAP_FAILED) {
+    const std::string why = reason();
+    close_fd();
+    throw ConfigError("cannot map " + megabytes(bytes) + " for " + std::string(what) + ": " + why +
+                      address_space_limit());
+  }
+  data_ = static_cast<std::byte*>(at);
+}
+
+Memory Memory::create(std::size_t bytes, std::size_t used, std::string_view what) {
+  if (const std::size_t have = available_bytes(); used > have) throw_no_room(used, have, what);
+  int fd = memfd_create("malt", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+  if (fd < 0 && errno == EINVAL) fd = memfd_create("malt", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0) {
+    throw ConfigError("cannot make shared memory for " + std::string(what) + ": " + reason() +
+                      (errno == EMFILE ? "; raise the limit on open files (ulimit -n)" : ""));
+  }
+  if (ftruncate(fd, static_cast<off_t>(bytes)) != 0 ||
+      fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK) != 0) {
+    const std::string why = reason();
+    ::close(fd);
+    throw ConfigError("cannot size shared memory for " + std::string(what) + " to " +
+                      megabytes(bytes) + ": " + why);
+  }
+  Memory made(fd, bytes, what);
+  made.room_ = bytes;
+  return made;
+}
+
+Memory Memory::open(pid_t pid, int fd, std::size_t bytes, std::string_view what) {
+  const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
+  // On another host, or in another container, the number may be that of anybody's file: opening a
+  // pipe or a device would not be without effect.
+  std::array<char, 64> target{};
+  const auto length = readlink(path.c_str(), target.data(), target.size());
+  const std::string_view name(target.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
+  if (length > 0 && !name.starts_with("/memfd:malt")) {
+    throw ConfigError(path + " is not the shared memory of " + std::string(what) +
+                      "; ranks that share memory see each other's processes (one PID namespace)");
+  }
+  const int own = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (own < 0) {
+    const std::string hint = errno == EMFILE ? "; raise the limit on open files (ulimit -n)"
+                                             : "; ranks that share memory run as one user, on one "
+                                               "host, and see each other's processes "
+                                               "(one PID namespace)";
+    throw ConfigError("cannot open the shared memory of " + std::string(what) + " at " + path +
+                      ": " + reason() + hint);
+  }
+  struct stat status{};
+  if (fstat(own, &status) != 0 || static_cast<std::size_t>(status.st_size) != bytes) {
+    ::close(own);
+    throw ConfigError(path + " is not the shared memory of " + std::string(what) + ": it has " +
+                      std::to_string(status.st_size) + " bytes instead of " +
+                      std::to_string(bytes) +
+                      "; ranks that share memory see each other's processes (one PID namespace)");
+  }
+  return Memory(own, bytes, what);
+}
+
+Memory::Memory(Memory&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      fd_(std::exchange(other.fd_, -1)),
+      room_(std::exchange(other.room_, 0)) {}
+
+Memory& Memory::operator=(Memory&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  std::swap(fd_, other.fd_);
+  std::swap(room_, other.room_);
+  return *this;
+}
+
+Memory::~Memory() {
+  if (data_ != nullptr) munmap(data_, size_);
+  close_fd();
+}
+
+void Memory::reserve(std::size_t offset, std::size_t bytes, std::string_view what) {
+  if (bytes == 0) return;
+  // fallocate would rather call the OOM killer than fail, so look first; but for a few pages, which take less
+  // time than the look, that of create() will do.
+  if (bytes <= std::min(kFewBytes, room_)) {
+    room_ -= bytes;
+  } else if (const std::size_t have = available_bytes(); bytes > have) {
+    throw_no_room(bytes, have, what);
+  }
+  int failed = 0;
+  do {
+    failed = fallocate(fd_, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  } while (failed != 0 && errno == EINTR);
+  if (failed != 0) throw_no_room(bytes, available_bytes(), what);
+}
+
+void Memory::populate(std::size_t offset, std::size_t bytes, std::string_view what) const {
+  if (bytes == 0) return;
+  if (const std::size_t have = available_bytes(); bytes > have) throw_no_room(bytes, have, what);
+  if (madvise(data_ + offset, bytes, MADV_POPULATE_WRITE) == 0) return;
+  if (errno != EINVAL) throw_no_room(bytes, available_bytes(), what);
+  // Linux before 5.14: a write of each page, which changes nothing.
+  for (std::size_t at = offset; at < offset + bytes; at += kPage) {
+    __atomic_fetch_or(reinterpret_cast<unsigned char*>(data_ + at), 0, __ATOMIC_RELAXED);
+  }
+}
+
+void Memory::close_fd() noexcept {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+}
+
+}  // namespace dstorm::shm

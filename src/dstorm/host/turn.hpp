@@ -1,0 +1,163 @@
+// Whose turn it is: the calls of one job go one at a time, whichever threads make them.
+//
+// A group, its segments and what lies above them share state without locks of their own. A call
+// begins with a Turn. While it works it is `busy`, and other threads wait for it, which is short.
+// While it waits for other ranks, or runs a function of the user's, it is not, but still has the
+// turn: a call of another thread then throws ConfigError, as it might wait for long, or for ever.
+// So does a call that a user's function makes itself, in the middle of the call that runs it.
+//
+//  T1 State of a job is touched only by a thread that has made it busy.
+//  T2 owner_ is the thread whose call is in progress, and changes only while the job is busy.
+//  T3 No thread is busy while it waits for other ranks, or runs code of the user's. So who wants to
+//     be busy gets to it soon.
+//
+// In a forked child all of this does nothing: no call of the job works there.
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "dstorm/host/fork.hpp"
+
+namespace dstorm {
+
+class Turns {
+ public:
+  // What the program's language knows of threads. Neither may throw.
+  struct Threads {
+    std::function<std::string(std::uintptr_t)> name;    // of the thread with this pthread_t, or ""
+    std::function<void(std::chrono::nanoseconds)> nap;  // of a thread that wants to be busy
+  };
+  explicit Turns(Threads threads = {});
+  Turns(const Turns&) = delete;
+  Turns& operator=(const Turns&) = delete;
+
+  // What the code is that the thread with the turn runs.
+  enum class Code : std::uint8_t {
+    kOwn,       // of the library: may begin further calls, as parts of the one in progress
+    kFold,      // the user's, in the middle of a gather or scatter
+    kInterrupt  // likewise, in the middle of a wait
+  };
+
+  // Throws ConfigError where a call could not begin; for what needs no Turn itself. `inside_wait`:
+  // it may begin in kInterrupt.
+  void check(const char* call, bool inside_wait);
+  // Waits until no other thread's call is in progress. False: the time is up.
+  bool await_end(std::chrono::nanoseconds limit);
+
+  // A call, from its begin to its end; calls inside it, by the same thread, are parts of it. Throws
+  // ConfigError, having changed nothing. `call`: a literal; `of`: the name of what it is about.
+  class [[nodiscard]] Turn {
+   public:
+    Turn(Turns& turns, const char* call, std::string_view of = {})
+        : turns_(turns), entry_(turns.begin(call, of)) {}
+    ~Turn() { turns_.end(entry_); }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    friend Turns;
+    enum class Entry : std::uint8_t { kNone, kResumed, kFirst };
+    Turns& turns_;
+    Entry entry_;
+  };
+
+  // Inside a call: it is not busy for so long, and `code` runs.
+  class [[nodiscard]] Pause {
+   public:
+    // Without `code`: what runs is as before.
+    explicit Pause(Turns& turns, std::optional<Code> code = std::nullopt) noexcept;
+    ~Pause();
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+
+   private:
+    Turns& turns_;
+    Code before_ = Code::kOwn;
+    bool is_own_;
+    bool ends_ = false;
+  };
+
+  // Inside a call: user's code runs, and nobody else's.
+  class [[nodiscard]] Inside {
+   public:
+    Inside(Turns& turns, Code code) noexcept : turns_(turns), before_(turns.code_) {
+      turns_.code_ = code;
+    }
+    ~Inside() { turns_.code_ = before_; }
+    Inside(const Inside&) = delete;
+    Inside& operator=(const Inside&) = delete;
+
+   private:
+    Turns& turns_;
+    Code before_;
+  };
+
+  // A short look at the job's state by any thread, also while another's call waits: makes it busy,
+  // and no more. For counters and for destructors.
+  class [[nodiscard]] Look {
+   public:
+    explicit Look(Turns& turns) noexcept;
+    ~Look() {
+      if (ends_) turns_.unlock();
+    }
+    Look(const Look&) = delete;
+    Look& operator=(const Look&) = delete;
+
+   private:
+    Turns& turns_;
+    bool ends_;
+  };
+
+ private:
+  static std::uintptr_t self() noexcept { return static_cast<std::uintptr_t>(pthread_self()); }
+  bool is_forked() const noexcept { return forks_ != forks(); }
+  bool has_turn() const noexcept { return owner_.load(std::memory_order_relaxed) == self(); }
+  bool is_busy() const noexcept { return busy_.load(std::memory_order_relaxed) == self(); }
+  void lock() noexcept {
+    std::uintptr_t nobody = 0;
+    if (!busy_.compare_exchange_strong(nobody, self(), std::memory_order_acquire)) lock_slowly();
+  }
+  void lock_slowly() noexcept;
+  void unlock() noexcept { busy_.store(0, std::memory_order_release); }
+  void nap(std::uint32_t naps) noexcept;
+  Turn::Entry begin(const char* call, std::string_view of);
+  Turn::Entry begin_inside(const char* call, std::string_view of);
+  void end(Turn::Entry entry) noexcept {
+    if (entry == Turn::Entry::kNone || is_forked()) return;
+    if (entry == Turn::Entry::kFirst) owner_.store(0, std::memory_order_relaxed);
+    unlock();
+  }
+  [[noreturn]] void refuse_other(const char* call, std::string_view of);
+  [[noreturn]] void refuse_inside(const std::string& what) const;
+
+  const Threads threads_;
+  const std::uint32_t forks_;
+  // Threads, by their pthread_t; 0: none.
+  std::atomic<std::uintptr_t> busy_{0};   // T1
+  std::atomic<std::uintptr_t> owner_{0};  // T2
+  std::atomic<const char*> call_{""};     // the owner's
+  Code code_ = Code::kOwn;                // likewise
+};
+
+// Here, as every call begins with it.
+inline Turns::Turn::Entry Turns::begin(const char* call, std::string_view of) {
+  if (is_forked()) return Turn::Entry::kNone;
+  if (has_turn()) return begin_inside(call, of);
+  lock();
+  if (owner_.load(std::memory_order_relaxed) != 0) refuse_other(call, of);
+  owner_.store(self(), std::memory_order_relaxed);
+  call_.store(call, std::memory_order_relaxed);
+  return Turn::Entry::kFirst;
+}
+
+using Turn = Turns::Turn;
+
+}  // namespace dstorm

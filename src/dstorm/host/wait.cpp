@@ -1,0 +1,147 @@
+#include "dstorm/host/wait.hpp"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <ctime>
+#include <string>
+
+#include "dstorm/errors.hpp"
+
+namespace dstorm {
+namespace {
+
+// Yields before sleeping: enough for every rank of a crowded host to have its turn, so that a round
+// among runnable ranks costs context switches and no futex calls; few enough to be no load.
+constexpr std::uint32_t kYields = 64;
+// The longest sleep without a look at signals.
+constexpr std::chrono::milliseconds kNap{200};
+// Where nobody rings, it yields for so long, as the end of a nap is not told to the microsecond; then
+// naps double from the one to the other.
+constexpr std::chrono::milliseconds kSilentYields{1};
+constexpr std::chrono::microseconds kFirstNap{20};
+constexpr std::chrono::milliseconds kSilentNap{1};
+// Looks between two readings of the clock.
+constexpr std::uint32_t kLooks = 32;
+
+inline void pause_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+int futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value,
+          const timespec* limit) {
+  // The kernel wants the address of the word itself; std::atomic<uint32_t> is that word and no
+  // more.
+  static_assert(sizeof(word) == sizeof(std::uint32_t));
+  return static_cast<int>(syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), operation,
+                                  value, limit, nullptr, 0));
+}
+
+}  // namespace
+
+void ring(Doorbell& bell) noexcept {
+  std::uint32_t word = bell.word.load(std::memory_order_seq_cst);
+  if ((word & 1) == 0) return;
+  // The new value differs from the one slept on, so a waiter between W1 and the futex call stays
+  // up.
+  if (bell.word.compare_exchange_strong(word, (word + 2) & ~std::uint32_t{1})) {
+    futex(bell.word, FUTEX_WAKE, 1, nullptr);
+  }
+}
+
+void rouse(Doorbell& bell) noexcept {
+  // Either the waiter sets the bit after this, and looks at its condition after that, or it is to
+  // sleep on a value that this has changed.
+  bell.word.fetch_add(2, std::memory_order_seq_cst);
+  futex(bell.word, FUTEX_WAKE, 1, nullptr);
+}
+
+Waiter::Patience::Patience(Waiter& waiter, std::chrono::nanoseconds limit, bool silent,
+                           const Missed& missed)
+    : waiter_(waiter),
+      missed_(missed),
+      start_(Clock::now()),
+      looked_at_signals_(start_),
+      awake_since_(start_),
+      spin_(waiter.spin_),
+      nap_(kNap),
+      silent_(silent) {
+  if (silent) nap_ = kFirstNap;
+  // A limit beyond what the clock can count means "no limit".
+  const auto most = Clock::time_point::max() - start_;
+  deadline_ = limit >= most ? Clock::time_point::max() : start_ + limit;
+}
+
+Waiter::Patience::~Patience() { waiter_.waited_ += Clock::now() - start_; }
+
+bool Waiter::Patience::awake() {
+  if (spin_ > std::chrono::nanoseconds::zero()) {
+    // The first looks cost nobody anything. After them it yields in between: should the rank that
+    // is waited for have landed on the same core, it runs at once.
+    if (++looks_ < kLooks) {
+      pause_cpu();
+    } else {
+      sched_yield();
+      if (looks_ % kLooks == 0 && Clock::now() - awake_since_ >= spin_) spin_ = {};
+    }
+    return true;
+  }
+  if (silent_ ? Clock::now() - awake_since_ >= kSilentYields : yields_ >= kYields) return false;
+  ++yields_;
+  sched_yield();
+  return true;
+}
+
+void Waiter::Patience::renew() noexcept {
+  const auto now = Clock::now();
+  if (now >= deadline_ || now - looked_at_signals_ >= kNap || waiter_.is_called_.load() ||
+      waiter_.alarm_->load() != 0) {
+    return;  // sleep() sees to it, as soon as this comes to its end
+  }
+  awake_since_ = now;
+  spin_ = waiter_.spin_;
+  looks_ = yields_ = 0;
+}
+
+bool Waiter::Patience::sleep(std::uint32_t asleep) {
+  std::optional<Turns::Pause> pause;
+  if (waiter_.turns_ != nullptr) pause.emplace(*waiter_.turns_);
+  const bool is_called = waiter_.is_called_.exchange(false, std::memory_order_seq_cst);  // W1
+  if ((is_called || waiter_.alarm_->load(std::memory_order_seq_cst) != 0) && waiter_.interrupt_) {
+    waiter_.interrupt_();
+    return true;
+  }
+  const auto now = Clock::now();
+  if (now >= deadline_) return false;
+  if (!is_told_ && waiter_.tell_ && missed_ && now - start_ >= waiter_.slow_after_) tell(now);
+  const auto nap = std::min<std::chrono::nanoseconds>(deadline_ - now, nap_);
+  if (silent_) nap_ = std::min<std::chrono::nanoseconds>(nap_ * 2, kSilentNap);
+  const timespec limit{static_cast<std::time_t>(nap.count() / 1'000'000'000),
+                       static_cast<long>(nap.count() % 1'000'000'000)};
+  const bool woken = futex(waiter_.own_->word, FUTEX_WAIT, asleep, &limit) == 0 || errno == EAGAIN;
+  // A signal, or it has been long enough.
+  if ((!woken && (errno == EINTR || !silent_)) || now - looked_at_signals_ >= kNap) {
+    looked_at_signals_ = now;
+    if (waiter_.interrupt_) waiter_.interrupt_();
+  }
+  return true;
+}
+
+void Waiter::Patience::tell(Clock::time_point now) {
+  is_told_ = true;
+  std::string text = missed_() + " within " + format_seconds(now - start_);
+  if (deadline_ != Clock::time_point::max()) {
+    text += "; this rank waits on, for up to " + format_seconds(deadline_ - start_);
+  }
+  waiter_.tell_(text);
+}
+
+}  // namespace dstorm

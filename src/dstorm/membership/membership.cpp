@@ -1,0 +1,249 @@
+#include "dstorm/membership/membership.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace dstorm {
+namespace {
+
+// Beats in `timeout`; as many could be lost, less one, before their sender is accused.
+constexpr int kBeats = 8;
+constexpr std::uint32_t kMostRounds = 8;
+
+bool contains(const std::vector<int>& sorted, int rank) {
+  return std::binary_search(sorted.begin(), sorted.end(), rank);
+}
+
+}  // namespace
+
+bool View::has(int rank) const { return contains(members, rank); }
+
+Membership::Membership(MembershipOptions options, Time now)
+    : options_(std::move(options)), last_tick_(now) {
+  adopt(options_.first, now);
+}
+
+bool Membership::has_ended(int rank) const { return contains(own_.ended, rank); }
+
+Membership::Peer* Membership::find(int rank) {
+  const auto found = std::lower_bound(peers_.begin(), peers_.end(), rank,
+                                      [](const Peer& peer, int r) { return peer.rank < r; });
+  return found != peers_.end() && found->rank == rank ? &*found : nullptr;
+}
+
+void Membership::accuse(int accuser, const std::vector<int>& accused, Time now) {
+  accusations_.set(accuser, accused);
+  next_members_.reset();
+  accused_at_ = now;
+}
+
+void Membership::bury(int rank, Time now) {
+  if (!is_member() || !view().has(rank) || rank == options_.rank || has_ended(rank)) return;
+  own_.ended.insert(std::upper_bound(own_.ended.begin(), own_.ended.end(), rank), rank);
+  std::erase(ended_elsewhere_, rank);
+  ++own_.beat;
+  next_members_.reset();
+  if (!troubled_since_) troubled_since_ = now;
+}
+
+void Membership::note_ended(const std::vector<int>& ranks) {
+  for (int r : ranks) {
+    if (r == options_.rank || !view().has(r) || has_ended(r)) continue;
+    const auto place = std::lower_bound(ended_elsewhere_.begin(), ended_elsewhere_.end(), r);
+    if (place == ended_elsewhere_.end() || *place != r) ended_elsewhere_.insert(place, r);
+  }
+}
+
+void Membership::hear(int rank, Time now) {
+  if (Peer* const peer = find(rank)) peer->heard = now;
+}
+
+void Membership::reach(int rank, std::optional<Time> unreached_since) {
+  if (Peer* const peer = find(rank)) peer->unreached_since = unreached_since;
+}
+
+void Membership::observe(int rank, MembershipRecord record, Time now) {
+  if (!is_member() || rank == options_.rank || has_ended(rank)) return;
+  if (record.view.epoch > view().epoch) adopt(record.view, now);
+  // M3: who is behind, or out, sees so in this rank's record.
+  Peer* const peer = find(rank);
+  if (!is_member() || record.view.epoch < view().epoch || peer == nullptr) return;
+  if (record.beat <= peer->record.beat) return;
+  if (record.accused != peer->record.accused) accuse(rank, record.accused, now);
+  if (record.ended != peer->record.ended) note_ended(record.ended);
+  round_ = std::max({round_, record.promised.round, record.proposed.round});
+  vote(record.proposed, record.proposed_members);
+  peer->record = std::move(record);
+  peer->record.view = {};
+}
+
+// ---- acceptor ----
+
+void Membership::vote(Ballot proposed, const std::vector<int>& members) {
+  if (proposed.round == 0 || proposed < own_.promised) return;
+  const bool is_news = proposed > own_.promised || (!members.empty() && proposed > own_.accepted);
+  if (!is_news) return;
+  own_.promised = proposed;
+  if (!members.empty()) {
+    own_.accepted = proposed;
+    own_.accepted_members = members;
+  }
+  ++own_.beat;
+}
+
+// ---- proposer ----
+
+void Membership::propose(Time now) {
+  phase_ = Phase::kPreparing;
+  proposed_at_ = now;
+  draft_ = next_members();
+  own_.proposed = {++round_, options_.rank};
+  own_.proposed_members.clear();
+  ++own_.beat;
+  vote(own_.proposed, {});
+  go_on(now);
+}
+
+bool Membership::agrees(const MembershipRecord& record) const {
+  return (phase_ == Phase::kPreparing ? record.promised : record.accepted) == own_.proposed;
+}
+
+void Membership::go_on(Time now) {
+  if (phase_ == Phase::kPreparing && has_quorum()) {
+    // Bound to what a quorum may have accepted already; else free.
+    const MembershipRecord* best = &own_;
+    for (const Peer& peer : peers_) {
+      if (agrees(peer.record) && peer.record.accepted > best->accepted) best = &peer.record;
+    }
+    own_.proposed_members = best->accepted.round > 0 ? best->accepted_members : draft_;
+    phase_ = Phase::kProposing;
+    ++own_.beat;
+    vote(own_.proposed, own_.proposed_members);
+  }
+  if (phase_ == Phase::kProposing && has_quorum()) {
+    adopt({view().epoch + 1, own_.proposed_members}, now);
+  }
+}
+
+// M1.
+bool Membership::has_quorum() const {
+  if (!agrees(own_)) return false;
+  const std::vector<int>& members = view().members;
+  std::vector<int> missing;
+  for (const Peer& peer : peers_) {
+    if (!agrees(peer.record)) missing.push_back(peer.rank);
+  }
+  const std::size_t twice = 2 * (members.size() - missing.size());
+  if (twice > members.size()) return true;
+  if (twice == members.size() && options_.tie == TieRule::kLowest &&
+      missing.front() != members.front()) {
+    return true;
+  }
+  const auto knows_all = [&missing](const std::vector<int>& ended) {
+    return std::includes(ended.begin(), ended.end(), missing.begin(), missing.end());
+  };
+  return knows_all(own_.ended) && std::all_of(peers_.begin(), peers_.end(), [&](const Peer& peer) {
+           return !agrees(peer.record) || knows_all(peer.record.ended);
+         });
+}
+
+// Of those who have not ended as many as accuse nobody of the others and are not accused by them.
+const std::vector<int>& Membership::next_members() {
+  if (!next_members_) {
+    std::vector<int> members;
+    std::set_difference(view().members.begin(), view().members.end(), own_.ended.begin(),
+                        own_.ended.end(), std::back_inserter(members));
+    next_members_ = accusations_.at_peace(members);
+  }
+  return *next_members_;
+}
+
+// ---- time ----
+
+void Membership::tick(Time now, Time worked) {
+  if (!is_member()) return;
+  // Who was stopped for a while has not listened: the others may be well.
+  if (now - last_tick_ - worked > options_.timeout / 2) {
+    listens_since_ = now - options_.timeout / 2;
+    if (troubled_since_) troubled_since_ = now;
+  }
+  last_tick_ = now;
+  std::vector<int> accused = silent(now);
+  if (accused != own_.accused || now - last_beat_ >= options_.timeout / kBeats) {
+    if (accused != own_.accused) accuse(options_.rank, accused, now);
+    own_.accused = std::move(accused);
+    ++own_.beat;
+    last_beat_ = now;
+  }
+  go_on(now);
+  if (!has_trouble()) {
+    troubled_since_.reset();
+    phase_ = Phase::kIdle;
+    return;
+  }
+  if (!troubled_since_) troubled_since_ = now;
+  const Time in_trouble = now - *troubled_since_;
+  if (in_trouble > 2 * options_.timeout) {
+    standing_ = Standing::kCutOff;
+    return;
+  }
+  // Longer from round to round, up to `timeout`: on a slow network answers are not given up early.
+  const Time patience = options_.timeout / kBeats * std::min(round_, kMostRounds);
+  // While the others still find out whom they miss, the few that know of a death are at odds with many.
+  const Time settling = std::min(accused_at_ - *troubled_since_, options_.timeout / 2);
+  if (phase_ == Phase::kIdle ? in_trouble - std::max(settling, Time::zero()) >= turn()
+                             : now - proposed_at_ > patience + turn()) {
+    propose(now);
+  }
+}
+
+// The lowest whom nobody accuses begins at once, if all the trouble is that ranks have ended, and
+// else when the others have had time to say whom they accuse.
+Membership::Time Membership::turn() {
+  const std::vector<int>& members = next_members();
+  const auto place =
+      std::lower_bound(members.begin(), members.end(), options_.rank) - members.begin();
+  return (place + (accusations_.any() ? 1 : 0)) * options_.timeout / kBeats;
+}
+
+bool Membership::has_trouble() const {
+  return is_member() && (!own_.ended.empty() || accusations_.any());
+}
+
+// Each pair of ranks finds out about one cut in its own time. Where somebody is accused, three quarters
+// are enough not to be reached: so nobody is left out for want of what another pair is about to say.
+std::vector<int> Membership::silent(Time now) const {
+  const Time limit = accusations_.any() ? options_.timeout * 3 / 4 : options_.timeout;
+  std::vector<int> ranks;
+  for (const Peer& peer : peers_) {
+    if (has_ended(peer.rank)) continue;
+    const Time reached = std::max(peer.unreached_since.value_or(now), listens_since_);
+    const Time heard = std::max(peer.heard, listens_since_);
+    if (now - reached > limit || now - heard > options_.timeout) ranks.push_back(peer.rank);
+  }
+  return ranks;
+}
+
+void Membership::adopt(View view, Time now) {
+  const std::uint64_t beat = own_.beat;
+  std::vector<int> ended = std::move(own_.ended);
+  std::erase_if(ended, [&](int r) { return !view.has(r); });
+  own_ = {.beat = beat + 1, .view = std::move(view), .ended = std::move(ended)};
+  last_beat_ = now;
+  peers_.clear();
+  accusations_ = Accusations(own_.view.members.empty() ? 0 : own_.view.members.back() + 1);
+  next_members_.reset();
+  ended_elsewhere_.clear();
+  troubled_since_.reset();
+  round_ = 0;
+  phase_ = Phase::kIdle;
+  if (!own_.view.has(options_.rank)) {
+    standing_ = Standing::kEvicted;
+    return;
+  }
+  for (int r : own_.view.members) {
+    if (r != options_.rank) peers_.push_back({.rank = r, .heard = now});
+  }
+}
+
+}  // namespace dstorm

@@ -1,0 +1,45 @@
+// A MembershipRecord as 64-bit words: in the memory of a host, one per rank, and in frames. The last
+// word is a checksum over the others: who writes may end in the midst of it, or be overtaken by
+// another that writes for the same rank.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "dstorm/membership/membership.hpp"
+
+namespace dstorm {
+
+class RecordFormat {
+ public:
+  using Words = std::vector<std::uint64_t>;
+  using Cell = std::span<std::atomic<std::uint64_t>>;
+
+  explicit RecordFormat(int ranks) : ranks_(ranks) {}
+  std::size_t words() const { return kFixed + kSets * words_of_set() + 1; }
+
+  Words pack(const MembershipRecord& record) const;
+  // Nothing if the words do not belong together, or name a rank that the job has not. The members of a view are
+  // left out if its epoch is `known_epoch`: a job's records name thousands that their reader knows.
+  std::optional<MembershipRecord> unpack(std::span<const std::uint64_t> words,
+                                         std::optional<std::uint64_t> known_epoch = {}) const;
+
+  static void store(Cell cell, std::span<const std::uint64_t> words);
+  static Words load(Cell cell);
+  // Of the record that lies there, whether it is whole or not.
+  static std::uint64_t beat(Cell cell) { return cell[0].load(std::memory_order_relaxed); }
+
+ private:
+  static constexpr std::size_t kFixed = 5;  // beat, epoch, three ballots
+  static constexpr std::size_t kSets = 5;
+
+  bool is_set(std::span<const std::uint64_t> words) const;
+  std::size_t words_of_set() const { return (static_cast<std::size_t>(ranks_) + 63) / 64; }
+
+  int ranks_;
+};
+
+}  // namespace dstorm

@@ -1,0 +1,188 @@
+#include "dstorm/membership/watcher.hpp"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <ctime>
+#include <utility>
+
+#include "dstorm/host/quiet_thread.hpp"
+#include "dstorm/remote/engine.hpp"
+
+namespace dstorm {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+// Between two looks at the others' records, as a part of the silence; and while there is trouble.
+constexpr int kLooks = 32;
+constexpr milliseconds kInTrouble{1};
+// New records in one look, at most: the work of a step is bounded, and the others are looked at in the next.
+constexpr int kMostNews = 256;
+
+MembershipOptions options_for(const shm::Control& control, const WatcherOptions& options) {
+  return {.rank = control.rank(),
+          .first = {.members = control.members()},
+          .tie = options.tie,
+          .timeout = options.silence};
+}
+
+// Of this thread.
+nanoseconds processor_time() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + nanoseconds(time.tv_nsec);
+}
+
+nanoseconds since_boot(Clock::time_point time) { return time.time_since_epoch(); }
+
+}  // namespace
+
+Watcher::Watcher(shm::Control& control, tcp::Engine* engine, int alarm,
+                 const WatcherOptions& options)
+    : control_(control),
+      engine_(engine),
+      alarm_(alarm),
+      options_(options),
+      membership_(options_for(control, options), since_boot(Clock::now())),
+      known_(static_cast<std::size_t>(control.size())),
+      followed_(membership_.view()) {
+  thread_ = start_quiet_thread([this] { run(); });
+}
+
+Watcher::~Watcher() {
+  stop_.store(true);
+  eventfd_write(alarm_, 1);
+  thread_.join();
+}
+
+View Watcher::view() const {
+  const std::lock_guard lock(mutex_);
+  return followed_;
+}
+
+void Watcher::run() {
+  std::vector<pollfd> watched{{alarm_, POLLIN, 0}};
+  std::vector<int> ranks{control_.rank()};
+  for (int r : control_.neighbours()) {
+    watched.push_back({control_.pidfd(r), POLLIN, 0});
+    ranks.push_back(r);
+  }
+  const auto tick =
+      std::max(std::chrono::duration_cast<milliseconds>(options_.silence / kLooks), kInTrouble);
+  while (!stop_.load()) {
+    const milliseconds limit = membership_.has_trouble() || is_behind_ ? kInTrouble : tick;
+    const int count = poll(watched.data(), watched.size(), static_cast<int>(limit.count()));
+    if (count < 0 && errno != EINTR) return;
+    for (std::size_t i = 0; count > 0 && i < watched.size(); ++i) {
+      if (watched[i].revents == 0) continue;
+      if (i == 0) {
+        eventfd_t value = 0;
+        eventfd_read(alarm_, &value);
+        continue;
+      }
+      watched[i].fd = -1;                          // poll passes over it from now on
+      control_.mark(ranks[i], shm::State::kDead);  // false if it had left, or another was first
+    }
+    step(Clock::now());
+  }
+}
+
+void Watcher::step(Clock::time_point time) {
+  const nanoseconds now = since_boot(time);
+  // Before their last records are looked at, which are their last words then.
+  std::vector<int> ended;
+  for (int r = 0; r < control_.size(); ++r) {
+    const shm::State state = control_.state(r);
+    if (state == shm::State::kDead || state == shm::State::kLeft) ended.push_back(r);
+  }
+  look(now);
+  for (int r : ended) {
+    look_at(r, now);
+    membership_.bury(r, now);
+  }
+  // Of its own host the system tells this rank as soon as anybody.
+  for (int r : membership_.ended_elsewhere()) {
+    if (control_.is_live(r) && !control_.is_local(r)) engine_->note_end(r);
+  }
+  if (!control_.is_live(control_.rank())) return;
+  // Held up, as by a thread that is traced while it has the engine's lock. Membership takes it for an
+  // absence.
+  if (engine_ != nullptr && !engine_->has_listened_since(time - options_.silence / 2)) return;
+  const nanoseconds worked = processor_time();
+  membership_.tick(now, worked - std::exchange(worked_, worked));
+  tell();
+  follow();
+}
+
+void Watcher::look(nanoseconds now) {
+  int news = 0;
+  is_behind_ = false;
+  for (int left = control_.size(); left > 0 && !is_behind_; --left) {
+    news += look_at(next_look_, now) ? 1 : 0;
+    next_look_ = (next_look_ + 1) % control_.size();
+    is_behind_ = news == kMostNews;
+  }
+}
+
+// True if its record was new.
+bool Watcher::look_at(int rank, nanoseconds now) {
+  if (rank == control_.rank()) return false;
+  Known& known = known_[static_cast<std::size_t>(rank)];
+  const bool is_news =
+      RecordFormat::beat(control_.record(rank)) != known.beat && take_in(rank, now);
+  // A long update may keep a record waiting: whatever comes shows that its sender is well.
+  const std::int64_t heard = control_.member(rank).heard.load(std::memory_order_relaxed);
+  const bool is_heard = control_.is_local(rank) ? is_news : heard != known.heard;
+  known.heard = heard;
+  if (is_heard) membership_.hear(rank, now);
+  if (engine_ != nullptr && !control_.is_local(rank)) {
+    const auto since = engine_->unreached_since(rank);
+    membership_.reach(rank, since ? std::optional(since_boot(*since)) : std::nullopt);
+  }
+  return is_news;
+}
+
+// False if the record that lies there is not whole, or no news after all.
+bool Watcher::take_in(int rank, nanoseconds now) {
+  auto record = control_.record_format().unpack(RecordFormat::load(control_.record(rank)),
+                                                membership_.view().epoch);
+  Known& known = known_[static_cast<std::size_t>(rank)];
+  if (!record || record->beat == known.beat) return false;
+  known.beat = record->beat;
+  membership_.observe(rank, std::move(*record), now);
+  return true;
+}
+
+void Watcher::tell() {
+  const MembershipRecord& record = membership_.record();
+  if (record.beat == told_) return;
+  told_ = record.beat;
+  RecordFormat::store(control_.record(control_.rank()), control_.record_format().pack(record));
+  if (engine_ != nullptr) engine_->flush_notices();
+}
+
+void Watcher::follow() {
+  const View& view = membership_.view();
+  if (view.epoch > followed_.epoch) {
+    for (int r = 0; r < control_.size(); ++r) {
+      if (!view.has(r)) control_.mark(r, shm::State::kEvicted);
+    }
+    control_.raise_epoch(view.epoch);  // first: who has the view finds its epoch
+    {
+      const std::lock_guard lock(mutex_);
+      followed_ = view;
+    }
+    if (options_.changed) options_.changed();
+  } else if (membership_.standing() == Membership::Standing::kCutOff) {
+    control_.mark(control_.rank(), shm::State::kCutOff);
+  } else {
+    return;
+  }
+  for (int r : control_.locals()) rouse(control_.bell(r));
+}
+
+}  // namespace dstorm

@@ -1,0 +1,148 @@
+// A connection by which the writes of a rank of another host come into the memory of this one.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dstorm/host/control.hpp"
+#include "dstorm/remote/attachment.hpp"
+#include "dstorm/remote/frame.hpp"
+#include "dstorm/remote/uplink.hpp"
+#include "dstorm/remote/tcp/stream.hpp"
+
+namespace dstorm::tcp {
+
+// Used under the engine's lock. Nothing blocks.
+class Incoming {
+ public:
+  // The caller has proved that it is `sender`. From here on older connections take in no more of
+  // its writes. A rank that is stopped while it does so may still be about to: it keeps the copies
+  // that it writes, and this one goes on in others (copies.hpp).
+  // `unparsed`: what has come of it already.
+  Incoming(shm::Control& control, const Settings& settings, std::shared_ptr<Stream> stream,
+           const Introduction& caller, Clock::time_point now,
+           std::span<const std::byte> unparsed = {});
+  ~Incoming() { release_copies(); }
+  Incoming(const Incoming&) = delete;
+  Incoming& operator=(const Incoming&) = delete;
+  // This rank's writes go over the same connection.
+  void join(Outgoing& partner) noexcept { partner_ = &partner; }
+  void partner_is_over();
+
+  enum class End : std::uint8_t {
+    kNot,       // it goes on
+    kLeft,      // the sender has left the job and said so
+    kLost,      // the sender's process has ended, it seems
+    kBroken,    // the sender broke the rules
+    kReplaced,  // a newer connection is in use, or none is needed any more
+    kRefused    // this rank lacks what it takes: the sender may call another
+  };
+  // What one connection may take in before it is another's turn, in bytes.
+  static constexpr std::size_t kTurn = 4 * 1024 * 1024;
+  // Takes in what has come, and answers. Returns how many bytes; from kTurn on there may be more.
+  // `to_the_end`: of the connection, should that have come too.
+  std::size_t take_in(const Attachments& attachments, std::uint32_t last_attached, bool to_the_end,
+                      Clock::time_point now);
+  // Time goes by. Ends a connection that has been silent. `detached`: how many attachments there have been
+  // that are no more.
+  void tend(const Attachments& attachments, std::uint64_t detached,
+            std::chrono::nanoseconds silence, Clock::time_point now);
+
+  // This rank's adapter has told of this: one that the sender can write to no more ends it.
+  void hear_adapter(const verbs::DeviceEvent& event);
+
+  std::uint64_t updates() const noexcept { return updates_; }  // taken in
+  End end() const noexcept { return end_; }
+  // What has come waits for another rank of this host; to be looked at again soon.
+  bool is_held_up() const noexcept { return held_up_since_.has_value(); }
+  bool has_adapter() const noexcept { return queue_.has_value(); }  // updates come by RDMA
+  int sender() const noexcept { return sender_; }
+  int fd() const noexcept { return stream_->fd(); }
+  const std::shared_ptr<Stream>& stream() const noexcept { return stream_; }
+  const Introduction& call() const noexcept { return caller_; }
+  const std::string& reason() const noexcept { return reason_; }
+
+ private:
+  struct Arriving {                                // the update whose payload is coming in
+    std::shared_ptr<const Attachment> attachment;  // keeps its memory mapped
+    SlotHeader header;
+    std::vector<Addressee> to;
+    int slot = -1;              // -1: it is not wanted
+    bool is_begun = false;      // it is in the slot already (SlotWriter::begun)
+    std::byte* data = nullptr;  // where the next byte goes; nullptr if not wanted
+    std::size_t missing = 0;
+  };
+  struct Copy {  // of the sender's mailbox, that this rank holds
+    std::shared_ptr<const Attachment> attachment;
+    CopyTable::Taken taken;
+    Mailbox box;
+    SlotWriter writer;
+  };
+  struct BoardCopy {
+    CopyTable::Taken taken;
+    shm::Board* board;
+    bool is_first;  // no notice has come over this connection yet
+  };
+
+  void parse_whole(const Attachments& attachments, std::uint32_t last_attached);
+  void parse(const Attachments& attachments, std::uint32_t last_attached);
+  std::size_t length_of_fixed(const FrameHead& head) const;
+  bool take(const FrameHead& head, std::span<const std::byte> body,
+            const std::shared_ptr<Attachment>& attachment);
+  bool take_notice(std::span<const std::byte> body);
+  void take_record(std::span<const std::byte> body);
+  void take_cursors(std::span<const std::byte> body, const shm::SegmentMemory& memory);
+  bool begin_update(const FrameHead& head, std::span<const std::byte> body,
+                    const std::shared_ptr<Attachment>& attachment);
+  int claim(SlotWriter& writer, const shm::SegmentMemory& memory) const;
+  void finish_update();
+  void hold_up();
+  template <class Prepare>
+  std::optional<CopyTable::Taken> take_copy(const CopyTable& table, Prepare&& prepare);
+  Copy* copy_of(const std::shared_ptr<const Attachment>& attachment);
+  void release_copies() noexcept;
+  void take_endpoint(std::span<const std::byte> body);
+  void announce_windows(const Attachments& attachments);
+  void put_answer(FrameKind kind, std::uint32_t segment, std::span<const std::byte> body,
+                  bool proved);
+  void answer(bool is_due, Clock::time_point now);
+  void hear(Clock::time_point now);
+  void over(End end, std::string reason, bool in_order = false);
+  bool is_current() const;
+
+  shm::Control& control_;
+  const Settings& settings_;
+  std::shared_ptr<Stream> stream_;
+  Outgoing* partner_ = nullptr;
+  bool is_at_end_ = false;  // of what its sender writes
+  Introduction caller_;
+  int sender_;
+  std::uint64_t number_ = 0;  // 0: not the newest, and so never in use
+  End end_ = End::kNot;
+  bool has_left_ = false;
+  std::string reason_;
+  std::map<std::uint32_t, Copy> copies_;
+  std::optional<BoardCopy> board_;
+  std::uint64_t let_go_ = 0;  // copies of so many that are no more
+  std::optional<Arriving> arriving_;
+  bool has_unparsed_ = false;  // of what had come before it was made, or while it was held up
+  std::optional<Clock::time_point> held_up_since_;
+  Clock::time_point made_;
+  bool is_long_ = false;  // the last update, or the one that is arriving
+  std::vector<std::byte> buffer_;
+  std::size_t begin_ = 0, end_of_data_ = 0;  // what of the buffer is not parsed yet
+  std::uint64_t taken_in_ = 0;               // bytes of frames
+  std::uint64_t answered_ = 0;
+  std::uint64_t updates_ = 0;
+  std::vector<std::byte> answers_;  // to be sent, from answers_at_ on
+  std::size_t answers_at_ = 0;
+  std::optional<verbs::Queue> queue_;  // the sender's adapter writes over it; this end only listens
+  std::uint32_t announced_ = 0;        // windows of the segments up to this one
+  Clock::time_point last_heard_, last_answer_;
+};
+
+}  // namespace dstorm::tcp

@@ -1,0 +1,215 @@
+// Where a network adapter writes the updates of a rank of another host, and how the ranks here take
+// them in.
+//
+// For each sender a segment's memory has a landing area: a clock and one landing slot for each slot
+// of the sender's mailbox. The sender's adapter writes an update into the landing slot of the same
+// number with one write, and needs nobody here; whoever gathers next checks it and moves it to the
+// sender's mailbox as it is on this host, where all ranks fold it in place (slot.hpp).
+//
+// A landing slot:  SlotHeader | payload, padded to 8 bytes | ordinals | iteration | two checksums
+// ordinals has one number per rank of this host, in rank order; 0: not addressed to it.
+//
+// The ranks take turns: whoever takes in holds the copy to which it moves what has come. One that is
+// stopped meanwhile, and evicted, keeps that copy, and the others go on in another (copies.hpp).
+//
+// Invariants:
+//  L1 The sender alone writes a landing area; the ranks here only read it.
+//  L2 A landing slot may be overwritten while it is read (LATEST). What is taken is a copy, and only
+//     if the checksum over that copy, header and ordinals included, is the one that came with it.
+//  L3 QUEUE: the sender uses a slot of its mailbox, and so a landing slot, again only after all of
+//     its receivers have consumed the update, which was taken before. Nothing is overwritten.
+//  L4 Writes of one connection become visible in order, so that who sees the landing clock at k, or
+//     the whole update k, finds every earlier update in its slot, whole, unless it has been replaced.
+//     The clock is therefore read before the slots.
+//  L5 QUEUE stands on no such order, which a network with adaptive routing does not keep. An update is
+//     taken in when it is whole and when for each of its receivers the one before it has been taken
+//     in: their ordinals are in a row. The sender writes a clock by itself only when everything before
+//     it has been written. What is not whole is passed over only if what comes after its payload is
+//     whole by itself, and says that it is for ranks alone that read no more: then the sender may have
+//     used the slot anew while its adapter was reading it.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "dstorm/slot/checksum.hpp"
+#include "dstorm/slot/slot.hpp"
+
+namespace dstorm::verbs {
+
+struct LandingHead {
+  alignas(kLine) std::atomic<std::uint64_t> clock;  // the sender's, where no update says it
+};
+
+// What follows the payload, after the ordinals.
+struct LandingTail {
+  std::uint64_t iteration;
+  std::uint64_t own_checksum;  // over the ordinals and the iteration
+  std::uint64_t checksum;      // over all that is before it, the header and the payload included
+};
+
+class LandingShape {
+ public:
+  // `receivers`: the most ranks that any host of the job has.
+  LandingShape(const MailboxShape& mailbox, std::size_t receivers)
+      : depth_(mailbox.depth()),
+        slot_bytes_(mailbox.slot_bytes()),
+        receivers_(receivers),
+        stride_(round_up(sizeof(SlotHeader) + round_up(slot_bytes_, 8) + trailer_bytes(), kLine)) {}
+
+  std::size_t depth() const { return depth_; }
+  std::size_t slot_bytes() const { return slot_bytes_; }
+  std::size_t receivers() const { return receivers_; }
+  std::size_t trailer_bytes() const { return receivers_ * 8 + sizeof(LandingTail); }
+  std::size_t slot(std::size_t index) const { return sizeof(LandingHead) + index * stride_; }
+  // From the start of the slot.
+  static std::size_t trailer(std::size_t payload_bytes) {
+    return sizeof(SlotHeader) + round_up(payload_bytes, 8);
+  }
+  std::size_t bytes() const { return round_up(slot(depth_), kPage); }
+
+ private:
+  std::size_t depth_, slot_bytes_, receivers_, stride_;
+};
+
+// One sender's landing area, as one rank of the receiving host takes from it. One thread.
+class Landing {
+ public:
+  // `copies` are of the sender's mailbox; `locals` the ranks of this host, sorted; `rank` this one.
+  Landing(std::byte* base, const LandingShape& shape, const Copies& copies, Policy policy,
+          int sender, std::span<const int> locals, int rank);
+
+  int sender() const { return sender_; }
+  // A few loads.
+  bool has_news() const;
+  // Moves what has come whole to the mailbox. Predicates on ranks of this host: `live`: it takes part
+  // here; `has_ended`: its process has, for certain. `prepare` sees that there is memory for a copy.
+  // True if anything has been moved, for which other ranks of this host may be waiting.
+  template <class Live, class HasEnded, class Prepare>
+  bool take_in(Live&& live, HasEnded&& has_ended, Prepare&& prepare) {
+    if (!has_news() || !begin(live, has_ended, prepare)) return false;
+    const Mailbox& box = *box_;
+    const std::uint64_t before = box.clock().load(std::memory_order_relaxed);
+    const std::uint64_t clock = head().clock.load(std::memory_order_acquire);  // L4
+    bool all_there = true;
+    std::uint64_t after = before;
+    for (Found found; all_there && (found = oldest(after)).slot >= 0;) {
+      after = found.iteration;
+      const auto slot = static_cast<std::size_t>(found.slot);
+      all_there = policy_ == Policy::kQueue ? take_queued(slot, after, live)
+                                            : take_latest(slot, after, clock, live);
+    }
+    const std::uint64_t now = box.clock().load(std::memory_order_relaxed);
+    if (clock > now && all_there) writer_->advance(clock);
+    const bool has_moved = box.clock().load(std::memory_order_relaxed) != before;
+    copies_.table().release(taken_);
+    return has_moved;
+  }
+
+ private:
+  struct Found {
+    int slot = -1;
+    std::uint64_t iteration = 0;
+  };
+
+  LandingHead& head() const { return *reinterpret_cast<LandingHead*>(base_); }
+  std::uint64_t iteration(std::size_t slot) const;
+  Found look(std::uint64_t after, std::uint64_t limit) const;
+  Found oldest(std::uint64_t after) const;
+  // Each moves one update to the mailbox, or passes over it; false if what follows has to wait.
+  template <class Live>
+  bool take_latest(std::size_t slot, std::uint64_t iteration, std::uint64_t clock, Live&& live) {
+    if (const int begun = writer_->begun(iteration); begun >= 0) {
+      return complete(slot, iteration, begun) || is_over(iteration, clock);
+    }
+    const int room = writer_->claim(policy_, live);
+    if (room < 0) return true;  // every slot is being read: passed over, as on one host
+    if (move(slot, iteration, room)) return true;
+    // If what follows has begun to come, this has come as far as it ever does (L4): it is whole by
+    // now, or is being replaced.
+    const bool has_come = is_over(iteration, clock);
+    if (has_come && move(slot, iteration, room)) return true;
+    writer_->abandon(room);
+    return has_come || this->iteration(slot) != iteration;
+  }
+  // L5.
+  template <class Live>
+  bool take_queued(std::size_t slot, std::uint64_t iteration, Live&& live) {
+    if (const int begun = writer_->begun(iteration); begun >= 0) {
+      return complete(slot, iteration, begun);
+    }
+    const int room = writer_->claim(policy_, live);
+    SlotHeader header;
+    if (room >= 0 && read(slot, iteration, header, writer_->payload(room)) && is_next(live)) {
+      writer_->publish_copy(room, header, to_);
+      return true;
+    }
+    if (room >= 0) writer_->abandon(room);
+    return is_for_nobody(slot, iteration, live);
+  }
+  bool is_over(std::uint64_t iteration, std::uint64_t clock) const {
+    return iteration <= clock || look(iteration, kMostIteration).slot >= 0;
+  }
+  // Of the update that was read last.
+  template <class Live>
+  bool is_next(Live&& live) const {
+    return std::all_of(to_.begin(), to_.end(), [&](const Addressee& to) {
+      const Cursor& cursor = box_->cursor(to.rank);
+      return to.ordinal <= cursor.published.load(std::memory_order_relaxed) + 1 || !live(to.rank);
+    });
+  }
+  bool read(std::size_t slot, std::uint64_t iteration, SlotHeader& header, std::byte* to);
+  bool read_tail(std::size_t slot, std::uint64_t iteration, std::size_t payload_bytes,
+                 LandingTail& tail);
+  bool move(std::size_t slot, std::uint64_t iteration, int room);
+  bool complete(std::size_t slot, std::uint64_t iteration, int begun);
+  // Whether it is for ranks alone that do not take part any more.
+  template <class Live>
+  bool is_for_nobody(std::size_t slot, std::uint64_t iteration, Live&& live) {
+    SlotHeader header;
+    LandingTail tail{};
+    std::memcpy(&header, base_ + shape_.slot(slot), sizeof(header));
+    return header.iteration == iteration && header.payload_bytes <= shape_.slot_bytes() &&
+           read_tail(slot, iteration, static_cast<std::size_t>(header.payload_bytes), tail) &&
+           std::none_of(to_.begin(), to_.end(), [&](const Addressee& to) { return live(to.rank); });
+  }
+  template <class Live, class HasEnded, class Prepare>
+  bool begin(Live&& live, HasEnded&& has_ended, Prepare&& prepare) {
+    const auto rank_at = [this](int place) {
+      const auto index = static_cast<std::size_t>(place);
+      return index < locals_.size() ? locals_[index] : -1;  // nobody: a rank's memory is damaged
+    };
+    const auto ended = [&](int place) { return rank_at(place) < 0 || has_ended(rank_at(place)); };
+    const auto lives = [&](int place) { return rank_at(place) >= 0 && live(rank_at(place)); };
+    taken_ = copies_.table().take(0, place_, ended, lives, prepare);
+    if (taken_.outcome != CopyTable::Outcome::kTaken) return false;
+    if (!taken_.is_unchanged || !writer_ || copy_ != taken_.copy) {
+      copy_ = taken_.copy;
+      box_.emplace(copies_.box(copy_));
+      writer_.emplace(SlotWriter::of_copy(*box_, sender_));
+    }
+    return true;
+  }
+
+  std::byte* base_;
+  LandingShape shape_;
+  Copies copies_;
+  Policy policy_;
+  int sender_;
+  std::vector<int> locals_;
+  int place_;  // of this rank among them
+  // While it is held, and as it was left.
+  CopyTable::Taken taken_{};
+  std::size_t copy_ = 0;
+  std::optional<Mailbox> box_;
+  std::optional<SlotWriter> writer_;
+  std::vector<std::byte> trailer_;
+  std::vector<Addressee> to_;
+};
+
+}  // namespace dstorm::verbs

@@ -1,0 +1,147 @@
+#include "dstorm/segment/channel.hpp"
+
+#include <cstring>
+#include <string>
+
+#include "dstorm/group.hpp"
+#include "dstorm/host/roll_call.hpp"
+#include "dstorm/host/control.hpp"
+#include "dstorm/remote/engine.hpp"
+
+namespace dstorm {
+namespace {
+
+// What the ranks of a host tell one another while they make a segment.
+struct Offer {
+  std::int32_t fd = -1;
+  shm::Token token{};
+  char error[512] = {};
+};
+
+template <class Step>
+void attempt(Offer& mine, Step&& step) {
+  try {
+    step();
+  } catch (const Error& error) {
+    set_text(mine.error, error.what());
+  }
+}
+
+// Everyone's state, thrown as one error on all ranks if any failed; returns the maker's offer.
+Offer agree(Group& group, std::string_view what, std::string_view step, const Offer& mine,
+            int maker) {
+  const auto posts = group.exchange(step, std::as_bytes(std::span(&mine, 1)));
+  std::vector<Offer> offers(posts.size());
+  for (std::size_t r = 0; r < posts.size(); ++r) {
+    if (posts[r] && posts[r]->size() == sizeof(Offer)) {
+      std::memcpy(&offers[r], posts[r]->data(), sizeof(Offer));
+    }
+  }
+  throw_if_any_failed(offers);
+  if (!posts[static_cast<std::size_t>(maker)]) {
+    throw PeerError("rank " + std::to_string(maker) + " died while it made " + std::string(what) +
+                        "; make it again",
+                    {maker});
+  }
+  return offers[static_cast<std::size_t>(maker)];
+}
+
+}  // namespace
+
+Channel::Channel(Group& group, shm::Control& control, tcp::Engine* engine, std::uint32_t id,
+                 std::string_view what, shm::SegmentShape shape)
+    : control_(control), engine_(engine) {
+  if (engine != nullptr) shape.copies = control.locals().size();
+  if (engine != nullptr && engine->has_rdma()) {
+    shape.landing_bytes = engine->landing_shape(shape.mailbox).bytes();
+  }
+  // The lowest live rank of each host makes the memory of that host.
+  int maker = control.rank();
+  for (int r : control.locals()) {
+    if (r < maker && group.is_live(r)) maker = r;
+  }
+  const bool makes = maker == control.rank();
+  Offer mine;
+  attempt(mine, [&] {
+    if (!makes) return;
+    memory_ = std::make_shared<shm::SegmentMemory>(shm::SegmentMemory::create(shape, what));
+    for (int r = 0; r < control.size(); ++r) {
+      if (!control.is_local(r) || !control.is_member(r)) memory_->reserve_for(r, false, what);
+    }
+    mine.fd = memory_->fd();
+    mine.token = memory_->token();
+  });
+  const std::string name(what);
+  const Offer offer = agree(group, what, name + ", step 2", mine, maker);
+  attempt(mine, [&] {
+    if (!makes) {
+      memory_ = std::make_shared<shm::SegmentMemory>(
+          shm::SegmentMemory::open(shape, what, control.pid(maker), offer.fd, offer.token));
+    }
+    // Each rank's pages come from where it runs.
+    memory_->reserve_for(control.rank(), true, what);
+    // Who has seen this rank agree may send.
+    if (engine_ != nullptr) attachment_ = engine_->attach(id, memory_);
+  });
+  try {
+    agree(group, what, name + ", step 3", mine, maker);
+  } catch (...) {
+    if (engine_ != nullptr) engine_->detach(id);
+    throw;
+  }
+  memory_->close_fd();
+  if (shape.landing_bytes == 0) return;
+  for (int r = 0; r < control.size(); ++r) {
+    if (control.is_local(r) || !engine->has_rdma_with(r)) continue;
+    landings_.emplace_back(memory_->landing(r), engine->landing_shape(shape.mailbox),
+                           memory_->copies(r), shape.policy, r, control.locals(), control.rank());
+  }
+}
+
+SlotReader Channel::reader(int sender) const {
+  if (!control_.is_local(sender)) return {memory_->copies(sender), control_.rank()};
+  return {Mailbox(memory_->mailbox(sender), memory_->shape().mailbox), control_.rank()};
+}
+
+void Channel::take_in() {
+  bool has_come = false;
+  for (verbs::Landing& landing : landings_) {
+    has_come =
+        landing.take_in([this](int r) { return control_.is_live(r) && !is_closed(r); },
+                        [this](int r) { return control_.state(r) == shm::State::kDead; },
+                        [&](std::size_t copy) { memory_->reserve_copy(landing.sender(), copy); }) ||
+        has_come;
+  }
+  if (has_come) control_.ring(control_.neighbours());
+}
+
+void Channel::deliver(std::span<const int> to, std::size_t bytes, bool may_lag) noexcept {
+  control_.ring(to);
+  if (engine_ != nullptr) engine_->flush(*attachment_, bytes, may_lag);
+}
+
+void Channel::acknowledge(std::span<const int> senders, bool awaited) noexcept {
+  if (awaited) control_.ring(senders);
+  if (engine_ == nullptr) return;
+  unacknowledged_ += senders.size();
+  if (awaited && unacknowledged_ * 4 >= memory_->shape().mailbox.depth()) {
+    unacknowledged_ = 0;
+    engine_->acknowledge(*attachment_);
+  } else {
+    engine_->note(*attachment_);
+  }
+}
+
+void Channel::wake(std::span<const int> ranks) noexcept { control_.ring(ranks); }
+
+bool Channel::make_room() noexcept {
+  return engine_ != nullptr && engine_->make_room(*attachment_);
+}
+
+void Channel::close() noexcept {
+  memory_->closed(control_.rank()).store(1, std::memory_order_release);
+  control_.ring(control_.neighbours());
+  if (engine_ != nullptr) engine_->flush(*attachment_, 0);
+}
+
+}  // namespace dstorm
