@@ -152,7 +152,7 @@ def sparse() -> dict[str, bytes]:
 # ---- src/dstorm/remote/verbs/inbox.hpp ----------------------------------------------------------------
 
 
-def landing() -> dict[str, bytes]:
+def inbox() -> dict[str, bytes]:
     def slot(iteration: int, payload: bytes, ordinals: tuple[int, int]) -> bytes:
         receivers = sum(ordinal > 0 for ordinal in ordinals)
         body = header(iteration, payload, len(payload), 2, receivers) + payload
@@ -190,7 +190,7 @@ def update_frame(iteration: int, payload: bytes, segment: int = 1) -> bytes:
     return frame(UPDATE, segment, header(iteration, payload, 1, 2, 2) + tickets + payload)
 
 
-def incoming() -> dict[str, bytes]:
+def downlink() -> dict[str, bytes]:
     notice = struct.pack("<QII", 1, 7, 4) + b"barrierdata"
     cursor = struct.pack("<5QII", 1, 1, 0, 0, 1, 0, 0)
     frames = {
@@ -215,7 +215,7 @@ def incoming() -> dict[str, bytes]:
     return seeds
 
 
-def outgoing() -> dict[str, bytes]:
+def uplink() -> dict[str, bytes]:
     def taken(count: int) -> bytes:
         return frame(TAKEN, 0, struct.pack("<Q", count))
 
@@ -244,7 +244,7 @@ def handshake() -> dict[str, bytes]:
     }
 
 
-def door() -> dict[str, bytes]:
+def listener() -> dict[str, bytes]:
     hello = (b"MALT" + struct.pack("<II", PROTOCOL, 0x01020304)).ljust(48, b"\0")
     proof = bytes(48)
     return {
@@ -444,8 +444,8 @@ def model() -> dict[str, bytes]:
 
 
 TARGETS = [
-    address, allreduce, dense, device_setting, door, graph, handshake, incoming, landing, notices,
-    outgoing, record, roll_call, segment, sparse, svmlight, checkpoint, model,
+    address, allreduce, dense, device_setting, downlink, graph, handshake, inbox, listener, notices,
+    record, roll_call, segment, sparse, svmlight, uplink, checkpoint, model,
 ]  # fmt: skip
 
 

@@ -61,10 +61,10 @@ class Changed final : public dstorm::Bootstrap {
 
 void run(Input input) {
   const int rank = input.take<std::uint8_t>() % kRanks;
-  const auto sharing = static_cast<dstorm::shm::Sharing>(input.take<std::uint8_t>() % 3);
+  const auto sharing = static_cast<dstorm::host::Sharing>(input.take<std::uint8_t>() % 3);
   Changed bootstrap(rank, input);
   is_refused([&] {
-    const dstorm::shm::Control control(bootstrap, sharing, std::chrono::milliseconds(1));
+    const dstorm::host::Control control(bootstrap, sharing, std::chrono::milliseconds(1));
     std::size_t ranks = 0;
     for (const std::vector<int>& host : control.hosts()) {
       require(!host.empty() && std::is_sorted(host.begin(), host.end()), "a host's ranks, sorted");

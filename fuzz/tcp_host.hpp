@@ -26,21 +26,21 @@ class TcpHost {
       : shape_{dstorm::MailboxShape(kRanks, 2, kSlotBytes), policy, 0, 0}, controls_(kRanks) {
     testing_ranks::in_ranks(kRanks, [this](dstorm::Bootstrap& bootstrap) {
       const int rank = bootstrap.rank();
-      controls_[static_cast<std::size_t>(rank)] = std::make_unique<dstorm::shm::Control>(
+      controls_[static_cast<std::size_t>(rank)] = std::make_unique<dstorm::host::Control>(
           bootstrap, testing_ranks::sharing_of(rank), std::chrono::seconds(10));
     });
-    attachments[kSegment] = std::make_shared<dstorm::tcp::Attachment>(kSegment, make_memory());
+    attachments[kSegment] = std::make_shared<dstorm::remote::Attachment>(kSegment, make_memory());
   }
 
-  dstorm::shm::Control& control(int rank) const {
+  dstorm::host::Control& control(int rank) const {
     return *controls_[static_cast<std::size_t>(rank)];
   }
-  dstorm::shm::Member& sender() const { return control(0).member(kSender); }
-  const dstorm::shm::SegmentMemory& memory() const { return *attachments.at(kSegment)->memory; }
+  dstorm::host::Member& sender() const { return control(0).member(kSender); }
+  const dstorm::host::SegmentMemory& memory() const { return *attachments.at(kSegment)->memory; }
   dstorm::Mailbox box(int rank) const { return {memory().mailbox(rank), shape_.mailbox}; }
-  std::shared_ptr<dstorm::shm::SegmentMemory> make_memory() const {
-    auto made = std::make_shared<dstorm::shm::SegmentMemory>(
-        dstorm::shm::SegmentMemory::create(shape_, "a segment"));
+  std::shared_ptr<dstorm::host::SegmentMemory> make_memory() const {
+    auto made = std::make_shared<dstorm::host::SegmentMemory>(
+        dstorm::host::SegmentMemory::create(shape_, "a segment"));
     for (int rank = 0; rank < kRanks; ++rank) made->reserve_for(rank, true, "a segment");
     return made;
   }
@@ -52,7 +52,7 @@ class TcpHost {
     for (auto& word : control(0).board_table(kSender).words()) word = 0;
     for (int rank = 0; rank < kRanks; ++rank) new (&box(rank).cursor(kSender)) dstorm::Cursor{};
     memory().closed(kSender) = 0;
-    sender().state = dstorm::shm::State::kAlive;
+    sender().state = dstorm::host::State::kAlive;
     sender().link = sender().posted = 0;
   }
   // All in this host's memory that is none of the sender's business.
@@ -64,7 +64,7 @@ class TcpHost {
       all.insert(all.end(), mailbox, mailbox + cursor);
       all.insert(all.end(), mailbox + cursor + sizeof(dstorm::Cursor),
                  mailbox + shape_.mailbox.bytes());
-      const dstorm::shm::Member& member = control(0).member(rank);
+      const dstorm::host::Member& member = control(0).member(rank);
       for (const std::uint64_t word :
            {std::uint64_t{memory().closed(rank)}, static_cast<std::uint64_t>(member.state.load()),
             member.posted.load(), member.link.load()}) {
@@ -75,14 +75,14 @@ class TcpHost {
     return all;
   }
 
-  dstorm::tcp::Attachments attachments;
+  dstorm::remote::Attachments attachments;
 
  private:
-  dstorm::shm::SegmentShape shape_;
-  std::vector<std::unique_ptr<dstorm::shm::Control>> controls_;
+  dstorm::host::SegmentShape shape_;
+  std::vector<std::unique_ptr<dstorm::host::Control>> controls_;
 };
 
-inline dstorm::tcp::Settings settings_at(const dstorm::tcp::Address& at) {
+inline dstorm::remote::Settings settings_at(const dstorm::tcp::Address& at) {
   return {.key = {},
           .own = at.with_port(0),
           .addresses = std::vector(kRanks, at),

@@ -13,13 +13,13 @@
 #include <utility>
 #include <vector>
 
-#include "dstorm/segment/channel.hpp"
 #include "dstorm/group.hpp"
-#include "dstorm/membership/record.hpp"
-#include "dstorm/host/roll_call.hpp"
-#include "dstorm/segment.hpp"
 #include "dstorm/host/control.hpp"
+#include "dstorm/host/roll_call.hpp"
 #include "dstorm/host/wait.hpp"
+#include "dstorm/membership/record.hpp"
+#include "dstorm/segment.hpp"
+#include "dstorm/segment/channel.hpp"
 #include "target.hpp"
 
 #if __has_include(<sanitizer/asan_interface.h>)
@@ -47,19 +47,19 @@ class Echo final : public dstorm::Bootstrap {
     return std::vector(kRanks, dstorm::Bytes(mine.begin(), mine.end()));
   }
   // The group's memory, mapped a second time.
-  dstorm::shm::Memory take_control() { return std::exchange(control_, dstorm::shm::Memory()); }
+  dstorm::host::Memory take_control() { return std::exchange(control_, dstorm::host::Memory()); }
 
  private:
   void map_control() {
-    using dstorm::shm::ControlHeader;
-    using dstorm::shm::Member;
+    using dstorm::host::ControlHeader;
+    using dstorm::host::Member;
     for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
       const int fd = std::stoi(entry.path().filename());
       std::error_code error;
       const std::size_t bytes = std::filesystem::file_size(entry.path(), error);
       if (error) continue;
       const bool is_other = is_refused([&] {  // by Memory, as not what it is taken for
-        control_ = dstorm::shm::Memory::open(getpid(), fd, bytes, "the group");
+        control_ = dstorm::host::Memory::open(getpid(), fd, bytes, "the group");
       });
       if (is_other) continue;
       control_.close_fd();
@@ -67,7 +67,7 @@ class Echo final : public dstorm::Bootstrap {
     }
   }
 
-  dstorm::shm::Memory control_;
+  dstorm::host::Memory control_;
 };
 
 class WildPeer {
@@ -89,25 +89,25 @@ class WildPeer {
   WildPeer& operator=(const WildPeer&) = delete;
 
   const std::shared_ptr<dstorm::Group>& group() const { return group_; }
-  dstorm::shm::Member& member(int rank = kPeer) const {
-    return reinterpret_cast<dstorm::shm::Member*>(control_.data() +
-                                                  sizeof(dstorm::shm::ControlHeader))[rank];
+  dstorm::host::Member& member(int rank = kPeer) const {
+    return reinterpret_cast<dstorm::host::Member*>(control_.data() +
+                                                   sizeof(dstorm::host::ControlHeader))[rank];
   }
   // Rank 1 lives and takes part in whatever rank 0 does, without a word of its own.
   void agree() const {
-    member().state = dstorm::shm::State::kAlive;
+    member().state = dstorm::host::State::kAlive;
     member().posted = member(0).posted.load();
     agrees_.store(true);
   }
   // Rank 1 lives and has posted this to every exchange there may ever be.
   void post(std::string_view what) const {
     agrees_.store(false);
-    for (dstorm::shm::Notice& notice : member().notices) {
+    for (dstorm::host::Notice& notice : member().notices) {
       notice.bytes = 0;
       notice.what_bytes = static_cast<std::uint32_t>(what.size());
       std::memcpy(notice.what, what.data(), what.size());
     }
-    member().state = dstorm::shm::State::kAlive;
+    member().state = dstorm::host::State::kAlive;
     member().posted = ~std::uint64_t{0};
   }
 
@@ -122,8 +122,8 @@ class WildPeer {
       if (!waiter.until(is_due, std::chrono::seconds(1))) continue;
       if (is_over_.load()) return;
       const std::uint64_t number = member(0).posted;
-      const dstorm::shm::Notice& theirs = member(0).notices[number % 2];
-      dstorm::shm::Notice& notice = member().notices[number % 2];
+      const dstorm::host::Notice& theirs = member(0).notices[number % 2];
+      dstorm::host::Notice& notice = member().notices[number % 2];
       notice.bytes = 0;
       notice.what_bytes = theirs.what_bytes;
       std::memcpy(notice.what, theirs.what, sizeof(notice.what));
@@ -133,7 +133,7 @@ class WildPeer {
   }
 
   std::shared_ptr<dstorm::Group> group_;
-  dstorm::shm::Memory control_;
+  dstorm::host::Memory control_;
   mutable std::atomic<bool> agrees_{false};
   std::atomic<bool> is_over_{false};
   std::thread echo_;

@@ -107,7 +107,7 @@ PYBIND11_MODULE(_core, module) {
   module.def(
       "simd_level", [] { return std::string(vol::simd_level()); },
       "Instruction set of the built-in folds: 'avx512', 'avx2' or 'baseline'.");
-  module.def("available_bytes", &dstorm::shm::available_bytes,
+  module.def("available_bytes", &dstorm::host::available_bytes,
              "Memory this process may still allocate, control groups considered, in bytes.");
   malt_bindings::bind_errors(module);
   malt_bindings::bind_graph(module);

@@ -3,9 +3,9 @@
 #include <cstddef>
 #include <set>
 
+#include "dstorm/errors.hpp"
 #include "dstorm/graph/circulant.hpp"
 #include "dstorm/graph/edge_table.hpp"
-#include "dstorm/errors.hpp"
 
 namespace dstorm {
 namespace {
@@ -65,7 +65,7 @@ void Graph::require(int rank, int size) const {
   }
 }
 
-Circle Graph::circle(int size, std::uint64_t round) const {
+Circulant Graph::circulant(int size, std::uint64_t round) const {
   switch (kind_) {
     case Kind::kAll:
       return {all_offsets(size), {}, {}};
@@ -78,7 +78,7 @@ Circle Graph::circle(int size, std::uint64_t round) const {
     case Kind::kOnePeer:
       return {one_peer_offsets(size, round), {}, {}};
     case Kind::kRandom:
-      return random_circle(k_, seed_, size, round);
+      return random_circulant(k_, seed_, size, round);
     case Kind::kStar:
     case Kind::kEdges:
       break;
@@ -88,14 +88,14 @@ Circle Graph::circle(int size, std::uint64_t round) const {
 
 std::vector<int> Graph::out(int rank, int size, std::uint64_t round) const {
   require(rank, size);
-  if (is_circle()) return circle(size, round).out(rank, size);
+  if (is_circulant()) return circulant(size, round).out(rank, size);
   if (kind_ == Kind::kEdges) return edges_->out(rank);
   return rank == 0 ? all_offsets(size) : std::vector<int>{0};
 }
 
 std::vector<int> Graph::in(int rank, int size, std::uint64_t round) const {
   require(rank, size);
-  if (is_circle()) return circle(size, round).in(rank, size);
+  if (is_circulant()) return circulant(size, round).in(rank, size);
   if (kind_ == Kind::kEdges) return edges_->in(rank);
   return out(rank, size, round);
 }
@@ -107,7 +107,7 @@ std::vector<double> Graph::weights(int rank, int size, std::uint64_t round) cons
   if (kind_ == Kind::kStar) {
     return std::vector<double>(in(rank, size, round).size(), 1.0 / size);
   }
-  const std::size_t degree = circle(size, round).offsets.size();
+  const std::size_t degree = circulant(size, round).offsets.size();
   return std::vector<double>(degree, 1.0 / (static_cast<double>(degree) + 1.0));
 }
 

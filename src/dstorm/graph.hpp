@@ -11,7 +11,7 @@
 
 namespace dstorm {
 
-struct Circle;
+struct Circulant;
 class EdgeTable;
 
 // A directed communication graph over ranks 0..size-1, possibly different in every round.
@@ -98,8 +98,8 @@ class Graph {
 
   void require(int size) const;
   void require(int rank, int size) const;
-  bool is_circle() const noexcept { return kind_ != Kind::kStar && kind_ != Kind::kEdges; }
-  Circle circle(int size, std::uint64_t round) const;
+  bool is_circulant() const noexcept { return kind_ != Kind::kStar && kind_ != Kind::kEdges; }
+  Circulant circulant(int size, std::uint64_t round) const;
   Reach reach(int size) const;
   double matrix_gap(int size) const;
 

@@ -12,12 +12,12 @@
 #include <unordered_map>
 #include <utility>
 
-#include "dstorm/segment/channel.hpp"
-#include "dstorm/host/fork.hpp"
 #include "dstorm/host/control.hpp"
-#include "dstorm/remote/engine.hpp"
+#include "dstorm/host/fork.hpp"
 #include "dstorm/host/wait.hpp"
 #include "dstorm/membership/watcher.hpp"
+#include "dstorm/remote/engine.hpp"
+#include "dstorm/segment/channel.hpp"
 
 namespace dstorm {
 namespace {
@@ -27,14 +27,14 @@ using std::chrono::nanoseconds;
 // What a job may ask for, and which ranks then share memory.
 struct TransportRow {
   std::string_view name;
-  shm::Sharing sharing;
-  tcp::Rdma rdma;
+  host::Sharing sharing;
+  remote::Rdma rdma;
 };
 constexpr TransportRow kTransports[] = {
-    {"auto", shm::Sharing::kPossible, tcp::Rdma::kIfThere},
-    {"shm", shm::Sharing::kAll, tcp::Rdma::kNever},
-    {"verbs", shm::Sharing::kNone, tcp::Rdma::kRequired},
-    {"tcp", shm::Sharing::kNone, tcp::Rdma::kNever},
+    {"auto", host::Sharing::kPossible, remote::Rdma::kIfThere},
+    {"shm", host::Sharing::kAll, remote::Rdma::kNever},
+    {"verbs", host::Sharing::kNone, remote::Rdma::kRequired},
+    {"tcp", host::Sharing::kNone, remote::Rdma::kNever},
 };
 
 const TransportRow& row_of(const std::string& transport) {
@@ -48,7 +48,7 @@ const TransportRow& row_of(const std::string& transport) {
 
 // How long a wait may burn a core before it yields: longer than a round takes among ranks that each
 // have a core, zero where they have to share.
-nanoseconds spin_time(const shm::Control& control) {
+nanoseconds spin_time(const host::Control& control) {
   return control.cores() >= static_cast<int>(control.locals().size())
              ? std::chrono::microseconds(50)
              : nanoseconds::zero();
@@ -90,11 +90,11 @@ struct Group::Impl {
     waiter.give_way(*turns);
     waiter.tell_when_slow(options.slow_after, options.slow);
     if (control.hosts().size() > 1) {
-      engine = std::make_unique<tcp::Engine>(
+      engine = std::make_unique<remote::Engine>(
           bootstrap, control,
-          tcp::EngineOptions{std::min<nanoseconds>(options.timeout, kConnect), missed_after(),
-                             options.interface, options.toward, options.secret, row.rdma,
-                             news.get(), tcp::Witness::find_program()});
+          remote::EngineOptions{std::min<nanoseconds>(options.timeout, kConnect), missed_after(),
+                                options.interface, options.toward, options.secret, row.rdma,
+                                news.get(), remote::Witness::find_program()});
       waiter.lend_a_hand(*engine);
     }
     watcher.emplace(control, engine.get(), news.get(),
@@ -144,7 +144,7 @@ struct Group::Impl {
     const std::string trouble = engine ? engine->adapter_trouble() : "";
     const std::string adapter = trouble.empty() ? "" : "; RDMA does not get through " + trouble;
     throw PeerError(
-        control.state(control.rank()) == shm::State::kEvicted
+        control.state(control.rank()) == host::State::kEvicted
             ? who + " has been left out: the others heard nothing of it for " + silence +
                   " (was it stopped, or its network cut?) and go on without it" + adapter
             : who + " is cut off: it has heard nothing of so many of the others for " + silence +
@@ -158,10 +158,10 @@ struct Group::Impl {
   GroupOptions options;
   const TransportRow& row;
   const std::shared_ptr<Turns> turns;
-  shm::Control control;
+  host::Control control;
   Waiter waiter;
-  Descriptor news;                      // an eventfd, by which the watcher is told to look
-  std::unique_ptr<tcp::Engine> engine;  // in a job of several hosts
+  Descriptor news;                         // an eventfd, by which the watcher is told to look
+  std::unique_ptr<remote::Engine> engine;  // in a job of several hosts
   std::optional<Watcher> watcher;
   std::uint64_t exchanges = 0;
   std::list<std::string> names;  // in the order in which they were added
@@ -206,7 +206,7 @@ Waiter& Group::waiter() noexcept { return impl_->waiter; }
 const std::shared_ptr<Turns>& Group::turns() const noexcept { return impl_->turns; }
 bool Group::is_one_host() const noexcept {
   // A rank that is left alone is no other host for that.
-  return impl_->engine == nullptr && (impl_->row.sharing != shm::Sharing::kNone || size() == 1);
+  return impl_->engine == nullptr && (impl_->row.sharing != host::Sharing::kNone || size() == 1);
 }
 bool Group::has_left() const noexcept { return impl_->left; }
 bool Group::is_forked() const noexcept { return impl_->forks != forks(); }
@@ -222,14 +222,14 @@ Group::Route Group::route(int rank) const {
 }
 
 std::unique_ptr<Channel> Group::open_channel(std::string_view what,
-                                             const shm::SegmentShape& shape) {
+                                             const host::SegmentShape& shape) {
   // Of what fails on some ranks alone, the others have counted nothing.
   const auto id = static_cast<std::uint32_t>(impl_->exchanges + 1);
   return std::make_unique<Channel>(*this, impl_->control, impl_->engine.get(), id, what, shape);
 }
 
 bool Group::has_left(int rank) const noexcept {
-  return impl_->control.state(rank) == shm::State::kLeft;
+  return impl_->control.state(rank) == host::State::kLeft;
 }
 
 bool Group::is_left_out(int rank) const noexcept { return impl_->control.is_left_out(rank); }
@@ -251,10 +251,10 @@ std::vector<int> Group::alive() const {
 
 void Group::leave() noexcept {
   if (is_forked() || impl_->left.exchange(true)) return;
-  shm::Control& control = impl_->control;
+  host::Control& control = impl_->control;
   impl_->waiter.call_soon();  // another thread's wait ends
   rouse(control.bell(control.rank()));
-  control.mark(control.rank(), shm::State::kLeft);
+  control.mark(control.rank(), host::State::kLeft);
   control.ring(control.neighbours());
   if (impl_->engine) impl_->engine->leave(impl_->options.timeout);
 }
@@ -357,7 +357,7 @@ std::vector<std::optional<Bytes>> Group::exchange(std::string_view given,
                                                   std::optional<nanoseconds> timeout) {
   const Turn turn(*impl_->turns, "exchange");
   check_standing();
-  shm::Control& control = impl_->control;
+  host::Control& control = impl_->control;
   if (mine.size() > kMostExchanged) {
     throw ConfigError("cannot exchange " + std::to_string(mine.size()) + " bytes; at most " +
                       std::to_string(kMostExchanged));
@@ -367,13 +367,13 @@ std::vector<std::optional<Bytes>> Group::exchange(std::string_view given,
   const nanoseconds limit = timeout.value_or(impl_->options.timeout);
   const auto start = Clock::now();
   std::uint64_t number = impl_->exchanges + 1;
-  shm::Member& own = control.member(rank());
-  const std::string fitting = fit(given, sizeof(shm::Notice::what));
+  host::Member& own = control.member(rank());
+  const std::string fitting = fit(given, sizeof(host::Notice::what));
   const std::string_view what = fitting;
   bool is_posted = own.posted.load(std::memory_order_relaxed) == number;
   if (is_posted) {
     // It timed out before. What is posted may be being read, so it counts for the call made again.
-    const shm::Notice& before = own.notices[number % 2];
+    const host::Notice& before = own.notices[number % 2];
     const std::string_view posted(before.what, before.what_bytes);
     if (call_of(posted) != call_of(what)) {
       throw ConfigError(std::string(what) + " cannot start: '" + std::string(call_of(posted)) +
@@ -386,7 +386,7 @@ std::vector<std::optional<Bytes>> Group::exchange(std::string_view given,
       is_posted = false;
     }
   }
-  shm::Notice& notice = own.notices[number % 2];
+  host::Notice& notice = own.notices[number % 2];
   if (!is_posted) {
     std::unique_lock<std::mutex> held;
     if (impl_->engine) held = impl_->engine->hold_notices();
@@ -437,9 +437,9 @@ void Group::await_posts_of(std::uint64_t number, std::string_view what, nanoseco
 std::string Group::last_calls(const std::vector<int>& ranks) const {
   std::string text;
   for (const int r : ranks) {
-    const shm::Board& board = impl_->control.board(r);
+    const host::Board& board = impl_->control.board(r);
     const std::uint64_t posted = board.posted.load(std::memory_order_acquire);
-    const shm::Notice& last = board.notices[posted % 2];
+    const host::Notice& last = board.notices[posted % 2];
     const std::string_view what(last.what,
                                 std::min<std::size_t>(last.what_bytes, sizeof(last.what)));
     text += (text.empty() ? " (" : "; ") + describe_ranks({r}) +
@@ -454,7 +454,7 @@ std::vector<std::optional<Bytes>> Group::posts_of(std::uint64_t number) const {
   std::map<std::string, std::vector<int>> doing;
   for (int r = 0; r < size(); ++r) {
     if (!has_posted(r, number)) continue;  // dead or gone before it posted
-    const shm::Notice& post = impl_->control.board(r).notices[number % 2];
+    const host::Notice& post = impl_->control.board(r).notices[number % 2];
     // Copied, then checked: it is another process's memory.
     const std::size_t what_bytes = std::min<std::size_t>(post.what_bytes, sizeof(post.what));
     const std::size_t bytes = std::min<std::size_t>(post.bytes, kMostExchanged);

@@ -13,15 +13,15 @@
 
 #include "dstorm/bootstrap.hpp"
 #include "dstorm/errors.hpp"
-#include "dstorm/membership/membership.hpp"
 #include "dstorm/host/turn.hpp"
+#include "dstorm/membership/membership.hpp"
 
 namespace dstorm {
 
 class Channel;
 class Waiter;
 struct Doorbell;
-namespace shm {
+namespace host {
 struct SegmentShape;
 }
 
@@ -158,7 +158,7 @@ class Group : public std::enable_shared_from_this<Group> {
   bool is_one_host() const noexcept;
 
   // Collective: the memory and the connections of a new segment. See Channel.
-  std::unique_ptr<Channel> open_channel(std::string_view what, const shm::SegmentShape& shape);
+  std::unique_ptr<Channel> open_channel(std::string_view what, const host::SegmentShape& shape);
 
  private:
   Group();

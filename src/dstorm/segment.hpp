@@ -11,11 +11,12 @@
 #include <utility>
 #include <vector>
 
-#include "dstorm/segment/channel.hpp"
 #include "dstorm/graph.hpp"
 #include "dstorm/group.hpp"
-#include "dstorm/slot/slot.hpp"
 #include "dstorm/host/wait.hpp"
+#include "dstorm/segment/channel.hpp"
+#include "dstorm/slot/reader.hpp"
+#include "dstorm/slot/writer.hpp"
 
 namespace dstorm {
 

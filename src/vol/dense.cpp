@@ -155,10 +155,10 @@ void DenseVector::shut() noexcept {
 
 void DenseVector::regroup(std::shared_ptr<dstorm::Group> group) {
   const Turn turn(segment_.turns(), "regroup", segment_.options().name);
-  std::shared_ptr<const dstorm::shm::SegmentMemory> before = segment_.channel().share_memory();
+  std::shared_ptr<const dstorm::host::SegmentMemory> before = segment_.channel().share_memory();
   segment_.regroup(std::move(group));
   if (owns_) {
-    const dstorm::shm::SegmentMemory& memory = segment_.channel().memory();
+    const dstorm::host::SegmentMemory& memory = segment_.channel().memory();
     const int rank = segment_.group().rank();
     auto* const place = static_cast<std::byte*>(pieces_[0].data);
     std::memcpy(memory.home(rank), place, count_ * element_);
@@ -573,7 +573,7 @@ std::pair<std::size_t, std::size_t> DenseVector::part_of(std::size_t part,
 // Elements [begin, end) of all members' vectors into the result.
 void DenseVector::fold_part(const Fold& fold, std::size_t begin, std::size_t end) {
   const std::vector<int>& members = allreduces_.members();
-  const dstorm::shm::SegmentMemory& memory = segment_.channel().memory();
+  const dstorm::host::SegmentMemory& memory = segment_.channel().memory();
   inputs_.resize(members.size());
   for (std::size_t i = 0; i < members.size(); ++i) {
     const std::uint64_t place = allreduces_.input(members[i]);  // copied, then checked

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "dstorm/collective/allreduce.hpp"
-#include "dstorm/segment.hpp"
 #include "dstorm/collective/shared_fold.hpp"
+#include "dstorm/segment.hpp"
 #include "vol/codec.hpp"
 #include "vol/fold.hpp"
 #include "vol/kernels.hpp"
@@ -126,7 +126,7 @@ class DenseVector {
   dstorm::Segment segment_;
   std::vector<Piece> pieces_;
   // Memory of the vector's own stays at its address, which belongs to the first segment's.
-  std::shared_ptr<const dstorm::shm::SegmentMemory> first_home_;
+  std::shared_ptr<const dstorm::host::SegmentMemory> first_home_;
   dstorm::SharedFold allreduces_;
   std::uint64_t allreduce_ = 0;  // rounds so far
   // Between hosts, with a codec, and once a rank has been left out; made by the first.

@@ -11,8 +11,8 @@
 namespace testing_ranks {
 
 // Ranks 0 and 1 are one host, each further rank is a host of its own.
-inline dstorm::shm::Sharing sharing_of(int rank) {
-  return rank < 2 ? dstorm::shm::Sharing::kPossible : dstorm::shm::Sharing::kNone;
+inline dstorm::host::Sharing sharing_of(int rank) {
+  return rank < 2 ? dstorm::host::Sharing::kPossible : dstorm::host::Sharing::kNone;
 }
 
 // Runs `body(bootstrap)` in a thread per rank, and returns when all have ended.

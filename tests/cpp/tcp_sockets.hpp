@@ -52,9 +52,10 @@ inline std::vector<int> connections() {
 }
 
 // A listening socket on the loopback interface.
-struct Listener {
-  explicit Listener(int family = AF_INET) : Listener(dstorm::tcp::listen_at(loopback(family))) {}
-  explicit Listener(std::pair<UnforkedDescriptor, Address> made)
+struct ListeningSocket {
+  explicit ListeningSocket(int family = AF_INET)
+      : ListeningSocket(dstorm::tcp::listen_at(loopback(family))) {}
+  explicit ListeningSocket(std::pair<UnforkedDescriptor, Address> made)
       : socket(std::move(made.first)), at(made.second) {}
 
   Descriptor accept() const {  // the next connection, which must come
@@ -122,7 +123,7 @@ bool eventually(Step&& step) {
 struct Pair {
   explicit Pair(int family = AF_INET, const TlsContext* calling = nullptr,
                 const TlsContext* called = nullptr) {
-    const Listener listener(family);
+    const ListeningSocket listener(family);
     caller.emplace(Stream::connect(listener.at, loopback(family), calling, 5s));
     callee.emplace(Stream::accept(listener.accept(), called, 5s));
   }

@@ -1,4 +1,4 @@
-"""Breaks each invariant of slots and landing areas on purpose and sees that a test notices.
+"""Breaks each invariant of slots and inboxes on purpose and sees that a test notices.
 
     python tests/mutants/memory.py [NAME...]
 
@@ -38,21 +38,24 @@ class Mutant(NamedTuple):
     name: str  # the invariant it breaks, and how
     old: str
     new: str
-    file: str = "dstorm/slot/slot.hpp"
+    file: str = "dstorm/slot/writer.hpp"
 
 
 # What is built for the mutants of a file, besides a copy of it.
 TESTS = {
-    "dstorm/slot/slot.hpp": ["tests/cpp/slot_test.cpp"],
-    "dstorm/slot/copies.hpp": ["tests/cpp/copies_test.cpp"],
+    "dstorm/slot/layout.hpp": ["tests/cpp/slot/slot_test.cpp"],
+    "dstorm/slot/writer.hpp": ["tests/cpp/slot/slot_test.cpp"],
+    "dstorm/slot/reader.hpp": ["tests/cpp/slot/slot_test.cpp"],
+    "dstorm/slot/carrier.hpp": ["tests/cpp/slot/slot_test.cpp"],
+    "dstorm/slot/copies.hpp": ["tests/cpp/slot/copies_test.cpp"],
     "dstorm/remote/verbs/inbox.hpp": [
-        "tests/cpp/landing_test.cpp",
+        "tests/cpp/remote/verbs/inbox_test.cpp",
         "src/dstorm/slot/checksum.cpp",
         "src/dstorm/remote/verbs/inbox.cpp",
     ],
-    "dstorm/remote/verbs/inbox.cpp": ["tests/cpp/landing_test.cpp", "src/dstorm/slot/checksum.cpp"],
+    "dstorm/remote/verbs/inbox.cpp": ["tests/cpp/remote/verbs/inbox_test.cpp", "src/dstorm/slot/checksum.cpp"],
     "dstorm/membership/membership.cpp": ["tests/model/membership_test.cpp", "src/dstorm/membership/accusations.cpp"],
-    "dstorm/membership/accusations.cpp": ["tests/cpp/accusations_test.cpp"],
+    "dstorm/membership/accusations.cpp": ["tests/cpp/membership/accusations_test.cpp"],
 }
 
 
@@ -66,26 +69,31 @@ MUTANTS = [
         "S2: ticket loaded without acquire",
         "return box_.ticket(slot, receiver_).iteration.load(std::memory_order_acquire);",
         "return box_.ticket(slot, receiver_).iteration.load(std::memory_order_relaxed);",
+        "dstorm/slot/reader.hpp",
     ),
     Mutant(
         "S3: no hold at all (a skipped pin)",
         "cursor_->hold.store(iteration << 1 | 1, std::memory_order_release);",
         "(void)iteration;",
+        "dstorm/slot/reader.hpp",
     ),
     Mutant(
         "S3: hold let go before the reading",
         "cursor_->hold.store(iteration << 1, std::memory_order_release);",
         "cursor_->hold.store(0, std::memory_order_release);",
+        "dstorm/slot/reader.hpp",
     ),
     Mutant(
         "S3: no fence between hold and ticket",
         "static void fence() { std::atomic_thread_fence(std::memory_order_seq_cst); }",
         "static void fence() { std::atomic_thread_fence(std::memory_order_acq_rel); }",
+        "dstorm/slot/reader.hpp",
     ),
     Mutant(
         "S3: hold released without release order",
         "void let_go() { cursor_->hold.store(0, std::memory_order_release); }",
         "void let_go() { cursor_->hold.store(0, std::memory_order_relaxed); }",
+        "dstorm/slot/reader.hpp",
     ),
     Mutant(
         "S4 (a): a slot counts as free before everyone has consumed it",
@@ -101,6 +109,7 @@ MUTANTS = [
         "S4 (a): consumed stored without release",
         "cursor_->consumed.store(iteration, std::memory_order_release);",
         "cursor_->consumed.store(iteration, std::memory_order_relaxed);",
+        "dstorm/slot/reader.hpp",
     ),
     Mutant(
         "S4 (b): no fence between revoked ticket and hold",
@@ -131,6 +140,7 @@ MUTANTS = [
         "S5: consumed does not advance (folded twice)",
         "cursor_->consumed.store(iteration, std::memory_order_release);",
         "",
+        "dstorm/slot/reader.hpp",
     ),
     Mutant(
         "S6: clock moves before the tickets",
@@ -141,6 +151,7 @@ MUTANTS = [
         "QUEUE: one look for the oldest (an update passed over)",
         "return older < 0 ? first : older;",
         "return first;",
+        "dstorm/slot/reader.hpp",
     ),
     Mutant(
         "QUEUE: overwrites what has not been folded",
@@ -195,55 +206,63 @@ MUTANTS = [
     ),
     Mutant(
         "copies: who takes over knows of no receivers",
-        "sent.to.push_back(r);\n      }\n    }\n    return writer;",
-        "}\n    }\n    return writer;",
+        "sent.to.push_back(r);\n      }\n      sent.left",
+        "}\n      sent.left",
     ),
     Mutant(
         "S3, carrier: no hold",
         "box_.cursor(r).hold.store(found.iteration << 1, std::memory_order_release);",
         "",
+        "dstorm/slot/carrier.hpp",
     ),
     Mutant(
         "S3, carrier: tickets not looked at again after the hold",
         "if (ticket(slot, to.rank) != found.iteration) return false;",
         "",
+        "dstorm/slot/carrier.hpp",
     ),
     Mutant(
         "S3, carrier: not all of the receivers are waited for",
         "return header_.iteration == found.iteration && header_.receivers == tickets;",
         "return header_.iteration == found.iteration;",
+        "dstorm/slot/carrier.hpp",
     ),
     Mutant(
         "S4 (a), carrier: takes what its receivers have consumed",
         "return box_.cursor(receiver).consumed.load(std::memory_order_acquire) < iteration &&\n"
         "           live(receiver);",
         "return live(receiver);",
+        "dstorm/slot/carrier.hpp",
     ),
     Mutant(
         "S4 (c), carrier: takes what is for the dead",
         "return box_.cursor(receiver).consumed.load(std::memory_order_acquire) < iteration &&\n"
         "           live(receiver);",
         "return box_.cursor(receiver).consumed.load(std::memory_order_acquire) < iteration;",
+        "dstorm/slot/carrier.hpp",
     ),
     Mutant(
         "S3, carrier: ordinals read before the hold is certain",
         "      to_.push_back({r, 0});\n    }",
         "      to_.push_back({r, box_.ticket(slot, r).ordinal});\n    }",
+        "dstorm/slot/carrier.hpp",
     ),
     Mutant(
         "S3, carrier: hold released without release order",
         "box_.cursor(to.rank).hold.store(0, std::memory_order_release);",
         "box_.cursor(to.rank).hold.store(0, std::memory_order_relaxed);",
+        "dstorm/slot/carrier.hpp",
     ),
     Mutant(
         "carrier: one look for the oldest (an update passed over)",
         "if (const Found older = look(after, found.iteration - 1, live); older.slot >= 0) {",
         "if (const Found older = found; false) {",
+        "dstorm/slot/carrier.hpp",
     ),
     Mutant(
         "L2: what does not match its checksum is taken",
-        "if (checksum.value() != tail.checksum) return false;",
-        "",
+        "return checksum.value() == tail.checksum;",
+        "return true;",
         "dstorm/remote/verbs/inbox.cpp",
     ),
     Mutant(

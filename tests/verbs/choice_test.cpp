@@ -13,7 +13,8 @@
 #include "ends.hpp"
 #include "processes.hpp"
 
-namespace dstorm::tcp {
+namespace dstorm::remote {
+using namespace tcp;
 namespace {
 
 using namespace std::chrono_literals;
@@ -30,7 +31,7 @@ struct Found {
 void choose(Found& found, const std::string& before, const std::string& after) {
   ASSERT_EQ(std::system(before.c_str()), 0);
   Job job(2, [&](Bootstrap& bootstrap) {
-    const shm::Control control(bootstrap, shm::Sharing::kNone, 20s);
+    const host::Control control(bootstrap, host::Sharing::kNone, 20s);
     const auto device =
         verbs::Device::open(verbs::Library::load(), "rxe" + std::to_string(bootstrap.rank() + 1));
     AdapterRecord mine{true, device.choice().fabric, {}};
@@ -105,4 +106,4 @@ TEST(Choice, AdaptersOfTwoSubnetsAreNotUsed) {
 }
 
 }  // namespace
-}  // namespace dstorm::tcp
+}  // namespace dstorm::remote

@@ -15,7 +15,7 @@
 // nobody left to agree with. So do more of them with short vectors, but for step 3: as many bytes
 // again cost less than waiting once more.
 //
-// Invariants. tests/cpp/allreduce_test.cpp fails without any of them.
+// Invariants. tests/cpp/collective/allreduce_test.cpp fails without any of them.
 //  A1 A message bears its round and members, and a part counts only in an attempt of the same. So a
 //     result is of the vectors of just its members in all its parts.
 //  A2 In a round a rank's members only get fewer: by who has died, left, closed the vector or been left
@@ -55,7 +55,7 @@
 
 #include "dstorm/collective/allreduce_message.hpp"
 #include "dstorm/segment.hpp"
-#include "dstorm/slot/slot.hpp"
+#include "dstorm/slot/layout.hpp"
 
 namespace dstorm {
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "dstorm/slot/slot.hpp"
+#include "dstorm/slot/layout.hpp"
 
 namespace dstorm {
 

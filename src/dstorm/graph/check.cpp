@@ -3,10 +3,10 @@
 #include <cmath>
 #include <cstddef>
 
-#include "dstorm/graph/circulant.hpp"
-#include "dstorm/graph/edge_table.hpp"
 #include "dstorm/errors.hpp"
 #include "dstorm/graph.hpp"
+#include "dstorm/graph/circulant.hpp"
+#include "dstorm/graph/edge_table.hpp"
 #include "dstorm/graph/mixing.hpp"
 
 namespace dstorm {
@@ -37,10 +37,10 @@ std::vector<int> unreached(const Neighbours& next) {
 
 }  // namespace
 
-// A circle is connected iff its offsets and its size have no common divisor, and every circle of
+// A circulant is connected iff its offsets and its size have no common divisor, and every circulant of
 // ours has the offset 1, in round 0 if not in all: only the others need a search.
 Graph::Reach Graph::reach(int size) const {
-  if (is_circle()) return {};
+  if (is_circulant()) return {};
   Neighbours out_of;
   Neighbours in_of;
   for (int rank = 0; rank < size; ++rank) {
@@ -71,10 +71,10 @@ double Graph::spectral_gap(int size) const {
   require(size);
   if (size == 1) return 1;
   if (kind_ == Kind::kAll || (kind_ == Kind::kRandom && k_ >= size - 1)) return 1;
-  if (!is_circle() || kind_ == Kind::kRandom) return matrix_gap(size);
+  if (!is_circulant() || kind_ == Kind::kRandom) return matrix_gap(size);
   std::vector<std::vector<int>> rounds(period(size));
   for (std::uint64_t round = 0; round < rounds.size(); ++round) {
-    rounds[round] = circle(size, round).offsets;
+    rounds[round] = circulant(size, round).offsets;
   }
   return 1 - std::pow(second_singular_value(rounds, size), 1 / static_cast<double>(rounds.size()));
 }
@@ -83,11 +83,11 @@ double Graph::matrix_gap(int size) const {
   if (!reach(size).all()) return 0;
   std::vector<MixingMatrix> rounds(period(size));
   for (std::uint64_t round = 0; round < rounds.size(); ++round) {
-    const Circle now = circle(size, round);
+    const Circulant now = circulant(size, round);
     const std::vector<double> equal(now.offsets.size(),
                                     1.0 / (static_cast<double>(now.offsets.size()) + 1));
     for (int rank = 0; rank < size; ++rank) {
-      if (is_circle()) {
+      if (is_circulant()) {
         rounds[round].add_row(now.in(rank, size), equal);
       } else {
         rounds[round].add_row(in(rank, size), weights(rank, size));

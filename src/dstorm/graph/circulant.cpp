@@ -10,14 +10,14 @@ namespace {
 
 std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
-std::vector<int> at_offsets(const Circle& circle, int rank, int size, int sign) {
-  const bool relabelled = !circle.rank_at.empty();
-  const std::int64_t place = relabelled ? circle.place_of[index(rank)] : rank;
+std::vector<int> at_offsets(const Circulant& circulant, int rank, int size, int sign) {
+  const bool relabelled = !circulant.rank_at.empty();
+  const std::int64_t place = relabelled ? circulant.place_of[index(rank)] : rank;
   std::vector<int> ranks;
-  ranks.reserve(circle.offsets.size());
-  for (const int offset : circle.offsets) {
+  ranks.reserve(circulant.offsets.size());
+  for (const int offset : circulant.offsets) {
     const int target = static_cast<int>((place + sign * offset + size) % size);
-    ranks.push_back(relabelled ? circle.rank_at[index(target)] : target);
+    ranks.push_back(relabelled ? circulant.rank_at[index(target)] : target);
   }
   std::sort(ranks.begin(), ranks.end());
   return ranks;
@@ -64,9 +64,13 @@ void shuffle_first(std::vector<int>& values, int count, Draw& draw) {
 
 }  // namespace
 
-std::vector<int> Circle::out(int rank, int size) const { return at_offsets(*this, rank, size, 1); }
+std::vector<int> Circulant::out(int rank, int size) const {
+  return at_offsets(*this, rank, size, 1);
+}
 
-std::vector<int> Circle::in(int rank, int size) const { return at_offsets(*this, rank, size, -1); }
+std::vector<int> Circulant::in(int rank, int size) const {
+  return at_offsets(*this, rank, size, -1);
+}
 
 int rounds_to_reach(int size, std::int64_t factor) {
   int rounds = 0;
@@ -95,7 +99,7 @@ std::vector<int> ring_offsets(int size) {
 // The mend: the sequence comes in levels of halves, quarters, eighths, ...; we take the first
 // number of each level, N/2, N/4, N/8, ..., as many as before, and the next level in place of the
 // rest of one. The last is always 1, so the graph is connected at every N. At N = 2^L every mode of
-// the mixing matrix meets one offset that turns it by half a circle, so the gap is 2/(L+1), the
+// the mixing matrix meets one offset that turns it by half a turn, so the gap is 2/(L+1), the
 // same as EXPONENTIAL's.
 std::vector<int> halton_offsets(int size) {
   std::vector<int> offsets;
@@ -120,24 +124,24 @@ std::vector<int> one_peer_offsets(int size, std::uint64_t round) {
 // what places on a circle are for. The ranks are put on the circle at random, so the offset 1 makes
 // a random cycle through all of them, which connects each round by itself; the other offsets are
 // drawn without replacement.
-Circle random_circle(int k, std::uint64_t seed, int size, std::uint64_t round) {
+Circulant random_circulant(int k, std::uint64_t seed, int size, std::uint64_t round) {
   if (k >= size - 1) return {all_offsets(size), {}, {}};
   Draw draw(seed, round, size);
-  Circle circle;
-  circle.offsets.resize(index(size - 2));
-  std::iota(circle.offsets.begin(), circle.offsets.end(), 2);
-  shuffle_first(circle.offsets, k - 1, draw);
-  circle.offsets.resize(index(k - 1));
-  circle.offsets.push_back(1);
+  Circulant circulant;
+  circulant.offsets.resize(index(size - 2));
+  std::iota(circulant.offsets.begin(), circulant.offsets.end(), 2);
+  shuffle_first(circulant.offsets, k - 1, draw);
+  circulant.offsets.resize(index(k - 1));
+  circulant.offsets.push_back(1);
 
-  circle.rank_at.resize(index(size));
-  std::iota(circle.rank_at.begin(), circle.rank_at.end(), 0);
-  shuffle_first(circle.rank_at, size, draw);
-  circle.place_of.resize(index(size));
+  circulant.rank_at.resize(index(size));
+  std::iota(circulant.rank_at.begin(), circulant.rank_at.end(), 0);
+  shuffle_first(circulant.rank_at, size, draw);
+  circulant.place_of.resize(index(size));
   for (int place = 0; place < size; ++place) {
-    circle.place_of[index(circle.rank_at[index(place)])] = place;
+    circulant.place_of[index(circulant.rank_at[index(place)])] = place;
   }
-  return circle;
+  return circulant;
 }
 
 }  // namespace dstorm

@@ -7,7 +7,7 @@
 
 namespace dstorm {
 
-struct Circle {
+struct Circulant {
   std::vector<int> offsets;   // distinct, in 1..size-1
   std::vector<int> rank_at;   // by place; empty where rank r stands at place r
   std::vector<int> place_of;  // by rank; the inverse of rank_at
@@ -25,7 +25,7 @@ std::vector<int> exponential_offsets(int size);
 std::vector<int> one_peer_offsets(int size, std::uint64_t round);
 
 // A pure function of its arguments: the same on every rank, compiler and machine. O(size).
-Circle random_circle(int k, std::uint64_t seed, int size, std::uint64_t round);
+Circulant random_circulant(int k, std::uint64_t seed, int size, std::uint64_t round);
 
 // Rounds until doubling (times `factor`, at least 2) from 1 has reached `size`: ceil(log2 N) for 2.
 int rounds_to_reach(int size, std::int64_t factor);

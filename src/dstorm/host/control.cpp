@@ -8,9 +8,9 @@
 #include <cstring>
 
 #include "dstorm/host/roll_call.hpp"
-#include "dstorm/slot/slot.hpp"
+#include "dstorm/slot/layout.hpp"
 
-namespace dstorm::shm {
+namespace dstorm::host {
 namespace {
 
 constexpr std::uint32_t kVersion = 5;  // of everything laid out in shared memory
@@ -263,4 +263,4 @@ void Control::ring(std::span<const int> ranks) noexcept {
   }
 }
 
-}  // namespace dstorm::shm
+}  // namespace dstorm::host

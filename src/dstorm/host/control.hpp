@@ -11,15 +11,15 @@
 #include <vector>
 
 #include "dstorm/bootstrap.hpp"
-#include "dstorm/slot/copies.hpp"
-#include "dstorm/host/descriptor.hpp"
 #include "dstorm/group.hpp"
-#include "dstorm/membership/record.hpp"
+#include "dstorm/host/descriptor.hpp"
 #include "dstorm/host/memory.hpp"
-#include "dstorm/slot/slot.hpp"
 #include "dstorm/host/wait.hpp"
+#include "dstorm/membership/record.hpp"
+#include "dstorm/slot/copies.hpp"
+#include "dstorm/slot/layout.hpp"
 
-namespace dstorm::shm {
+namespace dstorm::host {
 
 enum class State : std::uint32_t {
   kAbsent = 0,
@@ -149,4 +149,4 @@ class Control {
   Memory memory_;
 };
 
-}  // namespace dstorm::shm
+}  // namespace dstorm::host

@@ -16,13 +16,13 @@
 #include <utility>
 
 #include "dstorm/errors.hpp"
-#include "dstorm/slot/slot.hpp"
+#include "dstorm/slot/layout.hpp"
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U
 #endif
 
-namespace dstorm::shm {
+namespace dstorm::host {
 namespace {
 
 constexpr std::size_t kFewBytes = std::size_t{1} << 20;
@@ -239,4 +239,4 @@ void Memory::close_fd() noexcept {
   fd_ = -1;
 }
 
-}  // namespace dstorm::shm
+}  // namespace dstorm::host

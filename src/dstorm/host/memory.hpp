@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-namespace dstorm::shm {
+namespace dstorm::host {
 
 // A mapping of shared memory. Move-only; unmaps (and closes what is open) when it goes.
 class Memory {
@@ -60,4 +60,4 @@ Token make_token();
 // leaves, whichever is less.
 std::size_t available_bytes();
 
-}  // namespace dstorm::shm
+}  // namespace dstorm::host

@@ -7,7 +7,7 @@
 
 #include "dstorm/errors.hpp"
 
-namespace dstorm::shm {
+namespace dstorm::host {
 
 SegmentMemory::SegmentMemory(const SegmentShape& shape, std::string_view what)
     : shape_(shape),
@@ -15,7 +15,7 @@ SegmentMemory::SegmentMemory(const SegmentShape& shape, std::string_view what)
       ranks_(shape.mailbox.ranks()),
       mailboxes_(round_up(copy_words_at(static_cast<int>(ranks_)), kPage)),
       stride_(shape.mailbox.bytes() + round_up(shape.home_bytes, kPage) +
-              round_up(shape.landing_bytes, kPage)) {}
+              round_up(shape.inbox_bytes, kPage)) {}
 
 SegmentMemory SegmentMemory::create(const SegmentShape& shape, std::string_view what) {
   SegmentMemory made(shape, what);
@@ -65,8 +65,8 @@ void SegmentMemory::reserve_for(int rank, bool is_local, std::string_view what) 
   if (is_local) {
     memory_.reserve(home_at(rank), shape_.home_bytes, what);
   } else {
-    memory_.reserve(landing_at(rank), shape_.landing_bytes, what);
+    memory_.reserve(inbox_at(rank), shape_.inbox_bytes, what);
   }
 }
 
-}  // namespace dstorm::shm
+}  // namespace dstorm::host

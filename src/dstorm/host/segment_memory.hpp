@@ -1,6 +1,6 @@
 // One segment as it lies in the memory of a host: a header, a line per rank that says whether it
 // has closed, the boards of the shared folds, words per rank that say who writes the copies of its
-// mailbox, then per rank its mailbox, its home and its landing area, then one result, and room for
+// mailbox, then per rank its mailbox, its home and its inbox, then one result, and room for
 // more copies of the mailboxes of other hosts' ranks, which takes no memory until one is begun.
 // Everything a rank writes much is on pages of its own.
 #pragma once
@@ -11,18 +11,18 @@
 #include <string_view>
 
 #include "dstorm/host/memory.hpp"
-#include "dstorm/slot/slot.hpp"
+#include "dstorm/slot/layout.hpp"
 
-namespace dstorm::shm {
+namespace dstorm::host {
 
 // What a segment is made of, the same on every rank.
 struct SegmentShape {
   MailboxShape mailbox;
   Policy policy;
-  std::size_t home_bytes;    // per rank: memory of the rank's own that all of its host may read
-  std::size_t result_bytes;  // once per host: room for a shared fold
-  std::size_t landing_bytes = 0;  // per rank: where its updates land from another host, by RDMA
-  std::size_t copies = 1;         // of a remote sender's mailbox: as many as the host has ranks
+  std::size_t home_bytes;       // per rank: memory of the rank's own that all of its host may read
+  std::size_t result_bytes;     // once per host: room for a shared fold
+  std::size_t inbox_bytes = 0;  // per rank: where its updates land from another host, by RDMA
+  std::size_t copies = 1;       // of a remote sender's mailbox: as many as the host has ranks
 };
 
 class SegmentMemory {
@@ -52,7 +52,7 @@ class SegmentMemory {
   std::byte* result() const noexcept {
     return shape_.result_bytes == 0 ? nullptr : memory_.data() + result_at();
   }
-  std::byte* landing(int sender) const noexcept { return memory_.data() + landing_at(sender); }
+  std::byte* inbox(int sender) const noexcept { return memory_.data() + inbox_at(sender); }
   // Of a sender on another host, all its copies here. Each but the first is used after it has been
   // reserved. Throws ConfigError if there is no memory for it.
   Copies copies(int sender) const noexcept;
@@ -93,7 +93,7 @@ class SegmentMemory {
   std::size_t mailbox_at(int rank) const {
     return mailboxes_ + static_cast<std::size_t>(rank) * stride_;
   }
-  std::size_t landing_at(int rank) const {
+  std::size_t inbox_at(int rank) const {
     return home_at(rank) + round_up(shape_.home_bytes, kPage);
   }
   std::size_t home_at(int rank) const { return mailbox_at(rank) + shape_.mailbox.bytes(); }
@@ -106,4 +106,4 @@ class SegmentMemory {
   Memory memory_;
 };
 
-}  // namespace dstorm::shm
+}  // namespace dstorm::host

@@ -23,7 +23,7 @@ constexpr milliseconds kInTrouble{1};
 // New records in one look, at most: the work of a step is bounded, and the others are looked at in the next.
 constexpr int kMostNews = 256;
 
-MembershipOptions options_for(const shm::Control& control, const WatcherOptions& options) {
+MembershipOptions options_for(const host::Control& control, const WatcherOptions& options) {
   return {.rank = control.rank(),
           .first = {.members = control.members()},
           .tie = options.tie,
@@ -41,7 +41,7 @@ nanoseconds since_boot(Clock::time_point time) { return time.time_since_epoch();
 
 }  // namespace
 
-Watcher::Watcher(shm::Control& control, tcp::Engine* engine, int alarm,
+Watcher::Watcher(host::Control& control, remote::Engine* engine, int alarm,
                  const WatcherOptions& options)
     : control_(control),
       engine_(engine),
@@ -84,8 +84,8 @@ void Watcher::run() {
         eventfd_read(alarm_, &value);
         continue;
       }
-      watched[i].fd = -1;                          // poll passes over it from now on
-      control_.mark(ranks[i], shm::State::kDead);  // false if it had left, or another was first
+      watched[i].fd = -1;                           // poll passes over it from now on
+      control_.mark(ranks[i], host::State::kDead);  // false if it had left, or another was first
     }
     step(Clock::now());
   }
@@ -96,8 +96,8 @@ void Watcher::step(Clock::time_point time) {
   // Before their last records are looked at, which are their last words then.
   std::vector<int> ended;
   for (int r = 0; r < control_.size(); ++r) {
-    const shm::State state = control_.state(r);
-    if (state == shm::State::kDead || state == shm::State::kLeft) ended.push_back(r);
+    const host::State state = control_.state(r);
+    if (state == host::State::kDead || state == host::State::kLeft) ended.push_back(r);
   }
   look(now);
   for (int r : ended) {
@@ -169,7 +169,7 @@ void Watcher::follow() {
   const View& view = membership_.view();
   if (view.epoch > followed_.epoch) {
     for (int r = 0; r < control_.size(); ++r) {
-      if (!view.has(r)) control_.mark(r, shm::State::kEvicted);
+      if (!view.has(r)) control_.mark(r, host::State::kEvicted);
     }
     control_.raise_epoch(view.epoch);  // first: who has the view finds its epoch
     {
@@ -178,7 +178,7 @@ void Watcher::follow() {
     }
     if (options_.changed) options_.changed();
   } else if (membership_.standing() == Membership::Standing::kCutOff) {
-    control_.mark(control_.rank(), shm::State::kCutOff);
+    control_.mark(control_.rank(), host::State::kCutOff);
   } else {
     return;
   }

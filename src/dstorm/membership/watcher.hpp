@@ -11,13 +11,13 @@
 #include <thread>
 #include <vector>
 
-#include "dstorm/membership/membership.hpp"
 #include "dstorm/host/control.hpp"
 #include "dstorm/host/wait.hpp"
+#include "dstorm/membership/membership.hpp"
 
 namespace dstorm {
 
-namespace tcp {
+namespace remote {
 class Engine;
 }
 
@@ -31,7 +31,7 @@ class Watcher {
  public:
   // `alarm`: an eventfd, written by whoever wants it to look at once. `engine` carries this rank's
   // record to other hosts, nullptr if there are none. Both outlive it.
-  Watcher(shm::Control& control, tcp::Engine* engine, int alarm, const WatcherOptions& options);
+  Watcher(host::Control& control, remote::Engine* engine, int alarm, const WatcherOptions& options);
   ~Watcher();
   Watcher(const Watcher&) = delete;
   Watcher& operator=(const Watcher&) = delete;
@@ -53,8 +53,8 @@ class Watcher {
   void tell();
   void follow();
 
-  shm::Control& control_;
-  tcp::Engine* engine_;
+  host::Control& control_;
+  remote::Engine* engine_;
   int alarm_;
   WatcherOptions options_;
   Membership membership_;

@@ -14,22 +14,22 @@
 #include "dstorm/remote/change_list.hpp"
 #include "dstorm/remote/verbs/region.hpp"
 
-namespace dstorm::tcp {
+namespace dstorm::remote {
 
 struct Attachment : Listed<Attachment> {  // when it has changed
-  Attachment(std::uint32_t number, std::shared_ptr<const shm::SegmentMemory> given)
+  Attachment(std::uint32_t number, std::shared_ptr<const host::SegmentMemory> given)
       : id(number), memory(std::move(given)) {}
 
   // Registers what is missing. Throws ConfigError.
-  const verbs::Region& landing_of(int sender, const verbs::Device& device) {
-    const auto found = landings.find(sender);
-    if (found != landings.end()) return found->second;
-    const std::span area(memory->landing(sender), memory->shape().landing_bytes);
-    return landings.try_emplace(sender, device, area, "a landing area").first->second;
+  const verbs::Region& inbox_of(int sender, const verbs::Device& device) {
+    const auto found = inboxes.find(sender);
+    if (found != inboxes.end()) return found->second;
+    const std::span area(memory->inbox(sender), memory->shape().inbox_bytes);
+    return inboxes.try_emplace(sender, device, area, "an inbox").first->second;
   }
 
   std::uint32_t id;
-  std::shared_ptr<const shm::SegmentMemory> memory;
+  std::shared_ptr<const host::SegmentMemory> memory;
   // The number, among those of all segments, of this rank's last change there that other hosts have
   // to know. What is there from the beginning is to be said once at least.
   static constexpr std::uint64_t kUnchanged = 1;
@@ -40,9 +40,9 @@ struct Attachment : Listed<Attachment> {  // when it has changed
   bool is_closing = false;  // this rank has closed it, and the engine knows
 
   // With RDMA, what the adapter may read and write.
-  std::optional<verbs::Region> mailbox;   // this rank's
-  std::vector<verbs::Region> cursors;     // in the mailbox of each rank of this host
-  std::map<int, verbs::Region> landings;  // by sender, for those whose updates this rank takes in
+  std::optional<verbs::Region> mailbox;  // this rank's
+  std::vector<verbs::Region> cursors;    // in the mailbox of each rank of this host
+  std::map<int, verbs::Region> inboxes;  // by sender, for those whose updates this rank takes in
 };
 
-}  // namespace dstorm::tcp
+}  // namespace dstorm::remote

@@ -14,7 +14,7 @@
 #include <memory>
 #include <utility>
 
-namespace dstorm::tcp {
+namespace dstorm::remote {
 
 // What an item is. It lives in a shared_ptr.
 template <class Item>
@@ -68,4 +68,4 @@ class ChangeList {
   std::atomic<Item*> last_{nullptr};
 };
 
-}  // namespace dstorm::tcp
+}  // namespace dstorm::remote

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace dstorm::tcp {
+namespace dstorm::remote {
 namespace {
 
 // Frames are parsed from here; a large payload goes straight to its slot.
@@ -37,9 +37,9 @@ void require(bool condition, const char* rule) {
 
 }  // namespace
 
-Incoming::Incoming(shm::Control& control, const Settings& settings, std::shared_ptr<Stream> stream,
-                   const Introduction& caller, Clock::time_point now,
-                   std::span<const std::byte> unparsed)
+Downlink::Downlink(host::Control& control, const Settings& settings,
+                   std::shared_ptr<tcp::Stream> stream, const tcp::Introduction& caller,
+                   Clock::time_point now, std::span<const std::byte> unparsed)
     : control_(control),
       settings_(settings),
       stream_(std::move(stream)),
@@ -62,13 +62,13 @@ Incoming::Incoming(shm::Control& control, const Settings& settings, std::shared_
   hear(now);
 }
 
-void Incoming::hear(Clock::time_point now) {
+void Downlink::hear(Clock::time_point now) {
   last_heard_ = now;
   control_.member(sender_).heard.store(now.time_since_epoch().count(), std::memory_order_relaxed);
   if (partner_ != nullptr) partner_->hear(now);
 }
 
-void Incoming::over(End end, std::string reason, bool in_order) {
+void Downlink::over(End end, std::string reason, bool in_order) {
   arriving_.reset();
   held_up_since_.reset();
   release_copies();
@@ -78,21 +78,21 @@ void Incoming::over(End end, std::string reason, bool in_order) {
   queue_.reset();  // its adapter can write nothing more
   end_ = end;
   reason_ = std::move(reason);
-  Outgoing* const partner = std::exchange(partner_, nullptr);
+  Uplink* const partner = std::exchange(partner_, nullptr);
   if (partner != nullptr) partner->partner_is_over(is_at_end_, reason_);
 }
 
-void Incoming::partner_is_over() {
+void Downlink::partner_is_over() {
   partner_ = nullptr;
   // Who has failed has seen to a reset.
   if (end_ == End::kNot) over(End::kLost, "the connection has been given up", true);
 }
 
-bool Incoming::is_current() const {
+bool Downlink::is_current() const {
   return control_.member(sender_).link.load(std::memory_order_acquire) == number_;
 }
 
-std::size_t Incoming::take_in(const Attachments& attachments, std::uint32_t last_attached,
+std::size_t Downlink::take_in(const Attachments& attachments, std::uint32_t last_attached,
                               bool to_the_end, Clock::time_point now) {
   std::size_t taken = 0;
   while (end_ == End::kNot && taken < kTurn) {
@@ -105,7 +105,7 @@ std::size_t Incoming::take_in(const Attachments& attachments, std::uint32_t last
     // What the dead reached is settled for good (S6).
     if (!has_left_ && !control_.is_live(sender_)) {
       // Whom others have left out may still have to hear so, from the partner.
-      if (partner_ != nullptr && control_.state(sender_) == shm::State::kEvicted) break;
+      if (partner_ != nullptr && control_.state(sender_) == host::State::kEvicted) break;
       over(End::kLost, "it has been given up");
       break;
     }
@@ -123,16 +123,16 @@ std::size_t Incoming::take_in(const Attachments& attachments, std::uint32_t last
                       std::min(buffer_.size() - end_of_data_, is_in_parts ? kBehind : kBuffer)};
     std::size_t room = 0;
     for (std::size_t i = 0; i < count; ++i) room += parts[i].iov_len;
-    const Moved moved = stream_->receive(std::span(parts).first(count));
+    const tcp::Moved moved = stream_->receive(std::span(parts).first(count));
     if (moved.bytes == 0) {
-      is_at_end_ = moved.flow == Flow::kEnded;
+      is_at_end_ = moved.flow == tcp::Flow::kEnded;
       if (is_at_end_ && has_left_) {
         over(End::kLeft, "left");
       } else if (is_at_end_ && partner_ != nullptr && partner_->has_said_all()) {
         over(End::kReplaced, "has heard the goodbye");
       } else if (is_at_end_) {
         over(End::kLost, "ended the connection");
-      } else if (moved.flow == Flow::kFailed) {
+      } else if (moved.flow == tcp::Flow::kFailed) {
         over(End::kLost, stream_->error());
       }
       break;
@@ -160,7 +160,7 @@ std::size_t Incoming::take_in(const Attachments& attachments, std::uint32_t last
   return taken;
 }
 
-void Incoming::parse_whole(const Attachments& attachments, std::uint32_t last_attached) {
+void Downlink::parse_whole(const Attachments& attachments, std::uint32_t last_attached) {
   try {
     parse(attachments, last_attached);
   } catch (const BrokenRule& error) {
@@ -171,7 +171,7 @@ void Incoming::parse_whole(const Attachments& attachments, std::uint32_t last_at
 }
 
 // Takes all that is whole out of the buffer, and the beginning of a payload.
-void Incoming::parse(const Attachments& attachments, std::uint32_t last_attached) {
+void Downlink::parse(const Attachments& attachments, std::uint32_t last_attached) {
   for (;;) {
     const std::span<const std::byte> rest(buffer_.data() + begin_, end_of_data_ - begin_);
     if (arriving_) {
@@ -224,7 +224,7 @@ void Incoming::parse(const Attachments& attachments, std::uint32_t last_attached
 
 // What has come waits in the buffer, and in the connection. Not for long: else the sender shall try
 // another rank, to which it says everything again, so nothing is lost.
-void Incoming::hold_up() {
+void Downlink::hold_up() {
   has_unparsed_ = true;
   const auto now = Clock::now();
   if (!held_up_since_) held_up_since_ = now;
@@ -234,7 +234,7 @@ void Incoming::hold_up() {
 }
 
 // What of the body has to be there before anything is done with it.
-std::size_t Incoming::length_of_fixed(const FrameHead& head) const {
+std::size_t Downlink::length_of_fixed(const FrameHead& head) const {
   const std::uint64_t ranks = static_cast<std::uint64_t>(control_.size());
   const auto exactly = [&](std::uint64_t bytes, const char* rule) {
     require(head.bytes == bytes, rule);
@@ -260,7 +260,7 @@ std::size_t Incoming::length_of_fixed(const FrameHead& head) const {
       throw BrokenRule("it sent a frame with an answer where none is due");
     case FrameKind::kNotice:
       require(head.bytes >= sizeof(NoticeHead) &&
-                  head.bytes <= sizeof(NoticeHead) + sizeof(shm::Notice),
+                  head.bytes <= sizeof(NoticeHead) + sizeof(host::Notice),
               "a notice of another length");
       return static_cast<std::size_t>(head.bytes);
     case FrameKind::kRecord:
@@ -279,7 +279,7 @@ std::size_t Incoming::length_of_fixed(const FrameHead& head) const {
 }
 
 // False if it has to be looked at again later, as another rank of this host is in the way.
-bool Incoming::take(const FrameHead& head, std::span<const std::byte> body,
+bool Downlink::take(const FrameHead& head, std::span<const std::byte> body,
                     const std::shared_ptr<Attachment>& attachment) {
   if (head.kind == FrameKind::kTaken) {
     partner_->take(head, body);
@@ -299,7 +299,7 @@ bool Incoming::take(const FrameHead& head, std::span<const std::byte> body,
       return true;
     case FrameKind::kLeave:
       has_left_ = true;
-      control_.mark(sender_, shm::State::kLeft);
+      control_.mark(sender_, host::State::kLeft);
       break;
     case FrameKind::kUpdate:
       return begin_update(head, body, attachment);
@@ -331,7 +331,7 @@ bool Incoming::take(const FrameHead& head, std::span<const std::byte> body,
   return true;
 }
 
-bool Incoming::take_notice(std::span<const std::byte> body) {
+bool Downlink::take_notice(std::span<const std::byte> body) {
   const auto head = get<NoticeHead>(body);
   if (!board_) {
     const auto taken = take_copy(control_.board_table(sender_), [this](std::size_t copy) {
@@ -340,8 +340,8 @@ bool Incoming::take_notice(std::span<const std::byte> body) {
     if (!taken) return false;
     board_ = BoardCopy{*taken, &control_.board_copy(sender_, taken->copy), true};
   }
-  shm::Board& board = *board_->board;
-  shm::Notice& notice = board.notices[head.number % 2];
+  host::Board& board = *board_->board;
+  host::Notice& notice = board.notices[head.number % 2];
   require(head.what_bytes <= sizeof(notice.what) && head.bytes <= sizeof(notice.data) &&
               body.size() == sizeof(head) + head.what_bytes + head.bytes,
           "a notice of another length");
@@ -359,14 +359,14 @@ bool Incoming::take_notice(std::span<const std::byte> body) {
   return true;
 }
 
-void Incoming::take_record(std::span<const std::byte> body) {
+void Downlink::take_record(std::span<const std::byte> body) {
   RecordFormat::Words words(body.size() / sizeof(std::uint64_t));
   std::memcpy(words.data(), body.data(), body.size());
   require(control_.record_format().unpack(words).has_value(), "a record that cannot be");
   RecordFormat::store(control_.record(sender_), words);
 }
 
-void Incoming::take_cursors(std::span<const std::byte> body, const shm::SegmentMemory& memory) {
+void Downlink::take_cursors(std::span<const std::byte> body, const host::SegmentMemory& memory) {
   std::vector<int> senders;
   for (std::size_t at = 0; at < body.size(); at += sizeof(CursorBody)) {
     const auto given = get<CursorBody>(body, at);
@@ -389,27 +389,27 @@ void Incoming::take_cursors(std::span<const std::byte> body, const shm::SegmentM
 // Nothing while the rank that holds the copy may release it soon, as one that has been replaced does
 // when it looks.
 template <class Prepare>
-std::optional<CopyTable::Taken> Incoming::take_copy(const CopyTable& table, Prepare&& prepare) {
+std::optional<CopyTable::Taken> Downlink::take_copy(const CopyTable& table, Prepare&& prepare) {
   const std::vector<int>& locals = control_.locals();
   const auto state = [&](int place) {
     const auto index = static_cast<std::size_t>(place);
-    return index < locals.size() ? control_.state(locals[index]) : shm::State::kDead;
+    return index < locals.size() ? control_.state(locals[index]) : host::State::kDead;
   };
   const bool is_early = Clock::now() - made_ < settings_.silence / 8;
   const auto place = std::lower_bound(locals.begin(), locals.end(), control_.rank());
   const CopyTable::Taken taken = table.take(
       number_, static_cast<int>(place - locals.begin()),
-      [&](int other) { return state(other) == shm::State::kDead; },
-      [&](int other) { return is_early && state(other) == shm::State::kAlive; },
+      [&](int other) { return state(other) == host::State::kDead; },
+      [&](int other) { return is_early && state(other) == host::State::kAlive; },
       std::forward<Prepare>(prepare));
   if (taken.outcome == CopyTable::Outcome::kTaken) return taken;
   return std::nullopt;
 }
 
-Incoming::Copy* Incoming::copy_of(const std::shared_ptr<const Attachment>& attachment) {
+Downlink::Copy* Downlink::copy_of(const std::shared_ptr<const Attachment>& attachment) {
   const auto found = copies_.find(attachment->id);
   if (found != copies_.end()) return &found->second;
-  const shm::SegmentMemory& memory = *attachment->memory;
+  const host::SegmentMemory& memory = *attachment->memory;
   const Copies copies = memory.copies(sender_);
   const auto taken =
       take_copy(copies.table(), [&](std::size_t copy) { memory.reserve_copy(sender_, copy); });
@@ -419,7 +419,7 @@ Incoming::Copy* Incoming::copy_of(const std::shared_ptr<const Attachment>& attac
   return &copies_.emplace(attachment->id, std::move(made)).first->second;
 }
 
-void Incoming::release_copies() noexcept {
+void Downlink::release_copies() noexcept {
   for (const auto& [id, copy] : copies_) {
     copy.attachment->memory->copies(sender_).table().release(copy.taken);
   }
@@ -428,7 +428,7 @@ void Incoming::release_copies() noexcept {
   board_.reset();
 }
 
-bool Incoming::begin_update(const FrameHead& head, std::span<const std::byte> body,
+bool Downlink::begin_update(const FrameHead& head, std::span<const std::byte> body,
                             const std::shared_ptr<Attachment>& attachment) {
   Arriving arriving;
   arriving.header = get<SlotHeader>(body);
@@ -449,7 +449,7 @@ bool Incoming::begin_update(const FrameHead& head, std::span<const std::byte> bo
     arriving.to.push_back({rank, given.ordinal});
   }
   if (attachment) {
-    const shm::SegmentMemory& memory = *attachment->memory;
+    const host::SegmentMemory& memory = *attachment->memory;
     require(arriving.header.payload_bytes <= memory.shape().mailbox.slot_bytes(),
             "a payload that fits no slot");
     Copy* const copy = copy_of(attachment);
@@ -472,7 +472,7 @@ bool Incoming::begin_update(const FrameHead& head, std::span<const std::byte> bo
   return true;
 }
 
-int Incoming::claim(SlotWriter& writer, const shm::SegmentMemory& memory) const {
+int Downlink::claim(SlotWriter& writer, const host::SegmentMemory& memory) const {
   const Policy policy = memory.shape().policy;
   const int looks = policy == Policy::kLatest ? kLooksForSlot : 0;
   const auto live = [&](int r) { return control_.is_live(r) && !memory.is_closed(r); };
@@ -484,7 +484,7 @@ int Incoming::claim(SlotWriter& writer, const shm::SegmentMemory& memory) const 
   return slot;
 }
 
-void Incoming::finish_update() {
+void Downlink::finish_update() {
   ++updates_;
   if (arriving_->attachment) {
     SlotWriter& writer = copies_.at(arriving_->attachment->id).writer;
@@ -500,7 +500,7 @@ void Incoming::finish_update() {
   arriving_.reset();
 }
 
-void Incoming::tend(const Attachments& attachments, std::uint64_t detached,
+void Downlink::tend(const Attachments& attachments, std::uint64_t detached,
                     std::chrono::nanoseconds silence, Clock::time_point now) {
   if (!is_held_up() && now - last_heard_ > silence) over(End::kLost, "silent");
   if (end_ == End::kNot) answer(now - last_answer_ > silence / 4, now);
@@ -515,13 +515,13 @@ void Incoming::tend(const Attachments& attachments, std::uint64_t detached,
 
 // ---- RDMA ----
 
-void Incoming::hear_adapter(const verbs::DeviceEvent& event) {
+void Downlink::hear_adapter(const verbs::DeviceEvent& event) {
   if (end_ != End::kNot || !queue_) return;
   queue_->hear(event);
   if (queue_->failed()) over(End::kRefused, "RDMA: " + queue_->failed()->what);
 }
 
-void Incoming::take_endpoint(std::span<const std::byte> body) {
+void Downlink::take_endpoint(std::span<const std::byte> body) {
   const auto given = get<EndpointBody>(body);
   const FrameHead head{FrameKind::kEndpoint, 0, body.size()};
   require(settings_.rdma[static_cast<std::size_t>(sender_)] && !queue_,
@@ -536,12 +536,12 @@ void Incoming::take_endpoint(std::span<const std::byte> body) {
   put_answer(FrameKind::kEndpoint, 0, std::as_bytes(std::span(&own, 1)), true);
 }
 
-// Where the sender may write: its own landing area, and the cursors it has here.
-void Incoming::announce_windows(const Attachments& attachments) {
+// Where the sender may write: its own inbox, and the cursors it has here.
+void Downlink::announce_windows(const Attachments& attachments) {
   for (auto next = attachments.upper_bound(announced_); next != attachments.end(); ++next) {
     Attachment& attachment = *next->second;
-    const verbs::Region& landing = attachment.landing_of(sender_, *settings_.device);
-    std::vector<verbs::Target> targets{{landing.address(), landing.rkey()}};
+    const verbs::Region& inbox = attachment.inbox_of(sender_, *settings_.device);
+    std::vector<verbs::Target> targets{{inbox.address(), inbox.rkey()}};
     for (const verbs::Region& cursors : attachment.cursors) {
       targets.push_back({cursors.address(), cursors.rkey()});
     }
@@ -552,9 +552,9 @@ void Incoming::announce_windows(const Attachments& attachments) {
 
 // ---- answers ----
 
-void Incoming::put_answer(FrameKind kind, std::uint32_t segment, std::span<const std::byte> body,
+void Downlink::put_answer(FrameKind kind, std::uint32_t segment, std::span<const std::byte> body,
                           bool proved) {
-  const FrameHead head{kind, segment, body.size() + (proved ? sizeof(Mac) : 0)};
+  const FrameHead head{kind, segment, body.size() + (proved ? sizeof(tcp::Mac) : 0)};
   const auto put = [this](std::span<const std::byte> bytes) {
     answers_.insert(answers_.end(), bytes.begin(), bytes.end());
   };
@@ -563,7 +563,7 @@ void Incoming::put_answer(FrameKind kind, std::uint32_t segment, std::span<const
   if (proved) put(prove(settings_.key, head, body, caller_));
 }
 
-void Incoming::answer(bool is_due, Clock::time_point now) {
+void Downlink::answer(bool is_due, Clock::time_point now) {
   if (is_due) {
     put_answer(FrameKind::kTaken, 0, std::as_bytes(std::span(&taken_in_, 1)), false);
     answered_ = taken_in_;
@@ -576,7 +576,7 @@ void Incoming::answer(bool is_due, Clock::time_point now) {
   }
   while (answers_at_ < answers_.size()) {
     const iovec part{answers_.data() + answers_at_, answers_.size() - answers_at_};
-    const Moved moved = stream_->send({&part, 1});
+    const tcp::Moved moved = stream_->send({&part, 1});
     if (moved.bytes == 0) return;  // what it sent before it ended is still to be read
     answers_at_ += moved.bytes;
   }
@@ -584,4 +584,4 @@ void Incoming::answer(bool is_due, Clock::time_point now) {
   answers_at_ = 0;
 }
 
-}  // namespace dstorm::tcp
+}  // namespace dstorm::remote

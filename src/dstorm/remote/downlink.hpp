@@ -11,26 +11,27 @@
 #include "dstorm/host/control.hpp"
 #include "dstorm/remote/attachment.hpp"
 #include "dstorm/remote/frame.hpp"
-#include "dstorm/remote/uplink.hpp"
 #include "dstorm/remote/tcp/stream.hpp"
+#include "dstorm/remote/uplink.hpp"
+#include "dstorm/slot/writer.hpp"
 
-namespace dstorm::tcp {
+namespace dstorm::remote {
 
 // Used under the engine's lock. Nothing blocks.
-class Incoming {
+class Downlink {
  public:
   // The caller has proved that it is `sender`. From here on older connections take in no more of
   // its writes. A rank that is stopped while it does so may still be about to: it keeps the copies
   // that it writes, and this one goes on in others (copies.hpp).
   // `unparsed`: what has come of it already.
-  Incoming(shm::Control& control, const Settings& settings, std::shared_ptr<Stream> stream,
-           const Introduction& caller, Clock::time_point now,
+  Downlink(host::Control& control, const Settings& settings, std::shared_ptr<tcp::Stream> stream,
+           const tcp::Introduction& caller, Clock::time_point now,
            std::span<const std::byte> unparsed = {});
-  ~Incoming() { release_copies(); }
-  Incoming(const Incoming&) = delete;
-  Incoming& operator=(const Incoming&) = delete;
+  ~Downlink() { release_copies(); }
+  Downlink(const Downlink&) = delete;
+  Downlink& operator=(const Downlink&) = delete;
   // This rank's writes go over the same connection.
-  void join(Outgoing& partner) noexcept { partner_ = &partner; }
+  void join(Uplink& partner) noexcept { partner_ = &partner; }
   void partner_is_over();
 
   enum class End : std::uint8_t {
@@ -62,8 +63,8 @@ class Incoming {
   bool has_adapter() const noexcept { return queue_.has_value(); }  // updates come by RDMA
   int sender() const noexcept { return sender_; }
   int fd() const noexcept { return stream_->fd(); }
-  const std::shared_ptr<Stream>& stream() const noexcept { return stream_; }
-  const Introduction& call() const noexcept { return caller_; }
+  const std::shared_ptr<tcp::Stream>& stream() const noexcept { return stream_; }
+  const tcp::Introduction& call() const noexcept { return caller_; }
   const std::string& reason() const noexcept { return reason_; }
 
  private:
@@ -84,7 +85,7 @@ class Incoming {
   };
   struct BoardCopy {
     CopyTable::Taken taken;
-    shm::Board* board;
+    host::Board* board;
     bool is_first;  // no notice has come over this connection yet
   };
 
@@ -95,10 +96,10 @@ class Incoming {
             const std::shared_ptr<Attachment>& attachment);
   bool take_notice(std::span<const std::byte> body);
   void take_record(std::span<const std::byte> body);
-  void take_cursors(std::span<const std::byte> body, const shm::SegmentMemory& memory);
+  void take_cursors(std::span<const std::byte> body, const host::SegmentMemory& memory);
   bool begin_update(const FrameHead& head, std::span<const std::byte> body,
                     const std::shared_ptr<Attachment>& attachment);
-  int claim(SlotWriter& writer, const shm::SegmentMemory& memory) const;
+  int claim(SlotWriter& writer, const host::SegmentMemory& memory) const;
   void finish_update();
   void hold_up();
   template <class Prepare>
@@ -114,12 +115,12 @@ class Incoming {
   void over(End end, std::string reason, bool in_order = false);
   bool is_current() const;
 
-  shm::Control& control_;
+  host::Control& control_;
   const Settings& settings_;
-  std::shared_ptr<Stream> stream_;
-  Outgoing* partner_ = nullptr;
+  std::shared_ptr<tcp::Stream> stream_;
+  Uplink* partner_ = nullptr;
   bool is_at_end_ = false;  // of what its sender writes
-  Introduction caller_;
+  tcp::Introduction caller_;
   int sender_;
   std::uint64_t number_ = 0;  // 0: not the newest, and so never in use
   End end_ = End::kNot;
@@ -145,4 +146,4 @@ class Incoming {
   Clock::time_point last_heard_, last_answer_;
 };
 
-}  // namespace dstorm::tcp
+}  // namespace dstorm::remote

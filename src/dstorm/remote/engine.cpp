@@ -15,7 +15,7 @@
 #include "dstorm/host/quiet_thread.hpp"
 #include "dstorm/host/roll_call.hpp"
 
-namespace dstorm::tcp {
+namespace dstorm::remote {
 namespace {
 
 using std::chrono::nanoseconds;
@@ -45,7 +45,7 @@ constexpr std::size_t kMostInterfaces = 16;
 
 struct InterfaceRecord {
   char name[16];
-  Address address;
+  tcp::Address address;
   std::int32_t prefix_bits;
   bool is_loopback;
 };
@@ -54,7 +54,7 @@ struct InterfaceRecord {
 
 // What each rank of a job of several hosts tells the others first.
 struct Networks {
-  Key nonce;  // the lowest member's is part of the job's key
+  tcp::Key nonce;  // the lowest member's is part of the job's key
   bool is_encrypted;
   AdapterRecord adapter;
   std::uint32_t interfaces;
@@ -66,7 +66,7 @@ namespace {
 
 // Then: where it listens. And last, whether it has reached everyone.
 struct Listening {
-  Address address;
+  tcp::Address address;
   char without_witness[160];  // why it has none; empty if it has
   char error[512];
 };
@@ -80,11 +80,11 @@ void attempt(Record& mine, Step&& step) {
   }
 }
 
-Networks own_networks(const TlsContext* tls) {
+Networks own_networks(const tcp::TlsContext* tls) {
   Networks mine{};
-  mine.nonce = make_key();
+  mine.nonce = tcp::make_key();
   mine.is_encrypted = tls != nullptr;
-  for (const Interface& one : interfaces()) {
+  for (const tcp::Interface& one : tcp::interfaces()) {
     if (mine.interfaces == kMostInterfaces) break;
     InterfaceRecord& record = mine.interface[mine.interfaces++];
     set_text(record.name, one.name);
@@ -95,8 +95,8 @@ Networks own_networks(const TlsContext* tls) {
   return mine;
 }
 
-std::vector<Interface> interfaces_of(const Networks& networks) {
-  std::vector<Interface> all;
+std::vector<tcp::Interface> interfaces_of(const Networks& networks) {
+  std::vector<tcp::Interface> all;
   for (std::size_t i = 0; i < std::min<std::size_t>(networks.interfaces, kMostInterfaces); ++i) {
     const InterfaceRecord& record = networks.interface[i];
     all.push_back({get_text(record.name), record.address, record.prefix_bits, record.is_loopback});
@@ -108,25 +108,26 @@ std::vector<Interface> interfaces_of(const Networks& networks) {
 bool same_stack(const Networks& a, const Networks& b) {
   const auto one = interfaces_of(a);
   const auto other = interfaces_of(b);
-  return std::equal(one.begin(), one.end(), other.begin(), other.end(),
-                    [](const Interface& x, const Interface& y) { return x.address == y.address; });
+  return std::equal(
+      one.begin(), one.end(), other.begin(), other.end(),
+      [](const tcp::Interface& x, const tcp::Interface& y) { return x.address == y.address; });
 }
 
 // Where a rank listens and calls from: as told, else where the others can reach it.
-Address pick_address(const EngineOptions& options, const std::vector<Networks>& networks,
-                     const shm::Control& control) {
-  if (!options.interface.empty()) return address_of(options.interface);
+tcp::Address pick_address(const EngineOptions& options, const std::vector<Networks>& networks,
+                          const host::Control& control) {
+  if (!options.interface.empty()) return tcp::address_of(options.interface);
   const auto of = [&](int r) -> const Networks& { return networks[static_cast<std::size_t>(r)]; };
   const Networks& mine = of(control.rank());
   const std::vector<int>& members = control.members();
   const auto other =
       std::find_if(members.begin(), members.end(), [&](int r) { return !same_stack(mine, of(r)); });
-  if (other == members.end()) return *Address::parse("127.0.0.1");
+  if (other == members.end()) return *tcp::Address::parse("127.0.0.1");
   if (!options.toward.empty()) {
-    const auto address = address_toward(options.toward);
+    const auto address = tcp::address_toward(options.toward);
     if (address && !address->is_loopback()) return *address;
   }
-  const auto address = choose_address(interfaces_of(mine), interfaces_of(of(*other)));
+  const auto address = tcp::choose_address(interfaces_of(mine), interfaces_of(of(*other)));
   if (address) return *address;
   throw ConfigError(
       "this host has no network in common with rank " + std::to_string(*other) +
@@ -137,7 +138,7 @@ Address pick_address(const EngineOptions& options, const std::vector<Networks>& 
 // Sees that there are descriptors for the connections to other hosts and for those of the ranks that
 // begin with this one as their proxy: a rank that can take no more calls looks like one behind a
 // firewall.
-void check_descriptors(const shm::Control& control) {
+void check_descriptors(const host::Control& control) {
   const std::vector<int>& locals = control.locals();
   const std::size_t hosts = control.hosts().size() - 1;
   std::size_t callers = 0;
@@ -177,11 +178,11 @@ void check_encryption(const std::vector<Networks>& networks, const std::vector<i
 
 // ---- joining ----
 
-Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions& options)
+Engine::Engine(Bootstrap& bootstrap, host::Control& control, const EngineOptions& options)
     : control_(control),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       alarm_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      door_closes_(eventfd(0, EFD_CLOEXEC)),
+      listener_stops_(eventfd(0, EFD_CLOEXEC)),
       news_(options.news),
       probes_(control, settings_,
               [this](int fd) { add_to_epoll(fd, EPOLLIN | EPOLLOUT | EPOLLET); }),
@@ -190,11 +191,11 @@ Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions&
   for (auto& since : unreached_since_) since.store(kReached);
   Networks mine{};
   attempt(mine, [&] {
-    if (!epoll_ || !alarm_ || !door_closes_) {
+    if (!epoll_ || !alarm_ || !listener_stops_) {
       throw ConfigError(std::string("cannot watch connections: ") + std::strerror(errno) +
                         "; raise the limit on open files (ulimit -n)");
     }
-    tls_ = TlsContext::from_environment();
+    tls_ = tcp::TlsContext::from_environment();
     mine = own_networks(tls_.get());
     if (options.rdma == Rdma::kNever) return;
     if (tls_ != nullptr) {
@@ -223,17 +224,17 @@ Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions&
 
   Listening listening{};
   attempt(listening, [&] {
-    auto [socket, address] = listen_at(pick_address(options, networks, control));
+    auto [socket, address] = tcp::listen_at(pick_address(options, networks, control));
     const int listener = socket.get();
     listening.address = address;
     settings_.key =
-        authenticate(networks[static_cast<std::size_t>(control.members().front())].nonce,
-                     std::as_bytes(std::span(options.secret.data(), options.secret.size())));
+        tcp::authenticate(networks[static_cast<std::size_t>(control.members().front())].nonce,
+                          std::as_bytes(std::span(options.secret.data(), options.secret.size())));
     settings_.own = address.with_port(0);
     settings_.tls = tls_.get();
     settings_.silence = options.silence;
-    door_.emplace(std::move(socket), settings_.key, static_cast<std::uint32_t>(control.rank()),
-                  address, settings_.tls, settings_.silence, settings_.silence);
+    listener_.emplace(std::move(socket), settings_.key, static_cast<std::uint32_t>(control.rank()),
+                      address, settings_.tls, settings_.silence, settings_.silence);
     check_descriptors(control);
     try {
       start_witness(options.witness, listener);
@@ -248,17 +249,17 @@ Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions&
     const std::string reason = get_text(addresses[r].without_witness);
     if (!reason.empty()) why_[r] += "; its death would be found by silence alone: " + reason;
   }
-  door_->expect(settings_.addresses);
+  listener_->expect(settings_.addresses);
 
   add_to_epoll(alarm_.get(), EPOLLIN);
   last_tend_ = Clock::now();
   listened_.store(last_tend_);
   for (const std::vector<int>& host : control.hosts()) {
     if (&host != &control.hosts()[static_cast<std::size_t>(control.own_host())]) {
-      outgoing_.emplace_back(control, settings_, host);
+      uplinks_.emplace_back(control, settings_, host);
     }
   }
-  for (Outgoing& one : outgoing_) {
+  for (Uplink& one : uplinks_) {
     const int shared = shares_with(one.host());
     if (shared >= 0 && shared < control.rank()) {
       one.await(shared, Clock::now());
@@ -273,7 +274,7 @@ Engine::Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions&
   const auto deadline = Clock::now() + options.timeout;
   Listening reached{};
   try {
-    door_thread_ = start_quiet_thread([this] { keep_door(); });
+    listener_thread_ = start_quiet_thread([this] { run_listener(); });
     {
       std::unique_lock lock(mutex_);
       if (!changed_.wait_until(lock, deadline, [this] { return is_connected(); })) {
@@ -291,7 +292,7 @@ Engine::~Engine() { leave(nanoseconds::zero()); }
 
 void Engine::start_witness(const std::string& program, int listener) {
   WitnessOrder order{};
-  order.token = token_of(settings_.key, control_.rank(), door_->listening());
+  order.token = token_of(settings_.key, control_.rank(), listener_->listening());
   order.hosts = static_cast<std::uint32_t>(control_.hosts().size());
   order.own_host = static_cast<std::uint32_t>(control_.own_host());
   order.limit_ms = static_cast<std::uint64_t>(
@@ -319,8 +320,8 @@ void Engine::use_rdma(RdmaChoice choice) {
 // Links that the device's events concern fail.
 void Engine::hear_device() {
   while (const auto event = device_->next_event()) {
-    for (Outgoing& one : outgoing_) one.hear_adapter(*event);
-    for (Incoming& one : incoming_) one.hear_adapter(*event);
+    for (Uplink& one : uplinks_) one.hear_adapter(*event);
+    for (Downlink& one : downlinks_) one.hear_adapter(*event);
     if (event->is_last) {
       epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, device_->event_fd(), nullptr);
       return;
@@ -331,7 +332,7 @@ void Engine::hear_device() {
 std::string Engine::adapter_trouble() {
   const std::lock_guard lock(mutex_);
   std::string text;
-  for (const Outgoing& one : outgoing_) {
+  for (const Uplink& one : uplinks_) {
     if (one.adapter_trouble().empty() || text.find(one.adapter_trouble()) != std::string::npos) {
       continue;
     }
@@ -349,14 +350,14 @@ std::string Engine::why(int rank) const { return why_[static_cast<std::size_t>(r
 bool Engine::is_connected() {
   const auto now = Clock::now();
   bool all = true;
-  for (Outgoing& one : outgoing_) all = one.can_call(now) && all;
+  for (Uplink& one : uplinks_) all = one.can_call(now) && all;
   return all;
 }
 
 std::string Engine::who_is_missing() const {
   std::string text;
-  for (const Outgoing& one : outgoing_) {
-    if (one.state() == Outgoing::State::kUp && !one.is_trying()) continue;
+  for (const Uplink& one : uplinks_) {
+    if (one.state() == Uplink::State::kUp && !one.is_trying()) continue;
     text += (text.empty() ? "cannot connect from " + settings_.own.host() + " to " : "; ") +
             (one.reason().empty() ? describe_ranks(one.host()) + ": no answer" : one.reason());
   }
@@ -366,10 +367,10 @@ std::string Engine::who_is_missing() const {
 // ---- what the program's thread calls ----
 
 std::shared_ptr<Attachment> Engine::attach(std::uint32_t id,
-                                           std::shared_ptr<const shm::SegmentMemory> memory) {
+                                           std::shared_ptr<const host::SegmentMemory> memory) {
   auto attachment = std::make_shared<Attachment>(id, std::move(memory));
   if (has_rdma()) {
-    const shm::SegmentMemory& there = *attachment->memory;
+    const host::SegmentMemory& there = *attachment->memory;
     const MailboxShape& shape = there.shape().mailbox;
     const std::uint64_t most = verbs::Sender::most_payload_bytes(*device_, settings_.most_ranks);
     if (shape.slot_bytes() > most) {
@@ -403,7 +404,7 @@ void Engine::detach(std::uint32_t id) noexcept {
 
 void Engine::erase(std::uint32_t id) {
   detached_ += attachments_.erase(id);
-  for (Outgoing& one : outgoing_) one.forget(id);
+  for (Uplink& one : uplinks_) one.forget(id);
 }
 
 void Engine::flush(Attachment& attachment, std::size_t bytes, bool may_lag) noexcept {
@@ -430,7 +431,7 @@ void Engine::acknowledge(Attachment& attachment) noexcept {
 // Only under QUEUE, where nothing replaces it meanwhile; of one segment, so that nothing is overtaken; and where
 // this rank looks after the connections while it waits.
 bool Engine::may_wait(const Attachment& attachment, std::size_t bytes) noexcept {
-  const shm::SegmentShape& shape = attachment.memory->shape();
+  const host::SegmentShape& shape = attachment.memory->shape();
   const auto now = Clock::now();
   const bool is_soon = now - std::exchange(last_active_, now) < kSoon;
   const bool has_come = has_come_.exchange(false);
@@ -480,10 +481,10 @@ void Engine::drive(bool may_lag) noexcept {
   }
 }
 
-std::size_t Engine::take_in(Incoming& incoming, bool to_the_end, Clock::time_point now) {
-  const std::uint64_t before = incoming.updates();
-  const std::size_t bytes = incoming.take_in(attachments_, last_attached_, to_the_end, now);
-  if (incoming.updates() != before) has_come_.store(true);
+std::size_t Engine::take_in(Downlink& downlink, bool to_the_end, Clock::time_point now) {
+  const std::uint64_t before = downlink.updates();
+  const std::size_t bytes = downlink.take_in(attachments_, last_attached_, to_the_end, now);
+  if (downlink.updates() != before) has_come_.store(true);
   return bytes;
 }
 
@@ -492,7 +493,7 @@ bool Engine::take_in_polled(Clock::time_point now) {
   if (control_.hosts().size() > kMostPolled) return false;
   bool has_moved = false;
   bool is_polled = false;
-  for (Incoming& one : incoming_) {
+  for (Downlink& one : downlinks_) {
     if (one.has_adapter()) continue;  // little comes over the connection
     is_polled = true;
     has_moved = take_in(one, false, now) > 0 || has_moved;
@@ -523,7 +524,7 @@ bool Engine::poll() noexcept {
 
 std::uint64_t Engine::sent_bytes() const {
   std::uint64_t bytes = 0;
-  for (const Outgoing& one : outgoing_) bytes += one.sent_bytes();
+  for (const Uplink& one : uplinks_) bytes += one.sent_bytes();
   return bytes;
 }
 
@@ -543,7 +544,7 @@ void Engine::wake() noexcept {
 bool Engine::make_room(Attachment& attachment) noexcept {
   const std::lock_guard lock(mutex_);
   bool found = false;
-  for (Outgoing& one : outgoing_) found = one.make_room(attachment.id) || found;
+  for (Uplink& one : uplinks_) found = one.make_room(attachment.id) || found;
   return found;
 }
 
@@ -555,27 +556,27 @@ void Engine::leave(nanoseconds limit) noexcept {
     std::unique_lock lock(mutex_);
     leaving_ = true;
     pump(Clock::now(), true);
-    const auto has_heard = [](const Outgoing& one) {
-      return one.state() == Outgoing::State::kDone || !one.is_needed();
+    const auto has_heard = [](const Uplink& one) {
+      return one.state() == Uplink::State::kDone || !one.is_needed();
     };
     changed_.wait_for(lock, limit, [&] {
-      return is_out() || std::all_of(outgoing_.begin(), outgoing_.end(), [&](const Outgoing& one) {
+      return is_out() || std::all_of(uplinks_.begin(), uplinks_.end(), [&](const Uplink& one) {
                return has_heard(one) || one.is_unwanted();
              });
     });
-    all_know = all_know || is_out() || std::all_of(outgoing_.begin(), outgoing_.end(), has_heard);
+    all_know = all_know || is_out() || std::all_of(uplinks_.begin(), uplinks_.end(), has_heard);
     stop_ = true;
   }
   eventfd_write(alarm_.get(), 1);
-  eventfd_write(door_closes_.get(), 1);
+  eventfd_write(listener_stops_.get(), 1);
   thread_.join();
-  if (door_thread_.joinable()) door_thread_.join();
+  if (listener_thread_.joinable()) listener_thread_.join();
   const std::lock_guard lock(mutex_);  // the watcher and who waits may drive it still
-  for (Outgoing& one : outgoing_) one.hang_up();
-  incoming_.clear();
+  for (Uplink& one : uplinks_) one.hang_up();
+  downlinks_.clear();
   if (witness_) witness_->dismiss(all_know);
   witness_.reset();
-  door_.reset();
+  listener_.reset();
 }
 
 // ---- the thread ----
@@ -615,16 +616,16 @@ void Engine::run() {
       }
     }
     is_busy = false;
-    for (Incoming& one : incoming_) {
-      is_busy = take_in(one, true, now) >= Incoming::kTurn || is_busy;
+    for (Downlink& one : downlinks_) {
+      is_busy = take_in(one, true, now) >= Downlink::kTurn || is_busy;
     }
     listened_.store(now);
     pump(now, true);
     if (now - last_tend_ >= tick) tend(now);
     settle(now);
     const bool is_soon =
-        !probes_.empty() || std::any_of(incoming_.begin(), incoming_.end(),
-                                        [](const Incoming& one) { return one.is_held_up(); });
+        !probes_.empty() || std::any_of(downlinks_.begin(), downlinks_.end(),
+                                        [](const Downlink& one) { return one.is_held_up(); });
     limit = is_soon ? std::min<nanoseconds>(tick, Probes::kFirstPatience) : tick;
   }
 }
@@ -654,37 +655,38 @@ void Engine::add_to_epoll(int fd, std::uint32_t events) const {
   if (fd >= 0) epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
 }
 
-void Engine::call(Outgoing& outgoing, Clock::time_point now) {
-  if (outgoing.call(++calls_, now)) add_to_epoll(outgoing.fd(), EPOLLIN | EPOLLOUT | EPOLLET);
+void Engine::call(Uplink& uplink, Clock::time_point now) {
+  if (uplink.call(++calls_, now)) add_to_epoll(uplink.fd(), EPOLLIN | EPOLLOUT | EPOLLET);
 }
 
 // In a thread of its own: a handshake takes as long as sending many updates, and the scheduler holds
 // what it takes against the thread that does it. The lock is taken for those let in alone.
-void Engine::keep_door() {
-  std::array<pollfd, 2> wait{{{door_->fd(), POLLIN, 0}, {door_closes_.get(), POLLIN, 0}}};
+void Engine::run_listener() {
+  std::array<pollfd, 2> wait{{{listener_->fd(), POLLIN, 0}, {listener_stops_.get(), POLLIN, 0}}};
   while (wait[1].revents == 0) {
-    if (std::vector<Caller> callers = door_->ready(); !callers.empty()) let_in(std::move(callers));
+    if (std::vector<tcp::Caller> callers = listener_->ready(); !callers.empty())
+      let_in(std::move(callers));
     ::poll(wait.data(), wait.size(), -1);
   }
 }
 
 // Those that it does not keep it closes.
-void Engine::let_in(std::vector<Caller> callers) {
+void Engine::let_in(std::vector<tcp::Caller> callers) {
   const std::lock_guard lock(mutex_);
   const auto now = Clock::now();
-  for (Caller& caller : callers) {
+  for (tcp::Caller& caller : callers) {
     const auto rank = static_cast<int>(caller.introduction.rank);
     const bool is_known = rank >= 0 && rank < control_.size() && !control_.is_local(rank);
     if (!is_known || !control_.is_live(rank)) continue;                             // it is closed
     if (caller.introduction.number <= control_.member(rank).link.load()) continue;  // a stale one
-    Incoming& incoming = incoming_.emplace_back(control_, settings_,
-                                                std::make_shared<Stream>(std::move(caller.stream)),
-                                                caller.introduction, now);
-    add_to_epoll(incoming.fd(), EPOLLIN | EPOLLOUT | EPOLLET);
-    for (Outgoing& one : outgoing_) {
-      if (one.state() != Outgoing::State::kAwaiting || one.proxy() != rank) continue;
-      incoming.join(one);
-      one.share(incoming, ++calls_, now);
+    Downlink& downlink = downlinks_.emplace_back(
+        control_, settings_, std::make_shared<tcp::Stream>(std::move(caller.stream)),
+        caller.introduction, now);
+    add_to_epoll(downlink.fd(), EPOLLIN | EPOLLOUT | EPOLLET);
+    for (Uplink& one : uplinks_) {
+      if (one.state() != Uplink::State::kAwaiting || one.proxy() != rank) continue;
+      downlink.join(one);
+      one.share(downlink, ++calls_, now);
     }
   }
   wake();  // what they say may have come
@@ -700,16 +702,16 @@ int Engine::shares_with(const std::vector<int>& host) const {
 }
 
 // The rank that this one has called speaks over the same connection.
-void Engine::share(Outgoing& outgoing, Clock::time_point now) {
-  const std::optional<Outgoing::Shared> shared = outgoing.take_shared();
+void Engine::share(Uplink& uplink, Clock::time_point now) {
+  const std::optional<Uplink::Shared> shared = uplink.take_shared();
   if (!shared) return;
-  if (shares_with(outgoing.host()) != outgoing.proxy() || outgoing.proxy() < control_.rank()) {
-    return outgoing.partner_is_over(false, "wants to share a connection that is not shared");
+  if (shares_with(uplink.host()) != uplink.proxy() || uplink.proxy() < control_.rank()) {
+    return uplink.partner_is_over(false, "wants to share a connection that is not shared");
   }
-  Incoming& incoming = incoming_.emplace_back(control_, settings_, outgoing.stream(), shared->call,
-                                              now, shared->unparsed);
-  incoming.join(outgoing);
-  outgoing.join(incoming);
+  Downlink& downlink = downlinks_.emplace_back(control_, settings_, uplink.stream(), shared->call,
+                                               now, shared->unparsed);
+  downlink.join(uplink);
+  uplink.join(downlink);
   wake();  // more may have come
 }
 
@@ -718,7 +720,7 @@ void Engine::take_changes() {
   changed_segments_.take([this](const std::shared_ptr<Attachment>& changed) {
     if (!attachments_.contains(changed->id))
       return;  // it has come to nothing, or all have closed it
-    for (Outgoing& one : outgoing_) one.note(changed);
+    for (Uplink& one : uplinks_) one.note(changed);
     if (!changed->memory->is_closed(control_.rank())) return;
     if (!std::exchange(changed->is_closing, true)) closing_.push_back(changed);
   });
@@ -727,41 +729,41 @@ void Engine::take_changes() {
 std::uint64_t Engine::looks() {
   const std::lock_guard lock(mutex_);
   std::uint64_t looks = looks_;
-  for (const Outgoing& one : outgoing_) looks += one.looks();
+  for (const Uplink& one : uplinks_) looks += one.looks();
   return looks;
 }
 
 void Engine::pump(Clock::time_point now, bool with_answers, bool may_lag) {
   take_changes();
-  for (Outgoing& one : outgoing_) {
+  for (Uplink& one : uplinks_) {
     const int before = one.adapter_fd();
     one.pump(attachments_, leaving_, with_answers, may_lag, now);
     if (one.adapter_fd() != before) add_to_epoll(one.adapter_fd(), EPOLLIN | EPOLLET);
     share(one, now);
   }
-  is_blocked_.store(std::any_of(outgoing_.begin(), outgoing_.end(),
-                                [](const Outgoing& one) { return one.is_blocked(); }));
+  is_blocked_.store(std::any_of(uplinks_.begin(), uplinks_.end(),
+                                [](const Uplink& one) { return one.is_blocked(); }));
 }
 
 // What has ended is taken away, and what is lost is called again.
 void Engine::settle(Clock::time_point now) {
-  for (auto one = incoming_.begin(); one != incoming_.end();) {
-    if (one->end() == Incoming::End::kLost) probes_.begin(one->sender(), true, now);
-    if (one->end() == Incoming::End::kBroken) turn_away(one->sender());
-    if (one->end() == Incoming::End::kRefused && has_rdma_with(one->sender())) {
+  for (auto one = downlinks_.begin(); one != downlinks_.end();) {
+    if (one->end() == Downlink::End::kLost) probes_.begin(one->sender(), true, now);
+    if (one->end() == Downlink::End::kBroken) turn_away(one->sender());
+    if (one->end() == Downlink::End::kRefused && has_rdma_with(one->sender())) {
       refusals_[one->sender()] = one->reason();
     }
-    one = one->end() == Incoming::End::kNot ? std::next(one) : incoming_.erase(one);
+    one = one->end() == Downlink::End::kNot ? std::next(one) : downlinks_.erase(one);
   }
-  for (Outgoing& one : outgoing_) {
+  for (Uplink& one : uplinks_) {
     if (const auto lost = one.take_lost()) probes_.begin(*lost, false, now);
   }
   probe(now);
-  for (Outgoing& one : outgoing_) {
+  for (Uplink& one : uplinks_) {
     unreached_since_[static_cast<std::size_t>(control_.host_of(one.host()[0]))].store(
         one.down_since().value_or(kReached));
     if (is_out()) one.hang_up();
-    if (is_out() || one.state() != Outgoing::State::kOver || now - one.last_call() < kRedial) {
+    if (is_out() || one.state() != Uplink::State::kOver || now - one.last_call() < kRedial) {
       continue;
     }
     call(one, now);
@@ -775,11 +777,11 @@ bool Engine::is_out() const { return control_.is_left_out(control_.rank()); }
 void Engine::tend(Clock::time_point now) {
   if (now - last_tend_ > settings_.silence) back_at_ = now;
   last_tend_ = now;
-  for (Outgoing& one : outgoing_) one.tend(now);
+  for (Uplink& one : uplinks_) one.tend(now);
   erase_closed();
-  for (Incoming& one : incoming_) {
+  for (Downlink& one : downlinks_) {
     one.tend(attachments_, detached_, settings_.silence, now);
-    if (one.end() == Incoming::End::kNot && one.has_adapter()) refusals_.erase(one.sender());
+    if (one.end() == Downlink::End::kNot && one.has_adapter()) refusals_.erase(one.sender());
   }
 }
 
@@ -790,7 +792,7 @@ void Engine::erase_closed() {
     const bool is_needed_here = std::any_of(
         control_.locals().begin(), control_.locals().end(),
         [&](int r) { return control_.is_live(r) && !attachment->memory->is_closed(r); });
-    if (is_needed_here || !std::all_of(outgoing_.begin(), outgoing_.end(), [&](Outgoing& one) {
+    if (is_needed_here || !std::all_of(uplinks_.begin(), uplinks_.end(), [&](Uplink& one) {
           return one.is_done_with(*attachment);
         })) {
       return false;
@@ -825,7 +827,7 @@ bool Engine::was_away(Clock::time_point now) const {
 
 // Nothing more is taken from it: the others will come to miss it, or have their own reasons.
 void Engine::turn_away(int rank) {
-  if (control_.mark(rank, shm::State::kEvicted)) control_.ring(control_.locals());
+  if (control_.mark(rank, host::State::kEvicted)) control_.ring(control_.locals());
 }
 
-}  // namespace dstorm::tcp
+}  // namespace dstorm::remote

@@ -7,8 +7,8 @@
 // receivers. A proxy that ends is followed by the next, who is simply told everything again.
 //
 // A thread of its own does the work, so that the program need not call in; a scatter also lends a
-// hand where that is quicker than waking it. A second thread keeps the door (door.hpp). One lock, E1:
-// everything is touched under it, but for the door, the counters of Attachment and what is atomic.
+// hand where that is quicker than waking it. A second thread runs the listener (tcp/listener.hpp). One lock, E1:
+// everything is touched under it, but for the listener, the counters of Attachment and what is atomic.
 // No work is forgotten, E2: who wants something sets wanted_, then looks whether the thread is asleep or
 // the lock is free; the thread says that it is about to sleep, then looks at wanted_; all sequentially consistent. Nor is
 // what the rank holds back, E3: it sets holds_back_, then wakes the thread if that sleeps and will not
@@ -36,15 +36,15 @@
 #include "dstorm/host/control.hpp"
 #include "dstorm/remote/attachment.hpp"
 #include "dstorm/remote/change_list.hpp"
-#include "dstorm/remote/tcp/listener.hpp"
 #include "dstorm/remote/downlink.hpp"
-#include "dstorm/remote/uplink.hpp"
 #include "dstorm/remote/probes.hpp"
 #include "dstorm/remote/rdma_choice.hpp"
+#include "dstorm/remote/tcp/listener.hpp"
 #include "dstorm/remote/tcp/tls.hpp"
+#include "dstorm/remote/uplink.hpp"
 #include "dstorm/remote/witness.hpp"
 
-namespace dstorm::tcp {
+namespace dstorm::remote {
 
 struct EngineOptions {
   std::chrono::nanoseconds timeout;  // of the set-up and of the goodbye
@@ -63,16 +63,16 @@ class Engine final : public Work {
  public:
   // Collective, in a job of several hosts: returns when every rank is connected to every other
   // host. Throws the same ConfigError on all: who cannot reach whom, and why.
-  Engine(Bootstrap& bootstrap, shm::Control& control, const EngineOptions& options);
+  Engine(Bootstrap& bootstrap, host::Control& control, const EngineOptions& options);
   ~Engine() override;
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
   // Whether ranks of other hosts write into this one's memory by RDMA: then every segment has
-  // landing areas there.
+  // inboxes there.
   bool has_rdma() const noexcept { return settings_.device != nullptr; }
   bool has_rdma_with(int rank) const { return settings_.rdma[static_cast<std::size_t>(rank)]; }
-  verbs::LandingShape landing_shape(const MailboxShape& mailbox) const {
+  verbs::InboxShape inbox_shape(const MailboxShape& mailbox) const {
     return {mailbox, settings_.most_ranks};
   }
   // Why `rank`, of another host, is reached as it is.
@@ -83,7 +83,7 @@ class Engine final : public Work {
   // A segment of this job, before any rank may send in it; and one that came to nothing. Throws
   // ConfigError if its memory cannot be registered.
   std::shared_ptr<Attachment> attach(std::uint32_t id,
-                                     std::shared_ptr<const shm::SegmentMemory> memory);
+                                     std::shared_ptr<const host::SegmentMemory> memory);
   void detach(std::uint32_t id) noexcept;
 
   // This rank has changed something in the segment, or posted a notice: others shall know at once,
@@ -137,7 +137,7 @@ class Engine final : public Work {
   void hold_back() noexcept;
   bool take_turn(std::unique_lock<std::mutex>& lock) noexcept;
   void drive(bool may_lag = false) noexcept;
-  std::size_t take_in(Incoming& incoming, bool to_the_end, Clock::time_point now);
+  std::size_t take_in(Downlink& downlink, bool to_the_end, Clock::time_point now);
   bool take_in_polled(Clock::time_point now);
   void wake() noexcept;
   void take_changes();
@@ -147,14 +147,14 @@ class Engine final : public Work {
   void keep_away(bool in_burst);
   void tend(Clock::time_point now);
   bool was_away(Clock::time_point now) const;
-  void call(Outgoing& outgoing, Clock::time_point now);
+  void call(Uplink& uplink, Clock::time_point now);
   int shares_with(const std::vector<int>& host) const;
-  void share(Outgoing& outgoing, Clock::time_point now);
+  void share(Uplink& uplink, Clock::time_point now);
   void probe(Clock::time_point now);
   void turn_away(int rank);
   void start_witness(const std::string& program, int listener);
-  void keep_door();
-  void let_in(std::vector<Caller> callers);
+  void run_listener();
+  void let_in(std::vector<tcp::Caller> callers);
   void settle(Clock::time_point now);
   void use_rdma(RdmaChoice choice);
   void hear_device();
@@ -164,14 +164,14 @@ class Engine final : public Work {
   bool is_out() const;
   std::string who_is_missing() const;
 
-  shm::Control& control_;
-  std::unique_ptr<TlsContext> tls_;
+  host::Control& control_;
+  std::unique_ptr<tcp::TlsContext> tls_;
   Settings settings_;
   Descriptor epoll_;
-  Descriptor alarm_;        // an eventfd that wakes the thread
-  Descriptor door_closes_;  // an eventfd that ends the door's thread
+  Descriptor alarm_;           // an eventfd that wakes the thread
+  Descriptor listener_stops_;  // an eventfd that ends the listener's thread
   int news_;
-  std::optional<Door> door_;  // the door's thread's
+  std::optional<tcp::Listener> listener_;  // the listener's thread's
   std::optional<Witness> witness_;
   std::optional<verbs::Device> device_;
   std::vector<std::string> why_;  // by rank
@@ -186,8 +186,8 @@ class Engine final : public Work {
   std::uint64_t detached_ = 0;                        // those that are no more
   std::uint64_t looks_ = 0;                           // at closing_
   std::uint32_t last_attached_ = 0;
-  std::list<Outgoing> outgoing_;  // one per other host
-  std::list<Incoming> incoming_;
+  std::list<Uplink> uplinks_;  // one per other host
+  std::list<Downlink> downlinks_;
   std::map<int, std::string> refusals_;  // by caller: for want of what its adapter would write to
   Probes probes_;                        // of ranks that may have ended
   static constexpr Clock::time_point kReached = Clock::time_point::max();
@@ -225,7 +225,7 @@ class Engine final : public Work {
   std::atomic<bool> lags_{false};        // something may lie in a socket
   std::atomic<std::uint64_t> turns_{0};  // of the rank's at sending and taking in
   std::thread thread_;
-  std::thread door_thread_;
+  std::thread listener_thread_;
 };
 
-}  // namespace dstorm::tcp
+}  // namespace dstorm::remote

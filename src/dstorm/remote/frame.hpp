@@ -21,11 +21,11 @@
 #include <cstdint>
 #include <span>
 
-#include "dstorm/slot/slot.hpp"
 #include "dstorm/remote/tcp/handshake.hpp"
 #include "dstorm/remote/verbs/queue.hpp"
+#include "dstorm/slot/layout.hpp"
 
-namespace dstorm::tcp {
+namespace dstorm::remote {
 
 enum class FrameKind : std::uint32_t {
   kBeat = 1,      // the caller is well; no body
@@ -38,7 +38,7 @@ enum class FrameKind : std::uint32_t {
   kEndpoint = 8,  // either end's queue pair: EndpointBody
   kTaken = 9,     // of the callee: bytes taken in, 64 bits
   kWindow = 10,   // of the callee: where a segment may be written: verbs::Target of the caller's
-                  // landing area, then of the cursors of each rank of the host, then Mac
+                  // inbox, then of the cursors of each rank of the host, then Mac
   kRecord = 11,   // where it stands in the membership (membership_record.hpp)
   kShare = 12,    // of the callee: from here on it speaks as a caller, too, whose call has this
                   // number, 64 bits; what answers the caller comes in between
@@ -76,13 +76,14 @@ static_assert(sizeof(CursorBody) == 48);
 
 struct EndpointBody {
   verbs::Endpoint endpoint;
-  Mac proof;
+  tcp::Mac proof;
 };
 static_assert(sizeof(EndpointBody) == 64);
 
 // The proof of a frame on the connection that `call` made: over all of it but the proof itself.
-Mac prove(const Key& key, const FrameHead& head, std::span<const std::byte> body,
-          const Introduction& call);
-bool is_proof(std::span<const std::byte> given, const Mac& right);  // takes the same time for all
+tcp::Mac prove(const tcp::Key& key, const FrameHead& head, std::span<const std::byte> body,
+               const tcp::Introduction& call);
+bool is_proof(std::span<const std::byte> given,
+              const tcp::Mac& right);  // takes the same time for all
 
-}  // namespace dstorm::tcp
+}  // namespace dstorm::remote

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-namespace dstorm::tcp {
+namespace dstorm::remote {
 
 using std::chrono::nanoseconds;
 
-Probes::Probes(shm::Control& control, const Settings& settings, std::function<void(int)> watch)
+Probes::Probes(host::Control& control, const Settings& settings, std::function<void(int)> watch)
     : control_(control), settings_(settings), watch_(std::move(watch)) {}
 
 void Probes::begin(int rank, bool is_read, Clock::time_point now) {
@@ -45,15 +45,15 @@ bool Probes::step(bool was_away, Clock::time_point now) {
       listen(probe, now);
     }
     if (!probe.known_since || !has_all_come(probe, now)) return false;
-    has_marked = control_.mark(probe.rank, shm::State::kDead) || has_marked;
+    has_marked = control_.mark(probe.rank, host::State::kDead) || has_marked;
     return true;
   });
   return has_marked;
 }
 
 void Probes::call(Probe& probe, Clock::time_point now) {
-  probe.call = Stream::connect(settings_.addresses[static_cast<std::size_t>(probe.rank)],
-                               settings_.own, nullptr, settings_.silence);
+  probe.call = tcp::Stream::connect(settings_.addresses[static_cast<std::size_t>(probe.rank)],
+                                    settings_.own, nullptr, settings_.silence);
   probe.called = now;
   probe.answered = 0;
   watch_(probe.call->fd());
@@ -68,7 +68,7 @@ void Probes::listen(Probe& probe, Clock::time_point now) {
     probe.patience = std::min<nanoseconds>(2 * probe.patience, settings_.silence / 8);
     return call(probe, now);
   }
-  const Address& at = settings_.addresses[static_cast<std::size_t>(probe.rank)];
+  const tcp::Address& at = settings_.addresses[static_cast<std::size_t>(probe.rank)];
   probe.answered = 0;
   if (!is_token(probe.answer, token_of(settings_.key, probe.rank, at))) return;
   probe.known_since = now;
@@ -80,10 +80,10 @@ void Probes::listen(Probe& probe, Clock::time_point now) {
 
 // A rank that says nothing else says that it is well every quarter of the silence.
 bool Probes::has_all_come(const Probe& probe, Clock::time_point now) const {
-  const shm::Member& member = control_.member(probe.rank);
+  const host::Member& member = control_.member(probe.rank);
   if (probe.is_read && member.link.load() == probe.link) return true;
   const Clock::time_point heard(nanoseconds(member.heard.load(std::memory_order_relaxed)));
   return now - std::max(heard, *probe.known_since) > settings_.silence / 4;
 }
 
-}  // namespace dstorm::tcp
+}  // namespace dstorm::remote

@@ -17,11 +17,11 @@
 #include <optional>
 
 #include "dstorm/host/control.hpp"
-#include "dstorm/remote/uplink.hpp"
 #include "dstorm/remote/tcp/stream.hpp"
+#include "dstorm/remote/uplink.hpp"
 #include "dstorm/remote/witness.hpp"
 
-namespace dstorm::tcp {
+namespace dstorm::remote {
 
 // Used under the engine's lock. Nothing blocks.
 class Probes {
@@ -31,7 +31,7 @@ class Probes {
   static constexpr std::chrono::milliseconds kFirstPatience{5};
 
   // `watch` is given each descriptor that step() waits for.
-  Probes(shm::Control& control, const Settings& settings, std::function<void(int)> watch);
+  Probes(host::Control& control, const Settings& settings, std::function<void(int)> watch);
 
   // A connection with `rank` has ended without a goodbye. `is_read`: it is the one by which the rank's writes
   // came here, and this rank has read all of it.
@@ -50,7 +50,7 @@ class Probes {
     int rank;
     std::uint64_t link;  // by which its writes came when this began
     Clock::time_point since;
-    std::optional<Stream> call = {};
+    std::optional<tcp::Stream> call = {};
     Clock::time_point called = {};
     std::chrono::nanoseconds patience = kFirstPatience;  // until the next call
     WitnessToken answer = {};
@@ -64,10 +64,10 @@ class Probes {
   void listen(Probe& probe, Clock::time_point now);
   bool has_all_come(const Probe& probe, Clock::time_point now) const;
 
-  shm::Control& control_;
+  host::Control& control_;
   const Settings& settings_;
   std::function<void(int)> watch_;
   std::list<Probe> probes_;
 };
 
-}  // namespace dstorm::tcp
+}  // namespace dstorm::remote

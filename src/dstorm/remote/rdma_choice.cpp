@@ -14,7 +14,7 @@
 #include "dstorm/remote/uplink.hpp"
 #include "dstorm/remote/verbs/proof.hpp"
 
-namespace dstorm::tcp {
+namespace dstorm::remote {
 namespace {
 
 using std::chrono::milliseconds;
@@ -43,7 +43,7 @@ struct Obstacle {
 };
 using Obstacles = std::map<Pair, Obstacle>;
 
-Pair pair_of(const shm::Control& control, int a, int b) {
+Pair pair_of(const host::Control& control, int a, int b) {
   return std::minmax(control.host_of(a), control.host_of(b));
 }
 
@@ -59,7 +59,7 @@ std::optional<int> lacking(const Host& ranks, const std::vector<AdapterRecord>& 
 
 // Those that are known before anything is tried: any rank of a host may have to take another's place,
 // so all of both need an adapter, of one kind of network.
-Obstacles obstacles_by_kind(const shm::Control& control,
+Obstacles obstacles_by_kind(const host::Control& control,
                             const std::vector<AdapterRecord>& adapters) {
   Obstacles found;
   const auto& hosts = control.hosts();
@@ -82,7 +82,7 @@ Obstacles obstacles_by_kind(const shm::Control& control,
 }
 
 // With whom `rank` tries: with whom it begins on each other host, and those who begin with it.
-std::vector<int> partners_of(int rank, const shm::Control& control, const Obstacles& obstacles) {
+std::vector<int> partners_of(int rank, const host::Control& control, const Obstacles& obstacles) {
   std::set<int> partners;
   const Host& own = control.hosts()[static_cast<std::size_t>(control.host_of(rank))];
   for (const Host& host : control.hosts()) {
@@ -118,7 +118,7 @@ Bytes pack(const std::vector<verbs::Proof::Reason>& given) {
 }
 
 // Adds what `rank` says. Of several reasons for a pair of hosts the first counts that is no echo.
-void unpack(int rank, const Bytes& bytes, const shm::Control& control, Obstacles& obstacles) {
+void unpack(int rank, const Bytes& bytes, const host::Control& control, Obstacles& obstacles) {
   std::size_t at = 0;
   const auto get = [&](auto& record) {
     if (bytes.size() < at + sizeof(record)) {
@@ -153,7 +153,7 @@ void unpack(int rank, const Bytes& bytes, const shm::Control& control, Obstacles
 }
 
 // Collective. Tries all pairs of hosts without obstacles, and adds those that come to light.
-void prove(Bootstrap& bootstrap, const shm::Control& control,
+void prove(Bootstrap& bootstrap, const host::Control& control,
            const std::vector<AdapterRecord>& adapters, const verbs::Device* device,
            std::chrono::nanoseconds timeout, Obstacles& obstacles) {
   const milliseconds limit = std::clamp(std::chrono::duration_cast<milliseconds>(timeout / 4),
@@ -175,7 +175,7 @@ void prove(Bootstrap& bootstrap, const shm::Control& control,
   }
 }
 
-[[noreturn]] void refuse(const shm::Control& control, const Obstacles& obstacles) {
+[[noreturn]] void refuse(const host::Control& control, const Obstacles& obstacles) {
   constexpr std::size_t kMostNamed = 3;
   std::string text;
   std::size_t named = 0;
@@ -194,7 +194,7 @@ void prove(Bootstrap& bootstrap, const shm::Control& control,
 
 }  // namespace
 
-RdmaChoice choose_rdma(Bootstrap& bootstrap, const shm::Control& control,
+RdmaChoice choose_rdma(Bootstrap& bootstrap, const host::Control& control,
                        const std::vector<AdapterRecord>& adapters, const verbs::Device* device,
                        Rdma wish, std::chrono::nanoseconds timeout) {
   const std::size_t hosts = control.hosts().size();
@@ -223,4 +223,4 @@ RdmaChoice choose_rdma(Bootstrap& bootstrap, const shm::Control& control,
   return choice;
 }
 
-}  // namespace dstorm::tcp
+}  // namespace dstorm::remote

@@ -11,7 +11,7 @@
 #include "dstorm/host/control.hpp"
 #include "dstorm/remote/verbs/device.hpp"
 
-namespace dstorm::tcp {
+namespace dstorm::remote {
 
 enum class Rdma : std::uint8_t { kIfThere, kRequired, kNever };
 
@@ -31,8 +31,8 @@ struct RdmaChoice {
 // adapters that could reach one another. All ranks choose alike. A pair of adapters is given up after a
 // quarter of `timeout`, at most five seconds. `device` is this rank's, if it has one. Throws ConfigError,
 // the same on all ranks, if RDMA is required and something stands against it.
-RdmaChoice choose_rdma(Bootstrap& bootstrap, const shm::Control& control,
+RdmaChoice choose_rdma(Bootstrap& bootstrap, const host::Control& control,
                        const std::vector<AdapterRecord>& adapters, const verbs::Device* device,
                        Rdma wish, std::chrono::nanoseconds timeout);
 
-}  // namespace dstorm::tcp
+}  // namespace dstorm::remote

@@ -5,7 +5,7 @@
 
 #include "dstorm/remote/downlink.hpp"
 
-namespace dstorm::tcp {
+namespace dstorm::remote {
 namespace {
 
 // Small frames are gathered up to this much before they are sent.
@@ -24,24 +24,24 @@ constexpr auto kAge = [](const auto* carried) { return carried->due.front().numb
 
 }  // namespace
 
-Outgoing::Outgoing(shm::Control& control, const Settings& settings, const std::vector<int>& host)
+Uplink::Uplink(host::Control& control, const Settings& settings, const std::vector<int>& host)
     : control_(control),
       settings_(settings),
       host_(host),
       next_(first_proxy(control.rank(), host)) {}
 
-bool Outgoing::call(std::uint64_t number, Clock::time_point now) {
+bool Uplink::call(std::uint64_t number, Clock::time_point now) {
   hang_up();
   for (std::size_t tried = 0; tried < host_.size(); ++tried, next_ = (next_ + 1) % host_.size()) {
     if (!control_.is_live(host_[next_])) continue;
     proxy_ = host_[next_];
-    const Address& to = settings_.addresses[static_cast<std::size_t>(proxy_)];
+    const tcp::Address& to = settings_.addresses[static_cast<std::size_t>(proxy_)];
     const auto rank = static_cast<std::uint32_t>(control_.rank());
     const auto callee = static_cast<std::uint32_t>(proxy_);
-    stream_ = std::make_shared<Stream>(
-        Stream::connect(to, settings_.own, settings_.tls, settings_.silence));
+    stream_ = std::make_shared<tcp::Stream>(
+        tcp::Stream::connect(to, settings_.own, settings_.tls, settings_.silence));
     call_ = {rank, callee, number};
-    handshake_ = Handshake::caller(settings_.key, call_, to);
+    handshake_ = tcp::Handshake::caller(settings_.key, call_, to);
     state_ = State::kCalling;
     last_call_ = last_heard_ = last_sent_ = now;
     if (moved_ == Clock::time_point{}) moved_ = now;
@@ -51,7 +51,7 @@ bool Outgoing::call(std::uint64_t number, Clock::time_point now) {
   return false;
 }
 
-void Outgoing::await(int proxy, Clock::time_point now) {
+void Uplink::await(int proxy, Clock::time_point now) {
   proxy_ = proxy;
   state_ = State::kAwaiting;
   last_call_ = now;
@@ -60,50 +60,50 @@ void Outgoing::await(int proxy, Clock::time_point now) {
   try_to_call(now);
 }
 
-void Outgoing::try_to_call(Clock::time_point now) {
-  trial_ = Stream::connect(settings_.addresses[static_cast<std::size_t>(proxy_)], settings_.own,
-                           nullptr, settings_.silence);
+void Uplink::try_to_call(Clock::time_point now) {
+  trial_ = tcp::Stream::connect(settings_.addresses[static_cast<std::size_t>(proxy_)],
+                                settings_.own, nullptr, settings_.silence);
   last_trial_ = now;
 }
 
-bool Outgoing::can_call(Clock::time_point now) {
+bool Uplink::can_call(Clock::time_point now) {
   if (!trial_) return state_ == State::kUp;
-  const Moved moved = trial_->send({});
-  if (moved.flow == Flow::kOpen && !trial_->wants_write()) {
+  const tcp::Moved moved = trial_->send({});
+  if (moved.flow == tcp::Flow::kOpen && !trial_->wants_write()) {
     trial_.reset();
     return state_ == State::kUp;
   }
-  if (moved.flow != Flow::kOpen) {
+  if (moved.flow != tcp::Flow::kOpen) {
     reason_ = describe_proxy() + ": " + trial_->error();
     if (now - last_trial_ > kBetweenTrials) try_to_call(now);
   }
   return false;
 }
 
-void Outgoing::share(Incoming& partner, std::uint64_t number, Clock::time_point now) {
+void Uplink::share(Downlink& partner, std::uint64_t number, Clock::time_point now) {
   join(partner);
   stream_ = partner.stream();
   call_ = {static_cast<std::uint32_t>(control_.rank()), static_cast<std::uint32_t>(proxy_), number};
   state_ = State::kUp;
   down_since_.reset();
   last_heard_ = last_sent_ = now;
-  const FrameHead head{FrameKind::kShare, 0, sizeof(number) + sizeof(Mac)};
+  const FrameHead head{FrameKind::kShare, 0, sizeof(number) + sizeof(tcp::Mac)};
   put(head);
   put(number);
   put(prove(settings_.key, head, std::as_bytes(std::span(&number, 1)), partner.call()));
 }
 
-void Outgoing::say(std::span<const std::byte> answer) {
+void Uplink::say(std::span<const std::byte> answer) {
   if (said_goodbye_) return;
   small_.insert(small_.end(), answer.begin(), answer.end());
 }
 
-void Outgoing::part() {
-  Incoming* const partner = std::exchange(partner_, nullptr);
+void Uplink::part() {
+  Downlink* const partner = std::exchange(partner_, nullptr);
   if (partner != nullptr) partner->partner_is_over();
 }
 
-void Outgoing::partner_is_over(bool in_order, const std::string& why) {
+void Uplink::partner_is_over(bool in_order, const std::string& why) {
   partner_ = nullptr;
   if (in_order && has_said_all()) {
     hang_up();
@@ -115,7 +115,7 @@ void Outgoing::partner_is_over(bool in_order, const std::string& why) {
   }
 }
 
-void Outgoing::hang_up() {
+void Uplink::hang_up() {
   part();
   shared_.reset();
   trial_.reset();
@@ -137,7 +137,7 @@ void Outgoing::hang_up() {
   state_ = State::kOver;
 }
 
-void Outgoing::fail(const std::string& why) {
+void Uplink::fail(const std::string& why) {
   // What its adapter was to write is not there, though the next connection may come about: whoever
   // refuses that one, too, is not reached.
   if (rdma_ && !stalled_since_) stalled_since_ = moved_;
@@ -146,23 +146,23 @@ void Outgoing::fail(const std::string& why) {
   give_up(why);
 }
 
-void Outgoing::fail_by_adapter(const std::string& why) {
+void Uplink::fail_by_adapter(const std::string& why) {
   if (!stalled_since_) stalled_since_ = moved_;
   adapter_trouble_ = why;
   fail("RDMA: " + why);
 }
 
-void Outgoing::hear_adapter(const verbs::DeviceEvent& event) {
+void Uplink::hear_adapter(const verbs::DeviceEvent& event) {
   if (rdma_) rdma_->hear(event);
 }
 
-std::string Outgoing::describe_proxy() const {
+std::string Uplink::describe_proxy() const {
   return "rank " + std::to_string(proxy_) + " at " +
          settings_.addresses[static_cast<std::size_t>(proxy_)].text();
 }
 
 // The next call goes to the next rank.
-void Outgoing::give_up(const std::string& why) {
+void Uplink::give_up(const std::string& why) {
   if (state_ == State::kUp) lost_ = proxy_;
   reason_ = describe_proxy() + ": " + why;
   hang_up();
@@ -171,14 +171,14 @@ void Outgoing::give_up(const std::string& why) {
 
 // Over this connection all is well: the callee learns that a call follows, or it would take its end
 // for this rank's.
-bool Outgoing::advance_handshake() {
+bool Uplink::advance_handshake() {
   switch (handshake_->advance(*stream_)) {
-    case Handshake::Step::kWaiting:
+    case tcp::Handshake::Step::kWaiting:
       return false;
-    case Handshake::Step::kRefused:
+    case tcp::Handshake::Step::kRefused:
       fail(handshake_->reason());
       return false;
-    case Handshake::Step::kDone:
+    case tcp::Handshake::Step::kDone:
       break;
   }
   handshake_.reset();
@@ -193,7 +193,7 @@ bool Outgoing::advance_handshake() {
   return state_ == State::kUp;
 }
 
-void Outgoing::introduce_adapter() {
+void Uplink::introduce_adapter() {
   rdma_ = std::make_unique<verbs::Sender>(
       *settings_.device, settings_.most_ranks,
       std::chrono::ceil<std::chrono::milliseconds>(settings_.silence));
@@ -204,8 +204,8 @@ void Outgoing::introduce_adapter() {
                    prove(settings_.key, head, std::as_bytes(std::span(&endpoint, 1)), call_)});
 }
 
-void Outgoing::pump(const Attachments& attachments, bool leaving, bool with_answers, bool may_lag,
-                    Clock::time_point now) {
+void Uplink::pump(const Attachments& attachments, bool leaving, bool with_answers, bool may_lag,
+                  Clock::time_point now) {
   if (state_ == State::kCalling && !advance_handshake()) return;
   if (state_ != State::kUp) return;
   if (stream_->wants_write()) stream_->send({});
@@ -226,7 +226,7 @@ void Outgoing::pump(const Attachments& attachments, bool leaving, bool with_answ
 }
 
 // True if writes have completed since the last time. Sees to it that adapter_fd() tells of more.
-bool Outgoing::reap(Clock::time_point now) {
+bool Uplink::reap(Clock::time_point now) {
   if (awaits_adapter_) rdma_->arm();
   const bool has_moved = rdma_->reap() > reaped_;
   reaped_ = rdma_->completed();
@@ -244,7 +244,7 @@ bool Outgoing::reap(Clock::time_point now) {
 }
 
 // Says a clock once more: whether its network still works shows even where there is nothing to send.
-void Outgoing::try_adapter() {
+void Uplink::try_adapter() {
   for (const auto& [id, carried] : carried_) {
     if (!rdma_->has_window(id)) continue;
     rdma_->send_clock(id, carried.clock);
@@ -252,14 +252,14 @@ void Outgoing::try_adapter() {
   }
 }
 
-bool Outgoing::tend(Clock::time_point now) {
+bool Uplink::tend(Clock::time_point now) {
   if (state_ == State::kAwaiting &&
       (!control_.is_live(proxy_) ||
        now - last_call_ > std::min<std::chrono::nanoseconds>(settings_.silence / 2, kAwaited))) {
     give_up("no call came");
   }
   if (state_ != State::kCalling && state_ != State::kUp) return false;
-  if (control_.state(proxy_) == shm::State::kEvicted) {
+  if (control_.state(proxy_) == host::State::kEvicted) {
     // It is to read so in this rank's record, which a reset could take from it; unless others need a proxy.
     if (!left_out_since_) left_out_since_ = now;
     if (is_needed() || now - *left_out_since_ > settings_.silence / 4) {
@@ -290,11 +290,11 @@ bool Outgoing::tend(Clock::time_point now) {
   return state_ == State::kCalling || state_ == State::kUp;
 }
 
-bool Outgoing::is_needed() const noexcept {
+bool Uplink::is_needed() const noexcept {
   return std::any_of(host_.begin(), host_.end(), [this](int r) { return control_.is_live(r); });
 }
 
-bool Outgoing::make_room(std::uint32_t segment) {
+bool Uplink::make_room(std::uint32_t segment) {
   const auto found = carried_.find(segment);
   if (found != carried_.end() && found->second.in_flight != 0) {
     // The adapter may go on reading; what comes of it has the wrong checksum, and a newer update
@@ -314,21 +314,21 @@ bool Outgoing::make_room(std::uint32_t segment) {
 
 // ---- what the callee answers ----
 
-void Outgoing::take_answers(Clock::time_point now) {
+void Uplink::take_answers(Clock::time_point now) {
   // The longest is a window.
   const std::size_t most =
-      sizeof(FrameHead) + (1 + host_.size()) * sizeof(verbs::Target) + sizeof(Mac);
+      sizeof(FrameHead) + (1 + host_.size()) * sizeof(verbs::Target) + sizeof(tcp::Mac);
   answers_.resize(std::max(kAnswers, most));
   while (state_ == State::kUp && !shared_) {
     const iovec part{answers_.data() + answers_end_, answers_.size() - answers_end_};
-    const Moved moved = stream_->receive({&part, 1});
+    const tcp::Moved moved = stream_->receive({&part, 1});
     if (moved.bytes == 0) {
-      if (moved.flow == Flow::kEnded && said_goodbye_) {
+      if (moved.flow == tcp::Flow::kEnded && said_goodbye_) {
         hang_up();
         state_ = State::kDone;
-      } else if (moved.flow == Flow::kEnded) {
+      } else if (moved.flow == tcp::Flow::kEnded) {
         fail("it ended the connection");
-      } else if (moved.flow == Flow::kFailed) {
+      } else if (moved.flow == tcp::Flow::kFailed) {
         fail(stream_->error());
       }
       return;
@@ -355,7 +355,7 @@ void Outgoing::take_answers(Clock::time_point now) {
   }
 }
 
-void Outgoing::take(const FrameHead& head, std::span<const std::byte> body) {
+void Uplink::take(const FrameHead& head, std::span<const std::byte> body) {
   if (head.kind == FrameKind::kTaken && body.size() == sizeof(std::uint64_t)) {
     std::uint64_t taken_in = 0;
     std::memcpy(&taken_in, body.data(), sizeof(taken_in));
@@ -369,11 +369,11 @@ void Outgoing::take(const FrameHead& head, std::span<const std::byte> body) {
   const bool is_proved = head.kind == FrameKind::kShare || head.kind == FrameKind::kEndpoint ||
                          head.kind == FrameKind::kWindow;
   if (!is_proved || (head.kind == FrameKind::kShare) == (rdma_ != nullptr) || partner_ != nullptr ||
-      body.size() < sizeof(Mac)) {
+      body.size() < sizeof(tcp::Mac)) {
     return fail("answered with a frame that cannot be");
   }
-  const auto said = body.first(body.size() - sizeof(Mac));
-  if (!is_proof(body.last(sizeof(Mac)), prove(settings_.key, head, said, call_))) {
+  const auto said = body.first(body.size() - sizeof(tcp::Mac));
+  if (!is_proof(body.last(sizeof(tcp::Mac)), prove(settings_.key, head, said, call_))) {
     return fail("answered with an address or a number that somebody has changed on the way");
   }
   if (head.kind == FrameKind::kShare) return take_share(said);
@@ -391,20 +391,20 @@ void Outgoing::take(const FrameHead& head, std::span<const std::byte> body) {
   }
 }
 
-void Outgoing::take_share(std::span<const std::byte> body) {
+void Uplink::take_share(std::span<const std::byte> body) {
   std::uint64_t number = 0;
   if (body.size() != sizeof(number)) return fail("answered with a frame that cannot be");
   std::memcpy(&number, body.data(), sizeof(number));
   shared_ = Shared{{call_.to, call_.rank, number}, {}};
 }
 
-void Outgoing::take_window(std::uint32_t segment, std::span<const std::byte> body) {
+void Uplink::take_window(std::uint32_t segment, std::span<const std::byte> body) {
   if (body.size() != (1 + host_.size()) * sizeof(verbs::Target)) {
     return fail("answered with a frame that cannot be");
   }
   verbs::Sender::Window window{{}, std::vector<verbs::Target>(host_.size())};
-  std::memcpy(&window.landing, body.data(), sizeof(window.landing));
-  std::memcpy(window.cursors.data(), body.data() + sizeof(window.landing),
+  std::memcpy(&window.inbox, body.data(), sizeof(window.inbox));
+  std::memcpy(window.cursors.data(), body.data() + sizeof(window.inbox),
               host_.size() * sizeof(verbs::Target));
   rdma_->open_window(segment, std::move(window));
 }
@@ -412,18 +412,18 @@ void Outgoing::take_window(std::uint32_t segment, std::span<const std::byte> bod
 // ---- what this rank says ----
 
 template <class Part>
-void Outgoing::put(const Part& part) {
+void Uplink::put(const Part& part) {
   const auto* bytes = reinterpret_cast<const std::byte*>(&part);
   small_.insert(small_.end(), bytes, bytes + sizeof(part));
 }
 
-void Outgoing::put_head(FrameKind kind, std::uint32_t segment, std::uint64_t bytes) {
+void Uplink::put_head(FrameKind kind, std::uint32_t segment, std::uint64_t bytes) {
   put(FrameHead{kind, segment, bytes});
 }
 
 // True if there is something to send. Notices go last, and a goodbye after them: who sees a rank at
 // a barrier has what it sent before.
-bool Outgoing::fill(const Attachments& attachments, bool leaving) {
+bool Uplink::fill(const Attachments& attachments, bool leaving) {
   if (!std::exchange(has_noted_all_, true)) note_all(attachments);
   if (is_blocked()) return true;
   clear();
@@ -456,7 +456,7 @@ bool Outgoing::fill(const Attachments& attachments, bool leaving) {
 // in between, and unless that update has replaced an older one which was due.
 
 // False if there is more than one sending takes.
-bool Outgoing::fill_segments() {
+bool Uplink::fill_segments() {
   while (!due_.empty()) {
     Carried& first = *due_.front();
     ++looks_;
@@ -472,7 +472,7 @@ bool Outgoing::fill_segments() {
 }
 
 // False if one of them has to go on later.
-bool Outgoing::post_segments() {
+bool Uplink::post_segments() {
   bool all_through = true;
   looks_ += due_.size();
   for (Carried* const carried : due_) all_through = post_segment(*carried) && all_through;
@@ -482,7 +482,7 @@ bool Outgoing::post_segments() {
   return all_through;
 }
 
-void Outgoing::note_all(const Attachments& attachments) {
+void Uplink::note_all(const Attachments& attachments) {
   for (const auto& [id, attachment] : attachments) {
     ++looks_;
     Carried& made = carried(attachment);
@@ -492,7 +492,7 @@ void Outgoing::note_all(const Attachments& attachments) {
   std::ranges::sort(due_, {}, kAge);
 }
 
-void Outgoing::note(const std::shared_ptr<Attachment>& changed) {
+void Uplink::note(const std::shared_ptr<Attachment>& changed) {
   if (!has_noted_all_) return;
   ++looks_;
   if (is_through(*changed)) return;
@@ -505,7 +505,7 @@ void Outgoing::note(const std::shared_ptr<Attachment>& changed) {
   insert_due(found);
 }
 
-void Outgoing::note_change(Carried& carried) {
+void Uplink::note_change(Carried& carried) {
   const Change now{carried.carrier.clock(),
                    carried.attachment->changes.load(std::memory_order_acquire)};
   if (carried.due.empty() || carried.due.back().clock < now.clock) carried.due.push_back(now);
@@ -513,7 +513,7 @@ void Outgoing::note_change(Carried& carried) {
 }
 
 // What has been sent, or replaced, as there are no more slots.
-void Outgoing::drop_passed(Carried& carried) {
+void Uplink::drop_passed(Carried& carried) {
   const std::size_t slots = carried.attachment->memory->shape().mailbox.depth();
   while (carried.due.size() > 1 &&
          (carried.due.front().clock <= carried.sent || carried.due.size() > slots)) {
@@ -521,27 +521,27 @@ void Outgoing::drop_passed(Carried& carried) {
   }
 }
 
-std::deque<Outgoing::Carried*>::iterator Outgoing::place_of(const Carried& carried) {
+std::deque<Uplink::Carried*>::iterator Uplink::place_of(const Carried& carried) {
   return std::find(std::ranges::lower_bound(due_, carried.due.front().number, {}, kAge), due_.end(),
                    &carried);
 }
 
 // Nearly always it is the youngest.
-void Outgoing::insert_due(Carried& carried) {
+void Uplink::insert_due(Carried& carried) {
   due_.insert(std::ranges::upper_bound(due_, carried.due.front().number, {}, kAge), &carried);
 }
 
-void Outgoing::forget(std::uint32_t segment) {
+void Uplink::forget(std::uint32_t segment) {
   const auto found = carried_.find(segment);
   if (found == carried_.end() || found->second.due.empty()) return;
   due_.erase(place_of(found->second));
   found->second.due.clear();
 }
 
-Outgoing::Carried& Outgoing::carried(const std::shared_ptr<Attachment>& attachment) {
+Uplink::Carried& Uplink::carried(const std::shared_ptr<Attachment>& attachment) {
   const auto found = carried_.find(attachment->id);
   if (found != carried_.end()) return found->second;
-  const shm::SegmentMemory& memory = *attachment->memory;
+  const host::SegmentMemory& memory = *attachment->memory;
   const Mailbox own(memory.mailbox(control_.rank()), memory.shape().mailbox);
   Carried& made =
       carried_.emplace(attachment->id, Carried{attachment, SlotCarrier(own, host_)}).first->second;
@@ -549,13 +549,13 @@ Outgoing::Carried& Outgoing::carried(const std::shared_ptr<Attachment>& attachme
   return made;
 }
 
-bool Outgoing::is_through(const Attachment& attachment) const {
+bool Uplink::is_through(const Attachment& attachment) const {
   const auto found = carried_.find(attachment.id);
   return found != carried_.end() &&
          found->second.changes == attachment.changes.load(std::memory_order_acquire);
 }
 
-bool Outgoing::is_done_with(const Attachment& attachment) const {
+bool Uplink::is_done_with(const Attachment& attachment) const {
   if (state_ == State::kDone || !is_needed()) return true;
   const auto found = carried_.find(attachment.id);
   if (found == carried_.end() || found->second.closed_at == 0 || !is_through(attachment)) {
@@ -566,18 +566,18 @@ bool Outgoing::is_done_with(const Attachment& attachment) const {
          std::none_of(host_.begin(), host_.end(), [&](int r) { return is_live(attachment, r); });
 }
 
-void Outgoing::note_through(Carried& carried, std::uint64_t changes) {
+void Uplink::note_through(Carried& carried, std::uint64_t changes) {
   carried.changes = changes;
   carried.due.clear();
 }
 
 // As for the sender (Segment::is_live).
-bool Outgoing::is_live(const Attachment& attachment, int rank) const {
+bool Uplink::is_live(const Attachment& attachment, int rank) const {
   return control_.is_live(rank) && !attachment.memory->is_closed(rank);
 }
 
 // False if there is more than one sending takes.
-bool Outgoing::fill_segment(Carried& carried) {
+bool Uplink::fill_segment(Carried& carried) {
   const Attachment& attachment = *carried.attachment;
   const std::uint64_t changes = attachment.changes.load(std::memory_order_acquire);
   const bool is_closed = attachment.memory->is_closed(control_.rank());  // before its last clock
@@ -627,7 +627,7 @@ bool Outgoing::fill_segment(Carried& carried) {
 
 // The same by RDMA. False if it has to go on later: there is no room, or no window yet, or the slot
 // to send is behind one that the adapter still reads.
-bool Outgoing::post_segment(Carried& carried) {
+bool Uplink::post_segment(Carried& carried) {
   const Attachment& attachment = *carried.attachment;
   const std::uint64_t changes = attachment.changes.load(std::memory_order_acquire);
   const bool is_closed = attachment.memory->is_closed(control_.rank());  // before its last clock
@@ -649,7 +649,7 @@ bool Outgoing::post_segment(Carried& carried) {
   // Before the clock: in step, who sees it takes what it stands for to be folded (Segment). Under QUEUE nothing
   // stands on that, and each is a write of its own: beside an update go those alone that free a quarter of the
   // slots, and the others when there is none.
-  const shm::SegmentShape& shape = attachment.memory->shape();
+  const host::SegmentShape& shape = attachment.memory->shape();
   const bool has_update = clock > carried.clock;
   const bool may_lag = has_update && shape.policy == Policy::kQueue && !is_closed;
   if (!post_cursors(carried, may_lag ? (shape.mailbox.depth() + 3) / 4 : 1, has_update))
@@ -679,7 +679,7 @@ bool Outgoing::post_segment(Carried& carried) {
   }
   carried.sent = std::max(carried.sent, clock);  // what was not found has been replaced
   if (clock > carried.clock) {
-    // QUEUE: when the updates before it have been written (landing.hpp, L5).
+    // QUEUE: when the updates before it have been written (inbox.hpp, L5).
     const bool may_go =
         shape.policy == Policy::kLatest || rdma_->completed() >= carried.last_update;
     if (!rdma_->has_room() || !may_go) return false;
@@ -694,16 +694,16 @@ bool Outgoing::post_segment(Carried& carried) {
   return true;
 }
 
-void Outgoing::fill_closed(Carried& carried) {
+void Uplink::fill_closed(Carried& carried) {
   if (carried.closed_at != 0) return;
   put_head(FrameKind::kClosed, carried.attachment->id, 0);
   carried.closed_at = sent_bytes_ + small_.size() + long_bytes_;
 }
 
 // What this rank has now folded of the host's rank number `place`; false if fewer than `least` updates more.
-bool Outgoing::changed_cursor(Carried& carried, std::size_t place, std::uint64_t least,
-                              CursorBody& body) const {
-  const shm::SegmentMemory& memory = *carried.attachment->memory;
+bool Uplink::changed_cursor(Carried& carried, std::size_t place, std::uint64_t least,
+                            CursorBody& body) const {
+  const host::SegmentMemory& memory = *carried.attachment->memory;
   const Mailbox box(memory.mailbox(host_[place]), memory.shape().mailbox);
   const Cursor& cursor = box.cursor(control_.rank());
   body.consumed = cursor.consumed.load(std::memory_order_acquire);
@@ -719,8 +719,8 @@ bool Outgoing::changed_cursor(Carried& carried, std::size_t place, std::uint64_t
   return true;
 }
 
-bool Outgoing::post_cursors(Carried& carried, std::uint64_t least, bool more_follows) {
-  const shm::SegmentMemory& memory = *carried.attachment->memory;
+bool Uplink::post_cursors(Carried& carried, std::uint64_t least, bool more_follows) {
+  const host::SegmentMemory& memory = *carried.attachment->memory;
   for (std::size_t i = 0; i < host_.size(); ++i) {
     if (!rdma_->has_room()) return false;
     CursorBody body{};
@@ -732,7 +732,7 @@ bool Outgoing::post_cursors(Carried& carried, std::uint64_t least, bool more_fol
   return true;
 }
 
-void Outgoing::fill_cursors(Carried& carried) {
+void Uplink::fill_cursors(Carried& carried) {
   const Attachment& attachment = *carried.attachment;
   const std::size_t head_at = small_.size();
   std::size_t count = 0;
@@ -749,10 +749,10 @@ void Outgoing::fill_cursors(Carried& carried) {
 }
 
 // After a new connection the last two: others may still be at the exchange before this rank's last.
-void Outgoing::fill_notices(std::uint64_t posted) {
-  const shm::Member& own = control_.member(control_.rank());
+void Uplink::fill_notices(std::uint64_t posted) {
+  const host::Member& own = control_.member(control_.rank());
   for (std::uint64_t n = std::max(notice_ + 1, posted < 2 ? 1 : posted - 1); n <= posted; ++n) {
-    const shm::Notice& notice = own.notices[n % 2];
+    const host::Notice& notice = own.notices[n % 2];
     const NoticeHead head{n, notice.what_bytes, notice.bytes};
     put_head(FrameKind::kNotice, 0, sizeof(head) + head.what_bytes + head.bytes);
     put(head);
@@ -765,7 +765,7 @@ void Outgoing::fill_notices(std::uint64_t posted) {
 }
 
 // Before all else: the others take a rank that they hear nothing new of for lost.
-void Outgoing::fill_record() {
+void Uplink::fill_record() {
   const RecordFormat::Cell cell = control_.record(control_.rank());
   if (cell[0].load(std::memory_order_relaxed) == beat_) return;
   const RecordFormat::Words words = RecordFormat::load(cell);
@@ -777,7 +777,7 @@ void Outgoing::fill_record() {
   may_lag_ = false;
 }
 
-void Outgoing::clear() {
+void Uplink::clear() {
   small_.clear();
   pieces_.clear();
   small_at_ = long_bytes_ = 0;
@@ -785,7 +785,7 @@ void Outgoing::clear() {
   may_lag_ = false;
 }
 
-void Outgoing::send(Clock::time_point now) {
+void Uplink::send(Clock::time_point now) {
   while (is_blocked()) {
     parts_.clear();
     std::size_t at = small_at_;
@@ -798,10 +798,10 @@ void Outgoing::send(Clock::time_point now) {
       parts_.push_back({const_cast<std::byte*>(piece.payload.data()), piece.payload.size()});
     }
     put_small(small_.size());
-    const Moved moved = stream_->send(parts_, may_lag_);
+    const tcp::Moved moved = stream_->send(parts_, may_lag_);
     // A partner reads what has come before it finds the end.
-    if (moved.flow != Flow::kOpen && partner_ != nullptr && stream_->is_readable()) return;
-    if (moved.flow != Flow::kOpen) return fail(stream_->error());
+    if (moved.flow != tcp::Flow::kOpen && partner_ != nullptr && stream_->is_readable()) return;
+    if (moved.flow != tcp::Flow::kOpen) return fail(stream_->error());
     if (moved.bytes == 0) return;
     last_sent_ = now;
     sent_bytes_ += moved.bytes;
@@ -812,7 +812,7 @@ void Outgoing::send(Clock::time_point now) {
   if (said_goodbye_) stream_->end_writing();
 }
 
-void Outgoing::note_sent(std::size_t bytes) {
+void Uplink::note_sent(std::size_t bytes) {
   while (bytes > 0) {
     const std::size_t end = pieces_.empty() ? small_.size() : pieces_.front().end;
     const std::size_t of_small = std::min(bytes, end - small_at_);
@@ -831,4 +831,4 @@ void Outgoing::note_sent(std::size_t bytes) {
   }
 }
 
-}  // namespace dstorm::tcp
+}  // namespace dstorm::remote

@@ -1,5 +1,5 @@
 // The connection by which this rank's writes reach one other host: there one live rank, its proxy,
-// copies them into that host's memory. If that one's writes come over it, too, its Incoming, the partner,
+// copies them into that host's memory. If that one's writes come over it, too, its Downlink, the partner,
 // reads for both, and this writes for both; one that ends ends the other.
 #pragma once
 
@@ -13,25 +13,26 @@
 #include <vector>
 
 #include "dstorm/host/control.hpp"
-#include "dstorm/remote/tcp/address.hpp"
 #include "dstorm/remote/attachment.hpp"
 #include "dstorm/remote/frame.hpp"
+#include "dstorm/remote/tcp/address.hpp"
 #include "dstorm/remote/tcp/handshake.hpp"
 #include "dstorm/remote/tcp/stream.hpp"
 #include "dstorm/remote/verbs/sender.hpp"
+#include "dstorm/slot/carrier.hpp"
 
-namespace dstorm::tcp {
+namespace dstorm::remote {
 
 // What all connections of a rank share.
 struct Settings {
-  KeptKey key;
-  Address own;                       // where this rank listens, and calls from
-  std::vector<Address> addresses;    // by rank
-  const TlsContext* tls;             // nullptr: plain
-  std::chrono::nanoseconds silence;  // who is not heard of for so long is gone
-  const verbs::Device* device;       // nullptr: no RDMA
-  std::vector<bool> rdma;            // by rank: whether it is reached by RDMA
-  std::size_t most_ranks;            // of a host
+  tcp::KeptKey key;
+  tcp::Address own;                     // where this rank listens, and calls from
+  std::vector<tcp::Address> addresses;  // by rank
+  const tcp::TlsContext* tls;           // nullptr: plain
+  std::chrono::nanoseconds silence;     // who is not heard of for so long is gone
+  const verbs::Device* device;          // nullptr: no RDMA
+  std::vector<bool> rdma;               // by rank: whether it is reached by RDMA
+  std::size_t most_ranks;               // of a host
 };
 
 using Attachments = std::map<std::uint32_t, std::shared_ptr<Attachment>>;
@@ -41,10 +42,10 @@ inline std::size_t first_proxy(int rank, const std::vector<int>& host) {
   return static_cast<std::size_t>(rank) % host.size();
 }
 
-class Incoming;
+class Downlink;
 
 // Used under the engine's lock. Nothing blocks.
-class Outgoing {
+class Uplink {
  public:
   enum class State : std::uint8_t {
     kAwaiting,  // the call of the rank whose connection it is to share
@@ -54,25 +55,25 @@ class Outgoing {
     kDone  // said goodbye, and was heard
   };
 
-  Outgoing(shm::Control& control, const Settings& settings, const std::vector<int>& host);
+  Uplink(host::Control& control, const Settings& settings, const std::vector<int>& host);
 
   // Calls the next of the host's live ranks, if there is one; `number` grows from call to call.
   bool call(std::uint64_t number, Clock::time_point now);
   // The same where `proxy` is to call: then to speak over the connection that it has made, as its own call
   // of that number. Meanwhile it tries whether it could call itself: see can_call().
   void await(int proxy, Clock::time_point now);
-  void share(Incoming& partner, std::uint64_t number, Clock::time_point now);
+  void share(Downlink& partner, std::uint64_t number, Clock::time_point now);
   // Whether a call of this rank's has got through, or would. Tries again now and then.
   bool can_call(Clock::time_point now);
   bool is_trying() const noexcept { return trial_.has_value(); }
   // The callee shares the connection: its call, and what has come of it so far. The partner is to be made of it.
   struct Shared {
-    Introduction call;
+    tcp::Introduction call;
     std::vector<std::byte> unparsed;
   };
   std::optional<Shared> take_shared() noexcept { return std::exchange(shared_, std::nullopt); }
-  const std::shared_ptr<Stream>& stream() const noexcept { return stream_; }
-  void join(Incoming& partner) noexcept { partner_ = &partner; }
+  const std::shared_ptr<tcp::Stream>& stream() const noexcept { return stream_; }
+  void join(Downlink& partner) noexcept { partner_ = &partner; }
   // Of the partner: an answer to its sender, an answer of its, that it was heard, and that it is over.
   void say(std::span<const std::byte> answer);
   void take(const FrameHead& head, std::span<const std::byte> body);
@@ -191,7 +192,7 @@ class Outgoing {
   void put(const Part& part);
   void put_head(FrameKind kind, std::uint32_t segment, std::uint64_t bytes);
 
-  shm::Control& control_;
+  host::Control& control_;
   const Settings& settings_;
   const std::vector<int>& host_;
   static constexpr std::size_t kPatience = 3;  // calls to each
@@ -205,12 +206,12 @@ class Outgoing {
   std::optional<Clock::time_point> left_out_since_;  // the proxy, as far as this has seen
   std::size_t turned_away_ = 0;  // calls in a row, by the callee, which had taken nothing in
 
-  std::shared_ptr<Stream> stream_;
-  Incoming* partner_ = nullptr;
+  std::shared_ptr<tcp::Stream> stream_;
+  Downlink* partner_ = nullptr;
   std::optional<Shared> shared_;
-  std::optional<Stream> trial_;  // whether it could call
+  std::optional<tcp::Stream> trial_;  // whether it could call
   Clock::time_point last_trial_;
-  std::optional<Handshake> handshake_;
+  std::optional<tcp::Handshake> handshake_;
   std::map<std::uint32_t, Carried> carried_;
   std::deque<Carried*> due_;    // those with something to say, by the age of it
   bool has_noted_all_ = false;  // since the connection was made
@@ -236,7 +237,7 @@ class Outgoing {
   std::uint64_t answered_bytes_ = 0;
   std::vector<std::byte> answers_;  // what has come of them, up to answers_end_
   std::size_t answers_end_ = 0;
-  Introduction call_{};
+  tcp::Introduction call_{};
 
   std::unique_ptr<verbs::Sender> rdma_;
   std::uint64_t reaped_ = 0;     // of its writes, when reap() last looked
@@ -250,4 +251,4 @@ class Outgoing {
   Clock::time_point last_call_, last_sent_, last_heard_;
 };
 
-}  // namespace dstorm::tcp
+}  // namespace dstorm::remote

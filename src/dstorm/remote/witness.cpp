@@ -19,7 +19,7 @@
 
 #include "dstorm/errors.hpp"
 
-namespace dstorm::tcp {
+namespace dstorm::remote {
 namespace {
 
 constexpr const char* kName = "malt-witness";
@@ -102,10 +102,10 @@ std::vector<std::filesystem::path> folders_of_library() {
 
 }  // namespace
 
-WitnessToken token_of(const Key& key, int rank, const Address& listening) {
+WitnessToken token_of(const tcp::Key& key, int rank, const tcp::Address& listening) {
   const std::string said = "MALT witness: rank " + std::to_string(rank) + " at " +
-                           listening.with_scope_of(Address()).text() + " has ended";
-  const Mac mac = authenticate(key, std::as_bytes(std::span(said)));
+                           listening.with_scope_of(tcp::Address()).text() + " has ended";
+  const tcp::Mac mac = tcp::authenticate(key, std::as_bytes(std::span(said)));
   WitnessToken token{};
   std::memcpy(token.data(), kMagic.data(), kMagic.size());
   std::memcpy(token.data() + kMagic.size(), mac.data(), mac.size());
@@ -157,4 +157,4 @@ void Witness::dismiss(bool all_know) noexcept {
   control_ = UnforkedDescriptor(Descriptor());
 }
 
-}  // namespace dstorm::tcp
+}  // namespace dstorm::remote

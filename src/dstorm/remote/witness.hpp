@@ -17,10 +17,10 @@
 #include "dstorm/remote/tcp/handshake.hpp"
 #include "dstorm/remote/witness_order.hpp"
 
-namespace dstorm::tcp {
+namespace dstorm::remote {
 
 // That `rank`, which listened at this address in the job of this key, has ended.
-WitnessToken token_of(const Key& key, int rank, const Address& listening);
+WitnessToken token_of(const tcp::Key& key, int rank, const tcp::Address& listening);
 bool is_token(const WitnessToken& given, const WitnessToken& right);  // takes the same time for all
 
 // For the thread that makes it.
@@ -43,4 +43,4 @@ class Witness {
   UnforkedDescriptor control_;
 };
 
-}  // namespace dstorm::tcp
+}  // namespace dstorm::remote

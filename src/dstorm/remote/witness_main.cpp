@@ -27,12 +27,12 @@
 
 namespace {
 
-using dstorm::tcp::kWitnessControl;
-using dstorm::tcp::kWitnessListener;
-using dstorm::tcp::kWitnessRank;
-using dstorm::tcp::WitnessOrder;
-using dstorm::tcp::WitnessReceipt;
-using dstorm::tcp::WitnessWord;
+using dstorm::remote::kWitnessControl;
+using dstorm::remote::kWitnessListener;
+using dstorm::remote::kWitnessRank;
+using dstorm::remote::WitnessOrder;
+using dstorm::remote::WitnessReceipt;
+using dstorm::remote::WitnessWord;
 
 constexpr std::uint64_t kOrphanLimitMs = 1000;
 constexpr int kMostCallers = 32;  // the oldest makes way

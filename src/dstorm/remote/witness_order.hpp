@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace dstorm::tcp {
+namespace dstorm::remote {
 
 // The descriptors with which the witness is started.
 inline constexpr int kWitnessControl = 0;   // its end of a stream socket to the rank
@@ -35,4 +35,4 @@ enum class WitnessWord : char {
 // What a host that has been answered says: its number.
 using WitnessReceipt = std::uint32_t;
 
-}  // namespace dstorm::tcp
+}  // namespace dstorm::remote

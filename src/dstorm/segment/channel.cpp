@@ -4,8 +4,8 @@
 #include <string>
 
 #include "dstorm/group.hpp"
-#include "dstorm/host/roll_call.hpp"
 #include "dstorm/host/control.hpp"
+#include "dstorm/host/roll_call.hpp"
 #include "dstorm/remote/engine.hpp"
 
 namespace dstorm {
@@ -14,7 +14,7 @@ namespace {
 // What the ranks of a host tell one another while they make a segment.
 struct Offer {
   std::int32_t fd = -1;
-  shm::Token token{};
+  host::Token token{};
   char error[512] = {};
 };
 
@@ -48,12 +48,12 @@ Offer agree(Group& group, std::string_view what, std::string_view step, const Of
 
 }  // namespace
 
-Channel::Channel(Group& group, shm::Control& control, tcp::Engine* engine, std::uint32_t id,
-                 std::string_view what, shm::SegmentShape shape)
+Channel::Channel(Group& group, host::Control& control, remote::Engine* engine, std::uint32_t id,
+                 std::string_view what, host::SegmentShape shape)
     : control_(control), engine_(engine) {
   if (engine != nullptr) shape.copies = control.locals().size();
   if (engine != nullptr && engine->has_rdma()) {
-    shape.landing_bytes = engine->landing_shape(shape.mailbox).bytes();
+    shape.inbox_bytes = engine->inbox_shape(shape.mailbox).bytes();
   }
   // The lowest live rank of each host makes the memory of that host.
   int maker = control.rank();
@@ -64,7 +64,7 @@ Channel::Channel(Group& group, shm::Control& control, tcp::Engine* engine, std::
   Offer mine;
   attempt(mine, [&] {
     if (!makes) return;
-    memory_ = std::make_shared<shm::SegmentMemory>(shm::SegmentMemory::create(shape, what));
+    memory_ = std::make_shared<host::SegmentMemory>(host::SegmentMemory::create(shape, what));
     for (int r = 0; r < control.size(); ++r) {
       if (!control.is_local(r) || !control.is_member(r)) memory_->reserve_for(r, false, what);
     }
@@ -75,8 +75,8 @@ Channel::Channel(Group& group, shm::Control& control, tcp::Engine* engine, std::
   const Offer offer = agree(group, what, name + ", step 2", mine, maker);
   attempt(mine, [&] {
     if (!makes) {
-      memory_ = std::make_shared<shm::SegmentMemory>(
-          shm::SegmentMemory::open(shape, what, control.pid(maker), offer.fd, offer.token));
+      memory_ = std::make_shared<host::SegmentMemory>(
+          host::SegmentMemory::open(shape, what, control.pid(maker), offer.fd, offer.token));
     }
     // Each rank's pages come from where it runs.
     memory_->reserve_for(control.rank(), true, what);
@@ -90,11 +90,11 @@ Channel::Channel(Group& group, shm::Control& control, tcp::Engine* engine, std::
     throw;
   }
   memory_->close_fd();
-  if (shape.landing_bytes == 0) return;
+  if (shape.inbox_bytes == 0) return;
   for (int r = 0; r < control.size(); ++r) {
     if (control.is_local(r) || !engine->has_rdma_with(r)) continue;
-    landings_.emplace_back(memory_->landing(r), engine->landing_shape(shape.mailbox),
-                           memory_->copies(r), shape.policy, r, control.locals(), control.rank());
+    inboxes_.emplace_back(memory_->inbox(r), engine->inbox_shape(shape.mailbox), memory_->copies(r),
+                          shape.policy, r, control.locals(), control.rank());
   }
 }
 
@@ -105,11 +105,11 @@ SlotReader Channel::reader(int sender) const {
 
 void Channel::take_in() {
   bool has_come = false;
-  for (verbs::Landing& landing : landings_) {
+  for (verbs::Inbox& inbox : inboxes_) {
     has_come =
-        landing.take_in([this](int r) { return control_.is_live(r) && !is_closed(r); },
-                        [this](int r) { return control_.state(r) == shm::State::kDead; },
-                        [&](std::size_t copy) { memory_->reserve_copy(landing.sender(), copy); }) ||
+        inbox.take_in([this](int r) { return control_.is_live(r) && !is_closed(r); },
+                      [this](int r) { return control_.state(r) == host::State::kDead; },
+                      [&](std::size_t copy) { memory_->reserve_copy(inbox.sender(), copy); }) ||
         has_come;
   }
   if (has_come) control_.ring(control_.neighbours());

@@ -19,7 +19,7 @@
 //     has consumed it reads in no copy again, and what it holds no copy's writer overwrites.
 //  C6 A reader moves to the current copy once its clock has reached that of the copy it reads, so
 //     that no clock goes back for it. A sender tells a new connection everything that somebody may
-//     not have consumed yet, and an adapter's landing area has it all. So a copy whose clock is at k
+//     not have consumed yet, and an adapter's inbox has it all. So a copy whose clock is at k
 //     lacks nothing up to k that a reader still wants and that has not been replaced (slot.hpp, S6).
 //     If the sender dies before the current copy has caught up, a reader stays with the copy it has:
 //     two readers may then differ in the last updates of the dead, as two hosts may.

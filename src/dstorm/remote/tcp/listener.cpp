@@ -15,7 +15,7 @@ namespace {
 
 // As many are accepted before those that are there are looked at again: fewer than may be half-open,
 // so that each has been looked at before it makes way.
-constexpr std::size_t kAtOnce = Door::kMostHalfOpen / 2;
+constexpr std::size_t kAtOnce = Listener::kMostHalfOpen / 2;
 // With no descriptor left, accept() would fail over and over.
 constexpr auto kPause = std::chrono::milliseconds(100);
 constexpr std::uint64_t kListener = 0;  // what epoll calls it; half-open connections have numbers
@@ -31,14 +31,14 @@ std::string host_of(const Address& address) { return {address.ip().begin(), addr
 
 }  // namespace
 
-Door::Door(UnforkedDescriptor listener, const KeptKey& key, std::uint32_t own_rank,
-           const Address& listening, const TlsContext* tls, std::chrono::nanoseconds limit,
-           std::chrono::nanoseconds silence,
-           std::function<std::chrono::nanoseconds()> processor_time)
+Listener::Listener(UnforkedDescriptor listener, const KeptKey& key, std::uint32_t own_rank,
+                   const Address& listening, const TlsContext* tls, std::chrono::nanoseconds limit,
+                   std::chrono::nanoseconds silence,
+                   std::function<std::chrono::nanoseconds()> processor_time)
     : waits_(epoll_create1(EPOLL_CLOEXEC)),
       watched_(epoll_create1(EPOLL_CLOEXEC)),
       timer_(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)),
-      listener_(std::move(listener)),
+      socket_(std::move(listener)),
       key_(key),
       own_rank_(own_rank),
       listening_(listening),
@@ -50,18 +50,18 @@ Door::Door(UnforkedDescriptor listener, const KeptKey& key, std::uint32_t own_ra
   if (!waits_ || !watched_ || !timer_ ||
       !watch_for(waits_.get(), EPOLL_CTL_ADD, timer_.get(), EPOLLIN, 0) ||
       !watch_for(waits_.get(), EPOLL_CTL_ADD, watched_.get(), EPOLLIN, 0) ||
-      !watch_for(watched_.get(), EPOLL_CTL_ADD, listener_.get(), EPOLLIN, kListener)) {
+      !watch_for(watched_.get(), EPOLL_CTL_ADD, socket_.get(), EPOLLIN, kListener)) {
     throw ConfigError("cannot watch for callers at " + listening_.text() + ": " +
                       std::strerror(errno) + "; raise the limit on open files (ulimit -n)");
   }
 }
 
-void Door::expect(std::span<const Address> ranks) {
+void Listener::expect(std::span<const Address> ranks) {
   for (const Address& one : ranks) hosts_.try_emplace(host_of(one));
   most_half_open_ = std::max(kMostHalfOpen, 2 * hosts_.size());
 }
 
-std::vector<Caller> Door::ready() {
+std::vector<Caller> Listener::ready() {
   std::vector<Caller> callers;
   turn_began_ = processor_time_();
   if (!is_resting()) {
@@ -78,7 +78,7 @@ std::vector<Caller> Door::ready() {
   return callers;
 }
 
-bool Door::is_resting() {
+bool Listener::is_resting() {
   if (rests_until_ == Clock::time_point()) return false;
   if (rests_until_ > Clock::now()) return true;
   watch_for(waits_.get(), EPOLL_CTL_MOD, watched_.get(), EPOLLIN, 0);
@@ -86,17 +86,17 @@ bool Door::is_resting() {
   return false;
 }
 
-void Door::rest(Clock::time_point until) {
+void Listener::rest(Clock::time_point until) {
   watch_for(waits_.get(), EPOLL_CTL_MOD, watched_.get(), 0, 0);
   rests_until_ = std::max(rests_until_, until);
 }
 
-void Door::take_in() {
+void Listener::take_in() {
   for (std::size_t i = 0; i < kAtOnce; ++i) {
     sockaddr_storage from{};
     socklen_t bytes = sizeof(from);
     UnforkedDescriptor socket([&] {
-      return ::accept4(listener_.get(), reinterpret_cast<sockaddr*>(&from), &bytes,
+      return ::accept4(socket_.get(), reinterpret_cast<sockaddr*>(&from), &bytes,
                        SOCK_NONBLOCK | SOCK_CLOEXEC);
     });
     if (!socket) {
@@ -120,7 +120,7 @@ void Door::take_in() {
 
 // D4. Half of an origin's places are for those that have not been answered: a flood must not be left
 // with one at a time.
-void Door::make_room() {
+void Listener::make_room() {
   const auto fuller = [](const auto& a, const auto& b) {
     return a.second.origin->half_open < b.second.origin->half_open;
   };
@@ -134,7 +134,7 @@ void Door::make_room() {
 }
 
 // D2, D3, D4.
-void Door::serve(std::vector<Caller>& callers) {
+void Listener::serve(std::vector<Caller>& callers) {
   std::vector<Place> due = find_due();
   std::shuffle(due.begin(), due.end(), random_);
   const auto turn = [](Place one) {
@@ -150,7 +150,7 @@ void Door::serve(std::vector<Caller>& callers) {
 }
 
 // Those that something has come from, or that there is room to write to.
-std::vector<Door::Place> Door::find_due() {
+std::vector<Listener::Place> Listener::find_due() {
   std::vector<epoll_event> events(1 + most_half_open_);
   const int count = epoll_wait(watched_.get(), events.data(), static_cast<int>(events.size()), 0);
   events.resize(static_cast<std::size_t>(std::max(count, 0)));
@@ -162,7 +162,7 @@ std::vector<Door::Place> Door::find_due() {
   return due;
 }
 
-void Door::advance(Place place, std::vector<Caller>& callers) {
+void Listener::advance(Place place, std::vector<Caller>& callers) {
   HalfOpen& one = place->second;
   if (!one.answered) {
     one.answered = Exchange{Stream::accept(std::move(one.socket), tls_, silence_),
@@ -185,13 +185,13 @@ void Door::advance(Place place, std::vector<Caller>& callers) {
   }
 }
 
-void Door::drop(Place place) {
+void Listener::drop(Place place) {
   ++dropped_;
   take_out(place);
 }
 
 // A child that is being forked may have its socket still, which epoll would go on telling of.
-Door::HalfOpen Door::take_out(Place place) {
+Listener::HalfOpen Listener::take_out(Place place) {
   HalfOpen one = std::move(place->second);
   half_open_.erase(place);
   --one.origin->half_open;
@@ -200,7 +200,7 @@ Door::HalfOpen Door::take_out(Place place) {
   return one;
 }
 
-void Door::watch(Place place) {
+void Listener::watch(Place place) {
   auto& [number, one] = *place;
   const auto& [stream, handshake] = *one.answered;
   const std::uint32_t events = handshake.wants_write() ? EPOLLOUT : EPOLLIN;
@@ -209,7 +209,7 @@ void Door::watch(Place place) {
   one.events = events;
 }
 
-void Door::set_timer() {
+void Listener::set_timer() {
   itimerspec when{};  // zeros: never
   auto next = rests_until_;
   const auto oldest = half_open_.begin();

@@ -2,8 +2,8 @@
 // thread, which does nothing else. Whoever does not prove the key neither slows the rank down nor
 // keeps others out:
 //
-//  D1 All that a door does takes at most a tenth of a processor (kShare), after what it has saved
-//     up (kMostSaved). What a TLS handshake takes is known when it is done: so the door measures the
+//  D1 All that a listener does takes at most a tenth of a processor (kShare), after what it has saved
+//     up (kMostSaved). What a TLS handshake takes is known when it is done: so the listener measures the
 //     processor time of its thread, does little at a time (kTurn), and rests when its share is spent.
 //     Half-open connections are few, and so is the memory they take.
 //  D2 Each host of the job, and all strangers together, take turns at handshakes (Origin). So a flood
@@ -33,11 +33,11 @@
 #include <vector>
 
 #include "dstorm/host/fork.hpp"
+#include "dstorm/host/wait.hpp"
 #include "dstorm/remote/tcp/address.hpp"
 #include "dstorm/remote/tcp/handshake.hpp"
 #include "dstorm/remote/tcp/processor_budget.hpp"
 #include "dstorm/remote/tcp/stream.hpp"
-#include "dstorm/host/wait.hpp"
 
 namespace dstorm::tcp {
 
@@ -47,7 +47,7 @@ struct Caller {
   Introduction introduction;
 };
 
-class Door {
+class Listener {
  public:
   // Of a job of many hosts it is two for each.
   static constexpr std::size_t kMostHalfOpen = 64;
@@ -58,12 +58,12 @@ class Door {
 
   // `listener` and `listening` come from listen_at(). A connection has `limit` to prove itself;
   // once it has, it fails when its peer has not acknowledged anything for `silence`. `tls` is null
-  // for plain bytes, and outlives the door and the streams. `processor_time` is what this thread has
+  // for plain bytes, and outlives the listener and the streams. `processor_time` is what this thread has
   // used so far. Throws ConfigError.
-  Door(UnforkedDescriptor listener, const KeptKey& key, std::uint32_t own_rank,
-       const Address& listening, const TlsContext* tls, std::chrono::nanoseconds limit,
-       std::chrono::nanoseconds silence,
-       std::function<std::chrono::nanoseconds()> processor_time = thread_processor_time);
+  Listener(UnforkedDescriptor listener, const KeptKey& key, std::uint32_t own_rank,
+           const Address& listening, const TlsContext* tls, std::chrono::nanoseconds limit,
+           std::chrono::nanoseconds silence,
+           std::function<std::chrono::nanoseconds()> processor_time = thread_processor_time);
 
   // From where the job's ranks call. Others are strangers, who may be ranks nevertheless (NAT).
   void expect(std::span<const Address> ranks);
@@ -115,10 +115,10 @@ class Door {
   void watch(Place place);
   void set_timer();
 
-  Descriptor waits_;    // epoll: the timer, and watched_ unless the door rests
+  Descriptor waits_;    // epoll: the timer, and watched_ unless the listener rests
   Descriptor watched_;  // epoll: the listener, the half-open connections
   Descriptor timer_;
-  UnforkedDescriptor listener_;
+  UnforkedDescriptor socket_;
   KeptKey key_;
   std::uint32_t own_rank_;
   Address listening_;

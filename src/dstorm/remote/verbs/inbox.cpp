@@ -5,8 +5,8 @@
 
 namespace dstorm::verbs {
 
-Landing::Landing(std::byte* base, const LandingShape& shape, const Copies& copies, Policy policy,
-                 int sender, std::span<const int> locals, int rank)
+Inbox::Inbox(std::byte* base, const InboxShape& shape, const Copies& copies, Policy policy,
+             int sender, std::span<const int> locals, int rank)
     : base_(base),
       shape_(shape),
       copies_(copies),
@@ -17,12 +17,12 @@ Landing::Landing(std::byte* base, const LandingShape& shape, const Copies& copie
                               locals_.begin())),
       trailer_(shape.trailer_bytes()) {}
 
-std::uint64_t Landing::iteration(std::size_t slot) const {
+std::uint64_t Inbox::iteration(std::size_t slot) const {
   auto& header = *reinterpret_cast<SlotHeader*>(base_ + shape_.slot(slot));
   return std::atomic_ref(header.iteration).load(std::memory_order_acquire);
 }
 
-bool Landing::has_news() const {
+bool Inbox::has_news() const {
   const std::uint64_t known = copies_.current().clock().load(std::memory_order_acquire);
   if (head().clock.load(std::memory_order_acquire) > known) return true;
   for (std::size_t slot = 0; slot < shape_.depth(); ++slot) {
@@ -31,7 +31,7 @@ bool Landing::has_news() const {
   return false;
 }
 
-Landing::Found Landing::look(std::uint64_t after, std::uint64_t limit) const {
+Inbox::Found Inbox::look(std::uint64_t after, std::uint64_t limit) const {
   Found best;
   for (std::size_t slot = 0; slot < shape_.depth(); ++slot) {
     const std::uint64_t found = iteration(slot);
@@ -43,7 +43,7 @@ Landing::Found Landing::look(std::uint64_t after, std::uint64_t limit) const {
 }
 
 // As in SlotReader::oldest: a second look is final, by L4.
-Landing::Found Landing::oldest(std::uint64_t after) const {
+Inbox::Found Inbox::oldest(std::uint64_t after) const {
   const Found found = look(after, kMostIteration);
   if (found.slot < 0) return found;
   const Found older = look(after, found.iteration - 1);
@@ -51,9 +51,9 @@ Landing::Found Landing::oldest(std::uint64_t after) const {
 }
 
 // What follows the payload, if it is whole by itself: fills trailer_ and to_.
-bool Landing::read_tail(std::size_t slot, std::uint64_t iteration, std::size_t payload_bytes,
-                        LandingTail& tail) {
-  std::memcpy(trailer_.data(), base_ + shape_.slot(slot) + LandingShape::trailer(payload_bytes),
+bool Inbox::read_tail(std::size_t slot, std::uint64_t iteration, std::size_t payload_bytes,
+                      InboxTail& tail) {
+  std::memcpy(trailer_.data(), base_ + shape_.slot(slot) + InboxShape::trailer(payload_bytes),
               trailer_.size());
   const std::size_t ordinals = shape_.receivers() * 8;
   std::memcpy(&tail, trailer_.data() + ordinals, sizeof(tail));
@@ -72,7 +72,7 @@ bool Landing::read_tail(std::size_t slot, std::uint64_t iteration, std::size_t p
 
 // L2. Fills `header` and to_, and copies the payload unless `to` is nullptr. True if this iteration's
 // update was whole.
-bool Landing::read(std::size_t slot, std::uint64_t iteration, SlotHeader& header, std::byte* to) {
+bool Inbox::read(std::size_t slot, std::uint64_t iteration, SlotHeader& header, std::byte* to) {
   const std::byte* from = base_ + shape_.slot(slot);
   std::memcpy(&header, from, sizeof(header));
   if (header.iteration != iteration || header.payload_bytes > shape_.slot_bytes() ||
@@ -80,7 +80,7 @@ bool Landing::read(std::size_t slot, std::uint64_t iteration, SlotHeader& header
     return false;
   }
   const auto bytes = static_cast<std::size_t>(header.payload_bytes);
-  LandingTail tail{};
+  InboxTail tail{};
   if (!read_tail(slot, iteration, bytes, tail)) return false;
   const std::span payload(from + sizeof(SlotHeader), round_up(bytes, 8));
   Checksum checksum;
@@ -94,7 +94,7 @@ bool Landing::read(std::size_t slot, std::uint64_t iteration, SlotHeader& header
   return checksum.value() == tail.checksum;
 }
 
-bool Landing::move(std::size_t slot, std::uint64_t iteration, int room) {
+bool Inbox::move(std::size_t slot, std::uint64_t iteration, int room) {
   SlotHeader header;
   if (!read(slot, iteration, header, writer_->payload(room))) return false;
   writer_->publish_copy(room, header, to_);
@@ -102,7 +102,7 @@ bool Landing::move(std::size_t slot, std::uint64_t iteration, int room) {
 }
 
 // The rank that took in before this one has ended when it had given some of its tickets.
-bool Landing::complete(std::size_t slot, std::uint64_t iteration, int begun) {
+bool Inbox::complete(std::size_t slot, std::uint64_t iteration, int begun) {
   SlotHeader header;
   if (!read(slot, iteration, header, nullptr)) return false;
   writer_->complete(begun, to_);

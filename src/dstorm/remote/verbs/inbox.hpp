@@ -1,24 +1,24 @@
 // Where a network adapter writes the updates of a rank of another host, and how the ranks here take
 // them in.
 //
-// For each sender a segment's memory has a landing area: a clock and one landing slot for each slot
-// of the sender's mailbox. The sender's adapter writes an update into the landing slot of the same
+// For each sender a segment's memory has an inbox: a clock and one inbox slot for each slot
+// of the sender's mailbox. The sender's adapter writes an update into the inbox slot of the same
 // number with one write, and needs nobody here; whoever gathers next checks it and moves it to the
 // sender's mailbox as it is on this host, where all ranks fold it in place (slot.hpp).
 //
-// A landing slot:  SlotHeader | payload, padded to 8 bytes | ordinals | iteration | two checksums
+// A inbox slot:  SlotHeader | payload, padded to 8 bytes | ordinals | iteration | two checksums
 // ordinals has one number per rank of this host, in rank order; 0: not addressed to it.
 //
 // The ranks take turns: whoever takes in holds the copy to which it moves what has come. One that is
 // stopped meanwhile, and evicted, keeps that copy, and the others go on in another (copies.hpp).
 //
 // Invariants:
-//  L1 The sender alone writes a landing area; the ranks here only read it.
-//  L2 A landing slot may be overwritten while it is read (LATEST). What is taken is a copy, and only
+//  L1 The sender alone writes an inbox; the ranks here only read it.
+//  L2 A inbox slot may be overwritten while it is read (LATEST). What is taken is a copy, and only
 //     if the checksum over that copy, header and ordinals included, is the one that came with it.
-//  L3 QUEUE: the sender uses a slot of its mailbox, and so a landing slot, again only after all of
+//  L3 QUEUE: the sender uses a slot of its mailbox, and so a inbox slot, again only after all of
 //     its receivers have consumed the update, which was taken before. Nothing is overwritten.
-//  L4 Writes of one connection become visible in order, so that who sees the landing clock at k, or
+//  L4 Writes of one connection become visible in order, so that who sees the inbox clock at k, or
 //     the whole update k, finds every earlier update in its slot, whole, unless it has been replaced.
 //     The clock is therefore read before the slots.
 //  L5 QUEUE stands on no such order, which a network with adaptive routing does not keep. An update is
@@ -38,25 +38,25 @@
 #include <vector>
 
 #include "dstorm/slot/checksum.hpp"
-#include "dstorm/slot/slot.hpp"
+#include "dstorm/slot/writer.hpp"
 
 namespace dstorm::verbs {
 
-struct LandingHead {
+struct InboxHead {
   alignas(kLine) std::atomic<std::uint64_t> clock;  // the sender's, where no update says it
 };
 
 // What follows the payload, after the ordinals.
-struct LandingTail {
+struct InboxTail {
   std::uint64_t iteration;
   std::uint64_t own_checksum;  // over the ordinals and the iteration
   std::uint64_t checksum;      // over all that is before it, the header and the payload included
 };
 
-class LandingShape {
+class InboxShape {
  public:
   // `receivers`: the most ranks that any host of the job has.
-  LandingShape(const MailboxShape& mailbox, std::size_t receivers)
+  InboxShape(const MailboxShape& mailbox, std::size_t receivers)
       : depth_(mailbox.depth()),
         slot_bytes_(mailbox.slot_bytes()),
         receivers_(receivers),
@@ -65,8 +65,8 @@ class LandingShape {
   std::size_t depth() const { return depth_; }
   std::size_t slot_bytes() const { return slot_bytes_; }
   std::size_t receivers() const { return receivers_; }
-  std::size_t trailer_bytes() const { return receivers_ * 8 + sizeof(LandingTail); }
-  std::size_t slot(std::size_t index) const { return sizeof(LandingHead) + index * stride_; }
+  std::size_t trailer_bytes() const { return receivers_ * 8 + sizeof(InboxTail); }
+  std::size_t slot(std::size_t index) const { return sizeof(InboxHead) + index * stride_; }
   // From the start of the slot.
   static std::size_t trailer(std::size_t payload_bytes) {
     return sizeof(SlotHeader) + round_up(payload_bytes, 8);
@@ -77,12 +77,12 @@ class LandingShape {
   std::size_t depth_, slot_bytes_, receivers_, stride_;
 };
 
-// One sender's landing area, as one rank of the receiving host takes from it. One thread.
-class Landing {
+// One sender's inbox, as one rank of the receiving host takes from it. One thread.
+class Inbox {
  public:
   // `copies` are of the sender's mailbox; `locals` the ranks of this host, sorted; `rank` this one.
-  Landing(std::byte* base, const LandingShape& shape, const Copies& copies, Policy policy,
-          int sender, std::span<const int> locals, int rank);
+  Inbox(std::byte* base, const InboxShape& shape, const Copies& copies, Policy policy, int sender,
+        std::span<const int> locals, int rank);
 
   int sender() const { return sender_; }
   // A few loads.
@@ -117,7 +117,7 @@ class Landing {
     std::uint64_t iteration = 0;
   };
 
-  LandingHead& head() const { return *reinterpret_cast<LandingHead*>(base_); }
+  InboxHead& head() const { return *reinterpret_cast<InboxHead*>(base_); }
   std::uint64_t iteration(std::size_t slot) const;
   Found look(std::uint64_t after, std::uint64_t limit) const;
   Found oldest(std::uint64_t after) const;
@@ -165,14 +165,14 @@ class Landing {
   }
   bool read(std::size_t slot, std::uint64_t iteration, SlotHeader& header, std::byte* to);
   bool read_tail(std::size_t slot, std::uint64_t iteration, std::size_t payload_bytes,
-                 LandingTail& tail);
+                 InboxTail& tail);
   bool move(std::size_t slot, std::uint64_t iteration, int room);
   bool complete(std::size_t slot, std::uint64_t iteration, int begun);
   // Whether it is for ranks alone that do not take part any more.
   template <class Live>
   bool is_for_nobody(std::size_t slot, std::uint64_t iteration, Live&& live) {
     SlotHeader header;
-    LandingTail tail{};
+    InboxTail tail{};
     std::memcpy(&header, base_ + shape_.slot(slot), sizeof(header));
     return header.iteration == iteration && header.payload_bytes <= shape_.slot_bytes() &&
            read_tail(slot, iteration, static_cast<std::size_t>(header.payload_bytes), tail) &&
@@ -197,7 +197,7 @@ class Landing {
   }
 
   std::byte* base_;
-  LandingShape shape_;
+  InboxShape shape_;
   Copies copies_;
   Policy policy_;
   int sender_;

@@ -19,13 +19,13 @@ constexpr std::size_t kMostChunks = 32;     // and into so many, if the adapter'
 constexpr std::size_t kUnseenChunks = 2;
 
 std::size_t frame_size(std::size_t receivers) {
-  return round_up(sizeof(SlotHeader) + receivers * 8 + sizeof(LandingTail), kLine);
+  return round_up(sizeof(SlotHeader) + receivers * 8 + sizeof(InboxTail), kLine);
 }
 
-shm::Memory make_frames(std::size_t bytes) {
+host::Memory make_frames(std::size_t bytes) {
   constexpr std::string_view kWhat = "the headers of updates";
   bytes = round_up(bytes, kPage);
-  shm::Memory made = shm::Memory::create(bytes, bytes, kWhat);
+  host::Memory made = host::Memory::create(bytes, bytes, kWhat);
   made.reserve(0, bytes, kWhat);
   made.close_fd();
   return made;
@@ -64,10 +64,10 @@ bool Sender::has_room(std::size_t payload_bytes) const noexcept {
          frame_writes_[next_frame_] <= queue_.completed();
 }
 
-std::uint64_t Sender::send_update(std::uint32_t segment, const shm::SegmentMemory& own,
+std::uint64_t Sender::send_update(std::uint32_t segment, const host::SegmentMemory& own,
                                   const Region& region, int slot, const SlotHeader& header,
                                   std::span<const Addressee> to, std::span<const int> host) {
-  const LandingShape shape(own.shape().mailbox, receivers_);
+  const InboxShape shape(own.shape().mailbox, receivers_);
   const auto index = static_cast<std::size_t>(slot);
   const auto rank = static_cast<int>(header.sender);
   const Mailbox box(own.mailbox(rank), own.shape().mailbox);
@@ -81,7 +81,7 @@ std::uint64_t Sender::send_update(std::uint32_t segment, const shm::SegmentMemor
     const auto place = std::lower_bound(host.begin(), host.end(), addressee.rank) - host.begin();
     std::memcpy(trailer + place * 8, &addressee.ordinal, sizeof(addressee.ordinal));
   }
-  LandingTail tail{header.iteration, 0, 0};
+  InboxTail tail{header.iteration, 0, 0};
   std::memcpy(trailer + receivers_ * 8, &tail, sizeof(tail));
   Checksum of_tail;
   of_tail.add({trailer, receivers_ * 8 + sizeof(tail.iteration)});
@@ -102,7 +102,7 @@ std::uint64_t Sender::send_update(std::uint32_t segment, const shm::SegmentMemor
                                           frames_region_.lkey()};
   std::size_t left = places[0].size() + places[1].size() + places[2].size();
   const std::size_t chunk = chunk_of(left);
-  Target to_there = windows_.at(segment).landing;
+  Target to_there = windows_.at(segment).inbox;
   to_there.address += shape.slot(index);
   std::uint64_t number = 0;
   for (std::size_t posted = 1; left > 0; ++posted) {
@@ -141,7 +141,7 @@ std::uint64_t Sender::send_words(const Target& target, std::span<const std::uint
 }
 
 std::uint64_t Sender::send_clock(std::uint32_t segment, std::uint64_t clock) {
-  return send_words(windows_.at(segment).landing, {&clock, 1}, true);
+  return send_words(windows_.at(segment).inbox, {&clock, 1}, true);
 }
 
 std::uint64_t Sender::send_cursor(std::uint32_t segment, std::size_t place, int receiver,

@@ -1,5 +1,5 @@
-// The one-sided way of a rank's updates to one other host: its adapter writes them into the landing
-// areas there (landing.hpp), and what it has folded into the cursors of the senders there.
+// The one-sided way of a rank's updates to one other host: its adapter writes them into the inbox
+// areas there (inbox.hpp), and what it has folded into the cursors of the senders there.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class Sender {
  public:
   // What may be written of a segment on the other host.
   struct Window {
-    Target landing;               // this rank's landing area
+    Target inbox;                 // this rank's inbox
     std::vector<Target> cursors;  // by rank of that host: the first cursor of its mailbox
   };
 
@@ -40,7 +40,7 @@ class Sender {
   // Each needs room, and returns the number of the last write it took, or 0: the queue has failed.
   // `own` is this host's memory
   // of the segment, registered as `region`; `host` the ranks of the other host.
-  std::uint64_t send_update(std::uint32_t segment, const shm::SegmentMemory& own,
+  std::uint64_t send_update(std::uint32_t segment, const host::SegmentMemory& own,
                             const Region& region, int slot, const SlotHeader& header,
                             std::span<const Addressee> to, std::span<const int> host);
   std::uint64_t send_clock(std::uint32_t segment, std::uint64_t clock);
@@ -71,7 +71,7 @@ class Sender {
   // Headers and trailers on their way, used in turn: no more updates than these are in flight. Behind
   // them, for an adapter that takes too little inline, the words of each write that is in flight.
   std::size_t frame_bytes_;
-  shm::Memory frames_;  // shared: this process keeps the adapter's pages when the program forks
+  host::Memory frames_;  // shared: this process keeps the adapter's pages when the program forks
   Region frames_region_;
   std::vector<std::uint64_t> frame_writes_;  // the last write from each
   std::size_t next_frame_ = 0;

@@ -14,12 +14,13 @@
 #include <memory>
 #include <thread>
 
-#include "dstorm/segment.hpp"
 #include "dstorm/remote/tcp/handshake.hpp"
+#include "dstorm/segment.hpp"
 #include "tcp_ranks.hpp"
 #include "tcp_sockets.hpp"
 
-namespace dstorm::tcp {
+namespace dstorm::remote {
+using namespace tcp;
 namespace {
 
 using namespace std::chrono_literals;
@@ -66,7 +67,7 @@ class RunningJob {
   RunningJob() : ranks_(kRanks) {
     testing_ranks::in_ranks(kRanks, [this](Bootstrap& bootstrap) {
       Rank& own = ranks_[static_cast<std::size_t>(bootstrap.rank())];
-      own.control = std::make_unique<shm::Control>(
+      own.control = std::make_unique<host::Control>(
           bootstrap, testing_ranks::sharing_of(bootstrap.rank()), 10s);
       Listening listening(bootstrap);
       own.engine = std::make_unique<Engine>(listening, *own.control,
@@ -84,11 +85,11 @@ class RunningJob {
                          std::as_bytes(std::span(kSecret, std::strlen(kSecret))));
       for (const Bytes& record : listening.heard[1]) at.push_back(first_of<Address>(record));
     });
-    const shm::SegmentShape shape{MailboxShape(kRanks, 2, 64), Policy::kLatest, 0, 0};
+    const host::SegmentShape shape{MailboxShape(kRanks, 2, 64), Policy::kLatest, 0, 0};
     for (int r : {kHere, kElsewhere}) {
       Rank& own = rank(r);
       own.memory =
-          std::make_shared<shm::SegmentMemory>(shm::SegmentMemory::create(shape, "segment 'w'"));
+          std::make_shared<host::SegmentMemory>(host::SegmentMemory::create(shape, "segment 'w'"));
       for (int sender = 0; sender < kRanks; ++sender) {
         own.memory->reserve_for(sender, true, "segment 'w'");
       }
@@ -96,7 +97,7 @@ class RunningJob {
     }
   }
 
-  shm::Control& control(int r) { return *rank(r).control; }
+  host::Control& control(int r) { return *rank(r).control; }
   Engine& engine(int r) { return *rank(r).engine; }
   Mailbox box(int r, int sender) {
     return {rank(r).memory->mailbox(sender), rank(r).memory->shape().mailbox};
@@ -116,8 +117,8 @@ class RunningJob {
  private:
   struct Rank {
     Descriptor news{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
-    std::unique_ptr<shm::Control> control;
-    std::shared_ptr<shm::SegmentMemory> memory;
+    std::unique_ptr<host::Control> control;
+    std::shared_ptr<host::SegmentMemory> memory;
     std::unique_ptr<Engine> engine;
     std::shared_ptr<Attachment> attachment;
   };
@@ -159,7 +160,7 @@ TEST(Engine, BrokenRuleIsTheEndOfItsSenderAlone) {
   EXPECT_TRUE(eventually([&] { return !job.control(kHere).is_live(kElsewhere); }));
   EXPECT_TRUE(caller.is_ended());
   // They share what they know. That its process has ended nobody has said.
-  EXPECT_EQ(job.control(kBeside).state(kElsewhere), shm::State::kEvicted);
+  EXPECT_EQ(job.control(kBeside).state(kElsewhere), host::State::kEvicted);
   EXPECT_TRUE(job.control(kHere).is_live(kBeside));
   Caller again(job, kElsewhere, 2'000'000);  // who is out stays out
   EXPECT_TRUE(again.is_ended());
@@ -204,10 +205,10 @@ TEST(Engine, WhoHasLeftCannotComeBack) {
   Caller leaving(job, kElsewhere, 1'000'000);
   send_text(leaving.stream, text_of({FrameKind::kLeave, 0, 0}));
   ASSERT_TRUE(
-      eventually([&] { return job.control(kHere).state(kElsewhere) == shm::State::kLeft; }));
+      eventually([&] { return job.control(kHere).state(kElsewhere) == host::State::kLeft; }));
   Caller back(job, kElsewhere, 2'000'000);
   EXPECT_TRUE(back.is_ended());
-  EXPECT_EQ(job.control(kHere).state(kElsewhere), shm::State::kLeft);
+  EXPECT_EQ(job.control(kHere).state(kElsewhere), host::State::kLeft);
   EXPECT_EQ(job.control(kHere).member(kElsewhere).link.load(), 1'000'000U);
 }
 
@@ -260,7 +261,7 @@ TEST(Engine, SharedConnectionThatBreaksIsMadeAnewBothWays) {
   testing_processes::expect_all_well(job);
 }
 
-// What comes to the door and does not go through it is nothing to the job.
+// A stranger that the listener refuses changes nothing in the job.
 TEST(Engine, HalfOpenFloodLeavesTheJobAlone) {
   RunningJob job;
   std::vector<Descriptor> flood;
@@ -481,4 +482,4 @@ TEST(EngineOverTls, RankWhoseCertificateHasRunOutIsAnErrorOnAll) {
 }
 
 }  // namespace
-}  // namespace dstorm::tcp
+}  // namespace dstorm::remote

@@ -25,22 +25,22 @@ void check(const TcpHost& host) {
     }
   }
   require(box.clock() <= dstorm::kMostIteration, "an iteration can be held");
-  for (const dstorm::shm::Notice& notice : host.sender().notices) {
+  for (const dstorm::host::Notice& notice : host.sender().notices) {
     require(notice.what_bytes <= sizeof(notice.what), "a notice says what in its place");
     require(notice.bytes <= sizeof(notice.data), "a notice fits its place");
   }
-  require(host.control(0).state(kSender) != dstorm::shm::State::kAbsent, "nobody unjoins");
+  require(host.control(0).state(kSender) != dstorm::host::State::kAbsent, "nobody unjoins");
 }
 
 }  // namespace
 
 void run(Input input) {
-  using dstorm::tcp::Incoming;
-  using dstorm::tcp::Outgoing;
+  using dstorm::remote::Downlink;
+  using dstorm::remote::Uplink;
   static const TcpHost latest(dstorm::Policy::kLatest);
   static const TcpHost queue(dstorm::Policy::kQueue);
-  static const dstorm::tcp::Settings settings = [] {
-    dstorm::tcp::Settings made = settings_at({});
+  static const dstorm::remote::Settings settings = [] {
+    dstorm::remote::Settings made = settings_at({});
     made.silence = std::chrono::milliseconds(1);  // a part of which a full queue is waited for
     return made;
   }();
@@ -55,36 +55,36 @@ void run(Input input) {
   const std::vector<std::byte> others = host.of_others();
   const auto now = dstorm::Clock::now();
   Ends ends;
-  Incoming incoming(host.control(0), settings,
+  Downlink downlink(host.control(0), settings,
                     std::make_shared<dstorm::tcp::Stream>(dstorm::tcp::Stream::accept(
                         std::move(ends.here), nullptr, settings.silence)),
                     dstorm::tcp::Introduction{.rank = kSender, .to = 0, .number = 1}, now);
   // Perhaps what this rank says goes over the same connection: then answers come, too.
-  dstorm::shm::Control& control = host.control(0);
-  Outgoing outgoing(control, settings,
-                    control.hosts()[static_cast<std::size_t>(control.host_of(kSender))]);
+  dstorm::host::Control& control = host.control(0);
+  Uplink uplink(control, settings,
+                control.hosts()[static_cast<std::size_t>(control.host_of(kSender))]);
   const bool is_shared = (what >> 4 & 1) != 0;
   if (is_shared) {
-    outgoing.await(kSender, now);
-    incoming.join(outgoing);
-    outgoing.share(incoming, 1, now);
+    uplink.await(kSender, now);
+    downlink.join(uplink);
+    uplink.share(downlink, 1, now);
   }
   for (std::size_t i = 0; i <= pieces; ++i) {
     raw_send(ends.there, input.bytes(lengths[i]));
-    incoming.take_in(host.attachments, kClosedSegment, true, now);
-    outgoing.pump({}, false, true, false, now);
+    downlink.take_in(host.attachments, kClosedSegment, true, now);
+    uplink.pump({}, false, true, false, now);
     check(host);
   }
-  require(is_shared == (outgoing.state() == Outgoing::State::kUp) ||
-              incoming.end() != Incoming::End::kNot,
-          "both go on or neither");
+  require(
+      is_shared == (uplink.state() == Uplink::State::kUp) || downlink.end() != Downlink::End::kNot,
+      "both go on or neither");
   ends.there = dstorm::Descriptor();
-  incoming.take_in(host.attachments, kClosedSegment, true, now);
-  while (incoming.is_held_up()) {  // for want of a slot: not for long
+  downlink.take_in(host.attachments, kClosedSegment, true, now);
+  while (downlink.is_held_up()) {  // for want of a slot: not for long
     std::this_thread::sleep_for(settings.silence / 4);
-    incoming.take_in(host.attachments, kClosedSegment, true, dstorm::Clock::now());
+    downlink.take_in(host.attachments, kClosedSegment, true, dstorm::Clock::now());
   }
-  require(incoming.end() != Incoming::End::kNot, "the end of a connection is seen");
+  require(downlink.end() != Downlink::End::kNot, "the end of a connection is seen");
   check(host);
   require(host.of_others() == others, "what is none of the sender's stays as it was");
 }

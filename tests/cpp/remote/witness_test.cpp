@@ -19,11 +19,12 @@
 #include "dstorm/errors.hpp"
 #include "tcp_sockets.hpp"
 
-namespace dstorm::tcp {
+namespace dstorm::remote {
+using namespace tcp;
 namespace {
 
 using testing_sockets::eventually;
-using testing_sockets::Listener;
+using testing_sockets::ListeningSocket;
 using testing_sockets::loopback;
 using testing_sockets::raw_connect;
 using testing_sockets::raw_take;
@@ -55,7 +56,7 @@ void die_with_parent() { prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0); }
 // A rank with a witness, which is this process' child: it adopts orphans, as `malt run` does.
 class Rank {
  public:
-  using Life = std::function<void(std::unique_ptr<Listener>, std::optional<Witness>)>;
+  using Life = std::function<void(std::unique_ptr<ListeningSocket>, std::optional<Witness>)>;
 
   explicit Rank(const Life& life = {}, std::uint64_t limit_ms = kLongMs) {
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
@@ -66,7 +67,7 @@ class Rank {
     if (pid == 0) {
       die_with_parent();
       setpgid(0, 0);
-      auto listener = std::make_unique<Listener>();
+      auto listener = std::make_unique<ListeningSocket>();
       std::optional<Witness> own;
       own.emplace(Witness::find_program(), listener->socket.get(),
                   order_for(listener->at, limit_ms));
@@ -275,7 +276,7 @@ TEST(Witness, TokensDifferByKeyRankAndAddress) {
 }
 
 TEST(Witness, ThatCannotBeStartedIsAnErrorThatSaysWhy) {
-  const Listener listener;
+  const ListeningSocket listener;
   for (const std::string program : {"", "/nowhere/malt-witness"}) {
     try {
       const Witness witness(program, listener.socket.get(), order_for(listener.at, 1));
@@ -287,4 +288,4 @@ TEST(Witness, ThatCannotBeStartedIsAnErrorThatSaysWhy) {
 }
 
 }  // namespace
-}  // namespace dstorm::tcp
+}  // namespace dstorm::remote

@@ -13,7 +13,8 @@
 #include <thread>
 #include <vector>
 
-#include "dstorm/slot/slot.hpp"
+#include "dstorm/slot/reader.hpp"
+#include "dstorm/slot/writer.hpp"
 
 namespace dstorm {
 namespace {

@@ -10,11 +10,12 @@
 #include "tcp_ranks.hpp"
 #include "tcp_sockets.hpp"
 
-namespace dstorm::tcp {
+namespace dstorm::remote {
+using namespace tcp;
 namespace {
 
 using testing_sockets::eventually;
-using testing_sockets::Listener;
+using testing_sockets::ListeningSocket;
 using testing_sockets::loopback;
 using namespace std::chrono_literals;
 
@@ -29,7 +30,7 @@ class Probing {
     testing_ranks::in_ranks(kRanks, [this](Bootstrap& bootstrap) {
       const int rank = bootstrap.rank();
       controls_[static_cast<std::size_t>(rank)] =
-          std::make_unique<shm::Control>(bootstrap, testing_ranks::sharing_of(rank), 10s);
+          std::make_unique<host::Control>(bootstrap, testing_ranks::sharing_of(rank), 10s);
     });
     settings_.own = loopback(AF_INET);
     settings_.addresses.assign(kRanks, listener.at);
@@ -37,7 +38,7 @@ class Probing {
     probes.emplace(control(), settings_, [](int) {});
   }
 
-  shm::Control& control() { return *controls_[kHere]; }
+  host::Control& control() { return *controls_[kHere]; }
   bool is_live() { return control().is_live(kElsewhere); }
   void step(bool was_away = false) { probes->step(was_away, Clock::now()); }
   // Until there is nothing more to find out.
@@ -63,11 +64,11 @@ class Probing {
     EXPECT_EQ(send(call.get(), token.data(), token.size(), MSG_NOSIGNAL), ssize_t{sizeof(token)});
   }
 
-  Listener listener;
+  ListeningSocket listener;
   std::optional<Probes> probes;
 
  private:
-  std::vector<std::unique_ptr<shm::Control>> controls_;
+  std::vector<std::unique_ptr<host::Control>> controls_;
   Settings settings_{};
 };
 
@@ -78,7 +79,7 @@ TEST(Probes, TokenIsTheEndOfTheRank) {
   EXPECT_TRUE(probing.is_live());
   probing.answer(call);
   probing.run();
-  EXPECT_EQ(probing.control().state(kElsewhere), shm::State::kDead);
+  EXPECT_EQ(probing.control().state(kElsewhere), host::State::kDead);
   WitnessReceipt receipt = 99;
   EXPECT_EQ(recv(call.get(), &receipt, sizeof(receipt), 0), ssize_t{sizeof(receipt)});
   EXPECT_EQ(receipt, static_cast<WitnessReceipt>(probing.control().own_host()));
@@ -125,7 +126,7 @@ TEST(Probes, TokenCountsThoughItComesInPiecesAfterARefusal) {
     send(call.get(), part.data(), part.size(), MSG_NOSIGNAL);
   }
   probing.run();
-  EXPECT_EQ(probing.control().state(kElsewhere), shm::State::kDead);
+  EXPECT_EQ(probing.control().state(kElsewhere), host::State::kDead);
 }
 
 // It may be the one that has been left out.
@@ -161,7 +162,7 @@ TEST(Probes, RankIsDeadForThoseWhoDoNotReadItsWordsWhenNoMoreOfThemCome) {
     std::this_thread::sleep_for(1ms);
   }
   probing.run();
-  EXPECT_EQ(probing.control().state(kElsewhere), shm::State::kDead);
+  EXPECT_EQ(probing.control().state(kElsewhere), host::State::kDead);
   EXPECT_GT(Clock::now() - heard, kSilence / 4);
 }
 
@@ -173,9 +174,9 @@ TEST(Probes, WordOfALiveMemberIsTheEndOfTheRankOnceItsOwnHaveBeenRead) {
     probing.step();
     EXPECT_EQ(probing.is_live(), !is_read);
     probing.run();
-    EXPECT_EQ(probing.control().state(kElsewhere), shm::State::kDead);
+    EXPECT_EQ(probing.control().state(kElsewhere), host::State::kDead);
   }
 }
 
 }  // namespace
-}  // namespace dstorm::tcp
+}  // namespace dstorm::remote

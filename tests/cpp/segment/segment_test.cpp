@@ -901,7 +901,7 @@ TEST(Segment, HeaderThatIsNotOfItsTicketIsDamage) {
       Segment segment(group, options);
       group->barrier();
       if (group->rank() == 0) {
-        const shm::SegmentMemory& memory = segment.channel().memory();
+        const host::SegmentMemory& memory = segment.channel().memory();
         const Mailbox box(memory.mailbox(1), memory.shape().mailbox);
         for (const std::uint64_t iteration : {std::uint64_t{0}, kMostIteration + 1}) {
           SlotHeader header{};

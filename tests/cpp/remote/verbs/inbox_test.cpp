@@ -17,6 +17,8 @@
 #include <random>
 #include <thread>
 
+#include "dstorm/slot/reader.hpp"
+
 namespace dstorm::verbs {
 namespace {
 
@@ -40,22 +42,22 @@ using Words = std::vector<std::uint64_t>;
 // A rank that takes in. A rank that does not live has ended, unless a test says otherwise.
 class Taker {
  public:
-  explicit Taker(Landing landing) : landing_(std::move(landing)) {}
+  explicit Taker(Inbox inbox) : inbox_(std::move(inbox)) {}
   template <class Live>
   bool take_in(Live&& live) {
     return take_in(live, [&](int r) { return !live(r); });
   }
   template <class Live, class HasEnded>
   bool take_in(Live&& live, HasEnded&& has_ended) {
-    return landing_.take_in(live, has_ended, [](std::size_t) {});
+    return inbox_.take_in(live, has_ended, [](std::size_t) {});
   }
-  bool has_news() const { return landing_.has_news(); }
+  bool has_news() const { return inbox_.has_news(); }
 
  private:
-  Landing landing_;
+  Inbox inbox_;
 };
 
-// The memory of a sender's landing area and of the copy of its mailbox, and what the sender's
+// The memory of a sender's inbox and of the copy of its mailbox, and what the sender's
 // adapter does to the first.
 class Area {
  public:
@@ -63,15 +65,15 @@ class Area {
       : policy_(policy),
         mailbox_(kRanks, depth, slot_bytes),
         shape_(mailbox_, kHere.size()),
-        landing_(zeros(shape_.bytes())),
+        inbox_(zeros(shape_.bytes())),
         copy_(zeros(mailbox_.bytes())),
         other_copy_(zeros(mailbox_.bytes())) {
     for (int r : kHere) readers_.emplace_back(copies(), r);
   }
 
   // As rank `rank` sees it. The memory is this object's.
-  Taker landing(int rank) {
-    return Taker({landing_.get(), shape_, copies(), policy_, kSender, kHere, rank});
+  Taker inbox(int rank) {
+    return Taker({inbox_.get(), shape_, copies(), policy_, kSender, kHere, rank});
   }
   Copies copies() { return {CopyTable(words_), copy_.get(), other_copy_.get(), mailbox_}; }
   Mailbox box() { return copies().box(0); }
@@ -114,17 +116,17 @@ class Area {
 
   // One word of an image arrives.
   UNSEEN void write(std::size_t slot, const Words& image, std::size_t word) {
-    auto* to = reinterpret_cast<std::uint64_t*>(landing_.get() + shape_.slot(slot)) + word;
+    auto* to = reinterpret_cast<std::uint64_t*>(inbox_.get() + shape_.slot(slot)) + word;
     __atomic_store_n(to, image[word], __ATOMIC_RELEASE);
   }
   void write(std::size_t slot, const Words& image) {
     for (std::size_t i = 0; i < image.size(); ++i) write(slot, image, i);
   }
   UNSEEN void write_clock(std::uint64_t clock) {
-    __atomic_store_n(reinterpret_cast<std::uint64_t*>(landing_.get()), clock, __ATOMIC_RELEASE);
+    __atomic_store_n(reinterpret_cast<std::uint64_t*>(inbox_.get()), clock, __ATOMIC_RELEASE);
   }
   bool holds(std::size_t slot, const Words& image) const {
-    return std::memcmp(landing_.get() + shape_.slot(slot), image.data(), image.size() * 8) == 0;
+    return std::memcmp(inbox_.get() + shape_.slot(slot), image.data(), image.size() * 8) == 0;
   }
 
  private:
@@ -137,9 +139,9 @@ class Area {
 
   Policy policy_;
   MailboxShape mailbox_;
-  LandingShape shape_;
+  InboxShape shape_;
   std::array<std::atomic<std::uint64_t>, CopyTable::words_for(2)> words_{};
-  Memory landing_, copy_, other_copy_;
+  Memory inbox_, copy_, other_copy_;
   std::vector<SlotReader> readers_;
 };
 
@@ -186,22 +188,22 @@ Seen fold_newest(SlotReader& reader, std::chrono::microseconds reading = 0us) {
 
 // ---- One update ----------------------------------------------------------------------------------
 class EveryPolicy : public testing::TestWithParam<Policy> {};
-INSTANTIATE_TEST_SUITE_P(Landing, EveryPolicy, testing::Values(Policy::kLatest, Policy::kQueue),
+INSTANTIATE_TEST_SUITE_P(Inbox, EveryPolicy, testing::Values(Policy::kLatest, Policy::kQueue),
                          [](const auto& given) {
                            return given.param == Policy::kLatest ? "Latest" : "Queue";
                          });
 
 TEST_P(EveryPolicy, EmptyAreaHasNothing) {
   Area area(2, 64, GetParam());
-  EXPECT_FALSE(area.landing(0).has_news());
-  EXPECT_FALSE(area.landing(0).take_in(kAllLive));
+  EXPECT_FALSE(area.inbox(0).has_news());
+  EXPECT_FALSE(area.inbox(0).take_in(kAllLive));
 }
 
 TEST_P(EveryPolicy, UpdateReachesThoseItIsForWithTheirOrdinals) {
   Area area(2, 64, GetParam());
   area.box().cursor(0).published = 6;
   area.write(0, area.image(1, 8, {7, 0}));
-  EXPECT_TRUE(area.landing(0).take_in(kAllLive));
+  EXPECT_TRUE(area.inbox(0).take_in(kAllLive));
   EXPECT_EQ(area.reader(0).clock(), 1U);
   const int slot = area.reader(0).find(1);
   ASSERT_GE(slot, 0);
@@ -214,8 +216,8 @@ TEST_P(EveryPolicy, UpdateReachesThoseItIsForWithTheirOrdinals) {
 
 TEST_P(EveryPolicy, UpdateIsTakenOnce) {
   Area area(2, 64, GetParam());
-  Taker first = area.landing(0);
-  Taker second = area.landing(1);
+  Taker first = area.inbox(0);
+  Taker second = area.inbox(1);
   area.write(0, area.image(1, 1, {1, 1}));
   EXPECT_TRUE(first.take_in(kAllLive));
   EXPECT_FALSE(first.take_in(kAllLive));
@@ -227,11 +229,11 @@ TEST_P(EveryPolicy, UpdateIsNeverTakenBeforeItIsWhole) {
   for (const std::size_t words : {1U, 5U, 8U}) {
     for (int way = 0; way < 200; ++way) {
       Area area(1, 64, GetParam());
-      Taker landing = area.landing(0);
+      Taker inbox = area.inbox(0);
       std::uint64_t iteration = 1;
       if (way % 2 == 1) {  // over an older one, shorter, as long, or longer
         area.write(0, area.image(iteration++, 1 + random() % 8, {1, 1}));
-        ASSERT_TRUE(landing.take_in(kAllLive));
+        ASSERT_TRUE(inbox.take_in(kAllLive));
         for (int r : kHere) fold_oldest(area.reader(r));
       }
       const Words image = area.image(iteration, words, {iteration, iteration});
@@ -241,7 +243,7 @@ TEST_P(EveryPolicy, UpdateIsNeverTakenBeforeItIsWhole) {
       for (const std::size_t word : order) {
         const bool was_whole = area.holds(0, image);
         area.write(0, image, word);
-        ASSERT_EQ(landing.take_in(kAllLive), area.holds(0, image) && !was_whole)
+        ASSERT_EQ(inbox.take_in(kAllLive), area.holds(0, image) && !was_whole)
             << "word " << word << " of " << image.size() << ", way " << way;
       }
       ASSERT_EQ(area.reader(1).clock(), iteration);
@@ -251,23 +253,23 @@ TEST_P(EveryPolicy, UpdateIsNeverTakenBeforeItIsWhole) {
 }
 
 // Its only receiver has died while it came, and so it is not written again.
-TEST(Landing, LatestPassesOverWhatNeverIsWholeWhenTheNextComes) {
+TEST(Inbox, LatestPassesOverWhatNeverIsWholeWhenTheNextComes) {
   Area area(2, 64, Policy::kLatest);
-  Taker landing = area.landing(1);
+  Taker inbox = area.inbox(1);
   const Words first = area.image(1, 5, {1, 0});
   for (std::size_t word = 0; word < first.size() / 2; ++word) area.write(0, first, word);
-  EXPECT_FALSE(landing.take_in(kAllLive));
+  EXPECT_FALSE(inbox.take_in(kAllLive));
   area.write(1, area.image(2, 1, {0, 1}));
-  EXPECT_TRUE(landing.take_in(kAllLive));
+  EXPECT_TRUE(inbox.take_in(kAllLive));
   EXPECT_EQ(fold_oldest(area.reader(1)).iteration, 2U);
 }
 
 // A network with adaptive routing: what was sent later comes sooner.
-TEST(Landing, QueuePassesOverNothingThatIsStillComing) {
+TEST(Inbox, QueuePassesOverNothingThatIsStillComing) {
   std::minstd_rand random(11);
   for (int way = 0; way < 300; ++way) {
     Area area(3, 64, Policy::kQueue);
-    std::array landings{area.landing(0), area.landing(1)};
+    std::array inboxes{area.inbox(0), area.inbox(1)};
     struct Word {
       std::size_t slot, word;
     };
@@ -282,7 +284,7 @@ TEST(Landing, QueuePassesOverNothingThatIsStillComing) {
     std::uint64_t folded = 0;
     for (std::size_t i = 0; i < words.size(); ++i) {
       area.write(words[i].slot, images[words[i].slot], words[i].word);
-      landings[i % 2].take_in(kAllLive);
+      inboxes[i % 2].take_in(kAllLive);
       for (Seen seen; (seen = fold_oldest(area.reader(1))).iteration != 0;) {
         ASSERT_EQ(seen.iteration, ++folded) << "way " << way;
         ASSERT_FALSE(seen.torn);
@@ -293,24 +295,24 @@ TEST(Landing, QueuePassesOverNothingThatIsStillComing) {
 }
 
 // Its only receiver has died while the adapter was reading it, so that its sender used the slot anew.
-TEST(Landing, QueuePassesOverWhatIsTornForTheDeadAlone) {
+TEST(Inbox, QueuePassesOverWhatIsTornForTheDeadAlone) {
   Area area(2, 64, Policy::kQueue);
-  Taker landing = area.landing(1);
+  Taker inbox = area.inbox(1);
   Words first = area.image(1, 5, {1, 0});
   first[10] = 99;
   area.write(0, first);
   area.write(1, area.image(2, 1, {0, 1}));
   area.write_clock(2);
-  EXPECT_FALSE(landing.take_in(kAllLive)) << "rank 0 may wait for it";
+  EXPECT_FALSE(inbox.take_in(kAllLive)) << "rank 0 may wait for it";
   EXPECT_EQ(area.reader(1).clock(), 0U);
-  EXPECT_TRUE(landing.take_in([](int r) { return r != 0; }));
+  EXPECT_TRUE(inbox.take_in([](int r) { return r != 0; }));
   EXPECT_EQ(fold_oldest(area.reader(1)).iteration, 2U);
 }
 
 // Every mix of two updates, whatever part of the second has come.
 TEST_P(EveryPolicy, MixOfTwoUpdatesIsNeitherOfThem) {
   Area area(1, 64, GetParam());
-  Taker landing = area.landing(0);
+  Taker inbox = area.inbox(0);
   const Words older = area.image(1, 3, {1, 1});
   const Words newer = area.image(2, 3, {2, 2});
   for (std::uint32_t mix = 1; mix + 1 < 1U << older.size(); ++mix) {
@@ -320,7 +322,7 @@ TEST_P(EveryPolicy, MixOfTwoUpdatesIsNeitherOfThem) {
     }
     if (words == older || words == newer) continue;  // by the words in which they are equal
     area.write(0, words);
-    ASSERT_FALSE(landing.take_in(kAllLive)) << "mix " << mix;
+    ASSERT_FALSE(inbox.take_in(kAllLive)) << "mix " << mix;
   }
 }
 
@@ -328,7 +330,7 @@ TEST_P(EveryPolicy, MixOfTwoUpdatesIsNeitherOfThem) {
 TEST_P(EveryPolicy, MixOfTwoUpdatesThatDifferInSignsIsNeitherOfThem) {
   constexpr std::size_t kHeaderWords = sizeof(SlotHeader) / 8;
   Area area(1, 64 * 8, GetParam());
-  Taker landing = area.landing(0);
+  Taker inbox = area.inbox(0);
   const Words whole = area.image(1, 64, {1, 1});
   for (std::size_t i = 0; i < 64; ++i) {
     for (std::size_t j = i + 1; j < 64; ++j) {
@@ -337,11 +339,11 @@ TEST_P(EveryPolicy, MixOfTwoUpdatesThatDifferInSignsIsNeitherOfThem) {
         words[kHeaderWords + flipped] ^= std::uint64_t{1} << 63;
       }
       area.write(0, words);
-      ASSERT_FALSE(landing.take_in(kAllLive)) << "words " << i << " and " << j;
+      ASSERT_FALSE(inbox.take_in(kAllLive)) << "words " << i << " and " << j;
     }
   }
   area.write(0, whole);
-  EXPECT_TRUE(landing.take_in(kAllLive));
+  EXPECT_TRUE(inbox.take_in(kAllLive));
 }
 
 TEST_P(EveryPolicy, HeaderThatCannotBeIsRefused) {
@@ -351,104 +353,104 @@ TEST_P(EveryPolicy, HeaderThatCannotBeIsRefused) {
                            +[](SlotHeader& header) { header.sender = 1 << 30; },
                            +[](SlotHeader& header) { header.iteration = ~std::uint64_t{0}; }}) {
     Area area(2, 64, GetParam());
-    Taker landing = area.landing(0);
+    Taker inbox = area.inbox(0);
     area.write(0, area.image(1, 8, {1, 1}, spoil));
-    EXPECT_FALSE(landing.take_in(kAllLive));
+    EXPECT_FALSE(inbox.take_in(kAllLive));
     EXPECT_EQ(area.reader(0).clock(), 0U);
     area.write(0, area.image(1, 8, {1, 1}));
-    EXPECT_TRUE(landing.take_in(kAllLive)) << "the next one there";
+    EXPECT_TRUE(inbox.take_in(kAllLive)) << "the next one there";
     EXPECT_EQ(fold_oldest(area.reader(0)).iteration, 1U);
   }
 }
 
 TEST_P(EveryPolicy, UpdateLongerThanASlotIsRefused) {
   Area area(3, 64, GetParam());
-  Taker landing = area.landing(0);
+  Taker inbox = area.inbox(0);
   area.write(0, area.image(1, 9, {1, 1}));  // whole, and with the right checksum
-  EXPECT_FALSE(landing.take_in(kAllLive));
+  EXPECT_FALSE(inbox.take_in(kAllLive));
   EXPECT_EQ(area.reader(0).clock(), 0U);
 }
 
 TEST_P(EveryPolicy, IterationThatCannotBeHeldIsRefused) {
   Area area(2, 64, GetParam());
-  Taker landing = area.landing(0);
+  Taker inbox = area.inbox(0);
   area.write(0, area.image(kMostIteration + 1, 1, {1, 1}));
-  EXPECT_FALSE(landing.take_in(kAllLive));
+  EXPECT_FALSE(inbox.take_in(kAllLive));
   area.write(0, area.image(kMostIteration, 1, {1, 1}));
-  EXPECT_TRUE(landing.take_in(kAllLive));
+  EXPECT_TRUE(inbox.take_in(kAllLive));
 }
 
 // ---- Several, and the clock ----------------------------------------------------------------------
 TEST_P(EveryPolicy, UpdatesAreTakenInTheOrderTheyWereMade) {
   Area area(3, 64, GetParam());
-  Taker landing = area.landing(0);
+  Taker inbox = area.inbox(0);
   area.write(2, area.image(1, 1, {1, 1}));
   area.write(0, area.image(2, 2, {2, 2}));
   area.write(1, area.image(3, 3, {3, 3}));
-  EXPECT_TRUE(landing.take_in(kAllLive));
+  EXPECT_TRUE(inbox.take_in(kAllLive));
   for (std::uint64_t i = 1; i <= 3; ++i) EXPECT_EQ(fold_oldest(area.reader(1)).iteration, i);
 }
 
 TEST_P(EveryPolicy, ClockAloneMovesOn) {
   Area area(2, 64, GetParam());
-  Taker landing = area.landing(0);
+  Taker inbox = area.inbox(0);
   area.write_clock(5);
-  EXPECT_TRUE(landing.take_in(kAllLive));
+  EXPECT_TRUE(inbox.take_in(kAllLive));
   EXPECT_EQ(area.reader(0).clock(), 5U);
-  EXPECT_FALSE(landing.take_in(kAllLive));
+  EXPECT_FALSE(inbox.take_in(kAllLive));
   area.write(0, area.image(6, 1, {1, 1}));
-  EXPECT_TRUE(landing.take_in(kAllLive));
+  EXPECT_TRUE(inbox.take_in(kAllLive));
   EXPECT_EQ(area.reader(0).clock(), 6U) << "an update says it too";
 }
 
-TEST(Landing, LatestPassesOverWhatIsBeingReplaced) {
+TEST(Inbox, LatestPassesOverWhatIsBeingReplaced) {
   Area area(2, 64, Policy::kLatest);
-  Taker landing = area.landing(0);
+  Taker inbox = area.inbox(0);
   const Words replaced = area.image(1, 8, {1, 1});
   area.write(0, replaced);
   area.write(0, area.image(3, 8, {3, 3}), 12);  // one word of the next one there
   area.write(1, area.image(2, 8, {2, 2}));
   area.write_clock(2);
-  EXPECT_TRUE(landing.take_in(kAllLive));
+  EXPECT_TRUE(inbox.take_in(kAllLive));
   EXPECT_EQ(area.reader(0).clock(), 2U);
   EXPECT_EQ(fold_newest(area.reader(0)).iteration, 2U);
   EXPECT_EQ(area.box().cursor(0).overwritten.load(), 1U);
 }
 
-TEST(Landing, LatestReplacesWhatNobodyHasFolded) {
+TEST(Inbox, LatestReplacesWhatNobodyHasFolded) {
   Area area(2, 64, Policy::kLatest);
-  Taker landing = area.landing(0);
+  Taker inbox = area.inbox(0);
   for (std::uint64_t i = 1; i <= 5; ++i) {
     area.write(i % 2, area.image(i, 1, {i, i}));
-    ASSERT_TRUE(landing.take_in(kAllLive));
+    ASSERT_TRUE(inbox.take_in(kAllLive));
   }
   EXPECT_EQ(fold_newest(area.reader(0)).iteration, 5U);
   EXPECT_EQ(area.box().cursor(0).overwritten.load(), 4U);
 }
 
-TEST(Landing, HeldUpdateIsNeverReplaced) {
+TEST(Inbox, HeldUpdateIsNeverReplaced) {
   Area area(1, 64, Policy::kLatest);
-  Taker landing = area.landing(0);
+  Taker inbox = area.inbox(0);
   area.write(0, area.image(1, 8, {1, 1}));
-  ASSERT_TRUE(landing.take_in(kAllLive));
+  ASSERT_TRUE(inbox.take_in(kAllLive));
   SlotReader& reader = area.reader(1);
   reader.hold_from(1);
   SlotReader::fence();
   area.write(0, area.image(2, 8, {2, 2}));
-  landing.take_in(kAllLive);
+  inbox.take_in(kAllLive);
   EXPECT_EQ(read(reader, reader.find(1)).iteration, 1U);
   reader.let_go();
   area.write(0, area.image(3, 8, {3, 3}));
-  EXPECT_TRUE(landing.take_in(kAllLive));
+  EXPECT_TRUE(inbox.take_in(kAllLive));
   EXPECT_EQ(fold_newest(reader).iteration, 3U);
 }
 
-TEST(Landing, QueueLosesNothingThoughNobodyFoldsForAWhile) {
+TEST(Inbox, QueueLosesNothingThoughNobodyFoldsForAWhile) {
   Area area(3, 64, Policy::kQueue);
-  Taker landing = area.landing(0);
+  Taker inbox = area.inbox(0);
   for (std::uint64_t i = 1; i <= 3; ++i) {
     area.write(i % 3, area.image(i, 1, {i, i}));
-    landing.take_in(kAllLive);
+    inbox.take_in(kAllLive);
   }
   for (std::uint64_t i = 1; i <= 3; ++i) EXPECT_EQ(fold_oldest(area.reader(0)).iteration, i);
   for (std::uint64_t i = 1; i <= 3; ++i) EXPECT_EQ(fold_oldest(area.reader(1)).iteration, i);
@@ -458,21 +460,21 @@ TEST(Landing, QueueLosesNothingThoughNobodyFoldsForAWhile) {
 // ---- Taking turns --------------------------------------------------------------------------------
 TEST_P(EveryPolicy, OneTakesInAtATime) {
   Area area(2, 64, GetParam());
-  Taker landing = area.landing(0);
+  Taker inbox = area.inbox(0);
   area.write(0, area.image(1, 1, {1, 1}));
   const CopyTable::Taken held = area.hold(1);
-  EXPECT_FALSE(landing.take_in(kAllLive));
-  EXPECT_TRUE(landing.has_news());
+  EXPECT_FALSE(inbox.take_in(kAllLive));
+  EXPECT_TRUE(inbox.has_news());
   area.copies().table().release(held);
-  EXPECT_TRUE(landing.take_in(kAllLive));
+  EXPECT_TRUE(inbox.take_in(kAllLive));
 }
 
 TEST_P(EveryPolicy, TakerThatDiesIsFollowed) {
   Area area(2, 64, GetParam());
-  Taker landing = area.landing(0);
+  Taker inbox = area.inbox(0);
   area.write(0, area.image(1, 1, {1, 1}));
   area.hold(1);
-  EXPECT_TRUE(landing.take_in([](int r) { return r != 1; }));
+  EXPECT_TRUE(inbox.take_in([](int r) { return r != 1; }));
   EXPECT_EQ(area.copies().table().current(), 0U) << "in the same copy";
   EXPECT_EQ(fold_oldest(area.reader(0)).iteration, 1U);
 }
@@ -480,10 +482,10 @@ TEST_P(EveryPolicy, TakerThatDiesIsFollowed) {
 TEST_P(EveryPolicy, TakerThatIsNoRankHereIsNobody) {
   for (const int place : {2, 1000, (1 << 15) - 2}) {
     Area area(2, 64, GetParam());
-    Taker landing = area.landing(0);
+    Taker inbox = area.inbox(0);
     area.write(0, area.image(1, 1, {1, 1}));
     area.hold(place);
-    EXPECT_TRUE(landing.take_in([](int r) {
+    EXPECT_TRUE(inbox.take_in([](int r) {
       EXPECT_TRUE(r == 0 || r == 1) << r;
       return true;
     }));
@@ -510,7 +512,7 @@ TEST_P(EveryPolicy, UpdateHalfPublishedByTheDeadIsCompletedInItsSlot) {
     if (is_folded) {
       EXPECT_EQ(fold_oldest(area.reader(0)).iteration, 1U);
     }
-    EXPECT_TRUE(area.landing(0).take_in([](int r) { return r != 1; }));
+    EXPECT_TRUE(area.inbox(0).take_in([](int r) { return r != 1; }));
     EXPECT_EQ(area.reader(0).clock(), 1U) << "though there is no other slot";
     EXPECT_EQ(fold_oldest(area.reader(0)).iteration, is_folded ? 0U : 1U) << "folded once";
     EXPECT_EQ(fold_oldest(area.reader(1)).iteration, 1U);
@@ -523,7 +525,7 @@ TEST_P(EveryPolicy, TakerThatWasStoppedAndGoesOnChangesNothingThatIsRead) {
   for (int moment = 0; moment < 12; ++moment) {
     SCOPED_TRACE(moment);
     Area area(2, 64, GetParam());
-    Taker stopped = area.landing(0), other = area.landing(1);
+    Taker stopped = area.inbox(0), other = area.inbox(1);
     SlotReader& reader = area.reader(1);
     area.write(0, area.image(1, 8, {1, 1}));
     ASSERT_TRUE(stopped.take_in(kAllLive));
@@ -560,7 +562,7 @@ TEST_P(EveryPolicy, TakerThatWasStoppedAndGoesOnChangesNothingThatIsRead) {
 // Of what is stopped, each rank has a copy of its own.
 TEST_P(EveryPolicy, StoppedTakerIsNotWaitedForOnceItIsEvicted) {
   Area area(2, 64, GetParam());
-  Taker other = area.landing(1);
+  Taker other = area.inbox(1);
   area.write(0, area.image(1, 1, {1, 1}));
   area.hold(0);
   const auto nobody = [](int) { return false; };
@@ -570,14 +572,14 @@ TEST_P(EveryPolicy, StoppedTakerIsNotWaitedForOnceItIsEvicted) {
   EXPECT_EQ(fold_oldest(area.reader(1)).iteration, 1U);
 }
 
-TEST(Landing, TakersInTurnKnowWhatTheOthersHavePutWhere) {
+TEST(Inbox, TakersInTurnKnowWhatTheOthersHavePutWhere) {
   constexpr int kTurns = 6;
   for (unsigned turns = 0; turns < 1U << kTurns; ++turns) {
     Area area(kTurns, 64, Policy::kQueue);
-    std::array landings{area.landing(0), area.landing(1)};
+    std::array inboxes{area.inbox(0), area.inbox(1)};
     for (std::uint64_t i = 1; i <= kTurns; ++i) {
       area.write(i % kTurns, area.image(i, 1, {i, i}));
-      ASSERT_TRUE(landings[turns >> i & 1].take_in(kAllLive));
+      ASSERT_TRUE(inboxes[turns >> i & 1].take_in(kAllLive));
     }
     for (int r : kHere) {
       for (std::uint64_t i = 1; i <= kTurns; ++i) {
@@ -587,19 +589,19 @@ TEST(Landing, TakersInTurnKnowWhatTheOthersHavePutWhere) {
   }
 }
 
-TEST(Landing, TakerSeesForWhomTheOthersHavePutSomethingSomewhere) {
+TEST(Inbox, TakerSeesForWhomTheOthersHavePutSomethingSomewhere) {
   for (const auto only : kHere) {
     Area area(1, 64, Policy::kQueue);
-    std::array landings{area.landing(0), area.landing(1)};
+    std::array inboxes{area.inbox(0), area.inbox(1)};
     area.write(0, area.image(1, 1, {1, 1}));
-    ASSERT_TRUE(landings[0].take_in(kAllLive));
+    ASSERT_TRUE(inboxes[0].take_in(kAllLive));
     for (int r : kHere) ASSERT_EQ(fold_oldest(area.reader(r)).iteration, 1U);
     area.write(0, area.image(2, 1, {only == 0 ? 2U : 0U, only == 1 ? 2U : 0U}));
-    ASSERT_TRUE(landings[0].take_in(kAllLive));
+    ASSERT_TRUE(inboxes[0].take_in(kAllLive));
     area.write(0, area.image(3, 1, {only == 0 ? 3U : 2U, only == 1 ? 3U : 2U}));
-    EXPECT_FALSE(landings[1].take_in(kAllLive)) << "there is no room";
+    EXPECT_FALSE(inboxes[1].take_in(kAllLive)) << "there is no room";
     EXPECT_EQ(fold_oldest(area.reader(only)).iteration, 2U);
-    EXPECT_TRUE(landings[1].take_in(kAllLive));
+    EXPECT_TRUE(inboxes[1].take_in(kAllLive));
     for (int r : kHere) EXPECT_EQ(fold_oldest(area.reader(r)).iteration, 3U);
   }
 }
@@ -655,10 +657,10 @@ class QueueAdapter {
 
 // Folds all updates of the queue as `rank`; returns how many were torn or not the next.
 int fold_all(Area& area, int rank) {
-  Taker landing = area.landing(rank);
+  Taker inbox = area.inbox(rank);
   int wrong = 0;
   for (std::uint64_t last = 0; last < QueueAdapter::kUpdates;) {
-    landing.take_in(kAllLive);
+    inbox.take_in(kAllLive);
     const Seen seen = fold_oldest(area.reader(rank));
     if (seen.iteration == 0) {
       std::this_thread::yield();
@@ -670,7 +672,7 @@ int fold_all(Area& area, int rank) {
   return wrong;
 }
 
-TEST(LandingThreads, QueueGivesEveryUpdateOnceAndWhole) {
+TEST(InboxThreads, QueueGivesEveryUpdateOnceAndWhole) {
   Area area(QueueAdapter::kDepth, 16, Policy::kQueue);
   QueueAdapter adapter(area);
   std::array<int, 2> wrong{};
@@ -684,7 +686,7 @@ TEST(LandingThreads, QueueGivesEveryUpdateOnceAndWhole) {
 
 #if !defined(__SANITIZE_THREAD__)  // TSan has signals wait until the thread sleeps
 // Between any two instructions of who takes in.
-TEST(LandingThreads, QueueLosesNothingWhateverMomentTheAdapterWritesAt) {
+TEST(InboxThreads, QueueLosesNothingWhateverMomentTheAdapterWritesAt) {
   static QueueAdapter* interrupting = nullptr;
   Area area(QueueAdapter::kDepth, 16, Policy::kQueue);
   QueueAdapter adapter(area);
@@ -703,7 +705,7 @@ TEST(LandingThreads, QueueLosesNothingWhateverMomentTheAdapterWritesAt) {
 
 // LATEST: two senders that wait for nobody, and overwrite what is being read; rank 1 stalls in the
 // middle of its folds.
-TEST(LandingThreads, LatestIsNeverTornByTwoWritersAndAStalledReader) {
+TEST(InboxThreads, LatestIsNeverTornByTwoWritersAndAStalledReader) {
   constexpr int kDepth = 2;
   constexpr std::size_t kWords = 256;
   std::array<Area, 2> areas{Area(kDepth, kWords * 8, Policy::kLatest),
@@ -723,12 +725,12 @@ TEST(LandingThreads, LatestIsNeverTornByTwoWritersAndAStalledReader) {
   std::array<std::uint64_t, 2> clock_went_back{};
   for (int rank : kHere) {
     threads.emplace_back([&, rank] {
-      std::array landings{areas[0].landing(rank), areas[1].landing(rank)};
+      std::array inboxes{areas[0].inbox(rank), areas[1].inbox(rank)};
       std::array<std::uint64_t, 2> clocks{};
       const auto index = static_cast<std::size_t>(rank);
       for (bool last_look = false;; last_look = writing == 0) {
         for (std::size_t i = 0; i < areas.size(); ++i) {
-          landings[i].take_in(kAllLive);
+          inboxes[i].take_in(kAllLive);
           torn[index] += fold_newest(areas[i].reader(rank), rank == 1 ? 1ms : 0ms).torn;
           const std::uint64_t clock = areas[i].reader(rank).clock();
           clock_went_back[index] += clock < clocks[i];
@@ -744,7 +746,7 @@ TEST(LandingThreads, LatestIsNeverTornByTwoWritersAndAStalledReader) {
   EXPECT_EQ(clock_went_back, (std::array<std::uint64_t, 2>{}));
   for (Area& area : areas) {
     for (int rank : kHere) {
-      while (area.landing(rank).take_in(kAllLive)) continue;
+      while (area.inbox(rank).take_in(kAllLive)) continue;
       fold_newest(area.reader(rank));
       const Cursor& cursor = area.box().cursor(rank);
       EXPECT_EQ(area.reader(rank).consumed(), kUpdates) << "the last is never lost";

@@ -9,8 +9,8 @@
 #include <memory>
 #include <thread>
 
-#include "dstorm/remote/engine.hpp"
 #include "dstorm/host/wait.hpp"
+#include "dstorm/remote/engine.hpp"
 #include "tcp_ranks.hpp"
 
 namespace dstorm {
@@ -22,8 +22,8 @@ constexpr auto kSilence = 2s;
 
 struct Rank {
   Descriptor news{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
-  std::unique_ptr<shm::Control> control;
-  std::unique_ptr<tcp::Engine> engine;
+  std::unique_ptr<host::Control> control;
+  std::unique_ptr<remote::Engine> engine;
   std::unique_ptr<Watcher> watcher;
 };
 
@@ -31,15 +31,16 @@ TEST(Watcher, RankThatCannotListenTakesNobodyForSilent) {
   std::array<Rank, 2> ranks;
   testing_ranks::in_ranks(2, [&](Bootstrap& bootstrap) {
     Rank& own = ranks[static_cast<std::size_t>(bootstrap.rank())];
-    own.control = std::make_unique<shm::Control>(bootstrap, shm::Sharing::kNone, 10s);
-    own.engine = std::make_unique<tcp::Engine>(bootstrap, *own.control,
-                                               tcp::EngineOptions{.timeout = 10s,
-                                                                  .silence = kSilence,
-                                                                  .interface = {},
-                                                                  .toward = {},
-                                                                  .secret = {},
-                                                                  .rdma = tcp::Rdma::kNever,
-                                                                  .news = own.news.get()});
+    own.control = std::make_unique<host::Control>(bootstrap, host::Sharing::kNone, 10s);
+    own.engine =
+        std::make_unique<remote::Engine>(bootstrap, *own.control,
+                                         remote::EngineOptions{.timeout = 10s,
+                                                               .silence = kSilence,
+                                                               .interface = {},
+                                                               .toward = {},
+                                                               .secret = {},
+                                                               .rdma = remote::Rdma::kNever,
+                                                               .news = own.news.get()});
     own.watcher = std::make_unique<Watcher>(*own.control, own.engine.get(), own.news.get(),
                                             WatcherOptions{kSilence, TieRule::kLowest, nullptr});
   });
@@ -62,10 +63,10 @@ TEST(Watcher, RankIsWokenAfterADeathThoughTheDeadHadUndertakenTo) {
     std::array<Rank, 2> ranks;
     testing_ranks::in_ranks(2, [&](Bootstrap& bootstrap) {
       Rank& own = ranks[static_cast<std::size_t>(bootstrap.rank())];
-      own.control = std::make_unique<shm::Control>(bootstrap, shm::Sharing::kAll, 10s);
+      own.control = std::make_unique<host::Control>(bootstrap, host::Sharing::kAll, 10s);
     });
     Rank& own = ranks[0];
-    shm::Control& control = *own.control;
+    host::Control& control = *own.control;
     own.watcher = std::make_unique<Watcher>(control, nullptr, own.news.get(),
                                             WatcherOptions{60s, TieRule::kLowest, nullptr});
     Doorbell& bell = control.bell(0);
@@ -78,7 +79,7 @@ TEST(Watcher, RankIsWokenAfterADeathThoughTheDeadHadUndertakenTo) {
     while (((word = bell.word.load()) & 1) == 0) std::this_thread::yield();
     std::this_thread::sleep_for(5ms);  // so that it sleeps by now
     bell.word.compare_exchange_strong(word, word + 1);
-    control.mark(1, shm::State::kDead);
+    control.mark(1, host::State::kDead);
     eventfd_write(own.news.get(), 1);
     waiting.join();
     is_woken = naps == 0;

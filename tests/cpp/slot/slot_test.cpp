@@ -1,5 +1,7 @@
 // The slot protocol on an array of bytes: one thread first, then many. Processes: segment_test.cpp.
-#include "dstorm/slot/slot.hpp"
+#include "dstorm/slot/carrier.hpp"
+#include "dstorm/slot/reader.hpp"
+#include "dstorm/slot/writer.hpp"
 
 #include <gtest/gtest.h>
 

@@ -21,7 +21,7 @@ using testing_sockets::Authority;
 using testing_sockets::Credentials;
 using testing_sockets::eventually;
 using testing_sockets::Folder;
-using testing_sockets::Listener;
+using testing_sockets::ListeningSocket;
 using testing_sockets::loopback;
 using testing_sockets::Pair;
 using testing_sockets::raw_connect;
@@ -252,7 +252,7 @@ TEST_P(AnyStream, ReadingFromWhoHasClosedTellsSoAtAnyTime) {
 TEST_P(AnyStream, NobodyThereIsAFailureThatSaysSo) {
   Address gone;
   {
-    const Listener listener(GetParam().family);
+    const ListeningSocket listener(GetParam().family);
     gone = listener.at;
   }
   Stream stream = Stream::connect(gone, loopback(GetParam().family),
@@ -291,7 +291,7 @@ TEST(Stream, SetsWhatAConnectionNeeds) {
 }
 
 TEST(Stream, CallsFromTheAddressItIsToldTo) {
-  const Listener listener;
+  const ListeningSocket listener;
   const Address from = Address::parse("127.0.0.77").value();
   const Stream stream = Stream::connect(listener.at, from, nullptr, 5s);
   const Descriptor accepted = listener.accept();
@@ -302,7 +302,7 @@ TEST(Stream, CallsFromTheAddressItIsToldTo) {
 }
 
 TEST(Stream, ForeignAddressOrFamilyFailsAtOnce) {
-  const Listener listener;
+  const ListeningSocket listener;
   for (const char* from : {"203.0.113.9", "::1"}) {
     Stream stream = Stream::connect(listener.at, Address::parse(from).value(), nullptr, 5s);
     EXPECT_EQ(send_text(stream, "x").flow, Flow::kFailed);
@@ -412,7 +412,7 @@ TEST(TlsStream, CallerThatBelievesButIsNotBelievedIsRefused) {
 TEST(TlsStream, CallerWithoutACertificateIsRefused) {
   const Authority authority;
   const Credentials honest(authority);
-  const Listener listener;
+  const ListeningSocket listener;
   const std::string command = "exec openssl s_client -connect " + listener.at.text() + " -CAfile " +
                               (honest.folder / "ca.pem") + " -quiet >/dev/null 2>&1 </dev/null";
   const pid_t client = fork();
@@ -432,7 +432,7 @@ TEST(TlsStream, CallerWithoutACertificateIsRefused) {
 TEST(TlsStream, OlderThanOnePointTwoIsRefused) {
   const Authority authority;
   const Credentials honest(authority);
-  const Listener listener;
+  const ListeningSocket listener;
   const Descriptor client = raw_connect(listener.at);
   Stream stream = Stream::accept(listener.accept(), &*honest.context, 5s);
   // A ClientHello of TLS 1.1, with one cipher suite and no extensions.
@@ -445,7 +445,7 @@ TEST(TlsStream, OlderThanOnePointTwoIsRefused) {
 
 TEST(TlsStream, PlainBytesAreRefused) {
   TlsEnds ends;
-  const Listener listener;
+  const ListeningSocket listener;
   const Descriptor client = raw_connect(listener.at);
   Stream stream = Stream::accept(listener.accept(), &*ends.callee.context, 5s);
   ASSERT_TRUE(raw_send(client, "GET / HTTP/1.1\r\n\r\n"));

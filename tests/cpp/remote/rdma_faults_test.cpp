@@ -235,7 +235,7 @@ TEST_F(RdmaFaults, RankThatCannotOpenItsMemoryToTheOthersIsLeftOutWithTheReason)
   constexpr int kRanks = 3;
   Job job(kRanks, [&](Bootstrap& bootstrap) {
     const auto group = join(bootstrap, over_rdma(1500ms));
-    // Beyond the mailbox and the cursors: the landing areas, which its engine opens.
+    // Beyond the mailbox and the cursors: the inboxes, which its engine opens.
     if (group->rank() == kFaulty) FAKE(fake_verbs_fail)("reg_mr", 3, kForEver, ENOMEM);
     std::string said;
     try {
@@ -306,7 +306,7 @@ TEST_F(RdmaFaults, UpdateLongerThanAnAdapterTakesIsRefusedWhenItsSegmentIsMade) 
   expect_all_well(job);
 }
 
-// Calls by the ranks themselves, and by their engines when they open the landing areas.
+// Calls by the ranks themselves, and by their engines when they open the inboxes.
 TEST_F(RdmaFaults, MemoryThatCannotBeRegisteredIsRefusedOnAllRanksOrTriedAgain) {
   Job job(2, [&](Bootstrap& bootstrap) {
     const auto group = join(bootstrap, over_rdma());

@@ -1,4 +1,4 @@
-// Strangers at the door, several at once.
+// Strangers at the listener, several at once.
 //
 // input: pieces: which stranger (3 bits), whether it then hangs up (1 bit), length (4 bits, times
 // 8), the bytes
@@ -11,15 +11,15 @@
 namespace fuzz {
 namespace {
 
-// A listener of no port, of which there are not enough for so many calls, at a name of the
+// A listening_socket of no port, of which there are not enough for so many calls, at a name of the
 // system's choice that no file has.
-struct Listener {
-  Listener() : socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)) {
+struct ListeningSocket {
+  ListeningSocket() : socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)) {
     const sa_family_t unnamed = AF_UNIX;
     require(bind(socket.get(), reinterpret_cast<const sockaddr*>(&unnamed), sizeof(unnamed)) == 0 &&
                 listen(socket.get(), SOMAXCONN) == 0 &&
                 getsockname(socket.get(), reinterpret_cast<sockaddr*>(&name), &bytes) == 0,
-            "a listener is made");
+            "a listening_socket is made");
   }
   dstorm::Descriptor call() const {
     dstorm::Descriptor made(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -35,13 +35,13 @@ struct Listener {
 }  // namespace
 
 void run(Input input) {
-  using dstorm::tcp::Door;
+  using dstorm::tcp::Listener;
   constexpr std::size_t kStrangers = 8;
-  Listener listener;
-  const Listener& at = listener;
-  Door door(std::move(listener.socket), {}, 7,
-            dstorm::tcp::Address::parse("192.0.2.9", 41000).value(), nullptr,
-            std::chrono::seconds(5), std::chrono::seconds(5));
+  ListeningSocket listening_socket;
+  const ListeningSocket& at = listening_socket;
+  Listener listener(std::move(listening_socket.socket), {}, 7,
+                    dstorm::tcp::Address::parse("192.0.2.9", 41000).value(), nullptr,
+                    std::chrono::seconds(5), std::chrono::seconds(5));
   std::array<dstorm::Descriptor, kStrangers> strangers;
   std::uint64_t calls = 0;
   while (!input.empty()) {
@@ -53,10 +53,11 @@ void run(Input input) {
     }
     raw_send(stranger, input.bytes(static_cast<std::size_t>(head >> 4) * 8));
     if ((head & 8) != 0) stranger = dstorm::Descriptor();
-    require(door.ready().empty(), "nobody comes in without the key");
-    require(door.half_open() <= Door::kMostHalfOpen, "half-open connections are few");
-    require(door.refused() + door.dropped() + door.half_open() == calls, "no call is forgotten");
-    require(door.refused() == 0 || !door.last_refusal().empty(), "a refusal has a reason");
+    require(listener.ready().empty(), "nobody comes in without the key");
+    require(listener.half_open() <= Listener::kMostHalfOpen, "half-open connections are few");
+    require(listener.refused() + listener.dropped() + listener.half_open() == calls,
+            "no call is forgotten");
+    require(listener.refused() == 0 || !listener.last_refusal().empty(), "a refusal has a reason");
   }
 }
 

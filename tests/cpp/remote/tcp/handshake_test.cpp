@@ -20,7 +20,7 @@ namespace dstorm::tcp {
 namespace {
 
 using testing_sockets::eventually;
-using testing_sockets::Listener;
+using testing_sockets::ListeningSocket;
 using testing_sockets::loopback;
 using testing_sockets::Pair;
 using testing_sockets::raw_connect;
@@ -43,7 +43,7 @@ Key key_of(std::uint8_t fill) {
 }
 Address place() { return Address::parse("192.0.2.9", 41000).value(); }
 
-// One end's handshake and its stream, which goes when it is refused, as it does in a door.
+// One end's handshake and its stream, which goes when it is refused, as in a listener.
 struct End {
   Handshake handshake;
   std::optional<Stream> stream;
@@ -96,7 +96,7 @@ void expect_refused(End& end, const char* why) {
 // A stream and the raw socket at its other end.
 struct Tapped {
   explicit Tapped(bool calls, const TlsContext* tls = nullptr) {
-    const Listener listener;
+    const ListeningSocket listener;
     if (calls) {
       stream.emplace(Stream::connect(listener.at, loopback(AF_INET), tls, 5s));
       raw = listener.accept();

@@ -281,7 +281,7 @@ class ByHand {
     return options;
   }
   Mailbox mailbox(int rank) const {
-    const shm::SegmentMemory& memory = segment_.channel().memory();
+    const host::SegmentMemory& memory = segment_.channel().memory();
     return {memory.mailbox(rank), memory.shape().mailbox};
   }
 

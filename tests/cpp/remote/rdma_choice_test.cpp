@@ -15,7 +15,7 @@
 #include "fake.hpp"
 #include "processes.hpp"
 
-namespace dstorm::tcp {
+namespace dstorm::remote {
 namespace {
 
 using namespace std::chrono_literals;
@@ -37,7 +37,7 @@ using Table = std::array<std::array<Found, kRanks>, kRanks>;
 // Rank r is on rxe<r+1>; `before` prepares a rank's adapter, and what it asks for.
 int choose(Bootstrap& bootstrap, Table& table, Rdma wish, std::chrono::nanoseconds timeout,
            const std::function<void(verbs::DeviceSettings&)>& before) {
-  const shm::Control control(bootstrap, shm::Sharing::kNone, 20s);
+  const host::Control control(bootstrap, host::Sharing::kNone, 20s);
   verbs::DeviceSettings settings{.device = "rxe" + std::to_string(bootstrap.rank() + 1)};
   if (before) before(settings);
   AdapterRecord mine{};
@@ -189,4 +189,4 @@ TEST_F(RdmaChoiceTest, RequiredRdmaFailsOnAllRanksWithTheReason) {
 }
 
 }  // namespace
-}  // namespace dstorm::tcp
+}  // namespace dstorm::remote

@@ -20,12 +20,13 @@
 #include "tcp_ranks.hpp"
 #include "tcp_sockets.hpp"
 
-namespace dstorm::tcp {
+namespace dstorm::remote {
+using namespace tcp;
 namespace {
 
 using namespace std::chrono_literals;
 using testing_sockets::eventually;
-using testing_sockets::Listener;
+using testing_sockets::ListeningSocket;
 using testing_sockets::loopback;
 using testing_sockets::raw_connect;
 using testing_sockets::raw_send;
@@ -144,7 +145,7 @@ class Site {
     testing_ranks::in_ranks(kRanks, [this](Bootstrap& bootstrap) {
       const int rank = bootstrap.rank();
       controls_[static_cast<std::size_t>(rank)] =
-          std::make_unique<shm::Control>(bootstrap, testing_ranks::sharing_of(rank), 10s);
+          std::make_unique<host::Control>(bootstrap, testing_ranks::sharing_of(rank), 10s);
     });
     attach(kSegment);
   }
@@ -153,18 +154,18 @@ class Site {
     attachments[id] = std::make_shared<Attachment>(id, make_memory());
     last_attached = id;
   }
-  std::shared_ptr<shm::SegmentMemory> make_memory() const {
+  std::shared_ptr<host::SegmentMemory> make_memory() const {
     auto memory =
-        std::make_shared<shm::SegmentMemory>(shm::SegmentMemory::create(shape_, "segment 'w'"));
+        std::make_shared<host::SegmentMemory>(host::SegmentMemory::create(shape_, "segment 'w'"));
     for (int r = 0; r < kRanks; ++r) memory->reserve_for(r, true, "segment 'w'");
     return memory;
   }
 
-  shm::Control& control(int rank = kHere) const {
+  host::Control& control(int rank = kHere) const {
     return *controls_[static_cast<std::size_t>(rank)];
   }
-  shm::Member& sender() const { return control().member(kSender); }
-  const shm::SegmentMemory& memory() const { return *attachments.at(kSegment)->memory; }
+  host::Member& sender() const { return control().member(kSender); }
+  const host::SegmentMemory& memory() const { return *attachments.at(kSegment)->memory; }
   Mailbox box(int rank) const { return {memory().mailbox(rank), shape_.mailbox}; }
   SlotReader reader(int rank) const { return {memory().copies(kSender), rank}; }
   std::size_t slot_bytes() const { return shape_.mailbox.slot_bytes(); }
@@ -210,7 +211,7 @@ class Site {
     for (auto& word : control().board_table(kSender).words()) word = 0;
     for (int r = 0; r < kRanks; ++r) new (&box(r).cursor(kSender)) Cursor{};
     memory().closed(kSender) = 0;
-    sender().state = shm::State::kAlive;
+    sender().state = host::State::kAlive;
     sender().link = sender().posted = 0;
   }
 
@@ -219,15 +220,15 @@ class Site {
   Settings settings = settings_without_rdma(make_key(), {});
 
  private:
-  shm::SegmentShape shape_;
-  std::vector<std::unique_ptr<shm::Control>> controls_;
+  host::SegmentShape shape_;
+  std::vector<std::unique_ptr<host::Control>> controls_;
 };
 
 // A connection that has proved itself: the end here, and the bare socket at the other.
 class Peer {
  public:
   explicit Peer(const Site& site, std::uint64_t number = 1) : site_(site) {
-    const Listener listener;
+    const ListeningSocket listener;
     socket_ = raw_connect(listener.at);
     start(listener.accept(), number);
   }
@@ -250,7 +251,7 @@ class Peer {
       take_in();
       int unread = 0;
       ioctl(socket_.get(), SIOCOUTQ, &unread);
-      return unread == 0 || end() != Incoming::End::kNot;
+      return unread == 0 || end() != Downlink::End::kNot;
     });
     take_in();
   }
@@ -258,14 +259,14 @@ class Peer {
     socket_ = Descriptor();
     eventually([&] {
       take_in();
-      return end() != Incoming::End::kNot;
+      return end() != Downlink::End::kNot;
     });
   }
-  void take_in() { incoming_->take_in(site_.attachments, site_.last_attached, true, now); }
+  void take_in() { downlinks_->take_in(site_.attachments, site_.last_attached, true, now); }
 
-  Incoming::End end() const { return incoming_->end(); }
-  const std::string& reason() const { return incoming_->reason(); }
-  Incoming& incoming() { return *incoming_; }
+  Downlink::End end() const { return downlinks_->end(); }
+  const std::string& reason() const { return downlinks_->reason(); }
+  Downlink& downlink() { return *downlinks_; }
   const Descriptor& socket() const { return socket_; }
 
   const Clock::time_point now = Clock::now();
@@ -274,14 +275,14 @@ class Peer {
   static constexpr std::size_t kPiece = 64 * 1024;
 
   void start(Descriptor accepted, std::uint64_t number) {
-    incoming_.emplace(site_.control(), site_.settings,
-                      std::make_shared<Stream>(Stream::accept(std::move(accepted), nullptr, 5s)),
-                      Introduction{.rank = kSender, .to = kHere, .number = number}, now);
+    downlinks_.emplace(site_.control(), site_.settings,
+                       std::make_shared<Stream>(Stream::accept(std::move(accepted), nullptr, 5s)),
+                       Introduction{.rank = kSender, .to = kHere, .number = number}, now);
   }
 
   const Site& site_;
   Descriptor socket_;
-  std::optional<Incoming> incoming_;
+  std::optional<Downlink> downlinks_;
 };
 
 // What is said before and between what should not be.
@@ -304,11 +305,11 @@ void expect_broken(const std::vector<Case>& cases) {
     site.forget();
     Peer peer(site);
     peer.say(honest(1));
-    ASSERT_EQ(peer.end(), Incoming::End::kNot) << peer.reason();
+    ASSERT_EQ(peer.end(), Downlink::End::kNot) << peer.reason();
     const std::string seen = site.of_sender();
     const std::string others = site.of_others();
     peer.say(one.bytes + honest(2));
-    EXPECT_EQ(peer.end(), Incoming::End::kBroken);
+    EXPECT_EQ(peer.end(), Downlink::End::kBroken);
     EXPECT_NE(peer.reason().find(one.rule), std::string::npos) << peer.reason();
     EXPECT_TRUE(site.of_sender() == seen);
     EXPECT_TRUE(site.of_others() == others);
@@ -317,7 +318,7 @@ void expect_broken(const std::vector<Case>& cases) {
 
 // ---- Lengths ---------------------------------------------------------------------------------------
 
-TEST(Incoming, FramesWithoutABodyHaveNone) {
+TEST(Downlink, FramesWithoutABodyHaveNone) {
   std::vector<Case> cases;
   for (const std::uint64_t bytes : {std::uint64_t{1}, kTop, kMost}) {
     cases.push_back({"beat", frame(FrameKind::kBeat, 0, bytes, "x"), "a body"});
@@ -327,7 +328,7 @@ TEST(Incoming, FramesWithoutABodyHaveNone) {
   expect_broken(cases);
 }
 
-TEST(Incoming, ClockIsOneNumber) {
+TEST(Downlink, ClockIsOneNumber) {
   std::vector<Case> cases;
   for (const std::uint64_t bytes :
        {std::uint64_t{0}, std::uint64_t{7}, std::uint64_t{9}, kTop, kMost}) {
@@ -337,13 +338,13 @@ TEST(Incoming, ClockIsOneNumber) {
   expect_broken(cases);
 }
 
-TEST(Incoming, NoticeFitsItsPlaceAndItsFrame) {
+TEST(Downlink, NoticeFitsItsPlaceAndItsFrame) {
   constexpr const char* kRule = "a notice of another length";
   const auto notice = [](std::uint32_t what, std::uint32_t data, std::size_t there) {
     return frame(FrameKind::kNotice, 0,
                  bytes_of(NoticeHead{2, what, data}) + std::string(there, 'x'));
   };
-  const std::string most(sizeof(NoticeHead) + sizeof(shm::Notice) + 1, '\0');
+  const std::string most(sizeof(NoticeHead) + sizeof(host::Notice) + 1, '\0');
   expect_broken({
       {"no body", frame(FrameKind::kNotice, 0), kRule},
       {"half a head", frame(FrameKind::kNotice, 0, std::string(15, '\0')), kRule},
@@ -359,7 +360,7 @@ TEST(Incoming, NoticeFitsItsPlaceAndItsFrame) {
   });
 }
 
-TEST(Incoming, CursorsAreWholeAndNoMoreThanRanks) {
+TEST(Downlink, CursorsAreWholeAndNoMoreThanRanks) {
   constexpr const char* kRule = "cursors of another length";
   const std::string body = bytes_of(cursor_of(kHere, 2));
   std::vector<Case> cases;
@@ -371,7 +372,7 @@ TEST(Incoming, CursorsAreWholeAndNoMoreThanRanks) {
   expect_broken(cases);
 }
 
-TEST(Incoming, UpdateFitsItsSlotAndItsFrame) {
+TEST(Downlink, UpdateFitsItsSlotAndItsFrame) {
   const UpdateFrame update(2);
   const std::uint64_t right = update.body().size();
   const auto with_payload_bytes = [](std::uint64_t bytes) {
@@ -405,7 +406,7 @@ TEST(Incoming, UpdateFitsItsSlotAndItsFrame) {
 
 // ---- Names -----------------------------------------------------------------------------------------
 
-TEST(Incoming, KindIsOneOfThoseThereAre) {
+TEST(Downlink, KindIsOneOfThoseThereAre) {
   std::vector<Case> cases;
   for (const std::uint32_t kind : {0U, 14U, 0x100U, kMost32}) {
     for (const std::uint64_t bytes : {std::uint64_t{0}, kMost}) {
@@ -415,7 +416,7 @@ TEST(Incoming, KindIsOneOfThoseThereAre) {
   expect_broken(cases);
 }
 
-TEST(Incoming, AnswersAndAdaptersAreNotTakenWhereNoneAreDue) {
+TEST(Downlink, AnswersAndAdaptersAreNotTakenWhereNoneAreDue) {
   const std::string endpoint(sizeof(EndpointBody), '\1');
   expect_broken({
       {"taken", frame(FrameKind::kTaken, 0, bytes_of(std::uint64_t{1})), "an answer where none"},
@@ -427,7 +428,7 @@ TEST(Incoming, AnswersAndAdaptersAreNotTakenWhereNoneAreDue) {
   });
 }
 
-TEST(Incoming, SegmentIsThereWhereOneBelongsAndNowhereElse) {
+TEST(Downlink, SegmentIsThereWhereOneBelongsAndNowhereElse) {
   constexpr const char* kPlace = "a segment where none belongs, or without one";
   const std::string notice = notice_frame(2).substr(sizeof(FrameHead));
   expect_broken({
@@ -443,7 +444,7 @@ TEST(Incoming, SegmentIsThereWhereOneBelongsAndNowhereElse) {
   });
 }
 
-TEST(Incoming, NobodySendsInAnothersName) {
+TEST(Downlink, NobodySendsInAnothersName) {
   std::vector<Case> cases;
   for (const std::uint32_t rank : {0U, 1U, 3U, 4U, kMost32}) {
     cases.push_back({"sender", spoilt([&](UpdateFrame& one) { one.header.sender = rank; }),
@@ -452,7 +453,7 @@ TEST(Incoming, NobodySendsInAnothersName) {
   expect_broken(cases);
 }
 
-TEST(Incoming, ReceiversAreHereInOrderAndOnce) {
+TEST(Downlink, ReceiversAreHereInOrderAndOnce) {
   const auto to = [](std::vector<std::uint32_t> ranks) {
     return spoilt([&](UpdateFrame& one) {
       one.to.clear();
@@ -471,7 +472,7 @@ TEST(Incoming, ReceiversAreHereInOrderAndOnce) {
   });
 }
 
-TEST(Incoming, CursorsAreOfSendersHere) {
+TEST(Downlink, CursorsAreOfSendersHere) {
   std::vector<Case> cases;
   for (const std::uint32_t rank :
        {std::uint32_t{kSender}, std::uint32_t{kElsewhere}, 4U, 0x80000000U, kMost32}) {
@@ -482,7 +483,7 @@ TEST(Incoming, CursorsAreOfSendersHere) {
 
 // ---- Numbers ---------------------------------------------------------------------------------------
 
-TEST(Incoming, NoticesComeInTurn) {
+TEST(Downlink, NoticesComeInTurn) {
   std::vector<Case> cases;
   for (const std::uint64_t number : {std::uint64_t{3}, kTop, kMost}) {
     cases.push_back({"notice", notice_frame(number), "ahead of its turn"});
@@ -491,7 +492,7 @@ TEST(Incoming, NoticesComeInTurn) {
 }
 
 // A hold on it would lose its highest bit, and so hold nothing.
-TEST(Incoming, IterationCanBeHeld) {
+TEST(Downlink, IterationCanBeHeld) {
   std::vector<Case> cases;
   for (const std::uint64_t iteration : {kTop, kMost}) {
     cases.push_back({"update", update_frame(iteration), "an iteration"});
@@ -500,7 +501,7 @@ TEST(Incoming, IterationCanBeHeld) {
   expect_broken(cases);
 }
 
-TEST(Incoming, WhatIsKnownAlreadyChangesNothing) {
+TEST(Downlink, WhatIsKnownAlreadyChangesNothing) {
   const Site site;
   Peer peer(site);
   peer.say(honest(1) + honest(2) + honest(3));
@@ -509,13 +510,13 @@ TEST(Incoming, WhatIsKnownAlreadyChangesNothing) {
   peer.say(honest(1) + honest(3) + update_frame(0) + clock_frame(0) + clock_frame(2) +
            notice_frame(3, "another", "thing") + notice_frame(0) +
            cursors_frame({cursor_of(kHere, 2), cursor_of(kHere, 0)}));
-  EXPECT_EQ(peer.end(), Incoming::End::kNot) << peer.reason();
+  EXPECT_EQ(peer.end(), Downlink::End::kNot) << peer.reason();
   EXPECT_TRUE(site.of_sender() == seen);
   EXPECT_TRUE(site.of_others() == others);
 }
 
 // It frees a slot of its receivers' part alone.
-TEST(Incoming, CursorThatRunsAheadSpeaksForItsOwnRankOnly) {
+TEST(Downlink, CursorThatRunsAheadSpeaksForItsOwnRankOnly) {
   const Site site(64, Policy::kQueue);
   SlotWriter writer(site.box(kHere), kHere);
   const auto live = [](int) { return true; };
@@ -527,13 +528,13 @@ TEST(Incoming, CursorThatRunsAheadSpeaksForItsOwnRankOnly) {
   }
   Peer peer(site);
   peer.say(cursors_frame({cursor_of(kHere, kMost)}));
-  EXPECT_EQ(peer.end(), Incoming::End::kNot);
+  EXPECT_EQ(peer.end(), Downlink::End::kNot);
   EXPECT_EQ(writer.claim(Policy::kQueue, live), -1);
   EXPECT_EQ(writer.blockers(live), std::vector<int>{kBeside});
 }
 
 // The sender knows already that rank 1, which holds both slots, is left out; this host is about to.
-TEST(Incoming, QueuedUpdateWaitsForASlotThatAnEpochIsAboutToFree) {
+TEST(Downlink, QueuedUpdateWaitsForASlotThatAnEpochIsAboutToFree) {
   Site site(64, Policy::kQueue);
   site.settings.silence = 60s;
   Peer peer(site);
@@ -544,33 +545,33 @@ TEST(Incoming, QueuedUpdateWaitsForASlotThatAnEpochIsAboutToFree) {
   third.to = {{3, kHere, 0}};
   fourth.to = {{4, kHere, 0}};
   peer.say(third.bytes() + fourth.bytes());
-  EXPECT_EQ(peer.end(), Incoming::End::kNot) << peer.reason();
-  EXPECT_TRUE(peer.incoming().is_held_up());
+  EXPECT_EQ(peer.end(), Downlink::End::kNot) << peer.reason();
+  EXPECT_TRUE(peer.downlink().is_held_up());
   EXPECT_EQ(reader.clock(), 2U);
-  site.control().mark(kBeside, shm::State::kEvicted);
+  site.control().mark(kBeside, host::State::kEvicted);
   peer.take_in();
-  EXPECT_FALSE(peer.incoming().is_held_up());
+  EXPECT_FALSE(peer.downlink().is_held_up());
   EXPECT_GE(reader.oldest(2, 3), 0);
   EXPECT_GE(reader.oldest(3, 4), 0);
 }
 
 // Should it never come free, the sender tries another rank, to which it says everything again.
-TEST(Incoming, QueuedUpdateIsNeverDropped) {
+TEST(Downlink, QueuedUpdateIsNeverDropped) {
   Site site(64, Policy::kQueue);
   site.settings.silence = 10ms;
   Peer peer(site);
   peer.say(update_frame(1, 10) + update_frame(2, 10) + update_frame(3, 10));
   eventually([&] {
     peer.take_in();
-    return peer.end() != Incoming::End::kNot;
+    return peer.end() != Downlink::End::kNot;
   });
-  EXPECT_EQ(peer.end(), Incoming::End::kRefused);
+  EXPECT_EQ(peer.end(), Downlink::End::kRefused);
   EXPECT_EQ(site.reader(kHere).clock(), 2U);
 }
 
 // ---- Goodbye ---------------------------------------------------------------------------------------
 
-TEST(Incoming, NothingComesAfterLeave) {
+TEST(Downlink, NothingComesAfterLeave) {
   for (const std::string& more :
        {update_frame(2), clock_frame(2), notice_frame(2), cursors_frame({cursor_of(kHere, 2)}),
         frame(FrameKind::kClosed, kSegment), frame(FrameKind::kBeat, 0),
@@ -578,45 +579,45 @@ TEST(Incoming, NothingComesAfterLeave) {
     const Site site;
     Peer peer(site);
     peer.say(honest(1) + frame(FrameKind::kLeave, 0));
-    EXPECT_EQ(site.control().state(kSender), shm::State::kLeft);
+    EXPECT_EQ(site.control().state(kSender), host::State::kLeft);
     const std::string seen = site.of_sender();
     peer.say(more);
-    EXPECT_EQ(peer.end(), Incoming::End::kBroken);
+    EXPECT_EQ(peer.end(), Downlink::End::kBroken);
     EXPECT_NE(peer.reason().find("after its goodbye"), std::string::npos) << peer.reason();
     EXPECT_TRUE(site.of_sender() == seen);
   }
 }
 
-TEST(Incoming, WhoHasSaidGoodbyeMayGo) {
+TEST(Downlink, WhoHasSaidGoodbyeMayGo) {
   const Site site;
   Peer peer(site);
   peer.say(honest(1) + frame(FrameKind::kLeave, 0));
   peer.hang_up();
-  EXPECT_EQ(peer.end(), Incoming::End::kLeft);
+  EXPECT_EQ(peer.end(), Downlink::End::kLeft);
 }
 
-TEST(Incoming, TheDeadAreNotHeard) {
+TEST(Downlink, TheDeadAreNotHeard) {
   const Site site;
   Peer peer(site);
   peer.say(honest(1));
-  site.control().mark(kSender, shm::State::kDead);
+  site.control().mark(kSender, host::State::kDead);
   const std::string seen = site.of_sender();
   peer.say(honest(2));
-  EXPECT_EQ(peer.end(), Incoming::End::kLost);
+  EXPECT_EQ(peer.end(), Downlink::End::kLost);
   EXPECT_TRUE(site.of_sender() == seen);
 }
 
-TEST(Incoming, SilenceEndsIt) {
+TEST(Downlink, SilenceEndsIt) {
   const Site site;
   Peer peer(site);
   peer.say(update_frame(1).substr(0, 200));  // a part of an update is no excuse
-  peer.incoming().tend(site.attachments, 0, 5s, peer.now + 5s);
-  EXPECT_EQ(peer.end(), Incoming::End::kNot);
-  peer.incoming().tend(site.attachments, 0, 5s, peer.now + 5s + 1ns);
-  EXPECT_EQ(peer.end(), Incoming::End::kLost);
+  peer.downlink().tend(site.attachments, 0, 5s, peer.now + 5s);
+  EXPECT_EQ(peer.end(), Downlink::End::kNot);
+  peer.downlink().tend(site.attachments, 0, 5s, peer.now + 5s + 1ns);
+  EXPECT_EQ(peer.end(), Downlink::End::kLost);
 }
 
-TEST(Incoming, RecordIsWholeAndOfThisJob) {
+TEST(Downlink, RecordIsWholeAndOfThisJob) {
   const Site site;
   const RecordFormat& format = site.control().record_format();
   const auto text_of = [](const RecordFormat::Words& words) {
@@ -651,12 +652,12 @@ std::string after_conversation() {
   const Site site;
   Peer peer(site);
   peer.say(conversation());
-  EXPECT_EQ(peer.end(), Incoming::End::kNot) << peer.reason();
+  EXPECT_EQ(peer.end(), Downlink::End::kNot) << peer.reason();
   EXPECT_EQ(site.box(kSender).clock().load(), 4U);
   return site.of_sender();
 }
 
-TEST(Incoming, BytesMayComeOneByOne) {
+TEST(Downlink, BytesMayComeOneByOne) {
   const Site site;
   Peer peer(site);
   for (const char byte : conversation()) {
@@ -668,7 +669,7 @@ TEST(Incoming, BytesMayComeOneByOne) {
 }
 
 // Of a frame that is cut nothing is seen, and a new connection says it all again.
-TEST(Incoming, ConnectionMayEndAnywhere) {
+TEST(Downlink, ConnectionMayEndAnywhere) {
   const std::string whole = honest(1) + update_frame(2, 40) + clock_frame(3) + notice_frame(2);
   const std::size_t ends[] = {honest(1).size(), honest(1).size() + update_frame(2, 40).size(),
                               whole.size() - notice_frame(2).size(), whole.size()};
@@ -682,19 +683,19 @@ TEST(Incoming, ConnectionMayEndAnywhere) {
     Peer first(site);
     first.say(whole.substr(0, cut));
     first.hang_up();
-    ASSERT_EQ(first.end(), Incoming::End::kLost);
+    ASSERT_EQ(first.end(), Downlink::End::kLost);
     if (cut >= ends[0]) {
       ASSERT_EQ(site.box(kSender).clock().load(), std::min<std::uint64_t>(expected, 3)) << cut;
     }
     ASSERT_EQ(site.reader(kHere).find(2) >= 0, cut >= ends[1]) << cut;
     Peer second(site, 2);
     second.say(whole);
-    ASSERT_EQ(second.end(), Incoming::End::kNot) << second.reason();
+    ASSERT_EQ(second.end(), Downlink::End::kNot) << second.reason();
     ASSERT_TRUE(site.of_sender() == after_all) << "cut after " << cut << " bytes";
   }
 }
 
-TEST(Incoming, ReplacedConnectionIsHeardNoMore) {
+TEST(Downlink, ReplacedConnectionIsHeardNoMore) {
   const Site site;
   Peer old(site, 1);
   old.say(honest(1) + update_frame(2).substr(0, 150));  // a part of a payload
@@ -702,24 +703,24 @@ TEST(Incoming, ReplacedConnectionIsHeardNoMore) {
   next.say(honest(2));
   const std::string seen = site.of_sender();
   old.say(update_frame(2).substr(150) + honest(3) + frame(FrameKind::kLeave, 0));
-  EXPECT_EQ(old.end(), Incoming::End::kReplaced);
+  EXPECT_EQ(old.end(), Downlink::End::kReplaced);
   EXPECT_TRUE(site.of_sender() == seen);
   next.say(honest(3));
-  EXPECT_EQ(next.end(), Incoming::End::kNot) << next.reason();
+  EXPECT_EQ(next.end(), Downlink::End::kNot) << next.reason();
   EXPECT_EQ(site.box(kSender).clock().load(), 3U);
 }
 
 // Its silence says nothing of the sender, who speaks elsewhere.
-TEST(Incoming, ReplacedConnectionIsNotMissed) {
+TEST(Downlink, ReplacedConnectionIsNotMissed) {
   const Site site;
   Peer old(site, 1);
   const Peer next(site, 2);
-  old.incoming().tend(site.attachments, 0, 5s, old.now + 6s);
-  EXPECT_EQ(old.end(), Incoming::End::kReplaced);
+  old.downlink().tend(site.attachments, 0, 5s, old.now + 6s);
+  EXPECT_EQ(old.end(), Downlink::End::kReplaced);
 }
 
 // Two ranks of a host can be called at once; whichever comes to it first, the later call counts.
-TEST(Incoming, OlderCallReplacesNothing) {
+TEST(Downlink, OlderCallReplacesNothing) {
   const Site site;
   Peer present(site, 7);
   present.say(honest(1));
@@ -727,11 +728,11 @@ TEST(Incoming, OlderCallReplacesNothing) {
   for (const std::uint64_t number : {0U, 1U, 6U, 7U}) {
     Peer stale(site, number);
     stale.say(honest(2));
-    EXPECT_EQ(stale.end(), Incoming::End::kReplaced);
+    EXPECT_EQ(stale.end(), Downlink::End::kReplaced);
     EXPECT_TRUE(site.of_sender() == seen);
   }
   present.say(honest(2));
-  EXPECT_EQ(present.end(), Incoming::End::kNot);
+  EXPECT_EQ(present.end(), Downlink::End::kNot);
   EXPECT_EQ(site.box(kSender).clock().load(), 2U);
 }
 
@@ -739,7 +740,7 @@ TEST(Incoming, OlderCallReplacesNothing) {
 
 // What a payload says is never taken for a frame or a header, and the header that was checked is the
 // one its readers get: it is long out of the buffer when the last of the payload comes.
-TEST(Incoming, HeaderIsTheOneThatWasChecked) {
+TEST(Downlink, HeaderIsTheOneThatWasChecked) {
   UpdateFrame evil(2);
   evil.header.sender = kHere;
   evil.header.payload_bytes = kMost;
@@ -755,7 +756,7 @@ TEST(Incoming, HeaderIsTheOneThatWasChecked) {
     peer.say(update.bytes().substr(0, first));
     EXPECT_EQ(site.reader(kHere).newest(0), -1);
     peer.say(update.bytes().substr(first));
-    EXPECT_EQ(peer.end(), Incoming::End::kNot) << peer.reason();
+    EXPECT_EQ(peer.end(), Downlink::End::kNot) << peer.reason();
     const int slot = site.reader(kHere).newest(0);
     ASSERT_GE(slot, 0);
     EXPECT_EQ(bytes_of(site.reader(kHere).header(slot)), bytes_of(update.header));
@@ -775,7 +776,7 @@ std::size_t resident_bytes() {
 }
 
 // A segment that every rank here has closed; its frames are passed over, however long they say.
-TEST(Incoming, WhatIsForAClosedSegmentTakesNoRoom) {
+TEST(Downlink, WhatIsForAClosedSegmentTakesNoRoom) {
   Site site;
   site.attach(kSegment + 1);
   site.attach(kSegment + 2);
@@ -791,17 +792,17 @@ TEST(Incoming, WhatIsForAClosedSegmentTakesNoRoom) {
   peer.say(to_closed(30'000, payload_of(9, 30'000)) + frame(FrameKind::kClosed, kSegment + 1) +
            frame(FrameKind::kClock, kSegment + 1, bytes_of(std::uint64_t{9})) +
            frame(FrameKind::kCursors, kSegment + 1, bytes_of(cursor_of(kHere, 9))) + honest(1));
-  EXPECT_EQ(peer.end(), Incoming::End::kNot) << peer.reason();
+  EXPECT_EQ(peer.end(), Downlink::End::kNot) << peer.reason();
   EXPECT_EQ(site.box(kSender).clock().load(), 1U);
   const std::size_t resident = resident_bytes();
   peer.say(to_closed(kMost - 96, ""));
   const std::string piece(64 << 10, 'x');
   for (int i = 0; i < 512; ++i) peer.say(piece);
-  EXPECT_EQ(peer.end(), Incoming::End::kNot) << peer.reason();
+  EXPECT_EQ(peer.end(), Downlink::End::kNot) << peer.reason();
   EXPECT_LT(resident_bytes(), resident + (std::size_t{8} << 20));
 }
 
-TEST(Incoming, ThousandConnectionsLeaveNothing) {
+TEST(Downlink, ThousandConnectionsLeaveNothing) {
   const Site site;
   const std::size_t descriptors = open_descriptors();
   for (int i = 0; i < 1000; ++i) {
@@ -817,28 +818,28 @@ TEST(Incoming, ThousandConnectionsLeaveNothing) {
 
 // What an honest rank 2 says to the host of 0 and 1, as its own code says it.
 std::string recorded(const Site& site) {
-  const Listener listener;
+  const ListeningSocket listener;
   const Key key = make_key();
   const Settings settings = settings_without_rdma(key, listener.at);
-  shm::Control& control = site.control(kSender);
+  host::Control& control = site.control(kSender);
   Attachments attachments;
   const auto attachment = attachments[kSegment] =
       std::make_shared<Attachment>(kSegment, site.make_memory());
-  const shm::SegmentMemory& memory = *attachment->memory;
+  const host::SegmentMemory& memory = *attachment->memory;
   SlotWriter writer(Mailbox(memory.mailbox(kSender), memory.shape().mailbox), kSender);
-  Outgoing outgoing(control, settings, control.hosts()[0]);
-  outgoing.call(1, Clock::now());
+  Uplink uplink(control, settings, control.hosts()[0]);
+  uplink.call(1, Clock::now());
   Stream stream = Stream::accept(listener.accept(), nullptr, 5s);
   Handshake handshake =
-      Handshake::callee(key, static_cast<std::uint32_t>(outgoing.proxy()), listener.at);
+      Handshake::callee(key, static_cast<std::uint32_t>(uplink.proxy()), listener.at);
   EXPECT_TRUE(eventually([&] {
-    outgoing.pump(attachments, false, true, false, Clock::now());
+    uplink.pump(attachments, false, true, false, Clock::now());
     return handshake.advance(stream) == Handshake::Step::kDone &&
-           outgoing.state() == Outgoing::State::kUp;
+           uplink.state() == Uplink::State::kUp;
   }));
   std::string all;
   const auto hear = [&](bool leaving) {
-    outgoing.pump(attachments, leaving, true, false, Clock::now());
+    uplink.pump(attachments, leaving, true, false, Clock::now());
     eventually([&] {
       const auto [text, flow] = testing_sockets::take_text(stream);
       all += text;
@@ -846,7 +847,7 @@ std::string recorded(const Site& site) {
     });
   };
   const auto live = [](int) { return true; };
-  shm::Member& own = control.member(kSender);
+  host::Member& own = control.member(kSender);
   for (std::uint64_t i = 1; i <= 3; ++i) {
     const int slot = writer.claim(Policy::kLatest, live);
     SlotHeader header{};
@@ -856,19 +857,19 @@ std::string recorded(const Site& site) {
     writer.publish(slot, header, control.hosts()[0]);
     Cursor& cursor = Mailbox(memory.mailbox(kHere), memory.shape().mailbox).cursor(kSender);
     cursor.consumed = cursor.folded = cursor.ordinal = i;
-    shm::Notice& notice = own.notices[i % 2];
+    host::Notice& notice = own.notices[i % 2];
     set_text(notice.what, "barrier");
     notice.what_bytes = 7;
     notice.bytes = 40;
     own.posted = i;
     attachment->changes.fetch_add(1);
-    outgoing.note(attachment);
+    uplink.note(attachment);
     hear(false);
   }
   writer.advance(4);
   memory.closed(kSender) = 1;
   attachment->changes.fetch_add(1);
-  outgoing.note(attachment);
+  uplink.note(attachment);
   hear(true);
   own.posted = 0;
   return all;
@@ -937,21 +938,21 @@ void expect_sound(const Site& site) {
     }
   }
   ASSERT_LE(site.sender().posted.load(), 8U);
-  for (const shm::Notice& notice : site.sender().notices) {
+  for (const host::Notice& notice : site.sender().notices) {
     ASSERT_LE(notice.what_bytes, sizeof(notice.what));
     ASSERT_LE(notice.bytes, sizeof(notice.data));
   }
-  ASSERT_NE(site.control().state(kSender), shm::State::kAbsent);
+  ASSERT_NE(site.control().state(kSender), host::State::kAbsent);
 }
 
-TEST(Incoming, MutatedStreamsDoNoHarm) {
+TEST(Downlink, MutatedStreamsDoNoHarm) {
   const Site site(256);
   const std::string original = recorded(site);
   {
     Peer peer(site, Peer::Portless());
     peer.say(original);
-    ASSERT_EQ(peer.end(), Incoming::End::kNot) << peer.reason();
-    ASSERT_EQ(site.control().state(kSender), shm::State::kLeft);
+    ASSERT_EQ(peer.end(), Downlink::End::kNot) << peer.reason();
+    ASSERT_EQ(site.control().state(kSender), host::State::kLeft);
     ASSERT_EQ(site.box(kSender).clock().load(), 4U);
   }
   const std::string others = site.of_others();
@@ -967,7 +968,7 @@ TEST(Incoming, MutatedStreamsDoNoHarm) {
     expect_sound(site);
     ASSERT_TRUE(site.of_others() == others) << "mutation " << i;
     if (testing::Test::HasFatalFailure()) FAIL() << "mutation " << i;
-    broken += peer.end() == Incoming::End::kBroken ? 1 : 0;
+    broken += peer.end() == Downlink::End::kBroken ? 1 : 0;
   }
   EXPECT_GT(broken, 5'000);
   EXPECT_LT(broken, 19'000);
@@ -975,4 +976,4 @@ TEST(Incoming, MutatedStreamsDoNoHarm) {
 }
 
 }  // namespace
-}  // namespace dstorm::tcp
+}  // namespace dstorm::remote

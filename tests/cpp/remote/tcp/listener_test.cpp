@@ -1,4 +1,4 @@
-// The door: who gets in, and that nobody keeps others out.
+// The listener: who gets in, and that nobody keeps others out.
 #include "dstorm/remote/tcp/listener.hpp"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using testing_sockets::eventually;
-using testing_sockets::Listener;
+using testing_sockets::ListeningSocket;
 using testing_sockets::loopback;
 using testing_sockets::raw_connect;
 using testing_sockets::raw_send;
@@ -37,32 +37,33 @@ Key key_of(std::uint8_t fill) {
   return key;
 }
 
-Door door_at(Listener listener, const TlsContext* tls = nullptr,
-             std::chrono::nanoseconds limit = 5s) {
-  return Door(std::move(listener.socket), key_of(1), kOwnRank, listener.at, tls, limit, 5s);
+Listener listener_at(ListeningSocket listening_socket, const TlsContext* tls = nullptr,
+                     std::chrono::nanoseconds limit = 5s) {
+  return Listener(std::move(listening_socket.socket), key_of(1), kOwnRank, listening_socket.at, tls,
+                  limit, 5s);
 }
 
 // A rank that calls.
 struct Rank {
-  Rank(const Door& door, std::uint32_t rank, const Key& key = key_of(1),
+  Rank(const Listener& listener, std::uint32_t rank, const Key& key = key_of(1),
        const TlsContext* tls = nullptr)
-      : Rank(door, rank, key, tls, loopback(door.listening().family())) {}
-  Rank(const Door& door, std::uint32_t rank, const Key& key, const TlsContext* tls,
+      : Rank(listener, rank, key, tls, loopback(listener.listening().family())) {}
+  Rank(const Listener& listener, std::uint32_t rank, const Key& key, const TlsContext* tls,
        const Address& from)
-      : stream(Stream::connect(door.listening(), from, tls, 5s)),
+      : stream(Stream::connect(listener.listening(), from, tls, 5s)),
         handshake(Handshake::caller(key, {.rank = rank, .to = kOwnRank, .number = 1},
-                                    door.listening())) {}
+                                    listener.listening())) {}
   Handshake::Step advance() { return handshake.advance(stream); }
   Stream stream;
   Handshake handshake;
 };
 
-// Has the rank's call and the door go on until the rank is through, or refused.
-std::vector<Caller> let_in(Door& door, Rank& rank) {
+// Has the rank's call and the listener go on until the rank is through, or refused.
+std::vector<Caller> let_in(Listener& listener, Rank& rank) {
   std::vector<Caller> callers;
   eventually([&] {
     const auto step = rank.advance();
-    for (Caller& caller : door.ready()) callers.push_back(std::move(caller));
+    for (Caller& caller : listener.ready()) callers.push_back(std::move(caller));
     return step == Handshake::Step::kRefused ||
            (step == Handshake::Step::kDone && !callers.empty());
   });
@@ -95,19 +96,19 @@ class Limit {  // on open files, for one test
   rlimit before_{};
 };
 
-class AnyDoor : public testing::TestWithParam<std::pair<int, bool>> {};
-INSTANTIATE_TEST_SUITE_P(, AnyDoor,
+class AnyListener : public testing::TestWithParam<std::pair<int, bool>> {};
+INSTANTIATE_TEST_SUITE_P(, AnyListener,
                          testing::Values(std::pair(AF_INET, false), std::pair(AF_INET6, false),
                                          std::pair(AF_INET, true), std::pair(AF_INET6, true)));
 
-TEST_P(AnyDoor, LetsInWhoHasTheKey) {
+TEST_P(AnyListener, LetsInWhoHasTheKey) {
   const auto [family, encrypted] = GetParam();
   std::optional<TlsEnds> tls;
   if (encrypted) tls.emplace();
-  Door door = door_at(Listener(family), tls ? &*tls->callee.context : nullptr);
-  Rank rank(door, 42, key_of(1), tls ? &*tls->caller.context : nullptr);
-  std::vector<Caller> callers = let_in(door, rank);
-  ASSERT_EQ(callers.size(), 1U) << door.last_refusal();
+  Listener listener = listener_at(ListeningSocket(family), tls ? &*tls->callee.context : nullptr);
+  Rank rank(listener, 42, key_of(1), tls ? &*tls->caller.context : nullptr);
+  std::vector<Caller> callers = let_in(listener, rank);
+  ASSERT_EQ(callers.size(), 1U) << listener.last_refusal();
   EXPECT_EQ(callers[0].introduction.rank, 42U);
   std::string got;
   EXPECT_EQ(send_text(rank.stream, "frame").bytes, 5U);
@@ -115,18 +116,18 @@ TEST_P(AnyDoor, LetsInWhoHasTheKey) {
     got += take_text(callers[0].stream).first;
     return got == "frame";
   }));
-  EXPECT_EQ(door.half_open(), 0U);
-  EXPECT_EQ(door.refused() + door.dropped(), 0U);
+  EXPECT_EQ(listener.half_open(), 0U);
+  EXPECT_EQ(listener.refused() + listener.dropped(), 0U);
 }
 
-TEST(Door, ManyRanksAtOnceAllGetIn) {
-  Door door = door_at(Listener());
+TEST(Listener, ManyRanksAtOnceAllGetIn) {
+  Listener listener = listener_at(ListeningSocket());
   std::vector<std::unique_ptr<Rank>> ranks;
-  for (std::uint32_t r = 0; r < 60; ++r) ranks.push_back(std::make_unique<Rank>(door, r));
+  for (std::uint32_t r = 0; r < 60; ++r) ranks.push_back(std::make_unique<Rank>(listener, r));
   std::vector<std::uint32_t> came;
   EXPECT_TRUE(eventually([&] {
     for (const auto& rank : ranks) rank->advance();
-    for (const Caller& caller : door.ready()) came.push_back(caller.introduction.rank);
+    for (const Caller& caller : listener.ready()) came.push_back(caller.introduction.rank);
     return came.size() == ranks.size();
   }));
   std::sort(came.begin(), came.end());
@@ -134,138 +135,139 @@ TEST(Door, ManyRanksAtOnceAllGetIn) {
 }
 
 // The engine waits for fd() alone.
-TEST(Door, IsReadableWheneverThereIsWorkAndNotElse) {
-  Door door = door_at(Listener());
-  pollfd wait{door.fd(), POLLIN, 0};
+TEST(Listener, IsReadableWheneverThereIsWorkAndNotElse) {
+  Listener listener = listener_at(ListeningSocket());
+  pollfd wait{listener.fd(), POLLIN, 0};
   EXPECT_EQ(poll(&wait, 1, 0), 0);
-  Rank rank(door, 2);
+  Rank rank(listener, 2);
   std::vector<Caller> callers;
   int rounds = 0;
   while (callers.empty() && ++rounds < 20) {
     rank.advance();
     ASSERT_EQ(poll(&wait, 1, 5000), 1);
-    callers = door.ready();
+    callers = listener.ready();
   }
   ASSERT_EQ(callers.size(), 1U);
   EXPECT_EQ(rank.advance(), Handshake::Step::kDone);
   EXPECT_EQ(send_text(rank.stream, "frame").bytes, 5U);
-  EXPECT_EQ(poll(&wait, 1, 50), 0);  // what follows is none of the door's business
-  const Descriptor silent = raw_connect(door.listening());
+  EXPECT_EQ(poll(&wait, 1, 50), 0);  // what follows is none of the listener's business
+  const Descriptor silent = raw_connect(listener.listening());
   ASSERT_EQ(poll(&wait, 1, 5000), 1);
-  door.ready();
+  listener.ready();
   EXPECT_EQ(poll(&wait, 1, 50), 0);  // it is taken in, and says nothing
 }
 
 // ---- Who is not let in -----------------------------------------------------------------------------
 
-TEST(Door, RefusesOtherKeysAndSaysWhoItWas) {
-  Door door = door_at(Listener());
-  Rank stranger(door, 2, key_of(9));
-  EXPECT_TRUE(let_in(door, stranger).empty());
-  EXPECT_EQ(door.refused(), 1U);
-  EXPECT_TRUE(door.last_refusal().starts_with("127.0.0.1:")) << door.last_refusal();
-  EXPECT_NE(door.last_refusal().find("key"), std::string::npos) << door.last_refusal();
+TEST(Listener, RefusesOtherKeysAndSaysWhoItWas) {
+  Listener listener = listener_at(ListeningSocket());
+  Rank stranger(listener, 2, key_of(9));
+  EXPECT_TRUE(let_in(listener, stranger).empty());
+  EXPECT_EQ(listener.refused(), 1U);
+  EXPECT_TRUE(listener.last_refusal().starts_with("127.0.0.1:")) << listener.last_refusal();
+  EXPECT_NE(listener.last_refusal().find("key"), std::string::npos) << listener.last_refusal();
 }
 
-TEST(Door, RefusesWhatIsNoRankAndAnswersNothing) {
-  Door door = door_at(Listener());
-  const Descriptor browser = raw_connect(door.listening());
+TEST(Listener, RefusesWhatIsNoRankAndAnswersNothing) {
+  Listener listener = listener_at(ListeningSocket());
+  const Descriptor browser = raw_connect(listener.listening());
   ASSERT_TRUE(raw_send(browser, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"));
-  EXPECT_TRUE(eventually([&] { return door.ready().empty() && door.refused() == 1; }));
+  EXPECT_TRUE(eventually([&] { return listener.ready().empty() && listener.refused() == 1; }));
   EXPECT_EQ(raw_take(browser).value_or(""), "");
-  EXPECT_EQ(door.half_open(), 0U);
+  EXPECT_EQ(listener.half_open(), 0U);
 }
 
-TEST(Door, PlainCallerDoesNotGetThroughATlsDoorNorTlsThroughAPlainOne) {
+TEST(Listener, PlainCallerDoesNotGetThroughATlsListenerNorTlsThroughAPlainOne) {
   TlsEnds tls;
   {
-    Door door = door_at(Listener(), &*tls.callee.context);
-    Rank rank(door, 2);
-    EXPECT_TRUE(let_in(door, rank).empty());
-    EXPECT_EQ(door.refused(), 1U);
+    Listener listener = listener_at(ListeningSocket(), &*tls.callee.context);
+    Rank rank(listener, 2);
+    EXPECT_TRUE(let_in(listener, rank).empty());
+    EXPECT_EQ(listener.refused(), 1U);
   }
-  Door door = door_at(Listener());
-  Rank rank(door, 2, key_of(1), &*tls.caller.context);
-  EXPECT_TRUE(let_in(door, rank).empty());
-  EXPECT_EQ(door.refused(), 1U);
+  Listener listener = listener_at(ListeningSocket());
+  Rank rank(listener, 2, key_of(1), &*tls.caller.context);
+  EXPECT_TRUE(let_in(listener, rank).empty());
+  EXPECT_EQ(listener.refused(), 1U);
 }
 
-TEST(Door, CertificateIsNotEnoughWithoutTheKey) {
+TEST(Listener, CertificateIsNotEnoughWithoutTheKey) {
   TlsEnds tls;
-  Door door = door_at(Listener(), &*tls.callee.context);
-  Rank rank(door, 2, key_of(9), &*tls.caller.context);
-  EXPECT_TRUE(let_in(door, rank).empty());
-  EXPECT_EQ(door.refused(), 1U);
+  Listener listener = listener_at(ListeningSocket(), &*tls.callee.context);
+  Rank rank(listener, 2, key_of(9), &*tls.caller.context);
+  EXPECT_TRUE(let_in(listener, rank).empty());
+  EXPECT_EQ(listener.refused(), 1U);
 }
 
-TEST(Door, SilentOnesGoWhenTheirTimeIsUp) {
-  Door door = door_at(Listener(), nullptr, 100ms);
-  const Descriptor silent = raw_connect(door.listening());
-  const Descriptor slow = raw_connect(door.listening());
+TEST(Listener, SilentOnesGoWhenTheirTimeIsUp) {
+  Listener listener = listener_at(ListeningSocket(), nullptr, 100ms);
+  const Descriptor silent = raw_connect(listener.listening());
+  const Descriptor slow = raw_connect(listener.listening());
   ASSERT_TRUE(raw_send(slow, "MALT"));
-  pollfd wait{door.fd(), POLLIN, 0};
+  pollfd wait{listener.fd(), POLLIN, 0};
   const auto start = std::chrono::steady_clock::now();
   int rounds = 0;
-  while (door.dropped() < 2 && ++rounds < 20) {
-    ASSERT_EQ(poll(&wait, 1, 5000), 1);  // the door itself wakes its owner
-    EXPECT_TRUE(door.ready().empty());
+  while (listener.dropped() < 2 && ++rounds < 20) {
+    ASSERT_EQ(poll(&wait, 1, 5000), 1);  // the listener itself wakes its owner
+    EXPECT_TRUE(listener.ready().empty());
   }
-  EXPECT_EQ(door.dropped(), 2U);
+  EXPECT_EQ(listener.dropped(), 2U);
   EXPECT_GE(std::chrono::steady_clock::now() - start, 90ms);
-  EXPECT_EQ(door.half_open(), 0U);
+  EXPECT_EQ(listener.half_open(), 0U);
   EXPECT_EQ(poll(&wait, 1, 0), 0);
 }
 
 // ---- Floods ----------------------------------------------------------------------------------------
 
-TEST(Door, ThousandHalfOpenConnectionsKeepNobodyOut) {
+TEST(Listener, ThousandHalfOpenConnectionsKeepNobodyOut) {
   const Limit limit;
   limit.set(4096);
   TlsEnds tls;
   for (const bool encrypted : {false, true}) {
-    Door door = door_at(Listener(), encrypted ? &*tls.callee.context : nullptr, 60s);
+    Listener listener =
+        listener_at(ListeningSocket(), encrypted ? &*tls.callee.context : nullptr, 60s);
     const std::size_t descriptors = open_descriptors(), memory = resident_bytes();
     std::vector<Descriptor> flood;
     for (int i = 0; i < 1000; ++i) {
-      flood.push_back(raw_connect(door.listening()));
+      flood.push_back(raw_connect(listener.listening()));
       if (i % 3 == 1) raw_send(flood.back(), encrypted ? "\x16\x03\x01" : "MALT");
-      EXPECT_TRUE(door.ready().empty());
-      EXPECT_LE(door.half_open(), Door::kMostHalfOpen);
-      EXPECT_LE(open_descriptors(), descriptors + flood.size() + Door::kMostHalfOpen);
+      EXPECT_TRUE(listener.ready().empty());
+      EXPECT_LE(listener.half_open(), Listener::kMostHalfOpen);
+      EXPECT_LE(open_descriptors(), descriptors + flood.size() + Listener::kMostHalfOpen);
     }
-    EXPECT_EQ(door.half_open(), Door::kMostHalfOpen);
-    EXPECT_EQ(door.dropped(), 1000 - Door::kMostHalfOpen);
+    EXPECT_EQ(listener.half_open(), Listener::kMostHalfOpen);
+    EXPECT_EQ(listener.dropped(), 1000 - Listener::kMostHalfOpen);
     if (!kSanitized) {  // which hold back what is freed, to see it used
       EXPECT_LT(resident_bytes(), memory + (std::size_t{64} << 20));
     }
-    Rank rank(door, 2, key_of(1), encrypted ? &*tls.caller.context : nullptr);
-    EXPECT_EQ(let_in(door, rank).size(), 1U);
+    Rank rank(listener, 2, key_of(1), encrypted ? &*tls.caller.context : nullptr);
+    EXPECT_EQ(let_in(listener, rank).size(), 1U);
   }
 }
 
-// They come all at once, before the door looks, and go on coming while the rank calls.
-TEST(Door, HonestCallerGetsThroughAFloodThatGoesOn) {
+// They come all at once, before the listener looks, and go on coming while the rank calls.
+TEST(Listener, HonestCallerGetsThroughAFloodThatGoesOn) {
   const Limit limit;
   limit.set(8192);
-  Door door = door_at(Listener());
+  Listener listener = listener_at(ListeningSocket());
   std::vector<Descriptor> flood;
-  for (int i = 0; i < 300; ++i) flood.push_back(raw_connect(door.listening()));
-  Rank rank(door, 2);
+  for (int i = 0; i < 300; ++i) flood.push_back(raw_connect(listener.listening()));
+  Rank rank(listener, 2);
   bool came = false;
   EXPECT_TRUE(eventually([&] {
-    for (int i = 0; i < 4; ++i) flood.push_back(raw_connect(door.listening()));
+    for (int i = 0; i < 4; ++i) flood.push_back(raw_connect(listener.listening()));
     if (flood.size() > 2000) flood.erase(flood.begin(), flood.begin() + 1000);
     rank.advance();
-    came |= !door.ready().empty();
+    came |= !listener.ready().empty();
     return came;
   }));
 }
 
 // What a stranger can send over and over, and only TLS itself can tell from a rank's.
 std::string client_hello(const TlsContext& tls) {
-  const Listener listener;
-  Stream stream = Stream::connect(listener.at, loopback(AF_INET), &tls, 5s);
-  const Descriptor raw = listener.accept();
+  const ListeningSocket listening_socket;
+  Stream stream = Stream::connect(listening_socket.at, loopback(AF_INET), &tls, 5s);
+  const Descriptor raw = listening_socket.accept();
   std::string hello;
   EXPECT_TRUE(eventually([&] {
     stream.send({});
@@ -277,15 +279,15 @@ std::string client_hello(const TlsContext& tls) {
 
 // Strangers that say hello, so many at a time; only the newest stay.
 struct Flood {
-  void come(const Door& door, int how_many) {
+  void come(const Listener& listener, int how_many) {
     calls += static_cast<std::uint64_t>(how_many);
     for (int i = 0; i < how_many; ++i) {
-      strangers.push_back(raw_connect(door.listening()));
+      strangers.push_back(raw_connect(listener.listening()));
       raw_send(strangers.back(), hello);
     }
     if (strangers.size() > 500) strangers.erase(strangers.begin(), strangers.begin() + 300);
   }
-  // How many of those that are there the door has shaken hands with.
+  // How many of those that are there the listener has shaken hands with.
   std::ptrdiff_t answered() const {
     return std::count_if(strangers.begin(), strangers.end(), [](const Descriptor& stranger) {
       char byte = 0;
@@ -302,9 +304,9 @@ std::function<std::chrono::nanoseconds()> slowed(int times) {
   return [times] { return times * thread_processor_time(); };
 }
 
-Door slow_door_at(Listener listener, const TlsContext& tls, int times) {
-  return Door(std::move(listener.socket), key_of(1), kOwnRank, listener.at, &tls, 60s, 5s,
-              slowed(times));
+Listener slow_listener_at(ListeningSocket listening_socket, const TlsContext& tls, int times) {
+  return Listener(std::move(listening_socket.socket), key_of(1), kOwnRank, listening_socket.at,
+                  &tls, 60s, 5s, slowed(times));
 }
 
 TEST(ProcessorBudget, FillsSteadilyUpToWhatItHeldAtFirst) {
@@ -329,71 +331,71 @@ TEST(ProcessorBudget, OwesWhatIsSpentBeyondIt) {
 }
 
 // D1.
-TEST(Door, FloodOfTlsHandshakesTakesATenthOfAProcessor) {
+TEST(Listener, FloodOfTlsHandshakesTakesATenthOfAProcessor) {
   const Limit limit;
   limit.set(4096);
   TlsEnds tls;
   Flood flood{client_hello(*tls.caller.context), {}, 0};
   constexpr int kTimes = 20;
-  Door door = slow_door_at(Listener(), *tls.callee.context, kTimes);
+  Listener listener = slow_listener_at(ListeningSocket(), *tls.callee.context, kTimes);
   std::chrono::nanoseconds used{}, longest{};
   const auto start = Clock::now();
   for (int i = 0; i < 500; ++i) {
-    flood.come(door, 1);
+    flood.come(listener, 1);
     const auto before = thread_processor_time();
-    door.ready();
+    listener.ready();
     const auto turn = kTimes * (thread_processor_time() - before);
     used += turn;
     longest = std::max(longest, turn);
   }
   // Saved up, earned since, and what nobody knows before it is done; half as much again for what the
-  // door does not see of itself. All of them would take several times that.
-  const auto allowed = Door::kMostSaved + (Clock::now() - start) / Door::kShare + longest;
+  // listener does not see of itself. All of them would take several times that.
+  const auto allowed = Listener::kMostSaved + (Clock::now() - start) / Listener::kShare + longest;
   EXPECT_LE(used, allowed * 3 / 2);
-  EXPECT_LE(door.half_open(), Door::kMostHalfOpen);
+  EXPECT_LE(listener.half_open(), Listener::kMostHalfOpen);
 }
 
-TEST(Door, RestsWithoutAWordAndGoesOnByItself) {
+TEST(Listener, RestsWithoutAWordAndGoesOnByItself) {
   const Limit limit;
   limit.set(4096);
   TlsEnds tls;
   Flood flood{client_hello(*tls.caller.context), {}, 0};
-  Door door = slow_door_at(Listener(), *tls.callee.context, 300);
-  pollfd wait{door.fd(), POLLIN, 0};
-  flood.come(door, 40);
-  while (poll(&wait, 1, 0) == 1) door.ready();
+  Listener listener = slow_listener_at(ListeningSocket(), *tls.callee.context, 300);
+  pollfd wait{listener.fd(), POLLIN, 0};
+  flood.come(listener, 40);
+  while (poll(&wait, 1, 0) == 1) listener.ready();
   const auto answered = flood.answered();
   EXPECT_LT(answered, 40);
-  door.ready();  // though it is asked
+  listener.ready();  // though it is asked
   EXPECT_EQ(flood.answered(), answered);
   EXPECT_TRUE(eventually([&] {
-    if (poll(&wait, 1, 5000) == 1) door.ready();
+    if (poll(&wait, 1, 5000) == 1) listener.ready();
     return flood.answered() > answered;
   }));
 }
 
 // D2. The rank's first call is in, whatever comes from elsewhere.
-TEST(Door, HostOfTheJobHasItsTurnInAFlood) {
+TEST(Listener, HostOfTheJobHasItsTurnInAFlood) {
   const Limit limit;
   limit.set(4096);
   TlsEnds tls;
   Flood flood{client_hello(*tls.caller.context), {}, 0};
-  Door door = slow_door_at(Listener(), *tls.callee.context, kSanitized ? 1 : 20);
+  Listener listener = slow_listener_at(ListeningSocket(), *tls.callee.context, kSanitized ? 1 : 20);
   const Address host = Address::parse("127.0.0.2").value();
-  door.expect(std::array{host});
-  flood.come(door, 200);
+  listener.expect(std::array{host});
+  flood.come(listener, 200);
   EXPECT_TRUE(eventually([&] {  // what was saved up is spent, and the queue is empty
-    door.ready();
-    return door.dropped() + door.half_open() == flood.strangers.size();
+    listener.ready();
+    return listener.dropped() + listener.half_open() == flood.strangers.size();
   }));
   for (std::uint32_t call = 0; call < 3; ++call) {
-    Rank rank(door, call, key_of(1), &*tls.caller.context, host);
+    Rank rank(listener, call, key_of(1), &*tls.caller.context, host);
     rank.advance();
     const auto before = flood.answered();
-    flood.come(door, 20);
+    flood.come(listener, 20);
     std::vector<Caller> callers;
     ASSERT_TRUE(eventually([&] {
-      for (Caller& caller : door.ready()) callers.push_back(std::move(caller));
+      for (Caller& caller : listener.ready()) callers.push_back(std::move(caller));
       return rank.advance() != Handshake::Step::kWaiting;
     }));
     EXPECT_EQ(rank.advance(), Handshake::Step::kDone) << rank.handshake.reason();
@@ -403,74 +405,75 @@ TEST(Door, HostOfTheJobHasItsTurnInAFlood) {
 }
 
 // D3. From the very address of the flood a rank gets in as well, if it calls again and again.
-TEST(Door, RankGetsInAmongOthersOfItsAddress) {
+TEST(Listener, RankGetsInAmongOthersOfItsAddress) {
   const Limit limit;
   limit.set(4096);
   TlsEnds tls;
   Flood flood{client_hello(*tls.caller.context), {}, 0};
-  Door door = slow_door_at(Listener(), *tls.callee.context, kSanitized ? 1 : 10);
+  Listener listener = slow_listener_at(ListeningSocket(), *tls.callee.context, kSanitized ? 1 : 10);
   std::optional<Rank> rank;
   EXPECT_TRUE(eventually([&] {
     if (!rank || rank->advance() == Handshake::Step::kRefused) {
-      rank.emplace(door, 2, key_of(1), &*tls.caller.context);
+      rank.emplace(listener, 2, key_of(1), &*tls.caller.context);
     }
-    // More would not fit into the system's queue while the door rests.
-    if (flood.calls < door.dropped() + door.refused() + door.half_open() + 50) flood.come(door, 4);
-    return !door.ready().empty();
+    // More would not fit into the system's queue while the listener rests.
+    if (flood.calls < listener.dropped() + listener.refused() + listener.half_open() + 50)
+      flood.come(listener, 4);
+    return !listener.ready().empty();
   }));
 }
 
 // D4.
-TEST(Door, WhoHasBeenAnsweredDoesNotMakeWayForNewcomers) {
+TEST(Listener, WhoHasBeenAnsweredDoesNotMakeWayForNewcomers) {
   const Limit limit;
   limit.set(4096);
   TlsEnds tls;
-  Door door = door_at(Listener(), &*tls.callee.context, 60s);
-  Rank rank(door, 2, key_of(1), &*tls.caller.context);
+  Listener listener = listener_at(ListeningSocket(), &*tls.callee.context, 60s);
+  Rank rank(listener, 2, key_of(1), &*tls.caller.context);
   EXPECT_TRUE(eventually([&] {
     rank.advance();
-    door.ready();
+    listener.ready();
     pollfd wait{rank.stream.fd(), POLLIN, 0};
     return poll(&wait, 1, 0) == 1;
   }));
   std::vector<Descriptor> silent;
-  for (std::size_t i = 0; i < 3 * Door::kMostHalfOpen; ++i) {
-    silent.push_back(raw_connect(door.listening()));
-    door.ready();
+  for (std::size_t i = 0; i < 3 * Listener::kMostHalfOpen; ++i) {
+    silent.push_back(raw_connect(listener.listening()));
+    listener.ready();
   }
-  EXPECT_TRUE(
-      eventually([&] { return door.ready().empty() && door.dropped() > silent.size() / 2; }));
-  EXPECT_EQ(let_in(door, rank).size(), 1U) << rank.handshake.reason();
+  EXPECT_TRUE(eventually(
+      [&] { return listener.ready().empty() && listener.dropped() > silent.size() / 2; }));
+  EXPECT_EQ(let_in(listener, rank).size(), 1U) << rank.handshake.reason();
 }
 
-TEST(Door, WithoutADescriptorItPausesAndThenGoesOn) {
+TEST(Listener, WithoutADescriptorItPausesAndThenGoesOn) {
   const Limit limit;
-  Door door = door_at(Listener());
-  Rank rank(door, 2);
-  pollfd wait{door.fd(), POLLIN, 0};
+  Listener listener = listener_at(ListeningSocket());
+  Rank rank(listener, 2);
+  pollfd wait{listener.fd(), POLLIN, 0};
   ASSERT_EQ(poll(&wait, 1, 5000), 1);
   limit.set(static_cast<rlim_t>(rank.stream.fd()) + 1);  // all below are taken
   const auto start = std::chrono::steady_clock::now();
   for (int round = 0; round < 6; ++round) {
     ASSERT_EQ(poll(&wait, 1, 5000), 1);  // it tries again
-    EXPECT_TRUE(door.ready().empty());
+    EXPECT_TRUE(listener.ready().empty());
   }
   EXPECT_GE(std::chrono::steady_clock::now() - start, 200ms);  // and does not spin
-  EXPECT_EQ(door.half_open(), 0U);
+  EXPECT_EQ(listener.half_open(), 0U);
   limit.set(1024);
-  EXPECT_EQ(let_in(door, rank).size(), 1U);
+  EXPECT_EQ(let_in(listener, rank).size(), 1U);
 }
 
-TEST(Door, CallersThatAreGoneBeforeTheyAreSeenDoNoHarm) {
-  Door door = door_at(Listener());
+TEST(Listener, CallersThatAreGoneBeforeTheyAreSeenDoNoHarm) {
+  Listener listener = listener_at(ListeningSocket());
   for (int i = 0; i < 50; ++i) {
-    const Descriptor gone = raw_connect(door.listening());
+    const Descriptor gone = raw_connect(listener.listening());
     const linger at_once{1, 0};
     setsockopt(gone.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
   }
-  Rank rank(door, 2);
-  EXPECT_EQ(let_in(door, rank).size(), 1U);
-  EXPECT_TRUE(eventually([&] { return door.ready().empty() && door.half_open() == 0; }));
+  Rank rank(listener, 2);
+  EXPECT_EQ(let_in(listener, rank).size(), 1U);
+  EXPECT_TRUE(eventually([&] { return listener.ready().empty() && listener.half_open() == 0; }));
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ TEST(Fork, ChildHasNoSocketAndTheRankKeepsItsOwn) {
 
 TEST(Fork, ChildHasNoSocketThatAnotherThreadIsAboutToOpenOrClose) {
   const int others = sockets_here();
-  const testing_sockets::Listener listener;
+  const testing_sockets::ListeningSocket listener;
   std::atomic<bool> stop{false};
   std::thread opener([&] {
     while (!stop) {

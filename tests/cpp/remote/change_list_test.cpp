@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-namespace dstorm::tcp {
+namespace dstorm::remote {
 namespace {
 
 struct Item : Listed<Item> {
@@ -95,4 +95,4 @@ TEST(ChangeList, NoChangeIsForgottenWhileThreadsAddAndOneTakes) {
 }
 
 }  // namespace
-}  // namespace dstorm::tcp
+}  // namespace dstorm::remote

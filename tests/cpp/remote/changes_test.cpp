@@ -14,12 +14,13 @@
 #include <thread>
 #include <vector>
 
-#include "dstorm/segment.hpp"
 #include "dstorm/remote/engine.hpp"
+#include "dstorm/segment.hpp"
 #include "tcp_ranks.hpp"
 #include "tcp_sockets.hpp"
 
-namespace dstorm::tcp {
+namespace dstorm::remote {
+using namespace tcp;
 namespace {
 
 using namespace std::chrono_literals;
@@ -36,7 +37,7 @@ class ManySegments {
   explicit ManySegments(std::uint32_t segments) {
     testing_ranks::in_ranks(3, [this](Bootstrap& bootstrap) {
       Rank& own = rank(bootstrap.rank());
-      own.control = std::make_unique<shm::Control>(
+      own.control = std::make_unique<host::Control>(
           bootstrap, testing_ranks::sharing_of(bootstrap.rank()), 10s);
       own.engine = std::make_unique<Engine>(bootstrap, *own.control,
                                             EngineOptions{.timeout = 10s,
@@ -47,11 +48,11 @@ class ManySegments {
                                                           .rdma = Rdma::kNever,
                                                           .news = own.news.get()});
     });
-    const shm::SegmentShape shape{MailboxShape(3, 2, 64), Policy::kLatest, 0, 0};
+    const host::SegmentShape shape{MailboxShape(3, 2, 64), Policy::kLatest, 0, 0};
     for (std::uint32_t id = 1; id <= segments; ++id) {
       for (int r : {kHere, kElsewhere}) {
         const auto memory =
-            std::make_shared<shm::SegmentMemory>(shm::SegmentMemory::create(shape, "a segment"));
+            std::make_shared<host::SegmentMemory>(host::SegmentMemory::create(shape, "a segment"));
         for (int sender = 0; sender < 3; ++sender) memory->reserve_for(sender, true, "a segment");
         rank(r).segments.push_back(rank(r).engine->attach(id, memory));
       }
@@ -61,7 +62,7 @@ class ManySegments {
   // Whether it arrives at the other host that rank `from` has advanced its clock in the segment.
   bool passes(int from, std::uint32_t segment) {
     const auto clock_at = [&](int r) -> std::atomic<std::uint64_t>& {
-      const shm::SegmentMemory& memory = *rank(r).segments[segment - 1]->memory;
+      const host::SegmentMemory& memory = *rank(r).segments[segment - 1]->memory;
       return Mailbox(memory.mailbox(from), memory.shape().mailbox).clock();
     };
     const std::uint64_t next = ++clock_at(from);
@@ -73,7 +74,7 @@ class ManySegments {
  private:
   struct Rank {
     Descriptor news{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
-    std::unique_ptr<shm::Control> control;
+    std::unique_ptr<host::Control> control;
     std::unique_ptr<Engine> engine;
     std::vector<std::shared_ptr<Attachment>> segments;
   };
@@ -272,4 +273,4 @@ TEST(Changes, LastUpdateOfASegmentThatIsClosedArrivesThoughTheConnectionBreaks) 
 }
 
 }  // namespace
-}  // namespace dstorm::tcp
+}  // namespace dstorm::remote

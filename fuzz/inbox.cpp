@@ -1,4 +1,4 @@
-// A landing area as a peer's adapter may have left it.
+// A inbox as a peer's adapter may have left it.
 //
 // input: what to do (1 byte), then the area. A checksum keeps out all but the whole; so that what is
 // behind it is reached, the target puts the right one where the input asks for that.
@@ -14,15 +14,15 @@ namespace fuzz {
 namespace {
 
 using dstorm::SlotHeader;
-using dstorm::verbs::Landing;
-using dstorm::verbs::LandingShape;
+using dstorm::verbs::Inbox;
+using dstorm::verbs::InboxShape;
 
 constexpr int kRanks = 3;  // 0 and 1 are here, 2 sends
 constexpr int kSender = 2;
 constexpr std::array kHere{0, 1};
 constexpr std::size_t kSlotBytes = 40;
 const dstorm::MailboxShape kMailbox(kRanks, 2, kSlotBytes);
-const LandingShape kArea(kMailbox, kHere.size());
+const InboxShape kArea(kMailbox, kHere.size());
 
 struct Memory {  // on the heap, for AddressSanitizer to guard its ends
   explicit Memory(std::size_t bytes)
@@ -74,9 +74,9 @@ void run(Input input) {
     require(rank >= 0 && rank < kRanks, "only ranks of the job are asked for");
     return (what >> 4 >> rank & 1) == 0;
   };
-  Landing landing(area.data.get(), kArea, copies, policy, kSender, kHere, 0);
+  Inbox inbox(area.data.get(), kArea, copies, policy, kSender, kHere, 0);
   for (int i = 0; i < 2; ++i) {
-    landing.take_in(live, [&](int rank) { return !live(rank); }, [](std::size_t) {});
+    inbox.take_in(live, [&](int rank) { return !live(rank); }, [](std::size_t) {});
   }
 
   for (std::size_t slot = 0; slot < kMailbox.depth(); ++slot) {

@@ -9,13 +9,13 @@
 namespace fuzz {
 namespace {
 
+using dstorm::remote::Uplink;
 using dstorm::tcp::Handshake;
-using dstorm::tcp::Outgoing;
 
 // A rank's own memory, with an update for the host of ranks 0 and 1.
 struct Sender {
   Sender() : host(dstorm::Policy::kLatest) {
-    const dstorm::shm::SegmentMemory& memory = host.memory();
+    const dstorm::host::SegmentMemory& memory = host.memory();
     dstorm::SlotWriter writer(host.box(kSender), kSender);
     const int slot = writer.claim(dstorm::Policy::kLatest, [](int) { return true; });
     dstorm::SlotHeader header{};
@@ -24,8 +24,8 @@ struct Sender {
     writer.publish(slot, header, std::array{0, 1});
   }
   TcpHost host;
-  testing_sockets::Listener listener;
-  dstorm::tcp::Settings settings = settings_at(listener.at);
+  testing_sockets::ListeningSocket listener;
+  dstorm::remote::Settings settings = settings_at(listener.at);
 };
 
 }  // namespace
@@ -33,21 +33,21 @@ struct Sender {
 void run(Input input) {
   static const Sender sender;
   const auto now = dstorm::Clock::now();
-  dstorm::shm::Control& control = sender.host.control(kSender);
-  Outgoing outgoing(control, sender.settings, control.hosts()[0]);
-  outgoing.call(1, now);
+  dstorm::host::Control& control = sender.host.control(kSender);
+  Uplink uplink(control, sender.settings, control.hosts()[0]);
+  uplink.call(1, now);
   dstorm::tcp::Stream stream =
       dstorm::tcp::Stream::accept(sender.listener.accept(), nullptr, sender.settings.silence);
   stream.reset_at_end();  // leaves no port behind that cannot be used for a minute
   Handshake handshake = Handshake::callee(
-      sender.settings.key, static_cast<std::uint32_t>(outgoing.proxy()), sender.listener.at);
+      sender.settings.key, static_cast<std::uint32_t>(uplink.proxy()), sender.listener.at);
   require(testing_sockets::eventually([&] {
-            outgoing.pump(sender.host.attachments, false, true, false, now);
+            uplink.pump(sender.host.attachments, false, true, false, now);
             return handshake.advance(stream) == Handshake::Step::kDone &&
-                   outgoing.state() == Outgoing::State::kUp;
+                   uplink.state() == Uplink::State::kUp;
           }),
           "both have the key");
-  outgoing.pump(sender.host.attachments, false, true, false, now);
+  uplink.pump(sender.host.attachments, false, true, false, now);
 
   const std::size_t pieces = input.take<std::uint8_t>() % 8;
   std::array<std::size_t, 9> lengths{};
@@ -57,11 +57,11 @@ void run(Input input) {
     const std::span<const std::byte> piece = input.bytes(lengths[i]);
     const iovec part{const_cast<std::byte*>(piece.data()), piece.size()};
     if (!piece.empty()) stream.send({&part, 1});
-    outgoing.pump(sender.host.attachments, false, true, false, now);
-    if (outgoing.take_shared()) return;  // the rest is its partner's
-    const bool is_over = outgoing.state() == Outgoing::State::kOver;
-    require(is_over || outgoing.state() == Outgoing::State::kUp, "it goes on or is over");
-    require(!is_over || !outgoing.reason().empty(), "who gives up says why");
+    uplink.pump(sender.host.attachments, false, true, false, now);
+    if (uplink.take_shared()) return;  // the rest is its partner's
+    const bool is_over = uplink.state() == Uplink::State::kOver;
+    require(is_over || uplink.state() == Uplink::State::kUp, "it goes on or is over");
+    require(!is_over || !uplink.reason().empty(), "who gives up says why");
   }
 }
 

@@ -1,0 +1,196 @@
+// The slot protocol: one mailbox per sender, `depth` slots, read in place by all its receivers.
+//
+// A mailbox is an array of bytes in memory that the sender and its receivers share
+// (docs/slot_format.md draws it). Every memory ordering of the data path is in this file. Four
+// kinds of words do the work:
+//   clock    the sender writes it    the iteration the sender has reached
+//   ticket   the sender writes it    one per (slot, receiver): the iteration held there for that
+//                                    receiver, 0 if none
+//   cursor   the receiver writes it  one per receiver: what it holds and what it is done with
+//   slot     the sender writes it    header and payload: plain bytes, not atomic
+//
+// Invariants. A broken one is a torn or lost update; tests/mutants/memory.py breaks each,
+// and tests/model/slot.pml has them in small.
+//  S1 Only the sender writes clock, tickets and slots; only receiver r writes cursor r. Where the
+//     sender is on another host, this host has copies of what it writes, and at any instant at most
+//     one process writes a given copy in its stead (copies.hpp); the invariants below hold within
+//     each copy. Where the receiver is on another host, its cursor here only grows, whoever stores
+//     what it has said (raise_to); its hold comes from the sender's side, while the update is being
+//     carried there.
+//  S2 ticket[slot][r] = k > 0 says: the slot holds, complete, the update of iteration k for r. It
+//     is stored with release after the payload, so a receiver that loads it with acquire sees all
+//     of it.
+//  S3 A receiver reads a slot only while its cursor covers the ticket (hold), and only after it has
+//     loaded that ticket again behind a sequentially consistent fence that follows the hold.
+//  S4 A sender writes into a slot only if for each receiver with a ticket k there, one is true:
+//     (a) the receiver's `consumed` is >= k: it will never read this ticket again, and its reads
+//         happened before, by the release store of `consumed`;
+//     (b) LATEST: the ticket was set to 0 before a sequentially consistent fence, and the hold
+//         loaded behind that fence does not cover k. By S3 either the receiver sees the 0 or the
+//         sender sees the hold: never neither. A hold that does not cover k was stored with release
+//         after any earlier reading;
+//     (c) the receiver is dead.
+//     QUEUE uses (a) and (c) only, so a ticket once given is never taken back and needs no hold.
+//  S5 `consumed` only grows, and tickets for one receiver grow from update to update: no update is
+//     folded twice.
+//  S6 The clock is stored with release after the tickets of its iteration: who sees the clock at k
+//     sees the tickets of every update up to k. A sender that dies before it leaves no update of k.
+//     In a copy a writer may have died between two tickets of k: the next writer, to which k is sent
+//     again, gives the tickets that are missing for the slot that holds k already (begun, complete).
+//  S7 A writer of a copy may have died after it had set tickets to 0 and before it looked at the holds,
+//     or restored them (S4 b). The next writer takes whatever update a slot's header names for one
+//     that may be being read: it leaves the slot alone while a hold covers that, ticket or not.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "dstorm/policy.hpp"
+#include "dstorm/slot/copies.hpp"
+
+namespace dstorm {
+
+inline constexpr std::size_t kLine = 64;  // cache line; also the alignment of every slot
+inline constexpr std::size_t kPage = 4096;
+
+constexpr std::size_t round_up(std::size_t value, std::size_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+// The last iteration there can be: a hold has one bit fewer for it than a ticket.
+inline constexpr std::uint64_t kMostIteration = ~std::uint64_t{0} >> 1;
+
+struct alignas(kLine) SlotHeader {
+  std::uint64_t sequence;       // updates this sender has published, this one included
+  std::uint64_t iteration;      // the sender's clock for this update
+  std::uint64_t payload_bytes;  // <= slot_bytes
+  std::uint64_t count;          // elements in the payload
+  std::uint32_t unused;
+  std::uint32_t sender;
+  std::uint32_t format;     // the layer above says what
+  std::uint32_t receivers;  // ranks it is addressed to, on all hosts
+};
+static_assert(sizeof(SlotHeader) == kLine);
+
+struct Ticket {
+  std::atomic<std::uint64_t> iteration;
+  std::uint64_t ordinal;  // how many updates were addressed to this receiver, this one included
+};
+static_assert(sizeof(Ticket) == 16);
+
+struct alignas(kLine) Cursor {
+  std::atomic<std::uint64_t> hold;         // 0, or iteration << 1 | open
+  std::atomic<std::uint64_t> consumed;     // done with every iteration up to this one
+  std::atomic<std::uint64_t> folded;       // updates folded
+  std::atomic<std::uint64_t> overwritten;  // updates that were replaced before they could be folded
+  std::atomic<std::uint64_t> rejected;     // updates the receiver refused (non-finite)
+  std::atomic<std::uint64_t> ordinal;      // the last consumed update's
+  // Of the updates that have been published for the receiver in a copy on its host, the highest. It
+  // only grows, and the copies' writers store it.
+  std::atomic<std::uint64_t> published;
+};
+static_assert(sizeof(Cursor) == kLine);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+// Where things are in one mailbox. All offsets are multiples of kLine.
+class MailboxShape {
+ public:
+  MailboxShape(int ranks, int depth, std::size_t slot_bytes)
+      : ranks_(static_cast<std::size_t>(ranks)),
+        depth_(static_cast<std::size_t>(depth)),
+        slot_bytes_(slot_bytes),
+        cursors_(round_up(sizeof(std::uint64_t) * 2 + depth_ * ranks_ * sizeof(Ticket), kLine)),
+        slots_(cursors_ + ranks_ * sizeof(Cursor)),
+        stride_(sizeof(SlotHeader) + round_up(slot_bytes, kLine)) {}
+
+  std::size_t ranks() const { return ranks_; }
+  std::size_t depth() const { return depth_; }
+  std::size_t slot_bytes() const { return slot_bytes_; }
+  // What one mailbox takes; whole pages, so that each sender's memory can be placed by itself.
+  std::size_t bytes() const { return round_up(slots_ + depth_ * stride_, kPage); }
+
+  std::size_t ticket(std::size_t slot, int receiver) const {
+    return sizeof(std::uint64_t) * 2 +
+           (slot * ranks_ + static_cast<std::size_t>(receiver)) * sizeof(Ticket);
+  }
+  std::size_t cursor(int receiver) const {
+    return cursors_ + static_cast<std::size_t>(receiver) * sizeof(Cursor);
+  }
+  std::size_t slot(std::size_t index) const { return slots_ + index * stride_; }
+  // Whether some slot's payload begins there.
+  bool is_payload(std::uint64_t place) const {
+    const std::uint64_t first = slots_ + sizeof(SlotHeader);
+    return place >= first && (place - first) % stride_ == 0 && (place - first) / stride_ < depth_;
+  }
+
+ private:
+  std::size_t ranks_, depth_, slot_bytes_, cursors_, slots_, stride_;
+};
+
+// A mailbox as both sides see it. Memory starts as zeros, which is a valid empty mailbox.
+class Mailbox {
+ public:
+  Mailbox(std::byte* base, const MailboxShape& shape) : Mailbox(base, base, shape) {}
+  // A copy of it at `base`, with the cursors of the mailbox at `home` (C5).
+  Mailbox(std::byte* base, std::byte* home, const MailboxShape& shape)
+      : base_(base), home_(home), shape_(&shape) {}
+
+  std::atomic<std::uint64_t>& clock() const {
+    return *reinterpret_cast<std::atomic<std::uint64_t>*>(base_);
+  }
+  Ticket& ticket(std::size_t slot, int receiver) const {
+    return *reinterpret_cast<Ticket*>(base_ + shape_->ticket(slot, receiver));
+  }
+  Cursor& cursor(int receiver) const {
+    return *reinterpret_cast<Cursor*>(home_ + shape_->cursor(receiver));
+  }
+  SlotHeader& header(std::size_t slot) const {
+    return *reinterpret_cast<SlotHeader*>(base_ + shape_->slot(slot));
+  }
+  std::byte* payload(std::size_t slot) const {
+    return base_ + shape_->slot(slot) + sizeof(SlotHeader);
+  }
+  const MailboxShape& shape() const { return *shape_; }
+
+ private:
+  std::byte* base_;
+  std::byte* home_;
+  const MailboxShape* shape_;
+};
+
+// The copies of one remote sender's mailbox on this host.
+class Copies {
+ public:
+  // Copy 0 is at `home`, where the cursors are; copy n from 1 on at `others` + (n - 1) * shape.bytes().
+  Copies(CopyTable table, std::byte* home, std::byte* others, const MailboxShape& shape)
+      : table_(table), home_(home), others_(others), shape_(&shape) {}
+
+  const CopyTable& table() const { return table_; }
+  Mailbox box(std::size_t copy) const {
+    return {copy == 0 ? home_ : others_ + (copy - 1) * shape_->bytes(), home_, *shape_};
+  }
+  Mailbox current() const { return box(table_.current()); }
+
+ private:
+  CopyTable table_;
+  std::byte* home_;
+  std::byte* others_;
+  const MailboxShape* shape_;
+};
+
+// A counter of a receiver on another host never goes back, whichever process stores it.
+inline void raise_to(std::atomic<std::uint64_t>& counter, std::uint64_t value) {
+  std::uint64_t known = counter.load(std::memory_order_relaxed);
+  while (known < value && !counter.compare_exchange_weak(known, value, std::memory_order_release,
+                                                         std::memory_order_relaxed)) {
+  }
+}
+
+// A receiver of one update, and which of the updates addressed to it this is, from 1.
+struct Addressee {
+  int rank;
+  std::uint64_t ordinal;
+};
+
+}  // namespace dstorm
