@@ -4,8 +4,16 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/dstorm)
 
 install(TARGETS dstorm vol learn EXPORT dstorm-targets)
 install(TARGETS malt_witness DESTINATION ${CMAKE_INSTALL_LIBDIR}/dstorm)
-install(DIRECTORY src/dstorm src/vol src/learn DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-        FILES_MATCHING PATTERN "*.hpp")
+# The public headers, and nothing that only the library includes: those of src/dstorm itself (not of
+# its folders), and what vol.hpp and learn.hpp include (tests/python/test_include_order.py).
+file(GLOB dstorm_headers CONFIGURE_DEPENDS src/dstorm/*.hpp)
+install(FILES ${dstorm_headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/dstorm)
+foreach(name codec dense dtype fold screen sparse vol)
+  install(FILES src/vol/${name}.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/vol)
+endforeach()
+foreach(name factorization growing_array learn linear linear_clock matrix order svmlight)
+  install(FILES src/learn/${name}.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/learn)
+endforeach()
 install(EXPORT dstorm-targets NAMESPACE dstorm:: DESTINATION ${package_dir})
 configure_package_config_file(cmake/dstorm-config.cmake.in dstorm-config.cmake
                               INSTALL_DESTINATION ${package_dir})

@@ -45,7 +45,7 @@ void gather(const WildPeer& peer, Input input) {
   const vol::Gathered& gathered = vector.gather(fold, waits);
   require(gathered.count == gathered.ranks.size(), "a rank for each update folded");
   if ((what & 0x80) == 0 || codec.kind() != vol::Codec::Kind::kNone) return;
-  const dstorm::host::SegmentMemory& memory = vector.segment().channel().memory();
+  const dstorm::host::SegmentMemory& memory = vector.segment().parts().state.memory();
   if (!line.empty()) std::memcpy(memory.board(0, 1 + kPeer), line.data(), line.size());
   if (!outcome.empty()) std::memcpy(memory.board(0, 0), outcome.data(), outcome.size());
   vector.allreduce(fold, waits.timeout);

@@ -23,8 +23,8 @@ void gather(dstorm::Segment& segment, const WildMailbox& mailbox,
       before = update.iteration;
     }
   });
-  const dstorm::Mailbox box(segment.channel().memory().mailbox(kPeer),
-                            segment.channel().memory().shape().mailbox);
+  const dstorm::Mailbox box(segment.parts().state.memory().mailbox(kPeer),
+                            segment.parts().state.shape());
   require(count == 0 || box.cursor(0).consumed == before, "what is folded is consumed");
 }
 
@@ -39,7 +39,7 @@ void run(Input input) {
   dstorm::Segment segment(peer.group(), options);
   const std::size_t scatters = what >> 1 & 3;
   for (std::size_t i = 0; i < scatters && i < 2; ++i) segment.scatter(std::span<const std::byte>());
-  segment.channel().memory().closed(kPeer) = what >> 3 & 1;
+  segment.parts().state.memory().closed(kPeer) = what >> 3 & 1;
   const WildMailbox mailbox(segment, input.rest());
   is_refused([&] {
     gather(segment, mailbox, gather_options(what >> 4));

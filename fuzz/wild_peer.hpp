@@ -18,8 +18,7 @@
 #include "dstorm/host/roll_call.hpp"
 #include "dstorm/host/wait.hpp"
 #include "dstorm/membership/record.hpp"
-#include "dstorm/segment.hpp"
-#include "dstorm/segment/channel.hpp"
+#include "dstorm/segment/parts.hpp"
 #include "target.hpp"
 
 #if __has_include(<sanitizer/asan_interface.h>)
@@ -144,8 +143,8 @@ class WildPeer {
 class WildMailbox {
  public:
   WildMailbox(const dstorm::Segment& segment, std::span<const std::byte> bytes)
-      : base_(segment.channel().memory().mailbox(kPeer)),
-        shape_(segment.channel().memory().shape().mailbox) {
+      : base_(segment.parts().state.memory().mailbox(kPeer)),
+        shape_(segment.parts().state.shape()) {
     const std::size_t size = std::min(bytes.size(), shape_.bytes());
     if (size > 0) std::memcpy(base_, bytes.data(), size);
     for (std::size_t slot = 0; slot < shape_.depth(); ++slot) {

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "dstorm/host/turn.hpp"  // a binding converts arguments within its call
 #include "vol/vol.hpp"
 
 namespace malt_bindings {

@@ -2,6 +2,7 @@
 
 #include "bindings.hpp"
 #include "dstorm/host/memory.hpp"
+#include "vol/kernels.hpp"
 
 namespace malt_bindings {
 

@@ -113,13 +113,17 @@ void bind_one(py::module_& module, const std::string& suffix) {
       .def_property_readonly(
           "indices",
           [](const Vector& self) {
-            return self.read([](auto indices, auto) { return copy_of<vol::Index>(indices); });
+            py::array copy;
+            self.read([&](auto indices, auto) { copy = copy_of<vol::Index>(indices); });
+            return copy;
           },
           "Strictly increasing, int32; a copy.")
       .def_property_readonly(
           "values",
           [](const Vector& self) {
-            return self.read([](auto, auto values) { return copy_of<T>(values); });
+            py::array copy;
+            self.read([&](auto, auto values) { copy = copy_of<T>(values); });
+            return copy;
           },
           "One for each index; a copy.")
       .def(

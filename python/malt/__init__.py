@@ -1,4 +1,4 @@
-"""MALT: an existing training loop, data-parallel and peer to peer, with two calls.
+"""MALT makes an existing training loop data-parallel, peer to peer, with two calls.
 
     import malt, numpy as np
     malt.init()                           # under `malt run -n 4`, mpirun, srun, or one process
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from malt._linear.regressors import SGDRegressor as SGDRegressor
     from malt._wrapping.wrap import wrap as wrap
 else:
-    # What is loaded when it is asked for itself: where it is, and the extra that it takes.
+    # Names that are loaded only on first use: their module, and the extra that installs what they
+    # import.
     _WITH_EXTRAS = {
         "Chunks": ("malt._data.chunks", "data"),
         "Data": ("malt._data.chunks", "data"),
@@ -43,12 +44,12 @@ else:
     }
 
     def __getattr__(name: str) -> object:
-        """Loads the names, NumPy and the compiled core with them, when the first is asked for.
+        """Load malt's names, with NumPy and the compiled core, when the first one is asked for.
 
-        The launcher asks for none, and so starts in a fraction of the time.
+        The launcher asks for none of them, and so starts in a fraction of the time.
         """
         if name.startswith("_") and name not in ("__all__", "__version__"):
-            # A submodule that is to be imported now, or nothing.
+            # Either a submodule that Python is about to import, or a name that does not exist.
             raise AttributeError(f"module 'malt' has no attribute '{name}'")
         if name in _WITH_EXTRAS:
             return _load_with_extra(name)

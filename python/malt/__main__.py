@@ -1,4 +1,4 @@
-"""`python -m malt` is the command `malt`."""
+"""Makes `python -m malt` the command `malt`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What `malt` offers by name."""
+"""The public names of `malt`."""
 
 from malt._checkpoint.checkpoint import Restored, restore, save
 from malt._core_import import (
@@ -50,28 +50,29 @@ from malt._job.vectors import sparse_vector, vector
 
 
 def RANDOM(k: int, seed: int) -> Graph:  # noqa: N802  (a name users know in capitals)
-    """The graph in which every rank sends to `k` others, drawn anew in each round from `seed`."""
+    """The graph in which every rank sends to `k` other ranks, drawn anew from `seed` each round."""
     return random_graph(k, seed)
 
 
 def TRIMMED_MEAN(fraction: float) -> Fold:  # noqa: N802
-    """The fold that averages what is left, element by element, without the smallest and largest.
+    """The fold that averages each element after cutting off its smallest and largest values.
 
     Args:
-        fraction: of the values (this rank's own among them) that is cut off at each end, from 0 to
-            below 0.5.
+        fraction: the share of the values that is cut off at each end, from 0 to below 0.5. This
+            rank's own value counts among them.
     """
     return trimmed_mean(fraction)
 
 
 def TOP_K(fraction: float) -> Codec:  # noqa: N802
-    """The codec that sends the elements of largest magnitude, and the others later.
+    """The codec that sends the elements of largest magnitude first, and the others later.
 
-    What is not sent is kept and added to what is sent next (error feedback), so nothing of a sum of
-    gradients or differences is lost, if the policy is "queue". It is not for models.
+    The codec keeps the elements that it does not send and adds them to the next update (error
+    feedback). With the policy "queue", a sum of gradients or differences therefore loses nothing.
+    Do not use it for the values of a model.
 
     Args:
-        fraction: of the elements, above 0 and at most 1.
+        fraction: the share of the elements that each update sends, above 0 and at most 1.
     """
     return top_k(fraction)
 

@@ -1,4 +1,4 @@
-"""The compiled core's names, or a message that helps."""
+"""The compiled core's names, or a message that says how to install it."""
 
 try:
     from malt._core import (

@@ -1,4 +1,4 @@
-"""What MALT raises. Every message names the value, the limit and the way out."""
+"""The exceptions that MALT raises. Every message names the value, the limit and the way out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class Error(Exception):
-    """Any error of MALT's own; the kinds below are all of this class."""
+    """The base class of all of MALT's own errors."""
 
 
 class ConfigError(Error, ValueError):
@@ -15,14 +15,14 @@ class ConfigError(Error, ValueError):
 
 
 class DamagedError(ConfigError):
-    """What was read is not what was written, or not all of it."""
+    """The data read are not the data that were written, or are incomplete."""
 
 
 class TimeoutError(Error, builtins.TimeoutError):  # noqa: A001 - the name that is promised
     """A wait reached its time limit.
 
     Attributes:
-        ranks: the ranks that it was still waiting for, sorted.
+        ranks: the ranks for which it was still waiting, sorted.
     """
 
     ranks: tuple[int, ...]
@@ -33,10 +33,11 @@ class TimeoutError(Error, builtins.TimeoutError):  # noqa: A001 - the name that 
 
 
 class PeerError(Error, ConnectionError):
-    """This rank was left out or is cut off, or a peer is gone that something cannot go on without.
+    """This rank was evicted or cut off, or a rank that the call needs is dead or has left.
 
     Attributes:
-        ranks: the ranks that are gone, sorted; none if it is this one.
+        ranks: the ranks that are dead or have left, sorted; empty if it is this rank that was
+            evicted or cut off.
     """
 
     ranks: tuple[int, ...]
@@ -47,13 +48,13 @@ class PeerError(Error, ConnectionError):
 
 
 class SupersededError(Error):
-    """The ranks go over to another group, in which what was called is to be called again.
+    """The ranks move to another group, in which the interrupted call must be made again.
 
-    Not for users: the package sees to it.
+    The package handles this error itself; users never see it.
     """
 
 
 def describe_ranks(ranks: Iterable[int], noun: str = "rank") -> str:
-    """For messages: "rank 3" or "ranks 1, 4, 7"."""
+    """Name ranks in a message: "rank 3" or "ranks 1, 4, 7"."""
     listed = sorted(ranks)
     return (noun if len(listed) == 1 else f"{noun}s") + " " + ", ".join(map(str, listed))

@@ -6,7 +6,7 @@
 
 namespace dstorm {
 
-// A message is read by people: past this many, the count says more than the numbers do.
+// People read these messages: past this many ranks, a count says more than a list of numbers.
 constexpr std::size_t kRanksNamed = 16;
 
 std::string describe_ranks(const std::vector<int>& ranks) {

@@ -1,4 +1,4 @@
-// What dStorm throws. Every message names the value, the limit and the way out.
+// The exceptions that dStorm throws. Every message names the value, the limit and the way out.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Misuse or a set-up that cannot work: shapes that differ between ranks, no space, a bad graph.
+// Misuse, or a set-up that cannot work: shapes that differ between ranks, no space, a bad graph.
 class ConfigError : public Error {
  public:
   using Error::Error;
@@ -31,7 +31,8 @@ class TimeoutError : public Error {
   std::vector<int> ranks_;
 };
 
-// A peer died or left in the middle of something that cannot go on without it.
+// `ranks` died or left in the middle of something that cannot go on without them, or the others
+// have evicted or cut off this rank.
 class PeerError : public Error {
  public:
   PeerError(const std::string& what, std::vector<int> ranks)
@@ -42,14 +43,14 @@ class PeerError : public Error {
   std::vector<int> ranks_;
 };
 
-// The ranks go over to another group (Group::supersede): what was called has done nothing, and is to
-// be called again there.
+// The ranks move to another group (Group::supersede). The call that throws this has done nothing,
+// and is to be made again in the new group.
 class Superseded : public Error {
  public:
   using Error::Error;
 };
 
-// For messages: "rank 3" or "ranks 1, 4, 7"; "1.5 s".
+// Texts for messages: "rank 3" or "ranks 1, 4, 7"; "1.5 s".
 std::string describe_ranks(const std::vector<int>& ranks);
 std::string format_seconds(std::chrono::nanoseconds time);
 

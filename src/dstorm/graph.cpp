@@ -10,11 +10,11 @@
 namespace dstorm {
 namespace {
 
-// RANDOM does not repeat; it is judged over this many times the rounds that news from one rank
-// needs at best to be everywhere.
+// RANDOM does not repeat. It is judged over this many times the fewest rounds in which news from
+// one rank can reach all ranks.
 constexpr std::uint64_t kRandomJudged = 4;
 
-// FNV-1a, a 64-bit value at a time.
+// FNV-1a, which takes in one 64-bit value byte by byte.
 std::uint64_t hash(std::uint64_t so_far, std::uint64_t value) {
   for (int byte = 0; byte < 8; ++byte) {
     so_far = (so_far ^ ((value >> (8 * byte)) & 0xffU)) * 0x100000001b3U;
@@ -103,7 +103,7 @@ std::vector<int> Graph::in(int rank, int size, std::uint64_t round) const {
 std::vector<double> Graph::weights(int rank, int size, std::uint64_t round) const {
   require(rank, size);
   if (kind_ == Kind::kEdges) return edges_->weights(rank);
-  // Metropolis-Hastings for STAR: each of its edges ends at rank 0, which has size - 1 neighbours.
+  // Metropolis-Hastings for STAR: each edge ends at rank 0, which has size - 1 neighbours.
   if (kind_ == Kind::kStar) {
     return std::vector<double>(in(rank, size, round).size(), 1.0 / size);
   }

@@ -1,3 +1,16 @@
+// How a group works. Group::Impl owns four parts. host::Control is the memory that the ranks of one
+// host share: a doorbell, a state and a notice board for each rank of the job. remote::Engine
+// exists only in a job of several hosts, and copies boards, states and membership records to the
+// other hosts. Watcher is a thread that notices deaths and agrees on epochs. Waiter blocks a call
+// until a condition holds.
+//
+// exchange() is the only collective step. Each rank posts a numbered notice on its own board, and
+// waits until every live rank has posted the same number. barrier() is an exchange without bytes,
+// and segments are made by several exchanges in turn.
+//
+// A rank that wants the others to move to another group sets the `superseded` word in the memory of
+// its host. Every wait of that host then calls interrupt_wait(), which asks the owner of the groups
+// whether to go on waiting.
 #include "dstorm/group.hpp"
 
 #include <sys/eventfd.h>
@@ -12,10 +25,10 @@
 #include <unordered_map>
 #include <utility>
 
+#include "dstorm/group/watcher.hpp"
 #include "dstorm/host/control.hpp"
 #include "dstorm/host/fork.hpp"
 #include "dstorm/host/wait.hpp"
-#include "dstorm/membership/watcher.hpp"
 #include "dstorm/remote/engine.hpp"
 #include "dstorm/segment/channel.hpp"
 
@@ -24,7 +37,7 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-// What a job may ask for, and which ranks then share memory.
+// The transports that a job may ask for, and which ranks then share memory.
 struct TransportRow {
   std::string_view name;
   host::Sharing sharing;
@@ -46,8 +59,8 @@ const TransportRow& row_of(const std::string& transport) {
   throw ConfigError("there is no transport '" + transport + "' in this build; choose " + known);
 }
 
-// How long a wait may burn a core before it yields: longer than a round takes among ranks that each
-// have a core, zero where they have to share.
+// How long a wait may spin on a core before it yields. It is longer than a round takes among ranks
+// that each have a core, and zero where ranks share cores.
 nanoseconds spin_time(const host::Control& control) {
   return control.cores() >= static_cast<int>(control.locals().size())
              ? std::chrono::microseconds(50)
@@ -56,10 +69,10 @@ nanoseconds spin_time(const host::Control& control) {
 
 constexpr std::chrono::milliseconds kLeastSilence{100};
 
-// Of "segment 'w', step 2": the call that it is a step of.
+// The name of the call that "segment 'w', step 2" is a step of.
 std::string_view call_of(std::string_view what) { return what.substr(0, what.rfind(", step ")); }
 
-// Cuts the call's name, if need be, not the step's.
+// Shortens the name of the call if need be; the name of the step stays whole.
 std::string fit(std::string_view what, std::size_t most) {
   const std::string_view call = call_of(what);
   const std::string_view step = what.substr(call.size());
@@ -67,9 +80,9 @@ std::string fit(std::string_view what, std::size_t most) {
   return std::string(call.substr(0, room)) + std::string(step.substr(0, most));
 }
 
-// For making the connections of hosts, which reach one another at once or not at all.
+// Time limit for connecting the hosts, which reach one another at once or not at all.
 constexpr std::chrono::seconds kConnect{30};
-// Of an error's list.
+// The length in bytes at which an error message ends its list of calls.
 constexpr std::size_t kLongText = 300;
 
 }  // namespace
@@ -101,10 +114,11 @@ struct Group::Impl {
                     WatcherOptions{missed_after(), options.tie, [this] { note_epoch(); }});
   }
 
-  // The rest of the silence is for agreeing on whom to leave out.
+  // The last quarter of the silence is for agreeing on which ranks to evict.
   nanoseconds missed_after() const { return options.silence * 3 / 4; }
 
-  // In the watcher's thread. A wait that others ring again and again would not look for a new epoch.
+  // Runs in the watcher's thread. A wait that other ranks ring again and again would not look for a
+  // new epoch by itself, so call_soon() makes it look.
   void note_epoch() {
     if (!options.changed) return;
     options.changed();
@@ -117,10 +131,10 @@ struct Group::Impl {
       const Turns::Pause pause(*turns, Turns::Code::kInterrupt);
       options.interrupt();
     }
-    check_standing();  // it may have left
+    check_standing();  // the interrupt may have left the job
     if (control.superseded().load() == 0) return;
     const bool is_new = std::exchange(last_wait, waiter.waits()) != waiter.waits();
-    const Turns::Pause pause(*turns, Turns::Code::kOwn);  // it goes over for this call
+    const Turns::Pause pause(*turns, Turns::Code::kOwn);  // its `superseded` works for this call
     if (!options.superseded || !options.superseded(is_new)) throw_superseded();
   }
 
@@ -160,17 +174,17 @@ struct Group::Impl {
   const std::shared_ptr<Turns> turns;
   host::Control control;
   Waiter waiter;
-  Descriptor news;                         // an eventfd, by which the watcher is told to look
-  std::unique_ptr<remote::Engine> engine;  // in a job of several hosts
+  Descriptor news;                         // an eventfd; a write to it makes the watcher look
+  std::unique_ptr<remote::Engine> engine;  // only in a job of several hosts
   std::optional<Watcher> watcher;
   std::uint64_t exchanges = 0;
   std::list<std::string> names;  // in the order in which they were added
   std::unordered_map<std::string_view, std::list<std::string>::iterator> by_name;
   std::atomic<bool> left{false};
-  std::uint64_t last_wait = 0;     // that has found the group superseded
-  std::uint32_t passed_since = 0;  // superseded_by() of
-  int passed_by = 0;               // calls at which it could not go over, weighed
-  std::uint32_t kept_since = 0;    // superseded_by() as a round of the first segment was kept
+  std::uint64_t last_wait = 0;     // the last wait that found the group superseded
+  std::uint32_t passed_since = 0;  // superseded_by() to which passed_by belongs
+  int passed_by = 0;               // weighted number of calls at which this rank could not move
+  std::uint32_t kept_since = 0;    // superseded_by() when a round of the first segment was kept
 };
 
 Group::Group() = default;
@@ -205,7 +219,7 @@ std::chrono::nanoseconds Group::timeout() const noexcept { return impl_->options
 Waiter& Group::waiter() noexcept { return impl_->waiter; }
 const std::shared_ptr<Turns>& Group::turns() const noexcept { return impl_->turns; }
 bool Group::is_one_host() const noexcept {
-  // A rank that is left alone is no other host for that.
+  // A job of a single rank counts as one host under every transport.
   return impl_->engine == nullptr && (impl_->row.sharing != host::Sharing::kNone || size() == 1);
 }
 bool Group::has_left() const noexcept { return impl_->left; }
@@ -223,7 +237,8 @@ Group::Route Group::route(int rank) const {
 
 std::unique_ptr<Channel> Group::open_channel(std::string_view what,
                                              const host::SegmentShape& shape) {
-  // Of what fails on some ranks alone, the others have counted nothing.
+  // The number of exchanges is the same on every rank. A counter of channels would differ after a
+  // call that failed on some ranks only.
   const auto id = static_cast<std::uint32_t>(impl_->exchanges + 1);
   return std::make_unique<Channel>(*this, impl_->control, impl_->engine.get(), id, what, shape);
 }
@@ -252,7 +267,7 @@ std::vector<int> Group::alive() const {
 void Group::leave() noexcept {
   if (is_forked() || impl_->left.exchange(true)) return;
   host::Control& control = impl_->control;
-  impl_->waiter.call_soon();  // another thread's wait ends
+  impl_->waiter.call_soon();  // ends the wait of another thread
   rouse(control.bell(control.rank()));
   control.mark(control.rank(), host::State::kLeft);
   control.ring(control.neighbours());
@@ -343,7 +358,7 @@ void Group::remove_name(const std::string& name) noexcept {
   const auto found = impl_->by_name.find(name);
   if (found == impl_->by_name.end()) return;
   const auto removed = found->second;
-  impl_->by_name.erase(found);  // its key lies in the other
+  impl_->by_name.erase(found);  // its key points into the list's string
   impl_->names.erase(removed);
 }
 
@@ -362,8 +377,8 @@ std::vector<std::optional<Bytes>> Group::exchange(std::string_view given,
     throw ConfigError("cannot exchange " + std::to_string(mine.size()) + " bytes; at most " +
                       std::to_string(kMostExchanged));
   }
-  // Two notices in turn suffice: who posts to exchange n + 2 has seen everyone at n + 1, and who is
-  // at n + 1 has read all of n.
+  // Two notices, used in turn, suffice: a rank that posts to exchange n + 2 has seen every rank at
+  // n + 1, and a rank at n + 1 has read all of n.
   const nanoseconds limit = timeout.value_or(impl_->options.timeout);
   const auto start = Clock::now();
   std::uint64_t number = impl_->exchanges + 1;
@@ -372,7 +387,8 @@ std::vector<std::optional<Bytes>> Group::exchange(std::string_view given,
   const std::string_view what = fitting;
   bool is_posted = own.posted.load(std::memory_order_relaxed) == number;
   if (is_posted) {
-    // It timed out before. What is posted may be being read, so it counts for the call made again.
+    // The last call timed out. Other ranks may be reading its notice now, so that notice stays and
+    // counts for this call.
     const host::Notice& before = own.notices[number % 2];
     const std::string_view posted(before.what, before.what_bytes);
     if (call_of(posted) != call_of(what)) {
@@ -380,7 +396,9 @@ std::vector<std::optional<Bytes>> Group::exchange(std::string_view given,
                         "' timed out on this rank and the others may still come to it; repeat "
                         "that first");
     }
-    if (posted != what) {  // another step of it: the others finish that, and learn of the new begin
+    // This is another step of the same call. The others finish the posted exchange, and learn there
+    // that this rank has begun anew.
+    if (posted != what) {
       await_posts_of(number, what, limit);
       impl_->exchanges = number++;
       is_posted = false;
@@ -410,7 +428,7 @@ bool Group::has_posted(int rank, std::uint64_t number) const noexcept {
 }
 
 void Group::await_posts_of(std::uint64_t number, std::string_view what, nanoseconds limit) {
-  int next = 0;  // ranks before it have been seen
+  int next = 0;  // all ranks below it have posted or are not live
   const auto all_here = [&] {
     while (next < size() && (has_posted(next, number) || !is_live(next))) ++next;
     return next == size();
@@ -427,13 +445,13 @@ void Group::await_posts_of(std::uint64_t number, std::string_view what, nanoseco
   };
   if (impl_->waiter.until(all_here, limit, false, [&] { return lacks(missing()); })) return;
   const std::vector<int> late = missing();
-  if (late.empty()) return;  // the last has come just now
+  if (late.empty()) return;  // the last rank posted just now
   throw TimeoutError(lacks(late) + " within " + format_seconds(limit) + last_calls(late) +
                          "; every rank must make the same collective calls in the same order",
                      late);
 }
 
-// What these have last called together with others.
+// The collective call that each of these ranks made last, for an error message.
 std::string Group::last_calls(const std::vector<int>& ranks) const {
   std::string text;
   for (const int r : ranks) {
@@ -453,9 +471,9 @@ std::vector<std::optional<Bytes>> Group::posts_of(std::uint64_t number) const {
   std::vector<std::optional<Bytes>> posts(static_cast<std::size_t>(size()));
   std::map<std::string, std::vector<int>> doing;
   for (int r = 0; r < size(); ++r) {
-    if (!has_posted(r, number)) continue;  // dead or gone before it posted
+    if (!has_posted(r, number)) continue;  // it died or left before it posted
     const host::Notice& post = impl_->control.board(r).notices[number % 2];
-    // Copied, then checked: it is another process's memory.
+    // The board is another process's memory: lengths are copied, then checked.
     const std::size_t what_bytes = std::min<std::size_t>(post.what_bytes, sizeof(post.what));
     const std::size_t bytes = std::min<std::size_t>(post.bytes, kMostExchanged);
     doing[std::string(post.what, what_bytes)].push_back(r);

@@ -1,4 +1,4 @@
-// The ranks of a job.
+// The group: the ranks of one job, what they agree on, and the collective calls they make together.
 #pragma once
 
 #include <chrono>
@@ -13,12 +13,12 @@
 
 #include "dstorm/bootstrap.hpp"
 #include "dstorm/errors.hpp"
-#include "dstorm/host/turn.hpp"
-#include "dstorm/membership/membership.hpp"
+#include "dstorm/view.hpp"
 
 namespace dstorm {
 
 class Channel;
+class Turns;
 class Waiter;
 struct Doorbell;
 namespace host {
@@ -26,47 +26,55 @@ struct SegmentShape;
 }
 
 struct GroupOptions {
-  // What a wait for ranks that live gets, if it has no time limit of its own.
+  // The time limit of a wait for live ranks that has no time limit of its own. Above 0.
   std::chrono::nanoseconds timeout = std::chrono::minutes(10);
-  // Called by a wait that has lasted for `slow_after`, once, with what it misses; may not throw.
+  // A wait that has lasted for `slow_after` calls `slow` once, with a text that names the ranks it
+  // is waiting for. `slow` may not throw.
   std::function<void(const std::string&)> slow = nullptr;
   std::chrono::nanoseconds slow_after = std::chrono::seconds(30);
-  // Who is not heard of for so long has been left out by then, if more than half of all agree, or
-  // half with the lowest rank. A rank misses others after three quarters of it, and is cut off when
-  // it has found no such majority for twice as long after that. From 0.1 s.
+  // A rank that sends no heartbeat for this long is evicted by the end of that time, if more than
+  // half of all ranks agree, or half of them including the lowest rank (see `tie`). A rank suspects
+  // others after three quarters of the silence. If it then finds no such majority for one and a
+  // half times the silence, it is cut off. At least 0.1 s.
   std::chrono::nanoseconds silence = std::chrono::seconds(5);
   TieRule tie = TieRule::kLowest;
-  // "auto": "shm" among ranks that can map one another's memory; between others "verbs" where both
-  // sides have an RDMA adapter, else "tcp". Or one of these for all, which is obeyed or refused.
+  // "auto": ranks that can map one another's memory use "shm"; two others use "verbs" if both have
+  // an RDMA adapter, else "tcp". "shm", "verbs" or "tcp": all ranks use that transport, or join()
+  // refuses with the reason.
   std::string transport = "auto";
-  // Which network to use: the name of an interface, an address or a CIDR; empty: the one that leads
-  // to `toward`, a host that all ranks can reach, or else to the other ranks.
+  // Selects the network: the name of an interface, an address or a CIDR. If it is empty, MALT takes
+  // the interface that leads to `toward`, a host that all ranks can reach; if that is empty too,
+  // the one that leads to the other ranks.
   std::string interface = {};
   std::string toward = {};
-  // What the ranks of this job alone know: goes into the key by which they know one another.
+  // A secret that only the ranks of this job know. It is part of the key by which ranks recognise
+  // one another.
   std::string secret = {};
-  // Called now and then while this rank waits, and after a signal; may throw to end the wait.
+  // A wait calls `interrupt` now and then, and after a signal. It may throw to end the wait.
   std::function<void()> interrupt = nullptr;
-  // Called by a wait that finds its group superseded, again and again until what it waits for has
-  // come; may block. True: look again. False: it will never come, as all ranks wait or have gone
-  // over; the wait throws Superseded. `is_new`: not called by this wait yet.
+  // A wait that finds its group superseded calls `superseded` again and again, until its condition
+  // holds. The function may block. It returns true if the wait is to look again, and false if the
+  // condition will never hold, because all ranks wait or have moved to the new group; the wait then
+  // throws Superseded. `is_new` is true when this wait calls the function for the first time.
   std::function<bool(bool is_new)> superseded = nullptr;
-  // Called by a thread of the group's own when epoch() has grown; must neither block nor throw.
+  // A thread of the group calls `changed` when epoch() has grown. It may neither block nor throw.
   std::function<void()> changed = nullptr;
-  // Of the job whose groups follow one another; null: the group is alone.
+  // Shared by all groups of a job that is a sequence of groups (rejoin); null for a single group.
   std::shared_ptr<Turns> turns = nullptr;
 };
 
-// One process's membership in a job. Any thread may call; the calls of a group and of all that is
-// made over it go one at a time (turn.hpp). A call waits while another thread's works. It throws
-// ConfigError, having changed nothing, while another thread's waits for other ranks or runs a
-// function of the user's, and inside such a function. What only tells (rank, size, epoch, alive,
-// is_live, route, view) is no such call, nor are leave() and supersede().
+// One process's membership in a job. Any thread may call. The calls of a group, and of everything
+// made over it, go one at a time (host/turn.hpp): a call waits while another thread's call is
+// working. A call throws ConfigError, and has changed nothing, while another thread's call waits
+// for other ranks or runs a function of the user's, and when it is made inside such a function. The
+// queries (rank, size, epoch, alive, is_live, route, view), leave() and supersede() are exempt: any
+// thread may call them at any time.
 class Group : public std::enable_shared_from_this<Group> {
  public:
-  // Collective over the bootstrap's members: returns when every one has joined; the other ranks are
-  // dead from the start. Throws TimeoutError naming the ranks that did not come, ConfigError if the
-  // ranks cannot reach one another. `bootstrap` is not used afterwards.
+  // Collective over the bootstrap's members, blocking: returns when every member has joined. Ranks
+  // that are not members are dead from the start. Throws TimeoutError naming the ranks that did not
+  // come, and ConfigError if the ranks cannot reach one another. The group does not use `bootstrap`
+  // afterwards.
   static std::shared_ptr<Group> join(Bootstrap& bootstrap, GroupOptions options = {});
   ~Group();
   Group(const Group&) = delete;
@@ -74,73 +82,85 @@ class Group : public std::enable_shared_from_this<Group> {
 
   int rank() const noexcept;
   int size() const noexcept;
-  // Of the membership that the live ranks have agreed on; grows soon after ranks have died, left or
-  // been left out.
+  // The number of the membership that the live ranks have agreed on. It grows soon after ranks have
+  // died, left the job or been evicted.
   std::uint32_t epoch() const noexcept;
   // The membership itself, as far as this rank has agreed to it.
   View view() const;
-  // The ranks that have not died, left or been left out, sorted.
+  // The ranks that have not died, left the job or been evicted, sorted.
   std::vector<int> alive() const;
   bool is_live(int rank) const noexcept;
-  // It has left the job in good order.
+  // Whether `rank` has left the job in good order.
   bool has_left(int rank) const noexcept;
-  // The others go on without it, though it may live and write: nothing of it counts any more.
+  // Whether `rank` has been evicted, or is this rank and has been cut off. An evicted rank's
+  // process may still live and write, but nothing that it sends counts any more.
   bool is_left_out(int rank) const noexcept;
-  // Whether this has happened to any rank.
+  // Whether is_left_out() holds for any rank.
   bool has_left_out() const noexcept;
 
-  // Returns when every live rank has called it. Throws TimeoutError.
+  // Collective over the live ranks, blocking: returns when every live rank has called it. Throws
+  // TimeoutError naming the ranks that did not come.
   void barrier(std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
 
-  // Collective over the live ranks: everyone's bytes, by rank; nothing from the dead. `what` says
-  // what the caller is doing ("barrier", "segment 'w', step 2"): ranks that do different things at
-  // once all get a ConfigError that says who does what. At most kMostExchanged bytes.
-  // After a TimeoutError the same is to be called again, for which what was posted then counts. A
-  // call of several exchanges gives each a step's name: where it begins anew and others went on to
-  // a later step, it fails on all, and works when all call it again.
+  // Collective over the live ranks, blocking: returns the bytes of every rank, by rank, and nullopt
+  // for the dead. `what` says what the caller is doing ("barrier", "segment 'w', step 2"). If ranks
+  // do different things at once, all of them get a ConfigError that says which rank does what.
+  // `mine` holds at most kMostExchanged bytes.
+  //
+  // After a TimeoutError the caller makes the same call again; the bytes that this rank posted the
+  // first time count. A call that consists of several exchanges names each one a step. If one rank
+  // begins such a call again while others went on to a later step, the call fails on all ranks, and
+  // works when all call it again.
   std::vector<std::optional<Bytes>> exchange(
       std::string_view what, std::span<const std::byte> mine,
       std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
   static constexpr std::size_t kMostExchanged = 768;
 
-  // Leaves the job: the others see this rank as gone, and whatever still uses the group throws
-  // ConfigError, also a call that waits. Not collective. Idempotent; the destructor does it too.
-  // Any thread, at any time.
+  // Leaves the job: the other ranks see that this rank has left. Everything that still uses the
+  // group throws ConfigError, including a call that is waiting. Not collective. Idempotent; the
+  // destructor calls it too. Any thread may call it at any time.
   void leave() noexcept;
   bool has_left() const noexcept;
-  // Whether this process is a fork of the rank's: to it the group is closed, and it leaves nothing.
+  // Whether this process was forked from the rank. In a fork the group is closed, and the fork does
+  // not leave the job.
   bool is_forked() const noexcept;
-  // Throws ConfigError after leave() and in a forked process, and PeerError if this rank has been
-  // left out or cut off; check_open() also Superseded.
+  // Both throw ConfigError after leave() and in a forked process, and PeerError if this rank has
+  // been evicted or cut off. check_open() also throws Superseded in a superseded group.
   void check_standing() const;
   void check_open() const;
 
-  // Membership only shrinks within a group. To let ranks back in, the live ones and those make a
-  // new group, and go over to it. This begins it on the whole host: waits may throw Superseded, and
-  // so do calls at which a round of the loop may begin. `call` is not 0 and, after a restore(), not
-  // one of before. Any thread.
+  // Membership only shrinks within a group. To let a rank rejoin, the live ranks and the rejoining
+  // ranks make a new group, and the live ranks move to it. supersede() begins the move on the whole
+  // host: from then on waits may throw Superseded, and so may calls at which a round of the loop
+  // may begin. `call` identifies the request. It is not 0, and after a restore() it differs from
+  // every earlier one. Any thread may call it.
   void supersede(std::uint32_t call = 1) noexcept;
-  // By which call, the first since the group was made or restored; 0: it is not.
+  // The `call` that superseded the group, the first one since the group was made or restored; 0 if
+  // the group is not superseded.
   std::uint32_t superseded_by() const noexcept;
   bool is_superseded() const noexcept { return superseded_by() != 0; }
-  // Nothing comes of it: the group goes on.
+  // Calls the move off: the group goes on as before.
   void restore() noexcept;
-  // In a superseded group, whether a call for this segment is one that those who come back can
-  // begin with too: of the segment that was made first, when the end of a round of it has been kept
-  // for them; or of any, if no such call comes.
+  // In a superseded group: whether this rank may move to the new group at this call for `segment`,
+  // so that a rejoining rank can begin with the same call. True for the segment that was made
+  // first, once the result of one of its rounds has been kept for the rejoining ranks
+  // (keep_round()); and for any segment, once so many calls have passed that no such call is
+  // expected.
   bool may_go_over_at(const std::string& segment) noexcept;
-  // In a superseded group: what a gather or an allreduce of this segment left has been kept. Holds
-  // until another rank of the host restores the group.
+  // In a superseded group: records that a copy of the result of a gather or an allreduce of
+  // `segment` has been kept. The record holds until another rank of the host restores the group.
   void keep_round(const std::string& segment) noexcept;
-  // Waits in a superseded group, where nobody rings: false when the time is up.
+  // Waits for `ready` in a superseded group, where no rank rings another. It polls. Returns false
+  // when the time is up.
   bool await(const std::function<bool()>& ready, std::chrono::nanoseconds timeout) const;
-  // To how many exchanges this rank has posted.
+  // The number of exchanges to which this rank has posted.
   std::uint64_t posted() const noexcept;
-  // When nobody posts any more, and all have told one another these numbers: waits until everything
-  // has come here. Throws TimeoutError.
+  // Waits until the exchanges numbered `by_rank` have arrived here from every live rank. To be
+  // called when no rank posts any more and all have told one another these numbers. Throws
+  // TimeoutError.
   void await_posts(std::span<const std::uint64_t> by_rank, std::chrono::nanoseconds timeout) const;
 
-  // A name that only one segment at a time has. Throws ConfigError if it is taken.
+  // Reserves a name, which only one segment at a time can have. Throws ConfigError if it is taken.
   void add_name(const std::string& name);
   void remove_name(const std::string& name) noexcept;
 
@@ -148,7 +168,7 @@ class Group : public std::enable_shared_from_this<Group> {
   Waiter& waiter() noexcept;
   const std::shared_ptr<Turns>& turns() const noexcept;
 
-  // How this rank reaches `rank`, and why so.
+  // How this rank reaches `rank`, and the reason.
   struct Route {
     std::string_view transport;  // "shm", "verbs", "tcp"; "self" for this rank
     std::string why;
@@ -157,7 +177,7 @@ class Group : public std::enable_shared_from_this<Group> {
   // Whether all ranks share one memory.
   bool is_one_host() const noexcept;
 
-  // Collective: the memory and the connections of a new segment. See Channel.
+  // Collective: makes the memory and the connections of a new segment. See Channel.
   std::unique_ptr<Channel> open_channel(std::string_view what, const host::SegmentShape& shape);
 
  private:

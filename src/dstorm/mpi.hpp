@@ -1,8 +1,9 @@
-// A bootstrap over MPI's C API. Header only: libdstorm itself links no MPI, so that one build of it
-// serves every MPI, and programs without any. Include it where MPI is linked anyway.
+// A bootstrap over MPI's C API. It is header only: libdstorm links no MPI, so one build of it
+// serves every MPI and programs without MPI. Include this header in programs that link MPI.
 #pragma once
 
-// MPI's C API alone: Open MPI 4's and MPICH's old C++ bindings would need their libraries linked.
+// MPI's C API alone: the old C++ bindings of Open MPI 4 and of MPICH would need their own
+// libraries.
 #ifndef OMPI_SKIP_MPICXX
 #define OMPI_SKIP_MPICXX 1
 #endif
@@ -39,11 +40,12 @@ inline void check(int code, const char* call) {
   throw Error(std::string(call) + ": " + std::string(text, static_cast<std::size_t>(length)));
 }
 
-// Under `malt run` each process has an MPI of its own, and would be a job of one rank.
+// Under `malt run` each process has an MPI of its own, and would be a job of one rank. Throws
+// ConfigError there.
 inline void refuse_malt_run() {
   const char* size = std::getenv("MALT_SIZE");
   const bool is_rank = std::getenv("MALT_RENDEZVOUS") != nullptr && size != nullptr &&
-                       std::getenv("MALT_RANK_PROCESS") == nullptr;  // a rank has not started it
+                       std::getenv("MALT_RANK_PROCESS") == nullptr;  // not a child of a rank
   if (!is_rank || std::string(size) == "1") return;
   throw ConfigError("`malt run` started this process as one of " + std::string(size) +
                     ", but MPI has it alone: a program that finds its ranks by MPI is started by "
@@ -51,7 +53,8 @@ inline void refuse_malt_run() {
                     size + " PROGRAM)");
 }
 
-// One message each way between this rank and every other. The object must outlive its requests.
+// Sends one message from this rank to every other and receives one from each. The object must
+// outlive its requests.
 class Exchange {
  public:
   Exchange(MPI_Comm comm, int rank, int size, std::span<const std::byte> mine)
@@ -76,7 +79,7 @@ class Exchange {
     }
   }
 
-  // True if anything has come or gone since the last call.
+  // True if a message has arrived or been sent since the last call.
   bool advance() {
     bool progressed = false;
     for (int rank = 0; std::cmp_less(rank, peers_.size()); ++rank) {
@@ -91,7 +94,7 @@ class Exchange {
     return progressed;
   }
 
-  // The ranks whose message has not come, or that have not taken ours.
+  // The ranks whose message has not arrived, or that have not taken this rank's message.
   std::vector<int> missing() const {
     std::vector<int> ranks;
     for (int rank = 0; std::cmp_less(rank, peers_.size()); ++rank) {
@@ -109,7 +112,7 @@ class Exchange {
   }
 
  private:
-  // "ME": away from the tags that a program's own traffic is likely to have.
+  // "ME": a tag that a program's own traffic is unlikely to have.
   static constexpr int kTag = 0x4D45;
 
   enum class State { kUnseen, kReceiving, kReceived };
@@ -150,11 +153,12 @@ class Exchange {
 
 }  // namespace mpi_detail
 
-// Over the ranks of an intracommunicator, which stays the caller's and must outlive this object, as
-// MPI must. While a call is under way, messages with tag 0x4D45 on it must be left to it. MPI may
-// be finalised once the group has been made: with MPI live, most launchers cancel the whole job at
-// the first death. Errors that MPI returns become dstorm::Error; where the communicator's error
-// handler is MPI_ERRORS_ARE_FATAL, MPI ends the job itself.
+// A bootstrap over the ranks of an intracommunicator. The caller keeps the communicator; it and MPI
+// must outlive this object. While a call is in progress, messages with tag 0x4D45 on the
+// communicator belong to this object alone. MPI may be finalised once the group has been made; it
+// should be, because with MPI live most launchers cancel the whole job at the first death. An error
+// that MPI returns becomes a dstorm::Error; if the communicator's error handler is
+// MPI_ERRORS_ARE_FATAL, MPI ends the job itself.
 class MpiBootstrap final : public Bootstrap {
  public:
   explicit MpiBootstrap(MPI_Comm comm) : comm_(comm) {
@@ -180,17 +184,18 @@ class MpiBootstrap final : public Bootstrap {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  // After an error the bootstrap is of no further use.
+  // As Bootstrap::allgather. After an error the bootstrap can no longer be used.
   std::vector<Bytes> allgather(std::span<const std::byte> mine,
                                std::chrono::nanoseconds timeout) override {
     if (broken_) throw Error("MpiBootstrap was left after an error");
     auto exchange = std::make_unique<mpi_detail::Exchange>(comm_, rank_, size_, mine);
-    broken_ = true;  // until it has come to a good end
+    broken_ = true;  // until the exchange has succeeded
     try {
       exchange->send();
       finish(*exchange, timeout);
     } catch (...) {
-      // MPI may still write into the buffers of what is under way, and cannot be made not to.
+      // MPI may still write into the buffers of pending requests, and cannot be stopped: they are
+      // leaked.
       static_cast<void>(exchange.release());
       throw;
     }

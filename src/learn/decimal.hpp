@@ -1,9 +1,11 @@
-// Decimal numbers out of text, several times as fast as std::from_chars and with its results.
+// Reads decimal numbers from text, several times as fast as std::from_chars and with the same
+// results.
 //
-// Eight digits are taken at a time, as one integer (D. Lemire, "Number Parsing at a Gigabyte per
-// Second", Software: Practice and Experience 51, 2021, section 3). Short numbers are then one exact
-// integer times or by one exact power of ten, which rounds once (W. D. Clinger, "How to Read Floating
-// Point Numbers Accurately", PLDI 1990, section 3); all others are left to std::from_chars.
+// It reads eight digits at a time, as one integer (D. Lemire, "Number Parsing at a Gigabyte per
+// Second", Software: Practice and Experience 51, 2021, section 3). A short number is then one exact
+// integer times or divided by one exact power of ten, which rounds once (W. D. Clinger, "How to
+// Read Floating Point Numbers Accurately", PLDI 1990, section 3). All other numbers are left to
+// std::from_chars.
 #pragma once
 
 #include <array>
@@ -17,17 +19,18 @@
 
 namespace learn {
 
-// The text must go on for so many bytes behind the line end that ends it: they are read, and ignored.
+// The text must go on for this many bytes after the line end that ends it. These bytes are read,
+// and ignored.
 inline constexpr int kReadAhead = 8;
 
 enum class Numeral { kTaken, kNoNumber, kNotFinite, kOutOfRange };
 
 inline constexpr bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 inline constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
-// Whether a number may be followed by it.
+// Whether `c` may follow a number.
 inline constexpr bool ends_number(char c) { return is_blank(c) || c == '\n' || c == '#'; }
 
-// The digits that a text begins with, up to eight of them.
+// The digits at the beginning of a text, up to eight of them.
 struct Digits {
   std::uint64_t value;
   int count;
@@ -38,10 +41,11 @@ inline Digits leading_digits(const char* text) {
   std::uint64_t digits = 0;
   std::memcpy(&digits, text, sizeof(digits));
   digits ^= 0x3030303030303030U;  // a digit's byte is 0 to 9 now
-  // The top bit of each byte that is none; a carry out of such a byte spoils later ones alone.
+  // Sets the top bit of each byte that is no digit. A carry out of such a byte spoils only later
+  // ones.
   const std::uint64_t others = ((digits + 0x7676767676767676U) | digits) & 0x8080808080808080U;
   const int count = std::countr_zero(others) / 8;
-  // As if zeros stood before them. (In two steps: a shift by 64 is none.)
+  // Shifts as if zeros stood before the digits. Two steps, because a shift by 64 would do nothing.
   const int half = 32 - 4 * count;
   digits = digits << half << half;
   digits = (digits * (1 + (10U << 8U))) >> 8U;  // pairs, fours, eight
@@ -52,7 +56,7 @@ inline Digits leading_digits(const char* text) {
 
 inline constexpr std::array<std::uint64_t, 9> kTens{1,      10,      100,      1000,     10000,
                                                     100000, 1000000, 10000000, 100000000};
-// What a mantissa may be for so many digits to follow it in 64 bits.
+// The largest mantissa that so many more digits can follow within 64 bits.
 inline constexpr auto kMostBefore = [] {
   std::array<std::uint64_t, kTens.size()> most{};
   for (std::size_t i = 0; i < most.size(); ++i)
@@ -65,7 +69,7 @@ inline constexpr std::array<double, kMostExponent + 1> kExactTens{
     1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
     1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
 
-// mantissa * 10^exponent, if that can be rounded here as exactly as std::from_chars does.
+// Computes mantissa * 10^exponent if this can be rounded here as exactly as std::from_chars does.
 template <class T>
 bool round_exactly(std::uint64_t mantissa, int exponent, T& value) {
   constexpr std::uint64_t kMostExact = std::uint64_t{1} << 53U;
@@ -77,8 +81,8 @@ bool round_exactly(std::uint64_t mantissa, int exponent, T& value) {
     if (mantissa > kMostExact) return false;
     value = result;
   } else {
-    // Rounding a second time, to float, goes wrong only if the double is as close to half way
-    // between two floats as it may be off: by 2 units in its last place, if the mantissa was rounded.
+    // Rounding a second time, to float, goes wrong only if the double is about half way between two
+    // floats, as close as its own error: 2 units in its last place, if the mantissa was rounded.
     constexpr std::uint64_t kHalfWay = std::uint64_t{1} << 28U;
     constexpr std::uint64_t kNear = 4;
     const std::uint64_t below_float = std::bit_cast<std::uint64_t>(result) & (2 * kHalfWay - 1);
@@ -91,7 +95,8 @@ bool round_exactly(std::uint64_t mantissa, int exponent, T& value) {
   return true;
 }
 
-// Any number as std::from_chars reads it, with a leading '+'. What is too small for a float is zero.
+// Reads any number as std::from_chars does, also with a leading '+'. A value too small for a float
+// is zero.
 template <class T>
 Numeral take_any_number(const char*& text, T& value) {
   const char* begin = text + (*text == '+' ? 1 : 0);
@@ -113,7 +118,8 @@ Numeral take_any_number(const char*& text, T& value) {
   return Numeral::kTaken;
 }
 
-// Takes an exponent ("e-05") off the front of `text`; false if it is none, or one of many digits.
+// Takes an exponent ("e-05") off the front of `text`. Returns false if there is none, or it has
+// many digits.
 inline bool take_exponent(const char*& text, int& exponent) {
   const bool is_negative = text[1] == '-';
   const char* first = text + (is_negative || text[1] == '+' ? 2 : 1);
@@ -125,7 +131,7 @@ inline bool take_exponent(const char*& text, int& exponent) {
 }
 
 // Takes a number off the front of `text`, a line with its end and kReadAhead bytes more. T is float
-// or double. `text` stays where it is unless a number was taken.
+// or double. `text` moves only if a number was taken.
 template <class T>
 inline Numeral take_number(const char*& text, T& value) {
   const bool is_negative = *text == '-';

@@ -18,7 +18,7 @@
 namespace learn {
 namespace {
 
-// Ratings, observed and drawn ones, that are put together for one call of the kernel.
+// The number of ratings, observed and drawn, that one call of the kernel gets.
 constexpr std::size_t kChunk = 512;
 
 void require(bool holds, const std::string& otherwise) {
@@ -158,7 +158,8 @@ double RatingBlocks::train(const Factors& factors, const FactorStep& step, std::
     others.reserve(static_cast<std::size_t>(team) - 1);
     for (std::ptrdiff_t i = 1; i < team; ++i) others.emplace_back(work);
   } catch (const std::exception&) {
-    // No more threads, or no memory for them: those there are do it all, to the same bits.
+    // There are no more threads, or there is no memory for them. The threads that exist do all the
+    // work, with the same bits.
     for (auto i = static_cast<std::ptrdiff_t>(others.size()) + 1; i < team; ++i) {
       round_end.arrive_and_drop();
     }
@@ -184,8 +185,9 @@ std::vector<std::size_t> RatingBlocks::shifts(std::int64_t first, std::int64_t r
 }
 
 // The items drawn here are of this block's band only. Over an epoch a rating of any band of users
-// gets `negatives` draws on average, from all bands of items by their number of items: users come
-// from all ratings of their band, at equal distances, which keeps to the order of the tiles.
+// gets `negatives` draws on average, from all bands of items in proportion to their number of
+// items. Users are taken from all ratings of their band, at equal distances, which keeps the order
+// of the tiles.
 double RatingBlocks::train_implicit(const FactorKernels& kernels, const FactorLoop& loop,
                                     int negatives, std::int64_t round, std::size_t user_band,
                                     std::size_t item_band) const noexcept {

@@ -1,4 +1,4 @@
-// Grouping the ratings: one counting sort by (band of users, band of items, tile of users).
+// Groups the ratings: one counting sort by (band of users, band of items, tile of users).
 #include <cmath>
 #include <string>
 
@@ -9,7 +9,7 @@
 namespace learn {
 namespace {
 
-// Users whose rows, of rank 32, fill a third of a first-level cache of 48 KB.
+// This many users' rows, of rank 32, fill a third of a first-level cache of 48 KB.
 constexpr std::int64_t kTileUsers = 128;
 
 std::size_t index(std::int64_t value) { return static_cast<std::size_t>(value); }
@@ -51,7 +51,7 @@ void check_ratings(const Ratings& ratings, std::int64_t users, std::int64_t item
   }
 }
 
-// Where the bands begin, and the last ends: ranges of rows with about as many ratings each.
+// The rows at which the bands begin, and the last one ends: each band has about as many ratings.
 std::vector<std::int64_t> cut(std::span<const std::int32_t> ids, std::int64_t rows, int bands) {
   std::vector<std::int64_t> counts(index(rows));
   for (const std::int32_t id : ids) ++counts[static_cast<std::size_t>(id)];
@@ -60,7 +60,7 @@ std::vector<std::int64_t> cut(std::span<const std::int32_t> ids, std::int64_t ro
   std::int64_t before = 0;
   for (std::int64_t row = 0; row < rows; ++row) {
     before += counts[index(row)];
-    // Half of the next row on either side of the cut.
+    // The cut is made where half of the next row would be on either side of it.
     const std::int64_t next = row + 1 < rows ? counts[index(row + 1)] : 0;
     const auto wanted = static_cast<std::int64_t>(starts.size()) * total;
     if (starts.size() < static_cast<std::size_t>(bands) && (before + next / 2) * bands >= wanted) {
@@ -71,7 +71,7 @@ std::vector<std::int64_t> cut(std::span<const std::int32_t> ids, std::int64_t ro
   return starts;
 }
 
-// For each row its band.
+// The band of each row.
 std::vector<std::int32_t> bands_of(const std::vector<std::int64_t>& starts) {
   std::vector<std::int32_t> bands(index(starts.back()));
   for (std::size_t band = 0; band + 1 < starts.size(); ++band) {
@@ -93,7 +93,7 @@ RatingBlocks::RatingBlocks(const Ratings& ratings, std::int64_t users, std::int6
   const std::vector<std::int32_t> user_bands = bands_of(user_starts);
   const std::vector<std::int32_t> item_bands = bands_of(item_starts_);
 
-  // Keys rise by band of users, band of items, tile: a band of users has `tiles` keys a block.
+  // Keys rise by band of users, band of items, tile: a band of users has `tiles` keys in a block.
   const std::size_t width = static_cast<std::size_t>(bands);
   std::vector<std::size_t> tiles(width);
   std::vector<std::size_t> first_keys(width + 1);
@@ -110,7 +110,8 @@ RatingBlocks::RatingBlocks(const Ratings& ratings, std::int64_t users, std::int6
   };
 
   const std::size_t size = ratings.values.size();
-  std::vector<std::size_t> ends(first_keys[width] + 1);  // of the keys; at first, one too far on
+  // of the keys; at first each is one index too high
+  std::vector<std::size_t> ends(first_keys[width] + 1);
   for (std::size_t n = 0; n < size; ++n) ++ends[key(n) + 1];
   for (std::size_t k = 1; k < ends.size(); ++k) ends[k] += ends[k - 1];
   for (std::size_t band = 0; band < width; ++band) {

@@ -1,4 +1,4 @@
-// One table of the factorisation's inner loops per instruction set. Internal to it.
+// One table of the factorisation's inner loops per instruction set. Internal to the factorisation.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace learn {
 
-// A model and a step as the loops read them.
+// A model and a step in the form that the loops read.
 struct FactorLoop {
   float* user_factors;
   float* item_factors;
@@ -22,7 +22,7 @@ struct FactorLoop {
 };
 
 struct FactorKernels {
-  // Trains on n ratings, one after the other; the stride is a multiple of
+  // Trains on n ratings, one after the other. The stride is a multiple of
   // RatingBlocks::kStrideMultiple. Returns the sum of confidence * error^2. Every level gives the
   // same bits.
   double (*train)(const FactorLoop& loop, const RatingBlocks::Rating* ratings, std::size_t n);
@@ -36,7 +36,7 @@ extern const FactorKernels kAvx2FactorKernels;
 extern const FactorKernels kAvx512FactorKernels;
 #endif
 
-// For the level that vol::simd_level() names.
+// The kernels of the level that vol::simd_level() names.
 const FactorKernels& factor_kernels();
 
 }  // namespace learn

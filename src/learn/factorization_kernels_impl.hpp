@@ -1,5 +1,5 @@
-// The factorisation's inner loops on vectors of VectorBytes, to be instantiated once in each
-// level's translation unit. vol/kernels_simd.hpp says why all of it has internal linkage.
+// The factorisation's inner loops on vectors of VectorBytes. Each level's translation unit
+// instantiates them once. vol/kernels_simd.hpp explains why everything here has internal linkage.
 #pragma once
 
 #include "learn/factorization_kernels.hpp"
@@ -8,12 +8,12 @@
 namespace learn {
 namespace {
 
-// Elements that are summed side by side whatever the vectors' width, so that it does not show in
-// the bits: a cache line.
+// The number of elements that are summed side by side, a cache line. It is the same for every width
+// of the vectors, so the width does not show in the bits.
 inline constexpr std::size_t kLine = 16;
 
-// The rows of the rating that comes so much later are asked for; at 10 ns a rating that is the time
-// main memory takes.
+// The loop prefetches the rows of the rating that comes this much later. At 10 ns a rating that is
+// the time that main memory takes.
 inline constexpr std::size_t kAhead = 16;
 
 template <std::size_t VectorBytes>
@@ -33,7 +33,7 @@ struct FactorRows {
     }
   }
 
-  // Adds the upper half to the lower until one is left.
+  // Adds the upper half to the lower half until one element is left.
   template <std::size_t Count, class V>
   [[gnu::always_inline]] static float halve(V sums) {
     if constexpr (Count == 1) {
@@ -74,7 +74,7 @@ struct FactorRows {
     return total(sums);
   }
 
-  // p = keep * p + step * q, and the other way round.
+  // p = keep * p + step * q, and q = keep * q + step * p.
   [[gnu::always_inline]] static void update_line(float* p, float* q, float keep, float step) {
     for (std::size_t v = 0; v < kVectors; ++v) {
       const Lanes old_p = vol::load<float, kLanes>(p, v * kLanes);
@@ -84,7 +84,7 @@ struct FactorRows {
     }
   }
 
-  // Lines of a row, or 0 if that is known when running only.
+  // Lines is the number of lines of a row, or 0 if it is known only at run time.
   template <std::size_t Lines>
   static double train(const FactorLoop& given, const RatingBlocks::Rating* ratings, std::size_t n) {
     const FactorLoop loop = given;  // in registers: the stores below cannot reach it

@@ -13,8 +13,9 @@
 
 namespace learn {
 
-// Large arrays are what malloc maps on their own: realloc moves such pages, not their bytes, and those
-// not written to yet take no memory. So growing needs no second copy, and room to spare costs nothing.
+// malloc maps each large array on its own: realloc moves its pages, not its bytes, and pages that
+// have not been written take no memory. So growing needs no second copy, and spare room costs
+// nothing.
 template <class T>
 class GrowingArray {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -39,12 +40,12 @@ class GrowingArray {
   std::span<T> span() { return {data(), size_}; }
   std::span<const T> span() const { return {data(), size_}; }
 
-  // Room for `count` more behind the end, of no value yet. Throws std::bad_alloc.
+  // Makes room for `count` more elements, of no value yet, at the end. Throws std::bad_alloc.
   void reserve_more(std::size_t count) {
     const std::size_t needed = size_ + count;
     if (needed > capacity_) set_capacity(std::max(needed, capacity_ + capacity_ / 2));
   }
-  // What lies in that room now belongs to the array.
+  // Adds the first `count` elements of that room to the array.
   void extend(std::size_t count) { size_ += count; }
   void push_back(T value) {
     reserve_more(1);

@@ -1,4 +1,5 @@
-// Training kernels for linear models and matrix factorisation, and their examples out of text.
+// Training kernels for linear models and matrix factorisation, and a parser of examples in text
+// form.
 #pragma once
 
 #include "learn/factorization.hpp"

@@ -12,7 +12,7 @@ namespace learn {
 namespace {
 
 constexpr int kMostThreads = 1024;
-// Of steps for each thread, in what they take at once; starting threads for fewer costs more.
+// The least number of steps for each thread in one round; starting threads for fewer costs more.
 constexpr std::int64_t kLeastRound = 64;
 
 void check(const LinearOptions& options) {
@@ -47,21 +47,21 @@ Pace pace_of(const LinearOptions& options) {
   pace.alpha = options.alpha;
   pace.average_from = options.average_from;
   if (options.rate == Rate::kOptimal) {
-    // The first step is as long as a typical weight, 1 / alpha^(1/4), which t0 follows from.
+    // The first step is as long as a typical weight, 1 / alpha^(1/4); t0 follows from that.
     pace.rate = Pace::Rate::kOptimal;
     pace.first = std::sqrt(std::sqrt(options.alpha)) / options.alpha;
   } else if (options.rate == Rate::kInverseScaling) {
     pace.rate = Pace::Rate::kInverseScaling;
   }
-  if (options.rate != Rate::kAdaGrad) {  // whose penalty goes by each weight's own rate
+  if (options.rate != Rate::kAdaGrad) {  // AdaGrad's penalty goes by each weight's own rate
     pace.l1 = options.alpha * options.l1_ratio;
     pace.l2 = options.alpha - pace.l1;
   }
   return pace;
 }
 
-// How many steps may be taken at once: those over which the scale changes by at most a half, as each
-// thread has its own notion of it, and one may wait for the processor while the others go on.
+// How many steps may be taken at once: as many as change the scale by at most a half. Each thread
+// keeps its own scale, and one may wait for the processor while the others go on.
 std::int64_t steps_at_once(const Pace& pace, const Clock& clock, std::int64_t most) {
   const double kept = 1 - clock.rate(pace) * pace.l2;  // no later step shrinks more
   if (kept >= 1) return most;
@@ -85,13 +85,13 @@ double train_together(const Matrix& matrix, const Targets<T>& targets, const Row
     worker.losses =
         train_share(matrix, targets, rows, Share{k, threads}, model, lesson, worker.clock);
   };
-  // Each starts as many steps later as its first row is.
+  // Each thread's clock starts ahead by the index of its first row.
   const double eta = clock.rate(lesson.pace);
   for (int k = 0; k < threads; ++k) {
     Clock& own = workers[static_cast<std::size_t>(k)].clock = clock;
     own.skip(lesson.pace, eta, k);
   }
-  struct Joined {  // also when the system has no more threads to give
+  struct Joined {  // also if the system gives no more threads
     std::vector<Worker>& workers;
     ~Joined() {
       for (Worker& worker : workers) {
@@ -107,7 +107,7 @@ double train_together(const Matrix& matrix, const Targets<T>& targets, const Row
     }
     work(0);
   }
-  // The last row's thread has come to the end of all steps.
+  // The thread of the last row has reached the end of all steps.
   const auto last = static_cast<std::size_t>((rows.last - rows.first - 1) % threads);
   clock = workers[last].clock;
   double losses = 0;
@@ -122,7 +122,7 @@ Linear<T>::Linear(const LinearOptions& options, std::int64_t features, LinearArr
                   std::int64_t steps)
     : options_(options), features_(features), arrays_(arrays), pace_(pace_of(options)) {
   check(options);
-  // More than there are processors would only wait for one another; 0: not known.
+  // More threads than processors would only wait for one another; 0: not known.
   const auto processors = static_cast<int>(std::thread::hardware_concurrency());
   if (processors > 0) options_.threads = std::min(options_.threads, processors);
   require(features >= 0, "features", static_cast<double>(features), "at least 0");

@@ -1,9 +1,9 @@
 // AdaGrad's part in training (Duchi et al. 2011): a rate for each weight, and with it a penalty for
-// each. Internal to linear models.
+// each weight. Internal to linear models.
 //
-// Where one thread trains one output, elements of a row are taken in blocks, loads before stores, as
-// no feature comes twice: so the compiler takes their roots and quotients side by side. The bits are
-// those of one after the other.
+// If one thread trains one output, the elements of a row are taken in blocks, with all loads before
+// the stores; no feature comes twice in a row. So the compiler computes their roots and quotients
+// side by side. The bits are the same as when the elements are taken one after the other.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ T rate_of(const Model<T>& model, T squares) {
   return squares > 0 ? static_cast<T>(model.eta0) / std::sqrt(squares) : T{0};
 }
 
-// One proximal step (Duchi et al. 2011, section 5) for all the steps since the last.
+// One proximal step (Duchi et al. 2011, section 5) for all steps since the last one.
 template <bool kShared, class T>
 void shrink_towards_now(const Model<T>& model, std::size_t feature, std::size_t outputs,
                         const Clock& clock) {
@@ -48,7 +48,7 @@ void in_blocks(const View& row, Take&& take) {
   for (; first < row.count; ++first) take.template operator()<1>(first);
 }
 
-// shrink_towards_now() of a block.
+// shrink_towards_now() for a block.
 template <std::size_t kCount, class View, class T>
 void shrink_block(const View& row, std::size_t first, const Model<T>& model, const Clock& clock) {
   const auto eta0 = static_cast<T>(model.eta0);
@@ -78,7 +78,7 @@ void shrink_block(const View& row, std::size_t first, const Model<T>& model, con
   }
 }
 
-// The steps along a block.
+// The steps of a block.
 template <std::size_t kCount, class View, class T>
 void step_block(const View& row, std::size_t first, const Model<T>& model, T slope, T lag) {
   const auto eta0 = static_cast<T>(model.eta0);

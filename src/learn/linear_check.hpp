@@ -1,4 +1,4 @@
-// Checks that name the value, its limit and the way out. Internal to linear models.
+// Checks whose errors name the value, its limit and the way out. Internal to linear models.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// What changes with every step of a linear model, whatever its row: the rate, and what is due to all
-// weights together. A function of the number of steps alone, so that Hogwild's threads each keep
-// their own and agree. Internal to linear models.
+// The part of a linear model that changes with every step, whatever the row: the rate, and the
+// penalty and average that are due for all weights together. It depends on the number of steps
+// alone, so Hogwild's threads each keep their own clock and agree. Internal to linear models.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace learn {
 
-// The options' part in it, in the form it is computed with.
+// The options that the clock needs, in the form it computes with.
 struct Pace {
   enum class Rate { kConstant, kInverseScaling, kOptimal };
   Rate rate = Rate::kConstant;
@@ -23,11 +23,11 @@ struct Pace {
 };
 
 struct Clock {
-  std::int64_t steps = 0;  // done
+  std::int64_t steps = 0;  // taken so far
   double scale = 1;        // weights = scale * those in the array
   double charge = 0;       // L1 due from each weight since the first step
-  // The average of n steps, of which m had been averaged at the last fold, is
-  // (array + lag * weights in the array) * max(m, 1) / n.
+  // The average of n steps, of which m had been averaged at the last fold, is (array + lag *
+  // weights in the array) * max(m, 1) / n.
   double lag = 0;
   double folded = 1;  // max(m, 1)
 
@@ -48,7 +48,8 @@ struct Clock {
     return std::max(std::int64_t{0}, steps - pace.average_from + 1);
   }
 
-  // What a step is due of, before the weights move; it is over when they have.
+  // begin_step() adds the penalty of a step before the weights move; end_step() ends it after they
+  // have.
   void begin_step(const Pace& pace, double eta) {
     scale *= std::max(0.0, 1 - eta * pace.l2);  // too long a step leaves nothing
     charge += eta * pace.l1;
@@ -58,7 +59,7 @@ struct Clock {
     if (steps >= pace.average_from) lag += scale / folded;
   }
 
-  // Over `others` steps of other threads, at the rate of the last one of this thread's.
+  // Advances over `others` steps of other threads, at the rate of this thread's last step.
   void skip(const Pace& pace, double eta, std::int64_t others) {
     for (std::int64_t i = 0; i < others; ++i) {
       begin_step(pace, eta);

@@ -1,4 +1,4 @@
-// The losses of linear models and their slopes. Internal to them.
+// The losses of linear models and their slopes. Internal to linear models.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace learn {
 
-// At one decision value: the loss, and its derivative in that value.
+// The loss at one decision value, and its derivative in that value.
 struct LossPoint {
   double loss;
   double slope;
@@ -18,7 +18,7 @@ struct LossPoint {
 
 inline LossPoint hinge_at(double threshold, double y, double p) {
   const double short_by = threshold - y * p;
-  // Not the other way round: of a NaN the loss is to be one too.
+  // The comparison is written this way round so that NaN gives a loss of NaN.
   return short_by < 0 ? LossPoint{0, 0} : LossPoint{short_by, -y};
 }
 
@@ -70,7 +70,7 @@ inline LossPoint loss_at(Loss loss, double epsilon, double y, double p) {
       return {at.loss * at.loss, 2 * at.loss * at.slope};
     }
     case Loss::kLog:
-    case Loss::kSoftmax:  // of several outputs: softmax_at
+    case Loss::kSoftmax:  // with several outputs: softmax_at
       break;
   }
   return log_at(y, p);
@@ -96,10 +96,10 @@ double softmax_at(T label, T* values, std::size_t outputs) {
   return std::log(sum) - right;
 }
 
-// A slope is no steeper than this, so that one row cannot overflow the weights.
+// A slope is limited to this, so that one row cannot overflow the weights.
 inline constexpr double kSteepest = 1e12;
 
-// Replaces the decision values of a row by the slopes of its weighted loss, which it returns.
+// Replaces the decision values of a row by the slopes of its weighted loss; returns that loss.
 template <bool kSingle, class T>
 double slopes_at(Loss loss, double epsilon, std::span<const double> class_weights, T target,
                  double weight, std::size_t outputs, T* values) {

@@ -1,5 +1,5 @@
-// One row's part in training: the decision values of a row, and the step along it. Internal to linear
-// models.
+// One row's part in training: the decision values of a row, and the step along it. Internal to
+// linear models.
 #pragma once
 
 #include <algorithm>
@@ -13,15 +13,15 @@
 
 namespace learn {
 
-// The arrays trained, null where the options ask for none: (features + 1) rows of `outputs` values,
-// the last of them the intercepts'.
+// The arrays that are trained; null for those that the options do not ask for. Each has (features +
+// 1) rows of `outputs` values, the last row for the intercepts.
 template <class T>
 struct Model {
   T* weights;
   T* average;
   T* squares;
   T* charged;             // L1 applied so far, signed
-  std::int64_t* touched;  // of each feature: the steps whose penalty it has had (AdaGrad)
+  std::int64_t* touched;  // by feature: the steps whose penalty it has had (AdaGrad)
   std::size_t features;
   std::size_t outputs;
   double eta0;  // AdaGrad's
@@ -29,8 +29,8 @@ struct Model {
   double l1;
 };
 
-// Memory of one thread, or of all of Hogwild's: relaxed atomics are plain loads and stores to the
-// processor, but no race to the language.
+// Access to memory of one thread, or of all of Hogwild's threads. To the processor relaxed atomics
+// are plain loads and stores; to the language they are no race.
 template <bool kShared, class T>
 T read(const T& from) {
   if constexpr (kShared) {
@@ -48,13 +48,13 @@ void write(T& to, T value) {
   }
 }
 
-// With one output, known to the compiler, the loops over outputs vanish.
+// With one output, known at compile time, the loops over outputs vanish.
 template <bool kSingle>
 std::size_t outputs_of(std::size_t outputs) {
   return kSingle ? 1 : outputs;
 }
 
-// The row times one output's weights.
+// The product of the row and one output's weights.
 template <bool kShared, class View, class T>
 T product(const View& row, const T* weights) {
   if constexpr (!kShared) {
@@ -68,7 +68,7 @@ T product(const View& row, const T* weights) {
   }
 }
 
-// values[k] = scale * (the row times the weights of output k) + its intercept
+// values[k] = scale * (the product of the row and the weights of output k) + its intercept
 template <bool kSingle, bool kShared, class View, class T>
 void decide(const View& row, const T* weights, std::size_t features, std::size_t some_outputs,
             T scale, T* values) {
@@ -90,7 +90,7 @@ void decide(const View& row, const T* weights, std::size_t features, std::size_t
   }
 }
 
-// A weight changes; its average, which is made up for at the next fold, hears of it.
+// Changes a weight, and adds to its average what the next fold would otherwise get wrong.
 template <bool kShared, class T>
 void change(const Model<T>& model, std::size_t at, T from, T to, T lag) {
   write<kShared>(model.weights[at], to);
@@ -100,9 +100,10 @@ void change(const Model<T>& model, std::size_t at, T from, T to, T lag) {
 }
 
 // The ways of stepping. Each has
-//   decide(row, model, clock, values)          as above
-//   move(row, model, clock, slopes, eta, moves)  w -= eta * slopes[k] * row, where `moves` (not all
-//                                              slopes are 0), and the penalty that is not in the scale
+//   decide(row, model, clock, values)            as above
+//   move(row, model, clock, slopes, eta, moves)  w -= eta * slopes[k] * row, if `moves` (not all
+//                                                slopes are 0), and the penalty that is not in the
+//                                                scale
 
 // L2 alone: all of the penalty is in the clock's scale.
 template <bool kSingle, bool kShared>
@@ -135,7 +136,7 @@ struct Scaled {
   }
 };
 
-// Takes from a weight what is due of L1, but not beyond 0 (Tsuruoka et al. 2009, APPLYPENALTY).
+// Charges a weight the L1 that is due, but not beyond 0 (Tsuruoka et al. 2009, APPLYPENALTY).
 template <bool kShared, class T>
 T truncate(const Model<T>& model, std::size_t at, const Clock& clock, T weight) {
   const double value = clock.scale * static_cast<double>(weight);

@@ -21,8 +21,8 @@ constexpr double intercept_part(const Dense<T>&) {
   return 1;
 }
 
-// How many rows ahead memory is asked for what a row needs: first where it lies and what it is to
-// give, then what lies there. In a shuffled order nothing else can know. Always inlined: to GCC a
+// How many rows ahead the loop prefetches: first the row's position and target, then the row
+// itself. In a shuffled order the processor cannot predict these. Always inlined, because to GCC a
 // function that only prefetches does nothing, and it drops calls of it.
 constexpr std::int64_t kStartAhead = 16;
 constexpr std::int64_t kRowAhead = 8;
@@ -46,7 +46,7 @@ template <class T>
   prefetch_bytes(view.columns, view.count * sizeof(std::int32_t));
   prefetch_bytes(view.values, view.count * sizeof(T));
 }
-// The processor follows a long row by itself, once it has begun.
+// The processor follows a long row by itself once it has begun.
 template <class T>
 [[gnu::always_inline]] inline void prefetch_row(const Dense<T>& matrix, std::size_t row) {
   constexpr std::size_t kBegun = 4 * kLineBytes;
@@ -69,7 +69,7 @@ void move_intercepts(const Model<T>& model, std::size_t outputs, const T* slopes
   }
 }
 
-// As they are in every row, their average is kept as it goes.
+// Intercepts are in every row, so their average is kept at every step.
 template <bool kShared, class T>
 void average_intercepts(const Model<T>& model, std::size_t outputs, std::int64_t averaged) {
   for (std::size_t k = 0; k < outputs; ++k) {

@@ -1,4 +1,5 @@
-// The examples of a training kernel: rows of a sparse (CSR) or a dense matrix, which it only reads.
+// The examples of a training kernel: rows of a sparse (CSR) or dense matrix, which the kernel only
+// reads.
 #pragma once
 
 #include <cstddef>
@@ -7,14 +8,14 @@
 
 namespace learn {
 
-// One example's non-zeros: values[i] in column columns[i], columns rising.
+// The non-zeros of one example: values[i] in column columns[i], columns rising.
 template <class T>
 struct SparseRow {
   std::span<const std::int32_t> columns;
   std::span<const T> values;
 };
 
-// Compressed sparse rows, as SciPy has them. It borrows its arrays. T is float or double.
+// Compressed sparse rows, as in SciPy. It borrows its arrays. T is float or double.
 template <class T>
 struct Csr {
   std::span<const std::int64_t> starts;   // rows + 1: where each row begins, and the last one ends
@@ -30,8 +31,8 @@ struct Csr {
   }
 
   // Throws dstorm::ConfigError unless the rows lie one after the other within the arrays and each
-  // row's columns rise within the features. Reads everything once; what is not checked and is wrong
-  // is undefined behaviour in a kernel.
+  // row's columns rise within the features. Reads everything once. A kernel that gets an unchecked,
+  // wrong matrix has undefined behaviour.
   void check() const;
 };
 

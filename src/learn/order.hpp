@@ -1,4 +1,4 @@
-// The order in which the rows of a matrix are learnt from.
+// The order in which training takes the rows of a matrix.
 #pragma once
 
 #include <cstdint>
@@ -6,14 +6,16 @@
 
 namespace learn {
 
-// The rows order[first], ..., order[last - 1] of a matrix; with no order given, first to last - 1.
+// The rows order[first], ..., order[last - 1] of a matrix; without an order, rows first to last -
+// 1.
 struct Rows {
   std::int64_t first = 0;
   std::int64_t last = 0;
   std::span<const std::uint32_t> order = {};
 };
 
-// Makes `order` a permutation of 0, 1, ..., order.size() - 1: the same for the same seed everywhere.
+// Makes `order` a permutation of 0, 1, ..., order.size() - 1. The same seed gives the same
+// permutation on every machine.
 void shuffle(std::span<std::uint32_t> order, std::uint64_t seed);
 
 }  // namespace learn

@@ -1,12 +1,12 @@
-// Compiled without the compilers' own vectorisation: of the loops over sparse rows they make packing
-// and unpacking, which takes a third longer than loads one by one. The processor's gathers
-// (AVX-512) were no faster than those, and its scatters slower.
+// Compiled without the compilers' own vectorisation. For loops over sparse rows compilers pack and
+// unpack vectors, which takes a third longer than loads one by one. The processor's gathers
+// (AVX-512) were no faster than those loads, and its scatters slower.
 #include "learn/row_view.hpp"
 
 namespace learn {
 namespace {
 
-// So many at once: a single sum would wait for each addition to end.
+// This many sums are kept at once: a single sum would wait for each addition to end.
 constexpr std::size_t kAtOnce = 8;
 
 }  // namespace
@@ -24,7 +24,8 @@ T dot(const SparseView<T>& row, const T* weights) {
   return ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
 }
 
-// Loads before it stores, which no compiler may do for it: no feature comes twice.
+// Loads before it stores, which is right because no feature comes twice. A compiler cannot know
+// that.
 template <class T>
 void add(const SparseView<T>& row, T step, T* weights) {
   const std::int32_t* columns = row.columns;
@@ -40,7 +41,7 @@ void add(const SparseView<T>& row, T step, T* weights) {
 
 template <class T>
 T dot(const DenseView<T>& row, const T* weights) {
-  // Vectors as any x86-64 has them, through the compilers' extension; plain C++ elsewhere.
+  // Vectors that every x86-64 has, through the compilers' extension; plain C++ elsewhere.
   constexpr std::size_t kLanes = 16 / sizeof(T);
   typedef T Lanes __attribute__((vector_size(16)));
   constexpr std::size_t kVectors = 4;

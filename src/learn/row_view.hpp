@@ -1,5 +1,5 @@
-// Rows as the kernels of linear models see them, and their products with weights of one output.
-// Internal to them.
+// Rows in the form that the kernels of linear models read, and their products with weights of one
+// output. Internal to linear models.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// A small random generator whose draws are the same with every compiler: SplitMix64 (Steele, Lea,
-// Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014, figure 16).
+// A small random generator that draws the same numbers with every compiler: SplitMix64 (Steele,
+// Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014, figure 16).
 #pragma once
 
 #include <cstddef>
@@ -18,14 +18,14 @@ class SplitMix {
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebU;
     return z ^ (z >> 31);
   }
-  // In [0, bound), bound > 0; uniform but for bound / 2^64.
+  // A number in [0, bound), bound > 0; uniform up to an error of bound / 2^64.
   std::uint64_t below(std::uint64_t bound) { return next() % bound; }
 
  private:
   std::uint64_t state_;
 };
 
-// Into a random order (Fisher and Yates).
+// Puts the elements into a random order (Fisher and Yates).
 template <class T>
 void shuffle(T* elements, std::size_t n, SplitMix& random) {
   for (; n > 1; --n) {

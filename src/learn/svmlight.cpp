@@ -11,7 +11,8 @@ namespace learn {
 namespace {
 
 constexpr std::size_t kLeastPart = std::size_t{1} << 16U;  // bytes that are worth a thread
-// The shortest line and the shortest pair, with what parts them from the next: how many there may be.
+// The lengths of the shortest line and the shortest pair, with their separators. They limit how
+// many there may be.
 constexpr std::size_t kLeastLine = 2;  // "1\n"
 constexpr std::size_t kLeastPair = 4;  // "1:1 "
 
@@ -57,8 +58,8 @@ void extend_to(GrowingArray<T>& array, std::size_t size) {
   array.extend(more);
 }
 
-// Calls of(0) to of(count - 1), each on a thread of its own but the first; what one throws is thrown
-// here when all have ended.
+// Calls of(0) to of(count - 1), the first on this thread and each other one on a thread of its own.
+// When all have ended, it throws what one of them threw.
 template <class Of>
 void on_threads(std::size_t count, const Of& of) {
   std::vector<std::future<void>> others;
@@ -69,7 +70,7 @@ void on_threads(std::size_t count, const Of& of) {
   for (std::future<void>& other : others) other.get();
 }
 
-// `lines` in at most `count` parts of about the same length, cut at line ends.
+// Splits `lines` at line ends into at most `count` parts of about the same length.
 std::vector<std::string_view> split(std::string_view lines, std::size_t count) {
   std::vector<std::string_view> parts;
   count = std::min(count, lines.size() / kLeastPart + 1);
@@ -146,7 +147,7 @@ void SvmlightParser<T>::parse_waiting() {
   waiting_.clear();
 }
 
-// `lines` ends with a line end, behind which kReadAhead bytes can be read.
+// `lines` ends with a line end, after which kReadAhead bytes can be read.
 template <class T>
 void SvmlightParser<T>::parse(std::string_view lines) {
   const auto parts = split(lines, static_cast<std::size_t>(options_.threads));
@@ -193,7 +194,7 @@ void SvmlightParser<T>::parse_lines(std::string_view lines, Found& found) const 
   }
 }
 
-// Puts what the threads have found behind what there is.
+// Appends what the threads have found.
 template <class T>
 void SvmlightParser<T>::join(std::span<Found> parts) {
   SvmlightRows<T>& all = found_.rows;

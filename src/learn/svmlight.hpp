@@ -1,13 +1,15 @@
-// Text in the format of SVM-light and LIBSVM, parsed into the arrays of a CSR matrix.
+// A parser of text in the format of SVM-light and LIBSVM. It fills the arrays of a CSR matrix.
 //
 //   line:  [label {blank index:value}] [blank] [# comment]
 //
-// Label and value are decimal numbers, as std::from_chars reads them and with its results, '+' in front
-// allowed; not NaN or infinite. What is too small for a float is zero. Indices are whole numbers and rise within a line. A blank is spaces,
-// tabs and '\r'. `qid:number` between label and first index, the query of a ranking, is skipped. Lines
-// of no label are skipped.
-// Sources: T. Joachims, SVM-light (svmlight.joachims.org); C.-C. Chang, C.-J. Lin, LIBSVM, ACM TIST 2,
-// 2011, section 2 and its README.
+// Label and value are decimal numbers. They are read as by std::from_chars, with the same results;
+// a leading '+' is allowed; NaN and infinity are not. A value too small for a float is zero.
+// Indices are whole numbers and rise within a line. A blank is spaces, tabs and '\r'. `qid:number`
+// between the label and the first index, the query of a ranking, is skipped. Lines without a label
+// are skipped.
+//
+// Sources: T. Joachims, SVM-light (svmlight.joachims.org); C.-C. Chang, C.-J. Lin, LIBSVM, ACM TIST
+// 2, 2011, section 2 and its README.
 #pragma once
 
 #include <cstdint>
@@ -23,17 +25,17 @@
 namespace learn {
 
 struct SvmlightOptions {
-  // The indices that a line may have; others are an error of the line.
+  // The range of the indices that a line may have; a line with another index is bad.
   std::int32_t first_index = 0;
   std::int32_t last_index = std::numeric_limits<std::int32_t>::max();
   int threads = 1;
 };
 
-// A line that was left out.
+// A line that was skipped because of an error.
 struct BadLine {
   std::int64_t line;   // of its text, from 1
   std::string reason;  // "the indices do not rise"
-  std::string text;    // from where it goes wrong, shortened, '?' for what cannot be printed
+  std::string text;    // from the error on, shortened, '?' for unprintable bytes
 };
 
 // A CSR matrix and its labels. T is float or double.
@@ -45,39 +47,40 @@ struct SvmlightRows {
   GrowingArray<T> values;
 };
 
-// Parses text that comes in blocks of any size, from one or several files. Takes the memory of the rows,
-// and with several threads that of the last block's rows again. For one thread to call.
+// Parses text that comes in blocks of any size, from one or several files. It takes the memory of
+// the rows; with several threads it takes the memory of the last block's rows once more. For one
+// thread to call.
 template <class T>
 class SvmlightParser {
  public:
   static constexpr std::size_t kMostBadLines = 10;
   static constexpr std::size_t kMostLineBytes = std::size_t{1} << 30U;
 
-  // Throws dstorm::ConfigError: an option is out of range.
+  // Throws dstorm::ConfigError if an option is out of range.
   explicit SvmlightParser(const SvmlightOptions& options);
 
-  // The next block of a text. Its last line, which may go on in the next block, waits for that. Throws
-  // dstorm::ConfigError: a line is longer than kMostLineBytes.
+  // Takes the next block of a text. Its last line may go on in the next block, and waits for it.
+  // Throws dstorm::ConfigError if a line is longer than kMostLineBytes.
   void feed(std::string_view block);
-  // The text ends here, with or without a line end; what is fed next is another's, from line 1 on.
+  // Ends the text, with or without a line end. The next feed() begins another text, at line 1.
   void end_text();
 
-  // Of the rows since the last take().
+  // About the rows since the last take().
   std::int64_t rows() const { return static_cast<std::int64_t>(found_.rows.labels.size()); }
   std::int32_t lowest_index() const { return found_.lowest; }    // int32's largest if there is none
   std::int32_t highest_index() const { return found_.highest; }  // -1 if there is none
 
-  // Lines that were left out, in all texts.
+  // The number of lines skipped because of errors, in all texts.
   std::int64_t bad_count() const { return found_.bad_count; }
-  // Those since the last call, the first kMostBadLines of them.
+  // Returns the skipped lines since the last call, the first kMostBadLines of them.
   std::vector<BadLine> take_bad_lines() { return std::exchange(found_.bad_lines, {}); }
 
-  // Hands over the rows so far. Columns are the indices less `base`; throws dstorm::ConfigError if one
-  // is below it.
+  // Hands over the rows so far. Columns are the indices less `base`. Throws dstorm::ConfigError if
+  // an index is below it.
   SvmlightRows<T> take(std::int32_t base);
 
  private:
-  // What there is in some lines.
+  // The contents of some lines.
   struct Found {
     Found() { rows.starts.push_back(0); }
     void clear();

@@ -9,7 +9,7 @@
 
 namespace learn {
 
-// What is wrong with a line.
+// The error of a line.
 enum class Flaw {
   kNone,
   kLabel,
@@ -32,8 +32,9 @@ inline const char* skip_blanks(const char* at) {
   return at;
 }
 
-// Takes digits and the ':' behind them off the front of `text`; false, and it stays where it is, if it
-// does not begin with them. Indices beyond 32 bits may become others beyond 32 bits.
+// Takes digits and the ':' after them off the front of `text`. If it does not begin with them,
+// returns false and leaves `text` where it is. An index beyond 32 bits may become another one
+// beyond 32 bits.
 inline bool take_index(const char*& text, std::int64_t& index) {
   const Digits digits = leading_digits(text);
   const char* at = text + digits.count;
@@ -47,7 +48,7 @@ inline bool take_index(const char*& text, std::int64_t& index) {
   return true;
 }
 
-// Takes "qid:number" off the front of `text`; true also if there is none.
+// Takes "qid:number" off the front of `text`. Also true if there is none.
 inline bool take_query(const char*& text) {
   if (std::string_view(text, 4) != "qid:") return true;
   const char* at = text + 4;
@@ -57,7 +58,8 @@ inline bool take_query(const char*& text) {
   return true;
 }
 
-// Where the parts of a line go. `column` and `value` have room for all that the line may hold.
+// The destinations of a line's parts. `column` and `value` have room for everything the line may
+// hold.
 template <class T>
 struct Row {
   double label = 0;
@@ -65,9 +67,9 @@ struct Row {
   T* value;
 };
 
-// Parses a line from its label to what ends it, '\n' or '#', where `text` then is. In a line with a
-// flaw `text` is where that is, and the row as far as it was parsed. Behind the line end there are
-// kReadAhead bytes more.
+// Parses a line from its label up to its end, '\n' or '#', and leaves `text` there. In a line with
+// an error `text` is left at the error, and the row is filled as far as it was parsed. After the
+// line end there are kReadAhead bytes more.
 template <class T>
 Flaw parse_row(const char*& text, std::int64_t first_index, std::int64_t last_index, Row<T>& row) {
   const char* at = text;

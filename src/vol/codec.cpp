@@ -136,7 +136,7 @@ void Coder::encode_largest(std::byte* to) {
   }
 }
 
-// The values, then their indices in ascending order.
+// Writes the values, then their indices in ascending order.
 template <class T>
 void Coder::encode_largest_of(std::byte* to) {
   const bool is_first = kept_.empty();

@@ -1,5 +1,5 @@
-// How a dense vector of floats goes over the wire in fewer bytes than it has in memory. What others
-// fold is what was decoded; this rank's own values stay as they are.
+// Codecs: a dense vector of floats goes over the wire in fewer bytes than it has in memory. Other
+// ranks fold the decoded values; this rank's own values stay as they are.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "vol/kernels.hpp"
+#include "vol/dtype.hpp"
 
 namespace vol {
 
-// A value: copy it freely.
+// A value type: copy it freely.
 class Codec {
  public:
   enum class Kind : std::uint8_t { kNone, kFloat16, kBfloat16, kInt8, kTopK };
@@ -20,12 +20,13 @@ class Codec {
   Codec() = default;  // none
   static Codec float16() { return Codec(Kind::kFloat16); }
   static Codec bfloat16() { return Codec(Kind::kBfloat16); }
-  // Each 256 elements share a scale, the largest magnitude among them / 127. One that is not finite
-  // makes all of them NaN.
+  // Each 256 elements share a scale, the largest magnitude among them / 127. If one of them is not
+  // finite, all of them become NaN.
   static Codec int8() { return Codec(Kind::kInt8); }
-  // The ceil(fraction * n) elements of largest magnitude; the others are zeros there, and are added
-  // to what is sent next (error feedback: Stich, Cordonnier, Jaggi, "Sparsified SGD with Memory",
-  // 2018). For sums of gradients or differences. Throws ConfigError unless 0 < fraction <= 1.
+  // Sends the ceil(fraction * n) elements of largest magnitude. The receivers get zeros for the
+  // others, which are kept and added to what is sent next (error feedback: Stich, Cordonnier,
+  // Jaggi, "Sparsified SGD with Memory", 2018). For sums of gradients or differences. Throws
+  // ConfigError unless 0 < fraction <= 1.
   static Codec top_k(double fraction);
 
   Kind kind() const noexcept { return kind_; }
@@ -43,17 +44,17 @@ class Codec {
 class Coder {
  public:
   // `what` names the vector in errors. Throws ConfigError if a codec is given for integers, or
-  // top-k for more elements than an index can tell apart.
+  // top-k for more elements than an index can count.
   Coder(const Codec& codec, DType dtype, std::size_t count, const std::string& what);
 
   Codec::Kind kind() const noexcept { return codec_.kind(); }
   bool is_on() const noexcept { return kind() != Codec::Kind::kNone; }
-  // Of every update; of the elements themselves, if there is no codec.
+  // The length of every update: that of the elements themselves if there is no codec.
   std::size_t bytes() const noexcept { return bytes_; }
 
-  // The whole vector, in the caller's `to` of bytes(). get(place, first, last) copies elements
-  // [first, last) to `place`. With top-k it may be called for what was really sent only, as what was
-  // not is kept.
+  // Encodes the whole vector into `to`, which has bytes() bytes. get(place, first, last) copies
+  // elements [first, last) to `place`. With top-k, encode() may be called only for an update that
+  // is really sent, because the elements not sent are kept for the next one.
   template <class Get>
   void encode(std::byte* to, Get&& get) {
     if (codec_.kind() == Codec::Kind::kTopK) {
@@ -70,8 +71,9 @@ class Coder {
     }
   }
 
-  // The elements of an update of bytes(), which comes from a peer: whatever it holds, it is decoded
-  // to something, or refused. False: its indices are not those of `count` elements in order.
+  // Decodes an update of bytes() bytes, which comes from another rank: whatever it holds, it is
+  // decoded or refused. Returns false if its indices are not indices of `count` elements in rising
+  // order.
   bool decode(std::byte* to, const std::byte* from);
 
  private:

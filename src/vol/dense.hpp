@@ -8,12 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "dstorm/collective/allreduce.hpp"
-#include "dstorm/collective/shared_fold.hpp"
 #include "dstorm/segment.hpp"
 #include "vol/codec.hpp"
+#include "vol/dtype.hpp"
 #include "vol/fold.hpp"
-#include "vol/kernels.hpp"
 #include "vol/screen.hpp"
 
 namespace vol {
@@ -51,6 +49,8 @@ class DenseVector {
   DenseVector(std::shared_ptr<dstorm::Group> group, DType dtype, std::size_t count,
               VectorOptions options);
 
+  ~DenseVector();
+
   // Collective: see dstorm::Segment::regroup. The values stay, and where they are.
   void regroup(std::shared_ptr<dstorm::Group> group);
 
@@ -75,72 +75,25 @@ class DenseVector {
                             std::optional<std::chrono::nanoseconds> timeout = std::nullopt,
                             bool last = false);
 
-  DType dtype() const noexcept { return dtype_; }
-  std::size_t count() const noexcept { return count_; }
-  std::span<const Piece> pieces() const noexcept { return pieces_; }
-  bool owns_memory() const noexcept { return owns_; }
-  dstorm::Segment& segment() noexcept { return segment_; }
-  const dstorm::Segment& segment() const noexcept { return segment_; }
+  DType dtype() const noexcept;
+  std::size_t count() const noexcept;
+  std::span<const Piece> pieces() const noexcept;
+  bool owns_memory() const noexcept;
+  dstorm::Segment& segment() noexcept;
+  const dstorm::Segment& segment() const noexcept;
   // See dstorm::Stats; bytes and waiting with those of allreduce(). Any thread, at any time.
   dstorm::Stats stats() const;
-  Screened screened() const;  // likewise
-  // Also by the destructor. The memory of the vector's own stays readable until then.
+  Screened screened() const;  // the same
+  // The destructor closes too. The memory of the vector's own stays readable until then.
   void close();
   void shut() noexcept;  // see dstorm::Segment
 
  private:
-  class MessageOperand;
+  struct Parts;
 
-  DenseVector(std::shared_ptr<dstorm::Group> group, DType dtype, std::vector<Piece> pieces,
-              std::size_t own_count, VectorOptions options);
+  const Gathered& set_contributors(std::span<const int> ranks);
 
-  void fold_updates(const Fold& fold, std::span<const dstorm::Update> updates);
-  void run_user_fold(const Fold& fold, std::span<const dstorm::Update> updates);
-  std::uint32_t format() const noexcept;
-  void check_update(const dstorm::Update& update) const;
-  void let_in(std::span<const dstorm::Update> updates);
-  void copy_out(std::byte* to, std::size_t begin, std::size_t end) const;
-  void copy_in(const std::byte* from, std::size_t begin, std::size_t end);
-  template <class Visit>
-  void visit(std::size_t begin, std::size_t end, Visit&& visit) const;
-  template <class Visit>
-  void backwards(std::size_t begin, std::size_t end, Visit&& visit) const;
-  const Gathered& allreduce_apart(const Fold& fold, const dstorm::Operation& operation,
-                                  dstorm::Clock::time_point start, std::chrono::nanoseconds limit);
-  void count_shared_allreduce();
-  void set_contributors(std::span<const int> members);
-  void fold_part(const Fold& fold, std::size_t begin, std::size_t end);
-  void copy_result_in();
-  bool may_share(const Fold& fold, const dstorm::GatherOptions& options,
-                 std::span<const dstorm::Update> updates);
-  bool share_fold(const Fold& fold, std::chrono::nanoseconds timeout,
-                  std::span<const dstorm::Update> updates);
-  std::pair<std::size_t, std::size_t> part_of(std::size_t part, std::size_t parts) const;
-
-  DType dtype_;
-  std::size_t element_;  // bytes
-  std::size_t count_;
-  bool owns_;
-  Screen screen_;
-  Coder coder_;
-  dstorm::Segment segment_;
-  std::vector<Piece> pieces_;
-  // Memory of the vector's own stays at its address, which belongs to the first segment's.
-  std::shared_ptr<const dstorm::host::SegmentMemory> first_home_;
-  dstorm::SharedFold allreduces_;
-  std::uint64_t allreduce_ = 0;  // rounds so far
-  // Between hosts, with a codec, and once a rank has been left out; made by the first.
-  std::unique_ptr<dstorm::Allreduce> apart_;
-  bool have_met_ = false;     // the ranks, to make it
-  dstorm::Stats allreduced_;  // the bytes and waits of allreduces, but those of apart_
-  dstorm::SharedFold shared_gathers_;
-  std::uint64_t gathers_alone_ = 0;       // gathers not to be shared, since one was in vain
-  std::uint64_t gathers_alone_next_ = 1;  // how many after the next in vain
-  Gathered gathered_;
-  std::vector<dstorm::Update> accepted_;
-  // Of clipped and decoded updates; kept, as a user's fold may have kept views of them.
-  std::vector<std::vector<std::byte>> copies_;
-  std::vector<const void*> inputs_;
+  std::unique_ptr<Parts> parts_;
 };
 
 template <class T>

@@ -99,9 +99,9 @@ const Kernels& of_dtype(const LevelKernels& level, DType dtype) noexcept {
   return level.int64;
 }
 
-// Measured with another process reading the copy: up to a third of the last cache plain stores are
-// faster for the two together, as source and destination stay there; beyond it, streaming writes at
-// nearly twice the rate.
+// Measured with another process reading the copy. Up to a third of the last cache, plain stores are
+// faster for the two together, because source and destination stay there. Beyond it, streaming
+// stores write at nearly twice the rate.
 std::size_t streaming_threshold() noexcept {
   constexpr std::size_t kAssumedCacheBytes = std::size_t{32} << 20;
   long cache_bytes = 0;

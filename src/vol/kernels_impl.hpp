@@ -1,5 +1,5 @@
-// The table of kernels for vectors of VectorBytes, to be instantiated once in each level's
-// translation unit. kernels_simd.hpp says why all of it has internal linkage.
+// The table of kernels for vectors of VectorBytes. Each level's translation unit instantiates it
+// once. kernels_simd.hpp explains why everything here has internal linkage.
 #pragma once
 
 #include "vol/kernels_level.hpp"
@@ -139,7 +139,7 @@ struct Folds {
 #if defined(__SSE2__)
 inline constexpr std::size_t kStreamBytes = 128;
 
-// kStreamBytes, to an address that is a multiple of VectorBytes.
+// Copies kStreamBytes to an address that is a multiple of VectorBytes.
 template <std::size_t VectorBytes>
 [[gnu::always_inline]] inline void stream_lines(unsigned char* to, const unsigned char* from) {
   constexpr std::size_t kLanes = VectorBytes / sizeof(long long);
@@ -150,8 +150,8 @@ template <std::size_t VectorBytes>
 
 template <std::size_t VectorBytes>
 void stream_copy(void* to, const void* from, std::size_t bytes) {
-  // Four pages at a time and a short prefetch: a tenth faster than one after the other, as the
-  // memory then works on several of its own pages at once.
+  // Four pages at a time with a short prefetch: a tenth faster than one page after the other,
+  // because the memory then works on several of its own pages at once.
   constexpr std::size_t kPageBytes = 4096;
   constexpr std::size_t kPages = 4;
   constexpr std::size_t kAhead = 256;
@@ -173,7 +173,7 @@ void stream_copy(void* to, const void* from, std::size_t bytes) {
     stream_lines<VectorBytes>(d + i, s + i);
   }
   __builtin_memcpy(d + i, s + i, bytes - i);
-  _mm_sfence();  // before the caller's release store says that it is all there
+  _mm_sfence();  // before the caller's release store publishes the copy
 }
 #else
 template <std::size_t>

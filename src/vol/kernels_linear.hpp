@@ -1,10 +1,10 @@
-// Sum, mean, weighted sum and sum of squares: every input is read once, accumulators stay in
-// registers, the result is written once. What differs between the first three is an Op:
-//   Element, Acc       the type in memory and the type summed in, or of the words of a sum
+// Sum, mean, weighted sum and sum of squares. Every input is read once, accumulators stay in
+// registers, and the result is written once. The first three share one loop, and each gives it an
+// Op on vectors of L lanes:
+//   Element, Acc       the type in memory, and the type summed in or that of the words of a sum
 //   start<L>(j, x)     the accumulators after input j as the first
 //   add<L>(acc, j, x)  ... after a further input j
 //   finish<L>(acc)     the result
-// on vectors of L lanes.
 #pragma once
 
 #include "vol/kernels_simd.hpp"
@@ -12,7 +12,7 @@
 namespace vol {
 namespace {
 
-// Inputs of this many bytes in all come from beyond the second-level cache, mostly, and prefetching
+// Inputs of this many bytes in all mostly come from beyond the second-level cache. Then prefetching
 // pays: the processor's own prefetchers stop at page ends and follow few streams.
 inline constexpr std::size_t kPrefetchBytes = std::size_t{1} << 20;
 inline constexpr std::size_t kPrefetchAhead = 1024;
@@ -54,8 +54,8 @@ struct MeanByQuotient : Sum<T> {
   }
 };
 
-// Fewer than 2^21 int32 sum exactly in double, and so small a quotient cannot be rounded up to a
-// whole number; conversion truncates.
+// Fewer than 2^21 int32 sum exactly in double, and such a small quotient cannot be rounded up to a
+// whole number; the conversion truncates.
 template <class Mean>
 struct MeanInt32 {
   using Element = std::int32_t;
@@ -75,15 +75,15 @@ struct MeanInt32 {
   }
 };
 
-// The sum of fewer than 2^20 int64 in two words, upper * 2^32 + lower, neither of which is full: the
-// upper halves of the numbers as if counted from -2^63, and the lower halves.
+// The sum of fewer than 2^20 int64 in two words, upper * 2^32 + lower. Neither word overflows: one
+// adds the upper halves of the numbers, counted from -2^63, and the other the lower halves.
 template <std::size_t L>
 struct HalfSums {
   Vector<std::uint64_t, L> upper, lower;
 };
 
 struct SumInt64 {
-  using Element = std::uint64_t;  // of an int64 the bits
+  using Element = std::uint64_t;  // the bits of an int64
   using Acc = std::uint64_t;
   static constexpr int kHalf = 32;
   template <std::size_t L>
@@ -98,7 +98,7 @@ struct SumInt64 {
   }
 };
 
-// A mean that was rounded down, toward zero.
+// Rounds a mean that was rounded down toward zero instead.
 template <std::size_t L, class Rest>
 [[gnu::always_inline]] inline Vector<std::uint64_t, L> toward_zero(Vector<std::uint64_t, L> bits,
                                                                    Rest rest) {
@@ -117,15 +117,15 @@ struct MeanInt64ByShift : SumInt64 {
     const auto low_bits = splat<std::uint64_t, L>((std::uint64_t{1} << shift) - 1);
     const auto offset = splat<std::uint64_t, L>(std::uint64_t{1} << (shift + kHalf - 1));
     const auto lower = acc.lower + ((acc.upper & low_bits) << kHalf);
-    // The quotient of the upper halves, counted from -2^31 still, in place.
+    // The quotient of the upper halves, still counted from -2^31, in its place.
     const auto upper = ((acc.upper & ~low_bits) - offset) << (kHalf - shift);
     const auto rest = __builtin_bit_cast(Vector<std::int64_t, L>, lower & low_bits);
     return toward_zero<L>(upper + (lower >> shift), rest);
   }
 };
 
-// Whole numbers from -2^51 to below 2^51, and back: by the bits of 1.5 * 2^52 plus the number. (Most
-// processors have no instruction for vectors of them.)
+// Converts whole numbers from -2^51 to below 2^51, and back, by the bits of 1.5 * 2^52 plus the
+// number. (Most processors have no vector instruction for this.)
 inline constexpr double kWhole = 6755399441055744.0;
 template <std::size_t L>
 [[gnu::always_inline]] inline Vector<double, L> to_double(Vector<std::uint64_t, L> x) {
@@ -138,7 +138,7 @@ template <std::size_t L>
   return __builtin_bit_cast(Vector<std::uint64_t, L>, x + splat<double, L>(kWhole)) - base;
 }
 
-// Of |x| below 2^51.
+// For |x| below 2^51.
 template <std::size_t L>
 [[gnu::always_inline]] inline Vector<double, L> round_down(Vector<double, L> x) {
   const auto near = (x + splat<double, L>(kWhole)) - splat<double, L>(kWhole);
@@ -146,16 +146,16 @@ template <std::size_t L>
   return near > x ? below : near;
 }
 
-// Long division by k, with digits of 32 bits. All numbers are whole and below 2^53, so exact in
-// double; and a quotient of such a number by k that is not whole is further from the next whole one
-// than it can be rounded.
+// Long division by k, with digits of 32 bits. All numbers are whole and below 2^53, so they are
+// exact in double. If the quotient of such a number by k is not whole, it is further from the next
+// whole number than rounding can move it.
 struct MeanInt64ByQuotient : SumInt64 {
   std::uint64_t k;
   template <std::size_t L>
   Vector<std::uint64_t, L> finish(HalfSums<L> acc) const {
     const auto divisor = splat<double, L>(static_cast<double>(k));
     const auto digit = splat<double, L>(4294967296.0);
-    // A lower sum has up to 52 bits: what is above a digit goes up.
+    // A lower sum has up to 52 bits; the bits above a digit are carried up.
     const auto low_bits = splat<std::uint64_t, L>(UINT32_MAX);
     const auto offset = splat<std::uint64_t, L>(k << (kHalf - 1));
     const auto upper = to_double<L>(acc.upper + (acc.lower >> kHalf) - offset);
@@ -167,7 +167,7 @@ struct MeanInt64ByQuotient : SumInt64 {
   }
 };
 
-// Halfway cases to even, as the processor rounds: beyond 2^52 doubles are whole already.
+// Rounds halfway cases to even, as the processor does; beyond 2^52 doubles are whole already.
 template <std::size_t L>
 [[gnu::always_inline]] inline Vector<double, L> round_to_nearest(Vector<double, L> x) {
   const auto big = splat<double, L>(4503599627370496.0);
@@ -213,7 +213,7 @@ struct WeightedInt {
   template <std::size_t L>
   Vector<T, L> finish(Vector<double, L> acc) const {
     constexpr double kBound = sizeof(T) == 4 ? 2147483648.0 : 9223372036854775808.0;
-    // The greatest double that converts; for int64 the bound itself is the next one.
+    // The greatest double that can be converted; for int64 the next one is the bound itself.
     constexpr double kTop = sizeof(T) == 4 ? 2147483647.0 : 9223372036854774784.0;
     const Vector<double, L> zero{};
     const auto number = acc == acc ? acc : zero;
@@ -230,7 +230,7 @@ struct WeightedInt {
   }
 };
 
-// Elements [i, i + Unroll * L), all inputs.
+// Folds elements [i, i + Unroll * L) of all inputs.
 template <std::size_t L, std::size_t Unroll, bool Prefetch, class Op>
 [[gnu::always_inline]] inline void fold_chunk(const Op& op, void* out, const void* const* in,
                                               std::size_t k, std::size_t i) {
@@ -252,7 +252,7 @@ template <std::size_t VectorBytes, bool Prefetch, class Op>
                                               std::size_t k, std::size_t n) {
   constexpr std::size_t kLanes = VectorBytes / sizeof(typename Op::Acc);
   using First = Vector<typename Op::Element, kLanes>;
-  // Accumulators for eight registers.
+  // As many accumulators as eight registers hold.
   constexpr std::size_t kUnroll = 8 * VectorBytes / sizeof(op.template start<kLanes>(0, First{}));
   constexpr std::size_t kStep = kUnroll * kLanes;
   std::size_t i = 0;
@@ -263,7 +263,7 @@ template <std::size_t VectorBytes, bool Prefetch, class Op>
 
 template <std::size_t VectorBytes, class Op>
 void fold(const Op& op, void* out, const void* const* in, std::size_t k, std::size_t n) {
-  if (k == 2) {  // the commonest, without the loop over inputs
+  if (k == 2) {  // the commonest case, without the loop over inputs
     fold_range<VectorBytes, false>(op, out, in, 2, n);
   } else if (k * n * sizeof(typename Op::Element) < kPrefetchBytes) {
     fold_range<VectorBytes, false>(op, out, in, k, n);
@@ -272,7 +272,8 @@ void fold(const Op& op, void* out, const void* const* in, std::size_t k, std::si
   }
 }
 
-// Into as many sums, whatever the vectors' width, so that it does not show in the bits.
+// The number of sums. It is the same for every width of the vectors, so the width does not show in
+// the bits.
 inline constexpr std::size_t kSquareSums = 16;
 
 template <class T, std::size_t VectorBytes>

@@ -1,4 +1,4 @@
-// Median and trimmed mean: the inputs' vectors are sorted lane by lane with Batcher's merge
+// Median and trimmed mean. The vectors of the inputs are sorted lane by lane with Batcher's merge
 // exchange (Knuth, The Art of Computer Programming 3, 5.2.2, algorithm M), which needs no branch on
 // data. A median is the trimmed mean that leaves one value or two.
 #pragma once
@@ -11,8 +11,9 @@
 namespace vol {
 namespace {
 
-// Up to here a network is laid out in registers; more inputs are sorted in memory. A trimmed mean
-// needs most of its network, and 16 of them for every type would double the code.
+// Up to this many inputs a network is laid out in registers; more inputs are sorted in memory. A
+// trimmed mean needs most of its network, and networks of 16 inputs for every type would double the
+// code.
 inline constexpr std::size_t kMaxMedianInputs = 16;
 inline constexpr std::size_t kMaxTrimmedInputs = 9;
 inline constexpr std::size_t kMaxStackInputs = 64;
@@ -51,7 +52,7 @@ struct Network {
 template <std::size_t K>
 inline constexpr Network<K> kNetwork;
 
-// Of equals each keeps one, so that of two zeros neither sign is lost.
+// If the two are equal, each keeps its own, so of two zeros neither sign is lost.
 template <class V>
 [[gnu::always_inline]] inline void sort_two(V& low, V& high) {
   const V a = low;
@@ -73,7 +74,7 @@ template <class T, class V>
   return floor + ((floor >> static_cast<int>(8 * sizeof(T) - 1)) & differing & 1);
 }
 
-// The mean of value(begin) ... value(end - 1), vectors in ascending order.
+// The mean of value(begin) ... value(end - 1), which are vectors in ascending order.
 template <class T, std::size_t L, class Value>
 [[gnu::always_inline]] inline Vector<T, L> mean_of(std::size_t begin, std::size_t end,
                                                    Value value) {
@@ -99,7 +100,7 @@ template <class T, std::size_t L, class Value>
   }
 }
 
-// Any inputs, any values: sorts in memory, two vectors an input at a time.
+// For any number of inputs and any values: sorts in memory, two vectors of each input at a time.
 template <class T, std::size_t VectorBytes>
 class MemorySort {
  public:
@@ -205,8 +206,8 @@ template <class T, std::size_t L>
   return sum_lanes<T, L>((acc[0] + acc[1]) + (acc[2] + acc[3])) == 0;
 }
 
-// K inputs in registers, for whole vectors of finite values; the rest goes through memory.
-// Trim is a constant for the median, so that comparators it does not need vanish.
+// K inputs in registers, for whole vectors of finite values; the rest goes through memory. For the
+// median Trim is a constant, so comparators it does not need vanish.
 template <class T, std::size_t VectorBytes, std::size_t K, class Trim>
 void fold_in_registers(void* out, const void* const* in, Trim trim, std::size_t n) {
   constexpr std::size_t kLanes = VectorBytes / sizeof(T);
@@ -231,7 +232,7 @@ void fold_in_registers(void* out, const void* const* in, Trim trim, std::size_t 
         prefetch<VectorBytes>(in[j], (i + kBlockVectors * kLanes) * sizeof(T));
       }
       sort_registers(x, std::make_index_sequence<kNetwork<K>.size>{});
-      // A copy, lest indexing with a variable keep all of x in memory.
+      // A copy: indexing x with a variable would keep all of x in memory.
       V sorted[K];
       for (std::size_t j = 0; j < K; ++j) sorted[j] = x[j];
       store<T>(out, i,

@@ -1,9 +1,9 @@
-// Vectors of any width through the compilers' vector extension; one lane is the plain scalar, so
-// that the same expression serves the body and the tail of an array.
+// Vectors of any width through the compilers' vector extension. One lane is the plain scalar, so
+// the same expression serves the body and the tail of an array.
 //
-// Everything here and in the files that include it has internal linkage, and no inline function of
-// the standard library is called: this code is compiled once per instruction set, and a linker that
-// merged two copies could hand AVX-512 code to a processor that has none.
+// Everything here and in the files that include it has internal linkage, and calls no inline
+// function of the standard library. This code is compiled once per instruction set, and a linker
+// that merged two copies could hand AVX-512 code to a processor that has none.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,7 @@ inline constexpr bool kIsFloat<float> = true;
 template <>
 inline constexpr bool kIsFloat<double> = true;
 
-// Elements [i, i + Lanes) of an array that need not be aligned, even to T.
+// Loads elements [i, i + Lanes) of an array that need not be aligned, even to T.
 template <class T, std::size_t Lanes>
 [[gnu::always_inline]] inline Vector<T, Lanes> load(const void* array, std::size_t i) {
   Vector<T, Lanes> v;
@@ -47,7 +47,7 @@ template <class T, class V>
   __builtin_memcpy(static_cast<unsigned char*>(array) + i * sizeof(T), &v, sizeof v);
 }
 
-// `value` in every lane; subtracting keeps the sign of a zero, adding would not.
+// `value` in every lane. Subtracting keeps the sign of a zero; adding would not.
 template <class T, std::size_t Lanes>
 [[gnu::always_inline]] inline Vector<T, Lanes> splat(T value) {
   return value - Vector<T, Lanes>{};
@@ -73,7 +73,8 @@ template <class T, std::size_t Lanes>
   }
 }
 
-// Asks for the cache lines of `Bytes` bytes, which may lie beyond the array's end: hence integers.
+// Prefetches the cache lines of `Bytes` bytes. They may lie beyond the array's end, so addresses
+// are integers.
 template <std::size_t Bytes>
 [[gnu::always_inline]] inline void prefetch(const void* base, std::size_t offset_bytes) {
   constexpr std::size_t kLineBytes = 64;

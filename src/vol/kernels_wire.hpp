@@ -1,5 +1,5 @@
-// The arithmetic of codecs: floats to and from fewer bits, without branches. See kernels_simd.hpp
-// for why all of it has internal linkage.
+// The arithmetic of codecs: floats to and from fewer bits, without branches. kernels_simd.hpp
+// explains why everything here has internal linkage.
 #pragma once
 
 #include "vol/kernels_level.hpp"
@@ -17,13 +17,13 @@ template <class To, class From>
 }
 
 constexpr std::uint32_t kSign = 0x80000000U;
-constexpr std::uint32_t kInfinite = 0x7F800000U;  // and above it, NaN
+constexpr std::uint32_t kInfinite = 0x7F800000U;  // NaN is above it
 
 template <std::size_t VectorBytes>
 struct Wire {
   static constexpr std::size_t kLanes = VectorBytes / sizeof(float);
 
-  // For each vector of n elements, and the rest one by one.
+  // Calls `body` for each vector of n elements, and for the rest one by one.
   template <std::size_t Most = kLanes, class Body>
   [[gnu::always_inline]] static void each(std::size_t n, Body body) {
     std::size_t i = 0;
@@ -47,7 +47,7 @@ struct Wire {
       // From 2^-14 on: another bias of the exponent, and 13 bits less, rounded.
       const W odd = (size >> 13) & 1U;
       const W normal = (size - ((127U - 15U) << 23) + 0xFFFU + odd) >> 13;
-      // Below: the addition shifts and rounds.
+      // Below that the addition shifts and rounds.
       constexpr float kShift = 0.5F;
       const W small =
           bits_as<W>(bits_as<typename L::Floats>(size) + kShift) - bits_as<std::uint32_t>(kShift);
@@ -98,7 +98,7 @@ struct Wire {
     });
   }
 
-  // As bits: magnitudes of floats are in the order of theirs, and NaN is beyond all.
+  // Compares bits: the magnitudes of floats have the order of their bits, and NaN is beyond all.
   static std::uint32_t largest(const void* in, std::size_t n) {
     Vector<std::uint32_t, kLanes> most{};
     std::size_t i = 0;
@@ -121,7 +121,7 @@ struct Wire {
       const std::size_t count = n - first < kScaled ? n - first : kScaled;
       const auto* const values = static_cast<const unsigned char*>(in) + first * sizeof(float);
       const std::uint32_t most = largest(values, count);
-      // Of numbers so small that the inverse of their scale is none, zeros are sent.
+      // If numbers are so small that their scale has no inverse, zeros are sent.
       constexpr float kLeast = 0x1p-100F;
       float scale = bits_as<float>(most) / 127;
       if (most >= kInfinite) scale = bits_as<float>(kInfinite | 0x400000U);
@@ -133,7 +133,7 @@ struct Wire {
       each(count, [=](auto lanes, std::size_t i) {
         using L = decltype(lanes);
         using W = typename L::Words;
-        // Infinity times 0 is NaN, whose bits mean nothing: then the scale says all.
+        // Infinity times 0 is NaN, whose bits mean nothing: then the scale says everything.
         constexpr float kRound = 0x1.8p23F;  // its last bit is worth 1
         const W word = bits_as<W>(load<float, L::kCount>(values, i) * inverse + kRound);
         store<std::uint8_t>(bytes, i, convert<std::uint8_t, L::kCount>(word & 0xFFU));

@@ -1,4 +1,5 @@
-// Which elements of a vector are the largest in magnitude, in two passes over it. Internal to top-k.
+// Finds the elements of a vector that are largest in magnitude, in two passes over it. Internal to
+// top-k.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 
 namespace vol {
 
-// As unsigned integers the bits of floats below the sign are in the order of their magnitudes: first
+// As unsigned integers, the bits of floats below the sign have the order of the magnitudes: first
 // numbers, then infinity, then NaN. T is float or double.
 template <class T>
 using MagnitudeKey = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
@@ -23,18 +24,19 @@ MagnitudeKey<T> magnitude_key(T value) {
   return std::bit_cast<Key>(value) & (static_cast<Key>(~Key{0}) >> 1);
 }
 
-// The least of the elements chosen, and how many of exactly that magnitude are among them.
+// The least of the chosen elements, and how many of exactly that magnitude are among them.
 template <class T>
 struct Least {
   MagnitudeKey<T> key;
   std::size_t equal;
 };
 
-// Of the `largest` elements of `values`, 0 < largest <= values.size() < 2^32. Elements are counted by
-// the first bits of their keys, which leaves one bin to look into.
+// The least of the `largest` largest elements of `values`; 0 < largest <= values.size() < 2^32.
+// Elements are counted by the first bits of their keys, so the second pass has to look into one bin
+// only.
 template <class T>
 Least<T> least_of_largest(std::span<const T> values, std::size_t largest) {
-  constexpr int kBinBits = 14;  // a float's exponent and 6 bits; in the second cache
+  constexpr int kBinBits = 14;  // a float's exponent and 6 bits; fits the second-level cache
   constexpr int kShift = static_cast<int>(8 * sizeof(T)) - 1 - kBinBits;
   std::vector<std::uint32_t> counts(std::size_t{1} << kBinBits);
   for (const T value : values) ++counts[magnitude_key(value) >> kShift];

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "dstorm/errors.hpp"
+#include "vol/kernels.hpp"
 
 namespace vol {
 
@@ -35,7 +36,7 @@ std::optional<double> Screen::factor(const void* values, std::size_t n) const {
   return max_norm_ ? factor_beyond_squares(values, n) : 1.0;
 }
 
-// Of finite elements with infinite squares, which are float64.
+// For finite elements whose squares are infinite; these are float64.
 double Screen::factor_beyond_squares(const void* values, std::size_t n) const {
   constexpr double kDown = 0x1p-600;
   std::array<double, 256> part{};

@@ -1,5 +1,6 @@
-// What a rank lets into its folds: updates that are not finite are refused, long ones made shorter,
-// so that a rank that goes wrong can pull the others only so far.
+// A screen decides which updates a rank lets into its folds. It refuses updates that are not
+// finite, and scales long ones down, so that a rank that goes wrong can pull the others only so
+// far.
 #pragma once
 
 #include <cstddef>
@@ -9,32 +10,32 @@
 #include <span>
 #include <string>
 
-#include "vol/kernels.hpp"
+#include "vol/dtype.hpp"
 
 namespace vol {
 
-// How many updates of each rank were refused or clipped here; who is not in it: none.
+// How many updates of each rank were refused or clipped here. A rank that is not listed: none.
 struct Screened {
   std::map<int, std::uint64_t> rejected_from;
   std::map<int, std::uint64_t> clipped_from;
 };
 
-// One vector's. For the one thread that uses the vector.
+// The screen of one vector. For the one thread that uses the vector.
 class Screen {
  public:
-  // `what` names the vector in errors. Throws ConfigError unless max_norm, where it is given, is
-  // above 0 and finite, and the elements are floats.
+  // `what` names the vector in errors. Throws ConfigError unless max_norm, if given, is above 0 and
+  // finite, and the elements are floats.
   Screen(bool reject_nonfinite, std::optional<double> max_norm, DType dtype,
          const std::string& what);
 
-  // What to multiply an update of n elements by: 1, or less where its L2 norm is above max_norm,
-  // which it then has (to within the rounding of the elements). Nothing: refuse it. With a max_norm
-  // that is also what becomes of NaN and infinity, which no factor makes any shorter.
+  // The factor for an update of n elements: 1; or less if its L2 norm is above max_norm, which it
+  // then has (to within the rounding of the elements). Nothing if the update is to be refused. With
+  // a max_norm, NaN and infinity are refused too, because no factor makes them shorter.
   std::optional<double> factor(const void* values, std::size_t n) const;
   // out = factor * values; `out` may be `values`.
   void scale(void* out, const void* values, double factor, std::size_t n) const;
 
-  // After a gather.
+  // Counts the refused and the clipped updates of a gather.
   void count(std::span<const int> rejected, std::span<const int> clipped);
   const Screened& counts() const noexcept { return counts_; }
 

@@ -5,6 +5,9 @@
 #include <limits>
 #include <numeric>
 
+#include "dstorm/host/turn.hpp"
+#include "vol/apply_fold.hpp"
+
 namespace vol {
 namespace {
 
@@ -12,8 +15,8 @@ using dstorm::ConfigError;
 using dstorm::Turn;
 using dstorm::Update;
 
-// Slot formats: the element type, with this bit if the payload is dense; otherwise it is the
-// values, then the indices.
+// Slot formats: the element type, with this bit if the payload is dense. Without it the payload is
+// the values, then the indices.
 constexpr std::uint32_t kDenseBit = 1U << 8;
 
 dstorm::SegmentOptions segment_options(const VectorOptions& options, DType dtype, std::size_t dim,
@@ -116,6 +119,18 @@ void Sparse<T>::store(Entries<T> entries) {
 }
 
 template <class T>
+void Sparse<T>::read(const Visit& visit) const {
+  const dstorm::Turns::Look look(segment_.turns());
+  visit(indices(), values());
+}
+
+template <class T>
+Screened Sparse<T>::screened() const {
+  const dstorm::Turns::Look look(segment_.turns());
+  return screen_.counts();
+}
+
+template <class T>
 std::span<const int> Sparse<T>::scatter(const dstorm::Graph* graph) {
   const Turn turn(segment_.turns(), "scatter", segment_.options().name);
   const std::size_t count = own_.indices.size();
@@ -141,7 +156,7 @@ std::span<const int> Sparse<T>::scatter(const dstorm::Graph* graph) {
       graph);
 }
 
-// Copied out of the slot, then checked (what a peer writes is not to be trusted as an index).
+// Copied out of the slot, then checked: another rank's index is not to be trusted.
 template <class T>
 Entries<T> Sparse<T>::decode(const Update& update) const {
   const auto format = static_cast<std::uint32_t>(DTypeOf<T>::value);
@@ -240,7 +255,8 @@ const Gathered& Sparse<T>::gather(const Fold& fold, const dstorm::GatherOptions&
   });
 }
 
-// Brings all onto the union of their indices, where they are dense and the dense kernels apply.
+// Brings all vectors onto the union of their indices. There they are dense, and the dense kernels
+// apply.
 template <class T>
 Entries<T> Sparse<T>::combine(const Fold& fold, std::span<const ArrivedEntries<T>> updates,
                               std::span<const double> weights) const {
@@ -249,7 +265,7 @@ Entries<T> Sparse<T>::combine(const Fold& fold, std::span<const ArrivedEntries<T
                             [](const auto& a, const auto& b) { return a.iteration < b.iteration; })
         ->entries;
   }
-  std::vector<const Entries<T>*> inputs;  // in rank order, this rank in its place
+  std::vector<const Entries<T>*> inputs;  // in rank order, with this rank's own in its place
   std::vector<double> ordered;
   std::size_t own = 0;
   while (own < updates.size() && updates[own].rank < segment_.group().rank()) ++own;

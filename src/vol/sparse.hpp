@@ -1,4 +1,4 @@
-// Sparse vectors that are scattered and gathered: what is not stored is zero.
+// Sparse vectors that are scattered and gathered. Elements that are not stored are zero.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace vol {
 
 using Index = std::int32_t;
 
-// Indices strictly increasing, one value each.
+// Indices strictly increase; one value each.
 template <class T>
 struct Entries {
   std::vector<Index> indices;
@@ -30,42 +30,42 @@ struct ArrivedEntries {
   Entries<T> entries;
 };
 
-// A sparse vector of `dim` elements of which at most `capacity` are stored. Threads: as of
-// dstorm::Segment; set() and clear() are calls too. On the wire it goes as (value, index) pairs or, where that is smaller, dense.
+// A sparse vector of `dim` elements, of which at most `capacity` are stored. Threads: as for
+// dstorm::Segment; set() and clear() are calls too. On the wire it goes as (value, index) pairs, or
+// dense if that is smaller.
 template <class T>
 class Sparse {
  public:
-  // A fold of the user's own returns what the vector becomes, with what set() takes.
+  // A fold of the user's own returns the new vector in the form that set() takes.
   using Pairs = std::pair<std::vector<std::int64_t>, std::vector<T>>;
   using UserFold =
       std::function<Pairs(const Entries<T>& mine, std::span<const ArrivedEntries<T>> updates)>;
 
-  // Collective. Throws ConfigError, on every rank, unless 1 <= capacity <= dim < 2^31 and all
+  // Collective. Throws ConfigError, on every rank, unless 1 <= capacity <= dim < 2^31 and all ranks
   // agree.
   Sparse(std::shared_ptr<dstorm::Group> group, std::size_t dim, std::size_t capacity,
          VectorOptions options);
 
-  // Replaces what is stored. Any order; the values of an index that comes twice are added. Throws
-  // ConfigError, changing nothing, if lengths differ, an index is outside [0, dim), or more than
-  // `capacity` are left.
+  // Replaces the stored elements. Any order is allowed; the values of an index that comes twice are
+  // added. Throws ConfigError, changing nothing, if lengths differ, an index is outside [0, dim),
+  // or more than `capacity` elements are left.
   void set(std::span<const std::int64_t> indices, std::span<const T> values);
   void clear();
 
   std::span<const Index> indices() const noexcept { return own_.indices; }
   std::span<const T> values() const noexcept { return own_.values; }
-  // read(indices(), values()) by any thread, at any time; it must be short.
-  template <class Read>
-  auto read(Read&& read) const {
-    const dstorm::Turns::Look look(segment_.turns());
-    return read(indices(), values());
-  }
+  // Calls visit(indices(), values()) between two calls. Any thread may call this at any time;
+  // `visit` must be short.
+  using Visit = std::function<void(std::span<const Index>, std::span<const T>)>;
+  void read(const Visit& visit) const;
 
-  // Collective: see dstorm::Segment::regroup. What is stored stays.
+  // Collective: see dstorm::Segment::regroup. The stored elements stay.
   void regroup(std::shared_ptr<dstorm::Group> group) { segment_.regroup(std::move(group)); }
 
   std::span<const int> scatter(const dstorm::Graph* graph = nullptr);
-  // As for a dense vector in which all that is not stored is zero. Throws ConfigError, folding
-  // nothing and leaving the updates pending, if the result has more than `capacity` elements.
+  // As for a dense vector in which all elements that are not stored are zero. Throws ConfigError if
+  // the result has more than `capacity` elements; it has then folded nothing, and the updates stay
+  // pending.
   const Gathered& gather(const Fold& fold, const dstorm::GatherOptions& options = {});
   const Gathered& gather(const UserFold& fold, const dstorm::GatherOptions& options = {});
 
@@ -74,10 +74,7 @@ class Sparse {
   dstorm::Segment& segment() noexcept { return segment_; }
   const dstorm::Segment& segment() const noexcept { return segment_; }
   dstorm::Stats stats() const { return segment_.stats(); }  // any thread, at any time
-  Screened screened() const {                               // likewise
-    const dstorm::Turns::Look look(segment_.turns());
-    return screen_.counts();
-  }
+  Screened screened() const;                                // any thread, at any time
   void close() { segment_.close(); }
 
  private:

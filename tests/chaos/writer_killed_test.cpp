@@ -15,6 +15,8 @@
 
 #include "dstorm/dstorm.hpp"
 #include "dstorm/host/wait.hpp"
+#include "dstorm/slot/reader.hpp"
+#include "dstorm/slot/writer.hpp"
 #include "processes.hpp"
 
 namespace dstorm {

@@ -14,7 +14,6 @@
 #include "processes.hpp"
 
 namespace dstorm::remote {
-using namespace tcp;
 namespace {
 
 using namespace std::chrono_literals;

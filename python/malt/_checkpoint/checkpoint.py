@@ -1,7 +1,8 @@
-"""Checkpoints: a directory with a directory a checkpoint, in that a safetensors file a rank.
+"""Checkpoints: a folder with one directory for each checkpoint, and in it one file for each rank.
 
-A checkpoint is written as a draft under another name, and becomes one by a rename once every rank
-has its file on the disk. So a kill at any moment leaves it wholly or not at all.
+The files are in the safetensors format. The ranks write a checkpoint as a draft under another name.
+A rename makes it a checkpoint, once every rank has its file on the disk. So a kill at any moment
+leaves a whole checkpoint or none.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from malt._errors import ConfigError, DamagedError, Error
 from malt._job import job as jobs
 from malt._job.agreement import Report, Together
 
-_VERSION = 1  # of the note, and of how arrays are named
-_NOTE = "malt"  # its name in a file's metadata
-_EXTRA = "extra/"  # begins the names of the extras' arrays
+_VERSION = 1  # of the note, and of the arrays' names
+_NOTE = "malt"  # the note's name in a file's metadata
+_EXTRA = "extra/"  # the prefix of the names of the extras' arrays
 _CHECKPOINT = re.compile(r"checkpoint-(\d{6,})")
 _DRAFT, _OLD = ".malt-draft-", ".malt-old-"
-# Bytes/s that all ranks together write at least: so long they wait for one another by default.
+# Bytes/s that all ranks together write at least; by default ranks wait for one another that long.
 _SLOW_DISK = 20e6
 
 
@@ -41,13 +42,13 @@ _Puts = list[Callable[[], None]]
 
 @dataclass(frozen=True)
 class Restored:
-    """What malt.restore() has read.
+    """The data that malt.restore() has read.
 
     Attributes:
         path: of the checkpoint (a directory) or the file.
-        extra: what was saved as such; {} from a file of others.
-        arrays: by name, where restore() was given no vectors.
-        damaged: newer checkpoints that were passed over.
+        extra: the saved extras; {} from a file that MALT has not written.
+        arrays: by name, if restore() was given no vectors.
+        damaged: newer checkpoints that were skipped because they are damaged.
     """
 
     path: Path
@@ -68,27 +69,28 @@ def save(
 ) -> Path:
     """Save vectors in a new checkpoint. Collective.
 
-    Every rank's values are those at its call. The checkpoint is there wholly when this returns, on
-    the disk, or not at all, whatever is killed when. Where a rank dies meanwhile, it is made
-    without it.
+    The checkpoint has every rank's values at the time of its call. When this returns, the whole
+    checkpoint is on the disk; if processes are killed meanwhile, it is there as a whole or not at
+    all. If a rank dies meanwhile, the checkpoint is made without that rank.
 
     Args:
-        path: a directory, made if need be, on a file system that all ranks share; one job saves
-            there at a time.
+        path: a directory on a file system that all ranks share; it is made if it does not exist.
+            Only one job may save there at a time.
         vectors: by name, of malt.vector() or malt.sparse_vector(), or NumPy arrays of any shape.
-        extra: what else to remember: values that JSON has, and NumPy arrays.
-        keep: so many newest checkpoints are kept, from 1.
-        each_rank: False where all ranks have the same values (BSP): the lowest rank's are saved.
+        extra: further data to save: values that JSON has, and NumPy arrays.
+        keep: how many of the newest checkpoints are kept, at least 1.
+        each_rank: False if all ranks have the same values (BSP): the lowest rank's are saved.
         timeout: seconds to wait for other ranks, in each of three steps; if None, that of
-            malt.init(), and in the second as long as a slow disk (20 MB/s) takes for it all.
+            malt.init(), plus in the second step the time that a slow disk (20 MB/s) takes for all
+            data.
 
     Returns:
         The checkpoint's directory, in `path`.
 
     Raises:
-        ConfigError: it failed on a rank (no space, not writable, a vector that cannot be saved);
-            raised on every rank. The checkpoints that were there stay.
-        TimeoutError: the named ranks did not come. The checkpoints that were there stay.
+        ConfigError: saving failed on a rank (no space, not writable, a vector that cannot be
+            saved); raised on every rank. Existing checkpoints stay.
+        TimeoutError: the ranks that the error names did not come. Existing checkpoints stay.
     """
     folder = Path(path)
     call = Together("malt.save", timeout)
@@ -107,7 +109,7 @@ def _attempt(
     keep: int,
     each_rank: bool,
 ) -> Path | None:
-    """None if a rank has died meanwhile, so that another attempt is to be made without it."""
+    """Try to save; None if a rank has died meanwhile and another attempt is needed without it."""
 
     def start() -> tuple[_Content, Report]:
         content = _Content.of(folder, vectors, extra, keep)
@@ -117,7 +119,7 @@ def _attempt(
     ranks = sorted(reports)
     me, lead = call.group.rank, ranks[0]
     writers = ranks if each_rank else [lead]
-    # A name that a rank left over from a job before, on another host, cannot have.
+    # A random name: a rank of an earlier job that still runs on another host cannot use it.
     draft = folder / (_DRAFT + reports[lead]["draft"])
     patience = None
     if call.timeout is None:
@@ -130,8 +132,8 @@ def _attempt(
         return None, {}
 
     def commit() -> tuple[None, Report]:
-        # The lead alone says whether all are there: between hosts, not all see the same of one who
-        # dies just now.
+        # Only the lead decides whether all files are there: ranks on different hosts may differ
+        # about a rank that dies just now.
         if me != lead or sorted(written) != ranks:
             return None, {}
         return None, {"number": _commit(draft, writers)}
@@ -140,7 +142,7 @@ def _attempt(
         _, written = call.step("write", write, patience)
         _, reports = call.step("commit", commit)
     except Error:
-        if me == lead:  # a failed draft may be what fills the disk
+        if me == lead:  # the failed draft may be what fills the disk
             shutil.rmtree(draft, ignore_errors=True)
         raise
     made = reports.get(lead, {}).get("number")
@@ -153,7 +155,7 @@ def _attempt(
 
 @dataclass(frozen=True)
 class _Content:
-    """What a rank saves: nothing of it is a copy, but for what a file cannot have as it is."""
+    """The data that a rank saves. Nothing is copied, except values that must be converted."""
 
     arrays: dict[str, Array]
     extra: dict[str, Any]
@@ -195,14 +197,14 @@ class _Content:
 
 
 def _plain(value: Any) -> Any:
-    """For json: what NumPy makes of a number."""
+    """Convert a NumPy number for json."""
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"a {type(value).__name__}")
 
 
 def _write_draft(content: _Content, draft: Path, rank: int, writers: list[int]) -> None:
-    """This rank's file; by the first of the writers also what goes before."""
+    """Write this rank's file; the first of the writers also prepares the folder."""
     folder = draft.parent
     try:
         _make_directory(folder)
@@ -220,7 +222,7 @@ def _write_draft(content: _Content, draft: Path, rank: int, writers: list[int]) 
 
 
 def _commit(draft: Path, writers: list[int]) -> int:
-    """Make the draft the newest checkpoint; returns its number."""
+    """Make the draft the newest checkpoint; return its number."""
     missing = [rank for rank in writers if not (draft / _file_name(rank)).exists()]
     if missing:
         raise ConfigError(
@@ -242,7 +244,7 @@ def _check_named(what: str, given: Any) -> None:
 
 
 def _drop_old(folder: Path, keep: int) -> None:
-    """Remove all but the newest. Under another name, for what is half gone is no checkpoint."""
+    """Remove all but the newest, renamed first: a half-removed directory is no checkpoint."""
     try:
         for number in sorted(_numbers(folder))[:-keep]:
             name = _checkpoint_name(number)
@@ -253,16 +255,16 @@ def _drop_old(folder: Path, keep: int) -> None:
 
 
 def _sweep(folder: Path, but: Path | None = None) -> None:
-    """Remove what attempts that died have left."""
+    """Remove the directories that failed attempts have left."""
     for left in [*folder.glob(_DRAFT + "*"), *folder.glob(_OLD + "*")]:
-        if left.is_symlink():  # to a checkpoint that its owner has moved elsewhere: that stays
+        if left.is_symlink():  # its owner has moved that checkpoint elsewhere: it stays there
             left.unlink()
         elif left != but:
             shutil.rmtree(left)
 
 
 def _make_directory(path: Path) -> None:
-    """With its parents, and on the disk."""
+    """Make a directory and its parents, and wait until they are on the disk."""
     if path.is_dir():
         return
     if path.parent != path:
@@ -287,28 +289,28 @@ def restore(
     resized: str = "average",
     timeout: float | None = None,
 ) -> Restored | None:
-    """Put the newest good checkpoint into vectors. Collective.
+    """Read the newest undamaged checkpoint into vectors. Collective.
 
-    With as many ranks as saved it (those that have died left out), each gets the values of the one
-    in its place. Memory for a second copy of the vectors is needed.
+    If as many ranks restore as have saved (ranks that are dead not counted), each gets the values
+    of the rank in the same position. The call needs memory for a second copy of the vectors.
 
     Args:
-        path: as of save(); or one checkpoint in that; or a file with the suffix .safetensors, .npz
+        path: as in save(); or one checkpoint in that; or a file with the suffix .safetensors, .npz
             or .npy, from which every rank gets the same.
-        vectors: as of save(), of the same names, dtypes and shapes; if None, arrays are returned.
-        resized: what a rank gets where another number of ranks saved: "average", the mean of all
-            that saved (sparse vectors too; integers are rounded toward zero), or "wrap", the values
-            of the (its place modulo their number)-th. The extras and, without vectors, the arrays
-            are always the latter's.
+        vectors: as in save(), of the same names, dtypes and shapes; if None, arrays are returned.
+        resized: what a rank gets if another number of ranks saved: "average", the mean of all that
+            saved (sparse vectors too; integers are rounded toward zero), or "wrap", the values of
+            the rank at this one's position modulo their number. The extras and, without vectors,
+            the arrays are always those of the latter.
         timeout: seconds to wait for other ranks, in each step; that of malt.init() if None.
 
     Returns:
-        What was read; None if there is no checkpoint in `path`.
+        The data read; None if there is no checkpoint in `path`.
 
     Raises:
         ConfigError: on every rank: a vector is missing, or has another dtype or size; all
-            checkpoints are damaged; the file is. The vectors are unchanged.
-        TimeoutError: the named ranks did not come.
+            checkpoints are damaged; or the file is. The vectors are unchanged.
+        TimeoutError: the ranks that the error names did not come.
     """
     call = Together("malt.restore", timeout)
     with jobs.current().turns.hold(call.call):
@@ -363,7 +365,7 @@ def _restore(
 def _read(
     origin: Path, place: tuple[int, int], vectors: Mapping[str, Any] | None, resized: str
 ) -> tuple[tuple[_Puts, Restored], Report]:
-    """Read what the rank in this place, of so many, gets."""
+    """Read the data for the rank at position place[0] of place[1]."""
     if origin.suffix in vector_files.SUFFIXES:
         with vector_files.opened(origin, vectors or []) as file:
             extra = {}
@@ -398,7 +400,7 @@ def _take(
 
 
 def _note_of(file: safetensors.File) -> dict[str, Any]:
-    """What MALT has written about a file; its checksum has been checked."""
+    """Return the note that MALT has written in a file whose checksums have been checked."""
     if not file.is_sealed or _NOTE not in file.notes:
         raise DamagedError(f"{file.path} is damaged: what MALT notes in a checkpoint is missing")
     try:
@@ -440,5 +442,5 @@ def _numbers(folder: Path) -> list[int]:
 
 
 def _newest(folder: Path, below: int | None = None) -> int:
-    """The highest number of a checkpoint, below `below`; 0 if there is none."""
+    """Return the highest number of a checkpoint, below `below`; 0 if there is none."""
     return max((n for n in _numbers(folder) if below is None or n < below), default=0)

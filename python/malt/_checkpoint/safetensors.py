@@ -1,8 +1,8 @@
 """The safetensors file format: 8 bytes with the header's length, a JSON header, the arrays' bytes.
 
-Files are written so that every reader of the format opens them. The header's metadata, which others
-pass over, has checksums: of the header behind that number, and of each array. Whatever is read is
-checked before it is used.
+Every reader of the format can open these files. Checksums are in the header's metadata, which other
+readers ignore: one of the part of the header that follows it, and one of each array. All data read
+are checked before they are used.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Array = npt.NDArray[Any]
 _LENGTH = struct.Struct("<Q")
 _MOST_HEADER_BYTES = 100_000_000  # the format's own limit
 _MOST_DIMENSIONS = 64  # NumPy's limit
-_MOST_SIZE = 2**63  # of a dimension or a place: beyond any file
+_MOST_SIZE = 2**63  # of a dimension or an offset: beyond any file
 _METADATA = "__metadata__"
 _CHECKSUMS = "malt_checksums"
 _SEAL = b'{"__metadata__":{"malt_crc32":"%08x",'
@@ -46,7 +46,7 @@ _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 class _Entry(NamedTuple):
     code: str
     shape: tuple[int, ...]
-    begin: int  # of its bytes, from the end of the header
+    begin: int  # of the array's bytes, counted from the end of the header
     end: int
 
 
@@ -60,8 +60,9 @@ def check_dtype(name: str, array: Array) -> None:
 
 
 def write(path: Path, arrays: Mapping[str, Array], notes: Mapping[str, str]) -> None:
-    """Write a new file and wait until it is on the disk. check_dtype() has been passed."""
-    # The widest first, so that each begins at a multiple of its element, as readers that map like.
+    """Write a new file and wait until it is on the disk. The arrays must pass check_dtype()."""
+    # The widest dtypes first: each array then begins at a multiple of its element, as is best for
+    # readers that map the file.
     ordered = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
     views = [_bytes_of(arrays[name]) for name in ordered]
     checksums = {name: zlib.crc32(view.data) for name, view in zip(ordered, views, strict=True)}
@@ -96,7 +97,7 @@ def open_file(path: Path) -> io.BufferedReader:
     """Open a file to read.
 
     Raises:
-        ConfigError: it is a pipe, a device or a directory, on which reading could wait for ever.
+        ConfigError: it is a pipe, a device or a directory, where reading could wait for ever.
         OSError: it cannot be opened.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -107,11 +108,11 @@ def open_file(path: Path) -> io.BufferedReader:
 
 
 class File(Mapping[str, Array]):
-    """The arrays of a file, by name. Its header is checked now, an array when it is read.
+    """The arrays of a file, by name. The header is checked now, an array when it is read.
 
     Raises:
-        DamagedError: it is no such file, or not as it was written.
-        ConfigError: an array read has a dtype that NumPy lacks.
+        DamagedError: it is no safetensors file, or has changed since it was written.
+        ConfigError: an array that is read has a dtype that NumPy lacks.
         OSError: the file cannot be read.
     """
 
@@ -148,7 +149,7 @@ class File(Mapping[str, Array]):
             )
         try:
             array = np.empty(entry.shape, _DTYPES[entry.code])
-        except ValueError as error:  # more dimensions than NumPy has, or beyond any memory
+        except ValueError as error:  # more dimensions than NumPy allows, or larger than any memory
             raise self._damaged(f"array {name!r} of shape {entry.shape}: {error}") from error
         view = array.reshape(-1).view(np.uint8)
         with open_file(self.path) as file:
@@ -222,7 +223,7 @@ class File(Mapping[str, Array]):
 
 
 def are_sizes(numbers: Any) -> TypeGuard[list[int]]:
-    """Whether it is a list of whole numbers of at least 0, none beyond any file."""
+    """Return whether it is a list of whole numbers of at least 0, each within any file's size."""
     return isinstance(numbers, list) and all(
         type(n) is int and 0 <= n < _MOST_SIZE for n in numbers
     )

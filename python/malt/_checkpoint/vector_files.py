@@ -1,4 +1,4 @@
-"""What a vector is in a file, and how it comes back out of one file or the mean of several."""
+"""Vectors as arrays in a file, and restoring them from one file or from the mean of several."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Source = Mapping[str, Array]  # a file's arrays
 
 
 def arrays_of(name: str, vector: Any) -> dict[str, Array]:
-    """A vector's arrays by their names in a file; a dense one's are its own memory."""
+    """Return a vector's arrays by their names in a file; those of a dense one are its memory."""
     if isinstance(vector, SPARSE_VECTORS):
         return {
             f"{name}/indices": vector.indices,
@@ -39,10 +39,10 @@ def arrays_of(name: str, vector: Any) -> dict[str, Array]:
 
 @contextlib.contextmanager
 def opened(path: Path, names: Collection[str]) -> Iterator[Source]:
-    """The arrays of a file in one of the formats of SUFFIXES; `names` is for .npy, which has none.
+    """Open a file in one of the formats of SUFFIXES; `names` is for .npy, which has no names.
 
     Raises:
-        ConfigError: it is no such file, or would need pickle.
+        ConfigError: it is in none of these formats, or would need pickle.
     """
     if path.suffix == ".safetensors":
         yield File(path)
@@ -61,7 +61,7 @@ def opened(path: Path, names: Collection[str]) -> Iterator[Source]:
 
 
 class _Zipped(Mapping[str, Array]):
-    """The arrays of an .npz file, read when they are asked for."""
+    """The arrays of an .npz file; each is read when it is requested."""
 
     def __init__(self, path: Path, file: Mapping[str, Any]) -> None:
         self._path, self._file = path, file
@@ -80,7 +80,7 @@ class _Zipped(Mapping[str, Array]):
 
 
 def _by_numpy(path: Path, read: Callable[[], Any]) -> Any:
-    """What it reads. NumPy, zipfile and what they use have errors of any kind for damaged files."""
+    """Call `read`. NumPy, zipfile and their libraries raise any kind of error for damaged files."""
     try:
         return read()
     except Exception as error:
@@ -91,7 +91,7 @@ def _by_numpy(path: Path, read: Callable[[], Any]) -> Any:
 def prepare(
     vectors: Mapping[str, Any], sources: Sequence[Source], origin: Path
 ) -> list[Callable[[], None]]:
-    """Read the mean of the sources for these vectors. Calling what is returned puts it into them.
+    """Read the mean of the sources; calling the returned functions puts it into the vectors.
 
     Raises:
         ConfigError: an array is missing, or has another dtype or shape; nothing is changed.
@@ -157,14 +157,14 @@ def _fetch(
     dtype: np.dtype[Any],
     shape: tuple[int, ...] | None,
 ) -> Array:
-    """An array of the dtype, and of the shape unless that is None."""
+    """Return an array of this dtype, and of this shape unless that is None."""
     try:
         array = source[name]
     except KeyError:
         raise ConfigError(
             f"{origin} has no array {name!r}; it has {listed(source)}: name the vectors so"
         ) from None
-    if not isinstance(array, np.ndarray):  # what np.load makes of a file that is no array
+    if not isinstance(array, np.ndarray):  # np.load returns bytes for a member that is no array
         raise ConfigError(f"{origin}: {name!r} is no array")
     if array.dtype.newbyteorder("=") != dtype or shape not in (None, array.shape):
         need = f"{dtype}" if shape is None else f"{dtype} of shape {shape}"
@@ -176,7 +176,7 @@ def _fetch(
 
 
 def _wide(name: str, dtype: np.dtype[Any]) -> type[np.float64] | type[np.int64]:
-    """In what a mean is summed."""
+    """Return the type in which a mean is summed."""
     if dtype.kind not in "fiu":
         raise ConfigError(
             f"vectors[{name!r}] is {dtype}, which has no mean, and another number of ranks saved "
@@ -186,7 +186,7 @@ def _wide(name: str, dtype: np.dtype[Any]) -> type[np.float64] | type[np.int64]:
 
 
 def _share(total: Array, count: int) -> Array:
-    """The mean as malt.AVG has it: integers are rounded toward zero."""
+    """Return the mean as malt.AVG does: integers are rounded toward zero."""
     if total.dtype.kind == "f":
         return total / count
     share: Array = np.abs(total) // count * np.sign(total)

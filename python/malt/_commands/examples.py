@@ -1,4 +1,4 @@
-"""The files of examples that commands read, and what models say of them."""
+"""The files of examples that commands read, and a model's predictions for them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-# What add_data_options() adds.
+# The options that add_data_options() adds.
 DATA_OPTIONS = ("format", "features", "label", "chunk_rows", "skip_bad_lines")
 
 
 def add_data_options(parser: argparse.ArgumentParser) -> None:
-    """How the examples' files are read: the arguments of malt.load_data()."""
+    """Add the options for reading files of examples: the arguments of malt.load_data()."""
     data = parser.add_argument_group("the files")
     data.add_argument("--format", help="svmlight, csv, npy, npz, parquet or arrow; else by suffix")
     data.add_argument("--features", type=int, help="columns, where the files do not say")
@@ -34,7 +34,7 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
 
 
 def load(url: str, parsed: argparse.Namespace, **more: Any) -> Any:
-    """The examples of a file, as malt.Data, or with --chunk-rows as malt.Chunks."""
+    """Return the examples of a file, as malt.Data, or with --chunk-rows as malt.Chunks."""
     from malt._data.load import load_data
 
     label = parsed.label
@@ -51,15 +51,15 @@ def load(url: str, parsed: argparse.Namespace, **more: Any) -> Any:
 def predict(
     url: str, parsed: argparse.Namespace, model: Any, features: int, zero_based: bool | None
 ) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[np.float64] | None]]:
-    """What the model says of the examples of a file, in their order, and their targets.
+    """Yield the model's predictions for the examples of a file, in their order, and the targets.
 
     Args:
         url: the file's.
-        parsed: how it is read.
+        parsed: the options for reading it.
         model: has a method predict().
         features: of the model.
-        zero_based: of the svmlight text that it has learnt from: an index means the same here,
-            also where none happens to be 0. None: not known.
+        zero_based: of the svmlight text that the model was trained on. An index means the same
+            here, even if none happens to be 0. None: not known.
     """
     begin = "auto" if zero_based is None else zero_based
     data = load(url, parsed, features=features, shard=False, zero_based=begin)
@@ -74,7 +74,7 @@ def predict(
 def score(
     predicted: npt.NDArray[Any], y: npt.NDArray[np.float64], *, of_labels: bool
 ) -> tuple[str, float]:
-    """What it is called, and how well that fits."""
+    """Return the score's name, and how well the predictions fit."""
     if of_labels:
         return "accuracy", float((predicted == y).mean())
     return "R squared", float(1 - ((y - predicted) ** 2).sum() / ((y - y.mean()) ** 2).sum())

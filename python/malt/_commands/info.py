@@ -39,7 +39,7 @@ class Fact:
 
 
 def gather() -> list[Fact]:
-    """All that is to be told, in the order in which it is shown. Nothing is changed or started."""
+    """Collect all facts, in the order in which they are shown. Changes and starts nothing."""
     collectors: tuple[Callable[[], list[Fact]], ...] = (
         _software,
         _processor,
@@ -66,7 +66,7 @@ def _software() -> list[Fact]:
 
 
 def _core() -> tuple[Any, str]:
-    """The compiled core and "", or None and why it cannot be loaded."""
+    """Return the compiled core and "", or None and the reason why it cannot be loaded."""
     try:
         return importlib.import_module("malt._core"), ""
     except ImportError as error:
@@ -96,7 +96,7 @@ def _processor() -> list[Fact]:
 
 
 def _cpu_quota() -> float | None:
-    """How many cores' time the control group may use; None: all."""
+    """Return how many cores' time the control group may use; None: all."""
     quotas = []
     for folder in _own_cgroups():
         words = _read(folder / "cpu.max").split()
@@ -116,7 +116,7 @@ def _memory() -> list[Fact]:
     total, available = kilobytes("MemTotal"), kilobytes("MemAvailable")
     limits = [_read(folder / "memory.max").strip() for folder in _own_cgroups()]
     limits.append(_read(_CGROUP / "memory/memory.limit_in_bytes").strip())  # version 1
-    # Version 1 says "none" by a number near 2^63.
+    # Version 1 expresses "none" by a number near 2^63.
     limit = min((int(t) for t in limits if t.isdecimal() and int(t) < 1 << 60), default=None)
     return [
         Fact(
@@ -136,7 +136,7 @@ def _memory() -> list[Fact]:
 
 
 def _own_cgroups() -> list[Path]:
-    """This process' control group (version 2) and the ones above it: all their limits hold."""
+    """Return this process's control group (version 2) and those above it: all their limits hold."""
     own = next(
         (line[3:] for line in _read(Path("/proc/self/cgroup")).splitlines() if line[:3] == "0::"),
         "/",
@@ -155,7 +155,7 @@ def _kernel() -> list[Fact]:
 
 
 def _try(function: Callable[[], None]) -> str | None:
-    """None if it works, else "no" and why."""
+    """Return None if `function` works, else "no" and the reason."""
     try:
         function()
     except (OSError, AttributeError) as error:  # the kernel, or this Python, lacks it
@@ -208,7 +208,7 @@ def _transports() -> list[Fact]:
 
 
 def _verbs(core: Any) -> list[Fact]:
-    """What a rank that starts here makes of the variables that begin with MALT_RDMA_."""
+    """Report how a rank that starts here would use the variables MALT_RDMA_*."""
     names = ("DEVICE", "PKEY", "SL", "TRAFFIC_CLASS")
     wanted = [os.environ.get(f"MALT_RDMA_{name}", "") for name in names]
     ports: list[Any] = []
@@ -226,7 +226,7 @@ def _verbs(core: Any) -> list[Fact]:
 
 
 def _tcp(core: Any) -> list[Fact]:
-    """What a rank that starts here makes of MALT_INTERFACE and MALT_TLS."""
+    """Report how a rank that starts here would use MALT_INTERFACE and MALT_TLS."""
     wanted, folder = os.environ.get("MALT_INTERFACE", ""), os.environ.get("MALT_TLS", "")
     address, problem = None, ""
     found: dict[str, list[str]] = {}
@@ -275,7 +275,7 @@ def _beside_python(name: str) -> str | None:
 
 
 def _mpi_library() -> str | None:
-    """Asked of another process: loading a broken MPI may end the one that does."""
+    """Ask another process for the MPI library: a broken MPI may end the process that loads it."""
     program = (
         "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; "
         "print(MPI.Get_library_version().splitlines()[0].split(', package')[0])"
@@ -311,7 +311,7 @@ def _size(size_bytes: int | None) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command `malt info` with these arguments; returns its exit code."""
+    """Run the command `malt info` with these arguments; return its exit code."""
     parser = argparse.ArgumentParser(
         prog="malt info",
         description="What this machine can do, and its limits.",

@@ -1,4 +1,4 @@
-"""The command line: `malt run` and the others."""
+"""The command line: `malt run` and the other commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COMMANDS = {
 
 
 def version() -> str:
-    """The installed version of MALT."""
+    """Return the installed version of MALT."""
     try:
         return importlib.metadata.version("malt")
     except importlib.metadata.PackageNotFoundError:
@@ -26,9 +26,9 @@ def version() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command `malt`; returns its exit code."""
+    """Run the command `malt`; return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    # Each command parses its own arguments: those of a user's program must stay as they are.
+    # Each command parses its own arguments, because a user's program must get its own unchanged.
     if words and words[0] in _COMMANDS:
         command = importlib.import_module(f"malt._commands.{words[0]}")
         return int(command.main(words[1:]))

@@ -32,12 +32,12 @@ _OF_RATINGS = (
 
 
 def settings_of(model: Any) -> dict[str, str]:
-    """Those of an estimator that are not None, as text."""
+    """Return an estimator's settings that are not None, as text."""
     return {name: str(value) for name, value in model.get_params().items() if value is not None}
 
 
 def save(path: str, model: Any, arrays: dict[str, Any]) -> None:
-    """Write what it has learnt, and its settings, as .npz without pickle."""
+    """Write the learnt arrays and the settings, as .npz without pickle."""
     import numpy as np
 
     about = {"estimator": type(model).__name__, "settings": settings_of(model)}
@@ -47,15 +47,15 @@ def save(path: str, model: Any, arrays: dict[str, Any]) -> None:
 
 
 def load(path: str) -> dict[str, npt.NDArray[Any]]:
-    """The arrays that `malt predict` needs of a file that `malt train --out` has written.
+    """Return the arrays that `malt predict` needs from a file that `malt train --out` has written.
 
-    They take no more memory than the file has bytes, whatever it says of their sizes.
+    They take no more memory than the file has bytes, even if the file claims larger sizes.
 
     Raises:
-        ConfigError: there is no such file, or it is none of these.
+        ConfigError: there is no such file, or `malt train --out` has not written it.
     """
     with reading(path), open(path, "rb") as file:
-        is_archive = file.read(2) == b"PK"  # as every .npz
+        is_archive = file.read(2) == b"PK"  # every .npz begins so
         size = file.seek(0, io.SEEK_END)
         members = {}
         if is_archive:
@@ -79,7 +79,7 @@ def load(path: str) -> dict[str, npt.NDArray[Any]]:
 
 
 def _read(path: str, name: str, content: bytes) -> npt.NDArray[Any]:
-    """The array of a member, which is as long as its header says."""
+    """Read a member's array, after a check that it is as long as its header says."""
     import numpy as np
     from numpy.lib import format as npy
 
@@ -97,17 +97,17 @@ def _read(path: str, name: str, content: bytes) -> npt.NDArray[Any]:
 def check(
     path: str, arrays: dict[str, npt.NDArray[Any]], name: str, kinds: str, shape: tuple[int, ...]
 ) -> npt.NDArray[Any]:
-    """The array of this name, if its dtype is of one of these kinds (NumPy's letters).
+    """Return the array `name`, after checks of its dtype and shape.
 
     Args:
         path: the model, for messages.
-        arrays: as of load().
-        name: which of them.
-        kinds: NumPy's letters for kinds of dtypes, of which it may have one.
-        shape: that it must have; -1: any, but for 0.
+        arrays: as returned by load().
+        name: of the array.
+        kinds: NumPy's letters for the kinds of dtypes that are allowed.
+        shape: the shape that it must have; -1 allows any extent but 0.
 
     Raises:
-        ConfigError: there is none, or another.
+        ConfigError: the array is missing, or has another dtype or shape.
     """
     array = arrays.get(name)
     if array is None:
@@ -126,13 +126,13 @@ def check(
 
 @contextmanager
 def drafted(path: str, mode: str) -> Iterator[Any]:
-    """A file to write, which takes the place of what is at `path` once all of it is written."""
+    """Yield a file to write; it replaces the file at `path` once all of it is written."""
     if Path(path).exists() and not Path(path).is_file():  # a device or a pipe stays what it is
         with open(path, mode) as file:
             yield file
         return
     target = Path(path).resolve()
-    # A name that nobody can have put a link at; and mode "x" follows none.
+    # A name at which nobody can have put a link; besides, mode "x" follows no link.
     draft = target.with_name(f"{target.name}.{secrets.token_hex(8)}.draft")
     try:
         with draft.open(mode.replace("w", "x")) as file:

@@ -1,10 +1,10 @@
-"""Messages of the library for a user who typed a command line: options, not Python's parameters."""
+"""Rewrites the library's messages for the command line: options instead of Python's parameters."""
 
 from __future__ import annotations
 
 import re
 
-# By parameter of malt.load_data() and of the estimators: the option of `malt train` and `predict`.
+# By parameter of malt.load_data() and the estimators: the option of `malt train` and `predict`.
 _OPTIONS = {
     "max_iter": "--passes",
     "n_epochs": "--passes",
@@ -19,7 +19,7 @@ _OPTIONS = {
     },
     **{name: f"--{name}" for name in ("average", "format", "features", "label")},
 }
-# Advice that an option gives otherwise, or that no option can follow.
+# Advice that the command line words differently, or for which it has no option.
 _ADVICE = (
     ("on_bad='count' leaves", "--skip-bad-lines leaves"),
     ("malt.init(timeout=...) or MALT_TIMEOUT", "MALT_TIMEOUT"),
@@ -31,7 +31,7 @@ _PARAMETER = re.compile(rf"(?<![\w.-])({'|'.join(_OPTIONS)})( is |=)")
 
 
 def named_as_typed(message: str) -> str:
-    """The message with options in place of the parameters that it names."""
+    """Return the message with options in place of the parameters that it names."""
     for there, here in _ADVICE:
         message = message.replace(there, here)
     return _PARAMETER.sub(_option, message)
@@ -39,6 +39,6 @@ def named_as_typed(message: str) -> str:
 
 def _option(found: re.Match[str]) -> str:
     name, behind = found.groups()
-    if behind == "=":  # before a value, or where the message says "give NAME="
+    if behind == "=":  # either before a value, or the message says "give NAME="
         behind = " " if found.string[found.end() :][:1].strip(" ,;:.") else ""
     return _OPTIONS[name] + behind

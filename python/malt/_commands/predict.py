@@ -1,4 +1,4 @@
-"""`malt predict`: what a model of `malt train` says of examples in files."""
+"""`malt predict`: the predictions of a model of `malt train` for examples in files."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ standard error.
 
 
 class Model(NamedTuple):
-    """Out of its file.
+    """A linear model, read from its file.
 
     Attributes:
-        coef: (outputs, features); of a regression (features,).
+        coef: (outputs, features); for a regression (features,).
         intercept: (outputs,).
-        classes: None of a regression.
-        zero_based: of the svmlight text that it has learnt from; None: not known.
+        classes: None for a regression.
+        zero_based: of the svmlight text that the model was trained on; None: not known.
     """
 
     coef: npt.NDArray[Any]
@@ -41,7 +41,7 @@ class Model(NamedTuple):
 
     @classmethod
     def of(cls, path: str, arrays: dict[str, npt.NDArray[Any]]) -> Model:
-        """Out of the arrays of the file.
+        """Make a model from the arrays of its file.
 
         Raises:
             ConfigError: they are not those of a model.
@@ -76,7 +76,7 @@ class Model(NamedTuple):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command `malt predict` with these arguments; returns its exit code."""
+    """Run the command `malt predict` with these arguments; return its exit code."""
     parser = argparse.ArgumentParser(prog="malt predict", description=_DESCRIPTION)
     parser.add_argument("model", metavar="MODEL.npz")
     parser.add_argument("data", metavar="DATA", help="the examples, as for `malt train`")
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
     parsed = parser.parse_args(arguments)
     try:
         _predict(parser, parsed)
-    except BrokenPipeError:  # who reads has enough
+    except BrokenPipeError:  # the reader has read enough
         sys.stderr.close()
         return 1
     except train.FAILURES as error:
@@ -131,7 +131,7 @@ def _predict(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> Non
 
 @contextmanager
 def _output(parsed: argparse.Namespace) -> Iterator[Any]:
-    """Where to write."""
+    """Open the output."""
     if parsed.out is None:
         yield sys.stdout
     else:

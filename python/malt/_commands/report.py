@@ -1,6 +1,6 @@
-"""What the ranks did while they trained: a table, a page with pictures, a trace for Perfetto.
+"""Reports on a training: a table, a page with pictures, a trace for Perfetto.
 
-All are made of an estimator's `history_`. The page needs no other file and no network.
+All are made from an estimator's `history_`. The page needs no other file and no network.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ History = npt.NDArray[Any]
 
 _WIDTH, _LEFT, _RIGHT = 960, 70, 20
 _COLOURS = ("#1b6ca8", "#d1603d", "#2a9d63", "#8f5aa8", "#b8860b", "#c2417c", "#3c8f9c", "#6b6b6b")
-_MOST_POINTS = 1000  # of a line, beyond which no screen shows more
-_MOST_BARS = 4000  # of the picture of who waited when
+_MOST_POINTS = 1000  # of a line; no screen shows more
+_MOST_BARS = 4000  # of the picture that shows when each rank waited
 
 
 def _by_rank(history: History) -> dict[int, History]:
@@ -25,7 +25,7 @@ def _by_rank(history: History) -> dict[int, History]:
 
 
 def sums(history: History) -> dict[int, dict[str, float]]:
-    """What each rank did in all, for table(); JSON can express it."""
+    """Return each rank's totals, for table(); JSON can express them."""
     return {rank: _sums(steps) for rank, steps in _by_rank(history).items()}
 
 
@@ -65,7 +65,7 @@ def _rows(ranks: Mapping[int, Mapping[str, float]]) -> list[list[str]]:
 
 
 def table(ranks: Mapping[int, Mapping[str, float]]) -> str:
-    """A line for each rank: its examples, its speed, and the part of its time spent exchanging."""
+    """Make a line for each rank: its examples, its speed, the part of its time in exchanges."""
     rows = _rows(ranks)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows)
@@ -73,7 +73,7 @@ def table(ranks: Mapping[int, Mapping[str, float]]) -> str:
 
 
 def trace(history: History) -> dict[str, Any]:
-    """Chrome's trace-event format, which ui.perfetto.dev opens: a thread for each rank."""
+    """Make a trace in Chrome's trace-event format, for ui.perfetto.dev: one thread a rank."""
     start = history["began"].min()
     events: list[dict[str, Any]] = []
 
@@ -101,7 +101,7 @@ def trace(history: History) -> dict[str, Any]:
 
 
 def page(title: str, history: History, settings: Mapping[str, str]) -> str:
-    """HTML with everything in it: loss, bytes and exchanges against time, and who waited when."""
+    """Make an HTML page: loss, bytes and exchanges against time, and when each rank waited."""
     start = history["began"].min()
     end = history["ended"].max() - start
     ranks = _by_rank(history)
@@ -135,7 +135,7 @@ def _html_row(tag: str, cells: Iterable[str]) -> str:
 
 
 def _chart(lines: list[tuple[str, Any, Any]], end: float) -> str:
-    """Lines over time, each (name, seconds, values)."""
+    """Draw lines over time, each (name, seconds, values)."""
     height, bottom, top = 260, 30, 24
     low = min(0.0, *(values.min() for _, _, values in lines))
     high = max(values.max() for _, _, values in lines)
@@ -165,7 +165,7 @@ def _chart(lines: list[tuple[str, Any, Any]], end: float) -> str:
 
 
 def _gantt(ranks: Mapping[int, History], start: float, end: float) -> str:
-    """A row for each rank, as in the pictures of MLlib* (Zhang et al., ICDE 2019, figure 3)."""
+    """Draw a row for each rank, as in MLlib*'s pictures (Zhang et al., ICDE 2019, figure 3)."""
     row, bottom = 22, 30
     height = row * len(ranks) + bottom
     across = (_WIDTH - _LEFT - _RIGHT) / max(end, 1e-9)
@@ -174,7 +174,7 @@ def _gantt(ranks: Mapping[int, History], start: float, end: float) -> str:
     for number, (rank, steps) in enumerate(ranks.items()):
         y = number * row
         parts.append(f'<text x="{_LEFT - 6}" y="{y + 15}" text-anchor="end">rank {rank}</text>')
-        together = -(-len(steps) // most)  # where there are more than can be seen
+        together = -(-len(steps) // most)  # joins steps if there are more than one can see
         for at in range(0, len(steps), together):
             some = steps[at : at + together]
             began, ended = some["began"][0] - start, some["ended"][-1] - start
@@ -193,7 +193,7 @@ def _gantt(ranks: Mapping[int, History], start: float, end: float) -> str:
 
 
 def _ticks(low: float, high: float) -> npt.NDArray[np.float64]:
-    """Round numbers, some five of them."""
+    """Return about five round numbers."""
     raw = (high - low) / 5
     size = 10.0 ** np.floor(np.log10(raw))
     step = next(factor * size for factor in (1, 2, 5, 10) if factor * size >= raw)

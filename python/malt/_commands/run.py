@@ -193,7 +193,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The launcher's own options, and the program with its arguments, which may look like them."""
+    """Split into the launcher's options, and the program with its arguments, unparsed."""
     index = 0
     while index < len(arguments):
         word = arguments[index]
@@ -206,10 +206,10 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def command_line(program: Sequence[str]) -> list[str]:
-    """What to execute for `script.py ...`, `-m module ...` or `executable ...`.
+    """Return the command to execute for `script.py ...`, `-m module ...` or `executable ...`.
 
     Raises:
-        malt.ConfigError: there is no such thing.
+        malt.ConfigError: there is no such script, module name or executable.
     """
     name = program[0]
     if name == "-m":
@@ -232,7 +232,7 @@ def command_line(program: Sequence[str]) -> list[str]:
 
 
 def _set_node(options: Options, parsed: argparse.Namespace) -> None:
-    """Take over what a job over several hosts needs; with one host it is not looked at."""
+    """Copy the settings of a job over several hosts; with one host there is nothing to copy."""
     given = {
         name: value
         for name in ("--node-rank", "--rendezvous", "--key-file")
@@ -279,7 +279,7 @@ def _key(path: str | None) -> bytes:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command `malt run` with these arguments; returns its exit code."""
+    """Run the command `malt run` with these arguments; return its exit code."""
     own, program = split(arguments)
     parsed = _parser().parse_args(own)
     if parsed.ranks is None:
@@ -311,5 +311,5 @@ def main(arguments: Sequence[str]) -> int:
         return Launcher(command_line(program), options).run()
     except (ConfigError, OSError) as error:
         _fail(str(error))
-    except KeyboardInterrupt:  # while it waited for the other nodes
+    except KeyboardInterrupt:  # while the launcher waited for the other nodes
         return 128 + signal.SIGINT

@@ -1,4 +1,4 @@
-"""`malt scale`: adds ranks to an elastic job while it runs, or has some leave."""
+"""`malt scale`: adds ranks to a running elastic job, or asks some to leave."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _count(text: str) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command `malt scale` with these arguments; returns its exit code."""
+    """Run the command `malt scale` with these arguments; return its exit code."""
     parser = argparse.ArgumentParser(
         prog="malt scale",
         description="Have COUNT ranks run in a job of `malt run --elastic MIN:MAX`: start some, or "

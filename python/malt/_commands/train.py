@@ -1,4 +1,4 @@
-"""`malt train`: a model out of a file of examples, by the estimators, on ranks of this host."""
+"""`malt train`: trains a model on a file of examples, by the estimators, on ranks of this host."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ The exit code is 0, or 2 after an error.
 """
 
 _PROBLEMS = ("svm", "logistic", "regression", "mf")
-# Options that mean nothing to mf, and one that means nothing to the others.
+# Options that have no meaning for mf, and one that has none for the other problems.
 _NOT_OF_MF = (
     *("exchange", "alpha", "penalty", "tol", "average", "rate"),
     *DATA_OPTIONS,
@@ -56,12 +56,12 @@ class _Parser(argparse.ArgumentParser):
         fail(self.prog, message)
 
 
-# What ends a command in words; anything else is a fault of MALT's.
+# Errors that end a command with a message; any other is a fault of MALT.
 FAILURES = (Error, ValueError, OSError, ImportError, MemoryError)
 
 
 def fail(command: str, message: object) -> NoReturn:
-    """End the command with its error."""
+    """End the command with an error message."""
     if isinstance(message, MemoryError):
         detail = f" ({message})" if str(message) else ""
         message = f"not enough memory{detail}: take a smaller --chunk-rows, or of mf --factors"
@@ -112,14 +112,14 @@ def _parser() -> _Parser:
 def refuse_unused(
     parser: argparse.ArgumentParser, parsed: argparse.Namespace, names: Sequence[str], model: str
 ) -> None:
-    """Refuse these options, which mean nothing to the model."""
+    """Refuse the options `names` if they are given; they have no meaning for the model."""
     for name in names:
         if getattr(parsed, name) != parser.get_default(name):
             raise ConfigError(f"--{name.replace('_', '-')} means nothing to {model}")
 
 
 def graph_of(name: str | None) -> Any:
-    """What --graph names."""
+    """Return the graph that --graph names."""
     from malt import _api
 
     if name is None:
@@ -156,7 +156,7 @@ def _estimator(parsed: argparse.Namespace) -> Any:
 
 
 def _rate(given: str) -> dict[str, Any]:
-    """The settings that --rate means."""
+    """Return the settings that --rate stands for."""
     name, colon, eta0 = given.partition(":")
     if not colon:
         return {"learning_rate": name}
@@ -172,7 +172,7 @@ def _rate(given: str) -> dict[str, Any]:
 
 @contextmanager
 def _ends_in_order() -> Iterator[Callable[[], bool]]:
-    """While it is open, the first Ctrl-C only asks; gives whether it has, also in forked ranks."""
+    """Let the first Ctrl-C only ask to stop; yields whether it has, also in forked ranks."""
     asked = mmap.mmap(-1, 1)
 
     def ask(number: int, frame: object) -> None:  # noqa: ARG001
@@ -188,7 +188,7 @@ def _ends_in_order() -> Iterator[Callable[[], bool]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command `malt train` with these arguments; returns its exit code."""
+    """Run the command `malt train` with these arguments; return its exit code."""
     parser = _parser()
     parsed = parser.parse_args(arguments)
     try:
@@ -205,7 +205,7 @@ def main(arguments: Sequence[str]) -> int:
 def _train(parsed: argparse.Namespace) -> None:
     from malt._launch import forked
 
-    # What would be found wrong after hours of reading or training.
+    # Checks that would otherwise fail only after hours of reading or training.
     forked.check_ranks(parsed.ranks or 1)
     for path in (parsed.out, parsed.report, parsed.trace):
         if path is not None and not Path(path).absolute().parent.is_dir():
@@ -256,7 +256,7 @@ def _train_linear(parsed: argparse.Namespace) -> None:
 
 
 def _arrays(model: Any, zero_based: bool | None) -> dict[str, Any]:
-    """What `malt predict` needs."""
+    """Return the arrays that `malt predict` needs."""
     arrays = {"coef": model.coef_, "intercept": model.intercept_}
     if hasattr(model, "classes_"):
         arrays["classes"] = model.classes_
@@ -281,7 +281,7 @@ def _test(parsed: argparse.Namespace, model: Any, zero_based: bool | None) -> No
 
 
 def fit(model: Any, *data: Any) -> None:
-    """Train the model; the first Ctrl-C ends that in good order."""
+    """Train the model; the first Ctrl-C ends the training in good order."""
     with _ends_in_order() as is_asked, warnings.catch_warnings(record=True) as noted:
         warnings.simplefilter("always")
         model._is_asked_to_stop = is_asked
@@ -292,7 +292,7 @@ def fit(model: Any, *data: Any) -> None:
 
 
 def tell(parsed: argparse.Namespace, model: Any, ranks: Mapping[int, Mapping[str, float]]) -> None:
-    """Print what the ranks did; --report and --trace are of those that were trained here."""
+    """Print what the ranks did; --report and --trace cover the ranks that were trained here."""
     from malt._commands import report
 
     print(report.table(ranks))

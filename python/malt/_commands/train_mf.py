@@ -1,4 +1,4 @@
-"""`malt train mf`: factorises ratings out of a file of lines, a user, an item and a rating each."""
+"""`malt train mf`: factorises ratings from a file whose lines are a user, an item and a rating."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from malt._job import job as jobs
 
 
 class Ratings(NamedTuple):
-    """Lines of a file; users and items as it names them."""
+    """The ratings of a file, with users and items as the file names them."""
 
     users: npt.NDArray[Any]
     items: npt.NDArray[Any]
@@ -25,13 +25,13 @@ class Ratings(NamedTuple):
 
 
 def read(path: str, *, values_missing: float | None = None) -> Ratings:
-    """Read lines of `user item rating`, parted by commas, tabs or spaces; what follows is left out.
+    """Read lines of `user item rating`, separated by commas, tabs or spaces; ignore further fields.
 
-    A first line whose rating is no number is a heading. Lines without a rating are taken if
-    `values_missing` says what to take for it.
+    A first line whose rating is no number is a heading. Lines without a rating are accepted if
+    `values_missing` gives a value for them.
 
     Raises:
-        ConfigError: there is no such file, or a line that is none of these.
+        ConfigError: there is no such file, or it has a line of another form.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -65,7 +65,7 @@ def _parse(path: str, at: int, text: str, missing: float | None) -> list[tuple[s
 
 
 def train(parsed: argparse.Namespace) -> None:
-    """Train on ranks of this host; prints what they did, and the error on the test file."""
+    """Train on ranks of this host; print what they did, and the error on the test file."""
     if jobs.company() is not None:
         raise ConfigError("`malt train mf` starts its own ranks, with -n: start it by itself")
     model = MatrixFactorization(
@@ -101,15 +101,15 @@ def train(parsed: argparse.Namespace) -> None:
 
 
 def not_seen(others: int) -> str:
-    """What is added to an error of ratings, of which so many have been left out."""
+    """Return the text that follows an error of ratings if `others` of them were left out."""
     return f"; {others:,} of users or items not seen" if others else ""
 
 
 def _read_known(path: str, users: npt.NDArray[Any], items: npt.NDArray[Any]) -> tuple[Ratings, int]:
-    """The ratings of these users and items, which it numbers, and how many others there are.
+    """Read the ratings of known users and items, by number; count the others.
 
     Raises:
-        ConfigError: as of read(), or there are none.
+        ConfigError: as read(), or none is known.
     """
     test = read(path)
     known = _known(path, test, users, items)
@@ -120,7 +120,7 @@ def _read_known(path: str, users: npt.NDArray[Any], items: npt.NDArray[Any]) -> 
 def _known(
     path: str, pairs: Ratings, users: npt.NDArray[Any], items: npt.NDArray[Any]
 ) -> npt.NDArray[np.bool_]:
-    """Which of a file's pairs are of these users and items.
+    """Return which of a file's pairs are of these users and items.
 
     Raises:
         ConfigError: none is.
@@ -137,18 +137,18 @@ def _known(
 def predict(
     model: str, arrays: dict[str, npt.NDArray[Any]], path: str
 ) -> tuple[Ratings, Any, npt.NDArray[np.bool_]]:
-    """The pairs of a file, what the model of `train` predicts, and whose user and item it knows.
+    """Predict a file's pairs; return them, the predictions, and whether the model knows each.
 
-    Of a user or an item that the model has not seen the bias and the factors are 0.
+    For a user or an item that the model has not seen, the bias and the factors are 0.
 
     Args:
         model: its file, for messages.
-        arrays: what is in it.
+        arrays: the arrays of that file.
         path: of the pairs.
 
     Raises:
-        ConfigError: as of read(), the model knows none of the pairs, or the arrays are not those of
-            a model.
+        ConfigError: as read(), the model knows none of the pairs, or the arrays are not those of a
+            model.
     """
     names = {noun: check(model, arrays, f"{noun}s", "U", (-1,)) for noun in ("user", "item")}
     for noun, listed in names.items():

@@ -1,4 +1,4 @@
-"""Examples out of files that need not fit into memory, a few rows at a time."""
+"""Examples read from files a few rows at a time, so that they need not fit into memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from malt._errors import ConfigError
 from malt._job import job as jobs
 from malt._job.agreement import Report, Together
 
-# Of a rank. More are the targets of a regression most likely, and each costs a row of weights.
+# Of one rank. More labels are probably the targets of a regression, and each costs a weight row.
 _MOST_LABELS = 10_000
 
 READERS: dict[str, Callable[[Part, Reading], Iterator[Rows]]] = {
@@ -37,15 +37,15 @@ Labels = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Data:
-    """Examples, as malt.load_data() gives them.
+    """The examples that malt.load_data() returns.
 
     Attributes:
         X: (rows, features), a scipy.sparse.csr_matrix of svmlight text and CSR .npz, else an array.
         y: (rows,) float64 labels, or None.
-        files: the files that they are all in, whichever rank's, in their order.
-        zero_based: whether svmlight's indices were counted from 0; None of other formats.
+        files: all files of the data, including those that other ranks read, in their order.
+        zero_based: whether svmlight's indices were counted from 0; None for other formats.
         bad: how many lines this rank has left out so far.
-        bad_lines: the first few of those: file, line, and what is wrong.
+        bad_lines: the first few of those: file, line, and the error.
     """
 
     X: Any
@@ -61,34 +61,35 @@ def to_data(rows: Rows, names: Sequence[str], asked: Reading, zero_based: bool |
 
 
 class Survey(NamedTuple):
-    """What a first look at all of the files has found; JSON can express it."""
+    """The result of a first reading of all files; JSON can express it."""
 
     rows: int  # of this rank
     features: int
     zero_based: bool | None
     has_targets: bool
-    labels: list[float]  # of this rank, sorted; none if they were not asked for
-    bad: int  # lines this rank leaves out
+    labels: list[float]  # of this rank, sorted; empty if the caller did not ask for them
+    bad: int  # how many lines this rank leaves out
     bad_lines: list[str]
 
 
 class Chunks:
-    """Examples in files, a few rows at a time, as malt.load_data(chunk_rows=) gives them.
+    """Examples in files, a few rows at a time, as malt.load_data(chunk_rows=) returns them.
 
-    Each loop over it reads the files anew, and gives malt.Data: this rank's part in a job that the
-    process is in by then, if they are sharded, else all. No more than a chunk and a block of a file
-    is in memory. An estimator's fit() takes it as X.
+    Each loop over the object reads the files again and yields malt.Data. If the data are sharded
+    and the process is in a job by then, the loop reads this rank's part, else all rows. Memory
+    holds at most one chunk and one block of a file. An estimator's fit() accepts the object as X.
 
     Attributes:
-        zero_based: as of malt.Data; None before the first look of a fit().
-        bad: how many lines the first look of the last fit() has left out, on the ranks of `ranks`.
+        zero_based: as in malt.Data; None before the first reading of a fit().
+        bad: how many lines the first reading of the last fit() has left out, on the ranks of
+            `ranks`.
         bad_lines: the first few of those.
     """
 
     def __init__(
         self, files: Sequence[File], asked: Reading, *, shard: bool, threads: int | None
     ) -> None:
-        """`asked` as of load_data(); `threads` to parse with, None: those of this process."""
+        """`asked` is as in load_data(); `threads` parse, or with None this process's share."""
         self._files = files
         self._asked = asked
         self._shard = shard
@@ -98,7 +99,7 @@ class Chunks:
         self.bad_lines: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[Data]:
-        """Each chunk. Not collective.
+        """Yield each chunk. Not collective.
 
         Raises:
             ConfigError: the files are svmlight text, and features= or zero_based= was not given.
@@ -114,11 +115,11 @@ class Chunks:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of X."""
+        """The dtype of X."""
         return np.dtype(self._asked.dtype)
 
     def read(self, features: int | None, *, zero_based: bool | None) -> Iterator[Data]:
-        """As a loop does, with so many columns."""
+        """Yield the same chunks as a loop does, with `features` columns."""
         parts, asked = self._begin(features=features, zero_based=zero_based)
         assert asked.chunk_rows is not None
         names = [file.name for file in self._files]
@@ -126,14 +127,14 @@ class Chunks:
             yield to_data(rows, names, asked, zero_based)
 
     def survey(self, call: str, *, labels: bool) -> Survey:
-        """Read all of this rank's part once, and keep nothing of it. Collective in a job.
+        """Read all of this rank's part once without keeping the rows. Collective in a job.
 
         Args:
-            call: for messages.
-            labels: whether to find out which there are.
+            call: the name of the call, for messages.
+            labels: whether to collect the labels.
 
         Raises:
-            ConfigError: on every rank: a file of one cannot be read, a line is bad, a rank has no
+            ConfigError: on every rank: a rank cannot read a file, a line is bad, a rank has no
                 rows, or the ranks see different files; or the targets are no labels.
         """
         parts, asked = self._begin()
@@ -168,7 +169,7 @@ class Chunks:
         return jobs.joined() if self._shard else None
 
     def _begin(self, **columns: Any) -> tuple[list[Part], Reading]:
-        """Which parts are this rank's, and how to read them; bad lines are counted anew."""
+        """Return this rank's parts and how to read them; the count of bad lines starts anew."""
         job = self._job()
         rank, size = (0, 1) if job is None else (job.rank, job.size)
         threads = self._threads or threads_of(size)
@@ -177,10 +178,11 @@ class Chunks:
 
 
 def _with_labels(known: Labels, y: Labels, rows: int) -> Labels:
-    """Those and the ones of y, sorted; of so many rows.
+    """Return `known` and the labels of y, sorted. `rows` is the number of rows read so far.
 
     Raises:
-        ConfigError: they are no labels, by scikit-learn's rule, or so many that they hardly are.
+        ConfigError: y has values that are no labels by scikit-learn's rule, or too many different
+            values.
     """
     found = np.union1d(known, y)
     broken = found[found != np.round(found)]
@@ -199,12 +201,12 @@ def _with_labels(known: Labels, y: Labels, rows: int) -> Labels:
 
 
 def threads_of(size: int) -> int:
-    """That parse in each rank of a host that has so many."""
+    """Return how many threads parse in each rank of a host that has `size` ranks."""
     return max(len(os.sched_getaffinity(0)) // size, 1)
 
 
 def pieces(parts: Sequence[Part], asked: Reading) -> Iterator[Rows]:
-    """The rows of these parts as they come. Of svmlight text `features` are known."""
+    """Yield the rows of these parts piece by piece. For svmlight text `features` must be known."""
     reader: SvmlightReader | None = None
     for part in parts:
         if part.file.format != "svmlight":
@@ -217,7 +219,7 @@ def pieces(parts: Sequence[Part], asked: Reading) -> Iterator[Rows]:
 
 
 def _looked(parts: Sequence[Part], asked: Reading) -> Iterator[tuple[Rows, Report]]:
-    """The rows likewise, of whatever columns, and what agree_on() needs of all rows so far."""
+    """Yield the rows, of any number of columns, and what agree_on() needs of all rows so far."""
     reader: SvmlightReader | None = None
     lowest, highest = 2**31 - 1, -1
     from_zero = asked.zero_based in (True, "auto")

@@ -1,4 +1,4 @@
-"""Which columns the rows of all ranks have, out of what each has found in its files."""
+"""Which columns the rows of all ranks have, from what each rank has found in its files."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from malt._job.agreement import Report
 
 
 class Layout(NamedTuple):
-    """What the rows of all ranks have in common."""
+    """The layout that the rows of all ranks share."""
 
     features: int
-    zero_based: bool | None  # svmlight's indices; None of other formats
+    zero_based: bool | None  # svmlight's indices; None for other formats
 
 
 def stored(files: Sequence[File]) -> Report:
-    """For agree_on(): what all ranks must see."""
+    """Return the part of a report for agree_on() that must be the same on all ranks."""
     return {"files": len(files), "bytes": sum(file.size for file in files)}
 
 
 def agree_on(reports: dict[int, Report], asked: Reading, features: int | None, size: int) -> Layout:
-    """The same on every rank, of the same reports.
+    """Compute the layout from all ranks' reports; the same reports give the same layout.
 
     Args:
-        reports: by rank: stored(), `rows`, and of svmlight text the `lowest` and `highest` index,
+        reports: by rank: stored(), `rows`, and for svmlight text the `lowest` and `highest` index,
             else the number of `columns`.
         asked: for `zero_based`.
-        features: that were asked for.
+        features: the number of columns that the user asked for, or None.
         size: of the job.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Which files a user means, what is in them, and how they are opened."""
+"""Finding the files that a user names, their formats, and how they are opened."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class File(NamedTuple):
     """One file of the data.
 
     Attributes:
-        name: as in messages, the whole URL.
-        path: what its file system knows it by.
+        name: the whole URL, as shown in messages.
+        path: the name that its file system knows it by.
         size: as it is stored, in bytes; 0 if a server does not say.
         format: a key of SUFFIXES.
         compression: "gzip", "bz2", "lzma" (Python's modules), "zstd" or None.
         system: an fsspec file system; None: this machine's.
-        has_ranges: any part of it can be read without what is before.
+        has_ranges: any part of it can be read without reading the bytes before.
     """
 
     name: str
@@ -52,16 +52,16 @@ class File(NamedTuple):
 
     @contextlib.contextmanager
     def open(self) -> Iterator[BinaryIO]:
-        """Open it, decompressed.
+        """Open the file; it reads as decompressed bytes.
 
-        Whatever goes wrong while it is open comes as ConfigError or DamagedError with its name.
+        Any error while it is open is raised as ConfigError or DamagedError with the file's name.
         """
         with reading(self.name), contextlib.ExitStack() as stack:
             raw = stack.enter_context(self._open_stored())
             if self.compression:
                 yield stack.enter_context(_decompress(raw, self.compression))
             elif not self.has_ranges and self.format not in TEXTS:
-                yield io.BytesIO(raw.read())  # their readers go back and forth
+                yield io.BytesIO(raw.read())  # the readers of these formats seek back and forth
             else:
                 yield raw
 
@@ -70,14 +70,14 @@ class File(NamedTuple):
             return open(self.path, "rb", buffering=0)
         if self.has_ranges:
             return self.system.open(self.path, "rb")
-        return self.system.open(self.path, "rb", block_size=0)  # as a stream
+        return self.system.open(self.path, "rb", block_size=0)  # block_size=0: reads it as a stream
 
 
 def extra(module: str, what: str) -> Any:
     """Import an optional module.
 
     Raises:
-        ConfigError: it is not installed; `what` needs it.
+        ConfigError: the module is not installed; `what` needs it.
     """
     try:
         return importlib.import_module(module)
@@ -89,7 +89,7 @@ def extra(module: str, what: str) -> Any:
 
 @contextlib.contextmanager
 def reading(name: str) -> Iterator[None]:
-    """Turn what libraries raise about the file `name` into MALT's errors."""
+    """Turn the errors that libraries raise about the file `name` into MALT's errors."""
     try:
         yield
     except (Error, MemoryError):
@@ -97,19 +97,19 @@ def reading(name: str) -> Iterator[None]:
     except (EOFError, zlib.error) as error:
         raise DamagedError(f"{name} is cut short or damaged: {error}") from error
     except FileNotFoundError as error:
-        # Of a URL this is also what fsspec says where no server answers.
+        # fsspec also raises this for a URL where no server answers.
         reached = ", or it cannot be reached" if _REMOTE.match(name) else ""
         raise ConfigError(f"{name}: there is no such file{reached}") from error
-    except Exception as error:  # whatever a file system or a format's library raises
+    except Exception as error:  # a file system or a format's library may raise anything
         kind = type(error).__name__
         raise ConfigError(f"cannot read {name}: {kind}: {error}") from error
 
 
 def find_files(url: Url | Sequence[Url], format_: str | None) -> list[File]:
-    """List the files that are meant by paths, URLs or patterns, in their order.
+    """List the files that paths, URLs or patterns name, in their order.
 
     Raises:
-        ConfigError: there is none, one cannot be reached, or they have no or several formats.
+        ConfigError: no file matches, one cannot be reached, or they have no or several formats.
     """
     urls = [url] if isinstance(url, (str, os.PathLike)) else list(url)
     if format_ is not None and format_ not in SUFFIXES:
@@ -152,7 +152,7 @@ def _find_remote(url: str, format_: str | None) -> list[File]:
     core = extra("fsspec.core", "reading from a URL")
     system, path = core.url_to_fs(url)
     is_web = url.startswith(("http:", "https:"))
-    # In the URL of a web page '?' begins its arguments.
+    # '?' in the URL of a web page begins its arguments; it is no pattern.
     has_pattern = glob.has_magic(url.replace("?", "") if is_web else url)
     files = []
     for found in sorted(system.glob(path)) if has_pattern else [path]:
@@ -165,7 +165,7 @@ def _find_remote(url: str, format_: str | None) -> list[File]:
 
 
 def _sends_parts(system: Any, path: str) -> bool:
-    """Whether a web server answers when a part of a file is asked for, or sends all of it."""
+    """Return whether a web server sends a part of a file when asked; some always send all."""
     try:
         with system.open(path, "rb", cache_type="none") as file:
             file.seek(1)

@@ -1,27 +1,33 @@
-"""Which chunks of the data are whose, and which are finished: no communication, no data.
+"""Which rank owns each chunk of the data, and which chunks are finished.
 
-**Whose.** Each chunk has a list of all ranks, the same everywhere, and is the first one's on it
-that lives. At its head is the rank it was dealt to: that of the highest random weight (Thaler &
-Ravishankar 1998) with room left, as in consistent hashing with bounded loads (Mirrokni et al.
-2018), so that nobody has two more than another. The rest follow by weight. So when a rank dies only
-its chunks move, and they spread over all survivors. Loads are bounded among all ranks, not among
-the living: ranks that see a death at different times would deal differently.
+This module neither communicates nor touches data. A rank is *gone* when it is dead, evicted or has
+left.
 
-Two living ranks never have one chunk at once, though they may differ on who else lives: each counts
-both as living, so the one that is further down that chunk's list leaves it.
+**Owner.** Each chunk has a list of all ranks, the same everywhere; the first living rank on the
+list owns the chunk. At the head is the rank that the chunk was dealt to: the rank of the highest
+random weight (Thaler & Ravishankar 1998) with room left, as in consistent hashing with bounded
+loads (Mirrokni et al. 2018), so that no rank has two chunks more than another. The other ranks
+follow by weight. So when a rank dies only its chunks move, and they spread over all survivors.
+Loads are bounded among all ranks, not among the living ones, because ranks that see a death at
+different times would otherwise deal differently.
 
-**Finished.** Each rank writes its own row (`row_type`), and has the last row that has come from
-each other, the dead included. When it sees that a rank is gone it takes over into its own row what
-that one had begun and finished, and notes this. Chunks of the dead are taken once every living rank
-has noted the death: a last row that a network has brought to some only has come to all then.
+Two living ranks never own one chunk at once, even if they differ on which other ranks live: each
+counts both as living, so the rank that is further down the chunk's list leaves it to the other.
 
-**Repeated.** So of what a dead rank has begun, only the chunk it had in hand is given out again.
+**Finished.** Each rank writes its own row (`row_type`), and has the last row that has arrived from
+each other rank, the gone ones included. When a rank sees that another is gone, it copies into its
+own row which chunks that rank had begun and finished, and notes that it has. The chunks of a gone
+rank are taken only once every living rank has noted that it is gone: its last row may have reached
+only some ranks, and by then all know its contents.
 
-**Coming back.** A rank that has been started again has another *life*, which its rows name. It
-begins in the pass of the slowest, and keeps step there; but who has been noted as gone stays so to
-the end of the pass, whether or not it lives again. So it may take its chunks in the first pass in
-which none of the others has noted it, and from then on it *counts*. Before, it notes as gone only
-who does not live, since it may lack the rows of others that come back.
+**Repeated.** So of the chunks that a dead rank had begun, only the one in hand is given out again.
+
+**Rejoining.** A rank that has been started again has another *life* number, which its rows carry.
+It begins in the pass of the slowest rank and keeps pace with it. But a rank that has been noted as
+gone stays noted until the end of the pass, even if it lives again. A rejoining rank may therefore
+take its chunks only from the first pass in which no other rank has noted it; from then on it
+*counts*. Before that, it notes as gone only ranks that do not live, because it may lack the rows of
+other rejoining ranks.
 """
 
 from __future__ import annotations
@@ -36,14 +42,14 @@ Integers = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.bool_]
 Turn = int | Literal["idle", "wait", "over"]
 
-NOT_YET: Final = -1  # the life of a rank that has come back, and has not caught up
-_UNHEARD: Final = -2  # where this one has come back: of one that has not told yet
+NOT_YET: Final = -1  # the life of a rejoining rank that has not caught up
+_UNHEARD: Final = -2  # on a rejoining rank: the life of a rank from which no row has come yet
 _GOLDEN: Final = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio
 _MASK: Final = 2**64 - 1
 
 
 def mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Hash each of them: SplitMix64's finalizer (Steele, Lea & Flood 2014)."""
+    """Hash each value: SplitMix64's finalizer (Steele, Lea & Flood 2014)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     values ^= values >> np.uint64(31)
@@ -51,7 +57,7 @@ def mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def draw(at: Integers, *key: int) -> npt.NDArray[np.uint64]:
-    """Random numbers by their places in a stream, the same on every machine, whatever its NumPy."""
+    """Draw random numbers by position in a stream; every machine and NumPy draws the same."""
     start = np.zeros(1, np.uint64)
     for part in key:
         start = mix((start ^ np.uint64(part & _MASK)) + np.uint64(_GOLDEN))
@@ -63,7 +69,7 @@ def permutation(count: int, seed: int, pass_: int) -> Integers:
 
 
 def heaviest(chunks: Integers, ranks: Sequence[int]) -> Integers:
-    """The rank with the highest random weight for each chunk."""
+    """Return the rank with the highest random weight for each chunk."""
     best: Integers = np.full(len(chunks), ranks[0])
     most = draw(chunks, ranks[0])
     for rank in ranks[1:]:
@@ -74,7 +80,7 @@ def heaviest(chunks: Integers, ranks: Sequence[int]) -> Integers:
 
 
 def deal(chunks: int, roster: Sequence[int]) -> Integers:
-    """The rank of the roster at the head of each chunk's list; equally many each, or one more."""
+    """Return the head of each chunk's list; each roster rank heads equally many, or one more."""
     owner = np.full(chunks, -1)
     for room in (chunks // len(roster), 1):
         left = dict.fromkeys(roster, room)
@@ -88,39 +94,39 @@ def deal(chunks: int, roster: Sequence[int]) -> Integers:
 
 
 def owners(heads: Integers, living: Sequence[int]) -> Integers:
-    """Whose each chunk is: the first living rank's on its list."""
+    """Return the owner of each chunk: the first living rank on its list."""
     return np.where(np.isin(heads, living), heads, heaviest(np.arange(len(heads)), living))
 
 
 _PASS, _START, _TURNS, _ENDED, _LIFE = range(5)  # words of a row
-_OF_PASS: Final = 5  # and from this one on of this pass alone
+_OF_PASS: Final = 5  # the words from this one on concern the present pass alone
 
 
 def row_type(size: int, chunks: int) -> np.dtype[Any]:
-    """What a rank says of itself. Whole words, so that a vector can carry it."""
+    """Return the dtype of a rank's row. It has whole words, so that a vector can carry it."""
     bits = -(-chunks // 64) * 8
     return np.dtype(
         [
-            ("pass", np.int64),  # the one it is in, from 1; 0 before
-            ("start", np.int64),  # its turns before this pass
-            ("turns", np.int64),  # that its loop has begun, in all passes
-            ("ended", np.int64),  # and come to the end of
-            ("life", np.int64),  # how often the rank has come back, or NOT_YET
-            # By rank: which life of it has been noted in this pass as gone, from 1; or 0.
+            ("pass", np.int64),  # the pass that the rank is in, from 1; 0 before the first
+            ("start", np.int64),  # the turns it took before this pass
+            ("turns", np.int64),  # the turns that its loop has begun, in all passes
+            ("ended", np.int64),  # the turns that its loop has ended, in all passes
+            ("life", np.int64),  # how often the rank has been started again, or NOT_YET
+            # By rank: the life (from 1) of that rank that is noted as gone in this pass; 0: none.
             ("gone", np.int32, (-(-size // 2) * 2,)),
-            ("done", np.uint8, (bits,)),  # a bit a chunk of this pass: finished
-            ("begun", np.uint8, (bits,)),  # likewise; by it, or by those gone
+            ("done", np.uint8, (bits,)),  # a bit for each chunk that is finished in this pass
+            ("begun", np.uint8, (bits,)),  # a bit for each chunk that it, or a gone rank, began
         ]
     )
 
 
 class Ledger:
-    """One rank's view: a row of each rank, of which it writes its own.
+    """One rank's view: it has a row of each rank, and writes its own.
 
     In lockstep all living ranks take equally many turns in each pass, with or without a chunk.
 
-    `lives` are the caller's, who keeps them up to date: by rank, how often it has come back. With
-    `comes_back` this rank has, since the others began.
+    The caller owns `lives` and keeps it up to date: by rank, how often that rank has been started
+    again. With `comes_back`, this rank is rejoining: the others began before it.
     """
 
     def __init__(
@@ -138,10 +144,11 @@ class Ledger:
         self.chunks = chunks
         self.lockstep = lockstep
         self.rows = np.zeros(size, row_type(size, chunks))
-        self.words = self.rows.view(np.int64).reshape(size, -1)  # the same memory
+        self.words = self.rows.view(np.int64).reshape(size, -1)  # the same memory, as words
         self._own = self.rows[rank]  # a view
-        # The same once more, for a turn in which nobody is gone: NumPy takes some ten times as long
-        # for one word, and a hundred times where the loop's body has had the caches.
+        # Faster views of the same memory, for a turn in which no rank is gone: NumPy takes about
+        # ten times as long to access a word, and a hundred times if the loop's body has displaced
+        # it from the caches.
         self._cells_of = [row.data for row in self.words]
         self._done_of, self._begun_of = (
             [row.data for row in self.rows[bits]] for bits in ("done", "begun")
@@ -149,7 +156,7 @@ class Ledger:
         self._cells = self._cells_of[rank]
         self._of_pass = self._cells.cast("B")[_OF_PASS * 8 :]
         self._nothing = bytes(len(self._of_pass))
-        self._all = (1 << chunks) - 1  # a bit a chunk
+        self._all = (1 << chunks) - 1  # a bit for each chunk
         self.rows["life"] = _UNHEARD if comes_back else lives
         if comes_back:
             self._own["life"] = NOT_YET
@@ -157,10 +164,10 @@ class Ledger:
         self._over = True
         self._heads = deal(chunks, range(size))
         self._dealt = np.flatnonzero(self._heads == rank).tolist()
-        self._inherited = np.zeros_like(self._own["begun"])  # begun by those gone, in this pass
+        self._inherited = np.zeros_like(self._own["begun"])  # begun by gone ranks, in this pass
         self._is_anyone_gone = False  # as noted in this pass
-        self._next = 0  # of those dealt: the first unfinished one, as long as all have lived
-        self._owners = (tuple(range(size)), self._heads)  # by whom they were asked for last
+        self._next = 0  # the first unfinished chunk of _dealt, as long as all ranks have lived
+        self._owners = (tuple(range(size)), self._heads)  # for the living ranks of the last call
 
     @property
     def pass_(self) -> int:
@@ -168,20 +175,20 @@ class Ledger:
 
     @property
     def passes(self) -> int:
-        """How many have come to their end."""
+        """How many passes have ended."""
         return self.pass_ - (not self._over)
 
     @property
     def comes_back(self) -> bool:
-        """Whether it has yet to catch up with the others."""
+        """Whether this rank is rejoining and has yet to catch up with the others."""
         return self._cells[_LIFE] == NOT_YET
 
     def unheard(self, living: Sequence[int]) -> list[int]:
-        """Who has told nothing since this rank has come back."""
+        """Return the living ranks from which no row has come since this rank has rejoined."""
         return [rank for rank in living if self.rows["life"][rank] == _UNHEARD]
 
     def catch_up(self, living: Sequence[int]) -> None:
-        """Come back: be about to begin what the slowest is at. The others' rows have come."""
+        """Rejoin: prepare to begin the slowest rank's pass. The others' rows must have come."""
         there = [rank for rank in living if self.rows["life"][rank] != NOT_YET]
         self._own["life"] = self._lives[self.rank]
         if there:
@@ -189,7 +196,7 @@ class Ledger:
             self._own["turns"] = self._own["ended"] = self.rows["ended"][there].min()
 
     def enter(self) -> None:
-        """Begin the next pass, unless one has been begun and not come to its end."""
+        """Begin the next pass, unless one has been begun and not ended."""
         if self._over:
             self._over = False
             self._cells[_PASS] += 1
@@ -201,23 +208,23 @@ class Ledger:
             self._next = 0
 
     def end_turn(self) -> None:
-        """The loop asks for the next one."""
+        """End the present turn: the loop asks for the next one."""
         self._cells[_ENDED] = self._cells[_TURNS]
 
     def take_turn(self, living: Sequence[int]) -> Turn:
-        """What the loop does next: a chunk, or nothing.
+        """Return what the loop does next: a chunk, or nothing.
 
         Args:
             living: the ranks that lived before the rows of all were read.
 
         Returns:
-            a chunk; "idle": a turn without one, since another has taken one more; "wait": for other
-            rows; or "over".
+            A chunk; "idle": a turn without a chunk, because another rank has taken one turn more;
+            "wait": until other rows come; or "over": the pass has ended.
         """
         if self.all_have_lived(living):
             counting = living
             if self._next < len(self._dealt):
-                return self._begin(self._dealt[self._next])  # nobody else takes it
+                return self._begin(self._dealt[self._next])  # no other rank takes it
             finished = self._finished()
         else:
             self.note_gone(living)
@@ -230,14 +237,14 @@ class Ledger:
             return "idle"
         if finished != self._all or not all(self._has_come(rank) for rank in counting):
             return "wait"
-        # For all, whatever of the dead came through to this rank alone.
+        # Tell all ranks that the pass is over: only this rank may have got a dead rank's last row.
         done = self._done_of[self.rank]
         done[:] = b"\xff" * len(done)
         self._over = True
         return "over"
 
     def all_have_lived(self, living: Sequence[int]) -> bool:
-        """Whether nobody has ever been gone."""
+        """Return whether all ranks have lived all the time."""
         return len(living) == len(self._cells_of) and not any(self._lives)
 
     def _begin(self, chunk: int) -> int:
@@ -246,22 +253,22 @@ class Ledger:
         return chunk
 
     def was_begun(self, chunk: int) -> bool:
-        """Whether another rank has begun it."""
+        """Return whether another rank has begun the chunk."""
         if not self._is_anyone_gone:
             return False
         others = self._in_pass()
         others[self.rank] = False
-        # Who is gone may have come back since, and its row tell of its new life alone.
+        # A gone rank may have rejoined since; its row then tells only of its new life.
         told = np.bitwise_or.reduce(self.rows["begun"][others, chunk // 8])
         return bool((told | self._inherited[chunk // 8]) >> chunk % 8 & 1)
 
     def finish(self, chunk: int) -> None:
-        """Note that this rank is done with it; told with the next turn."""
+        """Note that this rank has finished the chunk; its next turn tells the other ranks."""
         self._done_of[self.rank][chunk // 8] |= 1 << chunk % 8
         self._next += 1
 
     def awaited(self, living: Sequence[int]) -> tuple[int, list[int]]:
-        """How many chunks are unfinished, and which ranks keep this one waiting."""
+        """Return how many chunks are unfinished, and the ranks that this one waits for."""
         left = self._left(self._finished())
         counting = self._counting(living)
         ranks = {int(rank) for rank in np.unique(self._owned(counting)[left])} - {self.rank}
@@ -273,30 +280,31 @@ class Ledger:
         return here
 
     def _finished(self) -> int:
-        """A bit a chunk, of those that are finished as far as this rank has heard."""
+        """Return a bit for each chunk that is finished as far as this rank knows."""
         finished = 0
         for cells, done in zip(self._cells_of, self._done_of, strict=True):
-            if cells[_PASS] > self._cells[_PASS]:  # and has seen the end of this one
+            if cells[_PASS] > self._cells[_PASS]:  # that rank has seen the end of this pass
                 return self._all
             if cells[_PASS] == self._cells[_PASS]:
                 finished |= int.from_bytes(done, "little")
         return finished & self._all
 
     def _left(self, finished: int) -> Bits:
-        """The chunks that are not, by chunk."""
+        """Return by chunk whether it is unfinished."""
         left = (self._all & ~finished).to_bytes(len(self._done_of[0]), "little")
         bits = np.unpackbits(np.frombuffer(left, np.uint8), count=self.chunks, bitorder="little")
         return bits.view(np.bool_)
 
     def note_gone(self, living: Sequence[int]) -> None:
-        """Note who is gone, and what it has begun and finished; `living` as of take_turn()."""
+        """Note the gone ranks, and what they began and finished; `living` as in take_turn()."""
         self._counts = self._counts or self._may_count(living)
         gone = {rank: self._lives[rank] + 1 for rank in range(len(self.rows)) if rank not in living}
         if self._counts and any(self._lives):
             back = [rank for rank in living if not self._is_in_its_life(rank)]
             gone |= {rank: self._lives[rank] for rank in back}
-            # Those who live again count for all, or for none. (That the present life of one is
-            # over, this rank is to see for itself, or it would lack what that one told last.)
+            # A rank that lives again must count for all ranks or for none, so adopt what the others
+            # have noted. (Only of earlier lives: this rank must see for itself that a rank's
+            # present life is over, or it would lack that rank's last row.)
             for rank in np.flatnonzero(self._in_pass()).tolist():
                 if rank in living and self._is_in_its_life(rank):
                     noted = self.rows["gone"][rank]
@@ -312,7 +320,7 @@ class Ledger:
         self._own["begun"] |= self._inherited
 
     def _may_count(self, living: Sequence[int]) -> bool:
-        """Whether none of the others has noted this rank as gone, and none will."""
+        """Return whether no other rank has noted this one as gone, and none will."""
         others = [r for r in living if r != self.rank and self.rows["life"][r] != NOT_YET]
         return not self.comes_back and all(
             self._is_in_its_life(rank)
@@ -325,7 +333,7 @@ class Ledger:
         return bool(self.rows["life"][rank] == self._lives[rank])
 
     def _counting(self, living: Sequence[int]) -> list[int]:
-        """The living ranks that share this pass out among them, and this one."""
+        """Return the living ranks that share this pass out among them, and this rank."""
         return [rank for rank in living if rank == self.rank or not self._own["gone"][rank]]
 
     def _owned(self, living: Sequence[int]) -> Integers:
@@ -339,19 +347,22 @@ class Ledger:
         return mine if is_settled else mine & (self._heads == self.rank)
 
     def _has_come(self, rank: int) -> bool:
-        """Whether this pass may end, as far as that rank goes: in lockstep not before it begins."""
+        """Return whether `rank` lets this pass end; in lockstep, once it has begun the pass."""
         return not self.lockstep or self._is_here(rank)
 
     def _is_here(self, rank: int) -> bool:
         return self._cells_of[rank][_PASS] >= self._cells[_PASS]
 
     def _has_noted(self, rank: int) -> bool:
-        """Whether what it has of those gone, in this pass, is in its row."""
+        """Return whether the row of `rank` includes what it has of the gone ranks in this pass."""
         gone = self._own["gone"] > 0
         return not gone.any() or (self._is_here(rank) and self.rows["gone"][rank][gone].all())
 
     def _most_turns(self, living: Sequence[int]) -> int:
-        """Taken by any in this pass. Over all passes, so that a turn too many is made up for."""
+        """Return the most turns that any of these ranks has taken by this pass.
+
+        Turns are counted over all passes, so that the other ranks make up for a turn too many.
+        """
         rows = (self._cells_of[rank] for rank in living)
         now = self._cells[_PASS]
         return max(cells[_START] if cells[_PASS] > now else cells[_TURNS] for cells in rows)

@@ -1,4 +1,4 @@
-"""malt.load_data: examples out of files, each rank its part."""
+"""malt.load_data reads examples from files, each rank its own part."""
 
 from __future__ import annotations
 
@@ -66,33 +66,34 @@ def load_data(
 ) -> Data | Chunks:
     """Read examples from files; in a job each rank reads a part of its own.
 
-    Text (svmlight, CSV) is cut by bytes, at line ends; .npy, .npz, Parquet and Arrow by rows;
-    compressed text (.gz .bz2 .xz .zst), and what comes from a web server that cannot send parts, by
-    whole files. In a job, with `shard` and without `chunk_rows`, it is collective: all ranks give
-    the same arguments, and if one fails, all raise its error.
+    Text (svmlight, CSV) is cut by bytes, at line ends; .npy, .npz, Parquet and Arrow by rows. Files
+    that cannot be cut are shared out whole: compressed text (.gz .bz2 .xz .zst), and files on a web
+    server that cannot send parts. In a job, with `shard` and without `chunk_rows`, the call is
+    collective: all ranks give the same arguments, and if one fails, all raise its error.
 
     Args:
         url: a path, a pattern ("part-*.svm"), a URL that fsspec knows (s3://, gs://, hdfs://,
             https://), or a list of these.
         shard: read this rank's part only; False, or without malt.init(): all.
         format: "svmlight", "csv", "npy", "npz", "parquet" or "arrow"; None: as the suffix says.
-        features: the number of columns of X; None: of svmlight, as many as the largest index on any
-            rank needs, else as many as the files have.
+        features: the number of columns of X; None: for svmlight, as many as the largest index on
+            any rank needs, else as many as the files have.
         dtype: of X. Numbers are rounded as by std::from_chars.
         zero_based: whether svmlight indices count from 0; "auto": if any is 0 on any rank.
         label: the column of a table or .npy file that is y, by name or position; None: y is None.
             svmlight text and .npz files have their own.
-        on_bad: "raise" for the first bad line, or "count": leave bad lines out. A line is bad that
+        on_bad: "raise" for the first bad line, or "count": leave bad lines out. A line is bad if it
             is not of the format, or has a value that is missing, NaN or infinite.
-        chunk_rows: read no more than this many rows at a time: gives a malt.Chunks, to loop over or
-            for an estimator's fit().
-        threads: that parse svmlight text; None: the cores of this process, divided by the ranks.
-        timeout: seconds that the slowest rank may take longer than this one.
+        chunk_rows: read at most this many rows at a time; the call then returns a malt.Chunks, to
+            loop over or for an estimator's fit().
+        threads: how many threads parse svmlight text; None: the cores of this process, divided by
+            the ranks.
+        timeout: how many seconds the slowest rank may take longer than this one.
 
     Raises:
-        ConfigError: an argument is wrong; no file matches, one cannot be read or is not what it
-            should be; a line is bad; the ranks' features differ; a rank has no rows.
-        TimeoutError: the named ranks did not come.
+        ConfigError: an argument is wrong; no file matches; a file cannot be read or has other
+            contents than its format; a line is bad; the ranks' features differ; a rank has no rows.
+        TimeoutError: the ranks that the error names did not come.
     """
     job = jobs.joined() if shard else None
     rank, size = (0, 1) if job is None else (job.rank, job.size)
@@ -120,7 +121,7 @@ def load_data(
 
 
 class _Loading:
-    """Reads this rank's parts, and makes its rows of that and what the others report."""
+    """Reads this rank's parts, then builds its rows in the layout on which the ranks agree."""
 
     def __init__(self, asked: Reading) -> None:
         self._asked = asked
@@ -147,7 +148,7 @@ class _Loading:
         }
 
     def check_alone(self) -> None:
-        """Refuse what depends on ranks that cannot be asked.
+        """Refuse settings that depend on other ranks, which this rank cannot ask.
 
         Raises:
             ConfigError: features or zero_based is not given.
@@ -159,7 +160,7 @@ class _Loading:
             )
 
     def take(self, layout: Layout) -> Rows:
-        """This rank's rows, with as many columns as all ranks' have."""
+        """Return this rank's rows, with as many columns as the rows of all ranks."""
         if self._svmlight is None:
             return joined(self._pieces)
         return self._svmlight.take(zero_based=layout.zero_based is True, features=layout.features)

@@ -16,7 +16,7 @@ from malt._errors import ConfigError, DamagedError
 
 
 class StoredArray:
-    """An array in an open .npy file, of which slices along its first axis are read."""
+    """An array in an open .npy file; read() reads slices along its first axis."""
 
     def __init__(self, file: Any, name: str) -> None:
         self._file, self._name = file, name
@@ -35,13 +35,13 @@ class StoredArray:
         self._offset = file.tell()
 
     def read(self, first: int, last: int) -> npt.NDArray[Any]:
-        """The rows from `first` to before `last`."""
+        """Return the rows from `first` to before `last`."""
         row_shape = self.shape[1:]
         if not self._is_fortran or not row_shape:
             row = int(np.prod(row_shape))
             return self._items(first * row, (last - first) * row).reshape(last - first, *row_shape)
         rows = np.empty((last - first, int(np.prod(row_shape))), self.dtype)
-        for column in range(rows.shape[1]):  # one after the other in the file
+        for column in range(rows.shape[1]):  # the file has one column after the other
             rows[:, column] = self._items(column * self.shape[0] + first, last - first)
         return rows.reshape(last - first, *row_shape, order="F")
 
@@ -58,10 +58,11 @@ class StoredArray:
 
 
 class _Place:
-    """A place of its own in an open file, which reading at another place does not move.
+    """A view of an open file that keeps a position of its own.
 
     An uncompressed member of a zip archive seeks from where the archive was read last (CPython 3.12
-    and 3.13 before python/cpython#127847), so members that are read in turns lose their places.
+    and 3.13 before python/cpython#127847). So without this, reading one member moves the position
+    in another.
     """
 
     def __init__(self, file: Any) -> None:
@@ -87,7 +88,7 @@ class _Place:
 
 
 def read_npy(part: Part, asked: Reading) -> Iterator[Rows]:
-    """The part's rows of a 2-D array; label= is one of its columns."""
+    """Yield the part's rows of a 2-D array; label= is one of its columns."""
     name = part.file.name
     with part.file.open() as file:
         stored = StoredArray(file, name)
@@ -105,7 +106,7 @@ def read_npy(part: Part, asked: Reading) -> Iterator[Rows]:
 
 
 def read_npz(part: Part, asked: Reading) -> Iterator[Rows]:
-    """The part's rows of `x` (or `X`) and `y`, or of a CSR matrix of scipy.sparse.save_npz()."""
+    """Yield the part's rows of `x` (or `X`) and `y`, or of a scipy.sparse.save_npz() CSR matrix."""
     name = part.file.name
     with part.file.open() as file:
         names = zipfile.ZipFile(_Place(file)).namelist()
@@ -162,7 +163,7 @@ def _read_csr(part: Part, asked: Reading, members: set[str], stored: Any) -> Ite
             matrix.check_format()
         except ValueError as error:
             raise DamagedError(f"{name} is no CSR matrix: {error}") from error
-        matrix.has_canonical_format = False  # SciPy stores them as they are
+        matrix.has_canonical_format = False  # SciPy may have stored duplicates
         matrix.sum_duplicates()
         yield begin, end, matrix
 

@@ -1,4 +1,4 @@
-"""Which part of which file is a rank's, and the lines of such a part."""
+"""The parts of files that a rank reads, and the lines of such a part."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Part(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is all of the file."""
+        """Whether the part is the whole file."""
         return self.begin == 0 and self.end == self.file.size
 
     def share(self, elements: int) -> tuple[int, int]:
-        """Which of the file's rows are in this part; of those of all its parts each is in one."""
+        """Return which of the file's rows are in this part; each row is in exactly one part."""
         if self.is_whole:
             return 0, elements
         size = self.file.size
@@ -33,9 +33,9 @@ class Part(NamedTuple):
 
 
 def split(files: Sequence[File], rank: int, size: int) -> list[Part]:
-    """The parts of this rank: equally many bytes of what can be cut, and of the others whole files.
+    """Return this rank's parts: an equal share of the bytes that can be cut, and whole other files.
 
-    Whole files go to the ranks from the largest on, each to the rank that has least by then.
+    Whole files are dealt from the largest on, each to the rank that has the fewest bytes by then.
     """
     cut = [file for file in files if file.has_ranges]
     total = sum(file.size for file in cut)
@@ -59,13 +59,13 @@ def split(files: Sequence[File], rank: int, size: int) -> list[Part]:
 class Lines:
     """The lines of a text file that begin in a part of it, in blocks of bytes.
 
-    A block is only valid until the next one. Blocks end anywhere.
+    A block is only valid until the next one. A block may end in the middle of a line.
     """
 
     def __init__(self, part: Part, block_bytes: int = BLOCK_BYTES) -> None:
         self._part = part
         self._buffer = bytearray(block_bytes)
-        self._first: int | None = None  # where the first of the lines begins
+        self._first: int | None = None  # the byte at which the first line begins
 
     def __iter__(self) -> Iterator[memoryview]:
         return self.blocks()
@@ -95,13 +95,13 @@ class Lines:
             if self._first is not None:
                 if self._first >= end:
                     return
-                # The line that byte `end` - 1 is of is the last.
+                # The last line is the one that contains byte `end` - 1.
                 stop = buffer.find(b"\n", max(start, end - 1 - at), count) + 1
                 yield memoryview(buffer)[start : stop or count]
                 if stop:
                     return
             elif at + count >= end:
-                return  # all of it is one line of a part before
+                return  # all bytes belong to one line that begins in an earlier part
             at += count
         if at < end:
             raise DamagedError(
@@ -110,17 +110,17 @@ class Lines:
             )
 
     def name_of(self, line: int) -> str:
-        """For messages: where the line is that is the `line`-th of these, from 1."""
+        """Return, for messages, the place of the `line`-th of these lines, from 1."""
         file = self._part.file
         if not self._first:
             return f"{file.name}, line {line}"
-        if file.system is not None:  # counting would read all that is other ranks'
+        if file.system is not None:  # counting would read the bytes of all lower parts
             return f"{file.name}, line {line} after byte {self._first}"
         return f"{file.name}, line {self.lines_before + line}"
 
     @property
     def lines_before(self) -> int:
-        """How many lines of the file come before these. Reads them."""
+        """How many lines of the file come before these. Reads those lines."""
         left = self._first or 0
         count = 0
         with self._part.file.open() as file:
@@ -131,7 +131,7 @@ class Lines:
 
 
 class LinesFile(io.RawIOBase):
-    """The same lines as a file to read."""
+    """The lines of a part as a file to read."""
 
     def __init__(self, lines: Lines) -> None:
         self._blocks = lines.blocks()

@@ -1,4 +1,4 @@
-"""What the readers of all formats are asked for, give, and note."""
+"""The parts that all formats' readers share: the request, the returned rows, and bad lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from malt._data.files import extra
 from malt._errors import ConfigError
 
-_MOST_NAMED = 10  # bad lines
+_MOST_NAMED = 10  # the most bad lines that are described
 
 
 class Rows(NamedTuple):
@@ -31,7 +31,7 @@ class Reading:
 
     dtype: str  # "float32" or "float64"
     features: int | None
-    zero_based: bool | str | None  # None: where it means nothing
+    zero_based: bool | str | None  # None for formats without indices
     label: str | int | None
     on_bad: str
     chunk_rows: int | None
@@ -43,7 +43,7 @@ class Reading:
         """Note a bad line, or refuse it.
 
         Raises:
-            ConfigError: bad lines are not to be left out.
+            ConfigError: bad lines must not be left out.
         """
         if self.on_bad == "raise":
             raise ConfigError(f"{where}; on_bad='count' leaves such lines out")
@@ -52,7 +52,7 @@ class Reading:
             self.bad_lines.append(where)
 
     def only_finite(self, rows: Rows, where: str, number_of: Callable[[int], int]) -> Rows:
-        """Leave out rows of NaN or infinite values; `number_of` a row is its number in `where`."""
+        """Leave out rows with NaN or infinite values; number_of(row) is its number in `where`."""
         values = rows.x.data if hasattr(rows.x, "indptr") else rows.x
         if np.isfinite(values).all() and (rows.y is None or np.isfinite(rows.y).all()):
             return rows
@@ -70,15 +70,15 @@ class Reading:
         return Rows(rows.x[good], None if rows.y is None else rows.y[good])
 
     def rounded(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """As `dtype`; what is too large for it becomes infinite, and is bad then."""
+        """Convert to `dtype`; a value too large for it becomes infinite, and so its row bad."""
         with np.errstate(over="ignore"):
             return values.astype(self.dtype, copy=False)
 
     def check_width(self, name: str, width: int) -> None:
-        """Let all files have the columns that the first one has.
+        """Check that all files have as many columns as the first one.
 
         Raises:
-            ConfigError: this one has others.
+            ConfigError: this file has another number.
         """
         if self.features is None:
             self.features = width
@@ -90,7 +90,7 @@ class Reading:
 
 
 def csr(values: Any, columns: Any, starts: Any, features: int) -> Any:
-    """A SciPy matrix of these arrays, whose columns rise within rows."""
+    """Make a SciPy matrix of these arrays; in each row the columns must be sorted."""
     matrix = extra("scipy.sparse", "a sparse matrix").csr_matrix(
         (values, columns, starts), shape=(len(starts) - 1, features)
     )
@@ -99,7 +99,7 @@ def csr(values: Any, columns: Any, starts: Any, features: int) -> Any:
 
 
 def joined(pieces: list[Rows]) -> Rows:
-    """All rows of at least one piece."""
+    """Join all rows of at least one piece."""
     if len(pieces) == 1:
         return pieces[0]
     ys = [piece.y for piece in pieces if piece.y is not None]
@@ -113,7 +113,7 @@ def joined(pieces: list[Rows]) -> Rows:
 
 
 def rechunked(pieces: Iterable[Rows], rows: int) -> Iterator[Rows]:
-    """The same rows, so many at a time; fewer at the end."""
+    """Yield the same rows, `rows` at a time; the last piece may have fewer."""
     waiting: list[Rows] = []
     missing = rows
     for piece in pieces:

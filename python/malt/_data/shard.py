@@ -1,4 +1,4 @@
-"""Which part of the data is whose."""
+"""malt.shard divides the data among the ranks."""
 
 from __future__ import annotations
 
@@ -44,29 +44,30 @@ def shard(
     lockstep: bool = False,
     even: bool = False,
 ) -> Any:
-    """This rank's part of `data`: every size-th element, from the rank-th on, whoever dies.
+    """Return this rank's part of `data`: every size-th element from the rank-th on.
 
-    With `chunk`, a Shard: a loop over it is one pass over the data, shared out among the ranks that
-    live. Then it is collective, and all ranks must give the same data and options.
+    The parts stay the same when ranks die. With `chunk`, the call returns a Shard: a loop over it
+    is one pass over the data, which the live ranks share out among them. Then the call is
+    collective, and all ranks must give the same data and options.
 
     Args:
         data: an array or matrix (rows are elements; a NumPy array gives a view), a list, range or
-            other sequence that can be sliced, or (without `chunk`) a dataset of PyTorch's, which
-            gives a Subset, or any iterable, which gives an iterator.
+            other sequence that can be sliced, or (without `chunk`) a PyTorch dataset, which gives a
+            Subset, or any iterable, which gives an iterator.
         more: with `chunk`, others of the same length.
-        chunk: elements that the loop gets at a time, and that are trained on again if a rank dies
-            over them.
+        chunk: the number of elements that the loop gets at a time. If a rank dies while it trains
+            on a chunk, another rank trains on that chunk again.
         shuffle: a seed, for another order of all elements in each pass. The loop then gets copies.
-        lockstep: the loops of all ranks take equally many turns, as they must where a turn waits
+        lockstep: the loops of all ranks take equally many turns. This is needed where a turn waits
             for other ranks' turns (gather with staleness, allreduce). A rank for which there is
             nothing to do gets a chunk of no elements (beware of means: they are NaN).
-        even: without `chunk`: every rank gets as many elements, and so as many batches, as it must
-            where exchanges wait for one another. The last elements, fewer than there are ranks, go
-            to nobody.
+        even: without `chunk`: every rank gets equally many elements, and so equally many batches.
+            This is needed where exchanges wait for one another. The remaining elements at the end,
+            fewer than there are ranks, are not used.
 
     Raises:
         ConfigError: on every rank: an argument is wrong on one, or the ranks disagree.
-        TimeoutError: the named ranks did not come.
+        TimeoutError: the ranks that the error names did not come.
     """
     if chunk is not None:
         if even:
@@ -85,7 +86,7 @@ def shard(
         count = data.shape[0] if hasattr(data, "shape") else len(data)
         end = count // size * size
     every = slice(rank, end, size)
-    datasets = getattr(sys.modules.get("torch"), "utils", None)  # never imported for this
+    datasets = getattr(sys.modules.get("torch"), "utils", None)  # does not import PyTorch itself
     if datasets and isinstance(data, datasets.data.DataLoader):
         raise ConfigError(
             "a DataLoader cannot be shared out: its shuffles would differ from rank to rank; share "
@@ -93,7 +94,7 @@ def shard(
         )
     if datasets and isinstance(data, datasets.data.Dataset) and hasattr(data, "__len__"):
         return datasets.data.Subset(data, range(len(data))[every])
-    rows = getattr(data, "iloc", data)  # pandas slices rows by position there
+    rows = getattr(data, "iloc", data)  # pandas slices rows by position through .iloc
     if hasattr(rows, "__getitem__") and (hasattr(data, "__len__") or hasattr(data, "shape")):
         return rows[every]
     if isinstance(data, Iterable):
@@ -102,21 +103,22 @@ def shard(
 
 
 class Shard:
-    """The data in chunks, each trained on by one rank in each pass. Made by malt.shard(chunk=).
+    """Data in chunks; in each pass one rank trains on each chunk. Made by malt.shard(chunk=).
 
-    ``for part in shard`` is one pass: chunk after chunk of this rank's, until those of all ranks
-    are finished. Of several arrays each turn gives a tuple. A chunk is finished when the loop asks
-    for the next one; scatter what was learnt from it before. The chunks that a rank has not
-    finished when it dies go to the others. A rank that is done waits for them at the end of the
-    pass. After a `break` the next loop goes on with the same pass, with the chunk it was left at.
+    ``for part in shard`` is one pass: the loop gets this rank's chunks one after the other, until
+    the chunks of all ranks are finished. With several arrays each turn gets a tuple. A chunk is
+    finished when the loop asks for the next one; scatter what was learnt from it before. The chunks
+    that a rank has not finished when it dies go to the other ranks. A rank that has finished its
+    chunks waits at the end of the pass for the other ranks. After a `break` the next loop continues
+    the same pass, with the chunk at which the loop stopped.
 
     A loop raises TimeoutError, naming the ranks whose chunks are unfinished, when no rank has taken
     a turn for as long as the job's timeout.
 
     Attributes:
-        repeated: (pass, chunk) of each chunk that this rank has got though another had begun it,
-            which died, left or was left out before it finished. Passes count from 1; chunk c has
-            the elements from c * chunk on (with shuffle, in the order of that pass).
+        repeated: (pass, chunk) of each chunk that this rank has got although another rank had begun
+            it and died, left or was evicted before it finished the chunk. Passes count from 1;
+            chunk c has the elements from c * chunk on (with shuffle, in the order of that pass).
     """
 
     def __init__(
@@ -135,7 +137,7 @@ class Shard:
         self._ledger = ledger.Ledger(rank, size, chunks, lockstep, job.lives, comes_back=comes_back)
         self._own = self._ledger.words[rank]
         options = ", ".join(f"{name} {value}" for name, value in agreed.items())
-        # A slot more than its readers hold: so one is always free, and no row is left untold.
+        # One slot more than the readers can hold: a slot is always free, so every row is sent.
         self._rows = own_rows(
             self._ledger.words, f"shard-{job.vectors + 1}", max(size, 2), f"malt.shard: {options}"
         )
@@ -145,7 +147,7 @@ class Shard:
 
     @property
     def passes(self) -> int:
-        """How many this rank has come to the end of, also before it came back."""
+        """How many passes this rank has ended, including those before it was started again."""
         if self._ledger.comes_back:
             self._catch_up()
         return self._ledger.passes
@@ -167,13 +169,14 @@ class Shard:
                 self._ledger.finish(turn)
 
     def _next_turn(self) -> int | Literal["idle", "over"]:
-        """Take a turn, as soon as there is one, and tell the others before."""
-        self._ledger.end_turn()  # first: who comes back with the next group begins after it
+        """Take a turn as soon as there is one; tell the other ranks before it starts."""
+        self._ledger.end_turn()  # first, so that a rank that rejoins meanwhile begins after it
         told = b""
         while True:
             living = self._rows.gather_rows()
             turn = self._ledger.take_turn(living)
-            # After a death others may wait for any row; before it, only for a last chunk's end.
+            # After a death other ranks may wait for any row of this rank, so it must arrive soon.
+            # As long as all live, they wait only for the end of a last chunk.
             may_lag = self._ledger.all_have_lived(living) and (turn != "over" or told)
             if turn != "wait":
                 tell = self._rows.scatter_row if may_lag else self._rows.scatter
@@ -189,10 +192,10 @@ class Shard:
         return turn
 
     def _catch_up(self) -> None:
-        """Come back: hear from all others where they are, as they said when they took this rank in.
+        """Rejoin: wait for the rows that the other ranks sent when they let this rank in.
 
         Raises:
-            TimeoutError: nothing has come of the named ranks.
+            TimeoutError: no row has come from the ranks that the error names.
         """
         late = time.monotonic() + self._job.settings.timeout
         while missing := self._ledger.unheard(living := self._rows.gather_rows()):
@@ -206,11 +209,11 @@ class Shard:
         self._ledger.catch_up(living)
 
     def leave_group(self) -> None:
-        """Read the last of those who do not come along; for `_job/rejoin.py`."""
-        self._rows.gather_rows(staleness=_ANY)  # with a staleness it stays in its group
+        """Read the last rows of ranks that do not join the next group; for `_job/rejoin.py`."""
+        self._rows.gather_rows(staleness=_ANY)  # a gather with a staleness stays in the old group
 
     def enter_group(self, group: Group) -> None:
-        """Tell those who have come back, whom this pass goes on without; for `_job/rejoin.py`."""
+        """Tell rejoining ranks which ranks this pass goes on without; for `_job/rejoin.py`."""
         self._ledger.note_gone(group.alive())
         self._rows.scatter()
 
@@ -219,7 +222,7 @@ class Shard:
             "rank %d repeats chunk %d in pass %d: a rank that is gone had begun it",
             *(self._job.rank, chunk, self._ledger.pass_),
         )
-        if (self._ledger.pass_, chunk) not in self.repeated:  # after a break it comes once more
+        if (self._ledger.pass_, chunk) not in self.repeated:  # after a break the chunk comes again
             self.repeated.append((self._ledger.pass_, chunk))
 
     def _too_late(self, living: Sequence[int]) -> TimeoutError:
@@ -235,7 +238,7 @@ class Shard:
 
 
 def _agree(data: tuple[Any, ...], chunk: int, shuffle: int | None, lockstep: bool) -> Report:
-    """Check what is given, on all ranks. Collective."""
+    """Check the arguments on all ranks. Collective."""
 
     def check() -> tuple[None, Report]:
         for name, value, least in (("chunk", chunk, 1), ("shuffle", shuffle, 0)):
@@ -256,7 +259,7 @@ def _agree(data: tuple[Any, ...], chunk: int, shuffle: int | None, lockstep: boo
 
     job = jobs.current()
     if job.makes_due:
-        return check()[1]  # the others compare it as they do a vector
+        return check()[1]  # the other ranks compare it as the description of a vector
     _, reports = Together("malt.shard", None).step("comparing the data", check)
     for name in ("elements", "chunk", "shuffle", "lockstep"):
         values = {rank: report[name] for rank, report in reports.items()}
@@ -273,15 +276,15 @@ def _is_integer(value: Any) -> bool:
 
 
 def _length(data: Any) -> int:
-    """How many elements there are.
+    """Return how many elements there are.
 
     Raises:
-        ConfigError: it has no length, or cannot be sliced.
+        ConfigError: `data` has no length, or cannot be sliced.
     """
     try:
         _part(data, slice(0, 0))
         return int(data.shape[0]) if hasattr(data, "shape") else len(data)  # CSR has no len()
-    except Exception as error:  # whatever a container raises for what it cannot do
+    except Exception as error:  # a container may raise anything for an operation it lacks
         raise ConfigError(
             f"cannot share out a {type(data).__name__} in chunks ({error}): it needs a length and "
             "slices, as an array, a list or a CSR matrix has; give .tocsr(), or a list() of it"

@@ -14,7 +14,7 @@ _MOST_INDEX = 2**31 - 1
 
 
 class SvmlightReader:
-    """Parses parts of files; the rows stay in the parser until they are taken."""
+    """Parses parts of files; the parser keeps the rows until take() is called."""
 
     def __init__(self, asked: Reading) -> None:
         self._asked = asked
@@ -28,7 +28,7 @@ class SvmlightReader:
         self.parser: Any = kind(first_index=first, last_index=last, threads=asked.threads)
 
     def feed(self, part: Part) -> Iterator[None]:
-        """Parse a part; pauses after each block."""
+        """Parse a part; yields after each block."""
         asked, parser = self._asked, self.parser
         lines = Lines(part, BLOCK_BYTES * asked.threads)
         for block in lines:
@@ -43,7 +43,7 @@ class SvmlightReader:
         yield
 
     def take(self, *, zero_based: bool, features: int) -> Rows:
-        """The rows parsed since the last time."""
+        """Return the rows parsed since the last call."""
         labels, starts, columns, values = self.parser.take(0 if zero_based else 1)
         return Rows(csr(values, columns, starts, features), labels)
 
@@ -53,4 +53,4 @@ class SvmlightReader:
             return
         for line, reason, text in parser.take_bad_lines():
             asked.leave_out(f"{lines.name_of(line)}: {reason}: {text!r}")
-        asked.bad = parser.bad_count  # also those that were not kept
+        asked.bad = parser.bad_count  # includes bad lines that were not kept

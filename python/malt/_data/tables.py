@@ -17,12 +17,12 @@ from malt._data.reader import Reading, Rows
 from malt._errors import ConfigError
 
 _BATCH_ROWS = 1 << 16
-_MOST_COLUMNS = 1 << 17  # of CSV: pyarrow takes 9 KB for each, and ends the process at 2 million
+_MOST_COLUMNS = 1 << 17  # of CSV: pyarrow needs 9 KB for each, and ends the process at 2 million
 _MOST_HEADER_BYTES = 1 << 24
 
 
 def read_csv(part: Part, asked: Reading) -> Iterator[Rows]:
-    """The lines that begin in the part. A first line with a cell that is no number is a header."""
+    """Yield the lines that begin in the part. A first line with a non-number is a header."""
     arrow = extra("pyarrow", "reading .csv")
     arrow_csv = extra("pyarrow.csv", "reading .csv")
     name = part.file.name
@@ -53,15 +53,15 @@ def read_csv(part: Part, asked: Reading) -> Iterator[Rows]:
 
 
 class _SkippedRows:
-    """The rows that pyarrow leaves out, since they have too few or too many cells."""
+    """The rows that pyarrow leaves out because they have too few or too many cells."""
 
     def __init__(self, where: str) -> None:
         self._where = where
-        self._kept_before: list[int] = []  # of each: how many rows that are kept come before it
+        self._kept_before: list[int] = []  # for each: how many kept rows come before it
         self._new: list[str] = []
 
     def skip(self, row: Any) -> str:
-        """What pyarrow calls with each."""
+        """Note a row; pyarrow calls this for each that it leaves out."""
         number = row.number - 1
         self._kept_before.append(number - len(self._kept_before))
         self._new.append(
@@ -76,12 +76,12 @@ class _SkippedRows:
         self._new.clear()
 
     def row_of(self, at: int, i: int) -> int:
-        """The number of row `at + i` of those that are kept, among all."""
+        """Return the number among all rows of row `at + i` of the kept ones."""
         return at + i + bisect_right(self._kept_before, at + i)
 
 
 def read_parquet(part: Part, asked: Reading) -> Iterator[Rows]:
-    """The part's rows, of the row groups that they are in."""
+    """Yield the part's rows from the row groups that contain them."""
     parquet = extra("pyarrow.parquet", "reading .parquet")
     name = part.file.name
     with part.file.open() as file:
@@ -100,14 +100,14 @@ def read_parquet(part: Part, asked: Reading) -> Iterator[Rows]:
 
 
 def read_arrow(part: Part, asked: Reading) -> Iterator[Rows]:
-    """The part's share of the record batches, the first and last of them cut."""
+    """Yield the part's share of the record batches, the first and the last of which may be cut."""
     ipc = extra("pyarrow.ipc", "reading .arrow")
     name, size = part.file.name, part.file.size
     with part.file.open() as file:
         table = ipc.open_file(file)
         label = _label(name, asked, _numbers(name, table.schema))
         count = table.num_record_batches
-        at = 0  # rows of what has been read
+        at = 0  # rows of the batches read so far
         # In units of 1/size of a batch, the part goes from count * begin to count * end.
         for i in range(count * part.begin // size, -(-count * part.end // size)):
             batch = table.get_batch(i)
@@ -120,7 +120,7 @@ def read_arrow(part: Part, asked: Reading) -> Iterator[Rows]:
 def _cut(
     batch: Any, at: int, first: int, last: int, label: str | None, asked: Reading, where: str
 ) -> Iterator[Rows]:
-    """What of a batch, whose first row is row `at`, is from row `first` to before row `last`."""
+    """Yield the batch's rows from row `first` to before row `last`; it begins with row `at`."""
     begin, end = max(first - at, 0), min(last - at, batch.num_rows)
     if begin < end:
         rows = _rows(batch.slice(begin, end - begin), label, asked)
@@ -138,11 +138,11 @@ def _rows(batch: Any, label: str | None, asked: Reading) -> Rows:
 
 
 def _columns(part: Part) -> tuple[list[str], bool]:
-    """The names of a CSV file's columns, and whether they are in its first line."""
+    """Return the names of a CSV file's columns, and whether its first line holds them."""
     whole = Lines(Part(part.file, 0, part.file.size))
     with reading(part.file.name), io.BufferedReader(LinesFile(whole), BLOCK_BYTES) as text:
         line = text.readline(_MOST_HEADER_BYTES + 1)
-        columns = line.count(b",") + 1  # or fewer, where commas are quoted
+        columns = line.count(b",") + 1  # at most; quoted commas separate nothing
         if len(line) > _MOST_HEADER_BYTES or columns > _MOST_COLUMNS:
             raise ConfigError(
                 f"{part.file.name}: its first line has {columns:,} columns in {len(line):,} bytes "
@@ -166,7 +166,7 @@ def _is_number(cell: str) -> bool:
 
 
 def _numbers(name: str, schema: Any) -> list[str]:
-    """The names of the columns, all of numbers."""
+    """Return the names of the columns, which must all be numbers."""
     types = extra("pyarrow.types", "reading tables")
     for column in schema:
         kind = column.type
@@ -178,7 +178,7 @@ def _numbers(name: str, schema: Any) -> list[str]:
 
 
 def _label(name: str, asked: Reading, names: Sequence[str]) -> str | None:
-    """The name of the column that label= means; the others are the features."""
+    """Return the name of the column that label= names; the other columns are the features."""
     label = asked.label
     if isinstance(label, int) and -len(names) <= label < len(names):
         label = names[label]

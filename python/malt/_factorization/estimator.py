@@ -1,4 +1,4 @@
-"""malt.MatrixFactorization, in the manner of scikit-learn."""
+"""malt.MatrixFactorization, an estimator in the manner of scikit-learn."""
 
 from __future__ import annotations
 
@@ -25,19 +25,21 @@ from malt._training.steps import history_of
 
 
 class MatrixFactorization(BaseEstimator):
-    """A rating is about mean + user bias + item bias + user's factors . item's factors, by SGD.
+    """Predicts a rating as mean + user bias + item bias + user's factors . item's factors, by SGD.
 
-    Minimises the squared errors plus, for each rating, `reg` times the squares of what predicts it
-    (Koren, Bell, Volinsky, "Matrix factorization techniques for recommender systems", Computer
-    2009). With `implicit` ratings count how often something was chosen: the model predicts a
-    preference, 1 for pairs that have a rating, weighted by 1 + alpha * rating, and 0 for others,
-    of which `negatives` are drawn for each rating (Hu, Koren, Volinsky, ICDM 2008).
+    Minimises the squared errors plus, for each rating, `reg` times the squares of the biases and
+    factors that predict it (Koren, Bell, Volinsky, "Matrix factorization techniques for recommender
+    systems", Computer 2009). With `implicit`, ratings count how often a user chose an item: the
+    model predicts a preference, 1 for pairs that have a rating, weighted by 1 + alpha * rating, and
+    0 for other pairs, of which `negatives` are drawn for each rating (Hu, Koren, Volinsky, ICDM
+    2008).
 
     In a job fit() and partial_fit() are collective: each rank gives ratings of its own, and all get
-    the same model. It is of use that a user's ratings are with one rank, as with `ranks` they are.
+    the same model. Results are better if all ratings of a user are on one rank, as they are with
+    `ranks`.
 
     Args:
-        n_factors: the rank of the factorisation. Multiples of 16 waste nothing.
+        n_factors: the rank of the factorisation. Multiples of 16 waste no memory.
         n_epochs: passes of fit() over the ratings.
         lr: the learning rate; in epoch t, from 0, it is lr / (1 + decay * t).
         reg: strength of the L2 penalty, biases included.
@@ -46,30 +48,30 @@ class MatrixFactorization(BaseEstimator):
         implicit: ratings are signs of preference, all above 0.
         alpha: confidence that a rating of 1 adds, if implicit.
         negatives: pairs drawn for each rating, if implicit.
-        shape: (users, items) of the model; None: as far as the ids of the first call go (or the
+        shape: (users, items) of the model; None: as large as the ids of the first call need (or the
             sparse matrix's shape).
-        threads: of this rank. Up to 4, any number gives the same bits.
+        threads: of this rank. Any number up to 4 gives the same bits.
         every: ratings that a rank trains on from one exchange with the others to the next, rounded
             to eighths of an epoch and at most one; None: an epoch.
         ranks: processes that fit() and partial_fit() start and end, which share the ratings; None:
             one. In a job of several ranks leave it out: each gives its own ratings.
-        graph: whom each rank sends to; None: malt.ALL.
-        sync: "bsp" (all wait for one another at every exchange), "ssp:K" (K exchanges late at
-            most), or "async" (nobody waits).
-        verbose: a bar by tqdm; None: if standard error is a terminal.
-        random_state: for the first factors and the order of the ratings; in a job rank 0's counts.
+        graph: which ranks send to which; None: malt.ALL.
+        sync: "bsp" (all ranks wait for one another at every exchange), "ssp:K" (updates may be K
+            exchanges late), or "async" (no rank waits).
+        verbose: whether tqdm shows a progress bar; None: if standard error is a terminal.
+        random_state: for the first factors and the order of the ratings; a job uses rank 0's.
 
     Attributes:
-        user_factors_: float32, of shape (users, n_factors). Who has no ratings has zeros.
-        item_factors_: likewise, of the items.
-        user_biases_: float32, one a user; empty if not biased.
-        item_biases_: likewise.
+        user_factors_: float32, of shape (users, n_factors). A user without ratings has zeros.
+        item_factors_: float32, of shape (items, n_factors). An item without ratings has zeros.
+        user_biases_: float32, one for each user; empty if not biased.
+        item_biases_: float32, one for each item; empty if not biased.
         mean_: of all ranks' ratings; 0 if implicit or not biased.
-        loss_curve_: the root of the mean squared error (implicit: weighted, drawn pairs included)
-            over each epoch's ratings, each before its step; with sync="async" a rank's own (here
-            rank 0's).
+        loss_curve_: for each epoch the root of the mean squared error over its ratings, each
+            measured before its step (implicit: weighted, drawn pairs included); with sync="async"
+            over one rank's own ratings (here rank 0's).
         n_iter_: epochs trained so far.
-        history_: what each rank trained here did in the last call, as of malt.SGDClassifier; the
+        history_: what each rank trained here did in the last call, as in malt.SGDClassifier; the
             loss is the root of the mean squared error between two exchanges.
     """
 
@@ -122,9 +124,9 @@ class MatrixFactorization(BaseEstimator):
             y: the pairs' ratings.
 
         Raises:
-            ConfigError (a ValueError): no ratings, wrong ids, ratings that are not finite, a wrong
+            ConfigError: (a ValueError) no ratings, wrong ids, ratings that are not finite, a wrong
                 parameter, or steps so large that the factors grow without bound. In a job it is
-                raised on every rank, and names the rank.
+                raised on every rank, and names the rank concerned.
         """
         settings = self._settings()
         part = self._agree("fit", X, y, settings)
@@ -135,8 +137,8 @@ class MatrixFactorization(BaseEstimator):
         """Train one epoch on these ratings. Collective in a job.
 
         Args:
-            X: as of fit(). The model has the shape, and the mean, of the first call.
-            y: likewise.
+            X: as for fit(). The model has the shape, and the mean, of the first call.
+            y: as for fit().
 
         Raises:
             ConfigError: as fit(), or a user or an item is beyond the model's shape.
@@ -155,11 +157,11 @@ class MatrixFactorization(BaseEstimator):
         return self
 
     def predict(self, users: Any, items: Any = None) -> Floats:
-        """The ratings (implicit: preferences) that the model expects, float32, one for each pair.
+        """Return the ratings (implicit: preferences) that the model expects, float32, one a pair.
 
         Args:
             users: ids; or pairs (user, item) of shape (n, 2), without `items`.
-            items: as many ids. One id goes with all of the other array.
+            items: as many ids. If one of the two is a single id, it goes with all of the other.
 
         Raises:
             ConfigError: a user or an item is beyond the model's shape.
@@ -170,7 +172,7 @@ class MatrixFactorization(BaseEstimator):
         return predict_ratings(*model[:4], mean=model.mean, users=pair_users, items=pair_items)
 
     def rmse(self, X: Any, y: Any = None) -> float:
-        """The root of the mean squared error over these ratings, given as to fit().
+        """Return the root of the mean squared error over these ratings, given as for fit().
 
         Raises:
             ConfigError: the model is of implicit ratings, which it does not predict.
@@ -186,7 +188,7 @@ class MatrixFactorization(BaseEstimator):
         return math.sqrt(np.mean(errors**2))
 
     def score(self, X: Any, y: Any = None) -> float:
-        """-rmse(X, y): more is better, as scikit-learn's searches want it."""
+        """Return -rmse(X, y): higher is better, as scikit-learn's searches expect."""
         return -self.rmse(X, y)
 
     def _settings(self) -> Settings:
@@ -258,7 +260,7 @@ class MatrixFactorization(BaseEstimator):
         self.user_biases_, self.item_biases_ = model.user_biases, model.item_biases
         self.mean_ = model.mean
 
-    # Told by the command line, which ends training in good order at Ctrl-C.
+    # The command line overrides this, to end training in good order at Ctrl-C.
     @staticmethod
     def _is_asked_to_stop() -> bool:
         return False
@@ -270,7 +272,7 @@ def _train_forked(
     model: training.Model,
     progress: Progress,
 ) -> list[training.Trained]:
-    """By ranks forked here, which read the ratings in place."""
+    """Train by ranks forked here, which read the ratings in place."""
     learnt = [forked.shared(array) for array in model[:4]]
 
     def work() -> Mapping[str, Any]:

@@ -1,16 +1,16 @@
-"""How ranks make one model of the factors that each trains on ratings of its own.
+"""How the ranks combine the factors that each trains on its own ratings into one model.
 
-Since the last exchange rank r has moved a row by d_r, over n_r ratings. To average rows would throw
-away most of what a rank has learnt about a user whom it alone knows; to sum the differences
-(Petuum, Yahoo LDA) overshoots where a row has so many ratings that each rank alone goes all the way
-to where they pull it. Both are ends of one rule: if n steps leave exp(-h n) of a row's error, with
-h = rate * (curvature + l2), a rank goes p(n_r) = 1 - exp(-h n_r) of the way, and all ranks' steps
-one after the other would go p(sum n_r) of it. So the row moves by
+Since the last exchange rank r has moved a row by d_r, over n_r ratings. The mean of the rows would
+lose most of what a rank has learnt about a user that only this rank knows. The sum of the
+differences (Petuum, Yahoo LDA) overshoots if a row has so many ratings that each rank alone goes
+all the way to where they pull it. Both are limits of one rule. If n steps leave exp(-h n) of a
+row's error, with h = rate * (curvature + l2), a rank goes p(n_r) = 1 - exp(-h n_r) of the way, and
+all ranks' steps one after the other would go p(sum n_r) of it. So the row moves by
 
     sum d_r * p(sum n_r) / sum p(n_r)
 
-which is the sum where ratings are few, a rank's own move where no other has any, and the mean where
-they are many.
+This is the sum if ratings are few, a rank's own move if no other rank has ratings of the row, and
+the mean if ratings are many.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from malt._job import job as jobs
 from malt._job import vectors
 from malt._job.averaging import Averaging
 
-# What a row counts for that no rating has pulled here, beside 1 of one that many have: it is to
-# hand on what others know of it, and not to hold it back.
+# The weight of a row without ratings here, compared with 1 for a row with many. Such a row should
+# pass on what other ranks know of it, and not hold it back.
 _RELAYED = 0.001
 
 
@@ -36,8 +36,8 @@ class Evidence:
     """h * n_r of all rows, users and then items, from one exchange to the next. Collective.
 
     Args:
-        users: of this rank's.
-        items: likewise.
+        users: of this rank's users.
+        items: of this rank's items.
     """
 
     def __init__(self, users: Sums, items: Sums) -> None:
@@ -49,25 +49,25 @@ class Evidence:
 
     @property
     def seen(self) -> tuple[npt.NDArray[np.bool_], ...]:
-        """Which users, and which items, any rank has ratings of."""
+        """By user, and by item, whether any rank has ratings of it."""
         return self.by_kind(self.everywhere > 0)
 
     def by_kind(self, rows: Any) -> tuple[Any, Any]:
-        """Of the users, and of the items."""
+        """Split `rows` into those of the users and those of the items."""
         return rows[: self._users], rows[self._users :]
 
 
 def _way(steps: Sums) -> Sums:
-    """What the module's rule calls p."""
+    """Return p of the module's rule."""
     way: Sums = -np.expm1(-steps)
     return way
 
 
 class Exchange:
-    """By all ranks at once, after which they have one model. Collective.
+    """An exchange by all ranks at once, after which they have one model. Collective.
 
     Args:
-        factors: what is trained, in the vector's memory and the same on all ranks.
+        factors: the factors to train, in the vector's memory and the same on all ranks.
         vector: over that memory.
         evidence: for the rule.
     """
@@ -79,13 +79,13 @@ class Exchange:
         seen = evidence.everywhere > 0
         scales[seen] = _way(evidence.everywhere[seen]) / evidence.ways[seen]
         self._scales = evidence.by_kind(scales)
-        self._base = factors.memory.copy()  # what all ranks have had since the last exchange
+        self._base = factors.memory.copy()  # the model of all ranks after the last exchange
 
     def __call__(self) -> tuple[int, int]:
-        """Bring all ranks' differences together; what is no longer finite stays so.
+        """Combine all ranks' differences; values that are no longer finite stay so.
 
         Returns:
-            How old the oldest update is, in exchanges, and the bytes sent so far.
+            The oldest update's age, in exchanges, and the bytes sent so far.
         """
         factors = self._factors
         with np.errstate(over="ignore", invalid="ignore"):
@@ -97,22 +97,24 @@ class Exchange:
         return 0, self._vector.stats().bytes_out
 
     def unite(self) -> None:
-        """Give all ranks one model: they have it."""
+        """Give all ranks one model: nothing to do, they have it."""
 
 
 class Gossip:
-    """Over a graph, or without waiting for all: models differ, and are drawn together.
+    """An exchange over a graph, or without waiting for all: models differ, but are drawn together.
 
-    A rank goes p(n) / p(n_r) times as far as its own ratings took it, where n are those that all
-    ranks it hears from have: never beyond where the ratings pull, as p <= 1. A row becomes the mean
-    of those that have arrived and its own, each weighted by its p(n_r): if all ranks hear from one
-    another, that is the module's rule. Rows are sent times their weights, with the weights.
+    A rank moves p(n) / p(n_r) times as far as its own ratings took it, where n counts the ratings
+    of all ranks from which it receives: never beyond where the ratings pull, as p <= 1. Then a row
+    becomes the mean of the rows that have arrived and its own, each weighted by its p(n_r). If each
+    rank receives from all others, this is the module's rule. Rows are sent multiplied by their
+    weights, together with the weights.
 
     Args:
-        factors: what is trained, at the beginning of the vector's memory and the same on all ranks.
-        vector: over that memory, and as many numbers behind it as there are rows.
+        factors: the factors to train, at the beginning of the vector's memory and the same on all
+            ranks.
+        vector: over that memory, and behind it one number for each row.
         evidence: for the rule.
-        averaging: over which graph, and how long one waits.
+        averaging: over which graph, and how long one rank waits for another.
     """
 
     def __init__(
@@ -130,11 +132,11 @@ class Gossip:
         self._gains = evidence.by_kind(gains)
         self._weights = np.maximum(_way(here), _RELAYED).astype(np.float32)
         self._by_kind = evidence.by_kind
-        self._total = vector.array[len(factors.memory) :]  # of the weights of what is summed
+        self._total = vector.array[len(factors.memory) :]  # the sum of the weights
         self._base = factors.memory.copy()
 
     def __call__(self) -> tuple[int, int]:
-        """As of Exchange."""
+        """Exchange, and return the same values as Exchange."""
         factors = self._factors
         with np.errstate(over="ignore", invalid="ignore"):
             factors.memory -= self._base
@@ -161,7 +163,7 @@ class Gossip:
 
 
 def vector_of(averaging: Averaging, elements: int, rows: int) -> Vector:
-    """With memory for factors of so many elements and rows at its beginning. Collective."""
+    """Make a vector; its memory begins with factors of `elements` and `rows`. Collective."""
     weights = 0 if averaging.is_exact else rows
     return vectors.vector((elements + weights,), graph=averaging.graph)
 
@@ -169,7 +171,7 @@ def vector_of(averaging: Averaging, elements: int, rows: int) -> Vector:
 def exchange_of(
     averaging: Averaging, factors: Factors, vector: Vector, evidence: Evidence
 ) -> Exchange | Gossip:
-    """Of factors in a vector of `vector_of`."""
+    """Make the exchange for factors in a vector of `vector_of`."""
     if averaging.is_exact:
         return Exchange(factors, vector, evidence)
     return Gossip(factors, vector, evidence, averaging)

@@ -13,7 +13,7 @@ from malt._job import vectors
 Floats = npt.NDArray[np.float32]
 Sums = npt.NDArray[np.float64]
 
-_LINE_FLOATS = 16  # a cache line
+_LINE_FLOATS = 16  # in a cache line
 
 
 class Factors:
@@ -33,24 +33,24 @@ class Factors:
 
     @staticmethod
     def elements(shape: tuple[int, int], rank: int, biased: bool) -> int:
-        """Of the memory that it takes."""
+        """Return how many elements the memory needs."""
         return sum(shape) * (_stride(rank) + biased)
 
     def wake(self, seen: tuple[npt.NDArray[np.bool_], ...], spread: float, seed: list[int]) -> None:
-        """Draw those of the rows seen that are zero, which would stay so."""
+        """Draw random values for seen rows that are zero; training would leave them zero."""
         random = np.random.default_rng(seed)
         for rows, is_seen in zip(self.rows, seen, strict=True):
             new = is_seen & ~rows.any(axis=1)
             rows[new] = random.normal(0, spread, (int(new.sum()), rows.shape[1]))
 
     def multiply(self, by: tuple[Floats, ...]) -> None:
-        """Each user's row and bias by the user's number, and each item's."""
+        """Multiply each user's row and bias by the user's number, and each item's by the item's."""
         for rows, biases, numbers in zip(self._padded, self.biases, by, strict=True):
             rows *= numbers[:, None]
             biases *= numbers[: len(biases)]
 
     def train(self, blocks: RatingBlocks, **how: Any) -> float:
-        """What RatingBlocks.train() does with these arrays, and returns."""
+        """Call RatingBlocks.train() with these arrays, and return its result."""
         return blocks.train(*self._padded, *self.biases, **how)
 
 
@@ -59,19 +59,19 @@ def _stride(rank: int) -> int:
 
 
 def aligned_zeros(elements: int) -> Floats:
-    """They begin at a cache line."""
+    """Return zeros that begin at a cache line."""
     raw = np.zeros(elements + _LINE_FLOATS, np.float32)
     skip = -raw.ctypes.data // 4 % _LINE_FLOATS
     return raw[skip : skip + elements]
 
 
 def sums(elements: int) -> Vector:
-    """For summed(). Collective."""
+    """Make the vector for summed(). Collective."""
     return vectors.vector((elements,), dtype=np.float64)
 
 
 def summed(vector: Vector, values: Sums) -> Sums:
-    """The sums of the ranks' values. Collective."""
+    """Return the sums of the ranks' values. Collective."""
     vector.array[:] = values
     vector.allreduce(SUM)
     total: Sums = vector.array.copy()

@@ -1,4 +1,4 @@
-"""Ratings as users give them, checked and in the arrays that training reads."""
+"""Ratings as users give them, checked and converted to the arrays that training reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST_IDS = 2**31 - 1
 
 
 class Ratings(NamedTuple):
-    """User users[n] gave item items[n] values[n]: int32, int32, float32; one element at least."""
+    """User users[n] gave item items[n] values[n]: int32, int32, float32; at least one rating."""
 
     users: npt.NDArray[np.int32]
     items: npt.NDArray[np.int32]
@@ -21,7 +21,7 @@ class Ratings(NamedTuple):
 
 
 def as_ratings(given: Any, values: Any = None) -> Ratings:
-    """Of a SciPy sparse matrix, of (users, items, ratings), or of pairs and their ratings.
+    """Convert a SciPy sparse matrix, (users, items, ratings), or pairs and their ratings.
 
     Raises:
         ConfigError: no ratings, lengths that differ, ids that are no integers or negative, ratings
@@ -51,10 +51,10 @@ def as_ratings(given: Any, values: Any = None) -> Ratings:
 
 
 def as_shape(ratings: Ratings, wanted: Any) -> tuple[int, int]:
-    """(users, items) that hold these ratings; if they are given, those.
+    """Return the (users, items) that hold these ratings, or `wanted` if it is given.
 
     Raises:
-        ConfigError: a rating's user or item is beyond them.
+        ConfigError: a rating's user or item is beyond `wanted`.
     """
     needed = int(ratings.users.max()) + 1, int(ratings.items.max()) + 1
     if wanted is None:
@@ -71,7 +71,7 @@ def as_shape(ratings: Ratings, wanted: Any) -> tuple[int, int]:
 
 
 def as_pairs(users: Any, items: Any) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Users and items of equal length: two arrays, of which either may be one id, or (n, 2)."""
+    """Return users and items of equal length, from (n, 2) or two arrays; either may be one id."""
     if items is None:
         users, items = _columns(users)
     try:
@@ -84,7 +84,7 @@ def as_pairs(users: Any, items: Any) -> tuple[npt.NDArray[np.int32], npt.NDArray
 
 
 def as_ids(given: Any, name: str) -> npt.NDArray[np.int32]:
-    """A vector of ids from 0 up, as int32."""
+    """Convert ids from 0 up to a vector of int32."""
     ids = np.asarray(given)
     if ids.ndim != 1:
         raise ConfigError(f"{name} have shape {ids.shape}; they are one id for each rating")

@@ -1,4 +1,4 @@
-"""The numbers that a matrix factorisation is trained by, checked."""
+"""The settings of training a matrix factorisation, checked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from malt._errors import ConfigError
 
 
 class Settings(NamedTuple):
-    """As the parameters of MatrixFactorization; the same on all ranks."""
+    """The parameters of MatrixFactorization that must be the same on all ranks."""
 
     n_factors: int
     n_epochs: int
@@ -25,7 +25,7 @@ class Settings(NamedTuple):
     every: int | None
 
     def check(self) -> None:
-        """Raise ConfigError for what cannot be."""
+        """Raise ConfigError for values that are not allowed."""
         for name in ("n_factors", "n_epochs"):
             check_whole(name, getattr(self, name), least=1)
         check_whole("negatives", self.negatives, least=0)
@@ -43,6 +43,6 @@ class Settings(NamedTuple):
 
 
 def check_whole(name: str, value: Any, least: int) -> None:
-    """Raise ConfigError unless it is an integer of at least that."""
+    """Raise ConfigError unless `value` is an integer of at least `least`."""
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
         raise ConfigError(f"{name} is {value!r}; it is a whole number of at least {least}")

@@ -23,14 +23,14 @@ from malt._training.steps import Step
 
 _LEAST_BANDS = 8
 _SPREAD = 0.1  # standard deviation of a factor before its first step
-# In the rule of _factor_exchange. That of a bias is 1, of factors less. On MovieLens-100K a quarter
-# is as good as training on one rank, but with 6 ranks at a rate of 0.05 it grew without bound; 1
-# lags behind.
+# The curvature in the rule of exchange.py. A bias has curvature 1, factors have less. On
+# MovieLens-100K 0.25 is as good as training on one rank, but with 6 ranks at a rate of 0.05 the
+# factors grew without bound; 1 lags behind.
 _CURVATURE = 0.5
 
 
 class Model(NamedTuple):
-    """What is learnt; biases are empty where there are none."""
+    """The learnt arrays; biases are empty if the model has none."""
 
     user_factors: Floats
     item_factors: Floats
@@ -40,31 +40,31 @@ class Model(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Users and items."""
+        """The numbers of users and items."""
         return len(self.user_factors), len(self.item_factors)
 
 
 class Part(NamedTuple):
-    """This rank's ratings, and what the ranks have agreed on."""
+    """This rank's ratings, and the values on which the ranks have agreed."""
 
     ratings: Ratings
     shape: tuple[int, int]
     mean: float
-    longest: int  # ratings of the rank that has most
+    longest: int  # the ratings of the rank that has most
     bands: int
     seed: int
 
     def empty_model(self, settings: Settings) -> Model:
-        """Of which nothing is learnt yet."""
+        """Return a model that has learnt nothing yet."""
         rows = [np.zeros((n, settings.n_factors), np.float32) for n in self.shape]
         biases = [np.zeros(n if settings.biased else 0, np.float32) for n in self.shape]
         return Model(rows[0], rows[1], biases[0], biases[1], self.mean)
 
     def divided(self, ranks: int) -> tuple[Part, Callable[[int], Part]]:
-        """For so many ranks, each with all ratings of every so-many-th user that has any.
+        """Divide the ratings among `ranks`: users with ratings in turn, each with all ratings.
 
         Returns:
-            The whole, and what copies a rank's out of it.
+            The whole, and a function that copies one rank's part out of it.
         """
         counts = np.bincount(self.ratings.users, minlength=self.shape[0])
         owners = (np.cumsum(counts > 0) - 1) % ranks
@@ -87,14 +87,14 @@ def agree(
     """Check what every rank was given, and agree on the rest. Collective in a job.
 
     Args:
-        call: for messages.
-        look: the checked ratings, and the shape that they need.
-        settings: which may still be wrong.
-        threads: likewise.
-        seed: drawn where everything else is right.
+        call: the name of the call, for messages.
+        look: returns the checked ratings, and the shape that they need.
+        settings: not checked yet.
+        threads: not checked yet.
+        seed: draws a seed, once everything else has been checked.
 
     Raises:
-        ConfigError: on every rank, if something is wrong on any.
+        ConfigError: on every rank, if a check fails on any.
     """
 
     def report() -> tuple[Ratings, Report]:
@@ -147,24 +147,24 @@ def _check_room(shape: tuple[int, int], settings: Settings) -> None:
 
 
 class Run(NamedTuple):
-    """How a rank trains, with whom, and who is told."""
+    """How a rank trains: its exchanges, its threads, and the callbacks of its caller."""
 
     averaging: Averaging
     threads: int
     watch: Callable[[Step], object]
-    is_asked: Callable[[], bool]  # to end after this epoch, on any rank
+    is_asked: Callable[[], bool]  # whether to end after this epoch, on any rank
 
 
 class Trained(NamedTuple):
-    """What came of it."""
+    """The result of a training."""
 
     model: Model
-    losses: list[float]  # by epoch, the root of the mean of squared errors, each before its step
+    losses: list[float]  # by epoch, the root of the mean squared error, each before its step
     history: list[Step]
 
 
 def train(model: Model, part: Part, settings: Settings, epochs: range, run: Run) -> Trained:
-    """Train these epochs, counted since the model's first. Collective in a job.
+    """Train these epochs, counted since the model's first epoch. Collective in a job.
 
     Raises:
         ConfigError: an error became infinite.
@@ -186,7 +186,7 @@ def train(model: Model, part: Part, settings: Settings, epochs: range, run: Run)
 
 
 class _Rank:
-    """This rank's ratings and factors, and what it exchanges them by."""
+    """This rank's ratings and factors, and the vectors with which it exchanges the factors."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class _Rank:
         first_epoch: int,
         run: Run,
     ) -> None:
-        """Collective in a job."""
+        """Prepare the training. Collective in a job."""
         self.history: list[Step] = []
         self._part, self._settings, self._run = part, settings, run
         self._blocks = RatingBlocks(
@@ -229,9 +229,9 @@ class _Rank:
         self._exchange = exchange_of(averaging, self._factors, vector, evidence)
 
     def train_epoch(self, epoch: int) -> tuple[float, float, float]:
-        """Returns the squared errors, of how many, and whether it is asked to end.
+        """Train; return the sum of squared errors, their number, and whether to end.
 
-        Of all ranks together; an asynchronous one asks nobody.
+        These are of all ranks together; an asynchronous rank returns its own.
         """
         squares = 0.0
         for start in range(0, self._part.bands, self._rounds):
@@ -242,7 +242,7 @@ class _Rank:
         return squares, count, is_asked
 
     def _train_piece(self, epoch: int, start: int) -> float:
-        """Rounds of an epoch from `start` on, up to the next exchange; returns squared errors."""
+        """Train rounds of an epoch from `start` up to the next exchange; return squared errors."""
         part, settings = self._part, self._settings
         first = epoch * part.bands + start
         rounds = min(self._rounds, part.bands - start)
@@ -268,7 +268,7 @@ class _Rank:
         return squares
 
     def finish(self, mean: float) -> Model:
-        """All ranks' model. Collective in a job."""
+        """Return the model of all ranks. Collective in a job."""
         if self._exchange is not None:
             self._exchange.unite()
         arrays = (*self._factors.rows, *self._factors.biases)
@@ -277,7 +277,7 @@ class _Rank:
 
 
 def _at(memory: Floats, model: Model, part: Part, settings: Settings) -> Factors:
-    """The model's factors, put there."""
+    """Copy the model's factors into `memory`."""
     factors = Factors(memory, part.shape, settings.n_factors, settings.biased)
     for mine, given in zip((*factors.rows, *factors.biases), model[:4], strict=True):
         mine[:] = given
@@ -285,7 +285,7 @@ def _at(memory: Floats, model: Model, part: Part, settings: Settings) -> Factors
 
 
 def _weights(part: Part, settings: Settings) -> tuple[Sums, Sums]:
-    """By user and by item: the confidences of its ratings in an epoch, the drawn ones included."""
+    """Return by user and by item the confidences of its ratings in an epoch, with drawn pairs."""
     of_rating, drawn = None, 0
     if settings.implicit:
         of_rating, drawn = 1 + settings.alpha * part.ratings.values, settings.negatives
@@ -296,7 +296,7 @@ def _weights(part: Part, settings: Settings) -> tuple[Sums, Sums]:
 
 
 def _rounds(part: Part, settings: Settings) -> int:
-    """From one exchange to the next."""
+    """Return the number of rounds from one exchange to the next."""
     if settings.every is None:
         return part.bands
     return min(max(round(settings.every * part.bands / part.longest), 1), part.bands)

@@ -14,14 +14,14 @@ from malt._job import job as jobs
 Result = TypeVar("Result")
 Report = dict[str, Any]
 
-_LENGTH = struct.Struct("<I")  # of a post, before it
-_MOST_BYTES = 768  # that are exchanged at once: Group::kMostExchanged
-_MOST_TOLD = 4096  # bytes of an error
+_LENGTH = struct.Struct("<I")  # the length of a post, sent before it
+_MOST_BYTES = 768  # the most bytes of one exchange: Group::kMostExchanged
+_MOST_TOLD = 4096  # bytes of an error message sent to the other ranks
 _DONE, _DAMAGED, _FAILED = b"+", b"?", b"!"
 
 
 class Together:
-    """One collective call, in steps. `timeout` is for each; None: that of malt.init()."""
+    """One collective call, in steps. `timeout` limits each step; None: that of malt.init()."""
 
     def __init__(self, call: str, timeout: float | None) -> None:
         if jobs.current().is_waited_for:
@@ -35,21 +35,22 @@ class Together:
 
     @property
     def group(self) -> Group:
-        """The present one."""
+        """The present group."""
         return jobs.current().group
 
     def step(
         self, name: str, action: Callable[[], tuple[Result, Report]], timeout: float | None = None
     ) -> tuple[Result, dict[int, Report]]:
-        """Act on every rank, and tell one another how it went.
+        """Run `action` on every rank, and tell the other ranks how it went.
 
         Returns:
-            This rank's result, and by rank what each reported, of those that have not died.
+            This rank's result, and by rank the report of each rank that is not dead.
 
         Raises:
-            ConfigError: it failed on a rank, which the message names; raised on every rank.
-            DamagedError: likewise; a rank found what it read damaged, and none had another failure.
-            TimeoutError: the named ranks did not come.
+            ConfigError: the action failed on a rank, which the message names; raised on every rank.
+            DamagedError: a rank found that the data it read are damaged, and no rank had another
+                failure; raised on every rank.
+            TimeoutError: the ranks that the error names did not come.
         """
         failure: Exception | None = None
         try:
@@ -59,7 +60,7 @@ class Together:
             failure, post = error, _DAMAGED + str(error).encode()[:_MOST_TOLD]
         except ConfigError as error:
             failure, post = error, _FAILED + str(error).encode()[:_MOST_TOLD]
-        except Exception as error:  # the others must hear of it, whatever it is
+        except Exception as error:  # the other ranks must learn of every failure
             text = f"{type(error).__name__}: {error}"
             failure, post = error, _FAILED + text.encode()[:_MOST_TOLD]
         here = self._exchange(name, post, self.timeout if timeout is None else timeout)
@@ -72,7 +73,7 @@ class Together:
         return result, {rank: json.loads(post[1:]) for rank, post in here.items()}
 
     def _exchange(self, name: str, post: bytes, limit: float | None) -> dict[int, bytes]:
-        """What each rank posts, of those that have not died; what is long goes in pieces."""
+        """Return the post of each rank that is not dead; long posts travel in pieces."""
 
         def exchange(begin: int) -> Iterator[tuple[int, bytes]]:
             what = f"{self.call}, step {name}" + (f" from byte {begin}" if begin else "")

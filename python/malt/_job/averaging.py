@@ -1,4 +1,4 @@
-"""How ranks average a vector: over which graph, and how long one waits for another."""
+"""How ranks average a vector: over which graph, and how long one rank waits for another."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from malt._job import job as jobs
 
 
 class Averaging:
-    """What `graph=` and `sync=` say.
+    """An estimator's `graph=` and `sync=` settings.
 
     Args:
-        graph: who sends to whom; None: everybody to everybody.
-        sync: "bsp" (each exchange waits for all its updates), "ssp:K" (they may be K exchanges
-            old) or "async" (it waits for nothing).
+        graph: which ranks send to which; None: every rank to every rank.
+        sync: "bsp" (each exchange waits for the updates of all in-neighbours), "ssp:K" (the
+            updates may be K exchanges old) or "async" (an exchange waits for nothing).
 
     Raises:
-        ConfigError: it is none of these.
+        ConfigError: `graph` or `sync` has another value.
     """
 
     def __init__(self, graph: Graph | None, sync: str) -> None:
@@ -33,11 +33,11 @@ class Averaging:
             )
         self.graph = ALL if graph is None else graph
         self.staleness = _staleness(sync)
-        # Then all ranks have the same bits after it, and the vector's own memory is read in place.
+        # An allreduce leaves the same bits on all ranks, and reads the vector's memory in place.
         self.is_exact = graph is None and self.staleness == 0
 
     def exchange(self, vector: Vector, fold: Fold = AVG) -> int:
-        """Send this rank's values and fold others' into them; returns the oldest's age."""
+        """Send this rank's values, fold the others' into them, and return the oldest one's age."""
         if self.is_exact:
             vector.allreduce(fold)
             return 0
@@ -47,7 +47,7 @@ class Averaging:
 
 
 def _staleness(sync: str) -> int | None:
-    """How many iterations an in-neighbour may be behind; None: any number."""
+    """Return how many iterations an in-neighbour may be behind; None: any number."""
     if sync in ("bsp", "async"):
         return 0 if sync == "bsp" else None
     mode, _, bound = str(sync).partition(":")
@@ -59,10 +59,10 @@ def _staleness(sync: str) -> int | None:
 
 
 def positive(name: str, value: Any) -> int:
-    """`value` as an integer of at least 1.
+    """Return `value` as an integer of at least 1.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: `value` is not such an integer.
     """
     try:
         number = operator.index(value)
@@ -74,9 +74,9 @@ def positive(name: str, value: Any) -> int:
 
 
 def start_alike(vector: Vector) -> None:
-    """Give all ranks the values of the lowest one that lives. Collective.
+    """Give all ranks the values of the lowest live rank. Collective.
 
-    A rank that has come back gets the others' values without it, in its first exchange.
+    A rejoining rank does nothing here: it gets the others' values in its first exchange.
     """
     job = jobs.current()
     if job.size == 1 or job.is_waited_for:

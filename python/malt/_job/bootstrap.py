@@ -1,6 +1,6 @@
-"""How the ranks of a job find one another: bytes exchanged out of band, a few times at start.
+"""How the ranks of a job find one another: they exchange bytes out of band, a few times at start.
 
-After start-up nothing goes through it. `find` chooses between the three ways: an MPI communicator,
+After start-up nothing uses this channel. `find` chooses between three ways: an MPI communicator,
 the rendezvous of `malt run`, or none (a job of one process).
 """
 
@@ -17,7 +17,7 @@ from malt._rendezvous import session
 
 
 class Place(NamedTuple):
-    """Which rank this is, and what joining a group of the job takes; as of a Bootstrap."""
+    """This process's rank and what it needs to join a group of the job; fields as in Bootstrap."""
 
     rank: int
     size: int
@@ -26,16 +26,17 @@ class Place(NamedTuple):
 
 
 class Bootstrap(abc.ABC):
-    """Used by one thread. Collective: every rank makes the same calls in the same order.
+    """A way to exchange bytes with every rank at start. Used by one thread.
 
-    As a context manager it is closed at the end of the block, or aborted by an exception.
+    Collective: every rank makes the same calls in the same order. As a context manager, the
+    bootstrap is closed at the end of the block, or aborted when the block raises.
 
     Attributes:
-        rank: this process' number, 0 to size - 1.
+        rank: this process's number, 0 to size - 1.
         size: how many ranks the job has.
         launcher: "malt run", "mpi" or "none".
-        secret: what the ranks of this job alone know, or empty.
-        meeting_point: a host that all ranks can reach, or empty.
+        secret: a key that only the ranks of this job know, or empty.
+        meeting_point: the name or address of a machine that all ranks can reach, or empty.
     """
 
     rank: int
@@ -46,22 +47,22 @@ class Bootstrap(abc.ABC):
 
     @abc.abstractmethod
     def allgather(self, data: bytes, timeout: float) -> list[bytes]:
-        """Give `data` (lengths may differ by rank) and return every rank's, by rank.
+        """Give `data` (lengths may differ by rank) and return every rank's data, by rank.
 
-        Blocks for `timeout` seconds at most. After an error the bootstrap is of no further use.
+        Blocks for at most `timeout` seconds. After an error the bootstrap cannot be used again.
 
         Raises:
-            malt.TimeoutError: with the ranks that did not come.
-            malt.PeerError: with the ranks known to be gone.
+            malt.TimeoutError: names the ranks that did not come.
+            malt.PeerError: names the ranks known to be dead.
         """
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Leave in good order; idempotent. Over an MPI that MALT initialised, collective."""
+        """Leave in good order. Idempotent. Collective if MALT initialised the MPI it uses."""
 
     @abc.abstractmethod
     def abort(self) -> None:
-        """Leave at once, after an error: waits for nobody; idempotent."""
+        """Leave at once after an error, without waiting for any rank. Idempotent."""
 
     def __enter__(self) -> Bootstrap:
         return self
@@ -97,7 +98,7 @@ class Solo(Bootstrap):
 
 
 class Rendezvous(Bootstrap):
-    """A rank started by `malt run`: a client of the launcher's small store."""
+    """A rank that `malt run` started: a client of the launcher's small store."""
 
     launcher = "malt run"
 
@@ -121,19 +122,21 @@ class Rendezvous(Bootstrap):
 def find(
     comm: Any = None, timeout: float = 30.0, environ: MutableMapping[str, str] | None = None
 ) -> Bootstrap:
-    """Join the job that this process was started in.
+    """Join the job in which this process was started.
 
-    In this order: the given mpi4py communicator; the rendezvous of `malt run`; MPI, when an MPI
-    launcher started this process or MPI is initialised with several ranks; else a job of one.
+    The first of these that applies is used: the given mpi4py communicator; the rendezvous of `malt
+    run`; MPI, when an MPI launcher started this process or MPI is initialised with several ranks;
+    else a job of one rank.
 
     Args:
         comm: an mpi4py intracommunicator, or None.
-        timeout: seconds to wait for the other ranks at most.
-        environ: in place of `os.environ`, for tests.
+        timeout: the most seconds to wait for the other ranks.
+        environ: the variables to read instead of `os.environ`, for tests.
 
     Raises:
-        malt.ConfigError: the launcher's settings cannot work; says what to install or to change.
-        malt.TimeoutError: with the ranks that did not come, as far as they can be known.
+        malt.ConfigError: the launcher's settings cannot work; the message says what to install or
+            to change.
+        malt.TimeoutError: names the ranks that did not come, as far as they can be known.
     """
     from malt._job import mpi
 

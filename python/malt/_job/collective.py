@@ -1,4 +1,4 @@
-"""A metric or a setting that all ranks are to have, in one line and without a vector."""
+"""Exchange of a metric or a setting between all ranks, in one line and without a vector."""
 
 from __future__ import annotations
 
@@ -14,29 +14,31 @@ from malt._errors import ConfigError, PeerError, describe_ranks
 from malt._job import job as jobs
 from malt._job.agreement import Report, Together
 
-_MOST_BYTES = 1 << 20  # of a value, as it is sent
+_MOST_BYTES = 1 << 20  # of a value in its encoded form
 
 
 def allreduce(
     value: Any, fold: Fold | Callable[[list[Any]], Any] = AVG, *, timeout: float | None = None
 ) -> Any:
-    """All ranks' values in one: `malt.allreduce(loss)`. Collective; exact, over all live ranks.
+    """Combine all ranks' values into one: `malt.allreduce(loss)`. Collective.
 
-    For a number now and then. What is exchanged in every round is a vector (`v.allreduce`).
+    The result is exact, over all live ranks. Use it for an occasional number; for data exchanged in
+    every round use a vector (`v.allreduce`).
 
     Args:
         value: a number, or a NumPy array of numbers (of the same shape and dtype on all ranks), of
             at most 1 MiB.
-        fold: malt.AVG, malt.SUM, or a function of the list of values, by rank, such as max.
-        timeout: seconds to wait for other ranks; that of malt.init() if None.
+        fold: malt.AVG, malt.SUM, or a function that takes the list of values, ordered by rank, such
+            as max.
+        timeout: the most seconds to wait for other ranks; that of malt.init() if None.
 
     Returns:
-        On every rank the same. The mean of integers is a float.
+        The same value on every rank. The mean of integers is a float.
 
     Raises:
-        ConfigError: the ranks' values do not fit together, or a rank has come back and the others
-            made this call long ago; on every rank.
-        TimeoutError: the named ranks did not come.
+        ConfigError: the ranks' values do not fit together, or this rank is rejoining and the others
+            made this call long ago; raised on every rank.
+        TimeoutError: the ranks that the error names did not come.
     """
     if fold is not AVG and fold is not SUM and (isinstance(fold, Fold) or not callable(fold)):
         raise ConfigError(
@@ -58,20 +60,20 @@ def allreduce(
 
 
 def broadcast(value: Any = None, root: int = 0, *, timeout: float | None = None) -> Any:
-    """The value that rank `root` gives: `settings = malt.broadcast(settings)`. Collective.
+    """Return the value that rank `root` gives: `settings = malt.broadcast(settings)`. Collective.
 
     Args:
         value: on `root`, None, a bool, a number, a text, bytes, a NumPy array of numbers, or lists,
-            tuples and dicts of these, of at most 1 MiB; on others it is not looked at. Nothing is
-            pickled: what comes over a network makes no objects but these.
-        root: whose.
-        timeout: seconds to wait for other ranks; that of malt.init() if None.
+            tuples and dicts of these, of at most 1 MiB; other ranks' values are ignored. Nothing is
+            pickled: data from the network can create objects of these types only.
+        root: the rank whose value is returned.
+        timeout: the most seconds to wait for other ranks; that of malt.init() if None.
 
     Raises:
-        ConfigError: `root` gives something else, or a rank has come back and the others made this
-            call long ago; on every rank.
-        PeerError: `root` has ended.
-        TimeoutError: the named ranks did not come.
+        ConfigError: `root` gives a value of another type, or this rank is rejoining and the others
+            made this call long ago; raised on every rank.
+        PeerError: `root` is dead or has left.
+        TimeoutError: the ranks that the error names did not come.
     """
     size = jobs.current().size
     if not 0 <= root < size:
@@ -112,7 +114,7 @@ def _of_number(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """As what JSON has, by which it can be told from other values."""
+    """Encode a value as JSON types, tagged so that `_restored` gets the same type back."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, list):

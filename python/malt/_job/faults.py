@@ -1,4 +1,4 @@
-"""A rank that a fault ends says which rank it was, of what it died, and where."""
+"""Fault messages: a rank killed by a fault says its number, the signal, and where it happened."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _is_on = False
 
 
 def announce(rank: int) -> None:
-    """From now on; unless the program has its own way with one of these signals."""
+    """Announce faults from now on, unless the program handles one of these signals itself."""
     global _is_on
     if faulthandler.is_enabled() or any(signal.getsignal(n) != signal.SIG_DFL for n in _FAULTS):
         return
@@ -24,7 +24,7 @@ def announce(rank: int) -> None:
 
 
 def restore() -> None:
-    """The signals do again what they did before announce(). Idempotent."""
+    """Undo announce(): the signals act again as before. Idempotent."""
     global _is_on
     if _is_on:
         announce_no_faults()

@@ -1,7 +1,7 @@
-"""Launchers whose processes MALT cannot bring together, by the variables that they set.
+"""Launchers whose processes MALT cannot join into one job, recognised by their variables.
 
 torchrun, accelerate, deepspeed and Ray Train set the variables of torch.distributed; horovodrun
-sets its own. A process that one of them started would be a job of one rank, like its siblings.
+sets its own. Each process that one of them started would be a job of one rank.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from collections.abc import Mapping
 
 from malt._errors import ConfigError
 
-# All of them: people set some by hand, and batch scripts export them to every program.
+# All of them must be set: people set some by hand, and batch scripts export some to every program.
 _OF_TORCH = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")
 _OF_HOROVOD = ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_SIZE")
 
 
 def check(env: Mapping[str, str]) -> None:
-    """Refuse to be one of several jobs of one rank, which such a launcher started by mistake.
+    """Raise if a launcher of this kind started this process as one of several.
 
-    For a process that neither `malt run` nor MPI has started.
+    Each such process would silently be a job of one rank. Call this in a process that neither
+    `malt run` nor MPI has started.
 
     Raises:
         ConfigError: such a launcher has started this process and others.

@@ -1,7 +1,7 @@
-"""The values of all vectors, from one rank to those that have come back.
+"""Transfer of the values of all vectors from one rank to the rejoining ranks.
 
-They go through a vector of their own, a chunk at a time and each with its checksum: one-sided, as
-all that MALT sends.
+The values travel through a vector made for this, in chunks that each have a checksum. The transfer
+is one-sided, as everything that MALT sends.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from malt._errors import DamagedError, PeerError
 from malt._job.vector_types import SPARSE_VECTORS, AnyVector
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
-Copy: TypeAlias = list[Bytes]  # of a dense vector's pieces, or of a sparse one's indices and values
+Copy: TypeAlias = list[Bytes]  # a dense vector's pieces, or a sparse vector's indices and values
 
 _CHUNK_BYTES = 1 << 19
-_HEAD_WORDS = 2  # bytes used, and their checksum
+_HEAD_WORDS = 2  # the number of bytes used, and their checksum
 _NAP_SECONDS = 0.0005
 _RANK = struct.Struct("=i")
 
@@ -37,15 +37,15 @@ def share(
     senders: Sequence[int],
     timeout: float,
 ) -> None:
-    """Collective: the ranks `back` get the values of the first of `senders` that lives.
+    """Send the vectors' values from the first live rank of `senders` to the ranks `back`.
 
-    Of vectors that come with a copy, the copy is sent.
+    Collective. A vector that comes with a copy is sent as that copy.
 
     Raises:
-        malt.PeerError: on a rank that has come back; the one that sent has died, or all others
-            have ended.
-        malt.TimeoutError: a rank that was to send, or to take, did not.
-        malt.DamagedError: what came is not what was sent.
+        malt.PeerError: raised on a rejoining rank; the sender has died, or all other ranks have
+            ended.
+        malt.TimeoutError: a rank that had to send or to receive did not.
+        malt.DamagedError: the bytes that arrived are not the bytes that were sent.
     """
     alive = set(group.alive())
     sender = next((rank for rank in senders if rank in alive), None)
@@ -53,8 +53,9 @@ def share(
         raise PeerError("the others ended before this rank had come back", back)
     if not vectors:
         return
-    # Who lives may look different to each. So those who take say from whom. (The vector is made in
-    # any case: of a rank that has come back and died, some have heard and some have not.)
+    # Ranks may differ about which ranks live. So the receivers announce from which rank they take
+    # the values. (The vector is made in any case: when a rejoining rank has died, some ranks know
+    # of it and some do not.)
     chosen = group.exchange(
         "the sender of the values", _RANK.pack(sender) if group.rank in back else b"", timeout
     )
@@ -93,7 +94,10 @@ def copy_of(vector: AnyVector) -> Copy:
 
 
 def _views(vector: AnyVector, *, room: bool = False) -> list[Bytes]:
-    """A vector's memory; of a sparse one a copy, or with `room` as much as it may be."""
+    """Return a vector's memory as bytes.
+
+    Of a sparse vector this is a copy; with `room`, zeros of the most that it can hold.
+    """
     if isinstance(vector, Vector):
         arrays = vector.array if isinstance(vector.array, list) else [vector.array]
     elif room:
@@ -149,7 +153,7 @@ class _Taker:
     def _next(self, length: int) -> bytes:
         deadline = time.monotonic() + self._timeout
         while len(self._come) < length:
-            lives = self._sender in self._group.alive()  # if not, what is gathered now is the last
+            lives = self._sender in self._group.alive()  # if dead, the next gather gets the rest
             if self._way.gather(self._collect).count:
                 deadline = time.monotonic() + self._timeout
             elif not lives:
@@ -172,7 +176,7 @@ class _Taker:
     def _collect(self, _mine: object, updates: list[Update]) -> None:
         for update in updates:
             if update.rank != self._sender:
-                continue  # it is for another that has come back
+                continue  # it is for another rejoining rank
             length, checksum = update.values[:_HEAD_WORDS]
             part = update.values[_HEAD_WORDS:].view(np.uint8)[: max(int(length), 0)].tobytes()
             if len(part) != length or zlib.crc32(part) != checksum:

@@ -37,49 +37,49 @@ class Settings(NamedTuple):
 
 
 class Job:
-    """What malt.init() returns: ``with malt.init(): ...`` leaves the job at the end."""
+    """The job that malt.init() returns: ``with malt.init(): ...`` leaves it at the end."""
 
     def __init__(
         self, rank: int, size: int, settings: Settings, turns: Turns, way: Group | Generations
     ) -> None:
         self.rank = rank
         self.size = size
-        self.turns = turns  # of all its groups
+        self.turns = turns  # shared by all groups of the job
         self._way = way
         self.settings = settings
-        self.vectors = 0  # made so far, for their default names
+        self.vectors = 0  # how many this rank has made, for their default names
         self.on_change: list[OnChange] = []
 
     @property
     def group(self) -> Group:
-        """The present one; a rank that has come back joins the others for it."""
+        """The present group. A rejoining rank that is in none yet joins the others here."""
         if isinstance(self._way, Group):
             return self._way
         return self._way.group or self._way.start()
 
     @property
     def generations(self) -> Generations | None:
-        """The groups one after the other, where ranks may come back."""
+        """The job's groups one after the other, or None where ranks cannot rejoin."""
         return None if isinstance(self._way, Group) else self._way
 
     @property
     def makes_due(self) -> bool:
-        """This rank has come back, and makes next what the others have made before."""
+        """Whether this rank is rejoining and next makes a vector that the others have already."""
         return self.generations is not None and self.generations.makes_due
 
     @property
     def lives(self) -> list[int]:
-        """By rank: 0, or if it has come back, how often it has been started again."""
+        """By rank: 0, or how often a rank that has rejoined has been started again."""
         return [0] * self.size if self.generations is None else self.generations.lives
 
     def follow(self, follower: Follower) -> None:
-        """Have it told of groups that follow, as long as it exists."""
+        """Tell `follower` of each later change of the group, for as long as it exists."""
         if self.generations is not None:
             self.generations.followers.add(follower)
 
     @property
     def is_waited_for(self) -> bool:
-        """This rank has come back, and the others are where it has not come to yet."""
+        """Whether this rank is rejoining and has not used a vector yet; the others are ahead."""
         return self.generations is not None and self.generations.is_waited_for
 
     def leave(self) -> None:
@@ -101,16 +101,16 @@ class Job:
 
 
 _job: Job | None = None
-_starting = threading.RLock()  # held by the thread that joins
-_forked_from = ""  # the rank
+_starting = threading.RLock()  # held by the thread that joins the job
+_forked_from = ""  # the rank that forked this process, for messages
 _left_launch = ""  # the launch whose job this process has left for good
 
 
 def current() -> Job:
-    """The job this process is in.
+    """Return the job that this process is in.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: the process is in no job.
     """
     if _job is None and _forked_from:
         raise ConfigError(
@@ -127,10 +127,10 @@ def current() -> Job:
 
 
 def joined() -> Job | None:
-    """The job this process is in, or None.
+    """Return the job that this process is in, or None.
 
     Raises:
-        ConfigError: it was forked from a rank.
+        ConfigError: the process was forked from a rank.
     """
     return current() if _job is not None or _forked_from else None
 
@@ -182,29 +182,30 @@ def init(
 ) -> Job:
     """Join the job this process was started in; alone, be a job of one rank. Collective.
 
-    Idempotent: in a job already, it returns that job.
+    Idempotent: if this process is in a job already, the call returns that job.
 
     Until finalize(), a rank that SIGSEGV, SIGFPE, SIGILL, SIGBUS or SIGABRT ends says so on
-    standard error, with a traceback: faulthandler is enabled for this, unless it is already or the
-    program handles one of these signals itself.
+    standard error, with a traceback. MALT enables faulthandler for this, unless it is enabled
+    already or the program handles one of these signals itself.
 
     Args:
-        transport: "auto" (shared memory between ranks that can map one another's; between others
-            RDMA where both sides have adapters that reach one another, else TCP), or one for all:
-            "shm", "verbs" or "tcp". MALT_TRANSPORT if None, else "auto".
-        timeout: seconds that a wait may take unless it says otherwise, this call included;
-            MALT_TIMEOUT if None, else 600. Ranks that die are not waited for; a wait that has taken
-            MALT_SLOW_AFTER seconds (30) says on standard error for whom it waits.
-        silence: a rank that is not heard of for so many seconds, at least 0.1, since it is stopped
-            or cut off, is left out of the job if more than half of the ranks agree; where it wakes,
-            its next call raises PeerError, as on ranks that find themselves without such a
-            majority. MALT_SILENCE if None, else 5. The same on all ranks.
-        tie: which half goes on if the job falls into two: "lowest", the one with the lowest rank,
-            or "neither". MALT_TIE if None, else "lowest". The same on all ranks.
+        transport: "auto" (shared memory between ranks that can map one another's memory; between
+            other ranks RDMA where both sides have adapters that reach one another, else TCP), or
+            one transport for all: "shm", "verbs" or "tcp". MALT_TRANSPORT if None, else "auto".
+        timeout: the most seconds that a wait may take unless its call sets another limit; it limits
+            this call too. MALT_TIMEOUT if None, else 600. No call waits for a rank that is dead. A
+            wait that has taken MALT_SLOW_AFTER seconds (30) says on standard error for which ranks
+            it waits.
+        silence: the seconds without a heartbeat, at least 0.1, after which a rank that is stopped
+            or cut off is evicted from the job, if more than half of the ranks agree. When an
+            evicted rank wakes, its next call raises PeerError; so does a call on ranks that find
+            themselves without such a majority. MALT_SILENCE if None, else 5. The same on all ranks.
+        tie: which half goes on if the job splits into two halves: "lowest", the half with the
+            lowest rank, or "neither". MALT_TIE if None, else "lowest". The same on all ranks.
         comm: an mpi4py communicator whose processes form the job.
 
     Raises:
-        TimeoutError: the named ranks did not join in time.
+        TimeoutError: the ranks that the error names did not join in time.
         ConfigError: a setting is wrong, or the ranks cannot reach one another.
     """
     settings = Settings(
@@ -238,7 +239,7 @@ def _joined_with(settings: Settings, comm: Any | None, asked: dict[str, Any]) ->
     if _has_left():
         raise ConfigError(_AFTER_LEAVE)
     _start_log()
-    if os.environ.get("MALT_LOCAL_RANK", "0") == "0":  # once a host under `malt run`
+    if os.environ.get("MALT_LOCAL_RANK", "0") == "0":  # one rank on each host
         tls.warn_of_exposed_key()
     if comm is None and _RESTARTS in os.environ and "MALT_RENDEZVOUS" in os.environ:
         _job = _join_generations(settings)
@@ -256,9 +257,9 @@ def _joined_with(settings: Settings, comm: Any | None, asked: dict[str, Any]) ->
 
 
 def company() -> Job | None:
-    """The job of several ranks that this process is in, or was started for and joins now.
+    """Return the job of several ranks that this process is in, or join the one it was started for.
 
-    None: it is alone, has left its job, or was itself started or forked by a rank.
+    Returns None if the process is alone, has left its job, or was started or forked by a rank.
     """
     is_rank = not (_forked_from or _started_by_rank() or _has_left())
     if _job is None and is_rank and _is_launched():
@@ -300,7 +301,7 @@ def _make_group(
 
 
 def _join_generations(settings: Settings) -> Job:
-    """Join a job whose ranks come back; who comes back himself joins when he needs the others."""
+    """Join a job whose ranks may rejoin. A rejoining rank joins later, when it needs the others."""
     member = Member.from_environ(os.environ, settings.timeout)
     place = Place(member.rank, member.size, member.key, member.host)
     turns = Turns()
@@ -319,12 +320,13 @@ def _join_generations(settings: Settings) -> Job:
     return Job(member.rank, member.size, settings, turns, generations)
 
 
-_EXIT_SECONDS = 1.0  # that the end of the process waits for a daemon thread's call to end
+_EXIT_SECONDS = 1.0  # how long the process's end waits for a daemon thread's call to end
 _RESTARTS = "MALT_RESTARTS"  # set by `malt run --respawn` and --elastic
 
 
-# Set for what a rank starts, which inherits from it what its launcher told it: the rank's process,
-# and which launch it is of (another launcher's ranks are none of this job).
+# The processes that a rank starts inherit the variables that its launcher set. This variable tells
+# them apart from a rank: it holds the rank's process id and the launch it belongs to. (The ranks of
+# another launcher, which a rank may start, are not of this launch.)
 _RANK_PROCESS = "MALT_RANK_PROCESS"
 
 
@@ -333,7 +335,7 @@ def _launch() -> str:
 
 
 def _started_by_rank() -> str:
-    """The process of the rank that has forked or started this one while in the job, or ""."""
+    """The id of the rank's process that forked or started this one while in the job, or ""."""
     process, _, launch = os.environ.get(_RANK_PROCESS, "").partition(" ")
     return process if launch and launch == _launch() and process != str(os.getpid()) else ""
 
@@ -349,7 +351,7 @@ def _check_is_rank() -> None:
 
 
 def _forget() -> None:
-    """In a forked child: the job is its parent's."""
+    """Clear the job in a forked child: the job is its parent's."""
     global _job, _forked_from, _starting
     _starting = threading.RLock()
     if _job is not None:
@@ -371,10 +373,10 @@ def _log_routes(group: Group, launcher: str) -> None:
 
 
 def finalize() -> None:
-    """Leave the job; the others go on without this rank. Idempotent; also done at exit.
+    """Leave the job; the other ranks go on without this one. Idempotent; also done at exit.
 
     Raises:
-        ConfigError: another thread's call waits for other ranks, or this is called in a fold.
+        ConfigError: another thread's call waits for other ranks, or a fold calls this.
     """
     if _job is not None:
         _job.turns.check("malt.finalize")
@@ -383,7 +385,10 @@ def finalize() -> None:
 
 @atexit.register
 def _leave_at_exit() -> None:
-    """Leave, whatever a daemon thread still does: its call ends, while Python can tell it so."""
+    """Leave, whatever a daemon thread still does.
+
+    The wait lets that thread's call end while Python can still raise in it.
+    """
     if (job := _job) is not None:
         _leave()
         job.turns.await_end(_EXIT_SECONDS)
@@ -392,7 +397,7 @@ def _leave_at_exit() -> None:
 def _leave() -> None:
     global _job
     if _job is not None:
-        if _job.generations is None:  # else ranks come and go
+        if _job.generations is None:  # with generations, ranks come and go as intended
             missed.tell()
         _job.leave()
         _job = None
@@ -401,20 +406,23 @@ def _leave() -> None:
 
 
 def rank() -> int:
-    """This process's rank, from 0."""
+    """Return this process's rank, from 0."""
     return current().rank
 
 
 def size() -> int:
-    """The number of ranks of the job, alive or not; with `malt run --elastic`, of its places."""
+    """Return the number of ranks of the job, alive or not.
+
+    With `malt run --elastic` this is the most ranks that the job may have.
+    """
     return current().size
 
 
 def leave() -> None:
-    """Leave the job for good, as at its end: what this rank has scattered arrives.
+    """Leave the job for good, as at its end: the updates that this rank has scattered arrive.
 
-    The others go on without it. This process may go on without MALT: it keeps its vectors' arrays
-    and stats(), and every other call raises ConfigError, init() too.
+    The other ranks go on without this one. The process may go on without MALT: it keeps its
+    vectors' arrays and stats(). Every other call, init() included, raises ConfigError.
     """
     global _left_launch
     if _job is not None:
@@ -433,26 +441,27 @@ def _has_left() -> bool:
 
 
 def leaving() -> bool:
-    """Whether `malt scale` has asked this rank to leave: the loop is to end, at a time of its own.
+    """Return whether `malt scale` has asked this rank to leave.
 
-    A rank that does not look goes on; the others do not wait for its leaving.
+    The loop should then end, at a moment of its choice. A rank that does not ask goes on; the other
+    ranks do not wait for it to leave.
     """
     generations = current().generations
     return generations is not None and generations.is_asked_to_leave
 
 
 def restarts() -> int:
-    """How often this rank has been started since the job began; 0: it began with it.
+    """Return how often this rank has been started since the job began; 0: it began with the job.
 
-    Again, by `malt run --respawn`, or late, by `malt scale`.
+    `malt run --respawn` starts a rank again, and `malt scale` starts one late.
     """
     return int(os.environ.get(_RESTARTS, "0"))
 
 
 def alive() -> tuple[int, ...]:
-    """The ranks that have not died, left or been left out, sorted.
+    """Return the ranks that are not dead, have not left and were not evicted, sorted.
 
-    A rank that has come back knows of itself alone until it makes its first vector.
+    A rejoining rank knows only of itself until it makes its first vector.
     """
     job = current()
     if job.generations is not None and job.generations.group is None:
@@ -461,9 +470,9 @@ def alive() -> tuple[int, ...]:
 
 
 def epoch() -> int:
-    """The number of the membership that the live ranks agree on.
+    """Return the number of the membership on which the live ranks agree.
 
-    It grows soon after a rank has died, left, been left out, or come back.
+    The epoch grows soon after a rank has died, left, been evicted, or rejoined.
     """
     job = current()
     generations = job.generations
@@ -475,36 +484,37 @@ def epoch() -> int:
 def on_change(callback: OnChange) -> OnChange:
     """Have `callback(epoch, alive)` called whenever the live ranks have agreed on a new epoch.
 
-    It is called in the main thread: between two steps of the program, or while MALT waits, which
-    an exception ends as Ctrl-C would. After several changes at once it may be called once. While
-    MALT waits, the callback may ask (alive(), epoch(), stats()) or leave(); other calls of MALT in
-    it raise ConfigError: have it take a note for the loop.
+    The main thread calls it, between two steps of the program or while MALT waits. An exception
+    that it raises ends such a wait, as Ctrl-C would. Several changes at once may cause one call.
+    While MALT waits, the callback may ask for information (alive(), epoch(), stats()) or leave();
+    other calls of MALT in it raise ConfigError. For these, let the callback set a flag that the
+    loop reads.
     """
     current().on_change.append(callback)
     return callback
 
 
 def call_at_new_epoch() -> None:
-    """Call what on_change() was given; for the extension."""
+    """Call the functions given to on_change(). The extension calls this."""
     if _job is not None:
         for callback in _job.on_change:
             callback(epoch(), alive())
 
 
 def say_slow(rank: int, text: str) -> None:
-    """A wait of this rank takes long; called by the core."""
+    """Log that a wait of this rank takes long. The core calls this."""
     log.warning("malt: rank %d waits: %s", rank, text)
 
 
 def look_again(is_new: bool) -> bool:
-    """Whether what a wait is for may still come; for the extension, where a group follows."""
+    """Return whether a wait in a superseded group may still succeed. The extension calls this."""
     generations = current().generations
     assert generations is not None
     return generations.look_again(is_new)
 
 
 def regroup() -> None:
-    """Go over to the group that follows; for the extension, between two calls."""
+    """Move to the next group. The extension calls this between two calls."""
     generations = current().generations
     assert generations is not None
     generations.go_over()
@@ -512,14 +522,17 @@ def regroup() -> None:
 
 
 def keep_round(name: str) -> None:
-    """Keep what a gather or an allreduce of this vector left; for the extension, in going over."""
+    """Keep the values that a gather or an allreduce of vector `name` left, for rejoining ranks.
+
+    The extension calls this while the group is being superseded.
+    """
     generations = current().generations
     assert generations is not None
     generations.keep_round(name)
 
 
 def call(name: str, step: Callable[[Group], Result]) -> Result:
-    """A collective step of the call of this name, in the group that it comes to be completed in."""
+    """Run a collective step of the call `name`, again in the next group if it is superseded."""
     with current().turns.hold(name):
         while True:
             try:
@@ -531,7 +544,7 @@ def call(name: str, step: Callable[[Group], Result]) -> Result:
 def make(
     build: Callable[[Group, bool], Made], description: str, *, has_shared_values: bool = True
 ) -> Made:
-    """Make a vector by `build(group, rejoins)` and count it; a failed one keeps its name."""
+    """Make a vector by `build(group, rejoins)` and count it; a failed one uses up no name."""
     job = current()
     with job.turns.hold("making a vector"):
         generations = job.generations
@@ -555,11 +568,12 @@ def make(
 def barrier(timeout: float | None = None) -> None:
     """Return when every live rank has called it.
 
-    On a rank that has come back it returns at once until the first scatter, gather or allreduce, as
-    the others have made this call before.
+    On a rejoining rank it returns at once until the first scatter, gather or allreduce, because the
+    other ranks have made this call before.
 
     Raises:
-        TimeoutError: the named ranks did not come within `timeout` seconds (init()'s if None).
+        TimeoutError: the ranks that the error names did not come within `timeout` seconds (init()'s
+            if None).
     """
     if not current().is_waited_for:
         call("malt.barrier", lambda group: group.barrier(timeout))

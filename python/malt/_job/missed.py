@@ -1,6 +1,7 @@
-"""Gathers and allreduces that had nobody to wait for, told when this rank leaves the job.
+"""Warnings about gathers and allreduces that had no rank to wait for.
 
-A mistake in most programs, and seen by nothing else: they run on, and fold less than they mean to.
+They are logged when this rank leaves the job. In most programs they are a mistake that nothing else
+shows: the program runs on, and folds less than it is meant to.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _noted: list[str] = []
 
 
 def note_unsent(name: str) -> None:
-    """This rank gathers from a vector that it has not scattered yet; for the extension."""
+    """Note that this rank gathers from a vector before it scatters it; the extension calls it."""
     _noted.append(
         f"vector '{name}': gather(staleness=...) came twice before any scatter(), and waited for "
         "nobody: it waits for the updates of as many steps as this rank has scattered"
@@ -24,7 +25,7 @@ def note_unsent(name: str) -> None:
 
 
 def note_left(name: str, ranks: list[int], scatters: int) -> None:
-    """Ranks left the job with fewer scatters than this rank has made; for the extension."""
+    """Note that ranks left the job with fewer scatters than this one; the extension calls it."""
     _noted.append(
         f"vector '{name}': {describe_ranks(ranks)} left the job after {scatters} scatters, and "
         "gather(staleness=0) went on without: give all ranks equally many steps"
@@ -32,7 +33,7 @@ def note_left(name: str, ranks: list[int], scatters: int) -> None:
 
 
 def note_left_allreduce(name: str, ranks: list[int]) -> None:
-    """Ranks left the job, and this rank has called allreduce() since; for the extension."""
+    """Note that this rank called allreduce() after ranks had left; the extension calls it."""
     if "MALT_RESTARTS" in os.environ:
         return  # under --respawn and --elastic ranks come and go
     _noted.append(
@@ -43,7 +44,7 @@ def note_left_allreduce(name: str, ranks: list[int]) -> None:
 
 
 def tell() -> None:
-    """Once, when the rank leaves the job."""
+    """Log all notes, once, when the rank leaves the job."""
     for note in _noted:
         log.warning(note)
     _noted.clear()

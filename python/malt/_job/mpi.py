@@ -1,7 +1,7 @@
-"""The bootstrap over MPI, through mpi4py; nothing here is imported before it is needed.
+"""The bootstrap over MPI, through mpi4py, which is imported only when it is needed.
 
-An MPI that MALT initialised itself is finalised as soon as the ranks have found one another: with
-MPI live, most launchers cancel the whole job at the first death.
+If MALT itself initialised MPI, it finalises it as soon as the ranks have found one another: while
+MPI is live, most launchers cancel the whole job at the first death.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from malt._errors import ConfigError, Error, PeerError, describe_ranks
 from malt._job import roll_call
 from malt._job.bootstrap import Bootstrap
 
-# "MA" and "MB": away from the tags that a user's own traffic on the communicator is likely to have.
+# "MA" and "MB": tags that a user's own traffic on the communicator is unlikely to have.
 _TAG_DATA = 0x4D41
 _TAG_CLOSE = 0x4D42
 _LONGEST_SLEEP = 1e-3
 
-# Buffers of sends and receives that were under way at a timeout: MPI may still touch them.
+# Buffers of sends and receives that were still under way at a timeout. MPI may still access them.
 _abandoned: list[Any] = []
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What the environment says of the MPI launcher that started this process.
+    """The environment's description of the MPI launcher that started this process.
 
-    `size` and `rank` are None where the launcher tells them to its MPI library alone.
+    `size` and `rank` are None where the launcher tells them only to its MPI library.
     """
 
     launcher: str
@@ -46,7 +46,7 @@ class Launch:
 
 
 def find_launch(env: Mapping[str, str]) -> Launch | None:
-    """The MPI launcher that this process was started by, or None."""
+    """Return the MPI launcher that started this process, or None."""
 
     def number(name: str) -> int | None:
         text = env.get(name, "")
@@ -54,7 +54,7 @@ def find_launch(env: Mapping[str, str]) -> Launch | None:
 
     if (size := number("OMPI_COMM_WORLD_SIZE")) is not None:
         return Launch("Open MPI's mpirun", "Open MPI", number("OMPI_COMM_WORLD_RANK"), size)
-    # The batch script of a Slurm job has SLURM_NTASKS too, but is in no step.
+    # A Slurm job's batch script also has SLURM_NTASKS, but belongs to no step.
     tasks = number("SLURM_STEP_NUM_TASKS")
     if tasks is None and "SLURM_STEP_ID" in env:
         tasks = number("SLURM_NTASKS")
@@ -71,7 +71,7 @@ def find_launch(env: Mapping[str, str]) -> Launch | None:
 
 
 def running_world() -> Any:
-    """COMM_WORLD, when the user's program has initialised MPI through mpi4py; else None."""
+    """Return COMM_WORLD if the user's program has initialised MPI through mpi4py, else None."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
         return None
@@ -79,7 +79,7 @@ def running_world() -> Any:
 
 
 def adopt(comm: Any, env: Mapping[str, str]) -> Mpi:
-    """The bootstrap over the user's own communicator; MPI stays the user's to finalise."""
+    """Make a bootstrap over the user's own communicator; the user still has to finalise MPI."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is None or not isinstance(comm, mpi.Comm):
         kind = f"{type(comm).__module__}.{type(comm).__qualname__}"
@@ -99,7 +99,7 @@ def adopt(comm: Any, env: Mapping[str, str]) -> Mpi:
 
 
 def join(launch: Launch, timeout: float) -> Mpi:
-    """The bootstrap over COMM_WORLD, with MPI initialised here unless the user's program did."""
+    """Make a bootstrap over COMM_WORLD; initialises MPI unless the user's program has done so."""
     world = running_world()
     mpi = _import_mpi(launch)
     if world is not None:
@@ -112,26 +112,26 @@ def join(launch: Launch, timeout: float) -> Mpi:
             "before the first: MALT leaves an MPI that you initialised alone"
         )
     _check_library(mpi, launch)
-    # MPI_Init has no timeout and says nothing: who is missing is found out before it.
+    # MPI_Init has no timeout and reports nothing, so missing ranks are found before it.
     with (
         roll_call.answered(os.environ, timeout),
         _files_in_session_folder(),
         warnings.catch_warnings(),
     ):
-        warnings.simplefilter("ignore", RuntimeWarning)  # mpi4py's, of a mismatch: ours says more
+        warnings.simplefilter("ignore", RuntimeWarning)  # mpi4py's about a mismatch: ours says more
         mpi.Init()
     try:
         _check_world(mpi, launch)
     except ConfigError:
         if mpi.COMM_WORLD.Get_size() == 1:
-            mpi.Finalize()  # waits for nobody
+            mpi.Finalize()  # a world of one waits for no other rank
         raise
     return Mpi(mpi.COMM_WORLD, owns=True, close_timeout=timeout)
 
 
 @contextlib.contextmanager
 def _files_in_session_folder() -> Iterator[None]:
-    """Let Open MPI make its shared-memory files where its launcher clears up after a death.
+    """Have Open MPI make its shared-memory files where its launcher removes them after a death.
 
     By default they are in /dev/shm, and stay there when a process does not reach MPI_Finalize.
     """
@@ -147,7 +147,7 @@ def _files_in_session_folder() -> Iterator[None]:
 
 
 def _import_mpi(launch: Launch) -> Any:
-    """mpi4py.MPI, loaded such that importing it does not initialise MPI."""
+    """Return mpi4py.MPI, imported such that the import does not initialise MPI."""
     if "mpi4py.MPI" in sys.modules:
         return sys.modules["mpi4py.MPI"]
     size = launch.size if launch.size is not None else "N"
@@ -215,10 +215,10 @@ def _check_world(mpi: Any, launch: Launch) -> None:
 
 
 class Mpi(Bootstrap):
-    """Over an mpi4py communicator, by non-blocking messages of plain bytes.
+    """A bootstrap over an mpi4py communicator, by non-blocking messages of plain bytes.
 
-    While a call is under way, messages with MALT's two tags must be left to it. With `owns`, MPI is
-    finalised by `close`.
+    While a call is under way, other code must leave messages with MALT's two tags alone. With
+    `owns`, `close` finalises MPI.
     """
 
     launcher = "mpi"
@@ -240,7 +240,7 @@ class Mpi(Bootstrap):
         if not self._open:
             return
         if self._owns:
-            # MPI_Finalize waits for all without a limit: enter it only when all are there.
+            # MPI_Finalize waits for all ranks without a limit: call it only once all are here.
             self._exchange(b"", self._close_timeout, _TAG_CLOSE)
             sys.modules["mpi4py.MPI"].Finalize()
         self._open = False
@@ -250,7 +250,7 @@ class Mpi(Bootstrap):
 
     def _exchange(self, data: bytes, timeout: float, tag: int) -> list[bytes]:
         exchange = _Exchange(self._comm, data, tag)
-        self._open = False  # until it has come to a good end
+        self._open = False  # until the exchange has succeeded
         try:
             exchange.finish(timeout)
         finally:
@@ -261,12 +261,12 @@ class Mpi(Bootstrap):
 
 
 class _Exchange:
-    """One all-to-all of one message each way per pair."""
+    """An all-to-all exchange: for each pair of ranks, one message each way."""
 
     def __init__(self, comm: Any, data: bytes, tag: int) -> None:
         self._mpi = sys.modules["mpi4py.MPI"]
         self._comm = comm
-        self._data = data  # alive as long as the sends are
+        self._data = data  # must live as long as the sends
         self._tag = tag
         me = comm.Get_rank()
         others = [rank for rank in range(comm.Get_size()) if rank != me]
@@ -302,7 +302,7 @@ class _Exchange:
         )
 
     def missing(self) -> list[int]:
-        """The ranks whose message has not come, or that have not taken ours."""
+        """Return the ranks whose message has not come, or that have not received ours."""
         return sorted(self._unseen | self._receives.keys() | self._sends.keys())
 
     def _advance(self) -> bool:

@@ -1,10 +1,10 @@
-"""From one group of the job to the next, in which ranks take part that have been started anew.
+"""Moves a rank from one group of the job to the next, in which restarted ranks take part.
 
-The launcher calls the ranks together (`_rendezvous/generation_table.py`). Each comes when it next
-scatters its first vector, or out of a wait: it joins the next group, and when nobody can go on in
-the old one any more (`look_again`), the vectors go over, in the order in which they were made
-(`go_over`). A rank that has come back makes its own in the same order (`rejoin`), and gets the
-others' values at last.
+The launcher calls the ranks to form the next group (`_rendezvous/generation_table.py`). A rank
+follows the call when it next scatters its first vector, or while it waits: it joins the next group.
+When no rank can make progress in the old group any more (`look_again`), all move their vectors, in
+the order in which these were made (`go_over`). A rejoining rank makes its vectors in the same order
+(`rejoin`), and in the end receives the others' values.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from malt._job.vector_types import AnyVector
 from malt._rendezvous.member_session import Member, NewerError
 
 _STATE = struct.Struct("=?IIIIQ")
-# Whether it has gone on, and is in the old group; to how many exchanges it has posted there; which
-# vectors are open, and the sum of their iterations.
+# A vote: whether the rank has made progress, whether it is in the old group, to how many exchanges
+# it has posted there, a checksum of its open vectors' names, and the sum of their iterations.
 _VOTE = struct.Struct("=??QIQ")
-# A group that cannot be formed may come of a death: how long the launcher may take to say so. Where
-# it comes of other ranks for certain, the launcher has the time limit.
+# Forming a group may fail because a rank has died: this is how long the launcher may take to report
+# that. If the error certainly comes from other ranks, the launcher has the whole time limit.
 _NEWS_SECONDS = 2.0
 _NAP_SECONDS = 0.001
 
@@ -41,27 +41,27 @@ MakeGroup = Callable[[list[int], Callable[[bytes, float], list[bytes]]], Group]
 
 
 class Follower(Protocol):
-    """What has to do with every change of the group; neither may wait for other ranks."""
+    """An object that is told of every change of the group; its calls must wait for no rank."""
 
     def leave_group(self) -> None:
-        """The rank is about to leave the present group, from which all here can still be read."""
+        """This rank is about to leave the present group; all ranks' data can still be read here."""
 
     def enter_group(self, group: Group) -> None:
-        """All vectors that are open have come into the next group."""
+        """All open vectors have moved into the next group."""
 
 
 @dataclass
 class _Kept:
     vector: weakref.ref[AnyVector]
     description: str
-    has_shared_values: bool  # not some of each rank's own
-    round: _Round | None = None  # the last that has ended while the group was superseded
+    has_shared_values: bool  # False: each rank has values of its own
+    round: _Round | None = None  # the last one that has ended while the group was superseded
 
 
 class _Round(NamedTuple):
-    call: int  # superseded_by of the group
+    call: int  # the group's superseded_by at that time
     iteration: int
-    values: handover.Copy  # as its gather left them
+    values: handover.Copy  # as the round's gather left them
 
 
 class _State(NamedTuple):
@@ -69,8 +69,8 @@ class _State(NamedTuple):
     restarts: int
     vectors: int
     epoch: int
-    kept: int  # vectors of which it has kept a round,
-    rounds: int  # and the sum of these
+    kept: int  # how many vectors this rank has kept a round of
+    rounds: int  # the sum of the iterations of these rounds
 
 
 class _Vote(NamedTuple):
@@ -84,18 +84,18 @@ class _Vote(NamedTuple):
 class _Formed(NamedTuple):
     number: int
     group: Group
-    members: set[int]  # but for those who have been reported as evicted
+    members: set[int]  # without those that have been reported as evicted
 
 
 class Generations:
-    """One rank's way through the groups of its job. For the rank's own thread.
+    """One rank's way through the groups of its job. Only the rank's own thread may use it.
 
     Attributes:
-        group: the present one; None: this rank has come back, and needs none yet.
-        epoch: what the group's own is counted from.
-        is_waited_for: this rank has come back and has not done anything with its vectors yet.
-        lives: by rank: 0, or if it has come back, how often it has been started again.
-        followers: who is told of a change of the group.
+        group: the present group; None: this rank is rejoining and has not needed a group yet.
+        epoch: the number that is added to the group's own epoch.
+        is_waited_for: this rank is rejoining and has not used its vectors yet.
+        lives: by rank: 0, or how often a rank that has rejoined has been started again.
+        followers: the objects that are told of a change of the group.
     """
 
     def __init__(
@@ -111,16 +111,16 @@ class Generations:
         self._make_group = make_group
         self._timeout = timeout
         self._number = 0  # of the last generation that this rank has looked at
-        self._formed: _Formed | None = None  # the last that it was in
+        self._formed: _Formed | None = None  # the last group that this rank was in
         self._next: Group | None = None
-        self._is_decided = False  # that nobody can go on in the old group
+        self._is_decided = False  # all agree that no rank can make progress in the old group
         self._voters: set[int] = set()  # of the last vote
         self._kept: list[_Kept] = []
-        self._due = 0  # vectors that a rank which has come back has yet to make
-        self._back: list[int] = []  # who has come back into the group with it,
-        self._senders: list[int] = []  # and who may send them the values, the best first
-        self._is_between = True  # the group is not to be superseded now
-        self._is_in_next = True  # and what this rank does is in the next, or the first
+        self._due = 0  # vectors that this rejoining rank has yet to make
+        self._back: list[int] = []  # the ranks that rejoin in this group
+        self._senders: list[int] = []  # the ranks that may send them the values, the best first
+        self._is_between = True  # the group must not be superseded now
+        self._is_in_next = True  # this rank's collective steps run in the next group, or the first
         self._lock = threading.Lock()
         self.is_back = member.is_back
         member.on_call = self._supersede
@@ -128,10 +128,10 @@ class Generations:
     # Joining
 
     def start(self) -> Group:
-        """Join the first group; or, come back, the next. Collective.
+        """Join the first group; a rejoining rank joins the next one. Collective.
 
         Raises:
-            malt.TimeoutError: the named ranks did not come.
+            malt.TimeoutError: the ranks that the error names did not come.
         """
         self._member.want(self._timeout)
         joined = self._join(lambda: False)
@@ -153,10 +153,10 @@ class Generations:
         return joined
 
     def _join(self, is_in_vain: Callable[[], bool]) -> Group | None:
-        """The next group; None: nothing comes of it."""
+        """Join and return the next group; None if it is called off, or once `is_in_vain()`."""
         member = self._member
         while True:
-            limit = 2 * self._timeout + 1  # the launcher has the first word
+            limit = 2 * self._timeout + 1  # longer than the launcher's limit: it decides first
             call = member.await_call(self._number, limit, is_in_vain)
             if call.number <= self._number:
                 return None
@@ -190,17 +190,17 @@ class Generations:
         return self._member.allgather(number, data, timeout, self._report_evicted)
 
     def _agree(self, group: Group, data: bytes) -> list[bytes]:
-        """Every member's bytes: to each the same, also of a rank that dies meanwhile."""
+        """Return every member's bytes: all ranks get the same, even if a rank dies meanwhile."""
         return self._go_on(
             group,
             lambda: self._member.agree(self._number, data, self._timeout, self._report_evicted),
         )
 
     def _report_evicted(self) -> None:
-        """The process of an evicted rank may live: the next group must not wait for it.
+        """Report evicted ranks, so that the next group does not wait for them.
 
-        A rank that has left or died is not reported: its process may be well, and the launcher
-        hears of its end by itself.
+        The process of an evicted rank may still live. A rank that has left or died is not reported:
+        its process may be well, and the launcher learns of its end by itself.
         """
         if self._formed is None:
             return
@@ -210,32 +210,33 @@ class Generations:
             self._member.absent(number, evicted)
 
     def _supersede(self) -> None:
-        """There is another generation; in the thread that listens."""
+        """Supersede the group: there is a newer generation. The listening thread calls this."""
         with self._lock:
             if not self._is_between and self.group is not None:
                 self.group.supersede(self._member.latest().number)
 
     def _settle(self) -> None:
-        """This group it is."""
+        """Begin to work in the present group; from now on a newer generation may supersede it."""
         with self._lock:
             self._is_between = self._is_in_next = False
             for kept in self._kept:
-                kept.round = None  # for the memory
+                kept.round = None  # frees the memory of its values
             if self._member.latest().number > self._number:
                 assert self.group is not None
                 self.group.supersede(self._member.latest().number)
 
-    # Going over
+    # Moving to the next group
 
     def look_again(self, is_new: bool) -> bool:
-        """In a wait of a superseded group: whether what it is for may still come.
+        """Return whether a wait in a superseded group may still succeed.
 
-        In the old group, this joins the next one first. Then all vote, each where it can go no
-        further: a rank that has gone on since the last time says so, and all look again, as they do
-        when one has ended, for which others may have waited. When nobody has, nobody will.
+        A rank that is only in the old group first joins the next one. Then all ranks vote, each as
+        soon as it can go no further. A rank that has made progress since its last vote says so, and
+        all look again. They also look again when a voter has ended, because a rank may have waited
+        for it. When no rank has made progress, none can any more.
 
-        In the next group a wait always ends by itself. Another rank of this host supersedes that
-        group when it has completed the last exchange there, which this rank then can do, too.
+        In the next group a wait always ends by itself. Another rank of this host may supersede that
+        group already: it has then completed the last exchange there, and this rank can too.
         """
         if self._is_in_next:
             return True
@@ -245,7 +246,7 @@ class Generations:
         return not self._is_decided
 
     def _prepare(self) -> bool:
-        """Join the next group; False if nothing comes of it, and this one goes on."""
+        """Join the next group. False: there is none after all, and the present one goes on."""
         group = self.group
         assert group is not None
         with self._lock:
@@ -259,11 +260,11 @@ class Generations:
         return True
 
     def _await_ends(self, going: set[int]) -> None:
-        """Wait until all but these are known to have ended in the old group.
+        """Wait until all ranks but `going` are known to be dead in the old group.
 
-        The process that another has followed may have ended just now; one that has lost its
-        launcher goes on, until it is killed. Whoever waits for it has to come to the end of its
-        round in the old group.
+        A rank that is not in `going` has been started again or has ended. Its old process may have
+        ended only just now; an old process that has lost its launcher goes on until it is killed. A
+        rank that waits for such a process must still reach the end of its round in the old group.
         """
         assert self.group is not None
         deadline = time.monotonic() + self._timeout
@@ -271,7 +272,10 @@ class Generations:
             time.sleep(_NAP_SECONDS)
 
     def _vote(self, *, has_moved: bool) -> bool:
-        """Whether anybody has gone on in the old group, or ended; what was sent there has come."""
+        """Vote; return whether any rank has made progress in the old group, or has ended.
+
+        On return, everything that the voters sent in the old group has arrived.
+        """
         assert self._next is not None
         posted, names, sent = 0, 0, 0
         if self.group is not None:
@@ -290,9 +294,9 @@ class Generations:
         return any(vote.has_moved for vote in votes) or not before <= self._voters
 
     def _await_scatters(self, sent: dict[int, int]) -> None:
-        """Wait until what these ranks have scattered in the old group has come to this host.
+        """Wait until all that these ranks have scattered in the old group has reached this host.
 
-        A clock never says more than its sender has sent, so that equal sums are equal clocks.
+        A clock never exceeds the number of its sender's scatters, so equal sums mean equal clocks.
         """
         old, new = self.group, self._next
         assert old is not None
@@ -312,7 +316,7 @@ class Generations:
     def go_over(self) -> None:
         """Leave the old group for the next, with all vectors. Collective.
 
-        Ranks that have come back and do not make the vectors within the time limit are left out.
+        Rejoining ranks that do not make the vectors within the time limit are evicted.
         """
         if self._next is not None:
             if not self._is_decided:
@@ -336,7 +340,7 @@ class Generations:
         self._settle()
 
     def _rebuild(self, group: Group) -> None:
-        """Take all vectors to the next group."""
+        """Move all vectors to the next group."""
         opened = self._open()
         self._exchange_state(group, is_back=False)
         for vector, kept in opened:
@@ -348,10 +352,11 @@ class Generations:
         self._go_on(group, lambda: group.barrier(self._timeout))
 
     def _go_on(self, group: Group, step: Callable[[], Result]) -> Result:
-        """Do a collective step, once more without those who die in it or do not come to it.
+        """Run a collective step; repeat it without the ranks that die in it or do not come to it.
 
-        Who does not come is killed, so that all go on without it in this group: if it comes at the
-        very end of the time limit, some of them have not seen it and some have.
+        This rank reports those that do not come, and they are killed: all others then go on without
+        them in this group. This is needed because of a rank that comes at the very end of the time
+        limit: some ranks have seen it come and some have not.
         """
         reported: set[int] = set()
         while True:
@@ -368,7 +373,7 @@ class Generations:
                 self._member.absent(self._number, error.ranks)
 
     def _exchange_state(self, group: Group, *, is_back: bool) -> int:
-        """Tell one another; returns how many vectors the others have."""
+        """Exchange the ranks' states; return how many vectors the survivors have."""
         old_epoch = self.epoch + (self.group.epoch if self.group is not None else 0)
         restarts = self.lives[group.rank]
         opened = self._open()
@@ -381,13 +386,13 @@ class Generations:
             self.lives[rank] = state.restarts
         self.epoch = 1 + max(state.epoch for state in states.values())
         there = {rank: state for rank, state in states.items() if not state.is_back}
-        # Who comes back has the iteration of the rank that is furthest behind.
+        # A rejoining rank gets the iteration of the rank that is furthest behind.
         order = {rank: (-state.kept, state.rounds, rank) for rank, state in there.items()}
         self._senders = sorted(there, key=order.__getitem__)
         return max((state.vectors for state in there.values()), default=0)
 
     def _share(self, group: Group) -> None:
-        """Hand the values to those who have come back."""
+        """Hand the values to the rejoining ranks."""
         vectors = [
             (vector, kept_round.values if (kept_round := self._round_of(kept)) else None)
             for vector, kept in self._open()
@@ -396,7 +401,10 @@ class Generations:
         handover.share(group, vectors, self._back, self._senders, self._timeout)
 
     def _compare(self, group: Group, description: str) -> None:
-        """Whether all make the same vector; those who have come back and do not leave again."""
+        """Check that all ranks make the same vector.
+
+        A rejoining rank that makes another one leaves the group again; the survivors wait for that.
+        """
         mine = description.encode()[:768]
         posts = self._go_on(
             group, lambda: group.exchange("a vector that goes over", mine, self._timeout)
@@ -415,14 +423,15 @@ class Generations:
     # Vectors
 
     def keep(self, vector: AnyVector, description: str, has_shared_values: bool) -> None:
-        """A vector that goes over to the groups to come."""
+        """Add a vector that moves to the groups to come."""
         self._kept.append(_Kept(weakref.ref(vector), description, has_shared_values))
 
     def keep_round(self, name: str) -> None:
-        """In a superseded group: keep what a gather or an allreduce of this vector has left.
+        """Keep the values that a gather or an allreduce of vector `name` left.
 
-        Who comes back begins its round with that. When the others go over, at the beginning of
-        one, they have made its step already.
+        The group is superseded. A rejoining rank begins its round with these values. The survivors'
+        present values would not do: they move to the next group at the beginning of a round, when
+        they have made its step already.
         """
         assert self.group is not None
         call = self.group.superseded_by
@@ -432,13 +441,16 @@ class Generations:
         self.group.keep_round(name)
 
     def _round_of(self, kept: _Kept) -> _Round | None:
-        """None also if rounds may have ended since: another rank of the host restored the group."""
+        """Return the kept round, or None if there is none or later rounds may have ended.
+
+        Later rounds may have ended if another rank of the host restored the group since.
+        """
         if self.group is None or kept.round is None:
             return None
         return kept.round if kept.round.call == self.group.superseded_by else None
 
     def vectors(self) -> list[AnyVector]:
-        """Those that are open, in the order in which they were made."""
+        """Return the open vectors, in the order in which they were made."""
         return [made for made, _ in self._open()]
 
     def _open(self) -> list[tuple[AnyVector, _Kept]]:
@@ -458,7 +470,7 @@ class Generations:
     def rejoin(
         self, make: Callable[[Group, bool], Made], description: str, has_shared_values: bool
     ) -> Made | None:
-        """Come back, make what the others have; None when they have no more. Collective."""
+        """Rejoin: make a vector that the others have; None when they have no more. Collective."""
         if not self.makes_due:
             return None
         group = self.group
@@ -472,7 +484,7 @@ class Generations:
         return made
 
     def _complete(self) -> None:
-        """Where all the vectors of this rank stand that are to stand."""
+        """End joining: this rank has made all the vectors that the others have."""
         group = self.group
         assert group is not None
         if self.is_back:
@@ -494,7 +506,7 @@ class Generations:
 
     def close(self) -> None:
         """Leave the job."""
-        self._member.leave()  # first: the next group does not wait for this rank
+        self._member.leave()  # first, so that the next group does not wait for this rank
         for group in (self.group, self._next):
             if group is not None:
                 group.leave()

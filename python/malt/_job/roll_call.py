@@ -1,8 +1,8 @@
-"""Who is missing, found out before MPI_Init, which waits for all without a limit or a word.
+"""Finds missing ranks before MPI_Init, which waits for all without a limit or a message.
 
 Every rank of a job on one host listens at an abstract socket address made from the launcher's name
-of the job and its rank; a rank is present once its address answers for the same user. Nothing is
-exchanged, and the addresses go with the processes.
+of the job and its rank. A rank is present once its address answers for the same user. Nothing is
+exchanged, and the addresses vanish with the processes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def answered(env: Mapping[str, str], timeout: float) -> Iterator[None]:
     Does nothing where the job is on several hosts or its launcher does not name it.
 
     Raises:
-        malt.TimeoutError: with the ranks that did not come.
+        malt.TimeoutError: names the ranks that did not come.
     """
     call = _find(env)
     if call is None:
@@ -36,7 +36,7 @@ def answered(env: Mapping[str, str], timeout: float) -> Iterator[None]:
         return
     job, rank, size = call
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as mine:
-        # A refusal (a second process of the same rank) is MPI's to report.
+        # A bind that fails (a second process of the same rank) is left to MPI to report.
         with contextlib.suppress(OSError):
             mine.bind(_address(job, rank))
             mine.listen(size)
@@ -54,7 +54,7 @@ def answered(env: Mapping[str, str], timeout: float) -> Iterator[None]:
 
 
 def _find(env: Mapping[str, str]) -> tuple[str, int, int] | None:
-    """The job's name, this rank and the size, when all ranks are on this host."""
+    """Return the job's name, this rank and the size, when all ranks are on this host."""
     try:
         if "OMPI_COMM_WORLD_SIZE" in env:
             size, local = int(env["OMPI_COMM_WORLD_SIZE"]), int(env["OMPI_COMM_WORLD_LOCAL_SIZE"])
@@ -63,7 +63,7 @@ def _find(env: Mapping[str, str]) -> tuple[str, int, int] | None:
         else:
             size, local = int(env["PMI_SIZE"]), int(env["MPI_LOCALNRANKS"])
             rank = int(env["PMI_RANK"])
-            # Hydra names its jobs nowhere, but all ranks inherit one control socket.
+            # Hydra gives its jobs no name, but all ranks inherit one control socket.
             job = os.readlink(f"/proc/self/fd/{int(env['HYDI_CONTROL_FD'])}")
     except (KeyError, ValueError, OSError):
         return None
@@ -80,7 +80,7 @@ def _present(job: str, rank: int) -> bool:
         try:
             probe.connect(_address(job, rank))
         except BlockingIOError:
-            return True  # it listens, and many asked before
+            return True  # it listens, and its queue is full of other ranks' connections
         except OSError:
             return False
         credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))

@@ -1,4 +1,4 @@
-"""What is a vector, by its class."""
+"""Type aliases of the vector classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Making vectors: what is given is checked here, in Python's terms."""
+"""Making vectors: the arguments are checked here, with messages in Python's terms."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from malt._job.vector_types import SparseVector
 Parameters = ParamSpec("Parameters")
 Made = TypeVar("Made")
 
-_MOST_ELEMENTS = 2**57  # beyond any memory, and their bytes still countable
+_MOST_ELEMENTS = 2**57  # more than any memory holds, and their bytes still fit into 64 bits
 _SPARSE: dict[str, type[SparseVector]] = {
     "float32": SparseVectorFloat32,
     "float64": SparseVectorFloat64,
@@ -40,7 +40,7 @@ _SPARSE: dict[str, type[SparseVector]] = {
 
 
 def _as_array(data: Any) -> npt.NDArray[Any]:
-    """The same memory as a NumPy array."""
+    """Return a NumPy array over the same memory."""
     if isinstance(data, np.ndarray):
         array = data
     elif hasattr(data, "__dlpack__"):
@@ -51,7 +51,7 @@ def _as_array(data: Any) -> npt.NDArray[Any]:
                 f"cannot share the memory of a {type(data).__name__}: {error}; only memory on the "
                 "CPU can be shared"
             ) from error
-        if not array.flags.writeable:  # as NumPy before 2.2.5 takes all that comes through DLPack
+        if not array.flags.writeable:  # NumPy before 2.2.5 sees all memory from DLPack as read-only
             if not hasattr(data, "detach"):
                 raise ConfigError(
                     f"the memory of a {type(data).__name__} is read-only for NumPy "
@@ -89,14 +89,14 @@ def _as_array(data: Any) -> npt.NDArray[Any]:
 
 
 def _are_numbers(data: Any) -> bool:
-    """Whether it is a number, or lists of them."""
+    """Return whether `data` is a number, or nested lists of numbers."""
     return _are_numbers(data[0]) if isinstance(data, list) and data else isinstance(data, Real)
 
 
 def _check_apart(arrays: Sequence[npt.NDArray[Any]]) -> None:
-    """Raise ConfigError if two share memory, which would be folded twice."""
+    """Raise ConfigError if two arrays share memory, which would be folded twice."""
     order = sorted(range(len(arrays)), key=lambda i: arrays[i].ctypes.data)
-    last, end = -1, 0  # of those before, the one that ends last
+    last, end = -1, 0  # of the arrays before, the one that ends last
     for i in order:
         begin = arrays[i].ctypes.data
         if end > begin:
@@ -111,7 +111,7 @@ def _check_apart(arrays: Sequence[npt.NDArray[Any]]) -> None:
 
 
 def _as_shape(data: Any) -> tuple[int, ...] | None:
-    """The shape, if that is what was given."""
+    """Return the shape if `data` is one, else None."""
     if isinstance(data, np.ndarray):
         return None
     try:
@@ -167,7 +167,7 @@ def _warn_unused(name: str, several: bool, index: int) -> None:
 
 
 def _describe(kind: str, options: dict[str, Any]) -> str:
-    """What a rank that comes back has to make alike."""
+    """Describe a vector such that a rejoining rank must make one with the same description."""
     shown = ", ".join(f"{key}={options[key]}" for key in ("policy", "depth"))
     if options.get("codec"):
         shown += f", codec={options['codec']}"
@@ -175,7 +175,7 @@ def _describe(kind: str, options: dict[str, Any]) -> str:
 
 
 def _one_call(make: Callable[Parameters, Made]) -> Callable[Parameters, Made]:
-    """Have the turn from the choice of a name to the end."""
+    """Hold the job's turn from the choice of a name to the end of `make`."""
 
     @functools.wraps(make)
     def call(*args: Parameters.args, **options: Parameters.kwargs) -> Made:
@@ -198,14 +198,15 @@ def vector(
     max_norm: float | None = None,
     codec: Codec | None = None,
 ) -> Vector:
-    """A dense vector that can be scattered and gathered. Collective.
+    """Make a dense vector that can be scattered and gathered. Collective.
 
-    Threads: the calls of a job (those of its vectors, barrier(), save(), making a vector, ...) go
-    one at a time, from any thread. A call waits while another thread's works. While another
-    thread's call waits for other ranks or runs a fold of yours it raises ConfigError, which names
-    that thread: make all calls in one thread, or hold a lock of your own around each. So does a
-    call inside a fold of yours. rank(), size(), alive(), epoch(), stats() and the arrays are free
-    at any time; during a gather an array has some elements from before it and some from after.
+    Threads: any thread may call, but the calls of a job (those of its vectors, barrier(), save(),
+    making a vector, ...) run one at a time. A call waits while another thread's call works. It
+    raises ConfigError, which names the other thread, while that thread's call waits for other ranks
+    or runs a fold of yours: make all calls in one thread, or hold a lock of your own around each. A
+    call inside a fold of yours raises ConfigError too. rank(), size(), alive(), epoch(), stats()
+    and the arrays are free at any time; during a gather an array has some elements from before the
+    gather and some from after it.
 
     Args:
         data: an array (NumPy; PyTorch on the CPU; with NumPy 2.2.5 anything on the CPU with
@@ -213,25 +214,26 @@ def vector(
             one vector and may not share memory; or a shape, for zeros in memory of MALT's own, with
             which allreduce() copies less. Two vectors may be over one array (say, with different
             graphs): each folds into it by itself.
-        dtype: float32, float64, int32 or int64. Arrays have theirs; for a shape, float32 if None.
-        name: for error messages; each open vector has its own.
-        graph: who sends to whom.
-        policy: "latest" (a newer update replaces one that nobody has folded; scatter never waits)
-            or "queue" (nothing is lost; scatter waits for a free slot).
+        dtype: float32, float64, int32 or int64. An array has its own; for a shape, float32 if None.
+        name: for error messages; each open vector has a name of its own.
+        graph: which ranks send to which.
+        policy: "latest" (a newer update replaces one that its receiver has not folded; scatter
+            never waits) or "queue" (no update is lost; scatter waits for a free slot).
         depth: slots per sender; "queue" with depth 1 is NOTIFY-ACK.
         reject_nonfinite: refuse updates that contain NaN or infinity, and count them.
-        max_norm: scale an update whose L2 norm is above it down to it before it is folded, and
-            count it; one with NaN or infinity is refused. For float32 and float64; each rank may
-            have its own. Neither this nor reject_nonfinite concerns allreduce().
-        codec: how scatter() makes fewer bytes of float32 or float64 elements: FLOAT16 or BFLOAT16,
-            INT8 (256 elements share a scale), or TOP_K(fraction) for gradients. What others fold is
-            what they decode; this rank's own values stay as they are, and allreduce() is exact.
+        max_norm: before an update is folded, scale it down to this L2 norm if its own is larger,
+            and count it; an update with NaN or infinity is refused. For float32 and float64; each
+            rank may have its own. Neither this nor reject_nonfinite concerns allreduce().
+        codec: how scatter() encodes float32 or float64 elements in fewer bytes: FLOAT16 or
+            BFLOAT16, INT8 (256 elements share a scale), or TOP_K(fraction) for gradients. The
+            receivers fold the decoded values; this rank's own values stay as they are, and
+            allreduce() is exact.
 
     Raises:
         ConfigError: the data cannot be shared; two arrays share memory; max_norm is not above 0;
             the elements are integers and there is a max_norm or a codec; or, on every rank, the
             ranks disagree, the graph does not connect them, or there is no room.
-        TimeoutError: the named ranks did not make the vector.
+        TimeoutError: the ranks that the error names did not make the vector.
     """
     options = _options(name, graph, policy, depth, reject_nonfinite, max_norm)
     if codec is not None and not isinstance(codec, Codec):
@@ -265,9 +267,9 @@ def vector(
 
 
 def own_rows(rows: npt.NDArray[np.int64], name: str, depth: int, description: str) -> Vector:
-    """A vector over this rank's of `rows`, into which those of the others come, one a rank.
+    """Make a vector over this rank's row of `rows`; each other rank's row arrives in its own row.
 
-    Nobody gets this rank's who comes back.
+    A rejoining rank does not receive this row as the values of its own.
     """
     array = rows[jobs.current().rank]
     options = {**_options(name, ALL, "latest", depth, False, None), "rows": rows}
@@ -312,21 +314,22 @@ def sparse_vector(
     reject_nonfinite: bool = False,
     max_norm: float | None = None,
 ) -> SparseVector:
-    """A sparse vector that can be scattered and gathered. Collective.
+    """Make a sparse vector that can be scattered and gathered. Collective.
 
     Args:
         dim: its length, below 2**31.
         capacity: the most elements it stores.
         dtype: of the values: float32, float64, int32 or int64.
-        name: as of vector(), like the rest.
-        graph: who sends to whom.
+        name: this and the following as in vector(): a name for error messages.
+        graph: which ranks send to which.
         policy: "latest" or "queue".
         depth: slots per sender.
         reject_nonfinite: refuse updates that contain NaN or infinity, and count them.
-        max_norm: of an update's L2 norm, above which it is scaled down.
+        max_norm: an update with a larger L2 norm is scaled down to this one.
 
     Raises:
-        ConfigError, TimeoutError: as vector().
+        ConfigError: as vector() does.
+        TimeoutError: as vector() does.
     """
     for what, value in (("dim", dim), ("capacity", capacity)):
         if operator.index(value) < 1:

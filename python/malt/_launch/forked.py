@@ -28,15 +28,15 @@ from malt._rendezvous.server import Server
 
 _START_SECONDS = 30.0
 _LOOK_SECONDS = 0.1
-# More only take the cores from one another: 1,000 ranks on 2 cores work for more than a minute and
-# then fail at a time limit.
+# More ranks only take the cores from one another: 1,000 ranks on 2 cores work for more than a
+# minute and then fail at a time limit.
 _MOST_A_CORE = 64
 
 Report = Mapping[str, Any]
 
 
 def shared(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A copy in memory that forked ranks write to for this process."""
+    """Copy an array to memory in which forked ranks can write for this process to read."""
     copy = np.frombuffer(mmap.mmap(-1, max(1, array.nbytes)), array.dtype, array.size)
     copy = copy.reshape(array.shape)
     copy[:] = array
@@ -47,15 +47,15 @@ def shared(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 class _Forked:
     rank: int
     process: int
-    pipe: int  # on which its report comes
+    pipe: int  # the rank writes its report to the other end
     report: bytes = b""
 
 
 def check_ranks(ranks: int) -> None:
-    """Refuse more ranks than can work here, before anything long is begun.
+    """Refuse more ranks than can work here, before any long work begins.
 
     Raises:
-        malt.ConfigError: they are.
+        malt.ConfigError: there are too many.
     """
     cores = len(os.sched_getaffinity(0))
     if ranks > cores * _MOST_A_CORE:
@@ -69,16 +69,17 @@ def check_ranks(ranks: int) -> None:
 def run(
     ranks: int, work: Callable[[], Report], watch: Callable[[], object] = lambda: None
 ) -> list[Report]:
-    """Do `work` in so many processes, which are the ranks of a job; returns what each reports.
+    """Run `work` in `ranks` processes, which are the ranks of a job; return their reports.
 
-    They share this process' memory as it is now, and what they write there stays theirs: results
-    come back in what is mapped as shared, or in the report, which JSON can express. While they
-    work, `watch` is called here, ten times a second. If one fails, the others are ended.
+    The processes share this process's memory as it is now, but writes to it stay their own. Results
+    come back in memory mapped as shared, or in the report, which JSON must be able to express.
+    While they work, this process calls `watch` ten times a second. If a rank fails, the others are
+    ended.
 
     Raises:
-        malt.ConfigError: there cannot be such a job, or this process is in one already.
+        malt.ConfigError: such a job is impossible, or this process is in a job already.
         malt.PeerError: a rank was killed.
-        Exception: a rank raised it; ValueError and what is malt's own keep their kind.
+        Exception: the exception that a rank raised; ValueError and malt's errors keep their type.
     """
     company = jobs.company()
     if company is not None:
@@ -107,7 +108,7 @@ def _fork(rank: int, environ: Mapping[str, str], work: Callable[[], Report]) -> 
     parent = os.getpid()
     read_end, write_end = os.pipe()
     with warnings.catch_warnings():
-        # Python 3.12 warns of forking with other threads, whose locks the child does not take.
+        # Python 3.12 warns of forking beside other threads, whose locks the child does not take.
         warnings.simplefilter("ignore", DeprecationWarning)
         process = os.fork()
     if process != 0:
@@ -123,14 +124,14 @@ def _fork(rank: int, environ: Mapping[str, str], work: Callable[[], Report]) -> 
             pipe.write(json.dumps(answer).encode())
         code = 0 if "report" in answer else 1
     finally:
-        os._exit(code)  # nothing of the parent's is to be flushed, or called at exit, twice
+        os._exit(code)  # skips the parent's buffers and exit handlers, which the parent runs itself
 
 
 def _become_rank(environ: Mapping[str, str]) -> None:
     signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent has it too, and ends its ranks
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and ends its ranks
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.environ.pop("MALT_RESTARTS", None)  # of the job that the parent is alone in
+    os.environ.pop("MALT_RESTARTS", None)  # it belongs to the job of one that the parent is in
     os.environ.update(environ)
 
 
@@ -144,7 +145,7 @@ def _answer(work: Callable[[], Report]) -> dict[str, Any]:
 
 
 def _await(crew: list[_Forked], node: Node, watch: Callable[[], object]) -> None:
-    """Until all have reported; raises the first failure."""
+    """Wait until all have reported; raise the first failure."""
     with selectors.DefaultSelector() as selector:
         for one in crew:
             selector.register(one.pipe, selectors.EVENT_READ, one)

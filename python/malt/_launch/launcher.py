@@ -40,25 +40,25 @@ from malt._rendezvous.node_session import (
 from malt._rendezvous.server import Server
 
 _TICK = 0.02
-# What a rank has left running may end by itself, before it is told to.
+# Processes that a rank has left running get this long to end by themselves.
 _LEFTOVERS_SECONDS = 0.5
-# A process outside the rank's group may hold its output open.
+# A process outside the rank's group may keep the rank's output open; it is read this long.
 _LINGER_SECONDS = 0.3
 
 
 @dataclass
 class Options:
-    """How to start the ranks, and what to do when one fails."""
+    """How to start the ranks, and what to do when a rank fails."""
 
     ranks: int  # here, at first
     nnodes: int = 1
     node: int = 0
-    rendezvous: str = ""  # for several nodes: where node 0 listens,
-    key: bytes = b""  # and what all of them know
+    rendezvous: str = ""  # for several nodes: the address where node 0 listens
+    key: bytes = b""  # for several nodes: the key that all of them know
     start_seconds: float = 30.0
     keep_going: bool = False
-    restarts: int | None = None  # of each rank, at most; None: the job does without it
-    elastic: range = range(0)  # how many may run in the whole job; empty: those at first
+    restarts: int | None = None  # of each rank, at most; None: no rank can rejoin the job
+    elastic: range = range(0)  # how many ranks may run in the whole job; empty: as many as at first
     prefix: bool | None = None  # None: when there are several ranks
     grace_seconds: float = 5.0
     environ: dict[str, str] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Options:
 
 
 class Launcher:
-    """One job, on this node. `run` once; nobody else in its process may reap children."""
+    """One job, on this node. Call `run` once; no other code in the process may reap children."""
 
     def __init__(self, command: Sequence[str], options: Options) -> None:
         self._command = list(command)
@@ -79,25 +79,25 @@ class Launcher:
         self._out, self._err = Sink.standard()
         self._tracebacks = Tracebacks()
         self._ranks: list[Rank] = []
-        self._starts: Counter[int] = Counter()  # by rank: since the job began
-        self._restarts: Counter[int] = Counter()  # likewise, because it failed
-        self._leaving: set[int] = set()  # as they have been asked to
+        self._starts: Counter[int] = Counter()  # by rank: starts since the job began
+        self._restarts: Counter[int] = Counter()  # by rank: starts because it failed
+        self._leaving: set[int] = set()  # ranks that have been asked to leave
         self._last_death = 0  # the exit code of the rank that was started again last
-        self._late_code: int | None = None  # what counts of those that came too late
+        self._late_code: int | None = None  # the exit code for ranks that came too late to rejoin
         self._exit_code = 0
         self._is_stopping = False
-        self._stop: list[tuple[float, int]] = []  # what to send to the ranks that are left, when
-        # A single rank may talk with the user: it stays in the terminal's foreground group.
+        self._stop: list[tuple[float, int]] = []  # when to send which signal to the remaining ranks
+        # A single rank may interact with the user, so it stays in the terminal's foreground group.
         self._is_interactive = options.most == options.nnodes == 1 and os.isatty(0)
-        self._is_done = False  # nobody is left, on any node, to whom a rank could come back
-        self._is_over = False  # nothing more will be heard of other nodes
+        self._is_done = False  # no rank is left, on any node, that another could rejoin
+        self._is_over = False  # the other nodes will send no more events
         self._scale: ScaleServer | None = None
 
     def run(self) -> int:
-        """Start the ranks and wait for all; returns the job's first bad exit code, or 0.
+        """Start the ranks and wait for all; return the job's first bad exit code, or 0.
 
         Raises:
-            malt.ConfigError: there cannot be such a job.
+            malt.ConfigError: such a job is impossible.
             malt.TimeoutError: not all nodes have come.
         """
         check_descriptors(self._options.most, self._options.most)
@@ -105,7 +105,7 @@ class Launcher:
         with contextlib.ExitStack() as stack:
             server = self._meet(stack)
             stack.enter_context(warnings.catch_warnings())
-            # Python 3.12 warns of forking with NumPy's threads, which the children do not use.
+            # Python 3.12 warns of forking beside NumPy's threads, which the children do not use.
             warnings.simplefilter("ignore", DeprecationWarning)
             self._guard = orphans.Guard()
             stack.callback(self._guard.close)
@@ -132,7 +132,7 @@ class Launcher:
     # Start
 
     def _meet(self, stack: contextlib.ExitStack) -> Server | None:
-        """Wait for the launchers of the other nodes; node 0's has the server."""
+        """Wait for the launchers of the other nodes; node 0's launcher has the server."""
         options = self._options
         server = None
         address, key = options.rendezvous, options.key
@@ -164,7 +164,7 @@ class Launcher:
         return server
 
     def _start_all(self, ranks: Iterable[tuple[int, int]]) -> None:
-        """Start ranks, each with its number among this host's."""
+        """Start ranks, each given as its rank and its number on this host."""
         limits = self._limits
         launcher = os.getpid()
         register = None if self._is_interactive else self._guard.add
@@ -172,8 +172,9 @@ class Launcher:
 
         def prepare() -> None:  # in the child, between fork and exec
             if not self._is_interactive:
-                # A group, so that signals reach a rank once; not a session, since Linux schedules
-                # each session as one (autogroup) and ranks on one core must yield to one another.
+                # A group of its own, so that signals reach a rank once. Not a session: Linux
+                # schedules each session as one (autogroup), and ranks on one core must yield to
+                # one another.
                 os.setpgrp()
             orphans.die_with(launcher)
             if register is not None:
@@ -191,7 +192,7 @@ class Launcher:
         options = self._options
         size = self._node.size
         prefix = size > 1 if options.prefix is None else options.prefix
-        # One rank without a prefix writes to the launcher's own output: a terminal stays one.
+        # A single rank without a prefix writes to the launcher's own output: a terminal stays one.
         piped = size > 1 or prefix
         stdin = None if rank == 0 and (size == 1 or not os.isatty(0)) else subprocess.DEVNULL
         environ = {**os.environ, **options.environ, **self._node.environ(rank, local_rank)}
@@ -204,7 +205,7 @@ class Launcher:
             stderr=subprocess.PIPE if piped else None,
             bufsize=0,
             env=environ,
-            # Safe: the only other thread, the server's, holds nothing that is used there.
+            # Safe: the only other thread, the server's, holds no lock that this function needs.
             preexec_fn=prepare,
         )
         streams = []
@@ -227,7 +228,7 @@ class Launcher:
     # The main loop
 
     def _step(self) -> bool:
-        """Wait for the next thing to happen and deal with it; False when all is over."""
+        """Wait for the next events and handle them; return False when all is over."""
         for key, _ in self._selector.select(self._seconds_to_next(time.monotonic())):
             if key.fileobj is self._relay.wakened:
                 with contextlib.suppress(BlockingIOError):
@@ -265,7 +266,7 @@ class Launcher:
 
     def _report_signals(self) -> None:
         if self._relay.ending_unheard and not self._is_over:
-            self._leave()  # only other nodes' ranks are left, and somebody will not wait for them
+            self._leave()  # only other nodes' ranks are left, and the user does not wait for them
             self._exit_code = self._exit_code or 128 + self._relay.ending_unheard
         while self._relay.received:
             name = signal.Signals(self._relay.received.pop(0)).name
@@ -292,7 +293,7 @@ class Launcher:
                 return
             if process == 0:
                 return
-            if process in by_process:  # else the guard, or an orphan of a rank's
+            if process in by_process:  # otherwise it is the guard, or an orphan of a rank
                 self._rank_ended(by_process[process], os.waitstatus_to_exitcode(status))
 
     def _rank_ended(self, rank: Rank, code: int) -> None:
@@ -326,13 +327,13 @@ class Launcher:
         return self._is_stopping or self._relay.interrupted is not None
 
     def _is_one_left(self) -> bool:
-        """Whether there is a rank to come back to, as far as is known; a job of one needs none."""
+        """Return whether a rank may be left to rejoin; a job of one rank needs none."""
         may_be_elsewhere = self._node.nnodes > 1 and not self._is_done
         is_alone = self._node.size == 1
         return is_alone or may_be_elsewhere or any(other.ended is None for other in self._ranks)
 
     def _restart(self, rank: Rank, code: int, what: str) -> None:
-        # What it left running goes first: it may hold what the next one needs.
+        # Its leftover processes go first: they may hold what the next process needs.
         rank.signal(signal.SIGKILL)
         self._node.rank_restarts(rank.rank, rank.process.pid)
         self._restarts[rank.rank] += 1
@@ -345,7 +346,7 @@ class Launcher:
             self._failed(what, code)
 
     def _is_started(self, rank: int, local_rank: int) -> bool:
-        """Start a rank while others run, who go on if the system cannot."""
+        """Start a rank while others run; they go on if the system cannot start it."""
         try:
             self._start_all([(rank, local_rank)])
         except OSError as error:
@@ -384,7 +385,7 @@ class Launcher:
                     self._leave()
 
     def _leave(self) -> None:
-        """Listen no longer to what happens on other nodes."""
+        """Stop listening to events of other nodes."""
         if not self._is_over:
             self._is_over = True
             self._selector.unregister(self._node)
@@ -395,11 +396,11 @@ class Launcher:
         return f"rank {rank} on node {node}" if self._node.nnodes > 1 else f"rank {rank}"
 
     def _failed(self, what: str, code: int) -> None:
-        """A rank has failed, on whatever node; or a whole node has, with code 1."""
+        """Handle the failure of a rank on any node, or of a whole node with code 1."""
         is_first = self._exit_code == 0
         if is_first:
             self._exit_code = exit_code_of(code)
-        # Of an elastic job node 0 counts the ranks, as long as it is there, and may say Few.
+        # In an elastic job, as long as node 0 is there, it counts the ranks and may send Few.
         is_counted = bool(self._options.elastic) and not self._is_over
         goes_on = self._options.keep_going or is_counted
         self._report(what, goes_on)
@@ -407,14 +408,14 @@ class Launcher:
             self._stop_all()
 
     def _stop_all(self) -> None:
-        # Ranks that have just been told to end get their time first.
+        # Ranks that have just got a signal to end have their grace time first.
         grace = self._options.grace_seconds
         start = time.monotonic() + (0 if self._relay.interrupted is None else grace)
         self._is_stopping = True
         self._stop = [(start, signal.SIGTERM), (start + grace, signal.SIGKILL)]
 
     def _stop_late_ones(self) -> None:
-        """Those that were to come back, now that nobody is left to come back to."""
+        """Stop the ranks that were to rejoin, now that no rank is left for them."""
         late = [rank.rank for rank in self._ranks if rank.ended is None]
         if not late or self._is_ending():
             return
@@ -425,7 +426,7 @@ class Launcher:
         self._stop_all()
 
     def _say_nobody_joined(self) -> None:
-        """Unless it is plain why: they were several, and all ended well."""
+        """Say that no rank called malt.init(), unless there was one rank or one ended badly."""
         if self._node.size > 1 and self._exit_code == 0 and not self._is_ending():
             self._err.say(
                 f"malt run: none of the {self._node.size} processes called malt.init(): each "
@@ -434,7 +435,7 @@ class Launcher:
 
     def _report(self, what: str, goes_on: bool) -> None:
         if self._is_ending():
-            return  # it was told to
+            return  # the rank was told to end
         others = sum(other.ended is None for other in self._ranks)
         several = self._node.nnodes > 1
         then = ""
@@ -451,7 +452,7 @@ class Launcher:
             left = [rank for rank in self._ranks if rank.ended is None]
             for rank in left:
                 rank.signal(number)
-                rank.signal(signal.SIGCONT)  # a stopped process takes no other
+                rank.signal(signal.SIGCONT)  # a stopped process receives no other signal
             if left and number == signal.SIGKILL:
                 names = ", ".join(str(rank.rank) for rank in left)
                 self._err.say(
@@ -464,13 +465,13 @@ class Launcher:
     def _open_to_scale(self, stack: contextlib.ExitStack) -> None:
         try:
             self._scale = stack.enter_context(contextlib.closing(ScaleServer(self._rescale)))
-        except OSError as error:  # a launcher of this number in another container, perhaps
+        except OSError as error:  # perhaps a launcher of this number in another container
             self._err.say(f"malt run: `malt scale` will not reach this job: {error}")
             return
         self._selector.register(self._scale, selectors.EVENT_READ)
 
     def _rescale(self, count: int) -> None:
-        """Have so many ranks run in the whole job, beside those that have been asked to leave."""
+        """Have `count` ranks run in the whole job, not counting those asked to leave."""
         limits = self._options.elastic
         if self._is_ending() or self._is_over:
             raise ConfigError("the job ends")
@@ -481,7 +482,7 @@ class Launcher:
         self._node.scale(count)
 
     def _begin(self, rank: int, starts: int) -> None:
-        """Start a rank that the job has not had, or whose last process has ended for good."""
+        """Start a rank that is new in the job, or whose last process has ended for good."""
         if self._is_ending():
             self._node.rank_ended(rank, 0, 0)
             return
@@ -500,7 +501,7 @@ class Launcher:
             self._stop_all()
 
     def _clear_leftovers(self, rank: Rank, now: float) -> None:
-        """End what a rank that has ended left running in its process group; close its output."""
+        """End the processes that a dead rank left in its process group; close its output."""
         assert rank.ended is not None
         if rank.has_group and (not rank.leftovers or not orphans.kill_group(rank.process.pid, 0)):
             rank.has_group = False
@@ -513,7 +514,7 @@ class Launcher:
                 self._finish(stream)
 
     def _kill_all(self) -> None:
-        """After an error of the launcher's own, or of a start that failed half-way."""
+        """Kill all ranks, after an error in the launcher or a start that failed half-way."""
         for rank in self._ranks:
             if rank.ended is None:
                 rank.signal(signal.SIGKILL)
@@ -523,7 +524,7 @@ class Launcher:
 
 
 def _descriptors_needed(ranks: int, sessions: int) -> int:
-    return 2 * ranks + sessions + 64  # two pipes a rank
+    return 2 * ranks + sessions + 64  # two pipes for each rank
 
 
 def check_descriptors(ranks: int, sessions: int) -> None:
@@ -537,7 +538,7 @@ def check_descriptors(ranks: int, sessions: int) -> None:
 
 
 def _raise_descriptor_limit(ranks: int, sessions: int) -> tuple[int, int]:
-    """Allow the launcher the descriptors it needs; returns the limits as they were."""
+    """Allow the launcher the descriptors it needs; return the limits as they were."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = _descriptors_needed(ranks, sessions)
     if soft != resource.RLIM_INFINITY and soft < needed:

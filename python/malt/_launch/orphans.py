@@ -1,8 +1,8 @@
-"""Nothing is left behind, whatever ends the launcher.
+"""Leaves no process behind, however the launcher ends.
 
-A rank gets SIGKILL from the kernel when its launcher dies (PR_SET_PDEATHSIG). What the rank itself
-started does not; so a small process waits for the launcher's end, on a pipe, and then kills the
-process groups that are left.
+The kernel sends a rank SIGKILL when its launcher dies (PR_SET_PDEATHSIG). It does not do so for
+processes that the rank itself started. So a small process, the guard, waits on a pipe for the
+launcher's end, and then kills the process groups that are left.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 
-# The guard ends with its launcher and not before.
+# The guard ends with its launcher and not before, so it ignores these.
 _ENDING = (
     signal.SIGHUP,
     signal.SIGINT,
@@ -39,14 +39,14 @@ def adopt_orphans() -> None:
 
 
 def die_with(parent: int) -> None:
-    """In a child, after fork: be killed when `parent` ends, also if it has ended just now."""
+    """In a child, after fork: be killed when `parent` ends, even if it has ended just now."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def kill_group(group: int, number: int) -> bool:
-    """Signal a process group; False when nobody is left in it."""
+    """Signal a process group; False when no process is left in it."""
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):
@@ -69,21 +69,21 @@ class Guard:
         os.set_blocking(self._pipe, False)
 
     def add(self, group: int) -> None:
-        """Watch a process group; in its first process, before exec."""
+        """Watch a process group. The group's first process calls this, before exec."""
         self._tell(group)
 
     def remove(self, group: int) -> None:
-        """The process group has ended, and its number may be another's soon."""
+        """Stop watching a process group that has ended: its number may soon be another's."""
         self._tell(-group)
 
     def close(self) -> None:
-        """End it; before, it kills the groups that have not been removed."""
+        """End the guard; it first kills the groups that have not been removed."""
         os.close(self._pipe)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.process, 0)
 
     def _tell(self, number: int) -> None:
-        with contextlib.suppress(OSError):  # somebody has killed it
+        with contextlib.suppress(OSError):  # if somebody has killed the guard
             os.write(self._pipe, _GROUP.pack(number))
 
 

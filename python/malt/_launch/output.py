@@ -1,8 +1,8 @@
-"""The ranks' output on the launcher's own: whole lines, each with its rank, once they are whole.
+"""Shows the ranks' output on the launcher's own: whole lines, each with its rank.
 
-What a rank has written of a line is shown after a moment too, so that a prompt, or the last words
-before a hang, are seen. A carriage return starts a line anew (progress bars): of such a line only
-the latest state is shown, in place on a terminal, else once in a while.
+An unfinished line is shown after a moment too, so that a prompt, or the last words before a hang,
+are seen. A carriage return restarts a line (progress bars): of such a line only the latest state is
+shown, in place on a terminal, else from time to time.
 """
 
 from __future__ import annotations
@@ -14,19 +14,22 @@ import sys
 
 from malt._launch.tracebacks import Tracebacks, Watched
 
-_LONGEST_LINE = 1 << 16  # what is held back of a line at most
+_LONGEST_LINE = 1 << 16  # the most bytes that are held back of a line
 _ERASE = b"\r\x1b[K"
 _COLOURS = (36, 33, 32, 35, 34, 31, 96, 93, 92, 95, 94, 91)
 
 
 class _Cursor:
-    """Whose unfinished line the output ends in: a Stream, the sink itself when ended, or None."""
+    """The owner of the unfinished line that the output ends in.
+
+    It is a Stream, the sink itself if that Stream has ended, or None.
+    """
 
     owner: object = None
 
 
 class Sink:
-    """One of the launcher's own outputs. Two that are the same file share a cursor."""
+    """One of the launcher's own outputs. Two outputs that are the same file share a cursor."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -49,18 +52,18 @@ class Sink:
         return out, err
 
     def say(self, text: str) -> None:
-        """A line of the launcher's own."""
+        """Write a line of the launcher's own."""
         self.write(self.line_break() + text.encode() + b"\n")
 
     def line_break(self) -> bytes:
-        """What ends another's unfinished line."""
+        """Return the bytes that end another stream's unfinished line."""
         if self.cursor.owner is None:
             return b""
         self.cursor.owner = None
         return b"\n"
 
     def write(self, data: bytes) -> None:
-        """All of it; blocks as long as the reader does. A reader that is gone is no error."""
+        """Write all of `data`; blocks as long as the reader does. A closed reader is no error."""
         view = memoryview(data)
         while view and not self.is_broken:
             try:
@@ -81,7 +84,7 @@ class Stream:
     ) -> None:
         """With a rank, lines get its prefix; with None, bytes pass unchanged.
 
-        Of tracebacks like those that other ranks have shown, only the end is shown.
+        A traceback like one that another rank has shown is shortened to its end.
         """
         os.set_blocking(descriptor, False)
         self.descriptor = descriptor
@@ -94,11 +97,11 @@ class Stream:
         self._held = bytearray()
         self._held_since = 0.0
         self._watched = Watched(rank, tracebacks) if rank is not None and tracebacks else None
-        self._redraws = False  # the current line has been started anew before
-        self._returned = False  # what has been shown of it ended in a carriage return
+        self._redraws = False  # a carriage return has restarted the current line before
+        self._returned = False  # the shown part of the line ended in a carriage return
 
     def read(self, now: float) -> bool:
-        """Take what is there, once, and pass whole lines on; False at the end of the stream."""
+        """Read once, and pass whole lines on; return False at the end of the stream."""
         try:
             data = os.read(self.descriptor, _LONGEST_LINE)
         except BlockingIOError:
@@ -110,15 +113,15 @@ class Stream:
         return bool(data)
 
     def drain(self, now: float) -> None:
-        """Take what is there to the last byte, but not for ever, should another go on writing."""
-        readable = select.poll()  # takes descriptors of any number
+        """Read all that is there, but not for ever if another process goes on writing."""
+        readable = select.poll()  # unlike select(), accepts descriptors of any number
         readable.register(self.descriptor, select.POLLIN)
         for _ in range(32):
             if not readable.poll(0) or not self.read(now):
                 return
 
     def show_at(self) -> float | None:
-        """When the unfinished line is to be shown; None if there is nothing to show."""
+        """Return when to show the unfinished line; None if there is nothing to show."""
         if not self._held and (self._watched is None or not self._watched.is_held):
             return None
         terminal = self.sink.is_terminal
@@ -128,7 +131,7 @@ class Stream:
         return self._held_since + (0.2 if terminal else 1.0)
 
     def show(self) -> None:
-        """Write what is held of an unfinished line, and of a traceback before it."""
+        """Write the part that is held of an unfinished line, and of a traceback before it."""
         if self._watched is not None and self._watched.is_held:
             self._pass_on(self._watched.release())
         if not self._held:
@@ -147,11 +150,11 @@ class Stream:
         self.sink.cursor.owner = self
 
     def finish(self) -> None:
-        """Write what is left, at the end of the stream, and close it."""
+        """Write the rest, at the end of the stream, and close it."""
         self.show()
         if self.sink.cursor.owner is self:
             if self._raw:
-                self.sink.cursor.owner = self.sink  # whoever writes next ends the line
+                self.sink.cursor.owner = self.sink  # the next writer ends the line
             else:
                 self.sink.write(self.sink.line_break())
         os.close(self.descriptor)
@@ -185,7 +188,7 @@ class Stream:
         self.sink.write(b"".join(output))
 
     def _start(self, text: bytes) -> bytes:
-        """`text` as the start of a line, or as more of the one that is shown already."""
+        """Return `text` as the start of a line, or as more of the line that is shown already."""
         is_more = self.sink.cursor.owner is self
         if self._raw:
             return text if is_more else self.sink.line_break() + text
@@ -199,7 +202,7 @@ class Stream:
 
 
 def _latest(line: bytes) -> bytes:
-    """What a terminal would show of a line that was started anew by carriage returns."""
+    """Return what a terminal would show of a line that carriage returns have restarted."""
     if b"\r" not in line:
         return line
     ending = b"\r" if line.endswith(b"\r") and b"\r" not in line[:-1] else b""

@@ -12,19 +12,19 @@ from malt._launch.output import Stream
 
 @dataclass
 class Rank:
-    """One process of the job, its output, and what it may leave running."""
+    """One process of the job, its output, and the processes that it may leave running."""
 
     rank: int
-    local_rank: int  # its number among this host's
+    local_rank: int  # its number among the ranks of this host
     process: subprocess.Popen[bytes]
     started: float
     has_group: bool
     streams: list[Stream]
     ended: float | None = None
-    leftovers: list[tuple[float, int]] = field(default_factory=list)  # what to send them, when
+    leftovers: list[tuple[float, int]] = field(default_factory=list)  # signals to send them, when
 
     def signal(self, number: int) -> None:
-        """To its whole process group, where it has one."""
+        """Send a signal to the rank's process group if it has one, else to its process."""
         if self.has_group:
             orphans.kill_group(self.process.pid, number)
         elif self.ended is None:

@@ -1,9 +1,10 @@
-"""How many ranks an elastic job has, told to a `malt run` of its while it runs.
+"""Lets a client tell a running `malt run` how many ranks its elastic job is to have.
 
-Over a socket in Linux's abstract namespace: no file, gone with the launcher. Its name is random, so
-that nobody can take it first. A client finds it in /proc/net/unix, and learns that it is the
-launcher's from /proc/PID/fd, which only the launcher's user and root may read. Each side also asks
-the kernel who the other is; only the same user may, and root.
+They use a socket in Linux's abstract namespace: it has no file, and it vanishes with the launcher.
+Its name is random, so that nobody can take it first. A client finds it in /proc/net/unix, and
+learns that it is the launcher's from /proc/PID/fd, which only the launcher's user and root may
+read. Each side also asks the kernel which user the other one is; only the same user and root are
+accepted.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from malt._errors import ConfigError
 
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 MOST_BYTES = 4096
-_SECONDS = 1.0  # that the launcher waits for a client, which speaks at once,
-PATIENCE_SECONDS = 30.0  # and the client for the launcher, which may be busy
+_SECONDS = 1.0  # how long the launcher waits for a client, which sends its request at once
+PATIENCE_SECONDS = 30.0  # how long the client waits for the launcher, which may be busy
 DONE, REFUSED = b"+", b"!"
 _PREFIX = "malt-run-"
 
 
 def name_of(process: int) -> str | None:
-    """The name of the launcher's socket; None: it has none.
+    """Return the name of the launcher's socket, or None if it has none.
 
     Raises:
         OSError: there is no such process, or it is another user's.
@@ -46,22 +47,22 @@ def name_of(process: int) -> str | None:
 
 
 def peer_of(connection: socket.socket) -> tuple[int, int]:
-    """The other side's process and user."""
+    """Return the other side's process and user."""
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     process, user, _ = _CREDENTIALS.unpack(data)
     return process, user
 
 
 class ScaleServer:
-    """The launcher's side, which is to `hear` when it is readable.
+    """The launcher's side. Call `hear` when it is readable.
 
-    `rescale(count)` begins what is to be done, whose outcome is `answer`ed later, in the order of
-    the calls; or it raises ConfigError.
+    `rescale(count)` begins a change or raises ConfigError. Report each outcome by `answer` later,
+    in the order of the calls.
     """
 
     def __init__(self, rescale: Callable[[int], None]) -> None:
         self._rescale = rescale
-        self._waiting: deque[socket.socket] = deque()  # clients, for an answer
+        self._waiting: deque[socket.socket] = deque()  # clients that wait for an answer
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         self._socket.bind(f"\0{_PREFIX}{secrets.token_hex(16)}")
         self._socket.listen()
@@ -75,7 +76,7 @@ class ScaleServer:
         return self._socket.fileno()
 
     def hear(self) -> None:
-        """Begin what the next client asks for."""
+        """Accept the next client, and begin what it asks for."""
         connection = self._socket.accept()[0]
         try:
             _, user = peer_of(connection)
@@ -85,18 +86,18 @@ class ScaleServer:
             self._rescale(int(connection.recv(MOST_BYTES)))
         except (ConfigError, ValueError) as error:
             _reply(connection, REFUSED, str(error))
-        except OSError:  # it has gone, or does not speak
+        except OSError:  # the client has closed, or sends nothing
             connection.close()
         else:
             self._waiting.append(connection)
 
     def answer(self, is_done: bool, text: str) -> None:
-        """Tell the client that has waited longest what has been done, or why not."""
+        """Tell the client that has waited longest what was done, or why nothing was."""
         if self._waiting:
             _reply(self._waiting.popleft(), DONE if is_done else REFUSED, text)
 
     def refuse_all(self, why: str) -> None:
-        """There will be no more answers."""
+        """Refuse all waiting clients: there will be no more answers."""
         while self._waiting:
             self.answer(False, why)
 

@@ -1,4 +1,4 @@
-"""Signals to the launcher, passed on to its ranks."""
+"""Passes signals to the launcher on to its ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PASSED_ON = (
     signal.SIGUSR2,
 )
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-# A Ctrl-C may come twice at once, from the terminal and from a program in between.
+# A terminal and a program between it and the launcher may both pass on one Ctrl-C.
 _ONCE_MORE_SECONDS = 0.25
 
 
@@ -31,12 +31,13 @@ class Relay:
     Attributes:
         wakened: readable when a signal, SIGCHLD included, has come; for the main loop.
         received: the signals that were passed on, for the main loop to report and remove.
-        interrupted: when one that ends programs was first passed on (`time.monotonic`), or None.
-        ending_unheard: the last of these that came when no rank was left to hear it, or 0.
+        interrupted: when a signal that ends programs was first passed on (`time.monotonic`), or
+            None.
+        ending_unheard: the last such signal that came when no rank was left to receive it, or 0.
     """
 
     def __init__(self, ranks: Sequence[Rank], *, share_terminal: bool) -> None:
-        """`ranks` may still grow. With `share_terminal` its Ctrl-C reaches them by itself."""
+        """`ranks` may still grow. With `share_terminal` its Ctrl-C reaches the ranks directly."""
         self._ranks = ranks
         self._share_terminal = share_terminal
         self._waker, self.wakened = socket.socketpair()
@@ -57,7 +58,7 @@ class Relay:
             signal.SIGCHLD: lambda *_: None,
         }
         for number, handler in handlers.items():
-            # What is ignored (nohup) stays so.
+            # A signal that is ignored (nohup) stays ignored.
             if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGCHLD:
                 self._before[number] = signal.signal(number, handler)
         self._wakeup_before = signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
@@ -76,7 +77,10 @@ class Relay:
         self.wakened.close()
 
     def hold(self) -> Callable[[], None]:
-        """Keep signals back while ranks are started; returns what undoes it in a new child."""
+        """Hold signals back while ranks are started; return a function that a new child calls.
+
+        In the child it undoes the hold.
+        """
         self._is_held = True
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._before)
         handled = list(self._before)
@@ -89,15 +93,15 @@ class Relay:
         return release_child
 
     def release(self) -> None:
-        """Pass on what was kept back."""
+        """Pass on the signals that were held back."""
         self._is_held = False
         signal.pthread_sigmask(signal.SIG_UNBLOCK, self._before)
         while self._early:
             self._pass_on(self._early.pop(0), None)
 
     def _pass_on(self, number: int, _frame: object) -> None:
-        """A handler, since the main loop may be waiting for the reader of its output."""
-        if self._is_held:  # another thread took the signal
+        """Pass a signal on. A handler: the main loop may be blocked by its output's reader."""
+        if self._is_held:  # another thread has received the signal
             self._early.append(number)
             return
         from_terminal = self._share_terminal and os.tcgetpgrp(0) == os.getpgrp()
@@ -119,7 +123,7 @@ class Relay:
             self.interrupted = now
 
     def _pause(self, _number: int, _frame: object) -> None:
-        """Ctrl-Z: the ranks are in process groups of their own and must be stopped too."""
+        """Ctrl-Z: stop the ranks too, since they are in process groups of their own."""
         running = [rank for rank in self._ranks if rank.ended is None and rank.has_group]
         for rank in running:
             rank.signal(signal.SIGSTOP)

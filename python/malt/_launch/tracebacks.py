@@ -1,22 +1,23 @@
-"""Tracebacks of several ranks that come from the same place: the first is shown whole.
+"""Shortens equal tracebacks of several ranks: the first is shown whole.
 
-Of the others only the last line is, which says what went wrong, and whose traceback it is like.
+Of the others only the last line is shown, which has the error, and which rank's traceback it is
+like.
 """
 
 from __future__ import annotations
 
 _BEGIN = b"Traceback (most recent call last):\n"
-_MOST = 1000  # places that are remembered
+_MOST = 1000  # the most tracebacks that are remembered
 
 
 class Tracebacks:
-    """Those that the ranks of a job have shown: the rank, by what comes before the last line."""
+    """The tracebacks shown so far: the first rank, by the lines before the last one."""
 
     def __init__(self) -> None:
         self._first: dict[bytes, int] = {}
 
     def shorten(self, rank: int, frames: bytes) -> bytes:
-        """What to show for them: themselves, or whose they are like."""
+        """Return the lines to show: `frames`, or a reference to the rank that has shown them."""
         if len(self._first) < _MOST:
             self._first.setdefault(frames, rank)
         first = self._first.get(frames, rank)
@@ -24,7 +25,7 @@ class Tracebacks:
 
 
 class Watched:
-    """The error output of one rank, a traceback at a time."""
+    """The error output of one rank, split into tracebacks and other lines."""
 
     def __init__(self, rank: int, shown: Tracebacks) -> None:
         self._rank = rank
@@ -33,11 +34,11 @@ class Watched:
 
     @property
     def is_held(self) -> bool:
-        """Whether a traceback has begun and not come to its end."""
+        """Whether a traceback has begun and not ended."""
         return bool(self._frames)
 
     def take(self, lines: bytes) -> bytes:
-        """Whole lines; returns those to show now."""
+        """Take whole lines; return those to show now."""
         output = bytearray()
         for line in lines.splitlines(keepends=True):
             if line == _BEGIN:
@@ -53,7 +54,7 @@ class Watched:
         return bytes(output)
 
     def release(self) -> bytes:
-        """What is held of a traceback that does not come to its end."""
+        """Return the held part of a traceback that does not end."""
         held = bytes(self._frames)
         self._frames.clear()
         return held

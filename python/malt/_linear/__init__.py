@@ -1,4 +1,4 @@
-"""`malt.SGDClassifier` and the other linear models, with scikit-learn's faces.
+"""`malt.SGDClassifier` and the other linear models, with scikit-learn's interface.
 
 Begin with `model.py`, which they share; `classifiers.py`, `regressors.py` and `logistic_svc.py`
 have the classes. `trainer.py` runs the passes; the kernels are in `src/learn`.

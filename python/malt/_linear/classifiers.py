@@ -1,4 +1,4 @@
-"""Classifiers with scikit-learn's faces, trained by MALT's kernels, on one rank or many."""
+"""Classifiers with scikit-learn's interface, trained by MALT's kernels, on one rank or many."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ _LOSSES = (
 
 
 class Classifier(ClassifierMixin, LinearModel):
-    """One output for two classes, else one for each."""
+    """A classifier with one output for two classes, else one output for each class."""
 
     classes_: Array
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
-        """Train from the start; with warm_start, from where the last training ended.
+        """Train from the start; with warm_start, continue where the last training ended.
 
         Args:
             X: (rows, features), an array or a SciPy sparse matrix; read in place if it is of
-                float32 or float64, C-contiguous or CSR. In a job of several ranks, this rank's. Or
-                malt.Chunks, whose files each rank reads its part of anew in each pass, after a
-                first look at all of it for its labels and features; y is theirs then.
+                float32 or float64, C-contiguous or CSR. In a job of several ranks, this rank's
+                rows. Or malt.Chunks: a first reading of the files finds labels and features, then
+                each rank reads its part of the files again in each pass; y comes from the files.
             y: (rows,), the labels.
-            sample_weight: (rows,), of each row's loss, or None.
+            sample_weight: (rows,), the weight of each row's loss, or None.
 
         Raises:
-            ValueError: a parameter or the data is of no use, or training has diverged.
-            malt.ConfigError: likewise, on another rank of the job, which it names.
+            ValueError: a parameter or the data cannot be used, or training has diverged.
+            malt.ConfigError: this happened on another rank of the job, which the message names.
         """
         self._check_parameters()
         if isinstance(X, Chunks):
@@ -103,11 +103,11 @@ class Classifier(ClassifierMixin, LinearModel):
             )
 
     def decision_function(self, X: Any) -> Array:
-        """X @ coef_.T + intercept_: (rows,) of two classes, else (rows, classes)."""
+        """Return X @ coef_.T + intercept_: (rows,) for two classes, else (rows, classes)."""
         return self._decide(X)
 
     def predict(self, X: Any) -> Array:
-        """The likeliest label of each row."""
+        """Return the likeliest label of each row."""
         check_is_fitted(self)
         labels: Array = self.classes_[_winners(self._decide(X))]
         return labels
@@ -122,11 +122,14 @@ class Classifier(ClassifierMixin, LinearModel):
 
     @property
     def _weighs_outputs(self) -> bool:
-        """Of one-vs-rest class weights are, as in scikit-learn, of each output's positive rows."""
+        """Whether class weights apply to outputs: in one-vs-rest, to each one's positive rows.
+
+        scikit-learn does the same.
+        """
         return len(self.classes_) > 2 and not self._is_multinomial
 
     def _class_weights(self, y: Array) -> Array | None:
-        """Of each class; "balanced" by the rows of all ranks: collective then."""
+        """Return the weight of each class. "balanced" counts all ranks' rows and is collective."""
         if self.class_weight is None:
             return None
         if self.class_weight != "balanced":
@@ -175,7 +178,7 @@ class Classifier(ClassifierMixin, LinearModel):
         positive = expit(values) if loss != "modified_huber" else (np.clip(values, -1, 1) + 1) / 2
         if positive.ndim == 1:
             return np.column_stack([1 - positive, positive])
-        sums = positive.sum(1, keepdims=True)  # each class against the rest
+        sums = positive.sum(1, keepdims=True)  # each class was trained against the rest
         nobody = np.full_like(positive, 1 / positive.shape[1])
         return np.where(sums > 0, positive / np.where(sums > 0, sums, 1), nobody)
 
@@ -196,30 +199,32 @@ def _has_probabilities(loss: str) -> bool:
 class SGDClassifier(Classifier):
     """scikit-learn's SGDClassifier, by MALT's kernels, on one rank or many.
 
-    Parameters are scikit-learn's (sklearn.linear_model.SGDClassifier), with the same defaults, but
-    for these:
+    Parameters are scikit-learn's (sklearn.linear_model.SGDClassifier), with the same defaults,
+    except for these:
 
     Args:
         learning_rate: also "adagrad" (Duchi et al., JMLR 2011); not "adaptive", "pa1" or "pa2".
         n_jobs: threads that train at once, without locks (Hogwild: Niu et al., NIPS 2011): runs
             differ a little from one another. -1: one for each core.
-        verbose: a bar by tqdm; None: if standard error is a terminal.
+        verbose: whether tqdm shows a progress bar; None: if standard error is a terminal.
         ranks: processes that fit() starts and ends, which share X in memory and average their
             models; None: one. In a job of several ranks leave it out: each gives its own rows.
-        graph: whom each rank sends to; None: malt.ALL.
-        sync: "bsp" (all wait for one another at every exchange), "ssp:K" (K exchanges late at
-            most), or "async" (nobody waits, and tol is looked at by nobody: max_iter passes).
+        graph: which ranks send to which; None: malt.ALL.
+        sync: "bsp" (all ranks wait for one another at every exchange), "ssp:K" (updates may be K
+            exchanges late), or "async" (no rank waits; no rank checks tol, so each makes max_iter
+            passes).
         every: examples of a rank between two exchanges; None: a tenth of its pass.
-        exchange: "model" (averaged: MLlib*, Zhang et al., ICDE 2019), "difference" (what each has
-            learnt since the last exchange is summed: Petuum, Xing et al., KDD 2015) or "gradient"
-            (all take one step by the mean over the batch of `every` examples of each rank).
+        exchange: "model" (models are averaged: MLlib*, Zhang et al., ICDE 2019), "difference" (what
+            each rank has learnt since the last exchange is summed: Petuum, Xing et al., KDD 2015)
+            or "gradient" (all ranks take one step by the mean over the batch of `every` examples of
+            each rank).
 
     Attributes:
-        coef_: (1, features) of two classes, else (classes, features).
+        coef_: (1, features) for two classes, else (classes, features).
         intercept_: (1,) or (classes,).
         classes_: the labels, sorted.
-        n_iter_: passes made.
-        t_: steps made by a rank, plus 1.
+        n_iter_: the number of passes made.
+        t_: the number of steps made by a rank, plus 1.
         history_: what each rank trained here did from one exchange to the next: a structured array
             with rank, examples (so far), loss (mean), staleness, bytes_out (so far) and the times
             began, trained (and began to exchange) and ended, in seconds since 1970.
@@ -293,13 +298,13 @@ class SGDClassifier(Classifier):
         classes: Any = None,
         sample_weight: Any = None,
     ) -> Any:
-        """Train one pass more. The first call takes all `classes` that there will be.
+        """Train one more pass. The first call takes the `classes` of all calls.
 
         Args:
-            X: as of fit().
-            y: likewise.
+            X: as for fit().
+            y: as for fit().
             classes: the labels of all calls.
-            sample_weight: as of fit().
+            sample_weight: as for fit().
         """
         self._check_parameters_of_pass()
         first = not hasattr(self, "coef_")
@@ -332,10 +337,10 @@ class SGDClassifier(Classifier):
 
     @available_if(lambda self: _has_probabilities(self.loss))
     def predict_proba(self, X: Any) -> Array:
-        """(rows, classes): probabilities, of loss "log_loss" or "modified_huber" alone."""
+        """Return probabilities, (rows, classes); only for loss "log_loss" or "modified_huber"."""
         return self._probabilities(X, self.loss)
 
     @available_if(lambda self: _has_probabilities(self.loss))
     def predict_log_proba(self, X: Any) -> Array:
-        """The logarithms of predict_proba()."""
+        """Return the logarithms of predict_proba()."""
         return np.log(self._probabilities(X, self.loss))

@@ -1,4 +1,4 @@
-"""The rows that a linear model is given in memory, and what early stopping holds out of them."""
+"""In-memory training rows and the early-stopping hold-out."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Array = npt.NDArray[Any]
 
 
 class Given(NamedTuple):
-    """Of one rank: X, y, and the weights of the rows' losses (None: all 1)."""
+    """One rank's X, y, and the weights of its rows' losses (None: all 1)."""
 
     X: Any
     y: Array
     weights: Array | None
 
     def split(self, fraction: float, random_state: Any, *, stratified: bool) -> tuple[Given, Given]:
-        """What to train on, and the fraction that is held out.
+        """Split the rows into those to train on and the `fraction` that is held out.
 
         Raises:
-            ValueError: there are too few rows for both, or what is held out weighs nothing.
+            ValueError: there are too few rows for both, or the held-out weights are all zero.
         """
         kept, held = (
             self._part(np.sort(rows))

@@ -1,4 +1,4 @@
-"""What linear models read: rows in memory or in files, which the ranks of a job agree on."""
+"""Input of linear models: rows in memory or in files, on which the ranks of a job agree."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from malt._linear.sources import canonical
 
 Array = npt.NDArray[Any]
 
-# What is trained on as it lies in memory; others are converted.
+# Training reads such arrays in place; others are converted.
 _READS: dict[str, Any] = {
     "accept_sparse": "csr",
     "dtype": [np.float64, np.float32],
     "order": "C",
 }
-_MOST_FEATURES = 2**31 - 1  # whatever the type of a sparse matrix's indices
+_MOST_FEATURES = 2**31 - 1  # for any type of a sparse matrix's indices
 # Parameters that may differ from rank to rank.
 _OWN_SETTINGS = ("n_jobs", "random_state", "verbose")
 
 
 class LinearInput(BaseEstimator):
-    """An estimator's part that reads; what it reads becomes n_features_in_."""
+    """The part of an estimator that reads X and y; it sets n_features_in_."""
 
     n_features_in_: int
 
@@ -58,7 +58,7 @@ class LinearInput(BaseEstimator):
         reset: bool,
         classes: Array | None = None,
     ) -> tuple[Given, Given, Given | None, All]:
-        """All that is given here, what of it to train on, and what is held out. Collective."""
+        """Return all given rows, those to train on, and those held out. Collective."""
 
         def take() -> tuple[tuple[Given, Given, Given | None], Here]:
             rows, targets = self._rows_and_targets(X, y, reset=reset)
@@ -85,18 +85,18 @@ class LinearInput(BaseEstimator):
         return *taken, everywhere
 
     def _common_settings(self) -> dict[str, str]:
-        """The parameters that all ranks must have alike."""
+        """Return the parameters that must be the same on all ranks."""
         parameters = self.get_params(deep=False).items()
         return {name: repr(value) for name, value in parameters if name not in _OWN_SETTINGS}
 
     def _labels(self, y: Array, classes: Array | None) -> Array | None:  # noqa: ARG002
-        """Those of a classifier, sorted: `classes`, where they are known."""
+        """Return a classifier's labels, sorted; `classes`, if they are known."""
         return None
 
     def _look(
         self, call: str, chunks: Chunks, y: Any, sample_weight: Any, *, labels: bool
     ) -> tuple[list[Survey], All]:
-        """What each rank of `ranks` will read, or this rank of the job. Collective there."""
+        """Survey what each rank of `ranks`, or this rank of the job, will read. Collective."""
         for name, value in (("y", y), ("sample_weight", sample_weight)):
             if value is not None:
                 raise ValueError(f"{name} is given beside malt.Chunks, which have their own")
@@ -107,7 +107,7 @@ class LinearInput(BaseEstimator):
             )
         call = f"{type(self).__name__}.{call}()"
         if self.ranks is None or self.ranks == 1:
-            jobs.company()  # joins that which this process was started for
+            jobs.company()  # joins the job that this process was started for
             surveys = [chunks.survey(call, labels=labels)]
         else:
             reports = forked.run(self.ranks, lambda: chunks.survey(call, labels=labels)._asdict())

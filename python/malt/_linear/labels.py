@@ -1,4 +1,4 @@
-"""What the ranks of a job must agree on before they train one model."""
+"""The data and settings on which the ranks of a job must agree before they train one model."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from malt._job.agreement import Report, Together
 
 Taken = TypeVar("Taken")
 
-_MOST_SHOWN = 400  # characters of labels in a report, which is short
+_MOST_SHOWN = 400  # characters of labels in a report, which must be short
 
 
 class Here(NamedTuple):
-    """What this rank was given."""
+    """A description of the data and settings that this rank was given."""
 
     rows: int
     features: int
     dtype: str
-    labels: npt.NDArray[Any] | None  # sorted; None of a regression
-    settings: dict[str, str]  # by which it is to be trained on
+    labels: npt.NDArray[Any] | None  # sorted; None for a regression
+    settings: dict[str, str]  # of the training
 
 
 class All(NamedTuple):
-    """What all ranks train on."""
+    """The data that all ranks together train on."""
 
     rows: int
     labels: npt.NDArray[Any] | None
 
 
 def agree(call: str, take: Callable[[], tuple[Taken, Here]]) -> tuple[Taken, All]:
-    """Check what was given here, and that the other ranks' goes with it. Collective.
+    """Check this rank's data, and that they fit to the other ranks' data. Collective.
 
     Raises:
-        Exception: what `take` raises, where this process is alone.
-        ConfigError: on every rank: `take` failed on one, which the message names, or numbers of
+        Exception: the exception of `take`, if this process is alone.
+        ConfigError: on every rank: `take` failed on a rank, which the message names, or numbers of
             features, dtypes, settings or labels differ.
     """
     if jobs.company() is None:
@@ -68,7 +68,7 @@ def agree(call: str, take: Callable[[], tuple[Taken, Here]]) -> tuple[Taken, All
 
 
 def _described(labels: npt.NDArray[Any] | None) -> Report:
-    """What tells whether ranks have the same, and which they have, if that is short enough."""
+    """Return a digest of the labels, to compare ranks, and the labels if they are short enough."""
     if labels is None:
         return {}
     listed = labels.tolist()
@@ -103,7 +103,7 @@ def _check_settings(call: str, reports: dict[int, Report]) -> None:
 def _common_labels(
     call: str, reports: dict[int, Report], here: npt.NDArray[Any] | None
 ) -> npt.NDArray[Any] | None:
-    """The labels of the rank that has most; what another has must be among them."""
+    """Return the labels of the rank that has most; they must include those of the others."""
     if here is None or len({report["digest"] for report in reports.values()}) == 1:
         return here
     most = max(reports, key=lambda rank: reports[rank]["count"])

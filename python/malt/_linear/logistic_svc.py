@@ -16,7 +16,7 @@ Array = npt.NDArray[Any]
 
 
 class _Regularised(Classifier):
-    """A loss of its own, a penalty by C, and steps that need no tuning: AdaGrad's, averaged."""
+    """A classifier with a loss, a penalty by C, and averaged AdaGrad steps that need no tuning."""
 
     learning_rate = "adagrad"
     penalty: str | None = "elasticnet"
@@ -74,7 +74,7 @@ _DOC = """
 
 
 class LogisticRegression(_Regularised):
-    """Logistic regression; of more than two classes, multinomial."""
+    """Logistic regression, multinomial for more than two classes."""
 
     def __init__(
         self,
@@ -110,17 +110,17 @@ class LogisticRegression(_Regularised):
         self.every = every
 
     def predict_proba(self, X: Any) -> Array:
-        """The probability of each class: (rows, classes)."""
+        """Return the probability of each class: (rows, classes)."""
         check_is_fitted(self)
         return self._probabilities(X, "softmax" if len(self.classes_) > 2 else "log_loss")
 
     def predict_log_proba(self, X: Any) -> Array:
-        """The logarithms of predict_proba()."""
+        """Return the logarithms of predict_proba()."""
         return np.log(self.predict_proba(X))
 
 
 class LinearSVC(_Regularised):
-    """A linear support vector machine; of more than two classes, each against the rest."""
+    """A linear support vector machine; with more than two classes, each against the rest."""
 
     def __init__(
         self,

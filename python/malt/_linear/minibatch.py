@@ -1,7 +1,7 @@
 """SendGradient: one step for each mini-batch of all ranks together.
 
-Each rank adds up the slopes of its part of the batch, the sums go to all, and all take the same
-step (Spark MLlib's way: Zhang et al., "MLlib*", ICDE 2019, section 3).
+Each rank adds up the gradients of its part of the batch, the ranks add up their sums, and all take
+the same step (as Spark MLlib does: Zhang et al., "MLlib*", ICDE 2019, section 3).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ Array = npt.NDArray[Any]
 
 
 class BatchModel:
-    """In place of _core.Linear, with the same options but threads.
+    """Takes the place of _core.Linear, with the same options except threads.
 
     Attributes:
-        gradient: the batch's, laid out as the weights, and after it the number of its examples:
-            what ranks add up between train() and take_step().
-        steps: batches so far.
+        gradient: the batch's gradient, laid out like the weights, followed by the number of its
+            examples. The ranks add it up between train() and take_step().
+        steps: the number of batches so far.
     """
 
     def __init__(
@@ -60,14 +60,14 @@ class BatchModel:
         self.gradient = np.zeros(weights.size + 1, weights.dtype)
 
     def train(self, examples: Any, first: int, last: int, *, order: Array) -> float:
-        """Add the gradient of rows order[first] to order[last - 1]; returns their losses."""
+        """Add the gradient of rows order[first] to order[last - 1]; return their losses' sum."""
         self.gradient[-1] += last - first
         return add_linear_gradient(
             examples, self._weights, self.gradient[:-1], first, last, order=order, **self._loss
         )
 
     def take_step(self) -> None:
-        """Move the weights along the gradient, by the mean of the batch, and begin another."""
+        """Move the weights by the mean gradient of the batch, and begin another batch."""
         self.steps += 1
         count = self.gradient[-1]
         if count > 0:
@@ -87,7 +87,7 @@ class BatchModel:
                 out=np.zeros_like(weights),
             )
         weights -= rate * slopes
-        if self._l1 > 0:  # the proximal step: towards 0, and not beyond
+        if self._l1 > 0:  # the proximal step: towards 0, but not beyond
             due = (rate[:-1] if self._squares is not None else rate) * self._l1
             body[:] = np.sign(body) * np.maximum(np.abs(body) - due, 0)
         if self._average is not None and self.steps >= self._average_from:
@@ -95,5 +95,5 @@ class BatchModel:
             self._average += (weights - self._average) / averaged
 
     def finish(self) -> bool:
-        """Whether all weights are finite."""
+        """Return whether all weights are finite."""
         return bool(np.isfinite(self._weights).all())

@@ -1,4 +1,4 @@
-"""What linear models with scikit-learn's faces share: parameters, and training on ranks."""
+"""The base of the linear models with scikit-learn's interface: parameters, training on ranks."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from malt._training.steps import history_of
 
 Array = npt.NDArray[Any]
 
-# Trains arrays as this rank.
+# Trains arrays as the given rank.
 _Part = Callable[[Arrays, int], Trained]
 
 
 class LinearModel(LinearInput):
-    """What the linear models share. Training is done here; targets and losses are the others'."""
+    """The base of the linear models. It trains; derived classes have the targets and losses."""
 
     coef_: Array
     intercept_: Array
@@ -41,9 +41,9 @@ class LinearModel(LinearInput):
     t_: float
     history_: Array
     _arrays: Arrays
-    _average_from: int  # the first step averaged
+    _average_from: int  # the first step that is averaged
 
-    # What a derived class may set otherwise
+    # Derived classes may override these
 
     _restarts_average = False
 
@@ -87,7 +87,7 @@ class LinearModel(LinearInput):
         self._check_common()
 
     def _check_parameters_of_pass(self) -> None:
-        """Of partial_fit()."""
+        """Check the parameters for partial_fit()."""
         self._check_parameters()
         if self.early_stopping:
             raise ValueError(
@@ -117,9 +117,9 @@ class LinearModel(LinearInput):
     # Training
 
     def _begin(self, dtype: Any, outputs: int, *, again: bool) -> None:
-        """The arrays to train, as the parameters ask: new ones, or those of before.
+        """Make the arrays to train, as the parameters ask: new ones, or those of before.
 
-        Where t_ is 1 again the average begins anew too, from what coef_ shows.
+        If t_ has been set to 1, the average begins anew too, from the values in coef_.
         """
         shape = self.n_features_in_ + 1, outputs
         if not again:
@@ -127,7 +127,7 @@ class LinearModel(LinearInput):
         weights, average, squares = self._arrays.map(lambda array: array.astype(dtype))
         steps, asked = int(self.t_) - 1, max(1, int(self.average))
         goes_on = average is not None and asked <= self._average_from <= steps
-        if again and not (goes_on and self.average):  # else coef_ shows the average
+        if again and not (goes_on and self.average):  # otherwise coef_ holds the average
             weights[:] = self._weights(dtype)
         if not goes_on:
             average, self._average_from = np.zeros(shape, dtype), max(asked, steps + 1)
@@ -140,7 +140,7 @@ class LinearModel(LinearInput):
         )
 
     def _shares(self, X: Any, targets: Array, weights: Array | None) -> list[Source]:
-        """One for each rank that is trained here."""
+        """Return a source of rows for each rank that is trained here."""
         examples = examples_of(X, targets, weights)
         rows = X.shape[0]
         ranks = 1 if self.ranks is None else min(self.ranks, rows)
@@ -210,7 +210,7 @@ class LinearModel(LinearInput):
             )
 
     def _train_forked(self, train: _Part, ranks: int, progress: Progress) -> list[Trained]:
-        """By ranks forked here, which read X in place."""
+        """Train by ranks forked here, which read X in place."""
         shared = self._arrays.map(forked.shared)
 
         def work() -> Mapping[str, Any]:
@@ -228,7 +228,7 @@ class LinearModel(LinearInput):
         return [Trained(**report) for report in reports]
 
     def _show(self, arrays: Arrays) -> None:
-        """coef_ and intercept_, in scikit-learn's shapes."""
+        """Set coef_ and intercept_, in scikit-learn's shapes."""
         best = arrays.weights if arrays.average is None else arrays.average
         self.coef_ = np.ascontiguousarray(best[:-1].T)
         self.intercept_ = best[-1].copy()
@@ -250,7 +250,7 @@ class LinearModel(LinearInput):
     def _score(self, weights: Array, held_out: Given) -> float:
         raise NotImplementedError
 
-    # Told by the command line, which ends training in good order at Ctrl-C.
+    # The command line overrides this, to end training in good order at Ctrl-C.
     @staticmethod
     def _is_asked_to_stop() -> bool:
         return False

@@ -1,4 +1,4 @@
-"""Regressors with scikit-learn's faces, trained by MALT's kernels, on one rank or many."""
+"""Regressors with scikit-learn's interface, trained by MALT's kernels, on one rank or many."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _LOSSES = ("squared_error", "huber", "epsilon_insensitive", "squared_epsilon_ins
 class SGDRegressor(RegressorMixin, LinearModel):
     """scikit-learn's SGDRegressor, by MALT's kernels, on one rank or many.
 
-    Parameters are scikit-learn's (sklearn.linear_model.SGDRegressor), with the same defaults, but
-    for these:
+    Parameters are scikit-learn's (sklearn.linear_model.SGDRegressor), with the same defaults,
+    except for these:
 
     Args:
         learning_rate: also "adagrad"; not "adaptive", "pa1" or "pa2".
-        n_jobs, verbose, ranks, graph, sync, every, exchange: as of malt.SGDClassifier.
+        n_jobs, verbose, ranks, graph, sync, every, exchange: as in malt.SGDClassifier.
 
     Attributes:
         coef_: (features,).
         intercept_: (1,).
-        n_iter_: passes made.
-        t_: steps made by a rank, plus 1.
-        history_: as of malt.SGDClassifier.
+        n_iter_: the number of passes made.
+        t_: the number of steps made by a rank, plus 1.
+        history_: as in malt.SGDClassifier.
     """
 
     def __init__(
@@ -99,16 +99,16 @@ class SGDRegressor(RegressorMixin, LinearModel):
         super()._check_parameters()
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
-        """Train from the start; with warm_start, from where the last training ended.
+        """Train from the start; with warm_start, continue where the last training ended.
 
         Args:
-            X: (rows, features), as of malt.SGDClassifier.fit().
+            X: (rows, features), as for malt.SGDClassifier.fit().
             y: (rows,), numbers.
-            sample_weight: (rows,), of each row's loss, or None.
+            sample_weight: (rows,), the weight of each row's loss, or None.
 
         Raises:
-            ValueError: a parameter or the data is of no use, or training has diverged.
-            malt.ConfigError: likewise, on another rank of the job, which it names.
+            ValueError: a parameter or the data cannot be used, or training has diverged.
+            malt.ConfigError: this happened on another rank of the job, which the message names.
         """
         self._check_parameters()
         again = self.warm_start and hasattr(self, "coef_")
@@ -126,7 +126,7 @@ class SGDRegressor(RegressorMixin, LinearModel):
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
-        """Train one pass more; X, y and sample_weight as of fit()."""
+        """Train one more pass; X, y and sample_weight as for fit()."""
         self._check_parameters_of_pass()
         first = not hasattr(self, "coef_")
         given, *_, everywhere = self._take("partial_fit", X, y, sample_weight, reset=first)
@@ -135,7 +135,7 @@ class SGDRegressor(RegressorMixin, LinearModel):
         return self
 
     def predict(self, X: Any) -> Array:
-        """X @ coef_ + intercept_: (rows,)."""
+        """Return X @ coef_ + intercept_: (rows,)."""
         return self._decide(X)
 
     def _show(self, arrays: Arrays) -> None:
@@ -143,7 +143,7 @@ class SGDRegressor(RegressorMixin, LinearModel):
         self.coef_ = self.coef_[0]
 
     def _score(self, weights: Array, held_out: Given) -> float:
-        """R squared, as of score(), which raises where training has diverged."""
+        """Return R squared as score() does, which raises if training has diverged."""
         values = linear_decisions(examples_of(held_out.X), weights).ravel()
         mean = np.average(held_out.y, weights=held_out.weights)
         left, all_there_is = (

@@ -1,4 +1,4 @@
-"""Rows that linear models are trained on: in memory, or read anew for each pass."""
+"""The rows that linear models train on: in memory, or read again for each pass."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Examples = ExamplesFloat32 | ExamplesFloat64
 
 
 def canonical(X: Any) -> Any:
-    """CSR with rising columns, without changing the caller's."""
+    """Make X CSR with sorted columns and no duplicates, without changing the caller's matrix."""
     if sparse.issparse(X) and not X.has_canonical_format:
         X = X.copy()
         X.sum_duplicates()
@@ -38,7 +38,7 @@ def examples_of(X: Any, targets: Array | None = None, weights: Array | None = No
 
 
 def weight_of(rows: int, weights: Array | None) -> float:
-    """What their losses weigh together."""
+    """Return the total weight of the rows' losses."""
     return rows if weights is None else float(weights.sum(dtype=np.float64))
 
 
@@ -47,17 +47,17 @@ class Source(Protocol):
 
     @property
     def rows(self) -> int:
-        """In each pass."""
+        """How many rows each pass has."""
 
     def blocks(self) -> Iterator[tuple[Examples, int, int, float]]:
-        """Examples, of which rows first to last - 1 are trained on, and what these weigh together.
+        """Yield (examples, first, last, weight): train on rows first to last - 1 of the examples.
 
-        They are `rows` in all.
+        Their losses weigh `weight` together. All blocks of a pass have `rows` rows together.
         """
 
 
 class InMemory(NamedTuple):
-    """Rows first to last - 1 of examples, and what their losses weigh together."""
+    """Rows first to last - 1 of examples, and the total weight of their losses."""
 
     examples: Examples
     first: int
@@ -73,11 +73,11 @@ class InMemory(NamedTuple):
 
 
 class Streamed(NamedTuple):
-    """This rank's part of files, a chunk at a time."""
+    """This rank's part of files, read one chunk at a time."""
 
     chunks: Chunks
     survey: Survey
-    prepare: Callable[[Array], tuple[Array, Array | None]]  # targets and weights, of y
+    prepare: Callable[[Array], tuple[Array, Array | None]]  # makes targets and weights from y
 
     @property
     def rows(self) -> int:
@@ -97,10 +97,10 @@ class Streamed(NamedTuple):
 
 
 class Pass:
-    """The blocks of a pass, each in an order of its own, to be trained on in pieces of any size.
+    """The blocks of a pass, each in an order of its own, to train on in pieces of any size.
 
     Attributes:
-        weight: of the losses of all blocks so far.
+        weight: the total weight of the losses of all blocks so far.
     """
 
     def __init__(
@@ -108,13 +108,13 @@ class Pass:
     ) -> None:
         self._blocks = blocks
         self._seed = seed
-        self._before = self._end = 0  # rows up to the present block, and with it
+        self._before = self._end = 0  # rows before the present block, and including it
         self._trained = 0
-        self._count = 0  # of blocks
+        self._count = 0  # how many blocks have been read
         self.weight = 0.0
 
     def train(self, model: Any, end: int) -> float:
-        """Train on the pass' rows up to row `end`; returns the sum of their losses."""
+        """Train on the pass's rows up to row `end`; return the sum of their losses."""
         losses = 0.0
         while self._trained < end:
             if self._trained == self._end:

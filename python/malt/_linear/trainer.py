@@ -26,23 +26,23 @@ from malt._training.steps import Step
 
 Array = npt.NDArray[Any]
 
-# Between two exchanges, where the user does not say: a tenth of a pass. So short a time is what
-# averaging needs to be as good as one long run, and so long that it costs little of it.
+# The default for `every`: a tenth of a pass. This is short enough for averaging to be as good as
+# one long run, and long enough for an exchange to cost little in comparison.
 _EXCHANGES_A_PASS = 10
 
 
 class DivergedError(ValueError):
-    """Weights are not finite any more."""
+    """Weights are no longer finite."""
 
 
 class Exchange(NamedTuple):
-    """With whom, how often and what ranks exchange.
+    """The exchange between ranks: over which graph, how often, and of which data.
 
     Attributes:
         every: examples of a rank between two exchanges; None: a tenth of its pass.
-        what: "model", which is averaged (MLlib*: Zhang et al., ICDE 2019), "difference" to the
-            model of the last exchange, which are summed (Petuum, Xing et al., KDD 2015), or
-            "gradient" of a batch, by the sum of which all take one step.
+        what: "model": models are averaged (MLlib*: Zhang et al., ICDE 2019); "difference": the
+            differences to the model of the last exchange are summed (Petuum, Xing et al., KDD
+            2015); or "gradient": all ranks take one step by the sum of the batch's gradients.
     """
 
     averaging: Averaging
@@ -51,34 +51,34 @@ class Exchange(NamedTuple):
 
 
 class Stopping(NamedTuple):
-    """When training ends: after `passes`, or when `patience` of them in turn gained under `tol`."""
+    """When training ends: after `passes`, or once `patience` passes in turn gained under `tol`."""
 
     passes: int
     tol: float | None = None
     patience: int = 5
-    by_score: bool = False  # of rows held out, which is to grow, and not the mean loss
-    is_asked: Callable[[], bool] = lambda: False  # to end after this pass, on any rank
+    by_score: bool = False  # judge by the score on held-out rows (it should grow), not by the loss
+    is_asked: Callable[[], bool] = lambda: False  # whether to end after this pass, on any rank
 
 
 class Arrays(NamedTuple):
-    """What is trained: each (features + 1, outputs), a last row of intercepts."""
+    """The arrays that are trained: each (features + 1, outputs), its last row the intercepts."""
 
     weights: Array
     average: Array | None = None
     squares: Array | None = None
 
     def map(self, change: Callable[[Array], Array]) -> Arrays:
-        """Each changed, where there is one."""
+        """Return the arrays that exist, each changed."""
         rest = [None if array is None else change(array) for array in self[1:]]
         return Arrays(change(self.weights), *rest)
 
 
 class Trained(NamedTuple):
-    """How it ended; JSON can express it."""
+    """How a training ended; JSON can express it."""
 
     passes: int
     steps: int
-    has_converged: bool | None  # None: nobody has looked
+    has_converged: bool | None  # None: nothing has checked it
     history: list[Step]
 
 
@@ -98,12 +98,12 @@ class Trainer:
         restarts: bool = False,
         watch: Callable[[Step], object] = lambda _: None,
     ) -> None:
-        """Collective, in a job of several ranks.
+        """Prepare a training. Collective, in a job of several ranks.
 
-        `kernel` is what _core.Linear takes besides arrays and steps; `seed` of the order of rows in
-        each block and pass (None: as they lie); `score` of weights, on the rows this rank has held
-        out. With `restarts` the average begins anew whenever the number of passes has doubled: what
-        was learnt first is far from the minimum, and would weigh on it.
+        `kernel` holds the arguments of _core.Linear except arrays and steps. `seed` sets the order
+        of rows in each block and pass (None: the order in memory). `score` scores weights on the
+        rows that this rank has held out. With `restarts` the average begins anew whenever the
+        number of passes has doubled: early steps are far from the minimum, and would weigh on it.
         """
         self._source = source
         self._seed = seed
@@ -135,10 +135,10 @@ class Trainer:
         self._company = None if job is None else _Company(job, arrays, exchange, source.rows, sent)
 
     def run(self, stopping: Stopping) -> Trained:
-        """Train until it is to stop; all ranks stop together, but asynchronous ones.
+        """Train until it is time to stop; all ranks stop together, except asynchronous ones.
 
         Raises:
-            DivergedError: the weights of a rank are not finite any more; on all ranks.
+            DivergedError: the weights of a rank are no longer finite; raised on all ranks.
         """
         if self._company is not None and not self._company.agrees:
             stopping = stopping._replace(tol=None)
@@ -171,7 +171,7 @@ class Trainer:
         self._model = self._continue(steps=steps, average_from=steps + 1)
 
     def _make_pass(self, passes_before: int) -> tuple[float, float]:
-        """Returns the sum of the losses, and that of their weights."""
+        """Make a pass; return the sum of the losses, and that of their weights."""
         company, rows = self._company, self._source.rows
         pieces = company.pieces if company is not None else self._pieces_alone(rows)
         blocks = self._ordered(passes_before)
@@ -203,7 +203,7 @@ class Trainer:
         return 1 if self._batches is None else _pieces(rows, self._every)
 
     def _agree(self, losses: float, weight: float, passes: int, stopping: Stopping) -> float:
-        """What is to fall (see _Progress); of all ranks, where they stop together."""
+        """Return the value that should fall (see _Progress); of all ranks if they stop together."""
         if stopping.by_score and self._score is not None:
             weight = self._source.rows
             losses = -self._score(self._best()) * weight
@@ -227,13 +227,13 @@ class Trainer:
         return alpha * ((1 - l1_ratio) * float(np.vdot(body, body)) / 2 + l1_ratio * l1)
 
     def _best(self) -> Array:
-        """The average, once there is one: until the step it begins at, the weights."""
+        """Return the average if it has begun, else the weights."""
         weights, average, _ = self._arrays
         return weights if average is None or self._model.steps < self._average_from else average
 
 
 def add_up(counts: Array) -> None:
-    """Over the ranks of this process' job, in place. Collective; alone there is nothing to do."""
+    """Add `counts` up over this job's ranks, in place. Collective; does nothing in one process."""
     if jobs.company() is not None:
         vector = vectors.vector(counts)
         vector.allreduce(SUM)
@@ -241,17 +241,18 @@ def add_up(counts: Array) -> None:
 
 
 def _pieces(rows: int, every: int | None) -> int:
-    """How many exchanges a pass of so many rows has."""
+    """Return how many exchanges a pass of so many rows has."""
     pieces = _EXCHANGES_A_PASS if every is None else -(-rows // every)
     return max(1, min(pieces, rows))
 
 
 class _Progress:
-    """Whether passes still gain anything, which scikit-learn's SGD judges likewise.
+    """Judges whether passes still gain anything, as scikit-learn's SGD does.
 
-    What is to fall is the mean loss of a pass plus the penalty, or minus the score of rows held
-    out. Unlike scikit-learn's, a row's loss counts by its weight, one-vs-rest adds up the outputs,
-    which stop together, and the penalty is that at the end of the pass, not its mean over it.
+    The value that should fall is the mean loss of a pass plus the penalty, or minus the score on
+    held-out rows. Three things differ from scikit-learn's: a row's loss counts by its weight; the
+    outputs of one-vs-rest are added up and stop together; and the penalty is that at the end of the
+    pass, not its mean over the pass.
     """
 
     def __init__(self, stopping: Stopping) -> None:
@@ -270,7 +271,7 @@ class _Progress:
 
 
 class _Company:
-    """The other ranks: what goes to them, and what comes from them."""
+    """The other ranks of the job, and this rank's exchanges with them."""
 
     def __init__(
         self,
@@ -285,7 +286,7 @@ class _Company:
         self._averaging, every, what = exchange
         self._agreed = np.zeros(4)
         self._agreement = vectors.vector(self._agreed)
-        # All make the same number of exchanges a pass, each of its own share of rows.
+        # All ranks make the same number of exchanges a pass, each over its own share of rows.
         counts = np.zeros(job.size)
         counts[job.rank] = rows
         add_up(counts)
@@ -307,11 +308,11 @@ class _Company:
 
     @property
     def agrees(self) -> bool:
-        """Whether the ranks stop together: asynchronous ones ask nobody."""
+        """Whether the ranks stop together; asynchronous ranks decide alone."""
         return self._averaging.staleness is not None
 
     def exchange(self) -> tuple[int, int]:
-        """Returns the age of the oldest update, in exchanges, and the bytes sent so far."""
+        """Exchange; return the oldest update's age, in exchanges, and the bytes sent so far."""
         fold = SUM if self._sums else AVG
         if self._before is not None:
             np.subtract(self._weights, self._before, out=self._sent)
@@ -322,7 +323,7 @@ class _Company:
         return oldest, self._vector.stats().bytes_out
 
     def add_up(self, mine: Array) -> Array:
-        """Over all ranks; an asynchronous one asks nobody."""
+        """Add `mine` up over all ranks; an asynchronous rank returns its own."""
         if not self.agrees:
             return mine
         self._agreed[:] = mine

@@ -1,4 +1,4 @@
-"""Who has come to which allgather: the rendezvous' store, without its sockets.
+"""Which ranks have come to which allgather: the state of the rendezvous's store, without sockets.
 
 Every method returns the frames to send now, by rank. A rank may leave and join again: its sessions
 are counted, and the n-th sessions of all ranks meet one another.
@@ -15,7 +15,7 @@ Frames = list[tuple[int, list[bytes]]]
 
 
 class ProtocolError(Exception):
-    """A rank, though it has proven the key, says what none would say here."""
+    """A client has proven the key, but sends a frame that no correct client sends here."""
 
 
 @dataclass
@@ -23,12 +23,12 @@ class _Rank:
     joined: bool = False
     session: int = 0
     next_round: int = 0
-    ended: str | None = None  # how its process ended
+    ended: str | None = None  # how its process ended, in words
 
 
 @dataclass
 class _Round:
-    """All ranks of a session are in the same round, or on their way to it."""
+    """The present round of a session: all its ranks are in it, or on their way to it."""
 
     number: int
     parts: dict[int, bytes] = field(default_factory=dict)
@@ -42,24 +42,24 @@ class Rounds:
         self.size = size
         self._ranks = [_Rank() for _ in range(size)]
         self._rounds: dict[int, _Round] = {}  # by session
-        self._failures: dict[int, bytes] = {}  # by session: what all later rounds end with
+        self._failures: dict[int, bytes] = {}  # by session: the failure that ends all later rounds
 
     def join(self, rank: int) -> None:
         state = self._ranks[rank]
         self._ranks[rank] = _Rank(joined=True, session=state.session + 1)
 
     def leave(self, rank: int) -> Frames:
-        """The connection of `rank` has ended, in whatever way."""
+        """Handle the end of the connection of `rank`, for any reason."""
         self._ranks[rank].joined = False
         return self._fail_hopeless()
 
     def end(self, rank: int, how: str) -> Frames:
-        """The process of `rank`, which is not joined, has ended ("was killed by SIGKILL")."""
+        """Handle the end (`how`: "was killed by SIGKILL") of the process of unjoined `rank`."""
         self._ranks[rank].ended = how
         return self._fail_hopeless()
 
     def part(self, rank: int, payload: bytes, now: float) -> Frames:
-        """A rank has come to a round."""
+        """Handle a rank's part of a round."""
         if len(payload) < wire.PART_HEAD.size or payload[:1] != wire.PART:
             raise ProtocolError
         _, number, seconds = wire.PART_HEAD.unpack_from(payload)
@@ -113,7 +113,7 @@ class Rounds:
     def _fail(self, session: int, kind: bytes, ranks: list[int], text: str) -> Frames:
         round_ = self._rounds.pop(session)
         failure = wire.pack_ranks(kind, ranks, text)
-        # Who comes later hears who no longer waits for it.
+        # A rank that comes later is told which ranks no longer wait for it.
         self._failures[session] = (
             wire.pack_ranks(wire.GONE, sorted(round_.parts), "gave up waiting")
             if kind == wire.LATE

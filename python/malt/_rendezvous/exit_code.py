@@ -1,4 +1,4 @@
-"""How a process ended, in words and as a shell says it."""
+"""How a process ended, in words and as a shell's exit code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import signal
 
 
 def describe_end(code: int) -> str:
-    """What a process died of, from subprocess' return code."""
+    """Return in words how a process ended, from subprocess's return code."""
     if code >= 0:
         return f"exited with code {code}"
     try:
@@ -16,5 +16,5 @@ def describe_end(code: int) -> str:
 
 
 def exit_code_of(code: int) -> int:
-    """What a shell has for subprocess' return code."""
+    """Return the exit code that a shell has for subprocess's return code."""
     return code if code >= 0 else 128 - code

@@ -1,4 +1,4 @@
-"""Whether others can read or write a file that holds a secret."""
+"""A check whether others can read or write a file that holds a secret."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import stat
 
 
 def exposure(path: str | os.PathLike[str]) -> str | None:
-    """What is wrong with a file that holds a key, if others can read or write it; else None."""
+    """Return a warning if others can read or write a file that holds a key; else None."""
     status = os.stat(path)
     mode = stat.S_IMODE(status.st_mode)
     if not stat.S_ISREG(status.st_mode) or not mode & 0o066:

@@ -1,13 +1,14 @@
-"""The groups of a job whose ranks come back: the server's books, without sockets.
+"""The groups of a job whose ranks may rejoin: the server's state, without sockets.
 
-Membership only shrinks within a group. When a rank that has been started anew asks for it, the
-members move to a new group with it, a *generation*: all of them exchange what they need for that,
-round by round, through the launcher. If one dies meanwhile, the next generation is begun without
-it. In the group that stands they decide in the same way what all must see alike: what comes of a
-round is the same for all, also if one dies in it.
+Within a group, membership only shrinks. When a rank that has been started again asks to join, the
+members move with it to a new group, a *generation*. To form the group they exchange the data for
+it, round by round, through the launcher. If one dies meanwhile, the next generation is begun
+without it. In a group that stands, they use the same rounds for decisions that all must make
+alike: every member gets the same result of a round, even if one dies in it.
 
-Who comes back takes up what the *survivors* have. When none is left, and a rank has ended for good,
-the job is over for those who are not back by then. When all have died, all begin from the start.
+A rejoining rank gets its values from the *survivors*. When no survivor is left, and a rank has
+ended for good, the job is over for the ranks that have not rejoined by then. When all have died,
+all begin from the start.
 
 Methods return the frames to send now, by rank.
 """
@@ -22,12 +23,12 @@ from malt._rendezvous.allgather_table import Frames, ProtocolError
 
 
 class _Rounds:
-    """What the members of a generation tell one another: all of them hear the same."""
+    """The rounds of a generation: its members exchange bytes, and all get the same."""
 
     def __init__(self, number: int, members: Iterable[int]) -> None:
         self.number = number
-        self.members = set(members)  # but for those who have ended
-        self.count = 0  # of rounds that all have been in
+        self.members = set(members)  # without those that have ended
+        self.count = 0  # of the rounds that all have completed
         self.deadline: float | None = None
         self._parts: dict[int, bytes] = {}
 
@@ -48,7 +49,7 @@ class _Rounds:
         return self._complete()
 
     def expire(self) -> Frames:
-        """Who waits hears for whom; it may come to the same round again."""
+        """Tell each rank that waits for which ranks it waits; it may come to the round again."""
         late = wire.pack_members(wire.LATE, self.number, self.missing)
         waiting = sorted(self.members & set(self._parts))
         self._parts = {}
@@ -69,12 +70,12 @@ class _Rounds:
 
 
 class Generations:
-    """Those of a job of `size` ranks. Times are of `time.monotonic`.
+    """The generations of a job of `size` ranks. Times are of `time.monotonic`.
 
     Attributes:
-        has_formed: a generation stands, or has: who comes now, comes back.
-        expelled: ranks whose processes are to be ended; for the caller to remove.
-        is_over: nobody is left, and nobody will be, to whom a rank could come back.
+        has_formed: a generation stands, or has stood: a rank that comes now is rejoining.
+        expelled: ranks whose processes must be ended; the caller removes them from the list.
+        is_over: no rank is left, and none will be, that another could rejoin.
     """
 
     def __init__(self, size: int) -> None:
@@ -82,50 +83,50 @@ class Generations:
         self.has_formed = False
         self.expelled: list[int] = []
         self.is_over = False
-        self._left: set[int] = set()  # and their processes have not ended, as far as is known
-        self._ended: set[int] = set()  # for good
+        self._left: set[int] = set()  # have left; their processes have not ended, as far as known
+        self._ended: set[int] = set()  # have ended for good
         self._here: set[int] = set()
         self._wanting: set[int] = set()
-        self._number = 0  # of the last that has been announced
-        self._standing = _Rounds(0, ())  # the last that has been formed by all
-        self._forming: _Rounds | None = None  # the one after it,
-        self._unformed: set[int] = set()  # and who does not say yet that it has formed it
+        self._number = 0  # of the last generation that has been announced
+        self._standing = _Rounds(0, ())  # the last one that all members have formed
+        self._forming: _Rounds | None = None  # the one after it
+        self._unformed: set[int] = set()  # members that have not said yet that they have formed it
         self._seconds = 0.0
         self._deadline: float | None = None
 
     def join(self, rank: int) -> Frames:
         self._here.add(rank)
-        # It begins with the others, who have begun without it.
+        # The others have begun the first generation without this rank, so they begin it anew.
         return [] if self.has_formed or self._forming is None else self._give_up_the_first()
 
     def leave(self, rank: int, now: float) -> Frames:
-        """The connection of `rank` has ended, in whatever way."""
+        """Handle the end of the connection of `rank`, for any reason."""
         self._left.add(rank)
         self._here.discard(rank)
         self._wanting.discard(rank)
         frames = self._standing.drop(rank)
         if self._forming is None or rank not in self._forming.members:
             return frames + self._begin_if_due(now)
-        # None uses it yet.
+        # No rank uses the generation that is being formed, so another can replace it.
         self._forming.members.discard(rank)
         if self.has_formed:
             return frames + self._begin(self._forming.members, now)
-        # All ranks are to be in the first: the others wait until it is here again.
+        # The first generation must have all ranks: the others wait until this one is here again.
         return frames + self._give_up_the_first()
 
     def end(self, rank: int, is_for_good: bool, now: float) -> Frames:
-        """The process of `rank` has ended; another one follows, or not."""
+        """Handle the end of the process of `rank`, for good or with another one to follow."""
         self._left.discard(rank)
         if is_for_good:
             self._ended.add(rank)
         return self._begin_if_due(now)
 
     def start(self, rank: int) -> None:
-        """A process of `rank`, which had ended for good or not begun, is started."""
+        """Note that a process of `rank`, which had ended for good or not begun, is started."""
         self._ended.discard(rank)
 
     def hear(self, rank: int, payload: bytes, now: float) -> Frames:
-        """What a rank says."""
+        """Handle a frame of a rank."""
         kind = payload[:1]
         try:
             if kind == wire.WANT:
@@ -149,13 +150,13 @@ class Generations:
         return min(deadlines, default=None)
 
     def expire(self, now: float) -> Frames:
-        """Somebody has waited long enough."""
+        """End the waits that have lasted long enough."""
         late = self._standing.deadline
         frames = self._standing.expire() if late is not None and late <= now else []
         if self._deadline is None or self._deadline > now:
             return frames
         self._deadline = None
-        if self._forming is None:  # for the first
+        if self._forming is None:  # ranks wait for the first generation
             missing = set(range(self.size)) - self._wanting - self._ended
             waiting, self._wanting = self._wanting, set()
             return frames + self._call_off(waiting, missing)
@@ -182,7 +183,7 @@ class Generations:
         return self._begin(self._standing.members | self._wanting, now)
 
     def _give_up_the_first(self) -> Frames:
-        """Before it stands: its members wait for another."""
+        """Give up the first generation before it stands: its members wait for another."""
         assert self._forming is not None
         members, self._forming = self._forming.members, None
         self._wanting |= members
@@ -200,14 +201,14 @@ class Generations:
         return frames
 
     def _conclude(self, waiting: set[int]) -> Frames:
-        """No survivor is left."""
+        """End the present generation: no survivor is left."""
         self._forming = None
         self._deadline = None
-        if not self._left:  # else the launcher will say how they ended
+        if not self._left:  # otherwise the launcher will report how these ended
             self.is_over = bool(self._ended)
             self.has_formed = self.is_over
         if not self.has_formed:
-            self.expelled += sorted(self._here)  # who came to come back
+            self.expelled += sorted(self._here)  # the ranks that came to rejoin
             self._here.clear()
             self._wanting.clear()
         return self._announce(waiting, set()) if waiting else []
@@ -225,7 +226,7 @@ class Generations:
     def _part(self, rank: int, number: int, round_: int, data: bytes, now: float) -> Frames:
         rounds = self._standing if number == self._standing.number else self._forming
         if rounds is None or number != rounds.number or rank not in rounds.members:
-            return []  # it will hear of a newer one
+            return []  # the rank will be told of a newer generation
         frames = rounds.part(rank, round_, data)
         if rounds is self._forming:
             self._deadline = now + self._seconds if frames else self._deadline
@@ -249,7 +250,7 @@ class Generations:
     def _absent(self, rank: int, number: int, ranks: set[int], now: float) -> Frames:
         if number != self._standing.number or rank not in self._standing.members:
             return []
-        # Not who has been started anew, nor of whom another has said so.
+        # Ignore ranks that have been started again, or that another rank has reported already.
         return self._expel(ranks & self._standing.members, now)
 
     def _expel(self, ranks: set[int], now: float) -> Frames:
@@ -261,4 +262,4 @@ class Generations:
             frames += self._standing.drop(rank)
         if self._forming is not None and ranks & self._forming.members:
             return frames + self._begin(self._forming.members - ranks, now)
-        return frames + self._begin_if_due(now)  # the group that stands goes on without them
+        return frames + self._begin_if_due(now)  # the standing group goes on without these ranks

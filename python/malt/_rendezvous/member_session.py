@@ -1,6 +1,6 @@
-"""A rank's session with the launcher as long as it lives, by which it is called to new generations.
+"""A rank's session with the launcher, as long as it lives; it calls the rank to new generations.
 
-`generation_table.py` has the other side. A thread listens; the rank's own thread speaks, and waits.
+`generation_table.py` has the other side. A thread listens; the rank's own thread sends and waits.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from malt._errors import PeerError, describe_ranks
 from malt._rendezvous import wire
 from malt._rendezvous.session import GRACE_SECONDS, RankSession
 
-# Between two looks at Python's signals.
+# The time between two checks for Python's signals.
 _NAP_SECONDS = 0.1
 
 
 class Generation(NamedTuple):
-    """What the launcher has said last: who is in the next group, nobody if another follows."""
+    """The launcher's last call: the members of the next group; none if another call follows."""
 
     number: int
     members: list[int]
-    missing: list[int]  # because of whom nothing comes of it
+    missing: list[int]  # the ranks because of which the generation is called off
 
 
 class NewerError(Exception):
-    """The generation comes to nothing: another follows."""
+    """The generation is given up: another follows."""
 
 
 class Member(RankSession):
-    """One rank of a job whose ranks come back.
+    """One rank of a job whose ranks may rejoin.
 
     Attributes:
-        is_back: the job goes on already.
-        is_asked_to_leave: by `malt scale`.
-        on_call: called by the listening thread when there is a new generation.
+        is_back: this rank is rejoining: the job goes on already.
+        is_asked_to_leave: `malt scale` has asked this rank to leave.
+        on_call: the listening thread calls it when there is a new generation.
     """
 
     _kind = wire.MEMBER
@@ -60,13 +60,13 @@ class Member(RankSession):
         self._complete: dict[tuple[int, int], dict[int, bytes]] = {}  # by generation and round
         self._collecting = [0, 0, 0]  # generation, round, parts
         self._parts: dict[int, bytes] = {}
-        self._late: list[int] = []  # for whom a round has waited in vain
+        self._late: list[int] = []  # the ranks that did not come to a round in time
         self._round = 0
-        self._standing = 0  # the last generation of which the launcher has said so
+        self._standing = 0  # the last generation that stands, according to the launcher
         self._is_lost = False
         self._has_left = False
         self._is_closed = False
-        self._access = threading.Lock()  # to the socket, which TLS wants
+        self._access = threading.Lock()  # to the socket; TLS needs one thread at a time
         connection.settimeout(0)
         threading.Thread(
             target=partial(self._listen, connection), name="malt-member", daemon=True
@@ -77,14 +77,15 @@ class Member(RankSession):
         return self._latest
 
     def want(self, timeout: float) -> None:
-        """Ask for a generation with this rank, which waits for it so many seconds."""
+        """Ask for a generation with this rank, which waits for it for `timeout` seconds."""
         self._say(wire.WANT_FRAME.pack(wire.WANT, min(timeout, wire.MAX_SECONDS)))
 
     def await_call(self, beyond: int, limit: float, is_in_vain: Callable[[], bool]) -> Generation:
-        """The next generation after number `beyond` that has members, or will never have.
+        """Return the next generation after number `beyond` that has members or is called off.
 
         Raises:
-            malt.TimeoutError: there is none within `limit` seconds, or `is_in_vain`.
+            malt.TimeoutError: there is none within `limit` seconds. If `is_in_vain` becomes true,
+                the call returns at once instead.
         """
 
         def is_there() -> bool:
@@ -99,9 +100,10 @@ class Member(RankSession):
     def allgather(
         self, number: int, data: bytes, timeout: float, meanwhile: Callable[[], None]
     ) -> list[bytes]:
-        """Every member's bytes, by rank; none of the others. Calls `meanwhile` now and then.
+        """Return every member's bytes, by rank; those of other ranks are empty.
 
-        While the generation is formed: if one dies, all begin another.
+        For use while the generation is formed: if a member dies, all begin another generation.
+        Calls `meanwhile` from time to time.
 
         Raises:
             NewerError: another generation follows.
@@ -117,10 +119,11 @@ class Member(RankSession):
     def agree(
         self, number: int, data: bytes, timeout: float, meanwhile: Callable[[], None]
     ) -> list[bytes]:
-        """The same in a generation that stands: all get the same, also if one dies meanwhile.
+        """Exchange bytes in a generation that stands: all get the same, even if a member dies.
 
         Raises:
-            malt.TimeoutError: the named ranks did not come; may be called again.
+            malt.TimeoutError: the ranks that the error names did not come; the call may be
+                repeated.
         """
         self._late = []
         parts = self._exchange(number, data, timeout, meanwhile, lambda: bool(self._late))
@@ -139,7 +142,7 @@ class Member(RankSession):
         meanwhile: Callable[[], None],
         is_over: Callable[[], bool],
     ) -> list[bytes] | None:
-        """Every member's bytes; None: `is_over`, without them."""
+        """Return every member's bytes; None if `is_over` became true first."""
         at = (number, self._round)
         self._say(wire.GENERATION_PART.pack(wire.PART, *at) + data)
 
@@ -156,10 +159,13 @@ class Member(RankSession):
         return [parts.get(rank, b"") for rank in range(self.size)]
 
     def formed(self, number: int, timeout: float, meanwhile: Callable[[], None]) -> None:
-        """This rank has formed the generation's group: returns when all have, and it stands.
+        """Report that this rank has formed the generation's group; return when all have.
+
+        The generation then stands.
 
         Raises:
-            NewerError: somebody has died before, and another generation follows: nobody uses this.
+            NewerError: a rank has died before that, and another generation follows; no rank uses
+                this one.
             malt.TimeoutError: the launcher does not answer.
         """
         self._say(wire.FORMED_FRAME.pack(wire.FORMED, number))
@@ -173,11 +179,11 @@ class Member(RankSession):
             raise NewerError
 
     def absent(self, number: int, ranks: Iterable[int]) -> None:
-        """These members do not do their part: the others want a generation without them."""
+        """Report members that do not do their part: the others want a generation without them."""
         self._say(wire.pack_members(wire.ABSENT, number, ranks))
 
     def leave(self) -> None:
-        """Say farewell: no generation is to have this rank any more. Idempotent."""
+        """Say farewell: no later generation will have this rank. Idempotent."""
         if not self._has_left:
             self._has_left = True
             with contextlib.suppress(PeerError):
@@ -191,10 +197,10 @@ class Member(RankSession):
         self.abort()
 
     def _await_hang_up(self) -> None:
-        """Until the launcher has taken the farewell.
+        """Wait until the launcher has read the farewell.
 
-        To close while something comes resets the connection, and the farewell might not be read: of
-        a rank that has gone without, the process is killed.
+        Closing while data are arriving resets the connection, and the launcher might not read the
+        farewell. It kills the process of a rank that leaves without one.
         """
         deadline = time.monotonic() + GRACE_SECONDS
         with self._changed:
@@ -239,11 +245,11 @@ class Member(RankSession):
                 with self._access, contextlib.suppress(BlockingIOError, ssl.SSLWantReadError):
                     while received := connection.recv(1 << 16):
                         inbox += received
-                    break  # its end
+                    break  # the end of the connection
                 while frame := wire.take_frame(inbox, self._opener):
                     self._hear(frame)
         except (OSError, ValueError, struct.error, IndexError):
-            pass  # it is closed, or speaks nonsense
+            pass  # the connection is closed, or its data make no sense
         with self._changed:
             self._is_lost = True
             self._changed.notify_all()

@@ -16,12 +16,12 @@ from malt._rendezvous import wire
 from malt._rendezvous.server import Server
 from malt._rendezvous.session import GRACE_SECONDS, Session
 
-# A frame for the server fits into the socket's buffer, or the server is stuck.
+# A frame for the server fits into the socket's buffer; if sending takes longer, it is stuck.
 _SEND_SECONDS = 5.0
 
 
 class Failed(NamedTuple):
-    """A rank of another node has ended badly."""
+    """A rank of another node has ended with an error."""
 
     node: int
     rank: int
@@ -29,7 +29,7 @@ class Failed(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """A launcher with running ranks has gone, and nothing more is heard from its node."""
+    """The connection to a launcher with running ranks has ended; its node sends nothing more."""
 
     node: int
 
@@ -41,18 +41,18 @@ class Over(NamedTuple):
 
 
 class Kill(NamedTuple):
-    """The others go on without this process of a rank's, which is to be ended."""
+    """The others go on without this process of a rank; it must be ended."""
 
     rank: int
     process: int
 
 
 class Done(NamedTuple):
-    """Nobody is left to whom a rank could come back."""
+    """No rank is left that another could rejoin."""
 
 
 class Begin(NamedTuple):
-    """This node is to start a rank, for the `starts`-th time after the job began."""
+    """This node must start a rank, for the `starts`-th time since the job began."""
 
     rank: int
     starts: int
@@ -65,13 +65,13 @@ class Leave(NamedTuple):
 
 
 class Few(NamedTuple):
-    """Fewer ranks are left than the job is to have."""
+    """Fewer ranks are left than the job must have."""
 
     left: int
 
 
 class Answer(NamedTuple):
-    """What came of `scale`: what is done; or not, and why."""
+    """The outcome of `scale`: what was done, or why nothing was."""
 
     is_done: bool
     text: str
@@ -81,7 +81,7 @@ Event = Failed | Lost | Over | Kill | Done | Begin | Leave | Few | Answer
 
 
 class Node(Session):
-    """A launcher's session with node 0's launcher, or within it.
+    """A launcher's session with the launcher of node 0, or that launcher's session with itself.
 
     Attributes:
         node: this launcher's number, 0 to nnodes - 1.
@@ -118,15 +118,15 @@ class Node(Session):
         come_back: bool = False,
         elastic: range = range(0),
     ) -> None:
-        """Come with this many ranks, and wait until all nodes have; node 0 gives its server.
+        """Join with `ranks` ranks, and wait until all nodes have joined; node 0 gives its server.
 
         `elastic` is how many ranks may run in the whole job; empty: those that it begins with.
-        Blocks for `timeout` seconds at most until node 0 is there, and as long for the others.
+        Blocks for at most `timeout` seconds until node 0 is there, and as long for the others.
 
         Raises:
-            malt.ConfigError: nobody can be reached, or not this job's node 0, or it refuses;
-                ranks `come_back` when they fail on some nodes only, or `elastic` differs.
-            malt.TimeoutError: with the nodes that did not come, in its message.
+            malt.ConfigError: node 0 of this job cannot be reached, or it refuses; some nodes only
+                have ranks that `come_back` (rejoin) when they fail, or `elastic` differs.
+            malt.TimeoutError: the message names the nodes that did not come.
         """
         seconds = min(timeout, wire.MAX_SECONDS)
         if server is None:
@@ -164,7 +164,7 @@ class Node(Session):
             raise refusal
 
     def environ(self, rank: int, local_rank: int) -> dict[str, str]:
-        """What the process of `rank`, here number `local_rank`, needs in its environment."""
+        """Return the environment for the process of `rank`, which is number `local_rank` here."""
         return {
             "MALT_RENDEZVOUS": self.address,
             "MALT_JOB_KEY": self._key.hex(),
@@ -176,14 +176,14 @@ class Node(Session):
         }
 
     def fileno(self) -> int:
-        """Readable when there is something to hear."""
+        """The descriptor is readable when `hear` has something to return."""
         assert self._socket is not None
         return self._socket.fileno()
 
     def rank_ended(self, rank: int, process: int, code: int) -> None:
-        """Tell those that wait for `rank` that its process has ended; below 0: of a signal.
+        """Tell the ranks that wait for `rank` that its process has ended; below 0: by a signal.
 
-        Process 0: it is not started, though the server said so, nor are any others.
+        Process 0: the rank is not started although the server asked for it, nor is any other.
         """
         self._tell(wire.ENDED_FRAME.pack(wire.ENDED, rank, process, code))
 
@@ -192,16 +192,16 @@ class Node(Session):
         self._tell(wire.PROCESS_FRAME.pack(wire.AGAIN, rank, process))
 
     def scale(self, ranks: int) -> None:
-        """Have so many ranks run, within the job's limits; an Answer follows, in order."""
+        """Ask for `ranks` running ranks, within the job's limits; Answers follow in order."""
         self._tell(wire.SCALE_FRAME.pack(wire.SCALE, ranks))
 
     def _tell(self, payload: bytes) -> None:
         self._deadline = time.monotonic() + _SEND_SECONDS
-        with contextlib.suppress(OSError):  # `hear` will say that the server is gone
+        with contextlib.suppress(OSError):  # `hear` will report that the server is gone
             self._send(payload)
 
     def hear(self) -> list[Event]:
-        """What has happened on other nodes; does not block. `Lost(0)` or `Over` is the last."""
+        """Return the events of other nodes, without blocking. `Lost(0)` or `Over` is the last."""
         assert self._socket is not None
         events = []
         try:
@@ -225,10 +225,10 @@ class Node(Session):
 
 
 def parse_event(frame: bytes) -> Event:
-    """What a frame of the server's tells.
+    """Return the event that a frame of the server describes.
 
     Raises:
-        struct.error: nothing that there is.
+        struct.error: the frame describes no known event.
     """
     kind = frame[:1]
     if kind == wire.DONE:

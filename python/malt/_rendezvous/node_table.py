@@ -1,7 +1,7 @@
-"""Which launchers have come, and what became of their ranks: the server's books, without sockets.
+"""The launchers that have come, and the state of their ranks: the server's state, without sockets.
 
-Of an elastic job they also say which ranks run, and where. It has as many *places*, ranks' numbers,
-as ranks may run; a place that nobody has is any node's to take.
+In an elastic job this state also says which ranks run, and on which node. The job has as many
+*places*, that is rank numbers, as ranks may run. Any node may take a place that no rank has.
 
 Methods that return frames return those to send now, by node.
 """
@@ -23,16 +23,16 @@ from malt._rendezvous.exit_code import exit_code_of
 @dataclass
 class _Node:
     count: int
-    come_back: bool  # its ranks, when they fail
-    limits: range  # of --elastic; empty: without
+    come_back: bool  # whether its ranks rejoin when they fail
+    limits: range  # of --elastic; empty: without it
     seconds: float
     deadline: float
     running: set[int] = field(default_factory=set)  # its ranks that have not ended
-    starts_more: bool = True  # ranks, when it is told to
+    starts_more: bool = True  # whether it starts ranks when it is told to
 
 
 class Scaled(NamedTuple):
-    """What came of it that another number of ranks is to run."""
+    """The outcome of a request for another number of ranks."""
 
     starting: list[int]
     leaving: list[int]
@@ -43,11 +43,11 @@ class Nodes:
     """The launchers of one job. Times are of `time.monotonic`.
 
     Attributes:
-        size: of the job, once all have come; before, 0. Of an elastic one, its places.
+        size: of the job, once all have come; before, 0. Of an elastic job, its number of places.
         is_settled: all have come, or have been told that there will be no such job.
         leaving: ranks that have been asked to leave and have not ended.
-        is_closed: no ranks are added any more; for the caller to set.
-        other_version: the host of somebody who came with another version of MALT, or empty.
+        is_closed: no more ranks are added; the caller sets it.
+        other_version: the host of a client that has another version of MALT, or empty.
     """
 
     def __init__(self, nnodes: int) -> None:
@@ -59,12 +59,12 @@ class Nodes:
         self.other_version = ""
         self._nodes: dict[int, _Node] = {}
         self._limits = range(0)
-        self._starts: Counter[int] = Counter()  # by rank: since the job began
-        self._are_few = False  # and all have been told so
+        self._starts: Counter[int] = Counter()  # by rank: starts since the job began
+        self._are_few = False  # too few ranks are left, and all nodes have been told
         self._exit_code = 0
 
     def come(self, node: int, payload: bytes, now: float) -> Frames:
-        """A launcher says how many ranks it has; the last to do so lets all start."""
+        """Handle a launcher's number of ranks; once the last launcher has come, all start."""
         _, count, come_back, least, most, seconds = _unpack(wire.RANKS_FRAME, payload)
         room = wire.MAX_RANKS - sum(other.count for other in self._nodes.values())
         if node in self._nodes or not 1 <= count <= room or not 0 <= seconds <= wire.MAX_SECONDS:
@@ -81,10 +81,10 @@ class Nodes:
         return self._start()
 
     def end(self, node: int, payload: bytes) -> tuple[int, int, int, Frames]:
-        """A rank has ended: its number, process and exit code; other nodes hear of a failure."""
+        """Return an ended rank, its process and exit code; frames tell other nodes of a failure."""
         _, rank, process, code = _unpack(wire.ENDED_FRAME, payload)
         self._check(node, rank)
-        if not -signal.NSIG < code <= 255:  # no process ends so
+        if not -signal.NSIG < code <= 255:  # no process has such an exit code
             raise ProtocolError
         self._nodes[node].running.remove(rank)
         self.leaving.discard(rank)
@@ -102,14 +102,14 @@ class Nodes:
         return rank, process, code, frames + self._over()
 
     def again(self, node: int, payload: bytes) -> tuple[int, int]:
-        """The process of a rank has ended, and another follows: the rank, and that process."""
+        """Return the rank whose process has ended and is followed by another, and the process."""
         _, rank, process = _unpack(wire.PROCESS_FRAME, payload)
         self._check(node, rank)
         self._starts[rank] += 1
         return rank, process
 
     def leave(self, node: int) -> tuple[set[int], Frames]:
-        """The session of a launcher has ended; returns the ranks that are lost with it."""
+        """Handle the end of a launcher's session; return the ranks that are lost with it."""
         left = self._nodes.pop(node, None)
         if left is None or not left.running:
             return set(), []
@@ -119,18 +119,18 @@ class Nodes:
         return left.running, lost + self._few() + self._over()
 
     def has(self, rank: int) -> bool:
-        """Whether it runs, or is to be started, on one of the nodes."""
+        """Return whether `rank` runs, or is to be started, on one of the nodes."""
         return any(rank in state.running for state in self._nodes.values())
 
     # Elastic jobs
 
     def free(self) -> list[int]:
-        """The places that nobody has."""
+        """Return the places that no rank has."""
         taken = set().union(*(state.running for state in self._nodes.values()))
         return [rank for rank in range(self.size) if rank not in taken]
 
     def scale(self, node: int, payload: bytes) -> Scaled:
-        """A launcher passes on that so many ranks are to run, beside those that leave."""
+        """Handle a request for a number of ranks, not counting those that leave."""
         _, count = _unpack(wire.SCALE_FRAME, payload)
         if node not in self._nodes or count not in self._limits:
             raise ProtocolError
@@ -150,7 +150,7 @@ class Nodes:
         return Scaled(started, asked, frames)
 
     def _starters(self) -> dict[int, set[int]]:
-        """The nodes that may start ranks, each with its own."""
+        """Return the nodes that may start ranks, each with its ranks."""
         return {
             number: state.running - self.leaving
             for number, state in self._nodes.items()
@@ -174,7 +174,7 @@ class Nodes:
         return min((node.deadline for node in self._nodes.values()), default=None)
 
     def expire(self, now: float) -> Frames:
-        """Give up, for all, when a launcher has waited for the others long enough."""
+        """Give up, for all, when a launcher has waited long enough for the others."""
         if (deadline := self.next_deadline()) is None or deadline > now:
             return []
         self.is_settled = True
@@ -186,7 +186,7 @@ class Nodes:
         return self._to_all(wire.pack_ranks(wire.LATE, missing, within))
 
     def _disagreement(self) -> str:
-        """Why there cannot be a job of these launchers, or nothing."""
+        """Return why these launchers cannot form a job, or nothing."""
         nodes = sorted(self._nodes.items())
         limits = nodes[0][1].limits
         for number, state in nodes:
@@ -206,7 +206,7 @@ class Nodes:
         return ""
 
     def _start(self) -> Frames:
-        """All have come, and may be started."""
+        """Let all launchers start: all have come."""
         frames: Frames = []
         nodes = sorted(self._nodes.items())
         self._limits = nodes[0][1].limits
@@ -220,12 +220,12 @@ class Nodes:
         return frames
 
     def _check(self, node: int, rank: int) -> None:
-        """Raises ProtocolError if the rank is not one of the node's, or has ended."""
+        """Raise ProtocolError if the rank is not one of the node's, or has ended."""
         if node not in self._nodes or rank not in self._nodes[node].running:
             raise ProtocolError
 
     def _refusal(self, missing: int) -> str:
-        """Why so many more ranks cannot be started now, or nothing."""
+        """Return why `missing` more ranks cannot be started now, or nothing."""
         free = len(self.free())
         if self.is_closed or self._are_few or free == self.size:
             return "the job ends"
@@ -240,7 +240,7 @@ class Nodes:
         return ""
 
     def _few(self) -> Frames:
-        """After a failure: whether too few are left."""
+        """Return frames if, after a failure, too few ranks are left."""
         left = sum(len(state.running) for state in self._nodes.values())
         if not self._limits or left >= self._limits[0] or left == 0 or self._are_few:
             return []

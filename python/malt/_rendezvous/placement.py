@@ -1,4 +1,4 @@
-"""On which nodes the ranks of an elastic job start, and which leave, so that all have as many."""
+"""Chooses the nodes where ranks of an elastic job start or leave, to keep nodes equally full."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Collection, Iterable, Mapping
 
 
 def starts(running: Mapping[int, Collection[int]], ranks: Iterable[int]) -> list[tuple[int, int]]:
-    """The node that each of these ranks is started on: the one with the fewest by then.
+    """Choose a node for each of these ranks to start on: the one with the fewest by then.
 
     Args:
         running: each node's ranks; one node at least.
-        ranks: those to be started.
+        ranks: the ranks to start.
 
     Returns:
-        Pairs of node and rank. Of nodes with as many the lowest comes first.
+        Pairs of node and rank. Of nodes with equally many, the lowest comes first.
     """
     nodes = [(len(of_node), node) for node, of_node in running.items()]
     heapq.heapify(nodes)
@@ -27,15 +27,15 @@ def starts(running: Mapping[int, Collection[int]], ranks: Iterable[int]) -> list
 
 
 def leaves(running: Mapping[int, Collection[int]], count: int) -> list[tuple[int, int]]:
-    """Which of these ranks leave: so many times the highest of the node with the most.
+    """Choose the ranks that leave: `count` times the highest rank of the node with the most.
 
     Args:
         running: each node's ranks.
         count: how many leave, fewer than there are.
 
     Returns:
-        Pairs of node and rank. Of nodes with as many that with the highest rank comes first, so
-        the lowest rank of all stays.
+        Pairs of node and rank. Of nodes with equally many, the one with the highest rank comes
+        first, so the lowest rank of all stays.
     """
     left = {node: sorted(of_node) for node, of_node in running.items() if of_node}
     nodes = [(-len(ranks), -ranks[-1], node) for node, ranks in left.items()]

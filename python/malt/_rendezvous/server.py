@@ -23,15 +23,15 @@ from malt._rendezvous.exit_code import describe_end
 from malt._rendezvous.generation_table import Generations
 from malt._rendezvous.node_table import Nodes
 
-# How long, and (in Server) how many at once, may be connected without having proven the key.
+# How long a client may be connected without having proven the key. Server limits how many.
 HANDSHAKE_SECONDS = 5.0
-# What select() takes at most is less than the longest time limit.
+# A select() accepts at most this, which is less than the longest time limit.
 _MAX_WAIT_SECONDS = 86400.0
-# How long a rank's process may go on when its session has been lost. If the process has ended, its
-# launcher says so well before. If a network has cut the session alone, the rank can be called to no
-# further group, and is to come back.
+# How long a rank's process may go on after its session has been lost. If the process has ended, its
+# launcher reports that well before. If a network has cut the session alone, the rank can be called
+# to no further group, so it must be killed and rejoin.
 LOST_SECONDS = 2.0
-# Frames that a launcher may leave untaken and still ask for another number of ranks.
+# A launcher may leave so many frames unread and still ask for another number of ranks.
 _MAX_UNTAKEN = 1024
 
 
@@ -44,30 +44,30 @@ class _Connection:
     outbox: deque[memoryview] = field(default_factory=deque)
     hello: bytes = b""
     nonce: bytes = b""
-    kind: bytes = b""  # wire.RANK or wire.NODE, once it has joined, hence proven the key
+    kind: bytes = b""  # wire.RANK, MEMBER or NODE, once it has joined, so has proven the key
     number: int = 0
     process: int = 0
     opener: wire.Sealer | None = None
     sealer: wire.Sealer | None = None
-    closing: bool = False  # when all that is in the outbox has been sent
+    closing: bool = False  # close it once all of the outbox has been sent
     waits: bool = False  # for the rank's last process to end
     has_left: bool = False  # it has said farewell, or its end is known
 
 
 class Server:
-    """Where the launchers and the ranks of one job meet; in node 0's launcher.
+    """The meeting point of the launchers and the ranks of one job; runs in node 0's launcher.
 
-    The key is never logged. First the launchers come, in `gather`, then the ranks, served by a
-    thread; `start` it after this host's ranks have been forked: until then all ranks wait in the
+    The key is never logged. First the launchers come, in `gather`, then the ranks, which a thread
+    serves. `start` it after this host's ranks have been forked: until then all ranks wait in the
     listening socket's queue.
     """
 
     def __init__(self, nnodes: int, key: bytes, host: str = "127.0.0.1", port: int = 0) -> None:
-        """Listen; port 0 is any.
+        """Listen; port 0 means any port.
 
         Raises:
             malt.ConfigError: the port is taken, the address is not of this host, or MALT_TLS is
-                of no use.
+                unusable.
         """
         self.size = 0
         self.has_met_ranks = False  # read by other threads
@@ -75,15 +75,16 @@ class Server:
         self._nodes = Nodes(nnodes)
         self._rounds = Rounds(0)
         self._generations = Generations(0)
-        self._is_over = False  # for ranks that come back, and the launchers know
+        self._is_over = False  # no rank can rejoin any more, and the launchers know
         self._joined: dict[bytes, dict[int, _Connection]] = {
             kind: {} for kind in (wire.RANK, wire.MEMBER, wire.NODE)
         }
-        # By rank: since when its session is lost, and its process.
+        # By rank whose session is lost: since when, and the rank's process.
         self._lost: dict[int, tuple[float, int]] = {}
         self._connections: set[_Connection] = set()
-        # Found to have ended while something was sent. They are dropped when that has gone to all
-        # whom it is for: the books, once they hear of a loss, send what comes after it.
+        # Connections found closed while frames were sent to them. They are dropped only once the
+        # present frames have gone to all their receivers, because the tables answer a loss with
+        # frames that must come later.
         self._broken: list[_Connection] = []
         self._pending: dict[_Connection, None] = {}  # oldest first
         self._running = True
@@ -102,9 +103,9 @@ class Server:
         )
 
     def attach(self, hello: bytes) -> tuple[socket.socket, bytes]:
-        """Open the session of the launcher that the server is in, which has nothing to prove.
+        """Open the session of the launcher that contains the server, which need not prove the key.
 
-        Returns its end and the session's nonce; the welcome is already there. Before `start`.
+        Returns that session's end and nonce; the welcome is already there. Call it before `start`.
         """
         ours, theirs = socket.socketpair()
         connection = self._admit(ours, "this host")
@@ -137,7 +138,7 @@ class Server:
         self._shut()
 
     def _expect(self, clients: int) -> None:
-        """Let so many come at once."""
+        """Let so many clients come at once."""
         self._max_pending = max(64, 2 * clients)
         self._listener.listen(max(128, 2 * clients))
 
@@ -151,17 +152,17 @@ class Server:
             self._shut()
 
     def _turn(self) -> None:
-        """Wait for the next thing to happen and deal with it."""
+        """Wait for the next events and handle them."""
         for key, events in self._selector.select(self._seconds_to_deadline()):
             if key.fileobj is self._listener:
                 self._accept()
-            elif key.fileobj is not self._wakened:  # which `close` uses
+            elif key.fileobj is not self._wakened:  # `close` uses that one to wake the thread
                 self._attend(key.data, events)
             self._drop_broken()
         now = time.monotonic()
         while self._pending and (oldest := self._oldest()).born + HANDSHAKE_SECONDS <= now:
             if oldest.waits:
-                self._open(oldest)  # in vain
+                self._open(oldest)  # refuses it: the last process has not ended
             else:
                 self._drop(oldest)
         self._deliver(wire.NODE, self._nodes.expire(now))
@@ -205,13 +206,13 @@ class Server:
             accepted, peer = self._listener.accept()
         except BlockingIOError:
             return
-        except OSError:  # no descriptor is left, most likely
+        except OSError:  # most likely no descriptor is left
             if self._pending:
                 self._drop(self._oldest())
             else:
                 time.sleep(0.01)
             return
-        with contextlib.suppress(OSError):  # it is closed already, as reading will show
+        with contextlib.suppress(OSError):  # it is closed already; reading will notice
             wire.tune(accepted)
         if self._encryption is not None:
             accepted = tls.Socket(accepted, self._encryption, server_side=True)
@@ -246,13 +247,13 @@ class Server:
         else:
             lost, frames = self._nodes.leave(connection.number)
             self._deliver(wire.NODE, frames)
-            for rank in lost if self.size else ():  # else nobody waits for them yet
+            for rank in lost if self.size else ():  # without a size no rank waits for them yet
                 self._rank_ended(rank, None, f"was lost with node {connection.number}")
 
     def _attend(self, connection: _Connection, events: int) -> None:
         if events & selectors.EVENT_WRITE:
             self._flush(connection)
-        # It may have been dropped, just now or for another's event.
+        # An event, of this connection or another one, may have caused it to be dropped just now.
         if not events & selectors.EVENT_READ or connection not in self._connections:
             return
         try:
@@ -262,19 +263,19 @@ class Server:
         except OSError as error:
             received = b""
             if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
-                self._turn_away(connection)  # it speaks in plain bytes
+                self._turn_away(connection)  # the client does not use TLS
         if not received:
             self._drop(connection)
             return
         connection.inbox += received
-        if connection.waits:  # nobody says more before it has been answered
+        if connection.waits:  # a client sends nothing more before it has an answer
             self._drop(connection)
         while connection in self._connections and not connection.closing:
             if not (self._take_frame if connection.opener else self._take_handshake)(connection):
                 return
 
     def _take_handshake(self, connection: _Connection) -> bool:
-        """Digest the next step of the handshake; False when there is none yet."""
+        """Handle the next step of the handshake; False when it has not come yet."""
         inbox = connection.inbox
         if not connection.hello and inbox.startswith(tls.HANDSHAKE):
             self._turn_away(connection)
@@ -285,7 +286,7 @@ class Server:
             return False
         message = bytes(inbox[:length])
         del inbox[:length]
-        if inbox:  # nobody says more before it has been answered
+        if inbox:  # a client sends nothing more before it has an answer
             self._drop(connection)
         elif not connection.hello:
             self._challenge(connection, message)
@@ -300,7 +301,7 @@ class Server:
         return True
 
     def _turn_away(self, connection: _Connection) -> None:
-        """Let one with another idea of TLS know at once, in a way that both ends understand."""
+        """Tell a client whose TLS setting differs at once, in bytes that both kinds understand."""
         with contextlib.suppress(OSError):
             os.write(connection.socket.fileno(), tls.ALERT)
 
@@ -318,15 +319,15 @@ class Server:
         self._send(connection, wire.CHALLENGE.pack(connection.nonce, proof))
 
     def _open(self, connection: _Connection) -> None:
-        """Begin the session of one that knows the key."""
+        """Begin the session of a client that knows the key."""
         hello = connection.hello
         connection.opener, connection.sealer = wire.sealers(
             self._key, hello, connection.nonce, tls.binding(connection.socket)
         )
         _, kind, number, count, process, _ = wire.HELLO.unpack(hello)
         if kind == wire.MEMBER and number in self._joined[kind] and not connection.waits:
-            # The rank's last process has ended, most likely, and this one follows it: nothing keeps
-            # in order what different connections bring.
+            # Most likely the rank's last process has ended, and this is the next one: connections
+            # of different processes are not ordered in time.
             connection.waits = True
             return
         self._pending.pop(connection, None)
@@ -343,7 +344,7 @@ class Server:
         greeting = b""
         frames: Frames = []
         if kind == wire.MEMBER:
-            self._lost.pop(number, None)  # another process of it follows
+            self._lost.pop(number, None)  # the rank's next process has come
             greeting = struct.pack("!?", self._generations.has_formed)
             frames = self._generations.join(number)
         self._send_frame(connection, wire.WELCOME + greeting)
@@ -352,7 +353,7 @@ class Server:
             self._send_frame(connection, wire.ASKED)
 
     def _open_next(self, rank: int) -> None:
-        """Begin the session of the rank's next process, if that has waited for the last to end."""
+        """Begin the session of the rank's next process, if it waited for the last one to end."""
         for waiting in [other for other in self._pending if other.waits]:
             if wire.HELLO.unpack(waiting.hello)[2] == rank:
                 self._open(waiting)
@@ -389,7 +390,7 @@ class Server:
         return ""
 
     def _take_frame(self, connection: _Connection) -> bool:
-        """Digest the next genuine frame; False when there is none yet."""
+        """Handle the next genuine frame; False when it has not come yet."""
         assert connection.opener is not None
         try:
             payload = wire.take_frame(connection.inbox, connection.opener)
@@ -402,17 +403,17 @@ class Server:
                 connection.has_left = payload == wire.BYE
                 self._deliver_to_members(self._generations.hear(connection.number, payload, now))
             elif connection.outbox:
-                # One that speaks again before it has taken the last answer would fill the outbox.
+                # A client that sends again before it has read the last answer fills the outbox.
                 raise ProtocolError
             else:
                 frames = self._rounds.part(connection.number, payload, time.monotonic())
                 self._deliver(wire.RANK, frames)
-        except (ConnectionError, ProtocolError, struct.error):  # or its farewell
+        except (ConnectionError, ProtocolError, struct.error):  # a farewell is a ProtocolError too
             self._drop(connection)
         return True
 
     def _digest(self, node: int, payload: bytes) -> None:
-        """What a launcher says: of each rank once, and what it is asked to pass on."""
+        """Handle a launcher's frame: the start or end of its ranks, or a `malt scale` request."""
         kind = payload[:1]
         if kind == wire.RANKS:
             self._deliver(wire.NODE, self._nodes.come(node, payload, time.monotonic()))
@@ -424,7 +425,7 @@ class Server:
         elif kind == wire.ENDED:
             rank, process, code, frames = self._nodes.end(node, payload)
             self._rank_ended(rank, process, describe_end(code))
-            if self._nodes.has(rank):  # another node starts it
+            if self._nodes.has(rank):  # another node starts the rank
                 self._generations.start(rank)
             self._deliver(wire.NODE, frames)
         else:
@@ -432,7 +433,7 @@ class Server:
 
     def _scale(self, node: int, payload: bytes) -> None:
         if len(self._joined[wire.NODE][node].outbox) > _MAX_UNTAKEN:
-            raise ProtocolError  # its answers would fill the outbox
+            raise ProtocolError  # the answers would fill the outbox
         scaled = self._nodes.scale(node, payload)
         for rank in scaled.starting:
             self._generations.start(rank)
@@ -451,17 +452,17 @@ class Server:
             self._deliver_to_members(self._generations.end(rank, is_for_good, time.monotonic()))
 
     def _forget(self, kind: bytes, rank: int, process: int | None) -> bool:
-        """End the session of a process that has ended; False if the rank has another one's."""
+        """End the session of a process that has ended; False if the rank has another process."""
         connection = self._joined[kind].get(rank)
         if connection is not None:
             if process not in (None, connection.process):
-                return False  # the rank is a child of what the launcher started
+                return False  # the rank is a child of the process that the launcher started
             connection.has_left = True
-            self._drop(connection)  # a process that it forked may still hold it open
+            self._drop(connection)  # a process that the rank forked may still hold it open
         return True
 
     def _expel(self, rank: int) -> None:
-        """Others go on without it: its process is to make room for the next."""
+        """Kill a rank's process: others go on without it, and the rank's next process may join."""
         connection = self._joined[wire.MEMBER].get(rank)
         if connection is None:
             return
@@ -481,12 +482,12 @@ class Server:
 
     def _deliver_to_members(self, frames: Frames) -> None:
         self._deliver(wire.MEMBER, frames)
-        # At once, while those processes are still the ranks'.
+        # At once, while those processes still have their ranks.
         while self._generations.expelled:
             self._expel(self._generations.expelled.pop())
 
     def _deliver(self, kind: bytes, frames: Frames) -> None:
-        """Send each its own. What has to be sent next is asked for when all of it is under way."""
+        """Send each client its frames. They must all be sent before the tables are asked again."""
         joined = self._joined[kind]
         for number, payloads in frames:
             for payload in payloads:

@@ -1,4 +1,4 @@
-"""A client's side of the rendezvous of `malt run`, and a rank's; see `wire.py`."""
+"""A client's side of the rendezvous of `malt run`, and that of a rank; see `wire.py`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from malt._rendezvous import tls, wire
 
 Joined = TypeVar("Joined", bound="RankSession")
 
-# What a client waits longer than the server, so that the server's answer, with names, comes first.
+# A client waits so much longer than the server, whose answer, with names, thus comes first.
 GRACE_SECONDS = 1.0
 _RETRY_SECONDS = 0.05
 
-# Job keys in hexadecimal, by MALT_RENDEZVOUS: they have left the environment, and a rank that has
-# called malt.finalize() may call malt.init() again.
+# Job keys in hexadecimal, by MALT_RENDEZVOUS. They are kept because they are removed from the
+# environment, and a rank that has called malt.finalize() may call malt.init() again.
 _taken_keys: dict[str, str] = {}
 
 
@@ -34,14 +34,14 @@ class _EvictedError(Exception):
 
 
 class Session:
-    """A client's connection to the launcher that serves. Used by one thread."""
+    """A client's connection to the launcher that has the server. Used by one thread."""
 
-    # What sets a rank's session and a launcher's apart.
+    # These differ between a rank's session and a launcher's.
     _kind: bytes
     _source: str  # of the address, for messages
     _awaits_server = False
-    _nobody: str  # what to say when nobody listens,
-    _stranger: str  # and when who listens has another key
+    _nobody: str  # the message if nobody listens
+    _stranger: str  # the message if the listener has another key
 
     def __init__(self, address: str, key: bytes, number: int, count: int) -> None:
         """The session of rank or node `number` of `count`, still to be opened."""
@@ -52,7 +52,7 @@ class Session:
         self._socket: socket.socket | None = None
 
     def abort(self) -> None:
-        """Leave at once: whoever waits for this rank is told that it is gone; idempotent."""
+        """Leave at once; the clients that wait for this rank are told that it left. Idempotent."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -67,7 +67,7 @@ class Session:
                 left = max(1e-3, deadline - time.monotonic())
                 self._socket = socket.create_connection(where, left)
                 if self._socket.getsockname() == self._socket.getpeername():
-                    # Nobody listens, but the system gave this end the very port that it asked for.
+                    # Nobody listens, but the system gave this end the port that it connects to.
                     raise ConnectionRefusedError
                 if encryption is not None:
                     self._socket = tls.Socket(self._socket, encryption, server_side=False)
@@ -178,7 +178,7 @@ class Session:
 
 
 class RankSession(Session):
-    """A rank's session, of whatever kind."""
+    """A rank's session of any kind."""
 
     _source = "MALT_RENDEZVOUS"
     _nobody = (
@@ -191,10 +191,10 @@ class RankSession(Session):
     )
 
     def __init__(self, address: str, key: bytes, rank: int, size: int, timeout: float) -> None:
-        """Join.
+        """Join the job.
 
         Raises:
-            malt.ConfigError: nobody listens, or not the launcher of this job, or it refuses.
+            malt.ConfigError: no launcher of this job listens, or it refuses.
             malt.TimeoutError: the launcher does not answer within `timeout` seconds.
         """
         super().__init__(address, key, rank, size)
@@ -208,9 +208,10 @@ class RankSession(Session):
     def from_environ(
         cls: type[Joined], environ: MutableMapping[str, str], timeout: float
     ) -> Joined:
-        """Join the job that `malt run` described in the environment.
+        """Join the job that `malt run` has described in the environment.
 
-        The key leaves the environment, so that processes which the rank starts do not inherit it.
+        The key is removed from the environment, so that processes which the rank starts do not
+        inherit it.
         """
 
         def get(name: str) -> str:
@@ -246,11 +247,11 @@ class Client(RankSession):
     _round = 0
 
     def allgather(self, data: bytes, timeout: float) -> list[bytes]:
-        """Every rank's bytes, by rank; blocks for `timeout` seconds, and a second more at most.
+        """Return every rank's bytes, by rank; blocks for at most `timeout` seconds and a second.
 
         Raises:
-            malt.TimeoutError: with the ranks that did not come.
-            malt.PeerError: with the ranks that are gone.
+            malt.TimeoutError: names the ranks that did not come.
+            malt.PeerError: names the ranks that are dead or have left.
             malt.ConfigError: `data` is longer than a frame may be.
         """
         if self._socket is None:

@@ -1,11 +1,12 @@
-"""Encryption of the rendezvous, when MALT_TLS names a folder; what is in it: `src/dstorm/remote/tcp/tls.hpp`.
+"""Encryption of the rendezvous, when MALT_TLS names a folder.
 
-The ranks' own connections use the same folder. Both ends prove that their certificate leads to
-ca.pem; what names it bears does not matter, for the job's key says who belongs to the job.
+`src/dstorm/remote/tcp/tls.hpp` says what the folder contains. The ranks' own connections use the
+same folder. Both ends prove that their certificate leads to ca.pem. The names in it do not matter,
+because the job's key decides who belongs to the job.
 
-The proofs of the key hold for one connection alone (`Socket.binding`), so that nobody who has a
-certificate can pass them on from one connection to another. Python's `ssl` gives no value for this
-in TLS 1.3, but with its memory BIOs every byte on the way passes through here.
+A proof of the key holds for one connection alone (`Socket.binding`), so nobody who has a
+certificate can pass it on from one connection to another. Python's `ssl` gives no value for this in
+TLS 1.3, but with its memory BIOs every byte on the way passes through this module.
 """
 
 from __future__ import annotations
@@ -28,42 +29,42 @@ Result = TypeVar("Result")
 
 log = logging.getLogger("malt")
 
-# What a TLS connection begins with; and how one end tells the other, in plain bytes of TLS, that it
-# does not speak as it does: a fatal alert, protocol_version.
+# A TLS connection begins with HANDSHAKE. With ALERT, plain bytes of TLS (a fatal alert,
+# protocol_version), one end tells the other that only one of them uses TLS.
 HANDSHAKE = b"\x16\x03"
 ALERT = b"\x15\x03\x01\x00\x02\x02\x46"
 
-# Of 1.2, what 1.3 has too: forward secrecy and authenticated encryption.
+# For TLS 1.2, the ciphers that have what 1.3 has: forward secrecy, authenticated encryption.
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 
-# What a record begins with: its type, version, length. Those of type 22 are handshake messages: in
-# TLS 1.3 the hellos, in 1.2 all. The others of 1.3 are encrypted, and bear the type of data.
+# The head of a record: its type, version, length. Records of type 22 are handshake messages: in TLS
+# 1.3 only the hellos, in 1.2 all of them. The others of 1.3 are encrypted, and have the data type.
 _RECORD = struct.Struct("!BHH")
 _HANDSHAKE_TYPE = 22
-_RECORD_DATA = 16384  # the most that one carries
+_RECORD_DATA = 16384  # the most bytes that one record carries
 
 
 class Socket(socket.socket):
-    """A connection over TLS: says like a plain one that it would block.
+    """A connection over TLS that raises BlockingIOError like a plain one.
 
-    It takes one record at a time from the system, so that nothing whole is left where no selector
-    looks, but for what `recv_into` has no room for.
+    It takes one record at a time from the system. So it never holds a whole record that no selector
+    sees, except for data for which `recv_into` had no room.
     """
 
     def __init__(self, plain: socket.socket, context: ssl.SSLContext, *, server_side: bool) -> None:
-        """Take over the descriptor of `plain`; the first of the other calls shakes hands."""
+        """Take over the descriptor of `plain`; the first other call does the TLS handshake."""
         timeout = plain.gettimeout()
         super().__init__(plain.family, plain.type, plain.proto, plain.detach())
         self.settimeout(timeout)
         self._came, self._leaves = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._session = context.wrap_bio(self._came, self._leaves, server_side=server_side)
         self._is_server = server_side
-        self._is_open = False  # hands have been shaken
+        self._is_open = False  # whether the handshake is complete
         self._heard, self._said = hashlib.sha256(), hashlib.sha256()  # of the handshake
-        self._record = bytearray()  # what has come of the next
+        self._record = bytearray()  # the bytes of the next record that have arrived
         self._unsent = b""
-        self._taken = 0  # bytes of the caller's in it
+        self._taken = 0  # how many of the caller's bytes are in _unsent
 
     def shake_hands(self) -> None:
         if not self._is_open:
@@ -72,13 +73,13 @@ class Socket(socket.socket):
             self._is_open = True
 
     def binding(self) -> bytes:
-        """What the two ends of this very connection alone agree on; after `shake_hands`.
+        """Return a value on which only the two ends of this connection agree.
 
-        The hash of the handshake messages that both have seen. The hellos of TLS 1.3, like the key
-        exchange of 1.2, hold each end's part of a fresh Diffie-Hellman exchange: somebody in
-        between who replaces none of them does not know the keys that follow, and who replaces one
-        makes the hashes differ. (RFC 5929 binds to certificates instead, which several
-        connections share.)
+        Call it after `shake_hands`. The value is the hash of the handshake messages that both ends
+        have seen. The hellos of TLS 1.3, like the key exchange of 1.2, hold each end's part of a
+        fresh Diffie-Hellman exchange. An attacker in between who replaces none of them does not
+        know the keys that follow; one who replaces any makes the hashes differ. (RFC 5929 binds to
+        certificates instead, which several connections share.)
         """
         both = (self._heard, self._said) if self._is_server else (self._said, self._heard)
         return hashlib.sha256(b"".join(one.digest() for one in both)).digest()
@@ -86,18 +87,18 @@ class Socket(socket.socket):
     def recv(self, buflen: int = 1024, _flags: int = 0, /) -> bytes:
         self.shake_hands()
         received = self._go_on(lambda: self._session.read(buflen), at_end=b"")
-        while self._session.pending():  # of a record that has been decrypted, at most 16 KB
+        while self._session.pending():  # the rest of a decrypted record, at most 16 KB
             received += self._session.read(self._session.pending())
         return received
 
     def recv_into(self, buffer: Any, nbytes: int = 0, _flags: int = 0, /) -> int:
         self.shake_hands()
-        # Of which typeshed knows the other form alone.
+        # typeshed knows only the other form of read().
         read = cast("Callable[[int, Any], int]", self._session.read)
         return self._go_on(lambda: read(nbytes or len(buffer), buffer), at_end=0)
 
     def send(self, data: Any, _flags: int = 0, /) -> int:
-        """Send one record of `data`. After BlockingIOError call again with the same."""
+        """Send one record of `data`. After BlockingIOError call again with the same data."""
         self.shake_hands()
         if not self._taken:
             self._taken = self._session.write(memoryview(data)[:_RECORD_DATA])
@@ -111,9 +112,9 @@ class Socket(socket.socket):
             view = view[self.send(view) :]
 
     def _go_on(self, step: Callable[[], Result], at_end: Result | None = None) -> Result:
-        """The result of a step of the session's, once enough has come.
+        """Return the result of a step of the session, once enough bytes have come.
 
-        `at_end` is that of a connection which the peer has closed; None: it is an error.
+        `at_end` is the result if the other end has closed the connection; None: that is an error.
         """
         while True:
             try:
@@ -127,7 +128,7 @@ class Socket(socket.socket):
                 return at_end
             except ssl.SSLError:
                 with contextlib.suppress(OSError):
-                    self._flush()  # the alert that says why
+                    self._flush()  # sends the alert that says why
                 raise
 
     def _fill(self) -> None:
@@ -138,7 +139,7 @@ class Socket(socket.socket):
         if not data:
             self._came.write_eof()
             return
-        self._came.write(data)  # what is no record is found at its first bytes
+        self._came.write(data)  # OpenSSL detects at its first bytes that data are no record
         self._record += data
         if len(self._record) == length > _RECORD.size:
             self._note(self._heard, self._record)
@@ -160,15 +161,15 @@ class Socket(socket.socket):
 
 
 def binding(connection: socket.socket) -> bytes:
-    """What proofs of the job's key on a connection hold for; nothing if it is plain."""
+    """Return the value to which proofs of the job's key are bound; empty for a plain connection."""
     return connection.binding() if isinstance(connection, Socket) else b""
 
 
 def context(*, server_side: bool) -> ssl.SSLContext | None:
-    """What the connections of one end share; None: MALT_TLS is not set, and they are plain.
+    """Return the context for the connections of one end; None if MALT_TLS is not set (plain).
 
     Raises:
-        malt.ConfigError: a file in the folder cannot be used; it is named.
+        malt.ConfigError: a file in the folder, which the message names, cannot be used.
     """
     folder = os.environ.get("MALT_TLS")
     if not folder:
@@ -192,7 +193,7 @@ def context(*, server_side: bool) -> ssl.SSLContext | None:
             ) from error
     for file in (authorities, certificate):
         try:
-            # Whether the second has a certificate at all, before it is tried with its key.
+            # Checks that the second file holds a certificate, before it is tried with its key.
             scratch = made if file is authorities else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             scratch.load_verify_locations(file)
         except ssl.SSLError as error:
@@ -208,7 +209,7 @@ def context(*, server_side: bool) -> ssl.SSLContext | None:
 
 
 def explain(error: ssl.SSLError) -> str:
-    """Why a client's connection did not come about, and what to look at."""
+    """Say why a client's connection failed, and what to check."""
     folder = Path(os.environ["MALT_TLS"])
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not valid by {folder / 'ca.pem'}: {error.verify_message}"
@@ -228,6 +229,6 @@ def _reason(error: Exception) -> str:
 def warn_of_exposed_key() -> None:
     """Log a warning if others can read or write the private key in MALT_TLS."""
     if folder := os.environ.get("MALT_TLS"):
-        with contextlib.suppress(OSError):  # context() names a file that cannot be read
+        with contextlib.suppress(OSError):  # context() reports a file that cannot be read
             if (warning := exposure(Path(folder, "key.pem"))) is not None:
                 log.warning("MALT_TLS: %s", warning)

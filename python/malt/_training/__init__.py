@@ -1,4 +1,4 @@
-"""What all estimators have: their parameters' checks, their steps, and a bar that shows them.
+"""The parts that all estimators share: parameter checks, their steps, and a progress bar.
 
 May import: `malt._job` and what that may.
 """

@@ -1,4 +1,4 @@
-"""Whether parameters are what they must be, in one way of saying so."""
+"""Checks of parameters, with messages of one form."""
 
 from __future__ import annotations
 

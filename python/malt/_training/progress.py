@@ -1,4 +1,4 @@
-"""A bar on the terminal: how far a training is, on one rank or on those forked here."""
+"""A progress bar on the terminal, for a training on one rank or on ranks forked here."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _SHOW_SECONDS = 0.1
 
 
 class Progress:
-    """Shown by rank 0, for all ranks it knows of: examples/s, loss, and staleness by rank.
+    """Rank 0 shows examples/s, loss, and staleness by rank, for all ranks that it knows of.
 
-    In a job of several processes it knows of itself alone. Ranks forked while it exists write what
-    they have done into memory of this process, which shows it.
+    In a job of several processes rank 0 knows only of itself. Ranks forked while this object exists
+    write their progress into memory of this process, which shows it.
     """
 
     def __init__(self, verbose: int | bool | None, ranks: int, examples: int) -> None:
-        """`examples` is what a rank trains on at most.
+        """`examples` is the most that one rank trains on.
 
-        verbose: 0 or False: nothing; 1 or True: a bar for all ranks; 2: one for each; None: a bar
-        if standard error is a terminal.
+        verbose: 0 or False: nothing; 1 or True: one bar for all ranks; 2: one bar for each rank;
+        None: one bar, if standard error is a terminal.
         """
         self._steps = np.frombuffer(mmap.mmap(-1, ranks * 3 * 8)).reshape(ranks, 3)
         self._each = ranks if verbose == 2 else 1
@@ -77,7 +77,7 @@ class Progress:
             bar.close()
 
     def of(self, rank: int) -> Callable[[Step], object]:
-        """What a rank calls after each exchange."""
+        """Return the function that `rank` calls after each exchange."""
 
         def note(step: Step) -> None:
             self._steps[rank] = step[:3]

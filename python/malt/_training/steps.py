@@ -1,4 +1,4 @@
-"""What a rank does from one exchange to the next, which histories and reports are made of."""
+"""The record of a rank's work from one exchange to the next, for histories and reports."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import numpy.typing as npt
 
 
 class Step(NamedTuple):
-    """What a rank did from one exchange to the next. Times are seconds since 1970."""
+    """A rank's work from one exchange to the next. Times are seconds since 1970."""
 
     examples: int  # trained on so far, in all passes
     loss: float  # mean over the examples of this step
-    staleness: int  # of the oldest update folded, in exchanges
+    staleness: int  # of the oldest folded update, in exchanges
     bytes_out: int  # to the other ranks, so far
     began: float
-    trained: float  # and began to exchange
+    trained: float  # the end of training, and the beginning of the exchange
     ended: float
 
 
 def history_of(ranks: Sequence[Iterable[Sequence[Any]]]) -> npt.NDArray[Any]:
-    """The steps of all ranks, by their ends: a structured array of `rank` and a step's fields."""
+    """Join all ranks' steps, by their ends: a structured array of `rank` and a step's fields."""
     kinds = {int: np.int64, float: np.float64}
     of_step = typing.get_type_hints(Step)
     fields = [("rank", np.int64), *((name, kinds[kind]) for name, kind in of_step.items())]

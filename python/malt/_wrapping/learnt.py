@@ -1,4 +1,4 @@
-"""What a scikit-learn estimator has learnt, and whether all ranks learn the same kind of thing."""
+"""The arrays that an estimator learns, and checks that all ranks learn arrays of one kind."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from malt._job.agreement import Report
 
 Array = npt.NDArray[Any]
 
-_MOST_SHOWN = 250  # characters of what ranks compare, in messages
+_MOST_SHOWN = 250  # the most characters that a message shows of what ranks compare
 
 
 def learnt(estimator: Any) -> dict[str, Array]:
-    """The arrays that are averaged, by name and in one order; each memory once."""
+    """Return the arrays to average, by name and in a fixed order; each piece of memory once."""
     parameters = estimator.get_params(deep=False)
     found: dict[str, Array] = {}
     memories = set()
@@ -47,7 +47,7 @@ def _is_floats(value: Any) -> bool:
 
 
 def labels(classes: Any) -> Report:
-    """For compare(); nothing of None."""
+    """Return the labels for compare(); an empty report for None."""
     if classes is None:
         return {}
     values = np.unique(np.asarray(classes)).tolist()
@@ -55,12 +55,12 @@ def labels(classes: Any) -> Report:
 
 
 def layout(arrays: Mapping[str, Array]) -> list[str]:
-    """Names, shapes and dtypes."""
+    """Return names, shapes and dtypes."""
     return [f"{name} {array.shape} {array.dtype}" for name, array in arrays.items()]
 
 
 def check_unchanged(arrays: Mapping[str, Array], before: Sequence[str]) -> None:
-    """Raise ConfigError if these cannot be averaged any more, which had this layout()."""
+    """Raise ConfigError if the arrays, whose layout() was `before`, can no longer be averaged."""
     now = layout(arrays)
     if now != before:
         new = ", ".join(each for each in now if each not in before) or "nothing"
@@ -79,11 +79,11 @@ def check_unchanged(arrays: Mapping[str, Array], before: Sequence[str]) -> None:
 
 
 def check_is_used(estimator: Any, train: Callable[[Any], object]) -> None:
-    """Raise ConfigError if training does not go on from the arrays that would be averaged.
+    """Raise ConfigError if training does not continue from the arrays that would be averaged.
 
-    An estimator that makes them anew in each call, from what another object holds, would train by
-    itself on each rank. To find out, `train` trains two copies, one of them after a small change
-    of its arrays. The change must show in what that copy has learnt.
+    Some estimators make these arrays anew in each call from what another object holds; each rank
+    would then train by itself. To detect this, `train` trains two copies of the estimator, one of
+    them after a small change of its arrays. The change must show in what that copy has learnt.
     """
     plain, changed = deepcopy(estimator), deepcopy(estimator)
     for array in learnt(changed).values():
@@ -101,7 +101,7 @@ def check_is_used(estimator: Any, train: Callable[[Any], object]) -> None:
 
 
 def described(key: str, parts: Sequence[str]) -> Report:
-    """What ranks compare, and as much of it as a message shows."""
+    """Return a digest of what ranks compare, and as much of the text as a message shows."""
     whole = ", ".join(parts)
     return {key: hashlib.sha256(whole.encode()).hexdigest(), f"{key} shown": _shown(whole)}
 
@@ -111,7 +111,7 @@ def _shown(text: str) -> str:
 
 
 def compare(call: str, reports: Mapping[int, Report]) -> None:
-    """Raise ConfigError, on every rank, if one has other labels or learns other arrays."""
+    """Raise ConfigError, on every rank, if a rank has other labels or learns other arrays."""
     first, expected = next(iter(reports.items()))
     for key, noun, remedy in (
         ("settings", "settings", "give the same on every rank"),

@@ -1,4 +1,4 @@
-"""The rows that a scikit-learn estimator is given, checked before any rank trains on them."""
+"""The rows given to a scikit-learn estimator, checked before any rank trains on them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from sklearn.utils.validation import _num_samples, assert_all_finite
 from malt._errors import ConfigError
 from malt._wrapping.learnt import Array
 
-# For an estimator that may take all rows of a call in one step, and has no batch_size.
+# The rows of one call, for an estimator without batch_size that may take one step on all of them.
 _CALL_ROWS = 1000
 
 
 class Rows:
     """A shard or a batch, checked.
 
-    A batch of the caller's goes to the estimator as it is. Over a shard fit() makes several passes:
-    each call then draws another seed from an integer `random_state`.
+    A batch from the caller goes to the estimator as it is. fit() makes several passes over a shard,
+    so each call there draws another seed from an integer `random_state`.
 
     Attributes:
         count: how many rows there are.
@@ -29,7 +29,7 @@ class Rows:
         in_one_call: train() hands its rows to the estimator in one call, not in batches.
 
     Raises:
-        ValueError: in scikit-learn's words: no rows, NaN, infinity, or lengths that differ.
+        ValueError: scikit-learn's error: no rows, NaN, infinity, or lengths that differ.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class Rows:
     def shuffle(self) -> None:
         """Put the rows into a random order.
 
-        Rows for an estimator that shuffles those of a call by itself are copied, once. Of others
-        only the order is drawn, anew each time.
+        If the estimator itself shuffles the rows of a call, the rows are copied in a random order,
+        once. For other estimators only the order is drawn, anew each time.
         """
         if self._order is not None and self.in_one_call:
             return
@@ -72,7 +72,7 @@ class Rows:
             }
 
     def train(self, estimator: Any, classes: Any, begin: int = 0, end: int | None = None) -> int:
-        """Train on the rows from `begin` to `end` of the order; returns how many they are."""
+        """Train on the rows from `begin` to `end` of the order; return how many they are."""
         end = self.count if end is None else end
         most = max(1, end - begin) if self.in_one_call else self._most
         for first in range(begin, end, most):
@@ -94,7 +94,7 @@ class Rows:
         if self._seed is not None:
             estimator.random_state = self.random.randint(np.iinfo(np.int32).max)
         try:
-            with config_context(assume_finite=True):  # as __init__ has seen
+            with config_context(assume_finite=True):  # __init__ has checked
                 estimator.partial_fit(given.pop("X"), **given)
         finally:
             if self._seed is not None:
@@ -102,9 +102,10 @@ class Rows:
 
 
 def _loops_over_rows(estimator: Any) -> bool:
-    """Whether a call of partial_fit() goes over its rows in an order of its own, in many steps.
+    """Return whether one partial_fit() makes many steps over its rows, in an order of its own.
 
-    Then few calls are best: each costs about a millisecond. The MiniBatch family takes one step.
+    For such estimators few calls are best: each call costs about a millisecond. The MiniBatch
+    family makes one step a call.
     """
     takes_one_step = any(base.__name__.startswith("MiniBatch") for base in type(estimator).__mro__)
     return hasattr(estimator, "shuffle") and not takes_one_step

@@ -1,4 +1,4 @@
-"""scikit-learn estimators on many ranks. Needs scikit-learn, which `import malt` never imports."""
+"""scikit-learn estimators on many ranks. Needs scikit-learn; `import malt` never imports it."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ from malt._wrapping.learnt import (
 )
 from malt._wrapping.rows import Rows
 
-# Of what these have learnt, no mean over ranks is what one rank would have.
+# For these, a mean over ranks is not what one rank would have learnt.
 _NO_MEAN = {
     "Birch": "it learns a tree",
     "BernoulliRBM": "among what it learns are samples, not parameters",
     "IncrementalPCA": "its components are an orthonormal basis, and a mean of bases is none",
 }
 _OF_A_JOB = ("_vector", "_averaging", "_layout", "_rows_since")  # attributes, not pickled
-# Where the user does not say. Each exchange takes a call of partial_fit of its own, and such a call
-# costs scikit-learn one to three milliseconds whatever its rows; what is learnt hardly differs.
+# The defaults for `every`. Each exchange needs a partial_fit call of its own, which costs
+# scikit-learn one to three milliseconds for any number of rows; more exchanges hardly change what
+# is learnt.
 _EXCHANGES_A_PASS = 2
 _LEAST_ROWS = 1000
 
@@ -51,28 +52,29 @@ def wrap(
 ) -> DataParallelEstimator:
     """Make a scikit-learn estimator data-parallel, by averaging what the ranks' copies learn.
 
-    Each rank calls fit() or partial_fit() with its own shard (malt.shard). What is averaged is what
+    Each rank calls fit() or partial_fit() with its own shard (malt.shard). The ranks average what
     the estimator has learnt as arrays of float32 or float64: its attributes that are such arrays or
     lists of them, private ones too (SGD's `coef_` and `intercept_`, a perceptron network's `coefs_`
     and `intercepts_`, k-means' `cluster_centers_` and `_counts`). Numbers, integer arrays
     (`labels_`), counters (`t_`, `n_iter_`) and optimizers' moments stay each rank's own. All ranks
     start from what the lowest rank has learnt from its first rows, so that hidden units and
     clusters mean the same everywhere. An estimator may replace its arrays by others of the same
-    shapes and dtypes. It is refused if they change those, or are not what it trains on from.
+    shapes and dtypes. An estimator that changes shapes or dtypes, or that does not train on from
+    its arrays, is refused.
 
-    That is parameter averaging (Zinkevich et al., 2010): right for linear models, networks and
-    clusters. It costs accuracy where a rank takes few steps in all, as in short trainings on little
-    data; docs/wrapping.md has figures. Of statistics (naive Bayes, scalers) it is the mean of the
-    ranks', good where shards are alike.
+    This is parameter averaging (Zinkevich et al., 2010): it suits linear models, networks and
+    clusters. It costs accuracy when a rank makes few steps in all, as in short trainings on little
+    data; docs/wrapping.md has figures. For statistics (naive Bayes, scalers) the result is the mean
+    of the ranks' statistics, which is good if the shards are alike.
 
     Args:
         estimator: with partial_fit(); it is cloned and stays as it is, as in every meta-estimator.
         every: rows that a rank trains on from one exchange to the next. None: half its shard in
             fit(), but at least 1000; and 1000 in partial_fit().
         epochs: passes that fit() makes over the shard, in another order each.
-        graph: who sends to whom; None: everybody to everybody.
-        sync: "bsp" (an exchange waits for the others' of the same number), "ssp:K" (for those of K
-            before it) or "async" (for none).
+        graph: which ranks send to which; None: every rank to every rank.
+        sync: "bsp" (an exchange waits for the other ranks' exchange of the same number), "ssp:K"
+            (for the one K before it) or "async" (for none).
 
     Returns:
         A scikit-learn estimator. It clones, pickles, goes into pipelines and searches, and predicts
@@ -88,10 +90,10 @@ def wrap(
 
 
 def _if_has(name: str) -> Callable[[Callable[..., Any]], Any]:
-    """A method that is there if the estimator has the one of this name."""
+    """Decorate a method that exists only if the estimator has one of this name."""
 
     def check(self: Any) -> bool:
-        getattr(self._present, name)  # raises AttributeError that says why not
+        getattr(self._present, name)  # raises AttributeError that says why it is missing
         return True
 
     decorate: Callable[[Callable[..., Any]], Any] = available_if(check)
@@ -108,11 +110,11 @@ def _reader(name: str) -> Any:
 
 
 class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
-    """An estimator that is trained on many ranks. Made by malt.wrap(), which says how.
+    """An estimator that is trained on many ranks; malt.wrap() makes it and describes the training.
 
     Attributes:
-        estimator_: the clone that is trained; after fit() the same on all ranks. Its own fitted
-            attributes (`coef_`, `classes_`, ...) are this object's too.
+        estimator_: the clone that is trained; after fit() it is the same on all ranks. Its own
+            fitted attributes (`coef_`, `classes_`, ...) can be read from this object too.
     """
 
     def __init__(
@@ -133,18 +135,18 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
     def fit(
         self, X: Any, y: Any = None, *, classes: Any = None, sample_weight: Any = None
     ) -> DataParallelEstimator:
-        """Train anew on this rank's shard, `epochs` passes. Collective.
+        """Train from the start on this rank's shard, `epochs` passes. Collective.
 
         Args:
-            X: rows of this rank's, at least one; the others' may be more or fewer.
+            X: this rank's rows, at least one; other ranks may have more or fewer.
             y: their labels or targets.
-            classes: all labels, where the shards may not have all of them; the same on all ranks.
-            sample_weight: of the rows.
+            classes: all labels, if a shard may not have all of them; the same on all ranks.
+            sample_weight: a weight for each row.
 
         Raises:
-            ValueError: as the estimator's; or ConfigError on all ranks, which names the rank: one
-                raised it, has no rows, or has other labels or numbers of features.
-            TimeoutError: the named ranks did not come.
+            ValueError: as the estimator's own. If a rank raises it, has no rows, or has other
+                labels or another number of features, all ranks raise ConfigError, which names it.
+            TimeoutError: the ranks that the error names did not come.
         """
         self._forget()
         rows, reports = self._begin("fit", (X, y, sample_weight), classes)
@@ -165,18 +167,19 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
     ) -> DataParallelEstimator:
         """Train on more of this rank's rows, and exchange after every `every` of them.
 
-        The first call is collective, and those that exchange wait for one another as `sync` says:
-        give batches of equal sizes, equally many on all ranks.
+        The first call is collective. Calls that exchange wait for one another as `sync` says: give
+        batches of equal sizes, equally many on all ranks.
 
         Args:
             X: a batch of this rank's rows.
             y: their labels or targets.
             classes: all labels; needed in the first call of a classifier.
-            sample_weight: of the rows.
+            sample_weight: a weight for each row.
 
         Raises:
-            ValueError, TimeoutError: as fit(); after the first call a ValueError of the estimator's
-                is raised on the rank concerned alone.
+            ValueError: as fit(); after the first call, a ValueError of the estimator is raised only
+                on the rank where it happened.
+            TimeoutError: as fit().
         """
         if self._vector is None or self._vector.is_closed:
             self._begin("partial_fit", (X, y, sample_weight), classes)
@@ -188,10 +191,10 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
             self._rows_since = 0
         return self
 
-    _vector: Vector | None = None  # while a training goes on
+    _vector: Vector | None = None  # while the estimator is being trained
     _averaging: Averaging
-    _layout: list[str]  # of what is learnt, as it was after the first rows
-    _rows_since: int = 0  # trained on since the last exchange
+    _layout: list[str]  # of what is learnt, after the first rows
+    _rows_since: int = 0  # rows trained on since the last exchange
 
     def _check_parameters(self) -> None:
         kind = type(self.estimator).__name__
@@ -218,16 +221,16 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
         return [f"{name}={getattr(self, name)!r}" for name in names]
 
     def _call(self, method: str) -> str:
-        """For messages."""
+        """Return the name of the call, for messages."""
         return f"malt.wrap({type(self.estimator).__name__}).{method}"
 
     def _begin(
         self, method: str, data: tuple[Any, Any, Any], classes: Any
     ) -> tuple[Rows, dict[int, Report]]:
-        """Train on the first rows, for partial_fit on all, and make the vector. Collective.
+        """Train on the first rows (in partial_fit on all rows), and make the vector. Collective.
 
         Returns:
-            This rank's rows, and by rank in how many pieces fit() goes over them.
+            This rank's rows, and by rank in how many pieces fit() trains on them.
         """
         self._check_parameters()
         jobs.init()
@@ -267,7 +270,7 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
         dtype = np.result_type(*(array.dtype for array in arrays))
         self._vector = vector(count, dtype=dtype, graph=self._averaging.graph)
         self._exchange(start_alike)
-        if jobs.rank() != min(reports):  # what it has learnt gave way: once more, from there
+        if jobs.rank() != min(reports):  # the lowest rank's values replaced its own: train again
             rows.train(self.estimator_, None, 0, self._rows_since)
         return rows, reports
 
@@ -280,7 +283,7 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
         check_is_used(self.estimator_, train)
 
     def _train(self, rows: Rows, pieces: int) -> None:
-        """As many exchanges on every rank, whatever its share of the rows."""
+        """Train; every rank exchanges equally often, however many rows it has."""
         try:
             self._exchange(self._averaging.exchange)  # the first rows
             ends = np.linspace(self._rows_since, rows.count, pieces, dtype=int)
@@ -297,11 +300,11 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
             if not self._averaging.is_exact:
                 self._exchange(lambda vector: vector.allreduce(AVG))
         except BaseException:
-            self._leave()  # so that the others do not wait for this rank
+            self._leave()  # so that the other ranks do not wait for this one
             raise
 
     def _exchange(self, how: Callable[[Vector], object]) -> None:
-        """Put what is learnt into the vector, do this with it, and take it back."""
+        """Put what is learnt into the vector, apply `how` to the vector, and take the result."""
         assert self._vector is not None
         if jobs.current().size == 1:
             return
@@ -327,7 +330,7 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
 
     @property
     def _present(self) -> Any:
-        """The fitted estimator, or else the one given, which says that it is not fitted."""
+        """The fitted estimator, or else the given one, which raises that it is not fitted."""
         return self.__dict__.get("estimator_", self.__dict__["estimator"])
 
     def __getattr__(self, name: str) -> Any:
@@ -345,12 +348,12 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
 
     @_if_has("score")
     def score(self, X: Any, y: Any = None, **options: Any) -> float:
-        """Return what the estimator's own does."""
+        """Return the score that the estimator's own method returns."""
         return float(self._present.score(X, y, **options))
 
     @_if_has("transform")
     def fit_transform(self, X: Any, y: Any = None, **options: Any) -> Any:
-        """Train on this rank's shard as fit(), and transform it. Collective."""
+        """Train on this rank's shard as fit() does, and transform the shard. Collective."""
         return self.fit(X, y, **options).transform(X)
 
     decision_function = _reader("decision_function")
@@ -366,7 +369,7 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
 def _together(
     call: str, step: str, action: Callable[[], tuple[Any, Report]]
 ) -> tuple[Any, dict[int, Report]]:
-    """On every rank or on none; one rank alone has the estimator's own exceptions."""
+    """Run a step that fails on all ranks or on none; a single rank gets the original exception."""
     if jobs.current().size > 1:
         return Together(call, None).step(step, action)
     result, report = action()
@@ -374,7 +377,7 @@ def _together(
 
 
 def _has_counterpart(estimator: Any) -> bool:
-    """MALT has this estimator itself, with these parameters."""
+    """Return whether MALT has this estimator itself, with these parameters."""
     return (
         type(estimator).__module__.startswith("sklearn.")
         and type(estimator).__name__ in ("SGDClassifier", "SGDRegressor")

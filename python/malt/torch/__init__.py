@@ -1,4 +1,4 @@
-"""PyTorch models on many ranks: averaged, by their gradients, or by DiLoCo.
+"""PyTorch models on many ranks: model averaging, gradient exchange, or DiLoCo.
 
     malt.init()
     average = malt.torch.average(model, every=32)
@@ -9,11 +9,11 @@
         average.step()
 
 Needs PyTorch 2.2 or later (`pip install "malt[torch]"`), which `import malt` alone never imports.
-What is exchanged lies in the memory of the CPU.
+The tensors that are exchanged must be in the memory of the CPU.
 """
 
 try:
-    import torch as _torch  # noqa: F401 - for the message, should it be missing
+    import torch as _torch  # noqa: F401 - raises the message below if PyTorch is missing
 except ImportError as error:
     raise ImportError(
         f'malt.torch needs PyTorch 2.2 or later ({error}): pip install "malt[torch]"'

@@ -1,4 +1,4 @@
-"""Model averaging: each rank trains by itself, and every so often they average their models."""
+"""Model averaging: each rank trains by itself, and from time to time they average their models."""
 
 from __future__ import annotations
 
@@ -23,25 +23,26 @@ def average(
     sync: str = "bsp",
     buffers: bool = True,
 ) -> Average:
-    """Average a model over the ranks, every so many steps. Collective.
+    """Average a model over the ranks after every `every` steps. Collective.
 
-    The parameters come to lie one after the other in a malt.vector's memory, one vector a dtype;
-    `.data` of each is a view of it, so an exchange copies nothing to or from the model. Optimizers,
-    schedulers, autocast, gradient clipping and state_dict() know no difference. All ranks begin
-    with the lowest rank's values. Tied weights stay tied.
+    MALT moves the parameters into the memory of a malt.vector, one after the other, with one vector
+    for each dtype. `.data` of each parameter is then a view of that memory, so an exchange copies
+    nothing to or from the model. Optimizers, schedulers, autocast, gradient clipping and
+    state_dict() work as before. All ranks begin with the lowest rank's values. Tied weights stay
+    tied.
 
-    Parameters that do not require gradients take no part; they must be the same on all ranks.
+    Parameters that do not require gradients are not exchanged; they must be the same on all ranks.
     Optimizers' moments stay each rank's own, as in local SGD (Stich, 2019).
 
     Args:
-        model: with parameters in float32 or float64, on the CPU, not to be moved or converted
+        model: with parameters in float32 or float64, on the CPU. Do not move or convert it
             afterwards.
         every: steps from one exchange to the next.
-        graph: who sends to whom; None: everybody to everybody.
-        sync: "bsp" (an exchange waits for the others' of the same number), "ssp:K" (for those of K
-            before it) or "async" (for none).
-        buffers: average the buffers in float32 or float64 too, such as BatchNorm's running
-            statistics; others, such as its num_batches_tracked, stay each rank's own.
+        graph: which ranks send to which; None: every rank to every rank.
+        sync: "bsp" (an exchange waits for the other ranks' exchange of the same number), "ssp:K"
+            (for the one K before it) or "async" (for none).
+        buffers: also average the buffers in float32 or float64, such as BatchNorm's running
+            statistics; other buffers, such as its num_batches_tracked, stay each rank's own.
 
     Returns:
         An object whose step() is called after each optimizer.step().
@@ -49,7 +50,7 @@ def average(
     Raises:
         ConfigError: an argument is wrong, a parameter is on another device or of another dtype, or,
             on every rank, the ranks' models differ.
-        TimeoutError: the named ranks did not call it.
+        TimeoutError: the ranks that the error names did not make this call.
     """
     return Average(model, every, Averaging(graph, sync), buffers)
 
@@ -74,30 +75,31 @@ class Average:
         self._steps = 0  # since the last exchange
 
     def join(self) -> AbstractContextManager[None]:
-        """For a loop in which ranks may have unequal numbers of batches. Collective.
+        """Wrap a loop in which ranks may have unequal numbers of batches. Collective.
 
             with average.join():
                 for batch in batches: ...; average.step()
 
-        A rank that is done takes part in the others' exchanges until all are, with the average that
-        it has, as if its steps were of length 0. For sync="bsp".
+        A rank that has finished its batches takes part in the others' exchanges until all ranks
+        have finished. It contributes the average that it has, as if its steps had length 0. For
+        sync="bsp".
         """
         return self._join.loop(self._flat.exchange)
 
     @property
     def vectors(self) -> tuple[Vector, ...]:
-        """The vectors, one a dtype: their stats() tell of bytes and waiting."""
+        """The vectors, one for each dtype: their stats() count bytes and waiting."""
         return tuple(self._flat.vectors.values())
 
     def step(self) -> bool:
-        """Count a step of the optimizer, and exchange after every so many.
+        """Count a step of the optimizer, and exchange after every `every` steps.
 
         Returns:
-            Whether it exchanged.
+            Whether this step exchanged.
 
         Raises:
             ConfigError: a parameter was moved, converted, replaced or unfrozen meanwhile.
-            TimeoutError: the named ranks did not come to this exchange.
+            TimeoutError: the ranks that the error names did not come to this exchange.
         """
         self._steps += 1
         if self._steps < self._every:
@@ -109,22 +111,23 @@ class Average:
         return True
 
     def allreduce(self) -> None:
-        """Average exactly over all live ranks, now. Collective: as after the last step.
+        """Average exactly over all live ranks, now. Collective: call it after the last step.
 
         Raises:
-            ConfigError, TimeoutError: as step(). A ConfigError on all ranks, if one is still in its
-                loop, in an exchange of step(): see join() and malt.shard(even=True).
+            ConfigError: as step(). Also, on all ranks, if one rank is still in its loop, in an
+                exchange of step(): see join() and malt.shard(even=True).
+            TimeoutError: as step().
         """
         self._check()
         self._flat.allreduce()
         self._steps = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """What there is to resume beside the model's and the optimizer's own."""
+        """Return the state needed to resume, beside that of the model and of the optimizer."""
         return {"steps": self._steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there; the model and the optimizer are loaded for themselves, in place."""
+        """Resume from `state`; load the model and the optimizer separately, in place."""
         if set(state) != {"steps"}:
             raise ConfigError(f"the state has {sorted(state)}; that of average() has 'steps' alone")
         self._steps = int(state["steps"])

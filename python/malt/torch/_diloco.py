@@ -1,4 +1,4 @@
-"""DiLoCo: local steps of one optimizer, and now and then a common step of another.
+"""DiLoCo: local steps of one optimizer, and from time to time a common step of another.
 
 After Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models" (2023),
 algorithm 1; Nesterov's momentum as in Sutskever et al. (2013), the form of torch.optim.SGD.
@@ -19,34 +19,34 @@ from malt.torch import _model
 from malt.torch._flat import Flat
 from malt.torch._optimizer import Around
 
-_STATE = "diloco"  # its key beside the inner optimizer's
+_STATE = "diloco"  # the outer optimizer's key in the inner one's state
 
 
 class DiLoCo(Around):
-    """Local steps, and after every so many an outer step with Nesterov's momentum.
+    """Local steps, and after every `every` of them an outer step with Nesterov's momentum.
 
         optimizer = malt.torch.DiLoCo(model, torch.optim.AdamW(model.parameters()), every=500)
 
-    Everything else of the loop stays. With d the mean over the ranks of what their steps have taken
-    from the parameters p since the last outer step, that one is: v = momentum v + d;
-    p = p - rate (d + momentum v), from the p of then. It is the same on all ranks, which so have
-    the same model after it. The inner optimizer's state stays each rank's own. All ranks begin with
-    the lowest rank's values, and must take equally many steps.
+    The rest of the loop stays as it is. Let p be the parameters right after the last outer step,
+    and d the mean over the ranks of what their steps have subtracted from p since then. The outer
+    step is: v = momentum v + d; p = p - rate (d + momentum v). It is the same on all ranks, so all
+    have the same model after it. The inner optimizer's state stays each rank's own. All ranks begin
+    with the lowest rank's values, and must take equally many steps.
 
     Args:
-        model: whose parameters the optimizer has, in float32 or float64, on the CPU, not to be
-            moved or converted afterwards: they come to lie in the vectors' memory.
-        optimizer: the inner one, of torch.optim.
+        model: the module whose parameters the optimizer has, in float32 or float64, on the CPU. Do
+            not move or convert it afterwards: its parameters are in the vectors' memory.
+        optimizer: the inner one, from torch.optim.
         every: inner steps from one outer step to the next (the paper's H, 500).
         outer_rate: of the outer steps, above 0 (the paper's: 0.7).
         outer_momentum: from 0 to below 1 (the paper's: 0.9). With 0, and a rate of 1, an outer step
             is an average of the models.
-        buffers: average the buffers in float32 or float64 too, such as BatchNorm's statistics.
+        buffers: also average the buffers in float32 or float64, such as BatchNorm's statistics.
 
     Raises:
         ConfigError: an argument is wrong, a parameter is on another device or of another dtype, or,
             on every rank, the ranks' models differ.
-        TimeoutError: the named ranks did not make it.
+        TimeoutError: the ranks that the error names did not make the optimizer.
     """
 
     def __init__(
@@ -90,12 +90,12 @@ class DiLoCo(Around):
         return self._flat, self._statistics
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take a step of the inner optimizer, and after every so many the outer one.
+        """Take a step of the inner optimizer, and after every `every` steps the outer one.
 
         Raises:
             ConfigError: a parameter was moved, converted or replaced, or the optimizer has been
                 given other parameters.
-            TimeoutError: the named ranks did not come to this outer step.
+            TimeoutError: the ranks that the error names did not come to this outer step.
         """
         loss = self._inner.step(closure)
         self._steps += 1
@@ -104,10 +104,11 @@ class DiLoCo(Around):
         return loss
 
     def outer_step(self) -> None:
-        """Take the outer step now, as after the last inner one. Collective.
+        """Take the outer step now; call it after the last inner step. Collective.
 
         Raises:
-            ConfigError, TimeoutError: as step().
+            ConfigError: as step().
+            TimeoutError: as step().
         """
         self._check()
         for flat in self._flats:
@@ -116,13 +117,13 @@ class DiLoCo(Around):
         self._take_outer_step()
 
     def join(self) -> AbstractContextManager[None]:
-        """For a loop in which ranks may have unequal numbers of batches. Collective.
+        """Wrap a loop in which ranks may have unequal numbers of batches. Collective.
 
             with optimizer.join():
                 for batch in batches: ...; optimizer.step()
 
-        A rank that is done takes the others' outer steps until all are done. It adds to them what
-        its steps have taken since its last one.
+        A rank that has finished its batches takes the others' outer steps until all ranks have
+        finished. It contributes what its own steps have subtracted since its last outer step.
         """
         return self._join.loop(self._take_outer_step)
 
@@ -138,7 +139,7 @@ class DiLoCo(Around):
         self._steps = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The inner optimizer's, and with it under "diloco" the outer one's, by parameter."""
+        """Return the inner optimizer's state, with the outer one's under "diloco" by parameter."""
         outer = {
             "steps": self._steps,
             "anchors": self._by_name(self._anchors),
@@ -147,10 +148,10 @@ class DiLoCo(Around):
         return super().state_dict() | {_STATE: outer}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from there, after model.load_state_dict(); this rank's own state.
+        """Resume from this rank's own state; call it after model.load_state_dict().
 
         Raises:
-            ConfigError: it is of another optimizer, or of a model with other parameters.
+            ConfigError: the state is of another optimizer, or of a model with other parameters.
         """
         outer = state_dict.get(_STATE)
         if outer is None:

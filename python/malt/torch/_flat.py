@@ -1,4 +1,4 @@
-"""Tensors that lie one after the other in the memory of a vector, one vector a dtype."""
+"""Tensors laid out one after the other in the memory of vectors, one vector for each dtype."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from malt._job import job as jobs
 from malt._job.averaging import Averaging, start_alike
 from malt._job.vectors import vector
 
-_MOST_WORK = 10**6  # steps of looking for an element in two tensors
-_TooHardError = getattr(np, "exceptions", np).TooHardError  # NumPy 1.24 has it by itself
+_MOST_WORK = 10**6  # steps of NumPy's search for an element that two tensors share
+_TooHardError = getattr(np, "exceptions", np).TooHardError  # NumPy 1.24 has no np.exceptions
 DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 
 
 class Place(NamedTuple):
-    """Where a tensor lies in the vector of its dtype."""
+    """The position of a tensor in the vector of its dtype."""
 
     dtype: torch.dtype
     offset: int  # elements
@@ -31,14 +31,15 @@ class Place(NamedTuple):
 
 
 class Flat:
-    """One vector a dtype, with room for tensors by name. Collective to make, if there are any.
+    """One vector for each dtype, with room for tensors by name.
 
-    With `tied`, tensors over the same memory have one place; without, each has its own: gradients
-    of two Parameters are two, though the Parameters share memory.
+    Making it is collective, unless there are no tensors. With `tied`, tensors over the same memory
+    share one place. Without, each has its own: two Parameters have two gradients, though they share
+    memory.
 
     Attributes:
-        tensors: as given.
-        vectors: by dtype; with memory of MALT's own.
+        tensors: the given tensors.
+        vectors: by dtype; their memory is MALT's own.
         memory: by dtype, the same memory as a tensor of one dimension.
     """
 
@@ -66,7 +67,7 @@ class Flat:
     def views(
         self, memory: Mapping[torch.dtype, torch.Tensor]
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """The parts of such memory, each in the shape of its tensor."""
+        """Yield the parts of such memory, each in the shape of its tensor."""
         for name, place in self._places.items():
             part = memory[place.dtype].as_strided(place.size, place.stride, place.offset)
             yield name, part
@@ -82,7 +83,7 @@ class Flat:
                 self.tensors[name].copy_(view)
 
     def adopt(self) -> None:
-        """Make the tensors views of the vectors' memory, with what is there."""
+        """Make the tensors views of the vectors' memory, with the values that it has."""
         for name, view in self.views(self.memory):
             self.tensors[name].data = view
 
@@ -104,12 +105,12 @@ class Flat:
             self._averaging.exchange(each, fold)
 
     def allreduce(self) -> None:
-        """Exactly average the vectors of all live ranks, out of the loop. Collective."""
+        """Average the vectors of all live ranks exactly, after the loop. Collective."""
         for each in self.vectors.values():
             each.allreduce(AVG, last=True)
 
     def give(self, rank: int) -> None:
-        """Give the tensors the values that they have on `rank`. Collective."""
+        """Give the tensors the values that they have on rank `rank`. Collective."""
         is_mine = jobs.rank() == rank
         with torch.no_grad():
             for name, view in self.views(self.memory):
@@ -126,10 +127,10 @@ class Flat:
 
 
 def places_of(tensors: Mapping[str, torch.Tensor], *, tied: bool = True) -> dict[str, Place]:
-    """One after the other; with `tied`, tensors over the same memory have the same place.
+    """Place tensors one after the other; with `tied`, tensors over the same memory share a place.
 
     Raises:
-        ConfigError: one cannot lie in a vector, or two share a part of their memory.
+        ConfigError: a tensor cannot lie in a vector, or two share a part of their memory.
     """
     _check_apart(tensors)
     places: dict[str, Place] = {}
@@ -148,7 +149,7 @@ def places_of(tensors: Mapping[str, torch.Tensor], *, tied: bool = True) -> dict
 
 
 def _check_apart(tensors: Mapping[str, torch.Tensor]) -> None:
-    """Raise ConfigError if two share memory without being the same throughout."""
+    """Raise ConfigError if two tensors share memory without being the same throughout."""
     for name, tensor in tensors.items():
         _check(name, tensor)
     order = sorted(tensors, key=lambda name: tensors[name].data_ptr())
@@ -169,7 +170,7 @@ def _check_apart(tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether the same elements are in the same memory."""
+    """Return whether both tensors have the same elements in the same memory."""
     return bool(
         one.data_ptr() == other.data_ptr()
         and one.dtype == other.dtype
@@ -180,9 +181,9 @@ def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _shares(one: torch.Tensor, other: torch.Tensor) -> bool:
     try:
-        most: Any = _MOST_WORK  # whose stub knows of 0 and -1 alone
+        most: Any = _MOST_WORK  # Any: NumPy's stub allows only 0 and -1
         return bool(np.shares_memory(_numpy(one), _numpy(other), max_work=most))
-    except _TooHardError:  # as good as certain, at this effort
+    except _TooHardError:  # after so many steps they almost certainly share an element
         return True
 
 
@@ -192,7 +193,7 @@ def _numpy(tensor: torch.Tensor) -> npt.NDArray[Any]:
 
 
 def _span(tensor: torch.Tensor) -> int:
-    """Elements from its first to its last."""
+    """Return the number of elements from the tensor's first to its last in memory."""
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     return 1 + int(sum((extent - 1) * step for extent, step in steps))
 
@@ -218,7 +219,7 @@ def _check(name: str, tensor: torch.Tensor) -> None:
 
 
 def _dense_stride(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Its own, which may be that of channels_last, unless there are gaps or overlaps."""
+    """Return the tensor's own stride (it may be channels_last), unless it has gaps or overlaps."""
     if _span(tensor) == tensor.numel():
         return tuple(tensor.stride())
     return tuple(torch.empty(tensor.shape, device="meta").stride())

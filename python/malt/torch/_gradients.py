@@ -1,4 +1,4 @@
-"""Gradient exchange: every step goes by the mean of the ranks' gradients."""
+"""Gradient exchange: every optimizer step uses the mean of the ranks' gradients."""
 
 from __future__ import annotations
 
@@ -17,31 +17,32 @@ from malt.torch._optimizer import Around
 
 
 class GradientExchange(Around):
-    """An optimizer whose steps go by the gradients of all ranks. Collective to make.
+    """An optimizer whose steps use the gradients of all ranks. Making it is collective.
 
         optimizer = malt.torch.GradientExchange(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
-    Everything else of the loop stays. With graph=None and sync="bsp" every rank takes the same
-    step, so all have the same model: the mini-batch is that of all ranks together. Otherwise a
-    step goes by the gradients that have come, some of them late; the models then differ. All ranks
-    begin with the lowest rank's values.
+    The rest of the loop stays as it is. With graph=None and sync="bsp" every rank takes the same
+    step, so all have the same model: the mini-batch is that of all ranks together. Otherwise a step
+    uses the gradients that have arrived, some of them late; the models then differ. All ranks begin
+    with the lowest rank's values.
 
-    A parameter without a gradient counts as having one of zeros, unless no rank's is other.
+    A parameter without a gradient counts as having a gradient of zeros. If it has none (or zeros)
+    on every rank, it stays without one.
 
     Args:
-        model: whose parameters the optimizer has, in float32 or float64, on the CPU.
-        optimizer: of torch.optim.
-        graph: who sends to whom; None: everybody to everybody.
-        sync: "bsp" (a step waits for the others' of the same number), "ssp:K" (for those of K
-            before it) or "async" (for none). No gradient is lost: where not all is exact, a rank
-            waits that is two steps ahead of one it sends to.
-        fold: malt.AVG, or SUM, MEDIAN or TRIMMED_MEAN(f) (of the ranks', element by element).
-        buffers: average the buffers in float32 or float64 too, such as BatchNorm's statistics.
+        model: the module whose parameters the optimizer has, in float32 or float64, on the CPU.
+        optimizer: one of torch.optim.
+        graph: which ranks send to which; None: every rank to every rank.
+        sync: "bsp" (a step waits for the other ranks' step of the same number), "ssp:K" (for the
+            one K before it) or "async" (for none). No gradient is lost: unless graph=None and
+            sync="bsp", a rank that is two steps ahead of a rank it sends to waits for it.
+        fold: malt.AVG, or SUM, MEDIAN or TRIMMED_MEAN(f), over the ranks, element by element.
+        buffers: also average the buffers in float32 or float64, such as BatchNorm's statistics.
 
     Raises:
         ConfigError: an argument is wrong, a parameter is on another device or of another dtype, or,
             on every rank, the ranks' models differ.
-        TimeoutError: the named ranks did not make it.
+        TimeoutError: the ranks that the error names did not make the optimizer.
     """
 
     def __init__(
@@ -84,12 +85,12 @@ class GradientExchange(Around):
         return self._gradients, self._statistics
 
     def exchange(self) -> None:
-        """Fold the ranks' gradients, before a step that then does not: to clip the outcome.
+        """Fold the ranks' gradients now, for example to clip the result; step() then does not.
 
         Raises:
             ConfigError: a gradient is sparse, a buffer was moved, or the optimizer has been given
                 other parameters.
-            TimeoutError: the named ranks did not come to this step.
+            TimeoutError: the ranks that the error names did not come to this step.
         """
         self._check()
         self._statistics.check_adopted()
@@ -98,13 +99,14 @@ class GradientExchange(Around):
 
     @contextmanager
     def join(self) -> Iterator[None]:
-        """For a loop in which ranks may have unequal numbers of batches. Collective.
+        """Wrap a loop in which ranks may have unequal numbers of batches. Collective.
 
             with optimizer.join():
                 for batch in batches: ...; optimizer.step()
 
-        A rank that is done takes the others' steps, with gradients of zeros, until all are done;
-        then all have the model of one that made the last. For sync="bsp".
+        A rank that has finished its batches takes the others' steps, with gradients of zeros, until
+        all ranks have finished. At the end all get the model of a rank that made the last step. For
+        sync="bsp".
         """
         with self._join.loop(self._take_part):
             yield
@@ -133,7 +135,8 @@ class GradientExchange(Around):
             closure: computes gradients and returns the loss; called once.
 
         Raises:
-            ConfigError, TimeoutError: as exchange().
+            ConfigError: as exchange().
+            TimeoutError: as exchange().
         """
         loss = None
         if closure is not None:
@@ -146,7 +149,7 @@ class GradientExchange(Around):
         return loss
 
     def _collect(self) -> set[str]:
-        """Copy the gradients to where they are sent from; returns which parameters have none."""
+        """Copy the gradients to where they are sent from; return the parameters without one."""
         without = set()
         for name, parameter in self._parameters.items():
             gradient, view = parameter.grad, self._views[name]

@@ -1,4 +1,4 @@
-"""Loops of unequal numbers of batches, whose exchanges wait for all ranks."""
+"""Loops with unequal numbers of batches whose exchanges wait for all ranks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from malt._job.vectors import vector
 
 
 class Join:
-    """Who is still in its loop: ranks that are done take part in the others' exchanges.
+    """Lets ranks that have finished their loop take part in the exchanges of the others.
 
-    As PyTorch's Join does for DistributedDataParallel. Before each exchange of such a loop the
-    ranks tell one another, which takes one more small allreduce.
+    PyTorch's Join does the same for DistributedDataParallel. Before each exchange of such a loop
+    the ranks tell one another who is still in the loop, by one more small allreduce.
 
     Attributes:
         last: the lowest of the ranks that made the last exchange in their loops; None: none has.
@@ -30,7 +30,7 @@ class Join:
 
     @contextmanager
     def loop(self, take_part: Callable[[], None]) -> Iterator[None]:
-        """The loop; at its end `take_part` is called for each exchange that others still make."""
+        """Run the loop; then call `take_part` for each exchange that other ranks still make."""
         if not self._can_wait:
             raise ConfigError(
                 "join() is for sync='bsp', where an exchange waits for all ranks; under 'async' "
@@ -47,7 +47,7 @@ class Join:
             self._is_on = False
 
     def before_exchange(self) -> None:
-        """This rank is about to exchange, in its loop."""
+        """Note that this rank is about to exchange, in its loop."""
         if self._is_on:
             self._tell(is_active=True)
 

@@ -1,4 +1,4 @@
-"""What of a model is exchanged, and whether all ranks have the same model."""
+"""The tensors of a model that are exchanged, and checks that all ranks have the same model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from malt.torch._flat import DTYPES, places_of
 
 
 def trained(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """The parameters that require gradients, by name."""
+    """Return the parameters that require gradients, by name."""
     _check_is_module(model)
     found = {f"parameter {name}": p for name, p in model.named_parameters() if p.requires_grad}
     if not found:
@@ -26,13 +26,13 @@ def trained(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def kept(model: torch.nn.Module, parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The other parameters, which are not trained."""
+    """Return the other parameters, which are not trained."""
     every = {f"parameter {name}": p for name, p in model.named_parameters()}
     return {name: p for name, p in every.items() if name not in parameters}
 
 
 def optimized(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """The parameters in the optimizer, by their names in the model."""
+    """Return the optimizer's parameters, by their names in the model."""
     _check_is_module(model)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ConfigError(
@@ -51,7 +51,7 @@ def optimized(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[
 
 
 def statistics(model: torch.nn.Module, wanted: bool) -> dict[str, torch.Tensor]:
-    """The buffers that can be averaged, such as BatchNorm's running statistics, if `wanted`.
+    """Return the buffers that can be averaged, such as BatchNorm's statistics, if `wanted`.
 
     Buffers of other dtypes than float32 and float64, num_batches_tracked among them, stay each
     rank's own.
@@ -66,7 +66,7 @@ def statistics(model: torch.nn.Module, wanted: bool) -> dict[str, torch.Tensor]:
 
 
 def check_same(model: torch.nn.Module, exchanged: Mapping[str, torch.Tensor]) -> None:
-    """Raise ConfigError if one of these is not the model's own any more."""
+    """Raise ConfigError if one of these tensors is no longer the model's own."""
     own: dict[str, torch.Tensor] = {f"parameter {name}": p for name, p in model.named_parameters()}
     own |= {f"buffer {name}": buffer for name, buffer in model.named_buffers()}
     for name, tensor in exchanged.items():
@@ -86,14 +86,14 @@ def check_alike(
     untouched: Mapping[str, torch.Tensor],
     settings: str,
 ) -> None:
-    """See that all ranks exchange the same tensors, by the same settings. Collective.
+    """Check that all ranks exchange the same tensors, with the same settings. Collective.
 
-    Those that are left `untouched` must have the same values, too.
+    The `untouched` tensors must have the same values, too.
 
     Raises:
-        ConfigError: on every rank; it names those that differ from the lowest.
+        ConfigError: on every rank; it names the ranks that differ from the lowest.
     """
-    if jobs.current().makes_due:  # the others did so before this rank came back
+    if jobs.current().makes_due:  # the other ranks made this check before this one rejoined
         return
 
     def describe() -> tuple[None, Report]:
@@ -129,7 +129,7 @@ def _shown(report: Report, key: str) -> str:
 
 
 def _digest(tensors: Mapping[str, torch.Tensor]) -> str:
-    """Of names, shapes, dtypes and bytes."""
+    """Return a digest of names, shapes, dtypes and bytes."""
     digest = hashlib.sha256()
     for name, tensor in tensors.items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

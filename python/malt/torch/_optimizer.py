@@ -1,4 +1,4 @@
-"""What the optimizers that exchange have in common: another one, which they are around."""
+"""The base of the optimizers that exchange: each wraps another optimizer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from malt.torch._join import Join
 class Around(torch.optim.Optimizer):  # type: ignore[misc] # PyTorch is no dependency
     """An optimizer around another, whose parameter groups and state it shares.
 
-    So learning rate schedulers, gradient clipping and gradient scalers take it for the other.
+    So learning rate schedulers, gradient clipping and gradient scalers can use it like the inner
+    one.
     """
 
     def __init__(
@@ -37,11 +38,11 @@ class Around(torch.optim.Optimizer):  # type: ignore[misc] # PyTorch is no depen
 
     @property
     def vectors(self) -> tuple[Vector, ...]:
-        """Those of parameters or gradients, then those of the buffers, one a dtype."""
+        """The vectors of parameters or gradients, then those of the buffers, one for each dtype."""
         return tuple(each for flat in self._flats for each in flat.vectors.values())
 
     def close(self) -> None:
-        """Leave: what the others wait for no longer includes this rank. The model stays usable."""
+        """Leave: the other ranks no longer wait for this one. The model stays usable."""
         for flat in self._flats:
             flat.close()
         self._join.close()
@@ -61,15 +62,15 @@ class Around(torch.optim.Optimizer):  # type: ignore[misc] # PyTorch is no depen
             )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As of the optimizer itself."""
+        """Clear the gradients, as the inner optimizer does."""
         self._inner.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's own, which loads into it without MALT too."""
+        """Return the inner optimizer's state, which that optimizer can load without MALT too."""
         state: dict[str, Any] = self._inner.state_dict()
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load it into the optimizer."""
+        """Load the state into the inner optimizer."""
         self._inner.load_state_dict(state_dict)
         self._share()

@@ -1,31 +1,43 @@
+// How an allreduce runs. run() loops until commit() succeeds: look() reads the other ranks'
+// messages, advance() sends what this rank can send now, and a wait follows if neither made
+// progress. If a member has been lost, begin_attempt() starts again among the rest.
+//
+// The messages lie in the mailboxes of a QUEUE segment that only this class uses. Parts are folded
+// and copied straight from the slots, so inputs_ and results_ hold addresses in slots, which stay
+// valid until this rank releases the slot. allreduce_message.cpp reads and writes the messages;
+// this file has rounds, attempts, commitment and failure.
 #include "dstorm/collective/allreduce.hpp"
 
 #include <algorithm>
 #include <cstring>
+
+#include "dstorm/segment/parts.hpp"
 
 namespace dstorm {
 namespace {
 
 using std::chrono::nanoseconds;
 
-// Up to here whole vectors go to everybody (docs/performance.md).
+// Whole vectors go to all ranks up to this length (docs/performance.md).
 constexpr std::size_t kShortBytes = 32 * 1024;
-constexpr std::size_t kMostParts = 1000;  // as there are only so many slots
+constexpr std::size_t kMostParts = 1000;  // limited by the number of slots
 
-// A ticket for each part and rank shall take no more memory than the vector.
+// Whether each rank folds a part of its own. The tickets, one for each part and rank, must not take
+// more memory than the vector.
 bool is_shared_out(std::size_t bytes, std::size_t ranks) {
   return ranks > 2 && bytes > kShortBytes && bytes >= ranks * ranks * sizeof(Ticket) &&
          ranks <= kMostParts;
 }
 
-// Between two ranks, and of few bytes, one; else two at least: with two slots more, two vectors.
+// Between two ranks, and for few bytes, one part; otherwise at least two. Then the slots, which are
+// two more, hold two vectors.
 std::size_t parts_of(std::size_t bytes, std::size_t ranks) {
   if (is_shared_out(bytes, ranks)) return ranks;
   return ranks == 2 || bytes <= kPage ? 1 : 2;
 }
 
-// A6. Of two ranks, neither says more than its vector, but when it gives up. Of whole vectors there are
-// two attempts' in the slots, where the first has been committed after all.
+// A6. Each of two ranks sends its vector and nothing else, unless it gives up. For whole vectors
+// the slots hold those of two attempts, in case the first one has been committed after all.
 std::size_t slots_for(std::size_t bytes, std::size_t ranks) {
   const std::size_t parts = parts_of(bytes, ranks);
   if (ranks == 2) return parts + 1;
@@ -45,7 +57,7 @@ SegmentOptions segment_options(const std::string& name, std::string kind, std::s
 
 }  // namespace
 
-ByteRange part_of(std::size_t bytes, std::size_t part, std::size_t parts) {
+ByteRange part_range(std::size_t bytes, std::size_t part, std::size_t parts) {
   const std::size_t lines = (bytes + kLine - 1) / kLine;
   return {std::min(lines * part / parts * kLine, bytes),
           std::min(lines * (part + 1) / parts * kLine, bytes)};
@@ -61,23 +73,22 @@ Allreduce::Allreduce(std::shared_ptr<Group> group, std::string name, std::string
       segment_(group, segment_options(name_, std::move(kind),
                                       head_bytes_ + round_up((bytes + parts_ - 1) / parts_, kLine),
                                       slots_for(bytes, static_cast<std::size_t>(group->size())))),
-      mailbox_(segment_.channel().memory().mailbox(group->rank()),
-               segment_.channel().memory().shape().mailbox),
+      state_(segment_.parts().state),
+      mailbox_(state_.memory().mailbox(group->rank()), state_.shape()),
       writer_(mailbox_, group->rank()),
       members_(group->size()),
       rest_(group->size()) {
-  for (int r = 0; r < group->size(); ++r) peers_.push_back({segment_.channel().reader(r)});
+  for (int r = 0; r < group->size(); ++r) peers_.push_back({state_.channel().reader(r)});
 }
 
 const std::vector<int>& Allreduce::run(Operand& operand, const Operation& operation,
                                        nanoseconds limit) {
-  const Turn turn(segment_.turns(), "allreduce", name_);
-  segment_.begin_call(false);
+  const Turn turn(state_.turns(), "allreduce", name_);
+  state_.begin_call(false);
   const auto start = Clock::now();
   begin_round(operation.code);
   const auto may_go_on = [this] {
-    return look() ||
-           (needs_slot_ && writer_.has_free([this](int r) { return segment_.is_live(r); }));
+    return look() || (needs_slot_ && writer_.has_free([this](int r) { return state_.is_live(r); }));
   };
   try {
     look();
@@ -87,8 +98,8 @@ const std::vector<int>& Allreduce::run(Operand& operand, const Operation& operat
         if (has_all_) keep_result(operand);
         begin_attempt(rest_);
         look();
-      } else if (!advance(operand) && !segment_.wait(may_go_on, limit - (Clock::now() - start),
-                                                     [this] { return lacks(late()); })) {
+      } else if (!advance(operand) && !state_.wait(may_go_on, limit - (Clock::now() - start),
+                                                   [this] { return lacks(late()); })) {
         throw_timeout();
       }
     }
@@ -107,13 +118,13 @@ void Allreduce::begin_round(std::uint32_t operation) {
   operation_ = operation;
   disagreed_ = false;
   kept_order_.clear();
-  RankSet live(segment_.group().size());
-  for (int r = 0; r < segment_.group().size(); ++r) {
+  RankSet live(state_.group().size());
+  for (int r = 0; r < state_.group().size(); ++r) {
     Peer& one = peer(r);
     one.has_come = one.is_beyond = one.gave_up = false;
-    if (segment_.is_live(r)) live.add(r);
+    if (state_.is_live(r)) live.add(r);
   }
-  live.add(segment_.group().rank());
+  live.add(state_.group().rank());
   others_.clear();
   begin_attempt(live);
 }
@@ -124,7 +135,7 @@ void Allreduce::begin_attempt(const RankSet& members) {
   members_ = members;
   order_ = members_.ranks();
   others_ = order_;
-  const int rank = segment_.group().rank();
+  const int rank = state_.group().rank();
   std::erase(others_, rank);
   own_ = static_cast<std::size_t>(std::ranges::lower_bound(order_, rank) - order_.begin());
   each_other([](int, Peer& one) {
@@ -145,20 +156,21 @@ void Allreduce::begin_attempt(const RankSet& members) {
   has_all_ = false;
 }
 
-// What it says is for who cannot know (A4, A7), and in no hurry: others that live see it for themselves. By
-// A6 there is a slot for "committed"; a call that fails may find none, for want of which it fails: then
-// its next one shows that it has gone on.
+// The last word is for ranks that cannot know the outcome by themselves (A4, A7). It is not urgent,
+// because other live ranks see the outcome themselves. By A6 there is a slot for "committed". A
+// call that fails may find no slot, and that may be the reason why it fails; then its next call
+// shows that this rank has gone on.
 void Allreduce::finish_round(Kind last_word) {
   each_other([this](int r, const Peer& one) { release(r, one.read); });
   if (last_word == Kind::kCommitted && !needs_agreement()) {
-    segment_.channel().acknowledge(others_, false);
+    state_.channel().acknowledge(others_, false);
     return;
   }
   const int slot = claim();
   if (slot >= 0 && !others_.empty()) publish(slot, last_word, 0, 0, others_);
   if (last_word == Kind::kCommitted) {
-    segment_.channel().wake(others_);
-    segment_.channel().acknowledge(others_, false);
+    state_.channel().wake(others_);
+    state_.channel().acknowledge(others_, false);
   } else {
     deliver();
   }
@@ -184,7 +196,7 @@ bool Allreduce::commit(Operand& operand) {
   const bool is_heard =
       std::ranges::any_of(others_, [this](int r) { return peer(r).committed >= round_; });
   if (!is_agreed && !is_heard) return false;
-  segment_.group().check_standing();
+  state_.group().check_standing();
   if (is_agreed || has_all_) {
     write_result(operand);
   } else if (!kept_order_.empty()) {
@@ -236,7 +248,7 @@ void Allreduce::throw_if_failed(const Operation& operation) const {
   for (int r : others_) {
     if (!rest_.has(r) || (!peer(r).gave_up && !peer(r).is_beyond)) continue;
     if (has_all_ && peer(r).has_all) continue;  // others may have committed by what both have said
-    segment_.group().check_open();              // it may have gone over to another group
+    state_.group().check_open();                // it may have moved to another group
     throw_timeout();
   }
 }

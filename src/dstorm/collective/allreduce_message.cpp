@@ -1,23 +1,23 @@
-// The messages of an Allreduce: reading those of the others, and writing this rank's.
+// The messages of an Allreduce: reads those of the other ranks, and writes this rank's.
 #include <algorithm>
 
 #include "dstorm/collective/allreduce.hpp"
 
 namespace dstorm {
 
-// ---- what the others have written ----
+// ---- messages of the others ----
 
-// True if there is news.
+// Returns whether there is news.
 bool Allreduce::look() {
   lost_.clear();
   each_other([this](int r, const Peer&) {
-    if (!segment_.is_live(r)) lost_.push_back(r);
+    if (!state_.is_live(r)) lost_.push_back(r);
   });
-  // A2: what they had written is here, since it was seen first that they are lost.
-  if (!lost_.empty() && segment_.channel().is_silent()) segment_.channel().take_in();
+  // A2: everything that they had written is here, because this rank saw first that they are lost.
+  if (!lost_.empty() && state_.channel().is_silent()) state_.channel().take_in();
   bool is_news = false;
   for (int r : others_) {
-    if (!segment_.group().is_left_out(r) && read(r)) is_news = true;
+    if (!state_.group().is_left_out(r) && read(r)) is_news = true;
   }
   for (int r : lost_) {
     is_news = is_news || rest_.has(r);
@@ -26,7 +26,8 @@ bool Allreduce::look() {
   return is_news;
 }
 
-// Up to the sender's clock, as a rank that died over a message may have told some of it only (S6).
+// Reads up to the sender's clock: a rank that died while it wrote a message may have stored only
+// some of its tickets (S6).
 bool Allreduce::read(int rank) {
   Peer& one = peer(rank);
   bool is_news = false;
@@ -47,27 +48,27 @@ bool Allreduce::read(int rank) {
     if (!is_taken) break;
     one.read = received.iteration;
     if (one.has_parts) continue;
-    // A rank that comes late may need the slots of what it wrote for rounds that were over.
+    // A rank that comes late may need the slots of messages it wrote for rounds that are over.
     release(rank, one.read);
     has_released = true;
   }
   if (has_released) {
-    segment_.channel().wake({&rank, 1});
-    segment_.channel().acknowledge({&rank, 1}, false);
+    state_.channel().wake({&rank, 1});
+    state_.channel().acknowledge({&rank, 1}, false);
   }
   return is_news;
 }
 
 Allreduce::Received Allreduce::receive(int rank, int slot, std::uint64_t clock) const {
-  const Group& group = segment_.group();
+  const Group& group = state_.group();
   const SlotReader& reader = peer(rank).reader;
   const SlotHeader header = reader.header(slot);  // copied, then checked
   const std::byte* const payload = reader.payload(slot);
   const AllreduceMessage message = AllreduceMessage::read(payload, group.size());
-  if (header.payload_bytes < head_bytes_ || header.payload_bytes > segment_.options().slot_bytes ||
+  if (header.payload_bytes < head_bytes_ || header.payload_bytes > state_.options().slot_bytes ||
       header.iteration <= peer(rank).read || header.iteration > clock ||
       !message.members.has(rank) || !message.members.has(group.rank())) {
-    group.check_standing();  // once it has been left out, others write what this rank holds
+    group.check_standing();  // an evicted rank's held slots are written by others
     throw Error("rank " + std::to_string(rank) + " wrote a message of " +
                 std::to_string(header.payload_bytes) + " bytes for " + name_ +
                 " that cannot be; its memory is damaged");
@@ -76,7 +77,7 @@ Allreduce::Received Allreduce::receive(int rank, int slot, std::uint64_t clock) 
           header.payload_bytes - head_bytes_};
 }
 
-// False if the message is for later (A6).
+// Returns false if the message is for later (A6).
 bool Allreduce::take(const Received& received) {
   Peer& one = peer(received.rank);
   const AllreduceHead& head = received.message.head;
@@ -121,7 +122,7 @@ void Allreduce::take_part(const Received& received) {
     to = &results_[part];
   }
   if (to == nullptr || *to != nullptr) {
-    segment_.group().check_standing();
+    state_.group().check_standing();
     throw Error("rank " + std::to_string(received.rank) + " wrote part " + std::to_string(part) +
                 " for " + name_ + " where none is due; its memory is damaged");
   }
@@ -132,9 +133,9 @@ void Allreduce::take_part(const Received& received) {
   stats_.bytes_in += received.part_bytes;
 }
 
-// ---- what this rank writes ----
+// ---- messages of this rank ----
 
-// True if it has got further; otherwise there is something to wait for.
+// Returns whether it made progress; if not, there is something to wait for.
 bool Allreduce::advance(Operand& operand) {
   needs_slot_ = false;
   const bool has_moved = send_inputs(operand) || fold_own_parts(operand) || say_have_all();
@@ -166,12 +167,12 @@ bool Allreduce::fold_own_parts(Operand& operand) {
     const ByteRange range = range_of(next_own_);
     std::byte* const to = writer_.payload(slot) + head_bytes_;
     operand.fold(to, inputs_of(next_own_), range);
-    segment_.group().check_standing();  // or what has been folded may have changed meanwhile
+    state_.group().check_standing();  // else the folded bytes may have changed meanwhile
     results_[next_own_] = to;
     --missing_results_;
     const std::size_t part = next_own_;
     next_own_ += order_.size();
-    // Before the message, which takes word of it along.
+    // Released before the message is published, so that the message carries word of it.
     if (next_own_ >= parts_) {
       each_other([this](int r, const Peer& one) { release(r, one.inputs_end); });
     }
@@ -185,14 +186,14 @@ bool Allreduce::say_have_all() {
   if (has_all_ || !needs_agreement() || !is_complete()) return false;
   const int slot = claim();
   if (slot < 0) return false;
-  segment_.group().check_standing();
+  state_.group().check_standing();
   publish(slot, Kind::kHaveAll, 0, 0, others_);
   has_all_ = true;
   return true;
 }
 
 int Allreduce::claim() {
-  const int slot = writer_.claim(Policy::kQueue, [this](int r) { return segment_.is_live(r); });
+  const int slot = writer_.claim(Policy::kQueue, [this](int r) { return state_.is_live(r); });
   needs_slot_ = slot < 0;
   return slot;
 }
@@ -213,7 +214,7 @@ void Allreduce::publish(int slot, Kind kind, std::size_t part, std::size_t part_
 }
 
 void Allreduce::deliver() {
-  segment_.channel().deliver(others_, undelivered_bytes_);
+  state_.channel().deliver(others_, undelivered_bytes_);
   is_undelivered_ = false;
   undelivered_bytes_ = 0;
 }

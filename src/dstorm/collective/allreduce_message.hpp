@@ -1,5 +1,5 @@
-// What the ranks of an Allreduce write to one another: a head, its attempt's members, a bit each, and
-// perhaps a part of a vector, which begins at the next multiple of 64 bytes.
+// The messages that the ranks of an Allreduce write to one another: a head, the members of its
+// attempt as bits, and for some a part of a vector, which begins at the next multiple of 64 bytes.
 #pragma once
 
 #include <cstddef>
@@ -51,9 +51,9 @@ struct AllreduceHead {
   enum class Kind : std::uint32_t {
     kPart = 1,   // of the sender's vector, or of the result
     kHaveAll,    // the sender has all of the attempt's result
-    kCommitted,  // ... and has written it into its vector
+    kCommitted,  // the sender has written the result into its vector
     kGaveUp,     // the sender's call has failed
-    kDisagreed   // ... because it has seen different operations
+    kDisagreed   // the sender's call has failed because operations differ
   };
   std::uint64_t round;
   std::uint64_t committed;  // the last round that the sender has committed
@@ -74,7 +74,7 @@ struct AllreduceMessage {
     std::memcpy(to, &head, sizeof(head));
     std::memcpy(to + sizeof(head), members.words().data(), members.words().size_bytes());
   }
-  // Out of head_bytes() of another process's memory: copied, so that it can be checked.
+  // Reads head_bytes() bytes of another process's memory into a copy, so that it can be checked.
   static AllreduceMessage read(const std::byte* from, int ranks) {
     AllreduceMessage message{{}, RankSet(ranks)};
     std::memcpy(&message.head, from, sizeof(message.head));

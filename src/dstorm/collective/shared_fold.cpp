@@ -4,9 +4,9 @@
 
 namespace dstorm {
 
-// A round can be aborted after others have aborted later ones without this rank; they cannot have
-// committed any, since that takes every live rank. So "aborted at mine or a little beyond" is
-// aborted.
+// Others may have aborted later rounds without this rank before this rank's round is aborted. They
+// cannot have committed any, because that takes every live rank. So "aborted at my round or a
+// little beyond" counts as aborted.
 SharedFold::End SharedFold::ended(std::uint64_t word) const {
   constexpr std::uint32_t kLittle = 1024;
   const auto mine = static_cast<std::uint32_t>(round_);
@@ -15,7 +15,7 @@ SharedFold::End SharedFold::ended(std::uint64_t word) const {
   return End::kOpen;
 }
 
-// R3. True if the round is committed, by whomever.
+// R3. Returns whether the round is committed, by any rank.
 bool SharedFold::end_as(End wish) {
   const auto mine = static_cast<std::uint32_t>(round_);
   std::uint64_t word = outcome().word.load(std::memory_order_acquire);
@@ -29,16 +29,16 @@ bool SharedFold::end_as(End wish) {
   return ended(word) == End::kCommitted;
 }
 
-// A wait that is interrupted ends the round for all, who need not wait out their limits.
+// An interrupted wait ends the round for all ranks, so the others need not wait for their limits.
 template <class Ready>
 bool SharedFold::wait(Ready&& ready, std::chrono::nanoseconds limit) {
   try {
-    return segment_.wait(ready, limit, [this] {
-      return "allreduce of segment '" + segment_.options().name + "': " + describe_ranks(late()) +
+    return state_.wait(ready, limit, [this] {
+      return "allreduce of segment '" + state_.options().name + "': " + describe_ranks(late()) +
              " did not come";
     });
   } catch (const Superseded&) {
-    if (end_as(End::kAborted)) return true;  // another has seen all parts done
+    if (end_as(End::kAborted)) return true;  // another rank has seen all parts done
     throw;
   } catch (...) {
     end_as(End::kAborted);
@@ -46,12 +46,12 @@ bool SharedFold::wait(Ready&& ready, std::chrono::nanoseconds limit) {
   }
 }
 
-void SharedFold::announce() { segment_.channel().wake(segment_.peers()); }
+void SharedFold::announce() { state_.channel().wake(state_.peers()); }
 
 bool SharedFold::meet(std::uint64_t round, std::uint64_t operation, std::uint64_t input,
                       std::chrono::nanoseconds limit) {
-  const int rank = segment_.group().rank();
-  const int size = segment_.group().size();
+  const int rank = state_.group().rank();
+  const int size = state_.group().size();
   disagreed_ = false;
   round_ = round;
   Line& own = line(rank);
@@ -60,23 +60,23 @@ bool SharedFold::meet(std::uint64_t round, std::uint64_t operation, std::uint64_
   own.ready.store(round_, std::memory_order_release);
   announce();
 
-  int next = 0;  // ranks before it are here, or gone
+  int next = 0;  // ranks before it are ready, or not live
   const auto all_here = [&] {
-    while (next < size && (line(next).ready.load(std::memory_order_acquire) >= round_ ||
-                           !segment_.is_live(next))) {
+    while (next < size &&
+           (line(next).ready.load(std::memory_order_acquire) >= round_ || !state_.is_live(next))) {
       ++next;
     }
-    return next == size || segment_.group().has_left_out() ||
+    return next == size || state_.group().has_left_out() ||
            ended(outcome().word.load(std::memory_order_acquire)) == End::kAborted;
   };
   members_.clear();
-  const bool met = wait(all_here, limit) && next == size && !segment_.group().has_left_out();  // R5
+  const bool met = wait(all_here, limit) && next == size && !state_.group().has_left_out();  // R5
   // A rank that died after it was ready takes part with its input and leaves its part undone, which
-  // everyone will see; one that died before is no member for anyone.
+  // every rank will see. A rank that died before is not a member for any rank.
   bool has_moved_on = false;  // a live rank gave this round up and is in a later one
   for (int r = 0; r < size; ++r) {
     const std::uint64_t ready = line(r).ready.load(std::memory_order_acquire);
-    has_moved_on = has_moved_on || (ready > round_ && segment_.is_live(r));
+    has_moved_on = has_moved_on || (ready > round_ && state_.is_live(r));
     if (ready != round_ && ready != round_ + 1) continue;
     const std::uint64_t theirs = line(r).operation[round_ % 2].load(std::memory_order_relaxed);
     disagreed_ = disagreed_ || theirs != operation;
@@ -91,14 +91,14 @@ bool SharedFold::meet(std::uint64_t round, std::uint64_t operation, std::uint64_
 }
 
 bool SharedFold::finish(std::chrono::nanoseconds limit) {
-  line(segment_.group().rank()).done.store(round_, std::memory_order_release);
+  line(state_.group().rank()).done.store(round_, std::memory_order_release);
   announce();
   std::size_t next = 0;  // members before it are done
   bool lost = false;     // a member died with its part undone
   const auto all_done = [&] {
     for (; next < members_.size(); ++next) {
       const int r = members_[next];
-      const bool live = segment_.is_live(r);  // looked at first: what the dead did is settled
+      const bool live = state_.is_live(r);  // loaded first: what the dead did is settled
       if (line(r).done.load(std::memory_order_acquire) == round_) continue;
       lost = !live;
       break;
@@ -112,24 +112,24 @@ bool SharedFold::finish(std::chrono::nanoseconds limit) {
 
 std::vector<int> SharedFold::dead() const {
   std::vector<int> ranks;
-  for (int r = 0; r < segment_.group().size(); ++r) {
-    // Whoever was ready, met or not: another rank may have seen the death and ended the round
-    // before this one had met.
+  for (int r = 0; r < state_.group().size(); ++r) {
+    // This counts every rank that was ready, whether it met or not: another rank may have seen the
+    // death and ended the round before this one had met.
     const bool was_here = line(r).ready.load(std::memory_order_acquire) == round_;
     const bool undone = line(r).done.load(std::memory_order_acquire) != round_;
-    if (was_here && undone && !segment_.is_live(r)) ranks.push_back(r);
+    if (was_here && undone && !state_.is_live(r)) ranks.push_back(r);
   }
   return ranks;
 }
 
 std::vector<int> SharedFold::late() const {
   std::vector<int> ranks;
-  for (int r = 0; r < segment_.group().size(); ++r) {
+  for (int r = 0; r < state_.group().size(); ++r) {
     const Line& theirs = line(r);
     const bool member = std::binary_search(members_.begin(), members_.end(), r);
     const std::uint64_t reached =
         (member ? theirs.done : theirs.ready).load(std::memory_order_acquire);
-    if (segment_.is_live(r) && reached < round_) ranks.push_back(r);
+    if (state_.is_live(r) && reached < round_) ranks.push_back(r);
   }
   return ranks;
 }

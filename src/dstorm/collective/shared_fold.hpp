@@ -1,18 +1,18 @@
-// Sharing out a fold: every rank folds one part of everybody's vectors into a common result, and
-// then all read the whole result (reduce-scatter and all-gather, MLlib* section 4.2, in shared
-// memory). This file is the protocol; what is folded, and where the inputs lie, is the caller's.
+// A shared fold: every rank folds one part of all vectors into a common result, and then all ranks
+// read the whole result (reduce-scatter and all-gather, MLlib* section 4.2, in shared memory). This
+// file is the protocol; the caller decides what is folded and where the inputs are.
 //
-// A round goes: meet (all live ranks have their input ready), fold (each its part), done, commit.
-// It ends for all ranks in the same way, committed or aborted:
-//  R1 An input does not change from meet() until the round has ended for its rank. (What a late
-//     rank still folds of a round that others have aborted is dropped, by R3.)
-//  R2 Nobody's vector is written before the round is committed; so an aborted round leaves every
-//     rank with its old vector, and a committed one gives every rank the new one.
-//  R3 Committed and aborted exclude each other: both are a compare-and-swap on one word. Only who
-//     has seen all parts done commits.
+// A round has four steps: meet (all live ranks have their input ready), fold (each rank its part),
+// done, commit. It ends in the same way for all ranks, committed or aborted:
+//  R1 An input does not change from meet() until the round has ended for its rank. (If a late rank
+//     still folds inputs of a round that others have aborted, the result is dropped, by R3.)
+//  R2 No vector is written before the round is committed. So an aborted round leaves every rank
+//     with its old vector, and a committed one gives every rank the new one.
+//  R3 Committed and aborted exclude each other: both are a compare-and-swap on one word. Only a
+//     rank that has seen all parts done commits.
 //  R4 The result is written only after all live ranks have met, and so have left the round before.
-//  R5 Who has been left out of the job may wake and write its part of an old round at any time: when
-//     that has happened to anyone no round is begun, and one that is under way is aborted.
+//  R5 An evicted rank may wake and write its part of an old round at any time. So once any rank has
+//     been evicted, no round is begun, and a round that is in progress is aborted.
 #pragma once
 
 #include <atomic>
@@ -20,31 +20,32 @@
 #include <cstdint>
 #include <vector>
 
-#include "dstorm/segment.hpp"
 #include "dstorm/host/wait.hpp"
+#include "dstorm/segment/state.hpp"
 
 namespace dstorm {
 
 class SharedFold {
  public:
-  // The rounds on one board of a segment are of one kind; each rank numbers them alike, upwards.
-  SharedFold(Segment& segment, int board) : segment_(segment), board_(board) {}
+  // The rounds on one board of a segment are of one kind. Each rank numbers them alike, upwards.
+  SharedFold(SegmentState& state, int board) : state_(state), board_(board) {}
 
   // Announces this rank's input for `round` and waits for the other live ranks. `operation` must be
-  // the same on all; `input` is for the others to read. False: the round is aborted; for good if
-  // Group::has_left_out().
+  // the same on all ranks; `input` is for the others to read. Returns false if the round is
+  // aborted; if Group::has_left_out(), every later round will be too.
   bool meet(std::uint64_t round, std::uint64_t operation, std::uint64_t input,
             std::chrono::nanoseconds limit);
 
-  // After meet(): the ranks that share this round, sorted; which of them this one is; their inputs.
+  // After meet(): the ranks that share this round, sorted; the index of this rank among them; their
+  // inputs.
   const std::vector<int>& members() const { return members_; }
   std::size_t own_part() const { return own_part_; }
   std::uint64_t input(int member) const {
     return line(member).input.load(std::memory_order_relaxed);
   }
 
-  // This rank has folded its part: waits for the others'. True: the round is committed, and the
-  // result can be read until the next meet(). False: it is aborted.
+  // This rank has folded its part; waits for the parts of the others. Returns true if the round is
+  // committed; the result can then be read until the next meet(). Returns false if it is aborted.
   bool finish(std::chrono::nanoseconds limit);
 
   // Why the last round was aborted: ranks that died in it (try again without them), or live ranks
@@ -54,11 +55,12 @@ class SharedFold {
   bool disagreed() const { return disagreed_; }
 
  private:
-  struct alignas(kLine) Line {                // one a rank
-    std::atomic<std::uint64_t> ready;         // the round it has met in
-    std::atomic<std::uint64_t> done;          // the round in which its part is folded
-    std::atomic<std::uint64_t> operation[2];  // of the last two rounds, by parity: who is a round
-                                              // ahead still shows why the one before was aborted
+  struct alignas(kLine) Line {         // one for each rank
+    std::atomic<std::uint64_t> ready;  // the round it has met in
+    std::atomic<std::uint64_t> done;   // the round in which its part is folded
+    // Of the last two rounds, by parity: a rank that is a round ahead still shows why the one
+    // before was aborted.
+    std::atomic<std::uint64_t> operation[2];
     std::atomic<std::uint64_t> input;
   };
   struct alignas(kLine) Outcome {     // one for all; see R3
@@ -67,18 +69,16 @@ class SharedFold {
   enum class End : std::uint8_t { kOpen, kCommitted, kAborted };
 
   Line& line(int rank) const {
-    return *reinterpret_cast<Line*>(segment_.channel().memory().board(board_, rank + 1));
+    return *reinterpret_cast<Line*>(state_.memory().board(board_, rank + 1));
   }
-  Outcome& outcome() const {
-    return *reinterpret_cast<Outcome*>(segment_.channel().memory().board(board_, 0));
-  }
+  Outcome& outcome() const { return *reinterpret_cast<Outcome*>(state_.memory().board(board_, 0)); }
   End ended(std::uint64_t word) const;
   bool end_as(End wish);
   template <class Ready>
   bool wait(Ready&& ready, std::chrono::nanoseconds limit);
   void announce();
 
-  Segment& segment_;
+  SegmentState& state_;
   int board_;
   std::uint64_t round_ = 0;
   bool disagreed_ = false;

@@ -1,4 +1,4 @@
-// Whether a graph is fit for a job, and how fit: Graph::check() and Graph::spectral_gap().
+// Whether a graph is fit for a job, and how well: Graph::check() and Graph::spectral_gap().
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace {
 
 using Neighbours = std::vector<std::vector<int>>;  // by rank
 
-// The ranks that no path along `next` leads to from rank 0, sorted.
+// The ranks to which no path along `next` leads from rank 0, sorted.
 std::vector<int> unreached(const Neighbours& next) {
   std::vector<bool> reached(next.size());
   reached[0] = true;
@@ -37,8 +37,8 @@ std::vector<int> unreached(const Neighbours& next) {
 
 }  // namespace
 
-// A circulant is connected iff its offsets and its size have no common divisor, and every circulant of
-// ours has the offset 1, in round 0 if not in all: only the others need a search.
+// A circulant is connected iff its offsets and its size have no common divisor. Every circulant
+// here has the offset 1, in round 0 if not in all rounds. So only the other graphs need a search.
 Graph::Reach Graph::reach(int size) const {
   if (is_circulant()) return {};
   Neighbours out_of;

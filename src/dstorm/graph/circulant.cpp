@@ -24,7 +24,7 @@ std::vector<int> at_offsets(const Circulant& circulant, int rank, int size, int 
 }
 
 // SplitMix64 (Steele, Lea, Flood 2014). The standard library's distributions and shuffle may differ
-// from one implementation to the next; ranks built apart must still draw alike.
+// from one implementation to the next, but ranks built apart must draw alike.
 class Draw {
  public:
   Draw(std::uint64_t seed, std::uint64_t round, int size) {
@@ -34,7 +34,7 @@ class Draw {
     }
   }
 
-  // Uniform over 0..bound-1. Draws that would favour the low numbers are thrown away.
+  // Uniform over 0..bound-1. Draws that would favour the low numbers are discarded.
   int below(int bound) {
     const auto range = static_cast<std::uint64_t>(bound);
     const std::uint64_t unfair = (0 - range) % range;
@@ -54,7 +54,7 @@ class Draw {
   std::uint64_t state_ = 0;
 };
 
-// Puts a uniform sample, in random order, into the first `count` places.
+// Puts a uniform sample, in random order, into the first `count` elements.
 void shuffle_first(std::vector<int>& values, int count, Draw& draw) {
   const int total = static_cast<int>(values.size());
   for (int i = 0; i < count; ++i) {
@@ -90,17 +90,17 @@ std::vector<int> ring_offsets(int size) {
   return {1, size - 1};
 }
 
-// MALT (section 3.4) sends to the first log2(N) numbers of the base-2 Halton sequence times N:
-// N/2, N/4, 3N/4, N/8, 5N/8, 3N/8, 7N/8, N/16, ... These are near multiples of N / log2(N), so no
-// sum of them comes near the ranks in between: at N = 8 the offsets 4, 2, 6 never leave the even
-// ranks, at N = 12 offsets 6, 3, 9 only reach every third, and where rounding does connect the
-// graph, it mixes slowly (at N = 255 its spectral gap is 0.002).
+// MALT (section 3.4) sends to the first log2(N) numbers of the base-2 Halton sequence times N: N/2,
+// N/4, 3N/4, N/8, 5N/8, 3N/8, 7N/8, N/16, ... These are near multiples of N / log2(N), so no sum of
+// them comes near the ranks in between. At N = 8 the offsets 4, 2, 6 never leave the even ranks; at
+// N = 12 the offsets 6, 3, 9 only reach every third rank. Where rounding does connect the graph, it
+// mixes slowly (at N = 255 its spectral gap is 0.002).
 //
-// The mend: the sequence comes in levels of halves, quarters, eighths, ...; we take the first
-// number of each level, N/2, N/4, N/8, ..., as many as before, and the next level in place of the
-// rest of one. The last is always 1, so the graph is connected at every N. At N = 2^L every mode of
-// the mixing matrix meets one offset that turns it by half a turn, so the gap is 2/(L+1), the
-// same as EXPONENTIAL's.
+// The repair: the sequence comes in levels of halves, quarters, eighths, ...; this graph takes the
+// first number of each level, N/2, N/4, N/8, .... It has as many offsets as before, with the next
+// levels in place of the other numbers of a level. The last offset is always 1, so the graph is
+// connected at every N. At N = 2^L every mode of the mixing matrix meets one offset that turns it
+// by half a turn, so the gap is 2/(L+1), the same as that of EXPONENTIAL.
 std::vector<int> halton_offsets(int size) {
   std::vector<int> offsets;
   for (int offset = size / 2; offset >= 1; offset /= 2) offsets.push_back(offset);
@@ -120,10 +120,10 @@ std::vector<int> one_peer_offsets(int size, std::uint64_t round) {
   return {1 << (round % static_cast<std::uint64_t>(rounds_to_reach(size, 2)))};
 }
 
-// Every rank has the same number of in- as of out-neighbours, so averaging keeps the mean: that is
-// what places on a circle are for. The ranks are put on the circle at random, so the offset 1 makes
-// a random cycle through all of them, which connects each round by itself; the other offsets are
-// drawn without replacement.
+// The offsets of a circulant give every rank as many in-neighbours as out-neighbours, so averaging
+// keeps the mean. The ranks are put on the circle at random. So the offset 1 makes a random cycle
+// through all of them, which connects each round by itself; the other offsets are drawn without
+// replacement.
 Circulant random_circulant(int k, std::uint64_t seed, int size, std::uint64_t round) {
   if (k >= size - 1) return {all_offsets(size), {}, {}};
   Draw draw(seed, round, size);

@@ -42,7 +42,7 @@ std::vector<int> seconds(std::span<const Pair> pairs) {
   return ranks;
 }
 
-// How many pairs begin with each of the ranks 0..size-1, if that is the same for all; otherwise 0.
+// How many pairs begin with each of the ranks 0..size-1 if that is the same for all; otherwise 0.
 std::size_t common_degree(const std::vector<Pair>& pairs, std::int64_t size) {
   const auto ranks = static_cast<std::size_t>(size);
   if (pairs.empty() || pairs.size() % ranks != 0) return 0;
@@ -94,7 +94,8 @@ std::vector<double> EdgeTable::weights(int rank) const {
   const std::span<const Pair> mine = of_rank(by_receiver_, rank);
   std::vector<double> weights(mine.size(), 1.0 / (static_cast<double>(mine.size()) + 1.0));
   if (regular_ || !symmetric_) return weights;
-  // Metropolis-Hastings: the better connected end of an edge sets its weight, for both.
+  // Metropolis-Hastings: the end of an edge that has more neighbours sets its weight, for both
+  // ends.
   for (std::size_t i = 0; i < mine.size(); ++i) {
     const std::size_t theirs = of_rank(by_sender_, mine[i].second).size();
     weights[i] = 1.0 / (static_cast<double>(std::max(mine.size(), theirs)) + 1.0);

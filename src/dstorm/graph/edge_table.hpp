@@ -1,4 +1,4 @@
-// The user's own edges, laid out so that a rank's neighbours are found at once.
+// The user's own edges, stored so that a rank's neighbours are found at once.
 #pragma once
 
 #include <cstdint>
@@ -8,21 +8,21 @@
 
 namespace dstorm {
 
-// Immutable after construction; memory and time go with the number of edges, not of ranks.
+// Immutable after construction. Memory and time grow with the number of edges, not of ranks.
 class EdgeTable {
  public:
   // Throws ConfigError on a negative rank or a self-loop.
   explicit EdgeTable(std::vector<std::pair<int, int>> pairs);
 
-  // Throws ConfigError unless the edges use the ranks 0..size-1, the highest included.
+  // Throws ConfigError unless the edges use ranks of 0..size-1, including the highest.
   void require(int size) const;
 
-  // Sorted. `rank` may be any.
+  // Sorted. `rank` may be any number.
   std::vector<int> out(int rank) const;
   std::vector<int> in(int rank) const;
   std::vector<double> weights(int rank) const;  // in the order of in(rank)
 
-  // Every row and every column of the weights adds up to 1.
+  // Whether every row and every column of the weights adds up to 1.
   bool is_doubly_stochastic() const { return regular_ || symmetric_; }
 
   const std::vector<std::pair<int, int>>& pairs() const { return by_sender_; }
@@ -32,8 +32,9 @@ class EdgeTable {
   std::vector<std::pair<int, int>> by_sender_;    // (from, to), sorted, each once
   std::vector<std::pair<int, int>> by_receiver_;  // (to, from), sorted
   std::int64_t size_ = 1;                         // highest rank + 1
-  bool regular_ = false;                          // as many in- as out-neighbours, at every rank
-  bool symmetric_ = false;                        // each edge has its reverse
+  // every rank has as many in-neighbours as out-neighbours
+  bool regular_ = false;
+  bool symmetric_ = false;  // each edge has its reverse
 };
 
 }  // namespace dstorm

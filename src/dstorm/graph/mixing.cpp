@@ -14,8 +14,8 @@ namespace {
 
 using Vector = std::vector<double>;
 
-// What a round shrinks by more than this is zero but for rounding. It must count as zero before a
-// root over many rounds makes much of it.
+// A vector that a round shrinks by more than this is zero except for rounding. It must count as
+// zero, because a root over many rounds would make it large again.
 constexpr double kVanished = 1e-13;
 
 double dot(const Vector& a, const Vector& b) {
@@ -66,7 +66,8 @@ Vector transposed_times(const MixingMatrix& matrix, const Vector& x) {
   return y;
 }
 
-// M^T M, M the product of the rounds, away from `agreement`, the unit vector M leaves as it is.
+// Applies M^T M, where M is the product of the rounds, away from `agreement`, the unit vector that
+// M leaves unchanged.
 Vector there_and_back(const std::vector<MixingMatrix>& rounds, const Vector& agreement, Vector x) {
   const auto settle = [&agreement](Vector y, double before) {
     remove_component(y, agreement);
@@ -81,7 +82,7 @@ Vector there_and_back(const std::vector<MixingMatrix>& rounds, const Vector& agr
 }
 
 // How many eigenvalues of the symmetric tridiagonal matrix are above `bound`: the number of
-// positive pivots of its L D L^T less `bound` (Sylvester).
+// positive pivots of L D L^T of the matrix less `bound` (Sylvester).
 std::size_t eigenvalues_above(const Vector& diagonal, const Vector& beside, double bound) {
   std::size_t count = 0;
   double pivot = 1;
@@ -102,7 +103,7 @@ double largest_eigenvalue(const Vector& diagonal, const Vector& beside, double l
   }
 }
 
-// Of no symmetry, so that it has a part along every eigenvector.
+// A vector without symmetry, so that it has a part along every eigenvector.
 Vector start_vector(const Vector& agreement) {
   std::mt19937_64 draw;
   Vector x(agreement.size());
@@ -112,7 +113,7 @@ Vector start_vector(const Vector& agreement) {
 }
 
 // Lanczos (1950) with full reorthogonalisation: the eigenvalues of the growing tridiagonal matrix
-// close in on the largest of there_and_back() from below, and reach it after size - 1 steps.
+// approach the largest one of there_and_back() from below, and reach it after size - 1 steps.
 double largest_eigenvalue(const std::vector<MixingMatrix>& rounds, const Vector& agreement) {
   constexpr std::size_t kStepsWithoutGain = 24;
   constexpr double kGain = 1e-14;
@@ -130,7 +131,7 @@ double largest_eigenvalue(const std::vector<MixingMatrix>& rounds, const Vector&
     basis.push_back(next);
     next = there_and_back(rounds, agreement, basis.back());
     diagonal.push_back(dot(next, basis.back()));
-    // What is left after much was taken away is inexact: once more, then.
+    // If much was subtracted, the rest is inexact: then the subtraction is repeated.
     for (double before = std::numeric_limits<double>::max(); norm(next) < before / 2;) {
       before = norm(next);
       for (const Vector& known : basis) remove_component(next, known);
@@ -152,8 +153,8 @@ void MixingMatrix::add_row(const std::vector<int>& in, const std::vector<double>
   first.push_back(from.size());
 }
 
-// Grassmann, Taksar and Heyman (1985): Gaussian elimination without a subtraction, so that even the
-// smallest entries are right. Takes the ranks away from the last to the first, then puts them back.
+// Grassmann, Taksar and Heyman (1985): Gaussian elimination without a subtraction, so even the
+// smallest entries are right. It removes the ranks from the last to the first, then puts them back.
 std::vector<double> stationary_distribution(const MixingMatrix& matrix) {
   const std::size_t n = matrix.size();
   std::vector<Vector> to(n, Vector(n));
@@ -179,7 +180,8 @@ std::vector<double> stationary_distribution(const MixingMatrix& matrix) {
         stationary.begin(), stationary.begin() + static_cast<std::ptrdiff_t>(k) + 1);
     for (std::size_t i = 0; i <= k; ++i) stationary[i] /= largest;
   }
-  // Next to the largest, less than this is as good as nothing, but a norm needs it above 0.
+  // Next to the largest part a smaller one than this counts for nothing, but the norm needs it
+  // above 0.
   for (double& part : stationary) part = std::max(part, 1e-300);
   scale(stationary, 1 / std::accumulate(stationary.begin(), stationary.end(), 0.0));
   return stationary;
@@ -193,8 +195,9 @@ double second_singular_value(std::vector<MixingMatrix> rounds, const Vector& sta
   return std::min(1.0, std::sqrt(std::max(0.0, largest_eigenvalue(rounds, agreement))));
 }
 
-// The eigenvectors of every circulant matrix are the Fourier modes, so they commute and the product
-// of the rounds has the product of their eigenvalues, whose moduli are the singular values.
+// The eigenvectors of every circulant matrix are the Fourier modes. So circulant matrices commute,
+// the eigenvalues of the product of the rounds are the products of theirs, and their moduli are the
+// singular values.
 double second_singular_value(const std::vector<std::vector<int>>& rounds, int size) {
   std::vector<std::complex<double>> turn;
   turn.reserve(static_cast<std::size_t>(size));

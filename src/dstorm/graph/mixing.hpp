@@ -1,4 +1,5 @@
-// How fast repeated averaging over a graph agrees: the numbers behind Graph::spectral_gap().
+// How fast repeated averaging over a graph reaches agreement: the numbers behind
+// Graph::spectral_gap().
 #pragma once
 
 #include <cstddef>
@@ -18,18 +19,20 @@ struct MixingMatrix {
   void add_row(const std::vector<int>& in, const std::vector<double>& weights);
 };
 
-// The pi > 0 with pi W = pi that adds up to 1: what each rank counts for in what averaging with W
-// for ever arrives at. Of a strongly connected graph's matrix; O(size^3).
+// The pi > 0 that adds up to 1 and has pi W = pi. When averaging with W goes on for ever, pi[i] is
+// the share of rank i's value in the common result. For the matrix of a strongly connected graph.
+// O(size^3).
 std::vector<double> stationary_distribution(const MixingMatrix& matrix);
 
-// The factor by which the distance to agreement shrinks at least, over the product of `rounds` (the
-// first acts first), in the norm weighted by `stationary`, which all of them must leave as it is:
-// the second largest singular value there. For doubly stochastic matrices `stationary` is uniform
-// and the norm the usual one. Accurate to about 1e-12.
+// The factor by which the distance to agreement shrinks at least over the product of `rounds`, of
+// which the first acts first. The distance is measured in the norm weighted by `stationary`, and
+// the factor is the second largest singular value in that norm. Every round must leave `stationary`
+// unchanged. For doubly stochastic matrices `stationary` is uniform and the norm the usual one.
+// Accurate to about 1e-12.
 double second_singular_value(std::vector<MixingMatrix> rounds,
                              const std::vector<double>& stationary);
 
-// The same for circulant rounds, each given by its offsets, all with equal weights: in closed form.
+// The same in closed form for circulant rounds with equal weights; each is given by its offsets.
 double second_singular_value(const std::vector<std::vector<int>>& rounds, int size);
 
 }  // namespace dstorm

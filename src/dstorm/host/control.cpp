@@ -15,28 +15,29 @@ namespace {
 
 constexpr std::uint32_t kVersion = 5;  // of everything laid out in shared memory
 constexpr std::string_view kWhat = "the group";
-// Of a board. On a host where more ranks than that are stopped, each while it writes for the same
-// rank of another host, the next one waits until one of them has ended or goes on.
+// The number of copies of a board. If so many ranks of a host are stopped, each while it writes for
+// the same rank of another host, the next writer waits until one of them has died or goes on.
 constexpr std::size_t kBoardCopies = 64;
 
-// What each rank tells the others first.
+// First record: each rank tells the others its process and the control memory it has made.
 struct Hello {
   std::uint32_t version;
   std::int32_t pid;
   std::int32_t fd;  // the control memory it has made
   Token token;
-  cpu_set_t cores;  // that the rank may run on
+  cpu_set_t cores;  // on which the rank may run
   char host[64];
   char error[256];  // empty if all is well
 };
 
-// Then: in whose memory it is.
+// Second record: the rank whose memory this rank maps.
 struct Place {
   std::int32_t leader;
   char error[256];
 };
 
-// Maps the memory of `leader` if it can be had, and is the leader's.
+// Maps the memory of `leader`. Throws ConfigError if this process may not, or if it is not the
+// leader's memory.
 Memory map_of(const Hello& leader, std::size_t bytes) {
   Memory memory = Memory::open(leader.pid, leader.fd, bytes, kWhat);
   if (std::memcmp(memory.data(), &leader.token, sizeof(leader.token)) != 0) {
@@ -77,7 +78,8 @@ Control::Control(Bootstrap& bootstrap, Sharing sharing, std::chrono::nanoseconds
   sched_getaffinity(0, sizeof(mine.cores), &mine.cores);
   gethostname(mine.host, sizeof(mine.host) - 1);
   try {
-    // Everyone makes one; those of the ranks that share another's go again, and were never touched.
+    // Every rank makes a memory. Ranks that then map another's drop their own, which was never
+    // touched.
     memory_ = Memory::create(bytes, used, kWhat);
     memory_.reserve(0, kPage, kWhat);
     header().token = mine.token = make_token();
@@ -90,7 +92,8 @@ Control::Control(Bootstrap& bootstrap, Sharing sharing, std::chrono::nanoseconds
   throw_if_any_failed(hellos);
   check_versions(hellos, members_);
 
-  // A host is who can really map one memory: names and boot ids are shared by containers.
+  // A host is a set of ranks that can really map one memory. Host names and boot ids say less,
+  // because containers share them.
   Place place{};
   place.leader = rank_;
   Memory shared;
@@ -153,7 +156,9 @@ Control::Control(Bootstrap& bootstrap, Sharing sharing, std::chrono::nanoseconds
   }
   cores_ = CPU_COUNT(&cores);
   for (int r : members_) {
-    State absent = State::kAbsent;  // who is here sooner than this rank may also have gone by now
+    // A rank that joined sooner than this one may also have left or died by now; its state then
+    // stays.
+    State absent = State::kAbsent;
     if (r == rank_ || !is_local(r)) {
       member(r).state.compare_exchange_strong(absent, State::kAlive);
     }
@@ -163,7 +168,8 @@ Control::Control(Bootstrap& bootstrap, Sharing sharing, std::chrono::nanoseconds
     member(r).state.store(State::kDead);
     host_of_[static_cast<std::size_t>(r)] = own_host();
   }
-  // Everyone has mapped the memory and holds a pidfd of everyone else, taken while all were here.
+  // Now every rank has mapped the memory, and holds a pidfd of every other rank that was opened
+  // while all of them lived.
   throw_if_any_failed(call_roll(bootstrap, result, timeout));
   memory_.close_fd();
 }

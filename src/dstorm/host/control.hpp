@@ -1,6 +1,7 @@
-// The memory every rank of a host maps first: who is there, on this host and on others, and a board
-// on which the ranks post bytes to one another when they make segments or meet at a barrier.
-// Nothing on the data path but doorbells. What ranks of other hosts write in theirs is copied here.
+// The control memory: the memory that every rank of a host maps first. It says which ranks are
+// there, on this host and on others, and has a notice board on which ranks post bytes to one
+// another when they make segments or meet at a barrier. Only the doorbells in it are on the data
+// path. Words that ranks of other hosts write into their own control memory are copied here.
 #pragma once
 
 #include <algorithm>
@@ -27,10 +28,10 @@ enum class State : std::uint32_t {
   kDead = 2,     // its process has ended
   kLeft = 3,     // it has said goodbye
   kEvicted = 4,  // the others go on without it, though its process may live
-  kCutOff = 5,   // of a rank here: it found too few of the others, and stopped
+  kCutOff = 5,   // a rank of this host: it found no majority, and stopped
 };
 
-struct Notice {  // one rank's post for one exchange
+struct Notice {  // the post of one rank for one exchange
   std::uint32_t what_bytes;
   std::uint32_t bytes;
   char what[120];
@@ -39,16 +40,16 @@ struct Notice {  // one rank's post for one exchange
 
 struct alignas(kLine) Board {
   std::atomic<std::uint64_t> posted;  // the number of the last exchange posted to
-  alignas(kLine) Notice notices[2];   // by the exchange's parity
+  alignas(kLine) Notice notices[2];   // used in turn: exchange n uses notices[n % 2]
 };
 
-// One rank's share of the control memory, on cache lines of its own. The board is the rank's own, or
-// the first copy of that of a rank of another host (copies.hpp).
+// One rank's part of the control memory, on cache lines of its own. The board in it is the rank's
+// own; for a rank of another host it is the first copy of that rank's board (slot/copies.hpp).
 struct alignas(kLine) Member : Board {
   Doorbell bell;
   alignas(kLine) std::atomic<State> state;
-  // Of a rank of another host: the number of the connection by which its writes come here now, and
-  // when that was last heard of (Clock, in nanoseconds).
+  // For a rank of another host: the number of the connection by which its writes arrive now, and
+  // the time at which something last arrived (Clock, in nanoseconds).
   std::atomic<std::uint64_t> link;
   std::atomic<std::int64_t> heard;
 };
@@ -57,41 +58,43 @@ struct alignas(kLine) ControlHeader {
   Token token;
   std::uint32_t size;
   std::atomic<std::uint32_t> epoch;
-  std::atomic<std::uint32_t> superseded;  // 1: the ranks go over to another group
+  std::atomic<std::uint32_t> superseded;  // not 0: the ranks move to another group
 };
 
-// Which ranks share memory, and so are "on one host" to MALT.
+// Which ranks share memory, and so count as one host.
 enum class Sharing : std::uint8_t {
-  kPossible,  // those that can map one another's memory
-  kAll,       // all, or it is an error
-  kNone,      // each rank is a host of its own
+  kPossible,  // the ranks that can map one another's memory
+  kAll,       // all ranks; join() fails if they cannot
+  kNone,      // each rank is a host by itself
 };
 
 class Control {
  public:
-  // Collective, through the bootstrap.
+  // Collective, through the bootstrap, blocking. Throws ConfigError if the ranks cannot share
+  // memory as asked, and TimeoutError.
   Control(Bootstrap& bootstrap, Sharing sharing, std::chrono::nanoseconds timeout);
 
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
-  int cores() const noexcept { return cores_; }  // that the ranks of this host may run on, together
-  // The ranks that the group was made with, sorted. The others are dead, and of no host; is_local()
-  // is true of them everywhere.
+  // The number of cores on which the ranks of this host, together, may run.
+  int cores() const noexcept { return cores_; }
+  // The ranks that the group was made with, sorted. Other ranks are dead from the start and belong
+  // to no host; is_local() is true of them on every host.
   const std::vector<int>& members() const noexcept { return members_; }
   bool is_member(int rank) const {
     return std::binary_search(members_.begin(), members_.end(), rank);
   }
 
-  // The members of each host, sorted; hosts by their lowest rank.
+  // The members of each host, sorted; hosts are ordered by their lowest rank.
   const std::vector<std::vector<int>>& hosts() const noexcept { return hosts_; }
   int host_of(int rank) const { return host_of_[static_cast<std::size_t>(rank)]; }
   int own_host() const { return host_of(rank_); }
   bool is_local(int rank) const { return host_of(rank) == own_host(); }
-  // The members of this host; and those but this one.
+  // The members of this host; and the same without this rank.
   const std::vector<int>& locals() const { return hosts_[static_cast<std::size_t>(own_host())]; }
   const std::vector<int>& neighbours() const noexcept { return neighbours_; }
 
-  // Of a rank of this host.
+  // The process of a rank of this host.
   pid_t pid(int rank) const { return pids_[static_cast<std::size_t>(rank)]; }
   // A descriptor that becomes readable when the rank's process ends; -1 for this rank.
   int pidfd(int rank) const { return pidfds_[static_cast<std::size_t>(rank)].get(); }
@@ -100,28 +103,31 @@ class Control {
     return member(rank).state.load(std::memory_order_acquire);
   }
   bool is_live(int rank) const noexcept { return state(rank) == State::kAlive; }
-  // The others go on without it, though its process may live.
+  // Whether `rank` has been evicted or cut off. Its process may live, but the others go on without
+  // it.
   bool is_left_out(int rank) const noexcept {
     const State known = state(rank);
     return known == State::kEvicted || known == State::kCutOff;
   }
-  // Marks a live rank, or as dead one that was left out; false if that is not what it was. Any thread.
+  // Marks a live rank, or marks an evicted or cut-off rank as dead. Returns false, and changes
+  // nothing, if the rank is in another state. Any thread may call it.
   bool mark(int rank, State state) noexcept;
   std::uint32_t epoch() const noexcept { return header().epoch.load(std::memory_order_acquire); }
-  void raise_epoch(std::uint64_t epoch) noexcept;  // never back
+  void raise_epoch(std::uint64_t epoch) noexcept;  // never lowers it
   std::atomic<std::uint32_t>& superseded() const noexcept { return header().superseded; }
-  // Where the rank stands in the membership, as far as this host has heard.
+  // The membership record of a rank, as far as this host has received it.
   const RecordFormat& record_format() const noexcept { return format_; }
   RecordFormat::Cell record(int rank) const noexcept;
   Doorbell& bell(int rank) noexcept { return member(rank).bell; }
-  // Rings those of `ranks` that are on this host, after something they may be waiting for.
+  // Rings those of `ranks` that are on this host. The caller has changed something they may wait
+  // for.
   void ring(std::span<const int> ranks) noexcept;
   Member& member(int rank) const noexcept;
-  // What a rank has posted, as far as it is known here; the board changes only as C6 allows. For
-  // the rank's own thread.
+  // The board of a rank, as far as its posts have arrived here. This rank moves from one copy of a
+  // board to another only as C6 allows. For the rank's own thread.
   const Board& board(int rank) noexcept;
-  // Of a rank of another host. Each copy but the first is used after it has been reserved, which
-  // throws ConfigError if there is no memory for it.
+  // The copies of the board of a rank of another host. Every copy but the first has to be reserved
+  // before use; reserve_board() throws ConfigError if there is no memory for it.
   CopyTable board_table(int rank) const noexcept;
   Board& board_copy(int rank, std::size_t copy) const noexcept;
   void reserve_board(int rank, std::size_t copy) const;
@@ -145,7 +151,7 @@ class Control {
   std::vector<int> neighbours_;
   std::vector<pid_t> pids_;
   std::vector<Descriptor> pidfds_;
-  std::vector<std::size_t> board_read_;  // by rank: the copy
+  std::vector<std::size_t> board_read_;  // by rank: the copy that this rank reads
   Memory memory_;
 };
 

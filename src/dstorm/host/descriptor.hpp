@@ -20,7 +20,7 @@ class Descriptor {
     if (fd_ >= 0) ::close(fd_);
   }
 
-  int get() const noexcept { return fd_; }  // -1 without one
+  int get() const noexcept { return fd_; }  // -1 if empty
   explicit operator bool() const noexcept { return fd_ >= 0; }
 
  private:

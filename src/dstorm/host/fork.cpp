@@ -11,7 +11,7 @@ std::atomic<std::uint32_t> detail::forks{0};
 
 namespace {
 
-// One a process: fork() knows no groups.
+// One per process: fork() knows nothing of groups.
 class Forks {
  public:
   static Forks& instance() {
@@ -19,9 +19,9 @@ class Forks {
     return forks;
   }
 
-  // While it is held, nobody forks.
+  // No thread can fork while the caller holds this lock.
   std::unique_lock<std::mutex> hold() { return std::unique_lock(mutex_); }
-  // What a child closes; by who holds.
+  // The descriptors that a child closes. For the holder of the lock.
   std::vector<int>& unforked() noexcept { return unforked_; }
 
  private:
@@ -41,7 +41,7 @@ class Forks {
   std::vector<int> unforked_;
 };
 
-// Before anybody asks how many forks there were.
+// Runs when the library is loaded, before any caller asks for the number of forks.
 [[gnu::constructor]] void notice_forks() noexcept { Forks::instance(); }
 
 }  // namespace

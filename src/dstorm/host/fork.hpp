@@ -1,6 +1,7 @@
-// A process that a rank has forked is no rank. It has all of the rank's memory and descriptors, but
-// not its threads, so it may neither use nor tidy up what a group is made of. fork() is noticed; a
-// bare clone() or vfork() is not, and is for who executes another program right after.
+// A process that a rank has forked is not a rank. It has all memory and descriptors of the rank,
+// but none of its threads, so it may neither use nor tidy up the parts of a group. The library
+// notices fork(). It does not notice a bare clone() or vfork(); a program may use these only to
+// execute another program right after.
 #pragma once
 
 #include <atomic>
@@ -15,32 +16,35 @@ namespace dstorm {
 namespace detail {
 extern std::atomic<std::uint32_t> forks;
 }
-// Forks between the first process that has loaded this library and this process: differs from what
-// it was before if, and only if, this is a child. A load; any thread.
+// The number of forks between the first process that loaded this library and this process. A caller
+// that has stored it and finds it changed is in a forked child, and only then. Costs one load; any
+// thread may call it.
 inline std::uint32_t forks() noexcept { return detail::forks.load(std::memory_order_relaxed); }
 
-// A descriptor that a forked child closes at once: while it had a connection, or the socket of one
-// who listens, nobody could see on it that the rank has ended. Any thread.
+// A descriptor that a forked child closes at once. As long as the child held a connection or a
+// listening socket open, no other rank could see on it that the rank has died. Any thread.
 class UnforkedDescriptor {
  public:
-  // A child that is forked before this has it still.
+  // A child that is forked before this call keeps the descriptor.
   // NOLINTNEXTLINE(google-explicit-constructor): it stands where a descriptor would.
   UnforkedDescriptor(Descriptor descriptor);
-  // What `open` returns, -1 if none. No thread forks meanwhile, so it must not block.
+  // Takes the descriptor that `open` returns, or -1 for none. No thread can fork while `open` runs,
+  // so `open` must not block.
   explicit UnforkedDescriptor(const std::function<int()>& open);
   UnforkedDescriptor(UnforkedDescriptor&&) noexcept = default;
   UnforkedDescriptor& operator=(UnforkedDescriptor&&) noexcept = default;
   ~UnforkedDescriptor();
 
-  int get() const noexcept { return descriptor_.get(); }  // -1 without one
+  int get() const noexcept { return descriptor_.get(); }  // -1 if empty
   explicit operator bool() const noexcept { return static_cast<bool>(descriptor_); }
 
  private:
   Descriptor descriptor_;
 };
 
-// Has a forked child close a descriptor that a library owns: made right after the library has
-// opened it, and gone right before it is closed. Any thread.
+// Makes a forked child close a descriptor that a library owns. The caller makes this object right
+// after the library has opened the descriptor, and destroys it right before the library closes it.
+// Any thread.
 class ClosedInChild {
  public:
   explicit ClosedInChild(int fd);  // -1: none

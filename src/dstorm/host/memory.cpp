@@ -39,14 +39,15 @@ std::string megabytes(std::size_t bytes) {
 
 std::string reason() { return std::strerror(errno); }  // one thread sets up a process's memory
 
-// A number in a file, or `otherwise` if there is none ("max", no such file).
+// The number in a file, or `otherwise` if there is none ("max", no such file).
 std::size_t read_number(const std::string& path, std::size_t otherwise) {
   std::ifstream file(path);
   std::size_t value = 0;
   return file >> value ? value : otherwise;
 }
 
-// Cached file pages that the kernel drops when memory is asked for; they count as used.
+// Cached file pages that the kernel drops when memory is asked for. The control group counts them
+// as used.
 std::size_t page_cache(const std::string& path) {
   std::ifstream file(path);
   for (std::string key; file >> key;) {
@@ -57,8 +58,9 @@ std::size_t page_cache(const std::string& path) {
   return 0;
 }
 
-// What the control groups (v2, nested; or v1) of this process leave. Without a limit, v2 says "max" and v1 a
-// number beyond any memory; how much is used, which takes the system far longer to say, is then not asked.
+// The bytes that the control groups of this process (v2, nested; or v1) leave. Without a limit, v2
+// says "max" and v1 gives a number beyond any memory. The bytes in use are read only if there is a
+// limit, because the system takes far longer to report them.
 std::size_t control_group_headroom() {
   constexpr std::size_t kUnlimited = std::size_t{1} << 62;
   std::size_t least = kUnlimited;
@@ -159,8 +161,8 @@ Memory Memory::create(std::size_t bytes, std::size_t used, std::string_view what
 
 Memory Memory::open(pid_t pid, int fd, std::size_t bytes, std::string_view what) {
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
-  // On another host, or in another container, the number may be that of anybody's file: opening a
-  // pipe or a device would not be without effect.
+  // On another host, or in another container, the number may be that of any other file. Opening a
+  // pipe or a device would have effects.
   std::array<char, 64> target{};
   const auto length = readlink(path.c_str(), target.data(), target.size());
   const std::string_view name(target.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
@@ -209,8 +211,8 @@ Memory::~Memory() {
 
 void Memory::reserve(std::size_t offset, std::size_t bytes, std::string_view what) {
   if (bytes == 0) return;
-  // fallocate would rather call the OOM killer than fail, so look first; but for a few pages, which take less
-  // time than the look, that of create() will do.
+  // fallocate would rather call the OOM killer than fail, so this looks for room first. Looking
+  // takes longer than reserving a few pages; for these the room that create() found is enough.
   if (bytes <= std::min(kFewBytes, room_)) {
     room_ -= bytes;
   } else if (const std::size_t have = available_bytes(); bytes > have) {
@@ -228,7 +230,7 @@ void Memory::populate(std::size_t offset, std::size_t bytes, std::string_view wh
   if (const std::size_t have = available_bytes(); bytes > have) throw_no_room(bytes, have, what);
   if (madvise(data_ + offset, bytes, MADV_POPULATE_WRITE) == 0) return;
   if (errno != EINVAL) throw_no_room(bytes, available_bytes(), what);
-  // Linux before 5.14: a write of each page, which changes nothing.
+  // Linux before 5.14: writes to each page without changing it.
   for (std::size_t at = offset; at < offset + bytes; at += kPage) {
     __atomic_fetch_or(reinterpret_cast<unsigned char*>(data_ + at), 0, __ATOMIC_RELAXED);
   }

@@ -1,7 +1,7 @@
-// Memory that several processes of one host share and that has no name: an anonymous memory file
-// (memfd). Others open it through /proc/<pid>/fd while its maker keeps the descriptor, so nothing
-// is ever in /dev/shm and nothing can be left behind, whatever dies when. It is sealed against
-// resizing and its pages are reserved before use: no access can raise SIGBUS.
+// Shared memory of one host without a name: an anonymous memory file (memfd). Other processes open
+// it through /proc/<pid>/fd while its maker keeps the descriptor. So nothing is ever in /dev/shm,
+// and nothing stays behind, whichever process dies when. The memory is sealed against resizing, and
+// its pages are reserved before use, so no access can raise SIGBUS.
 #pragma once
 
 #include <sys/types.h>
@@ -14,29 +14,32 @@
 
 namespace dstorm::host {
 
-// A mapping of shared memory. Move-only; unmaps (and closes what is open) when it goes.
+// A mapping of shared memory. Move-only. The destructor unmaps it and closes its descriptor if that
+// is still open. Not thread-safe, except data(), size() and populate().
 class Memory {
  public:
   Memory() = default;
-  // Makes and maps `bytes` of zeros, of which `used` will be backed with pages soon. `what` names it
-  // in errors ("segment 'w'"). Throws ConfigError naming what is needed and what there is.
+  // Makes and maps `bytes` bytes of zeros, of which `used` will soon be backed with pages. `what`
+  // names the memory in errors ("segment 'w'"). Throws ConfigError with the bytes needed and the
+  // bytes there are.
   static Memory create(std::size_t bytes, std::size_t used, std::string_view what);
-  // Maps what process `pid` has open as `fd`. Throws ConfigError if this process may not, or the
-  // size differs; the caller makes sure, by a token inside, that it is the memory it meant.
+  // Maps the memory that process `pid` has open as `fd`. Throws ConfigError if this process may
+  // not, or if the size differs. The caller checks by a token in the memory that it is the one it
+  // meant.
   static Memory open(pid_t pid, int fd, std::size_t bytes, std::string_view what);
 
   Memory(Memory&& other) noexcept;
   Memory& operator=(Memory&& other) noexcept;
   ~Memory();
 
-  // Backs [offset, offset + bytes) with pages, here and now; zeros stay zeros. Throws ConfigError
-  // if there is no room.
+  // Backs [offset, offset + bytes) with pages before it returns; zeros stay zeros. Throws
+  // ConfigError if there is no room.
   void reserve(std::size_t offset, std::size_t bytes, std::string_view what);
 
-  // Likewise without the descriptor, for pages that nobody uses yet.
+  // As reserve(), but works after close_fd(). Only for pages that no process uses yet.
   void populate(std::size_t offset, std::size_t bytes, std::string_view what) const;
 
-  // Nobody can open() it after this; mappings stay.
+  // No process can open() the memory after this; mappings stay.
   void close_fd() noexcept;
 
   std::byte* data() const noexcept { return data_; }
@@ -49,15 +52,15 @@ class Memory {
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
   int fd_ = -1;
-  std::size_t room_ = 0;  // found by create(), for what is not reserved yet
+  std::size_t room_ = 0;  // available to create(), and not yet reserved
 };
 
-// 128 random bits, by which memory is told from other memory.
+// 128 random bits, by which one memory is told from another.
 using Token = std::array<std::uint64_t, 2>;
 Token make_token();
 
-// What this process may still allocate: the system's available memory or what its control group
-// leaves, whichever is less.
+// The bytes that this process may still allocate: the system's available memory, or the room that
+// its control group leaves if that is less.
 std::size_t available_bytes();
 
 }  // namespace dstorm::host

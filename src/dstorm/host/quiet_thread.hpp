@@ -1,4 +1,4 @@
-// A thread of the library's own, which leaves signals to the program's.
+// A thread that belongs to the library and leaves signals to the program's threads.
 #pragma once
 
 #include <csignal>
@@ -11,9 +11,9 @@
 
 namespace dstorm {
 
-// Starts it with every signal blocked but those of its own faults: the system ends a process on one
-// that is blocked without asking its handlers, which could have said what has happened. Throws
-// ConfigError if the system gives no thread.
+// Starts a thread with every signal blocked except those raised by faults of its own. If a fault
+// signal were blocked, the system would end the process without calling its handlers, which could
+// have reported the fault. Throws ConfigError if the system gives no thread.
 template <class Run>
 std::thread start_quiet_thread(Run&& run) {
   sigset_t quiet;
@@ -28,7 +28,7 @@ std::thread start_quiet_thread(Run&& run) {
   } catch (const std::system_error& error) {
     why = error.what();
   }
-  // In any case, or nothing could interrupt the program any more.
+  // Restored in any case; otherwise nothing could interrupt the program any more.
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (!thread.joinable()) {
     throw ConfigError("cannot start a thread: " + why +

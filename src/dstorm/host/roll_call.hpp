@@ -1,4 +1,4 @@
-// Fixed-size records that every rank gives all others through the bootstrap, when it joins.
+// Fixed-size records that every rank gives all others through the bootstrap when it joins.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,9 @@
 
 namespace dstorm {
 
-// Collective. A record crosses process borders as bytes; it has no pointers. That of a rank that is
-// no member stays empty.
+// Collective, blocking. Returns the records by rank; that of a rank that is no member stays empty.
+// A record goes to other processes as bytes, so it holds no pointers. Throws TimeoutError, and
+// ConfigError if a record has another size.
 template <class Record>
 std::vector<Record> call_roll(Bootstrap& bootstrap, const Record& mine,
                               std::chrono::nanoseconds timeout) {
@@ -35,7 +36,7 @@ std::vector<Record> call_roll(Bootstrap& bootstrap, const Record& mine,
   return records;
 }
 
-// Text in a record: cut to what fits, and ended by a zero.
+// Text in a record is cut to fit, and ends with a zero.
 inline void set_text(std::span<char> to, std::string_view text) {
   const std::size_t bytes = std::min(text.size(), to.size() - 1);
   std::memcpy(to.data(), text.data(), bytes);
@@ -46,7 +47,7 @@ inline std::string get_text(std::span<const char> from) {
   return std::string(from.data(), strnlen(from.data(), from.size()));
 }
 
-// Throws the same ConfigError on every rank if any has put something into its record's `error`.
+// Throws the same ConfigError on every rank if any rank has set the `error` of its record.
 template <class Record>
 void throw_if_any_failed(const std::vector<Record>& records) {
   std::string errors;

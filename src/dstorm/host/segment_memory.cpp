@@ -52,7 +52,8 @@ void SegmentMemory::reserve_copy(int sender, std::size_t copy) const {
 }
 
 void SegmentMemory::show_home_at(std::byte* address, int rank) const {
-  // Of shared memory, nothing is moved away from a range of length 0 (mremap(2)).
+  // With an old length of 0, mremap(2) maps shared memory a second time and keeps the first
+  // mapping.
   const std::size_t bytes = round_up(shape_.home_bytes, kPage);
   if (mremap(home(rank), 0, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, address) == MAP_FAILED) {
     throw ConfigError("cannot map " + std::to_string(bytes) +

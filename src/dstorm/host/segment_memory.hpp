@@ -1,8 +1,8 @@
-// One segment as it lies in the memory of a host: a header, a line per rank that says whether it
-// has closed, the boards of the shared folds, words per rank that say who writes the copies of its
-// mailbox, then per rank its mailbox, its home and its inbox, then one result, and room for
-// more copies of the mailboxes of other hosts' ranks, which takes no memory until one is begun.
-// Everything a rank writes much is on pages of its own.
+// One segment in the memory of a host. In this order: a header; a line per rank that says whether
+// the rank has closed the segment; the boards of the shared folds; words per rank that say which
+// process writes which copy of its mailbox; for each rank its mailbox, its home and its inbox; one
+// result; and room for more copies of the mailboxes of other hosts' ranks, which takes no memory
+// until a copy is begun. Everything that a rank writes often is on pages of its own.
 #pragma once
 
 #include <atomic>
@@ -15,46 +15,47 @@
 
 namespace dstorm::host {
 
-// What a segment is made of, the same on every rank.
+// The shape of a segment, the same on every rank.
 struct SegmentShape {
   MailboxShape mailbox;
   Policy policy;
-  std::size_t home_bytes;       // per rank: memory of the rank's own that all of its host may read
+  std::size_t home_bytes;       // per rank: memory of its own that its host may read
   std::size_t result_bytes;     // once per host: room for a shared fold
-  std::size_t inbox_bytes = 0;  // per rank: where its updates land from another host, by RDMA
-  std::size_t copies = 1;       // of a remote sender's mailbox: as many as the host has ranks
+  std::size_t inbox_bytes = 0;  // per rank: where another host's adapter writes its updates
+  std::size_t copies = 1;       // of a remote sender's mailbox: one for each rank of the host
 };
 
 class SegmentMemory {
  public:
-  // The first makes it, the others map it, and each then backs its own part with pages. Throw
-  // ConfigError.
+  // The first rank creates the memory, the others open it, and each then backs its own part with
+  // pages. All three throw ConfigError.
   static SegmentMemory create(const SegmentShape& shape, std::string_view what);
   static SegmentMemory open(const SegmentShape& shape, std::string_view what, pid_t maker, int fd,
                             const Token& token);
   void reserve_for(int rank, bool is_local, std::string_view what);
 
-  // For open(); once everyone has, the descriptor can go.
+  // The descriptor by which others open() the memory. It can be closed once all have.
   int fd() const noexcept { return memory_.fd(); }
   const Token& token() const noexcept { return *reinterpret_cast<const Token*>(memory_.data()); }
   void close_fd() noexcept { memory_.close_fd(); }
 
   const SegmentShape& shape() const noexcept { return shape_; }
-  // The mailbox of `sender` on this host: the sender's own memory, or the first copy of what has
-  // arrived of it.
+  // The mailbox of `sender` on this host: the sender's own memory, or the first copy of the mailbox
+  // of a sender on another host.
   std::byte* mailbox(int sender) const noexcept { return memory_.data() + mailbox_at(sender); }
   std::byte* home(int rank) const noexcept {
     return shape_.home_bytes == 0 ? nullptr : memory_.data() + home_at(rank);
   }
-  // Has the pages of the rank's home at this address too, in place of what is mapped there. Throws
-  // ConfigError.
+  // Maps the pages of the rank's home at `address` too, in place of the mapping that is there.
+  // Throws ConfigError.
   void show_home_at(std::byte* address, int rank) const;
   std::byte* result() const noexcept {
     return shape_.result_bytes == 0 ? nullptr : memory_.data() + result_at();
   }
   std::byte* inbox(int sender) const noexcept { return memory_.data() + inbox_at(sender); }
-  // Of a sender on another host, all its copies here. Each but the first is used after it has been
-  // reserved. Throws ConfigError if there is no memory for it.
+  // All copies that this host has of the mailbox of a sender on another host. Every copy but the
+  // first has to be reserved before use; reserve_copy() throws ConfigError if there is no memory
+  // for it.
   Copies copies(int sender) const noexcept;
   void reserve_copy(int sender, std::size_t copy) const;
   // One zeroed cache line per rank and purpose, shared by all ranks of this host.
@@ -62,7 +63,7 @@ class SegmentMemory {
   std::byte* board(int which, int line) const noexcept {
     return memory_.data() + board_at(which, line);
   }
-  // This rank neither sends nor receives here any more.
+  // 1 when `rank` has closed the segment: it neither sends nor receives here any more.
   std::atomic<std::uint32_t>& closed(int rank) const noexcept {
     return *reinterpret_cast<std::atomic<std::uint32_t>*>(memory_.data() + closed_at(rank));
   }

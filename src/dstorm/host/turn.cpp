@@ -88,7 +88,7 @@ Turns::Look::Look(Turns& turns) noexcept
   if (ends_) turns_.lock();
 }
 
-// Busy, at a call that another thread's is in the way of.
+// Refuses a call because another thread's call is in progress. This thread is busy when it enters.
 void Turns::refuse_other(const char* call, std::string_view of) {
   const std::uintptr_t owner = owner_.load(std::memory_order_relaxed);
   const char* const others = call_.load(std::memory_order_relaxed);

@@ -1,17 +1,18 @@
-// Whose turn it is: the calls of one job go one at a time, whichever threads make them.
+// Turns: the calls of one job go one at a time, whichever threads make them.
 //
-// A group, its segments and what lies above them share state without locks of their own. A call
-// begins with a Turn. While it works it is `busy`, and other threads wait for it, which is short.
-// While it waits for other ranks, or runs a function of the user's, it is not, but still has the
-// turn: a call of another thread then throws ConfigError, as it might wait for long, or for ever.
-// So does a call that a user's function makes itself, in the middle of the call that runs it.
+// A group, its segments and the layers above share state that has no locks. So each call begins
+// with a Turn. While a call works, its thread is `busy`, and other threads wait for it; that is
+// short. While the call waits for other ranks, or runs a function of the user's, its thread is not
+// busy but keeps the turn. A call of another thread then throws ConfigError, because it might have
+// to wait for long, or for ever. So does a call that a user's function makes in the middle of the
+// call that runs it.
 //
-//  T1 State of a job is touched only by a thread that has made it busy.
-//  T2 owner_ is the thread whose call is in progress, and changes only while the job is busy.
-//  T3 No thread is busy while it waits for other ranks, or runs code of the user's. So who wants to
-//     be busy gets to it soon.
+//  T1 Only a thread that has made the job busy touches state of the job.
+//  T2 owner_ is the thread whose call is in progress. It changes only while the job is busy.
+//  T3 No thread is busy while it waits for other ranks or runs code of the user's. So a thread that
+//     wants to be busy soon is.
 //
-// In a forked child all of this does nothing: no call of the job works there.
+// In a forked child all of this does nothing, because no call of the job works there.
 #pragma once
 
 #include <pthread.h>
@@ -30,30 +31,34 @@ namespace dstorm {
 
 class Turns {
  public:
-  // What the program's language knows of threads. Neither may throw.
+  // Functions of the program's language that know its threads. Neither may throw.
   struct Threads {
     std::function<std::string(std::uintptr_t)> name;    // of the thread with this pthread_t, or ""
-    std::function<void(std::chrono::nanoseconds)> nap;  // of a thread that wants to be busy
+    std::function<void(std::chrono::nanoseconds)> nap;  // naps in a thread that waits to be busy
   };
   explicit Turns(Threads threads = {});
   Turns(const Turns&) = delete;
   Turns& operator=(const Turns&) = delete;
 
-  // What the code is that the thread with the turn runs.
+  // The kind of code that the thread with the turn runs.
   enum class Code : std::uint8_t {
-    kOwn,       // of the library: may begin further calls, as parts of the one in progress
-    kFold,      // the user's, in the middle of a gather or scatter
-    kInterrupt  // likewise, in the middle of a wait
+    // The library's: it may begin further calls, as parts of the one in progress.
+    kOwn,
+    // The user's, in the middle of a gather or scatter.
+    kFold,
+    // The user's, in the middle of a wait.
+    kInterrupt
   };
 
-  // Throws ConfigError where a call could not begin; for what needs no Turn itself. `inside_wait`:
-  // it may begin in kInterrupt.
+  // Throws ConfigError if a call could not begin now. For functions that need no Turn of their own.
+  // `inside_wait`: the call may also begin in kInterrupt.
   void check(const char* call, bool inside_wait);
-  // Waits until no other thread's call is in progress. False: the time is up.
+  // Waits until no other thread's call is in progress. Returns false when the time is up.
   bool await_end(std::chrono::nanoseconds limit);
 
-  // A call, from its begin to its end; calls inside it, by the same thread, are parts of it. Throws
-  // ConfigError, having changed nothing. `call`: a literal; `of`: the name of what it is about.
+  // A call, from its beginning to its end. Calls that the same thread makes inside it are parts of
+  // it. The constructor throws ConfigError, and has then changed nothing. `call` is a literal; `of`
+  // is the name of the thing the call is about.
   class [[nodiscard]] Turn {
    public:
     Turn(Turns& turns, const char* call, std::string_view of = {})
@@ -69,10 +74,11 @@ class Turns {
     Entry entry_;
   };
 
-  // Inside a call: it is not busy for so long, and `code` runs.
+  // Inside a call: the thread is not busy for as long as this object lives, and runs code of kind
+  // `code`.
   class [[nodiscard]] Pause {
    public:
-    // Without `code`: what runs is as before.
+    // Without `code`, the kind of code stays as it was.
     explicit Pause(Turns& turns, std::optional<Code> code = std::nullopt) noexcept;
     ~Pause();
     Pause(const Pause&) = delete;
@@ -85,7 +91,7 @@ class Turns {
     bool ends_ = false;
   };
 
-  // Inside a call: user's code runs, and nobody else's.
+  // Inside a call: the thread runs the user's code and stays busy, so no other thread's call works.
   class [[nodiscard]] Inside {
    public:
     Inside(Turns& turns, Code code) noexcept : turns_(turns), before_(turns.code_) {
@@ -100,8 +106,8 @@ class Turns {
     Code before_;
   };
 
-  // A short look at the job's state by any thread, also while another's call waits: makes it busy,
-  // and no more. For counters and for destructors.
+  // A short look at the job's state. Any thread may take one, even while another thread's call
+  // waits. It only makes the job busy. For counters and destructors.
   class [[nodiscard]] Look {
    public:
     explicit Look(Turns& turns) noexcept;
@@ -140,14 +146,14 @@ class Turns {
 
   const Threads threads_;
   const std::uint32_t forks_;
-  // Threads, by their pthread_t; 0: none.
+  // Threads, by their pthread_t; 0 is no thread.
   std::atomic<std::uintptr_t> busy_{0};   // T1
   std::atomic<std::uintptr_t> owner_{0};  // T2
-  std::atomic<const char*> call_{""};     // the owner's
-  Code code_ = Code::kOwn;                // likewise
+  std::atomic<const char*> call_{""};     // the owner's call
+  Code code_ = Code::kOwn;                // the kind of code the owner runs
 };
 
-// Here, as every call begins with it.
+// Inline, because every call begins with it.
 inline Turns::Turn::Entry Turns::begin(const char* call, std::string_view of) {
   if (is_forked()) return Turn::Entry::kNone;
   if (has_turn()) return begin_inside(call, of);

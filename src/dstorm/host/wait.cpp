@@ -15,13 +15,13 @@
 namespace dstorm {
 namespace {
 
-// Yields before sleeping: enough for every rank of a crowded host to have its turn, so that a round
-// among runnable ranks costs context switches and no futex calls; few enough to be no load.
+// Yields before the sleep. They are enough for every rank of a crowded host to run once, so a round
+// among runnable ranks costs context switches and no futex calls; and few enough to be no load.
 constexpr std::uint32_t kYields = 64;
 // The longest sleep without a look at signals.
 constexpr std::chrono::milliseconds kNap{200};
-// Where nobody rings, it yields for so long, as the end of a nap is not told to the microsecond; then
-// naps double from the one to the other.
+// A silent wait yields for kSilentYields, because a sleep does not end to the microsecond. Then its
+// naps double from kFirstNap to kSilentNap.
 constexpr std::chrono::milliseconds kSilentYields{1};
 constexpr std::chrono::microseconds kFirstNap{20};
 constexpr std::chrono::milliseconds kSilentNap{1};
@@ -38,7 +38,7 @@ inline void pause_cpu() {
 
 int futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value,
           const timespec* limit) {
-  // The kernel wants the address of the word itself; std::atomic<uint32_t> is that word and no
+  // The kernel wants the address of the word itself. std::atomic<uint32_t> is that word and no
   // more.
   static_assert(sizeof(word) == sizeof(std::uint32_t));
   return static_cast<int>(syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), operation,
@@ -50,16 +50,16 @@ int futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value,
 void ring(Doorbell& bell) noexcept {
   std::uint32_t word = bell.word.load(std::memory_order_seq_cst);
   if ((word & 1) == 0) return;
-  // The new value differs from the one slept on, so a waiter between W1 and the futex call stays
-  // up.
+  // The new value differs from the value slept on, so a waiter between W1 and the futex call does
+  // not fall asleep.
   if (bell.word.compare_exchange_strong(word, (word + 2) & ~std::uint32_t{1})) {
     futex(bell.word, FUTEX_WAKE, 1, nullptr);
   }
 }
 
 void rouse(Doorbell& bell) noexcept {
-  // Either the waiter sets the bit after this, and looks at its condition after that, or it is to
-  // sleep on a value that this has changed.
+  // Either the waiter sets the bit after this addition, and then sees the change when it looks at
+  // its condition; or the value on which it is about to sleep has been changed by this addition.
   bell.word.fetch_add(2, std::memory_order_seq_cst);
   futex(bell.word, FUTEX_WAKE, 1, nullptr);
 }
@@ -75,7 +75,7 @@ Waiter::Patience::Patience(Waiter& waiter, std::chrono::nanoseconds limit, bool 
       nap_(kNap),
       silent_(silent) {
   if (silent) nap_ = kFirstNap;
-  // A limit beyond what the clock can count means "no limit".
+  // A limit beyond the range of the clock means "no limit".
   const auto most = Clock::time_point::max() - start_;
   deadline_ = limit >= most ? Clock::time_point::max() : start_ + limit;
 }
@@ -84,8 +84,8 @@ Waiter::Patience::~Patience() { waiter_.waited_ += Clock::now() - start_; }
 
 bool Waiter::Patience::awake() {
   if (spin_ > std::chrono::nanoseconds::zero()) {
-    // The first looks cost nobody anything. After them it yields in between: should the rank that
-    // is waited for have landed on the same core, it runs at once.
+    // The first looks cost nothing. After them the wait yields in between: if the rank that it
+    // waits for has been put on the same core, that rank runs at once.
     if (++looks_ < kLooks) {
       pause_cpu();
     } else {
@@ -104,7 +104,8 @@ void Waiter::Patience::renew() noexcept {
   const auto now = Clock::now();
   if (now >= deadline_ || now - looked_at_signals_ >= kNap || waiter_.is_called_.load() ||
       waiter_.alarm_->load() != 0) {
-    return;  // sleep() sees to it, as soon as this comes to its end
+    // sleep() deals with this, once the wait is no longer awake.
+    return;
   }
   awake_since_ = now;
   spin_ = waiter_.spin_;
@@ -127,7 +128,7 @@ bool Waiter::Patience::sleep(std::uint32_t asleep) {
   const timespec limit{static_cast<std::time_t>(nap.count() / 1'000'000'000),
                        static_cast<long>(nap.count() % 1'000'000'000)};
   const bool woken = futex(waiter_.own_->word, FUTEX_WAIT, asleep, &limit) == 0 || errno == EAGAIN;
-  // A signal, or it has been long enough.
+  // A signal came, or the last look at signals was long enough ago.
   if ((!woken && (errno == EINTR || !silent_)) || now - looked_at_signals_ >= kNap) {
     looked_at_signals_ = now;
     if (waiter_.interrupt_) waiter_.interrupt_();

@@ -1,13 +1,15 @@
-// Waiting that sleeps. Every rank has one doorbell in shared memory; whoever changes something that
-// rank may be waiting for rings it, which costs one load unless the rank is asleep.
+// Waits that sleep. Every rank has one doorbell in shared memory. A process that changes something
+// for which the rank may be waiting rings it, which costs one load unless the rank is asleep.
 //
 // The doorbell is a futex word whose lowest bit says "asleep". No wake-up is lost:
-//  W1 the waiter sets the bit (read-modify-write, sequentially consistent), and then looks at its
-//     condition once more before it sleeps on the value it set;
-//  W2 the ringer makes its change visible, passes a sequentially consistent fence, then loads the
-//     word: either it sees the bit and wakes, or the waiter's second look sees the change;
-//  W3 of several ringers one clears the bit, and wakes. Should it die in between, the others take the
-//     owner for awake: so whoever goes on after a death wakes without asking for the bit.
+//  W1 The waiter sets the bit (read-modify-write, sequentially consistent), and then looks at its
+//     condition once more before it sleeps on the value it set.
+//  W2 The ringer makes its change visible, passes a sequentially consistent fence, and then loads
+//     the word. Either it sees the bit and wakes the waiter, or the waiter's second look sees the
+//     change.
+//  W3 Of several ringers, one clears the bit and wakes. If it dies in between, the others believe
+//     that the owner is awake. So a process that acts on a death wakes without looking at the bit
+//     (rouse).
 #pragma once
 
 #include <atomic>
@@ -28,48 +30,49 @@ struct alignas(64) Doorbell {
 };
 
 // Wakes the owner of the doorbell if it sleeps. The caller has passed a sequentially consistent
-// fence since the change (W2): one fence serves any number of rings.
+// fence since its change (W2); one fence serves any number of rings.
 void ring(Doorbell& bell) noexcept;
-// Wakes the owner also if another has undertaken to (W3). Needs no fence.
+// Wakes the owner even if another process has cleared the bit and was going to wake it (W3). Needs
+// no fence.
 void rouse(Doorbell& bell) noexcept;
 
-// What a rank that waits may do in the meantime for what it waits for.
+// Work that a waiting rank may do to bring about what it waits for.
 class Work {
  public:
   virtual ~Work() = default;
-  // Again and again, while it is awake: true if that brought something forward.
+  // Called again and again while the rank is awake. Returns true if it made progress.
   virtual bool poll() noexcept = 0;
-  virtual void rest() noexcept = 0;  // it goes to sleep
+  // The rank goes to sleep.
+  virtual void rest() noexcept = 0;
 };
 
 using Missed = std::function<std::string()>;
 
 class Waiter {
  public:
-  // `spin`: burn up to this long before yielding the core; zero where ranks outnumber cores.
-  // `interrupt` is called now and then while waiting, at the latest 0.2 s after a signal, and may
-  // throw.
-  // So it is, at once, when the owner is rung after `alarm` has been set, and while it is; and once,
-  // when it is rung after call_soon().
+  // `spin`: the wait burns the core for up to this long before it yields; zero where ranks
+  // outnumber cores. A wait calls `interrupt` now and then, at the latest 0.2 s after a signal. It
+  // also calls `interrupt` at once when the owner is rung while `alarm` is set, and once when the
+  // owner is rung after call_soon(). `interrupt` may throw, which ends the wait.
   Waiter(Doorbell& own, std::chrono::nanoseconds spin, const std::atomic<std::uint32_t>& alarm,
          std::function<void()> interrupt)
       : own_(&own), spin_(spin), alarm_(&alarm), interrupt_(std::move(interrupt)) {}
-  // `work` outlives the waits.
+  // Lets waits do `work`, which must outlive them.
   void lend_a_hand(Work& work) noexcept { work_ = &work; }
-  // A wait that has lasted for `after` says so once: what it misses, and for how long it goes on.
-  // `tell` may not throw.
+  // A wait that has lasted for `after` calls `tell` once, with a text that says what it is waiting
+  // for and for how much longer. `tell` may not throw.
   void tell_when_slow(std::chrono::nanoseconds after,
                       std::function<void(const std::string&)> tell) {
     slow_after_ = after;
     tell_ = std::move(tell);
   }
-  // Who sleeps is not busy. `turns` outlive the waits.
+  // Makes a wait give up being busy while it sleeps. `turns` must outlive the waits.
   void give_way(Turns& turns) noexcept { turns_ = &turns; }
 
-  // Until ready() is true: returns true. Past the time limit: returns ready() once more.
-  // ready() must be a cheap look at memory whose writers ring this doorbell; if they do not
-  // (`silent`: a network adapter), it is looked at again and again, ever less often. `missed` says
-  // what is waited for: "barrier: rank 2 did not come".
+  // Waits until ready() is true, and returns true; past the time limit, returns ready() once more.
+  // ready() must be a cheap look at memory whose writers ring this doorbell. If they do not ring it
+  // (`silent`: a network adapter writes), the wait looks again and again, ever less often. `missed`
+  // gives the text that says what is being waited for: "barrier: rank 2 did not come".
   template <class Ready>
   bool until(Ready&& ready, std::chrono::nanoseconds limit, bool silent = false,
              const Missed& missed = nullptr) {
@@ -92,22 +95,22 @@ class Waiter {
     }
   }
 
-  // Any thread.
+  // Makes the next sleep call `interrupt` instead. Any thread may call it.
   void call_soon() noexcept { is_called_.store(true, std::memory_order_seq_cst); }
 
-  // Calls of until() that had to wait.
+  // The number of calls of until() that had to wait.
   std::uint64_t waits() const noexcept { return waits_; }
-  // Time spent in until() beyond the first look.
+  // The time spent in until() after the first look.
   std::chrono::nanoseconds waited() const noexcept { return waited_; }
 
  private:
-  // The stages of one wait: spin, yield, sleep.
+  // The stages of one wait: it spins, then yields, then sleeps.
   class Patience {
    public:
     Patience(Waiter& waiter, std::chrono::nanoseconds limit, bool silent, const Missed& missed);
     ~Patience();
     bool awake();                      // true: look again; false: time to sleep
-    void renew() noexcept;             // it is not in vain to stay awake
+    void renew() noexcept;             // there was progress, so it stays awake longer
     bool sleep(std::uint32_t asleep);  // false: the time is up
 
    private:
@@ -118,7 +121,7 @@ class Waiter {
     bool is_told_ = false;
     Clock::time_point start_, deadline_, looked_at_signals_, awake_since_;
     std::chrono::nanoseconds spin_;
-    std::chrono::nanoseconds nap_;  // the next one, if nobody rings
+    std::chrono::nanoseconds nap_;  // the length of the next sleep, if no ring ends it
     bool silent_;
     std::uint32_t looks_ = 0;
     std::uint32_t yields_ = 0;

@@ -10,7 +10,7 @@ namespace {
 
 using Word = std::uint64_t;
 constexpr std::size_t kBits = 64;
-using Block = std::array<Word, kBits>;  // of a matrix of bits
+using Block = std::array<Word, kBits>;  // 64 x 64 bits of the matrix
 
 Word bit_of(std::size_t index) { return Word{1} << index % kBits; }
 
@@ -20,7 +20,8 @@ void for_each_bit(Word word, std::size_t first, Each&& each) {
     each(first + static_cast<std::size_t>(std::countr_zero(word)));
 }
 
-// Warren, "Hacker's Delight", section 7-3: halves of the block change places, then halves of those.
+// Warren, "Hacker's Delight", section 7-3: swaps halves of the block, then halves of those, and so
+// on.
 void transpose(Block& block) {
   Word mask = 0x00000000FFFFFFFFU;
   for (std::size_t step = kBits / 2; step > 0; step /= 2, mask ^= mask << step) {
@@ -32,8 +33,9 @@ void transpose(Block& block) {
   }
 }
 
-// A number for each column, of bits that lie one above the other: adding a row of bits to all numbers, and
-// finding the highest, take a few steps a word. Each word of columns has its planes side by side, the lowest first.
+// One counter per column, stored bit by bit: plane p holds bit p of all counters. So adding a row
+// of bits to all counters, and finding the highest counter, take a few steps a word. The planes of
+// one word of columns lie side by side, the lowest first.
 class Counts {
  public:
   Counts(std::size_t words, std::size_t most)
@@ -45,14 +47,15 @@ class Counts {
       for (Word* plane = of(i); carry != 0; ++plane) carry &= std::exchange(*plane, *plane ^ carry);
     }
   }
-  // Not more than has been added.
+  // `row` must have been added before: no counter may fall below 0.
   void subtract(std::span<const Word> row) {
     for (std::size_t i = 0; i < row.size(); ++i) {
       Word borrow = row[i];
       for (Word* plane = of(i); borrow != 0; ++plane) borrow &= * plane ^= borrow;
     }
   }
-  // Leaves those of `columns` with the highest number, all of them if that is 0, and returns whether it is not.
+  // Keeps those of `columns` that have the highest counter, or all of them if it is 0. Returns
+  // whether it is above 0.
   bool keep_highest(std::span<Word> columns) const {
     bool any = false;
     for (std::size_t plane = planes_; plane-- > 0;) {
@@ -89,7 +92,8 @@ void Accusations::set(int accuser, std::span<const int> accused) {
   accusers_ -= row.empty() ? 0 : 1;
   accusers_ += accused.empty() ? 0 : 1;
   row.assign(accused.empty() ? 0 : words_, 0);
-  // Neighbours are accused together: their bits are put together before the word is stored.
+  // Accused ranks often have neighbouring numbers, so their bits are collected before a word is
+  // stored.
   std::size_t at = 0;
   Word word = 0;
   for (int r : accused) {
@@ -104,7 +108,7 @@ void Accusations::set(int accuser, std::span<const int> accused) {
   if (!row.empty()) row[at] |= word;
 }
 
-// Who accuses whom, in both directions, row by row.
+// Row by row, the pairs of ranks of which one accuses the other.
 std::vector<Accusations::Word> Accusations::pairs_among(const std::vector<Word>& members) const {
   std::vector<Word> pairs(rows_.size() * words_);
   for (std::size_t from = 0; from < words_; ++from) {
@@ -136,7 +140,8 @@ std::vector<int> Accusations::at_peace(const std::vector<int>& members) const {
     left[static_cast<std::size_t>(r) / kBits] |= bit_of(static_cast<std::size_t>(r));
   const std::vector<Word> pairs = pairs_among(left);
   const auto row = [&](std::size_t r) { return std::span(pairs).subspan(r * words_, words_); };
-  Counts counts(words_, rows_.size());  // with how many of those left a rank is at odds
+  // By rank: the number of ranks left that it accuses or is accused by.
+  Counts counts(words_, rows_.size());
   for (int r : members) counts.add(row(static_cast<std::size_t>(r)));
   for (std::vector<Word> worst = left; counts.keep_highest(worst); worst = left) {
     const std::size_t going = highest_of(worst);

@@ -1,5 +1,6 @@
-// Which ranks accuse which of silence, and whom the next epoch has to do without. For each rank that
-// accuses anybody a row of bits, so that the work grows with the ranks and the accusations, not with their product.
+// Accusations: which ranks accuse which of silence, and which ranks the next epoch has to do
+// without. Each rank that accuses anybody has a row of bits. So the work grows with the ranks and
+// the accusations, and not with their product.
 #pragma once
 
 #include <cstddef>
@@ -14,12 +15,13 @@ class Accusations {
   // For ranks below `ranks`.
   explicit Accusations(int ranks);
 
-  // In place of what `accuser` said before. Higher ranks among `accused` are no members, and count for nothing
-  // but that somebody is accused.
+  // Replaces what `accuser` said before. A rank in `accused` that is not below `ranks` is no
+  // member; its only effect is that any() is true.
   void set(int accuser, std::span<const int> accused);
   bool any() const noexcept { return accusers_ > 0; }
-  // Of `members`, sorted, as many as accuse none of the others that stay and are accused by none of them: the rank
-  // with which the most others are at odds goes first, and the highest of several.
+  // The ranks of `members` that can stay together, sorted: none of them accuses another. Ranks are
+  // removed one by one: first the rank that accuses, or is accused by, the most of those left; of
+  // several such ranks the highest.
   std::vector<int> at_peace(const std::vector<int>& members) const;
 
  private:
@@ -27,7 +29,7 @@ class Accusations {
 
   std::vector<Word> pairs_among(const std::vector<Word>& members) const;
 
-  std::size_t words_;                    // in a row
+  std::size_t words_;                    // words of a row
   std::vector<std::vector<Word>> rows_;  // by accuser; empty: accuses nobody
   std::size_t accusers_ = 0;
 };

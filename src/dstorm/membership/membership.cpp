@@ -1,3 +1,12 @@
+// How a rank agrees on the next epoch. observe(), hear(), reach() and bury() only take notes, and
+// vote as an acceptor on the proposals they see. tick() does the rest: it works out whom this rank
+// accuses, publishes a heartbeat (a higher `beat`), moves a proposal of its own on, and begins one
+// when it is this rank's turn.
+//
+// A proposal has the two phases of Paxos. While it prepares, the proposer gathers promises, which
+// it finds in the other members' records. When it has a quorum, it proposes the members that a
+// quorum may have accepted already, or else its own draft. When a quorum has accepted, it adopts
+// the new view; the other members adopt the view from the record of any rank that is in it.
 #include "dstorm/membership/membership.hpp"
 
 #include <algorithm>
@@ -6,7 +15,8 @@
 namespace dstorm {
 namespace {
 
-// Beats in `timeout`; as many could be lost, less one, before their sender is accused.
+// Heartbeats in one `timeout`. kBeats - 1 of them in a row may be lost before their sender is
+// accused.
 constexpr int kBeats = 8;
 constexpr std::uint32_t kMostRounds = 8;
 
@@ -65,7 +75,7 @@ void Membership::reach(int rank, std::optional<Time> unreached_since) {
 void Membership::observe(int rank, MembershipRecord record, Time now) {
   if (!is_member() || rank == options_.rank || has_ended(rank)) return;
   if (record.view.epoch > view().epoch) adopt(record.view, now);
-  // M3: who is behind, or out, sees so in this rank's record.
+  // M3: a rank that is behind, or has been evicted, learns it from this rank's record.
   Peer* const peer = find(rank);
   if (!is_member() || record.view.epoch < view().epoch || peer == nullptr) return;
   if (record.beat <= peer->record.beat) return;
@@ -110,7 +120,8 @@ bool Membership::agrees(const MembershipRecord& record) const {
 
 void Membership::go_on(Time now) {
   if (phase_ == Phase::kPreparing && has_quorum()) {
-    // Bound to what a quorum may have accepted already; else free.
+    // The proposer is bound to members that a quorum may have accepted already; otherwise it is
+    // free.
     const MembershipRecord* best = &own_;
     for (const Peer& peer : peers_) {
       if (agrees(peer.record) && peer.record.accepted > best->accepted) best = &peer.record;
@@ -147,7 +158,7 @@ bool Membership::has_quorum() const {
          });
 }
 
-// Of those who have not ended as many as accuse nobody of the others and are not accused by them.
+// As many as possible of the members that have not ended, such that none of them accuses another.
 const std::vector<int>& Membership::next_members() {
   if (!next_members_) {
     std::vector<int> members;
@@ -162,7 +173,7 @@ const std::vector<int>& Membership::next_members() {
 
 void Membership::tick(Time now, Time worked) {
   if (!is_member()) return;
-  // Who was stopped for a while has not listened: the others may be well.
+  // A rank that was stopped for a while has not listened in that time, so the others may be well.
   if (now - last_tick_ - worked > options_.timeout / 2) {
     listens_since_ = now - options_.timeout / 2;
     if (troubled_since_) troubled_since_ = now;
@@ -187,9 +198,11 @@ void Membership::tick(Time now, Time worked) {
     standing_ = Standing::kCutOff;
     return;
   }
-  // Longer from round to round, up to `timeout`: on a slow network answers are not given up early.
+  // A round gets longer than the one before, up to `timeout`: on a slow network a rank must not
+  // give up before the answers arrive.
   const Time patience = options_.timeout / kBeats * std::min(round_, kMostRounds);
-  // While the others still find out whom they miss, the few that know of a death are at odds with many.
+  // While members are still finding out whom they miss, the few that know of a death accuse, or are
+  // accused by, many others. So the proposer waits until the accusations have settled.
   const Time settling = std::min(accused_at_ - *troubled_since_, options_.timeout / 2);
   if (phase_ == Phase::kIdle ? in_trouble - std::max(settling, Time::zero()) >= turn()
                              : now - proposed_at_ > patience + turn()) {
@@ -197,8 +210,8 @@ void Membership::tick(Time now, Time worked) {
   }
 }
 
-// The lowest whom nobody accuses begins at once, if all the trouble is that ranks have ended, and
-// else when the others have had time to say whom they accuse.
+// The lowest member that nobody accuses proposes at once if the only trouble is that ranks have
+// ended. Otherwise it waits until the others have had time to say whom they accuse.
 Membership::Time Membership::turn() {
   const std::vector<int>& members = next_members();
   const auto place =
@@ -210,8 +223,9 @@ bool Membership::has_trouble() const {
   return is_member() && (!own_.ended.empty() || accusations_.any());
 }
 
-// Each pair of ranks finds out about one cut in its own time. Where somebody is accused, three quarters
-// are enough not to be reached: so nobody is left out for want of what another pair is about to say.
+// When a cut separates several pairs of ranks, each pair notices it at its own time. Once somebody
+// is accused, three quarters of the limit are enough to count as unreached. So no rank is evicted
+// because another pair has not yet reported the same cut.
 std::vector<int> Membership::silent(Time now) const {
   const Time limit = accusations_.any() ? options_.timeout * 3 / 4 : options_.timeout;
   std::vector<int> ranks;

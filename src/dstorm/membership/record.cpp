@@ -51,7 +51,7 @@ RecordFormat::Words RecordFormat::pack(const MembershipRecord& record) const {
   return words;
 }
 
-// Whether the words name no rank that the job has not.
+// Whether the words name only ranks that the job has.
 bool RecordFormat::is_set(std::span<const std::uint64_t> words) const {
   return ranks_ % 64 == 0 || words.back() >> ranks_ % 64 == 0;
 }

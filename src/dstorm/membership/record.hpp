@@ -1,6 +1,6 @@
-// A MembershipRecord as 64-bit words: in the memory of a host, one per rank, and in frames. The last
-// word is a checksum over the others: who writes may end in the midst of it, or be overtaken by
-// another that writes for the same rank.
+// A MembershipRecord as 64-bit words. It has this form in the memory of a host, with one record a
+// rank, and in frames. The last word is a checksum over the others, because a writer may die
+// halfway, or another writer may overtake it and write for the same rank.
 #pragma once
 
 #include <atomic>
@@ -22,14 +22,15 @@ class RecordFormat {
   std::size_t words() const { return kFixed + kSets * words_of_set() + 1; }
 
   Words pack(const MembershipRecord& record) const;
-  // Nothing if the words do not belong together, or name a rank that the job has not. The members of a view are
-  // left out if its epoch is `known_epoch`: a job's records name thousands that their reader knows.
+  // Returns nothing if the checksum does not match, or if the words name a rank that the job does
+  // not have. If the view's epoch is `known_epoch`, its members are omitted: in a large job each
+  // record names thousands, which its reader knows already.
   std::optional<MembershipRecord> unpack(std::span<const std::uint64_t> words,
                                          std::optional<std::uint64_t> known_epoch = {}) const;
 
   static void store(Cell cell, std::span<const std::uint64_t> words);
   static Words load(Cell cell);
-  // Of the record that lies there, whether it is whole or not.
+  // The beat of the record in `cell`, whether that record is whole or not.
   static std::uint64_t beat(Cell cell) { return cell[0].load(std::memory_order_relaxed); }
 
  private:

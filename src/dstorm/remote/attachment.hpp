@@ -16,11 +16,11 @@
 
 namespace dstorm::remote {
 
-struct Attachment : Listed<Attachment> {  // when it has changed
+struct Attachment : Listed<Attachment> {  // listed when this rank has changed it
   Attachment(std::uint32_t number, std::shared_ptr<const host::SegmentMemory> given)
       : id(number), memory(std::move(given)) {}
 
-  // Registers what is missing. Throws ConfigError.
+  // The registration of the inbox of `sender`; registers it if need be. Throws ConfigError.
   const verbs::Region& inbox_of(int sender, const verbs::Device& device) {
     const auto found = inboxes.find(sender);
     if (found != inboxes.end()) return found->second;
@@ -30,19 +30,20 @@ struct Attachment : Listed<Attachment> {  // when it has changed
 
   std::uint32_t id;
   std::shared_ptr<const host::SegmentMemory> memory;
-  // The number, among those of all segments, of this rank's last change there that other hosts have
-  // to know. What is there from the beginning is to be said once at least.
+  // The number of this rank's last change to the segment that other hosts have to know. Changes are
+  // numbered across all segments. The first value stands for the segment as it was made, which has
+  // to be sent at least once.
   static constexpr std::uint64_t kUnchanged = 1;
   std::atomic<std::uint64_t> changes{kUnchanged};
-  // The last of them that does not wait for what follows.
+  // The number of the last change that must not wait for later ones.
   std::atomic<std::uint64_t> urgent{kUnchanged};
 
   bool is_closing = false;  // this rank has closed it, and the engine knows
 
-  // With RDMA, what the adapter may read and write.
-  std::optional<verbs::Region> mailbox;  // this rank's
+  // With RDMA: the memory that the adapter may read and write.
+  std::optional<verbs::Region> mailbox;  // the mailbox of this rank
   std::vector<verbs::Region> cursors;    // in the mailbox of each rank of this host
-  std::map<int, verbs::Region> inboxes;  // by sender, for those whose updates this rank takes in
+  std::map<int, verbs::Region> inboxes;  // by sender, for senders whose updates this rank takes in
 };
 
 }  // namespace dstorm::remote

@@ -1,13 +1,14 @@
-// What has changed since somebody last looked, so that a look costs as much as has changed, and not as much
-// as there is.
+// The list of items that have changed since it was last emptied. So a look at the changes costs as
+// much as has changed, and not as much as there is.
 //
-// Any thread adds; one at a time takes. No change is forgotten:
-//  C1 An item is in the list once at most: is_listed tells, and only the thread that has set it puts the
-//     item there. So that thread alone writes next_listed and keeps_listed, until take() has read them and
-//     cleared is_listed.
-//  C2 An item is changed before it is added, and take() clears is_listed before it hands the item over. So
-//     either add() finds is_listed cleared and lists the item again, or who is handed it sees the change.
-//  C3 What is listed keeps itself alive.
+// Any thread may add; one thread at a time may take. No change is forgotten:
+//  C1 An item is in the list at most once. is_listed says whether it is, and only the thread that
+//     has set is_listed puts the item there. So that thread alone writes next_listed and
+//     keeps_listed, until take() has read them and cleared is_listed.
+//  C2 An item is changed before it is added, and take() clears is_listed before it hands the item
+//     over. So either add() finds is_listed cleared and lists the item again, or the visitor that
+//     is handed the item sees the change.
+//  C3 A listed item keeps itself alive.
 #pragma once
 
 #include <atomic>
@@ -16,7 +17,7 @@
 
 namespace dstorm::remote {
 
-// What an item is. It lives in a shared_ptr.
+// The base of an item. An item lives in a shared_ptr.
 template <class Item>
 struct Listed : std::enable_shared_from_this<Item> {
   std::atomic<bool> is_listed{false};
@@ -38,7 +39,7 @@ class ChangeList {
   ChangeList(const ChangeList&) = delete;
   ChangeList& operator=(const ChangeList&) = delete;
 
-  // After the change.
+  // To be called after the change.
   void add(Item& item) noexcept {
     if (item.is_listed.exchange(true)) return;  // C1, C2
     item.keeps_listed = item.shared_from_this();
@@ -47,7 +48,7 @@ class ChangeList {
     }
   }
 
-  // Empties it: `visit(item)` for each, in the order in which they were added.
+  // Empties the list, and calls `visit(item)` for each item in the order in which they were added.
   template <class Visit>
   void take(Visit&& visit) {
     if (last_.load() == nullptr) return;

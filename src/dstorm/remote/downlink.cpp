@@ -1,3 +1,11 @@
+// How a downlink works. take_in() reads from the connection into buffer_, and parse() takes whole
+// frames out of it. The payload of a long update goes straight to its slot: begin_update() claims
+// one in the copy of the sender's mailbox, later reads fill it, and finish_update() publishes it. A
+// frame that has to wait for another rank of this host stays in the buffer (hold_up()).
+//
+// Every length, rank and iteration in a frame is checked before use. A frame that breaks the
+// protocol ends the connection as kBroken; if this rank merely lacks something, the connection ends
+// as kRefused, and the sender calls another rank of this host.
 #include "dstorm/remote/downlink.hpp"
 
 #include <sched.h>
@@ -8,17 +16,17 @@
 namespace dstorm::remote {
 namespace {
 
-// Frames are parsed from here; a large payload goes straight to its slot.
+// Frames are parsed in a buffer of this size. A large payload goes straight to its slot.
 constexpr std::size_t kBuffer = 64 * 1024;
-// After the head of a long payload, and behind it, no more than this is read there at once: the next may be
-// as long, and much of it would have to be copied.
+// After the head of a long payload, and after its end, at most this much is read at once. The next
+// frame may be as long, and much of it would have to be copied.
 constexpr std::size_t kBehind = 1024;
 // The sender learns at least this often how far its bytes have come.
 constexpr std::uint64_t kAnswerBytes = 1024 * 1024;
 // Looks at a mailbox whose slots are all being read, before an update is passed over.
 constexpr int kLooksForSlot = 64;
 
-// What a rank that holds the job's key cannot have sent, unless its memory is damaged.
+// An error that a rank with the job's key cannot cause, unless its memory is damaged.
 class BrokenRule : public Error {
  public:
   using Error::Error;
@@ -54,7 +62,8 @@ Downlink::Downlink(host::Control& control, const Settings& settings,
   std::copy(unparsed.begin(), unparsed.end(), buffer_.begin());
   end_of_data_ = unparsed.size();
   has_unparsed_ = !unparsed.empty();
-  // Two ranks of a host may be called at once: the later call counts, whoever comes to it first.
+  // Two ranks of a host may be called at the same time: the later call counts, whichever rank takes
+  // it first.
   std::atomic<std::uint64_t>& link = control.member(sender_).link;
   for (std::uint64_t last = link.load(); last < caller.number;) {
     if (link.compare_exchange_weak(last, caller.number)) number_ = caller.number;
@@ -72,7 +81,7 @@ void Downlink::over(End end, std::string reason, bool in_order) {
   arriving_.reset();
   held_up_since_.reset();
   release_copies();
-  // Who calls anew gives this one up first.
+  // If the caller has called again, it gave up this connection before.
   if ((end == End::kLost || end == End::kBroken) && !is_current()) end = End::kReplaced;
   if (end != End::kLeft && !in_order) stream_->reset_at_end();
   queue_.reset();  // its adapter can write nothing more
@@ -84,7 +93,7 @@ void Downlink::over(End end, std::string reason, bool in_order) {
 
 void Downlink::partner_is_over() {
   partner_ = nullptr;
-  // Who has failed has seen to a reset.
+  // If this side failed, it has asked for a reset already.
   if (end_ == End::kNot) over(End::kLost, "the connection has been given up", true);
 }
 
@@ -96,15 +105,15 @@ std::size_t Downlink::take_in(const Attachments& attachments, std::uint32_t last
                               bool to_the_end, Clock::time_point now) {
   std::size_t taken = 0;
   while (end_ == End::kNot && taken < kTurn) {
-    // A newer connection is in use. (Should it come right after this look, what is written here goes
-    // to copies that nobody else writes: C1.)
+    // A newer connection is in use. If it begins right after this look, this one writes to copies
+    // that no other process writes (C1).
     if (!is_current()) {
       over(End::kReplaced, "another connection is in use");
       break;
     }
-    // What the dead reached is settled for good (S6).
+    // What a dead rank reached is settled for good (S6).
     if (!has_left_ && !control_.is_live(sender_)) {
-      // Whom others have left out may still have to hear so, from the partner.
+      // An evicted sender may still have to learn of its eviction, from the partner.
       if (partner_ != nullptr && control_.state(sender_) == host::State::kEvicted) break;
       over(End::kLost, "it has been given up");
       break;
@@ -148,7 +157,8 @@ std::size_t Downlink::take_in(const Attachments& attachments, std::uint32_t last
     }
     end_of_data_ += moved.bytes - placed;
     parse_whole(attachments, last_attached);
-    // Less than asked for: nothing is left, but perhaps the end, which the thread is told of.
+    // Fewer bytes than asked for: nothing is left, except perhaps the end, and epoll tells the
+    // engine's thread of that.
     if (!to_the_end && moved.bytes < room && !stream_->has_buffered()) break;
   }
   try {
@@ -170,7 +180,7 @@ void Downlink::parse_whole(const Attachments& attachments, std::uint32_t last_at
   }
 }
 
-// Takes all that is whole out of the buffer, and the beginning of a payload.
+// Takes all whole frames out of the buffer, and the beginning of a payload.
 void Downlink::parse(const Attachments& attachments, std::uint32_t last_attached) {
   for (;;) {
     const std::span<const std::byte> rest(buffer_.data() + begin_, end_of_data_ - begin_);
@@ -188,7 +198,7 @@ void Downlink::parse(const Attachments& attachments, std::uint32_t last_attached
     }
     if (rest.size() < sizeof(FrameHead)) break;
     const auto head = get<FrameHead>(rest);
-    // Before anything else: how much there can be of it.
+    // Before anything else this checks how long the frame can be.
     if (rest.size() < sizeof(FrameHead) + length_of_fixed(head)) break;
     std::size_t fixed = length_of_fixed(head);
     std::shared_ptr<Attachment> attachment;
@@ -214,7 +224,7 @@ void Downlink::parse(const Attachments& attachments, std::uint32_t last_attached
     begin_ += sizeof(FrameHead) + fixed;
     if (end_ != End::kNot) return;
   }
-  // What is left of a frame moves to the front, so that the rest finds room.
+  // The beginning of a frame that is left moves to the front, so that the rest finds room.
   if (begin_ > 0) {
     std::memmove(buffer_.data(), buffer_.data() + begin_, end_of_data_ - begin_);
     end_of_data_ -= begin_;
@@ -222,8 +232,8 @@ void Downlink::parse(const Attachments& attachments, std::uint32_t last_attached
   }
 }
 
-// What has come waits in the buffer, and in the connection. Not for long: else the sender shall try
-// another rank, to which it says everything again, so nothing is lost.
+// Arrived bytes wait in the buffer and in the connection, but not for long: then the sender has to
+// try another rank, to which it sends everything again, so nothing is lost.
 void Downlink::hold_up() {
   has_unparsed_ = true;
   const auto now = Clock::now();
@@ -233,7 +243,7 @@ void Downlink::hold_up() {
   }
 }
 
-// What of the body has to be there before anything is done with it.
+// The number of bytes of the body that have to be here before anything is done with the frame.
 std::size_t Downlink::length_of_fixed(const FrameHead& head) const {
   const std::uint64_t ranks = static_cast<std::uint64_t>(control_.size());
   const auto exactly = [&](std::uint64_t bytes, const char* rule) {
@@ -278,7 +288,8 @@ std::size_t Downlink::length_of_fixed(const FrameHead& head) const {
                    std::to_string(static_cast<std::uint32_t>(head.kind)));
 }
 
-// False if it has to be looked at again later, as another rank of this host is in the way.
+// Returns false if the frame has to be taken again later, because it waits for another rank of this
+// host.
 bool Downlink::take(const FrameHead& head, std::span<const std::byte> body,
                     const std::shared_ptr<Attachment>& attachment) {
   if (head.kind == FrameKind::kTaken) {
@@ -304,7 +315,7 @@ bool Downlink::take(const FrameHead& head, std::span<const std::byte> body,
     case FrameKind::kUpdate:
       return begin_update(head, body, attachment);
     case FrameKind::kClock:
-      if (!attachment) return true;  // closed by every rank of this host
+      if (!attachment) return true;  // every rank of this host has closed it
       {
         const auto clock = get<std::uint64_t>(body);
         require(clock <= kMostIteration, "an iteration that cannot be");
@@ -322,7 +333,7 @@ bool Downlink::take(const FrameHead& head, std::span<const std::byte> body,
     case FrameKind::kTaken:
     case FrameKind::kShare:
     case FrameKind::kWindow:
-      return true;  // of the partner, or refused by length_of_fixed()
+      return true;  // for the partner, or refused by length_of_fixed()
     case FrameKind::kClosed:
       if (attachment) attachment->memory->closed(sender_).store(1, std::memory_order_release);
       break;
@@ -346,10 +357,11 @@ bool Downlink::take_notice(std::span<const std::byte> body) {
               body.size() == sizeof(head) + head.what_bytes + head.bytes,
           "a notice of another length");
   const std::uint64_t posted = board.posted.load(std::memory_order_relaxed);
-  // A connection begins with the last two, which a copy that was begun now has not.
+  // A connection begins with the last two notices; a copy of the board that was begun now has
+  // neither.
   const bool may_begin = std::exchange(board_->is_first, false) && board_->taken.is_another;
   require(head.number <= posted + 1 || may_begin, "a notice ahead of its turn");
-  if (head.number <= posted) return true;  // said again after a new connection
+  if (head.number <= posted) return true;  // sent again on a new connection
   notice.what_bytes = head.what_bytes;
   notice.bytes = head.bytes;
   std::memcpy(notice.what, body.data() + sizeof(head), head.what_bytes);
@@ -374,8 +386,8 @@ void Downlink::take_cursors(std::span<const std::byte> body, const host::Segment
     require(given.sender < static_cast<std::uint32_t>(control_.size()) && control_.is_local(rank),
             "the cursor of a rank that is not here");
     Cursor& cursor = Mailbox(memory.mailbox(rank), memory.shape().mailbox).cursor(sender_);
-    // In the order of SlotReader::consume. What is said again after a new connection changes nothing,
-    // nor does what a rank that was stopped in the midst of this stores late.
+    // In the order of SlotReader::consume. Values that a new connection repeats change nothing, nor
+    // do those that a rank stores late because it was stopped in the middle of this.
     raise_to(cursor.overwritten, given.overwritten);
     raise_to(cursor.folded, given.folded);
     raise_to(cursor.rejected, given.rejected);
@@ -386,8 +398,8 @@ void Downlink::take_cursors(std::span<const std::byte> body, const host::Segment
   control_.ring(senders);
 }
 
-// Nothing while the rank that holds the copy may release it soon, as one that has been replaced does
-// when it looks.
+// Takes a copy to write, or returns nothing while the rank that holds it is likely to release it
+// soon, as a rank does when it sees that its connection has been replaced.
 template <class Prepare>
 std::optional<CopyTable::Taken> Downlink::take_copy(const CopyTable& table, Prepare&& prepare) {
   const std::vector<int>& locals = control_.locals();
@@ -459,9 +471,10 @@ bool Downlink::begin_update(const FrameHead& head, std::span<const std::byte> bo
       arriving.slot = copy->writer.begun(arriving.header.iteration);
       arriving.is_begun = arriving.slot >= 0;
       if (!arriving.is_begun) arriving.slot = claim(copy->writer, memory);
-      // QUEUE: the sender has left out a rank that holds one up, and the ranks of this host are about
-      // to read so in its record. LATEST: it has been overwritten before it could be folded, as when
-      // a sender on this host finds no slot; its receivers see it by the ordinals.
+      // QUEUE: the sender has evicted a rank that holds a slot, and the ranks of this host are
+      // about to read that in its record. LATEST: the update has been overwritten before it could
+      // be folded, as when a sender on this host finds no slot; its receivers see that by the
+      // ordinals.
       if (arriving.slot < 0 && memory.shape().policy == Policy::kQueue) return false;
       if (arriving.slot >= 0 && !arriving.is_begun) {
         arriving.data = copy->writer.payload(arriving.slot);
@@ -505,12 +518,12 @@ void Downlink::tend(const Attachments& attachments, std::uint64_t detached,
   if (!is_held_up() && now - last_heard_ > silence) over(End::kLost, "silent");
   if (end_ == End::kNot) answer(now - last_answer_ > silence / 4, now);
   if (let_go_ == detached) return;
-  // Of segments that nobody uses any more, but for the one that is being written.
+  // Drops the copies of removed segments, except the one that is being written.
   std::erase_if(copies_, [&](const auto& item) {
     return !attachments.contains(item.first) &&
            !(arriving_ && arriving_->attachment == item.second.attachment);
   });
-  if (!arriving_) let_go_ = detached;  // else there may be one more
+  if (!arriving_) let_go_ = detached;  // else one copy may have stayed
 }
 
 // ---- RDMA ----
@@ -536,7 +549,8 @@ void Downlink::take_endpoint(std::span<const std::byte> body) {
   put_answer(FrameKind::kEndpoint, 0, std::as_bytes(std::span(&own, 1)), true);
 }
 
-// Where the sender may write: its own inbox, and the cursors it has here.
+// Tells the sender where it may write: its own inbox, and its cursors in the mailboxes of this
+// host.
 void Downlink::announce_windows(const Attachments& attachments) {
   for (auto next = attachments.upper_bound(announced_); next != attachments.end(); ++next) {
     Attachment& attachment = *next->second;
@@ -577,7 +591,7 @@ void Downlink::answer(bool is_due, Clock::time_point now) {
   while (answers_at_ < answers_.size()) {
     const iovec part{answers_.data() + answers_at_, answers_.size() - answers_at_};
     const tcp::Moved moved = stream_->send({&part, 1});
-    if (moved.bytes == 0) return;  // what it sent before it ended is still to be read
+    if (moved.bytes == 0) return;  // what the sender sent before it ended is still to be read
     answers_at_ += moved.bytes;
   }
   answers_.clear();

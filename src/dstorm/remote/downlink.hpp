@@ -1,4 +1,5 @@
-// A connection by which the writes of a rank of another host come into the memory of this one.
+// The downlink: a connection by which the writes of a rank of another host arrive in the memory of
+// this host.
 #pragma once
 
 #include <chrono>
@@ -20,45 +21,46 @@ namespace dstorm::remote {
 // Used under the engine's lock. Nothing blocks.
 class Downlink {
  public:
-  // The caller has proved that it is `sender`. From here on older connections take in no more of
-  // its writes. A rank that is stopped while it does so may still be about to: it keeps the copies
-  // that it writes, and this one goes on in others (copies.hpp).
-  // `unparsed`: what has come of it already.
+  // The caller has proved that it is `sender`. From now on older connections take in no more of its
+  // writes. But a rank of this host that was stopped while it took them in may still be about to
+  // write. It keeps the copies that it writes, and this connection goes on in others
+  // (slot/copies.hpp). `unparsed` are bytes that have arrived already.
   Downlink(host::Control& control, const Settings& settings, std::shared_ptr<tcp::Stream> stream,
            const tcp::Introduction& caller, Clock::time_point now,
            std::span<const std::byte> unparsed = {});
   ~Downlink() { release_copies(); }
   Downlink(const Downlink&) = delete;
   Downlink& operator=(const Downlink&) = delete;
-  // This rank's writes go over the same connection.
+  // This rank's own writes go over the same connection.
   void join(Uplink& partner) noexcept { partner_ = &partner; }
   void partner_is_over();
 
   enum class End : std::uint8_t {
-    kNot,       // it goes on
+    kNot,       // the connection goes on
     kLeft,      // the sender has left the job and said so
-    kLost,      // the sender's process has ended, it seems
+    kLost,      // the sender's process seems to have ended
     kBroken,    // the sender broke the rules
     kReplaced,  // a newer connection is in use, or none is needed any more
-    kRefused    // this rank lacks what it takes: the sender may call another
+    kRefused    // this rank cannot take it in; the sender may call another
   };
-  // What one connection may take in before it is another's turn, in bytes.
+  // The number of bytes that one connection may take in before the next one's turn.
   static constexpr std::size_t kTurn = 4 * 1024 * 1024;
-  // Takes in what has come, and answers. Returns how many bytes; from kTurn on there may be more.
-  // `to_the_end`: of the connection, should that have come too.
+  // Takes in what has arrived, and answers. Returns the number of bytes; from kTurn on there may be
+  // more. `to_the_end`: reads on until it sees the end of the connection, if that has arrived.
   std::size_t take_in(const Attachments& attachments, std::uint32_t last_attached, bool to_the_end,
                       Clock::time_point now);
-  // Time goes by. Ends a connection that has been silent. `detached`: how many attachments there have been
-  // that are no more.
+  // Time goes by. Ends a connection that has been silent. `detached` is the number of attachments
+  // that have been removed so far.
   void tend(const Attachments& attachments, std::uint64_t detached,
             std::chrono::nanoseconds silence, Clock::time_point now);
 
-  // This rank's adapter has told of this: one that the sender can write to no more ends it.
+  // This rank's adapter has reported this event. If the sender cannot write to the adapter any
+  // more, the connection ends.
   void hear_adapter(const verbs::DeviceEvent& event);
 
   std::uint64_t updates() const noexcept { return updates_; }  // taken in
   End end() const noexcept { return end_; }
-  // What has come waits for another rank of this host; to be looked at again soon.
+  // Bytes that have arrived wait for another rank of this host; the engine looks again soon.
   bool is_held_up() const noexcept { return held_up_since_.has_value(); }
   bool has_adapter() const noexcept { return queue_.has_value(); }  // updates come by RDMA
   int sender() const noexcept { return sender_; }
@@ -68,16 +70,16 @@ class Downlink {
   const std::string& reason() const noexcept { return reason_; }
 
  private:
-  struct Arriving {                                // the update whose payload is coming in
+  struct Arriving {                                // the update whose payload is arriving
     std::shared_ptr<const Attachment> attachment;  // keeps its memory mapped
     SlotHeader header;
     std::vector<Addressee> to;
-    int slot = -1;              // -1: it is not wanted
-    bool is_begun = false;      // it is in the slot already (SlotWriter::begun)
+    int slot = -1;              // -1: the update is not wanted
+    bool is_begun = false;      // the slot has it already (SlotWriter::begun)
     std::byte* data = nullptr;  // where the next byte goes; nullptr if not wanted
     std::size_t missing = 0;
   };
-  struct Copy {  // of the sender's mailbox, that this rank holds
+  struct Copy {  // a copy of the sender's mailbox that this rank holds
     std::shared_ptr<const Attachment> attachment;
     CopyTable::Taken taken;
     Mailbox box;
@@ -128,14 +130,14 @@ class Downlink {
   std::string reason_;
   std::map<std::uint32_t, Copy> copies_;
   std::optional<BoardCopy> board_;
-  std::uint64_t let_go_ = 0;  // copies of so many that are no more
+  std::uint64_t let_go_ = 0;  // removed attachments whose copies have been dropped
   std::optional<Arriving> arriving_;
-  bool has_unparsed_ = false;  // of what had come before it was made, or while it was held up
+  bool has_unparsed_ = false;  // parts of buffer_ from before it was made, or held up
   std::optional<Clock::time_point> held_up_since_;
   Clock::time_point made_;
   bool is_long_ = false;  // the last update, or the one that is arriving
   std::vector<std::byte> buffer_;
-  std::size_t begin_ = 0, end_of_data_ = 0;  // what of the buffer is not parsed yet
+  std::size_t begin_ = 0, end_of_data_ = 0;  // the part of the buffer that is not parsed yet
   std::uint64_t taken_in_ = 0;               // bytes of frames
   std::uint64_t answered_ = 0;
   std::uint64_t updates_ = 0;

@@ -1,3 +1,17 @@
+// How the engine works. There is one Uplink for each other host, which sends, and one Downlink for
+// each connection that another host's rank has made, which takes in.
+//
+// pump() sends: it hands the changed segments to the uplinks, and each uplink sends what is due. It
+// runs under the lock: on the rank's thread in drive() after a scatter or in poll() while the rank
+// waits, on the watcher's thread in flush_notices(), and on the engine's thread. take_in()
+// receives, on the rank's thread and on the engine's.
+//
+// run() is the loop of the engine's thread: it sleeps in epoll, takes in, pumps, and in tend() and
+// settle() does what time or a lost connection demands. While the rank polls, keep_away() keeps the
+// thread asleep, since taking turns at the lock would slow both down.
+//
+// A rank that scatters in a burst may hold updates back (may_wait(), hold_back()) to send several
+// with one system call; the engine's thread sends them after kHeldBack if the rank does not.
 #include "dstorm/remote/engine.hpp"
 
 #include <poll.h>
@@ -20,26 +34,27 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-// Between two calls to a host that does not answer.
+// The time between two calls to a host that does not answer.
 constexpr std::chrono::milliseconds kRedial{20};
-// A payload up to this long is sent by the thread that scatters it. With RDMA alone nothing is copied, and who
-// has written the payload has it in its cache for the checksum.
+// A payload up to this long is sent by the thread that scatters it. With RDMA alone the limit is
+// higher: the adapter copies nothing, and the thread that wrote the payload has it in its cache for
+// the checksum.
 constexpr std::size_t kLendAHand = 64 * 1024;
 constexpr std::size_t kLendAHandByRdma = 1024 * 1024;
-// With more hosts, looking for what has come takes longer than waking a thread.
+// With more hosts than this, looking for arrivals takes longer than waking a thread.
 constexpr std::size_t kMostPolled = 9;
-// How long the thread keeps away while the rank polls: as long as what comes may lie there when the
-// rank stops, so longer where it is for this rank alone.
+// How long the engine's thread keeps away while the rank polls. Arrivals may lie unread for so long
+// when the rank stops polling. The time is longer if they are for this rank alone.
 constexpr nanoseconds kAway{500'000};
 constexpr nanoseconds kAwayAlone{5'000'000};
-// Of a burst, updates are sent several at once: from so many scatters in a row on, each so soon after the one
-// before and without an update that came in between, they are held back until there are so many bytes or they
-// fill half of the slots, but for no longer than that.
+// Updates of a burst are sent several at once. A burst begins after kBurst scatters in a row, each
+// within kSoon of the one before and with no update coming in between. Updates are then held back
+// until they have kHeldBytes bytes or fill half of the slots, but for no longer than kHeldBack.
 constexpr int kBurst = 4;
 constexpr std::chrono::microseconds kSoon{50};
 constexpr std::size_t kHeldBytes = 256 * 1024;
 constexpr nanoseconds kHeldBack{100'000};
-// For how long a rank waits for the thread, at most.
+// The longest time for which a rank waits until the engine's thread gives up the lock.
 constexpr std::chrono::milliseconds kTurn{10};
 constexpr std::size_t kMostInterfaces = 16;
 
@@ -52,9 +67,9 @@ struct InterfaceRecord {
 
 }  // namespace
 
-// What each rank of a job of several hosts tells the others first.
+// First record: what each rank of a job of several hosts tells the others.
 struct Networks {
-  tcp::Key nonce;  // the lowest member's is part of the job's key
+  tcp::Key nonce;  // that of the lowest member is part of the job's key
   bool is_encrypted;
   AdapterRecord adapter;
   std::uint32_t interfaces;
@@ -64,10 +79,11 @@ struct Networks {
 
 namespace {
 
-// Then: where it listens. And last, whether it has reached everyone.
+// Second record: where the rank listens. It is sent again as the last record, to say whether the
+// rank has reached all hosts.
 struct Listening {
   tcp::Address address;
-  char without_witness[160];  // why it has none; empty if it has
+  char without_witness[160];  // why it has no witness; empty if it has
   char error[512];
 };
 
@@ -113,7 +129,8 @@ bool same_stack(const Networks& a, const Networks& b) {
       [](const tcp::Interface& x, const tcp::Interface& y) { return x.address == y.address; });
 }
 
-// Where a rank listens and calls from: as told, else where the others can reach it.
+// The address at which a rank listens and from which it calls: as the user says, or else one at
+// which the others can reach it.
 tcp::Address pick_address(const EngineOptions& options, const std::vector<Networks>& networks,
                           const host::Control& control) {
   if (!options.interface.empty()) return tcp::address_of(options.interface);
@@ -135,9 +152,9 @@ tcp::Address pick_address(const EngineOptions& options, const std::vector<Networ
       "10.0.0.0/8)");
 }
 
-// Sees that there are descriptors for the connections to other hosts and for those of the ranks that
-// begin with this one as their proxy: a rank that can take no more calls looks like one behind a
-// firewall.
+// Checks that this process can open enough descriptors: one for the connection to each other host,
+// and one for each rank whose first proxy is this one. To others, a rank that can accept no more
+// calls would look like a rank behind a firewall.
 void check_descriptors(const host::Control& control) {
   const std::vector<int>& locals = control.locals();
   const std::size_t hosts = control.hosts().size() - 1;
@@ -270,7 +287,7 @@ Engine::Engine(Bootstrap& bootstrap, host::Control& control, const EngineOptions
   }
   thread_ = start_quiet_thread([this] { run(); });
 
-  // From here on: what the exchanges and the proofs have taken is no time that a connection had.
+  // The time limit begins here: exchanges and proofs have taken none of the connections' time.
   const auto deadline = Clock::now() + options.timeout;
   Listening reached{};
   try {
@@ -300,7 +317,7 @@ void Engine::start_witness(const std::string& program, int listener) {
   witness_.emplace(program, listener, order);
 }
 
-// Sets up what follows from the choice: who is reached by RDMA, and the adapter, if any is.
+// Applies the choice: which ranks are reached by RDMA, and the adapter if any rank is.
 void Engine::use_rdma(RdmaChoice choice) {
   settings_.rdma = std::move(choice.is_used);
   why_ = std::move(choice.why);
@@ -392,7 +409,7 @@ std::shared_ptr<Attachment> Engine::attach(std::uint32_t id,
   const std::lock_guard lock(mutex_);
   last_attached_ = id;
   attachments_[id] = attachment;
-  changed_segments_.add(*attachment);  // what is there from the beginning
+  changed_segments_.add(*attachment);  // the state at its beginning has to be sent
   if (has_rdma()) wake();              // to say where others may write
   return attachment;
 }
@@ -421,15 +438,16 @@ void Engine::flush(Attachment& attachment, std::size_t bytes, bool may_lag) noex
 // E3.
 void Engine::acknowledge(Attachment& attachment) noexcept {
   number_change(attachment, true);
-  // Once: it has to answer this one, too.
+  // Put off once only: this rank is about to scatter an answer, which also carries these cursors.
   if (answers_ >= kBurst && !std::exchange(owes_answer_, true) && keeps_away_.load()) {
     return noted_.store(true);
   }
   drive();
 }
 
-// Only under QUEUE, where nothing replaces it meanwhile; of one segment, so that nothing is overtaken; and where
-// this rank looks after the connections while it waits.
+// Whether this update may be held back. Only under QUEUE, where no newer update replaces it
+// meanwhile; only updates of one segment, so that none overtakes another; and only while this rank
+// takes care of the connections when it waits.
 bool Engine::may_wait(const Attachment& attachment, std::size_t bytes) noexcept {
   const host::SegmentShape& shape = attachment.memory->shape();
   const auto now = Clock::now();
@@ -450,11 +468,12 @@ void Engine::hold_back() noexcept {
   if (!away_briefly_.load() && asleep_.exchange(false)) eventfd_write(alarm_.get(), 1);
 }
 
-// With RDMA alone it waits for the other's turn, which is short: else the thread would post update after update,
-// on the core of another rank, while this one fills its slots and then has nothing to do.
+// With RDMA alone the rank waits for the engine's thread, whose turn is short. Otherwise that
+// thread would post update after update, on the core of another rank, while this rank fills its
+// slots and then has nothing to do.
 bool Engine::take_turn(std::unique_lock<std::mutex>& lock) noexcept {
   for (std::optional<Clock::time_point> end;; sched_yield()) {
-    // The thread's turn comes first: a mutex alone would let it starve.
+    // The engine's thread goes first: with a mutex alone it would starve.
     if (!queued_.load() && lock.try_lock()) return true;
     if (has_streams_) return false;
     const auto now = Clock::now();
@@ -468,10 +487,10 @@ void Engine::drive(bool may_lag) noexcept {
   wanted_.store(true);
   while (wanted_.load()) {
     std::unique_lock lock(mutex_, std::defer_lock);
-    if (!take_turn(lock)) return;  // who has it looks at wanted_ after
+    if (!take_turn(lock)) return;  // the thread that has the lock looks at wanted_ after it
     if (!wanted_.exchange(false)) continue;
     const auto now = Clock::now();
-    if (holds_back_.exchange(false)) take_in_polled(now);  // which saves waking the thread
+    if (holds_back_.exchange(false)) take_in_polled(now);  // saves waking the thread
     pump(now, false, may_lag);
     lags_.store(may_lag);
     turns_.fetch_add(1);
@@ -488,13 +507,14 @@ std::size_t Engine::take_in(Downlink& downlink, bool to_the_end, Clock::time_poi
   return bytes;
 }
 
-// In place of the thread, which keeps away then. True if something has come.
+// Takes in on the rank's thread; the engine's thread then keeps away. Returns whether anything
+// came.
 bool Engine::take_in_polled(Clock::time_point now) {
   if (control_.hosts().size() > kMostPolled) return false;
   bool has_moved = false;
   bool is_polled = false;
   for (Downlink& one : downlinks_) {
-    if (one.has_adapter()) continue;  // little comes over the connection
+    if (one.has_adapter()) continue;  // little comes over such a connection
     is_polled = true;
     has_moved = take_in(one, false, now) > 0 || has_moved;
   }
@@ -551,7 +571,7 @@ bool Engine::make_room(Attachment& attachment) noexcept {
 void Engine::leave(nanoseconds limit) noexcept {
   if (!thread_.joinable()) return;
   bool all_know =
-      limit == nanoseconds::zero();  // that this has come to nothing, from the bootstrap
+      limit == nanoseconds::zero();  // others learn from the bootstrap that nothing was made
   {
     std::unique_lock lock(mutex_);
     leaving_ = true;
@@ -571,7 +591,7 @@ void Engine::leave(nanoseconds limit) noexcept {
   eventfd_write(listener_stops_.get(), 1);
   thread_.join();
   if (listener_thread_.joinable()) listener_thread_.join();
-  const std::lock_guard lock(mutex_);  // the watcher and who waits may drive it still
+  const std::lock_guard lock(mutex_);  // the watcher and waiting calls may still drive it
   for (Uplink& one : uplinks_) one.hang_up();
   downlinks_.clear();
   if (witness_) witness_->dismiss(all_know);
@@ -659,8 +679,9 @@ void Engine::call(Uplink& uplink, Clock::time_point now) {
   if (uplink.call(++calls_, now)) add_to_epoll(uplink.fd(), EPOLLIN | EPOLLOUT | EPOLLET);
 }
 
-// In a thread of its own: a handshake takes as long as sending many updates, and the scheduler holds
-// what it takes against the thread that does it. The lock is taken for those let in alone.
+// The listener has a thread of its own. A handshake takes as long as sending many updates, and the
+// scheduler would hold that time against the engine's thread. The lock is taken only to add callers
+// that have been let in.
 void Engine::run_listener() {
   std::array<pollfd, 2> wait{{{listener_->fd(), POLLIN, 0}, {listener_stops_.get(), POLLIN, 0}}};
   while (wait[1].revents == 0) {
@@ -670,15 +691,15 @@ void Engine::run_listener() {
   }
 }
 
-// Those that it does not keep it closes.
+// Callers that it does not keep are closed.
 void Engine::let_in(std::vector<tcp::Caller> callers) {
   const std::lock_guard lock(mutex_);
   const auto now = Clock::now();
   for (tcp::Caller& caller : callers) {
     const auto rank = static_cast<int>(caller.introduction.rank);
     const bool is_known = rank >= 0 && rank < control_.size() && !control_.is_local(rank);
-    if (!is_known || !control_.is_live(rank)) continue;                             // it is closed
-    if (caller.introduction.number <= control_.member(rank).link.load()) continue;  // a stale one
+    if (!is_known || !control_.is_live(rank)) continue;                             // closes it
+    if (caller.introduction.number <= control_.member(rank).link.load()) continue;  // an old call
     Downlink& downlink = downlinks_.emplace_back(
         control_, settings_, std::make_shared<tcp::Stream>(std::move(caller.stream)),
         caller.introduction, now);
@@ -689,11 +710,11 @@ void Engine::let_in(std::vector<tcp::Caller> callers) {
       one.share(downlink, ++calls_, now);
     }
   }
-  wake();  // what they say may have come
+  wake();  // their first frames may have come
 }
 
-// The rank of that host whose proxy this one is at first, if it is this one's: the lower of the two calls,
-// for both.
+// The rank of `host` with which this rank shares a connection, or -1: each is the first proxy of
+// the other. The lower of the two ranks calls, for both.
 int Engine::shares_with(const std::vector<int>& host) const {
   const int proxy = host[first_proxy(control_.rank(), host)];
   const std::vector<int>& locals = control_.locals();
@@ -701,7 +722,7 @@ int Engine::shares_with(const std::vector<int>& host) const {
   return is_mutual && !has_rdma_with(proxy) && control_.is_live(proxy) ? proxy : -1;
 }
 
-// The rank that this one has called speaks over the same connection.
+// The rank that this one has called now speaks over the same connection.
 void Engine::share(Uplink& uplink, Clock::time_point now) {
   const std::optional<Uplink::Shared> shared = uplink.take_shared();
   if (!shared) return;
@@ -715,11 +736,11 @@ void Engine::share(Uplink& uplink, Clock::time_point now) {
   wake();  // more may have come
 }
 
-// E4. What this rank has closed, and so needs no more, is looked at until it can go.
+// E4. A segment that this rank has closed stays in closing_ until it can be removed.
 void Engine::take_changes() {
   changed_segments_.take([this](const std::shared_ptr<Attachment>& changed) {
     if (!attachments_.contains(changed->id))
-      return;  // it has come to nothing, or all have closed it
+      return;  // it was not made after all, or all ranks have closed it
     for (Uplink& one : uplinks_) one.note(changed);
     if (!changed->memory->is_closed(control_.rank())) return;
     if (!std::exchange(changed->is_closing, true)) closing_.push_back(changed);
@@ -745,7 +766,7 @@ void Engine::pump(Clock::time_point now, bool with_answers, bool may_lag) {
                                 [](const Uplink& one) { return one.is_blocked(); }));
 }
 
-// What has ended is taken away, and what is lost is called again.
+// Removes connections that have ended, and calls again where one was lost.
 void Engine::settle(Clock::time_point now) {
   for (auto one = downlinks_.begin(); one != downlinks_.end();) {
     if (one->end() == Downlink::End::kLost) probes_.begin(one->sender(), true, now);
@@ -771,7 +792,7 @@ void Engine::settle(Clock::time_point now) {
   changed_.notify_all();
 }
 
-// The others go on without this rank.
+// Whether the others go on without this rank.
 bool Engine::is_out() const { return control_.is_left_out(control_.rank()); }
 
 void Engine::tend(Clock::time_point now) {
@@ -785,7 +806,8 @@ void Engine::tend(Clock::time_point now) {
   }
 }
 
-// Segments that no rank of this host uses any more, and of which no other host needs anything.
+// Removes segments that no rank of this host uses any more, and of which no other host needs
+// anything.
 void Engine::erase_closed() {
   looks_ += closing_.size();
   std::erase_if(closing_, [&](const std::shared_ptr<Attachment>& attachment) {
@@ -820,12 +842,13 @@ void Engine::probe(Clock::time_point now) {
   eventfd_write(news_, 1);
 }
 
-// Stopped for so long that the others may have left this rank out.
+// Whether this rank was stopped for so long that the others may have evicted it.
 bool Engine::was_away(Clock::time_point now) const {
   return now - last_tend_ > settings_.silence || (back_at_ && now - *back_at_ <= settings_.silence);
 }
 
-// Nothing more is taken from it: the others will come to miss it, or have their own reasons.
+// Takes nothing more from a rank that has broken the protocol. The others will come to suspect it,
+// or see the same.
 void Engine::turn_away(int rank) {
   if (control_.mark(rank, host::State::kEvicted)) control_.ring(control_.locals());
 }

@@ -1,22 +1,30 @@
-// Carries what this rank writes in its host's memory to the other hosts, and what ranks of other
-// hosts write in theirs into this host's.
+// The engine copies the words that this rank writes in its host's memory to the other hosts, and
+// the words that ranks of other hosts write into the memory of this host.
 //
-// What a rank writes, only it writes (slot.hpp, S1), so the memory of every host can hold a copy of
-// it, which the ranks there use in place by the same protocol. For each rank and other host, one
-// live rank of that host (its proxy) takes the bytes in: one copy over the network, however many
-// receivers. A proxy that ends is followed by the next, who is simply told everything again.
+// Only one process writes a given word (slot/layout.hpp, S1). So the memory of every host can hold
+// a copy of the words of all ranks, which its ranks use in place by the same protocol. For each
+// sending rank and each other host, one live rank of that host, the proxy, takes the bytes in: they
+// cross the network once, however many receivers there are. If the proxy dies, the next rank takes
+// its place, and the sender sends it everything again.
 //
-// A thread of its own does the work, so that the program need not call in; a scatter also lends a
-// hand where that is quicker than waking it. A second thread runs the listener (tcp/listener.hpp). One lock, E1:
-// everything is touched under it, but for the listener, the counters of Attachment and what is atomic.
-// No work is forgotten, E2: who wants something sets wanted_, then looks whether the thread is asleep or
-// the lock is free; the thread says that it is about to sleep, then looks at wanted_; all sequentially consistent. Nor is
-// what the rank holds back, E3: it sets holds_back_, then wakes the thread if that sleeps and will not
-// look soon by itself; the thread says how it is about to sleep, then looks at holds_back_. Whoever
-// clears holds_back_ sends all there is. Nor is any segment, E4: a change is numbered, then its segment is
-// listed (change_list.hpp), then wanted_, noted_ or holds_back_ is set; every pump first takes the list and
-// tells each connection, which keeps the segment among those due until all of it has been sent. A
-// connection that is made looks at all segments once.
+// A thread of the engine does the work, so the program need not call in. A scatter sends by itself
+// where that is quicker than waking the thread. A second thread runs the listener
+// (tcp/listener.hpp).
+//
+// Invariants:
+//  E1 One lock: everything is touched under it, except the listener, the counters of Attachment and
+//     the atomics.
+//  E2 No work is forgotten. A thread that wants something done sets wanted_, and then looks whether
+//     the engine's thread is asleep or the lock is free. The engine's thread says that it is about
+//     to sleep, and then looks at wanted_. All of this is sequentially consistent.
+//  E3 Nothing that the rank holds back is forgotten. The rank sets holds_back_, and then wakes the
+//     engine's thread if that sleeps and will not look soon by itself. The engine's thread says
+//     how it is about to sleep, and then looks at holds_back_. The thread that clears holds_back_
+//     sends all there is.
+//  E4 No segment is forgotten. A change is numbered, then its segment is listed (change_list.hpp),
+//     then wanted_, noted_ or holds_back_ is set. Every pump first takes the list and tells each
+//     uplink, which keeps the segment among those due until all of it has been sent. A new
+//     connection looks at all segments once.
 #pragma once
 
 #include <atomic>
@@ -48,10 +56,11 @@ namespace dstorm::remote {
 
 struct EngineOptions {
   std::chrono::nanoseconds timeout;  // of the set-up and of the goodbye
-  std::chrono::nanoseconds silence;  // who is not heard of for so long is missed
-  std::string interface;  // a name or a CIDR; empty: by the route to `toward`, else to the others
-  std::string toward;     // a host all ranks can reach, or empty
-  std::string secret;     // what the ranks of the job alone know, or empty
+  std::chrono::nanoseconds silence;  // a rank not heard from for this long is suspected
+  // a name, an address or a CIDR; empty: by the route to `toward`, else to the others
+  std::string interface;
+  std::string toward;  // a host that all ranks can reach, or empty
+  std::string secret;  // known to the ranks of the job alone, or empty
   Rdma rdma;
   int news;                  // an eventfd, written when a rank has ended or a record has come
   std::string witness = {};  // the program (witness.hpp); without one, ends are found by silence
@@ -61,67 +70,74 @@ struct Networks;
 
 class Engine final : public Work {
  public:
-  // Collective, in a job of several hosts: returns when every rank is connected to every other
-  // host. Throws the same ConfigError on all: who cannot reach whom, and why.
+  // Collective, in a job of several hosts, blocking: returns when every rank is connected to every
+  // other host. Throws the same ConfigError on all ranks; it says which rank cannot reach which
+  // host, and why.
   Engine(Bootstrap& bootstrap, host::Control& control, const EngineOptions& options);
   ~Engine() override;
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Whether ranks of other hosts write into this one's memory by RDMA: then every segment has
+  // Whether ranks of other hosts write into this rank's memory by RDMA. If so, every segment has
   // inboxes there.
   bool has_rdma() const noexcept { return settings_.device != nullptr; }
   bool has_rdma_with(int rank) const { return settings_.rdma[static_cast<std::size_t>(rank)]; }
   verbs::InboxShape inbox_shape(const MailboxShape& mailbox) const {
     return {mailbox, settings_.most_ranks};
   }
-  // Why `rank`, of another host, is reached as it is.
+  // The reason why `rank`, of another host, is reached the way it is.
   std::string why(int rank) const;
-  // By which adapter nothing gets through to some host, and why; empty if all is well. Any thread.
+  // Names the adapter by which nothing gets through to some host, with the reason; empty if all is
+  // well. Any thread.
   std::string adapter_trouble();
 
-  // A segment of this job, before any rank may send in it; and one that came to nothing. Throws
-  // ConfigError if its memory cannot be registered.
+  // attach() adds a segment of this job, before any rank may send in it; it throws ConfigError if
+  // the segment's memory cannot be registered. detach() removes a segment that was not made after
+  // all.
   std::shared_ptr<Attachment> attach(std::uint32_t id,
                                      std::shared_ptr<const host::SegmentMemory> memory);
   void detach(std::uint32_t id) noexcept;
 
-  // This rank has changed something in the segment, or posted a notice: others shall know at once,
-  // or when there is time. `bytes`: of the payload there is to send, if any. What `may_lag` leaves this
-  // process at once, but goes along with what is sent next, when this rank waits or after 0.1 s.
+  // This rank has changed something in the segment, or posted a notice. flush() sends it at once,
+  // note() when there is time. `bytes` is the length of the payload to send, or 0. A change that
+  // `may_lag` leaves this process at once, but the system may keep it until more is sent, this rank
+  // waits, or 0.1 s have passed.
   void flush(Attachment& attachment, std::size_t bytes, bool may_lag = false) noexcept;
   void note(Attachment& attachment) noexcept {
     number_change(attachment, false);
     noted_.store(true, std::memory_order_relaxed);
   }
-  // The same of what it has folded, which a sender may wait for: at once, or where this rank has lately sent
-  // something itself each time, along with that, when it sleeps, or within kAwayAlone.
+  // As flush(), for cursors: this rank has folded updates for which a sender may wait. They are
+  // sent at once; or, if this rank has lately sent an update of its own each time, together with
+  // its next update, when it sleeps, or after kAwayAlone at most.
   void acknowledge(Attachment& attachment) noexcept;
   void flush_notices() noexcept { drive(); }
-  // A live member knows for certain that `rank`, of another host, has ended: it is marked dead here, once what it
-  // has still sent has been taken in. Any thread.
+  // A live member knows for certain that `rank`, of another host, has ended. The engine marks it
+  // dead here when everything it has sent has been taken in. Any thread.
   void note_end(int rank) noexcept;
-  // Since when nothing of what this rank writes gets through to `rank`'s host, if so. Any thread.
+  // The time since which nothing that this rank writes has got through to the host of `rank`;
+  // nullopt if it gets through. Any thread.
   std::optional<Clock::time_point> unreached_since(int rank) const {
     const auto since = unreached_since_[static_cast<std::size_t>(control_.host_of(rank))].load();
     return since == kReached ? std::nullopt : std::optional(since);
   }
-  // Whether what has come from the other hosts has been taken in since. If not, their silence is none:
-  // this rank has not listened. Any thread.
+  // Whether what arrived from the other hosts has been taken in since `time`. If not, this rank has
+  // not listened, and the other hosts' silence means nothing. Any thread.
   bool has_listened_since(Clock::time_point time) const { return listened_.load() >= time; }
-  // While it is held, this rank's notices may be rewritten.
+  // While the caller holds this lock, this rank's notices may be rewritten.
   std::unique_lock<std::mutex> hold_notices() { return std::unique_lock(mutex_); }
   bool make_room(Attachment& attachment) noexcept;
-  // How often it has looked at a segment so far: grows with what is changed, not with what there is.
+  // How many times the engine has looked at a segment. Grows with the changes, not with the number
+  // of segments.
   std::uint64_t looks();
 
-  // While this rank waits it takes in what comes itself, which saves waking two threads; the
-  // engine's own keeps away meanwhile.
+  // Work of a waiting rank: it takes in by itself what arrives, which saves waking two threads. The
+  // engine's thread keeps away meanwhile.
   bool poll() noexcept override;
   void rest() noexcept override;
 
-  // Sends what there is to send, says goodbye, and ends all connections. Returns when the others
-  // have it all, or when the time is up.
+  // Sends what there is to send, says goodbye, and ends all connections. Blocks until the others
+  // have everything, or until the time is up.
   void leave(std::chrono::nanoseconds limit) noexcept;
 
  private:
@@ -171,59 +187,64 @@ class Engine final : public Work {
   Descriptor alarm_;           // an eventfd that wakes the thread
   Descriptor listener_stops_;  // an eventfd that ends the listener's thread
   int news_;
-  std::optional<tcp::Listener> listener_;  // the listener's thread's
+  std::optional<tcp::Listener> listener_;  // used by the listener's thread
   std::optional<Witness> witness_;
   std::optional<verbs::Device> device_;
   std::vector<std::string> why_;  // by rank
-  // Whether some host is reached over TCP alone. By RDMA each update is a write of its own: to send
-  // several at once saves nothing.
+  // Whether some host is reached over TCP alone. With RDMA each update is a write of its own, so
+  // sending several at once saves nothing.
   bool has_streams_ = false;
 
   std::mutex mutex_;  // E1
   std::condition_variable changed_;
   Attachments attachments_;
-  std::vector<std::shared_ptr<Attachment>> closing_;  // those of them that this rank has closed
-  std::uint64_t detached_ = 0;                        // those that are no more
-  std::uint64_t looks_ = 0;                           // at closing_
+  // those of attachments_ that this rank has closed
+  std::vector<std::shared_ptr<Attachment>> closing_;
+  // number of attachments that have been removed
+  std::uint64_t detached_ = 0;
+  std::uint64_t looks_ = 0;  // looks at closing_
   std::uint32_t last_attached_ = 0;
   std::list<Uplink> uplinks_;  // one per other host
   std::list<Downlink> downlinks_;
-  std::map<int, std::string> refusals_;  // by caller: for want of what its adapter would write to
-  Probes probes_;                        // of ranks that may have ended
+  // by caller: why this rank cannot register memory for its writes
+  std::map<int, std::string> refusals_;
+  Probes probes_;  // of ranks that may have ended
   static constexpr Clock::time_point kReached = Clock::time_point::max();
   std::vector<std::atomic<Clock::time_point>> unreached_since_;  // by host
   std::vector<std::atomic<bool>> ended_elsewhere_;               // by rank: see note_end()
   std::atomic<bool> has_ended_elsewhere_{false};
   std::atomic<Clock::time_point> listened_;
   Clock::time_point last_tend_;
-  std::optional<Clock::time_point> back_at_;  // from the last absence; see was_away()
+  // when this rank returned from its last absence; see was_away()
+  std::optional<Clock::time_point> back_at_;
   std::uint64_t calls_ = 0;
   bool leaving_ = false;
   bool stop_ = false;
 
-  // The rank's own.
-  Clock::time_point last_active_{};  // when it last scattered or waited
+  // Used by the rank's thread alone.
+  Clock::time_point last_active_{};  // when the rank last scattered or waited
   int burst_ = 0;                    // scatters in a row without an update that came in between
   int answers_ = 0;                  // scatters in a row with one
-  bool owes_answer_ = false;         // credits have been put off until the next scatter
+  bool owes_answer_ = false;         // cursors wait for the next scatter
   std::uint32_t held_segment_ = 0;
   std::size_t held_updates_ = 0;
   std::size_t held_bytes_ = 0;
-  std::atomic<bool> has_come_{false};  // an update, since the last scatter
+  std::atomic<bool> has_come_{false};  // an update has come since the last scatter
 
   ChangeList<Attachment> changed_segments_;
   std::atomic<bool> wanted_{false};
   std::atomic<bool> asleep_{false};
-  std::atomic<bool> queued_{false};                             // the thread waits for the lock
-  std::atomic<std::uint64_t> changes_{Attachment::kUnchanged};  // numbered so far
+  // the engine's thread waits for the lock
+  std::atomic<bool> queued_{false};
+  std::atomic<std::uint64_t> changes_{Attachment::kUnchanged};  // changes numbered so far
   std::atomic<bool> noted_{false};   // something is to be sent when there is time
-  std::atomic<bool> polled_{false};  // by the rank, since the thread last looked
+  std::atomic<bool> polled_{false};  // the rank has polled since the thread last looked
   std::atomic<bool> keeps_away_{false};
   std::atomic<bool> away_briefly_{false};
   std::atomic<bool> is_blocked_{false};  // a connection takes no more for now
-  std::atomic<bool> holds_back_{false};  // there is something that the rank has not sent yet
-  std::atomic<bool> lags_{false};        // something may lie in a socket
-  std::atomic<std::uint64_t> turns_{0};  // of the rank's at sending and taking in
+  std::atomic<bool> holds_back_{false};  // the rank has something that it has not sent yet
+  std::atomic<bool> lags_{false};        // something may still lie in a socket
+  std::atomic<std::uint64_t> turns_{0};  // times the rank has sent or taken in by itself
   std::thread thread_;
   std::thread listener_thread_;
 };

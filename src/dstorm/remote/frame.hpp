@@ -1,20 +1,21 @@
-// What goes over a connection after the handshake, both ways: frames, a fixed header and then a body
-// whose length the header gives.
+// The frames that a connection carries after the handshake, in both directions: a fixed header,
+// then a body whose length the header gives.
 //
-// What the caller says is what one of its own words in its host's memory now is, never what to do; a
-// connection that is made anew says it all again, and what is known already changes nothing. The
-// callee answers with how many bytes of frames it has taken in so far, at least four times in the
-// time after which it would count as silent: that is its heartbeat too.
+// The rank that made the connection is the caller, the other one the callee. The caller sends the
+// present value of words of its own in its host's memory, never commands. On a new connection it
+// sends all of them again; receiving one twice changes nothing. The callee answers with the number
+// of bytes of frames that it has taken in. It answers at least four times in the silence, so its
+// answers are also its heartbeat.
 //
-// Two ranks that are each other's proxies share a connection, so that what one says acknowledges what
-// the other has said, in the same packet.
+// Two ranks that are each other's proxies share one connection. Frames of either then acknowledge
+// those of the other in the same packet.
 //
-// Where both ends have RDMA, they introduce their queue pairs, the callee says where the caller may
-// write, and updates, clocks and cursors go that way instead; the rest stays here. These frames bear
-// a proof of their own (authenticate() over the frame and both ranks), since a forged address would
-// be written to.
+// If both ends have RDMA, they introduce their queue pairs, and the callee says where the caller
+// may write. Updates, clocks and cursors then go by RDMA; everything else stays on the connection.
+// The frames that introduce carry a proof of their own (authenticate() over the frame and both
+// ranks), because the adapters would write to a forged address.
 //
-// Both ends are little-endian, which the handshake makes sure of (docs/transports.md).
+// Both ends are little-endian; the handshake checks that (docs/transports.md).
 #pragma once
 
 #include <cstddef>
@@ -28,25 +29,28 @@
 namespace dstorm::remote {
 
 enum class FrameKind : std::uint32_t {
-  kBeat = 1,      // the caller is well; no body
-  kNotice = 2,    // its post for an exchange: NoticeHead, then what it is, then the bytes
-  kUpdate = 3,    // its update, for ranks of the callee's host: SlotHeader, Ticketed..., payload
-  kClock = 4,     // its clock, and no update: 64 bits
-  kCursors = 5,   // what it has folded of senders on the callee's host: CursorBody...
-  kClosed = 6,    // it has closed the segment; no body
-  kLeave = 7,     // it leaves the job and sends nothing after this; no body
-  kEndpoint = 8,  // either end's queue pair: EndpointBody
-  kTaken = 9,     // of the callee: bytes taken in, 64 bits
-  kWindow = 10,   // of the callee: where a segment may be written: verbs::Target of the caller's
-                  // inbox, then of the cursors of each rank of the host, then Mac
-  kRecord = 11,   // where it stands in the membership (membership_record.hpp)
-  kShare = 12,    // of the callee: from here on it speaks as a caller, too, whose call has this
-                  // number, 64 bits; what answers the caller comes in between
+  kBeat = 1,    // heartbeat of the caller; no body
+  kNotice = 2,  // the caller's post for an exchange: NoticeHead, the call's name, the bytes
+  // an update of the caller, for ranks of the callee's host: SlotHeader, Ticketed..., payload
+  kUpdate = 3,
+  kClock = 4,     // the caller's clock, without an update: 64 bits
+  kCursors = 5,   // how far the caller has folded senders of the callee's host: CursorBody...
+  kClosed = 6,    // the caller has closed the segment; no body
+  kLeave = 7,     // the caller leaves the job and sends nothing after this; no body
+  kEndpoint = 8,  // the queue pair of either end: EndpointBody
+  kTaken = 9,     // from the callee: bytes taken in so far, 64 bits
+  // From the callee: where the caller may write for a segment. A verbs::Target for the caller's
+  // inbox, one for the cursors of each rank of the host, then a Mac.
+  kWindow = 10,
+  kRecord = 11,  // the caller's membership record (membership/record.hpp)
+  // From the callee: from here on it also speaks as a caller, and this is the number of its call,
+  // 64 bits. Its answers to the first caller come in between.
+  kShare = 12,
 };
 
 struct FrameHead {
   FrameKind kind;
-  std::uint32_t segment;  // by the order in which the job made them; 0 where none is concerned
+  std::uint32_t segment;  // in the order in which the job made them; 0: none
   std::uint64_t bytes;    // of the body
 };
 static_assert(sizeof(FrameHead) == 16);
@@ -58,7 +62,7 @@ struct NoticeHead {
 };
 static_assert(sizeof(NoticeHead) == 16);
 
-// One receiver of an update. How many follow the SlotHeader is what the lengths leave room for.
+// One receiver of an update. The lengths in the frame say how many follow the SlotHeader.
 struct Ticketed {
   std::uint64_t ordinal;
   std::uint32_t receiver;
@@ -66,7 +70,7 @@ struct Ticketed {
 };
 static_assert(sizeof(Ticketed) == 16);
 
-// One sender's Cursor.
+// The Cursor of one sender.
 struct CursorBody {
   std::uint64_t consumed, folded, overwritten, rejected, ordinal;
   std::uint32_t sender;
@@ -80,7 +84,8 @@ struct EndpointBody {
 };
 static_assert(sizeof(EndpointBody) == 64);
 
-// The proof of a frame on the connection that `call` made: over all of it but the proof itself.
+// The proof of a frame on the connection that `call` made, over the whole frame but the proof
+// itself.
 tcp::Mac prove(const tcp::Key& key, const FrameHead& head, std::span<const std::byte> body,
                const tcp::Introduction& call);
 bool is_proof(std::span<const std::byte> given,

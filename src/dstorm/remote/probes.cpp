@@ -59,7 +59,7 @@ void Probes::call(Probe& probe, Clock::time_point now) {
   watch_(probe.call->fd());
 }
 
-// Takes the witness' answer, and calls again where none has come.
+// Takes in the witness's answer, and calls again if none has come.
 void Probes::listen(Probe& probe, Clock::time_point now) {
   const iovec rest{probe.answer.data() + probe.answered, probe.answer.size() - probe.answered};
   probe.answered += probe.call->receive({&rest, 1}).bytes;
@@ -78,7 +78,7 @@ void Probes::listen(Probe& probe, Clock::time_point now) {
   probe.call.reset();
 }
 
-// A rank that says nothing else says that it is well every quarter of the silence.
+// A rank with nothing else to send sends a heartbeat every quarter of the silence.
 bool Probes::has_all_come(const Probe& probe, Clock::time_point now) const {
   const host::Member& member = control_.member(probe.rank);
   if (probe.is_read && member.link.load() == probe.link) return true;

@@ -1,13 +1,16 @@
-// Finds out for certain that ranks of other hosts have ended.
+// Probes find out for certain that ranks of other hosts are dead.
 //
-// A connection to a rank that ends without a goodbye is a reason to ask, no more: a firewall may have cut it. So
-// this probes where the rank listened, again and again for as long as the silence. Its witness answers with its
-// token once the rank's process has ended (witness.hpp); nobody else can. A refused, reset or silent probe says
-// nothing, and a rank that only this host cannot reach stays suspected at most (membership.hpp).
+// When a connection to a rank ends without a goodbye, a firewall may have cut it. So this class
+// asks: it connects to the address at which the rank listened, again and again for as long as the
+// silence. Once the rank's process has ended, its witness answers there with its token
+// (witness.hpp); no other process can. A probe that is refused, reset or not answered proves
+// nothing, and a rank that only this host cannot reach is at most suspected
+// (membership/membership.hpp).
 //
-// What the rank has still sent is to be taken in before it is marked dead. Where this rank has read the
-// connection by which it came to its end, the rank is marked at once; else, as another rank of this host reads it,
-// when nothing has come from it for a while, should that other one be stopped.
+// A rank is marked dead when everything that it has sent has been taken in. If this rank has read
+// the connection by which the rank's writes arrived to its end, that is at once. Otherwise another
+// rank of this host reads that connection, and the mark waits until nothing has arrived from the
+// dead rank for a while, in case that reader is stopped.
 #pragma once
 
 #include <chrono>
@@ -26,21 +29,22 @@ namespace dstorm::remote {
 // Used under the engine's lock. Nothing blocks.
 class Probes {
  public:
-  // Until a probe is repeated, the first time: it may be lost, or come before the system has closed all that
-  // the rank had open.
+  // The time after which the first probe is repeated: it may have been lost, or may have arrived
+  // before the system had closed everything that the rank had open.
   static constexpr std::chrono::milliseconds kFirstPatience{5};
 
-  // `watch` is given each descriptor that step() waits for.
+  // `watch` is called with each descriptor that step() waits for.
   Probes(host::Control& control, const Settings& settings, std::function<void(int)> watch);
 
-  // A connection with `rank` has ended without a goodbye. `is_read`: it is the one by which the rank's writes
-  // came here, and this rank has read all of it.
+  // A connection with `rank` has ended without a goodbye. `is_read`: the rank's writes arrived over
+  // it, and this rank has read all of it.
   void begin(int rank, bool is_read, Clock::time_point now);
   // A live member knows for certain that `rank` has ended.
   void note_end(int rank, Clock::time_point now);
-  // Goes on with all; true if a rank has been marked dead. `was_away`: this rank was stopped for so long that the
-  // others may have left it out. Who has ended since may have gone on without it and be done: to take that for a
-  // death would be to go on alone (M3), so nothing is asked.
+  // Moves all probes on; returns whether a rank has been marked dead. `was_away`: this rank was
+  // stopped for so long that the others may have evicted it. A rank that has ended since may then
+  // have gone on without this one and finished; if this rank took that for a death, it could go on
+  // alone (M3). So it asks nothing.
   bool step(bool was_away, Clock::time_point now);
 
   bool empty() const noexcept { return probes_.empty(); }
@@ -48,7 +52,7 @@ class Probes {
  private:
   struct Probe {
     int rank;
-    std::uint64_t link;  // by which its writes came when this began
+    std::uint64_t link;  // by which its writes arrived when the probe began
     Clock::time_point since;
     std::optional<tcp::Stream> call = {};
     Clock::time_point called = {};
@@ -56,7 +60,7 @@ class Probes {
     WitnessToken answer = {};
     std::size_t answered = 0;  // bytes of it
     bool is_read = false;
-    std::optional<Clock::time_point> known_since = {};  // that it has ended
+    std::optional<Clock::time_point> known_since = {};  // since when its end is certain
   };
 
   Probe& find_or_add(int rank, Clock::time_point now);

@@ -22,8 +22,8 @@ using Host = std::vector<int>;
 
 constexpr milliseconds kLongestProof{5000};
 
-// What became of a rank's proofs: this head, the partners with whom they failed, and of the first few
-// of these a Told each.
+// The result of a rank's proofs: this head, the partners with which they failed, and a Told for
+// each of the first few of these.
 struct VerdictHead {
   std::uint32_t failed;
   std::uint32_t told;
@@ -35,7 +35,7 @@ struct Told {
 };
 constexpr std::size_t kMostTold = 4;
 
-// A pair of hosts, the lower first; and why RDMA does not go between them.
+// A pair of hosts, the lower first; and the reason why RDMA cannot go between them.
 using Pair = std::pair<int, int>;
 struct Obstacle {
   std::string text;
@@ -47,7 +47,7 @@ Pair pair_of(const host::Control& control, int a, int b) {
   return std::minmax(control.host_of(a), control.host_of(b));
 }
 
-// The first of the ranks that has no adapter of this kind of network.
+// The first of `ranks` that has no adapter of this kind of network.
 std::optional<int> lacking(const Host& ranks, const std::vector<AdapterRecord>& adapters,
                            verbs::Fabric fabric) {
   const auto found = std::find_if(ranks.begin(), ranks.end(), [&](int r) {
@@ -57,8 +57,8 @@ std::optional<int> lacking(const Host& ranks, const std::vector<AdapterRecord>& 
   return found == ranks.end() ? std::nullopt : std::optional(*found);
 }
 
-// Those that are known before anything is tried: any rank of a host may have to take another's place,
-// so all of both need an adapter, of one kind of network.
+// The obstacles that are known before anything is tried. Any rank of a host may have to take
+// another's place, so all ranks of both hosts need adapters of one kind of network.
 Obstacles obstacles_by_kind(const host::Control& control,
                             const std::vector<AdapterRecord>& adapters) {
   Obstacles found;
@@ -81,7 +81,8 @@ Obstacles obstacles_by_kind(const host::Control& control,
   return found;
 }
 
-// With whom `rank` tries: with whom it begins on each other host, and those who begin with it.
+// The ranks with which `rank` tries its adapter: its first proxy on each other host, and the ranks
+// whose first proxy it is.
 std::vector<int> partners_of(int rank, const host::Control& control, const Obstacles& obstacles) {
   std::set<int> partners;
   const Host& own = control.hosts()[static_cast<std::size_t>(control.host_of(rank))];
@@ -117,7 +118,8 @@ Bytes pack(const std::vector<verbs::Proof::Reason>& given) {
   return bytes;
 }
 
-// Adds what `rank` says. Of several reasons for a pair of hosts the first counts that is no echo.
+// Adds what `rank` reports. If there are several reasons for a pair of hosts, the first one that is
+// no echo counts.
 void unpack(int rank, const Bytes& bytes, const host::Control& control, Obstacles& obstacles) {
   std::size_t at = 0;
   const auto get = [&](auto& record) {
@@ -152,7 +154,7 @@ void unpack(int rank, const Bytes& bytes, const host::Control& control, Obstacle
     add(partner, "cannot reach rank " + std::to_string(partner), true);
 }
 
-// Collective. Tries all pairs of hosts without obstacles, and adds those that come to light.
+// Collective. Tries all pairs of hosts that have no obstacle, and adds the obstacles it finds.
 void prove(Bootstrap& bootstrap, const host::Control& control,
            const std::vector<AdapterRecord>& adapters, const verbs::Device* device,
            std::chrono::nanoseconds timeout, Obstacles& obstacles) {

@@ -1,3 +1,16 @@
+// How an uplink works. pump() drives it. While the connection is being made, pump() advances the
+// handshake. Then it repeats: fill() puts frames into small_ and long payloads into pieces_, and
+// send() gives them to the socket, until there is nothing to send or the socket is full.
+//
+// due_ lists the segments with changes that have not been sent, the oldest change first.
+// fill_segment() sends one of them over TCP: the cursors, the updates in order, then the clock.
+// Under RDMA post_segment() does the same by writes of the adapter, and the connection carries only
+// the rest. In both cases a SlotCarrier takes the update out of its slot and holds the slot while
+// it is read.
+//
+// The callee's answers say how many bytes it has taken in, or introduce its adapter and its memory
+// (take()). A connection that fails is given up; call() then goes to the next rank of the host, to
+// which this rank sends everything again.
 #include "dstorm/remote/uplink.hpp"
 
 #include <algorithm>
@@ -8,18 +21,20 @@
 namespace dstorm::remote {
 namespace {
 
-// Small frames are gathered up to this much before they are sent.
+// Small frames are gathered up to this many bytes before they are sent.
 constexpr std::size_t kBatch = 64 * 1024;
-// And long payloads up to this much.
+// Long payloads are gathered up to this many bytes.
 constexpr std::size_t kLongBatch = 256 * 1024;
-// A payload up to this long is copied among them, which is cheaper than a part of its own.
+// A payload up to this long is copied among the small frames, which is cheaper than a part of its
+// own.
 constexpr std::size_t kCopied = 8 * 1024;
 constexpr std::size_t kAnswers = 1024;
-// How long a rank waits for another to call it, before it calls itself; and between two trials whether it can.
+// How long a rank waits to be called before it calls by itself; and the time between two trials
+// whether it can.
 constexpr std::chrono::seconds kAwaited{1};
 constexpr std::chrono::milliseconds kBetweenTrials{20};
 
-// Of a segment that is due.
+// The age of a segment that is due.
 constexpr auto kAge = [](const auto* carried) { return carried->due.front().number; };
 
 }  // namespace
@@ -138,8 +153,8 @@ void Uplink::hang_up() {
 }
 
 void Uplink::fail(const std::string& why) {
-  // What its adapter was to write is not there, though the next connection may come about: whoever
-  // refuses that one, too, is not reached.
+  // The writes of its adapter have not arrived, although the next connection may come about: a host
+  // that refuses that one, too, counts as not reached.
   if (rdma_ && !stalled_since_) stalled_since_ = moved_;
   turned_away_ = stream_->is_closed_there() ? turned_away_ + 1 : 0;
   stream_->reset_at_end();
@@ -161,7 +176,7 @@ std::string Uplink::describe_proxy() const {
          settings_.addresses[static_cast<std::size_t>(proxy_)].text();
 }
 
-// The next call goes to the next rank.
+// Gives up this connection. The next call goes to the next rank of the host.
 void Uplink::give_up(const std::string& why) {
   if (state_ == State::kUp) lost_ = proxy_;
   reason_ = describe_proxy() + ": " + why;
@@ -169,8 +184,7 @@ void Uplink::give_up(const std::string& why) {
   next_ = (next_ + 1) % host_.size();
 }
 
-// Over this connection all is well: the callee learns that a call follows, or it would take its end
-// for this rank's.
+// Moves the handshake on. Returns whether the connection is up.
 bool Uplink::advance_handshake() {
   switch (handshake_->advance(*stream_)) {
     case tcp::Handshake::Step::kWaiting:
@@ -215,17 +229,18 @@ void Uplink::pump(const Attachments& attachments, bool leaving, bool with_answer
     awaits_adapter_ = false;
     while (state_ == State::kUp && fill(attachments, leaving)) {
       send(now);
-      if (is_blocked()) break;  // as much as it takes for now
+      if (is_blocked()) break;  // as much as the connection takes for now
     }
   } while (state_ == State::kUp && rdma_ && reap(now) && awaits_adapter_);
-  may_lag_ = false;  // what else is said meanwhile goes at once
+  may_lag_ = false;  // frames put there meanwhile go at once
   if (state_ == State::kUp && lags_ && !may_lag) {
     stream_->push();
     lags_ = false;
   }
 }
 
-// True if writes have completed since the last time. Sees to it that adapter_fd() tells of more.
+// Returns whether writes have completed since the last call. Makes adapter_fd() report further
+// ones.
 bool Uplink::reap(Clock::time_point now) {
   if (awaits_adapter_) rdma_->arm();
   const bool has_moved = rdma_->reap() > reaped_;
@@ -243,7 +258,8 @@ bool Uplink::reap(Clock::time_point now) {
   return has_moved;
 }
 
-// Says a clock once more: whether its network still works shows even where there is nothing to send.
+// Writes a clock once more. So a network that no longer works is noticed even if there is nothing
+// to send.
 void Uplink::try_adapter() {
   for (const auto& [id, carried] : carried_) {
     if (!rdma_->has_window(id)) continue;
@@ -260,14 +276,16 @@ bool Uplink::tend(Clock::time_point now) {
   }
   if (state_ != State::kCalling && state_ != State::kUp) return false;
   if (control_.state(proxy_) == host::State::kEvicted) {
-    // It is to read so in this rank's record, which a reset could take from it; unless others need a proxy.
+    // The evicted proxy is to read this in this rank's record, which a reset could destroy. So the
+    // connection stays for a while, unless other ranks of the host need a proxy.
     if (!left_out_since_) left_out_since_ = now;
     if (is_needed() || now - *left_out_since_ > settings_.silence / 4) {
       fail("left out");
       return false;
     }
   }
-  // Early enough that another proxy says that this rank is well before its host misses it.
+  // Early enough for another proxy to report that this rank is well, before its host suspects this
+  // rank.
   if (now - last_heard_ > settings_.silence * 3 / 4) {
     fail(state_ == State::kCalling ? "no answer" : "silent");
     return false;
@@ -277,7 +295,7 @@ bool Uplink::tend(Clock::time_point now) {
     fail_by_adapter("the adapter gets nothing through");
     return false;
   }
-  // So often that all ranks whom one cut concerns find out at about the same time.
+  // So often that all ranks that one cut concerns notice it at about the same time.
   if (state_ == State::kUp && rdma_ && rdma_->is_idle() && now - tried_ > settings_.silence / 16) {
     tried_ = now;
     try_adapter();
@@ -297,8 +315,8 @@ bool Uplink::is_needed() const noexcept {
 bool Uplink::make_room(std::uint32_t segment) {
   const auto found = carried_.find(segment);
   if (found != carried_.end() && found->second.in_flight != 0) {
-    // The adapter may go on reading; what comes of it has the wrong checksum, and a newer update
-    // follows.
+    // The adapter may go on reading this slot. The bytes that it then sends have the wrong
+    // checksum, and a newer update follows.
     found->second.carrier.let_go();
     found->second.in_flight = 0;
     return true;
@@ -315,7 +333,7 @@ bool Uplink::make_room(std::uint32_t segment) {
 // ---- what the callee answers ----
 
 void Uplink::take_answers(Clock::time_point now) {
-  // The longest is a window.
+  // The longest answer is a window.
   const std::size_t most =
       sizeof(FrameHead) + (1 + host_.size()) * sizeof(verbs::Target) + sizeof(tcp::Mac);
   answers_.resize(std::max(kAnswers, most));
@@ -421,8 +439,8 @@ void Uplink::put_head(FrameKind kind, std::uint32_t segment, std::uint64_t bytes
   put(FrameHead{kind, segment, bytes});
 }
 
-// True if there is something to send. Notices go last, and a goodbye after them: who sees a rank at
-// a barrier has what it sent before.
+// Returns whether there is something to send. Notices go last, and a goodbye after them. So a rank
+// that sees this rank at a barrier has everything that this rank sent before.
 bool Uplink::fill(const Attachments& attachments, bool leaving) {
   if (!std::exchange(has_noted_all_, true)) note_all(attachments);
   if (is_blocked()) return true;
@@ -451,11 +469,12 @@ bool Uplink::fill(const Attachments& attachments, bool leaving) {
   return !small_.empty();
 }
 
-// What was changed first goes first, whatever the size of it, and no segment keeps the others waiting. So
-// over TCP who has an update of a rank has what the rank wrote elsewhere before, as far as the engine looked
-// in between, and unless that update has replaced an older one which was due.
+// The oldest change goes first, whatever its size, and no segment keeps the others waiting. So over
+// TCP a rank that has an update of this rank also has what this rank wrote elsewhere before it.
+// That holds as far as the engine looked in between, and unless that update has replaced an older
+// one that was due.
 
-// False if there is more than one sending takes.
+// Returns false if there is more than one send takes.
 bool Uplink::fill_segments() {
   while (!due_.empty()) {
     Carried& first = *due_.front();
@@ -464,14 +483,14 @@ bool Uplink::fill_segments() {
     due_.pop_front();
     if (!first.due.empty()) {
       drop_passed(first);
-      insert_due(first);  // what is next of it may come after others
+      insert_due(first);  // its next change may come after others
     }
     if (!goes_on) return false;
   }
   return true;
 }
 
-// False if one of them has to go on later.
+// Returns false if one of the segments has to go on later.
 bool Uplink::post_segments() {
   bool all_through = true;
   looks_ += due_.size();
@@ -500,7 +519,7 @@ void Uplink::note(const std::shared_ptr<Attachment>& changed) {
   const auto place = found.due.empty() ? due_.end() : place_of(found);
   const std::uint64_t before = found.due.empty() ? 0 : found.due.front().number;
   note_change(found);
-  if (found.due.front().number == before) return;  // its turn stays
+  if (found.due.front().number == before) return;  // it keeps its place
   if (place != due_.end()) due_.erase(place);
   insert_due(found);
 }
@@ -512,7 +531,8 @@ void Uplink::note_change(Carried& carried) {
   drop_passed(carried);
 }
 
-// What has been sent, or replaced, as there are no more slots.
+// Drops changes that have been sent, and the oldest of more changes than there are slots: newer
+// updates have replaced theirs.
 void Uplink::drop_passed(Carried& carried) {
   const std::size_t slots = carried.attachment->memory->shape().mailbox.depth();
   while (carried.due.size() > 1 &&
@@ -526,7 +546,7 @@ std::deque<Uplink::Carried*>::iterator Uplink::place_of(const Carried& carried) 
                    &carried);
 }
 
-// Nearly always it is the youngest.
+// Nearly always the change is the youngest, so this inserts at the end.
 void Uplink::insert_due(Carried& carried) {
   due_.insert(std::ranges::upper_bound(due_, carried.due.front().number, {}, kAge), &carried);
 }
@@ -561,7 +581,7 @@ bool Uplink::is_done_with(const Attachment& attachment) const {
   if (found == carried_.end() || found->second.closed_at == 0 || !is_through(attachment)) {
     return false;
   }
-  // What is only on its way would have to be said again, should the connection break.
+  // Changes that are still on their way would have to be sent again if the connection broke.
   return answered_bytes_ >= found->second.closed_at ||
          std::none_of(host_.begin(), host_.end(), [&](int r) { return is_live(attachment, r); });
 }
@@ -571,19 +591,20 @@ void Uplink::note_through(Carried& carried, std::uint64_t changes) {
   carried.due.clear();
 }
 
-// As for the sender (Segment::is_live).
+// Whether a receiver takes part, by the rule that the sender uses.
 bool Uplink::is_live(const Attachment& attachment, int rank) const {
   return control_.is_live(rank) && !attachment.memory->is_closed(rank);
 }
 
-// False if there is more than one sending takes.
+// Returns false if there is more than one send takes.
 bool Uplink::fill_segment(Carried& carried) {
   const Attachment& attachment = *carried.attachment;
   const std::uint64_t changes = attachment.changes.load(std::memory_order_acquire);
-  const bool is_closed = attachment.memory->is_closed(control_.rank());  // before its last clock
+  // read before its last clock
+  const bool is_closed = attachment.memory->is_closed(control_.rank());
   if (attachment.urgent.load() > carried.changes) may_lag_ = false;
   fill_cursors(carried);
-  // Up to the clock: what is beyond it, its sender is still about to publish (S6).
+  // Only up to the clock: a sender is still about to publish an update beyond it (S6).
   const std::uint64_t clock = carried.carrier.clock();
   const auto live = [&](int r) { return is_live(attachment, r); };
   for (int slot; (slot = carried.carrier.take(carried.sent, live)) >= 0;) {
@@ -612,7 +633,7 @@ bool Uplink::fill_segment(Carried& carried) {
         return false;
       }
     }
-    carried.carrier.let_go();  // QUEUE: it stays as it is until all have consumed it
+    carried.carrier.let_go();  // QUEUE: the slot stays as it is until all have consumed it
     if (small_.size() >= kBatch || long_bytes_ >= kLongBatch) return false;
   }
   if (clock > carried.clock) {
@@ -625,30 +646,33 @@ bool Uplink::fill_segment(Carried& carried) {
   return true;
 }
 
-// The same by RDMA. False if it has to go on later: there is no room, or no window yet, or the slot
-// to send is behind one that the adapter still reads.
+// As fill_segment(), by RDMA. Returns false if it has to go on later: there is no room in the
+// queue, or no window yet, or the update to send waits for a slot that the adapter still reads.
 bool Uplink::post_segment(Carried& carried) {
   const Attachment& attachment = *carried.attachment;
   const std::uint64_t changes = attachment.changes.load(std::memory_order_acquire);
-  const bool is_closed = attachment.memory->is_closed(control_.rank());  // before its last clock
+  // read before its last clock
+  const bool is_closed = attachment.memory->is_closed(control_.rank());
   if (carried.in_flight != 0 && carried.in_flight <= rdma_->reap()) {
     carried.carrier.let_go();
     carried.in_flight = 0;
   }
-  // Where all have closed it, its memory may be gone, and a connection that is made now gets no window.
+  // If all ranks of the host have closed the segment, its memory may be gone there, and a
+  // connection that is made now gets no window.
   if (std::none_of(host_.begin(), host_.end(), [&](int r) { return is_live(attachment, r); })) {
     if (carried.in_flight != 0) return false;
     if (is_closed) fill_closed(carried);
     note_through(carried, changes);
     return true;
   }
-  // Until something has changed no notice has to wait for it. The callee may need this rank's notice
+  // A segment without changes must not hold back notices: the callee may need this rank's notice
   // before it attaches the segment and gives a window.
   if (!is_joined_ || !rdma_->has_window(attachment.id)) return changes == Attachment::kUnchanged;
   const std::uint64_t clock = carried.carrier.clock();
-  // Before the clock: in step, who sees it takes what it stands for to be folded (Segment). Under QUEUE nothing
-  // stands on that, and each is a write of its own: beside an update go those alone that free a quarter of the
-  // slots, and the others when there is none.
+  // Cursors go before the clock: in lockstep, a rank that sees this clock assumes that this rank
+  // has folded what it stands for (Segment). Under QUEUE nothing depends on that, and each cursor
+  // is a write of its own. So a cursor goes along with an update only if it frees a quarter of the
+  // slots; the others go when there is no update.
   const host::SegmentShape& shape = attachment.memory->shape();
   const bool has_update = clock > carried.clock;
   const bool may_lag = has_update && shape.policy == Policy::kQueue && !is_closed;
@@ -670,16 +694,17 @@ bool Uplink::post_segment(Carried& carried) {
                            carried.carrier.addressees(), host_);
     carried.sent = carried.clock = header.iteration;
     carried.last_update = number;
-    // QUEUE: the slot stays as it is until all have consumed the update, so there is no hurry.
+    // QUEUE: the slot stays as it is until all have consumed the update, so there is no need to
+    // hold it.
     if (shape.policy == Policy::kLatest) {
       carried.in_flight = number;
     } else {
       carried.carrier.let_go();
     }
   }
-  carried.sent = std::max(carried.sent, clock);  // what was not found has been replaced
+  carried.sent = std::max(carried.sent, clock);  // updates that were not found have been replaced
   if (clock > carried.clock) {
-    // QUEUE: when the updates before it have been written (inbox.hpp, L5).
+    // QUEUE: only when the updates before it have been written (verbs/inbox.hpp, L5).
     const bool may_go =
         shape.policy == Policy::kLatest || rdma_->completed() >= carried.last_update;
     if (!rdma_->has_room() || !may_go) return false;
@@ -700,7 +725,8 @@ void Uplink::fill_closed(Carried& carried) {
   carried.closed_at = sent_bytes_ + small_.size() + long_bytes_;
 }
 
-// What this rank has now folded of the host's rank number `place`; false if fewer than `least` updates more.
+// Reads how far this rank has folded the rank at index `place` of the host. Returns false if that
+// is not at least `least` updates more than was sent.
 bool Uplink::changed_cursor(Carried& carried, std::size_t place, std::uint64_t least,
                             CursorBody& body) const {
   const host::SegmentMemory& memory = *carried.attachment->memory;
@@ -748,7 +774,8 @@ void Uplink::fill_cursors(Carried& carried) {
   std::memcpy(small_.data() + head_at, &head, sizeof(head));
 }
 
-// After a new connection the last two: others may still be at the exchange before this rank's last.
+// On a new connection it sends the last two: others may still be at the exchange before this rank's
+// last one.
 void Uplink::fill_notices(std::uint64_t posted) {
   const host::Member& own = control_.member(control_.rank());
   for (std::uint64_t n = std::max(notice_ + 1, posted < 2 ? 1 : posted - 1); n <= posted; ++n) {
@@ -764,12 +791,13 @@ void Uplink::fill_notices(std::uint64_t posted) {
   }
 }
 
-// Before all else: the others take a rank that they hear nothing new of for lost.
+// The record goes before all else, because the others suspect a rank from which no new record
+// arrives.
 void Uplink::fill_record() {
   const RecordFormat::Cell cell = control_.record(control_.rank());
   if (cell[0].load(std::memory_order_relaxed) == beat_) return;
   const RecordFormat::Words words = RecordFormat::load(cell);
-  // Torn, if it is being written: then it is asked for once more.
+  // The record is torn if it is being written. The next pump then sends it.
   if (!control_.record_format().unpack(words)) return;
   put_head(FrameKind::kRecord, 0, words.size() * sizeof(std::uint64_t));
   for (const std::uint64_t word : words) put(word);
@@ -799,7 +827,7 @@ void Uplink::send(Clock::time_point now) {
     }
     put_small(small_.size());
     const tcp::Moved moved = stream_->send(parts_, may_lag_);
-    // A partner reads what has come before it finds the end.
+    // The partner has to read everything that has arrived before it sees the end.
     if (moved.flow != tcp::Flow::kOpen && partner_ != nullptr && stream_->is_readable()) return;
     if (moved.flow != tcp::Flow::kOpen) return fail(stream_->error());
     if (moved.bytes == 0) return;

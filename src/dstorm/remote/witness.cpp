@@ -23,11 +23,12 @@ namespace dstorm::remote {
 namespace {
 
 constexpr const char* kName = "malt-witness";
-constexpr const char* kFolder = "dstorm";  // where it is installed, beside the library
+constexpr const char* kFolder = "dstorm";  // the folder where it is installed, beside the library
 constexpr std::array<char, 8> kMagic = {'M', 'A', 'L', 'T', 'e', 'n', 'd', 's'};
-constexpr int kQuitMs = 1000;  // for how long its end is waited for
+constexpr int kQuitMs = 1000;  // how long to wait for the witness to end
 
-// One that is not overwritten while the numbers of the child's are given out.
+// A copy with a number above those that the child gets, so that it is not overwritten when they are
+// given out.
 Descriptor copy_above_standard(int fd) {
   return Descriptor(fcntl(fd, F_DUPFD_CLOEXEC, kWitnessRank + 1));
 }
@@ -60,8 +61,8 @@ struct Attributes {
   throw ConfigError("cannot start " + program + ": " + std::strerror(error));
 }
 
-// Runs the program with these as its descriptors. Its first process only forks, and has ended when this
-// returns: the witness is no child of the rank's.
+// Runs the program with these descriptors. Its first process only forks, and has ended when this
+// returns. So the witness is not a child of the rank.
 void spawn(const std::string& program, int control, int listener) {
   const Descriptor one = copy_above_standard(control);
   const Descriptor two = copy_above_standard(listener);
@@ -85,11 +86,13 @@ void spawn(const std::string& program, int control, int listener) {
   pid_t ended = 0;
   while ((ended = waitpid(child, &status, 0)) < 0 && errno == EINTR) {
   }
-  // The program may reap it first, or ignore its children.
+  // If waitpid finds nothing, the rank's program has reaped the child first, or ignores its
+  // children.
   if (ended == child && status != 0) fail(program, EAGAIN);
 }
 
-// As it was opened, and where that leads to, if it is a link.
+// The folder of the library as it was opened, and the folder that the path leads to if it is a
+// link.
 std::vector<std::filesystem::path> folders_of_library() {
   static const char here = 0;
   Dl_info found{};
@@ -118,7 +121,7 @@ bool is_token(const WitnessToken& given, const WitnessToken& right) {
 
 std::string Witness::find_program() {
   for (const std::filesystem::path& folder : folders_of_library()) {
-    if (!folder.is_absolute()) continue;  // it could not be told
+    if (!folder.is_absolute()) continue;  // the path is not known
     for (const std::filesystem::path& path : {folder / kName, folder / kFolder / kName}) {
       if (access(path.c_str(), X_OK) == 0) return path;
     }
@@ -152,7 +155,7 @@ void Witness::dismiss(bool all_know) noexcept {
   if (!control_) return;
   const char word = static_cast<char>(all_know ? WitnessWord::kQuit : WitnessWord::kLeft);
   send(control_.get(), &word, sizeof(word), MSG_NOSIGNAL);
-  pollfd end{control_.get(), POLLIN, 0};  // of the stream, with its process
+  pollfd end{control_.get(), POLLIN, 0};  // the socket ends when the witness does
   if (all_know) poll(&end, 1, kQuitMs);
   control_ = UnforkedDescriptor(Descriptor());
 }

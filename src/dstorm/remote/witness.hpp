@@ -1,11 +1,13 @@
-// A rank's witness: a small process of its host that proves to other hosts that the rank has ended, when it has.
+// A rank's witness: a small process on the rank's host that proves to other hosts that the rank's
+// process has ended, once it has.
 //
-// What a network says unasked, a refusal, a reset or silence, is no proof: a firewall can say it too. The
-// witness has the rank's listening socket, so whoever calls the rank after its end is answered by the witness, with a
-// token that is made with the job's key. Nobody has it before, so it proves what it says whenever it comes,
-// and however often. Without a witness a job goes on: a rank's end is then found by silence, as a cut is.
+// A refusal, a reset or silence on the network is no proof, because a firewall can cause them too.
+// The witness has the rank's listening socket. So a process that calls the rank after its end is
+// answered by the witness, with a token made with the job's key. Nobody is shown the token before,
+// so the token is a proof whenever it arrives, and however often. A job works without a witness
+// too; the end of a rank is then found by silence, like a cut.
 //
-// What the witness itself does is in witness_main.cpp.
+// The program of the witness itself is in witness_main.cpp.
 #pragma once
 
 #include <sys/types.h>
@@ -19,24 +21,27 @@
 
 namespace dstorm::remote {
 
-// That `rank`, which listened at this address in the job of this key, has ended.
+// The token that proves that `rank`, which listened at this address in the job with this key, has
+// ended.
 WitnessToken token_of(const tcp::Key& key, int rank, const tcp::Address& listening);
 bool is_token(const WitnessToken& given, const WitnessToken& right);  // takes the same time for all
 
 // For the thread that makes it.
 class Witness {
  public:
-  // The path of the program: beside the library that this is in, or in dstorm/ there. Empty if
-  // it is at neither place.
+  // The path of the program: beside the library that contains this code, or in dstorm/ there. Empty
+  // if it is at neither place.
   static std::string find_program();
 
-  // Starts it. Throws ConfigError: why it cannot be.
+  // Starts the witness. `listener` is the rank's listening socket. Throws ConfigError with the
+  // reason if it cannot be started.
   Witness(const std::string& program, int listener, const WitnessOrder& order);
   Witness(Witness&&) = default;
   Witness& operator=(Witness&&) = delete;
   ~Witness();  // dismisses it
 
-  // The rank leaves. When all hosts know, the witness has ended as this returns; else it tells them.
+  // The rank leaves. If `all_know`, every other host knows this, and the witness has ended when
+  // this returns. Otherwise the witness stays and tells them.
   void dismiss(bool all_know) noexcept;
 
  private:

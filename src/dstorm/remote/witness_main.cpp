@@ -1,15 +1,17 @@
-// The witness of a rank: a process that outlives it, and then proves to other hosts that it has ended.
+// The witness of a rank: a process that outlives the rank, and then proves to other hosts that the
+// rank's process has ended.
 //
-// It sleeps until the system says, by a pidfd, that the rank's process has ended: then nothing of it runs or
-// writes any more. From there on it accepts what comes to the rank's listening socket, which it has inherited,
-// and answers each caller with the token that the rank has given it. It has no key, and tells nobody before.
+// It sleeps until the system reports, by a pidfd, that the rank's process has ended. From then on
+// nothing of the rank runs or writes any more. The witness accepts connections to the rank's
+// listening socket, which it has inherited, and answers each caller with the token that the rank
+// gave it. It does not have the key, and it shows the token to nobody before.
 //
-// It ends when the rank has left the job; or once it has answered every other host; or after the order's limit.
-// Under a launcher that adopts it (`malt run`) it ends with that; and where the launcher has ended before the
-// rank, a second after the rank.
+// It ends when the rank has left the job, when it has answered every other host, or when the time
+// limit of its order is up. A launcher that adopts it (`malt run`) takes it along when it ends. If
+// the launcher ended before the rank, the witness ends a second after the rank.
 //
-// Another program than the rank's, so that it has none of the rank's memory. A session of its own: what is
-// meant for the rank's process group or terminal does not reach it.
+// It is another program than the rank's, so it has none of the rank's memory. It has a session of
+// its own, so signals to the rank's process group or terminal do not reach it.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -35,9 +37,9 @@ using dstorm::remote::WitnessReceipt;
 using dstorm::remote::WitnessWord;
 
 constexpr std::uint64_t kOrphanLimitMs = 1000;
-constexpr int kMostCallers = 32;  // the oldest makes way
+constexpr int kMostCallers = 32;  // the oldest makes way for a new one
 constexpr std::uint32_t kMostHosts = 65536;
-constexpr int kListener = 0, kLauncher = 1, kCallers = 2;  // places in what is polled
+constexpr int kListener = 0, kLauncher = 1, kCallers = 2;  // indexes into the array that is polled
 
 std::uint64_t now_ms() {
   timespec now{};
@@ -53,14 +55,14 @@ void close_what_is_inherited() {
   for (int fd = kFirst; fd < most; ++fd) close(fd);
 }
 
-// Signals that end jobs are for the ranks; the witness follows by itself.
+// Signals that end jobs are meant for the ranks. The witness ends by itself.
 void ignore_signals() {
   for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGTSTP}) {
     signal(number, SIG_IGN);
   }
 }
 
-// Has another process as its parent when this returns: `parent` ends.
+// Waits until `parent` has ended, and this process has another parent.
 void await_adoption(pid_t parent) {
   const timespec nap{0, 1'000'000};
   while (getppid() == parent) nanosleep(&nap, nullptr);
@@ -78,7 +80,7 @@ bool take_order(WitnessOrder& order) {
   return true;
 }
 
-// False: there is nothing to tell.
+// Returns false if there is nothing to tell.
 bool await_end(std::uint64_t limit_ms) {
   pollfd polled[] = {{kWitnessRank, POLLIN, 0}, {kWitnessControl, POLLIN, 0}};
   int wait = -1;
@@ -90,7 +92,7 @@ bool await_end(std::uint64_t limit_ms) {
     char word = 0;
     const ssize_t bytes = recv(kWitnessControl, &word, sizeof(word), MSG_DONTWAIT);
     if (bytes > 0) return word == static_cast<char>(WitnessWord::kLeft);
-    // The rank ends; or its process runs another program, and does not.
+    // The rank's process is ending; or it runs another program now, and does not end.
     polled[1].fd = -1;
     wait = static_cast<int>(std::min<std::uint64_t>(limit_ms, INT_MAX));
   }
@@ -134,7 +136,7 @@ class Answers {
     return true;
   }
 
-  // False: nobody can call any more.
+  // Returns false if no process can connect any more.
   bool answer() {
     const int fd = accept4(kWitnessListener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) return errno != EINVAL && errno != EBADF;
@@ -146,7 +148,7 @@ class Answers {
     return true;
   }
 
-  // Its receipt, or whatever it had to say to the rank.
+  // Takes in the receipt of a caller, or whatever else it had to say to the rank.
   void hear(pollfd& caller) {
     WitnessReceipt host = 0;
     const ssize_t bytes = recv(caller.fd, &host, sizeof(host), 0);

@@ -1,5 +1,5 @@
-// What a rank and its witness say to each other, and what the witness says to others. For the program that
-// the witness is, too, so nothing here needs a library.
+// The messages between a rank and its witness, and from the witness to others. The program of the
+// witness includes this header too, so nothing here needs a library.
 #pragma once
 
 #include <array>
@@ -14,25 +14,25 @@ inline constexpr int kWitnessListener = 1;  // the rank's listening socket
 inline constexpr int kWitnessNowhere = 2;   // /dev/null
 inline constexpr int kWitnessRank = 3;      // a pidfd of the rank
 
-// What proves that the rank has ended; see token_of().
+// The bytes that prove that the rank has ended; see token_of().
 using WitnessToken = std::array<std::byte, 40>;
 
-// The first thing that comes over the control socket.
+// The first message over the control socket.
 struct WitnessOrder {
   WitnessToken token;
-  std::uint32_t hosts;     // of the job: they have the numbers below this
-  std::uint32_t own_host;  // which asks nothing
+  std::uint32_t hosts;     // in the job; they are numbered from 0
+  std::uint32_t own_host;  // the rank's own, which asks nothing
   std::uint64_t limit_ms;  // for how long after the rank's end it answers, at most
 };
 static_assert(sizeof(WitnessOrder) == 56);
 
-// What may follow: one byte.
+// One byte that may follow.
 enum class WitnessWord : char {
-  kQuit = 'q',  // the rank has left, and all know: there is nothing to say
-  kLeft = 'l',  // the rank has left, and not all know: as if it had ended
+  kQuit = 'q',  // the rank has left and all know; the witness ends
+  kLeft = 'l',  // the rank has left and not all know; the witness answers as if it had ended
 };
 
-// What a host that has been answered says: its number.
+// The receipt that a host sends when it has been answered: its number.
 using WitnessReceipt = std::uint32_t;
 
 }  // namespace dstorm::remote

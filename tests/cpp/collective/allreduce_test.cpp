@@ -6,6 +6,7 @@
 
 #include <random>
 
+#include "dstorm/segment/parts.hpp"
 #include "processes.hpp"
 
 namespace dstorm {
@@ -247,10 +248,10 @@ class ByHand {
     header.iteration = ++iteration_;
     header.payload_bytes = head_bytes_ + bytes.size();
     writer_.publish(slot, header, to);
-    segment_.channel().deliver(to, header.payload_bytes);
+    segment_.parts().state.channel().deliver(to, header.payload_bytes);
   }
   void write_part(std::size_t part, const std::vector<int>& to, float value) {
-    const ByteRange range = part_of(bytes_, part, parts_);
+    const ByteRange range = part_range(bytes_, part, parts_);
     const std::vector<float> values((range.end - range.begin) / sizeof(float), value);
     say(AllreduceHead::Kind::kPart, to, part, std::as_bytes(std::span(values)));
   }
@@ -281,7 +282,7 @@ class ByHand {
     return options;
   }
   Mailbox mailbox(int rank) const {
-    const host::SegmentMemory& memory = segment_.channel().memory();
+    const host::SegmentMemory& memory = segment_.parts().state.memory();
     return {memory.mailbox(rank), memory.shape().mailbox};
   }
 

@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "dstorm/host/roll_call.hpp"
+#include "dstorm/slot/reader.hpp"
 #include "tcp_ranks.hpp"
 #include "tcp_sockets.hpp"
 

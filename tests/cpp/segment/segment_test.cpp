@@ -14,6 +14,7 @@
 
 #include "dstorm/dstorm.hpp"
 #include "dstorm/host/wait.hpp"
+#include "dstorm/segment/parts.hpp"
 #include "processes.hpp"
 #include "sanitizers.hpp"
 
@@ -367,8 +368,8 @@ TEST(Segment, SspLetsNeighboursBeBehindByItsBoundAndNoMore) {
       segment.gather({.staleness = kBound}, [](auto) {});
       for (int r = 0; r < 3; ++r) {
         if (r == group->rank()) continue;
-        const auto& clock =
-            *reinterpret_cast<std::atomic<std::uint64_t>*>(segment.channel().memory().mailbox(r));
+        const auto& clock = *reinterpret_cast<std::atomic<std::uint64_t>*>(
+            segment.parts().state.memory().mailbox(r));
         CHECK_THAT(clock.load() + kBound >= i);
       }
     }
@@ -583,8 +584,8 @@ TEST(Segment, ReaderThatDiesWithAPinHoldsNobodyUp) {
     if (group->rank() == 1) segment.gather({}, [](auto) { raise(SIGKILL); });
     while (group->is_live(1)) std::this_thread::sleep_for(1ms);
     segment.scatter(bytes_of(2));
-    segment.claim_room(1s);  // the only slot is free again
-    segment.release_room();
+    segment.parts().scattering.claim_room(1s);  // the only slot is free again
+    segment.parts().scattering.release_room();
     CHECK_THAT(segment.stats().to_dead == 1);
     return 0;
   });
@@ -901,7 +902,7 @@ TEST(Segment, HeaderThatIsNotOfItsTicketIsDamage) {
       Segment segment(group, options);
       group->barrier();
       if (group->rank() == 0) {
-        const host::SegmentMemory& memory = segment.channel().memory();
+        const host::SegmentMemory& memory = segment.parts().state.memory();
         const Mailbox box(memory.mailbox(1), memory.shape().mailbox);
         for (const std::uint64_t iteration : {std::uint64_t{0}, kMostIteration + 1}) {
           SlotHeader header{};

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "processes.hpp"
+#include "vol/apply_fold.hpp"
 
 namespace vol {
 namespace {

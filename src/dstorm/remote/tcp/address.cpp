@@ -41,14 +41,14 @@ bool share_prefix(const Address& a, const Address& b, int bits) {
   return bits % 8 == 0 || ((at(a, bits / 8) ^ at(b, bits / 8)) >> (8 - bits % 8)) == 0;
 }
 
-// The lower, the better to be reached at.
+// The preference among addresses: the lowest value is the best to be reached at.
 int rank_of(const Address& address) {
   if (address.is_loopback()) return 3;
   if (address.is_link_local()) return 2;
   return address.family() == AF_INET6 ? 1 : 0;
 }
 
-// The best of those of `all` that `fits` holds for.
+// The best address of `all` for which `fits` holds.
 template <class Fits>
 std::optional<Address> best_of(const std::vector<Interface>& all, Fits&& fits) {
   std::optional<Address> best;
@@ -74,7 +74,7 @@ bool has_all(const std::vector<Interface>& all, const std::vector<Interface>& wa
 
 std::optional<Address> address_toward(const Address& there) {
   const Descriptor socket(::socket(there.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  // Any port will do: connecting a datagram socket only picks the route.
+  // Any port will do: connecting a datagram socket only selects the route.
   const Address to = there.with_port(9);
   if (!socket || ::connect(socket.get(), to.get(), to.size()) != 0) return std::nullopt;
   sockaddr_storage local{};
@@ -103,7 +103,8 @@ std::optional<Address> address_toward(const Address& there) {
 std::optional<Address> Address::from(const sockaddr* address) {
   Address made;
   if (address == nullptr) return std::nullopt;
-  // Field by field: what the system leaves in the padding is not part of an address.
+  // Field by field, because the bytes that the system leaves in the padding are not part of an
+  // address.
   if (address->sa_family == AF_INET) {
     sockaddr_in given{};
     std::memcpy(&given, address, sizeof(given));
@@ -207,7 +208,7 @@ std::vector<Interface> interfaces() {
   std::vector<Interface> all;
   for (const ifaddrs* one = first; one != nullptr; one = one->ifa_next) {
     const auto address = Address::from(one->ifa_addr);
-    // The family of a mask is not always filled in: it is the address's.
+    // The family of a mask is not always filled in; it is that of the address.
     if (!address || one->ifa_netmask == nullptr) continue;
     constexpr unsigned kUsable = IFF_UP | IFF_RUNNING;
     if ((one->ifa_flags & kUsable) != kUsable) continue;
@@ -267,7 +268,7 @@ std::optional<Address> choose_address(const std::vector<Interface>& mine,
     });
   };
   const auto joined = best_of(mine, is_joined);
-  // Every two hosts have the link-local network in common, be they on one link or not.
+  // Every two hosts have the link-local network in common, whether they are on one link or not.
   if (joined && !joined->is_link_local()) return joined;
 
   std::optional<Address> routed;
@@ -293,7 +294,7 @@ std::pair<UnforkedDescriptor, Address> listen_at(const Address& at) {
       [&] { return ::socket(at.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); });
   if (!socket) fail("make a socket for");
   const int on = 1;
-  // A port of one's choice is free again at once when its last owner has ended.
+  // A port that the user chose can be used again as soon as its last owner has ended.
   setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (at.family() == AF_INET6) {
     setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on));

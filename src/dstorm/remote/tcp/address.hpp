@@ -1,4 +1,4 @@
-// Where a rank listens, and which of a host's addresses that should be.
+// Socket addresses, and the choice of the address at which a rank listens.
 #pragma once
 
 #include <netinet/in.h>
@@ -16,15 +16,15 @@
 
 namespace dstorm::tcp {
 
-// An IPv4 or IPv6 socket address, or none. Fixed size, no pointers: it crosses process borders as
-// bytes. The scope of a link-local IPv6 address is the number of an interface of the host that made
-// it; on another host it means nothing.
+// An IPv4 or IPv6 socket address, or none. It has a fixed size and no pointers, so it goes to other
+// processes as bytes. The scope of a link-local IPv6 address is the number of an interface of the
+// host that made the address; on another host it means nothing.
 class Address {
  public:
   Address() = default;
-  // nullopt if it is null or of another family.
+  // Returns nullopt if `address` is null or of another family.
   static std::optional<Address> from(const sockaddr* address);
-  // A numeric address ("10.0.0.5", "fe80::1%eth0"); nullopt if `host` is none.
+  // Parses a numeric address ("10.0.0.5", "fe80::1%eth0"). Returns nullopt if `host` is none.
   static std::optional<Address> parse(const std::string& host, std::uint16_t port = 0);
 
   std::string text() const;  // "10.0.0.5:41000", "[fe80::1%eth0]:41000"
@@ -38,8 +38,8 @@ class Address {
   bool is_link_local() const noexcept;
 
   Address with_port(std::uint16_t port) const noexcept;
-  // As it is reached from `local`, an address of this host: a link-local address lies on the link
-  // of `local`.
+  // This address as it is reached from `local`, an address of this host: a link-local address is
+  // then on the link of `local`.
   Address with_scope_of(const Address& local) const noexcept;
 
   bool operator==(const Address& other) const noexcept;
@@ -63,23 +63,26 @@ struct Interface {
 // The addresses of this host's interfaces that are up and have a carrier. Throws ConfigError.
 std::vector<Interface> interfaces();
 
-// What MALT_INTERFACE says: an interface's name, an address or a network ("eth1", "10.0.0.5",
-// "10.0.0.0/8", "fd00::/8"). Throws ConfigError that lists what there is.
+// The address that MALT_INTERFACE selects. `wanted` is the name of an interface, an address or a
+// network ("eth1", "10.0.0.5", "10.0.0.0/8", "fd00::/8"). Throws ConfigError that lists the
+// addresses there are.
 Address address_of(std::string_view wanted);
 
-// The local address that packets towards `host` (a name or a numeric address) leave from; nullopt
-// if the name is unknown or there is no route. Sends nothing to the host; may ask the name server.
+// The local address that packets to `host` (a name or a numeric address) leave from; nullopt if the
+// name is unknown or there is no route. Sends nothing to the host, but may ask the name server and
+// block meanwhile.
 std::optional<Address> address_toward(const std::string& host);
 
-// Of `mine`, this host's, the address by which another host, which has `theirs`, reaches this one:
-// the one on a network both are on, IPv4 first; else the one the route towards theirs leaves from;
-// else a link-local one. An address that both have (the bridge of every host's containers) does not
-// join them, unless they have all in common and so are one host. nullopt if there is none.
+// The address among `mine`, the addresses of this host, by which another host with the addresses
+// `theirs` reaches this one. It is an address on a network that both hosts are on, IPv4 first; or
+// else the one from which the route to the other host leaves; or else a link-local one. An address
+// that both hosts have (such as the bridge of each host's containers) does not join them, unless
+// all their addresses are the same and they are one host. Returns nullopt if there is none.
 std::optional<Address> choose_address(const std::vector<Interface>& mine,
                                       const std::vector<Interface>& theirs);
 
-// A listening socket that does not block, and where it listens (port 0: the system chooses).
-// Throws ConfigError.
+// Makes a listening socket that does not block, and returns it with the address it listens at (port
+// 0: the system chooses one). Throws ConfigError.
 std::pair<UnforkedDescriptor, Address> listen_at(const Address& at);
 
 }  // namespace dstorm::tcp

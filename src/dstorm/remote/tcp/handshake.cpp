@@ -21,7 +21,7 @@ constexpr std::array<char, 4> kMagic = {'M', 'A', 'L', 'T'};
 constexpr std::uint32_t kVersion = 3;  // of this handshake and of all that follows it
 constexpr std::uint32_t kByteOrder = 0x01020304;
 constexpr const char* kCaller = "MALT caller";
-constexpr const char* kCallee = "MALT callee";  // as long
+constexpr const char* kCallee = "MALT callee";  // as long as kCaller
 
 std::array<std::byte, 32> random_bytes() {
   std::array<std::byte, 32> bytes{};
@@ -68,7 +68,7 @@ Handshake::Handshake(const KeptKey& key, const Introduction& introduction, bool 
     : key_(key),
       introduction_(introduction),
       calls_(calls),
-      listening_(listening.with_scope_of(Address())),  // a scope is a matter of one host
+      listening_(listening.with_scope_of(Address())),  // a scope means something on one host only
       mine_{kMagic, kVersion, kByteOrder, random_bytes()},
       theirs_{},
       out_{},
@@ -135,7 +135,7 @@ bool Handshake::fill(Stream& stream) {
     }
     if (moved.bytes == 0) return false;
     received_ += moved.bytes;
-    // What is none of ours is not waited for any longer.
+    // Another protocol is recognised at once: the rest of the hello might never arrive.
     if (expects_ == Expects::kHello &&
         std::memcmp(in_.data(), kMagic.data(), std::min(received_, kMagic.size())) != 0) {
       refuse("what is at the other end does not speak as MALT does");
@@ -161,7 +161,7 @@ void Handshake::hear(const Stream& stream) {
 
 void Handshake::hear_hello(const Stream& stream) {
   std::memcpy(&theirs_, in_.data(), sizeof(theirs_));
-  if (!calls_) say(bytes_of(mine_));  // also to another version, which then knows
+  if (!calls_) say(bytes_of(mine_));  // sent even to another version, which then knows
   if (theirs_.byte_order != kByteOrder) {
     refuse("the other end has another byte order; a job's hosts must have the same");
   } else if (theirs_.version != kVersion) {
@@ -212,7 +212,7 @@ Mac Handshake::mac_of(const char* role, const Claim& claim, const Stream& stream
   const auto add = [&](std::span<const std::byte> bytes) {
     message.insert(message.end(), bytes.begin(), bytes.end());
   };
-  // All but the last are of a fixed size.
+  // All parts but the last have a fixed size.
   add(std::as_bytes(std::span(role, std::strlen(kCaller))));
   add(bytes_of(calls_ ? mine_ : theirs_));
   add(bytes_of(calls_ ? theirs_ : mine_));

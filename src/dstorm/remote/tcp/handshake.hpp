@@ -1,17 +1,20 @@
-// How a new connection proves to both ends that the other has the job's key: a mutual
-// challenge-response with HMAC-SHA256.
+// The handshake by which both ends of a new connection prove to each other that they have the job's
+// key: a mutual challenge-response with HMAC-SHA256.
 //
 //   caller -> callee  Hello{nonce c}
 //   callee -> caller  Hello{nonce s}
-//   caller -> callee  Introduction, HMAC(key, "caller", both hellos, Introduction, address, binding)
+//   caller -> callee  Introduction, HMAC(key, "caller", hellos, Introduction, address, binding)
 //   callee -> caller                HMAC(key, "callee", the same)
 //
-// - The nonces are fresh, so nothing recorded earlier is of use; the roles differ, so neither is an
-//   end's own proof. The address is the one called, the binding that of the TLS connection (zeros
-//   without): a proof is good for one place and one connection.
-// - The callee sends nothing that depends on the key before the caller's proof holds.
-// - Each end takes exactly the handshake's bytes off the stream; what follows is the caller's.
-// It tells who is at the other end. Only TLS keeps what follows from those on the way.
+// - The nonces are fresh, so a recording of an earlier handshake is of no use. The roles differ, so
+//   no end can send back the other's proof. The address is the one that was called, and the binding
+//   is that of the TLS connection (zeros without TLS), so a proof is good for one place and one
+//   connection.
+// - The callee sends nothing that depends on the key before it has checked the caller's proof.
+// - Each end takes exactly the handshake's bytes off the stream. The bytes after it are left to the
+//   user of the stream.
+// The handshake proves which rank is at the other end. Only TLS protects the bytes that follow from
+// those on the way.
 #pragma once
 
 #include <array>
@@ -31,7 +34,7 @@ using Mac = std::array<std::byte, 32>;
 Key make_key();  // random; throws ConfigError if the system gives no random bytes
 Mac authenticate(const Key& key, std::span<const std::byte> message);  // HMAC-SHA256
 
-// Who calls whom, as the caller says it.
+// Which rank calls which, as the caller says.
 struct Introduction {
   std::uint32_t rank;
   std::uint32_t to;
@@ -40,25 +43,24 @@ struct Introduction {
 
 class Handshake {
  public:
-  // `listening`: the address called, as the callee has it too.
+  // `listening` is the address that is called, the same at both ends.
   static Handshake caller(const KeptKey& key, const Introduction& mine, const Address& listening);
   static Handshake callee(const KeptKey& key, std::uint32_t own_rank, const Address& listening);
 
   enum class Step { kWaiting, kDone, kRefused };
-  // As far as it goes without blocking. After kRefused the stream is of no use.
+  // Goes on as far as it can without blocking. After kRefused the stream cannot be used.
   Step advance(Stream& stream);
-  // After kWaiting: wait until the stream's fd is writable if true, readable if not.
+  // After kWaiting: wait until the stream's fd is writable if this is true, readable if not.
   bool wants_write() const noexcept { return wants_write_; }
 
-  // After kDone, of the callee: proved by the caller, and for this rank.
+  // For the callee, after kDone: the caller has proved it, and it is meant for this rank.
   const Introduction& introduction() const noexcept { return introduction_; }
-  // After kRefused, one line.
+  // After kRefused: the reason, in one line.
   const std::string& reason() const noexcept { return reason_; }
 
  private:
   using Nonce = std::array<std::byte, 32>;
-  // The same in every version from its first byte to its last, so that any two can tell that they
-  // differ.
+  // Hello has this layout in every version, so that any two versions can tell that they differ.
   struct Hello {
     std::array<char, 4> magic;
     std::uint32_t version;
@@ -98,7 +100,7 @@ class Handshake {
   Hello theirs_;
   Expects expects_;
   std::array<std::byte, sizeof(Proof)> out_;  // [sent_, out_bytes_) is to be sent
-  std::array<std::byte, sizeof(Proof)> in_;   // [0, received_) of in_bytes_ is there
+  std::array<std::byte, sizeof(Proof)> in_;   // [0, received_) of in_bytes_ has arrived
   std::size_t out_bytes_ = 0, sent_ = 0, in_bytes_ = 0, received_ = 0;
   bool wants_write_ = false;
   std::string reason_;

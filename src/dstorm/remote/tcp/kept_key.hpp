@@ -1,5 +1,6 @@
-// The job's key for as long as a rank has it: in a page of its own, which core dumps leave out, and which is wiped
-// in the end. Copies share the page. For any thread: it does not change.
+// The job's key for as long as a rank has it. It lies in a page of its own, which core dumps leave
+// out and which is wiped when the last copy is destroyed. Copies share the page. The key never
+// changes, so any thread may read it.
 #pragma once
 
 #include <array>
@@ -13,7 +14,7 @@ using Key = std::array<std::byte, 32>;
 class KeptKey {
  public:
   KeptKey() : KeptKey(Key{}) {}
-  // Both throw ConfigError if there is no memory. The second wipes what it is given.
+  // Both throw ConfigError if there is no memory. The second wipes its argument.
   KeptKey(const Key& key);  // NOLINT(google-explicit-constructor)
   KeptKey(Key&& key);       // NOLINT(google-explicit-constructor)
 

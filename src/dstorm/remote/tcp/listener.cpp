@@ -13,12 +13,12 @@
 namespace dstorm::tcp {
 namespace {
 
-// As many are accepted before those that are there are looked at again: fewer than may be half-open,
-// so that each has been looked at before it makes way.
+// So many calls are accepted before the listener looks at those it has. It is fewer than may be
+// half-open, so each call is looked at before it makes way.
 constexpr std::size_t kAtOnce = Listener::kMostHalfOpen / 2;
-// With no descriptor left, accept() would fail over and over.
+// The pause when no descriptor is left, in which accept() would fail over and over.
 constexpr auto kPause = std::chrono::milliseconds(100);
-constexpr std::uint64_t kListener = 0;  // what epoll calls it; half-open connections have numbers
+constexpr std::uint64_t kListener = 0;  // its name in epoll; half-open connections have numbers
 
 bool watch_for(int epoll, int operation, int fd, std::uint32_t events, std::uint64_t name) {
   epoll_event event{};
@@ -118,8 +118,8 @@ void Listener::take_in() {
   }
 }
 
-// D4. Half of an origin's places are for those that have not been answered: a flood must not be left
-// with one at a time.
+// D4. Half of an origin's places are for calls that have not been answered. Otherwise a flood could
+// leave those with one place at a time.
 void Listener::make_room() {
   const auto fuller = [](const auto& a, const auto& b) {
     return a.second.origin->half_open < b.second.origin->half_open;
@@ -149,14 +149,14 @@ void Listener::serve(std::vector<Caller>& callers) {
   } while (processor_time_() - turn_began_ < kTurn);
 }
 
-// Those that something has come from, or that there is room to write to.
+// The connections from which something has arrived, or to which there is room to write.
 std::vector<Listener::Place> Listener::find_due() {
   std::vector<epoll_event> events(1 + most_half_open_);
   const int count = epoll_wait(watched_.get(), events.data(), static_cast<int>(events.size()), 0);
   events.resize(static_cast<std::size_t>(std::max(count, 0)));
   std::vector<Place> due;
   for (const epoll_event& event : events) {
-    const std::uint64_t number = event.data.u64;  // a copy: the system packs events
+    const std::uint64_t number = event.data.u64;  // a copy, because the system packs events
     if (number != kListener) due.push_back(half_open_.find(number));
   }
   return due;
@@ -190,7 +190,8 @@ void Listener::drop(Place place) {
   take_out(place);
 }
 
-// A child that is being forked may have its socket still, which epoll would go on telling of.
+// The socket is taken out of epoll by hand: a process that is being forked may still have it open,
+// and epoll would go on reporting it.
 Listener::HalfOpen Listener::take_out(Place place) {
   HalfOpen one = std::move(place->second);
   half_open_.erase(place);
@@ -223,7 +224,7 @@ void Listener::set_timer() {
     when.it_value.tv_sec = wait / std::chrono::seconds(1);
     when.it_value.tv_nsec = (wait % std::chrono::seconds(1)).count();
   }
-  timerfd_settime(timer_.get(), 0, &when, nullptr);  // and what it said is forgotten
+  timerfd_settime(timer_.get(), 0, &when, nullptr);  // also clears what the timer reported
 }
 
 }  // namespace dstorm::tcp

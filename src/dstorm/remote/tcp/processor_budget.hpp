@@ -1,5 +1,5 @@
-// What some work may take of a processor: a bucket of processor time that fills at a steady rate and
-// never holds more than it did at first. What is spent beyond that is owed. For one thread.
+// A limit on the processor time of some work: a bucket of processor time that fills at a steady
+// rate, up to what it held at first. Time that is spent beyond that is owed. For one thread.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace dstorm::tcp {
 
 class ProcessorBudget {
  public:
-  // A second is put in every `period` seconds.
+  // The bucket gains one second in every `period` seconds.
   ProcessorBudget(std::int64_t period, std::chrono::nanoseconds most, Clock::time_point now)
       : period_(period), most_(most), left_(most), filled_(now) {}
 
@@ -21,7 +21,7 @@ class ProcessorBudget {
     left_ = std::min(most_, left_ + (now - filled_) / period_) - spent;
     filled_ = now;
   }
-  // When `wanted` is there, if nothing is spent until then.
+  // The time at which the bucket holds `wanted`, if nothing is spent until then.
   Clock::time_point has_at(std::chrono::nanoseconds wanted) const {
     return filled_ + std::max(std::chrono::nanoseconds(0), wanted - left_) * period_;
   }
@@ -32,7 +32,7 @@ class ProcessorBudget {
   Clock::time_point filled_;
 };
 
-// What this thread has used.
+// The processor time that the calling thread has used.
 inline std::chrono::nanoseconds thread_processor_time() {
   timespec used{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);

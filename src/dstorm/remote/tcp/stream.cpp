@@ -13,12 +13,13 @@
 namespace dstorm::tcp {
 namespace {
 
-// What may wait in a socket beyond what the network has taken: what it takes in a millisecond, so that
-// a fast one is kept busy, and updates for a slow one wait where newer ones still replace them.
+// How much may wait in a socket beyond what the network has taken: as much as the network takes in
+// a millisecond. So a fast network is kept busy, and updates for a slow one wait where newer ones
+// can still replace them.
 constexpr std::uint64_t kUnsentPerSecond = 1000;
 constexpr int kLeastUnsent = 32 * 1024;
 constexpr int kMostUnsent = 1024 * 1024;
-// Sent between two looks at how fast the network is.
+// Bytes sent between two looks at how fast the network is.
 constexpr std::size_t kBetweenLooks = 256 * 1024;
 
 msghdr message_of(std::span<const iovec> parts) {
@@ -54,7 +55,7 @@ Stream Stream::connect(const Address& to, const Address& from, const TlsContext*
     return stream;
   }
   stream.prepare(tls, true, limit);
-  // The port is chosen when connecting, so that two connections to different peers may share it.
+  // The port is chosen by connect(), so two connections to different peers may share it.
   set_option(stream.fd(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
   const Address here = from.with_port(0);
   if (::bind(stream.fd(), here.get(), here.size()) != 0 ||
@@ -103,7 +104,7 @@ Moved Stream::send(std::span<const iovec> parts, bool may_lag) {
   return moved;
 }
 
-// To set it, though it is set, sends what has been kept.
+// Setting TCP_NODELAY sends what the system has kept, even if the option is already set.
 void Stream::push() noexcept { set_option(fd(), IPPROTO_TCP, TCP_NODELAY, 1); }
 
 void Stream::note_sent(std::size_t bytes, bool is_full) {
@@ -115,7 +116,7 @@ void Stream::note_sent(std::size_t bytes, bool is_full) {
   if (getsockopt(fd(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return;
   const auto unsent = static_cast<int>(std::clamp<std::uint64_t>(
       info.tcpi_delivery_rate / kUnsentPerSecond, kLeastUnsent, kMostUnsent));
-  // Not for each small change.
+  // A small change is not worth a system call.
   if (unsent > most_unsent_ / 2 && unsent < most_unsent_ * 2) return;
   most_unsent_ = unsent;
   set_option(fd(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, most_unsent_);
@@ -154,7 +155,8 @@ bool Stream::settle() {
   return false;
 }
 
-// Whom nothing can be sent to any more may have sent something before.
+// A peer to which nothing can be sent any more may have sent something before, so receiving goes
+// on.
 Moved Stream::fail_to_send(int error) {
   if (error != EPIPE && error != ECONNRESET) return fail(error);
   is_cut_ = true;

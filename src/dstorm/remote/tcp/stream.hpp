@@ -1,5 +1,5 @@
-// The bytes of one connection, plain or encrypted. Nothing here blocks, raises SIGPIPE or, on the
-// way of plain bytes, allocates. A stream is for one thread at a time.
+// The bytes of one connection, plain or encrypted. Nothing here blocks or raises SIGPIPE, and for
+// plain bytes nothing allocates. One thread at a time may use a stream.
 #pragma once
 
 #include <sys/uio.h>
@@ -21,11 +21,14 @@ class TlsSession;
 
 enum class Flow {
   kOpen,
-  kEnded,   // receiving only: the peer has sent all it will
-  kFailed,  // refused, reset, timed out, TLS alert: Stream::error() says, and nothing moves any more
+  kEnded,  // receiving only: the peer has sent everything
+  // Refused, reset, timed out, or ended by a TLS alert: nothing moves any more; see
+  // Stream::error().
+  kFailed,
 };
 
-// What one call moved; its flow is kOpen unless `bytes` is 0. 0 bytes and kOpen: it would block.
+// The result of one call. `flow` is kOpen unless `bytes` is 0. With 0 bytes and kOpen the call
+// would block.
 struct Moved {
   std::size_t bytes;
   Flow flow;
@@ -33,50 +36,52 @@ struct Moved {
 
 class Stream {
  public:
-  // Starts to connect, from a port of the system's choice at the address of `from`, one of this
-  // host's. What fails at once is told by the first send or receive, and fd() may then be -1.
-  // The connection fails if the peer does not acknowledge what is sent, or the call, for `limit`.
-  // `tls` is null for plain bytes, and outlives the stream.
+  // Starts to connect, from a port of the system's choice at `from`, an address of this host. If
+  // that fails at once, the first send or receive reports it, and fd() may be -1 until then. The
+  // connection fails if the peer acknowledges nothing, neither data nor the call, for `limit`.
+  // `tls` is null for plain bytes; it must outlive the stream.
   static Stream connect(const Address& to, const Address& from, const TlsContext* tls,
                         std::chrono::nanoseconds limit);
   static Stream accept(UnforkedDescriptor accepted, const TlsContext* tls,
                        std::chrono::nanoseconds limit);
   Stream(Stream&& other) noexcept;
   Stream& operator=(Stream&& other) noexcept;
-  ~Stream();  // what the system has taken still goes out
+  ~Stream();  // bytes that the system has taken still go out
 
-  // Moves what it can of `parts`, in order. Under TLS the stream keeps a copy of what it took.
-  // `may_lag`: the system may keep it until push(), or for 0.2 s, so that what follows goes in the same
-  // packet; it goes out even if this process is killed, unless it leaves bytes unread. Not under TLS.
+  // Moves as much of `parts` as it can, in order. Under TLS the stream keeps a copy of what it
+  // took. `may_lag`: the system may keep the bytes until push(), or for 0.2 s, so that later bytes
+  // go in the same packet. They go out even if this process is killed, unless the process leaves
+  // received bytes unread. Has no effect under TLS.
   Moved send(std::span<const iovec> parts, bool may_lag = false);
   void push() noexcept;
   Moved receive(std::span<const iovec> parts);  // into room for at least one byte
 
-  // The stream itself waits for room: it connects, or TLS holds bytes that it has taken. Call
-  // send(), with no parts if there is nothing to send, when fd() is writable.
+  // The stream itself waits for room: it is connecting, or TLS holds bytes that it has taken. Call
+  // send(), without parts if there is nothing to send, when fd() is writable.
   bool wants_write() const noexcept;
-  // Nothing can be sent before the peer's part of the TLS handshake has come: wait until fd() is
+  // Nothing can be sent before the peer's part of the TLS handshake has arrived: wait until fd() is
   // readable, even to send.
   bool awaits_peer() const noexcept;
-  // Bytes are here already that make no descriptor readable: receive() before waiting.
+  // Bytes that make no descriptor readable have arrived already: call receive() before waiting.
   bool has_buffered() const noexcept;
   int fd() const noexcept { return socket_.get(); }
   const std::string& error() const noexcept { return error_; }  // empty unless failed
-  // What has come can still be received, though sending may fail.
+  // Bytes that have arrived can still be received, though sending may fail.
   bool is_readable() const noexcept { return state_ == State::kOpen; }
-  // Refused, or at an end since the peer closed it, or so it looks: a firewall can say the same.
+  // The call was refused, or the peer closed the connection. A firewall can cause the same.
   bool is_closed_there() const noexcept { return is_closed_there_; }
 
-  // Nothing will be sent after this: the peer sees kEnded once it has received all. Receiving goes
-  // on. Under TLS, go on as long as wants_write().
+  // Ends the sending direction: the peer sees kEnded once it has received everything. Receiving
+  // goes on. Under TLS, keep calling send() while wants_write() is true.
   void end_writing();
 
-  // What is unsent when the stream goes is dropped, and the peer sees kFailed at once: an orderly
-  // end would be sent again and again, ever more slowly, to a peer that does not answer.
+  // When the stream is destroyed, unsent bytes are dropped and the peer sees kFailed at once.
+  // Without this, the system would send an orderly end to a silent peer again and again, ever more
+  // slowly.
   void reset_at_end() noexcept;
 
-  // What only the two ends of this very TLS connection know (RFC 9266); zeros if it is plain.
-  // Meaningful once bytes have been received.
+  // Bytes that only the two ends of this TLS connection know (RFC 9266); zeros for plain bytes.
+  // Valid once bytes have been received.
   std::array<std::byte, 32> binding() const;
 
  private:

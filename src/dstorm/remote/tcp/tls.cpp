@@ -47,7 +47,8 @@ std::string file_in(const std::string& folder, const char* name) {
   return file;
 }
 
-// What every peer would find wrong with this rank's certificate is better said here and now.
+// Checks what every peer would check of this rank's certificate, so that this rank reports it at
+// once.
 void check_own_certificate(SSL_CTX* context, const std::string& file) {
   struct Free {
     void operator()(X509_STORE_CTX* check) const { X509_STORE_CTX_free(check); }
@@ -66,7 +67,7 @@ void check_own_certificate(SSL_CTX* context, const std::string& file) {
   }
 }
 
-// How sessions reach their sockets: OpenSSL's own way raises SIGPIPE.
+// How sessions reach their sockets. OpenSSL's own way raises SIGPIPE.
 TlsSocket& socket_of(BIO* bio) { return *static_cast<TlsSocket*>(BIO_get_data(bio)); }
 
 int note(BIO* bio, ssize_t bytes, int retry) {
@@ -104,14 +105,14 @@ TlsContext::TlsContext(const std::string& folder)
 
   SSL_CTX* context = context_.get();
   SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
-  // Of 1.2, what 1.3 has too: forward secrecy and authenticated encryption.
+  // Of TLS 1.2, only what 1.3 has too: forward secrecy and authenticated encryption.
   SSL_CTX_set_cipher_list(context, "ECDHE+AESGCM:ECDHE+CHACHA20");
   SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_TICKET);
-  // No connection takes up where another left off: each proves itself anew.
+  // No session is resumed: each connection proves itself anew.
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_num_tickets(context, 0);
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
-  // Nobody is at a terminal to be asked for a passphrase.
+  // There is no terminal at which to ask for a passphrase.
   SSL_CTX_set_default_passwd_cb(context, [](char*, int, int, void*) { return 0; });
 
   const std::string certificate = file_in(folder, "cert.pem");
@@ -144,7 +145,7 @@ TlsSession::TlsSession(const TlsContext& context, int fd, bool calls)
   BIO* bio = made(BIO_new(context.method()));
   BIO_set_data(bio, &socket_);
   BIO_set_init(bio, 1);
-  SSL_set_bio(session_.get(), bio, bio);  // which owns it now
+  SSL_set_bio(session_.get(), bio, bio);  // the session owns it now
   if (calls) {
     SSL_set_connect_state(session_.get());
   } else {
@@ -172,7 +173,7 @@ void TlsSession::judge(int result) {
     default:
       flow_ = Flow::kFailed;
       is_closed_there_ = is_closed_there_ ||
-                         socket_.is_at_end;  // to some versions an end without a goodbye is this
+                         socket_.is_at_end;  // some versions report an end without a goodbye here
       error_ = "TLS: " + openssl_reason();
       if (const long verified = SSL_get_verify_result(session_.get()); verified != X509_V_OK) {
         error_ += std::string(": ") + X509_verify_cert_error_string(verified);
@@ -203,7 +204,7 @@ bool TlsSession::flush() {
   }
   if (is_ending_) {
     ERR_clear_error();
-    const int result = SSL_shutdown(session_.get());  // 0: sent; the peer's has not come
+    const int result = SSL_shutdown(session_.get());  // 0: sent; the peer's has not arrived
     if (result < 0) {
       judge(result);
       return false;
@@ -213,7 +214,7 @@ bool TlsSession::flush() {
   return true;
 }
 
-// Copies one record's worth of `parts` from byte `skip` on.
+// Copies one record's worth of `parts`, from byte `skip` on.
 std::size_t TlsSession::stage(std::span<const iovec> parts, std::size_t skip) {
   for (const iovec& part : parts) {
     const std::size_t skipped = std::min(skip, part.iov_len);
@@ -229,7 +230,7 @@ std::size_t TlsSession::stage(std::span<const iovec> parts, std::size_t skip) {
 }
 
 // A record that OpenSSL has once tried to write must be written, whatever the caller would rather
-// send by then: so a record is copied here, and counts as sent.
+// send by then. So a record is copied here, and counts as sent.
 Moved TlsSession::send(std::span<const iovec> parts) {
   std::size_t taken = 0;
   if (shake_hands()) {

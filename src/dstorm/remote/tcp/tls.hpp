@@ -1,10 +1,11 @@
-// Encryption of streams by mutual TLS, 1.3 or else 1.2, when MALT_TLS names a folder with three PEM
-// files, the user's own:
+// Encryption of streams by mutual TLS, version 1.3 or else 1.2. It is used when MALT_TLS names a
+// folder with three PEM files of the user's own:
 //   cert.pem  this rank's certificate, followed by the intermediate ones if there are any
 //   key.pem   its private key, not encrypted
 //   ca.pem    the certificates of the authorities that the ranks' certificates come from
-// Both ends present a certificate that leads to ca.pem, good for a client and for a server. What
-// names it bears does not matter: ranks move, and the job's key, inside, says who belongs to it.
+// Both ends present a certificate that leads to ca.pem and is good for a client and for a server.
+// The names in it do not matter: ranks move, and the handshake inside proves by the job's key which
+// process belongs to the job.
 #pragma once
 
 #include <memory>
@@ -13,19 +14,19 @@
 
 #include "dstorm/remote/tcp/stream.hpp"
 
-// OpenSSL's, whose headers only tls.cpp needs.
+// Types of OpenSSL, whose headers only tls.cpp needs.
 struct bio_method_st;
 struct ssl_ctx_st;
 struct ssl_st;
 
 namespace dstorm::tcp {
 
-// What every TLS stream of this process shares, callers' and callees'. Any thread may use it.
+// Shared by all TLS streams of this process, both callers' and callees'. Any thread may use it.
 class TlsContext {
  public:
   // Throws ConfigError that names the file and what is wrong with it.
   explicit TlsContext(const std::string& folder);
-  // From MALT_TLS; null if it is not set, or empty.
+  // Made from MALT_TLS; null if that is not set, or empty.
   static std::unique_ptr<TlsContext> from_environment();
 
   bio_method_st* method() const noexcept { return method_.get(); }
@@ -41,14 +42,14 @@ class TlsContext {
   std::unique_ptr<ssl_ctx_st, Free> context_;
 };
 
-// What OpenSSL reads from and writes to.
+// The socket that OpenSSL reads from and writes to.
 struct TlsSocket {
   int fd;
   int error;       // errno of its last system call, 0 if that went well
   bool is_at_end;  // the peer has closed it
 };
 
-// The TLS side of one Stream, which see for what the members do.
+// The TLS side of one Stream. The members do what those of Stream do.
 class TlsSession {
  public:
   TlsSession(const TlsContext& context, int fd, bool calls);
@@ -74,7 +75,7 @@ class TlsSession {
   bool shake_hands();
   bool flush();  // whether nothing is left to write
   std::size_t stage(std::span<const iovec> parts, std::size_t skip);
-  void judge(int result);  // why an operation of OpenSSL's did not go on
+  void judge(int result);  // finds out why an OpenSSL operation stopped
 
   TlsSocket socket_;
   std::unique_ptr<ssl_st, Free> session_;

@@ -21,7 +21,7 @@
 namespace dstorm::verbs {
 namespace {
 
-// ---- The setting ---------------------------------------------------------------------------------
+// ---- The setting ----
 
 struct Setting {
   std::string text;
@@ -29,7 +29,7 @@ struct Setting {
   std::optional<std::uint32_t> port;
   std::optional<std::uint32_t> gid_index;
 
-  // The start of an error's text.
+  // The beginning of an error's text.
   std::string prefix() const {
     return text.empty() ? "" : std::string(kDeviceVariable) + "=" + text + ": ";
   }
@@ -66,7 +66,7 @@ Setting parse(std::string_view text) {
   return setting;
 }
 
-// ---- Addresses -------------------------------------------------------------------------------------
+// ---- Addresses ----
 
 bool is_ipv4(const ibv_gid& gid) {
   return IN6_IS_ADDR_V4MAPPED(reinterpret_cast<const in6_addr*>(gid.raw));
@@ -95,7 +95,7 @@ std::string_view name_of(Fabric fabric) {
   }
 }
 
-// ---- The other settings ----------------------------------------------------------------------------
+// ---- The other settings ----
 
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
@@ -114,7 +114,7 @@ std::uint32_t number_of(const char* variable, const std::string& text, std::uint
   throw ConfigError(std::string(variable) + "=" + text + ": must be " + form);
 }
 
-// The settings but the device, as numbers; those that are not set as nothing.
+// The settings except the device, as numbers; nullopt for those that are not set.
 struct Numbers {
   std::optional<std::uint32_t> partition;
   std::optional<std::uint32_t> service_level;
@@ -144,11 +144,11 @@ std::string hexadecimal(std::uint32_t value) {
   return text;
 }
 
-// The table's keys as numbers. The highest bit tells a full member from a limited one: 0x8001 and 1
-// are the same partition.
+// The bits of a P_Key that name the partition. The highest bit tells a full member from a limited
+// one: 0x8001 and 1 are the same partition.
 constexpr std::uint16_t kPartitionBits = 0x7fff;
 
-// Puts the settings into the choice. Returns why this port cannot do so, or "".
+// Puts the settings into the choice. Returns why this port cannot apply them, or "".
 std::string apply(const Library& library, ibv_context* context, const ibv_port_attr& port,
                   const Numbers& numbers, DeviceChoice& choice) {
   const std::string where = choice.name + ":" + std::to_string(choice.port) + " ";
@@ -182,8 +182,8 @@ std::string apply(const Library& library, ibv_context* context, const ibv_port_a
          " (the subnet manager gives them" + (is_infiniband ? ")" : "; RoCE has no others)");
 }
 
-// How much we want it: RoCE v2 is routed; IPv4 is what hosts are reached by; a link-local address
-// says little of which network it is on.
+// The preference among addresses; the highest value is best. RoCE v2 is routed, hosts are usually
+// reached by IPv4, and a link-local address says little about the network it is on.
 int rank_of(const ibv_gid_entry& entry) {
   if (fabric_of(entry) != Fabric::kRoceV2) return 0;
   if (is_ipv4(entry.gid)) return 3;
@@ -208,7 +208,7 @@ std::vector<ibv_gid_entry> addresses_of(const Library& library, ibv_context* con
   return all;
 }
 
-// ---- Looking ---------------------------------------------------------------------------------------
+// ---- Looking ----
 
 constexpr std::string_view kNoDevice =
     "this machine has no RDMA device; load the driver of its network adapter, or use another "
@@ -217,7 +217,7 @@ constexpr std::string_view kNoDevice =
 
 std::uint32_t bytes_of(ibv_mtu mtu) { return std::uint32_t{128} << static_cast<unsigned>(mtu); }
 
-// Looks at one port, with the address that was asked for or the best there is.
+// Looks at one port, with the address that was asked for, or else the best one there is.
 DeviceReport inspect(const Library& library, ibv_context* context, const ibv_device_attr& limits,
                      std::uint32_t port, std::optional<std::uint32_t> gid_index,
                      const Numbers& numbers) {
@@ -289,7 +289,7 @@ struct DeviceList {
   std::unique_ptr<ibv_device*[], void (*)(ibv_device**)> devices;
 };
 
-// A device's context, and what it can do; or the reason why not, in `trouble`.
+// The context of a device and its limits; or, in `trouble`, the reason why it cannot be opened.
 struct Opened {
   Opened(const Library& library, ibv_device* device)
       : context(library.open_device(device), library.close_device) {
@@ -315,7 +315,7 @@ struct Device::Open {
   ibv_device_attr limits;
   Handle<ibv_context> context;  // before domain, and so closed after it
   Handle<ibv_pd> domain;
-  // Else the queues of a rank that is killed would live as long as a child of its.
+  // Without these, the queues of a killed rank would live as long as a child of that rank.
   ClosedInChild commands{context->cmd_fd};
   ClosedInChild events{context->async_fd};
 };
@@ -475,7 +475,7 @@ std::optional<DeviceEvent> Device::next_event() const {
     default:
       break;
   }
-  // At once: destroying a queue pair waits until all of its events are acknowledged.
+  // At once, because destroying a queue pair waits until all events of it are acknowledged.
   library().ack_async_event(&event);
   return seen;
 }

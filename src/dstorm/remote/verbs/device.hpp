@@ -1,4 +1,4 @@
-// Which network adapter carries our RDMA, and the adapter itself once it is open.
+// The network adapter that carries RDMA: how it is chosen, and the adapter once it is open.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@
 
 namespace dstorm::verbs {
 
-// The environment variables whose values are those of DeviceSettings.
+// The environment variables from which DeviceSettings are read.
 inline constexpr const char* kDeviceVariable = "MALT_RDMA_DEVICE";
 inline constexpr const char* kPartitionVariable = "MALT_RDMA_PKEY";
 inline constexpr const char* kServiceLevelVariable = "MALT_RDMA_SL";
 inline constexpr const char* kTrafficClassVariable = "MALT_RDMA_TRAFFIC_CLASS";
 
-// What the user asks for; empty: not set.
+// The adapter that the user asks for; empty: not set.
 struct DeviceSettings {
   std::string device{};         // "name", "name:port" or "name:port:gid_index"
   std::string partition{};      // P_Key: 1 to 0xffff, hexadecimal after 0x
@@ -34,7 +34,7 @@ struct DeviceSettings {
 
 enum class Fabric : std::uint8_t { kInfiniBand = 1, kRoceV1 = 2, kRoceV2 = 3 };
 
-// One port of one device, and the address we use it by.
+// One port of one device, and the address by which it is used.
 struct DeviceChoice {
   std::string name;
   std::uint8_t port = 0;  // from 1 on
@@ -43,18 +43,18 @@ struct DeviceChoice {
   ibv_gid gid{};
   std::uint16_t lid = 0;                   // InfiniBand's own address; 0 under RoCE
   std::uint32_t mtu_bytes = 0;             // of the port as it is now
-  std::uint32_t longest_write_bytes = 0;   // that the port carries as one message
+  std::uint32_t longest_write_bytes = 0;   // the longest message that the port carries
   std::optional<std::uint16_t> partition;  // the P_Key, if one was asked for
-  std::uint16_t partition_index = 0;       // of it in the port's table
+  std::uint16_t partition_index = 0;       // its index in the port's table
   std::uint8_t service_level = 0;
   std::uint8_t traffic_class = 0;
 };
 
-// "rxe1:1:1 (RoCE v2, 10.88.0.1, MTU 4096)", and what of the rest was asked for
+// "rxe1:1:1 (RoCE v2, 10.88.0.1, MTU 4096)", and those other settings that were asked for.
 std::string describe(const DeviceChoice& choice);
 std::string describe(const ibv_gid& gid);  // an IPv4 address where it holds one
 
-// A port as found: what we would use of it, or why we would not.
+// One port: the choice that would be made on it, or the reason why it cannot be used.
 struct DeviceReport {
   DeviceChoice choice;
   std::string trouble;  // empty: usable
@@ -63,23 +63,24 @@ struct DeviceReport {
 // Every port of every device. Throws ConfigError if libibverbs cannot list them.
 std::vector<DeviceReport> survey(const Library& library);
 
-// Something that happened to the device, a port or a queue pair, of which no completion tells.
+// An event of the device, a port or a queue pair that no completion reports.
 struct DeviceEvent {
   ibv_event_type type;
   std::string what;                     // "local catastrophic error"
   std::uint32_t number;                 // of the queue pair, else of the port, else 0
-  const ibv_cq* completions = nullptr;  // the completion queue that it is about
-  bool is_last = false;                 // the device can tell of nothing any more
+  const ibv_cq* completions = nullptr;  // the completion queue that the event is about
+  bool is_last = false;                 // the device reports nothing any more
 };
 
-// An open device with a protection domain, in which all memory and queues of one Device lie. A
-// handle: copies share the device, which closes when the last copy, Region and Queue is gone.
-// Any thread.
+// An open device with a protection domain, which holds all memory and queues of one Device. It is a
+// handle: copies share the device, which closes when the last copy, Region and Queue is destroyed.
+// Any thread may use it.
 class Device {
  public:
-  // Without settings the first port that is active, its first P_Key, and 0 for the rest. Of several
-  // addresses RoCE v2 over IPv4 comes first, then over IPv6, then RoCE v1. Throws ConfigError: what
-  // there is, and why it will not do.
+  // Opens the device that `settings` name. Without settings it opens the first active port, with
+  // its first P_Key and 0 for the rest. Of several addresses it takes RoCE v2 over IPv4 first, then
+  // RoCE v2 over IPv6, then RoCE v1. Throws ConfigError that lists the ports and says why each
+  // cannot be used.
   static Device open(const Library& library, const DeviceSettings& settings);
   static Device open(const Library& library, std::string_view device) {
     return open(library, DeviceSettings{.device = std::string(device)});
@@ -91,14 +92,14 @@ class Device {
   ibv_context* context() const noexcept;
   ibv_pd* domain() const noexcept;
 
-  // Keeps what libibverbs has mapped of devices out of forked children, where it would keep the
-  // queues of a rank that is killed alive as their descriptors would. After a queue is made.
+  // Keeps libibverbs' mappings of devices out of forked children. In a child they would keep the
+  // queues of a killed rank alive, as descriptors would. To be called after a queue has been made.
   static void keep_from_children();
 
-  // Readable when next_event() has one.
+  // Becomes readable when next_event() has an event.
   int event_fd() const noexcept;
-  // Does not block. One thread. A device that is gone tells so once: IBV_EVENT_DEVICE_FATAL, the last
-  // one, after which event_fd() says nothing more and may stay readable.
+  // Does not block. For one thread. A device that has been removed reports that once, as its last
+  // event (IBV_EVENT_DEVICE_FATAL); after it event_fd() means nothing and may stay readable.
   std::optional<DeviceEvent> next_event() const;
 
  private:

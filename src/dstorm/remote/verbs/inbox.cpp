@@ -50,14 +50,15 @@ Inbox::Found Inbox::oldest(std::uint64_t after) const {
   return older.slot < 0 ? found : older;
 }
 
-// What follows the payload, if it is whole by itself: fills trailer_ and to_.
+// Reads the part after the payload, and fills trailer_ and to_. Returns whether that part is whole
+// by itself.
 bool Inbox::read_tail(std::size_t slot, std::uint64_t iteration, std::size_t payload_bytes,
                       InboxTail& tail) {
   std::memcpy(trailer_.data(), base_ + shape_.slot(slot) + InboxShape::trailer(payload_bytes),
               trailer_.size());
   const std::size_t ordinals = shape_.receivers() * 8;
   std::memcpy(&tail, trailer_.data() + ordinals, sizeof(tail));
-  if (tail.iteration != iteration) return false;  // its end has not come yet
+  if (tail.iteration != iteration) return false;  // its end has not arrived yet
   Checksum checksum;
   checksum.add(std::span(trailer_).first(ordinals + sizeof(tail.iteration)));
   if (checksum.value() != tail.own_checksum) return false;
@@ -70,8 +71,8 @@ bool Inbox::read_tail(std::size_t slot, std::uint64_t iteration, std::size_t pay
   return true;
 }
 
-// L2. Fills `header` and to_, and copies the payload unless `to` is nullptr. True if this iteration's
-// update was whole.
+// L2. Fills `header` and to_, and copies the payload unless `to` is nullptr. Returns whether this
+// iteration's update was whole.
 bool Inbox::read(std::size_t slot, std::uint64_t iteration, SlotHeader& header, std::byte* to) {
   const std::byte* from = base_ + shape_.slot(slot);
   std::memcpy(&header, from, sizeof(header));
@@ -101,7 +102,7 @@ bool Inbox::move(std::size_t slot, std::uint64_t iteration, int room) {
   return true;
 }
 
-// The rank that took in before this one has ended when it had given some of its tickets.
+// The rank that took in before this one died when it had stored some of the update's tickets.
 bool Inbox::complete(std::size_t slot, std::uint64_t iteration, int begun) {
   SlotHeader header;
   if (!read(slot, iteration, header, nullptr)) return false;

@@ -1,32 +1,37 @@
-// Where a network adapter writes the updates of a rank of another host, and how the ranks here take
-// them in.
+// The inbox of a sender: the memory into which a network adapter writes the updates of a rank of
+// another host, and how the ranks of this host take them in.
 //
-// For each sender a segment's memory has an inbox: a clock and one inbox slot for each slot
-// of the sender's mailbox. The sender's adapter writes an update into the inbox slot of the same
-// number with one write, and needs nobody here; whoever gathers next checks it and moves it to the
-// sender's mailbox as it is on this host, where all ranks fold it in place (slot.hpp).
+// For each sender a segment's memory has an inbox: a clock, and one inbox slot for each slot of the
+// sender's mailbox. The sender's adapter writes an update into the inbox slot of the same number
+// with one write, and needs no process of this host. The rank of this host that gathers next checks
+// the update and moves it to this host's copy of the sender's mailbox, where all ranks fold it in
+// place (slot/layout.hpp).
 //
-// A inbox slot:  SlotHeader | payload, padded to 8 bytes | ordinals | iteration | two checksums
+// An inbox slot:  SlotHeader | payload, padded to 8 bytes | ordinals | iteration | two checksums
 // ordinals has one number per rank of this host, in rank order; 0: not addressed to it.
 //
-// The ranks take turns: whoever takes in holds the copy to which it moves what has come. One that is
-// stopped meanwhile, and evicted, keeps that copy, and the others go on in another (copies.hpp).
+// The ranks take turns: the rank that takes in holds the copy to which it moves the updates. A rank
+// that is stopped meanwhile, and evicted, keeps that copy, and the others go on in another
+// (slot/copies.hpp).
 //
 // Invariants:
 //  L1 The sender alone writes an inbox; the ranks here only read it.
-//  L2 A inbox slot may be overwritten while it is read (LATEST). What is taken is a copy, and only
-//     if the checksum over that copy, header and ordinals included, is the one that came with it.
-//  L3 QUEUE: the sender uses a slot of its mailbox, and so a inbox slot, again only after all of
-//     its receivers have consumed the update, which was taken before. Nothing is overwritten.
-//  L4 Writes of one connection become visible in order, so that who sees the inbox clock at k, or
-//     the whole update k, finds every earlier update in its slot, whole, unless it has been replaced.
-//     The clock is therefore read before the slots.
-//  L5 QUEUE stands on no such order, which a network with adaptive routing does not keep. An update is
-//     taken in when it is whole and when for each of its receivers the one before it has been taken
-//     in: their ordinals are in a row. The sender writes a clock by itself only when everything before
-//     it has been written. What is not whole is passed over only if what comes after its payload is
-//     whole by itself, and says that it is for ranks alone that read no more: then the sender may have
-//     used the slot anew while its adapter was reading it.
+//  L2 An inbox slot may be overwritten while it is read (LATEST). A rank takes a copy, and uses it
+//     only if the checksum over that copy, header and ordinals included, is the one that came with
+//     it.
+//  L3 QUEUE: the sender uses a slot of its mailbox again, and so an inbox slot, only after all
+//     receivers of the update in it have consumed it; and before that it was taken in. Nothing is
+//     overwritten.
+//  L4 Writes of one connection become visible in order. So a rank that sees the inbox clock at k,
+//     or the whole update k, finds every earlier update in its slot, whole, unless it has been
+//     replaced. Therefore the clock is read before the slots.
+//  L5 QUEUE does not rely on that order, which a network with adaptive routing does not keep. An
+//     update is taken in when it is whole and when, for each of its receivers, the update before
+//     it has been taken in: their ordinals are consecutive. The sender writes a clock by itself
+//     only when everything before it has been written. An update that is not whole is passed over
+//     only if the part after its payload is whole by itself and says that the update is only for
+//     ranks that read no more: then the sender may have used the slot anew while its adapter was
+//     reading it.
 #pragma once
 
 #include <algorithm>
@@ -43,14 +48,14 @@
 namespace dstorm::verbs {
 
 struct InboxHead {
-  alignas(kLine) std::atomic<std::uint64_t> clock;  // the sender's, where no update says it
+  alignas(kLine) std::atomic<std::uint64_t> clock;  // the sender's, for clocks without an update
 };
 
-// What follows the payload, after the ordinals.
+// The part of an inbox slot after the payload and the ordinals.
 struct InboxTail {
   std::uint64_t iteration;
   std::uint64_t own_checksum;  // over the ordinals and the iteration
-  std::uint64_t checksum;      // over all that is before it, the header and the payload included
+  std::uint64_t checksum;      // over all that is before it, header and payload included
 };
 
 class InboxShape {
@@ -67,7 +72,7 @@ class InboxShape {
   std::size_t receivers() const { return receivers_; }
   std::size_t trailer_bytes() const { return receivers_ * 8 + sizeof(InboxTail); }
   std::size_t slot(std::size_t index) const { return sizeof(InboxHead) + index * stride_; }
-  // From the start of the slot.
+  // The offset of the trailer from the start of the slot.
   static std::size_t trailer(std::size_t payload_bytes) {
     return sizeof(SlotHeader) + round_up(payload_bytes, 8);
   }
@@ -77,19 +82,21 @@ class InboxShape {
   std::size_t depth_, slot_bytes_, receivers_, stride_;
 };
 
-// One sender's inbox, as one rank of the receiving host takes from it. One thread.
+// One sender's inbox, as one rank of the receiving host takes from it. For one thread.
 class Inbox {
  public:
-  // `copies` are of the sender's mailbox; `locals` the ranks of this host, sorted; `rank` this one.
+  // `copies` are those of the sender's mailbox; `locals` are the ranks of this host, sorted; `rank`
+  // is this rank.
   Inbox(std::byte* base, const InboxShape& shape, const Copies& copies, Policy policy, int sender,
         std::span<const int> locals, int rank);
 
   int sender() const { return sender_; }
-  // A few loads.
+  // Whether anything has arrived. Costs a few loads.
   bool has_news() const;
-  // Moves what has come whole to the mailbox. Predicates on ranks of this host: `live`: it takes part
-  // here; `has_ended`: its process has, for certain. `prepare` sees that there is memory for a copy.
-  // True if anything has been moved, for which other ranks of this host may be waiting.
+  // Moves the updates that have arrived whole to the mailbox. Predicates on ranks of this host:
+  // `live`: it takes part here; `has_ended`: its process has ended, for certain. `prepare` makes
+  // sure that there is memory for a copy. Returns whether anything was moved, for which other ranks
+  // of this host may be waiting.
   template <class Live, class HasEnded, class Prepare>
   bool take_in(Live&& live, HasEnded&& has_ended, Prepare&& prepare) {
     if (!has_news() || !begin(live, has_ended, prepare)) return false;
@@ -121,7 +128,8 @@ class Inbox {
   std::uint64_t iteration(std::size_t slot) const;
   Found look(std::uint64_t after, std::uint64_t limit) const;
   Found oldest(std::uint64_t after) const;
-  // Each moves one update to the mailbox, or passes over it; false if what follows has to wait.
+  // Each moves one update to the mailbox, or passes over it; returns false if later updates have to
+  // wait.
   template <class Live>
   bool take_latest(std::size_t slot, std::uint64_t iteration, std::uint64_t clock, Live&& live) {
     if (const int begun = writer_->begun(iteration); begun >= 0) {
@@ -130,8 +138,8 @@ class Inbox {
     const int room = writer_->claim(policy_, live);
     if (room < 0) return true;  // every slot is being read: passed over, as on one host
     if (move(slot, iteration, room)) return true;
-    // If what follows has begun to come, this has come as far as it ever does (L4): it is whole by
-    // now, or is being replaced.
+    // If a later update has begun to arrive, this one has arrived as far as it ever will (L4): by
+    // now it is whole, or is being replaced.
     const bool has_come = is_over(iteration, clock);
     if (has_come && move(slot, iteration, room)) return true;
     writer_->abandon(room);
@@ -155,7 +163,7 @@ class Inbox {
   bool is_over(std::uint64_t iteration, std::uint64_t clock) const {
     return iteration <= clock || look(iteration, kMostIteration).slot >= 0;
   }
-  // Of the update that was read last.
+  // Whether the update that was read last is the next one for each of its receivers.
   template <class Live>
   bool is_next(Live&& live) const {
     return std::all_of(to_.begin(), to_.end(), [&](const Addressee& to) {
@@ -168,7 +176,7 @@ class Inbox {
                  InboxTail& tail);
   bool move(std::size_t slot, std::uint64_t iteration, int room);
   bool complete(std::size_t slot, std::uint64_t iteration, int begun);
-  // Whether it is for ranks alone that do not take part any more.
+  // Whether the update is only for ranks that no longer take part.
   template <class Live>
   bool is_for_nobody(std::size_t slot, std::uint64_t iteration, Live&& live) {
     SlotHeader header;
@@ -182,7 +190,7 @@ class Inbox {
   bool begin(Live&& live, HasEnded&& has_ended, Prepare&& prepare) {
     const auto rank_at = [this](int place) {
       const auto index = static_cast<std::size_t>(place);
-      return index < locals_.size() ? locals_[index] : -1;  // nobody: a rank's memory is damaged
+      return index < locals_.size() ? locals_[index] : -1;  // -1: the memory of a rank is damaged
     };
     const auto ended = [&](int place) { return rank_at(place) < 0 || has_ended(rank_at(place)); };
     const auto lives = [&](int place) { return rank_at(place) >= 0 && live(rank_at(place)); };
@@ -202,8 +210,8 @@ class Inbox {
   Policy policy_;
   int sender_;
   std::vector<int> locals_;
-  int place_;  // of this rank among them
-  // While it is held, and as it was left.
+  int place_;  // index of this rank in locals_
+  // The copy that this rank holds or held last.
   CopyTable::Taken taken_{};
   std::size_t copy_ = 0;
   std::optional<Mailbox> box_;

@@ -11,8 +11,8 @@ namespace {
 
 constexpr const char* kFile = "libibverbs.so.1";
 
-// Versioned: without it the loader may give the functions of the 2006 interface (IBVERBS_1.0), whose
-// structures differ.
+// Looks the symbol up with its version: without it the loader may give the functions of the 2006
+// interface (IBVERBS_1.0), whose structures differ.
 template <class Function>
 void find(void* library, Function*& function, const char* name, const char* version) {
   function = reinterpret_cast<Function*>(dlvsym(library, name, version));
@@ -25,7 +25,7 @@ void find(void* library, Function*& function, const char* name, const char* vers
 }  // namespace
 
 Library Library::load() {
-  // Never unloaded: the providers it loads in turn start threads and register exit handlers.
+  // Never unloaded: the providers that the library loads start threads and register exit handlers.
   void* library = dlopen(kFile, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == nullptr) {
     throw ConfigError(std::string("RDMA needs libibverbs, which cannot be loaded (") + dlerror() +

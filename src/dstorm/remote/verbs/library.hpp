@@ -1,5 +1,5 @@
-// libibverbs, opened when it is asked for: one build runs with and without RDMA on the machine, and
-// a wheel does not carry a copy that would look for its providers in the wrong place.
+// libibverbs, opened at run time. So one build runs with and without RDMA on the machine, and a
+// wheel does not carry a copy that would look for its providers in the wrong place.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -8,9 +8,9 @@
 
 namespace dstorm::verbs {
 
-// The functions we call. What verbs.h defines inline (ibv_post_send, ibv_poll_cq,
-// ibv_req_notify_cq) goes through the device's own table and is called directly. A plain value, to
-// be copied; what it points to stays loaded until the process ends.
+// The functions that MALT calls. Those that verbs.h defines inline (ibv_post_send, ibv_poll_cq,
+// ibv_req_notify_cq) go through the device's own table and are called directly. A plain value, to
+// be copied; the library it points into stays loaded until the process ends.
 struct Library {
   // Throws ConfigError that says what to install.
   static Library load();
@@ -43,7 +43,7 @@ struct Library {
   decltype(&::ibv_wc_status_str) wc_status_str;
 };
 
-// Something libibverbs made, and the function of Library that unmakes it.
+// An object that libibverbs made, with the function of Library that destroys it.
 template <class T>
 using Handle = std::unique_ptr<T, int (*)(T*)>;
 

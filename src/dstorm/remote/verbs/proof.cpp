@@ -20,9 +20,9 @@ constexpr const char* kAdvice =
     "; does all that is in between carry packets of this MTU, and are both in one network and "
     "partition? MALT_RDMA_DEVICE and MALT_RDMA_PKEY choose others";
 
-// What begins an offer; then, for each partner, a QueueRecord.
+// The beginning of an offer; a QueueRecord for each partner follows.
 struct OfferHead {
-  Endpoint endpoint;  // but for the queue pair and its first packet
+  Endpoint endpoint;  // without the queue pair and its first packet
   Target target;      // where the first partner writes; the others follow
 };
 struct QueueRecord {
@@ -32,7 +32,7 @@ struct QueueRecord {
   std::uint32_t unused;
 };
 
-// The word at `index` of what `rank` writes.
+// The word at `index` of the words that `rank` writes.
 std::uint64_t word_of(int rank, std::size_t index) {
   std::uint64_t mixed = (static_cast<std::uint64_t>(rank) + 1) << 32 | (index + 1);
   mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9U;
@@ -113,7 +113,7 @@ void Proof::connect(std::span<const Bytes> offers, std::span<const std::string> 
     OfferHead head{};
     QueueRecord record{};
     bool is_there = read(offer, 0, head);
-    std::size_t place = 0;  // of this rank among its partner's
+    std::size_t place = 0;  // of this rank among its partner's partners
     do {
       is_there = is_there && read(offer, sizeof(head) + place++ * sizeof(record), record);
     } while (is_there && record.partner != rank_);
@@ -139,7 +139,7 @@ void Proof::connect(std::span<const Bytes> offers, std::span<const std::string> 
   }
 }
 
-// Looks whether the pair is through; true if nothing more is to be waited for.
+// Looks at the pair once more. Returns true if there is nothing more to wait for.
 bool Proof::advance(Pair& pair, std::size_t index) {
   if (!pair.queue) return true;
   pair.has_sent = pair.has_sent || pair.queue->reap() == 1;

@@ -1,7 +1,7 @@
-// Whether the adapters of two ranks reach one another: tried by a write each way, of several packets of
-// the largest size that both ends take, before anything depends on it. That both ends have an adapter
-// says nothing of the network in between: another subnet, a switch that carries smaller packets only,
-// another partition.
+// Proof that the adapters of two ranks reach one another: before anything depends on it, each
+// writes several packets of the largest size that both ends take to the other. That both ends have
+// an adapter says nothing about the network in between: it may be another subnet, another
+// partition, or have a switch that carries smaller packets only.
 #pragma once
 
 #include <chrono>
@@ -18,26 +18,28 @@
 
 namespace dstorm::verbs {
 
-// One rank's part in the proofs with its partners. A rank is the partner of its partners. The steps are
-// taken by all ranks together, with a meeting of all in between. Failures are kept for reasons().
+// One rank's part in the proofs with its partners. If a rank has a partner, it is that rank's
+// partner too. All ranks take the steps together, with a meeting of all ranks in between. Failures
+// are kept for reasons().
 class Proof {
  public:
-  // Why a pair of adapters will not do.
+  // Why a pair of adapters cannot be used.
   struct Reason {
     int partner;
     bool is_echo;  // nothing came from the partner, which may know more
     std::string text;
   };
 
-  // `partners` sorted. What is not through after `limit` has failed.
+  // `partners` are sorted. A partner that is not reached within `limit` has failed.
   Proof(const Device& device, int rank, std::vector<int> partners, std::chrono::milliseconds limit);
 
-  // First: what the partners have to know, to be brought to every rank.
+  // First step: returns what the partners have to know. The caller brings it to every rank.
   Bytes offer() const;
-  // Then, with the offers of all, by rank. `adapters` describes each rank's. Blocks for up to the limit.
+  // Second step, with the offers of all ranks, by rank. `adapters` describes each rank's adapter.
+  // Blocks for up to the limit.
   void connect(std::span<const Bytes> offers, std::span<const std::string> adapters);
-  // Then, after all have connected. Blocks for up to the limit. The queues have to live until every
-  // rank has returned from it.
+  // Third step, after all have connected. Blocks for up to the limit. The queues must live until
+  // every rank has returned from this.
   void write(std::span<const std::string> adapters);
 
   const std::vector<Reason>& reasons() const noexcept { return reasons_; }
@@ -57,7 +59,7 @@ class Proof {
   Device device_;
   int rank_;
   std::chrono::milliseconds limit_;
-  std::vector<std::uint64_t> memory_;  // what is written, then what comes from each partner
+  std::vector<std::uint64_t> memory_;  // the words to write, then those from each partner
   std::optional<Region> region_;
   std::vector<Pair> pairs_;
   std::vector<Reason> reasons_;

@@ -15,14 +15,14 @@ namespace {
 
 constexpr std::uint32_t kMost24Bits = (1U << 24) - 1;
 constexpr std::uint8_t kHopLimit = 64;
-constexpr std::uint8_t kMinimumReceiverTimer = 12;  // 0.64 ms; we post no receives
+constexpr std::uint8_t kMinimumReceiverTimer = 12;  // 0.64 ms; MALT posts no receives
 
-// How often an adapter repeats what nobody acknowledges. The most there is: 7 is "for ever" to
-// soft-RoCE, which also counts each packet that comes out of order.
+// How often an adapter repeats a packet that is not acknowledged. This is the highest usable value:
+// 7 means "for ever" to soft-RoCE, which also counts each packet that arrives out of order.
 constexpr std::uint8_t kRepeats = 6;
 
-// The longest time-out, 4.096 us * 2^exponent, with which all attempts of two queue pairs, the second
-// after the first has failed, fit into `silence`.
+// The longest time-out, 4.096 us * 2^exponent, with which all attempts of two queue pairs, the
+// second after the first has failed, fit into `silence`.
 std::uint8_t exponent_for(std::chrono::nanoseconds silence) {
   constexpr int kAttempts = 2 * (kRepeats + 1);
   std::uint8_t exponent = 8;
@@ -94,13 +94,13 @@ Queue::Queue(const Device& device, const QueueOptions& options)
   };
   check(channel_ != nullptr, "completion channel");
   fcntl(channel_->fd, F_SETFL, fcntl(channel_->fd, F_GETFL) | O_NONBLOCK);  // for arm()
-  // A write that fails completes whether it asked or not: room for all of them.
+  // A failed write completes whether it asked for that or not, so there is room for all writes.
   completions_.reset(device.library().create_cq(device.context(), static_cast<int>(depth_), nullptr,
                                                 channel_.get(), 0));
   check(completions_ != nullptr, "completion queue");
 
   ibv_qp_init_attr attributes{};
-  // Adapters differ in how much they take inline, and tell only by refusing.
+  // Adapters differ in how much they take inline, and tell it only by refusing.
   for (std::uint32_t wish = options.inline_bytes;; wish /= 2) {
     attributes = {};
     attributes.send_cq = attributes.recv_cq = completions_.get();
@@ -219,7 +219,7 @@ std::uint64_t Queue::write(std::span<const Part> parts, const Target& target, Wr
   if (failure_ || room() == 0) return 0;
 
   const std::uint64_t number = posted_ + 1;
-  // So often that there is always a completion on its way by which room comes back.
+  // Often enough that there is always a completion on its way that makes room.
   const bool signaled = flags.signaled || number - signaled_ >= std::max(depth_ / 4, 1U);
   ibv_send_wr request{};
   request.wr_id = number;
@@ -287,7 +287,7 @@ bool Queue::concerns(const DeviceEvent& event) const noexcept {
 }
 
 void Queue::fail(ibv_wc_status status, std::string what) {
-  if (failure_) return;  // what follows the first error is its echo
+  if (failure_) return;  // errors after the first are consequences of it
   failure_ = {status, std::move(what)};
 }
 
@@ -295,7 +295,7 @@ void Queue::arm() {
   ibv_cq* source = nullptr;
   void* context = nullptr;
   while (device_.library().get_cq_event(channel_.get(), &source, &context) == 0) {
-    // At once: destroying the completion queue waits for it.
+    // At once, because destroying the completion queue waits for it.
     device_.library().ack_cq_events(source, 1);
   }
   if (ibv_req_notify_cq(completions_.get(), 0) != 0) {

@@ -1,11 +1,12 @@
-// One reliable connection to one peer, and one-sided writes over it.
+// One reliable connection to one peer's adapter, and one-sided writes over it.
 //
-// A write is posted, carried out by the adapter, and completed; writes are carried out in the order
-// in which they were posted, and complete in it. That a write has completed says that its bytes are
-// in the peer's memory (not that the peer has looked), and that its source may be used again.
+// A write is posted, carried out by the adapter, and completed. Writes are carried out in the order
+// in which they were posted, and complete in that order. When a write has completed, its bytes are
+// in the peer's memory (the peer need not have looked), and the source of the write may be used
+// again.
 //
-// Only some writes ask for a completion of their own (selective signalling): one in every quarter of
-// the depth, and those marked `signaled`. A completion counts for everything before it.
+// Only some writes ask for a completion of their own (selective signalling): one in every quarter
+// of the depth, and those marked `signaled`. A completion counts for everything before it.
 #pragma once
 
 #include <array>
@@ -20,8 +21,8 @@
 
 namespace dstorm::verbs {
 
-// What one end tells the other, over a channel that both trust. Fixed size, no pointers, the host's
-// byte order: it crosses process borders as bytes.
+// The data that one end gives the other, over a channel that both trust. It has a fixed size, no
+// pointers and the host's byte order, so it goes to the other process as bytes.
 struct Endpoint {
   std::uint32_t queue_pair;    // 24 bits
   std::uint32_t first_packet;  // sequence number, 24 random bits
@@ -38,12 +39,13 @@ struct QueueOptions {
   std::uint32_t inline_bytes =
       256;  // wished for; Queue::inline_bytes() says what the adapter grants
   // For how long the peer may be silent: 1 ms to 60 s. Without any acknowledgement the queue fails
-  // after a quarter to a half of it, as the adapter can tell apart, so that there is time for
-  // another. The peer's adapter acknowledges: a process that is merely stopped is not noticed.
+  // after a quarter to a half of this time, as precisely as the adapter can measure, so that
+  // another queue still has time. The peer's adapter acknowledges: a peer process that is merely
+  // stopped goes unnoticed.
   std::chrono::milliseconds silence{400};
 };
 
-// Where bytes of a write come from: memory of a Region (or any memory, if the write is inline).
+// A source of a write: memory of a Region, or any memory if the write is inline.
 struct Part {
   const void* address;
   std::uint32_t bytes;
@@ -58,35 +60,37 @@ struct Target {  // in the peer's memory
 struct WriteFlags {
   // The bytes are copied while posting: the source is free when write() returns.
   bool inlined = false;
-  // Ask for a completion of this very write: for the last of a batch, so that it becomes known.
+  // Asks for a completion of this very write. For the last write of a batch, so that its completion
+  // becomes known.
   bool signaled = false;
 };
 
-// Why a queue is of no more use.
+// The reason why a queue cannot be used any more.
 struct Failure {
   ibv_wc_status status;
   std::string what;  // "the peer ... (transport retry counter exceeded)"
 };
 
-// Everything but the constructor and connect() is lock-free, throws nothing, and does not block. One
-// thread.
+// Except for the constructor and connect(), everything is lock-free, throws nothing and does not
+// block. For one thread.
 class Queue {
  public:
   static constexpr std::size_t kMostParts = 3;
 
-  // Throws ConfigError: no room on the device, a depth beyond its limit, no memory may be locked.
+  // Throws ConfigError if the device has no room, the depth is beyond its limit, or no memory may
+  // be locked.
   explicit Queue(const Device& device, const QueueOptions& options = {});
 
   Endpoint local() const noexcept;
-  // To be called once. The peer may write from then on; write() works when the peer has returned
-  // from its connect(). Throws ConfigError: the endpoint makes no sense, another kind of network,
-  // no route to it.
+  // To be called once. From then on the peer may write; write() works when the peer has returned
+  // from its own connect(). Throws ConfigError if the endpoint makes no sense, is on another kind
+  // of network, or cannot be routed to.
   void connect(const Endpoint& remote);
 
   // Posts one write of the parts, one after the other, to the target: at most kMostParts, and
-  // DeviceChoice::longest_write_bytes together. Returns the write's number, which counts from 1; 0
-  // if there was no room (reap() and try again) or the queue has failed. A write that the adapter
-  // refuses, or that can never be posted, fails the queue.
+  // together at most DeviceChoice::longest_write_bytes. Returns the number of the write, counting
+  // from 1; or 0 if there was no room (reap() and try again) or the queue has failed. A write that
+  // the adapter refuses, or that can never be posted, fails the queue.
   std::uint64_t write(std::span<const Part> parts, const Target& target, WriteFlags flags = {});
   std::uint64_t write(const Part& part, const Target& target, WriteFlags flags = {}) {
     return write(std::span(&part, 1), target, flags);
@@ -103,14 +107,14 @@ class Queue {
   }
   std::uint32_t inline_bytes() const noexcept { return inline_bytes_; }
 
-  // The first error, once it has been met. Writes beyond completed() may or may not have arrived, and
-  // the queue refuses more.
+  // The first error, once it has been met. Writes beyond completed() may or may not have arrived,
+  // and the queue refuses new ones.
   const std::optional<Failure>& failed() const noexcept { return failure_; }
-  // The device has told of this; where it makes the queue useless, the queue fails.
+  // The device has reported this event. If it makes the queue useless, the queue fails.
   void hear(const DeviceEvent& event);
 
-  // To sleep: arm(), then reap() once more, for what came in between; if that was not enough, wait
-  // until fd() is readable. It stays readable until the next arm().
+  // To sleep: call arm(), then reap() once more for completions in between. If these were not
+  // enough, wait until fd() is readable. It stays readable until the next arm().
   void arm();
   int fd() const noexcept { return channel_->fd; }
 
@@ -119,7 +123,7 @@ class Queue {
   bool concerns(const DeviceEvent& event) const noexcept;
   void fail(ibv_wc_status status, std::string what);
 
-  // In the order in which they are made; destroyed in reverse.
+  // Members in the order in which they are made; they are destroyed in reverse.
   Device device_;
   Handle<ibv_comp_channel> channel_;
   ClosedInChild channel_in_child_;

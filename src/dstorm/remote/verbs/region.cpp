@@ -22,7 +22,8 @@ std::string locked_memory_limit() {
 
 Region::Region(const Device& device, std::span<std::byte> memory, std::string_view what)
     : device_(device),
-      // No relaxed ordering: a slot's parts must land in the order in which they were written.
+      // Without relaxed ordering: the parts of a slot must arrive in the order in which they were
+      // written.
       memory_(device.library().reg_mr(device.domain(), memory.data(), memory.size(),
                                       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE),
               device.library().dereg_mr) {

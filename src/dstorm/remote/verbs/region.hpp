@@ -9,12 +9,14 @@
 
 namespace dstorm::verbs {
 
-// A registration of the caller's memory, which must stay mapped as long as this lives. When it goes,
-// the peers' writes into it are refused: their queues fail. Its pages stay in RAM, counted against
-// the limit on locked memory. Blocking: milliseconds a gigabyte, and more where pages are not there.
+// A registration of the caller's memory, which must stay mapped as long as this object lives. When
+// it is destroyed, peers' later writes into the memory are refused, and their queues fail. The
+// memory's pages stay in RAM and count against the limit on locked memory. Blocking: takes
+// milliseconds a gigabyte, and more for pages that are not there yet.
 class Region {
  public:
-  // `what` names it in errors ("segment 'w'"). Throws ConfigError naming the limit and the way out.
+  // `what` names the memory in errors ("segment 'w'"). Throws ConfigError naming the limit and the
+  // way out.
   Region(const Device& device, std::span<std::byte> memory, std::string_view what);
 
   std::uint32_t lkey() const noexcept { return memory_->lkey; }

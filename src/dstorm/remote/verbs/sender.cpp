@@ -9,13 +9,15 @@
 namespace dstorm::verbs {
 namespace {
 
-constexpr std::uint32_t kDepth = 256;       // writes in flight
-constexpr std::size_t kFrames = 32;         // updates in flight
-constexpr std::size_t kWords = 8;           // of a write that is no update, at most
-constexpr std::size_t kChunk = 256 * 1024;  // a long update is cut into at least so much
-constexpr std::size_t kMostChunks = 32;     // and into so many, if the adapter's limit lets it
-// Every so many of them one signals, besides the last: that it is through shows that the peer is
-// reached.
+constexpr std::uint32_t kDepth = 256;  // writes in flight
+constexpr std::size_t kFrames = 32;    // updates in flight
+constexpr std::size_t kWords = 8;      // of a write that is no update, at most
+// a long update is cut into chunks of at least this many bytes
+constexpr std::size_t kChunk = 256 * 1024;
+// and into at most so many, if the adapter's limit allows
+constexpr std::size_t kMostChunks = 32;
+// Besides the last chunk, every chunk whose number is a multiple of this signals. Its completion
+// shows that the peer is reached.
 constexpr std::size_t kUnseenChunks = 2;
 
 std::size_t frame_size(std::size_t receivers) {
@@ -46,8 +48,8 @@ void Sender::open_window(std::uint32_t segment, Window window) {
   windows_[segment] = std::move(window);
 }
 
-// See has_room(). Of the writes in flight less than a quarter of the depth may be such that nothing tells
-// of their completion before more is written (Queue): the others have to do.
+// See has_room(). Of the writes in flight, less than a quarter of the depth may be without a
+// completion until more is written (Queue), so the other three quarters have to be enough.
 std::uint64_t Sender::most_payload_bytes(const Device& device, std::size_t most_receivers) {
   constexpr std::uint64_t kWrites = kDepth * 3 / 4 - 1;
   const std::uint64_t bytes = kWrites * device.choice().longest_write_bytes;
@@ -94,7 +96,7 @@ std::uint64_t Sender::send_update(std::uint32_t segment, const host::SegmentMemo
   tail.checksum = checksum.value();
   std::memcpy(trailer + receivers_ * 8, &tail, sizeof(tail));
 
-  // One write after the other of at most a chunk; what is to go is in three places.
+  // Posts one write after the other, each of at most a chunk. The bytes come from three places.
   std::array<std::span<const std::byte>, 3> places{
       std::span<const std::byte>(frame, sizeof(header)), payload,
       std::span<const std::byte>(trailer, shape.trailer_bytes())};
@@ -133,7 +135,7 @@ std::uint64_t Sender::send_words(const Target& target, std::span<const std::uint
   if (bytes <= queue_.inline_bytes()) {
     return queue_.write({words.data(), bytes, 0}, target, {.inlined = true, .signaled = signaled});
   }
-  // There is room, so the write that had this place before has completed.
+  // There is room, so the last write that used this place has completed.
   std::byte* place =
       frames_.data() + kFrames * frame_bytes_ + queue_.posted() % kDepth * kWords * 8;
   std::memcpy(place, words.data(), bytes);
@@ -146,7 +148,7 @@ std::uint64_t Sender::send_clock(std::uint32_t segment, std::uint64_t clock) {
 
 std::uint64_t Sender::send_cursor(std::uint32_t segment, std::size_t place, int receiver,
                                   const Cursor& cursor, bool signaled) {
-  // All but the hold, which is the sender's side's own there (SlotCarrier).
+  // All words but the hold, which the sender's own host writes there (SlotCarrier).
   const std::array words{cursor.consumed.load(std::memory_order_acquire),
                          cursor.folded.load(std::memory_order_relaxed),
                          cursor.overwritten.load(std::memory_order_relaxed),

@@ -1,5 +1,5 @@
-// The one-sided way of a rank's updates to one other host: its adapter writes them into the inbox
-// areas there (inbox.hpp), and what it has folded into the cursors of the senders there.
+// The RDMA path of a rank's updates to one other host. The rank's adapter writes its updates into
+// its inbox there (inbox.hpp), and how far it has folded into the cursors of the senders there.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace dstorm::verbs {
 // One thread at a time. Nothing blocks.
 class Sender {
  public:
-  // What may be written of a segment on the other host.
+  // The memory on the other host that may be written for one segment.
   struct Window {
     Target inbox;                 // this rank's inbox
     std::vector<Target> cursors;  // by rank of that host: the first cursor of its mailbox
@@ -31,33 +31,34 @@ class Sender {
   void open_window(std::uint32_t segment, Window window);
   bool has_window(std::uint32_t segment) const { return windows_.contains(segment); }
 
-  // The longest payload that an update may ever have: its writes fit into the queue together.
+  // The longest payload that an update may ever have: all its writes fit into the queue together.
   static std::uint64_t most_payload_bytes(const Device& device, std::size_t most_receivers);
 
-  // Whether there is room for an update of so many bytes of payload, or for words.
+  // Whether there is room for an update with a payload of so many bytes; or for words.
   bool has_room(std::size_t payload_bytes) const noexcept;
   bool has_room() const noexcept { return queue_.room() > 0; }
-  // Each needs room, and returns the number of the last write it took, or 0: the queue has failed.
-  // `own` is this host's memory
-  // of the segment, registered as `region`; `host` the ranks of the other host.
+  // Each of the send functions needs room. It returns the number of its last write, or 0 if the
+  // queue has failed. `own` is this host's memory of the segment, with the mailbox registered as
+  // `region`; `host` are the ranks of the other host.
   std::uint64_t send_update(std::uint32_t segment, const host::SegmentMemory& own,
                             const Region& region, int slot, const SlotHeader& header,
                             std::span<const Addressee> to, std::span<const int> host);
   std::uint64_t send_clock(std::uint32_t segment, std::uint64_t clock);
-  // `cursor` is that of `receiver`, this rank, in the mailbox of the other host's rank `place`. Not
-  // `signaled`: more follows soon, by whose completion this becomes known too.
+  // `cursor` is that of `receiver`, this rank, in the mailbox of the other host's rank at index
+  // `place`. `signaled` is false if more writes follow soon, whose completion shows that this one
+  // has completed too.
   std::uint64_t send_cursor(std::uint32_t segment, std::size_t place, int receiver,
                             const Cursor& cursor, bool signaled);
 
   std::uint64_t reap() { return queue_.reap(); }
   std::uint64_t completed() const noexcept { return queue_.completed(); }
-  // Everything that was to be written is in place.
+  // Whether all posted writes have completed.
   bool is_idle() const noexcept {
     return !queue_.failed() && queue_.completed() == queue_.posted();
   }
   void hear(const DeviceEvent& event) { queue_.hear(event); }
   const std::optional<Failure>& failed() const noexcept { return queue_.failed(); }
-  // Sleeping: see Queue.
+  // For sleeping: see Queue.
   void arm() { queue_.arm(); }
   int fd() const noexcept { return queue_.fd(); }
 
@@ -68,8 +69,9 @@ class Sender {
 
   std::size_t receivers_;
   std::size_t longest_;  // bytes of one write
-  // Headers and trailers on their way, used in turn: no more updates than these are in flight. Behind
-  // them, for an adapter that takes too little inline, the words of each write that is in flight.
+  // Headers and trailers of updates on their way, used in turn: at most this many updates are in
+  // flight. Behind them, for an adapter that takes too little inline, lie the words of each other
+  // write in flight.
   std::size_t frame_bytes_;
   host::Memory frames_;  // shared: this process keeps the adapter's pages when the program forks
   Region frames_region_;

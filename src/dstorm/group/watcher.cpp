@@ -1,4 +1,4 @@
-#include "dstorm/membership/watcher.hpp"
+#include "dstorm/group/watcher.hpp"
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -17,10 +17,12 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-// Between two looks at the others' records, as a part of the silence; and while there is trouble.
+// How many times in one silence the watcher looks at the others' records; and how long it sleeps
+// between two looks while there is trouble.
 constexpr int kLooks = 32;
 constexpr milliseconds kInTrouble{1};
-// New records in one look, at most: the work of a step is bounded, and the others are looked at in the next.
+// At most this many new records are taken in at one look, which bounds the work of a step. The next
+// look continues with the rank after the last.
 constexpr int kMostNews = 256;
 
 MembershipOptions options_for(const host::Control& control, const WatcherOptions& options) {
@@ -30,7 +32,7 @@ MembershipOptions options_for(const host::Control& control, const WatcherOptions
           .timeout = options.silence};
 }
 
-// Of this thread.
+// The processor time of the calling thread.
 nanoseconds processor_time() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -84,7 +86,7 @@ void Watcher::run() {
         eventfd_read(alarm_, &value);
         continue;
       }
-      watched[i].fd = -1;                           // poll passes over it from now on
+      watched[i].fd = -1;                           // poll ignores it from now on
       control_.mark(ranks[i], host::State::kDead);  // false if it had left, or another was first
     }
     step(Clock::now());
@@ -93,7 +95,8 @@ void Watcher::run() {
 
 void Watcher::step(Clock::time_point time) {
   const nanoseconds now = since_boot(time);
-  // Before their last records are looked at, which are their last words then.
+  // This list is made before the last records of these ranks are read, so that what is read after
+  // it is final.
   std::vector<int> ended;
   for (int r = 0; r < control_.size(); ++r) {
     const host::State state = control_.state(r);
@@ -104,13 +107,15 @@ void Watcher::step(Clock::time_point time) {
     look_at(r, now);
     membership_.bury(r, now);
   }
-  // Of its own host the system tells this rank as soon as anybody.
+  // A rank of this host is skipped: the system reports its end to this rank as soon as to any
+  // other.
   for (int r : membership_.ended_elsewhere()) {
     if (control_.is_live(r) && !control_.is_local(r)) engine_->note_end(r);
   }
   if (!control_.is_live(control_.rank())) return;
-  // Held up, as by a thread that is traced while it has the engine's lock. Membership takes it for an
-  // absence.
+  // The engine has not listened: it was held up, for example by a traced thread that has the
+  // engine's lock. Without a tick, Membership later takes this time for one in which this rank was
+  // stopped.
   if (engine_ != nullptr && !engine_->has_listened_since(time - options_.silence / 2)) return;
   const nanoseconds worked = processor_time();
   membership_.tick(now, worked - std::exchange(worked_, worked));
@@ -128,13 +133,13 @@ void Watcher::look(nanoseconds now) {
   }
 }
 
-// True if its record was new.
+// Returns whether the record was new.
 bool Watcher::look_at(int rank, nanoseconds now) {
   if (rank == control_.rank()) return false;
   Known& known = known_[static_cast<std::size_t>(rank)];
   const bool is_news =
       RecordFormat::beat(control_.record(rank)) != known.beat && take_in(rank, now);
-  // A long update may keep a record waiting: whatever comes shows that its sender is well.
+  // A long update may delay a record. Anything that arrives shows that its sender is well.
   const std::int64_t heard = control_.member(rank).heard.load(std::memory_order_relaxed);
   const bool is_heard = control_.is_local(rank) ? is_news : heard != known.heard;
   known.heard = heard;
@@ -146,7 +151,7 @@ bool Watcher::look_at(int rank, nanoseconds now) {
   return is_news;
 }
 
-// False if the record that lies there is not whole, or no news after all.
+// Returns false if the record in memory is not whole, or is not new after all.
 bool Watcher::take_in(int rank, nanoseconds now) {
   auto record = control_.record_format().unpack(RecordFormat::load(control_.record(rank)),
                                                 membership_.view().epoch);
@@ -171,7 +176,8 @@ void Watcher::follow() {
     for (int r = 0; r < control_.size(); ++r) {
       if (!view.has(r)) control_.mark(r, host::State::kEvicted);
     }
-    control_.raise_epoch(view.epoch);  // first: who has the view finds its epoch
+    // Before the view is published: a rank that sees the view also finds its epoch.
+    control_.raise_epoch(view.epoch);
     {
       const std::lock_guard lock(mutex_);
       followed_ = view;

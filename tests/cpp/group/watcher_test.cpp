@@ -1,6 +1,6 @@
 // What becomes of a rank between hosts whose engine is held up, as by a program's thread that is traced while
 // it sends, and of one that somebody who has died was about to wake.
-#include "dstorm/membership/watcher.hpp"
+#include "dstorm/group/watcher.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>

@@ -1,4 +1,4 @@
-#include "vol/fold.hpp"
+#include "vol/apply_fold.hpp"
 
 #include <algorithm>
 #include <cassert>

@@ -1,0 +1,285 @@
+#include "dstorm/segment/gathering.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <iterator>
+
+namespace dstorm {
+
+using std::chrono::nanoseconds;
+
+namespace {
+
+constexpr int kLooksForMissing = 64;
+// Until this rank hears, at the latest, of an epoch that another has taken up.
+constexpr std::chrono::seconds kNews{1};
+
+}  // namespace
+
+std::size_t Gathering::gather(const GatherOptions& options, const Segment::Fold& fold) {
+  const Turn turn(state_.turns(), "gather", state_.options().name);
+  state_.begin_call(!options.staleness);
+  updates_.clear();
+  found_.clear();
+  held_.clear();
+  try {
+    collect(options);
+    if (!updates_.empty()) {
+      const Turns::Inside inside(state_.turns(), Turns::Code::kFold);
+      fold(updates_);
+    }
+  } catch (...) {
+    let_go();
+    throw;
+  }
+  end();
+  return updates_.size();
+}
+
+void Gathering::collect(const GatherOptions& options) {
+  const nanoseconds timeout = options.timeout.value_or(state_.group().timeout());
+  state_.take_in();
+  if (options.staleness == 0) return collect_own_iteration(timeout);
+  if (options.staleness && *options.staleness < state_.iteration) {
+    wait_for_clocks(state_.iteration - *options.staleness, timeout);
+  }
+  if (state_.is_queue()) {
+    collect_queued(kMostIteration);
+  } else {
+    collect_newest();
+  }
+}
+
+bool Gathering::has_update(int rank) {
+  SlotReader& reader = state_.reader(rank);
+  return reader.newest(reader.consumed()) >= 0 && !state_.group().is_left_out(rank);
+}
+
+const Stash::Stashed* Gathering::stashed(int rank, std::uint64_t limit) const {
+  return state_.group().is_left_out(rank) ? nullptr : state_.stash.newest(rank, limit);
+}
+
+bool Gathering::await_update(std::size_t live, nanoseconds timeout) {
+  const Turn turn(state_.turns(), "a wait for updates", state_.options().name);
+  state_.begin_call(false);
+  const auto is_news = [&] {
+    if (state_.group().is_superseded()) return true;
+    std::size_t alive = 1;
+    for (int r : state_.peers()) {
+      if (has_update(r) || stashed(r, kMostIteration) != nullptr) return true;
+      alive += state_.group().is_live(r) ? 1 : 0;
+    }
+    return alive != live;
+  };
+  try {
+    return state_.wait(is_news, timeout);
+  } catch (const Superseded&) {
+    return true;
+  }
+}
+
+void Gathering::wait_for_clocks(std::uint64_t target, nanoseconds timeout) {
+  const std::vector<int>& senders = state_.rounds.current().in;
+  const auto is_behind = [&](int r) {
+    return state_.reader(r).clock() < target && state_.is_live(r);
+  };
+  std::size_t next = 0;  // senders before it have been seen
+  const auto all_there = [&] {
+    strays_.take_in(target == state_.iteration);
+    while (next < senders.size() && !is_behind(senders[next])) ++next;
+    return next == senders.size();
+  };
+  const auto behind = [&] {
+    std::vector<int> ranks;
+    std::ranges::copy_if(senders, std::back_inserter(ranks), is_behind);
+    return ranks;
+  };
+  const auto lacks = [&](const std::vector<int>& ranks) {
+    return "gather of " + state_.name() + ": " + describe_ranks(ranks) +
+           " did not scatter iteration " + std::to_string(target);
+  };
+  if (state_.wait(all_there, timeout, [&] { return lacks(behind()); })) return;
+  const std::vector<int> ranks = behind();
+  if (ranks.empty()) return;  // the last has come just now
+  std::string at = " (this rank is at iteration " + std::to_string(state_.iteration);
+  at +=
+      ", " + describe_ranks({ranks[0]}) + " at " + std::to_string(state_.reader(ranks[0]).clock());
+  throw TimeoutError(lacks(ranks) + " within " + format_seconds(timeout) + at + ")", ranks);
+}
+
+// A part of BSP: the next scatter shall find a slot without replacing an update that some rank has
+// yet to fold. Where the in- and out-neighbours are always the same this follows from the clocks,
+// since a rank that has reached this iteration has folded the one before. Elsewhere a sender could
+// run ahead of its receivers by as much as the way back from them to it is long. The rank that is
+// furthest behind never waits here (its receivers have folded more than it has sent), so ranks never
+// wait in a circle.
+void Gathering::wait_for_folds(nanoseconds timeout) {
+  const SlotWriter& writer = state_.writer();
+  const auto live = [this](int r) { return state_.is_live(r); };
+  const auto has_free = [&] {
+    strays_.take_in(true);
+    return writer.has_free(live);
+  };
+  const auto lacks = [&](const std::vector<int>& ranks) {
+    return "gather of " + state_.name() + " at staleness 0: " + describe_ranks(ranks) +
+           " did not gather what this rank sent before iteration " +
+           std::to_string(state_.iteration);
+  };
+  if (state_.wait(has_free, timeout, [&] { return lacks(writer.blockers(live)); })) return;
+  const std::vector<int> ranks = writer.blockers(live);
+  if (ranks.empty()) return;
+  throw TimeoutError(lacks(ranks) + " within " + format_seconds(timeout), ranks);
+}
+
+void Gathering::collect_own_iteration(nanoseconds timeout) {
+  const bool is_queue = state_.is_queue();
+  if (!is_queue && state_.options().depth < 2) {
+    throw ConfigError(state_.name() +
+                      ": a gather at staleness 0 needs depth >= 2 under policy 'latest' (it is 1), "
+                      "because a neighbour may be one iteration ahead; raise depth or use 'queue'");
+  }
+  const std::uint64_t own = state_.iteration;
+  if (own == 0) return;  // nothing has been sent, so nothing is due
+  const std::vector<int>& in = state_.rounds.current().in;
+  if (!is_queue) {
+    for (int r : in) {
+      SlotReader& reader = state_.reader(r);
+      if (reader.consumed() >= own) continue;
+      reader.hold_from(own);
+      held_.push_back(r);
+    }
+    SlotReader::fence();  // S3
+  }
+  wait_for_clocks(own, timeout);
+  // A rank that has left since the last look had sent everything before it said so.
+  state_.take_in();
+  if (is_queue) return collect_queued(own);
+  if (!state_.rounds.is_in_step()) wait_for_folds(timeout);
+  for (int r : in) collect_own_iteration_of(r, own);
+}
+
+// LATEST: the update of iteration `own` that `rank` has sent.
+void Gathering::collect_own_iteration_of(int rank, std::uint64_t own) {
+  SlotReader& reader = state_.reader(rank);
+  // A rank that died or left counts if it got as far as this iteration, which is settled for good
+  // and looks the same to all ranks (S6).
+  if (reader.consumed() >= own || reader.clock() < own || state_.group().is_left_out(rank)) return;
+  // Of an iteration before the sender came into this group, there is what came along.
+  if (own <= state_.resumed[static_cast<std::size_t>(rank)]) {
+    const Stash::Stashed* update = stashed(rank, own);
+    if (update != nullptr && update->header.iteration == own) take(*update);
+    return;
+  }
+  int slot = reader.find(own);
+  // Its sender may have taken the ticket back and, seeing the hold, be about to restore it.
+  for (int look = 0; slot < 0 && look < kLooksForMissing; ++look) {
+    sched_yield();
+    slot = reader.find(own);
+  }
+  if (slot >= 0) return take(rank, slot, own - 1, own);
+  // The sender may send by the graph of another epoch already, or still.
+  if (state_.rounds.is_repaired() || hears_of_epoch()) return;
+  throw ConfigError(
+      "gather of " + state_.name() + " at staleness 0: rank " + std::to_string(rank) +
+      " did not send iteration " + std::to_string(own) +
+      " to this rank, or has replaced it since; every rank must scatter over the same "
+      "graph in each round and gather once a scatter, or use policy 'queue'");
+}
+
+bool Gathering::hears_of_epoch() {
+  return state_.wait([this] { return state_.rounds.is_of_old_epoch(); }, kNews);
+}
+
+void Gathering::collect_newest() {
+  for (int r : state_.peers()) {
+    if (!has_update(r)) continue;
+    state_.reader(r).hold_from(state_.reader(r).consumed() + 1);
+    held_.push_back(r);
+  }
+  if (held_.empty() && state_.stash.is_empty()) return;
+  SlotReader::fence();  // S3
+  const auto take_newest = [this](int r) {
+    SlotReader& reader = state_.reader(r);
+    const std::uint64_t consumed = reader.consumed();
+    const int slot = reader.newest(consumed);
+    if (slot < 0) return;  // being replaced at this moment; the next gather finds the new one
+    take(r, slot, consumed, kMostIteration);
+    reader.hold_only(updates_.back().iteration);
+  };
+  if (state_.stash.is_empty()) {
+    for (int r : held_) take_newest(r);
+    return;
+  }
+  for (int r : state_.peers()) {
+    if (std::binary_search(held_.begin(), held_.end(), r)) {
+      take_newest(r);
+    } else if (const Stash::Stashed* update = stashed(r, kMostIteration)) {
+      take(*update);
+    }
+  }
+}
+
+void Gathering::collect_queued(std::uint64_t limit) {
+  for (int r : state_.peers()) {
+    if (state_.group().is_left_out(r)) continue;
+    for (const Stash::Stashed& update : state_.stash.updates()) {
+      if (update.rank == r && update.header.iteration <= limit) take(update);
+    }
+    // Not beyond the clock: a rank that died over an update may have given only some its tickets
+    // (S6).
+    SlotReader& reader = state_.reader(r);
+    const std::uint64_t settled = std::min(limit, reader.clock());
+    std::uint64_t after = reader.consumed();
+    for (int slot; (slot = reader.oldest(after, settled)) >= 0;) {
+      take(r, slot, after, settled);
+      after = updates_.back().iteration;
+    }
+  }
+}
+
+void Gathering::take(int rank, int slot, std::uint64_t after, std::uint64_t limit) {
+  const SlotHeader header = state_.header_of(rank, slot, after, limit);
+  const SlotReader& reader = state_.reader(rank);
+  updates_.push_back({rank,
+                      header.iteration,
+                      {reader.payload(slot), header.payload_bytes},
+                      header.count,
+                      header.format});
+  found_.push_back({reader.ordinal(slot), false, true});
+}
+
+void Gathering::take(const Stash::Stashed& update) {
+  updates_.push_back({update.rank, update.header.iteration, update.payload, update.header.count,
+                      update.header.format});
+  found_.push_back({update.ordinal, true, true});
+}
+
+// If it throws, nothing counts as folded.
+void Gathering::end() {
+  if (state_.group().is_forked()) return;  // during the fold: what was gathered is the rank's
+  state_.is_in_round = false;
+  state_.group().check_standing();  // the slots of an evicted rank may have been written meanwhile
+  for (std::size_t i = 0; i < updates_.size(); ++i) {
+    const Update& update = updates_[i];
+    SlotReader& reader = state_.reader(update.rank);
+    reader.count(found_[i].ordinal, found_[i].is_folded);
+    if (!found_[i].is_stashed) reader.release(update.iteration);
+    if (found_[i].is_folded) state_.bytes_in += update.payload.size();
+  }
+  let_go();
+  if (updates_.empty()) return;
+  // A QUEUE sender may be waiting for a slot, a BSP sender for its receivers' folds.
+  senders_.clear();
+  for (const Update& update : updates_) senders_.push_back(update.rank);
+  state_.channel().acknowledge(senders_, state_.is_queue() || !state_.rounds.is_in_step());
+  for (const Update& update : updates_) state_.stash.erase(update.rank, update.iteration);
+}
+
+void Gathering::let_go() noexcept {
+  if (state_.group().is_forked()) return;  // the rank still reads
+  for (int r : held_) state_.reader(r).let_go();
+  held_.clear();
+}
+
+}  // namespace dstorm

@@ -1,0 +1,50 @@
+// Finds the updates that have come for this rank, and gives them to a fold.
+#pragma once
+
+#include "dstorm/segment/state.hpp"
+#include "dstorm/segment/strays.hpp"
+
+namespace dstorm {
+
+class Gathering {
+ public:
+  Gathering(SegmentState& state, Strays& strays) : state_(state), strays_(strays) {}
+
+  // See Segment::gather.
+  std::size_t gather(const GatherOptions& options, const Segment::Fold& fold);
+  // See Segment::await_update.
+  bool await_update(std::size_t live, std::chrono::nanoseconds timeout);
+  // See Segment::reject.
+  void reject(std::size_t update) { found_[update].is_folded = false; }
+
+ private:
+  struct Found {  // beside an Update
+    std::uint64_t ordinal;
+    bool is_stashed;  // and not in a slot
+    bool is_folded;
+  };
+
+  void collect(const GatherOptions& options);
+  void collect_own_iteration(std::chrono::nanoseconds timeout);
+  void collect_own_iteration_of(int rank, std::uint64_t own);
+  void collect_newest();
+  void collect_queued(std::uint64_t limit);
+  void end();
+  void let_go() noexcept;
+  void wait_for_clocks(std::uint64_t target, std::chrono::nanoseconds timeout);
+  void wait_for_folds(std::chrono::nanoseconds timeout);
+  bool hears_of_epoch();
+  bool has_update(int rank);
+  const Stash::Stashed* stashed(int rank, std::uint64_t limit) const;
+  void take(int rank, int slot, std::uint64_t after, std::uint64_t limit);
+  void take(const Stash::Stashed& update);
+
+  SegmentState& state_;
+  Strays& strays_;
+  std::vector<Update> updates_;  // being gathered
+  std::vector<Found> found_;     // the same, in the same order
+  std::vector<int> held_;        // senders whose cursor holds something
+  std::vector<int> senders_;     // of what has been folded
+};
+
+}  // namespace dstorm

@@ -1,0 +1,109 @@
+#include "dstorm/segment/scattering.hpp"
+
+namespace dstorm {
+
+using std::chrono::nanoseconds;
+
+std::span<const int> Scattering::scatter(const Segment::Fill& fill, const Graph* graph,
+                                         bool may_lag) {
+  const Turn turn(state_.turns(), "scatter", state_.options().name);
+  std::byte* const room = begin(graph);
+  if (room == nullptr) return skip();
+  try {
+    const std::pair<std::size_t, Tag> filled = [&] {
+      const Turns::Inside inside(state_.turns(), Turns::Code::kFold);
+      return fill(std::span(room, state_.options().slot_bytes));
+    }();
+    return end(filled.first, filled.second, may_lag);
+  } catch (...) {
+    cancel();
+    throw;
+  }
+}
+
+// Claims a slot. Null under LATEST if every slot is being read at this moment.
+std::byte* Scattering::begin(const Graph* graph) {
+  state_.begin_call(true);
+  if (state_.rounds.is_of_old_epoch()) state_.rounds.follow_epoch(state_.iteration);
+  const Rounds::Round& round = state_.rounds.round_of(graph, state_.iteration);
+  to_.clear();
+  for (int r : round.out) {
+    if (state_.is_live(r)) to_.push_back(r);
+  }
+  const auto live = [this](int r) { return state_.is_live(r); };
+  slot_ = state_.writer().claim(state_.options().policy, live);
+  if (slot_ < 0 && state_.is_queue()) slot_ = wait_for_slot(state_.group().timeout());
+  if (slot_ < 0 && state_.channel().make_room()) {
+    slot_ = state_.writer().claim(state_.options().policy, live);
+  }
+  state_.rounds.set_current(round);
+  return slot_ < 0 ? nullptr : state_.writer().payload(slot_);
+}
+
+int Scattering::wait_for_slot(nanoseconds timeout) {
+  SlotWriter& writer = state_.writer();
+  const auto live = [this](int r) { return state_.is_live(r); };
+  const bool crosses_hosts = !state_.group().is_one_host();
+  int slot = -1;
+  const auto has_slot = [&] {
+    strays_.take_in(false);
+    if (crosses_hosts) strays_.relieve_senders();
+    return (slot = writer.claim(state_.options().policy, live)) >= 0;
+  };
+  const auto lacks = [&](const std::vector<int>& ranks) {
+    return "scatter of " + state_.name() + ": all " + std::to_string(state_.options().depth) +
+           " slots hold updates that " + describe_ranks(ranks) + " did not gather";
+  };
+  if (!state_.wait(has_slot, timeout, [&] { return lacks(writer.blockers(live)); })) {
+    const std::vector<int> ranks = writer.blockers(live);
+    if (ranks.empty() && has_slot()) return slot;
+    throw TimeoutError(lacks(ranks) + " within " + format_seconds(timeout) +
+                           "; gather as often as you scatter, or raise depth",
+                       ranks);
+  }
+  return slot;
+}
+
+std::span<const int> Scattering::end(std::size_t bytes, Tag tag, bool may_lag) {
+  if (bytes > state_.options().slot_bytes) {
+    throw ConfigError(state_.name() + ": an update of " + std::to_string(bytes) +
+                      " bytes does not fit a slot of " +
+                      std::to_string(state_.options().slot_bytes));
+  }
+  state_.group().check_standing();  // this rank may have been stopped, and evicted meanwhile
+  SlotHeader header{};
+  header.iteration = ++state_.iteration;
+  state_.is_in_round = true;
+  header.payload_bytes = bytes;
+  header.count = tag.count;
+  header.format = tag.format;
+  state_.writer().publish(slot_, header, to_);
+  last_sent_ = state_.writer().payload(slot_);
+  state_.channel().deliver(to_, bytes, may_lag);
+  slot_ = -1;
+  state_.bytes_out += bytes * to_.size();
+  return to_;
+}
+
+std::span<const int> Scattering::skip() {
+  last_sent_ = nullptr;
+  state_.is_in_round = true;
+  state_.writer().skip(++state_.iteration, to_);
+  state_.channel().deliver(to_, 0);  // they may wait for the clock
+  return {};
+}
+
+void Scattering::cancel() noexcept {
+  if (state_.group().is_forked()) return;  // the rank still writes
+  if (slot_ >= 0) state_.writer().abandon(slot_);
+  slot_ = -1;
+}
+
+std::byte* Scattering::claim_room(nanoseconds timeout) {
+  state_.begin_call(false);
+  last_sent_ = nullptr;
+  slot_ = wait_for_slot(timeout);
+  return state_.writer().payload(slot_);
+}
+
+}  // namespace dstorm

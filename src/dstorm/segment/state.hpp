@@ -1,0 +1,131 @@
+// What the parts of a segment share: the group and its mailboxes, the round, the iteration.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dstorm/host/wait.hpp"
+#include "dstorm/segment.hpp"
+#include "dstorm/segment/channel.hpp"
+#include "dstorm/segment/rounds.hpp"
+#include "dstorm/segment/stash.hpp"
+#include "dstorm/slot/reader.hpp"
+#include "dstorm/slot/writer.hpp"
+
+namespace dstorm {
+
+// Touched by the thread that has the turn (host/turn.hpp). The layers above, vol and collective, use
+// it too: they wait as a segment does, and keep data of their own in its memory.
+class SegmentState {
+ private:
+  std::shared_ptr<Group> group_;
+  const std::shared_ptr<Turns> turns_;
+  const SegmentOptions options_;
+  const std::string name_;
+  const MailboxShape shape_;
+
+ public:
+  // Checks the options, and opens nothing. Throws ConfigError.
+  SegmentState(std::shared_ptr<Group> group, SegmentOptions options);
+  ~SegmentState();
+  SegmentState(const SegmentState&) = delete;
+  SegmentState& operator=(const SegmentState&) = delete;
+
+  // Collective over the live ranks: opens the mailboxes in `group`. Everything is as before if it
+  // throws. `before_use` gets the new mailboxes while the old ones are still there.
+  struct Mailboxes {
+    std::unique_ptr<Channel> channel;
+    std::vector<SlotReader> readers;  // by rank
+    std::optional<SlotWriter> writer;
+  };
+  Mailboxes open(Group& group) const;
+  void use(std::shared_ptr<Group> group, Mailboxes mailboxes);
+
+  const SegmentOptions& options() const noexcept { return options_; }
+  bool is_queue() const noexcept { return options_.policy == Policy::kQueue; }
+  const std::string& name() const noexcept { return name_; }  // in errors: "segment 'w'"
+  Group& group() const noexcept { return *group_; }
+  std::shared_ptr<Group> share_group() const noexcept { return group_; }
+  Turns& turns() const noexcept { return *turns_; }
+  const std::vector<int>& peers() const noexcept { return peers_; }  // all other ranks, sorted
+  bool is_live(int rank) const noexcept {
+    return group_->is_live(rank) && !channel_->is_closed(rank);
+  }
+  bool is_closed() const noexcept { return channel_->is_closed(group_->rank()); }
+
+  const MailboxShape& shape() const noexcept { return shape_; }
+  bool is_open() const noexcept { return channel_ != nullptr; }
+  Channel& channel() const noexcept { return *channel_; }
+  const host::SegmentMemory& memory() const noexcept { return channel_->memory(); }
+  // A mailbox of this host's memory: this rank's, or another's that its reader looks at.
+  Mailbox mailbox(int rank) const { return {memory().mailbox(rank), shape_}; }
+  SlotReader& reader(int rank) { return readers_[static_cast<std::size_t>(rank)]; }
+  SlotWriter& writer() noexcept { return *writer_; }
+  const SlotWriter& writer() const noexcept { return *writer_; }
+  // The iteration up to which everything that `rank` has sent has come to this host.
+  std::uint64_t clock_of(int rank);
+  // Moves updates that an adapter has written to where readers find them.
+  void take_in() {
+    if (channel_->is_silent()) channel_->take_in();
+  }
+  // A copy of the header in a slot of `rank`'s mailbox that a reader has found, looking beyond
+  // iteration `after` and not beyond `limit`. Throws Error if it cannot be.
+  SlotHeader header_of(int rank, int slot, std::uint64_t after, std::uint64_t limit);
+
+  // Every call on the segment begins with this. Throws ConfigError after close() or after the rank
+  // has left the group, what Group::check_standing() throws, and Superseded if a round of the loop
+  // may begin here (`begins_round`).
+  void begin_call(bool begins_round);
+
+  // Waits until `ready`, as Waiter::until, and counts the time. False: the time is up.
+  template <class Ready, class What>
+  bool wait(Ready&& ready, std::chrono::nanoseconds timeout, const What& missed) {
+    return ready() || wait_on(ready, timeout, std::cref(missed));
+  }
+  template <class Ready>
+  bool wait(Ready&& ready, std::chrono::nanoseconds timeout) {
+    return ready() || wait_on(ready, timeout, nullptr);
+  }
+
+  // Leaves the segment. Any thread, at any time; idempotent.
+  void shut() noexcept;
+  Stats stats() const;
+  // Adds the fate of the updates sent to `rank` to `stats`.
+  void add_stats(int rank, bool is_live, Stats& stats) const;
+
+  Rounds rounds;
+  Stash stash;
+  std::uint64_t iteration = 0;         // of this rank's last scatter
+  bool is_in_round = false;            // this iteration has been scattered and not gathered
+  bool is_used = false;                // this rank has begun to scatter, gather or fold here
+  std::vector<std::uint64_t> resumed;  // by rank: the iteration it came into this group with
+  std::uint64_t bytes_out = 0;         // see Stats
+  std::uint64_t bytes_in = 0;
+  Stats gone;  // of updates to ranks that did not come along from an earlier group
+
+ private:
+  template <class Ready>
+  bool wait_on(Ready& ready, std::chrono::nanoseconds timeout, const Missed& missed) {
+    Waiter& waiter = group_->waiter();
+    const std::chrono::nanoseconds before = waiter.waited();
+    const auto look = [&] {
+      take_in();
+      return ready();
+    };
+    const bool done = waiter.until(look, timeout, channel_->is_silent(), missed);
+    waited_ += waiter.waited() - before;
+    return done;
+  }
+
+  std::unique_ptr<Channel> channel_;
+  std::vector<int> peers_;
+  std::vector<SlotReader> readers_;  // by rank
+  std::optional<SlotWriter> writer_;
+  std::chrono::nanoseconds waited_{0};
+};
+
+}  // namespace dstorm

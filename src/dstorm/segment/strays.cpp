@@ -1,0 +1,80 @@
+#include "dstorm/segment/strays.hpp"
+
+#include <algorithm>
+#include <limits>
+
+namespace dstorm {
+namespace {
+
+constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
+
+}  // namespace
+
+// Tells each sender of which `free(rank)` has freed a slot.
+template <class Free>
+void Strays::for_each_peer(Free&& free) {
+  freed_.clear();
+  for (int r : state_.peers()) {
+    if (free(r)) freed_.push_back(r);
+  }
+  if (!freed_.empty()) state_.channel().acknowledge(freed_, true);
+}
+
+void Strays::take_in(bool exact) {
+  if (!state_.rounds.is_repaired() && !state_.rounds.is_of_old_epoch()) return;
+  if (!exact && !state_.is_queue()) return;
+  const std::vector<int>& in = state_.rounds.current().in;
+  const std::uint64_t iteration = state_.iteration;
+  for_each_peer([&](int r) {
+    const bool is_due = std::binary_search(in.begin(), in.end(), r);
+    const std::uint64_t limit = iteration - (is_due && iteration > 0 ? 1 : 0);
+    return state_.is_queue() ? stash(r, limit, kAll) : drop_oldest(r, is_due, limit);
+  });
+}
+
+// LATEST, in a gather at staleness 0: the oldest update of `rank` up to `limit`.
+bool Strays::drop_oldest(int rank, bool is_due, std::uint64_t limit) {
+  SlotReader& reader = state_.reader(rank);
+  if (reader.oldest(reader.consumed(), limit) < 0) return false;
+  reader.hold_from(reader.consumed() + 1);
+  SlotReader::fence();  // S3
+  const int slot = reader.oldest(reader.consumed(), limit);
+  if (slot >= 0) {
+    const std::uint64_t iteration =
+        state_.header_of(rank, slot, reader.consumed(), limit).iteration;
+    reader.count(reader.ordinal(slot), false);
+    reader.release(iteration);
+  }
+  if (is_due) {
+    reader.hold_from(
+        state_.iteration);  // as Gathering::collect_own_iteration has it, without a gap
+  } else {
+    reader.let_go();
+  }
+  return slot >= 0;
+}
+
+void Strays::relieve_senders() {
+  const auto most = static_cast<std::size_t>(state_.options().depth);
+  for_each_peer([&](int r) { return stash(r, std::numeric_limits<std::uint64_t>::max(), most); });
+}
+
+bool Strays::stash(int rank, std::uint64_t limit, std::size_t most) {
+  SlotReader& reader = state_.reader(rank);
+  const std::uint64_t settled = std::min(limit, reader.clock());
+  bool is_any = false;
+  for (std::size_t count = state_.stash.count(rank); count < most; ++count) {
+    const std::uint64_t consumed = reader.consumed();
+    const int slot = reader.oldest(consumed, settled);
+    if (slot < 0) break;
+    const SlotHeader header = state_.header_of(rank, slot, consumed, settled);
+    const std::byte* payload = reader.payload(slot);
+    state_.stash.add(
+        {rank, header, reader.ordinal(slot), {payload, payload + header.payload_bytes}});
+    reader.release(header.iteration);
+    is_any = true;
+  }
+  return is_any;
+}
+
+}  // namespace dstorm

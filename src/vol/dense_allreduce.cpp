@@ -1,0 +1,207 @@
+#include "vol/dense_allreduce.hpp"
+
+#include "dstorm/errors.hpp"
+#include "dstorm/segment/parts.hpp"
+#include "vol/boards.hpp"
+
+namespace vol {
+namespace {
+
+using dstorm::Clock;
+using dstorm::ConfigError;
+using std::chrono::nanoseconds;
+
+constexpr std::uint32_t kLast = 1U << 31;
+
+void add_traffic(dstorm::Stats& stats, const dstorm::Stats& more) {
+  stats.bytes_out += more.bytes_out;
+  stats.bytes_in += more.bytes_in;
+  stats.wait_seconds += more.wait_seconds;
+}
+
+}  // namespace
+
+// The vector as the ranks fold it by messages.
+class DenseAllreduce::MessageOperand final : public dstorm::Operand {
+ public:
+  MessageOperand(const DenseAllreduce& allreduce, const Fold& fold)
+      : allreduce_(allreduce), fold_(fold) {}
+
+  void copy_out(std::byte* to, dstorm::ByteRange range) const override {
+    allreduce_.elements_.copy_out(to, range);
+  }
+  void fold(std::byte* to, std::span<const std::byte* const> inputs,
+            dstorm::ByteRange range) override {
+    operands_.starts.assign(inputs.begin(), inputs.end());
+    operands_.origin = range.begin;
+    allreduce_.folding_.fold(fold_, operands_, range, to);
+  }
+  void copy_in(const std::byte* from, dstorm::ByteRange range) override {
+    allreduce_.elements_.copy_in(from, range);
+  }
+
+ private:
+  const DenseAllreduce& allreduce_;
+  const Fold& fold_;
+  Folding::Operands operands_;
+};
+
+DenseAllreduce::DenseAllreduce(dstorm::Segment& segment, const Elements& elements, Folding& folding,
+                               bool owns_memory, bool has_codec)
+    : segment_(segment),
+      elements_(elements),
+      folding_(folding),
+      owns_memory_(owns_memory),
+      has_codec_(has_codec),
+      shared_(segment.parts().state, kAllreduceBoard) {}
+
+std::string DenseAllreduce::what() const {
+  return "allreduce of vector '" + segment_.options().name + "'";
+}
+
+dstorm::Stats DenseAllreduce::stats() const {
+  dstorm::Stats stats = stats_;
+  if (by_messages_ != nullptr) add_traffic(stats, by_messages_->stats());
+  return stats;
+}
+
+void DenseAllreduce::shut() noexcept {
+  if (by_messages_ != nullptr) by_messages_->shut();
+}
+
+void DenseAllreduce::reset() {
+  stats_ = stats();
+  by_messages_.reset();
+  have_met_ = false;
+  round_ = 0;
+}
+
+const std::vector<int>& DenseAllreduce::run(const Fold& fold, nanoseconds limit, bool last) {
+  const auto start = Clock::now();
+  if (!is_shareable(fold)) {
+    throw ConfigError(std::string("allreduce takes AVG, SUM, MEDIAN and TRIMMED_MEAN, not ") +
+                      fold.name() + "; use scatter and gather");
+  }
+  segment_.parts().state.begin_call(segment_.iteration() == 0);
+  const dstorm::Group& group = segment_.group();
+  static const std::vector<int> kAlone;
+  if (group.size() == 1) return kAlone;
+  const dstorm::Operation operation{operation_code(fold) | (last ? kLast : 0),
+                                    std::string(fold.name()) + (last ? ", the last one" : "")};
+  for (;;) {
+    // A rank that has been evicted can write what a shared fold would use.
+    if (!group.is_one_host() || group.has_left_out() || has_codec_) {
+      return run_by_messages(fold, operation, limit - (Clock::now() - start));
+    }
+    if (run_shared(fold, operation, limit)) break;
+    throw_if_failed(operation);
+  }
+  copy_result_in();
+  count_shared();
+  return shared_.members();
+}
+
+// One attempt in shared memory. False: the round was aborted.
+bool DenseAllreduce::run_shared(const Fold& fold, const dstorm::Operation& operation,
+                                nanoseconds limit) {
+  if (owns_memory_) return meet_and_fold(fold, operation.code, 0, limit);
+  dstorm::Scattering& scattering = segment_.parts().scattering;
+  std::byte* const room = scattering.claim_room(limit);
+  bool is_committed = false;
+  try {
+    elements_.copy_out(room, elements_.whole());
+    // Where the others find it in this rank's mailbox.
+    const std::byte* const mailbox =
+        segment_.parts().state.memory().mailbox(segment_.group().rank());
+    is_committed =
+        meet_and_fold(fold, operation.code, static_cast<std::uint64_t>(room - mailbox), limit);
+  } catch (...) {
+    scattering.release_room();
+    throw;
+  }
+  scattering.release_room();
+  return is_committed;
+}
+
+bool DenseAllreduce::meet_and_fold(const Fold& fold, std::uint32_t operation, std::uint64_t place,
+                                   nanoseconds limit) {
+  if (!shared_.meet(++round_, operation, place, limit)) return false;
+  folding_.fold(fold, {inputs()},
+                dstorm::part_range(elements_.bytes(), shared_.own_part(), shared_.members().size()),
+                segment_.parts().state.memory().result());
+  return shared_.finish(limit);
+}
+
+// Where each member's vector lies on this host.
+std::vector<const std::byte*> DenseAllreduce::inputs() const {
+  const dstorm::host::SegmentMemory& memory = segment_.parts().state.memory();
+  std::vector<const std::byte*> starts;
+  for (const int member : shared_.members()) {
+    const std::uint64_t place = shared_.input(member);  // copied, then checked
+    if (!owns_memory_ && !memory.shape().mailbox.is_payload(place)) {
+      throw dstorm::Error("rank " + std::to_string(member) +
+                          " offered a place that is no slot's; its memory is damaged");
+    }
+    starts.push_back(owns_memory_ ? memory.home(member) : memory.mailbox(member) + place);
+  }
+  return starts;
+}
+
+// After a round was aborted: returns if it can be tried again without ranks that died in it.
+void DenseAllreduce::throw_if_failed(const dstorm::Operation& operation) const {
+  const dstorm::Group& group = segment_.group();
+  group.check_open();
+  // Also if a rank that disagrees has ended since.
+  if (shared_.disagreed()) throw ConfigError(dstorm::disagreement(what(), operation));
+  if (!shared_.dead().empty() || group.has_left_out()) return;
+  const std::vector<int> late = shared_.late();
+  throw dstorm::TimeoutError(what() + ": " +
+                                 (late.empty() ? "another rank gave up waiting"
+                                               : dstorm::describe_ranks(late) + " did not come") +
+                                 " within the time limit; the vector is unchanged",
+                             late);
+}
+
+// First the part that this rank has folded itself, just now.
+void DenseAllreduce::copy_result_in() const {
+  const std::byte* const result = segment_.parts().state.memory().result();
+  if (elements_.bytes() > Elements::kCachedBytes) {
+    return elements_.copy_in(result, elements_.whole());
+  }
+  const Elements::Range own =
+      dstorm::part_range(elements_.bytes(), shared_.own_part(), shared_.members().size());
+  for (const Elements::Range range : {own, {own.end, elements_.bytes()}, {0, own.begin}}) {
+    elements_.visit_backwards(
+        range, [&](Elements::Range block) { elements_.copy_in(result + block.begin, block); });
+  }
+}
+
+// Counts what it would have sent and received by messages (dstorm/collective/allreduce.hpp), which
+// the other ranks read in place.
+void DenseAllreduce::count_shared() {
+  const std::size_t members = shared_.members().size();
+  const std::uint64_t part =
+      dstorm::part_range(elements_.bytes(), shared_.own_part(), members).size();
+  const std::uint64_t rest = elements_.bytes() - part;  // its values in the others' parts
+  const std::uint64_t to_all = part * (members - 1);    // its part of the result, to each other
+  stats_.bytes_out += rest + to_all;
+  stats_.bytes_in += rest + to_all;
+}
+
+const std::vector<int>& DenseAllreduce::run_by_messages(const Fold& fold,
+                                                        const dstorm::Operation& operation,
+                                                        nanoseconds limit) {
+  const auto start = Clock::now();
+  if (by_messages_ == nullptr) {
+    // This exchange names whoever is late within this limit. It is made once: a rank that has met the
+    // others goes on to the segment with them, and if that fails begins there again.
+    if (!have_met_) segment_.group().exchange(what(), {}, limit);
+    have_met_ = true;
+    by_messages_ = std::make_unique<dstorm::Allreduce>(segment_.group().shared_from_this(), what(),
+                                                       segment_.options().kind, elements_.bytes());
+  }
+  MessageOperand operand(*this, fold);
+  return by_messages_->run(operand, operation, limit - (Clock::now() - start));
+}
+
+}  // namespace vol

@@ -1,0 +1,61 @@
+// The allreduce of a dense vector: in shared memory on one host, by messages between hosts.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "dstorm/collective/allreduce.hpp"
+#include "dstorm/collective/shared_fold.hpp"
+#include "dstorm/segment.hpp"
+#include "vol/folding.hpp"
+
+namespace vol {
+
+// For the one thread that uses the vector.
+class DenseAllreduce {
+ public:
+  // `owns_memory`: the elements lie in the segment's memory, where the other ranks of the host read
+  // them. `has_codec`: no slot holds the elements as they are.
+  DenseAllreduce(dstorm::Segment& segment, const Elements& elements, Folding& folding,
+                 bool owns_memory, bool has_codec);
+
+  // See DenseVector::allreduce. Returns the ranks whose vectors have been folded, sorted, this one
+  // among them; valid until the next call.
+  const std::vector<int>& run(const Fold& fold, std::chrono::nanoseconds limit, bool last);
+
+  dstorm::Stats stats() const;  // bytes and waits
+  void shut() noexcept;
+  // The segment has moved to another group, in which rejoining ranks know nothing of earlier rounds.
+  void reset();
+
+ private:
+  class MessageOperand;
+
+  const std::vector<int>& run_by_messages(const Fold& fold, const dstorm::Operation& operation,
+                                          std::chrono::nanoseconds limit);
+  bool run_shared(const Fold& fold, const dstorm::Operation& operation,
+                  std::chrono::nanoseconds limit);
+  bool meet_and_fold(const Fold& fold, std::uint32_t operation, std::uint64_t place,
+                     std::chrono::nanoseconds limit);
+  void throw_if_failed(const dstorm::Operation& operation) const;
+  std::vector<const std::byte*> inputs() const;
+  void copy_result_in() const;
+  void count_shared();
+  std::string what() const;
+
+  dstorm::Segment& segment_;
+  const Elements& elements_;
+  Folding& folding_;
+  bool owns_memory_;
+  bool has_codec_;
+  dstorm::SharedFold shared_;
+  std::uint64_t round_ = 0;
+  // Between hosts, with a codec, and once a rank has been evicted; made by the first.
+  std::unique_ptr<dstorm::Allreduce> by_messages_;
+  bool have_met_ = false;  // the ranks, to make it
+  dstorm::Stats stats_;    // but those of by_messages_
+};
+
+}  // namespace vol

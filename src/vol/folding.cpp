@@ -1,0 +1,50 @@
+#include "vol/folding.hpp"
+
+#include <algorithm>
+
+namespace vol {
+
+bool is_shareable(const Fold& fold) {
+  return fold.kind() == Fold::Kind::kAvg || fold.kind() == Fold::Kind::kSum ||
+         fold.kind() == Fold::Kind::kMedian || fold.kind() == Fold::Kind::kTrimmedMean;
+}
+
+std::uint32_t operation_code(const Fold& fold) {
+  constexpr double kMost = (1U << 24) - 1;
+  return static_cast<std::uint32_t>(fold.kind()) << 24 |
+         static_cast<std::uint32_t>(fold.fraction() * kMost);
+}
+
+std::size_t Folding::place_of(std::span<const dstorm::Update> updates, int own_rank) {
+  std::size_t place = 0;
+  while (place < updates.size() && updates[place].rank < own_rank) ++place;
+  return place;
+}
+
+Folding::Operands Folding::operands_of(std::span<const dstorm::Update> updates, int own_rank) {
+  Operands operands;
+  for (const dstorm::Update& update : updates) operands.starts.push_back(update.payload.data());
+  operands.starts.insert(
+      operands.starts.begin() + static_cast<std::ptrdiff_t>(place_of(updates, own_rank)), nullptr);
+  return operands;
+}
+
+void Folding::fold(const Fold& fold, const Operands& operands, Elements::Range range,
+                   std::byte* to) {
+  inputs_.resize(operands.starts.size());
+  const auto fold_stretch = [&](std::byte* own, std::size_t bytes, std::size_t place) {
+    const std::size_t at = place - operands.origin;
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      const std::byte* const start = operands.starts[i];
+      inputs_[i] = start == nullptr ? own : start + at;
+    }
+    apply_fold(fold, kernels(elements_.dtype()), to == nullptr ? own : to + at, inputs_,
+               operands.weights, bytes / dtype_size(elements_.dtype()));
+  };
+  const bool uses_own =
+      to == nullptr || std::ranges::find(operands.starts, nullptr) != operands.starts.end();
+  if (uses_own) return elements_.visit(range, fold_stretch);
+  fold_stretch(nullptr, range.size(), range.begin);
+}
+
+}  // namespace vol

@@ -1,0 +1,46 @@
+// The one place in which a dense vector is folded. A gather by this rank alone, a gather that the
+// ranks of a host share out, an allreduce in shared memory and one by messages all call fold().
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "vol/apply_fold.hpp"
+#include "vol/elements.hpp"
+#include "vol/fold.hpp"
+
+namespace vol {
+
+// The folds that work element by element and without weights, and so can be shared out.
+bool is_shareable(const Fold& fold);
+// A number by which ranks see that they fold alike.
+std::uint32_t operation_code(const Fold& fold);
+
+// For the one thread that uses the vector.
+class Folding {
+ public:
+  explicit Folding(const Elements& elements) : elements_(elements) {}
+
+  // The vectors to fold, in the order of the fold.
+  struct Operands {
+    // Where each begins, null for this rank's elements.
+    std::vector<const std::byte*> starts = {};
+    std::size_t origin = 0;            // the byte of the vector that lies at `starts`
+    std::vector<double> weights = {};  // for WEIGHTED, one each
+  };
+  // This rank's elements and the updates, in rank order.
+  static Operands operands_of(std::span<const dstorm::Update> updates, int own_rank);
+  // The place of `own_rank` in that order.
+  static std::size_t place_of(std::span<const dstorm::Update> updates, int own_rank);
+
+  // Folds bytes `range` of all operands into `to`, which begins at `origin` too, or, if it is null,
+  // into this rank's elements.
+  void fold(const Fold& fold, const Operands& operands, Elements::Range range, std::byte* to);
+
+ private:
+  const Elements& elements_;
+  std::vector<const void*> inputs_;
+};
+
+}  // namespace vol
