@@ -14,7 +14,8 @@ UCX_BYTES = 64 * MB  # to send at least, for a bandwidth
 UCX_ROUND_TRIPS = 10_000
 IB_BYTES = 32 * MB  # likewise; it may run over an emulated adapter
 IB_ROUND_TRIPS = 1000
-HEADER = 88  # bytes of header and trailer of an update to a host of one rank (src/dstorm/remote/verbs/inbox.hpp)
+# Bytes of header and trailer of an update to a one-rank host (src/dstorm/remote/verbs/inbox.hpp).
+HEADER = 88
 
 
 class Own:

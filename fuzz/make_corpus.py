@@ -23,7 +23,7 @@ def round_up(value: int, unit: int) -> int:
     return -(-value // unit) * unit
 
 
-# ---- src/dstorm/slot/slot.hpp -------------------------------------------------------------------------
+# ---- src/dstorm/slot/layout.hpp ------------------------------------------------------------------
 
 
 def header(
@@ -149,7 +149,7 @@ def sparse() -> dict[str, bytes]:
     return seeds
 
 
-# ---- src/dstorm/remote/verbs/inbox.hpp ----------------------------------------------------------------
+# ---- src/dstorm/remote/verbs/inbox.hpp -----------------------------------------------------------
 
 
 def inbox() -> dict[str, bytes]:

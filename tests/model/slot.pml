@@ -1,4 +1,4 @@
-// The slot protocol (src/dstorm/slot/slot.hpp) between one writer and two readers, for SPIN: each load and
+// The slot protocol (src/dstorm/slot/layout.hpp) between one writer and two readers, for SPIN: each load and
 // store of a shared word is a step. The writer sends K updates; anyone may die at any step.
 //
 // -DQUEUE: that policy, else LATEST. SPIN runs steps in one order for all: what a weaker ordering or a

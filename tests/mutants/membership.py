@@ -2,8 +2,8 @@
 
     python tests/mutants/membership.py [NAME...]
 
-As memory.py, with src/dstorm/membership/membership.cpp and tests/model/membership_test.cpp. That is in one
-thread, so there is no race to look for.
+As memory.py, with src/dstorm/membership/membership.cpp and tests/model/membership_test.cpp. That
+is in one thread, so there is no race to look for.
 """
 
 from __future__ import annotations

@@ -53,8 +53,14 @@ TESTS = {
         "src/dstorm/slot/checksum.cpp",
         "src/dstorm/remote/verbs/inbox.cpp",
     ],
-    "dstorm/remote/verbs/inbox.cpp": ["tests/cpp/remote/verbs/inbox_test.cpp", "src/dstorm/slot/checksum.cpp"],
-    "dstorm/membership/membership.cpp": ["tests/model/membership_test.cpp", "src/dstorm/membership/accusations.cpp"],
+    "dstorm/remote/verbs/inbox.cpp": [
+        "tests/cpp/remote/verbs/inbox_test.cpp",
+        "src/dstorm/slot/checksum.cpp",
+    ],
+    "dstorm/membership/membership.cpp": [
+        "tests/model/membership_test.cpp",
+        "src/dstorm/membership/accusations.cpp",
+    ],
     "dstorm/membership/accusations.cpp": ["tests/cpp/membership/accusations_test.cpp"],
 }
 
