@@ -1,4 +1,5 @@
-// The checksum of updates over RDMA, in every way this machine has, and copied with it as a receiver does.
+// The checksum of updates over RDMA, in every way this machine has, and copied with it as a
+// receiver does.
 //
 //   checksum_benchmark --benchmark_filter='/65536'
 #include <benchmark/benchmark.h>

@@ -1,10 +1,11 @@
-// What a step of the watcher costs a rank while an eighth of the others are silent: looking at the records of all in
-// the memory of the host, and the tick after it. All but two loads a rank of what the system and the engine say.
+// What a step of the watcher costs a rank while an eighth of the others are silent: looking at the
+// records of all in the memory of the host, and the tick after it. All but two loads a rank of what
+// the system and the engine say.
 //
 //   membership_benchmark --benchmark_filter='/1024'
 //
-// "nothing new": as at nearly every step. "all new": every record that lies there has changed since the step
-// before, and with it whom its rank accuses: the most that one step can be given to do.
+// "nothing new": as at nearly every step. "all new": every record that lies there has changed since
+// the step before, and with it whom its rank accuses: the most that one step can be given to do.
 #include <benchmark/benchmark.h>
 
 #include <atomic>

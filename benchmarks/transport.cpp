@@ -147,9 +147,9 @@ Socket connect_ranks(ForkBootstrap& bootstrap) {
 
 class StreamPath final : public Path {
  public:
-  // `spin`: burn the core until something comes, for the shortest time. `like_slots`: laid out as MALT's
-  // proxies are in general, with a connection for each direction, and with as many messages in memory as
-  // slots; else one of each.
+  // `spin`: burn the core until something comes, for the shortest time. `like_slots`: laid out as
+  // MALT's proxies are in general, with a connection for each direction, and with as many messages
+  // in memory as slots; else one of each.
   StreamPath(ForkBootstrap& bootstrap, std::size_t bytes, bool spin, bool like_slots)
       : rank_(bootstrap.rank()),
         flags_(spin ? MSG_DONTWAIT : 0),

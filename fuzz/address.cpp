@@ -1,6 +1,7 @@
 // Addresses as text, and the interfaces that a rank of another host says it has.
 //
-// input: the text's length (1 byte), the text, then interfaces: bits of the network (4 bytes), address
+// input: the text's length (1 byte), the text, then interfaces: bits of the network (4 bytes),
+// address
 #include "dstorm/remote/tcp/address.hpp"
 
 #include <string>

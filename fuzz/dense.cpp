@@ -1,7 +1,7 @@
 // What a peer sends to a dense vector, and offers to an allreduce.
 //
-// input: element type, fold and codec, what to do (1 byte each), then for allreduce the peer's line of the
-// board and the one in common, then the mailbox
+// input: element type, fold and codec, what to do (1 byte each), then for allreduce the peer's line
+// of the board and the one in common, then the mailbox
 #include "vol/dense.hpp"
 
 #include <array>

@@ -1,4 +1,5 @@
-// MALT_RDMA_DEVICE, and the others that begin so. On a machine without adapters no setting names one, but each is read.
+// MALT_RDMA_DEVICE, and the others that begin so. On a machine without adapters no setting names
+// one, but each is read.
 #include <string>
 
 #include "dstorm/remote/verbs/device.hpp"

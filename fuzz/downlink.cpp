@@ -1,7 +1,7 @@
 // The frames of a rank of another host: what it holds the job's key for, or has stolen.
 //
-// input: policy, number of pieces, and whether the connection is shared (1 byte), the pieces' lengths (2 bytes
-// each), the frames
+// input: policy, number of pieces, and whether the connection is shared (1 byte), the pieces'
+// lengths (2 bytes each), the frames
 #include "dstorm/remote/downlink.hpp"
 
 #include "tcp_host.hpp"

@@ -1,8 +1,8 @@
 // Someone on the way between a caller and the rank it calls, who changes what they say and cuts it
 // into pieces; or who is all there is at the other end.
 //
-// input: who is real (1 byte), then pieces: towards whom (1 bit) and length (7 bits), changes to the
-// first bytes of the piece, or the piece itself
+// input: who is real (1 byte), then pieces: towards whom (1 bit) and length (7 bits), changes to
+// the first bytes of the piece, or the piece itself
 #include "dstorm/remote/tcp/handshake.hpp"
 
 #include "tcp_host.hpp"

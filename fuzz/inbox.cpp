@@ -1,7 +1,7 @@
 // A inbox as a peer's adapter may have left it.
 //
-// input: what to do (1 byte), then the area. A checksum keeps out all but the whole; so that what is
-// behind it is reached, the target puts the right one where the input asks for that.
+// input: what to do (1 byte), then the area. A checksum keeps out all but the whole; so that what
+// is behind it is reached, the target puts the right one where the input asks for that.
 #include "dstorm/remote/verbs/inbox.hpp"
 
 #include <array>

@@ -4,9 +4,9 @@
 // but the checksum
 #include <algorithm>
 
-#include "dstorm/slot/checksum.hpp"
 #include "dstorm/membership/membership.hpp"
 #include "dstorm/membership/record.hpp"
+#include "dstorm/slot/checksum.hpp"
 #include "target.hpp"
 
 namespace fuzz {

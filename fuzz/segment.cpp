@@ -1,4 +1,5 @@
-// The mailbox of a peer whose memory is wild, as a gather reads it: clock, tickets, cursors, headers.
+// The mailbox of a peer whose memory is wild, as a gather reads it: clock, tickets, cursors,
+// headers.
 //
 // input: what to do (1 byte), then the mailbox
 #include "dstorm/segment.hpp"

@@ -138,8 +138,8 @@ class WildPeer {
   std::thread echo_;
 };
 
-// The bytes of rank 1's mailbox. What is no payload behind its headers is poisoned: AddressSanitizer
-// tells of a read beyond a slot as it would of one beyond a variable.
+// The bytes of rank 1's mailbox. What is no payload behind its headers is poisoned:
+// AddressSanitizer tells of a read beyond a slot as it would of one beyond a variable.
 class WildMailbox {
  public:
   WildMailbox(const dstorm::Segment& segment, std::span<const std::byte> bytes)

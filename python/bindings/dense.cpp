@@ -149,9 +149,9 @@ class PythonVector {
   }
 
  private:
-  // Tells once of the first array that nobody else can read or write any more. Not before an earlier
-  // call has folded: by then whoever means to use the vector by way of array() has done so. `folds`:
-  // this call does.
+  // Tells once of the first array that nobody else can read or write any more. Not before an
+  // earlier call has folded: by then whoever means to use the vector by way of array() has done so.
+  // `folds`: this call does.
   void check_used(bool folds) {
     if (on_unused_.is_none()) return;
     if (!has_folded_) {

@@ -7,15 +7,16 @@ namespace malt_bindings {
 
 inline void regroup() { py::module_::import("malt._job.job").attr("regroup")(); }
 
-// At the end of a gather or an allreduce. Where a rank comes back, what this has left is kept for it.
+// At the end of a gather or an allreduce. Where a rank comes back, what this has left is kept for
+// it.
 inline void end_round(const dstorm::Segment& segment) {
   if (!segment.group().is_superseded()) return;
   py::module_::import("malt._job.job").attr("keep_round")(segment.options().name);
 }
 
 // What `call` returns, which is called without the GIL. Where its group has been superseded, this
-// rank goes over to the next one, and the call is repeated. For who has the turn: what is returned may
-// lie in the vector, and the next call of another thread may change it.
+// rank goes over to the next one, and the call is repeated. For who has the turn: what is returned
+// may lie in the vector, and the next call of another thread may change it.
 template <class Call>
 decltype(auto) in_group(dstorm::Turns& turns, Call&& call) {
   for (;;) {

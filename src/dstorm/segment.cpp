@@ -1,5 +1,6 @@
-// A segment is made of parts, each in a file of segment/: the state that they share, the rounds of its
-// graph, its stash, scattering, gathering, and regrouping. This file hands each call to its part.
+// A segment is made of parts, each in a file of segment/: the state that they share, the rounds of
+// its graph, its stash, scattering, gathering, and regrouping. This file hands each call to its
+// part.
 #include "dstorm/segment.hpp"
 
 #include <cstring>

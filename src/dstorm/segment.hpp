@@ -70,9 +70,9 @@ struct GatherOptions {
   std::optional<std::chrono::nanoseconds> timeout = std::nullopt;  // the group's if not given
 };
 
-// Keeps the group alive. Calls of different threads are ordered as Group describes: what changes the
-// segment or waits is a call, and so is close(). Any thread may call stats() and the destructor at
-// any time; everything else is for the thread whose call is in progress.
+// Keeps the group alive. Calls of different threads are ordered as Group describes: what changes
+// the segment or waits is a call, and so is close(). Any thread may call stats() and the destructor
+// at any time; everything else is for the thread whose call is in progress.
 class Segment {
  public:
   using Fill = std::function<std::pair<std::size_t, Tag>(std::span<std::byte>)>;
@@ -95,12 +95,11 @@ class Segment {
 
   // Writes one update to the out-neighbours of this round and returns those written to. `fill` gets
   // the slot's memory (slot_bytes, 64-byte aligned) and returns (bytes used, Tag). Advances the
-  // iteration. If `fill` throws, everything is as before.
-  // LATEST never blocks: if receivers are reading every slot at this moment, the update counts as
-  // overwritten and the result is empty. QUEUE waits for a slot; a TimeoutError names the ranks that
-  // hold them all, and the iteration is as before.
-  // `may_lag`: other hosts may get the update together with what this rank sends them next, when it
-  // waits, or 0.1 s later, even if this process is killed before.
+  // iteration. If `fill` throws, everything is as before. LATEST never blocks: if receivers are
+  // reading every slot at this moment, the update counts as overwritten and the result is empty.
+  // QUEUE waits for a slot; a TimeoutError names the ranks that hold them all, and the iteration is
+  // as before. `may_lag`: other hosts may get the update together with what this rank sends them
+  // next, when it waits, or 0.1 s later, even if this process is killed before.
   template <class Function>
   std::span<const int> scatter(Function&& fill, const Graph* graph = nullptr,
                                bool may_lag = false) {
@@ -109,16 +108,14 @@ class Segment {
   std::span<const int> scatter(std::span<const std::byte> payload, const Graph* graph = nullptr);
 
   // Folds what has arrived: waits as `options` says, then calls fold(std::span<const Update>) once
-  // with the updates in rank order (those of one sender in order of iteration) if there are any, and
-  // returns their number. The updates of dead ranks are folded if they arrived; nobody waits for
-  // dead ranks.
-  // LATEST: at most one update a sender, its newest; the updates it replaces count as overwritten.
-  // QUEUE: all of them.
-  // At staleness 0 the fold gets exactly the updates of this rank's own iteration (under QUEUE also
-  // older ones not folded yet), and gather returns only when the next scatter finds a slot that all
-  // receivers have folded, so no update of a BSP round is ever overwritten.
-  // If fold throws, none counts as folded and all stay pending; reject() takes single ones out.
-  // A TimeoutError names the in-neighbours waited for; nothing is folded then.
+  // with the updates in rank order (those of one sender in order of iteration) if there are any,
+  // and returns their number. The updates of dead ranks are folded if they arrived; nobody waits
+  // for dead ranks. LATEST: at most one update a sender, its newest; the updates it replaces count
+  // as overwritten. QUEUE: all of them. At staleness 0 the fold gets exactly the updates of this
+  // rank's own iteration (under QUEUE also older ones not folded yet), and gather returns only when
+  // the next scatter finds a slot that all receivers have folded, so no update of a BSP round is
+  // ever overwritten. If fold throws, none counts as folded and all stay pending; reject() takes
+  // single ones out. A TimeoutError names the in-neighbours waited for; nothing is folded then.
   template <class Function>
   std::size_t gather(const GatherOptions& options, Function&& fold) {
     return gather_folded(options, Fold(std::ref(fold)));

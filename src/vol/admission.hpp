@@ -26,9 +26,9 @@ class Admission {
   // Whether updates are folded just as they lie in their slots.
   bool is_on() const noexcept { return screen_.is_on() || coder_.is_on(); }
 
-  // In a gather: the updates to fold; in place of a coded or clipped one its copy. Tells `segment` of
-  // those that are rejected, and notes in `gathered` who sent those and the clipped ones. The result
-  // is valid until the next call; a user's fold may keep views of it until then.
+  // In a gather: the updates to fold; in place of a coded or clipped one its copy. Tells `segment`
+  // of those that are rejected, and notes in `gathered` who sent those and the clipped ones. The
+  // result is valid until the next call; a user's fold may keep views of it until then.
   std::span<const dstorm::Update> admit(std::span<const dstorm::Update> updates,
                                         dstorm::Segment& segment, Gathered& gathered);
   // When the gather has ended.

@@ -1,5 +1,5 @@
-// A dense vector is made of parts: its elements, the admission of updates, and the three ways in which
-// they are folded (alone, shared out in a gather, allreduce), all through folding.hpp.
+// A dense vector is made of parts: its elements, the admission of updates, and the three ways in
+// which they are folded (alone, shared out in a gather, allreduce), all through folding.hpp.
 #include "vol/dense.hpp"
 
 #include <algorithm>

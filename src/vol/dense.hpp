@@ -68,9 +68,10 @@ class DenseVector {
   // Exact and collective: the fold of the vectors of all live ranks as they are now, on all of
   // them; the order of their iterations does not matter. AVG, SUM, MEDIAN and TRIMMED_MEAN. A rank
   // that dies in the middle is left out and the others get a result without it. Vectors are folded
-  // as they are, whatever reject_nonfinite, max_norm and codec say. Throws TimeoutError naming the ranks
-  // that did not come; the vector is then unchanged. `last`: the one after the loop, which goes with
-  // the others' last alone: where another rank makes one of its loop all throw ConfigError.
+  // as they are, whatever reject_nonfinite, max_norm and codec say. Throws TimeoutError naming the
+  // ranks that did not come; the vector is then unchanged. `last`: the one after the loop, which
+  // goes with the others' last alone: where another rank makes one of its loop all throw
+  // ConfigError.
   const Gathered& allreduce(const Fold& fold,
                             std::optional<std::chrono::nanoseconds> timeout = std::nullopt,
                             bool last = false);

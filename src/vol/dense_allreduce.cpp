@@ -193,8 +193,8 @@ const std::vector<int>& DenseAllreduce::run_by_messages(const Fold& fold,
                                                         nanoseconds limit) {
   const auto start = Clock::now();
   if (by_messages_ == nullptr) {
-    // This exchange names whoever is late within this limit. It is made once: a rank that has met the
-    // others goes on to the segment with them, and if that fails begins there again.
+    // This exchange names whoever is late within this limit. It is made once: a rank that has met
+    // the others goes on to the segment with them, and if that fails begins there again.
     if (!have_met_) segment_.group().exchange(what(), {}, limit);
     have_met_ = true;
     by_messages_ = std::make_unique<dstorm::Allreduce>(segment_.group().shared_from_this(), what(),

@@ -27,7 +27,8 @@ class DenseAllreduce {
 
   dstorm::Stats stats() const;  // bytes and waits
   void shut() noexcept;
-  // The segment has moved to another group, in which rejoining ranks know nothing of earlier rounds.
+  // The segment has moved to another group, in which rejoining ranks know nothing of earlier
+  // rounds.
   void reset();
 
  private:

@@ -23,8 +23,8 @@ class Elements {
 
   // At least one piece.
   Elements(DType dtype, std::vector<Piece> pieces);
-  // Returns `pieces`. Throws ConfigError, which calls the vector `what`, if some of them share memory:
-  // it would be folded twice.
+  // Returns `pieces`. Throws ConfigError, which calls the vector `what`, if some of them share
+  // memory: it would be folded twice.
   static std::vector<Piece> check_apart(std::vector<Piece> pieces, DType dtype,
                                         const std::string& what);
 
@@ -36,8 +36,8 @@ class Elements {
   // Where the first piece begins.
   std::byte* start() const noexcept { return static_cast<std::byte*>(pieces_[0].data); }
 
-  // Calls visit(address, bytes, place of its first byte in the vector) for each stretch of memory in
-  // `range`.
+  // Calls visit(address, bytes, place of its first byte in the vector) for each stretch of memory
+  // in `range`.
   template <class Visit>
   void visit(Range range, Visit&& visit) const {
     std::size_t start = 0;
@@ -50,8 +50,8 @@ class Elements {
     }
   }
 
-  // Calls visit(range) for blocks of `range` from its end on: the caches still hold what was touched
-  // last. A vector far larger than the caches is visited in one go.
+  // Calls visit(range) for blocks of `range` from its end on: the caches still hold what was
+  // touched last. A vector far larger than the caches is visited in one go.
   template <class Visit>
   void visit_backwards(Range range, Visit&& visit) const {
     constexpr std::size_t kBlockBytes = 256 * 1024;

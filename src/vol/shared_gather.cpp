@@ -77,8 +77,8 @@ bool SharedGather::fold_part(const Fold& fold, nanoseconds timeout,
   return shared_.finish(patience);
 }
 
-// The other ranks have folded what this rank sent. Where its vector has changed since, the fold is of
-// the vector as it is now, as in a gather alone.
+// The other ranks have folded what this rank sent. Where its vector has changed since, the fold is
+// of the vector as it is now, as in a gather alone.
 void SharedGather::copy_result_in(const Fold& fold, const Folding::Operands& operands) {
   const std::byte* const result = segment_.parts().state.memory().result();
   const std::byte* const sent = segment_.parts().scattering.last_sent();

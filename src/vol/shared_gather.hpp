@@ -17,9 +17,9 @@ class SharedGather {
  public:
   SharedGather(dstorm::Segment& segment, const Elements& elements, Folding& folding);
 
-  // In a gather of all other ranks' updates, as they lie in their slots. False, and nothing changed,
-  // if the work is not worth sharing or the other ranks do not all join in. A rank that does not join
-  // costs the others some patience, and less often the more often it happens.
+  // In a gather of all other ranks' updates, as they lie in their slots. False, and nothing
+  // changed, if the work is not worth sharing or the other ranks do not all join in. A rank that
+  // does not join costs the others some patience, and less often the more often it happens.
   bool fold(const Fold& fold, const dstorm::GatherOptions& options,
             std::span<const dstorm::Update> updates);
 

@@ -1,7 +1,9 @@
-// A writer is killed (SIGKILL) between two instructions of a scatter, between any two: a tracer lets it
-// do so many, one at a time. Its readers get the whole update or nothing of it, and go on without it.
+// A writer is killed (SIGKILL) between two instructions of a scatter, between any two: a tracer
+// lets it do so many, one at a time. Its readers get the whole update or nothing of it, and go on
+// without it.
 //
-//   writer_killed_test                    of the slot protocol with a small payload, every instruction;
+//   writer_killed_test                    of the slot protocol with a small payload, every
+//   instruction;
 //                                         of whole scatters, in jobs, some
 //   MALT_STRESS=1000 writer_killed_test   every instruction of all (hours)
 #include <gtest/gtest.h>
@@ -105,7 +107,8 @@ class KilledInASlot : public testing::TestWithParam<std::tuple<Policy, std::size
     return true;
   }
 
-  // Reads all there is for `rank`, as a gather does; the last iteration, 0 if something is not whole.
+  // Reads all there is for `rank`, as a gather does; the last iteration, 0 if something is not
+  // whole.
   std::uint64_t read(Mailbox box, int rank) const {
     SlotReader reader(box, rank);
     for (;;) {

@@ -1,5 +1,5 @@
-// A rank is stopped in the middle of a scatter, left out, and goes on where it was: what it writes then
-// reaches nobody, and it is told so.
+// A rank is stopped in the middle of a scatter, left out, and goes on where it was: what it writes
+// then reaches nobody, and it is told so.
 #include <gtest/gtest.h>
 
 #include <algorithm>

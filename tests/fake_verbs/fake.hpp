@@ -13,8 +13,8 @@ namespace testing_fake {
 
 inline constexpr std::uint64_t kForEver = std::numeric_limits<std::uint64_t>::max();
 
-// The first call has to come before a test forks ranks, so that what they ask for by libibverbs' name is
-// this library.
+// The first call has to come before a test forks ranks, so that what they ask for by libibverbs'
+// name is this library.
 template <class Function>
 Function* function(const char* name) {
   static void* const library = dlopen(FAKE_VERBS, RTLD_NOW | RTLD_LOCAL);

@@ -1,9 +1,10 @@
-// A libibverbs of the tests' own: RDMA adapters in memory, rxe1 to rxe4, by which the processes of one
-// test write into one another's memory, and whose calls fail when they are told to. A test loads it
-// before anything else would load libibverbs, which then is this one, as it has the same name.
+// A libibverbs of the tests' own: RDMA adapters in memory, rxe1 to rxe4, by which the processes of
+// one test write into one another's memory, and whose calls fail when they are told to. A test
+// loads it before anything else would load libibverbs, which then is this one, as it has the same
+// name.
 //
-// What it can do is what MALT asks for: reliable connections, one-sided writes, completions and events. A
-// write arrives, or fails, while it is posted.
+// What it can do is what MALT asks for: reliable connections, one-sided writes, completions and
+// events. A write arrives, or fails, while it is posted.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +16,9 @@ extern "C" {
 // What all processes share of the network between the adapters. Made by the test, before it forks.
 void fake_verbs_begin();
 
-// Of this process's adapters. The `nth` call from now on, and the `count` - 1 after it, fail with `error`.
-// Calls are named without "ibv_"; "completion" is the outcome of a write, "corruption" a write that
-// arrives with one wrong bit, "silence" one of which nothing is heard.
+// Of this process's adapters. The `nth` call from now on, and the `count` - 1 after it, fail with
+// `error`. Calls are named without "ibv_"; "completion" is the outcome of a write, "corruption" a
+// write that arrives with one wrong bit, "silence" one of which nothing is heard.
 void fake_verbs_fail(const char* call, std::uint64_t nth, std::uint64_t count, int error);
 // How many have failed since.
 std::uint64_t fake_verbs_failed(const char* call);

@@ -26,7 +26,8 @@
 
 namespace {
 
-// ---- What the processes share ----------------------------------------------------------------------
+// ---- What the processes share
+// ----------------------------------------------------------------------
 struct SharedPair {
   std::atomic<std::uint32_t> is_ready;  // to receive
   std::atomic<std::uint32_t> sender;    // the queue pair that may write
@@ -51,7 +52,8 @@ struct World {
 };
 World* world = nullptr;
 
-// ---- This process's --------------------------------------------------------------------------------
+// ---- This process's
+// --------------------------------------------------------------------------------
 struct Fault {
   std::uint64_t calls = 0;
   std::uint64_t first = 0;  // 0: none
@@ -222,7 +224,8 @@ int req_notify_cq(ibv_cq* cq, int) {
 
 extern "C" {
 
-// ---- The tests' side -------------------------------------------------------------------------------
+// ---- The tests' side
+// -------------------------------------------------------------------------------
 void fake_verbs_begin() {
   if (world != nullptr) munmap(world, sizeof(World));
   void* at =
@@ -284,7 +287,8 @@ void fake_verbs_remove() {
   for (const Pair* pair : pairs) world->pair[pair->qp.qp_num].is_ready = 0;
 }
 
-// ---- Devices ---------------------------------------------------------------------------------------
+// ---- Devices
+// ---------------------------------------------------------------------------------------
 ibv_device** ibv_get_device_list(int* count) {
   const std::lock_guard lock(mutex);
   if (const int error = fails("get_device_list"); error != 0) return no<ibv_device*>(error);
@@ -414,7 +418,8 @@ const char* ibv_event_type_str(ibv_event_type type) {
   }
 }
 
-// ---- What is made on them --------------------------------------------------------------------------
+// ---- What is made on them
+// --------------------------------------------------------------------------
 ibv_pd* ibv_alloc_pd(ibv_context* context) {
   const std::lock_guard lock(mutex);
   if (const int error = fails("alloc_pd"); error != 0) return no<ibv_pd>(error);

@@ -1,6 +1,7 @@
-// Membership of large jobs: 256 to 1,024 ranks on hosts that lose power, are stopped, or are cut off, against a
-// simulated network and clock. One rank of each host is run; what its neighbours see, they see when it does,
-// so they accuse whom it accuses and vote as it votes, but leave it to propose.
+// Membership of large jobs: 256 to 1,024 ranks on hosts that lose power, are stopped, or are cut
+// off, against a simulated network and clock. One rank of each host is run; what its neighbours
+// see, they see when it does, so they accuse whom it accuses and vote as it votes, but leave it to
+// propose.
 //
 //   MALT_SEEDS=1000 membership_hosts_test      so many jobs
 //   MALT_SEED=12 membership_hosts_test         this one
@@ -122,7 +123,8 @@ class Simulation {
       }
     }
   }
-  // Its process ends. The other ranks of its host see that at once, and so do, over the network, those of others.
+  // Its process ends. The other ranks of its host see that at once, and so do, over the network,
+  // those of others.
   void end(std::size_t rank) {
     if (has_ended_[rank]) return;
     has_ended_[rank] = true;

@@ -1,6 +1,6 @@
 // Membership against a simulated network and clock: a whole job in one thread, with delays, deaths,
-// stops and cuts drawn from a seed. Its invariants (membership.hpp) are checked after every step. And
-// rule by rule.
+// stops and cuts drawn from a seed. Its invariants (membership.hpp) are checked after every step.
+// And rule by rule.
 //
 //   membership_test                         10,000 seeds
 //   MALT_SEEDS=1000000 membership_test      a million
@@ -158,7 +158,8 @@ class Simulation {
     if (rank(victim).is_dead) return;
     rank(victim).is_dead = true;
     say("rank ", victim, " dies");
-    // Its host tells all, or only some (its neighbours); or nobody, as when the host itself has died.
+    // Its host tells all, or only some (its neighbours); or nobody, as when the host itself has
+    // died.
     const std::int64_t kind = draw(0, 3);
     const auto told = static_cast<std::uint64_t>(kind == 0 ? 0 : kind == 1 ? draw(0, 255) : 255);
     for (int r = 0; r < size_; ++r) {
@@ -401,7 +402,8 @@ TEST(Membership, HalfGoesOnAsTheTieRuleSays) {
   }
 }
 
-// Two pairs of ranks find out about one cut, this one later: it is rank 1 that is cut off, not rank 2.
+// Two pairs of ranks find out about one cut, this one later: it is rank 1 that is cut off, not rank
+// 2.
 TEST(Membership, WhoHasNotBeenReachedForLongIsAccusedSoonerOnceAnybodyIs) {
   Membership own = member(0, 3);
   own.reach(1, kNow - kTimeout * 4 / 5);
@@ -478,7 +480,8 @@ TEST(Membership, WhoDoesNotGetOnWithAProposalMakesAnother) {
   EXPECT_EQ(own.record().proposed, (Ballot{2, 0}));
 }
 
-// One rank finds out before the others that two more are silent: it would be at odds with more than they are.
+// One rank finds out before the others that two more are silent: it would be at odds with more than
+// they are.
 TEST(Membership, ProposalLeavesOutThoseWhoWereAccusedWhenItBegan) {
   Membership own = member(0, 6);
   for (const bool is_begun : {false, true}) {
@@ -527,7 +530,8 @@ TEST(Membership, DeathOfTheOnlyOtherRankIsActedOnAtTheNextTick) {
   EXPECT_EQ(own.view(), (View{1, {0}}));
 }
 
-// Ticks that take longer than half of the timeout, each by itself, on a processor that is too slow for them.
+// Ticks that take longer than half of the timeout, each by itself, on a processor that is too slow
+// for them.
 TEST(Membership, RankThatComputesForLongHasNotBeenStopped) {
   constexpr Time kStep = kTimeout * 3 / 5;
   for (const Time worked : {kStep, Time(0)}) {

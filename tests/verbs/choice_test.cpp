@@ -1,5 +1,5 @@
-// Whether RDMA is used between two ranks, each a host of its own, on rxe1 and rxe2 of the test bed, whose
-// network is spoilt before they join.
+// Whether RDMA is used between two ranks, each a host of its own, on rxe1 and rxe2 of the test bed,
+// whose network is spoilt before they join.
 #include "dstorm/remote/rdma_choice.hpp"
 
 #include <gtest/gtest.h>

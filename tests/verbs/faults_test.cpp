@@ -56,8 +56,9 @@ bool is_torn(const Update& update) {
                      [&](std::uint64_t each) { return each != update.iteration; });
 }
 
-// ---- A rank that is lost -------------------------------------------------------------------------
-// What a rank that goes on has seen.
+// ---- A rank that is lost
+// ------------------------------------------------------------------------- What a rank that goes
+// on has seen.
 struct Seen {
   std::atomic<std::uint64_t> rounds;
   std::atomic<double> slowest;       // seconds of its longest gather
@@ -147,8 +148,8 @@ TEST(Faults, StoppedRankIsLeftOut) {
   }
 }
 
-// TCP between the ranks, over loopback, goes on. The link stays up: if it goes down while much is sent,
-// Linux 6.1's rdma_rxe may never return.
+// TCP between the ranks, over loopback, goes on. The link stays up: if it goes down while much is
+// sent, Linux 6.1's rdma_rxe may never return.
 struct Cut {
   Cut() { EXPECT_EQ(std::system("ip link set p2 nomaster"), 0); }
   ~Cut() { EXPECT_EQ(std::system("ip link set p2 master br0"), 0); }
@@ -174,8 +175,9 @@ TEST(Faults, RankWhoseRdmaNetworkIsCutIsLeftOut) {
   for (int survivor : {0, 2}) expect_left_out("cut", *seen, survivor, kSilentFor);
 }
 
-// For good: its network interface is gone, and with it the device. The kernel waits with that until the rank
-// has closed it, which is so when the rank has ended. To be run last: rxe2 does not come back.
+// For good: its network interface is gone, and with it the device. The kernel waits with that until
+// the rank has closed it, which is so when the rank has ended. To be run last: rxe2 does not come
+// back.
 TEST(Removal, RankWhoseAdapterIsRemovedIsCutOffWithItsName) {
   Shared<AllSeen> seen;
   Job job(kRanks, [&](Bootstrap& bootstrap) {
@@ -229,7 +231,8 @@ TEST(Faults, RdmaNetworkThatIsCutForThreeSecondsLosesNobody) {
   testing_processes::expect_all_well(job);
 }
 
-// ---- A rank that stalls --------------------------------------------------------------------------
+// ---- A rank that stalls
+// --------------------------------------------------------------------------
 class EveryPolicy : public testing::TestWithParam<Policy> {};
 INSTANTIATE_TEST_SUITE_P(Faults, EveryPolicy, testing::Values(Policy::kLatest, Policy::kQueue),
                          [](const auto& given) {

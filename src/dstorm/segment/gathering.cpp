@@ -112,8 +112,8 @@ void Gathering::wait_for_clocks(std::uint64_t target, nanoseconds timeout) {
 // yet to fold. Where the in- and out-neighbours are always the same this follows from the clocks,
 // since a rank that has reached this iteration has folded the one before. Elsewhere a sender could
 // run ahead of its receivers by as much as the way back from them to it is long. The rank that is
-// furthest behind never waits here (its receivers have folded more than it has sent), so ranks never
-// wait in a circle.
+// furthest behind never waits here (its receivers have folded more than it has sent), so ranks
+// never wait in a circle.
 void Gathering::wait_for_folds(nanoseconds timeout) {
   const SlotWriter& writer = state_.writer();
   const auto live = [this](int r) { return state_.is_live(r); };

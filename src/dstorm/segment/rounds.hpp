@@ -8,8 +8,8 @@
 
 namespace dstorm {
 
-// The ranks take up the graph of a new epoch each by itself, at a scatter. Meanwhile a rank may send
-// where it is not expected, or be expected where it does not send: Strays::take_in and
+// The ranks take up the graph of a new epoch each by itself, at a scatter. Meanwhile a rank may
+// send where it is not expected, or be expected where it does not send: Strays::take_in and
 // Gathering::collect_own_iteration allow for both.
 class Rounds {
  public:
@@ -24,8 +24,8 @@ class Rounds {
   bool is_of_old_epoch() const { return group_->epoch() != view_.epoch; }
 
   // The round in which this rank scatters as `number` (from 0): of `graph`, or, where that is null,
-  // of the segment's own. Throws ConfigError if `graph` does not fit the job. The reference is valid
-  // until the next call.
+  // of the segment's own. Throws ConfigError if `graph` does not fit the job. The reference is
+  // valid until the next call.
   const Round& round_of(const Graph* graph, std::uint64_t number);
   // The round of this rank's last scatter; before any, round 0.
   const Round& current() const { return *current_; }

@@ -18,8 +18,8 @@ class Scattering {
   std::byte* claim_room(std::chrono::nanoseconds timeout);
   void release_room() noexcept { cancel(); }
 
-  // The payload of this rank's last scatter, unchanging until the next; null if that was skipped, or
-  // its slot is no more.
+  // The payload of this rank's last scatter, unchanging until the next; null if that was skipped,
+  // or its slot is no more.
   const std::byte* last_sent() const noexcept { return last_sent_; }
   void forget_last_sent() noexcept { last_sent_ = nullptr; }
 

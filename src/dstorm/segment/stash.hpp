@@ -10,8 +10,8 @@
 namespace dstorm {
 
 // Updates are stashed to free their slots (Strays), and when a segment leaves a group, whose slots
-// end with it (regrouping.cpp). The next gather takes a sender's stashed updates before those in its
-// slots.
+// end with it (regrouping.cpp). The next gather takes a sender's stashed updates before those in
+// its slots.
 class Stash {
  public:
   struct Stashed {

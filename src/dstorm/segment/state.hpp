@@ -18,8 +18,8 @@
 
 namespace dstorm {
 
-// Touched by the thread that has the turn (host/turn.hpp). The layers above, vol and collective, use
-// it too: they wait as a segment does, and keep data of their own in its memory.
+// Touched by the thread that has the turn (host/turn.hpp). The layers above, vol and collective,
+// use it too: they wait as a segment does, and keep data of their own in its memory.
 class SegmentState {
  private:
   std::shared_ptr<Group> group_;

@@ -16,9 +16,9 @@
 namespace dstorm {
 
 // Takes the updates for some receivers, who are on another host, out of their sender's mailbox in
-// order to carry them there. One thread. It holds for its receivers (S1, S3). A ticket whose receiver
-// is dead, or has consumed it, says nothing: by S4 the slot may hold another update by now, or be
-// about to. `live` below is a predicate on ranks, the same as the sender's.
+// order to carry them there. One thread. It holds for its receivers (S1, S3). A ticket whose
+// receiver is dead, or has consumed it, says nothing: by S4 the slot may hold another update by
+// now, or be about to. `live` below is a predicate on ranks, the same as the sender's.
 class SlotCarrier {
  public:
   // `receivers` sorted.
@@ -27,9 +27,9 @@ class SlotCarrier {
 
   std::uint64_t clock() const { return box_.clock().load(std::memory_order_acquire); }
 
-  // The slot with the oldest update beyond `after` for any of the receivers, or -1 if there is none.
-  // It does not change until let_go(); should all that it is for die meanwhile, it may, and what is
-  // carried may be torn, for nobody.
+  // The slot with the oldest update beyond `after` for any of the receivers, or -1 if there is
+  // none. It does not change until let_go(); should all that it is for die meanwhile, it may, and
+  // what is carried may be torn, for nobody.
   template <class Live>
   int take(std::uint64_t after, Live&& live) {
     for (;;) {
@@ -85,9 +85,9 @@ class SlotCarrier {
     return best;
   }
 
-  // For all of the update's receivers at once: should one of them die, the others' holds remain. They
-  // are known when all tickets are there: some are not while the sender publishes, or restores what
-  // it has revoked.
+  // For all of the update's receivers at once: should one of them die, the others' holds remain.
+  // They are known when all tickets are there: some are not while the sender publishes, or restores
+  // what it has revoked.
   template <class Live>
   bool hold(const Found& found, Live&& live) {
     const auto slot = static_cast<std::size_t>(found.slot);

@@ -56,9 +56,10 @@ Word add_by_tables(Word state, std::span<const std::byte> words) {
 }
 
 #ifdef MALT_HAS_PRODUCTS
-// ---- By carry-less products: 16 bytes at a time, four of them side by side ----
-// Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel, 2009. A product of
-// two words is one of 128 bits whose lowest bit is the coefficient of x^127, and so comes out times x.
+// ---- By carry-less products: 16 bytes at a time, four of them side by side ---- Gopal et al.,
+// "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel, 2009. A
+// product of two words is one of 128 bits whose lowest bit is the coefficient of x^127, and so
+// comes out times x.
 
 constexpr Word power_of_x(int exponent) {
   Word word = Word{1} << 63;
@@ -76,7 +77,8 @@ constexpr Word quotient() {
 constexpr Word kQuotient = quotient() << 1 | 1;
 constexpr Word kDivisor = kPolynomial << 1 | 1;
 
-// What 16 bytes are multiplied by to stand so many bits further on: their first word, and their second.
+// What 16 bytes are multiplied by to stand so many bits further on: their first word, and their
+// second.
 struct Shift {
   explicit constexpr Shift(int bits) : first(power_of_x(bits + 63)), second(power_of_x(bits - 1)) {}
   Word first, second;

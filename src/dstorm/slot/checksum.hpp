@@ -8,20 +8,22 @@
 
 namespace dstorm {
 
-// CRC-64/NVME: the remainder of the bytes, as a polynomial over GF(2), by one of degree 64 that is primitive. Two
-// different sequences of the same length, as an update and its mix with the next one, have different values
+// CRC-64/NVME: the remainder of the bytes, as a polynomial over GF(2), by one of degree 64 that is
+// primitive. Two different sequences of the same length, as an update and its mix with the next
+// one, have different values
 //   - for certain, if they differ within 64 consecutive bits, as in one word;
-//   - for certain, if they differ by the same bits in two places, however far apart: two words that have changed
-//     places, two signs that have flipped;
-//   - else but for one in 2^64 of all differences: with a million torn reads a second, one in 580,000 years is taken for
-//     whole.
-// The value is the same on every machine. Not for keeping out forgers: they would need the memory's key, which
-// only those have who hold the job's.
+//   - for certain, if they differ by the same bits in two places, however far apart: two words that
+//     have changed places, two signs that have flipped;
+//   - else but for one in 2^64 of all differences: with a million torn reads a second, one in
+//     580,000 years is taken for whole.
+// The value is the same on every machine. Not for keeping out forgers: they would need the memory's
+// key, which only those have who hold the job's.
 class Checksum {
  public:
   void add(std::span<const std::byte> words);  // a multiple of 8 bytes
-  // Copies them as well: what is added is what was copied, though `words` may change meanwhile, of which
-  // each word is read once. Both are aligned to 8 bytes, and do not overlap; nobody else writes to `to`.
+  // Copies them as well: what is added is what was copied, though `words` may change meanwhile, of
+  // which each word is read once. Both are aligned to 8 bytes, and do not overlap; nobody else
+  // writes to `to`.
   void add_copying(std::span<const std::byte> words, std::byte* to);
   std::uint64_t value() const { return ~state_; }
 

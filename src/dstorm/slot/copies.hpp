@@ -1,16 +1,16 @@
 // Which process of a host writes which copy of what a sender of another host writes.
 //
 // Several processes of a host can come to write for the same sender: the rank that the sender's
-// connection leads to (its proxy) changes, and the ranks take turns in taking in what an adapter has
-// brought. Each of them may be stopped at any instruction, for any time, and go on. So the right to
-// write is never taken from a process that may still use it. Instead the next writer begins another
-// copy, and the readers move to it.
+// connection leads to (its proxy) changes, and the ranks take turns in taking in what an adapter
+// has brought. Each of them may be stopped at any instruction, for any time, and go on. So the
+// right to write is never taken from a process that may still use it. Instead the next writer
+// begins another copy, and the readers move to it.
 //
 // Invariants:
-//  C1 Only the rank that holds a copy writes it: from the compare-and-swap by which it took the copy
-//     until it releases it.
-//  C2 A rank takes a copy only if nobody holds it, or the process of the rank that holds it has ended
-//     for certain (pidfd). The release and the take order what both write there.
+//  C1 Only the rank that holds a copy writes it: from the compare-and-swap by which it took the
+//     copy until it releases it.
+//  C2 A rank takes a copy only if nobody holds it, or the process of the rank that holds it has
+//     ended for certain (pidfd). The release and the take order what both write there.
 //  C3 A rank holds one copy at most. So where there are as many copies as ranks on the host, each
 //     finds one, whatever the others hold.
 //  C4 The link in the word of the current copy never goes back: a rank whose connection has been
@@ -19,9 +19,9 @@
 //     has consumed it reads in no copy again, and what it holds no copy's writer overwrites.
 //  C6 A reader moves to the current copy once its clock has reached that of the copy it reads, so
 //     that no clock goes back for it. A sender tells a new connection everything that somebody may
-//     not have consumed yet, and an adapter's inbox has it all. So a copy whose clock is at k
-//     lacks nothing up to k that a reader still wants and that has not been replaced (slot.hpp, S6).
-//     If the sender dies before the current copy has caught up, a reader stays with the copy it has:
+//     not have consumed yet, and an adapter's inbox has it all. So a copy whose clock is at k lacks
+//     nothing up to k that a reader still wants and that has not been replaced (layout.hpp, S6). If
+//     the sender dies before the current copy has caught up, a reader stays with the copy it has:
 //     two readers may then differ in the last updates of the dead, as two hosts may.
 #pragma once
 
@@ -100,8 +100,8 @@ class CopyTable {
   }
 
  private:
-  // A copy's word: the link, whether it is held, and the place, from 1, of who holds it or did last.
-  // The current copy's: the link, and the copy.
+  // A copy's word: the link, whether it is held, and the place, from 1, of who holds it or did
+  // last. The current copy's: the link, and the copy.
   static constexpr int kLinkBit = 16;
   static constexpr std::uint64_t kHeld = 1U << 15;
   static constexpr std::uint64_t kMostPlaces = kHeld - 1;

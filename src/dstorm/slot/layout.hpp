@@ -1,8 +1,9 @@
 // The slot protocol: one mailbox per sender, `depth` slots, read in place by all its receivers.
 //
 // A mailbox is an array of bytes in memory that the sender and its receivers share
-// (docs/slot_format.md draws it). Every memory ordering of the data path is in this file. Four
-// kinds of words do the work:
+// (docs/slot_format.md draws it). The memory orderings of its words are in this folder: writer.hpp
+// sends, reader.hpp receives, carrier.hpp reads for receivers on another host, and copies.hpp says
+// which process writes a copy there. Four kinds of words do the work:
 //   clock    the sender writes it    the iteration the sender has reached
 //   ticket   the sender writes it    one per (slot, receiver): the iteration held there for that
 //                                    receiver, 0 if none
@@ -35,11 +36,13 @@
 //     folded twice.
 //  S6 The clock is stored with release after the tickets of its iteration: who sees the clock at k
 //     sees the tickets of every update up to k. A sender that dies before it leaves no update of k.
-//     In a copy a writer may have died between two tickets of k: the next writer, to which k is sent
-//     again, gives the tickets that are missing for the slot that holds k already (begun, complete).
-//  S7 A writer of a copy may have died after it had set tickets to 0 and before it looked at the holds,
-//     or restored them (S4 b). The next writer takes whatever update a slot's header names for one
-//     that may be being read: it leaves the slot alone while a hold covers that, ticket or not.
+//     In a copy a writer may have died between two tickets of k: the next writer, to which k is
+//     sent again, gives the tickets that are missing for the slot that holds k already (begun,
+//     complete).
+//  S7 A writer of a copy may have died after it had set tickets to 0 and before it looked at the
+//     holds, or restored them (S4 b). The next writer takes whatever update a slot's header names
+//     for one that may be being read: it leaves the slot alone while a hold covers that, ticket or
+//     not.
 #pragma once
 
 #include <atomic>
@@ -162,7 +165,8 @@ class Mailbox {
 // The copies of one remote sender's mailbox on this host.
 class Copies {
  public:
-  // Copy 0 is at `home`, where the cursors are; copy n from 1 on at `others` + (n - 1) * shape.bytes().
+  // Copy 0 is at `home`, where the cursors are; copy n from 1 on at `others` + (n - 1) *
+  // shape.bytes().
   Copies(CopyTable table, std::byte* home, std::byte* others, const MailboxShape& shape)
       : table_(table), home_(home), others_(others), shape_(&shape) {}
 

@@ -1,5 +1,5 @@
-// The protocol of Allreduce, with real processes as ranks. Rank r's vector is 2^r in every element, so
-// what a sum is of can be read off it.
+// The protocol of Allreduce, with real processes as ranks. Rank r's vector is 2^r in every element,
+// so what a sum is of can be read off it.
 #include "dstorm/collective/allreduce.hpp"
 
 #include <gtest/gtest.h>
@@ -89,7 +89,8 @@ void await(const std::atomic<bool>& flag) {
   for (int looks = 0; !flag && looks < 20'000; ++looks) std::this_thread::sleep_for(1ms);
 }
 
-// The survivors have all got the same in every round, of all of themselves, and never of more again.
+// The survivors have all got the same in every round, of all of themselves, and never of more
+// again.
 void expect_agreement(const Results& results, const std::vector<int>& survivors) {
   int least = 15;
   for (std::size_t round = 0; round < kRounds; ++round) {
@@ -293,8 +294,8 @@ class ByHand {
   std::uint64_t iteration_ = 0;
 };
 
-// Rank 3's last word, "have all", comes to rank 0 alone, which commits and does nothing more for the
-// moment. The others, who have lost rank 3 and begun anew without it, learn of it.
+// Rank 3's last word, "have all", comes to rank 0 alone, which commits and does nothing more for
+// the moment. The others, who have lost rank 3 and begun anew without it, learn of it.
 TEST(Allreduce, OneThatHasHeardTheLastWordOfTheDyingTellsTheOthers) {
   Shared<Results> results;
   Job job(4, [&](Bootstrap& bootstrap) {
@@ -328,7 +329,8 @@ TEST(Allreduce, OneThatHasHeardTheLastWordOfTheDyingTellsTheOthers) {
   EXPECT_EQ(job.wait_all(), (std::vector<int>{0, 0, 0, 137}));
 }
 
-// Likewise, but rank 0 leaves the job when it has committed: its last word has come before its leave.
+// Likewise, but rank 0 leaves the job when it has committed: its last word has come before its
+// leave.
 TEST(Allreduce, WhatOneHasCommittedThatLeavesTheOthersCommit) {
   Shared<Results> results;
   Job job(4, [&](Bootstrap& bootstrap) {

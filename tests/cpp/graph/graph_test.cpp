@@ -537,8 +537,8 @@ TEST(Edges, WithAHugeRankCostNoMemory) {
   expect_mentions(refusal([&] { graph.out(0, 2); }), {"2147483647", "2147483648"});
 }
 
-// Whoever is lost, the others stay connected, also by edges of the user's own; and the places of the
-// graph are theirs alone.
+// Whoever is lost, the others stay connected, also by edges of the user's own; and the places of
+// the graph are theirs alone.
 TEST(Repaired, IsConnectedWhoeverIsLost) {
   std::vector<Graph> graphs = every_kind();
   for (const Graph& graph : {Graph::ring(), Graph::halton(), Graph::star()}) {

@@ -1,5 +1,5 @@
-// What becomes of a rank between hosts whose engine is held up, as by a program's thread that is traced while
-// it sends, and of one that somebody who has died was about to wake.
+// What becomes of a rank between hosts whose engine is held up, as by a program's thread that is
+// traced while it sends, and of one that somebody who has died was about to wake.
 #include "dstorm/group/watcher.hpp"
 
 #include <gtest/gtest.h>

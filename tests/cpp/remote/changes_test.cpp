@@ -1,4 +1,5 @@
-// Many segments over TCP: all that is changed in any of them arrives, and only what is changed costs.
+// Many segments over TCP: all that is changed in any of them arrives, and only what is changed
+// costs.
 #include <gtest/gtest.h>
 #include <linux/sockios.h>
 #include <sys/eventfd.h>
@@ -27,7 +28,8 @@ using namespace std::chrono_literals;
 using testing_sockets::connections;
 using testing_sockets::eventually;
 
-// ---- What a change costs ---------------------------------------------------------------------------
+// ---- What a change costs
+// ---------------------------------------------------------------------------
 
 // Ranks 0 and 1 on one host, rank 2 on another; ranks 0 and 2 have segments numbered from 1.
 class ManySegments {
@@ -100,7 +102,8 @@ TEST(Changes, CostAsManyLooksAsThereAreChangesHoweverManySegmentsAreOpen) {
   EXPECT_LE(looks, 3 * kChanges);  // one when it is told, one when it is sent
 }
 
-// ---- What arrives ----------------------------------------------------------------------------------
+// ---- What arrives
+// ----------------------------------------------------------------------------------
 
 constexpr int kRanks = 3;
 constexpr std::size_t kSegments = 12;
@@ -232,7 +235,8 @@ bool is_underway() {
   });
 }
 
-// Its sender lets go of the segment's memory only when the other host has taken in what was sent there last.
+// Its sender lets go of the segment's memory only when the other host has taken in what was sent
+// there last.
 TEST(Changes, LastUpdateOfASegmentThatIsClosedArrivesThoughTheConnectionBreaks) {
   constexpr int kSlots = 1024;
   const testing_processes::Shared<std::atomic<pid_t>> reader;

@@ -231,7 +231,8 @@ TEST(Engine, CallsInManyLeaveNoConnectionsBehind) {
   EXPECT_TRUE(job.control(kHere).is_live(kElsewhere));
 }
 
-// Rank 2 calls nobody: it speaks over the connection that rank 0 has made. Rank 1 has one of its own.
+// Rank 2 calls nobody: it speaks over the connection that rank 0 has made. Rank 1 has one of its
+// own.
 TEST(Engine, TwoThatAreEachOthersProxiesShareAConnection) {
   const std::size_t before = connections().size();
   RunningJob job;
@@ -275,7 +276,8 @@ TEST(Engine, HalfOpenFloodLeavesTheJobAlone) {
   EXPECT_EQ(job.control(kHere).epoch(), 0U);
 }
 
-// ---- Goodbyes --------------------------------------------------------------------------------------
+// ---- Goodbyes
+// --------------------------------------------------------------------------------------
 
 TEST(Engine, WhoLeavesWhileOthersStayIsThroughAtOnce) {
   const testing_processes::Shared<std::atomic<bool>> is_through;
@@ -311,8 +313,8 @@ TEST(Engine, LeavesWhileAnotherThreadDrivesIt) {
   }
 }
 
-// A connection that is full of one segment's update carries the others' in the order of their making,
-// and not that segment's next first.
+// A connection that is full of one segment's update carries the others' in the order of their
+// making, and not that segment's next first.
 TEST(Engine, WhatWasWrittenFirstArrivesFirstThroughAConnectionThatWasFull) {
   constexpr std::uint64_t kRounds = 3;
   constexpr std::size_t kLong = std::size_t{16} << 20;  // more than sockets hold
@@ -353,8 +355,9 @@ TEST(Engine, WhatWasWrittenFirstArrivesFirstThroughAConnectionThatWasFull) {
   testing_processes::expect_all_well(job);
 }
 
-// What is held back of a burst goes soon, though its sender never calls in again and nothing comes that wakes
-// its thread: in that one's own time, a tenth of a second, it would be there in one round of five.
+// What is held back of a burst goes soon, though its sender never calls in again and nothing comes
+// that wakes its thread: in that one's own time, a tenth of a second, it would be there in one
+// round of five.
 TEST(Engine, BurstThatNothingFollowsComesSoon) {
   constexpr int kRounds = 16;
   constexpr int kUpdates = 10;
@@ -431,7 +434,8 @@ TEST(Engine, SegmentThatIsNeverThroughKeepsNoOtherWaiting) {
   testing_processes::expect_all_well(job);
 }
 
-// ---- TLS -------------------------------------------------------------------------------------------
+// ---- TLS
+// -------------------------------------------------------------------------------------------
 
 // Three ranks, of which rank 1 has `other` for MALT_TLS: what all of them are told.
 void expect_refused(const std::string& folder, const std::string& other,

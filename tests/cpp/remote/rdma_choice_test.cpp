@@ -76,8 +76,8 @@ class RdmaChoiceTest : public testing::Test {
   }
   bool is_used(int a, int b) const { return found(a, b).is_used; }
   std::string why(int a, int b) const { return found(a, b).why; }
-  // That ranks 0 and 2 use RDMA, and the faulty one with nobody, for the same reason on all, in which
-  // these words are.
+  // That ranks 0 and 2 use RDMA, and the faulty one with nobody, for the same reason on all, in
+  // which these words are.
   void expect_faulty_alone(std::initializer_list<const char*> words) const {
     EXPECT_TRUE(is_used(0, 2) && is_used(2, 0)) << why(0, 2);
     for (const int other : {0, 2}) {

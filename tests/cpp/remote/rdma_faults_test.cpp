@@ -1,5 +1,5 @@
-// What becomes of a job over RDMA when calls to its adapters fail, one after the other, or for good. The
-// adapters are those of tests/fake_verbs.
+// What becomes of a job over RDMA when calls to its adapters fail, one after the other, or for
+// good. The adapters are those of tests/fake_verbs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -46,8 +46,8 @@ SegmentOptions words(std::string name = "words") {
   return options;
 }
 
-// One round of BSP: a scatter of `number` in every word, and what has come of the others. True if it is
-// whole, and from so many.
+// One round of BSP: a scatter of `number` in every word, and what has come of the others. True if
+// it is whole, and from so many.
 bool round(Segment& segment, std::uint64_t number, std::size_t others) {
   segment.scatter([&](std::span<std::byte> room) {
     std::fill_n(reinterpret_cast<std::uint64_t*>(room.data()), room.size() / 8, number);
@@ -88,15 +88,16 @@ int go_on(Bootstrap& bootstrap, Plan& plan, Spoil&& spoil) {
   return 0;
 }
 
-// ---- Calls that fail once --------------------------------------------------------------------------
-// Those of the data path, and those by which a link is made anew.
+// ---- Calls that fail once
+// -------------------------------------------------------------------------- Those of the data
+// path, and those by which a link is made anew.
 constexpr const char* kCalls[] = {
     "post_send",       "completion", "poll_cq",    "req_notify_cq",       "get_cq_event",
     "reg_mr",          "create_qp",  "create_cq",  "create_comp_channel", "modify_qp",
     "get_async_event", "dereg_mr",   "destroy_qp", "destroy_cq",          "destroy_comp_channel"};
 
-// Lets each of the calls fail once, first the next one, then the one after it and so on, as many as a new
-// pair of links takes.
+// Lets each of the calls fail once, first the next one, then the one after it and so on, as many as
+// a new pair of links takes.
 class InTurn {
  public:
   bool next() {
@@ -140,7 +141,8 @@ TEST_F(RdmaFaults, EachCallThatFailsEndsALinkAndNoProcess) {
   EXPECT_GT(plan->faults, 40U);
 }
 
-// ---- Events ----------------------------------------------------------------------------------------
+// ---- Events
+// ----------------------------------------------------------------------------------------
 TEST_F(RdmaFaults, EventsOfBrokenQueuesMakeLinksAnewAndOthersDoNot) {
   struct Case {
     ibv_event_type type;
@@ -175,9 +177,10 @@ TEST_F(RdmaFaults, EventsOfBrokenQueuesMakeLinksAnewAndOthersDoNot) {
   expect_all_well(job);
 }
 
-// ---- Adapters that fail for good -------------------------------------------------------------------
-// Three ranks; the adapter of one does `spoil` after some rounds. It is to be cut off, with an error that
-// names its adapter and says `reason`; the others go on.
+// ---- Adapters that fail for good
+// ------------------------------------------------------------------- Three ranks; the adapter of
+// one does `spoil` after some rounds. It is to be cut off, with an error that names its adapter and
+// says `reason`; the others go on.
 template <class Spoil>
 void expect_cut_off(Spoil&& spoil, const char* reason) {
   constexpr int kRanks = 3;
@@ -230,7 +233,8 @@ TEST_P(CallThatKeepsFailing, CutsItsRankOff) {
   expect_cut_off(spoil, "rxe2");
 }
 
-// It reaches the others, and they do not reach it: their calls are answered, and refused again and again.
+// It reaches the others, and they do not reach it: their calls are answered, and refused again and
+// again.
 TEST_F(RdmaFaults, RankThatCannotOpenItsMemoryToTheOthersIsLeftOutWithTheReason) {
   constexpr int kRanks = 3;
   Job job(kRanks, [&](Bootstrap& bootstrap) {
@@ -260,7 +264,8 @@ TEST_F(RdmaFaults, RankThatCannotOpenItsMemoryToTheOthersIsLeftOutWithTheReason)
   expect_all_well(job);
 }
 
-// ---- What an adapter grants ------------------------------------------------------------------------
+// ---- What an adapter grants
+// ------------------------------------------------------------------------
 TEST_F(RdmaFaults, AdaptersThatTakeLittleOrNothingInlineWillDo) {
   for (const std::uint32_t bytes : {0U, 8U, 32U, 39U}) {
     Job job(2, [&](Bootstrap& bootstrap) {

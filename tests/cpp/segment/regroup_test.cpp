@@ -1,5 +1,5 @@
-// Groups that follow one another: ranks that are dead from the start, and what a segment takes along
-// when ranks come back.
+// Groups that follow one another: ranks that are dead from the start, and what a segment takes
+// along when ranks come back.
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -515,8 +515,8 @@ TEST(Segment, QueueGoesOnWhenTheSlowReaderDies) {
   EXPECT_EQ(job.wait_all(), (std::vector<int>{0, 0, 128 + SIGKILL}));
 }
 
-// Two die while all others go on; each takes up the repaired graph when it hears of it, so that for a
-// while they send by different ones.
+// Two die while all others go on; each takes up the repaired graph when it hears of it, so that for
+// a while they send by different ones.
 TEST(Segment, GraphIsDrawnAnewAmongTheSurvivors) {
   constexpr int kRanks = 7;
   constexpr std::uint64_t kLast = 300;
@@ -660,8 +660,8 @@ TEST(Segment, ThreadsTakeTurnsAndTheCountersAddUp) {
     segment.gather({}, [](std::span<const Update>) {});
     group->barrier();
     const Stats stats = segment.stats();
-    // Over a network the last ones may have found every slot being read, and then they stay pending;
-    // or the other rank has ended by now.
+    // Over a network the last ones may have found every slot being read, and then they stay
+    // pending; or the other rank has ended by now.
     CHECK_THAT(stats.sent == scatters);
     CHECK_THAT(stats.sent == stats.folded + stats.overwritten + stats.pending + stats.to_dead);
     return 0;

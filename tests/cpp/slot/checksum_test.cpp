@@ -133,7 +133,8 @@ TEST(Checksum, TellsEveryChangeOfOneWord) {
   }
 }
 
-// As of two updates that differ in signs alone: by +1 and -1 in doubles, and in both floats of a word.
+// As of two updates that differ in signs alone: by +1 and -1 in doubles, and in both floats of a
+// word.
 TEST(Checksum, TellsTheSameChangeOfAnyTwoWords) {
   for (const std::uint64_t change : {kSign, kSign | kSign >> 32, std::uint64_t{1},
                                      ~std::uint64_t{0}, std::uint64_t{0x9A6C9329AC4BC9B5}}) {

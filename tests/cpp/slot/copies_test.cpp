@@ -1,5 +1,5 @@
-// Who may write which copy: ranks of a host in turn, each of which may be stopped anywhere and go on.
-// Here they are threads.
+// Who may write which copy: ranks of a host in turn, each of which may be stopped anywhere and go
+// on. Here they are threads.
 #include "dstorm/slot/copies.hpp"
 
 #include <gtest/gtest.h>
@@ -126,7 +126,8 @@ TEST(Copies, CurrentCopyThatCannotBeIsTheFirst) {
   EXPECT_EQ(table.view().current(), 0U);
 }
 
-// ---- Proxies that are replaced while they write, and go on -------------------------------------------
+// ---- Proxies that are replaced while they write, and go on
+// -------------------------------------------
 
 constexpr int kPlaces = 3;
 constexpr int kReceivers = 2;

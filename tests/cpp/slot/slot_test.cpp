@@ -401,9 +401,9 @@ TEST(Slot, CarrierPassesOverWhatItsReceiverHasConsumedOrIsDeadFor) {
   EXPECT_EQ(take(0), Taken(0, {}));
 }
 
-// The ranks of another host, of which one carries: it takes in the order they were made what is still
-// there, for all that an update is for and that have not consumed it, and reads it in place. Now and
-// then it begins anew, as over a new connection.
+// The ranks of another host, of which one carries: it takes in the order they were made what is
+// still there, for all that an update is for and that have not consumed it, and reads it in place.
+// Now and then it begins anew, as over a new connection.
 TEST_P(SlotThreads, CarrierTakesWholeUpdatesInOrderAndKnowsWhomTheyAreFor) {
   constexpr int kReaders = 3;
   Box box(kReaders + 1, GetParam(), kWords * 8);

@@ -81,7 +81,8 @@ std::vector<float> floats(int fraction_bits) {
   return values;
 }
 
-// Whether no number of this format is nearer to `value` than `half`, and of two as near the even one.
+// Whether no number of this format is nearer to `value` than `half`, and of two as near the even
+// one.
 testing::AssertionResult is_nearest(float value, std::uint16_t half, int fraction_bits) {
   const double at = value_of(half, fraction_bits);
   const auto wrong = [&] {

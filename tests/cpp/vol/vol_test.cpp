@@ -432,8 +432,9 @@ TEST(Dense, SenderIsNotTouchedByItsReaders) {
   expect_all_well(job);
 }
 
-// The bits of one fold of everybody's vectors, however the ranks share it out: 1 to 65,537 elements,
-// of which each rank's part is none, or all, or of another length than the others', in two pieces.
+// The bits of one fold of everybody's vectors, however the ranks share it out: 1 to 65,537
+// elements, of which each rank's part is none, or all, or of another length than the others', in
+// two pieces.
 TEST(Dense, AllreduceHasTheBitsOfOneFoldInRankOrder) {
   Job job(4, [](Bootstrap& bootstrap) {
     const auto group = join(bootstrap);

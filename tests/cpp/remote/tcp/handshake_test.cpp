@@ -112,8 +112,8 @@ struct Tapped {
 // Someone on the way between a caller and a callee, who sees all and may change it.
 class Wire {
  public:
-  // `change(to_callee, at, bytes)` sees each piece with its place in its direction; one made shorter is
-  // the last.
+  // `change(to_callee, at, bytes)` sees each piece with its place in its direction; one made
+  // shorter is the last.
   using Change = std::function<void(bool to_callee, std::size_t at, std::string& bytes)>;
 
   explicit Wire(const Change& change = nullptr)
@@ -166,7 +166,8 @@ TEST(Authenticate, IsHmacSha256) {  // RFC 4231, test 1: HMAC itself pads a key 
   EXPECT_EQ(std::memcmp(mac.data(), kRight, sizeof(kRight)), 0);
 }
 
-// What a core dump of this process would hold: its memory but for what is mapped as not to be dumped.
+// What a core dump of this process would hold: its memory but for what is mapped as not to be
+// dumped.
 std::size_t times_in_core(std::span<const std::byte> sought) {
   std::ifstream maps("/proc/self/smaps");
   const Descriptor memory(open("/proc/self/mem", O_RDONLY | O_CLOEXEC));
@@ -275,7 +276,8 @@ TEST(Handshake, ScopeOfALinkLocalAddressIsEachHostsOwn) {
   EXPECT_EQ(callee.step, Step::kDone);
 }
 
-// ---- Without the key -------------------------------------------------------------------------------
+// ---- Without the key
+// -------------------------------------------------------------------------------
 
 TEST(Attack, OtherJobsKeyIsRefusedAtBothEnds) {
   Pair pair;
@@ -340,7 +342,8 @@ TEST(Attack, MegabytesAfterTheHelloAreNotReadAndNotBelieved) {
   EXPECT_EQ(raw_take(tapped.raw).value_or("").size() % kHelloBytes, 0U);  // a hello or a reset
 }
 
-// ---- Versions --------------------------------------------------------------------------------------
+// ---- Versions
+// --------------------------------------------------------------------------------------
 
 TEST(Handshake, OtherVersionIsToldToBothEnds) {
   Tapped tapped(false);
@@ -370,7 +373,8 @@ TEST(Handshake, OtherByteOrderIsTold) {
   expect_refused(callee, "byte order");
 }
 
-// ---- On the way ------------------------------------------------------------------------------------
+// ---- On the way
+// ------------------------------------------------------------------------------------
 
 TEST(Attack, WireThatChangesNothingIsNoAttack) {
   const Wire wire;

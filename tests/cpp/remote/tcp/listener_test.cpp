@@ -157,7 +157,8 @@ TEST(Listener, IsReadableWheneverThereIsWorkAndNotElse) {
   EXPECT_EQ(poll(&wait, 1, 50), 0);  // it is taken in, and says nothing
 }
 
-// ---- Who is not let in -----------------------------------------------------------------------------
+// ---- Who is not let in
+// -----------------------------------------------------------------------------
 
 TEST(Listener, RefusesOtherKeysAndSaysWhoItWas) {
   Listener listener = listener_at(ListeningSocket());
@@ -217,7 +218,8 @@ TEST(Listener, SilentOnesGoWhenTheirTimeIsUp) {
   EXPECT_EQ(poll(&wait, 1, 0), 0);
 }
 
-// ---- Floods ----------------------------------------------------------------------------------------
+// ---- Floods
+// ----------------------------------------------------------------------------------------
 
 TEST(Listener, ThousandHalfOpenConnectionsKeepNobodyOut) {
   const Limit limit;
@@ -348,8 +350,8 @@ TEST(Listener, FloodOfTlsHandshakesTakesATenthOfAProcessor) {
     used += turn;
     longest = std::max(longest, turn);
   }
-  // Saved up, earned since, and what nobody knows before it is done; half as much again for what the
-  // listener does not see of itself. All of them would take several times that.
+  // Saved up, earned since, and what nobody knows before it is done; half as much again for what
+  // the listener does not see of itself. All of them would take several times that.
   const auto allowed = Listener::kMostSaved + (Clock::now() - start) / Listener::kShare + longest;
   EXPECT_LE(used, allowed * 3 / 2);
   EXPECT_LE(listener.half_open(), Listener::kMostHalfOpen);

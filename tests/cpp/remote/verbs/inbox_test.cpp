@@ -186,7 +186,8 @@ Seen fold_newest(SlotReader& reader, std::chrono::microseconds reading = 0us) {
   return seen;
 }
 
-// ---- One update ----------------------------------------------------------------------------------
+// ---- One update
+// ----------------------------------------------------------------------------------
 class EveryPolicy : public testing::TestWithParam<Policy> {};
 INSTANTIATE_TEST_SUITE_P(Inbox, EveryPolicy, testing::Values(Policy::kLatest, Policy::kQueue),
                          [](const auto& given) {
@@ -294,7 +295,8 @@ TEST(Inbox, QueuePassesOverNothingThatIsStillComing) {
   }
 }
 
-// Its only receiver has died while the adapter was reading it, so that its sender used the slot anew.
+// Its only receiver has died while the adapter was reading it, so that its sender used the slot
+// anew.
 TEST(Inbox, QueuePassesOverWhatIsTornForTheDeadAlone) {
   Area area(2, 64, Policy::kQueue);
   Taker inbox = area.inbox(1);
@@ -326,7 +328,8 @@ TEST_P(EveryPolicy, MixOfTwoUpdatesIsNeitherOfThem) {
   }
 }
 
-// Updates that differ in their signs alone, as of a vector of +1 and -1: two of which have come of the newer one.
+// Updates that differ in their signs alone, as of a vector of +1 and -1: two of which have come of
+// the newer one.
 TEST_P(EveryPolicy, MixOfTwoUpdatesThatDifferInSignsIsNeitherOfThem) {
   constexpr std::size_t kHeaderWords = sizeof(SlotHeader) / 8;
   Area area(1, 64 * 8, GetParam());
@@ -380,7 +383,8 @@ TEST_P(EveryPolicy, IterationThatCannotBeHeldIsRefused) {
   EXPECT_TRUE(inbox.take_in(kAllLive));
 }
 
-// ---- Several, and the clock ----------------------------------------------------------------------
+// ---- Several, and the clock
+// ----------------------------------------------------------------------
 TEST_P(EveryPolicy, UpdatesAreTakenInTheOrderTheyWereMade) {
   Area area(3, 64, GetParam());
   Taker inbox = area.inbox(0);
@@ -457,7 +461,8 @@ TEST(Inbox, QueueLosesNothingThoughNobodyFoldsForAWhile) {
   EXPECT_EQ(area.box().cursor(1).overwritten.load(), 0U);
 }
 
-// ---- Taking turns --------------------------------------------------------------------------------
+// ---- Taking turns
+// --------------------------------------------------------------------------------
 TEST_P(EveryPolicy, OneTakesInAtATime) {
   Area area(2, 64, GetParam());
   Taker inbox = area.inbox(0);
@@ -519,8 +524,8 @@ TEST_P(EveryPolicy, UpdateHalfPublishedByTheDeadIsCompletedInItsSlot) {
   }
 }
 
-// Rank 0 is stopped in the midst of taking in; the others evict it, go on, and wake it again while rank
-// 1 folds. By the time that rank 1 stops, and at every step after it.
+// Rank 0 is stopped in the midst of taking in; the others evict it, go on, and wake it again while
+// rank 1 folds. By the time that rank 1 stops, and at every step after it.
 TEST_P(EveryPolicy, TakerThatWasStoppedAndGoesOnChangesNothingThatIsRead) {
   for (int moment = 0; moment < 12; ++moment) {
     SCOPED_TRACE(moment);
@@ -606,7 +611,8 @@ TEST(Inbox, TakerSeesForWhomTheOthersHavePutSomethingSomewhere) {
   }
 }
 
-// ---- Threads: the adapters write while the ranks take in -----------------------------------------
+// ---- Threads: the adapters write while the ranks take in
+// -----------------------------------------
 constexpr std::uint64_t kUpdates = 100'000;
 
 // What an adapter writes of a queue: in order, in any of the slots. Some iterations are for nobody
