@@ -354,7 +354,8 @@ MUTANTS = [
 ]
 
 
-def is_caught(mutant: Mutant, build: str, folder: Path) -> bool:
+def outcome(mutant: Mutant, build: str, folder: Path) -> str:
+    """How the test notices: "build" or "build (hangs)"; nothing if it passes."""
     source = (ROOT / "src" / mutant.file).read_text()
     if source.count(mutant.old) != 1:
         raise SystemExit(f"{mutant.name}: not one place to break; mend this table")
@@ -380,8 +381,8 @@ def is_caught(mutant: Mutant, build: str, folder: Path) -> bool:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return True
-    return run.returncode != 0
+        return f"{build} (hangs)"
+    return build if run.returncode != 0 else ""
 
 
 def main(mutants: Sequence[Mutant], builds: Sequence[str]) -> int:
@@ -391,7 +392,8 @@ def main(mutants: Sequence[Mutant], builds: Sequence[str]) -> int:
         if wanted and not any(name in mutant.name for name in wanted):
             continue
         with tempfile.TemporaryDirectory() as folder:
-            caught = [build for build in builds if is_caught(mutant, build, Path(folder))]
+            outcomes = [outcome(mutant, build, Path(folder)) for build in builds]
+            caught = [one for one in outcomes if one]
         result = f"caught by {', '.join(caught)}" if caught else "MISSED"
         print(f"{result:24} {mutant.name}", flush=True)
         missed += not caught

@@ -282,6 +282,28 @@ def test_numbers_are_to_be_an_array_first(alone: None, data: Any) -> None:
         malt.vector(data)
 
 
+class Model:
+    def parameters(self) -> list[object]:
+        return []
+
+
+ONE = np.zeros(2, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("data", "way"),
+    [
+        ([(600, 8), (300, 8)], r"give arrays, not shapes \(\[np\.zeros\(shape"),
+        ([ONE, [ONE.copy()]], "give one flat list of arrays"),
+        ({"w": ONE}, "give one flat list of arrays"),
+        (Model(), r"malt\.torch\.average\(model\), or give list\(model\.parameters\(\)\)"),
+    ],
+)
+def test_what_is_no_array_names_the_way_to_one(alone: None, data: Any, way: str) -> None:
+    with pytest.raises(malt.ConfigError, match=way):
+        malt.vector(data)
+
+
 @pytest.mark.parametrize("call", [malt.save, malt.restore])
 def test_vectors_without_names_are_refused(alone: None, tmp_path: Path, call: Any) -> None:
     with pytest.raises(malt.ConfigError, match="vectors is a Vector; it is a dict by name"):

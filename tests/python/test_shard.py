@@ -456,3 +456,16 @@ tell(got=got, repeated=parts.repeated, error=error)
     assert len(stopped["got"]) == 4
     assert sorted(first["got"] + second["got"] + stopped["got"][:-1]) == list(range(30))
     assert len(first["repeated"] + second["repeated"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "way"),
+    [
+        ({"x": [1, 2]}, r"dict.*each of its values.*data\.items\(\)"),
+        ({"a", "b"}, r"set.*its order differs from rank to rank.*sorted\(data\)"),
+        (3, "int cannot be shared out: give an array, a sequence or an iterable"),
+    ],
+)
+def test_data_without_an_order_is_refused(alone: None, data: Any, way: str) -> None:
+    with pytest.raises(malt.ConfigError, match=way):
+        malt.shard(data)

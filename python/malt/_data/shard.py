@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import islice
 from typing import Any, Literal, TypeVar, overload
 
@@ -78,6 +79,7 @@ def shard(
             "several arrays, shuffle= and lockstep= need chunk=, the elements that a loop gets at "
             "a time; without it, call malt.shard(data) for each array"
         )
+    _refuse_unordered(data)
     rank, size = jobs.rank(), jobs.size()
     end = None
     if even:
@@ -99,7 +101,23 @@ def shard(
         return rows[every]
     if isinstance(data, Iterable):
         return islice(data, rank, None, size)
-    raise TypeError(f"cannot share out {type(data).__name__}: it is no array, sequence or iterable")
+    raise ConfigError(
+        f"{type(data).__name__} cannot be shared out: give an array, a sequence or an iterable"
+    )
+
+
+def _refuse_unordered(data: Any) -> None:
+    """Raise ConfigError for collections without elements that all ranks count alike."""
+    if isinstance(data, Mapping):
+        raise ConfigError(
+            f"a {type(data).__name__} cannot be shared out; share out each of its values: "
+            "{name: malt.shard(values) for name, values in data.items()}"
+        )
+    if isinstance(data, AbstractSet):
+        raise ConfigError(
+            f"a {type(data).__name__} cannot be shared out: its order differs from rank to rank; "
+            "share out malt.shard(sorted(data))"
+        )
 
 
 class Shard:

@@ -60,10 +60,9 @@ def _as_array(data: Any) -> npt.NDArray[Any]:
                 )
             array = data.detach().numpy()
     else:
-        way = ": of numbers make an array first (w = np.array(...)), then use that w in the loop"
         raise ConfigError(
             "a vector is made over a NumPy array, anything with DLPack on the CPU, a list of "
-            f"those, or a shape; this is {data!r:.50}{way if _are_numbers(data) else ''}"
+            f"those, or a shape; this is {data!r:.50}{_way_out(data)}"
         )
     if array.dtype.name not in _SPARSE:
         raise ConfigError(
@@ -86,6 +85,22 @@ def _as_array(data: Any) -> npt.NDArray[Any]:
     if array.size == 0:
         raise ConfigError(f"the array of shape {array.shape} is empty; a vector needs an element")
     return array
+
+
+def _way_out(data: Any) -> str:
+    """Say what to give instead of `data`, where that is known."""
+    if _are_numbers(data):
+        return ": of numbers make an array first (w = np.array(...)), then use that w in the loop"
+    if isinstance(data, tuple) and data and all(isinstance(extent, int) for extent in data):
+        return (
+            ": in a list give arrays, not shapes ([np.zeros(shape, np.float32) for shape in "
+            "shapes]), then use those in the loop"
+        )
+    if isinstance(data, (list, tuple, dict)):
+        return ": give one flat list of arrays"
+    if hasattr(data, "parameters"):
+        return ": use malt.torch.average(model), or give list(model.parameters())"
+    return ""
 
 
 def _are_numbers(data: Any) -> bool:
