@@ -238,7 +238,8 @@ void Allreduce::keep_result(Operand& operand) {
 std::string disagreement(const std::string& call, const Operation& own) {
   return call + ": the ranks ask for different folds (this one for " + own.name +
          "); where one makes its last and another one of its loop, they have had unequal numbers "
-         "of batches: give each as many";
+         "of batches: give each as many (malt.shard(data, even=True)), or put the loop into the "
+         "wrapper's join()";
 }
 
 void Allreduce::throw_if_failed(const Operation& operation) const {
