@@ -199,7 +199,10 @@ class Uplink {
   void note_sent(std::size_t bytes);
   void clear();
   template <class Part>
-  void put(const Part& part);
+  void put(const Part& part) {
+    const auto* bytes = reinterpret_cast<const std::byte*>(&part);
+    small_.insert(small_.end(), bytes, bytes + sizeof(part));
+  }
   void put_head(FrameKind kind, std::uint32_t segment, std::uint64_t bytes);
 
   host::Control& control_;

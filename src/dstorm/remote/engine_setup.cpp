@@ -1,0 +1,344 @@
+// Joins the engines of a job: who listens where, which ranks use RDMA, and the first connections.
+#include "dstorm/remote/engine.hpp"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "dstorm/host/quiet_thread.hpp"
+#include "dstorm/host/roll_call.hpp"
+
+namespace dstorm::remote {
+namespace {
+
+using std::chrono::nanoseconds;
+
+constexpr std::size_t kMostInterfaces = 16;
+
+struct InterfaceRecord {
+  char name[16];
+  tcp::Address address;
+  std::int32_t prefix_bits;
+  bool is_loopback;
+};
+
+}  // namespace
+
+// First record: what each rank of a job of several hosts tells the others.
+struct Networks {
+  tcp::Key nonce;  // that of the lowest member is part of the job's key
+  bool is_encrypted;
+  AdapterRecord adapter;
+  std::uint32_t interfaces;
+  std::array<InterfaceRecord, kMostInterfaces> interface;
+  char error[256];
+};
+
+namespace {
+
+// Second record: where the rank listens. It is sent again as the last record, to say whether the
+// rank has reached all hosts.
+struct Listening {
+  tcp::Address address;
+  char without_witness[160];  // why it has no witness; empty if it has
+  char error[512];
+};
+
+template <class Record, class Step>
+void attempt(Record& mine, Step&& step) {
+  try {
+    step();
+  } catch (const Error& error) {
+    set_text(mine.error, error.what());
+  }
+}
+
+Networks own_networks(const tcp::TlsContext* tls) {
+  Networks mine{};
+  mine.nonce = tcp::make_key();
+  mine.is_encrypted = tls != nullptr;
+  for (const tcp::Interface& one : tcp::interfaces()) {
+    if (mine.interfaces == kMostInterfaces) break;
+    InterfaceRecord& record = mine.interface[mine.interfaces++];
+    set_text(record.name, one.name);
+    record.address = one.address;
+    record.prefix_bits = one.prefix_bits;
+    record.is_loopback = one.is_loopback;
+  }
+  return mine;
+}
+
+std::vector<tcp::Interface> interfaces_of(const Networks& networks) {
+  std::vector<tcp::Interface> all;
+  for (std::size_t i = 0; i < std::min<std::size_t>(networks.interfaces, kMostInterfaces); ++i) {
+    const InterfaceRecord& record = networks.interface[i];
+    all.push_back({get_text(record.name), record.address, record.prefix_bits, record.is_loopback});
+  }
+  return all;
+}
+
+// Whether two ranks are on one network stack, though perhaps in two containers.
+bool same_stack(const Networks& a, const Networks& b) {
+  const auto one = interfaces_of(a);
+  const auto other = interfaces_of(b);
+  return std::equal(
+      one.begin(), one.end(), other.begin(), other.end(),
+      [](const tcp::Interface& x, const tcp::Interface& y) { return x.address == y.address; });
+}
+
+// The address at which a rank listens and from which it calls: as the user says, or else one at
+// which the others can reach it.
+tcp::Address pick_address(const EngineOptions& options, const std::vector<Networks>& networks,
+                          const host::Control& control) {
+  if (!options.interface.empty()) return tcp::address_of(options.interface);
+  const auto of = [&](int r) -> const Networks& { return networks[static_cast<std::size_t>(r)]; };
+  const Networks& mine = of(control.rank());
+  const std::vector<int>& members = control.members();
+  const auto other =
+      std::find_if(members.begin(), members.end(), [&](int r) { return !same_stack(mine, of(r)); });
+  if (other == members.end()) return *tcp::Address::parse("127.0.0.1");
+  if (!options.toward.empty()) {
+    const auto address = tcp::address_toward(options.toward);
+    if (address && !address->is_loopback()) return *address;
+  }
+  const auto address = tcp::choose_address(interfaces_of(mine), interfaces_of(of(*other)));
+  if (address) return *address;
+  throw ConfigError(
+      "this host has no network in common with rank " + std::to_string(*other) +
+      "'s and no route to it; say which to use with MALT_INTERFACE (a name, or a network such as "
+      "10.0.0.0/8)");
+}
+
+// Checks that this process can open enough descriptors: one for the connection to each other host,
+// and one for each rank whose first proxy is this one. To others, a rank that can accept no more
+// calls would look like a rank behind a firewall.
+void check_descriptors(const host::Control& control) {
+  const std::vector<int>& locals = control.locals();
+  const std::size_t hosts = control.hosts().size() - 1;
+  std::size_t callers = 0;
+  for (int r = 0; r < control.size(); ++r) {
+    if (!control.is_local(r) && locals[first_proxy(r, locals)] == control.rank()) ++callers;
+  }
+  std::vector<Descriptor> there;
+  while (there.size() < hosts + callers) {
+    Descriptor one(eventfd(0, EFD_CLOEXEC));
+    if (!one) {
+      rlimit limit{};
+      getrlimit(RLIMIT_NOFILE, &limit);
+      throw ConfigError("needs " + std::to_string(hosts + callers) +
+                        " open files more for connections, and can have " +
+                        std::to_string(there.size()) + " of " + std::to_string(limit.rlim_cur) +
+                        " in all: " + std::strerror(errno) + "; raise ulimit -n");
+    }
+    there.push_back(std::move(one));
+  }
+}
+
+void check_encryption(const std::vector<Networks>& networks, const std::vector<int>& members) {
+  const auto is_encrypted = [&](int r) {
+    return networks[static_cast<std::size_t>(r)].is_encrypted;
+  };
+  const int first = members.front();
+  for (int r : members) {
+    if (is_encrypted(r) == is_encrypted(first)) continue;
+    throw ConfigError("rank " + std::to_string(first) + " has MALT_TLS " +
+                      std::string(is_encrypted(first) ? "" : "not ") + "set and rank " +
+                      std::to_string(r) + " has it " + (is_encrypted(r) ? "" : "not ") +
+                      "set; set it for every rank or for none");
+  }
+}
+
+}  // namespace
+
+Engine::Engine(Bootstrap& bootstrap, host::Control& control, const EngineOptions& options)
+    : control_(control),
+      epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      alarm_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      listener_stops_(eventfd(0, EFD_CLOEXEC)),
+      news_(options.news),
+      probes_(control, settings_,
+              [this](int fd) { add_to_epoll(fd, EPOLLIN | EPOLLOUT | EPOLLET); }),
+      unreached_since_(control.hosts().size()),
+      ended_elsewhere_(static_cast<std::size_t>(control.size())) {
+  for (auto& since : unreached_since_) since.store(kReached);
+  Networks mine{};
+  attempt(mine, [&] {
+    if (!epoll_ || !alarm_ || !listener_stops_) {
+      throw ConfigError(std::string("cannot watch connections: ") + std::strerror(errno) +
+                        "; raise the limit on open files (ulimit -n)");
+    }
+    tls_ = tcp::TlsContext::from_environment();
+    mine = own_networks(tls_.get());
+    if (options.rdma == Rdma::kNever) return;
+    if (tls_ != nullptr) {
+      constexpr const char* kWhy = "MALT_TLS asks for encryption, which RDMA has not";
+      if (options.rdma == Rdma::kRequired) throw ConfigError(std::string(kWhy) + "; choose tcp");
+      return set_text(mine.adapter.text, kWhy);
+    }
+    const auto settings = verbs::DeviceSettings::from_environment();
+    try {
+      device_ = verbs::Device::open(verbs::Library::load(), settings);
+      mine.adapter.is_there = true;
+      mine.adapter.fabric = device_->choice().fabric;
+      set_text(mine.adapter.text, describe(device_->choice()));
+    } catch (const ConfigError& error) {
+      if (options.rdma == Rdma::kRequired || settings.is_set()) throw;
+      set_text(mine.adapter.text, error.what());
+    }
+  });
+  const auto networks = call_roll(bootstrap, mine, options.timeout);
+  throw_if_any_failed(networks);
+  check_encryption(networks, control.members());
+  std::vector<AdapterRecord> adapters;
+  for (const Networks& one : networks) adapters.push_back(one.adapter);
+  use_rdma(choose_rdma(bootstrap, control, adapters, device_ ? &*device_ : nullptr, options.rdma,
+                       options.timeout));
+
+  Listening listening{};
+  attempt(listening, [&] {
+    auto [socket, address] = tcp::listen_at(pick_address(options, networks, control));
+    const int listener = socket.get();
+    listening.address = address;
+    settings_.key =
+        tcp::authenticate(networks[static_cast<std::size_t>(control.members().front())].nonce,
+                          std::as_bytes(std::span(options.secret.data(), options.secret.size())));
+    settings_.own = address.with_port(0);
+    settings_.tls = tls_.get();
+    settings_.silence = options.silence;
+    listener_.emplace(std::move(socket), settings_.key, static_cast<std::uint32_t>(control.rank()),
+                      address, settings_.tls, settings_.silence, settings_.silence);
+    check_descriptors(control);
+    try {
+      start_witness(options.witness, listener);
+    } catch (const ConfigError& error) {
+      set_text(listening.without_witness, error.what());
+    }
+  });
+  const auto addresses = call_roll(bootstrap, listening, options.timeout);
+  throw_if_any_failed(addresses);
+  for (std::size_t r = 0; r < addresses.size(); ++r) {
+    settings_.addresses.push_back(addresses[r].address.with_scope_of(settings_.own));
+    const std::string reason = get_text(addresses[r].without_witness);
+    if (!reason.empty()) why_[r] += "; its death would be found by silence alone: " + reason;
+  }
+  listener_->expect(settings_.addresses);
+
+  add_to_epoll(alarm_.get(), EPOLLIN);
+  last_tend_ = Clock::now();
+  listened_.store(last_tend_);
+  for (const std::vector<int>& host : control.hosts()) {
+    if (&host != &control.hosts()[static_cast<std::size_t>(control.own_host())]) {
+      uplinks_.emplace_back(control, settings_, host);
+    }
+  }
+  for (Uplink& one : uplinks_) {
+    const int shared = shares_with(one.host());
+    if (shared >= 0 && shared < control.rank()) {
+      one.await(shared, Clock::now());
+      add_to_epoll(one.fd(), EPOLLIN | EPOLLOUT | EPOLLET);
+    } else {
+      call(one, Clock::now());
+    }
+  }
+  thread_ = start_quiet_thread([this] { run(); });
+
+  // The time limit begins here: exchanges and proofs have taken none of the connections' time.
+  const auto deadline = Clock::now() + options.timeout;
+  Listening reached{};
+  try {
+    listener_thread_ = start_quiet_thread([this] { run_listener(); });
+    {
+      std::unique_lock lock(mutex_);
+      if (!changed_.wait_until(lock, deadline, [this] { return is_connected(); })) {
+        set_text(reached.error, who_is_missing());
+      }
+    }
+    throw_if_any_failed(call_roll(bootstrap, reached, options.timeout));
+  } catch (...) {
+    leave(nanoseconds::zero());
+    throw;
+  }
+}
+
+Engine::~Engine() { leave(nanoseconds::zero()); }
+
+void Engine::start_witness(const std::string& program, int listener) {
+  WitnessOrder order{};
+  order.token = token_of(settings_.key, control_.rank(), listener_->listening());
+  order.hosts = static_cast<std::uint32_t>(control_.hosts().size());
+  order.own_host = static_cast<std::uint32_t>(control_.own_host());
+  order.limit_ms = static_cast<std::uint64_t>(
+      std::chrono::ceil<std::chrono::milliseconds>(settings_.silence).count());
+  witness_.emplace(program, listener, order);
+}
+
+// Applies the choice: which ranks are reached by RDMA, and the adapter if any rank is.
+void Engine::use_rdma(RdmaChoice choice) {
+  settings_.rdma = std::move(choice.is_used);
+  why_ = std::move(choice.why);
+  settings_.most_ranks = 0;
+  settings_.device = nullptr;
+  for (const std::vector<int>& host : control_.hosts()) {
+    settings_.most_ranks = std::max(settings_.most_ranks, host.size());
+    if (control_.is_local(host[0])) continue;
+    const bool is_used = settings_.rdma[static_cast<std::size_t>(host[0])];
+    if (is_used) settings_.device = &*device_;
+    has_streams_ = has_streams_ || !is_used;
+  }
+  if (settings_.device == nullptr) return device_.reset();
+  add_to_epoll(device_->event_fd(), EPOLLIN);
+}
+
+// Links that the device's events concern fail.
+void Engine::hear_device() {
+  while (const auto event = device_->next_event()) {
+    for (Uplink& one : uplinks_) one.hear_adapter(*event);
+    for (Downlink& one : downlinks_) one.hear_adapter(*event);
+    if (event->is_last) {
+      epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, device_->event_fd(), nullptr);
+      return;
+    }
+  }
+}
+
+std::string Engine::adapter_trouble() {
+  const std::lock_guard lock(mutex_);
+  std::string text;
+  for (const Uplink& one : uplinks_) {
+    if (one.adapter_trouble().empty() || text.find(one.adapter_trouble()) != std::string::npos) {
+      continue;
+    }
+    text += (text.empty() ? "" : "; ") + one.adapter_trouble();
+  }
+  for (const auto& [rank, why] : refusals_) {
+    text += (text.empty() ? "rank " : "; rank ") + std::to_string(rank) +
+            " cannot be let write: " + why;
+  }
+  return text.empty() ? text : "by " + describe(device_->choice()) + ": " + text;
+}
+
+std::string Engine::why(int rank) const { return why_[static_cast<std::size_t>(rank)]; }
+
+bool Engine::is_connected() {
+  const auto now = Clock::now();
+  bool all = true;
+  for (Uplink& one : uplinks_) all = one.can_call(now) && all;
+  return all;
+}
+
+std::string Engine::who_is_missing() const {
+  std::string text;
+  for (const Uplink& one : uplinks_) {
+    if (one.state() == Uplink::State::kUp && !one.is_trying()) continue;
+    text += (text.empty() ? "cannot connect from " + settings_.own.host() + " to " : "; ") +
+            (one.reason().empty() ? describe_ranks(one.host()) + ": no answer" : one.reason());
+  }
+  return text + "; is a firewall in between? MALT_INTERFACE says which network to use";
+}
+
+}  // namespace dstorm::remote
