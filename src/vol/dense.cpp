@@ -197,7 +197,7 @@ void DenseVector::Parts::fold(const Fold& fold, std::span<const Update> updates)
     return elements.copy_in(newest->payload.data(), elements.whole());
   }
   const int rank = segment.group().rank();
-  Folding::Operands operands = Folding::operands_of(updates, rank);
+  Folding::Operands& operands = folding.operands_of(updates, rank);
   if (fold.kind() == Fold::Kind::kWeighted) {
     operands.weights = mixing_weights(segment, updates);  // this rank's is the first
     const auto place = static_cast<std::ptrdiff_t>(Folding::place_of(updates, rank));
@@ -225,7 +225,12 @@ void DenseVector::Parts::run_user_fold(const Fold& fold, std::span<const Update>
 const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanoseconds> timeout,
                                        bool last) {
   const Turn turn(segment().turns(), "allreduce", segment().options().name);
-  parts_->gathered = {};
+  Gathered& gathered = parts_->gathered;
+  gathered.count = 0;
+  gathered.ranks.clear();
+  gathered.staleness.clear();
+  gathered.rejected.clear();
+  gathered.clipped.clear();
   return set_contributors(
       parts_->allreduce.run(fold, timeout.value_or(segment().group().timeout()), last));
 }

@@ -126,25 +126,24 @@ bool DenseAllreduce::run_shared(const Fold& fold, const dstorm::Operation& opera
 bool DenseAllreduce::meet_and_fold(const Fold& fold, std::uint32_t operation, std::uint64_t place,
                                    nanoseconds limit) {
   if (!shared_.meet(++round_, operation, place, limit)) return false;
-  folding_.fold(fold, {inputs()},
+  find_inputs();
+  folding_.fold(fold, inputs_,
                 dstorm::part_range(elements_.bytes(), shared_.own_part(), shared_.members().size()),
                 segment_.parts().state.memory().result());
   return shared_.finish(limit);
 }
 
-// Where each member's vector lies on this host.
-std::vector<const std::byte*> DenseAllreduce::inputs() const {
+void DenseAllreduce::find_inputs() {
   const dstorm::host::SegmentMemory& memory = segment_.parts().state.memory();
-  std::vector<const std::byte*> starts;
+  inputs_.starts.clear();
   for (const int member : shared_.members()) {
     const std::uint64_t place = shared_.input(member);  // copied, then checked
     if (!owns_memory_ && !memory.shape().mailbox.is_payload(place)) {
       throw dstorm::Error("rank " + std::to_string(member) +
                           " offered a place that is no slot's; its memory is damaged");
     }
-    starts.push_back(owns_memory_ ? memory.home(member) : memory.mailbox(member) + place);
+    inputs_.starts.push_back(owns_memory_ ? memory.home(member) : memory.mailbox(member) + place);
   }
-  return starts;
 }
 
 // After a round was aborted: returns if it can be tried again without ranks that died in it.

@@ -41,7 +41,7 @@ class DenseAllreduce {
   bool meet_and_fold(const Fold& fold, std::uint32_t operation, std::uint64_t place,
                      std::chrono::nanoseconds limit);
   void throw_if_failed(const dstorm::Operation& operation) const;
-  std::vector<const std::byte*> inputs() const;
+  void find_inputs();
   void copy_result_in() const;
   void count_shared();
   std::string what() const;
@@ -52,6 +52,7 @@ class DenseAllreduce {
   bool owns_memory_;
   bool has_codec_;
   dstorm::SharedFold shared_;
+  Folding::Operands inputs_;  // each member's vector, on this host
   std::uint64_t round_ = 0;
   // Between hosts, with a codec, and once a rank has been evicted; made by the first.
   std::unique_ptr<dstorm::Allreduce> by_messages_;

@@ -21,12 +21,13 @@ std::size_t Folding::place_of(std::span<const dstorm::Update> updates, int own_r
   return place;
 }
 
-Folding::Operands Folding::operands_of(std::span<const dstorm::Update> updates, int own_rank) {
-  Operands operands;
-  for (const dstorm::Update& update : updates) operands.starts.push_back(update.payload.data());
-  operands.starts.insert(
-      operands.starts.begin() + static_cast<std::ptrdiff_t>(place_of(updates, own_rank)), nullptr);
-  return operands;
+Folding::Operands& Folding::operands_of(std::span<const dstorm::Update> updates, int own_rank) {
+  operands_.starts.clear();
+  operands_.weights.clear();
+  for (const dstorm::Update& update : updates) operands_.starts.push_back(update.payload.data());
+  operands_.starts.insert(
+      operands_.starts.begin() + static_cast<std::ptrdiff_t>(place_of(updates, own_rank)), nullptr);
+  return operands_;
 }
 
 void Folding::fold(const Fold& fold, const Operands& operands, Elements::Range range,

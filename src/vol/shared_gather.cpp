@@ -45,7 +45,7 @@ bool SharedGather::fold(const Fold& fold, const dstorm::GatherOptions& options,
     return false;
   }
   next_alone_ = 1;
-  copy_result_in(fold, Folding::operands_of(updates, segment_.group().rank()));
+  copy_result_in(fold, folding_.operands_of(updates, segment_.group().rank()));
   return true;
 }
 
@@ -69,7 +69,7 @@ bool SharedGather::fold_part(const Fold& fold, nanoseconds timeout,
   const nanoseconds patience =
       std::min<nanoseconds>(timeout, std::chrono::milliseconds(50) + nanoseconds(all_bytes));
   if (!shared_.meet(segment_.iteration(), operation, 0, patience)) return false;
-  Folding::Operands sent = Folding::operands_of(updates, rank);
+  Folding::Operands& sent = folding_.operands_of(updates, rank);
   sent.starts[Folding::place_of(updates, rank)] = segment_.parts().scattering.last_sent();
   folding_.fold(fold, sent,
                 dstorm::part_range(elements_.bytes(), shared_.own_part(), shared_.members().size()),
