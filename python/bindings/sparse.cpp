@@ -113,7 +113,7 @@ void bind_one(py::module_& module, const std::string& suffix) {
       .def_property_readonly(
           "indices",
           [](const Vector& self) {
-            py::array copy;
+            py::array_t<vol::Index> copy;
             self.read([&](auto indices, auto) { copy = copy_of<vol::Index>(indices); });
             return copy;
           },
@@ -121,7 +121,7 @@ void bind_one(py::module_& module, const std::string& suffix) {
       .def_property_readonly(
           "values",
           [](const Vector& self) {
-            py::array copy;
+            py::array_t<T> copy;
             self.read([&](auto, auto values) { copy = copy_of<T>(values); });
             return copy;
           },

@@ -29,8 +29,8 @@ class Folding {
     std::size_t origin = 0;            // the byte of the vector that lies at `starts`
     std::vector<double> weights = {};  // for WEIGHTED, one each
   };
-  // This rank's elements and the updates, in rank order, without weights. Valid until the next call,
-  // which takes the same memory.
+  // This rank's elements and the updates, in rank order, without weights. Valid until the next
+  // call, which takes the same memory.
   Operands& operands_of(std::span<const dstorm::Update> updates, int own_rank);
   // The place of `own_rank` in that order.
   static std::size_t place_of(std::span<const dstorm::Update> updates, int own_rank);

@@ -21,7 +21,6 @@
 #include "tcp_sockets.hpp"
 
 namespace dstorm::remote {
-using namespace tcp;
 namespace {
 
 using namespace std::chrono_literals;

@@ -22,7 +22,12 @@
 #include "tcp_sockets.hpp"
 
 namespace dstorm::remote {
-using namespace tcp;
+using tcp::Address;
+using tcp::Handshake;
+using tcp::Introduction;
+using tcp::Key;
+using tcp::make_key;
+using tcp::Stream;
 namespace {
 
 using namespace std::chrono_literals;

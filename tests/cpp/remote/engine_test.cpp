@@ -20,7 +20,12 @@
 #include "tcp_sockets.hpp"
 
 namespace dstorm::remote {
-using namespace tcp;
+using tcp::Address;
+using tcp::authenticate;
+using tcp::Flow;
+using tcp::Handshake;
+using tcp::Key;
+using tcp::Stream;
 namespace {
 
 using namespace std::chrono_literals;

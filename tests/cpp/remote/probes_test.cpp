@@ -11,7 +11,7 @@
 #include "tcp_sockets.hpp"
 
 namespace dstorm::remote {
-using namespace tcp;
+using tcp::Key;
 namespace {
 
 using testing_sockets::eventually;

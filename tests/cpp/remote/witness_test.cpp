@@ -20,7 +20,8 @@
 #include "tcp_sockets.hpp"
 
 namespace dstorm::remote {
-using namespace tcp;
+using tcp::Address;
+using tcp::Key;
 namespace {
 
 using testing_sockets::eventually;
