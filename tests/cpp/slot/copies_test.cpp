@@ -108,6 +108,25 @@ TEST(Copies, WhereOthersHoldAllThereAreTheNextIsToldSo) {
   EXPECT_EQ(table.take(3, 2).outcome, Outcome::kOccupied);
 }
 
+TEST(Copies, HolderSeesWhatTheHolderBeforeItWrote) {
+  constexpr int kTurns = 2000;
+  Table table(2);
+  int written = 0;  // as the bytes of a copy: not atomic
+  const auto take_turns = [&](int place) {
+    for (int turn = 0; turn < kTurns;) {
+      const auto taken = table.view().take(1, place, kNobody, kEverybody, kNoMemory);
+      if (taken.outcome != Outcome::kTaken) continue;
+      ++written;
+      table.view().release(taken);
+      ++turn;
+    }
+  };
+  std::thread other(take_turns, 1);
+  take_turns(0);
+  other.join();
+  EXPECT_EQ(written, 2 * kTurns);
+}
+
 TEST(Copies, WithoutMemoryForAnotherNothingChanges) {
   Table table(2);
   table.take(1, 0);
