@@ -1,4 +1,4 @@
-// What a receive queue does when it is full.
+// The two ways in which a full receive queue is handled.
 #pragma once
 
 #include <cstdint>

@@ -42,7 +42,7 @@ struct Update {
   std::uint32_t format;
 };
 
-// What a layer above says of a payload; the receivers' folds see it in Update.
+// A layer above describes a payload by this; the receivers' folds see it in Update.
 struct Tag {
   std::uint64_t count = 0;
   std::uint32_t format = 0;

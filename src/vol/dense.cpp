@@ -106,10 +106,7 @@ const dstorm::Segment& DenseVector::segment() const noexcept { return parts_->se
 dstorm::Stats DenseVector::stats() const {
   const dstorm::Turns::Look look(segment().turns());
   dstorm::Stats stats = segment().stats();
-  const dstorm::Stats allreduced = parts_->allreduce.stats();
-  stats.bytes_out += allreduced.bytes_out;
-  stats.bytes_in += allreduced.bytes_in;
-  stats.wait_seconds += allreduced.wait_seconds;
+  add_traffic(stats, parts_->allreduce.stats());
   return stats;
 }
 
@@ -231,13 +228,8 @@ const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanosecon
   gathered.staleness.clear();
   gathered.rejected.clear();
   gathered.clipped.clear();
-  return set_contributors(
-      parts_->allreduce.run(fold, timeout.value_or(segment().group().timeout()), last));
-}
-
-const Gathered& DenseVector::set_contributors(std::span<const int> ranks) {
-  Gathered& gathered = parts_->gathered;
-  for (int r : ranks) {
+  const nanoseconds limit = timeout.value_or(segment().group().timeout());
+  for (int r : parts_->allreduce.run(fold, limit, last)) {
     if (r == segment().group().rank()) continue;
     gathered.ranks.push_back(r);
     gathered.staleness.push_back(0);

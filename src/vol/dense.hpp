@@ -92,8 +92,6 @@ class DenseVector {
  private:
   struct Parts;
 
-  const Gathered& set_contributors(std::span<const int> ranks);
-
   std::unique_ptr<Parts> parts_;
 };
 

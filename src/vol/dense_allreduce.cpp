@@ -13,13 +13,13 @@ using std::chrono::nanoseconds;
 
 constexpr std::uint32_t kLast = 1U << 31;
 
+}  // namespace
+
 void add_traffic(dstorm::Stats& stats, const dstorm::Stats& more) {
   stats.bytes_out += more.bytes_out;
   stats.bytes_in += more.bytes_in;
   stats.wait_seconds += more.wait_seconds;
 }
-
-}  // namespace
 
 // The vector as the ranks fold it by messages.
 class DenseAllreduce::MessageOperand final : public dstorm::Operand {
@@ -110,7 +110,7 @@ bool DenseAllreduce::run_shared(const Fold& fold, const dstorm::Operation& opera
   bool is_committed = false;
   try {
     elements_.copy_out(room, elements_.whole());
-    // Where the others find it in this rank's mailbox.
+    // Its place in this rank's mailbox, in which the others find it.
     const std::byte* const mailbox =
         segment_.parts().state.memory().mailbox(segment_.group().rank());
     is_committed =

@@ -13,6 +13,9 @@
 
 namespace vol {
 
+// Adds the bytes and waits of `more` to those of `stats`.
+void add_traffic(dstorm::Stats& stats, const dstorm::Stats& more);
+
 // For the one thread that uses the vector.
 class DenseAllreduce {
  public:

@@ -33,7 +33,7 @@ class Elements {
   std::size_t bytes() const noexcept { return bytes_; }
   Range whole() const noexcept { return {0, bytes_}; }
   const std::vector<Piece>& pieces() const noexcept { return pieces_; }
-  // Where the first piece begins.
+  // The address of the first piece.
   std::byte* start() const noexcept { return static_cast<std::byte*>(pieces_[0].data); }
 
   // Calls visit(address, bytes, place of its first byte in the vector) for each stretch of memory

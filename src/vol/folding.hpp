@@ -24,7 +24,7 @@ class Folding {
 
   // The vectors to fold, in the order of the fold.
   struct Operands {
-    // Where each begins, null for this rank's elements.
+    // The address of each; null for this rank's elements.
     std::vector<const std::byte*> starts = {};
     std::size_t origin = 0;            // the byte of the vector that lies at `starts`
     std::vector<double> weights = {};  // for WEIGHTED, one each

@@ -1,5 +1,5 @@
-// What an uplink sends: which segments have something to say, and the frames, or the writes of the
-// adapter, that say it.
+// The sending half of an uplink: it finds the segments that have something to say, and makes the
+// frames, or the writes of the adapter, that say it.
 #include "dstorm/remote/uplink.hpp"
 
 #include <algorithm>

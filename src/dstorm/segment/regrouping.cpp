@@ -11,7 +11,7 @@ void Regrouping::open() {
   SegmentState::Mailboxes mailboxes = state_.open(state_.group());
   state_.resumed.resize(mailboxes.readers.size());
   mailboxes.writer->advance(state_.iteration);
-  state_.use(state_.share_group(), std::move(mailboxes));
+  state_.use(state_.group().shared_from_this(), std::move(mailboxes));
 }
 
 void Regrouping::move_to(const std::shared_ptr<Group>& group) {

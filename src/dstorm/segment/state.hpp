@@ -1,4 +1,4 @@
-// What the parts of a segment share: the group and its mailboxes, the round, the iteration.
+// The state that the parts of a segment share: the group and its mailboxes, the round, the iteration.
 #pragma once
 
 #include <chrono>
@@ -49,7 +49,6 @@ class SegmentState {
   bool is_queue() const noexcept { return options_.policy == Policy::kQueue; }
   const std::string& name() const noexcept { return name_; }  // in errors: "segment 'w'"
   Group& group() const noexcept { return *group_; }
-  std::shared_ptr<Group> share_group() const noexcept { return group_; }
   Turns& turns() const noexcept { return *turns_; }
   const std::vector<int>& peers() const noexcept { return peers_; }  // all other ranks, sorted
   bool is_live(int rank) const noexcept {

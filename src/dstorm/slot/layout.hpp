@@ -96,7 +96,7 @@ struct alignas(kLine) Cursor {
 static_assert(sizeof(Cursor) == kLine);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
-// Where things are in one mailbox. All offsets are multiples of kLine.
+// The places of things in one mailbox. All offsets are multiples of kLine.
 class MailboxShape {
  public:
   MailboxShape(int ranks, int depth, std::size_t slot_bytes)
@@ -110,7 +110,7 @@ class MailboxShape {
   std::size_t ranks() const { return ranks_; }
   std::size_t depth() const { return depth_; }
   std::size_t slot_bytes() const { return slot_bytes_; }
-  // What one mailbox takes; whole pages, so that each sender's memory can be placed by itself.
+  // The size of one mailbox: whole pages, so that each sender's memory can be placed by itself.
   std::size_t bytes() const { return round_up(slots_ + depth_ * stride_, kPage); }
 
   std::size_t ticket(std::size_t slot, int receiver) const {

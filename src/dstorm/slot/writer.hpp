@@ -94,7 +94,7 @@ class SlotWriter {
     advance(header.iteration);
   }
 
-  // Likewise in a copy of the mailbox: the header and the ordinals, `to` sorted by rank, are those
+  // The same in a copy of the mailbox: the header and the ordinals, `to` sorted by rank, are those
   // the sender has given.
   void publish_copy(int slot, const SlotHeader& header, std::span<const Addressee> to) {
     Sent& sent = put_header(slot, header);
