@@ -1,4 +1,4 @@
-// The state that the parts of a segment share: the group and its mailboxes, the round, the iteration.
+// The state that the parts of a segment share: group and mailboxes, the round, the iteration.
 #pragma once
 
 #include <chrono>
