@@ -2,7 +2,7 @@
 //
 // input: the text's length (1 byte), the text, then interfaces: bits of the network (4 bytes),
 // address
-#include "dstorm/remote/tcp/address.hpp"
+#include "dstorm/remote/net/address.hpp"
 
 #include <string>
 #include <vector>
@@ -12,8 +12,8 @@
 namespace fuzz {
 namespace {
 
-using dstorm::tcp::Address;
-using dstorm::tcp::Interface;
+using dstorm::net::Address;
+using dstorm::net::Interface;
 
 void read_text(const std::string& text) {
   if (const auto address = Address::parse(text, 41000)) {
@@ -24,7 +24,7 @@ void read_text(const std::string& text) {
     const bool is_odd = !address->is_link_local() && host.find('%') != std::string::npos;
     require(is_odd || (again && *again == *address), "an address is read as it is written");
   }
-  is_refused([&] { dstorm::tcp::address_of(text); });
+  is_refused([&] { dstorm::net::address_of(text); });
 }
 
 // As in a record of a roll call: any bytes, of any family.
@@ -46,7 +46,7 @@ void run(Input input) {
                                            {"lo", Address::parse("127.0.0.1").value(), 8, true}};
   std::vector<Interface> theirs;
   while (!input.empty()) theirs.push_back(take_interface(input));
-  if (const auto chosen = dstorm::tcp::choose_address(mine, theirs)) {
+  if (const auto chosen = dstorm::net::choose_address(mine, theirs)) {
     require(chosen->size() > 0, "what is chosen is an address");
   }
   for (const Interface& one : theirs) one.address.text();

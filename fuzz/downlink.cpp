@@ -56,9 +56,9 @@ void run(Input input) {
   const auto now = dstorm::Clock::now();
   Ends ends;
   Downlink downlink(host.control(0), settings,
-                    std::make_shared<dstorm::tcp::Stream>(dstorm::tcp::Stream::accept(
+                    std::make_shared<dstorm::net::Stream>(dstorm::net::Stream::accept(
                         std::move(ends.here), nullptr, settings.silence)),
-                    dstorm::tcp::Introduction{.rank = kSender, .to = 0, .number = 1}, now);
+                    dstorm::net::Introduction{.rank = kSender, .to = 0, .number = 1}, now);
   // Perhaps what this rank says goes over the same connection: then answers come, too.
   dstorm::host::Control& control = host.control(0);
   Uplink uplink(control, settings,

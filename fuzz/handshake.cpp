@@ -3,15 +3,15 @@
 //
 // input: who is real (1 byte), then pieces: towards whom (1 bit) and length (7 bits), changes to
 // the first bytes of the piece, or the piece itself
-#include "dstorm/remote/tcp/handshake.hpp"
+#include "dstorm/remote/net/handshake.hpp"
 
 #include "tcp_host.hpp"
 
 namespace fuzz {
 namespace {
 
-using dstorm::tcp::Handshake;
-using dstorm::tcp::Stream;
+using dstorm::net::Handshake;
+using dstorm::net::Stream;
 using Step = Handshake::Step;
 
 constexpr std::uint32_t kCaller = 3, kCallee = 7;
@@ -42,9 +42,9 @@ struct End {
 }  // namespace
 
 void run(Input input) {
-  static const auto place = dstorm::tcp::Address::parse("192.0.2.9", 41000).value();
+  static const auto place = dstorm::net::Address::parse("192.0.2.9", 41000).value();
   const bool is_relayed = (input.take<std::uint8_t>() & 1) != 0;
-  const dstorm::tcp::Key key{};
+  const dstorm::net::Key key{};
   End caller(Handshake::caller(key, {.rank = kCaller, .to = kCallee, .number = 11}, place));
   End callee(Handshake::callee(key, kCallee, place));
   bool is_changed = !is_relayed;
@@ -70,7 +70,7 @@ void run(Input input) {
   callee.go();
   require(!is_changed || caller.step != Step::kDone, "a changed word convinces no caller");
   if (callee.step != Step::kDone) return;
-  const dstorm::tcp::Introduction& who = callee.handshake.introduction();
+  const dstorm::net::Introduction& who = callee.handshake.introduction();
   require(is_relayed && who.rank == kCaller && who.to == kCallee && who.number == 11,
           "who is let in is who called");
 }

@@ -2,7 +2,7 @@
 //
 // input: pieces: which stranger (3 bits), whether it then hangs up (1 bit), length (4 bits, times
 // 8), the bytes
-#include "dstorm/remote/tcp/listener.hpp"
+#include "dstorm/remote/net/listener.hpp"
 
 #include <sys/un.h>
 
@@ -35,12 +35,12 @@ struct ListeningSocket {
 }  // namespace
 
 void run(Input input) {
-  using dstorm::tcp::Listener;
+  using dstorm::net::Listener;
   constexpr std::size_t kStrangers = 8;
   ListeningSocket listening_socket;
   const ListeningSocket& at = listening_socket;
   Listener listener(std::move(listening_socket.socket), {}, 7,
-                    dstorm::tcp::Address::parse("192.0.2.9", 41000).value(), nullptr,
+                    dstorm::net::Address::parse("192.0.2.9", 41000).value(), nullptr,
                     std::chrono::seconds(5), std::chrono::seconds(5));
   std::array<dstorm::Descriptor, kStrangers> strangers;
   std::uint64_t calls = 0;

@@ -82,7 +82,7 @@ class TcpHost {
   std::vector<std::unique_ptr<dstorm::host::Control>> controls_;
 };
 
-inline dstorm::remote::Settings settings_at(const dstorm::tcp::Address& at) {
+inline dstorm::remote::Settings settings_at(const dstorm::net::Address& at) {
   return {.key = {},
           .own = at.with_port(0),
           .addresses = std::vector(kRanks, at),

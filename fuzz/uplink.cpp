@@ -2,6 +2,7 @@
 //
 // input: number of pieces (1 byte), the pieces' lengths (1 byte each), the answers
 #include "dstorm/remote/uplink.hpp"
+#include "dstorm/slot/writer.hpp"
 
 #include "tcp_host.hpp"
 #include "tcp_sockets.hpp"
@@ -9,8 +10,8 @@
 namespace fuzz {
 namespace {
 
+using dstorm::net::Handshake;
 using dstorm::remote::Uplink;
-using dstorm::tcp::Handshake;
 
 // A rank's own memory, with an update for the host of ranks 0 and 1.
 struct Sender {
@@ -36,8 +37,8 @@ void run(Input input) {
   dstorm::host::Control& control = sender.host.control(kSender);
   Uplink uplink(control, sender.settings, control.hosts()[0]);
   uplink.call(1, now);
-  dstorm::tcp::Stream stream =
-      dstorm::tcp::Stream::accept(sender.listener.accept(), nullptr, sender.settings.silence);
+  dstorm::net::Stream stream =
+      dstorm::net::Stream::accept(sender.listener.accept(), nullptr, sender.settings.silence);
   stream.reset_at_end();  // leaves no port behind that cannot be used for a minute
   Handshake handshake = Handshake::callee(
       sender.settings.key, static_cast<std::uint32_t>(uplink.proxy()), sender.listener.at);

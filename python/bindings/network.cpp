@@ -1,28 +1,28 @@
 #include "bindings.hpp"
-#include "dstorm/remote/tcp/address.hpp"
-#include "dstorm/remote/tcp/tls.hpp"
+#include "dstorm/remote/net/address.hpp"
+#include "dstorm/remote/net/tls.hpp"
 #include "dstorm/remote/verbs/device.hpp"
 
 namespace malt_bindings {
 
 void bind_network(py::module_& module) {
-  namespace tcp = dstorm::tcp;
+  namespace net = dstorm::net;
   namespace verbs = dstorm::verbs;
-  py::class_<tcp::Interface>(module, "Interface", "One address of a network interface.")
-      .def_readonly("name", &tcp::Interface::name)
+  py::class_<net::Interface>(module, "Interface", "One address of a network interface.")
+      .def_readonly("name", &net::Interface::name)
       .def_property_readonly("address",
-                             [](const tcp::Interface& one) { return one.address.host(); })
-      .def_readonly("prefix_bits", &tcp::Interface::prefix_bits)
-      .def_readonly("is_loopback", &tcp::Interface::is_loopback);
-  module.def("interfaces", &tcp::interfaces,
+                             [](const net::Interface& one) { return one.address.host(); })
+      .def_readonly("prefix_bits", &net::Interface::prefix_bits)
+      .def_readonly("is_loopback", &net::Interface::is_loopback);
+  module.def("interfaces", &net::interfaces,
              "The addresses of this host's interfaces that are up and have a carrier.");
   module.def(
-      "address_of", [](const std::string& wanted) { return tcp::address_of(wanted).host(); },
+      "address_of", [](const std::string& wanted) { return net::address_of(wanted).host(); },
       py::arg("wanted"),
       "The address that a value of MALT_INTERFACE stands for.\n\n"
       "Raises:\n    ConfigError: this host has none such.");
   module.def(
-      "check_tls", [](const std::string& folder) { tcp::TlsContext{folder}; }, py::arg("folder"),
+      "check_tls", [](const std::string& folder) { net::TlsContext{folder}; }, py::arg("folder"),
       "Load the certificates that MALT_TLS names.\n\n"
       "Raises:\n    ConfigError: the file, and what is wrong with it.");
   py::class_<verbs::DeviceReport>(module, "RdmaPort", "One port of an RDMA network adapter.")

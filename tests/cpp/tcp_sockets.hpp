@@ -20,19 +20,19 @@
 #include <utility>
 #include <vector>
 
-#include "dstorm/remote/tcp/address.hpp"
-#include "dstorm/remote/tcp/stream.hpp"
-#include "dstorm/remote/tcp/tls.hpp"
+#include "dstorm/remote/net/address.hpp"
+#include "dstorm/remote/net/stream.hpp"
+#include "dstorm/remote/net/tls.hpp"
 
 namespace testing_sockets {
 
 using dstorm::Descriptor;
 using dstorm::UnforkedDescriptor;
-using dstorm::tcp::Address;
-using dstorm::tcp::Flow;
-using dstorm::tcp::Moved;
-using dstorm::tcp::Stream;
-using dstorm::tcp::TlsContext;
+using dstorm::net::Address;
+using dstorm::net::Flow;
+using dstorm::net::Moved;
+using dstorm::net::Stream;
+using dstorm::net::TlsContext;
 using namespace std::chrono_literals;
 
 inline Address loopback(int family) {
@@ -54,7 +54,7 @@ inline std::vector<int> connections() {
 // A listening socket on the loopback interface.
 struct ListeningSocket {
   explicit ListeningSocket(int family = AF_INET)
-      : ListeningSocket(dstorm::tcp::listen_at(loopback(family))) {}
+      : ListeningSocket(dstorm::net::listen_at(loopback(family))) {}
   explicit ListeningSocket(std::pair<UnforkedDescriptor, Address> made)
       : socket(std::move(made.first)), at(made.second) {}
 

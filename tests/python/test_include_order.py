@@ -14,15 +14,17 @@ FLOORS = {
     "dstorm/slot": 0,
     "dstorm/membership": 1,
     "dstorm/host": 2,
-    "dstorm/remote/tcp": 3,
-    "dstorm/remote/verbs": 3,
-    "dstorm/remote": 4,
-    "dstorm/segment": 5,
-    "dstorm/group": 5,
-    "dstorm/collective": 6,
-    "dstorm": 7,  # their sources, which join the parts
-    "vol": 8,
-    "learn": 9,
+    "dstorm/remote/net": 3,
+    "dstorm/remote/transport": 4,
+    "dstorm/remote/tcp": 5,
+    "dstorm/remote/verbs": 5,
+    "dstorm/remote": 6,
+    "dstorm/segment": 7,
+    "dstorm/group": 7,
+    "dstorm/collective": 8,
+    "dstorm": 9,  # their sources, which join the parts
+    "vol": 10,
+    "learn": 11,
 }
 
 

@@ -1,6 +1,6 @@
 // Whether RDMA is used between two ranks, each a host of its own, on rxe1 and rxe2 of the test bed,
 // whose network is spoilt before they join.
-#include "dstorm/remote/rdma_choice.hpp"
+#include "dstorm/remote/transport_choice.hpp"
 
 #include <gtest/gtest.h>
 
@@ -37,8 +37,8 @@ void choose(Found& found, const std::string& before, const std::string& after) {
     set_text(mine.text, describe(device.choice()));
     const auto adapters = call_roll(bootstrap, mine, 20s);
     const auto start = std::chrono::steady_clock::now();
-    const RdmaChoice choice =
-        choose_rdma(bootstrap, control, adapters, &device, Rdma::kIfThere, 8s);
+    const TransportChoice choice =
+        choose_transports(bootstrap, control, adapters, &device, Rdma::kIfThere, 8s);
     const auto own = static_cast<std::size_t>(bootstrap.rank());
     found.is_used[own] = choice.is_used[1 - own];
     set_text(found.why[own], choice.why[1 - own]);

@@ -1,6 +1,6 @@
 """Encryption of the rendezvous, when MALT_TLS names a folder.
 
-`src/dstorm/remote/tcp/tls.hpp` says what the folder contains. The ranks' own connections use the
+`src/dstorm/remote/net/tls.hpp` says what the folder contains. The ranks' own connections use the
 same folder. Both ends prove that their certificate leads to ca.pem. The names in it do not matter,
 because the job's key decides who belongs to the job.
 

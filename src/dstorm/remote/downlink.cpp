@@ -1,17 +1,20 @@
 // How a downlink works. take_in() reads from the connection into buffer_, and parse() takes whole
-// frames out of it. The payload of a long update goes straight to its slot: begin_update() claims
-// one in the copy of the sender's mailbox, later reads fill it, and finish_update() publishes it. A
-// frame that has to wait for another rank of this host stays in the buffer (hold_up()).
+// frames out of it. Frames about segments go to the transport's ChangeReceiver. The payload of a
+// long update goes straight to the place that the transport names: later reads fill it, and then
+// finish_payload() hands the update over. A frame that has to wait for another rank of this host
+// stays in the buffer (hold_up()).
 //
 // Every length, rank and iteration in a frame is checked before use. A frame that breaks the
 // protocol ends the connection as kBroken; if this rank merely lacks something, the connection ends
 // as kRefused, and the sender calls another rank of this host.
 #include "dstorm/remote/downlink.hpp"
 
-#include <sched.h>
-
 #include <algorithm>
+#include <array>
 #include <cstring>
+
+#include "dstorm/remote/transport_choice.hpp"
+#include "dstorm/remote/verbs/frames.hpp"
 
 namespace dstorm::remote {
 namespace {
@@ -23,37 +26,29 @@ constexpr std::size_t kBuffer = 64 * 1024;
 constexpr std::size_t kBehind = 1024;
 // The sender learns at least this often how far its bytes have come.
 constexpr std::uint64_t kAnswerBytes = 1024 * 1024;
-// Looks at a mailbox whose slots are all being read, before an update is passed over.
-constexpr int kLooksForSlot = 64;
-
-// An error that a rank with the job's key cannot cause, unless its memory is damaged.
-class BrokenRule : public Error {
- public:
-  using Error::Error;
-};
-
-template <class Part>
-Part get(std::span<const std::byte> bytes, std::size_t at = 0) {
-  Part part;
-  std::memcpy(&part, bytes.data() + at, sizeof(part));
-  return part;
-}
-
-void require(bool condition, const char* rule) {
-  if (!condition) throw BrokenRule(std::string("it sent a frame with ") + rule);
+// Makes this call the newest of its sender, if there is no newer one. Two ranks of a host may be
+// called at the same time: the later call counts, whichever rank takes it first. Returns its number,
+// or 0.
+std::uint64_t become_newest(host::Control& control, const net::Introduction& caller) {
+  std::atomic<std::uint64_t>& link = control.member(static_cast<int>(caller.rank)).link;
+  for (std::uint64_t last = link.load(); last < caller.number;) {
+    if (link.compare_exchange_weak(last, caller.number)) return caller.number;
+  }
+  return 0;
 }
 
 }  // namespace
 
 Downlink::Downlink(host::Control& control, const Settings& settings,
-                   std::shared_ptr<tcp::Stream> stream, const tcp::Introduction& caller,
+                   std::shared_ptr<net::Stream> stream, const net::Introduction& caller,
                    Clock::time_point now, std::span<const std::byte> unparsed)
     : control_(control),
       settings_(settings),
       stream_(std::move(stream)),
-      caller_(caller),
-      sender_(static_cast<int>(caller.rank)),
-      made_(now),
+      origin_{
+          control, settings, caller, static_cast<int>(caller.rank), become_newest(control, caller),
+          now,     answers_},
+      changes_(make_change_receiver(origin_)),
       last_answer_(now) {
   const auto ranks = static_cast<std::size_t>(control.size());
   buffer_.resize(
@@ -62,29 +57,24 @@ Downlink::Downlink(host::Control& control, const Settings& settings,
   std::copy(unparsed.begin(), unparsed.end(), buffer_.begin());
   end_of_data_ = unparsed.size();
   has_unparsed_ = !unparsed.empty();
-  // Two ranks of a host may be called at the same time: the later call counts, whichever rank takes
-  // it first.
-  std::atomic<std::uint64_t>& link = control.member(sender_).link;
-  for (std::uint64_t last = link.load(); last < caller.number;) {
-    if (link.compare_exchange_weak(last, caller.number)) number_ = caller.number;
-  }
   hear(now);
 }
 
 void Downlink::hear(Clock::time_point now) {
   last_heard_ = now;
-  control_.member(sender_).heard.store(now.time_since_epoch().count(), std::memory_order_relaxed);
+  control_.member(origin_.sender)
+      .heard.store(now.time_since_epoch().count(), std::memory_order_relaxed);
   if (partner_ != nullptr) partner_->hear(now);
 }
 
 void Downlink::over(End end, std::string reason, bool in_order) {
-  arriving_.reset();
+  payload_.reset();
   held_up_since_.reset();
-  release_copies();
+  release_board();
   // If the caller has called again, it gave up this connection before.
   if ((end == End::kLost || end == End::kBroken) && !is_current()) end = End::kReplaced;
   if (end != End::kLeft && !in_order) stream_->reset_at_end();
-  queue_.reset();  // its adapter can write nothing more
+  changes_->end();
   end_ = end;
   reason_ = std::move(reason);
   Uplink* const partner = std::exchange(partner_, nullptr);
@@ -98,7 +88,7 @@ void Downlink::partner_is_over() {
 }
 
 bool Downlink::is_current() const {
-  return control_.member(sender_).link.load(std::memory_order_acquire) == number_;
+  return control_.member(origin_.sender).link.load(std::memory_order_acquire) == origin_.number;
 }
 
 std::size_t Downlink::take_in(const Attachments& attachments, std::uint32_t last_attached,
@@ -112,9 +102,9 @@ std::size_t Downlink::take_in(const Attachments& attachments, std::uint32_t last
       break;
     }
     // What a dead rank reached is settled for good (S6).
-    if (!has_left_ && !control_.is_live(sender_)) {
+    if (!has_left_ && !control_.is_live(origin_.sender)) {
       // An evicted sender may still have to learn of its eviction, from the partner.
-      if (partner_ != nullptr && control_.state(sender_) == host::State::kEvicted) break;
+      if (partner_ != nullptr && control_.state(origin_.sender) == host::State::kEvicted) break;
       over(End::kLost, "it has been given up");
       break;
     }
@@ -125,23 +115,23 @@ std::size_t Downlink::take_in(const Attachments& attachments, std::uint32_t last
     }
     std::array<iovec, 2> parts;
     std::size_t count = 0;
-    const bool in_place = arriving_ && arriving_->data != nullptr;
-    const bool is_in_parts = is_long_ && (in_place || !arriving_);
-    if (in_place) parts[count++] = {arriving_->data, arriving_->missing};
+    const bool in_place = payload_ && payload_->to != nullptr;
+    const bool is_in_parts = is_long_ && (in_place || !payload_);
+    if (in_place) parts[count++] = {payload_->to, payload_->missing};
     parts[count++] = {buffer_.data() + end_of_data_,
                       std::min(buffer_.size() - end_of_data_, is_in_parts ? kBehind : kBuffer)};
     std::size_t room = 0;
     for (std::size_t i = 0; i < count; ++i) room += parts[i].iov_len;
-    const tcp::Moved moved = stream_->receive(std::span(parts).first(count));
+    const net::Moved moved = stream_->receive(std::span(parts).first(count));
     if (moved.bytes == 0) {
-      is_at_end_ = moved.flow == tcp::Flow::kEnded;
+      is_at_end_ = moved.flow == net::Flow::kEnded;
       if (is_at_end_ && has_left_) {
         over(End::kLeft, "left");
       } else if (is_at_end_ && partner_ != nullptr && partner_->has_said_all()) {
         over(End::kReplaced, "has heard the goodbye");
       } else if (is_at_end_) {
         over(End::kLost, "ended the connection");
-      } else if (moved.flow == tcp::Flow::kFailed) {
+      } else if (moved.flow == net::Flow::kFailed) {
         over(End::kLost, stream_->error());
       }
       break;
@@ -149,20 +139,14 @@ std::size_t Downlink::take_in(const Attachments& attachments, std::uint32_t last
     hear(now);
     taken += moved.bytes;
     taken_in_ += moved.bytes;
-    std::size_t placed = 0;
-    if (in_place) {
-      placed = std::min(moved.bytes, arriving_->missing);
-      arriving_->data += placed;
-      arriving_->missing -= placed;
-    }
-    end_of_data_ += moved.bytes - placed;
+    end_of_data_ += moved.bytes - (in_place ? place_payload(moved.bytes) : 0);
     parse_whole(attachments, last_attached);
     // Fewer bytes than asked for: nothing is left, except perhaps the end, and epoll tells the
     // engine's thread of that.
     if (!to_the_end && moved.bytes < room && !stream_->has_buffered()) break;
   }
   try {
-    if (end_ == End::kNot && queue_) announce_windows(attachments);
+    if (end_ == End::kNot) changes_->announce(attachments);
   } catch (const Error& error) {
     over(End::kRefused, error.what());
   }
@@ -184,16 +168,13 @@ void Downlink::parse_whole(const Attachments& attachments, std::uint32_t last_at
 void Downlink::parse(const Attachments& attachments, std::uint32_t last_attached) {
   for (;;) {
     const std::span<const std::byte> rest(buffer_.data() + begin_, end_of_data_ - begin_);
-    if (arriving_) {
-      const std::size_t part = std::min(arriving_->missing, rest.size());
-      if (arriving_->data != nullptr) {
-        std::memcpy(arriving_->data, rest.data(), part);
-        arriving_->data += part;
-      }
-      arriving_->missing -= part;
+    if (payload_) {
+      std::byte* const to = payload_->to;
+      const std::size_t part = place_payload(rest.size());
+      if (to != nullptr) std::memcpy(to, rest.data(), part);
       begin_ += part;
-      if (arriving_->missing > 0) break;
-      finish_update();
+      if (payload_->missing > 0) break;
+      finish_payload();
       continue;
     }
     if (rest.size() < sizeof(FrameHead)) break;
@@ -232,6 +213,20 @@ void Downlink::parse(const Attachments& attachments, std::uint32_t last_attached
   }
 }
 
+// Of `bytes` that have arrived, so many belong to the payload.
+std::size_t Downlink::place_payload(std::size_t bytes) {
+  const std::size_t placed = std::min(bytes, payload_->missing);
+  if (payload_->to != nullptr) payload_->to += placed;
+  payload_->missing -= placed;
+  return placed;
+}
+
+void Downlink::finish_payload() {
+  ++updates_;
+  changes_->finish_update();
+  payload_.reset();
+}
+
 // Arrived bytes wait in the buffer and in the connection, but not for long: then the sender has to
 // try another rank, to which it sends everything again, so nothing is lost.
 void Downlink::hold_up() {
@@ -261,7 +256,7 @@ std::size_t Downlink::length_of_fixed(const FrameHead& head) const {
     case FrameKind::kClock:
       return exactly(sizeof(std::uint64_t), "a clock of another length");
     case FrameKind::kEndpoint:
-      return exactly(sizeof(EndpointBody), "an adapter's address of another length");
+      return exactly(sizeof(verbs::EndpointBody), "an adapter's address of another length");
     case FrameKind::kTaken:
       require(partner_ != nullptr, "an answer where none is due");
       return exactly(sizeof(std::uint64_t), "an answer of another length");
@@ -297,9 +292,6 @@ bool Downlink::take(const FrameHead& head, std::span<const std::byte> body,
     return true;
   }
   require(!has_left_, "more after its goodbye");
-  const bool is_by_adapter = settings_.rdma[static_cast<std::size_t>(sender_)];
-  require(!is_by_adapter || (head.kind != FrameKind::kUpdate && head.kind != FrameKind::kClock),
-          "an update that its adapter should have written");
   switch (head.kind) {
     case FrameKind::kBeat:
       return true;
@@ -310,32 +302,25 @@ bool Downlink::take(const FrameHead& head, std::span<const std::byte> body,
       return true;
     case FrameKind::kLeave:
       has_left_ = true;
-      control_.mark(sender_, host::State::kLeft);
+      control_.mark(origin_.sender, host::State::kLeft);
       break;
     case FrameKind::kUpdate:
       return begin_update(head, body, attachment);
     case FrameKind::kClock:
-      if (!attachment) return true;  // every rank of this host has closed it
-      {
-        const auto clock = get<std::uint64_t>(body);
-        require(clock <= kMostIteration, "an iteration that cannot be");
-        Copy* const copy = copy_of(attachment);
-        if (copy == nullptr) return false;
-        if (clock > copy->box.clock().load(std::memory_order_relaxed)) copy->writer.advance(clock);
-      }
-      break;
+      return changes_->take_clock(get<std::uint64_t>(body), attachment);
     case FrameKind::kCursors:
       if (attachment) take_cursors(body, *attachment->memory);
       return true;
     case FrameKind::kEndpoint:
-      take_endpoint(body);
+      changes_->take_endpoint(body);
       return true;
     case FrameKind::kTaken:
     case FrameKind::kShare:
     case FrameKind::kWindow:
       return true;  // for the partner, or refused by length_of_fixed()
     case FrameKind::kClosed:
-      if (attachment) attachment->memory->closed(sender_).store(1, std::memory_order_release);
+      if (attachment)
+        attachment->memory->closed(origin_.sender).store(1, std::memory_order_release);
       break;
   }
   control_.ring(control_.locals());
@@ -345,11 +330,11 @@ bool Downlink::take(const FrameHead& head, std::span<const std::byte> body,
 bool Downlink::take_notice(std::span<const std::byte> body) {
   const auto head = get<NoticeHead>(body);
   if (!board_) {
-    const auto taken = take_copy(control_.board_table(sender_), [this](std::size_t copy) {
-      control_.reserve_board(sender_, copy);
-    });
+    const auto taken = origin_.take_copy(
+        control_.board_table(origin_.sender),
+        [this](std::size_t copy) { control_.reserve_board(origin_.sender, copy); });
     if (!taken) return false;
-    board_ = BoardCopy{*taken, &control_.board_copy(sender_, taken->copy), true};
+    board_ = BoardCopy{*taken, &control_.board_copy(origin_.sender, taken->copy), true};
   }
   host::Board& board = *board_->board;
   host::Notice& notice = board.notices[head.number % 2];
@@ -375,7 +360,7 @@ void Downlink::take_record(std::span<const std::byte> body) {
   RecordFormat::Words words(body.size() / sizeof(std::uint64_t));
   std::memcpy(words.data(), body.data(), body.size());
   require(control_.record_format().unpack(words).has_value(), "a record that cannot be");
-  RecordFormat::store(control_.record(sender_), words);
+  RecordFormat::store(control_.record(origin_.sender), words);
 }
 
 void Downlink::take_cursors(std::span<const std::byte> body, const host::SegmentMemory& memory) {
@@ -385,7 +370,7 @@ void Downlink::take_cursors(std::span<const std::byte> body, const host::Segment
     const auto rank = static_cast<int>(given.sender);
     require(given.sender < static_cast<std::uint32_t>(control_.size()) && control_.is_local(rank),
             "the cursor of a rank that is not here");
-    Cursor& cursor = Mailbox(memory.mailbox(rank), memory.shape().mailbox).cursor(sender_);
+    Cursor& cursor = Mailbox(memory.mailbox(rank), memory.shape().mailbox).cursor(origin_.sender);
     // In the order of SlotReader::consume. Values that a new connection repeats change nothing, nor
     // do those that a rank stores late because it was stopped in the middle of this.
     raise_to(cursor.overwritten, given.overwritten);
@@ -398,119 +383,17 @@ void Downlink::take_cursors(std::span<const std::byte> body, const host::Segment
   control_.ring(senders);
 }
 
-// Takes a copy to write, or returns nothing while the rank that holds it is likely to release it
-// soon, as a rank does when it sees that its connection has been replaced.
-template <class Prepare>
-std::optional<CopyTable::Taken> Downlink::take_copy(const CopyTable& table, Prepare&& prepare) {
-  const std::vector<int>& locals = control_.locals();
-  const auto state = [&](int place) {
-    const auto index = static_cast<std::size_t>(place);
-    return index < locals.size() ? control_.state(locals[index]) : host::State::kDead;
-  };
-  const bool is_early = Clock::now() - made_ < settings_.silence / 8;
-  const auto place = std::lower_bound(locals.begin(), locals.end(), control_.rank());
-  const CopyTable::Taken taken = table.take(
-      number_, static_cast<int>(place - locals.begin()),
-      [&](int other) { return state(other) == host::State::kDead; },
-      [&](int other) { return is_early && state(other) == host::State::kAlive; },
-      std::forward<Prepare>(prepare));
-  if (taken.outcome == CopyTable::Outcome::kTaken) return taken;
-  return std::nullopt;
-}
-
-Downlink::Copy* Downlink::copy_of(const std::shared_ptr<const Attachment>& attachment) {
-  const auto found = copies_.find(attachment->id);
-  if (found != copies_.end()) return &found->second;
-  const host::SegmentMemory& memory = *attachment->memory;
-  const Copies copies = memory.copies(sender_);
-  const auto taken =
-      take_copy(copies.table(), [&](std::size_t copy) { memory.reserve_copy(sender_, copy); });
-  if (!taken) return nullptr;
-  const Mailbox box = copies.box(taken->copy);
-  Copy made{attachment, *taken, box, SlotWriter::of_copy(box, sender_)};
-  return &copies_.emplace(attachment->id, std::move(made)).first->second;
-}
-
-void Downlink::release_copies() noexcept {
-  for (const auto& [id, copy] : copies_) {
-    copy.attachment->memory->copies(sender_).table().release(copy.taken);
-  }
-  copies_.clear();
-  if (board_) control_.board_table(sender_).release(board_->taken);
+void Downlink::release_board() noexcept {
+  if (board_) control_.board_table(origin_.sender).release(board_->taken);
   board_.reset();
 }
 
 bool Downlink::begin_update(const FrameHead& head, std::span<const std::byte> body,
                             const std::shared_ptr<Attachment>& attachment) {
-  Arriving arriving;
-  arriving.header = get<SlotHeader>(body);
-  arriving.missing = static_cast<std::size_t>(arriving.header.payload_bytes);
-  const std::span<const std::byte> tickets = body.subspan(sizeof(SlotHeader));
-  require(tickets.size() % sizeof(Ticketed) == 0 &&
-              head.bytes == body.size() + arriving.header.payload_bytes,
-          "an update of another length");
-  is_long_ = arriving.missing >= kBuffer / 2;
-  require(arriving.header.iteration <= kMostIteration, "an iteration that cannot be");
-  require(arriving.header.sender == static_cast<std::uint32_t>(sender_), "another sender's name");
-  for (std::size_t at = 0; at < tickets.size(); at += sizeof(Ticketed)) {
-    const auto given = get<Ticketed>(tickets, at);
-    const auto rank = static_cast<int>(given.receiver);
-    require(given.receiver < static_cast<std::uint32_t>(control_.size()) && control_.is_local(rank),
-            "a receiver that is not here");
-    require(arriving.to.empty() || arriving.to.back().rank < rank, "its receivers out of order");
-    arriving.to.push_back({rank, given.ordinal});
-  }
-  if (attachment) {
-    const host::SegmentMemory& memory = *attachment->memory;
-    require(arriving.header.payload_bytes <= memory.shape().mailbox.slot_bytes(),
-            "a payload that fits no slot");
-    Copy* const copy = copy_of(attachment);
-    if (copy == nullptr) return false;
-    if (arriving.header.iteration > copy->box.clock().load(std::memory_order_relaxed)) {
-      arriving.attachment = attachment;
-      arriving.slot = copy->writer.begun(arriving.header.iteration);
-      arriving.is_begun = arriving.slot >= 0;
-      if (!arriving.is_begun) arriving.slot = claim(copy->writer, memory);
-      // QUEUE: the sender has evicted a rank that holds a slot, and the ranks of this host are
-      // about to read that in its record. LATEST: the update has been overwritten before it could
-      // be folded, as when a sender on this host finds no slot; its receivers see that by the
-      // ordinals.
-      if (arriving.slot < 0 && memory.shape().policy == Policy::kQueue) return false;
-      if (arriving.slot >= 0 && !arriving.is_begun) {
-        arriving.data = copy->writer.payload(arriving.slot);
-      }
-    }
-  }
-  arriving_ = std::move(arriving);
+  payload_ = changes_->begin_update(head, body, attachment);
+  if (!payload_) return false;
+  is_long_ = payload_->missing >= kBuffer / 2;
   return true;
-}
-
-int Downlink::claim(SlotWriter& writer, const host::SegmentMemory& memory) const {
-  const Policy policy = memory.shape().policy;
-  const int looks = policy == Policy::kLatest ? kLooksForSlot : 0;
-  const auto live = [&](int r) { return control_.is_live(r) && !memory.is_closed(r); };
-  int slot = writer.claim(policy, live);
-  for (int look = 0; slot < 0 && look < looks; ++look) {
-    sched_yield();
-    slot = writer.claim(policy, live);
-  }
-  return slot;
-}
-
-void Downlink::finish_update() {
-  ++updates_;
-  if (arriving_->attachment) {
-    SlotWriter& writer = copies_.at(arriving_->attachment->id).writer;
-    if (arriving_->is_begun) {
-      writer.complete(arriving_->slot, arriving_->to);
-    } else if (arriving_->slot >= 0) {
-      writer.publish_copy(arriving_->slot, arriving_->header, arriving_->to);
-    } else {
-      writer.advance(arriving_->header.iteration);
-    }
-    control_.ring(control_.locals());
-  }
-  arriving_.reset();
 }
 
 void Downlink::tend(const Attachments& attachments, std::uint64_t detached,
@@ -518,84 +401,27 @@ void Downlink::tend(const Attachments& attachments, std::uint64_t detached,
   if (!is_held_up() && now - last_heard_ > silence) over(End::kLost, "silent");
   if (end_ == End::kNot) answer(now - last_answer_ > silence / 4, now);
   if (let_go_ == detached) return;
-  // Drops the copies of removed segments, except the one that is being written.
-  std::erase_if(copies_, [&](const auto& item) {
-    return !attachments.contains(item.first) &&
-           !(arriving_ && arriving_->attachment == item.second.attachment);
-  });
-  if (!arriving_) let_go_ = detached;  // else one copy may have stayed
+  if (changes_->keep_only(attachments)) let_go_ = detached;
 }
-
-// ---- RDMA ----
 
 void Downlink::hear_adapter(const verbs::DeviceEvent& event) {
-  if (end_ != End::kNot || !queue_) return;
-  queue_->hear(event);
-  if (queue_->failed()) over(End::kRefused, "RDMA: " + queue_->failed()->what);
-}
-
-void Downlink::take_endpoint(std::span<const std::byte> body) {
-  const auto given = get<EndpointBody>(body);
-  const FrameHead head{FrameKind::kEndpoint, 0, body.size()};
-  require(settings_.rdma[static_cast<std::size_t>(sender_)] && !queue_,
-          "an adapter's address where none is due");
-  require(
-      is_proof(std::as_bytes(std::span(given.proof)),
-               prove(settings_.key, head, std::as_bytes(std::span(&given.endpoint, 1)), caller_)),
-      "an adapter's address that somebody has changed on the way");
-  queue_.emplace(*settings_.device, verbs::QueueOptions{.depth = 1});
-  queue_->connect(given.endpoint);
-  const verbs::Endpoint own = queue_->local();
-  put_answer(FrameKind::kEndpoint, 0, std::as_bytes(std::span(&own, 1)), true);
-}
-
-// Tells the sender where it may write: its own inbox, and its cursors in the mailboxes of this
-// host.
-void Downlink::announce_windows(const Attachments& attachments) {
-  for (auto next = attachments.upper_bound(announced_); next != attachments.end(); ++next) {
-    Attachment& attachment = *next->second;
-    const verbs::Region& inbox = attachment.inbox_of(sender_, *settings_.device);
-    std::vector<verbs::Target> targets{{inbox.address(), inbox.rkey()}};
-    for (const verbs::Region& cursors : attachment.cursors) {
-      targets.push_back({cursors.address(), cursors.rkey()});
-    }
-    put_answer(FrameKind::kWindow, attachment.id, std::as_bytes(std::span(targets)), true);
-    announced_ = attachment.id;
+  if (end_ != End::kNot) return;
+  try {
+    changes_->hear(event);
+  } catch (const Error& error) {
+    over(End::kRefused, error.what());
   }
-}
-
-// ---- answers ----
-
-void Downlink::put_answer(FrameKind kind, std::uint32_t segment, std::span<const std::byte> body,
-                          bool proved) {
-  const FrameHead head{kind, segment, body.size() + (proved ? sizeof(tcp::Mac) : 0)};
-  const auto put = [this](std::span<const std::byte> bytes) {
-    answers_.insert(answers_.end(), bytes.begin(), bytes.end());
-  };
-  put(std::as_bytes(std::span(&head, 1)));
-  put(body);
-  if (proved) put(prove(settings_.key, head, body, caller_));
 }
 
 void Downlink::answer(bool is_due, Clock::time_point now) {
   if (is_due) {
-    put_answer(FrameKind::kTaken, 0, std::as_bytes(std::span(&taken_in_, 1)), false);
+    const FrameHead head{FrameKind::kTaken, 0, sizeof(taken_in_)};
+    answers_.put(head, std::as_bytes(std::span(&taken_in_, 1)));
     answered_ = taken_in_;
     last_answer_ = now;
   }
-  if (partner_ != nullptr) {
-    partner_->say(answers_);
-    answers_.clear();
-    return;
-  }
-  while (answers_at_ < answers_.size()) {
-    const iovec part{answers_.data() + answers_at_, answers_.size() - answers_at_};
-    const tcp::Moved moved = stream_->send({&part, 1});
-    if (moved.bytes == 0) return;  // what the sender sent before it ended is still to be read
-    answers_at_ += moved.bytes;
-  }
-  answers_.clear();
-  answers_at_ = 0;
+  if (partner_ == nullptr) return answers_.send(*stream_);
+  answers_.hand_over([this](std::span<const std::byte> bytes) { partner_->say(bytes); });
 }
 
 }  // namespace dstorm::remote

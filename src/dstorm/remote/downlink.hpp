@@ -4,17 +4,18 @@
 
 #include <chrono>
 #include <cstdint>
-#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "dstorm/host/control.hpp"
-#include "dstorm/remote/attachment.hpp"
-#include "dstorm/remote/frame.hpp"
-#include "dstorm/remote/tcp/stream.hpp"
+#include "dstorm/remote/net/stream.hpp"
+#include "dstorm/remote/transport/attachment.hpp"
+#include "dstorm/remote/transport/change_receiver.hpp"
+#include "dstorm/remote/transport/frame.hpp"
+#include "dstorm/remote/transport/origin.hpp"
 #include "dstorm/remote/uplink.hpp"
-#include "dstorm/slot/writer.hpp"
 
 namespace dstorm::remote {
 
@@ -25,10 +26,10 @@ class Downlink {
   // writes. But a rank of this host that was stopped while it took them in may still be about to
   // write. It keeps the copies that it writes, and this connection goes on in others
   // (slot/copies.hpp). `unparsed` are bytes that have arrived already.
-  Downlink(host::Control& control, const Settings& settings, std::shared_ptr<tcp::Stream> stream,
-           const tcp::Introduction& caller, Clock::time_point now,
+  Downlink(host::Control& control, const Settings& settings, std::shared_ptr<net::Stream> stream,
+           const net::Introduction& caller, Clock::time_point now,
            std::span<const std::byte> unparsed = {});
-  ~Downlink() { release_copies(); }
+  ~Downlink() { release_board(); }
   Downlink(const Downlink&) = delete;
   Downlink& operator=(const Downlink&) = delete;
   // This rank's own writes go over the same connection.
@@ -62,29 +63,15 @@ class Downlink {
   End end() const noexcept { return end_; }
   // Bytes that have arrived wait for another rank of this host; the engine looks again soon.
   bool is_held_up() const noexcept { return held_up_since_.has_value(); }
-  bool has_adapter() const noexcept { return queue_.has_value(); }  // updates come by RDMA
-  int sender() const noexcept { return sender_; }
+  // Updates come beside the connection.
+  bool has_adapter() const noexcept { return changes_->has_adapter(); }
+  int sender() const noexcept { return origin_.sender; }
   int fd() const noexcept { return stream_->fd(); }
-  const std::shared_ptr<tcp::Stream>& stream() const noexcept { return stream_; }
-  const tcp::Introduction& call() const noexcept { return caller_; }
+  const std::shared_ptr<net::Stream>& stream() const noexcept { return stream_; }
+  const net::Introduction& call() const noexcept { return origin_.caller; }
   const std::string& reason() const noexcept { return reason_; }
 
  private:
-  struct Arriving {                                // the update whose payload is arriving
-    std::shared_ptr<const Attachment> attachment;  // keeps its memory mapped
-    SlotHeader header;
-    std::vector<Addressee> to;
-    int slot = -1;              // -1: the update is not wanted
-    bool is_begun = false;      // the slot has it already (SlotWriter::begun)
-    std::byte* data = nullptr;  // where the next byte goes; nullptr if not wanted
-    std::size_t missing = 0;
-  };
-  struct Copy {  // a copy of the sender's mailbox that this rank holds
-    std::shared_ptr<const Attachment> attachment;
-    CopyTable::Taken taken;
-    Mailbox box;
-    SlotWriter writer;
-  };
   struct BoardCopy {
     CopyTable::Taken taken;
     host::Board* board;
@@ -101,17 +88,10 @@ class Downlink {
   void take_cursors(std::span<const std::byte> body, const host::SegmentMemory& memory);
   bool begin_update(const FrameHead& head, std::span<const std::byte> body,
                     const std::shared_ptr<Attachment>& attachment);
-  int claim(SlotWriter& writer, const host::SegmentMemory& memory) const;
-  void finish_update();
+  std::size_t place_payload(std::size_t bytes);
+  void finish_payload();
   void hold_up();
-  template <class Prepare>
-  std::optional<CopyTable::Taken> take_copy(const CopyTable& table, Prepare&& prepare);
-  Copy* copy_of(const std::shared_ptr<const Attachment>& attachment);
-  void release_copies() noexcept;
-  void take_endpoint(std::span<const std::byte> body);
-  void announce_windows(const Attachments& attachments);
-  void put_answer(FrameKind kind, std::uint32_t segment, std::span<const std::byte> body,
-                  bool proved);
+  void release_board() noexcept;
   void answer(bool is_due, Clock::time_point now);
   void hear(Clock::time_point now);
   void over(End end, std::string reason, bool in_order = false);
@@ -119,32 +99,26 @@ class Downlink {
 
   host::Control& control_;
   const Settings& settings_;
-  std::shared_ptr<tcp::Stream> stream_;
+  std::shared_ptr<net::Stream> stream_;
   Uplink* partner_ = nullptr;
   bool is_at_end_ = false;  // of what its sender writes
-  tcp::Introduction caller_;
-  int sender_;
-  std::uint64_t number_ = 0;  // 0: not the newest, and so never in use
+  Answers answers_;
+  Origin origin_;
+  std::unique_ptr<ChangeReceiver> changes_;
   End end_ = End::kNot;
   bool has_left_ = false;
   std::string reason_;
-  std::map<std::uint32_t, Copy> copies_;
   std::optional<BoardCopy> board_;
   std::uint64_t let_go_ = 0;  // removed attachments whose copies have been dropped
-  std::optional<Arriving> arriving_;
+  std::optional<ChangeReceiver::Payload> payload_;  // of the update that is arriving
   bool has_unparsed_ = false;  // parts of buffer_ from before it was made, or held up
   std::optional<Clock::time_point> held_up_since_;
-  Clock::time_point made_;
   bool is_long_ = false;  // the last update, or the one that is arriving
   std::vector<std::byte> buffer_;
   std::size_t begin_ = 0, end_of_data_ = 0;  // the part of the buffer that is not parsed yet
   std::uint64_t taken_in_ = 0;               // bytes of frames
   std::uint64_t answered_ = 0;
   std::uint64_t updates_ = 0;
-  std::vector<std::byte> answers_;  // to be sent, from answers_at_ on
-  std::size_t answers_at_ = 0;
-  std::optional<verbs::Queue> queue_;  // the sender's adapter writes over it; this end only listens
-  std::uint32_t announced_ = 0;        // windows of the segments up to this one
   Clock::time_point last_heard_, last_answer_;
 };
 

@@ -21,6 +21,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "dstorm/remote/verbs/registration.hpp"
+
 namespace dstorm::remote {
 namespace {
 
@@ -49,24 +51,8 @@ std::shared_ptr<Attachment> Engine::attach(std::uint32_t id,
                                            std::shared_ptr<const host::SegmentMemory> memory) {
   auto attachment = std::make_shared<Attachment>(id, std::move(memory));
   if (has_rdma()) {
-    const host::SegmentMemory& there = *attachment->memory;
-    const MailboxShape& shape = there.shape().mailbox;
-    const std::uint64_t most = verbs::Sender::most_payload_bytes(*device_, settings_.most_ranks);
-    if (shape.slot_bytes() > most) {
-      throw ConfigError("an update may take " + std::to_string(shape.slot_bytes()) +
-                        " bytes here, and " + device_->choice().name + ", which carries " +
-                        std::to_string(device_->choice().longest_write_bytes) +
-                        " as one write, takes at most " + std::to_string(most) +
-                        " as one update; use several smaller vectors, or transport tcp");
-    }
-    attachment->mailbox.emplace(*device_, std::span(there.mailbox(control_.rank()), shape.bytes()),
-                                "a segment's mailbox");
-    for (int r : control_.locals()) {
-      const std::size_t begin = shape.cursor(0);
-      attachment->cursors.emplace_back(
-          *device_, std::span(there.mailbox(r) + begin, shape.ranks() * sizeof(Cursor)),
-          "a segment's cursors");
-    }
+    attachment->registration = std::make_shared<verbs::Registration>(
+        *device_, control_, attachment->memory, settings_.most_ranks);
   }
   const std::lock_guard lock(mutex_);
   last_attached_ = id;

@@ -42,14 +42,15 @@
 
 #include "dstorm/bootstrap.hpp"
 #include "dstorm/host/control.hpp"
-#include "dstorm/remote/attachment.hpp"
-#include "dstorm/remote/change_list.hpp"
 #include "dstorm/remote/downlink.hpp"
+#include "dstorm/remote/net/listener.hpp"
+#include "dstorm/remote/net/tls.hpp"
 #include "dstorm/remote/probes.hpp"
-#include "dstorm/remote/rdma_choice.hpp"
-#include "dstorm/remote/tcp/listener.hpp"
-#include "dstorm/remote/tcp/tls.hpp"
+#include "dstorm/remote/transport/attachment.hpp"
+#include "dstorm/remote/transport/change_list.hpp"
+#include "dstorm/remote/transport_choice.hpp"
 #include "dstorm/remote/uplink.hpp"
+#include "dstorm/remote/verbs/inbox.hpp"
 #include "dstorm/remote/witness.hpp"
 
 namespace dstorm::remote {
@@ -170,9 +171,9 @@ class Engine final : public Work {
   void turn_away(int rank);
   void start_witness(const std::string& program, int listener);
   void run_listener();
-  void let_in(std::vector<tcp::Caller> callers);
+  void let_in(std::vector<net::Caller> callers);
   void settle(Clock::time_point now);
-  void use_rdma(RdmaChoice choice);
+  void use_rdma(TransportChoice choice);
   void hear_device();
   void add_to_epoll(int fd, std::uint32_t events) const;
   bool is_connected();
@@ -181,13 +182,13 @@ class Engine final : public Work {
   std::string who_is_missing() const;
 
   host::Control& control_;
-  std::unique_ptr<tcp::TlsContext> tls_;
+  std::unique_ptr<net::TlsContext> tls_;
   Settings settings_;
   Descriptor epoll_;
   Descriptor alarm_;           // an eventfd that wakes the thread
   Descriptor listener_stops_;  // an eventfd that ends the listener's thread
   int news_;
-  std::optional<tcp::Listener> listener_;  // used by the listener's thread
+  std::optional<net::Listener> listener_;  // used by the listener's thread
   std::optional<Witness> witness_;
   std::optional<verbs::Device> device_;
   std::vector<std::string> why_;  // by rank

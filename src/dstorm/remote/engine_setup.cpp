@@ -22,7 +22,7 @@ constexpr std::size_t kMostInterfaces = 16;
 
 struct InterfaceRecord {
   char name[16];
-  tcp::Address address;
+  net::Address address;
   std::int32_t prefix_bits;
   bool is_loopback;
 };
@@ -31,7 +31,7 @@ struct InterfaceRecord {
 
 // First record: what each rank of a job of several hosts tells the others.
 struct Networks {
-  tcp::Key nonce;  // that of the lowest member is part of the job's key
+  net::Key nonce;  // that of the lowest member is part of the job's key
   bool is_encrypted;
   AdapterRecord adapter;
   std::uint32_t interfaces;
@@ -44,7 +44,7 @@ namespace {
 // Second record: where the rank listens. It is sent again as the last record, to say whether the
 // rank has reached all hosts.
 struct Listening {
-  tcp::Address address;
+  net::Address address;
   char without_witness[160];  // why it has no witness; empty if it has
   char error[512];
 };
@@ -58,11 +58,11 @@ void attempt(Record& mine, Step&& step) {
   }
 }
 
-Networks own_networks(const tcp::TlsContext* tls) {
+Networks own_networks(const net::TlsContext* tls) {
   Networks mine{};
-  mine.nonce = tcp::make_key();
+  mine.nonce = net::make_key();
   mine.is_encrypted = tls != nullptr;
-  for (const tcp::Interface& one : tcp::interfaces()) {
+  for (const net::Interface& one : net::interfaces()) {
     if (mine.interfaces == kMostInterfaces) break;
     InterfaceRecord& record = mine.interface[mine.interfaces++];
     set_text(record.name, one.name);
@@ -73,8 +73,8 @@ Networks own_networks(const tcp::TlsContext* tls) {
   return mine;
 }
 
-std::vector<tcp::Interface> interfaces_of(const Networks& networks) {
-  std::vector<tcp::Interface> all;
+std::vector<net::Interface> interfaces_of(const Networks& networks) {
+  std::vector<net::Interface> all;
   for (std::size_t i = 0; i < std::min<std::size_t>(networks.interfaces, kMostInterfaces); ++i) {
     const InterfaceRecord& record = networks.interface[i];
     all.push_back({get_text(record.name), record.address, record.prefix_bits, record.is_loopback});
@@ -88,25 +88,25 @@ bool same_stack(const Networks& a, const Networks& b) {
   const auto other = interfaces_of(b);
   return std::equal(
       one.begin(), one.end(), other.begin(), other.end(),
-      [](const tcp::Interface& x, const tcp::Interface& y) { return x.address == y.address; });
+      [](const net::Interface& x, const net::Interface& y) { return x.address == y.address; });
 }
 
 // The address at which a rank listens and from which it calls: as the user says, or else one at
 // which the others can reach it.
-tcp::Address pick_address(const EngineOptions& options, const std::vector<Networks>& networks,
+net::Address pick_address(const EngineOptions& options, const std::vector<Networks>& networks,
                           const host::Control& control) {
-  if (!options.interface.empty()) return tcp::address_of(options.interface);
+  if (!options.interface.empty()) return net::address_of(options.interface);
   const auto of = [&](int r) -> const Networks& { return networks[static_cast<std::size_t>(r)]; };
   const Networks& mine = of(control.rank());
   const std::vector<int>& members = control.members();
   const auto other =
       std::find_if(members.begin(), members.end(), [&](int r) { return !same_stack(mine, of(r)); });
-  if (other == members.end()) return *tcp::Address::parse("127.0.0.1");
+  if (other == members.end()) return *net::Address::parse("127.0.0.1");
   if (!options.toward.empty()) {
-    const auto address = tcp::address_toward(options.toward);
+    const auto address = net::address_toward(options.toward);
     if (address && !address->is_loopback()) return *address;
   }
-  const auto address = tcp::choose_address(interfaces_of(mine), interfaces_of(of(*other)));
+  const auto address = net::choose_address(interfaces_of(mine), interfaces_of(of(*other)));
   if (address) return *address;
   throw ConfigError(
       "this host has no network in common with rank " + std::to_string(*other) +
@@ -172,7 +172,7 @@ Engine::Engine(Bootstrap& bootstrap, host::Control& control, const EngineOptions
       throw ConfigError(std::string("cannot watch connections: ") + std::strerror(errno) +
                         "; raise the limit on open files (ulimit -n)");
     }
-    tls_ = tcp::TlsContext::from_environment();
+    tls_ = net::TlsContext::from_environment();
     mine = own_networks(tls_.get());
     if (options.rdma == Rdma::kNever) return;
     if (tls_ != nullptr) {
@@ -196,16 +196,16 @@ Engine::Engine(Bootstrap& bootstrap, host::Control& control, const EngineOptions
   check_encryption(networks, control.members());
   std::vector<AdapterRecord> adapters;
   for (const Networks& one : networks) adapters.push_back(one.adapter);
-  use_rdma(choose_rdma(bootstrap, control, adapters, device_ ? &*device_ : nullptr, options.rdma,
-                       options.timeout));
+  use_rdma(choose_transports(bootstrap, control, adapters, device_ ? &*device_ : nullptr,
+                             options.rdma, options.timeout));
 
   Listening listening{};
   attempt(listening, [&] {
-    auto [socket, address] = tcp::listen_at(pick_address(options, networks, control));
+    auto [socket, address] = net::listen_at(pick_address(options, networks, control));
     const int listener = socket.get();
     listening.address = address;
     settings_.key =
-        tcp::authenticate(networks[static_cast<std::size_t>(control.members().front())].nonce,
+        net::authenticate(networks[static_cast<std::size_t>(control.members().front())].nonce,
                           std::as_bytes(std::span(options.secret.data(), options.secret.size())));
     settings_.own = address.with_port(0);
     settings_.tls = tls_.get();
@@ -278,7 +278,7 @@ void Engine::start_witness(const std::string& program, int listener) {
 }
 
 // Applies the choice: which ranks are reached by RDMA, and the adapter if any rank is.
-void Engine::use_rdma(RdmaChoice choice) {
+void Engine::use_rdma(TransportChoice choice) {
   settings_.rdma = std::move(choice.is_used);
   why_ = std::move(choice.why);
   settings_.most_ranks = 0;

@@ -109,23 +109,23 @@ void Engine::call(Uplink& uplink, Clock::time_point now) {
 void Engine::run_listener() {
   std::array<pollfd, 2> wait{{{listener_->fd(), POLLIN, 0}, {listener_stops_.get(), POLLIN, 0}}};
   while (wait[1].revents == 0) {
-    if (std::vector<tcp::Caller> callers = listener_->ready(); !callers.empty())
+    if (std::vector<net::Caller> callers = listener_->ready(); !callers.empty())
       let_in(std::move(callers));
     ::poll(wait.data(), wait.size(), -1);
   }
 }
 
 // Callers that it does not keep are closed.
-void Engine::let_in(std::vector<tcp::Caller> callers) {
+void Engine::let_in(std::vector<net::Caller> callers) {
   const std::lock_guard lock(mutex_);
   const auto now = Clock::now();
-  for (tcp::Caller& caller : callers) {
+  for (net::Caller& caller : callers) {
     const auto rank = static_cast<int>(caller.introduction.rank);
     const bool is_known = rank >= 0 && rank < control_.size() && !control_.is_local(rank);
     if (!is_known || !control_.is_live(rank)) continue;                             // closes it
     if (caller.introduction.number <= control_.member(rank).link.load()) continue;  // an old call
     Downlink& downlink = downlinks_.emplace_back(
-        control_, settings_, std::make_shared<tcp::Stream>(std::move(caller.stream)),
+        control_, settings_, std::make_shared<net::Stream>(std::move(caller.stream)),
         caller.introduction, now);
     add_to_epoll(downlink.fd(), EPOLLIN | EPOLLOUT | EPOLLET);
     for (Uplink& one : uplinks_) {

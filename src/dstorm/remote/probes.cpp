@@ -52,7 +52,7 @@ bool Probes::step(bool was_away, Clock::time_point now) {
 }
 
 void Probes::call(Probe& probe, Clock::time_point now) {
-  probe.call = tcp::Stream::connect(settings_.addresses[static_cast<std::size_t>(probe.rank)],
+  probe.call = net::Stream::connect(settings_.addresses[static_cast<std::size_t>(probe.rank)],
                                     settings_.own, nullptr, settings_.silence);
   probe.called = now;
   probe.answered = 0;
@@ -68,7 +68,7 @@ void Probes::listen(Probe& probe, Clock::time_point now) {
     probe.patience = std::min<nanoseconds>(2 * probe.patience, settings_.silence / 8);
     return call(probe, now);
   }
-  const tcp::Address& at = settings_.addresses[static_cast<std::size_t>(probe.rank)];
+  const net::Address& at = settings_.addresses[static_cast<std::size_t>(probe.rank)];
   probe.answered = 0;
   if (!is_token(probe.answer, token_of(settings_.key, probe.rank, at))) return;
   probe.known_since = now;

@@ -20,7 +20,7 @@
 #include <optional>
 
 #include "dstorm/host/control.hpp"
-#include "dstorm/remote/tcp/stream.hpp"
+#include "dstorm/remote/net/stream.hpp"
 #include "dstorm/remote/uplink.hpp"
 #include "dstorm/remote/witness.hpp"
 
@@ -54,7 +54,7 @@ class Probes {
     int rank;
     std::uint64_t link;  // by which its writes arrived when the probe began
     Clock::time_point since;
-    std::optional<tcp::Stream> call = {};
+    std::optional<net::Stream> call = {};
     Clock::time_point called = {};
     std::chrono::nanoseconds patience = kFirstPatience;  // until the next call
     WitnessToken answer = {};

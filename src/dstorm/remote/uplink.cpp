@@ -1,28 +1,26 @@
 // How an uplink works. pump() drives it. While the connection is being made, pump() advances the
-// handshake. Then it repeats: fill() puts frames into small_ and long payloads into pieces_, and
-// send() gives them to the socket, until there is nothing to send or the socket is full.
+// handshake. Then it repeats: fill() puts frames into the outbox, and send() gives them to the
+// socket, until there is nothing to send or the socket is full.
 //
-// due_ lists the segments with changes that have not been sent, the oldest change first.
-// fill_segment() sends one of them over TCP: the cursors, the updates in order, then the clock.
-// Under RDMA post_segment() does the same by writes of the adapter, and the connection carries only
-// the rest. In both cases a SlotCarrier takes the update out of its slot and holds the slot while
-// it is read.
+// The backlog lists the segments with changes that have not been sent. The transport's ChangeSender
+// sends them: as frames of this connection, or by writes of an adapter. What goes over the
+// connection in any case are membership records, notices, heartbeats and the goodbye.
 //
-// The callee's answers say how many bytes it has taken in, or introduce its adapter and its memory
-// (take()). A connection that fails is given up; call() then goes to the next rank of the host, to
-// which this rank sends everything again.
+// The callee's answers say how many bytes it has taken in, or are for the transport (take()). A
+// connection that fails is given up; call() then goes to the next rank of the host, to which this
+// rank sends everything again.
 #include "dstorm/remote/uplink.hpp"
 
 #include <algorithm>
 #include <cstring>
 
 #include "dstorm/remote/downlink.hpp"
+#include "dstorm/remote/transport_choice.hpp"
 
 namespace dstorm::remote {
 namespace {
 
-// A payload up to this long is copied among the small frames, which is cheaper than a part of its
-// own.
+// Answers are read into a buffer of at least this size.
 constexpr std::size_t kAnswers = 1024;
 // How long a rank waits to be called before it calls by itself; and the time between two trials
 // whether it can.
@@ -35,23 +33,24 @@ Uplink::Uplink(host::Control& control, const Settings& settings, const std::vect
     : control_(control),
       settings_(settings),
       host_(host),
-      next_(first_proxy(control.rank(), host)) {}
+      next_(first_proxy(control.rank(), host)),
+      backlog_(control, host),
+      changes_(make_change_sender({control, settings, host, backlog_, outbox_})) {}
 
 bool Uplink::call(std::uint64_t number, Clock::time_point now) {
   hang_up();
   for (std::size_t tried = 0; tried < host_.size(); ++tried, next_ = (next_ + 1) % host_.size()) {
     if (!control_.is_live(host_[next_])) continue;
     proxy_ = host_[next_];
-    const tcp::Address& to = settings_.addresses[static_cast<std::size_t>(proxy_)];
+    const net::Address& to = settings_.addresses[static_cast<std::size_t>(proxy_)];
     const auto rank = static_cast<std::uint32_t>(control_.rank());
     const auto callee = static_cast<std::uint32_t>(proxy_);
-    stream_ = std::make_shared<tcp::Stream>(
-        tcp::Stream::connect(to, settings_.own, settings_.tls, settings_.silence));
+    stream_ = std::make_shared<net::Stream>(
+        net::Stream::connect(to, settings_.own, settings_.tls, settings_.silence));
     call_ = {rank, callee, number};
-    handshake_ = tcp::Handshake::caller(settings_.key, call_, to);
+    handshake_ = net::Handshake::caller(settings_.key, call_, to);
     state_ = State::kCalling;
     last_call_ = last_heard_ = last_sent_ = now;
-    if (moved_ == Clock::time_point{}) moved_ = now;
     if (!down_since_) down_since_ = now;
     return true;
   }
@@ -68,19 +67,19 @@ void Uplink::await(int proxy, Clock::time_point now) {
 }
 
 void Uplink::try_to_call(Clock::time_point now) {
-  trial_ = tcp::Stream::connect(settings_.addresses[static_cast<std::size_t>(proxy_)],
+  trial_ = net::Stream::connect(settings_.addresses[static_cast<std::size_t>(proxy_)],
                                 settings_.own, nullptr, settings_.silence);
   last_trial_ = now;
 }
 
 bool Uplink::can_call(Clock::time_point now) {
   if (!trial_) return state_ == State::kUp;
-  const tcp::Moved moved = trial_->send({});
-  if (moved.flow == tcp::Flow::kOpen && !trial_->wants_write()) {
+  const net::Moved moved = trial_->send({});
+  if (moved.flow == net::Flow::kOpen && !trial_->wants_write()) {
     trial_.reset();
     return state_ == State::kUp;
   }
-  if (moved.flow != tcp::Flow::kOpen) {
+  if (moved.flow != net::Flow::kOpen) {
     reason_ = describe_proxy() + ": " + trial_->error();
     if (now - last_trial_ > kBetweenTrials) try_to_call(now);
   }
@@ -94,15 +93,15 @@ void Uplink::share(Downlink& partner, std::uint64_t number, Clock::time_point no
   state_ = State::kUp;
   down_since_.reset();
   last_heard_ = last_sent_ = now;
-  const FrameHead head{FrameKind::kShare, 0, sizeof(number) + sizeof(tcp::Mac)};
-  put(head);
-  put(number);
-  put(prove(settings_.key, head, std::as_bytes(std::span(&number, 1)), partner.call()));
+  const FrameHead head{FrameKind::kShare, 0, sizeof(number) + sizeof(net::Mac)};
+  outbox_.put(head);
+  outbox_.put(number);
+  outbox_.put(prove(settings_.key, head, std::as_bytes(std::span(&number, 1)), partner.call()));
 }
 
 void Uplink::say(std::span<const std::byte> answer) {
   if (said_goodbye_) return;
-  small_.insert(small_.end(), answer.begin(), answer.end());
+  outbox_.put_bytes(answer);
 }
 
 void Uplink::part() {
@@ -126,18 +125,13 @@ void Uplink::hang_up() {
   part();
   shared_.reset();
   trial_.reset();
-  rdma_.reset();  // after this its adapter reads nothing any more
-  reaped_ = 0;
-  is_joined_ = false;
-  for (auto& [id, carried] : carried_) carried.carrier.let_go();
-  clear();
-  due_.clear();
-  carried_.clear();
-  has_noted_all_ = false;
+  changes_->end();  // before the slots are released
+  backlog_.clear();
+  outbox_.clear();
   notice_ = beat_ = 0;
-  said_goodbye_ = lags_ = false;
+  said_goodbye_ = false;
   left_out_since_.reset();
-  sent_bytes_ = answered_bytes_ = 0;
+  answered_bytes_ = 0;
   answers_end_ = 0;
   handshake_.reset();
   stream_.reset();
@@ -145,22 +139,10 @@ void Uplink::hang_up() {
 }
 
 void Uplink::fail(const std::string& why) {
-  // The writes of its adapter have not arrived, although the next connection may come about: a host
-  // that refuses that one, too, counts as not reached.
-  if (rdma_ && !stalled_since_) stalled_since_ = moved_;
+  changes_->note_failure();
   turned_away_ = stream_->is_closed_there() ? turned_away_ + 1 : 0;
   stream_->reset_at_end();
   give_up(why);
-}
-
-void Uplink::fail_by_adapter(const std::string& why) {
-  if (!stalled_since_) stalled_since_ = moved_;
-  adapter_trouble_ = why;
-  fail("RDMA: " + why);
-}
-
-void Uplink::hear_adapter(const verbs::DeviceEvent& event) {
-  if (rdma_) rdma_->hear(event);
 }
 
 std::string Uplink::describe_proxy() const {
@@ -179,35 +161,23 @@ void Uplink::give_up(const std::string& why) {
 // Moves the handshake on. Returns whether the connection is up.
 bool Uplink::advance_handshake() {
   switch (handshake_->advance(*stream_)) {
-    case tcp::Handshake::Step::kWaiting:
+    case net::Handshake::Step::kWaiting:
       return false;
-    case tcp::Handshake::Step::kRefused:
+    case net::Handshake::Step::kRefused:
       fail(handshake_->reason());
       return false;
-    case tcp::Handshake::Step::kDone:
+    case net::Handshake::Step::kDone:
       break;
   }
   handshake_.reset();
   state_ = State::kUp;
   down_since_.reset();
-  if (!settings_.rdma[static_cast<std::size_t>(proxy_)]) return true;
   try {
-    introduce_adapter();
+    changes_->begin(call_);
   } catch (const Error& error) {
-    fail_by_adapter(error.what());
+    fail(error.what());
   }
   return state_ == State::kUp;
-}
-
-void Uplink::introduce_adapter() {
-  rdma_ = std::make_unique<verbs::Sender>(
-      *settings_.device, settings_.most_ranks,
-      std::chrono::ceil<std::chrono::milliseconds>(settings_.silence));
-  const FrameHead head{FrameKind::kEndpoint, 0, sizeof(EndpointBody)};
-  const verbs::Endpoint endpoint = rdma_->local();
-  put(head);
-  put(EndpointBody{endpoint,
-                   prove(settings_.key, head, std::as_bytes(std::span(&endpoint, 1)), call_)});
 }
 
 void Uplink::pump(const Attachments& attachments, bool leaving, bool with_answers, bool may_lag,
@@ -216,47 +186,27 @@ void Uplink::pump(const Attachments& attachments, bool leaving, bool with_answer
   if (state_ != State::kUp) return;
   if (stream_->wants_write()) stream_->send({});
   if (with_answers && partner_ == nullptr) take_answers(now);
-  if (rdma_ && rdma_->is_idle() && !stalled_since_) moved_ = now;
   do {
     awaits_adapter_ = false;
-    while (state_ == State::kUp && fill(attachments, leaving)) {
+    while (state_ == State::kUp && fill(attachments, leaving, now)) {
       send(now);
       if (is_blocked()) break;  // as much as the connection takes for now
     }
-  } while (state_ == State::kUp && rdma_ && reap(now) && awaits_adapter_);
-  may_lag_ = false;  // frames put there meanwhile go at once
-  if (state_ == State::kUp && lags_ && !may_lag) {
+  } while (state_ == State::kUp && reap(now) && awaits_adapter_);
+  outbox_.hurry();  // frames put there meanwhile go at once
+  if (state_ == State::kUp && outbox_.lags() && !may_lag) {
     stream_->push();
-    lags_ = false;
+    outbox_.note_pushed();
   }
 }
 
-// Returns whether writes have completed since the last call. Makes adapter_fd() report further
-// ones.
+// Returns whether changes have arrived since the last call. Makes adapter_fd() report further ones.
 bool Uplink::reap(Clock::time_point now) {
-  if (awaits_adapter_) rdma_->arm();
-  const bool has_moved = rdma_->reap() > reaped_;
-  reaped_ = rdma_->completed();
-  if (has_moved) {
-    moved_ = tried_ = now;
-    stalled_since_.reset();
-    adapter_trouble_.clear();
-  }
-  if (rdma_->failed()) {
-    const std::string why = rdma_->failed()->what;
-    fail_by_adapter(why);
+  try {
+    return changes_->reap(awaits_adapter_, now);
+  } catch (const Error& error) {
+    fail(error.what());
     return false;
-  }
-  return has_moved;
-}
-
-// Writes a clock once more. So a network that no longer works is noticed even if there is nothing
-// to send.
-void Uplink::try_adapter() {
-  for (const auto& [id, carried] : carried_) {
-    if (!rdma_->has_window(id)) continue;
-    rdma_->send_clock(id, carried.clock);
-    return;
   }
 }
 
@@ -282,63 +232,122 @@ bool Uplink::tend(Clock::time_point now) {
     fail(state_ == State::kCalling ? "no answer" : "silent");
     return false;
   }
-  if (state_ == State::kUp && rdma_ && (stalled_since_ || !rdma_->is_idle()) &&
-      now - stalled_since_.value_or(moved_) > settings_.silence) {
-    fail_by_adapter("the adapter gets nothing through");
+  if (state_ != State::kUp) return true;
+  try {
+    changes_->tend(now);
+  } catch (const Error& error) {
+    fail(error.what());
     return false;
   }
-  // So often that all ranks that one cut concerns notice it at about the same time.
-  if (state_ == State::kUp && rdma_ && rdma_->is_idle() && now - tried_ > settings_.silence / 16) {
-    tried_ = now;
-    try_adapter();
-  }
-  if (state_ == State::kUp && !is_blocked() && !said_goodbye_ &&
-      now - last_sent_ > settings_.silence / 4) {
-    put_head(FrameKind::kBeat, 0, 0);
+  if (!is_blocked() && !said_goodbye_ && now - last_sent_ > settings_.silence / 4) {
+    outbox_.put_head(FrameKind::kBeat, 0, 0);
     send(now);
   }
-  return state_ == State::kCalling || state_ == State::kUp;
+  return state_ == State::kUp;
 }
 
 bool Uplink::is_needed() const noexcept {
   return std::any_of(host_.begin(), host_.end(), [this](int r) { return control_.is_live(r); });
 }
 
-bool Uplink::make_room(std::uint32_t segment) {
-  const auto found = carried_.find(segment);
-  if (found != carried_.end() && found->second.in_flight != 0) {
-    // The adapter may go on reading this slot. The bytes that it then sends have the wrong
-    // checksum, and a newer update follows.
-    found->second.carrier.let_go();
-    found->second.in_flight = 0;
-    return true;
+bool Uplink::is_done_with(const Attachment& attachment) const {
+  if (state_ == State::kDone || !is_needed()) return true;
+  const Carried* const found = backlog_.find(attachment.id);
+  if (found == nullptr || found->closed_at == 0 || !backlog_.is_through(attachment)) return false;
+  // Changes that are still on their way would have to be sent again if the connection broke.
+  return answered_bytes_ >= found->closed_at || !backlog_.has_receiver(attachment);
+}
+
+// ---- frames ----
+
+// Returns whether there is something to send. Notices go last, and a goodbye after them. So a rank
+// that sees this rank at a barrier has everything that this rank sent before.
+bool Uplink::fill(const Attachments& attachments, bool leaving, Clock::time_point now) {
+  using Progress = ChangeSender::Progress;
+  backlog_.begin(attachments);
+  if (is_blocked()) return true;
+  outbox_.begin();
+  fill_record();
+  const std::uint64_t posted =
+      control_.member(control_.rank()).posted.load(std::memory_order_acquire);
+  switch (changes_->send(attachments, now)) {
+    case Progress::kFull:
+      return true;
+    case Progress::kStuck:
+      awaits_adapter_ = true;
+      return is_blocked();
+    case Progress::kPosted:
+      awaits_adapter_ = awaits_adapter_ || posted > notice_ || leaving;
+      return is_blocked();
+    case Progress::kDone:
+      break;
   }
-  if (reading_ == nullptr || reading_->attachment->id != segment) return false;
-  std::span<const std::byte>& payload = pieces_.back().payload;
-  staged_.assign(payload.begin(), payload.end());
-  payload = staged_;
-  reading_->carrier.let_go();
-  reading_ = nullptr;
-  return true;
+  fill_notices(posted);
+  if (leaving && !said_goodbye_) {
+    outbox_.put_head(FrameKind::kLeave, 0, 0);
+    outbox_.hurry();
+    said_goodbye_ = true;
+  }
+  return is_blocked();
+}
+
+// On a new connection it sends the last two: others may still be at the exchange before this rank's
+// last one.
+void Uplink::fill_notices(std::uint64_t posted) {
+  const host::Member& own = control_.member(control_.rank());
+  for (std::uint64_t n = std::max(notice_ + 1, posted < 2 ? 1 : posted - 1); n <= posted; ++n) {
+    const host::Notice& notice = own.notices[n % 2];
+    const NoticeHead head{n, notice.what_bytes, notice.bytes};
+    outbox_.put_head(FrameKind::kNotice, 0, sizeof(head) + head.what_bytes + head.bytes);
+    outbox_.put(head);
+    const auto* what = reinterpret_cast<const std::byte*>(notice.what);
+    outbox_.put_bytes({what, head.what_bytes});
+    outbox_.put_bytes({notice.data, head.bytes});
+    notice_ = n;
+    outbox_.hurry();
+  }
+}
+
+// The record goes before all else, because the others suspect a rank from which no new record
+// arrives.
+void Uplink::fill_record() {
+  const RecordFormat::Cell cell = control_.record(control_.rank());
+  if (cell[0].load(std::memory_order_relaxed) == beat_) return;
+  const RecordFormat::Words words = RecordFormat::load(cell);
+  // The record is torn if it is being written. The next pump then sends it.
+  if (!control_.record_format().unpack(words)) return;
+  outbox_.put_head(FrameKind::kRecord, 0, words.size() * sizeof(std::uint64_t));
+  outbox_.put_bytes(std::as_bytes(std::span(words)));
+  beat_ = words[0];
+  outbox_.hurry();
+}
+
+void Uplink::send(Clock::time_point now) {
+  const net::Flow flow = outbox_.send(*stream_, [&] { last_sent_ = now; });
+  if (flow == net::Flow::kOpen) {
+    if (said_goodbye_ && !is_blocked()) stream_->end_writing();
+    return;
+  }
+  // The partner has to read everything that has arrived before it sees the end.
+  if (partner_ == nullptr || !stream_->is_readable()) fail(stream_->error());
 }
 
 // ---- what the callee answers ----
 
 void Uplink::take_answers(Clock::time_point now) {
-  // The longest answer is a window.
-  const std::size_t most =
-      sizeof(FrameHead) + (1 + host_.size()) * sizeof(verbs::Target) + sizeof(tcp::Mac);
+  const std::size_t most = sizeof(FrameHead) + sizeof(net::Mac) +
+                           std::max(sizeof(std::uint64_t), changes_->longest_answer());
   answers_.resize(std::max(kAnswers, most));
   while (state_ == State::kUp && !shared_) {
     const iovec part{answers_.data() + answers_end_, answers_.size() - answers_end_};
-    const tcp::Moved moved = stream_->receive({&part, 1});
+    const net::Moved moved = stream_->receive({&part, 1});
     if (moved.bytes == 0) {
-      if (moved.flow == tcp::Flow::kEnded && said_goodbye_) {
+      if (moved.flow == net::Flow::kEnded && said_goodbye_) {
         hang_up();
         state_ = State::kDone;
-      } else if (moved.flow == tcp::Flow::kEnded) {
+      } else if (moved.flow == net::Flow::kEnded) {
         fail("it ended the connection");
-      } else if (moved.flow == tcp::Flow::kFailed) {
+      } else if (moved.flow == net::Flow::kFailed) {
         fail(stream_->error());
       }
       return;
@@ -369,35 +378,28 @@ void Uplink::take(const FrameHead& head, std::span<const std::byte> body) {
   if (head.kind == FrameKind::kTaken && body.size() == sizeof(std::uint64_t)) {
     std::uint64_t taken_in = 0;
     std::memcpy(&taken_in, body.data(), sizeof(taken_in));
-    if (taken_in < answered_bytes_ || taken_in > sent_bytes_) {
+    if (taken_in < answered_bytes_ || taken_in > outbox_.sent_bytes()) {
       return fail("answered with a number that cannot be");
     }
     answered_bytes_ = taken_in;
     turned_away_ = 0;
     return;
   }
-  const bool is_proved = head.kind == FrameKind::kShare || head.kind == FrameKind::kEndpoint ||
-                         head.kind == FrameKind::kWindow;
-  if (!is_proved || (head.kind == FrameKind::kShare) == (rdma_ != nullptr) || partner_ != nullptr ||
-      body.size() < sizeof(tcp::Mac)) {
+  const bool is_for_transport =
+      head.kind == FrameKind::kEndpoint || head.kind == FrameKind::kWindow;
+  if ((head.kind != FrameKind::kShare && !is_for_transport) || partner_ != nullptr ||
+      body.size() < sizeof(net::Mac)) {
     return fail("answered with a frame that cannot be");
   }
-  const auto said = body.first(body.size() - sizeof(tcp::Mac));
-  if (!is_proof(body.last(sizeof(tcp::Mac)), prove(settings_.key, head, said, call_))) {
+  const auto said = body.first(body.size() - sizeof(net::Mac));
+  if (!is_proof(body.last(sizeof(net::Mac)), prove(settings_.key, head, said, call_))) {
     return fail("answered with an address or a number that somebody has changed on the way");
   }
-  if (head.kind == FrameKind::kShare) return take_share(said);
-  if (head.kind == FrameKind::kWindow) return take_window(head.segment, said);
-  verbs::Endpoint endpoint{};
-  if (said.size() != sizeof(endpoint) || is_joined_) {
-    return fail("answered with a frame that cannot be");
-  }
-  std::memcpy(&endpoint, said.data(), sizeof(endpoint));
+  if (!is_for_transport) return take_share(said);
   try {
-    rdma_->connect(endpoint);
-    is_joined_ = true;
+    changes_->take(head, said);
   } catch (const Error& error) {
-    fail_by_adapter(error.what());
+    fail(error.what());
   }
 }
 
@@ -406,17 +408,6 @@ void Uplink::take_share(std::span<const std::byte> body) {
   if (body.size() != sizeof(number)) return fail("answered with a frame that cannot be");
   std::memcpy(&number, body.data(), sizeof(number));
   shared_ = Shared{{call_.to, call_.rank, number}, {}};
-}
-
-void Uplink::take_window(std::uint32_t segment, std::span<const std::byte> body) {
-  if (body.size() != (1 + host_.size()) * sizeof(verbs::Target)) {
-    return fail("answered with a frame that cannot be");
-  }
-  verbs::Sender::Window window{{}, std::vector<verbs::Target>(host_.size())};
-  std::memcpy(&window.inbox, body.data(), sizeof(window.inbox));
-  std::memcpy(window.cursors.data(), body.data() + sizeof(window.inbox),
-              host_.size() * sizeof(verbs::Target));
-  rdma_->open_window(segment, std::move(window));
 }
 
 }  // namespace dstorm::remote

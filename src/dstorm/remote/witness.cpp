@@ -105,10 +105,10 @@ std::vector<std::filesystem::path> folders_of_library() {
 
 }  // namespace
 
-WitnessToken token_of(const tcp::Key& key, int rank, const tcp::Address& listening) {
+WitnessToken token_of(const net::Key& key, int rank, const net::Address& listening) {
   const std::string said = "MALT witness: rank " + std::to_string(rank) + " at " +
-                           listening.with_scope_of(tcp::Address()).text() + " has ended";
-  const tcp::Mac mac = tcp::authenticate(key, std::as_bytes(std::span(said)));
+                           listening.with_scope_of(net::Address()).text() + " has ended";
+  const net::Mac mac = net::authenticate(key, std::as_bytes(std::span(said)));
   WitnessToken token{};
   std::memcpy(token.data(), kMagic.data(), kMagic.size());
   std::memcpy(token.data() + kMagic.size(), mac.data(), mac.size());

@@ -15,15 +15,15 @@
 #include <string>
 
 #include "dstorm/host/fork.hpp"
-#include "dstorm/remote/tcp/address.hpp"
-#include "dstorm/remote/tcp/handshake.hpp"
+#include "dstorm/remote/net/address.hpp"
+#include "dstorm/remote/net/handshake.hpp"
 #include "dstorm/remote/witness_order.hpp"
 
 namespace dstorm::remote {
 
 // The token that proves that `rank`, which listened at this address in the job with this key, has
 // ended.
-WitnessToken token_of(const tcp::Key& key, int rank, const tcp::Address& listening);
+WitnessToken token_of(const net::Key& key, int rank, const net::Address& listening);
 bool is_token(const WitnessToken& given, const WitnessToken& right);  // takes the same time for all
 
 // For the thread that makes it.

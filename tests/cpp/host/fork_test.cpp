@@ -61,7 +61,7 @@ TEST(Fork, ChildHasNoSocketThatAnotherThreadIsAboutToOpenOrClose) {
   std::atomic<bool> stop{false};
   std::thread opener([&] {
     while (!stop) {
-      tcp::Stream::connect(listener.at, testing_sockets::loopback(AF_INET), nullptr,
+      net::Stream::connect(listener.at, testing_sockets::loopback(AF_INET), nullptr,
                            std::chrono::seconds(5))
           .reset_at_end();
     }

@@ -17,17 +17,19 @@
 #include <thread>
 
 #include "dstorm/host/roll_call.hpp"
+#include "dstorm/remote/verbs/frames.hpp"
 #include "dstorm/slot/reader.hpp"
+#include "dstorm/slot/writer.hpp"
 #include "tcp_ranks.hpp"
 #include "tcp_sockets.hpp"
 
 namespace dstorm::remote {
-using tcp::Address;
-using tcp::Handshake;
-using tcp::Introduction;
-using tcp::Key;
-using tcp::make_key;
-using tcp::Stream;
+using net::Address;
+using net::Handshake;
+using net::Introduction;
+using net::Key;
+using net::make_key;
+using net::Stream;
 namespace {
 
 using namespace std::chrono_literals;
@@ -427,7 +429,7 @@ TEST(Downlink, KindIsOneOfThoseThereAre) {
 }
 
 TEST(Downlink, AnswersAndAdaptersAreNotTakenWhereNoneAreDue) {
-  const std::string endpoint(sizeof(EndpointBody), '\1');
+  const std::string endpoint(sizeof(verbs::EndpointBody), '\1');
   expect_broken({
       {"taken", frame(FrameKind::kTaken, 0, bytes_of(std::uint64_t{1})), "an answer where none"},
       {"window", frame(FrameKind::kWindow, 0, std::string(64, '\0')), "an answer where none"},

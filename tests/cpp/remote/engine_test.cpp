@@ -14,18 +14,18 @@
 #include <memory>
 #include <thread>
 
-#include "dstorm/remote/tcp/handshake.hpp"
+#include "dstorm/remote/net/handshake.hpp"
 #include "dstorm/segment.hpp"
 #include "tcp_ranks.hpp"
 #include "tcp_sockets.hpp"
 
 namespace dstorm::remote {
-using tcp::Address;
-using tcp::authenticate;
-using tcp::Flow;
-using tcp::Handshake;
-using tcp::Key;
-using tcp::Stream;
+using net::Address;
+using net::authenticate;
+using net::Flow;
+using net::Handshake;
+using net::Key;
+using net::Stream;
 namespace {
 
 using namespace std::chrono_literals;

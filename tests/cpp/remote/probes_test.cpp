@@ -11,7 +11,7 @@
 #include "tcp_sockets.hpp"
 
 namespace dstorm::remote {
-using tcp::Key;
+using net::Key;
 namespace {
 
 using testing_sockets::eventually;

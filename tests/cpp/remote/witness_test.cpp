@@ -20,8 +20,8 @@
 #include "tcp_sockets.hpp"
 
 namespace dstorm::remote {
-using tcp::Address;
-using tcp::Key;
+using net::Address;
+using net::Key;
 namespace {
 
 using testing_sockets::eventually;

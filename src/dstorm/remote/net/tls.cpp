@@ -1,0 +1,294 @@
+#include "dstorm/remote/net/tls.hpp"
+
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <new>
+
+#include "dstorm/errors.hpp"
+
+namespace dstorm::net {
+namespace {
+
+constexpr std::size_t kRecordBytes = 16384;  // the most that one TLS record carries
+constexpr std::size_t kBindingBytes = 32;
+
+template <class T>
+T* made(T* object) {
+  if (object == nullptr) throw std::bad_alloc();
+  return object;
+}
+
+std::string openssl_reason() {
+  const unsigned long code = ERR_peek_last_error();
+  const char* reason = ERR_reason_error_string(code);
+  if (reason != nullptr) return reason;
+  return ERR_SYSTEM_ERROR(code) ? std::strerror(ERR_GET_REASON(code)) : "unknown TLS error";
+}
+
+[[noreturn]] void throw_unusable(const std::string& file, const std::string& why) {
+  throw ConfigError("MALT_TLS: " + file + ": " + why);
+}
+
+std::string file_in(const std::string& folder, const char* name) {
+  const std::string file = folder + "/" + name;
+  if (!std::ifstream(file)) {
+    throw_unusable(file, std::string(std::strerror(errno)) +
+                             "; the folder must have cert.pem, key.pem and ca.pem");
+  }
+  return file;
+}
+
+// Checks what every peer would check of this rank's certificate, so that this rank reports it at
+// once.
+void check_own_certificate(SSL_CTX* context, const std::string& file) {
+  struct Free {
+    void operator()(X509_STORE_CTX* check) const { X509_STORE_CTX_free(check); }
+  };
+  STACK_OF(X509)* chain = nullptr;
+  SSL_CTX_ctrl(context, SSL_CTRL_GET_CHAIN_CERTS, 0, static_cast<void*>(&chain));
+  for (const int purpose : {X509_PURPOSE_SSL_CLIENT, X509_PURPOSE_SSL_SERVER}) {
+    const std::unique_ptr<X509_STORE_CTX, Free> check(made(X509_STORE_CTX_new()));
+    X509_STORE_CTX_init(check.get(), SSL_CTX_get_cert_store(context),
+                        SSL_CTX_get0_certificate(context), chain);
+    X509_STORE_CTX_set_purpose(check.get(), purpose);
+    if (X509_verify_cert(check.get()) == 1) continue;
+    const int error = X509_STORE_CTX_get_error(check.get());
+    throw_unusable(file, std::string(X509_verify_cert_error_string(error)) +
+                             "; it must lead to ca.pem, be in date, and be good for both ends");
+  }
+}
+
+// How sessions reach their sockets. OpenSSL's own way raises SIGPIPE.
+TlsSocket& socket_of(BIO* bio) { return *static_cast<TlsSocket*>(BIO_get_data(bio)); }
+
+int note(BIO* bio, ssize_t bytes, int retry) {
+  socket_of(bio).error = bytes < 0 ? errno : 0;
+  BIO_clear_retry_flags(bio);
+  if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
+    BIO_set_flags(bio, retry | BIO_FLAGS_SHOULD_RETRY);
+  }
+  return static_cast<int>(bytes);
+}
+int write(BIO* bio, const char* data, int bytes) {
+  const auto size = static_cast<std::size_t>(bytes);
+  return note(bio, ::send(socket_of(bio).fd, data, size, MSG_NOSIGNAL), BIO_FLAGS_WRITE);
+}
+int read(BIO* bio, char* data, int bytes) {
+  const auto size = static_cast<std::size_t>(bytes);
+  const ssize_t got = ::recv(socket_of(bio).fd, data, size, 0);
+  socket_of(bio).is_at_end = got == 0;
+  return note(bio, got, BIO_FLAGS_READ);
+}
+long control(BIO*, int command, long, void*) { return command == BIO_CTRL_FLUSH ? 1 : 0; }
+
+}  // namespace
+
+void TlsContext::Free::operator()(bio_method_st* method) const { BIO_meth_free(method); }
+void TlsContext::Free::operator()(ssl_ctx_st* context) const { SSL_CTX_free(context); }
+void TlsSession::Free::operator()(ssl_st* session) const { SSL_free(session); }
+
+TlsContext::TlsContext(const std::string& folder)
+    : method_(made(BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "malt socket"))),
+      context_(made(SSL_CTX_new(TLS_method()))) {
+  BIO_meth_set_write(method_.get(), write);
+  BIO_meth_set_read(method_.get(), read);
+  BIO_meth_set_ctrl(method_.get(), control);
+
+  SSL_CTX* context = context_.get();
+  SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
+  // Of TLS 1.2, only what 1.3 has too: forward secrecy and authenticated encryption.
+  SSL_CTX_set_cipher_list(context, "ECDHE+AESGCM:ECDHE+CHACHA20");
+  SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_TICKET);
+  // No session is resumed: each connection proves itself anew.
+  SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
+  SSL_CTX_set_num_tickets(context, 0);
+  SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
+  // There is no terminal at which to ask for a passphrase.
+  SSL_CTX_set_default_passwd_cb(context, [](char*, int, int, void*) { return 0; });
+
+  const std::string certificate = file_in(folder, "cert.pem");
+  const std::string key = file_in(folder, "key.pem");
+  const std::string authorities = file_in(folder, "ca.pem");
+  ERR_clear_error();
+  if (SSL_CTX_use_certificate_chain_file(context, certificate.c_str()) != 1) {
+    throw_unusable(certificate, openssl_reason() + "; it must be a certificate in PEM");
+  }
+  if (SSL_CTX_use_PrivateKey_file(context, key.c_str(), SSL_FILETYPE_PEM) != 1 ||
+      SSL_CTX_check_private_key(context) != 1) {
+    throw_unusable(key, openssl_reason() +
+                            "; it must be the private key of cert.pem in PEM, "
+                            "without a passphrase");
+  }
+  if (SSL_CTX_load_verify_locations(context, authorities.c_str(), nullptr) != 1) {
+    throw_unusable(authorities, openssl_reason() + "; it must be certificates in PEM");
+  }
+  check_own_certificate(context, certificate);
+}
+
+std::unique_ptr<TlsContext> TlsContext::from_environment() {
+  const char* folder = std::getenv("MALT_TLS");
+  if (folder == nullptr || *folder == '\0') return nullptr;
+  return std::make_unique<TlsContext>(folder);
+}
+
+TlsSession::TlsSession(const TlsContext& context, int fd, bool calls)
+    : socket_{fd, 0, false}, session_(made(SSL_new(context.get()))) {
+  BIO* bio = made(BIO_new(context.method()));
+  BIO_set_data(bio, &socket_);
+  BIO_set_init(bio, 1);
+  SSL_set_bio(session_.get(), bio, bio);  // the session owns it now
+  if (calls) {
+    SSL_set_connect_state(session_.get());
+  } else {
+    SSL_set_accept_state(session_.get());
+  }
+}
+
+void TlsSession::judge(int result) {
+  switch (SSL_get_error(session_.get(), result)) {
+    case SSL_ERROR_WANT_READ:
+      return;
+    case SSL_ERROR_WANT_WRITE:
+      awaits_room_ = true;
+      return;
+    case SSL_ERROR_ZERO_RETURN:
+      flow_ = Flow::kEnded;
+      is_closed_there_ = true;
+      return;
+    case SSL_ERROR_SYSCALL:
+      flow_ = Flow::kFailed;
+      is_closed_there_ = is_closed_there_ || socket_.is_at_end || socket_.error == ECONNRESET ||
+                         socket_.error == EPIPE;
+      error_ = socket_.error != 0 ? std::strerror(socket_.error) : "the connection broke off";
+      return;
+    default:
+      flow_ = Flow::kFailed;
+      is_closed_there_ = is_closed_there_ ||
+                         socket_.is_at_end;  // some versions report an end without a goodbye here
+      error_ = "TLS: " + openssl_reason();
+      if (const long verified = SSL_get_verify_result(session_.get()); verified != X509_V_OK) {
+        error_ += std::string(": ") + X509_verify_cert_error_string(verified);
+      }
+  }
+}
+
+bool TlsSession::shake_hands() {
+  if (flow_ == Flow::kFailed) return false;
+  if (SSL_is_init_finished(session_.get()) != 0) return true;
+  ERR_clear_error();  // SSL_get_error looks at what others have left there
+  awaits_room_ = false;
+  const int result = SSL_do_handshake(session_.get());
+  if (result != 1) judge(result);
+  return result == 1;
+}
+
+bool TlsSession::flush() {
+  awaits_room_ = false;
+  if (staged_ > 0) {
+    ERR_clear_error();
+    const int result = SSL_write(session_.get(), record_.data(), static_cast<int>(staged_));
+    if (result <= 0) {
+      judge(result);
+      return false;
+    }
+    staged_ = 0;
+  }
+  if (is_ending_) {
+    ERR_clear_error();
+    const int result = SSL_shutdown(session_.get());  // 0: sent; the peer's has not arrived
+    if (result < 0) {
+      judge(result);
+      return false;
+    }
+    is_ending_ = false;
+  }
+  return true;
+}
+
+// Copies one record's worth of `parts`, from byte `skip` on.
+std::size_t TlsSession::stage(std::span<const iovec> parts, std::size_t skip) {
+  for (const iovec& part : parts) {
+    const std::size_t skipped = std::min(skip, part.iov_len);
+    skip -= skipped;
+    const std::size_t bytes = std::min(part.iov_len - skipped, kRecordBytes - staged_);
+    if (bytes == 0) continue;
+    if (record_.empty()) record_.resize(kRecordBytes);
+    std::memcpy(record_.data() + staged_, static_cast<const std::byte*>(part.iov_base) + skipped,
+                bytes);
+    staged_ += bytes;
+  }
+  return staged_;
+}
+
+// A record that OpenSSL has once tried to write must be written, whatever the caller would rather
+// send by then. So a record is copied here, and counts as sent.
+Moved TlsSession::send(std::span<const iovec> parts) {
+  std::size_t taken = 0;
+  if (shake_hands()) {
+    while (flush()) {
+      const std::size_t bytes = stage(parts, taken);
+      taken += bytes;
+      if (bytes == 0) break;
+    }
+  }
+  return {taken, taken == 0 && flow_ == Flow::kFailed ? Flow::kFailed : Flow::kOpen};
+}
+
+Moved TlsSession::receive(std::span<const iovec> parts) {
+  std::size_t moved = 0;
+  if (shake_hands()) {
+    for (const iovec& part : parts) {
+      for (std::size_t filled = 0; filled < part.iov_len && flow_ == Flow::kOpen;) {
+        std::size_t bytes = 0;
+        ERR_clear_error();
+        const int result =
+            SSL_read_ex(session_.get(), static_cast<std::byte*>(part.iov_base) + filled,
+                        part.iov_len - filled, &bytes);
+        if (result != 1) {
+          judge(result);
+          return {moved, moved == 0 ? flow_ : Flow::kOpen};
+        }
+        filled += bytes;
+        moved += bytes;
+      }
+    }
+  }
+  return {moved, moved == 0 ? flow_ : Flow::kOpen};
+}
+
+Moved TlsSession::end_writing() {
+  is_ending_ = SSL_is_init_finished(session_.get()) != 0 && flow_ != Flow::kFailed;
+  return send({});
+}
+
+bool TlsSession::wants_write() const noexcept {
+  return awaits_room_ || ((staged_ > 0 || is_ending_) && !awaits_peer());
+}
+
+bool TlsSession::awaits_peer() const noexcept {
+  return !awaits_room_ && SSL_is_init_finished(session_.get()) == 0;
+}
+
+bool TlsSession::has_buffered() const noexcept { return SSL_pending(session_.get()) > 0; }
+
+std::array<std::byte, kBindingBytes> TlsSession::binding() const {
+  constexpr std::string_view kLabel = "EXPORTER-Channel-Binding";
+  std::array<std::byte, kBindingBytes> bytes{};
+  if (SSL_export_keying_material(session_.get(), reinterpret_cast<unsigned char*>(bytes.data()),
+                                 bytes.size(), kLabel.data(), kLabel.size(), nullptr, 0, 1) != 1) {
+    throw ConfigError("this OpenSSL does not give what binds the job's key to a TLS connection: " +
+                      openssl_reason());
+  }
+  return bytes;
+}
+
+}  // namespace dstorm::net
