@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
-sys.path += [str(TESTS / "hosts"), str(TESTS / "python")]
+sys.path += [str(TESTS / "hosts"), str(TESTS / "harness")]
 
 import report  # noqa: E402 # after the path
 from host_jobs import HostJob  # noqa: E402

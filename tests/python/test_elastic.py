@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from chunk_turns import TRAIN, check_turns, turns_taken
 from jobs import Ranks, Running, exists, run_job, start_job
-from test_shard import TRAIN, check_turns, turns_taken
 
 from malt._launch.scale import ScaleServer, name_of
 
