@@ -17,7 +17,7 @@ import pytest
 # Test id pattern -> what the test needs that a machine may rightly lack.
 ALLOWED_SKIPS: dict[str, str] = {
     "tests/hosts/test_srun.py*": "Slurm needs root, where a user namespace will do for the hosts",
-    "tests/python/test_elastic.py*another_user*": "being another user takes root",
+    "tests/python/launch/test_elastic.py*another_user*": "being another user takes root",
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "src"
 
 # A folder may include those of a lower floor, and the public headers of src/dstorm.

@@ -24,7 +24,7 @@ import malt
 from malt._checkpoint import safetensors
 from malt._errors import DamagedError
 
-RESUME = Path(__file__).resolve().parents[2] / "examples" / "resume.py"
+RESUME = Path(__file__).resolve().parents[3] / "examples" / "resume.py"
 
 
 @pytest.fixture

@@ -220,7 +220,7 @@ int main(int argc, char** argv) {
 }
 """
     )
-    source = Path(__file__).parents[2] / "src"
+    source = Path(__file__).parents[3] / "src"
     command = [compiler, "-std=c++20", f"-I{source}", "program.cpp", source / "dstorm/errors.cpp"]
     subprocess.run([*command, "-o", "program"], cwd=tmp_path, check=True, timeout=100)
     done = subprocess.run(

@@ -1,8 +1,8 @@
 """Jobs whose ranks come back, simulated: see tests/model/rejoining/jobs.py.
 
-pytest tests/python/test_rejoining.py                       1,000 seeds
-MALT_SEEDS=100000 pytest tests/python/test_rejoining.py     so many
-MALT_SEED=1234 pytest -s tests/python/test_rejoining.py     this one, step by step
+pytest tests/python/job/test_rejoining.py                       1,000 seeds
+MALT_SEEDS=100000 pytest tests/python/job/test_rejoining.py     so many
+MALT_SEED=1234 pytest -s tests/python/job/test_rejoining.py     this one, step by step
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from rejoining.jobs import Job
 
-_MODEL = Path(__file__).parents[1] / "model"
+_MODEL = Path(__file__).parents[2] / "model"
 _CHUNK = 500  # seeds of one process
 _SEEDS = int(os.environ.get("MALT_SEEDS", 1000))
 

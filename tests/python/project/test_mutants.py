@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def mutants_of(table: str, monkeypatch: pytest.MonkeyPatch) -> Any:

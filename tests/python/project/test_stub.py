@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-STUB = Path(__file__).parents[2] / "python/malt/_core.pyi"
+STUB = Path(__file__).parents[3] / "python/malt/_core.pyi"
 
 
 def test_stub_has_what_the_core_has(tmp_path: Path) -> None:
