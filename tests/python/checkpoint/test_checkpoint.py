@@ -11,7 +11,6 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +24,6 @@ from malt._checkpoint import safetensors
 from malt._errors import DamagedError
 
 RESUME = Path(__file__).resolve().parents[3] / "examples" / "resume.py"
-
-
-@pytest.fixture
-def alone() -> Iterator[None]:
-    """A job of one rank, in this process."""
-    with malt.init():
-        yield
 
 
 def names(folder: Path) -> list[str]:

@@ -20,12 +20,6 @@ import malt
 TRANSPORTS = ["shm", "tcp"]
 
 
-@pytest.fixture
-def alone() -> Any:
-    with malt.init():
-        yield
-
-
 # ---- One rank, and what it is given ----
 
 

@@ -18,13 +18,6 @@ PROMPT = 15.0
 
 
 @pytest.fixture
-def alone() -> Iterator[None]:
-    """A job of one rank, in this process."""
-    with malt.init():
-        yield
-
-
-@pytest.fixture
 def in_no_job() -> Iterator[None]:
     malt.finalize()
     yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -167,13 +167,6 @@ tell(errors={
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Result:
     return run_job(tmp_path_factory.mktemp("torch"), 2, JOB, limit=250)
-
-
-@pytest.fixture
-def alone() -> Iterator[None]:
-    """A job of one rank, in this process."""
-    with malt.init():
-        yield
 
 
 # On two ranks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,8 @@ from jobs import run_job
 
 import malt
 
+pytestmark = pytest.mark.usefixtures("alone")
 DTYPES = ["float32", "float64", "int32", "int64"]
-
-
-@pytest.fixture(autouse=True)
-def alone() -> Iterator[None]:
-    """A job of one rank, in this process."""
-    with malt.init():
-        yield
 
 
 def contents(v: Any) -> dict[int, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,6 @@ PROMPT = 15.0  # seconds, on a busy machine
 DTYPES = ["float32", "float64", "int32", "int64"]
 # Older NumPy takes all memory from DLPack for read-only (numpy/numpy#28632).
 DLPACK_IS_WRITEABLE = np.lib.NumpyVersion(np.__version__) >= "2.2.5"
-
-
-@pytest.fixture
-def alone() -> Iterator[None]:
-    """A job of one rank, in this process."""
-    with malt.init():
-        yield
 
 
 class Lent:

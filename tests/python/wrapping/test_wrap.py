@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -151,13 +150,6 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Result:
 def digits() -> tuple[Any, Any]:
     x, y = load_digits(return_X_y=True)
     return x / 16, y
-
-
-@pytest.fixture
-def alone() -> Iterator[None]:
-    """A job of one rank, in this process."""
-    with malt.init():
-        yield
 
 
 # On two ranks
