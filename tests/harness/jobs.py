@@ -142,6 +142,20 @@ def goal() -> int:
 
 # In the test
 
+# Seconds: far more than any error takes to come on a busy machine, far less than the time limits
+# that no error may wait for.
+PROMPT = 15.0
+
+
+def refused(error: Err | None, *parts: object) -> bool:
+    """A ConfigError that came at once and says all this."""
+    assert error is not None, f"no error that says {parts}"
+    assert error.kind == "ConfigError", error
+    assert error.seconds < PROMPT, error
+    assert error.says(*parts), error
+    return True
+
+
 _EMPTY: Mapping[str, str] = {}
 
 

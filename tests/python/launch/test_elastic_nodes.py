@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 from jobs import Ranks, in_dev_shm, processes_in
+from launches import MALT_RUN, assert_gone, exists, noted, wait_until
 from test_elastic import await_alive, scale
 from test_nodes import KEY, Job, end_of, free_port
-from test_run import MALT_RUN, assert_gone, exists, noted, wait_until
 
 from malt._errors import ConfigError
 from malt._rendezvous import placement, wire

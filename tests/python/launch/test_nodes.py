@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from test_run import MALT_RUN, PREAMBLE, assert_gone, exists, noted, wait_until
+from launches import MALT_RUN, PREAMBLE, assert_gone, exists, noted, wait_until
 
 from malt._errors import ConfigError
 from malt._rendezvous import wire
