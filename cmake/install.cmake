@@ -1,4 +1,5 @@
-# cmake --install: headers, libdstorm, libvol, liblearn, the ranks' witness, find_package(dstorm), pkg-config.
+# cmake --install: headers, libdstorm, libvol, liblearn, the ranks' witness, find_package(dstorm),
+# pkg-config.
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/dstorm)
 
