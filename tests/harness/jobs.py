@@ -142,8 +142,8 @@ def goal() -> int:
 
 # In the test
 
-# Seconds: far more than any error takes to come on a busy machine, far less than the time limits
-# that no error may wait for.
+# Seconds: far more than any error, or news of a death, takes to come on a busy machine, and far
+# less than the time limits that neither may wait for.
 PROMPT = 15.0
 
 
