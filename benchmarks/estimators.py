@@ -9,7 +9,6 @@ SYN is that of linear.py. Peers and MALT are timed one after the other, on the s
 memory (Vowpal Wabbit: on its cache), without intercepts.
 """
 
-import argparse
 import mmap
 import os
 import re
@@ -28,7 +27,7 @@ import numpy as np
 import report
 import vowpal_wabbit
 from linear import synthetic, timed
-from report import over, say, table, times
+from report import over, parser_with_output, say, table, times
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC
 
@@ -219,10 +218,7 @@ class Estimators(report.Report):
 
 
 def main():
-    p = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    p.add_argument("--output", type=Path, metavar="FILE", help="put the tables into it")
+    p = parser_with_output(__doc__)
     p.add_argument("--repeats", type=int, default=5)
     knobs = p.parse_args()
     result = Estimators(knobs.repeats)

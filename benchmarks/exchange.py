@@ -33,7 +33,7 @@ from pathlib import Path
 import exchange_extras as extras
 from exchange_peers import Job, choices
 from exchange_report import Report
-from report import say
+from report import parser_with_output, say
 
 UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20}
 SIZES = ["4B", "64B", "4KB", "64KB", "1MB", "16MB", "64MB"]
@@ -48,9 +48,7 @@ def size_in_bytes(text):
 
 
 def parse():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_with_output(__doc__)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument(
         "--sizes",
@@ -78,12 +76,6 @@ def parse():
         help="exchange.cpp, built (if not given, CMake's preset release builds it)",
     )
     parser.add_argument("--quick", action="store_true", help="one round, fewer turns, up to 16 MB")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="FILE.md",
-        help="also write the tables there, in place of the part that a run before wrote",
-    )
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.turns = 1, 3

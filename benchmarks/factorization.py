@@ -10,7 +10,6 @@ with more, the difference of which leaves out what both do before the first. Wit
 processor's time counts, so that what else runs on the machine shows less; with more, the clock's.
 """
 
-import argparse
 import ctypes
 import statistics
 import subprocess
@@ -26,7 +25,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 
 import movielens  # after the path
 import report
-from report import over, table, times
+from report import over, parser_with_output, table, times
 
 import malt
 from malt._core import RatingBlocks
@@ -158,11 +157,8 @@ class Report(report.Report):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_with_output(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--output", type=Path, metavar="FILE.md", help="also write the table there")
     options = parser.parse_args()
     real = movielens.load()
     sets = {

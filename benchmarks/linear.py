@@ -11,7 +11,6 @@ another seed in each run; Vowpal Wabbit in the order of the rows, from its cache
 another core.
 """
 
-import argparse
 import os
 import statistics
 import sys
@@ -32,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 import newsgroups  # after the path
 import report
 import vowpal_wabbit
-from report import say, table, times
+from report import parser_with_output, say, table, times
 
 from malt import _core
 
@@ -199,8 +198,7 @@ class LinearReport(report.Report):
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    p.add_argument("--output", type=Path, metavar="FILE", help="put the tables into it")
+    p = parser_with_output(__doc__)
     p.add_argument("--only", choices=ALPHA, help="of the data sets")
     p.add_argument("--epochs", type=int, default=5)
     p.add_argument("--repeats", type=int, default=5)

@@ -20,10 +20,9 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from pathlib import Path
 
 import report
-from report import microseconds, table, times
+from report import microseconds, parser_with_output, table, times
 
 TRANSPORTS = ["tcp", "shm"]
 OTHERS = [0, 1000, 3000]
@@ -125,12 +124,9 @@ class Report(report.Report):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_with_output(__doc__)
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--rank", type=int, metavar="TURNS", help=argparse.SUPPRESS)
-    parser.add_argument("--output", type=Path, metavar="FILE.md", help="also write the table there")
     options = parser.parse_args()
     if options.rank:
         run_rank(options.rank)

@@ -64,13 +64,28 @@ def machine():
     )
 
 
+def measured():
+    command = " ".join(["python", *sys.argv])
+    return f"Measured on {machine()}, with `{command}`"
+
+
+def write(path: Path, program, text):
+    """In place of what a run of the program before wrote into the page, or at its end."""
+    old = path.read_text() if path.exists() else "# Performance\n"
+    begin = f"<!-- written by benchmarks/{program}: from here -->"
+    end = begin.replace("from here", "to here")
+    before, _, rest = old.partition(begin)
+    after = rest.partition(end)[2].strip()
+    parts = [before.strip(), f"{begin}\n\n{text}\n\n{end}", after]
+    path.write_text("\n\n".join(part for part in parts if part) + "\n")
+
+
 class Report:
     """Sections of text, and what misses its target in them."""
 
     def __init__(self, program, title, medians):
-        command = " ".join(["python", *sys.argv])
         self._program, self._title = program, title
-        self._sections = [f"Measured on {machine()}, with `{command}`: medians of {medians}."]
+        self._sections = [f"{measured()}: medians of {medians}."]
         self.short = []  # what misses its target
 
     def _verdict(self, what, *missed):
@@ -91,19 +106,36 @@ class Report:
         """Print it, and write it into the file if one is given; returns the exit status."""
         print(self.text())
         if path:
-            self._write(path)
+            write(path, self._program, f"## {self._title}\n\n{self.text()}")
         return 1 if self.short else 0
 
-    def _write(self, path: Path):
-        """In place of what a run before wrote, or at its end."""
-        old = path.read_text() if path.exists() else "# Performance\n"
-        begin = f"<!-- written by benchmarks/{self._program}: from here -->"
-        end = begin.replace("from here", "to here")
-        before, _, rest = old.partition(begin)
-        after = rest.partition(end)[2].strip()
-        section = f"{begin}\n\n## {self._title}\n\n{self.text()}\n\n{end}"
-        parts = [before.strip(), section, after]
-        path.write_text("\n\n".join(part for part in parts if part) + "\n")
+
+def parser(description):
+    return argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def parser_with_output(description):
+    """For Report.finish."""
+    made = parser(description)
+    made.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE.md",
+        help="also write the tables there, in place of the part that a run before wrote",
+    )
+    return made
+
+
+def run_ranks(ranks, program, *arguments, **environ):
+    """What rank 0 of a job of this program has written, as JSON, into its --out."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "result.json"
+        launch = [sys.executable, "-m", "malt", "run", "-n", str(ranks), program]
+        command = [*launch, *map(str, arguments), "--out", out]
+        subprocess.run(command, check=True, env=os.environ | environ)
+        return json.loads(out.read_text())
 
 
 def by_ranks(ranks, work, description, program, seeds):
@@ -111,23 +143,17 @@ def by_ranks(ranks, work, description, program, seeds):
 
     None in the process of a rank, which this starts the program as.
     """
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seeds", type=int, default=seeds)
-    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
-    knobs = parser.parse_args()
+    p = parser(description)
+    p.add_argument("--seeds", type=int, default=seeds)
+    p.add_argument("--out", type=Path, help=argparse.SUPPRESS)
+    knobs = p.parse_args()
     if knobs.out:
         found = work(knobs.seeds)
         if os.environ["MALT_RANK"] == "0":
             knobs.out.write_text(json.dumps(found))
         return None
     found = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for count in ranks:
-            say(f"{count} ranks")
-            out = Path(folder) / f"{count}.json"
-            launch = [sys.executable, "-m", "malt", "run", "-n", str(count), program]
-            subprocess.run([*launch, "--seeds", str(knobs.seeds), "--out", out], check=True)
-            found[count] = json.loads(out.read_text())
+    for count in ranks:
+        say(f"{count} ranks")
+        found[count] = run_ranks(count, program, "--seeds", knobs.seeds)
     return found

@@ -9,7 +9,6 @@ Two hosts of a rank each, which are network namespaces (tests/hosts/) on a switc
 rate a token bucket limits in each direction. The ranks exchange the gradients of each step.
 """
 
-import argparse
 import json
 import statistics
 import sys
@@ -17,11 +16,11 @@ import tempfile
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
-sys.path += [str(TESTS / "hosts"), str(TESTS / "python")]
+sys.path += [str(TESTS / "hosts"), str(TESTS / "harness")]
 
 import report  # noqa: E402 # after the path
 from host_jobs import HostJob  # noqa: E402
-from report import KB, say, table, times  # noqa: E402
+from report import KB, parser_with_output, say, table, times  # noqa: E402
 from slow_network_worker import CODECS  # noqa: E402
 
 from hosts import Hosts, why_not  # noqa: E402
@@ -71,11 +70,8 @@ class Report(report.Report):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_with_output(__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="trainings, each with another seed")
-    parser.add_argument("--output", type=Path, metavar="FILE.md", help="also write the table there")
     options = parser.parse_args()
     if reason := why_not():
         sys.exit(reason)

@@ -11,7 +11,6 @@ program sleeps: far less than two jobs differ by, with heartbeats or without. Th
 network namespaces (tests/hosts/), which take root to make.
 """
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -21,12 +20,12 @@ from functools import partial
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
-sys.path += [str(TESTS / "hosts"), str(TESTS / "python")]
+sys.path += [str(TESTS / "hosts"), str(TESTS / "harness")]
 
 import report  # noqa: E402 # after the path
 from host_jobs import HostJob  # noqa: E402
 from jobs import run_job, start_job  # noqa: E402
-from report import KB, MB, over, say, size_text, table, times  # noqa: E402
+from report import KB, MB, over, parser_with_output, say, size_text, table, times  # noqa: E402
 
 from hosts import Hosts, why_not  # noqa: E402
 
@@ -233,11 +232,8 @@ class Report(report.Report):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_with_output(__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--output", type=Path, metavar="FILE.md", help="write the tables there too")
     options = parser.parse_args()
     reason = why_not()
     jobs = [partial(job, transport=t) for job in (train, rest) for t in TRANSPORTS]

@@ -11,7 +11,6 @@ counts is its processor time, so that other work on the machine weighs less, and
 above what it had before, over the bytes of the matrix and labels that it returns.
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -22,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import report
-from report import MB, say, table, times
+from report import MB, parser_with_output, say, table, times
 
 FEATURES = 47_236
 FASTER, MOST_MEMORY = 10, 1.2  # the targets
@@ -137,10 +136,9 @@ class Svmlight(report.Report):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = parser_with_output(__doc__)
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     result = Svmlight("svmlight.py", "Reading svmlight text", f"{arguments.repeats} processes each")
     result.measure(arguments.rows, arguments.repeats)

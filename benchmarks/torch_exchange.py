@@ -10,16 +10,11 @@ in one job, on as many ranks at once. Trainings are jobs of their own, which tak
 each round with another seed: the same network, data, batches, schedule and epochs on as many ranks.
 """
 
-import argparse
-import json
 import statistics
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 
 import report
-from report import say, table
+from report import parser_with_output, run_ranks, say, table
 
 WORKER = Path(__file__).with_name("torch_worker.py")
 RANKS = 2
@@ -29,24 +24,16 @@ MOST_LOST = 0.5  # points of accuracy
 
 
 def parse():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_with_output(__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="times that each job is run")
     parser.add_argument("--epochs", type=int, default=5, help="of a training")
-    parser.add_argument(
-        "--output", type=Path, metavar="FILE.md", help="also write the tables there"
-    )
     return parser.parse_args()
 
 
 def run(ranks, *arguments):
     """What rank 0 of a job has measured."""
     say(" ".join(map(str, arguments)))
-    with tempfile.TemporaryDirectory() as folder:
-        launch = [sys.executable, "-m", "malt", "run", "-n", str(ranks), str(WORKER)]
-        subprocess.run([*launch, *map(str, arguments), "--out", folder], check=True)
-        return json.loads((Path(folder) / "result.json").read_text())
+    return run_ranks(ranks, WORKER, *arguments)
 
 
 def median(results, name):

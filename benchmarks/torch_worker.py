@@ -98,7 +98,7 @@ def train(options):
     model = network(options.hidden)
     optimizer, trained, average = sgd(model), model, None
     if options.way == "ddp":
-        meeting = f"file://{options.out}/gloo"
+        meeting = f"file://{options.out}.gloo"
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         distributed.init_process_group(
             "gloo", init_method=meeting, rank=malt.rank(), world_size=malt.size()
@@ -138,7 +138,7 @@ def main():
     malt.init()
     result = time_steps(options) if options.what == "step" else train(options)
     if malt.rank() == 0:
-        (options.out / "result.json").write_text(json.dumps(result))
+        options.out.write_text(json.dumps(result))
     malt.barrier()
 
 

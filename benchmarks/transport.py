@@ -19,14 +19,13 @@ Over shm a receiver reads where the sender wrote, so the time is that of the pro
 bandwidth grows with the size; UCX's put copies.
 """
 
-import argparse
 import statistics
 from collections import defaultdict
 from pathlib import Path
 
 import report
 from exchange_extras import build
-from report import KB, MB, microseconds, over, say, size_text, table, times
+from report import KB, MB, microseconds, over, parser_with_output, say, size_text, table, times
 from transport_peers import PEERS, IbWrite, Own, Ucx
 
 SIZES = [8 * KB, 64 * KB, 1 * MB, 16 * MB]
@@ -41,21 +40,13 @@ MOST_LATENCY = {("tcp", "bare stream"): 1.3, ("verbs", "ib_write"): 1.15}
 
 
 def parse():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_with_output(__doc__)
     parser.add_argument("--transport", choices=PEERS, required=True)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument(
         "--program",
         type=Path,
         help="transport.cpp, built (if not given, CMake's preset release builds it)",
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="FILE.md",
-        help="also write the tables there, in place of the part that a run before wrote",
     )
     return parser.parse_args()
 

@@ -11,18 +11,17 @@ Frames of up to 64 KB are counted, as the kernel hands them to the network card,
 an Ethernet of 1500 bytes each 1448 of payload have 78 bytes of headers and gaps.
 """
 
-import argparse
 import json
 import sys
 import tempfile
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
-sys.path += [str(TESTS / "hosts"), str(TESTS / "python")]
+sys.path += [str(TESTS / "hosts"), str(TESTS / "harness")]
 
 import report  # noqa: E402 # after the path
 from host_jobs import HostJob  # noqa: E402
-from report import KB, MB, size_text, table, times  # noqa: E402
+from report import KB, MB, parser_with_output, size_text, table, times  # noqa: E402
 
 from hosts import Hosts, why_not  # noqa: E402
 
@@ -116,10 +115,7 @@ class Report(report.Report):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--output", type=Path, metavar="FILE.md", help="also write the table there")
+    parser = parser_with_output(__doc__)
     options = parser.parse_args()
     if reason := why_not():
         sys.exit(reason)

@@ -12,18 +12,14 @@ than the clock's.
 import argparse
 import json
 import logging
-import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 import report
 import scipy.sparse
-from report import say, table
+from report import parser, run_ranks, say, table
 from sklearn.linear_model import SGDClassifier
 
 import malt
@@ -108,13 +104,9 @@ def jobs(rounds):
     for n in range(rounds):
         for ranks in RANKS:
             say(f"round {n + 1} of {rounds}, {ranks} ranks")
-            with tempfile.TemporaryDirectory() as folder:
-                out = Path(folder) / "found.json"
-                launch = [sys.executable, "-m", "malt", "run", "-n", str(ranks), __file__]
-                environ = os.environ | {"OMP_NUM_THREADS": "1"}  # a core a rank
-                subprocess.run([*launch, "--out", out], check=True, env=environ)
-                for name, values in json.loads(out.read_text()).items():
-                    found.setdefault((*name.split("/"), ranks), []).extend(values)
+            of_job = run_ranks(ranks, __file__, OMP_NUM_THREADS="1")  # a core a rank
+            for name, values in of_job.items():
+                found.setdefault((*name.split("/"), ranks), []).extend(values)
     return found
 
 
@@ -135,9 +127,7 @@ def show(found):
 
 
 def main():
-    p = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    p = parser(__doc__)
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     knobs = p.parse_args()

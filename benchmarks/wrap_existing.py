@@ -10,7 +10,6 @@ process. The least of the rounds counts, as what else runs on the machine only m
 much does, the processor's time says more than the clock's.
 """
 
-import argparse
 import importlib.metadata
 import os
 import re
@@ -97,22 +96,12 @@ def text(names, found):
     rounds = min(len(ones) for ones in found.values())
     header = ["program", "package", "lines added", "exchanged", "score", "alone / 1 / 2 ranks"]
     header += ["seconds", "processor's seconds"]
-    command = " ".join(["python", *sys.argv])
-    how = f"Measured on {report.machine()}, with `{command}`: mean scores and least times of"
-    return f"{how} {rounds} rounds.\n\n{table(header, rows)}"
-
-
-def write(path, shown):
-    begin = "<!-- written by benchmarks/wrap_existing.py: from here -->"
-    end = begin.replace("from here", "to here")
-    before, _, rest = path.read_text().partition(begin)
-    path.write_text(f"{before}{begin}\n\n{shown}\n\n{end}{rest.partition(end)[2]}")
+    how = f"{report.measured()}: mean scores and least times of {rounds} rounds"
+    return f"{how}.\n\n{table(header, rows)}"
 
 
 def main():
-    p = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    p = report.parser(__doc__)
     p.add_argument("programs", nargs="*", help=f"of {', '.join(PROGRAMS)}; all unless given")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--output", type=Path, help="a page with the markers, to write the table into")
@@ -121,7 +110,7 @@ def main():
     for found in measure(names, knobs.rounds):
         shown = text(names, found)
         if knobs.output:  # after each round: a run that is stopped leaves what it has
-            write(knobs.output, shown)
+            report.write(knobs.output, "wrap_existing.py", shown)
     print(shown)
 
 

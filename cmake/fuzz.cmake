@@ -1,5 +1,5 @@
-# One executable per fuzz/<name>.cpp, and a test that runs it on its corpus. With MALT_FUZZ it is made
-# over libFuzzer, which then makes more inputs; without, any compiler will do.
+# One executable per fuzz/<name>.cpp, and a test that runs it on its corpus. With MALT_FUZZ it is
+# made over libFuzzer, which then makes more inputs; without, any compiler will do.
 find_package(GTest REQUIRED)  # what stands up ranks in tests/cpp includes it
 
 add_library(fuzz_entry OBJECT fuzz/entry.cpp)
@@ -18,8 +18,8 @@ foreach(source IN LISTS fuzz_sources)
   add_executable(fuzz_${name} ${source} $<TARGET_OBJECTS:fuzz_entry>)
   target_include_directories(fuzz_${name} PRIVATE tests/cpp)
   target_include_directories(fuzz_${name} SYSTEM PRIVATE ${MALT_VERBS_INCLUDE})
-  target_link_libraries(fuzz_${name} PRIVATE learn vol dstorm GTest::gtest malt_warnings malt_sanitizers
-                                             malt_coverage)
+  target_link_libraries(fuzz_${name} PRIVATE learn vol dstorm GTest::gtest malt_warnings
+                                             malt_sanitizers malt_coverage)
   if(MALT_FUZZ)
     target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
   endif()

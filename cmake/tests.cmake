@@ -17,25 +17,27 @@ set(serial_tests)
 # Begin first, or the rest would be done long before them.
 set(long_tests membership_test watcher_test)
 
-# Computes for long, or holds what it tests in headers: optimised as the preset says. The others test
-# what is in the libraries, and compile faster.
+# Computes for long, or holds what it tests in headers: optimised as the preset says. The others
+# test what is in the libraries, and compile faster.
 set(optimised_tests membership_hosts_test membership_test slot_test writer_killed_test)
 
 # A rank's thread writes into a slot after its engine has read it because a rank in another process
 # has said so by an adapter, which ThreadSanitizer does not see: it takes that for a race.
 set(unseen_order_tests rdma_faults_test)
 # Have one thread, in which ThreadSanitizer has nothing to find.
-set(single_thread_tests accusations_test codec_test graph_test kernels_copy_test kernels_level_test kernels_test
-                        decimal_test matrix_test membership_hosts_test membership_test)
+set(single_thread_tests accusations_test codec_test graph_test kernels_copy_test kernels_level_test
+                        kernels_test decimal_test matrix_test membership_hosts_test membership_test)
 
 foreach(source IN LISTS test_sources)
   cmake_path(GET source STEM name)
-  if(MALT_SANITIZE STREQUAL "thread" AND (name IN_LIST single_thread_tests OR name IN_LIST unseen_order_tests))
+  if(MALT_SANITIZE STREQUAL "thread" AND
+     (name IN_LIST single_thread_tests OR name IN_LIST unseen_order_tests))
     continue()
   endif()
   add_executable(${name} ${source})
   target_include_directories(${name} PRIVATE tests/cpp)
-  target_link_libraries(${name} PRIVATE learn vol dstorm GTest::gtest_main malt_warnings malt_sanitizers)
+  target_link_libraries(${name} PRIVATE learn vol dstorm GTest::gtest_main malt_warnings
+                                        malt_sanitizers)
   if(NOT name IN_LIST optimised_tests)
     target_compile_options(${name} PRIVATE -O1)
   endif()

@@ -1,4 +1,4 @@
-"""Rules for all Python tests, those under mpirun included.
+"""Rules for all Python tests, those under mpirun included, and a fixture of many: `alone`.
 
 A skip is loud: with MALT_NO_SKIPS=1 (`./dev test` sets it) a skipped test fails unless
 ALLOWED_SKIPS names it. And signals do what they do by default, also where the tests were started
@@ -10,20 +10,29 @@ from __future__ import annotations
 import fnmatch
 import os
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
+
+import malt
 
 # Test id pattern -> what the test needs that a machine may rightly lack.
 ALLOWED_SKIPS: dict[str, str] = {
     "tests/hosts/test_srun.py*": "Slurm needs root, where a user namespace will do for the hosts",
-    "tests/python/test_elastic.py*another_user*": "being another user takes root",
+    "tests/python/launch/test_elastic.py*another_user*": "being another user takes root",
 }
 
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 for number in (signal.SIGHUP, signal.SIGQUIT):
     signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A job of one rank, in this process."""
+    with malt.init():
+        yield
 
 
 def forbidden(nodeid: str, reason: str) -> bool:

@@ -1,7 +1,7 @@
-// Who writes which copy (src/dstorm/slot/copies.hpp), for SPIN: two ranks of a host, PLACES 0 and 1, are in
-// turn the proxy of a sender of another host, by the links 1, 2, 3: place link % 2. A rank may stop at
-// any step, for any time, as SPIN runs the steps of all in every order; it may go on after the next one
-// has taken over, and it may die. Each copy has one slot. One receiver.
+// Who writes which copy (src/dstorm/slot/copies.hpp), for SPIN: two ranks of a host, PLACES 0 and
+// 1, are in turn the proxy of a sender of another host, by the links 1, 2, 3: place link % 2. A
+// rank may stop at any step, for any time, as SPIN runs the steps of all in every order; it may go
+// on after the next one has taken over, and it may die. Each copy has one slot. One receiver.
 //
 // -DQUEUE: that policy, else LATEST. tests/model/run.py also runs the mutants, named by macros.
 #ifndef K
@@ -75,8 +75,8 @@ inline take() {
 #define MAY_BE_READ (COVERS(hold, left) && consumed < left)
 #endif
 
-// SlotWriter::claim of a copy with one slot; `sent` is the ticket that of_copy found there, or that was
-// given since, and `left` the update that it found there, ticket or not.
+// SlotWriter::claim of a copy with one slot; `sent` is the ticket that of_copy found there, or that
+// was given since, and `left` the update that it found there, ticket or not.
 inline claim() {
   room = false;
 #ifdef QUEUE

@@ -1,8 +1,9 @@
-// How ranks agree on the next epoch (src/dstorm/membership/membership.cpp), for SPIN: one epoch of N ranks. A
-// rank looks at another's record at any time or never, so what it knows may be as old as can be; ranks
-// die at any step; whom a proposer leaves out is free, as whoever it accuses is.
+// How ranks agree on the next epoch (src/dstorm/membership/membership.cpp), for SPIN: one epoch of
+// N ranks. A rank looks at another's record at any time or never, so what it knows may be as old as
+// can be; ranks die at any step; whom a proposer leaves out is free, as whoever it accuses is.
 //
-// Checked: M1. What a mutant, named by a macro, does without must be missed. tests/model/run.py runs all.
+// Checked: M1. What a mutant, named by a macro, does without must be missed. tests/model/run.py
+// runs all.
 #ifndef N
 #define N 3
 #endif

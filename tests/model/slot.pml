@@ -1,8 +1,10 @@
-// The slot protocol (src/dstorm/slot/layout.hpp) between one writer and two readers, for SPIN: each load and
-// store of a shared word is a step. The writer sends K updates; anyone may die at any step.
+// The slot protocol (src/dstorm/slot/layout.hpp) between one writer and two readers, for SPIN: each
+// load and store of a shared word is a step. The writer sends K updates; anyone may die at any
+// step.
 //
-// -DQUEUE: that policy, else LATEST. SPIN runs steps in one order for all: what a weaker ordering or a
-// skipped step would let happen is a mutant, below, named by a macro. tests/model/run.py runs them all.
+// -DQUEUE: that policy, else LATEST. SPIN runs steps in one order for all: what a weaker ordering
+// or a skipped step would let happen is a mutant, below, named by a macro. tests/model/run.py runs
+// them all.
 #ifndef K
 #define K 4
 #endif

@@ -17,7 +17,7 @@ import numpy as np
 
 import malt
 
-sys.path.append(str(Path(__file__).parents[1] / "python"))
+sys.path.append(str(Path(__file__).parents[1] / "harness"))
 
 from calls import CALLS
 from jobs import await_flag, error_of, raise_flag

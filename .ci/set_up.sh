@@ -1,0 +1,163 @@
+# shellcheck shell=bash
+# Part of ./dev: installs what the machine lacks, makes .venv and builds the package into it.
+# It calls `say`, `fail` and `quietly` of ./dev, and reads `logs`.
+
+# ---- The machine ---------------------------------------------------------------------------------
+python_works() {
+  "$1" - >/dev/null 2>&1 <<'END'
+import ensurepip, os, sys, sysconfig, venv
+assert sys.version_info >= (3, 10)
+assert os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h"))
+END
+}
+find_python() {
+  local name
+  for name in python3 python3.{14..10}; do
+    if python_works "$name"; then
+      echo "$name"
+      return
+    fi
+  done
+  return 1
+}
+has_compiler() {
+  [[ $(echo __GNUC__ | "${CXX:-g++}" -E -P -x c++ - 2>/dev/null) =~ ^[0-9]+$ ]]
+}
+has_command() { PATH=$PATH:/usr/sbin:/sbin command -v "$1"; }
+has_static_busybox() { [[ -x /bin/busybox ]] && ! ldd /bin/busybox; }
+has_fuzzer() {
+  echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }' |
+    clang++ -fsanitize=fuzzer,address,undefined -x c++ - -o /dev/null
+}
+# By this name Slurm loads it.
+has_pmix() { [[ -n $(find /usr/lib* -name libpmix.so -print -quit) ]]; }
+has_header() { echo "#include <$1>" | "${CXX:-g++}" -E -x c++ - >/dev/null 2>&1; }
+
+# A check, and the packages that make it pass.
+needs_of_build=(
+  "find_python|python3 python3-venv python3-dev"
+  "has_compiler|g++"
+  "has_header openssl/ssl.h|libssl-dev"
+  "has_header infiniband/verbs.h|libibverbs-dev"
+  "test -e /etc/ssl/certs/ca-certificates.crt|ca-certificates"
+)
+needs_of_test=(
+  "${needs_of_build[@]}"
+  "has_header gtest/gtest.h|libgtest-dev"
+  "has_header benchmark/benchmark.h|libbenchmark-dev"
+  "has_command pkg-config|pkg-config"
+  "has_command ip|iproute2"
+  "has_command tc|iproute2"
+  "has_command nft|nftables"
+  "has_command slurmctld|slurm-wlm"
+  "has_command slurmd|slurm-wlm"
+  "has_pmix|libpmix-dev"
+  "has_command spin|spin"
+)
+needs_of_rdma=(
+  "command -v qemu-system-x86_64|qemu-system-x86"
+  "has_static_busybox|busybox-static"
+  "test -e /sbin/depmod|kmod"
+  "test -e /sbin/tc|iproute2"
+  "test -e /etc/libibverbs.d/rxe.driver|ibverbs-providers"
+  "command -v cpio|cpio"
+  "command -v xz|xz-utils"
+)
+needs_of_asan=(
+  "has_fuzzer|clang libclang-rt-dev"
+)
+
+ensure_system() {
+  local need packages=() sudo=()
+  for need in "$@"; do
+    # shellcheck disable=SC2086 # Both halves are lists of words.
+    ${need%|*} >/dev/null 2>&1 || packages+=(${need#*|})
+  done
+  ((${#packages[@]})) || return 0
+  command -v apt-get >/dev/null || fail "please install what Debian calls: ${packages[*]}"
+  if ((EUID != 0)); then
+    sudo -n true 2>/dev/null || fail "system packages are missing; please run
+  sudo apt-get update && sudo apt-get install -y --no-install-recommends ${packages[*]}"
+    sudo=(sudo)
+  fi
+  say "Installing system packages: ${packages[*]}"
+  quietly apt "${sudo[@]}" apt-get update
+  quietly apt "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y --no-install-recommends "${packages[@]}"
+}
+
+# ---- .venv: made once, then renewed in the parts whose inputs have changed -----------------------
+hash_of() {
+  find "$@" -type f -not -path '*/__pycache__/*' -print0 | sort -z | xargs -0 sha256sum | sha256sum
+}
+fresh() { [[ -f .venv/stamps/$1 && $(<".venv/stamps/$1") == "$2" ]]; }
+
+ensure_venv() {
+  local prefix
+  prefix=$(.venv/bin/python -c 'import sys, pip; print(sys.prefix)' 2>/dev/null) || true
+  if [[ $prefix != "$PWD/.venv" ]]; then
+    say "Creating .venv"
+    rm -rf .venv
+    quietly venv "$(find_python)" -m venv .venv
+    mkdir .venv/stamps
+  fi
+  unset PYTHONPATH PYTHONHOME
+  export VIRTUAL_ENV=$PWD/.venv PATH=$PWD/.venv/bin:$PATH
+}
+
+# Prints what pyproject.toml requires: to build, to run, and for the extras named.
+requirements() {
+  python - "$@" <<'END'
+import sys
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    from pip._vendor import tomli as tomllib
+with open("pyproject.toml", "rb") as file:
+    settings = tomllib.load(file)
+project = settings["project"]
+wanted = [settings["build-system"]["requires"], project["dependencies"]]
+wanted += [project["optional-dependencies"][extra] for extra in sys.argv[1:]]
+print("\n".join(sum(wanted, ["cmake>=3.25", "ninja>=1.11"])))
+END
+}
+
+test_extras=(examples mpi learn data test) # what tests/python needs, but for PyTorch
+
+ensure_packages() { # ensure_packages NAME EXTRA...
+  local name=$1 wanted
+  shift
+  wanted=$(requirements "$@")
+  ! fresh "packages-$name" "$wanted" || return 0
+  say "Installing Python packages into .venv (a minute or two)"
+  echo "$wanted" >"$logs/requirements.txt"
+  quietly pip pip install -r "$logs/requirements.txt"
+  echo "$wanted" >".venv/stamps/packages-$name"
+}
+
+ensure_package() {
+  local inputs
+  inputs=$(
+    hash_of CMakeLists.txt cmake src python/bindings pyproject.toml
+    find python/malt -name '*.py' | sort
+  )
+  ! fresh malt "$inputs" || return 0
+  say "Building MALT"
+  quietly build pip install --no-deps --no-build-isolation --editable .
+  echo "$inputs" >.venv/stamps/malt
+}
+
+set_up() { # set_up build|test
+  exec 9>"$logs/lock"
+  flock -n 9 || { say "Waiting for another ./dev to finish setting up" && flock 9; }
+  local needs="needs_of_$1[@]"
+  ensure_system "${!needs}"
+  ensure_venv
+  if [[ $1 == test ]]; then
+    ensure_packages test "${test_extras[@]}" dev
+  elif [[ ! -f .venv/stamps/packages-test ]]; then
+    ensure_packages build examples
+  fi
+  ensure_package
+  exec 9>&-
+}

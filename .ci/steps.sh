@@ -1,0 +1,184 @@
+# shellcheck shell=bash
+# Part of ./dev: the steps of ./dev test. Each is a function step_NAME whose output goes to a log.
+# They call .ci/set_up.sh, and read `logs` and `cores`.
+
+# With what a step ends that cannot be run here, after a line that begins with SKIPPED and says why.
+exit_skipped=77
+# C++ tests that a machine may rightly skip.
+allowed_skips='Avx2|Avx512'
+
+build_preset() { # build_preset PRESET [OPTION...]
+  cmake --preset "$1"
+  cmake --build --preset "$@"
+}
+cpp_tests() { # cpp_tests PRESET [COMMAND...]
+  local preset=$1 skipped
+  shift
+  build_preset "$preset"
+  "$@" ctest --preset "$preset" -j "$cores" | tee "$logs/ctest-$preset.txt"
+  if skipped=$(grep -E '\*\*\*(Skipped|Not Run)' "$logs/ctest-$preset.txt" |
+    grep -vE "$allowed_skips"); then
+    printf 'These were skipped, and may not be here:\n%s\n' "$skipped"
+    return 1
+  fi
+}
+step_cpp() { cpp_tests dev; }
+step_asan() {
+  ensure_system "${needs_of_asan[@]}"
+  cpp_tests asan
+}
+step_tsan() {
+  # TSan needs its part of the address space free: no randomised addresses, where that can be had.
+  local prefix=()
+  ! setarch "$(uname -m)" -R true 2>/dev/null || prefix=(setarch "$(uname -m)" -R)
+  cpp_tests tsan "${prefix[@]}"
+}
+step_install() { # The installed library, through find_package and through pkg-config.
+  local prefix=$PWD/build/installed out=build/consumer
+  cmake --preset dev
+  cmake --build --preset dev --target dstorm vol learn
+  rm -rf "$prefix" "$out"
+  cmake --install build/dev --prefix "$prefix"
+  cmake -S tests/install -B "$out" -DCMAKE_PREFIX_PATH="$prefix"
+  cmake --build "$out"
+  "$out/consumer"
+  local libdir
+  libdir=$(dirname "$(find "$prefix" -name dstorm.pc)")
+  # shellcheck disable=SC2046 # pkg-config prints options.
+  "${CXX:-g++}" -std=c++20 tests/install/consumer.cpp -o "$out/consumer-pc" \
+    $(PKG_CONFIG_PATH=$libdir pkg-config --cflags --libs learn)
+  LD_LIBRARY_PATH=${libdir%/pkgconfig} "$out/consumer-pc"
+}
+step_rdma() {
+  ensure_system "${needs_of_rdma[@]}"
+  cmake --preset dev
+  cmake --build --preset dev --target rdma_tests
+  tests/softroce/run_tests.sh build/dev
+}
+step_fuzz() {
+  local seconds=${FUZZ_SECONDS:-60} seed=1 # so that what fails here failed by what has changed
+  [[ -z ${FUZZ_SECONDS:-} ]] || seed=0     # any: for new finds
+  [[ $seconds =~ ^[1-9][0-9]*$ ]] ||
+    fail "FUZZ_SECONDS=$seconds is no whole number of seconds from 1"
+  ensure_system "${needs_of_asan[@]}"
+  build_preset asan --target fuzz_targets
+  python .ci/fuzz.py "$seconds" "$seed"
+}
+# Jobs wait more than they compute: one test more than there are cores runs at a time. Tests of one
+# xdist_group take turns. Beyond eight the longest test alone takes longer than all others.
+beside=(--dist loadgroup -n "$((cores < 8 ? cores + 1 : 8))")
+step_python() {
+  python -m pytest "${beside[@]}" tests/python --ignore tests/python/project/test_readme.py
+}
+# Prints a Python of this version that builds extensions: on PATH, of pyenv, or one uv downloads.
+python_of() {
+  local python
+  for python in "python$1" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$1".*/bin/python; do
+    if python_works "$python"; then
+      command -v "$python"
+      return
+    fi
+  done
+  uv python install --quiet "$1"
+  uv python find --managed-python "$1"
+}
+# python_tests VERSION RESOLUTION: in an environment made anew, with the versions that uv resolves.
+python_tests() {
+  local wanted=$logs/requirements-$1.txt python names install
+  python=$(python_of "$1")
+  requirements "${test_extras[@]}" >"$wanted"
+  requirements "${test_extras[@]}" torch >"$wanted.torch"
+  export VIRTUAL_ENV=$PWD/.cache/dev/python$1
+  uv venv --clear --seed --python "$python" "$VIRTUAL_ENV" # --seed: a test calls pip
+  export PATH=$VIRTUAL_ENV/bin:$PATH
+  install=(uv pip install --resolution "$2")
+  # PyPI's PyTorch, second, brings 5 GB of CUDA.
+  if ! "${install[@]}" -r "$wanted.torch" --torch-backend cpu &&
+    ! "${install[@]}" -r "$wanted.torch"; then
+    "${install[@]}" -r "$wanted"
+    echo "SKIPPED: the tests with PyTorch: it could not be installed for Python $1" \
+      "(the step's log says why)"
+    export MALT_WITHOUT_TORCH=1
+  fi
+  names=$(sed -E 's/[^A-Za-z0-9_-].*//; s/_/-/g' "$wanted.torch" | sort -u | paste -sd'|')
+  echo "row $(python --version): $(uv pip freeze | grep -iE "^($names)==" | paste -sd' ')"
+  uv pip install --no-deps --no-build-isolation --reinstall-package malt .
+  step_python
+}
+# The supported versions of Python are those that pyproject.toml's classifiers name.
+supported_pythons() {
+  sed -nE 's/.*"Programming Language :: Python :: (3\.[0-9]+)".*/\1/p' pyproject.toml | sort -V
+}
+step_oldest() { python_tests "$(supported_pythons | head -n 1)" lowest-direct; }
+step_newest() { python_tests "$(supported_pythons | tail -n 1)" highest; }
+step_readme() { python -m pytest tests/python/project/test_readme.py; }
+# mpi_tests RANKS: each rank logs to its own file; rank 0's and the failed ones' are shown.
+mpi_tests() {
+  local out=$logs/mpi$1 rank code=0
+  rm -rf "$out" && mkdir "$out"
+  # shellcheck disable=SC2016 # Expanded by each rank.
+  mpirun --oversubscribe --bind-to none -n "$1" bash -c '
+    python -m pytest tests/mpi -p no:cacheprovider >"$0/$OMPI_COMM_WORLD_RANK" 2>&1
+    code=$?
+    echo $code >"$0/$OMPI_COMM_WORLD_RANK.code"
+    exit $code' "$out" || code=$?
+  for ((rank = $1 - 1; rank >= 0; --rank)); do
+    if [[ $(cat "$out/$rank.code" 2>/dev/null) != 0 ]]; then
+      code=1
+      echo "--- rank $rank of $1 failed:" && cat "$out/$rank" || true
+    elif ((rank == 0)); then
+      cat "$out/0"
+    fi
+  done
+  return "$code"
+}
+step_mpi1() { mpi_tests 1; }
+step_mpi2() { mpi_tests 2; }
+step_mpi4() { mpi_tests 4; }
+# Hosts are namespaces, which take root to make: as such, or in a namespace of users, or through
+# sudo. Where none of these can be had, the step is skipped, but not where CI or MALT_HOSTS=required
+# asks for it.
+step_hosts() {
+  local python become
+  python=$(command -v python)
+  for become in "" "unshare --user --map-root-user" "sudo -n"; do
+    # shellcheck disable=SC2086 # A list of words.
+    if $become "$python" tests/hosts/hosts.py; then
+      # Fewer at a time than elsewhere, since most of these hold the library to times.
+      $become env "PATH=$PATH" MALT_HOSTS=required MALT_NO_SKIPS=1 "$python" -m pytest \
+        -p no:cacheprovider "${beside[@]}" -n "$((cores < 4 ? cores : 4))" tests/hosts
+      return
+    fi
+  done
+  local why="these tests need root, a user namespace or sudo without a password"
+  why+=" to make network namespaces"
+  if [[ -n ${CI:-} || ${MALT_HOSTS:-} == required ]]; then
+    echo "$why"
+    return 1
+  fi
+  echo "SKIPPED: $why; MALT_HOSTS=required makes this a failure"
+  return "$exit_skipped"
+}
+step_model() { python tests/model/run.py; }
+step_chaos() { python -m pytest "${beside[@]}" tests/chaos; }
+step_ruff() {
+  ruff check
+  ruff format --check
+  lint-imports --no-cache
+}
+step_mypy() { mypy; }
+cpp_files() { find src tests benchmarks examples fuzz python/bindings -name '*.[ch]pp' | sort; }
+# Lines end at 100 columns, comments too, which clang-format leaves as they are.
+step_format() {
+  cpp_files | xargs clang-format --dry-run -Werror &&
+    ! cpp_files | xargs grep -nE '^.{101}'
+}
+step_tidy() {
+  cmake --preset dev
+  python .ci/clang_tidy.py build/dev build/python-*
+}
+
+lint_steps=(ruff mypy format tidy)
+test_steps=(cpp install python readme mpi1 mpi2 mpi4 hosts model chaos "${lint_steps[@]}")
+sanitizer_steps=(asan tsan fuzz)
+pythons_steps=(oldest newest)

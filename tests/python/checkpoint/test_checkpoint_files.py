@@ -1,0 +1,236 @@
+"""The files of a checkpoint: those of others, for others, damaged ones, and malformed ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy as published_safetensors
+from saved_files import only_file
+
+import malt
+from malt._checkpoint import safetensors
+from malt._errors import DamagedError
+
+
+# ---- Files of others, and files for others -------------------------------------------------------
+def test_others_can_open_what_is_saved(alone: None, tmp_path: Path) -> None:
+    arrays = {"w": np.arange(6.0).reshape(2, 3), "mask": np.array([True]), "n": np.array(3)}
+    file = only_file(malt.save(tmp_path, arrays, {"step": 1}))
+    loaded = published_safetensors.load_file(file)
+    assert {name: a.tolist() for name, a in loaded.items()} == {
+        name: a.tolist() for name, a in arrays.items()
+    }
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "npz", "npy"])
+def test_files_of_others_go_into_vectors_by_name(alone: None, tmp_path: Path, kind: str) -> None:
+    path, saved = tmp_path / f"model.{kind}", np.arange(6, dtype=np.float32).reshape(2, 3)
+    if kind == "safetensors":
+        published_safetensors.save_file({"w": saved, "other": np.zeros(2)}, path)
+    elif kind == "npz":
+        np.savez_compressed(path, w=saved, other=np.array([{}], dtype=object))
+    else:
+        np.save(path, saved)
+    v = malt.vector(np.zeros((2, 3), dtype=np.float32))
+    restored = malt.restore(path, {"w": v})
+    assert restored is not None
+    assert (restored.path, restored.extra) == (path, {})
+    assert v.array.tolist() == saved.tolist()
+
+
+def test_one_ranks_file_of_a_checkpoint_is_such_a_file(alone: None, tmp_path: Path) -> None:
+    file = only_file(malt.save(tmp_path, {"w": np.ones(2)}, {"step": 4}))
+    restored = malt.restore(file)
+    assert restored is not None
+    assert restored.extra == {"step": 4}
+    assert restored.arrays["w"].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("kind", ["npz", "npy"])
+def test_pickles_are_refused(alone: None, tmp_path: Path, kind: str) -> None:
+    path, poison = tmp_path / f"x.{kind}", np.array([{}], dtype=object)
+    with path.open("wb") as file:
+        np.savez(file, w=poison) if kind == "npz" else np.save(file, poison)
+    with pytest.raises(malt.ConfigError, match="allow_pickle"):
+        malt.restore(path, {"w": np.zeros(1)})
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "npz", "npy"])
+@pytest.mark.parametrize("content", [b"", b"\0", b"PK\3\4 no more", b"\x93NUMPY\1\0"])
+def test_file_of_another_kind_is_refused(
+    alone: None, tmp_path: Path, kind: str, content: bytes
+) -> None:
+    path = tmp_path / f"x.{kind}"
+    path.write_bytes(content)
+    with pytest.raises(malt.ConfigError, match=re.escape(str(path))):
+        malt.restore(path, {"w": np.zeros(1)})
+
+
+def test_file_that_is_not_there_is_an_error(alone: None, tmp_path: Path) -> None:
+    with pytest.raises(malt.ConfigError, match=r"No such file.*none\.npz"):
+        malt.restore(tmp_path / "none.npz", {"w": np.zeros(1)})
+
+
+def entry(begin: Any, end: Any, shape: Any = (1,), dtype: Any = "F32") -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+BAD_HEADERS: dict[str, Any] = {
+    "overlap": {"w": entry(0, 4), "x": entry(0, 4)},
+    "partly": {"w": entry(0, 8, (2,)), "x": entry(4, 8)},
+    "hole": {"w": entry(4, 8)},
+    "rest": {"w": entry(0, 4)},
+    "beyond": {"w": entry(0, 4000, (1000,))},
+    "backwards": {"w": entry(8, 0)},
+    "negative": {"w": entry(-4, 4)},
+    "too small": {"w": entry(0, 8, (3,))},
+    "fraction": {"w": entry(0, 8, (2.0,))},
+    "true": {"w": entry(False, 8, (2,))},
+    "huge": {"w": entry(0, 8, (2**62, 2**62))},
+    "huge nothing": {"w": entry(0, 0, (0, 2**70)), "x": entry(0, 8, (2,))},
+    "many dimensions": {"w": entry(0, 8, (1,) * 99 + (2,))},
+    "no place": {"w": {"dtype": "F32", "shape": [2]}},
+    "no dtype": {"w": entry(0, 8, (2,), None)},
+    "unknown dtype": {"w": entry(0, 8, (2,), "BF16")},
+    "no object": {"w": 3},
+    "metadata": {"__metadata__": {"a": 1}, "w": entry(0, 8, (2,))},
+    "list": [1],
+    "twice": b'{"w":' + json.dumps(entry(0, 8, (2,))).encode() + b',"w":3}',
+    "no JSON": b"{",
+    "no text": b"\xff\xfe",
+    "deep": b"[" * 100_000,
+    "huge number": b'{"w":' + b"9" * 10_000 + b"}",
+}
+
+
+@pytest.mark.parametrize("what", BAD_HEADERS)
+def test_bad_header_is_refused(alone: None, tmp_path: Path, what: str) -> None:
+    header, path = BAD_HEADERS[what], tmp_path / "x.safetensors"
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(8))
+    with pytest.raises(malt.ConfigError, match=re.escape(str(path))):
+        malt.restore(path, {"w": np.zeros(2, dtype=np.float32)})
+
+
+def test_header_longer_than_the_file_is_refused(alone: None, tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(struct.pack("<Q", 2**63) + b"{}")
+    with pytest.raises(malt.ConfigError, match="9223372036854775808 bytes, of a file of 10"):
+        malt.restore(path)
+
+
+BAD_NOTES: dict[str, object] = {
+    "no JSON": "{",
+    "deep": "[" * 100_000,
+    "list": [1],
+    "no version": {"ranks": [0], "extra": {}},
+    "no ranks": {"version": 1, "extra": {}},
+    "empty ranks": {"version": 1, "ranks": [], "extra": {}},
+    "named ranks": {"version": 1, "ranks": ["a"], "extra": {}},
+    "no extra": {"version": 1, "ranks": [0]},
+}
+
+
+@pytest.mark.parametrize("what", BAD_NOTES)
+def test_bad_note_is_refused(alone: None, tmp_path: Path, what: str) -> None:
+    note, folder = BAD_NOTES[what], tmp_path / "checkpoint-000001"
+    folder.mkdir()
+    path = folder / "rank-00000.safetensors"
+    text = note if isinstance(note, str) else json.dumps(note)
+    safetensors.write(path, {"w": np.zeros(2)}, {"malt": text})
+    with pytest.raises(malt.ConfigError, match=f"{re.escape(str(path))} is damaged: MALT's note"):
+        malt.restore(folder, {"w": np.zeros(2)})
+
+
+def test_npy_whose_header_has_no_end_is_refused(alone: None, tmp_path: Path) -> None:
+    path = tmp_path / "x.npy"
+    np.save(path, np.zeros(2))
+    path.write_bytes(path.read_bytes().replace(b"}", b" "))
+    with pytest.raises(malt.ConfigError, match=f"{re.escape(str(path))} cannot be read"):
+        malt.restore(path, {"w": np.zeros(2)})
+
+
+# ---- Damage --------------------------------------------------------------------------------------
+def test_every_flipped_byte_is_noticed(two: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = only_file(two / "checkpoint-000002")
+    good, w = file.read_bytes(), np.zeros(3)
+    for at in range(len(good)):
+        bad = bytearray(good)
+        bad[at] ^= 1 << at % 8
+        file.write_bytes(bad)
+        restored = malt.restore(two, {"w": w})
+        assert restored is not None
+        assert (restored.path.name, w[0], at) == ("checkpoint-000001", 1, at)
+        assert restored.damaged == (two / "checkpoint-000002",)
+    assert "checkpoint-000002" in caplog.records[-1].message
+    assert "the checkpoint before it is taken" in caplog.records[-1].message
+
+
+def test_every_missing_end_is_noticed(two: Path) -> None:
+    file = only_file(two / "checkpoint-000002")
+    for length in reversed(range(file.stat().st_size)):
+        os.truncate(file, length)
+        restored = malt.restore(two, {"w": np.zeros(3)})
+        assert restored is not None
+        assert restored.extra == {"step": 1}
+
+
+def test_missing_file_is_noticed(two: Path) -> None:
+    only_file(two / "checkpoint-000002").unlink()
+    restored = malt.restore(two, {"w": np.zeros(3)})
+    assert restored is not None
+    assert restored.extra == {"step": 1}
+
+
+def test_all_damaged_is_an_error_and_changes_nothing(two: Path) -> None:
+    for checkpoint in two.iterdir():
+        with only_file(checkpoint).open("r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            file.write(b"\xff")
+    w = np.zeros(3)
+    with pytest.raises(malt.ConfigError, match=r"every checkpoint in .* damaged.*checksum"):
+        malt.restore(two, {"w": w})
+    assert w.tolist() == [0, 0, 0]
+
+
+def test_saving_goes_on_behind_a_damaged_checkpoint(two: Path) -> None:
+    only_file(two / "checkpoint-000002").write_bytes(b"")
+    made = malt.save(two, {"w": np.full(3, 3.0)})
+    assert made.name == "checkpoint-000003"
+    w = np.zeros(3)
+    malt.restore(two, {"w": w})
+    assert w[0] == 3
+
+
+def test_checkpoint_of_another_version_is_refused(two: Path) -> None:
+    file = only_file(two / "checkpoint-000002")
+    file.unlink()
+    note = {"version": 2, "ranks": [0], "extra": {}}
+    safetensors.write(file, {"w": np.zeros(3)}, {"malt": json.dumps(note)})
+    with pytest.raises(malt.ConfigError, match=r"rank-00000.* version 2, .*reads version 1"):
+        malt.restore(two, {"w": np.zeros(3)})
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".npy", ".npz"])
+def test_a_pipe_is_refused(tmp_path: Path, alone: None, suffix: str) -> None:
+    pipe = tmp_path / f"pipe{suffix}"
+    os.mkfifo(pipe)
+    v = malt.vector(np.ones(3))
+    with pytest.raises(malt.ConfigError, match="is no file, but a pipe"):
+        malt.restore(pipe, {"v": v})
+
+
+@pytest.mark.parametrize("shape", [[1] * 65, [10**4000] * 3, [2**63]])
+def test_shapes_beyond_numpys_are_damage(tmp_path: Path, shape: list[int]) -> None:
+    header = json.dumps({"a": {"dtype": "F32", "shape": shape, "data_offsets": [0, 4]}}).encode()
+    path = tmp_path / "hostile.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
+    with pytest.raises(DamagedError):
+        safetensors.File(path)

@@ -1,0 +1,271 @@
+"""Waits for ranks that do not come: they name the rank, end in time, and can be repeated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from jobs import PROMPT, refused, run_job
+
+
+def test_a_rank_that_never_joins_is_named(tmp_path: Path) -> None:
+    result = run_job(
+        tmp_path,
+        3,
+        """
+if rank == 1:
+    await_flag(0), await_flag(2)
+else:
+    raise_flag(f"here {rank}")
+    await_flag(f"here {2 - rank}")  # one that starts much later would find that the other is gone
+    tell(error=error_of(malt.init, timeout=1))
+    raise_flag(rank)
+""",
+    )
+    for rank in (0, 2):
+        error = result.told[rank]["error"]
+        assert error.kind == "TimeoutError"
+        assert 1 in error.ranks
+        assert error.says("rank", "1 s", "malt.init(timeout=...)", "MALT_TIMEOUT")
+        assert error.seconds < PROMPT
+    # The one that gave up first may itself be missed by the other; one names rank 1 alone.
+    assert any(result.told[rank]["error"].ranks == (1,) for rank in (0, 2))
+
+
+def test_a_rank_that_ends_without_joining_is_named_at_once(tmp_path: Path) -> None:
+    result = run_job(
+        tmp_path,
+        3,
+        """
+if rank != 1:
+    tell(error=error_of(malt.init, timeout=60))
+""",
+    )
+    for rank in (0, 2):
+        error = result.told[rank]["error"]
+        assert error.kind == "PeerError"
+        assert error.ranks == (1,)
+        assert error.says("rank 1")
+        assert error.seconds < PROMPT
+
+
+def test_waits_for_a_rank_that_does_nothing_name_it_and_can_be_repeated(tmp_path: Path) -> None:
+    """Rank 2 joins and makes three vectors, then sleeps; the others' waits end in time."""
+    result = run_job(
+        tmp_path,
+        3,
+        """
+meet("here")
+malt.init(timeout=1 if rank != 2 else 60)
+malt.barrier(60)
+w = np.full(3, rank + 1.0)
+v = malt.vector(w, name="w")
+circle = malt.Graph([(0, 1), (1, 2), (2, 0)])
+q = malt.vector(np.zeros(1), name="q", policy="queue", depth=2)
+if rank == 2:
+    await_flag(0), await_flag(1)
+else:
+    v.scatter()
+    tell(bsp=error_of(v.gather, malt.SUM, staleness=0), short=error_of(
+        v.gather, malt.SUM, staleness=0, timeout=0.1), kept=w.copy())
+    q.scatter(); q.scatter()
+    iteration = q.iteration
+    tell(full=error_of(q.scatter), iterations=(iteration, q.iteration))
+    tell(allreduce=error_of(v.allreduce, timeout=0.5))
+    tell(barrier=error_of(malt.barrier, 0.2), again=error_of(malt.barrier))
+    tell(busy=error_of(malt.vector, np.zeros(3), name="n"))
+    raise_flag(rank)
+malt.barrier(60)
+tell(never=error_of(malt.vector, np.zeros(3), name="n") if rank != 2 else None)
+raise_flag(f"never {rank}")
+if rank == 2:
+    await_flag("never 0"), await_flag("never 1")
+n = malt.vector(w, name="n")
+if rank == 2:
+    v.scatter()
+v.gather(malt.SUM, staleness=0, timeout=60)
+tell(w=w, pending=q.gather(malt.SUM).count)
+malt.barrier(60)
+""",
+    )
+    for rank in (0, 1):
+        told = result.told[rank]
+        other = 1 - rank
+        for name, seconds in (("bsp", 1), ("short", 0.1)):
+            assert told[name].ranks == (2,)
+            assert told[name].says("gather of segment 'w'", "rank 2", "iteration 1")
+            assert seconds <= told[name].seconds < PROMPT
+        assert told["full"].ranks in ((2,), tuple(sorted((2, other))))
+        assert told["full"].says("scatter of segment 'q'", "all 2 slots", "rank", "raise depth")
+        assert told["iterations"] == (2, 2)
+        assert 2 in told["allreduce"].ranks or told["allreduce"].says("gave up waiting")
+        assert told["barrier"].ranks[-1] == 2
+        assert told["barrier"].says("barrier", "rank", "did not come within 0.2 s")
+        assert told["again"].ranks[-1] == 2
+        assert refused(told["busy"], "'barrier' timed out on this rank", "repeat that first")
+        assert told["never"].ranks[-1] == 2
+        assert told["never"].says("segment 'n'", "did not come within 1 s")
+        for name in ("bsp", "short", "full", "allreduce", "barrier", "again", "never"):
+            assert told[name].kind == "TimeoutError", told[name]
+            assert told[name].seconds < PROMPT
+        assert told["kept"].tolist() == [rank + 1] * 3
+    assert [told["w"].tolist() for told in result.told] == [[6.0] * 3] * 3
+    assert [told["pending"] for told in result.told] == [2, 2, 4]
+
+
+INTERRUPTED = {
+    "gather": "v.gather(staleness=0)",
+    "scatter": "q.scatter()",
+    "barrier": "malt.barrier()",
+    "allreduce": "v.allreduce()",
+    "vector": "malt.vector(np.zeros(3), name='n')",
+}
+
+
+def test_ctrl_c_ends_each_wait_at_once(tmp_path: Path) -> None:
+    result = run_job(
+        tmp_path,
+        2,
+        """
+malt.init(timeout=100)
+w = np.full(3, rank + 1.0)
+v = malt.vector(w, name="v")
+q = malt.vector(np.zeros(1), name="q", policy="queue", depth=1)
+if rank == 0:
+    v.scatter()
+    q.scatter()
+    errors = {}
+    for name in calls:
+        errors[name] = interrupted(lambda: exec(calls[name], globals()))
+        if name in ("barrier", "vector"):
+            raise_flag(name)
+            exec(calls[name])
+    tell(errors=errors)
+else:
+    await_flag("barrier")
+    malt.barrier()
+    await_flag("vector")
+    malt.vector(np.zeros(3), name="n")
+    v.scatter()
+g = v.gather(malt.SUM, staleness=0)
+tell(w=w, count=g.count)
+malt.barrier()
+""",
+        calls=INTERRUPTED,
+    )
+    for name, error in result.told[0]["errors"].items():
+        assert error is not None, f"{name} went on through Ctrl-C"
+        assert error.kind == "builtins.KeyboardInterrupt", (name, error)
+        assert 0.2 < error.seconds < PROMPT, (name, error)
+    assert [told["w"].tolist() for told in result.told] == [[3.0] * 3] * 2
+
+
+def test_allreduce_that_ctrl_c_ended_does_not_leave_its_rank_out_of_the_others(
+    tmp_path: Path,
+) -> None:
+    """It is over for all of them, or for none: whoever gets a result has the sum of both."""
+    result = run_job(
+        tmp_path,
+        2,
+        """
+meet("here")
+malt.init(timeout=5)
+w = np.full(3, rank + 1.0)
+v = malt.vector(w)
+if rank == 1:
+    tell(interrupted=interrupted(lambda: v.allreduce(malt.SUM)))
+    raise_flag("interrupted")
+else:
+    await_flag("interrupted")
+    time.sleep(0.3)  # rank 1 is in its second call
+errors = []
+for attempt in range(3):
+    error = error_of(v.allreduce, malt.SUM)
+    errors.append(error)
+    if error is None:
+        break
+tell(errors=errors, w=w)
+malt.barrier(30)
+""",
+    )
+    assert result.told[1]["interrupted"].kind == "builtins.KeyboardInterrupt"
+    for told in result.told:
+        assert told["errors"][-1] is None, told["errors"]
+        assert told["w"].tolist() == [3.0] * 3
+
+
+def test_an_error_of_one_rank_ends_the_job_with_its_code(tmp_path: Path) -> None:
+    """The example of a newcomer's first mistake: one rank's message is seen, and nothing hangs."""
+    result = run_job(
+        tmp_path,
+        3,
+        """
+malt.init(timeout=100)
+v = malt.vector(np.zeros(3, dtype="float16" if rank == 1 else "float32"))
+""",
+        code=1,
+    )
+    assert "[1] malt._errors.ConfigError: dtype is float16; a vector has float32" in result.output
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_slow_wait_says_for_whom_and_goes_on(tmp_path: Path, transport: str) -> None:
+    result = run_job(
+        tmp_path,
+        2,
+        """
+malt.init(timeout=60)
+v = malt.vector(np.zeros(3), name="v")
+q = malt.vector(np.zeros(3), name="q", policy="queue", depth=2)
+def late(call):
+    if rank == 1:
+        time.sleep(0.6)
+    call()
+v.scatter()
+late(lambda: v.scatter())
+v.gather(malt.SUM, staleness=0)
+late(lambda: v.allreduce(malt.SUM))
+late(malt.barrier)
+if rank == 0:
+    for _ in range(3): q.scatter()
+late(lambda: q.gather(malt.SUM))
+malt.barrier()
+""",
+        environ={"MALT_TRANSPORT": transport, "MALT_SLOW_AFTER": "0.3"},
+    )
+    notices = [line for line in result.output.splitlines() if "rank 0 waits: " in line]
+    for call, lacks in (
+        ("gather of segment 'v'", "rank 1 did not scatter iteration 2"),
+        ("allreduce of ", "rank 1 did not come"),
+        ("barrier", "rank 1 did not come"),
+        ("scatter of segment 'q'", "all 2 slots hold updates that rank 1 did not gather"),
+    ):
+        about = [line for line in notices if f"waits: {call}" in line]
+        assert len(about) == 1, (call, result.output)
+        assert lacks in about[0]
+        assert about[0].endswith("; this rank waits on, for up to 60 s")
+
+
+def test_a_rank_that_gives_up_says_where_the_missing_one_is(tmp_path: Path) -> None:
+    result = run_job(
+        tmp_path,
+        2,
+        """
+malt.init(timeout=0.5 if rank == 0 else 60)
+v = malt.vector(np.zeros(3), name="v")
+v.scatter()
+if rank == 0:
+    for _ in range(2): v.scatter()
+    tell(gather=error_of(v.gather, malt.SUM, staleness=0), barrier=error_of(malt.barrier))
+    raise_flag("told")
+await_flag("told")
+malt.barrier(60)
+""",
+    )
+    told = result.told[0]
+    assert told["gather"].says("within 0.5 s (this rank is at iteration 3, rank 1 at 1)")
+    assert told["barrier"].says("(rank 1 was last in segment 'v')")
+    for error in told.values():
+        assert error.says(
+            "a longer limit: the call's timeout=, malt.init(timeout=) or MALT_TIMEOUT"
+        )

@@ -1,0 +1,410 @@
+"""`malt run --elastic` on several nodes: launchers on this host, and the server's books."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import Ranks, in_dev_shm, processes_in
+from launches import MALT_RUN, assert_gone, exists, noted, wait_until
+from test_elastic import await_alive, scale
+from test_nodes import KEY, Job, end_of, free_port
+
+from malt._errors import ConfigError
+from malt._rendezvous import placement, wire
+from malt._rendezvous.allgather_table import Frames, ProtocolError
+from malt._rendezvous.node_session import Answer, Node
+from malt._rendezvous.node_table import Nodes, Scaled
+from malt._rendezvous.server import Server
+from malt._rendezvous.session import Client
+
+LOOP = """
+malt.init(timeout=20)
+v = malt.vector(np.full(10, float(rank)))
+at = {name: int(os.environ[f"MALT_{name.upper()}"]) for name in ("node_rank", "local_rank")}
+tell(pid=os.getpid(), start=v.iteration, late=malt.restarts(), **at)
+while not flag_is_up("over") and not malt.leaving():
+    v.scatter()
+    v.gather(malt.AVG)
+    tell(at=v.iteration, alive=malt.alive())
+    time.sleep(0.005)
+s = v.stats()
+tell(lost=s.sent - s.folded - s.overwritten - s.rejected - s.pending - s.to_dead,
+     left=malt.leaving())
+"""
+
+
+class Training(Ranks):
+    """LOOP in a job of 4 places, by two launchers on this host."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, 4, LOOP)
+        self.environ["MALT_JOB_KEY"] = KEY
+        self.address = f"127.0.0.1:{free_port()}"
+        self.launchers: list[subprocess.Popen[bytes]] = []
+
+    def start(self, ranks: int, limits: str) -> None:
+        """So many ranks on each node."""
+        own = f"-n {ranks} --elastic {limits} --nnodes 2 --rendezvous {self.address} --grace 1"
+        for node in range(2):
+            with (self.directory / f"output-{node}").open("wb") as output:
+                self.launchers.append(
+                    subprocess.Popen(
+                        [*MALT_RUN, *own.split(), "--node-rank", str(node), "script.py"],
+                        cwd=self.directory,
+                        env=self.environ,
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                    )
+                )
+
+    def output_of(self, node: int) -> str:
+        return (self.directory / f"output-{node}").read_text()
+
+    @property
+    def output(self) -> str:
+        return "".join(self.output_of(node) for node in range(2))
+
+    @property
+    def has_ended(self) -> bool:
+        return all(launcher.poll() is not None for launcher in self.launchers)
+
+    def scale_by(self, node: int, count: int) -> str:
+        """What `malt scale` says where node `node` runs."""
+        done = scale(self.launchers[node].pid, count)
+        return done.stdout + done.stderr
+
+    def await_gone(self, *ranks: int) -> None:
+        """Wait until these have left, and node 0 has been told so."""
+        for rank in ranks:
+            while not self.told(rank).get("left"):
+                assert not self.has_ended, self.output
+                time.sleep(0.01)
+        time.sleep(0.5)
+
+    def finish(self) -> list[int]:
+        """End the rounds; returns the launchers' exit codes. Nothing that was sent is lost."""
+        self.raise_flag("over")
+        codes = [launcher.wait(100) for launcher in self.launchers]
+        assert [self.told(rank)["lost"] for rank in range(4)] == [0] * 4
+        return codes
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Of a job that leaves neither processes nor files."""
+    monkeypatch.chdir(tmp_path)
+    files = in_dev_shm()
+    yield tmp_path
+    assert wait_until(lambda: processes_in(tmp_path) <= {os.getpid()})
+    assert in_dev_shm() <= files
+
+
+@pytest.fixture
+def training(directory: Path) -> Iterator[Training]:
+    training = Training(directory)
+    yield training
+    for launcher in training.launchers:
+        launcher.kill()
+        launcher.wait(20)
+
+
+@pytest.fixture
+def job(directory: Path) -> Iterator[Job]:
+    """Whose ranks wait for their end."""
+    job = Job(directory)
+    job.write("time.sleep(60)")
+    yield job
+    for launcher in job.launchers:
+        launcher.kill()
+        launcher.communicate(timeout=20)
+
+
+# Jobs
+
+
+def test_a_job_of_two_nodes_grows_and_shrinks_evenly(training: Training) -> None:
+    training.start(1, "1:4")
+    await_alive(training, 0, 1)
+    assert training.scale_by(1, 4) == "malt scale: started: ranks 2, 3\n"
+    await_alive(training, 0, 1, 2, 3)
+    assert [training.told(rank)["node_rank"] for rank in range(4)] == [0, 1, 0, 1]
+    assert [training.told(rank)["local_rank"] for rank in range(4)] == [0, 0, 1, 1]
+    assert training.told(3)["start"] > 0  # where the others were
+    assert "5 ranks are not within the job's 1 to 4" in training.scale_by(1, 5)
+
+    assert training.scale_by(0, 2) == "malt scale: asked to leave: ranks 2, 3\n"
+    await_alive(training, 0, 1)
+    training.await_gone(2, 3)
+    assert training.scale_by(0, 3) == "malt scale: started: rank 2\n"
+    await_alive(training, 0, 1, 2)
+    assert training.told(2)["late"] == 2
+    assert training.finish() == [0, 0], training.output
+
+
+def test_who_is_lost_with_a_node_is_replaced_on_another(training: Training) -> None:
+    training.start(2, "2:4")
+    await_alive(training, 0, 1, 2, 3)
+    training.launchers[1].kill()
+    await_alive(training, 0, 1)
+    assert "node 1 is lost" in training.output_of(0)
+    assert training.scale_by(0, 4) == "malt scale: started: ranks 2, 3\n"
+    await_alive(training, 0, 1, 2, 3)
+    assert [training.told(rank)["node_rank"] for rank in range(4)] == [0] * 4
+    assert [training.told(rank)["local_rank"] for rank in range(4)] == [0, 1, 2, 3]
+    assert training.finish()[0] == 1
+
+
+def start_both(job: Job, ranks: int, *limits: str) -> list[subprocess.Popen[str]]:
+    return [job.start(node, "--elastic", each, ranks=ranks) for node, each in enumerate(limits)]
+
+
+def test_a_job_stops_on_all_nodes_when_too_few_are_left(job: Job) -> None:
+    launchers = start_both(job, 2, "2:4", "2:4")
+    assert exists("pid0", "pid1", "pid2", "pid3")
+    for process in noted("pid1", "pid2", "pid3"):  # 3, 2 and 1 of at least 2 are left then
+        os.kill(process, signal.SIGKILL)
+    for end in map(end_of, launchers):
+        assert end.code == 128 + signal.SIGKILL
+        assert "1 of at least 2 are left; stopping the others" in end.err
+    assert_gone(*noted("pid0"))
+
+
+@pytest.mark.parametrize(
+    ("killed", "limits", "error"),
+    [
+        (1, "3:4", "2 of at least 3 are left; stopping the others"),
+        (0, "1:4", "node 0 is lost"),  # nobody counts any more
+    ],
+)
+def test_a_job_that_cannot_do_without_a_node_ends_with_it(
+    job: Job, killed: int, limits: str, error: str
+) -> None:
+    launchers = start_both(job, 2, limits, limits)
+    assert exists("pid0", "pid1", "pid2", "pid3")
+    launchers[killed].kill()
+    end = end_of(launchers[1 - killed])
+    assert end.code == 1
+    assert error in end.err
+    assert_gone(*noted("pid0", "pid1", "pid2", "pid3"))
+
+
+def test_nodes_whose_limits_differ_are_told(job: Job) -> None:
+    for end in map(end_of, start_both(job, 1, "1:4", "2:4")):
+        assert end.code == 2
+        assert "node 0 came with --elastic 1:4, node 1 came with --elastic 2:4: give" in end.err
+
+
+# The books
+
+
+def ranks_frame(count: int, least: int = 0, most: int = 0) -> bytes:
+    return wire.RANKS_FRAME.pack(wire.RANKS, count, True, least, most, 5.0)
+
+
+def books(*counts: int, least: int, most: int) -> Nodes:
+    """Of nodes that have come with so many ranks each."""
+    nodes = Nodes(len(counts))
+    for node, count in enumerate(counts):
+        nodes.come(node, ranks_frame(count, least, most), 0.0)
+    return nodes
+
+
+def scaled(nodes: Nodes, count: int, node: int = 0) -> Scaled:
+    return nodes.scale(node, wire.SCALE_FRAME.pack(wire.SCALE, count))
+
+
+def end(nodes: Nodes, node: int, rank: int, code: int = 0, process: int = 99) -> Frames:
+    return nodes.end(node, wire.ENDED_FRAME.pack(wire.ENDED, rank, process, code))[3]
+
+
+def answer(text: str, *, is_done: bool = True, node: int = 0) -> Any:
+    return (node, [wire.ANSWER_HEAD.pack(wire.ANSWER, is_done) + text.encode()])
+
+
+def test_ranks_are_numbered_first_and_places_are_free_after_them() -> None:
+    nodes = books(2, 1, least=1, most=6)
+    assert nodes.size == 6
+    assert nodes.free() == [3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "refusal"),
+    [
+        ([(1, 1, 4), (1, 0, 0)], b"node 0 came with --elastic 1:4, node 1 came without --elastic"),
+        (
+            [(2, 1, 3), (2, 1, 3)],
+            b"the nodes start 4 ranks (-n), which is not within --elastic 1:3",
+        ),
+        (
+            [(1, 3, 4), (1, 3, 4)],
+            b"the nodes start 2 ranks (-n), which is not within --elastic 3:4",
+        ),
+    ],
+)
+def test_nodes_that_cannot_be_one_job_are_told(
+    nodes: list[tuple[int, int, int]], refusal: bytes
+) -> None:
+    books = Nodes(2)
+    frames = [books.come(node, ranks_frame(*each), 0.0) for node, each in enumerate(nodes)][-1]
+    assert [node for node, _ in frames] == [0, 1]
+    assert all(payloads[0].startswith(wire.REFUSED + refusal) for _, payloads in frames)
+
+
+def test_the_node_with_the_fewest_ranks_starts_the_next() -> None:
+    nodes = books(3, 1, least=1, most=6)
+    assert scaled(nodes, 6, node=1) == (
+        [4, 5],
+        [],
+        [
+            (1, [wire.BEGIN_FRAME.pack(wire.BEGIN, 4, 1)]),
+            (1, [wire.BEGIN_FRAME.pack(wire.BEGIN, 5, 1)]),
+            answer("started: ranks 4, 5", node=1),
+        ],
+    )
+    assert nodes.free() == []
+
+
+def test_the_node_with_the_most_ranks_loses_its_highest() -> None:
+    nodes = books(3, 1, least=1, most=6)
+    assert scaled(nodes, 2) == (
+        [],
+        [2, 1],
+        [
+            (0, [wire.LEAVE_FRAME.pack(wire.LEAVE, 2)]),
+            (0, [wire.LEAVE_FRAME.pack(wire.LEAVE, 1)]),
+            answer("asked to leave: ranks 1, 2"),
+        ],
+    )
+    assert scaled(nodes, 2).frames == [answer("2 ranks run already")]
+    end(nodes, 0, 2)
+    assert nodes.leaving == {1}
+    assert nodes.free() == [2, 4, 5]
+
+
+def test_the_lowest_rank_of_all_is_never_asked_to_leave() -> None:
+    running = {0: {0}, 1: {1, 4}, 2: {2, 3}}
+    assert placement.leaves(running, 4) == [(1, 4), (2, 3), (2, 2), (1, 1)]
+
+
+def test_places_of_those_who_leave_are_not_free_until_they_have_ended() -> None:
+    nodes = books(2, 1, least=1, most=3)
+    scaled(nodes, 1)
+    refused = scaled(nodes, 3)
+    assert (refused.starting, refused.leaving) == ([], [])
+    assert b"3 of 3 places are taken, also by ranks 1, 2, asked to leave" in refused.frames[0][1][0]
+    end(nodes, 0, 1)
+    end(nodes, 1, 2)
+    assert scaled(nodes, 3).starting == [1, 2]
+
+
+def test_a_rank_counts_its_starts_on_whatever_node() -> None:
+    nodes = books(1, 1, least=1, most=3)
+    scaled(nodes, 3)
+    assert nodes.again(0, wire.PROCESS_FRAME.pack(wire.AGAIN, 2, 99)) == (2, 99)
+    lost, _ = nodes.leave(1)
+    assert lost == {1}
+    end(nodes, 0, 2)
+    begins = [frames[0] for _, frames in scaled(nodes, 3).frames[:2]]
+    assert begins == [
+        wire.BEGIN_FRAME.pack(wire.BEGIN, 1, 1),
+        wire.BEGIN_FRAME.pack(wire.BEGIN, 2, 3),
+    ]
+
+
+def test_all_are_told_once_that_too_few_are_left() -> None:
+    nodes = books(2, 2, least=3, most=4)
+    few = [wire.FEW_FRAME.pack(wire.FEW, 2)]
+    assert end(nodes, 0, 0) == []  # who ends with 0 is not missed,
+    assert end(nodes, 0, 1, code=1)[1:] == [(0, few), (1, few)]  # until somebody fails
+    assert len(end(nodes, 1, 2, code=1)) == 1
+    assert scaled(nodes, 4).frames == [answer("the job ends", is_done=False)]
+
+
+def test_a_launcher_that_ends_is_given_no_more_ranks() -> None:
+    nodes = books(2, 1, least=1, most=5)
+    assert scaled(nodes, 4).frames[0][0] == 1
+    begin = wire.BEGIN_FRAME.pack(wire.BEGIN, 3, 2)
+    assert end(nodes, 1, 3, process=0) == [(0, [begin])]  # another starts it
+    assert end(nodes, 0, 3, process=0) == []
+    (frame,) = scaled(nodes, 4).frames
+    assert b"start no more ranks: their `malt run` ends" in frame[1][0]
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, (1 << 32) - 1])
+def test_a_launcher_that_asks_for_what_cannot_be_is_refused(count: int) -> None:
+    with pytest.raises(ProtocolError):
+        scaled(books(2, least=2, most=4), count)
+
+
+def test_a_job_that_is_not_elastic_or_not_whole_is_not_scaled() -> None:
+    nodes = Nodes(2)
+    for node in range(2):
+        with pytest.raises(ProtocolError):
+            scaled(nodes, 1)
+        nodes.come(node, ranks_frame(1), 0.0)
+    with pytest.raises(ProtocolError):
+        scaled(nodes, 2)
+
+
+@pytest.mark.parametrize(
+    ("least", "most"), [(0, 3), (3, 2), (1, 0), (1, wire.MAX_RANKS + 1), (1 << 31, 1 << 31)]
+)
+def test_impossible_limits_are_refused(least: int, most: int) -> None:
+    with pytest.raises(ProtocolError):
+        Nodes(2).come(0, ranks_frame(1, least, most), 0.0)
+
+
+def test_somebody_of_another_version_is_named_when_a_node_does_not_come() -> None:
+    server = Server(2, bytes.fromhex(KEY))
+    node = Node(server.address, bytes.fromhex(KEY), 0, 2)
+    ours, theirs = socket.socketpair()
+    server._admit(ours, "192.0.2.7")
+    theirs.send(struct.pack("!8scIII32s", b"MALTRDV4", b"n", 1, 2, 99, b"n" * 32))
+    with pytest.raises(TimeoutError, match=r"somebody on 192\.0\.2\.7 has another version"):
+        node.start(1, 0.2, server)
+    node.abort()
+    server.close()
+    theirs.close()
+
+
+@pytest.fixture
+def launched() -> Iterator[tuple[Server, Node]]:
+    """A job of one rank and two places that has started, and its launcher's session."""
+    server = Server(1, bytes.fromhex(KEY))
+    node = Node(server.address, bytes.fromhex(KEY), 0, 1)
+    node.start(1, 5, server, elastic=range(1, 3))
+    server.start()
+    yield server, node
+    server.close()
+    node.abort()
+
+
+def test_who_is_no_rank_of_the_job_is_not_let_in(launched: tuple[Server, Node]) -> None:
+    server, _ = launched
+    with pytest.raises(ConfigError, match="rank 1 has ended, or was lost with its node"):
+        Client(server.address, bytes.fromhex(KEY), 1, 2, 5)
+
+
+def test_a_launcher_that_takes_no_answers_is_dropped(launched: tuple[Server, Node]) -> None:
+    """And takes its ranks with it, as one that is stuck."""
+    _, node = launched
+    node.scale(2)
+    while not any(isinstance(event, Answer) for event in node.hear()):
+        time.sleep(0.001)
+
+    def ask_on_and_on() -> None:
+        while True:
+            node._send(wire.SCALE_FRAME.pack(wire.SCALE, 2))
+
+    with pytest.raises(ConnectionError):
+        ask_on_and_on()

