@@ -309,6 +309,18 @@ def test_mlp_learns_on_two_ranks(fashion_mnist_data: None) -> None:
     assert float(re.findall(r"test accuracy ([\d.]+)%", text)[0]) > 80
 
 
+def test_mlp_ends_diloco_with_an_outer_step(fashion_mnist_data: None) -> None:
+    pytest.importorskip("torch")
+    options = ("--epochs", "1", "--batch", "256", "--hidden", "64", "--exchange", "diloco")
+    done = run(
+        *(sys.executable, "-m", "malt", "run", "-n", "2", EXAMPLES / "mlp.py", *options),
+        *("--every", "1000"),  # more than the ranks take: the outer step at the end is the only one
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "exchanged none" not in done.stderr
+    assert float(re.findall(r"test accuracy ([\d.]+)%", done.stdout)[0]) > 70
+
+
 def test_autoencoder_has_one_optimum_whatever_the_ranks(fashion_mnist_data: None) -> None:
     small = ("--patches", "600", "--side", "5", "--hidden", "6", "--l2", "0.01")
 
