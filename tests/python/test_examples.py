@@ -271,6 +271,13 @@ def test_wrapping_a_program_adds_an_import_and_three_lines() -> None:
     assert f"```diff\n{shown}\n```" in (ROOT / "docs" / "wrap_existing.md").read_text()
 
 
+def test_the_lightning_callback_that_the_docs_show_is_that_of_the_program() -> None:
+    program = (ROOT / "benchmarks" / "third_party" / "lightning_digits.py").read_text()
+    callback = re.findall(r"^class Average.*?(?=\n\n\n)", program, re.MULTILINE | re.DOTALL)[0]
+    shown = re.sub(r" *# \+$", "", callback, flags=re.MULTILINE)
+    assert f"```python\n{shown}\n```" in (ROOT / "docs" / "wrapping.md").read_text()
+
+
 def final_accuracies(text: str) -> list[float]:
     return [float(accuracy) for accuracy in re.findall(r"epoch 5: test accuracy ([\d.]+)", text)]
 
