@@ -82,7 +82,7 @@ class Report(report.Report):
             "Microseconds an average of one float32 vector over all ranks; more ranks than "
             f"{CORES} share the cores. *x MPI* is the better MPI's time by MALT's, so above 1 "
             "MALT is faster; over the caller's memory, the better of MALT's two ways. *x gloo* is "
-            f"likewise, wanted: {GLOO_TARGET:g}. {settings}\n\n"
+            f"gloo's time by MALT's, wanted: {GLOO_TARGET:g}. {settings}\n\n"
             + table([*header, "wanted", ""], rows)
         )
 

@@ -12,7 +12,7 @@ UCX_PORT = 13337
 IB_PORT = 18515
 UCX_BYTES = 64 * MB  # to send at least, for a bandwidth
 UCX_ROUND_TRIPS = 10_000
-IB_BYTES = 32 * MB  # likewise; it may run over an emulated adapter
+IB_BYTES = 32 * MB  # at least, too: little, for an adapter may be emulated
 IB_ROUND_TRIPS = 1000
 # Bytes of header and trailer of an update to a one-rank host (src/dstorm/remote/verbs/inbox.hpp).
 HEADER = 88
@@ -92,7 +92,7 @@ class IbWrite:
         self._more = more
         self.label = label
         self.settings = (
-            f"likewise, but of as many bytes as MALT writes: {more} more"
+            f"the same programs, but messages as long as what MALT writes: {more} bytes more"
             if more
             else f"perftest's ib_write_bw and ib_write_lat, adapters {self._adapters}"
         )
@@ -134,7 +134,7 @@ class IbWrite:
 
 
 SLOT_STREAM = (
-    "likewise, but with a connection for each direction, and messages that take "
+    "as the bare stream, but with a connection for each direction, and messages that take "
     "turns in as many buffers as MALT has slots"
 )
 

@@ -87,6 +87,8 @@ def train(model: nn.Module, x: torch.Tensor, y: torch.Tensor, knobs: argparse.Na
                 average.step()
     if average:
         average.allreduce()
+    elif isinstance(optimizer, malt.torch.DiLoCo) and knobs.epochs * steps % knobs.every:
+        optimizer.outer_step()  # the last one was before the last steps
 
 
 def accuracy(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:

@@ -414,20 +414,26 @@ def checkpoint() -> dict[str, bytes]:
     return seeds
 
 
+# The members of honest model files; fuzz/model.py counts them in this order.
+LINEAR: dict[str, Any] = {
+    "coef": np.ones((3, 2)),
+    "intercept": np.zeros(3),
+    "classes": np.arange(3.0),
+    "zero_based": np.array(True),
+}
+OF_RATINGS: dict[str, Any] = {
+    "users": np.array(["a", "b"]),
+    "items": np.array(["a", "b"]),
+    "user_factors": np.ones((2, 2)),
+    "item_factors": np.ones((2, 2)),
+    "user_biases": np.zeros(2),
+    "item_biases": np.zeros(2),
+    "mean": np.array(1.0),
+}
+
+
 def model() -> dict[str, bytes]:
-    members: dict[str, Any] = {
-        "coef": np.ones((3, 2)),
-        "intercept": np.zeros(3),
-        "classes": np.arange(3.0),
-        "zero_based": np.array(True),
-        "users": np.array(["a", "b"]),
-        "items": np.array(["a", "b"]),
-        "user_factors": np.ones((2, 2)),
-        "item_factors": np.ones((2, 2)),
-        "user_biases": np.zeros(2),
-        "item_biases": np.zeros(2),
-        "mean": np.array(1.0),
-    }
+    members = LINEAR | OF_RATINGS
     seeds = {}
     for kind, (name, array) in enumerate(members.items()):
         file = io.BytesIO()

@@ -19,31 +19,17 @@ import atheris
 
 with atheris.instrument_imports(include=["malt", "numpy.lib", "zipfile"]):
     import numpy as np
+    from make_corpus import LINEAR, OF_RATINGS
 
     import malt
     from malt._commands import model_file, predict, train_mf
 
-LINEAR: dict[str, Any] = {
-    "coef": np.ones((3, 2)),
-    "intercept": np.zeros(3),
-    "classes": np.arange(3.0),
-    "zero_based": True,
-}
-OF_RATINGS: dict[str, Any] = {
-    "users": np.array(["a", "b"]),
-    "items": np.array(["a", "b"]),
-    "user_factors": np.ones((2, 2)),
-    "item_factors": np.ones((2, 2)),
-    "user_biases": np.zeros(2),
-    "item_biases": np.zeros(2),
-    "mean": np.float64(1),
-}
 NAMES = [(model, name) for model in (LINEAR, OF_RATINGS) for name in model]
 
 
 def npy(array: Any) -> bytes:
     file = io.BytesIO()
-    np.lib.format.write_array(file, np.asanyarray(array))
+    np.lib.format.write_array(file, array)
     return file.getvalue()
 
 

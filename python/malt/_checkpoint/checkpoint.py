@@ -26,6 +26,7 @@ from malt._checkpoint import safetensors, vector_files
 from malt._checkpoint.safetensors import Array
 from malt._errors import ConfigError, DamagedError, Error
 from malt._job import job as jobs
+from malt._job import missed
 from malt._job.agreement import Report, Together
 
 _VERSION = 1  # of the note, and of the arrays' names
@@ -96,6 +97,7 @@ def save(
     call = Together("malt.save", timeout)
     made = None
     with jobs.current().turns.hold(call.call):
+        missed.excuse_unexchanged()
         while made is None:
             made = _attempt(call, folder, vectors, extra or {}, keep, each_rank)
     return made
@@ -124,7 +126,7 @@ def _attempt(
     patience = None
     if call.timeout is None:
         in_all = sum(reports[rank]["bytes"] for rank in writers)
-        patience = jobs.current().settings[1] + in_all / _SLOW_DISK
+        patience = jobs.current().settings.timeout + in_all / _SLOW_DISK
 
     def write() -> tuple[None, Report]:
         if me in writers:
@@ -314,6 +316,7 @@ def restore(
     """
     call = Together("malt.restore", timeout)
     with jobs.current().turns.hold(call.call):
+        missed.excuse_unexchanged()
         return _restore(call, Path(path), vectors, resized)
 
 

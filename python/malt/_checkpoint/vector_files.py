@@ -113,10 +113,12 @@ def _prepare_dense(
         raise ConfigError(f"vectors[{name!r}] is read-only; give an array that can be written")
     fresh = _fetch(name, sources[0], origin, target.dtype, target.shape)
     if len(sources) > 1:
-        total = fresh.astype(_wide(name, fresh.dtype))
+        sums = [np.asarray(each, _wide(each)) for each in _summands(name, fresh, len(sources))]
         for source in sources[1:]:
-            total += _fetch(name, source, origin, target.dtype, target.shape)
-        fresh = _share(total, len(sources))
+            values = _fetch(name, source, origin, target.dtype, target.shape)
+            for total, summand in zip(sums, _summands(name, values, len(sources)), strict=True):
+                np.add(total, summand, out=total)
+        fresh = _mean(sums, len(sources))
     return lambda: np.copyto(target, fresh, casting="same_kind")
 
 
@@ -144,9 +146,11 @@ def _prepare_sparse(
             f"{origin}: sparse vector {name!r} has {len(union)} elements (of {len(sources)} ranks "
             f"together), and the one it is for a capacity of {vector.capacity}; make that larger"
         )
-    total = np.zeros(len(union), _wide(name, dtype))
-    np.add.at(total, places, np.concatenate(values))
-    fresh = _share(total, len(sources)).astype(dtype)
+    sums = []
+    for summand in _summands(name, np.concatenate(values), len(sources)):
+        sums.append(np.zeros(len(union), _wide(summand)))
+        np.add.at(sums[-1], places, summand)
+    fresh = _mean(sums, len(sources)).astype(dtype)
     return lambda: vector.set(union, fresh)
 
 
@@ -175,22 +179,34 @@ def _fetch(
     return array
 
 
-def _wide(name: str, dtype: np.dtype[Any]) -> type[np.float64] | type[np.int64]:
+def _wide(summand: Array) -> type[np.number[Any]]:
     """Return the type in which a mean is summed."""
-    if dtype.kind not in "fiu":
+    return {"f": np.float64, "i": np.int64, "u": np.uint64}[summand.dtype.kind]
+
+
+def _summands(name: str, values: Array, count: int) -> tuple[Array, ...]:
+    """Return the arrays whose sums over `count` ranks _mean() needs.
+
+    Those of integers are quotients and remainders: a sum of the integers may not fit into 64 bits.
+    """
+    if values.dtype.kind not in "fiu":
         raise ConfigError(
-            f"vectors[{name!r}] is {dtype}, which has no mean, and another number of ranks saved "
-            "it; restore with resized='wrap'"
+            f"vectors[{name!r}] is {values.dtype}, which has no mean, and another number of ranks "
+            "saved it; restore with resized='wrap'"
         )
-    return np.float64 if dtype.kind == "f" else np.int64
+    if values.dtype.kind == "f":
+        return (values,)
+    return np.divmod(values.astype(_wide(values), copy=False), count)
 
 
-def _share(total: Array, count: int) -> Array:
+def _mean(sums: Sequence[Array], count: int) -> Array:
     """Return the mean as malt.AVG does: integers are rounded toward zero."""
-    if total.dtype.kind == "f":
-        return total / count
-    share: Array = np.abs(total) // count * np.sign(total)
-    return share
+    if len(sums) == 1:
+        return np.asarray(sums[0] / count)
+    quotients, remainders = sums
+    carried, rest = np.divmod(remainders, count)
+    floor = quotients + carried
+    return np.asarray(floor + ((floor < 0) & (rest > 0)))
 
 
 def listed(names: Collection[str], most: int = 10) -> str:

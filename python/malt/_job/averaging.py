@@ -11,6 +11,7 @@ import numpy.typing as npt
 from malt._core_import import ALL, AVG, Fold, Graph, Update, Vector
 from malt._errors import ConfigError
 from malt._job import job as jobs
+from malt._job import missed
 
 
 class Averaging:
@@ -38,6 +39,7 @@ class Averaging:
 
     def exchange(self, vector: Vector, fold: Fold = AVG) -> int:
         """Send this rank's values, fold the others' into them, and return the oldest one's age."""
+        missed.note_exchange(vector)
         if self.is_exact:
             vector.allreduce(fold)
             return 0
@@ -89,3 +91,4 @@ def start_alike(vector: Vector) -> None:
 
     vector.scatter(ALL)
     vector.gather(take_lowest, staleness=0)
+    missed.note_alike(vector)

@@ -562,6 +562,8 @@ def make(
                 "making a vector", step
             )
         job.vectors += 1
+        if has_shared_values and job.rank == 0 and job.size > 1:
+            missed.note_made(made)
         return made
 
 

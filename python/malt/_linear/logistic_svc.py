@@ -56,21 +56,23 @@ class _Regularised(Classifier):
 
 _DOC = """
 
-    Minimises C times the sum of the losses plus the penalty, as scikit-learn's, by averaged SGD
-    with AdaGrad's rates (Duchi et al., JMLR 2011): close to the minimum after some ten passes, and
-    not to the last digit. The average is of the steps since the number of passes was
-    last a power of two, as what was learnt first is far from the minimum. The intercept is not
-    penalised, as scikit-learn's LogisticRegression has it, and LinearSVC there does not.
+    fit() minimises C times the sum of the losses plus the penalty, as scikit-learn's class of this
+    name does. It uses averaged SGD with AdaGrad's rates (Duchi et al., JMLR 2011), which comes
+    close to the minimum in some ten passes, but not to its last digit. Early steps are far from the
+    minimum, so the average starts anew whenever the number of passes is a power of two. The
+    intercept is not penalised; that is so in scikit-learn's LogisticRegression too, but not in its
+    LinearSVC.
 
     Args:
         C: the weight of the losses against the penalty; above 0.
-        l1_ratio: the penalty's part of L1, 0 (L2 alone) to 1.
-        tol: stop when five passes in turn lower the mean loss plus the penalty by less; None: make
-            max_iter passes. If they are made before that, a ConvergenceWarning says so.
-        n_jobs, verbose, ranks, graph, sync, every: as of malt.SGDClassifier.
-        fit_intercept, max_iter, class_weight, random_state, warm_start: as of scikit-learn's.
+        l1_ratio: the share of L1 in the penalty, from 0 (L2 alone) to 1.
+        tol: fit() stops when five passes in a row each lower the mean loss plus the penalty by less
+            than this, and warns (ConvergenceWarning) if max_iter passes did not suffice. None: it
+            makes max_iter passes.
+        n_jobs, verbose, ranks, graph, sync, every: as in malt.SGDClassifier.
+        fit_intercept, max_iter, class_weight, random_state, warm_start: as in scikit-learn.
 
-    Attributes are those of malt.SGDClassifier."""
+    The attributes are those of malt.SGDClassifier."""
 
 
 class LogisticRegression(_Regularised):

@@ -105,7 +105,7 @@ def _reader(name: str) -> Any:
         return getattr(self._present, name)(*args, **options)
 
     read.__name__ = name
-    read.__doc__ = "Return what the estimator's own does."
+    read.__doc__ = f"Call the fitted estimator's {name}() and return its result."
     return _if_has(name)(read)
 
 

@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 from malt._core_import import AVG, SUM, Fold, Vector
 from malt._errors import ConfigError
 from malt._job import job as jobs
+from malt._job import missed
 from malt._job.averaging import Averaging, start_alike
 from malt._job.vectors import vector
 
@@ -107,6 +108,7 @@ class Flat:
     def allreduce(self) -> None:
         """Average the vectors of all live ranks exactly, after the loop. Collective."""
         for each in self.vectors.values():
+            missed.note_exchange(each)
             each.allreduce(AVG, last=True)
 
     def give(self, rank: int) -> None:

@@ -265,6 +265,32 @@ def test_one_copy_is_for_all(tmp_path: Path) -> None:
     assert result.each("extra") == [0, 0]
 
 
+SAVE_LARGE = """
+malt.init()
+dtypes = ("int8", "int32", "int64", "uint8", "uint64")
+n = {d: np.array([np.iinfo(d).max, np.iinfo(d).min, np.iinfo(d).max - rank], d) for d in dtypes}
+s = malt.sparse_vector(9, capacity=9, dtype="int64")
+s.set([1, 2, 3], n["int64"])
+if LOADS:
+    for array in n.values(): array[:] = 1
+    s.set([], [])
+    malt.restore("../c", {**n, "s": s})
+    tell(n={d: a.tolist() for d, a in n.items()}, s=s.values.tolist())
+else:
+    malt.save("../c", {**n, "s": s})
+"""
+
+
+def test_an_average_of_integers_is_exact_however_large_they_are(tmp_path: Path) -> None:
+    run_job(tmp_path / "save", 3, SAVE_LARGE, LOADS=False)
+    result = run_job(tmp_path / "restore", 2, SAVE_LARGE, LOADS=True)
+    for n, s in zip(result.each("n"), result.each("s"), strict=True):
+        for name, values in n.items():
+            limits = np.iinfo(name)
+            assert values == [limits.max, limits.min, limits.max - 1], name
+        assert s == n["int64"]
+
+
 def test_what_has_no_mean_says_so(tmp_path: Path) -> None:
     body = """
 malt.init()

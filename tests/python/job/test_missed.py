@@ -1,4 +1,4 @@
-"""Gathers that were to wait and had nobody to wait for are told at the end of the job."""
+"""Exchanges that had nobody to wait for, or were never made, are told at the end of the job."""
 
 from __future__ import annotations
 
@@ -92,3 +92,97 @@ v.gather(malt.AVG, staleness=0)
     )
     assert result.output.count("\n") == 1
     assert result.output.startswith("[0] vector 'w': gather(staleness=...) came twice before any")
+
+
+# ---- Vectors that are made and never exchanged ---------------------------------------------------
+UNEXCHANGED = (
+    "[0] rank 0 made {} and exchanged none, so it worked by itself: call scatter() and gather(), "
+    "or allreduce(), in the loop (of malt.torch and malt.wrap: step() or partial_fit(), perhaps "
+    "with a smaller every=)\n"
+)
+MAKE = "malt.init(timeout=20); w = np.ones(3); v = malt.vector(w)\n"
+TRAIN_TORCH = """
+import torch, malt.torch
+malt.init(timeout=20)
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+average = malt.torch.average(model, every=EVERY)
+for _ in range(4):
+    optimizer.zero_grad()
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    average.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "made"),
+    [
+        (MAKE + "w += 1", "1 vector"),
+        (MAKE + "malt.barrier(); malt.finalize()", "1 vector"),
+        (MAKE + "s = malt.sparse_vector(9, capacity=2); s.set([1], [1.0])", "2 vectors"),
+        (MAKE + "for rows in malt.shard(np.arange(8), chunk=2): w += 1", "1 vector"),
+        ("with malt.init(timeout=20): v = malt.vector(3)", "1 vector"),
+        (TRAIN_TORCH.replace("EVERY", "5"), "1 vector"),
+        (TRAIN_TORCH.replace("EVERY", "5") + "del average", "1 vector"),
+    ],
+    ids=["end", "finalize", "two", "chunks", "with", "torch", "torch in a function"],
+)
+def test_vectors_that_are_never_exchanged_are_told_in_a_line(
+    tmp_path: Path, program: str, made: str
+) -> None:
+    assert run_job(tmp_path, 2, program).output == UNEXCHANGED.format(made)
+
+
+ESTIMATOR = """
+from sklearn.linear_model import SGDClassifier
+malt.init(timeout=20)
+x = np.random.default_rng(0).normal(size=(400, 3))
+model = CLASSIFIER.fit(malt.shard(x), malt.shard(x[:, 0] > 0))
+model.predict(x)
+"""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        MAKE + "v.scatter()",
+        MAKE + "v.gather()",
+        MAKE + "v.allreduce()",
+        MAKE + "other = malt.vector(2); other.allreduce()",
+        MAKE + "v.allreduce(); del v; v = malt.vector(w)",
+        MAKE + "malt.save('c', {'w': v})",
+        MAKE + "malt.restore('none', {'w': v})",
+        "malt.init(timeout=20); malt.save('c', {'w': np.ones(3)}); malt.barrier()",
+        "malt.init(timeout=20); malt.shard(np.ones(8)); malt.allreduce(1)",
+        "malt.init(timeout=20); chunks = malt.shard(np.ones(8), chunk=2)",
+        "malt.init(timeout=20)\nfor rows in malt.shard(np.ones(8), chunk=2): pass",
+        ESTIMATOR.replace("CLASSIFIER", "malt.SGDClassifier()"),
+        ESTIMATOR.replace("CLASSIFIER", "malt.wrap(SGDClassifier())"),
+        TRAIN_TORCH.replace("EVERY", "4"),
+        TRAIN_TORCH.replace("EVERY", "4") + "del average",
+        TRAIN_TORCH.replace("EVERY", "5") + "average.allreduce()",
+    ],
+)
+def test_jobs_that_exchange_or_have_nothing_to_exchange_end_without_a_word(
+    tmp_path: Path, program: str
+) -> None:
+    assert "exchanged none" not in run_job(tmp_path, 2, program).output
+
+
+def test_a_rank_alone_has_nobody_to_exchange_with(tmp_path: Path) -> None:
+    assert run_job(tmp_path, 1, MAKE).output == ""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        MAKE + "raise ValueError('bad rows')",
+        "with malt.init(timeout=20):\n    v = malt.vector(3)\n    raise ValueError('bad rows')",
+    ],
+    ids=["end", "with"],
+)
+def test_an_error_that_ends_the_program_is_told_alone(tmp_path: Path, program: str) -> None:
+    result = run_job(tmp_path, 2, program, code=None)
+    assert "bad rows" in result.output
+    assert "exchanged none" not in result.output

@@ -271,6 +271,13 @@ def test_wrapping_a_program_adds_an_import_and_three_lines() -> None:
     assert f"```diff\n{shown}\n```" in (ROOT / "docs" / "wrap_existing.md").read_text()
 
 
+def test_the_lightning_callback_that_the_docs_show_is_that_of_the_program() -> None:
+    program = (ROOT / "benchmarks" / "third_party" / "lightning_digits.py").read_text()
+    callback = re.findall(r"^class Average.*?(?=\n\n\n)", program, re.MULTILINE | re.DOTALL)[0]
+    shown = re.sub(r" *# \+$", "", callback, flags=re.MULTILINE)
+    assert f"```python\n{shown}\n```" in (ROOT / "docs" / "wrapping.md").read_text()
+
+
 def final_accuracies(text: str) -> list[float]:
     return [float(accuracy) for accuracy in re.findall(r"epoch 5: test accuracy ([\d.]+)", text)]
 
@@ -307,6 +314,18 @@ def test_mlp_learns_on_two_ranks(fashion_mnist_data: None) -> None:
     text = malt_run(2, "mlp.py", "--epochs", "1", "--batch", "256", "--hidden", "64")
 
     assert float(re.findall(r"test accuracy ([\d.]+)%", text)[0]) > 80
+
+
+def test_mlp_ends_diloco_with_an_outer_step(fashion_mnist_data: None) -> None:
+    pytest.importorskip("torch")
+    options = ("--epochs", "1", "--batch", "256", "--hidden", "64", "--exchange", "diloco")
+    done = run(
+        *(sys.executable, "-m", "malt", "run", "-n", "2", EXAMPLES / "mlp.py", *options),
+        *("--every", "1000"),  # more than the ranks take: the outer step at the end is the only one
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "exchanged none" not in done.stderr
+    assert float(re.findall(r"test accuracy ([\d.]+)%", done.stdout)[0]) > 70
 
 
 def test_autoencoder_has_one_optimum_whatever_the_ranks(fashion_mnist_data: None) -> None:
