@@ -28,7 +28,7 @@ from malt._job import handover, rejoin
 from malt._job import job as jobs
 from malt._launch import host_ranks
 from malt._launch.options import Options
-from malt._rendezvous import member_session, node_session, server, session, wire
+from malt._rendezvous import listener, member_session, node_session, server, session, wire
 from rejoining import groups, launchers
 from rejoining.machines import Process, Threading, Time, World
 from rejoining.sockets import Listener, SelectModule, SelectorsModule, SocketModule
@@ -149,6 +149,14 @@ class Job:
                     "time": time,
                     "threading": threading,
                     "socket": socket,
+                    "selectors": SelectorsModule(world),
+                },
+            ),
+            (
+                listener,
+                {
+                    "time": time,
+                    "random": SimpleNamespace(Random=lambda: world.random),
                     "selectors": SelectorsModule(world),
                     "_listen": lambda host, port: socket.listener,
                 },
