@@ -16,6 +16,8 @@ from certificates import Authority
 from test_rendezvous import KEY, in_threads
 
 from malt._rendezvous import listener, wire
+from malt._rendezvous import server as servers
+from malt._rendezvous.connection import Connection
 from malt._rendezvous.node_session import Node
 from malt._rendezvous.server import Server
 from malt._rendezvous.session import Client
@@ -25,11 +27,18 @@ ELSEWHERE = "127.0.0.2"
 MOST_HALF_OPEN = 64
 
 
+@pytest.fixture(autouse=True)
+def no_time_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine, a flood takes its time, too."""
+    monkeypatch.setattr(listener, "HANDSHAKE_SECONDS", 60.0)
+    monkeypatch.setattr(servers, "SUCCESSOR_SECONDS", 60.0)
+
+
 @contextlib.contextmanager
 def job_of(ranks: int) -> Iterator[tuple[Server, Node]]:
     server = Server(1, KEY)
     node = Node(server.address, KEY, 0, 1)
-    node.start(ranks, 5, server, come_back=True)
+    node.start(ranks, 5, server, rejoins=True)
     server.start()
     try:
         yield server, node
@@ -45,8 +54,8 @@ def strangers(server: Server, host: str = ELSEWHERE) -> Iterator[None]:
         flood = []
         for _ in range(3 * MOST_HALF_OPEN):
             address = server.host, server.port
-            flood.append(stack.enter_context(socket.create_connection(address, 5, (host, 0))))
-        deadline = time.monotonic() + 30
+            flood.append(stack.enter_context(socket.create_connection(address, 60, (host, 0))))
+        deadline = time.monotonic() + 60
         while len(select.select(flood, [], [], 0)[0]) < 2 * MOST_HALF_OPEN:  # these made way
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -57,7 +66,7 @@ class Handshake:
     """A rank's, step by step; over plain bytes."""
 
     def __init__(self, server: Server, kind: bytes, rank: int, process: int) -> None:
-        self.socket = socket.create_connection((server.host, server.port), 5)
+        self.socket = socket.create_connection((server.host, server.port), 60)
         self._hello = wire.HELLO.pack(wire.MAGIC, kind, rank, server.size, process, b"n" * 32)
         self.socket.sendall(self._hello)
         challenge = self.socket.recv(wire.CHALLENGE.size, socket.MSG_WAITALL)
@@ -67,17 +76,28 @@ class Handshake:
         self.socket.sendall(wire.proof(KEY, b"client", self._hello, self._nonce))
 
     def is_welcome(self) -> bool:
-        self.socket.settimeout(20)
         answer = self.socket.recv(wire.LENGTH.size + 1)
         return answer[wire.LENGTH.size :] == wire.WELCOME
 
 
 def test_flood_from_elsewhere_makes_no_rank_make_way() -> None:  # H1, H5
-    with job_of(2) as (server, _):
-        rank = Handshake(server, wire.RANK, 0, 1)
-        with rank.socket, strangers(server):
+    with job_of(8) as (server, _), contextlib.ExitStack() as stack:
+        ranks = [Handshake(server, wire.RANK, rank, 1) for rank in range(8)]
+        for rank in ranks:
+            stack.enter_context(rank.socket)
+        stack.enter_context(strangers(server))
+        for rank in ranks:
             rank.prove()
             assert rank.is_welcome()
+
+
+def test_origins_take_turns() -> None:  # H5
+    flood = [Connection(socket.socket(), ELSEWHERE) for _ in range(5)]
+    ranks = [Connection(socket.socket(), host, origin=host) for host in ("a", "b")]
+    with contextlib.ExitStack() as stack:
+        for one in (*flood, *ranks):
+            stack.enter_context(one.socket)
+        assert {one.origin for one in listener._in_turns([*flood, *ranks])[:3]} == {"", "a", "b"}
 
 
 def test_flood_does_not_end_a_connection_that_has_proved_the_key() -> None:  # H2
@@ -86,8 +106,9 @@ def test_flood_does_not_end_a_connection_that_has_proved_the_key() -> None:  # H
         last.prove()
         assert last.is_welcome()
         successor = Handshake(server, wire.MEMBER, 0, 2)
-        successor.prove()  # it waits until the last process has ended
-        time.sleep(0.1)
+        successor.prove()
+        while not server._waiting:  # for the last process to end
+            time.sleep(0.01)
         with last.socket, successor.socket, strangers(server, "127.0.0.1"):
             node.rank_restarts(0, 1)
             assert successor.is_welcome()
@@ -156,5 +177,5 @@ def test_tls_flood_takes_a_tenth_of_a_processor_and_lets_ranks_in(
         seconds = time.monotonic() - start
         for rank in ranks:
             rank.close()
-    # Beyond the share: what was saved, turns as a whole, and what the ranks themselves take.
-    assert used < 2 * listener.SHARE * seconds + 0.1
+    # Beyond a tenth: what was saved, turns as a whole, and what the ranks themselves take.
+    assert used < 0.2 * seconds + 0.1

@@ -98,12 +98,11 @@ class Launcher:
             address = server.address
         self._node = Node(address, key, options.node, options.nnodes)
         stack.callback(self._node.abort)
-        come_back = options.restarts is not None
         self._node.start(
             options.ranks,
             options.start_seconds,
             server,
-            come_back=come_back,
+            rejoins=options.restarts is not None,
             elastic=options.elastic,
         )
         self._sessions = options.most if server is None else self._node.size + options.nnodes

@@ -108,7 +108,7 @@ class Launcher(launcher.Launcher):
         if options.node == 0:
             running = server.Server(options.nnodes, KEY)
         self._node = node_session.Node("127.0.0.1:1", KEY, options.node, options.nnodes)
-        self._node.start(options.ranks, START_SECONDS, running, come_back=True)
+        self._node.start(options.ranks, START_SECONDS, running, rejoins=True)
         first = self._node.first
         self._start_all((first + local, local) for local in range(options.ranks))
         if running is not None:
