@@ -29,11 +29,15 @@ MUTANTS = {
     # A lost connection is told to the books while an answer of theirs is being sent.
     "DROPPED_WHILE_SENDING": Mutant(
         "_rendezvous.server",
-        "        except OSError:\n            self._broken.append(connection)",
-        "        except OSError:\n            self._drop(connection)",
+        "self._sessions.send(joined[number], payload)",
+        "self._sessions.send(joined[number], payload)\n                    self._drop_broken()",
     ),
     # The next process of a rank is refused while the last one's end is not known.
-    "SUCCESSOR_REFUSED": Mutant("_rendezvous.server", "and not connection.waits:", "and False:"),
+    "SUCCESSOR_REFUSED": Mutant(
+        "_rendezvous.server",
+        "if kind == wire.MEMBER and number in self._sessions.joined[kind]:",
+        "if False:",
+    ),
     # A rank uses a group that others may not have formed.
     "NOBODY_CONFIRMS": Mutant(
         "_rendezvous.member_session",

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from malt._errors import ConfigError
-from malt._launch.launcher import Launcher, Options
+from malt._launch.launcher import Launcher
+from malt._launch.options import Options
 from malt._rendezvous import wire
 from malt._rendezvous.exposure import exposure
 

@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Sequence
 
-from malt._launch.scale import DONE, MOST_BYTES, PATIENCE_SECONDS, name_of, peer_of
+from malt._launch.scale import ANSWER_SECONDS, DONE, MOST_BYTES, name_of, peer_of
 
 
 def _count(text: str) -> int:
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("count", metavar="COUNT", type=_count, help="MIN to MAX")
     parsed = parser.parse_args(arguments)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as connection:
-        connection.settimeout(PATIENCE_SECONDS)
+        connection.settimeout(ANSWER_SECONDS)
         try:
             name = name_of(parsed.process)
             if name is None:

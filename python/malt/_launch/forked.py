@@ -20,7 +20,7 @@ import numpy.typing as npt
 from malt import _errors
 from malt._job import job as jobs
 from malt._launch import orphans
-from malt._launch.launcher import check_descriptors
+from malt._launch.descriptors import check_descriptors
 from malt._rendezvous import wire
 from malt._rendezvous.exit_code import describe_end
 from malt._rendezvous.node_session import Node

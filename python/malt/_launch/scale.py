@@ -24,7 +24,7 @@ from malt._errors import ConfigError
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 MOST_BYTES = 4096
 _SECONDS = 1.0  # how long the launcher waits for a client, which sends its request at once
-PATIENCE_SECONDS = 30.0  # how long the client waits for the launcher, which may be busy
+ANSWER_SECONDS = 30.0  # how long the client waits for the launcher, which may be busy
 DONE, REFUSED = b"+", b"!"
 _PREFIX = "malt-run-"
 

@@ -115,7 +115,7 @@ class Node(Session):
         timeout: float,
         server: Server | None,
         *,
-        come_back: bool = False,
+        rejoins: bool = False,
         elastic: range = range(0),
     ) -> None:
         """Join with `ranks` ranks, and wait until all nodes have joined; node 0 gives its server.
@@ -125,7 +125,7 @@ class Node(Session):
 
         Raises:
             malt.ConfigError: node 0 of this job cannot be reached, or it refuses; some nodes only
-                have ranks that `come_back` (rejoin) when they fail, or `elastic` differs.
+                have ranks that rejoin when they fail (`rejoins`), or `elastic` differs.
             malt.TimeoutError: the message names the nodes that did not come.
         """
         seconds = min(timeout, wire.MAX_SECONDS)
@@ -140,7 +140,7 @@ class Node(Session):
         self._deadline = time.monotonic() + seconds + GRACE_SECONDS
         try:
             limits = (elastic[0], elastic[-1]) if elastic else (0, 0)
-            self._send(wire.RANKS_FRAME.pack(wire.RANKS, ranks, come_back, *limits, seconds))
+            self._send(wire.RANKS_FRAME.pack(wire.RANKS, ranks, rejoins, *limits, seconds))
             if server is not None:
                 server.gather()
             answer = self._receive()

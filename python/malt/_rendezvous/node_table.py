@@ -23,7 +23,7 @@ from malt._rendezvous.exit_code import exit_code_of
 @dataclass
 class _Node:
     count: int
-    come_back: bool  # whether its ranks rejoin when they fail
+    rejoins: bool  # whether its ranks rejoin when they fail
     limits: range  # of --elastic; empty: without it
     seconds: float
     deadline: float
@@ -65,14 +65,14 @@ class Nodes:
 
     def come(self, node: int, payload: bytes, now: float) -> Frames:
         """Handle a launcher's number of ranks; once the last launcher has come, all start."""
-        _, count, come_back, least, most, seconds = _unpack(wire.RANKS_FRAME, payload)
+        _, count, rejoins, least, most, seconds = _unpack(wire.RANKS_FRAME, payload)
         room = wire.MAX_RANKS - sum(other.count for other in self._nodes.values())
         if node in self._nodes or not 1 <= count <= room or not 0 <= seconds <= wire.MAX_SECONDS:
             raise ProtocolError
         if (least, most) != (0, 0) and not 1 <= least <= most <= wire.MAX_RANKS:
             raise ProtocolError
         limits = range(least, most + 1) if most else range(0)
-        self._nodes[node] = _Node(count, bool(come_back), limits, seconds, now + seconds)
+        self._nodes[node] = _Node(count, bool(rejoins), limits, seconds, now + seconds)
         if len(self._nodes) < self.nnodes:
             return []
         self.is_settled = True
@@ -195,7 +195,7 @@ class Nodes:
                     f"node {nodes[0][0]} came {_name_of(limits)}, node {number} came "
                     f"{_name_of(state.limits)}: give each launcher the same"
                 )
-        without = [number for number, state in nodes if not state.come_back]
+        without = [number for number, state in nodes if not state.rejoins]
         if 0 < len(without) < self.nnodes:
             text = f"{describe_ranks(without, 'node')} came without --respawn, the others with it"
             return f"{text}: give it to each launcher, or to none"

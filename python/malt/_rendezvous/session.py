@@ -29,7 +29,7 @@ _RETRY_SECONDS = 0.05
 _taken_keys: dict[str, str] = {}
 
 
-class _EvictedError(Exception):
+class _DroppedError(Exception):
     """The server ended the handshake: too many half-open connections at once."""
 
 
@@ -75,7 +75,7 @@ class Session:
                 self._shake_hands(deadline)
                 return
             except (
-                _EvictedError,
+                _DroppedError,
                 ssl.SSLEOFError,
                 ConnectionResetError,
                 BrokenPipeError,
@@ -127,13 +127,13 @@ class Session:
         self._deadline = deadline
         hello = self._hello()
         self._socket.sendall(hello)
-        head = self._read(len(tls.ALERT), _EvictedError)
+        head = self._read(len(tls.ALERT), _DroppedError)
         if head == tls.ALERT:
             raise ConfigError(
                 f"the launcher at {self.address} uses TLS: set MALT_TLS for each `malt run` and "
                 "all its ranks, or for none"
             )
-        rest = self._read(wire.CHALLENGE.size - len(head), _EvictedError)
+        rest = self._read(wire.CHALLENGE.size - len(head), _DroppedError)
         nonce, proof = wire.CHALLENGE.unpack(head + rest)
         binding = tls.binding(self._socket)
         expected = wire.proof(self._key, b"server", hello, nonce, binding)
@@ -141,7 +141,7 @@ class Session:
             raise ConfigError(self._stranger.format(address=self.address))
         self._sealer, self._opener = wire.sealers(self._key, hello, nonce, binding)
         self._socket.sendall(wire.proof(self._key, b"client", hello, nonce, binding))
-        welcome = self._receive(_EvictedError)
+        welcome = self._receive(_DroppedError)
         if welcome[:1] != wire.WELCOME:
             raise ConfigError(f"the launcher refuses: {welcome[1:].decode()}")
         self._greeting = welcome[1:]

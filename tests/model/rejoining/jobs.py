@@ -26,8 +26,9 @@ from malt._core_import import Turns
 from malt._errors import Error, PeerError, TimeoutError  # noqa: A004
 from malt._job import handover, rejoin
 from malt._job import job as jobs
-from malt._launch import launcher as real_launcher
-from malt._rendezvous import member_session, node_session, server, session, wire
+from malt._launch import host_ranks
+from malt._launch.options import Options
+from malt._rendezvous import listener, member_session, node_session, server, session, wire
 from rejoining import groups, launchers
 from rejoining.machines import Process, Threading, Time, World
 from rejoining.sockets import Listener, SelectModule, SelectorsModule, SocketModule
@@ -123,7 +124,7 @@ class Job:
     def _launch(self, node: int, ranks: int) -> None:
         process = Process(self.world, -1 - node, f"node {node}")
         nnodes = len(self._split_of) if hasattr(self, "_split_of") else self._nodes
-        options = real_launcher.Options(
+        options = Options(
             ranks=ranks, nnodes=nnodes, node=node, restarts=_RESTARTS, keep_going=True
         )
         if node == 0:
@@ -139,7 +140,7 @@ class Job:
         self._socket = socket = SocketModule(world)
         pid = SimpleNamespace(getpid=lambda: world.here().process.pid)
         instead: list[tuple[Any, dict[str, Any]]] = [
-            (real_launcher, {"time": time}),
+            (host_ranks, {"time": time}),
             (node_session, {"time": time, "Node": launchers.Node}),
             (session, {"time": time, "socket": socket, "os": pid}),
             (
@@ -148,6 +149,14 @@ class Job:
                     "time": time,
                     "threading": threading,
                     "socket": socket,
+                    "selectors": SelectorsModule(world),
+                },
+            ),
+            (
+                listener,
+                {
+                    "time": time,
+                    "random": SimpleNamespace(Random=lambda: world.random),
                     "selectors": SelectorsModule(world),
                     "_listen": lambda host, port: socket.listener,
                 },

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from malt._launch import launcher
+from malt._launch import host_ranks, launcher
+from malt._launch.options import Options
 from malt._rendezvous import node_session, server
 from rejoining.machines import Process, Waiters, World
 
@@ -18,7 +19,7 @@ START_SECONDS = 30.0
 class Rank:
     """As `malt._launch.rank_process.Rank`."""
 
-    def __init__(self, launcher: Launcher, rank: int, local_rank: int, process: Process) -> None:
+    def __init__(self, host: HostRanks, rank: int, local_rank: int, process: Process) -> None:
         self.rank = rank
         self.local_rank = local_rank
         self.process = process
@@ -27,16 +28,62 @@ class Rank:
         self.streams: list[Any] = []
         self.leftovers: list[tuple[float, int]] = []
         self.ended: float | None = None
-        self._launcher = launcher
+        self._host = host
 
     def signal(self, number: int) -> None:
         if number == signal.SIGCONT:
             self.process.stopped_until = 0.0
         elif not self.process.is_dead:
-            if self._launcher.is_stopping:
+            if self._host.is_stopping:
                 self.process.blame = self.process.blame or "the launcher stops all"
-            self._launcher.on_kill(self)
+            self._host.on_kill(self)
             self.process.end(-number)
+
+
+class HostRanks(host_ranks.HostRanks):
+    """The ranks of one host; `start_process` makes each one's process."""
+
+    def __init__(
+        self,
+        world: World,
+        options: Options,
+        start_process: Callable[[int, int], Process],
+        on_kill: Callable[[Rank], object],
+    ) -> None:
+        super().__init__([], options)
+        self.on_kill = on_kill
+        self.err: Any = SimpleNamespace(say=world.say)
+        self.relay: Any = SimpleNamespace(interrupted=None)
+        self.selector: Any = SimpleNamespace(unregister=lambda _: None)
+        self.news = Waiters(world)
+        self._world = world
+        self._start_process = start_process
+        self.unreaped: list[tuple[Any, int]] = []
+
+    def start(
+        self,
+        ranks: Iterable[tuple[int, int, Mapping[str, str]]],
+        size: int,
+        limits: tuple[int, int],
+    ) -> None:
+        for rank, local_rank, environ in ranks:
+            process = self._start_process(rank, int(environ["MALT_RESTARTS"]))
+            started: Any = Rank(self, rank, local_rank, process)
+            self.ranks.append(started)
+            process.at_end.append(lambda code, started=started: self._end_soon(started, code))
+
+    def _end_soon(self, rank: Rank, code: int) -> None:
+        def end() -> None:
+            self.unreaped.append((rank, code))
+            self.news.wake()
+
+        self._world.at(self._world.delay(), end)
+
+    def reap(self) -> Iterator[tuple[Any, int]]:
+        while self.unreaped:
+            rank, code = self.unreaped.pop(0)
+            rank.ended = self._world.now
+            yield rank, code
 
 
 class Launcher(launcher.Launcher):
@@ -45,68 +92,44 @@ class Launcher(launcher.Launcher):
     def __init__(
         self,
         world: World,
-        options: launcher.Options,
-        start: Callable[[int, int], Process],
+        options: Options,
+        start_process: Callable[[int, int], Process],
         on_kill: Callable[[Rank], object],
     ) -> None:
         super().__init__([], options)
-        self.on_kill = on_kill
-        self.has_started = False
-        self.server: server.Server | None = None
+        self._host: HostRanks = HostRanks(world, options, start_process, on_kill)
         self._world = world
-        self._start_process = start
-        self._ended: list[tuple[Rank, int]] = []
-        self._news = Waiters(world)
-        self._err: Any = SimpleNamespace(say=world.say)
-        self._relay: Any = SimpleNamespace(interrupted=None)
-        self._selector: Any = SimpleNamespace(unregister=lambda _: None)
-
-    @property
-    def is_stopping(self) -> bool:
-        return self._is_stopping
+        self._limits = (0, 0)
 
     def run_all(self) -> None:
         """Instead of `run`."""
-        options, world = self._options, self._world
+        options, world, host = self._options, self._world, self._host
+        running = None
         if options.node == 0:
-            self.server = server.Server(options.nnodes, KEY)
+            running = server.Server(options.nnodes, KEY)
         self._node = node_session.Node("127.0.0.1:1", KEY, options.node, options.nnodes)
-        self._node.start(options.ranks, START_SECONDS, self.server, come_back=True)
+        self._node.start(options.ranks, START_SECONDS, running, rejoins=True)
         first = self._node.first
         self._start_all((first + local, local) for local in range(options.ranks))
-        self.has_started = True
-        if self.server is not None:
-            self.server.start()
-        while not self._is_over or any(rank.ended is None for rank in self._ranks):
+        if running is not None:
+            running.start()
+        while not self._is_over or host.running():
             world.step()
             if not self._is_over and self._node.fileno().is_readable:
                 self._hear()
-            while self._ended:
-                self._rank_ended(*self._ended.pop(0))
-            self._advance_stop(world.now)
-            if self._ended or (not self._is_over and self._node.fileno().is_readable):
+            for rank, code in host.reap():
+                self._rank_ended(rank, code)
+            host.advance()
+            if host.unreaped or (not self._is_over and self._node.fileno().is_readable):
                 continue
-            if self._is_over and all(rank.ended is not None for rank in self._ranks):
+            if self._is_over and not host.running():
                 break
-            self._news.add()
+            host.news.add()
             if not self._is_over:
                 self._node.fileno().await_change()
-            world.park(self._stop[0][0] if self._stop else world.now + 1000)
+            seconds = host.seconds_to_next()
+            world.park(world.now + (1000 if seconds is None else seconds))
         world.say(f"node {options.node} ends with code {self._exit_code}")
-
-    def _start_all(self, ranks: Iterable[tuple[int, int]]) -> None:
-        for rank, local_rank in ranks:
-            process = self._start_process(rank, self._starts[rank])
-            started = Rank(self, rank, local_rank, process)
-            self._ranks.append(started)
-            process.at_end.append(lambda code, started=started: self._reap_soon(started, code))
-
-    def _reap_soon(self, rank: Rank, code: int) -> None:
-        def reap() -> None:
-            self._ended.append((rank, code))
-            self._news.wake()
-
-        self._world.at(self._world.delay(), reap)
 
 
 class Node(node_session.Node):

@@ -193,6 +193,9 @@ class Time:
     def monotonic(self) -> float:
         return self._world.now
 
+    def thread_time(self) -> float:
+        return 0.0
+
     def sleep(self, seconds: float) -> None:
         self._world.park(self._world.now + seconds)
 

@@ -256,22 +256,31 @@ class _Selector:
     def close(self) -> None:
         self._keys.clear()
 
+    @property
+    def is_readable(self) -> bool:
+        return any(self._found(fileobj) for fileobj in self._keys)
+
+    def await_change(self) -> None:
+        for fileobj in self._keys:
+            fileobj.await_change()
+
+    def _found(self, fileobj: Any) -> int:
+        return (1 if fileobj.is_readable else 0) | (self._keys[fileobj][0] & 2)
+
     def select(self, seconds: float | None) -> list[tuple[Key, int]]:
         """In an order that nothing says anything about."""
         world = self._world
         deadline = math.inf if seconds is None else world.now + seconds
         while True:
-            ready = []
-            for fileobj, (events, key) in self._keys.items():
-                found = 1 if fileobj.is_readable else 0
-                found |= events & 2
-                if found:
-                    ready.append((key, found))
+            ready = [
+                (key, found)
+                for fileobj, (_, key) in self._keys.items()
+                if (found := self._found(fileobj))
+            ]
             if ready or world.now >= deadline:
                 world.random.shuffle(ready)
                 return ready
-            for fileobj in self._keys:
-                fileobj.await_change()
+            self.await_change()
             world.park(deadline)
 
 

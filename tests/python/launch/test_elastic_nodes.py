@@ -368,7 +368,7 @@ def test_somebody_of_another_version_is_named_when_a_node_does_not_come() -> Non
     server = Server(2, bytes.fromhex(KEY))
     node = Node(server.address, bytes.fromhex(KEY), 0, 2)
     ours, theirs = socket.socketpair()
-    server._admit(ours, "192.0.2.7")
+    server._listener.admit(ours, "192.0.2.7")
     theirs.send(struct.pack("!8scIII32s", b"MALTRDV4", b"n", 1, 2, 99, b"n" * 32))
     with pytest.raises(TimeoutError, match=r"somebody on 192\.0\.2\.7 has another version"):
         node.start(1, 0.2, server)

@@ -139,7 +139,7 @@ def test_half_open_flood_is_bounded_and_lets_nodes_in(
     flood = [socket.create_connection((server.host, server.port), 5) for _ in range(300)]
     second = Node(server.address, bytes.fromhex(KEY), 1, 2)
     second.start(3, 10, None)
-    assert len(server._pending) <= server._max_pending
+    assert len(server._listener._half_open) <= server._listener._most_half_open
     assert (second.first, second.size) == (1, 4)
     second.abort()
     for connection in flood:

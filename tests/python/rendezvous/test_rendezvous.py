@@ -14,8 +14,7 @@ import pytest
 from malt import _errors as errors
 from malt._errors import ConfigError, Error, PeerError
 from malt._job.bootstrap import find
-from malt._rendezvous import server as servers
-from malt._rendezvous import wire
+from malt._rendezvous import listener, wire
 from malt._rendezvous.node_session import Node
 from malt._rendezvous.server import Server
 from malt._rendezvous.session import Client
@@ -170,7 +169,7 @@ def test_wrong_proof_is_noticed_by_the_server(serve: Serve) -> None:
         liar.recv(wire.CHALLENGE.size, socket.MSG_WAITALL)
         liar.sendall(b"p" * 32)
         assert is_closed(liar)
-    assert not server._joined[wire.RANK]
+    assert not server._sessions.joined[wire.RANK]
     join(server, 0).close()
 
 
@@ -201,7 +200,7 @@ def test_replayed_session_is_refused(serve: Serve) -> None:
         except (BrokenPipeError, ConnectionResetError):
             return
         assert is_closed(replay)
-    assert not server._joined[wire.RANK]
+    assert not server._sessions.joined[wire.RANK]
 
 
 def open_session(server: Server, rank: int) -> tuple[socket.socket, wire.Sealer]:
@@ -269,7 +268,7 @@ def test_half_open_flood_is_bounded_and_lets_ranks_in(serve: Serve) -> None:
     server = serve(2)
     flood = [raw(server) for _ in range(300)]
     a, b = join(server, 0), join(server, 1)
-    assert len(server._pending) <= server._max_pending
+    assert len(server._listener._half_open) <= server._listener._most_half_open
     assert (
         in_threads(lambda: a.allgather(b"a", 5), lambda: b.allgather(b"b", 5)) == [[b"a", b"b"]] * 2
     )
@@ -280,13 +279,13 @@ def test_half_open_flood_is_bounded_and_lets_ranks_in(serve: Serve) -> None:
 def test_half_open_connection_is_ended_in_time(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(servers, "HANDSHAKE_SECONDS", 0.2)
+    monkeypatch.setattr(listener, "HANDSHAKE_SECONDS", 0.2)
     server = serve(2)
     with raw(server) as silent, raw(server) as halfway:
         halfway.sendall(hello()[:10])
         assert is_closed(silent, 2)
         assert is_closed(halfway, 2)
-    assert not server._pending
+    assert not server._listener._half_open
 
 
 def test_duplicate_rank_is_refused_and_the_first_goes_on(serve: Serve) -> None:

@@ -325,7 +325,7 @@ def test_half_open_flood_lets_ranks_in(use: Use, serve: Serve, folder: str) -> N
         if number % 3 == 2:
             stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
     assert join(server, 0).allgather(b"x", 10) == [b"x"]
-    assert len(server._pending) <= server._max_pending
+    assert len(server._listener._half_open) <= server._listener._most_half_open
     assert is_closed(flood[2])
     for stranger in flood:
         stranger.close()

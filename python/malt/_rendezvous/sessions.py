@@ -1,0 +1,79 @@
+"""The sessions of clients that have proved the key, as the server has them: sends them frames."""
+
+from __future__ import annotations
+
+import selectors
+
+from malt._rendezvous import wire
+from malt._rendezvous.connection import Connection
+
+
+class Sessions:
+    """The connections whose clients have proved the key.
+
+    Attributes:
+        joined: by kind (wire.RANK, MEMBER or NODE) and number: those that have been let in.
+        broken: connections found closed while frames were sent to them. They are dropped only once
+            the present frames have gone to all their receivers, because the tables answer a loss
+            with frames that must come later.
+    """
+
+    def __init__(self, selector: selectors.BaseSelector) -> None:
+        """`selector` is to wait for the connections, each with itself as the data."""
+        self.joined: dict[bytes, dict[int, Connection]] = {
+            kind: {} for kind in (wire.RANK, wire.MEMBER, wire.NODE)
+        }
+        self.broken: list[Connection] = []
+        self._connections: set[Connection] = set()
+        self._selector = selector
+
+    def __contains__(self, connection: Connection) -> bool:
+        return connection in self._connections
+
+    def begin(self, connection: Connection) -> None:
+        self._connections.add(connection)
+        self._selector.register(connection.socket, selectors.EVENT_READ, connection)
+
+    def end(self, connection: Connection) -> bool:
+        """Close a connection; return whether it was still there."""
+        if connection not in self._connections:
+            return False
+        self._connections.remove(connection)
+        self._selector.unregister(connection.socket)
+        connection.socket.close()
+        if connection.kind:
+            del self.joined[connection.kind][connection.number]
+        return True
+
+    def close(self) -> None:
+        for connection in self._connections:
+            connection.socket.close()
+        self._connections.clear()
+
+    def send(self, connection: Connection, payload: bytes) -> None:
+        assert connection.sealer is not None
+        connection.outbox.append(memoryview(connection.sealer.seal(payload)))
+        self.flush(connection)
+
+    def flush(self, connection: Connection) -> None:
+        """Send as much as the client's system takes now."""
+        if connection in self.broken:
+            return
+        outbox = connection.outbox
+        try:
+            while outbox:
+                sent = connection.socket.send(outbox[0])
+                if sent < len(outbox[0]):
+                    outbox[0] = outbox[0][sent:]
+                else:
+                    outbox.popleft()
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.broken.append(connection)
+            return
+        if connection.closing and not outbox:
+            self.broken.append(connection)
+            return
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if outbox else 0)
+        self._selector.modify(connection.socket, events, connection)
