@@ -305,7 +305,7 @@ def test_every_flipped_byte_is_noticed(two: Path, caplog: pytest.LogCaptureFixtu
         assert (restored.path.name, w[0], at) == ("checkpoint-000001", 1, at)
         assert restored.damaged == (two / "checkpoint-000002",)
     assert "checkpoint-000002" in caplog.records[-1].message
-    assert "the checkpoint before it is taken" in caplog.records[-1].message
+    assert "restoring the checkpoint before it" in caplog.records[-1].message
 
 
 def test_every_missing_end_is_noticed(two: Path) -> None:
@@ -561,7 +561,7 @@ def test_failure_of_one_rank_is_all_ranks_failure(
     for error in result.each("error"):
         assert error.kind == "ConfigError"
         assert error.says(f"malt.save: rank {bad[0]}: ", *parts), error.text
-        assert ("and likewise rank 2" in error.text) == (len(bad) > 1)
+        assert ("and also rank 2" in error.text) == (len(bad) > 1)
         assert error.seconds < 15
     assert result.told[0]["left"][-1] == "checkpoint-000001"
     assert result.each("again") == ["c/checkpoint-000002"] * 3

@@ -138,7 +138,7 @@ std::size_t Downlink::take_in(const Attachments& attachments, std::uint32_t last
       if (is_at_end_ && has_left_) {
         over(End::kLeft, "left");
       } else if (is_at_end_ && partner_ != nullptr && partner_->has_said_all()) {
-        over(End::kReplaced, "has heard the goodbye");
+        over(End::kReplaced, "has received the goodbye");
       } else if (is_at_end_) {
         over(End::kLost, "ended the connection");
       } else if (moved.flow == tcp::Flow::kFailed) {
@@ -239,7 +239,7 @@ void Downlink::hold_up() {
   const auto now = Clock::now();
   if (!held_up_since_) held_up_since_ = now;
   if (now - *held_up_since_ > settings_.silence / 2) {
-    throw Error("a rank of this host that has to make room does not");
+    throw Error("a rank of this host has not made room for its update");
   }
 }
 
@@ -318,7 +318,7 @@ bool Downlink::take(const FrameHead& head, std::span<const std::byte> body,
       if (!attachment) return true;  // every rank of this host has closed it
       {
         const auto clock = get<std::uint64_t>(body);
-        require(clock <= kMostIteration, "an iteration that cannot be");
+        require(clock <= kMostIteration, "an invalid iteration");
         Copy* const copy = copy_of(attachment);
         if (copy == nullptr) return false;
         if (clock > copy->box.clock().load(std::memory_order_relaxed)) copy->writer.advance(clock);
@@ -374,7 +374,7 @@ bool Downlink::take_notice(std::span<const std::byte> body) {
 void Downlink::take_record(std::span<const std::byte> body) {
   RecordFormat::Words words(body.size() / sizeof(std::uint64_t));
   std::memcpy(words.data(), body.data(), body.size());
-  require(control_.record_format().unpack(words).has_value(), "a record that cannot be");
+  require(control_.record_format().unpack(words).has_value(), "an invalid record");
   RecordFormat::store(control_.record(sender_), words);
 }
 
@@ -450,7 +450,7 @@ bool Downlink::begin_update(const FrameHead& head, std::span<const std::byte> bo
               head.bytes == body.size() + arriving.header.payload_bytes,
           "an update of another length");
   is_long_ = arriving.missing >= kBuffer / 2;
-  require(arriving.header.iteration <= kMostIteration, "an iteration that cannot be");
+  require(arriving.header.iteration <= kMostIteration, "an invalid iteration");
   require(arriving.header.sender == static_cast<std::uint32_t>(sender_), "another sender's name");
   for (std::size_t at = 0; at < tickets.size(); at += sizeof(Ticketed)) {
     const auto given = get<Ticketed>(tickets, at);
@@ -515,7 +515,7 @@ void Downlink::finish_update() {
 
 void Downlink::tend(const Attachments& attachments, std::uint64_t detached,
                     std::chrono::nanoseconds silence, Clock::time_point now) {
-  if (!is_held_up() && now - last_heard_ > silence) over(End::kLost, "silent");
+  if (!is_held_up() && now - last_heard_ > silence) over(End::kLost, "sent no heartbeat");
   if (end_ == End::kNot) answer(now - last_answer_ > silence / 4, now);
   if (let_go_ == detached) return;
   // Drops the copies of removed segments, except the one that is being written.
@@ -542,7 +542,7 @@ void Downlink::take_endpoint(std::span<const std::byte> body) {
   require(
       is_proof(std::as_bytes(std::span(given.proof)),
                prove(settings_.key, head, std::as_bytes(std::span(&given.endpoint, 1)), caller_)),
-      "an adapter's address that somebody has changed on the way");
+      "an adapter's address that was changed on the way");
   queue_.emplace(*settings_.device, verbs::QueueOptions{.depth = 1});
   queue_->connect(given.endpoint);
   const verbs::Endpoint own = queue_->local();

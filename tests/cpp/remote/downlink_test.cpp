@@ -645,9 +645,9 @@ TEST(Downlink, RecordIsWholeAndOfThisJob) {
   RecordFormat::Words wrong = right;
   wrong[0] = 8;
   RecordFormat bigger(200);
-  expect_broken({{"torn", frame(FrameKind::kRecord, 0, text_of(wrong)), "a record that cannot be"},
+  expect_broken({{"torn", frame(FrameKind::kRecord, 0, text_of(wrong)), "an invalid record"},
                  {"zeros", frame(FrameKind::kRecord, 0, std::string(text_of(right).size(), '\0')),
-                  "a record that cannot be"},
+                  "an invalid record"},
                  {"another job's", frame(FrameKind::kRecord, 0, text_of(bigger.pack({}))),
                   "a record of another length"}});
 }

@@ -254,7 +254,7 @@ TEST_F(RdmaFaults, RankThatCannotOpenItsMemoryToTheOthersIsLeftOutWithTheReason)
       if (!said.empty()) std::fprintf(stderr, "rank %d: %s\n", group->rank(), said.c_str());
       CHECK_THAT(said.empty() && group->alive() == (std::vector<int>{0, 2}));
       group->barrier();
-    } else if (said.find("rank 0 cannot be let write: device rxe2 cannot register") ==
+    } else if (said.find("rank 0 cannot be given access to write: device rxe2 cannot register") ==
                std::string::npos) {
       std::fprintf(stderr, "rank %d: %s\n", kFaulty, said.c_str());
       return 1;
