@@ -283,7 +283,8 @@ void bind_dense(py::module_& module) {
       "tuple[int, ...]\n\n"
       "Gather each update into the row of its sender, one of `rows` a rank; for the package.\n\n"
       "Without a staleness, moves to the next group if there is one.\n\n"
-      "Returns:\n    The ranks that were alive before. The last rows of the other ranks have arrived.");
+      "Returns:\n    The ranks that were alive before. The last rows of the other ranks have "
+      "arrived.");
   vector
       .def(py::init([](const std::shared_ptr<dstorm::Group>& group, const py::dtype& dtype,
                        const std::vector<py::array>& arrays, py::ssize_t own_count,

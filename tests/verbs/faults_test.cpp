@@ -56,8 +56,8 @@ bool is_torn(const Update& update) {
                      [&](std::uint64_t each) { return each != update.iteration; });
 }
 
-// ---- A rank that is lost
-// ------------------------------------------------------------------------- What a rank that goes
+// ---- A rank that is lost ----
+// What a rank that goes
 // on has seen.
 struct Seen {
   std::atomic<std::uint64_t> rounds;
@@ -231,8 +231,7 @@ TEST(Faults, RdmaNetworkThatIsCutForThreeSecondsLosesNobody) {
   testing_processes::expect_all_well(job);
 }
 
-// ---- A rank that stalls
-// --------------------------------------------------------------------------
+// ---- A rank that stalls ----
 class EveryPolicy : public testing::TestWithParam<Policy> {};
 INSTANTIATE_TEST_SUITE_P(Faults, EveryPolicy, testing::Values(Policy::kLatest, Policy::kQueue),
                          [](const auto& given) {

@@ -27,8 +27,7 @@ using namespace std::chrono_literals;
 using testing_sockets::connections;
 using testing_sockets::eventually;
 
-// ---- What a change costs
-// ---------------------------------------------------------------------------
+// ---- What a change costs ----
 
 // Ranks 0 and 1 on one host, rank 2 on another; ranks 0 and 2 have segments numbered from 1.
 class ManySegments {
@@ -101,8 +100,7 @@ TEST(Changes, CostAsManyLooksAsThereAreChangesHoweverManySegmentsAreOpen) {
   EXPECT_LE(looks, 3 * kChanges);  // one when it is told, one when it is sent
 }
 
-// ---- What arrives
-// ----------------------------------------------------------------------------------
+// ---- What arrives ----
 
 constexpr int kRanks = 3;
 constexpr std::size_t kSegments = 12;

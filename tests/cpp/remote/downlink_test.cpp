@@ -44,8 +44,7 @@ constexpr std::uint64_t kTop = std::uint64_t{1} << 63;
 constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
 constexpr std::uint32_t kMost32 = std::numeric_limits<std::uint32_t>::max();
 
-// ---- Frames
-// ----------------------------------------------------------------------------------------
+// ---- Frames ----
 
 template <class... Parts>
 std::string bytes_of(const Parts&... parts) {
@@ -131,8 +130,7 @@ std::string spoilt(Spoil&& spoil) {
   return update.bytes();
 }
 
-// ---- A host, and a connection to it
-// ----------------------------------------------------------------
+// ---- A host, and a connection to it ----
 
 Settings settings_without_rdma(const Key& key, const Address& at) {
   return {.key = key,
@@ -324,8 +322,7 @@ void expect_broken(const std::vector<Case>& cases) {
   }
 }
 
-// ---- Lengths
-// ---------------------------------------------------------------------------------------
+// ---- Lengths ----
 
 TEST(Downlink, FramesWithoutABodyHaveNone) {
   std::vector<Case> cases;
@@ -413,8 +410,7 @@ TEST(Downlink, UpdateFitsItsSlotAndItsFrame) {
   });
 }
 
-// ---- Names
-// -----------------------------------------------------------------------------------------
+// ---- Names ----
 
 TEST(Downlink, KindIsOneOfThoseThereAre) {
   std::vector<Case> cases;
@@ -491,8 +487,7 @@ TEST(Downlink, CursorsAreOfSendersHere) {
   expect_broken(cases);
 }
 
-// ---- Numbers
-// ---------------------------------------------------------------------------------------
+// ---- Numbers ----
 
 TEST(Downlink, NoticesComeInTurn) {
   std::vector<Case> cases;
@@ -580,8 +575,7 @@ TEST(Downlink, QueuedUpdateIsNeverDropped) {
   EXPECT_EQ(site.reader(kHere).clock(), 2U);
 }
 
-// ---- Goodbye
-// ---------------------------------------------------------------------------------------
+// ---- Goodbye ----
 
 TEST(Downlink, NothingComesAfterLeave) {
   for (const std::string& more :
@@ -652,8 +646,7 @@ TEST(Downlink, RecordIsWholeAndOfThisJob) {
                   "a record of another length"}});
 }
 
-// ---- Connections that break off, dribble, or are replaced
-// --------------------------------------------
+// ---- Connections that break off, dribble, or are replaced ----
 
 // All kinds, with an update that is longer than what is parsed at once.
 std::string conversation() {
@@ -749,8 +742,7 @@ TEST(Downlink, OlderCallReplacesNothing) {
   EXPECT_EQ(site.box(kSender).clock().load(), 2U);
 }
 
-// ---- Nothing is believed that has not been checked
-// -------------------------------------------------
+// ---- Nothing is believed that has not been checked ----
 
 // What a payload says is never taken for a frame or a header, and the header that was checked is
 // the one its readers get: it is long out of the buffer when the last of the payload comes.
@@ -828,8 +820,7 @@ TEST(Downlink, ThousandConnectionsLeaveNothing) {
   EXPECT_EQ(open_descriptors(), descriptors);
 }
 
-// ---- Mutations
-// -------------------------------------------------------------------------------------
+// ---- Mutations ----
 
 // What an honest rank 2 says to the host of 0 and 1, as its own code says it.
 std::string recorded(const Site& site) {

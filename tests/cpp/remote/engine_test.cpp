@@ -282,8 +282,7 @@ TEST(Engine, HalfOpenFloodLeavesTheJobAlone) {
   EXPECT_EQ(job.control(kHere).epoch(), 0U);
 }
 
-// ---- Goodbyes
-// --------------------------------------------------------------------------------------
+// ---- Goodbyes ----
 
 TEST(Engine, WhoLeavesWhileOthersStayIsThroughAtOnce) {
   const testing_processes::Shared<std::atomic<bool>> is_through;
@@ -440,8 +439,7 @@ TEST(Engine, SegmentThatIsNeverThroughKeepsNoOtherWaiting) {
   testing_processes::expect_all_well(job);
 }
 
-// ---- TLS
-// -------------------------------------------------------------------------------------------
+// ---- TLS ----
 
 // Three ranks, of which rank 1 has `other` for MALT_TLS: what all of them are told.
 void expect_refused(const std::string& folder, const std::string& other,

@@ -88,8 +88,8 @@ int go_on(Bootstrap& bootstrap, Plan& plan, Spoil&& spoil) {
   return 0;
 }
 
-// ---- Calls that fail once
-// -------------------------------------------------------------------------- Those of the data
+// ---- Calls that fail once ----
+// Those of the data
 // path, and those by which a link is made anew.
 constexpr const char* kCalls[] = {
     "post_send",       "completion", "poll_cq",    "req_notify_cq",       "get_cq_event",
@@ -141,8 +141,7 @@ TEST_F(RdmaFaults, EachCallThatFailsEndsALinkAndNoProcess) {
   EXPECT_GT(plan->faults, 40U);
 }
 
-// ---- Events
-// ----------------------------------------------------------------------------------------
+// ---- Events ----
 TEST_F(RdmaFaults, EventsOfBrokenQueuesMakeLinksAnewAndOthersDoNot) {
   struct Case {
     ibv_event_type type;
@@ -177,8 +176,8 @@ TEST_F(RdmaFaults, EventsOfBrokenQueuesMakeLinksAnewAndOthersDoNot) {
   expect_all_well(job);
 }
 
-// ---- Adapters that fail for good
-// ------------------------------------------------------------------- Three ranks; the adapter of
+// ---- Adapters that fail for good ----
+// Three ranks; the adapter of
 // one does `spoil` after some rounds. It is to be cut off, with an error that names its adapter and
 // says `reason`; the others go on.
 template <class Spoil>
@@ -264,8 +263,7 @@ TEST_F(RdmaFaults, RankThatCannotOpenItsMemoryToTheOthersIsLeftOutWithTheReason)
   expect_all_well(job);
 }
 
-// ---- What an adapter grants
-// ------------------------------------------------------------------------
+// ---- What an adapter grants ----
 TEST_F(RdmaFaults, AdaptersThatTakeLittleOrNothingInlineWillDo) {
   for (const std::uint32_t bytes : {0U, 8U, 32U, 39U}) {
     Job job(2, [&](Bootstrap& bootstrap) {

@@ -145,8 +145,7 @@ TEST(Copies, CurrentCopyThatCannotBeIsTheFirst) {
   EXPECT_EQ(table.view().current(), 0U);
 }
 
-// ---- Proxies that are replaced while they write, and go on
-// -------------------------------------------
+// ---- Proxies that are replaced while they write, and go on ----
 
 constexpr int kPlaces = 3;
 constexpr int kReceivers = 2;

@@ -276,8 +276,7 @@ TEST(Handshake, ScopeOfALinkLocalAddressIsEachHostsOwn) {
   EXPECT_EQ(callee.step, Step::kDone);
 }
 
-// ---- Without the key
-// -------------------------------------------------------------------------------
+// ---- Without the key ----
 
 TEST(Attack, OtherJobsKeyIsRefusedAtBothEnds) {
   Pair pair;
@@ -342,8 +341,7 @@ TEST(Attack, MegabytesAfterTheHelloAreNotReadAndNotBelieved) {
   EXPECT_EQ(raw_take(tapped.raw).value_or("").size() % kHelloBytes, 0U);  // a hello or a reset
 }
 
-// ---- Versions
-// --------------------------------------------------------------------------------------
+// ---- Versions ----
 
 TEST(Handshake, OtherVersionIsToldToBothEnds) {
   Tapped tapped(false);
@@ -373,8 +371,7 @@ TEST(Handshake, OtherByteOrderIsTold) {
   expect_refused(callee, "byte order");
 }
 
-// ---- On the way
-// ------------------------------------------------------------------------------------
+// ---- On the way ----
 
 TEST(Attack, WireThatChangesNothingIsNoAttack) {
   const Wire wire;

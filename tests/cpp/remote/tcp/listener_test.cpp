@@ -157,8 +157,7 @@ TEST(Listener, IsReadableWheneverThereIsWorkAndNotElse) {
   EXPECT_EQ(poll(&wait, 1, 50), 0);  // it is taken in, and says nothing
 }
 
-// ---- Who is not let in
-// -----------------------------------------------------------------------------
+// ---- Who is not let in ----
 
 TEST(Listener, RefusesOtherKeysAndSaysWhoItWas) {
   Listener listener = listener_at(ListeningSocket());
@@ -218,8 +217,7 @@ TEST(Listener, SilentOnesGoWhenTheirTimeIsUp) {
   EXPECT_EQ(poll(&wait, 1, 0), 0);
 }
 
-// ---- Floods
-// ----------------------------------------------------------------------------------------
+// ---- Floods ----
 
 TEST(Listener, ThousandHalfOpenConnectionsKeepNobodyOut) {
   const Limit limit;

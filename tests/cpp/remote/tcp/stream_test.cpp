@@ -323,8 +323,7 @@ TEST(Stream, MovesWithItsBytes) {
   }));
 }
 
-// ---- What TLS alone does
-// ---------------------------------------------------------------------------
+// ---- What TLS alone does ----
 
 TEST(TlsStream, SaysWhatEpollCannot) {
   TlsEnds ends;
@@ -454,8 +453,7 @@ TEST(TlsStream, PlainBytesAreRefused) {
   EXPECT_FALSE(stream.error().empty());
 }
 
-// ---- MALT_TLS
-// --------------------------------------------------------------------------------------
+// ---- MALT_TLS ----
 
 std::string error_of(const Folder& folder) {
   try {

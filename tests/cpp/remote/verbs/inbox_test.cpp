@@ -186,8 +186,7 @@ Seen fold_newest(SlotReader& reader, std::chrono::microseconds reading = 0us) {
   return seen;
 }
 
-// ---- One update
-// ----------------------------------------------------------------------------------
+// ---- One update ----
 class EveryPolicy : public testing::TestWithParam<Policy> {};
 INSTANTIATE_TEST_SUITE_P(Inbox, EveryPolicy, testing::Values(Policy::kLatest, Policy::kQueue),
                          [](const auto& given) {
@@ -383,8 +382,7 @@ TEST_P(EveryPolicy, IterationThatCannotBeHeldIsRefused) {
   EXPECT_TRUE(inbox.take_in(kAllLive));
 }
 
-// ---- Several, and the clock
-// ----------------------------------------------------------------------
+// ---- Several, and the clock ----
 TEST_P(EveryPolicy, UpdatesAreTakenInTheOrderTheyWereMade) {
   Area area(3, 64, GetParam());
   Taker inbox = area.inbox(0);
@@ -461,8 +459,7 @@ TEST(Inbox, QueueLosesNothingThoughNobodyFoldsForAWhile) {
   EXPECT_EQ(area.box().cursor(1).overwritten.load(), 0U);
 }
 
-// ---- Taking turns
-// --------------------------------------------------------------------------------
+// ---- Taking turns ----
 TEST_P(EveryPolicy, OneTakesInAtATime) {
   Area area(2, 64, GetParam());
   Taker inbox = area.inbox(0);
@@ -611,8 +608,7 @@ TEST(Inbox, TakerSeesForWhomTheOthersHavePutSomethingSomewhere) {
   }
 }
 
-// ---- Threads: the adapters write while the ranks take in
-// -----------------------------------------
+// ---- Threads: the adapters write while the ranks take in ----
 constexpr std::uint64_t kUpdates = 100'000;
 
 // What an adapter writes of a queue: in order, in any of the slots. Some iterations are for nobody
