@@ -13,7 +13,7 @@ namespace {
 
 using testing::Test;
 
-// What a parser has made of a text, to be compared.
+// The result of parsing a text, for comparison.
 struct Parsed {
   std::vector<double> labels;
   std::vector<std::int64_t> starts;
@@ -49,7 +49,7 @@ Parsed parse(const std::string& text, const SvmlightOptions& options = {}) {
   return taken_from(parser);
 }
 
-// Some hundred thousand bytes, with all that a line may have.
+// Some hundred thousand bytes, with everything that a line may have.
 std::string long_text() {
   std::mt19937 random(0);
   std::string text;
