@@ -275,16 +275,16 @@ void bind_dense(py::module_& module) {
   add_method<PythonVector, &PythonVector::scatter_row>(
       vector, "scatter_row",
       "scatter_row(self: malt._core.Vector) -> tuple[int, ...]\n\n"
-      "Scatter what other hosts need not hear of before what this rank sends next; for the "
-      "package.\n\n"
+      "Scatter; other hosts may get the update only with this rank's next one; for the package.\n\n"
       "Returns:\n    The ranks written to.");
   add_method<PythonVector, &PythonVector::gather_rows>(
       vector, "gather_rows",
       "gather_rows(self: malt._core.Vector, *, staleness: typing.SupportsIndex | None = None) -> "
       "tuple[int, ...]\n\n"
       "Gather each update into the row of its sender, one of `rows` a rank; for the package.\n\n"
-      "Goes over to a group that follows, but with a staleness.\n\n"
-      "Returns:\n    Who lived before: of the others the last rows have come.");
+      "Without a staleness, moves to the next group if there is one.\n\n"
+      "Returns:\n    The ranks that were alive before. The last rows of the other ranks have "
+      "arrived.");
   vector
       .def(py::init([](const std::shared_ptr<dstorm::Group>& group, const py::dtype& dtype,
                        const std::vector<py::array>& arrays, py::ssize_t own_count,
@@ -321,7 +321,7 @@ void bind_dense(py::module_& module) {
             self.vector().regroup(group);
           },
           py::arg("group"), py::call_guard<py::gil_scoped_release>(),
-          "Go over to another group. Collective; for the package.")
+          "Move to another group. Collective; for the package.")
       .def(
           "clock_of",
           [](const PythonVector& self, int rank) { return self.vector().segment().clock_of(rank); },

@@ -73,7 +73,7 @@ void stop() {
 void bind_fault(py::module_& module) {
   module.def("announce_faults", &start, py::arg("rank"),
              "Have this process name its rank and the signal on standard error when SIGSEGV, "
-             "SIGFPE, SIGILL, SIGBUS or SIGABRT ends it; who handled them before does so after.");
+             "SIGFPE, SIGILL, SIGBUS or SIGABRT ends it; earlier handlers run after that.");
   module.def("announce_no_faults", &stop, "Undo announce_faults().");
 }
 

@@ -65,10 +65,10 @@ void bind_fold(py::module_& module) {
                     "Time spent waiting in scatter, gather and allreduce.")
       .def_property_readonly(
           "rejected_from", [](const Stats& stats) { return stats.screened.rejected_from; },
-          "By rank: updates of its refused here. Who is not in it: none.")
+          "By rank: its updates that were refused here, if there were any.")
       .def_property_readonly(
           "clipped_from", [](const Stats& stats) { return stats.screened.clipped_from; },
-          "By rank: updates of its scaled down to max_norm here. Who is not in it: none.")
+          "By rank: its updates that were scaled down to max_norm here, if there were any.")
       .def_readonly("routes", &Stats::routes, "How this rank reaches each of the others.")
       .def("__repr__", [](const Stats& stats) {
         return "Stats(sent=" + std::to_string(stats.sent) +

@@ -20,9 +20,9 @@ py::object reduce(const py::object& graph) {
 void bind_graph(py::module_& module) {
   using dstorm::Graph;
   py::class_<Graph>(module, "Graph",
-                    "Who sends to whom, in which round. ``Graph(edges)`` makes one of (from, to) "
-                    "pairs of ranks; ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR and "
-                    "RANDOM(k, seed) are ready-made.")
+                    "The ranks to which each rank sends in each round. ``Graph(edges)`` makes one "
+                    "from (from, to) pairs of ranks; ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, "
+                    "STAR and RANDOM(k, seed) are ready-made.")
       .def(py::init(&Graph::edges), py::arg("edges"))
       .def("out", &Graph::out, py::arg("rank"), py::arg("size"), py::arg("round") = 0,
            "The ranks that `rank` sends to in this round, sorted.")

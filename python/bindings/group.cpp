@@ -234,10 +234,10 @@ void bind_group(py::module_& module) {
              std::optional<double> timeout) { return exchange(group, what, mine, timeout); },
           py::arg("what"), py::arg("mine"), py::arg("timeout") = py::none())
       .def("supersede", &Group::supersede, py::arg("call"),
-           "Have every rank of this host go over to another group. Any thread.")
-      .def("restore", &Group::restore, "Nothing comes of it.")
+           "Have every rank of this host move to another group. Any thread.")
+      .def("restore", &Group::restore, "Call the move off: the group goes on as before.")
       .def("keep_round", &Group::keep_round, py::arg("segment"),
-           "What a gather or an allreduce of it left is kept: this rank may go over.")
+           "Note that the result of its gather or allreduce is kept, so this rank may move.")
       .def_property_readonly("superseded_by", &Group::superseded_by,
                              "By which call, the first since it was made or restored, or 0.")
       .def_property_readonly("is_superseded", &Group::is_superseded)

@@ -20,7 +20,7 @@ void bind_network(py::module_& module) {
       "address_of", [](const std::string& wanted) { return net::address_of(wanted).host(); },
       py::arg("wanted"),
       "The address that a value of MALT_INTERFACE stands for.\n\n"
-      "Raises:\n    ConfigError: this host has none such.");
+      "Raises:\n    ConfigError: this host has no such interface or network.");
   module.def(
       "check_tls", [](const std::string& folder) { net::TlsContext{folder}; }, py::arg("folder"),
       "Load the certificates that MALT_TLS names.\n\n"
@@ -43,7 +43,7 @@ void bind_network(py::module_& module) {
       py::arg("device"), py::arg("partition"), py::arg("service_level"), py::arg("traffic_class"),
       "The port that the values of MALT_RDMA_DEVICE, MALT_RDMA_PKEY, MALT_RDMA_SL and\n"
       "MALT_RDMA_TRAFFIC_CLASS stand for; of empty ones, the first that is active.\n\n"
-      "Raises:\n    ConfigError: what there is, and why it will not do.");
+      "Raises:\n    ConfigError: the ports that there are, and why none can be used.");
 }
 
 }  // namespace malt_bindings

@@ -46,11 +46,11 @@ void bind_one(py::module_& module, const std::string& suffix) {
           },
           py::arg("block"), "The next bytes of a text; its last line waits for what follows.")
       .def("end_text", &Parser::end_text, py::call_guard<py::gil_scoped_release>(),
-           "What is fed next is another text's.")
+           "The next bytes fed are those of another text.")
       .def_property_readonly("rows", &Parser::rows, "Since the last take().")
       .def_property_readonly("lowest_index", &Parser::lowest_index, "2**31 - 1 if there is none.")
       .def_property_readonly("highest_index", &Parser::highest_index, "-1 if there is none.")
-      .def_property_readonly("bad_count", &Parser::bad_count, "Lines left out, in all texts.")
+      .def_property_readonly("bad_count", &Parser::bad_count, "Lines skipped, in all texts.")
       .def(
           "take_bad_lines",
           [](Parser& self) {

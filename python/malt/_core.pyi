@@ -10,7 +10,7 @@ import typing_extensions
 __all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Held', 'INT8', 'Interface', 'LinearFloat32', 'LinearFloat64', 'MEDIAN', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Route', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Turns', 'Update', 'Vector', 'WEIGHTED', 'add_linear_gradient', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'interfaces', 'linear_decisions', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'shuffle', 'simd_level', 'top_k', 'trimmed_mean']
 class Graph:
     """
-    Who sends to whom, in which round. ``Graph(edges)`` makes one of (from, to) pairs of ranks; ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR and RANDOM(k, seed) are ready-made.
+    The ranks to which each rank sends in each round. ``Graph(edges)`` makes one from (from, to) pairs of ranks; ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR and RANDOM(k, seed) are ready-made.
     """
     def __eq__(self, arg0: typing.Any) -> bool:
         ...
@@ -108,19 +108,19 @@ class Group:
         """
     def keep_round(self, segment: str) -> None:
         """
-        What a gather or an allreduce of it left is kept: this rank may go over.
+        Note that the result of its gather or allreduce is kept, so this rank may move.
         """
     def leave(self) -> None:
         ...
     def restore(self) -> None:
         """
-        Nothing comes of it.
+        Call the move off: the group goes on as before.
         """
     def route(self, rank: typing.SupportsInt | typing.SupportsIndex) -> Route:
         ...
     def supersede(self, call: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
-        Have every rank of this host go over to another group. Any thread.
+        Have every rank of this host move to another group. Any thread.
         """
     @property
     def epoch(self) -> int:
@@ -236,7 +236,7 @@ class Stats:
     @property
     def clipped_from(self) -> dict[int, int]:
         """
-        By rank: updates of its scaled down to max_norm here. Who is not in it: none.
+        By rank: its updates that were scaled down to max_norm here, if there were any.
         """
     @property
     def folded(self) -> int:
@@ -253,7 +253,7 @@ class Stats:
     @property
     def rejected_from(self) -> dict[int, int]:
         """
-        By rank: updates of its refused here. Who is not in it: none.
+        By rank: its updates that were refused here, if there were any.
         """
     @property
     def routes(self) -> dict[int, Route]:
@@ -342,14 +342,14 @@ class Vector:
         """
         Gather each update into the row of its sender, one of `rows` a rank; for the package.
 
-        Goes over to a group that follows, but with a staleness.
+        Without a staleness, moves to the next group if there is one.
 
         Returns:
-            Who lived before: of the others the last rows have come.
+            The ranks that were alive before. The last rows of the other ranks have arrived.
         """
     def regroup(self, group: Group) -> None:
         """
-        Go over to another group. Collective; for the package.
+        Move to another group. Collective; for the package.
         """
     def scatter(self, graph: Graph | None = None) -> tuple[int, ...]:
         """
@@ -366,7 +366,7 @@ class Vector:
         """
     def scatter_row(self) -> tuple[int, ...]:
         """
-        Scatter what other hosts need not hear of before what this rank sends next; for the package.
+        Scatter; other hosts may get the update only with this rank's next one; for the package.
 
         Returns:
             The ranks written to.
@@ -844,7 +844,7 @@ class SvmlightParserFloat32:
         ...
     def end_text(self) -> None:
         """
-        What is fed next is another text's.
+        The next bytes fed are those of another text.
         """
     def feed(self, block: typing_extensions.Buffer) -> None:
         """
@@ -861,7 +861,7 @@ class SvmlightParserFloat32:
     @property
     def bad_count(self) -> int:
         """
-        Lines left out, in all texts.
+        Lines skipped, in all texts.
         """
     @property
     def highest_index(self) -> int:
@@ -886,7 +886,7 @@ class SvmlightParserFloat64:
         ...
     def end_text(self) -> None:
         """
-        What is fed next is another text's.
+        The next bytes fed are those of another text.
         """
     def feed(self, block: typing_extensions.Buffer) -> None:
         """
@@ -903,7 +903,7 @@ class SvmlightParserFloat64:
     @property
     def bad_count(self) -> int:
         """
-        Lines left out, in all texts.
+        Lines skipped, in all texts.
         """
     @property
     def highest_index(self) -> int:
@@ -971,11 +971,11 @@ def address_of(wanted: str) -> str:
     The address that a value of MALT_INTERFACE stands for.
 
     Raises:
-        ConfigError: this host has none such.
+        ConfigError: this host has no such interface or network.
     """
 def announce_faults(rank: typing.SupportsInt | typing.SupportsIndex) -> None:
     """
-    Have this process name its rank and the signal on standard error when SIGSEGV, SIGFPE, SIGILL, SIGBUS or SIGABRT ends it; who handled them before does so after.
+    Have this process name its rank and the signal on standard error when SIGSEGV, SIGFPE, SIGILL, SIGBUS or SIGABRT ends it; earlier handlers run after that.
     """
 def announce_no_faults() -> None:
     """
@@ -1024,7 +1024,7 @@ def rdma_port_of(device: str, partition: str, service_level: str, traffic_class:
     MALT_RDMA_TRAFFIC_CLASS stand for; of empty ones, the first that is active.
 
     Raises:
-        ConfigError: what there is, and why it will not do.
+        ConfigError: the ports that there are, and why none can be used.
     """
 def rdma_ports() -> list[RdmaPort]:
     """

@@ -51,8 +51,7 @@ Graph Graph::edges(std::vector<std::pair<int, int>> pairs) {
 
 void Graph::require(int size) const {
   if (size < 1) {
-    throw ConfigError("a job of " + std::to_string(size) +
-                      " ranks cannot be; its size must be at least 1");
+    throw ConfigError("the size of the job is " + std::to_string(size) + "; it must be at least 1");
   }
   if (kind_ == Kind::kEdges) edges_->require(size);
 }

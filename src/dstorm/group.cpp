@@ -139,7 +139,7 @@ struct Group::Impl {
   }
 
   [[noreturn]] static void throw_superseded() {
-    throw Superseded("the ranks go over to another group; call again there");
+    throw Superseded("the ranks move to another group; repeat the call there");
   }
 
   void check_standing() const {
@@ -159,11 +159,11 @@ struct Group::Impl {
     const std::string adapter = trouble.empty() ? "" : "; RDMA does not get through " + trouble;
     throw PeerError(
         control.state(control.rank()) == host::State::kEvicted
-            ? who + " has been left out: the others heard nothing of it for " + silence +
-                  " (was it stopped, or its network cut?) and go on without it" + adapter
-            : who + " is cut off: it has heard nothing of so many of the others for " + silence +
-                  " that those it can reach are no majority; the others may go "
-                  "on without it" +
+            ? who + " was evicted from the job: the others received no heartbeat from it for " +
+                  silence + " (was it stopped, or its network cut?), and go on without it" + adapter
+            : who + " is cut off: for " + silence +
+                  " it has received no heartbeat from so many ranks that those it can reach are no "
+                  "majority; the others may go on without it" +
                   adapter,
         others);
   }

@@ -48,8 +48,8 @@ inline void refuse_malt_run() {
                        std::getenv("MALT_RANK_PROCESS") == nullptr;  // not a child of a rank
   if (!is_rank || std::string(size) == "1") return;
   throw ConfigError("`malt run` started this process as one of " + std::string(size) +
-                    ", but MPI has it alone: a program that finds its ranks by MPI is started by "
-                    "mpirun or srun (mpirun -n " +
+                    " ranks, but its MPI has only this process: start a program that finds its "
+                    "ranks by MPI with mpirun or srun (mpirun -n " +
                     size + " PROGRAM)");
 }
 

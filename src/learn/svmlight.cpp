@@ -26,15 +26,15 @@ std::string reason_of(Flaw flaw, const SvmlightOptions& options) {
       return "the index is not from " + std::to_string(options.first_index) + " to " +
              std::to_string(options.last_index);
     case Flaw::kOrder:
-      return "the indices do not rise";
+      return "the indices do not increase";
     case Flaw::kValue:
-      return "the value is no number";
+      return "the value is not a number";
     case Flaw::kNotFinite:
       return "the number is NaN or infinite";
     case Flaw::kValueRange:
       return "the number is out of the type's range";
     default:
-      return "it does not go on with index:value";
+      return "index:value was expected";
   }
 }
 
@@ -119,7 +119,7 @@ void SvmlightParser<T>::feed(std::string_view block) {
     if (waiting_.size() + rest.size() > kMostLineBytes) {
       throw dstorm::ConfigError("line " + std::to_string(found_.lines + 1) + " is longer than " +
                                 std::to_string(kMostLineBytes) +
-                                " bytes: this is no svmlight text");
+                                " bytes: this is not svmlight text");
     }
     waiting_ += rest;
     if (line_end == block.npos) return;

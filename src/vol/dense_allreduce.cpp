@@ -140,7 +140,7 @@ void DenseAllreduce::find_inputs() {
     const std::uint64_t place = shared_.input(member);  // copied, then checked
     if (!owns_memory_ && !memory.shape().mailbox.is_payload(place)) {
       throw dstorm::Error("rank " + std::to_string(member) +
-                          " offered a place that is no slot's; its memory is damaged");
+                          " gave an offset at which no slot begins; its memory is damaged");
     }
     inputs_.starts.push_back(owns_memory_ ? memory.home(member) : memory.mailbox(member) + place);
   }

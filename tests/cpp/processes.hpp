@@ -21,7 +21,8 @@
 #include "dstorm/errors.hpp"
 #include "dstorm/group.hpp"
 
-// In a rank, where GoogleTest cannot report: says what is not true and ends the rank with status 1.
+// For use in a rank, where GoogleTest cannot report: prints the condition that is not true and ends
+// the rank with status 1.
 #define CHECK_THAT(condition)                                                        \
   do {                                                                               \
     if (!(condition)) {                                                              \
@@ -102,7 +103,7 @@ class ForkBootstrap final : public dstorm::Bootstrap {
   }
 
  private:
-  static constexpr int kMostRounds = 100;  // of one group
+  static constexpr int kMostRounds = 100;  // in one group
 
   Post& at(int rank, int round) {
     return posts_.by_rank[static_cast<std::size_t>(rank)][static_cast<std::size_t>(round % 2)];
@@ -114,7 +115,7 @@ class ForkBootstrap final : public dstorm::Bootstrap {
   int round_ = 0;
 };
 
-// The transport these tests run over: they are repeated for each.
+// The transport of these tests, which are repeated for each transport.
 inline std::string transport() {
   const char* name = std::getenv("MALT_TRANSPORT");
   return name == nullptr ? "shm" : name;
@@ -123,7 +124,7 @@ inline std::string transport() {
 inline std::shared_ptr<dstorm::Group> join(dstorm::Bootstrap& bootstrap,
                                            dstorm::GroupOptions options = {}) {
   if (options.transport == "auto") options.transport = transport();
-  if (options.transport == "verbs") {  // an adapter each, as far as they go (tests/softroce)
+  if (options.transport == "verbs") {  // an adapter each, up to four (tests/softroce)
     constexpr int kAdapters = 4;
     const std::string device = "rxe" + std::to_string(1 + bootstrap.rank() % kAdapters);
     setenv("MALT_RDMA_DEVICE", device.c_str(), 1);
@@ -131,8 +132,8 @@ inline std::shared_ptr<dstorm::Group> join(dstorm::Bootstrap& bootstrap,
   return dstorm::Group::join(bootstrap, std::move(options));
 }
 
-// Starts `size` processes; `body` runs in each, and what it returns is the exit status. An
-// exception is printed and is status 99.
+// Starts `size` processes. `body` runs in each, and its result is the exit status. An exception is
+// printed, and the status is 99.
 class Job {
  public:
   Job(int size, const std::function<int(dstorm::Bootstrap&)>& body) {

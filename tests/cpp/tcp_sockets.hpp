@@ -1,4 +1,4 @@
-// Connections over the loopback interface, and what may be at their other end.
+// Connections over the loopback interface, and tools for their other end.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -70,7 +70,7 @@ struct ListeningSocket {
   Address at;
 };
 
-// A connected socket that blocks for two seconds at most: an attacker's, which knows nothing of
+// A connected socket that blocks for two seconds at most: that of an attacker, which does not use
 // streams.
 inline Descriptor raw_connect(const Address& to) {
   Descriptor made(socket(to.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -87,7 +87,7 @@ inline bool raw_send(const Descriptor& to, std::string_view bytes) {
          static_cast<ssize_t>(bytes.size());
 }
 
-// What there is now, without blocking; nullopt once the other end has closed.
+// The bytes that are there now, without blocking; nullopt once the other end has closed.
 inline std::optional<std::string> raw_take(const Descriptor& from) {
   char bytes[4096];
   const ssize_t got = recv(from.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
@@ -108,7 +108,7 @@ inline std::pair<std::string, Flow> take_text(Stream& stream) {
   return {std::string(bytes, moved.bytes), moved.flow};
 }
 
-// Calls step() until it is true, for so long at most that a busy machine has had its turn.
+// Calls step() until it returns true, but no longer than a busy machine needs.
 template <class Step>
 bool eventually(Step&& step) {
   const auto deadline = std::chrono::steady_clock::now() + 60s;
@@ -130,7 +130,7 @@ struct Pair {
   std::optional<Stream> caller, callee;
 };
 
-// A folder that goes with its owner.
+// A folder that is removed with its owner.
 class Folder {
  public:
   Folder() {
@@ -148,7 +148,7 @@ class Folder {
   std::filesystem::path path_;
 };
 
-// An authority, made for the test, and the folders it gives to ranks.
+// A certificate authority, made for the test, and the folders that it issues to ranks.
 class Authority {
  public:
   Authority() {
@@ -163,7 +163,7 @@ class Authority {
     std::filesystem::copy_file(folder_ / "ca.pem", to / "ca.pem",
                                std::filesystem::copy_options::overwrite_existing);
   }
-  // Has the certificate there run out a day ago.
+  // Makes the certificate one that expired a day ago.
   void expire(const Folder& in) const {
     run("req -new -key " + (in / "key.pem") + " -subj /CN=rank -out " + (in / "request.pem"));
     run("x509 -req -in " + (in / "request.pem") + " -CA " + (folder_ / "ca.pem") + " -CAkey " +

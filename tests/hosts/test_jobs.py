@@ -189,7 +189,7 @@ def test_stopped_rank_is_left_out_and_learns_so(hosts: Hosts) -> None:
         assert told["slowest"] < 1 + AT_ONCE
         assert (set(told["alive"]), told["sum"]) == (survivors, len(survivors))
     job.await_told("out", ranks={3})
-    assert job.told(3)["out"].says("rank 3 has been left out", "for 1 s")
+    assert job.told(3)["out"].says("rank 3 was evicted from the job", "for 1 s")
 
 
 @pytest.mark.parametrize("on", [(0, 1, 2), (0, 1)], ids=["three hosts", "two"])

@@ -77,10 +77,10 @@ PARTITIONS = {
     "three and the last": Partition(between([0, 1, 2], [3]), {0, 1, 2}, "is cut off"),
     "the first and three": Partition(between([0], [1, 2, 3]), {1, 2, 3}, "is cut off"),
     # Two that lost each other, and others who see both: the higher goes.
-    "one way": Partition([(1, 2)], {0, 1, 3}, "has been left out"),
-    "one way, up": Partition([(3, 0)], {0, 1, 2}, "has been left out"),
+    "one way": Partition([(1, 2)], {0, 1, 3}, "was evicted from the job"),
+    "one way, up": Partition([(3, 0)], {0, 1, 2}, "was evicted from the job"),
     # Two pairs, and a fifth who sees all.
-    "bridge": Partition(between([0, 1], [3, 4]), {0, 1, 2}, "has been left out", hosts=5),
+    "bridge": Partition(between([0, 1], [3, 4]), {0, 1, 2}, "was evicted from the job", hosts=5),
     "heals in time": Partition(between([0, 1], [2, 3]), {0, 1, 2, 3}, "", heals=SILENCE / 4),
     "heals too late": Partition(between([0, 1, 2], [3]), {0, 1, 2}, "rank 3", heals="agreed"),
 }
@@ -88,7 +88,7 @@ PARTITIONS = {
 # Something on the way says that nobody listens where ranks do. Nobody may believe it.
 LIES = {
     "halves": Partition(between([0, 1], [2, 3]), {0, 1}, "is cut off"),
-    "one way": Partition([(1, 2)], {0, 1, 3}, "has been left out"),
+    "one way": Partition([(1, 2)], {0, 1, 3}, "was evicted from the job"),
     "two": Partition(between([0], [1]), {0}, "is cut off", hosts=2),
     "two, neither": Partition(between([0], [1]), set(), "is cut off", hosts=2, tie="neither"),
     "two, one way": Partition([(1, 0)], {0}, "is cut off", hosts=2),

@@ -1,7 +1,7 @@
 // Membership of large jobs: 256 to 1,024 ranks on hosts that lose power, are stopped, or are cut
-// off, against a simulated network and clock. One rank of each host is run; what its neighbours
-// see, they see when it does, so they accuse whom it accuses and vote as it votes, but leave it to
-// propose.
+// off, with a simulated network and clock. Only one rank of each host runs. Its neighbours see the
+// same at the same time, so they accuse the same ranks and vote as it votes, but only this rank
+// proposes.
 //
 //   MALT_SEEDS=1000 membership_hosts_test      so many jobs
 //   MALT_SEED=12 membership_hosts_test         this one
@@ -52,7 +52,7 @@ class Simulation {
     plan_faults();
   }
 
-  // The first thing that is wrong, or nothing.
+  // Runs the job. Returns the first violation, or nothing.
   std::string run() {
     while (!events_.empty() && wrong_.empty() && now_ < kQuietUntil) {
       const Event event = events_.top();
@@ -66,11 +66,11 @@ class Simulation {
 
  private:
   struct Host {
-    std::unique_ptr<Membership> membership;  // of its first rank
-    View last;                               // as it was after the step before
+    std::unique_ptr<Membership> membership;  // that of the host's first rank
+    View last;                               // the view after the step before
     std::uint64_t said = 0;                  // the beat of the last record the others may see
-    std::vector<Said> come;                  // by host, what has come from there
-    std::vector<Said> seen;                  // and has been looked at
+    std::vector<Said> come;                  // by host: the record that has arrived from there
+    std::vector<Said> seen;                  // by host: the record that has been looked at
     bool is_dead = false;
     Time stopped_until{0};
   };
@@ -96,7 +96,7 @@ class Simulation {
 
   // ---- faults ----
   void plan_faults() {
-    // Half of the jobs lose hosts and single ranks alone, and fewer than half of all.
+    // Half of the jobs only lose hosts and single ranks, fewer than half of all ranks.
     only_deaths_ = draw(0, 1) == 0;
     const auto dying =
         static_cast<std::size_t>(draw(1, (static_cast<std::int64_t>(hosts_.size()) - 1) / 2));
@@ -123,8 +123,8 @@ class Simulation {
       }
     }
   }
-  // Its process ends. The other ranks of its host see that at once, and so do, over the network,
-  // those of others.
+  // The process of the rank ends. The other ranks of its host see that at once, and so do ranks of
+  // other hosts, over the network.
   void end(std::size_t rank) {
     if (has_ended_[rank]) return;
     has_ended_[rank] = true;
@@ -142,7 +142,7 @@ class Simulation {
     }
   }
 
-  // ---- what goes on ----
+  // ---- steps ----
   void deliver(std::size_t from, std::size_t to, std::function<void()> what) {
     if (hosts_[from].is_dead || cut_[from * hosts_.size() + to]) return;
     const Time delay(from == to ? 0 : draw(0, 3'000'000));

@@ -1,6 +1,6 @@
-// Membership against a simulated network and clock: a whole job in one thread, with delays, deaths,
+// Membership with a simulated network and clock: a whole job in one thread, with delays, deaths,
 // stops and cuts drawn from a seed. Its invariants (membership.hpp) are checked after every step.
-// And rule by rule.
+// Other tests check single rules.
 //
 //   membership_test                         10,000 seeds
 //   MALT_SEEDS=1000000 membership_test      a million
@@ -61,7 +61,7 @@ class Simulation {
     plan_faults();
   }
 
-  // The first thing that is wrong, or nothing.
+  // Runs the job. Returns the first violation, or nothing.
   std::string run() {
     while (!events_.empty() && wrong_.empty() && now_ < kQuietUntil) {
       const Event event = events_.top();
@@ -76,23 +76,24 @@ class Simulation {
  private:
   struct Rank {
     std::unique_ptr<Membership> membership;
-    View last;                             // as it was after the step before
+    View last;                             // the view after the step before
     std::uint64_t said = 0;                // the beat of the last record the others may see
-    std::vector<MembershipRecord> copies;  // of the others' records, as they have come here
-    std::vector<std::uint64_t> seen;       // the beats of those that it has looked at
-    std::uint64_t told = 0;                // of whose end by another member, as a mask
+    std::vector<MembershipRecord> copies;  // the records of the others, as they have arrived here
+    std::vector<std::uint64_t> seen;       // the beats of the records that it has looked at
+    std::uint64_t told = 0;                // mask of ranks that other members have reported dead
     bool is_dead = false;
     Time stopped_until{0};
   };
   struct Event {
     Time when;
-    std::uint64_t number;  // in the order they were made
+    std::uint64_t number;  // in the order in which the events were made
     std::function<void()> what;
     bool operator<(const Event& other) const {
       return std::pair(when, number) > std::pair(other.when, other.number);
     }
   };
-  // From one rank to another, in order as over TCP; the last words are that the sender has ended.
+  // Messages from one rank to another, in order as over TCP. The last one says that the sender has
+  // ended.
   struct Stream {
     Time last{0};
   };
@@ -120,7 +121,7 @@ class Simulation {
   // ---- faults ----
   void plan_faults() {
     const std::int64_t faults = draw(0, 6);
-    // Often all at about the time at which the first is being dealt with.
+    // Often all faults happen while the ranks still deal with the first.
     const Time from(draw(0, kFaultsUntil.count()));
     const Time span = draw(0, 2) == 0   ? kFaultsUntil
                       : draw(0, 1) == 0 ? kTimeout / 20
@@ -158,14 +159,14 @@ class Simulation {
     if (rank(victim).is_dead) return;
     rank(victim).is_dead = true;
     say("rank ", victim, " dies");
-    // Its host tells all, or only some (its neighbours); or nobody, as when the host itself has
-    // died.
+    // All ranks learn of the death from its host, or only some (its neighbours), or none, as when
+    // the host itself has died.
     const std::int64_t kind = draw(0, 3);
     const auto told = static_cast<std::uint64_t>(kind == 0 ? 0 : kind == 1 ? draw(0, 255) : 255);
     for (int r = 0; r < size_; ++r) {
       if (r == victim) continue;
       if ((told >> r & 1) == 0) {
-        only_deaths_ = false;  // of which some are silence to some
+        only_deaths_ = false;  // to some ranks such a death shows only as silence
         continue;
       }
       deliver(victim, r, [this, victim, r] {
@@ -198,10 +199,10 @@ class Simulation {
     only_deaths_ = false;
   }
 
-  // ---- what goes on ----
+  // ---- steps ----
   void deliver(int from, int to, std::function<void()> what) {
     if (cut_[pair(from, to)]) return;
-    // Mostly at once, at times late; never before what was sent before.
+    // Mostly at once, at times late, but never out of order.
     const Time delay(draw(0, 9) == 0 ? draw(0, kTimeout.count() / 4) : draw(0, 1'000'000));
     Stream& stream = streams_[pair(from, to)];
     stream.last = std::max(stream.last, now_ + delay);
@@ -220,7 +221,8 @@ class Simulation {
     std::uint64_t& seen = rank(r).seen[static_cast<std::size_t>(other)];
     rank(r).membership->observe(other, record, now_);
     if (record.beat > std::exchange(seen, record.beat)) rank(r).membership->hear(other, now_);
-    // Whom others have buried it buries, too, though it may not have had the last words of them.
+    // It counts a rank as dead that other ranks have reported dead, though the last message of that
+    // rank may not have arrived.
     for (int ended : rank(r).membership->ended_elsewhere()) {
       if ((std::exchange(rank(r).told, rank(r).told | std::uint64_t{1} << ended) >> ended & 1) ==
           0) {
@@ -245,7 +247,7 @@ class Simulation {
       if (to == r) continue;
       deliver(r, to, [this, r, to, record] {
         rank(to).copies[static_cast<std::size_t>(r)] = record;
-        if (draw(0, 7) != 0) look(to, r);  // at times the next one comes before anybody has looked
+        if (draw(0, 7) != 0) look(to, r);  // at times the next one arrives before any look
       });
     }
     own.said = record.beat;
@@ -266,7 +268,7 @@ class Simulation {
     }
   }
 
-  // Long after the last fault: who is in the job agrees, and is all that the job has.
+  // Long after the last fault all ranks in the job agree, and the view has exactly these ranks.
   void check_end() {
     std::optional<View> view;
     bool cut = std::find(cut_.begin(), cut_.end(), true) != cut_.end();
@@ -318,7 +320,7 @@ class Simulation {
   std::string wrong_;
 };
 
-// ---- the rules that few schedules show to be needed, one by one ----
+// ---- single rules that few schedules need ----
 constexpr Time kNow{0};
 
 Membership member(int rank, int size, TieRule tie = TieRule::kLowest) {
@@ -327,7 +329,7 @@ Membership member(int rank, int size, TieRule tie = TieRule::kLowest) {
   return {MembershipOptions{rank, first, tie, kTimeout}, kNow};
 }
 
-// The newest that is known of another rank in the first epoch.
+// The newest known record of another rank in the first epoch.
 MembershipRecord record_of(const Membership& own, std::uint64_t beat) {
   return {.beat = beat, .view = {0, own.view().members}};
 }
@@ -402,8 +404,7 @@ TEST(Membership, HalfGoesOnAsTheTieRuleSays) {
   }
 }
 
-// Two pairs of ranks find out about one cut, this one later: it is rank 1 that is cut off, not rank
-// 2.
+// Two pairs of ranks notice the same cut, one later than the other: rank 1 is cut off, not rank 2.
 TEST(Membership, WhoHasNotBeenReachedForLongIsAccusedSoonerOnceAnybodyIs) {
   Membership own = member(0, 3);
   own.reach(1, kNow - kTimeout * 4 / 5);
@@ -445,7 +446,7 @@ TEST(Membership, RankThatAnotherMemberHasBuriedIsToBeBuried) {
   other.ended = {0, 3, 4};
   own.observe(2, other, kNow);
   EXPECT_EQ(own.ended_elsewhere(), (std::vector{0, 3, 4}));
-  EXPECT_FALSE(own.has_trouble());  // what they have sent may still be on its way
+  EXPECT_FALSE(own.has_trouble());  // their records may still be on their way
   for (const int ended : {3, 0, 4}) own.bury(ended, kNow);
   EXPECT_TRUE(own.ended_elsewhere().empty());
   ++other.beat;
@@ -464,7 +465,7 @@ TEST(Membership, OnlyMembersOfTheEpochSayWhoHasEnded) {
   MembershipRecord other = record_of(own, 1);
   other.ended = {0};
   own.bury(2, kNow);
-  own.observe(2, other, kNow);  // of the dead nothing counts
+  own.observe(2, other, kNow);  // records of a dead rank do not count
   EXPECT_TRUE(own.ended_elsewhere().empty());
   other.ended = {1};  // this rank lives
   own.observe(0, other, kNow);
@@ -480,8 +481,8 @@ TEST(Membership, WhoDoesNotGetOnWithAProposalMakesAnother) {
   EXPECT_EQ(own.record().proposed, (Ballot{2, 0}));
 }
 
-// One rank finds out before the others that two more are silent: it would be at odds with more than
-// they are.
+// One rank suspects two more ranks before the others do, so it would be at odds with more ranks
+// than they are.
 TEST(Membership, ProposalLeavesOutThoseWhoWereAccusedWhenItBegan) {
   Membership own = member(0, 6);
   for (const bool is_begun : {false, true}) {
@@ -522,7 +523,7 @@ TEST(Membership, ProposalWaitsUntilNobodyIsAccusedAnewForAWhile) {
   EXPECT_EQ(own.record().proposed, (Ballot{1, 0}));
 }
 
-// For the last that is left there is nobody to hear from.
+// The last rank that is left has no rank to hear from.
 TEST(Membership, DeathOfTheOnlyOtherRankIsActedOnAtTheNextTick) {
   Membership own = member(0, 2, TieRule::kNeither);
   own.bury(1, kNow);
@@ -530,8 +531,7 @@ TEST(Membership, DeathOfTheOnlyOtherRankIsActedOnAtTheNextTick) {
   EXPECT_EQ(own.view(), (View{1, {0}}));
 }
 
-// Ticks that take longer than half of the timeout, each by itself, on a processor that is too slow
-// for them.
+// Each single tick takes longer than half of the timeout, on a processor that is too slow.
 TEST(Membership, RankThatComputesForLongHasNotBeenStopped) {
   constexpr Time kStep = kTimeout * 3 / 5;
   for (const Time worked : {kStep, Time(0)}) {
@@ -574,7 +574,7 @@ TEST(Membership, OnlyTheNewestOfTheEpochCounts) {
   EXPECT_FALSE(own.has_trouble());
 }
 
-// ---- and all together ----
+// ---- whole jobs ----
 // A sanitizer needs ten times as long, and finds what it can in fewer.
 constexpr std::uint64_t kSeeds = kSanitized ? 1'000 : 10'000;
 

@@ -1,9 +1,9 @@
-"""Breaks the rules of the agreement on an epoch and sees that the simulated jobs notice.
+"""Breaks the rules of the agreement on an epoch and checks that the simulated jobs notice.
 
     python tests/mutants/membership.py [NAME...]
 
-As memory.py, with src/dstorm/membership/membership.cpp and tests/model/membership_test.cpp. That
-is in one thread, so there is no race to look for.
+It works as memory.py does, with src/dstorm/membership/membership.cpp and
+tests/model/membership_test.cpp. That test has one thread, so there is no race to look for.
 """
 
 from __future__ import annotations
@@ -13,41 +13,41 @@ from memory import Mutant, main
 FILE = "dstorm/membership/membership.cpp"
 
 MUTANTS = [
-    # ---- M1: what an acceptor owes
+    # ---- M1: the duties of an acceptor
     Mutant(
-        "M1: a promise is not kept (a lower ballot is accepted)",
+        "M1: an acceptor breaks its promise and accepts a lower ballot",
         "if (proposed.round == 0 || proposed < own_.promised) return;",
         "if (proposed.round == 0) return;",
         FILE,
     ),
     Mutant(
-        "M1: what is accepted is not promised",
+        "M1: an acceptor accepts a ballot without promising it",
         "own_.promised = proposed;",
         "if (members.empty()) own_.promised = proposed;",
         FILE,
     ),
-    # ---- M1: what a proposer owes
+    # ---- M1: the duties of a proposer
     Mutant(
-        "M1: no promises are gathered",
+        "M1: a proposer does not wait for a quorum of promises",
         "if (phase_ == Phase::kPreparing && has_quorum()) {",
         "if (phase_ == Phase::kPreparing) {",
         FILE,
     ),
     Mutant(
-        "M1: not bound to what others have accepted",
+        "M1: a proposer ignores what other ranks have accepted",
         "if (agrees(peer.record) && peer.record.accepted > best->accepted) best = &peer.record;",
         "",
         FILE,
     ),
     Mutant(
-        "M1: bound to the oldest that was accepted, not to the newest",
+        "M1: a proposer takes the oldest accepted ballot, not the newest",
         "peer.record.accepted > best->accepted)",
         "peer.record.accepted.round > 0 &&\n"
         "          (best->accepted.round == 0 || peer.record.accepted < best->accepted))",
         FILE,
     ),
     Mutant(
-        "M1: bound to nothing that was accepted",
+        "M1: a proposer always proposes its own draft",
         "best->accepted.round > 0 ? best->accepted_members : draft_",
         "draft_",
         FILE,
@@ -60,55 +60,55 @@ MUTANTS = [
     ),
     # ---- M1: quorums
     Mutant(
-        "M1: half is enough",
+        "M1: half of the members are a quorum without the tie rule",
         "if (twice > members.size()) return true;",
         "if (twice >= members.size()) return true;",
         FILE,
     ),
     Mutant(
-        "M1: two are enough",
+        "M1: two members are a quorum",
         "if (twice > members.size()) return true;",
         "if (twice >= 4) return true;",
         FILE,
     ),
     Mutant(
-        "M1: a tie goes to either half",
+        "M1: at a tie either half is a quorum",
         "missing.front() != members.front()",
         "true",
         FILE,
     ),
     Mutant(
-        "M1: neither half is to go on, and that of the lowest does",
+        "M1: under tie='neither' the half with the lowest rank goes on",
         "options_.tie == TieRule::kLowest &&",
         "",
         FILE,
     ),
     Mutant(
-        "M1: who has ended for the proposer has ended for all",
+        "M1: a rank counts as dead when only the proposer knows that it is dead",
         "return !agrees(peer.record) || knows_all(peer.record.ended);",
         "return true || knows_all(peer.record.ended);",
         FILE,
     ),
     Mutant(
-        "M1: the silent count as ended",
+        "M1: a suspected rank counts as dead",
         "if (!agrees(peer.record)) missing",
         "if (!agrees(peer.record) && !contains(own_.accused, peer.rank)) missing",
         FILE,
     ),
     Mutant(
-        "M1: a rank takes itself for ended, as another says so",
+        "M1: a rank believes a record that calls it dead itself",
         "if (r == options_.rank || !view().has(r) || has_ended(r)) continue;",
         "if (!view().has(r) || has_ended(r)) continue;",
         FILE,
     ),
     Mutant(
-        "whom other members have buried is not noted",
+        "a rank ignores deaths that other members report",
         "note_ended(record.ended);",
         "",
         FILE,
     ),
     Mutant(
-        "M1: words come from whom one has called ended",
+        "M1: a rank accepts records from a rank that it has called dead",
         "if (!is_member() || rank == options_.rank || has_ended(rank)) return;",
         "if (!is_member() || rank == options_.rank) return;",
         FILE,
@@ -125,57 +125,57 @@ MUTANTS = [
         "",
         FILE,
     ),
-    # ---- M2, M3, and that it ends
+    # ---- M2, M3, and that the agreement ends
     Mutant(
-        "M2: an older view is taken over",
+        "M2: a rank adopts an older view",
         "if (record.view.epoch > view().epoch) adopt",
         "if (record.view.epoch != view().epoch) adopt",
         FILE,
     ),
     Mutant(
-        "M3: who is not in the view goes on",
+        "M3: a rank that is not in the view goes on",
         "if (!own_.view.has(options_.rank)) {",
         "if (false) {",
         FILE,
     ),
     Mutant(
-        "M3: who finds no quorum goes on",
+        "M3: a rank that finds no quorum goes on",
         "if (in_trouble > 2 * options_.timeout) {",
         "if (false) {",
         FILE,
     ),
     Mutant(
-        "the ended are members of the next epoch",
+        "dead ranks are members of the next epoch",
         "next_members_ = accusations_.at_peace(members);",
         "next_members_ = accusations_.at_peace(view().members);",
         FILE,
     ),
     Mutant(
-        "who does not get on with a proposal makes no other",
+        "a proposer whose proposal fails makes no other",
         "now - proposed_at_ > patience + turn()",
         "false",
         FILE,
     ),
     Mutant(
-        "a tick that takes long counts as an absence",
+        "a rank takes a long tick for an absence of its own",
         "now - last_tick_ - worked >",
         "now - last_tick_ >",
         FILE,
     ),
     Mutant(
-        "an absence counts as the others' silence",
+        "a rank that was absent suspects the other ranks",
         "listens_since_ = now - options_.timeout / 2;",
         "",
         FILE,
     ),
     Mutant(
-        "the next members are not found anew when somebody else is accused",
+        "the next members are not computed again after a new accusation",
         "accusations_.set(accuser, accused);\n  next_members_.reset();",
         "accusations_.set(accuser, accused);",
         FILE,
     ),
     Mutant(
-        "a proposal names those who stay when it is accepted, not when it began",
+        "a proposal names the members at its acceptance, not at its start",
         "best->accepted_members : draft_;",
         "best->accepted_members : next_members();",
         FILE,
@@ -186,15 +186,15 @@ MUTANTS = [
         "in_trouble >= turn()",
         FILE,
     ),
-    # ---- whom the next epoch does without
+    # ---- the ranks that the next epoch leaves out
     Mutant(
-        "a rank is at odds only with those that it accuses itself",
+        "only the accuser counts in a pair of ranks at odds, not the accused",
         "pairs[(to * kBits + i) * words_ + from] |= block[i];",
         "pairs[(to * kBits + i) * words_ + from] |= 0;",
         "dstorm/membership/accusations.cpp",
     ),
     Mutant(
-        "those who have gone still count",
+        "the pairs of a removed rank still count",
         "    counts.subtract(row(going));\n",
         "",
         "dstorm/membership/accusations.cpp",

@@ -1,4 +1,4 @@
-"""Breaks each invariant of slots and inboxes on purpose and sees that a test notices.
+"""Breaks each invariant of slots and inboxes on purpose and checks that a test notices.
 
     python tests/mutants/memory.py [NAME...]
 
@@ -23,11 +23,11 @@ ROOT = Path(__file__).resolve().parents[2]
 class Build(NamedTuple):
     flags: list[str]
     tries: int
-    seconds: int  # a test that takes longer hangs
+    seconds: int  # a test that takes longer counts as hanging
 
 
 BUILDS = {
-    # A race shows only while two threads really run at once: some tries.
+    # A race shows only while two threads really run at once, so there are some tries.
     "plain": Build(["-O2"], 4, 120),
     "tsan": Build(["-O1", "-g", "-fsanitize=thread", "-Wno-tsan"], 1, 120),
     "simulated": Build(["-O2"], 1, 600),
@@ -41,7 +41,7 @@ class Mutant(NamedTuple):
     file: str = "dstorm/slot/writer.hpp"
 
 
-# What is built for the mutants of a file, besides a copy of it.
+# The files that are built for the mutants of a file, besides its broken copy.
 TESTS = {
     "dstorm/slot/layout.hpp": ["tests/cpp/slot/slot_test.cpp"],
     "dstorm/slot/writer.hpp": ["tests/cpp/slot/slot_test.cpp"],
@@ -78,13 +78,13 @@ MUTANTS = [
         "dstorm/slot/reader.hpp",
     ),
     Mutant(
-        "S3: no hold at all (a skipped pin)",
+        "S3: a reader stores no hold",
         "cursor_->hold.store(iteration << 1 | 1, std::memory_order_release);",
         "(void)iteration;",
         "dstorm/slot/reader.hpp",
     ),
     Mutant(
-        "S3: hold let go before the reading",
+        "S3: a reader drops its hold before it reads",
         "cursor_->hold.store(iteration << 1, std::memory_order_release);",
         "cursor_->hold.store(0, std::memory_order_release);",
         "dstorm/slot/reader.hpp",
@@ -102,7 +102,7 @@ MUTANTS = [
         "dstorm/slot/reader.hpp",
     ),
     Mutant(
-        "S4 (a): a slot counts as free before everyone has consumed it",
+        "S4 (a): a slot counts as free before all receivers have consumed it",
         "if (!consumed(r, sent.iteration) && live(r)) return false;",
         "if (!consumed(r, sent.iteration) && live(r)) return r > 1;",
     ),
@@ -133,12 +133,12 @@ MUTANTS = [
         "",
     ),
     Mutant(
-        "S4 (b): a hold covers only what it names, not what is newer",
+        "S4 (b): an open hold covers only the iteration that it names, not newer ones",
         "return (hold & 1) != 0 ? iteration >= hold >> 1 : iteration == hold >> 1;",
         "return iteration == hold >> 1;",
     ),
     Mutant(
-        "S4 (c): the dead count as readers",
+        "S4 (c): a dead receiver keeps a slot in use",
         "if (!consumed(r, sent.iteration) && live(r)) return false;",
         "if (!consumed(r, sent.iteration)) return false;",
     ),
@@ -154,18 +154,18 @@ MUTANTS = [
         "      advance(header.iteration);\n      put_ticket(slot, {r, ++ordinals_",
     ),
     Mutant(
-        "QUEUE: one look for the oldest (an update passed over)",
+        "QUEUE: only one look for the oldest update (one is skipped)",
         "return older < 0 ? first : older;",
         "return first;",
         "dstorm/slot/reader.hpp",
     ),
     Mutant(
-        "QUEUE: overwrites what has not been folded",
+        "QUEUE: a sender overwrites an update that is not folded",
         "if (policy == Policy::kQueue) return -1;",
         "",
     ),
     Mutant(
-        "counters: what is skipped is not counted",
+        "counters: a skipped update is not counted",
         "for (int r : to) ++ordinals_[static_cast<std::size_t>(r)];\n",
         "",
     ),
@@ -176,7 +176,7 @@ MUTANTS = [
         "dstorm/slot/copies.hpp",
     ),
     Mutant(
-        "C2: the copy of a rank that has ended is not gone on with",
+        "C2: no rank takes the copy of a dead rank",
         "(word & kHeld) == 0 || place_of(word) == place || has_ended(place_of(word));",
         "(word & kHeld) == 0 || place_of(word) == place;",
         "dstorm/slot/copies.hpp",
@@ -188,7 +188,7 @@ MUTANTS = [
         "dstorm/slot/copies.hpp",
     ),
     Mutant(
-        "C2: what a later connection holds is released",
+        "C2: a release frees a copy that a later connection holds",
         "std::uint64_t word = taken.holding;",
         "std::uint64_t word = words_[1 + taken.copy].load();",
         "dstorm/slot/copies.hpp",
@@ -200,18 +200,18 @@ MUTANTS = [
         "dstorm/slot/copies.hpp",
     ),
     Mutant(
-        "copies: a current copy that cannot be is believed",
+        "copies: an invalid number of the current copy is believed",
         "return copy < copies() ? copy : 0;",
         "return copy;",
         "dstorm/slot/copies.hpp",
     ),
     Mutant(
-        "copies: a lower ticket counts as the last update's",
+        "copies: a lower ticket counts as one of the last update",
         "if (k == 0 || k < sent.iteration) continue;",
         "if (k == 0) continue;",
     ),
     Mutant(
-        "copies: who takes over knows of no receivers",
+        "copies: the next writer does not learn the receivers of an update",
         "sent.to.push_back(r);\n      }\n      sent.left",
         "}\n      sent.left",
     ),
@@ -228,20 +228,20 @@ MUTANTS = [
         "dstorm/slot/carrier.hpp",
     ),
     Mutant(
-        "S3, carrier: not all of the receivers are waited for",
+        "S3, carrier: takes an update before all its tickets are there",
         "return header_.iteration == found.iteration && header_.receivers == tickets;",
         "return header_.iteration == found.iteration;",
         "dstorm/slot/carrier.hpp",
     ),
     Mutant(
-        "S4 (a), carrier: takes what its receivers have consumed",
+        "S4 (a), carrier: takes an update that its receivers have consumed",
         "return box_.cursor(receiver).consumed.load(std::memory_order_acquire) < iteration &&\n"
         "           live(receiver);",
         "return live(receiver);",
         "dstorm/slot/carrier.hpp",
     ),
     Mutant(
-        "S4 (c), carrier: takes what is for the dead",
+        "S4 (c), carrier: takes an update for a dead receiver",
         "return box_.cursor(receiver).consumed.load(std::memory_order_acquire) < iteration &&\n"
         "           live(receiver);",
         "return box_.cursor(receiver).consumed.load(std::memory_order_acquire) < iteration;",
@@ -260,13 +260,13 @@ MUTANTS = [
         "dstorm/slot/carrier.hpp",
     ),
     Mutant(
-        "carrier: one look for the oldest (an update passed over)",
+        "carrier: only one look for the oldest update (one is skipped)",
         "if (const Found older = look(after, found.iteration - 1, live); older.slot >= 0) {",
         "if (const Found older = found; false) {",
         "dstorm/slot/carrier.hpp",
     ),
     Mutant(
-        "L2: what does not match its checksum is taken",
+        "L2: an update that does not match its checksum is accepted",
         "return checksum.value() == tail.checksum;",
         "return true;",
         "dstorm/remote/verbs/inbox.cpp",
@@ -290,50 +290,50 @@ MUTANTS = [
         "dstorm/remote/verbs/inbox.cpp",
     ),
     Mutant(
-        "L2: another sender's update is taken",
+        "L2: the update of another sender is accepted",
         "header.sender != static_cast<std::uint32_t>(sender_)",
         "false",
         "dstorm/remote/verbs/inbox.cpp",
     ),
     Mutant(
-        "C1: a stopped taker's copy is taken from it",
+        "C1: a rank takes the copy of a stopped rank that is taking in",
         "return rank_at(place) < 0 || has_ended(rank_at(place)); };",
         "return rank_at(place) < 0 || !live(rank_at(place)); };",
         "dstorm/remote/verbs/inbox.hpp",
     ),
     Mutant(
-        "C1: a taker that is no rank here is asked after",
+        "C1: a holder that is not a rank of this host is asked for its state",
         "return rank_at(place) < 0 || has_ended",
         "return has_ended",
         "dstorm/remote/verbs/inbox.hpp",
     ),
     Mutant(
-        "C1: a taker goes by what it knew before others took their turns",
+        "C1: a rank that takes in uses what it knew before other ranks took their turns",
         "if (!taken_.is_unchanged || !writer_ || copy_ != taken_.copy) {",
         "if (!writer_ || copy_ != taken_.copy) {",
         "dstorm/remote/verbs/inbox.hpp",
     ),
     Mutant(
-        "S6: what the dead began to publish takes another slot",
+        "S6: an update that a dead writer began to publish gets another slot",
         "if (const int begun = writer_->begun(iteration); begun >= 0) {\n"
         "      return complete(slot, iteration, begun);\n    }",
         "",
         "dstorm/remote/verbs/inbox.hpp",
     ),
     Mutant(
-        "L5: QUEUE passes over what is not whole yet",
+        "L5: QUEUE skips an update that is not whole yet",
         "    return is_for_nobody(slot, iteration, live);",
         "    return is_for_nobody(slot, iteration, live) || is_over(iteration, 0);",
         "dstorm/remote/verbs/inbox.hpp",
     ),
     Mutant(
-        "L5: QUEUE passes over what nothing has come of yet",
+        "L5: QUEUE skips an update that has not begun to arrive",
         "read(slot, iteration, header, writer_->payload(room)) && is_next(live)) {",
         "read(slot, iteration, header, writer_->payload(room))) {",
         "dstorm/remote/verbs/inbox.hpp",
     ),
     Mutant(
-        "L5: what is for the dead alone holds up a QUEUE",
+        "L5: an update only for dead ranks holds up a QUEUE",
         "    return is_for_nobody(slot, iteration, live);",
         "    return false;",
         "dstorm/remote/verbs/inbox.hpp",
@@ -346,7 +346,7 @@ MUTANTS = [
         "dstorm/remote/verbs/inbox.hpp",
     ),
     Mutant(
-        "L4: one look for the oldest (an update passed over)",
+        "L4: only one look for the oldest update (one is skipped)",
         "return older.slot < 0 ? found : older;",
         "return found;",
         "dstorm/remote/verbs/inbox.cpp",
@@ -355,7 +355,7 @@ MUTANTS = [
 
 
 def outcome(mutant: Mutant, build: str, folder: Path) -> str:
-    """How the test notices: "build" or "build (hangs)"; nothing if it passes."""
+    """Return how the test notices: "BUILD" or "BUILD (hangs)", or "" if it passes."""
     source = (ROOT / "src" / mutant.file).read_text()
     if source.count(mutant.old) != 1:
         raise SystemExit(f"{mutant.name}: not one place to break; mend this table")

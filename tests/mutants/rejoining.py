@@ -1,4 +1,4 @@
-"""Breaks the rules of rejoining and sees that the simulated jobs notice.
+"""Breaks the rules of rejoining and checks that the simulated jobs notice.
 
     python tests/mutants/rejoining.py [NAME...]
 
@@ -26,31 +26,31 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = {
-    # A lost connection is told to the books while an answer of theirs is being sent.
+    # The tables learn of a lost connection while an answer of theirs is being sent.
     "DROPPED_WHILE_SENDING": Mutant(
         "_rendezvous.server",
         "self._sessions.send(joined[number], payload)",
         "self._sessions.send(joined[number], payload)\n                    self._drop_broken()",
     ),
-    # The next process of a rank is refused while the last one's end is not known.
+    # The next process of a rank is refused while the end of the one before is not known.
     "SUCCESSOR_REFUSED": Mutant(
         "_rendezvous.server",
         "if kind == wire.MEMBER and number in self._sessions.joined[kind]:",
         "if False:",
     ),
-    # A rank uses a group that others may not have formed.
+    # A rank uses a group that other ranks may not have formed.
     "NOBODY_CONFIRMS": Mutant(
         "_rendezvous.member_session",
         "return self._standing == number or ",
         "self._standing = number\n            return True or ",
     ),
-    # All are expelled when one has not formed the group in time.
+    # All ranks are expelled when one has not formed the group in time.
     "ALL_ARE_MISSING": Mutant(
         "_rendezvous.generation_table",
         "missing = self._unformed & self._forming.missing",
         "missing = self._forming.missing",
     ),
-    # A group that one has formed, and then died, stands all the same as the first.
+    # The first group stands although a rank died after it had formed the group.
     "FIRST_WITHOUT_THE_DEAD": Mutant(
         "_rendezvous.generation_table",
         "self._forming is None or rank not in self._forming.members",
@@ -60,43 +60,43 @@ MUTANTS = {
     "LEAVERS_REPORTED": Mutant(
         "_job.rejoin", "if group.is_left_out(rank)}", "if rank not in group.alive()}"
     ),
-    # A wait in the next group asks whether it is in vain.
+    # A wait in the next group asks whether it waits in vain.
     "LOOKS_AGAIN_IN_NEXT": Mutant("_job.rejoin", "if self._is_in_next:", "if False:"),
-    # A rank that ends while others vote has moved nobody.
+    # A rank that ends during a vote does not count as a change of the voters.
     "ENDS_UNNOTICED": Mutant("_job.rejoin", " or not before <= self._voters", ""),
-    # Who has been left out tries again until another lives.
+    # An evicted rank tries again until another rank lives.
     "LEFT_OUT_TRIES_AGAIN": Mutant("_job.rejoin", "if group.is_left_out(group.rank) or ", "if "),
-    # Who does not come in time may come yet.
+    # A rank that is late for the next group is not reported as absent.
     "LATE_NOT_REPORTED": Mutant(
         "_job.rejoin", "self._member.absent(self._number, error.ranks)", "pass"
     ),
-    # What is on its way in the old group is not waited for.
+    # A rank does not wait for updates that are on their way in the old group.
     "SCATTERS_NOT_AWAITED": Mutant(
         "_job.rejoin",
         "lambda: not missing(), self._timeout, missing, ",
         "lambda: True, 0.0, missing, ",
     ),
-    # The process that another has followed may be waited for in the old group yet.
+    # A rank does not wait for the end of a process that another process has followed.
     "ENDS_NOT_AWAITED": Mutant(
         "_job.rejoin", "while set(self.group.alive()) - going and", "while False and"
     ),
-    # Each thinks for itself of who sends the values.
+    # Each rank decides by itself which rank sends the values.
     "SENDER_NOT_AGREED": Mutant(
         "_job.handover", "if group.rank in named:", "if group.rank == sender:"
     ),
-    # What has been kept is sent, though rounds have ended since.
+    # A rank sends values that it kept, though rounds have ended since.
     "OLD_ROUND": Mutant(
         "_job.rejoin", "if kept.round.call == self.group.superseded_by else None", ""
     ),
-    # Who comes back gets values that have the step of the round which it begins.
+    # A rejoining rank gets values that already contain the step of the round that it begins.
     "STEP_REPEATED": Mutant(
         "_job.rejoin",
         "kept_round.values if (kept_round := self._round_of(kept)) else None",
         "None",
     ),
-    # The lowest rank sends the values, also if another has kept the end of a round.
+    # The lowest rank sends the values, even if another rank has kept the end of a round.
     "LOWEST_SENDS": Mutant("_job.rejoin", "(-state.kept, state.rounds, rank)", "rank"),
-    # A rank that comes back waits at barriers that the others have passed.
+    # A rejoining rank waits at barriers that the other ranks have passed.
     "WAITS_AT_BARRIERS": Mutant("_job.job", "if not current().is_waited_for:", "if True:"),
 }
 
@@ -117,7 +117,7 @@ for seed in range(1, int(seeds) + 1):
 
 
 def check(mutant: Mutant) -> str:
-    """What its first seed that fails says; nothing if none does."""
+    """Return the message of the first seed that fails, or "" if none does."""
     command = [sys.executable, "-c", _RUN, *mutant, str(SEEDS)]
     environ = {**os.environ, "PYTHONPATH": str(ROOT / "tests/model")}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)

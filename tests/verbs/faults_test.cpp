@@ -56,8 +56,8 @@ bool is_torn(const Update& update) {
                      [&](std::uint64_t each) { return each != update.iteration; });
 }
 
-// ---- A rank that is lost
-// ------------------------------------------------------------------------- What a rank that goes
+// ---- A rank that is lost ----
+// What a rank that goes
 // on has seen.
 struct Seen {
   std::atomic<std::uint64_t> rounds;
@@ -79,7 +79,7 @@ void await(Condition&& condition) {
   }
 }
 
-// BSP until `lost` has been left out, and some rounds more.
+// BSP until `lost` has been evicted, and some rounds more.
 int go_on_without(Bootstrap& bootstrap, const std::vector<int>& lost, AllSeen& all) {
   const auto group = join(bootstrap, over_rdma());
   Segment segment(group, words(Policy::kLatest));
@@ -164,7 +164,7 @@ TEST(Faults, RankWhoseRdmaNetworkIsCutIsLeftOut) {
       // It finds out by itself, or is told by the others first.
       const std::string what = error.what();
       CHECK_THAT(bootstrap.rank() == kFaulty &&
-                 (what.find("has been left out") != std::string::npos ||
+                 (what.find("was evicted from the job") != std::string::npos ||
                   what.find("is cut off") != std::string::npos));
       return 0;
     }
@@ -231,8 +231,7 @@ TEST(Faults, RdmaNetworkThatIsCutForThreeSecondsLosesNobody) {
   testing_processes::expect_all_well(job);
 }
 
-// ---- A rank that stalls
-// --------------------------------------------------------------------------
+// ---- A rank that stalls ----
 class EveryPolicy : public testing::TestWithParam<Policy> {};
 INSTANTIATE_TEST_SUITE_P(Faults, EveryPolicy, testing::Values(Policy::kLatest, Policy::kQueue),
                          [](const auto& given) {

@@ -225,8 +225,8 @@ TEST(Queue, OptionsBeyondTheLimitsAreRefusedWithThem) {
   };
   EXPECT_TRUE(has(refusal({.depth = 0}), "takes 1 to"));
   EXPECT_TRUE(has(refusal({.depth = 1U << 30}), "takes 1 to"));
-  EXPECT_TRUE(has(refusal({.silence = 0ms}), "use 1 to 60000"));
-  EXPECT_TRUE(has(refusal({.silence = 61s}), "use 1 to 60000"));
+  EXPECT_TRUE(has(refusal({.silence = 0ms}), "RDMA needs 1 to 60000"));
+  EXPECT_TRUE(has(refusal({.silence = 61s}), "RDMA needs 1 to 60000"));
 }
 
 TEST(Queue, WriteBeforeTheConnectionFailsTheQueue) {

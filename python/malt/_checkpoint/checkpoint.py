@@ -342,7 +342,7 @@ def _restore(
         if number == 0:
             if newest is not None:
                 raise ConfigError(
-                    f"every checkpoint in {source} is damaged; remove them to begin anew. "
+                    f"every checkpoint in {source} is damaged; remove them to start over. "
                     f"The newest: {newest}"
                 )
             return None
@@ -357,7 +357,7 @@ def _restore(
                 raise
             newest = newest or error
             if call.group.rank == ranks[0]:
-                jobs.log.warning("%s; the checkpoint before it is taken", error)
+                jobs.log.warning("%s; restoring the checkpoint before it", error)
             damaged.append(origin)
             continue
         for put in puts:

@@ -25,11 +25,11 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
         "--chunk-rows",
         type=int,
         metavar="N",
-        help="have two chunks of so many examples in memory, and read the files anew in each pass: "
-        "for those larger than memory",
+        help="keep only two chunks of N examples in memory, and read the files again in each pass: "
+        "for files larger than memory",
     )
     data.add_argument(
-        "--skip-bad-lines", action="store_true", help="leave bad lines out and count them"
+        "--skip-bad-lines", action="store_true", help="skip bad lines, and count them"
     )
 
 

@@ -12,8 +12,8 @@ _COMMANDS = {
     "run": "start N ranks of a program on this host, or on each of several, without MPI",
     "scale": "add ranks to a job of `malt run --elastic`, or have some leave",
     "train": "train a model on examples in files, on N ranks, and save it",
-    "predict": "what such a model says of other examples",
-    "info": "what this machine can do, and its limits",
+    "predict": "predict the labels or values of other examples with such a model",
+    "info": "show what this machine can do, and its limits",
 }
 
 

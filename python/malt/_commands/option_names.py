@@ -21,7 +21,7 @@ _OPTIONS = {
 }
 # Advice that the command line words differently, or for which it has no option.
 _ADVICE = (
-    ("on_bad='count' leaves", "--skip-bad-lines leaves"),
+    ("on_bad='count' skips", "--skip-bad-lines skips"),
     ("malt.init(timeout=...) or MALT_TIMEOUT", "MALT_TIMEOUT"),
     ("malt.Chunks have", "the examples have"),
     ("raise max_iter", "raise --passes"),

@@ -37,7 +37,7 @@ Every line that a rank writes gets its rank in front and is passed on whole, sta
 standard error each to its own. Rank 0 reads the standard input unless that is a terminal; with one
 rank everything is passed through as it is. SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2
 are passed on to all ranks; a second Ctrl-C kills them. What a rank leaves running in its process
-group is ended after it; when `malt run` itself is killed, so are the ranks.
+group is ended too; when `malt run` itself is killed, so are the ranks.
 
 The exit code is the first bad one: the rank's own, or 128 + the signal that it died of; 2 when
 nothing could be started. With several hosts each `malt run` stays until all ranks have ended, says
@@ -121,16 +121,22 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "-n", dest="ranks", metavar="N", type=_number_of("ranks"), help="how many ranks, here"
+        "-n",
+        dest="ranks",
+        metavar="N",
+        type=_number_of("ranks"),
+        help="the number of ranks on this host",
     )
     parser.add_argument(
         "--nnodes",
         metavar="M",
         type=_number_of("nodes", wire.MAX_NODES),
-        help="on how many hosts the job is (default: 1)",
+        help="the number of hosts of the job (default: 1)",
     )
     parser.add_argument(
-        "--node-rank", metavar="K", help="which of them this is, 0 to M - 1; needed with M > 1"
+        "--node-rank",
+        metavar="K",
+        help="the number of this host among them, 0 to M - 1; needed with M > 1",
     )
     parser.add_argument(
         "--rendezvous",
@@ -153,8 +159,8 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         const=3,
         type=_number_of("times"),
-        help="start a rank that fails again, each at most so often (default: %(const)s; as "
-        "--respawn=TIMES); it joins the others and gets their values",
+        help="start each failed rank again, at most TIMES times (default: %(const)s; write "
+        "--respawn=TIMES); it rejoins the job and gets the values of the other ranks",
     )
     parser.add_argument(
         "--elastic",
@@ -162,7 +168,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_limits,
         default=range(0),
         help="let `malt scale PID COUNT` add and remove ranks, so that MIN to MAX run, on "
-        "all hosts together; those that fail are not missed while MIN are left",
+        "all hosts together; when ranks fail, the job goes on while at least MIN run",
     )
     parser.add_argument(
         "--grace",

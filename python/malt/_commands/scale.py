@@ -21,11 +21,14 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="malt scale",
         description="Have COUNT ranks run in a job of `malt run --elastic MIN:MAX`: start some, or "
-        "ask those with the highest numbers to leave (malt.leaving() is true there); over several "
-        "hosts so that all have as many.",
+        "ask those with the highest numbers to leave (malt.leaving() is true there). Several hosts "
+        "get equally many.",
     )
     parser.add_argument(
-        "process", metavar="PID", type=_count, help="of the `malt run`, here; of several, any"
+        "process",
+        metavar="PID",
+        type=_count,
+        help="the process id of `malt run` on this host, which may be any host of the job",
     )
     parser.add_argument("count", metavar="COUNT", type=_count, help="MIN to MAX")
     parsed = parser.parse_args(arguments)
@@ -34,11 +37,11 @@ def main(arguments: Sequence[str]) -> int:
         try:
             name = name_of(parsed.process)
             if name is None:
-                parser.error(f"process {parsed.process} is no `malt run --elastic`")
+                parser.error(f"process {parsed.process} is not a `malt run --elastic`")
             connection.connect(f"\0{name}")
             process, user = peer_of(connection)
             if process != parsed.process or os.getuid() not in (0, user):
-                parser.error(f"process {parsed.process} is no `malt run --elastic` of this user's")
+                parser.error(f"process {parsed.process} is not a `malt run --elastic` of this user")
             connection.send(str(parsed.count).encode())
             answer = connection.recv(MOST_BYTES)
         except FileNotFoundError:
@@ -46,7 +49,9 @@ def main(arguments: Sequence[str]) -> int:
         except PermissionError:
             parser.error(f"process {parsed.process} is another user's")
         except ConnectionRefusedError:
-            parser.error(f"process {parsed.process} is no `malt run --elastic`: it has just ended")
+            parser.error(
+                f"process {parsed.process} is not a `malt run --elastic`: it has just ended"
+            )
         except OSError as error:
             parser.error(f"process {parsed.process} does not answer: {error}")
     if answer[:1] != DONE:

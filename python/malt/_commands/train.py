@@ -250,7 +250,7 @@ def _train_linear(parsed: argparse.Namespace) -> None:
     print(f"{model.n_iter_} passes over {examples:,} examples of {model.n_features_in_:,} features")
     bad = data.bad if company is None else sum(int(done["bad"]) for done in ranks.values())
     if bad:
-        print(f"{bad} bad lines left out: {'; '.join(data.bad_lines) or 'by other ranks'}")
+        print(f"{bad} bad lines skipped: {'; '.join(data.bad_lines) or 'by other ranks'}")
     if parsed.test is not None:
         _test(parsed, model, data.zero_based)
 

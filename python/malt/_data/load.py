@@ -155,8 +155,8 @@ class _Loading:
         """
         if self._svmlight and (self._given is None or self._asked.zero_based == "auto"):
             raise ConfigError(
-                "a rank that has come back cannot ask the others how many features there are, and "
-                "where they count from: give features= and zero_based=True or False"
+                "a rejoining rank cannot ask the other ranks how many features there are, and "
+                "whether indices begin at 0 or 1: give features= and zero_based=True or False"
             )
 
     def take(self, layout: Layout) -> Rows:

@@ -46,7 +46,7 @@ class Reading:
             ConfigError: bad lines must not be left out.
         """
         if self.on_bad == "raise":
-            raise ConfigError(f"{where}; on_bad='count' leaves such lines out")
+            raise ConfigError(f"{where}; on_bad='count' skips such lines")
         self.bad += 1
         if len(self.bad_lines) < _MOST_NAMED:
             self.bad_lines.append(where)

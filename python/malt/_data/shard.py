@@ -237,7 +237,7 @@ class Shard:
 
     def _report(self, chunk: int) -> None:
         log.warning(
-            "rank %d repeats chunk %d in pass %d: a rank that is gone had begun it",
+            "rank %d repeats chunk %d in pass %d: a rank that died or left had begun it",
             *(self._job.rank, chunk, self._ledger.pass_),
         )
         if (self._ledger.pass_, chunk) not in self.repeated:  # after a break the chunk comes again

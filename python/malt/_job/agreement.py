@@ -26,9 +26,9 @@ class Together:
     def __init__(self, call: str, timeout: float | None) -> None:
         if jobs.current().is_waited_for:
             raise ConfigError(
-                f"{call} on a rank that has come back: the others made this call long ago, and it "
-                "has their values; call it `if not malt.restarts():`, or after the first scatter, "
-                "gather or allreduce"
+                f"{call} on a rejoining rank: the other ranks made this call long ago, and this "
+                "rank has their values; call it under `if not malt.restarts():`, or after the "
+                "first scatter, gather or allreduce"
             )
         self.call = call
         self.timeout = timeout
@@ -68,7 +68,7 @@ class Together:
             failed = [rank for rank, post in here.items() if post[:1] == mark]
             if failed:
                 text = here[failed[0]][1:].decode(errors="ignore")
-                others = f" (and likewise {describe_ranks(failed[1:])})" if failed[1:] else ""
+                others = f" (and also {describe_ranks(failed[1:])})" if failed[1:] else ""
                 raise kind(f"{self.call}: rank {failed[0]}: {text}{others}") from failure
         return result, {rank: json.loads(post[1:]) for rank, post in here.items()}
 

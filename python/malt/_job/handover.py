@@ -50,7 +50,7 @@ def share(
     alive = set(group.alive())
     sender = next((rank for rank in senders if rank in alive), None)
     if sender is None:
-        raise PeerError("the others ended before this rank had come back", back)
+        raise PeerError("the other ranks ended before this rank had rejoined", back)
     if not vectors:
         return
     # Ranks may differ about which ranks live. So the receivers announce from which rank they take
@@ -68,7 +68,7 @@ def share(
         arrays=[],
         own_count=words,
         shown=None,
-        name="values for the ranks that have come back",
+        name="values for the rejoining ranks",
         graph=ALL,
         policy="queue",
         depth=2,

@@ -94,12 +94,12 @@ class Node(Session):
     _source = "--rendezvous"
     _awaits_server = True
     _nobody = (
-        "node 0 did not come within {timeout:g} s: nobody listens at {address}; start it there "
-        "(--node-rank 0), or a longer limit: --timeout"
+        "node 0 did not come within {timeout:g} s: no launcher listens at {address}; start it "
+        "there (--node-rank 0), or give a longer limit: --timeout"
     )
     _stranger = (
-        "who listens at {address} does not know this job's key: give each launcher the same, in "
-        "MALT_JOB_KEY or --key-file"
+        "the process that listens at {address} does not know this job's key: give each launcher "
+        "the same, in MALT_JOB_KEY or --key-file"
     )
 
     def __init__(self, address: str, key: bytes, node: int, nnodes: int) -> None:
@@ -158,7 +158,7 @@ class Node(Session):
             ) from None
         except (OSError, struct.error) as error:
             raise ConfigError(
-                f"node 0, at {self.address}, has gone before all nodes had come: {error}"
+                f"node 0, at {self.address}, ended before all nodes had joined: {error}"
             ) from error
         if refusal is not None:
             raise refusal

@@ -182,7 +182,7 @@ class Nodes:
         seconds = min(self._nodes.values(), key=lambda node: node.deadline).seconds
         within = f"within {seconds:g} s"
         if self.other_version:
-            within += f" (somebody on {self.other_version} has another version of MALT)"
+            within += f" (a process on {self.other_version} has another version of MALT)"
         return self._to_all(wire.pack_ranks(wire.LATE, missing, within))
 
     def _disagreement(self) -> str:
@@ -192,12 +192,13 @@ class Nodes:
         for number, state in nodes:
             if state.limits != limits:
                 return (
-                    f"node {nodes[0][0]} came {_name_of(limits)}, node {number} came "
+                    f"node {nodes[0][0]} started {_name_of(limits)}, node {number} started "
                     f"{_name_of(state.limits)}: give each launcher the same"
                 )
         without = [number for number, state in nodes if not state.rejoins]
         if 0 < len(without) < self.nnodes:
-            text = f"{describe_ranks(without, 'node')} came without --respawn, the others with it"
+            names = describe_ranks(without, "node")
+            text = f"{names} started without --respawn, the others with it"
             return f"{text}: give it to each launcher, or to none"
         count = sum(state.count for _, state in nodes)
         if limits and count not in limits:
@@ -230,12 +231,11 @@ class Nodes:
         if self.is_closed or self._are_few or free == self.size:
             return "the job ends"
         if missing > 0 and not any(state.starts_more for state in self._nodes.values()):
-            return "the nodes that are left start no more ranks: their `malt run` ends"
+            return "the remaining nodes start no more ranks: their `malt run` is ending"
         if missing > free:
             return (
-                f"{self.size - free} of {self.size} places are taken, also by "
-                f"{describe_ranks(self.leaving)}, asked to leave and still there; try again when "
-                "they have ended"
+                f"{self.size - free} of {self.size} ranks run, {describe_ranks(self.leaving)} "
+                "among them, which were asked to leave; try again when they have ended"
             )
         return ""
 

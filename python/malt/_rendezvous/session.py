@@ -92,8 +92,8 @@ class Session:
                 raise errors.TimeoutError(
                     nobody
                     if is_nobody
-                    else f"the launcher at {address} takes no connection (tried for {timeout:g} "
-                    "s): too many come at once, or it is of another version of MALT"
+                    else f"the launcher at {address} accepts no connection (tried for {timeout:g} "
+                    "s): too many come at once, or it runs another version of MALT"
                 ) from None
             except ssl.SSLError as error:
                 self.abort()
@@ -186,8 +186,8 @@ class RankSession(Session):
         "unset it, or start through `malt run`"
     )
     _stranger = (
-        "who listens at MALT_RENDEZVOUS does not know this job's key (MALT_JOB_KEY): they are of "
-        "different jobs; start through `malt run`"
+        "the launcher at MALT_RENDEZVOUS does not know this job's key (MALT_JOB_KEY): the two are "
+        "of different jobs; start through `malt run`"
     )
 
     def __init__(self, address: str, key: bytes, rank: int, size: int, timeout: float) -> None:

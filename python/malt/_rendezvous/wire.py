@@ -191,7 +191,7 @@ def take_frame(inbox: bytearray, opener: Sealer) -> bytes | None:
     payload, mac = bytes(inbox[LENGTH.size : end]), bytes(inbox[end : end + MAC_BYTES])
     del inbox[: end + MAC_BYTES]
     if not opener.is_genuine(payload, mac):
-        raise ConnectionError("a frame of somebody else's")
+        raise ConnectionError("a frame that does not have this job's key")
     return payload
 
 
@@ -210,7 +210,7 @@ def unpack_ranks(payload: bytes) -> tuple[list[int], str]:
         ranks = list(struct.unpack_from(f"!{count}I", payload, 5))
         return ranks, payload[5 + 4 * count :].decode()
     except (struct.error, UnicodeDecodeError) as error:
-        raise ConnectionError("a frame that cannot be") from error
+        raise ConnectionError("an invalid frame") from error
 
 
 def pack_members(kind: bytes, generation: int, ranks: Iterable[int]) -> bytes:

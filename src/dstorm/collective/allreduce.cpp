@@ -203,8 +203,9 @@ bool Allreduce::commit(Operand& operand) {
     operand.copy_in(kept_.data(), {0, bytes_});
     order_ = kept_order_;
   } else {
-    throw Error("a rank says that " + name_ +
-                " is done, which takes this rank's part; its memory is damaged");
+    throw Error("a rank reports that " + name_ +
+                " is done, but this rank has not sent its part; the memory of that rank is "
+                "damaged");
   }
   committed_ = round_;
   return true;
@@ -237,9 +238,9 @@ void Allreduce::keep_result(Operand& operand) {
 
 std::string disagreement(const std::string& call, const Operation& own) {
   return call + ": the ranks ask for different folds (this one for " + own.name +
-         "); where one makes its last and another one of its loop, they have had unequal numbers "
-         "of batches: give each as many (malt.shard(data, even=True)), or put the loop into the "
-         "wrapper's join()";
+         "); if one rank makes its last call and another is still in its loop, they have had "
+         "unequal numbers of batches: give each rank equally many (malt.shard(data, even=True)), "
+         "or put the loop into the wrapper's join()";
 }
 
 void Allreduce::throw_if_failed(const Operation& operation) const {

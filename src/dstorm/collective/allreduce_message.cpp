@@ -69,9 +69,9 @@ Allreduce::Received Allreduce::receive(int rank, int slot, std::uint64_t clock) 
       header.iteration <= peer(rank).read || header.iteration > clock ||
       !message.members.has(rank) || !message.members.has(group.rank())) {
     group.check_standing();  // an evicted rank's held slots are written by others
-    throw Error("rank " + std::to_string(rank) + " wrote a message of " +
+    throw Error("rank " + std::to_string(rank) + " wrote an invalid message of " +
                 std::to_string(header.payload_bytes) + " bytes for " + name_ +
-                " that cannot be; its memory is damaged");
+                "; its memory is damaged");
   }
   return {rank, header.iteration, message, payload + head_bytes_,
           header.payload_bytes - head_bytes_};

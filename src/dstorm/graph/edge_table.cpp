@@ -83,7 +83,7 @@ void EdgeTable::require(int size) const {
       by_sender_, [size](const Pair& edge) { return std::max(edge.first, edge.second) >= size; });
   throw ConfigError(name() + " has the edge " + describe(*beyond) + ", the job has " +
                     std::to_string(size) + " ranks, 0.." + std::to_string(size - 1) +
-                    "; leave out what goes beyond" + ways_out);
+                    "; remove the edges of other ranks" + ways_out);
 }
 
 std::vector<int> EdgeTable::out(int rank) const { return seconds(of_rank(by_sender_, rank)); }

@@ -128,7 +128,7 @@ std::size_t Downlink::take_in(const Attachments& attachments, std::uint32_t last
       if (is_at_end_ && has_left_) {
         over(End::kLeft, "left");
       } else if (is_at_end_ && partner_ != nullptr && partner_->has_said_all()) {
-        over(End::kReplaced, "has heard the goodbye");
+        over(End::kReplaced, "has received the goodbye");
       } else if (is_at_end_) {
         over(End::kLost, "ended the connection");
       } else if (moved.flow == net::Flow::kFailed) {
@@ -234,7 +234,7 @@ void Downlink::hold_up() {
   const auto now = Clock::now();
   if (!held_up_since_) held_up_since_ = now;
   if (now - *held_up_since_ > settings_.silence / 2) {
-    throw Error("a rank of this host that has to make room does not");
+    throw Error("a rank of this host has not made room for its update");
   }
 }
 
@@ -359,7 +359,7 @@ bool Downlink::take_notice(std::span<const std::byte> body) {
 void Downlink::take_record(std::span<const std::byte> body) {
   RecordFormat::Words words(body.size() / sizeof(std::uint64_t));
   std::memcpy(words.data(), body.data(), body.size());
-  require(control_.record_format().unpack(words).has_value(), "a record that cannot be");
+  require(control_.record_format().unpack(words).has_value(), "an invalid record");
   RecordFormat::store(control_.record(origin_.sender), words);
 }
 
@@ -398,7 +398,7 @@ bool Downlink::begin_update(const FrameHead& head, std::span<const std::byte> bo
 
 void Downlink::tend(const Attachments& attachments, std::uint64_t detached,
                     std::chrono::nanoseconds silence, Clock::time_point now) {
-  if (!is_held_up() && now - last_heard_ > silence) over(End::kLost, "silent");
+  if (!is_held_up() && now - last_heard_ > silence) over(End::kLost, "sent no heartbeat");
   if (end_ == End::kNot) answer(now - last_answer_ > silence / 4, now);
   if (let_go_ == detached) return;
   if (changes_->keep_only(attachments)) let_go_ = detached;

@@ -224,7 +224,7 @@ Engine::Engine(Bootstrap& bootstrap, host::Control& control, const EngineOptions
   for (std::size_t r = 0; r < addresses.size(); ++r) {
     settings_.addresses.push_back(addresses[r].address.with_scope_of(settings_.own));
     const std::string reason = get_text(addresses[r].without_witness);
-    if (!reason.empty()) why_[r] += "; its death would be found by silence alone: " + reason;
+    if (!reason.empty()) why_[r] += "; its death is noticed only after the silence: " + reason;
   }
   listener_->expect(settings_.addresses);
 
@@ -317,7 +317,7 @@ std::string Engine::adapter_trouble() {
   }
   for (const auto& [rank, why] : refusals_) {
     text += (text.empty() ? "rank " : "; rank ") + std::to_string(rank) +
-            " cannot be let write: " + why;
+            " cannot be given access to write: " + why;
   }
   return text.empty() ? text : "by " + describe(device_->choice()) + ": " + text;
 }

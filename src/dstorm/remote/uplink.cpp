@@ -222,14 +222,14 @@ bool Uplink::tend(Clock::time_point now) {
     // connection stays for a while, unless other ranks of the host need a proxy.
     if (!left_out_since_) left_out_since_ = now;
     if (is_needed() || now - *left_out_since_ > settings_.silence / 4) {
-      fail("left out");
+      fail("evicted");
       return false;
     }
   }
   // Early enough for another proxy to report that this rank is well, before its host suspects this
   // rank.
   if (now - last_heard_ > settings_.silence * 3 / 4) {
-    fail(state_ == State::kCalling ? "no answer" : "silent");
+    fail(state_ == State::kCalling ? "no answer" : "no heartbeat");
     return false;
   }
   if (state_ != State::kUp) return true;
@@ -358,7 +358,7 @@ void Uplink::take_answers(Clock::time_point now) {
     FrameHead head{};
     while (state_ == State::kUp && !shared_ && answers_end_ - begin >= sizeof(head)) {
       std::memcpy(&head, answers_.data() + begin, sizeof(head));
-      if (head.bytes > most - sizeof(head)) return fail("answered with a frame that cannot be");
+      if (head.bytes > most - sizeof(head)) return fail("answered with an invalid frame");
       if (answers_end_ - begin < sizeof(head) + head.bytes) break;
       take(head, {answers_.data() + begin + sizeof(head), head.bytes});
       begin += sizeof(head) + head.bytes;
@@ -379,7 +379,7 @@ void Uplink::take(const FrameHead& head, std::span<const std::byte> body) {
     std::uint64_t taken_in = 0;
     std::memcpy(&taken_in, body.data(), sizeof(taken_in));
     if (taken_in < answered_bytes_ || taken_in > outbox_.sent_bytes()) {
-      return fail("answered with a number that cannot be");
+      return fail("answered with an invalid number");
     }
     answered_bytes_ = taken_in;
     turned_away_ = 0;
@@ -389,11 +389,11 @@ void Uplink::take(const FrameHead& head, std::span<const std::byte> body) {
       head.kind == FrameKind::kEndpoint || head.kind == FrameKind::kWindow;
   if ((head.kind != FrameKind::kShare && !is_for_transport) || partner_ != nullptr ||
       body.size() < sizeof(net::Mac)) {
-    return fail("answered with a frame that cannot be");
+    return fail("answered with an invalid frame");
   }
   const auto said = body.first(body.size() - sizeof(net::Mac));
   if (!is_proof(body.last(sizeof(net::Mac)), prove(settings_.key, head, said, call_))) {
-    return fail("answered with an address or a number that somebody has changed on the way");
+    return fail("answered with an address or a number that was changed on the way");
   }
   if (!is_for_transport) return take_share(said);
   try {
@@ -405,7 +405,7 @@ void Uplink::take(const FrameHead& head, std::span<const std::byte> body) {
 
 void Uplink::take_share(std::span<const std::byte> body) {
   std::uint64_t number = 0;
-  if (body.size() != sizeof(number)) return fail("answered with a frame that cannot be");
+  if (body.size() != sizeof(number)) return fail("answered with an invalid frame");
   std::memcpy(&number, body.data(), sizeof(number));
   shared_ = Shared{{call_.to, call_.rank, number}, {}};
 }

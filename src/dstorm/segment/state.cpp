@@ -60,12 +60,12 @@ SlotHeader SegmentState::header_of(int rank, int slot, std::uint64_t after, std:
       header.sender != static_cast<std::uint32_t>(rank) || header.iteration <= after ||
       header.iteration > limit) {
     group_->check_standing();  // once this rank has been evicted, others write what it holds
-    throw Error(
-        "rank " + std::to_string(rank) + " wrote a slot header that cannot be (payload of " +
-        std::to_string(header.payload_bytes) + " bytes in a slot of " +
-        std::to_string(options_.slot_bytes) + ", sender " + std::to_string(header.sender) +
-        ", iteration " + std::to_string(header.iteration) + " where " + std::to_string(after + 1) +
-        " to " + std::to_string(limit) + " can be); its memory is damaged");
+    throw Error("rank " + std::to_string(rank) + " wrote an invalid slot header (payload of " +
+                std::to_string(header.payload_bytes) + " bytes in a slot of " +
+                std::to_string(options_.slot_bytes) + ", sender " + std::to_string(header.sender) +
+                ", iteration " + std::to_string(header.iteration) + " where " +
+                std::to_string(after + 1) + " to " + std::to_string(limit) +
+                " are valid); its memory is damaged");
   }
   return header;
 }

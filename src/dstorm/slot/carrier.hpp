@@ -1,4 +1,4 @@
-// Reads a mailbox on behalf of receivers on another host (layout.hpp has the invariants).
+// Reads a mailbox for receivers on another host. layout.hpp has the invariants.
 #pragma once
 
 #include <sched.h>
@@ -15,21 +15,21 @@
 
 namespace dstorm {
 
-// Takes the updates for some receivers, who are on another host, out of their sender's mailbox in
-// order to carry them there. One thread. It holds for its receivers (S1, S3). A ticket whose
-// receiver is dead, or has consumed it, says nothing: by S4 the slot may hold another update by
-// now, or be about to. `live` below is a predicate on ranks, the same as the sender's.
+// Takes updates out of a sender's mailbox, to carry them to receivers on another host. For one
+// thread. A carrier stores the holds of its receivers (S1, S3). It ignores a ticket whose receiver
+// is dead or has consumed it: by S4 the sender may have put another update into the slot, or be
+// about to. `live` below is a predicate on ranks, the same as the sender's.
 class SlotCarrier {
  public:
-  // `receivers` sorted.
+  // `receivers` is sorted.
   SlotCarrier(Mailbox box, std::vector<int> receivers)
       : box_(box), receivers_(std::move(receivers)) {}
 
   std::uint64_t clock() const { return box_.clock().load(std::memory_order_acquire); }
 
-  // The slot with the oldest update beyond `after` for any of the receivers, or -1 if there is
-  // none. It does not change until let_go(); should all that it is for die meanwhile, it may, and
-  // what is carried may be torn, for nobody.
+  // Returns the slot with the oldest update after `after` for any of the receivers, or -1 if there
+  // is none. The slot does not change until let_go(), unless all receivers of the update die
+  // meanwhile: then the update that is carried may be torn, but no rank reads it.
   template <class Live>
   int take(std::uint64_t after, Live&& live) {
     for (;;) {
@@ -41,11 +41,11 @@ class SlotCarrier {
       }
       if (hold(found, live)) return found.slot;
       let_go();
-      sched_yield();  // replaced just now, or its sender is about to restore the tickets
+      sched_yield();  // the sender has just replaced the update, or will soon restore the tickets
     }
   }
 
-  // Of the slot taken.
+  // The receivers and the header of the update that take() found.
   std::span<const Addressee> addressees() const { return to_; }
   const SlotHeader& header() const { return header_; }
   const std::byte* payload(int slot) const { return box_.payload(static_cast<std::size_t>(slot)); }
@@ -85,9 +85,10 @@ class SlotCarrier {
     return best;
   }
 
-  // For all of the update's receivers at once: should one of them die, the others' holds remain.
-  // They are known when all tickets are there: some are not while the sender publishes, or restores
-  // what it has revoked.
+  // Stores the holds of all the update's receivers at once: if one of them dies, the holds of the
+  // others remain. Returns false unless all tickets of the update are there, since only then are
+  // its receivers known. Some tickets are missing while the sender publishes the update, or
+  // restores tickets that it has revoked.
   template <class Live>
   bool hold(const Found& found, Live&& live) {
     const auto slot = static_cast<std::size_t>(found.slot);
@@ -107,7 +108,7 @@ class SlotCarrier {
     for (int r = 0; r < static_cast<int>(box_.shape().ranks()); ++r) {
       if (ticket(slot, r) != found.iteration) continue;
       ++tickets;
-      // One that has appeared since: all over again.
+      // A ticket for a receiver that is not held has appeared meanwhile: begin again.
       if (!holds_for(r) && std::binary_search(receivers_.begin(), receivers_.end(), r) &&
           awaits(r, found.iteration, live)) {
         return false;

@@ -7,7 +7,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #define MALT_HAS_PRODUCTS [[gnu::target("pclmul")]]
-#elif defined(__aarch64__) && !defined(__clang__)  // which names what the processor has otherwise
+#elif defined(__aarch64__) && !defined(__clang__)  // Clang names these features differently
 #include <arm_neon.h>
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -17,9 +17,9 @@
 namespace dstorm {
 namespace {
 
-// Polynomials of degree 63 at most are words whose lowest bit is the coefficient of x^63.
+// A word is a polynomial of degree 63 at most. Its lowest bit is the coefficient of x^63.
 using Word = std::uint64_t;
-constexpr Word kPolynomial = 0x9A6C9329AC4BC9B5U;  // less x^64
+constexpr Word kPolynomial = 0x9A6C9329AC4BC9B5U;  // without its term x^64
 
 constexpr Word times_x(Word word) { return word >> 1 ^ ((word & 1) != 0 ? kPolynomial : 0); }
 
@@ -29,9 +29,9 @@ Word load(const std::byte* from) {
   return word;
 }
 
-// ---- Table by table: a word at a time ----
+// ---- With tables: one word at a time ----
 
-using Tables = std::array<std::array<Word, 256>, 8>;  // of a byte with so many others after it
+using Tables = std::array<std::array<Word, 256>, 8>;  // [n][b]: byte b with n bytes after it
 
 constexpr Tables make_tables() {
   Tables tables{};
@@ -56,29 +56,28 @@ Word add_by_tables(Word state, std::span<const std::byte> words) {
 }
 
 #ifdef MALT_HAS_PRODUCTS
-// ---- By carry-less products: 16 bytes at a time, four of them side by side ---- Gopal et al.,
-// "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel, 2009. A
-// product of two words is one of 128 bits whose lowest bit is the coefficient of x^127, and so
-// comes out times x.
+// ---- With carry-less products: 16 bytes at a time, four such blocks side by side ----
+// Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel,
+// 2009. The product of two words has 128 bits, of which the lowest is the coefficient of x^127. So
+// the result is the product of the polynomials times x.
 
 constexpr Word power_of_x(int exponent) {
   Word word = Word{1} << 63;
   for (int i = 0; i < exponent; ++i) word = times_x(word);
   return word;
 }
-// The quotient of x^128 by the polynomial, less x^64.
+// The quotient of x^128 by the polynomial, without its term x^64.
 constexpr Word quotient() {
   Word quotient = 0;
   Word rest = kPolynomial;
   for (int i = 0; i < 64; ++i, rest = times_x(rest)) quotient |= (rest & 1) << i;
   return quotient;
 }
-// Both divided by x, with their highest term.
+// The quotient and the polynomial, with their highest terms, divided by x.
 constexpr Word kQuotient = quotient() << 1 | 1;
 constexpr Word kDivisor = kPolynomial << 1 | 1;
 
-// What 16 bytes are multiplied by to stand so many bits further on: their first word, and their
-// second.
+// The factors that shift 16 bytes by `bits` bits: one for their first word, one for their second.
 struct Shift {
   explicit constexpr Shift(int bits) : first(power_of_x(bits + 63)), second(power_of_x(bits - 1)) {}
   Word first, second;
@@ -128,7 +127,7 @@ MALT_HAS_PRODUCTS inline Bytes16 shift(Bytes16 bytes, Bytes16 by, Bytes16 to) {
   return product_of_first(bytes, by) ^ product_of_second(bytes, by) ^ to;
 }
 
-// The remainder of 16 bytes with 8 zeros after them, by Barrett's way.
+// The remainder of 16 bytes with 8 zeros after them, by Barrett reduction.
 MALT_HAS_PRODUCTS inline Word reduce(Bytes16 bytes) {
   const Bytes16 nearly = product_of_first(bytes, pair(kBy16.second, 0)) ^ pair(second_of(bytes), 0);
   const Bytes16 times = product_of_first(nearly, pair(kQuotient, 0));
@@ -136,7 +135,7 @@ MALT_HAS_PRODUCTS inline Word reduce(Bytes16 bytes) {
   return second_of(less) ^ first_of(times) ^ second_of(nearly);
 }
 
-// Of 16 bytes and what follows them.
+// The remainder of 16 bytes and of `rest`, which follows them.
 MALT_HAS_PRODUCTS inline Word finish(Bytes16 bytes, std::span<const std::byte> rest) {
   const Bytes16 by = pair(kBy16.first, kBy16.second);
   for (; rest.size() >= 16; rest = rest.subspan(16)) bytes = shift(bytes, by, load_16(rest.data()));
@@ -163,7 +162,7 @@ MALT_HAS_PRODUCTS Word add_by_products(Word state, std::span<const std::byte> wo
 #endif
 
 #if defined(__x86_64__)
-// ---- And 64 bytes at a time ----
+// ---- With wide carry-less products: 64 bytes at a time ----
 #define MALT_HAS_WIDE_PRODUCTS [[gnu::target("avx512f,pclmul,vpclmulqdq")]]
 
 constexpr Shift kBy256(2048);
@@ -230,12 +229,12 @@ void Checksum::add(std::span<const std::byte> words) {
 }
 
 void Checksum::add_copying(std::span<const std::byte> words, std::byte* to) {
-  constexpr std::size_t kBlock = 4096;  // is in the cache still when it is added
+  constexpr std::size_t kBlock = 4096;  // small enough to be in the cache when it is added
   while (!words.empty()) {
     const std::size_t bytes = std::min(words.size(), kBlock);
     const auto* from = reinterpret_cast<const Word*>(words.data());
     for (std::size_t i = 0; i < bytes / sizeof(Word); ++i) {
-      // Atomic, or the compiler might read it twice.
+      // Atomic: otherwise the compiler might read the word twice.
       const Word word = __atomic_load_n(from + i, __ATOMIC_RELAXED);
       std::memcpy(to + i * sizeof(Word), &word, sizeof(Word));
     }

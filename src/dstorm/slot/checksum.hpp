@@ -1,4 +1,4 @@
-// What shows that bytes were not written as one: two writers, or one that had not finished.
+// A checksum that detects torn bytes: two writers wrote them, or one had not finished.
 #pragma once
 
 #include <cstddef>
@@ -8,22 +8,22 @@
 
 namespace dstorm {
 
-// CRC-64/NVME: the remainder of the bytes, as a polynomial over GF(2), by one of degree 64 that is
-// primitive. Two different sequences of the same length, as an update and its mix with the next
-// one, have different values
-//   - for certain, if they differ within 64 consecutive bits, as in one word;
-//   - for certain, if they differ by the same bits in two places, however far apart: two words that
-//     have changed places, two signs that have flipped;
-//   - else but for one in 2^64 of all differences: with a million torn reads a second, one in
-//     580,000 years is taken for whole.
-// The value is the same on every machine. Not for keeping out forgers: they would need the memory's
-// key, which only those have who hold the job's.
+// CRC-64/NVME: the bytes are a polynomial over GF(2), and the value is its remainder by a primitive
+// polynomial of degree 64. Take two different sequences of the same length, such as an update and a
+// mix of it with the next update. Their values differ
+//   - always, if they differ only within 64 consecutive bits, for example in one word;
+//   - always, if they differ by the same bits in two places, at any distance: two words that have
+//     changed places, or two signs that have flipped;
+//   - otherwise in all but one of 2^64 cases: at a million torn reads a second, one torn update in
+//     580,000 years is accepted as whole.
+// The value is the same on every machine. It is not meant to detect forgery: a forger would need
+// the key of the memory, which only the holders of the job's key have.
 class Checksum {
  public:
   void add(std::span<const std::byte> words);  // a multiple of 8 bytes
-  // Copies them as well: what is added is what was copied, though `words` may change meanwhile, of
-  // which each word is read once. Both are aligned to 8 bytes, and do not overlap; nobody else
-  // writes to `to`.
+  // Adds the words and copies them to `to`. It reads each word once, so it adds exactly the bytes
+  // that it copied, even if `words` changes meanwhile. Both ranges are aligned to 8 bytes and do
+  // not overlap. No other thread writes to `to`.
   void add_copying(std::span<const std::byte> words, std::byte* to);
   std::uint64_t value() const { return ~state_; }
 
@@ -31,13 +31,13 @@ class Checksum {
   std::uint64_t state_ = ~std::uint64_t{0};
 };
 
-// The ways to compute it, which differ in speed alone.
+// One way to compute the checksum. The ways differ only in speed.
 struct ChecksumWay {
   std::string_view name;
-  bool is_possible;  // with this processor
+  bool is_possible;  // on this processor
   std::uint64_t (*add)(std::uint64_t state, std::span<const std::byte> words);
 };
-// The fastest first; the last is possible everywhere.
+// All ways, the fastest first. The last one is possible on every processor.
 std::span<const ChecksumWay> checksum_ways();
 
 }  // namespace dstorm

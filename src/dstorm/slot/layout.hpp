@@ -1,48 +1,58 @@
 // The slot protocol: one mailbox per sender, `depth` slots, read in place by all its receivers.
 //
 // A mailbox is an array of bytes in memory that the sender and its receivers share
-// (docs/slot_format.md draws it). The memory orderings of its words are in this folder: writer.hpp
-// sends, reader.hpp receives, carrier.hpp reads for receivers on another host, and copies.hpp says
-// which process writes a copy there. Four kinds of words do the work:
-//   clock    the sender writes it    the iteration the sender has reached
-//   ticket   the sender writes it    one per (slot, receiver): the iteration held there for that
-//                                    receiver, 0 if none
-//   cursor   the receiver writes it  one per receiver: what it holds and what it is done with
+// (docs/slot_format.md draws it). It has four kinds of words:
+//   clock    the sender writes it    the iteration that the sender has reached
+//   ticket   the sender writes it    one per (slot, receiver): the iteration of the update that
+//                                    the slot has for that receiver, 0 if none
+//   cursor   the receiver writes it  one per receiver: what it holds and what it has consumed
 //   slot     the sender writes it    header and payload: plain bytes, not atomic
 //
-// Invariants. A broken one is a torn or lost update; tests/mutants/memory.py breaks each,
-// and tests/model/slot.pml has them in small.
-//  S1 Only the sender writes clock, tickets and slots; only receiver r writes cursor r. Where the
-//     sender is on another host, this host has copies of what it writes, and at any instant at most
-//     one process writes a given copy in its stead (copies.hpp); the invariants below hold within
-//     each copy. Where the receiver is on another host, its cursor here only grows, whoever stores
-//     what it has said (raise_to); its hold comes from the sender's side, while the update is being
-//     carried there.
-//  S2 ticket[slot][r] = k > 0 says: the slot holds, complete, the update of iteration k for r. It
-//     is stored with release after the payload, so a receiver that loads it with acquire sees all
-//     of it.
+// Every store to these words is in this folder, with its memory ordering: writer.hpp sends,
+// reader.hpp receives, carrier.hpp reads for receivers on another host, and raise_to() below stores
+// what such a receiver reports. copies.hpp says which process writes a copy on another host. Other
+// files of src/dstorm/ only load some of the words:
+//   remote/uplink_frames.cpp, remote/verbs/sender.cpp  the cursor of a receiver, to send it to the
+//                                                      sender's host; `consumed` with acquire, as
+//                                                      S4 (a) requires
+//   remote/downlink.cpp, remote/verbs/inbox.{hpp,cpp}  the clock of a copy; inbox.hpp `published`
+//   segment/state.cpp, segment/regrouping.cpp          the counters of a cursor
+//
+// Invariants. If one is broken, an update is torn or lost. tests/mutants/memory.py breaks each on
+// purpose, and tests/model/slot.pml is a small model of them.
+//  S1 Only the sender writes clock, tickets and slots; only receiver r writes cursor r.
+//     If the sender is on another host, this host has copies of what it writes. At any instant at
+//     most one process writes a given copy in the sender's place (copies.hpp), and the invariants
+//     below hold within each copy.
+//     If the receiver is on another host, its cursor here only grows, whichever process stores the
+//     values that the receiver reports (raise_to). The sender's side stores the hold while it
+//     carries the update to that host.
+//  S2 ticket[slot][r] = k > 0 says that the slot holds the whole update of iteration k, and that
+//     the update is for r. The sender stores the ticket with release after the payload, so a
+//     receiver that loads it with acquire sees the whole payload.
 //  S3 A receiver reads a slot only while its cursor covers the ticket (hold), and only after it has
 //     loaded that ticket again behind a sequentially consistent fence that follows the hold.
-//  S4 A sender writes into a slot only if for each receiver with a ticket k there, one is true:
-//     (a) the receiver's `consumed` is >= k: it will never read this ticket again, and its reads
-//         happened before, by the release store of `consumed`;
-//     (b) LATEST: the ticket was set to 0 before a sequentially consistent fence, and the hold
-//         loaded behind that fence does not cover k. By S3 either the receiver sees the 0 or the
-//         sender sees the hold: never neither. A hold that does not cover k was stored with release
-//         after any earlier reading;
+//  S4 A sender writes into a slot only if, for each receiver with a ticket k there, one is true:
+//     (a) the receiver's `consumed` is >= k: the receiver will never read this ticket again, and
+//         its reads happened before, by the release store of `consumed`;
+//     (b) LATEST: the sender set the ticket to 0 before a sequentially consistent fence, and the
+//         hold that it loaded behind that fence does not cover k. By S3 the receiver sees the 0, or
+//         the sender sees the hold, or both. A receiver stores a hold that does not cover k with
+//         release, after any earlier reading;
 //     (c) the receiver is dead.
-//     QUEUE uses (a) and (c) only, so a ticket once given is never taken back and needs no hold.
-//  S5 `consumed` only grows, and tickets for one receiver grow from update to update: no update is
-//     folded twice.
-//  S6 The clock is stored with release after the tickets of its iteration: who sees the clock at k
-//     sees the tickets of every update up to k. A sender that dies before it leaves no update of k.
-//     In a copy a writer may have died between two tickets of k: the next writer, to which k is
-//     sent again, gives the tickets that are missing for the slot that holds k already (begun,
-//     complete).
-//  S7 A writer of a copy may have died after it had set tickets to 0 and before it looked at the
-//     holds, or restored them (S4 b). The next writer takes whatever update a slot's header names
-//     for one that may be being read: it leaves the slot alone while a hold covers that, ticket or
-//     not.
+//     QUEUE uses only (a) and (c), so a sender never takes a ticket back, and a receiver needs no
+//     hold.
+//  S5 `consumed` only grows, and the tickets for one receiver grow from update to update, so no
+//     update is folded twice.
+//  S6 The sender stores the clock with release after the tickets of its iteration, so a reader that
+//     sees the clock at k sees the tickets of every update up to k. A sender that dies before it
+//     stores the clock leaves no update of k.
+//     The writer of a copy may die between two tickets of k. The next writer receives k again, and
+//     gives the missing tickets for the slot that already holds k (begun, complete).
+//  S7 The writer of a copy may die after it has set tickets to 0, and before it has looked at the
+//     holds or restored the tickets (S4 b). The next writer therefore assumes that the update which
+//     a slot's header names is being read: it does not write into the slot while a hold covers that
+//     update, whether there is a ticket or not.
 #pragma once
 
 #include <atomic>
@@ -61,7 +71,7 @@ constexpr std::size_t round_up(std::size_t value, std::size_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-// The last iteration there can be: a hold has one bit fewer for it than a ticket.
+// The highest iteration possible: a hold has one bit fewer for the iteration than a ticket.
 inline constexpr std::uint64_t kMostIteration = ~std::uint64_t{0} >> 1;
 
 struct alignas(kLine) SlotHeader {
@@ -71,7 +81,7 @@ struct alignas(kLine) SlotHeader {
   std::uint64_t count;          // elements in the payload
   std::uint32_t unused;
   std::uint32_t sender;
-  std::uint32_t format;     // the layer above says what
+  std::uint32_t format;     // the layer above defines the values
   std::uint32_t receivers;  // ranks it is addressed to, on all hosts
 };
 static_assert(sizeof(SlotHeader) == kLine);
@@ -84,19 +94,19 @@ static_assert(sizeof(Ticket) == 16);
 
 struct alignas(kLine) Cursor {
   std::atomic<std::uint64_t> hold;         // 0, or iteration << 1 | open
-  std::atomic<std::uint64_t> consumed;     // done with every iteration up to this one
+  std::atomic<std::uint64_t> consumed;     // the receiver is done with iterations up to this one
   std::atomic<std::uint64_t> folded;       // updates folded
-  std::atomic<std::uint64_t> overwritten;  // updates that were replaced before they could be folded
+  std::atomic<std::uint64_t> overwritten;  // updates replaced before the receiver could fold them
   std::atomic<std::uint64_t> rejected;     // updates the receiver refused (non-finite)
-  std::atomic<std::uint64_t> ordinal;      // the last consumed update's
-  // Of the updates that have been published for the receiver in a copy on its host, the highest. It
-  // only grows, and the copies' writers store it.
+  std::atomic<std::uint64_t> ordinal;      // the ordinal of the last update consumed
+  // The highest ordinal that has been published for the receiver in a copy on its host. It only
+  // grows, and the copies' writers store it.
   std::atomic<std::uint64_t> published;
 };
 static_assert(sizeof(Cursor) == kLine);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
-// The places of things in one mailbox. All offsets are multiples of kLine.
+// The offsets of the parts of one mailbox. Cursors, slots and payloads start at multiples of kLine.
 class MailboxShape {
  public:
   MailboxShape(int ranks, int depth, std::size_t slot_bytes)
@@ -110,7 +120,7 @@ class MailboxShape {
   std::size_t ranks() const { return ranks_; }
   std::size_t depth() const { return depth_; }
   std::size_t slot_bytes() const { return slot_bytes_; }
-  // The size of one mailbox: whole pages, so that each sender's memory can be placed by itself.
+  // The size of one mailbox: whole pages, so that each sender's memory can be mapped by itself.
   std::size_t bytes() const { return round_up(slots_ + depth_ * stride_, kPage); }
 
   std::size_t ticket(std::size_t slot, int receiver) const {
@@ -121,7 +131,7 @@ class MailboxShape {
     return cursors_ + static_cast<std::size_t>(receiver) * sizeof(Cursor);
   }
   std::size_t slot(std::size_t index) const { return slots_ + index * stride_; }
-  // Whether some slot's payload begins there.
+  // Whether the payload of a slot begins at the offset `place`.
   bool is_payload(std::uint64_t place) const {
     const std::uint64_t first = slots_ + sizeof(SlotHeader);
     return place >= first && (place - first) % stride_ == 0 && (place - first) / stride_ < depth_;
@@ -131,11 +141,11 @@ class MailboxShape {
   std::size_t ranks_, depth_, slot_bytes_, cursors_, slots_, stride_;
 };
 
-// A mailbox as both sides see it. Memory starts as zeros, which is a valid empty mailbox.
+// A mailbox as both sides see it. Memory that is all zeros is a valid, empty mailbox.
 class Mailbox {
  public:
   Mailbox(std::byte* base, const MailboxShape& shape) : Mailbox(base, base, shape) {}
-  // A copy of it at `base`, with the cursors of the mailbox at `home` (C5).
+  // A copy of a mailbox, at `base`, with the cursors of the mailbox at `home` (C5).
   Mailbox(std::byte* base, std::byte* home, const MailboxShape& shape)
       : base_(base), home_(home), shape_(&shape) {}
 
@@ -165,8 +175,8 @@ class Mailbox {
 // The copies of one remote sender's mailbox on this host.
 class Copies {
  public:
-  // Copy 0 is at `home`, where the cursors are; copy n from 1 on at `others` + (n - 1) *
-  // shape.bytes().
+  // Copy 0 is at `home`, where the cursors are. Copy n, from 1 on, is at
+  // `others` + (n - 1) * shape.bytes().
   Copies(CopyTable table, std::byte* home, std::byte* others, const MailboxShape& shape)
       : table_(table), home_(home), others_(others), shape_(&shape) {}
 
@@ -183,7 +193,8 @@ class Copies {
   const MailboxShape* shape_;
 };
 
-// A counter of a receiver on another host never goes back, whichever process stores it.
+// Stores `value` unless the counter is higher: a counter of a receiver on another host never
+// decreases, whichever process stores it.
 inline void raise_to(std::atomic<std::uint64_t>& counter, std::uint64_t value) {
   std::uint64_t known = counter.load(std::memory_order_relaxed);
   while (known < value && !counter.compare_exchange_weak(known, value, std::memory_order_release,
@@ -191,7 +202,7 @@ inline void raise_to(std::atomic<std::uint64_t>& counter, std::uint64_t value) {
   }
 }
 
-// A receiver of one update, and which of the updates addressed to it this is, from 1.
+// A receiver of one update. `ordinal` counts the updates addressed to that receiver, from 1.
 struct Addressee {
   int rank;
   std::uint64_t ordinal;

@@ -1,4 +1,4 @@
-// The receiving side of the slot protocol (layout.hpp has its invariants).
+// The receiving side of the slot protocol. layout.hpp has the invariants.
 #pragma once
 
 #include <atomic>
@@ -11,37 +11,37 @@
 
 namespace dstorm {
 
-// One receiver's side of one mailbox. One thread. The order is: hold_from(), fence(), find a slot,
-// perhaps hold_only(), read, then consume() or let_go().
+// One receiver's side of one mailbox. For one thread. The order of calls is: hold_from(), fence(),
+// one that finds a slot, perhaps hold_only(), reading, then consume() or let_go().
 class SlotReader {
  public:
   SlotReader(Mailbox box, int receiver)
       : box_(box), receiver_(receiver), cursor_(&box.cursor(receiver)) {}
-  // Of a sender on another host.
+  // A reader of the mailbox of a sender on another host.
   SlotReader(const Copies& copies, int receiver) : SlotReader(copies.box(0), receiver) {
     copies_ = copies;
   }
 
-  // This and those that find a slot look at the current copy (C6); what they find is read in the
-  // one that they have looked at.
+  // This function and those that find a slot move to the current copy first (C6). The caller then
+  // reads the slot in the copy in which it was found.
   std::uint64_t clock() {
     follow();
     return box_.clock().load(std::memory_order_acquire);
   }
   std::uint64_t consumed() const { return cursor_->consumed.load(std::memory_order_relaxed); }
 
-  // S3: nothing of iteration >= `iteration` for this receiver may be overwritten from here on.
-  // Takes effect with the next fence(), which serves any number of readers.
+  // S3: from now on the sender may overwrite no update of iteration >= `iteration` for this
+  // receiver. Takes effect with the next fence(); one fence is enough for any number of readers.
   void hold_from(std::uint64_t iteration) {
     cursor_->hold.store(iteration << 1 | 1, std::memory_order_release);
   }
   static void fence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
-  // Narrows a hold to one update that has been found under it.
+  // Narrows the hold to one update, which was found under it.
   void hold_only(std::uint64_t iteration) {
     cursor_->hold.store(iteration << 1, std::memory_order_release);
   }
 
-  // The slot with this iteration's update, or -1.
+  // The slot with the update of this iteration, or -1.
   int find(std::uint64_t iteration) {
     follow();
     for (std::size_t slot = 0; slot < box_.shape().depth(); ++slot) {
@@ -49,7 +49,7 @@ class SlotReader {
     }
     return -1;
   }
-  // The slot with the newest update beyond `iteration`, or -1.
+  // The slot with the newest update after `iteration`, or -1.
   int newest(std::uint64_t iteration) {
     follow();
     int best = -1;
@@ -62,10 +62,11 @@ class SlotReader {
     }
     return best;
   }
-  // The slot with the oldest update beyond `after` and not beyond `limit`, or -1. For QUEUE, where
-  // nothing may be passed over: a slot looked at early may get an older update than one looked at
-  // late. But whoever has seen a ticket sees all older ones (S2, one sender), so a second look, for
-  // what is older than the first one's find, is final.
+  // The slot with the oldest update after `after` and up to `limit`, or -1. For QUEUE, which may
+  // skip no update. One look at the slots is not enough: a slot may get an update after the look at
+  // it, while the same look then finds a newer update in a later slot. But a reader that has seen a
+  // ticket sees all older tickets (S2, one sender). So a second look, for an update older than the
+  // one that the first look found, is final.
   int oldest(std::uint64_t after, std::uint64_t limit) {
     follow();
     const int first = oldest_at_a_look(after, limit);
@@ -81,8 +82,8 @@ class SlotReader {
     return box_.ticket(static_cast<std::size_t>(slot), receiver_).ordinal;
   }
 
-  // The updates of this sender were counted so far in another mailbox.
-  // `addressed`: the ordinal of the last that this receiver has, folded or not.
+  // Continues the counts of this sender's updates from another mailbox, that of `before`.
+  // `addressed` is the ordinal of the last update that this receiver has, folded or not.
   void go_on_from(const SlotReader& before, std::uint64_t addressed) {
     const Cursor& cursor = *before.cursor_;
     cursor_->published.store(addressed);
@@ -92,13 +93,13 @@ class SlotReader {
     cursor_->ordinal.store(cursor.ordinal.load(std::memory_order_relaxed));
   }
 
-  // Done with everything up to `iteration` (S5). `ordinal` is that of the update just read; the gap
-  // since the one before is what was overwritten.
+  // Marks every update up to `iteration` as consumed (S5). `ordinal` is that of the update just
+  // read. The ordinals between it and that of the last update consumed were overwritten.
   void consume(std::uint64_t iteration, std::uint64_t ordinal, bool folded) {
     count(ordinal, folded);
     release(iteration);
   }
-  // The two parts of it, for an update that is copied out of its slot before it is folded.
+  // The two parts of consume(), for an update that is copied out of its slot before it is folded.
   void release(std::uint64_t iteration) {
     assert(iteration > consumed());
     cursor_->consumed.store(iteration, std::memory_order_release);
@@ -122,7 +123,7 @@ class SlotReader {
     box_ = next;
     copy_ = current;
   }
-  // Lowers the limit to the iteration of what it finds.
+  // Lowers `limit` to the iteration of the update that it finds.
   int oldest_at_a_look(std::uint64_t after, std::uint64_t& limit) const {
     int best = -1;
     for (std::size_t slot = 0; slot < box_.shape().depth(); ++slot) {
@@ -147,7 +148,7 @@ class SlotReader {
   int receiver_;
   Cursor* cursor_;
   std::optional<Copies> copies_;
-  std::size_t copy_ = 0;  // that box_ is
+  std::size_t copy_ = 0;  // the number of the copy that box_ is
 };
 
 }  // namespace dstorm

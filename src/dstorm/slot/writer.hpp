@@ -1,4 +1,4 @@
-// The sending side of the slot protocol (layout.hpp has its invariants).
+// The sending side of the slot protocol. layout.hpp has the invariants.
 #pragma once
 
 #include <algorithm>
@@ -12,14 +12,14 @@
 
 namespace dstorm {
 
-// The sending side of one mailbox. One thread. `live` below is a predicate on ranks.
+// The sending side of one mailbox. For one thread. `live` below is a predicate on ranks.
 class SlotWriter {
  public:
   SlotWriter(Mailbox box, int sender)
       : box_(box), sender_(sender), slots_(box.shape().depth()), ordinals_(box.shape().ranks()) {}
 
-  // The writer of a copy of `sender`'s mailbox on another host. It reads what the writers before it
-  // have left there; nobody else writes there now (C1).
+  // Returns the writer of a copy of `sender`'s mailbox on another host. It reads what earlier
+  // writers have left in the copy, to which no other process writes now (C1).
   static SlotWriter of_copy(Mailbox box, int sender) {
     SlotWriter writer(box, sender);
     for (std::size_t slot = 0; slot < writer.slots_.size(); ++slot) {
@@ -27,7 +27,8 @@ class SlotWriter {
       for (int r = 0; r < static_cast<int>(box.shape().ranks()); ++r) {
         const std::uint64_t k = box.ticket(slot, r).iteration.load(std::memory_order_acquire);
         if (k == 0 || k < sent.iteration) continue;
-        // A lower ticket is of an update that the slot held before: by S4 its receiver is through.
+        // A lower ticket belongs to an earlier update of this slot. By S4 its receiver has consumed
+        // that update.
         if (k > sent.iteration) sent.to.clear();
         sent.iteration = k;
         sent.sequence = box.header(slot).sequence;
@@ -35,19 +36,20 @@ class SlotWriter {
       }
       sent.left = box.header(slot).iteration;  // S7
     }
-    std::atomic_thread_fence(std::memory_order_seq_cst);  // S3: tickets before, holds after
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // S3: between tickets and holds
     return writer;
   }
 
-  // A slot that may be written (S4), or -1: under QUEUE because a live receiver has yet to fold it,
-  // under LATEST because every slot is being read at this moment. No ticket is left in it.
+  // Returns a slot that may be written (S4) and has no tickets, or -1 if there is none: under QUEUE
+  // each slot has an update that a live receiver has not folded yet; under LATEST every slot is
+  // being read at this moment.
   template <class Live>
   int claim(Policy policy, Live&& live) {
     for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
       if (is_free(slot, live)) return static_cast<int>(slot);
     }
     if (policy == Policy::kQueue) return -1;
-    std::size_t tried = 0;  // oldest first, so that the newest stays readable as long as possible
+    std::size_t tried = 0;  // the oldest first: the newest stays readable as long as possible
     for (std::uint64_t after = 0; tried < slots_.size(); ++tried) {
       const std::size_t slot = oldest_after(after);
       after = slots_[slot].sequence;
@@ -56,7 +58,7 @@ class SlotWriter {
     return -1;
   }
 
-  // Whether claim() would find a slot whose update every live receiver has folded (S4 a, c).
+  // Whether there is a slot whose update every live receiver has consumed (S4 a, c).
   template <class Live>
   bool has_free(Live&& live) const {
     for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
@@ -65,7 +67,7 @@ class SlotWriter {
     return false;
   }
 
-  // The live receivers that keep every slot taken.
+  // The live receivers that have not consumed all their updates, and so keep slots in use.
   template <class Live>
   std::vector<int> blockers(Live&& live) const {
     std::vector<int> ranks;
@@ -79,8 +81,8 @@ class SlotWriter {
     return ranks;
   }
 
-  // Makes a claimed slot, filled with `header.payload_bytes`, visible to `to` (S2), then moves the
-  // clock (S6).
+  // Makes a claimed slot, which the caller has filled with `header.payload_bytes` bytes, visible to
+  // the ranks `to` (S2), then moves the clock (S6).
   void publish(int slot, const SlotHeader& given, std::span<const int> to) {
     SlotHeader header = given;
     header.sequence = ++sequence_;
@@ -94,8 +96,8 @@ class SlotWriter {
     advance(header.iteration);
   }
 
-  // The same in a copy of the mailbox: the header and the ordinals, `to` sorted by rank, are those
-  // the sender has given.
+  // The same in a copy of the mailbox. The header and the ordinals are those that the sender has
+  // given. `to` is sorted by rank.
   void publish_copy(int slot, const SlotHeader& header, std::span<const Addressee> to) {
     Sent& sent = put_header(slot, header);
     for (const Addressee& addressee : to) {
@@ -106,8 +108,8 @@ class SlotWriter {
     advance(header.iteration);
   }
 
-  // The slot of a copy in which the writer before this one, which has ended, began to publish this
-  // iteration, or -1. The payload there is whole (S2), and may be being read.
+  // Returns the slot of a copy in which an earlier writer, which is dead, began to publish this
+  // iteration, or -1. The payload there is whole (S2), and a receiver may be reading it.
   int begun(std::uint64_t iteration) const {
     if (iteration <= box_.clock().load(std::memory_order_relaxed)) return -1;
     for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
@@ -116,7 +118,8 @@ class SlotWriter {
     }
     return -1;
   }
-  // Publishes it: gives the tickets that are missing. `to` sorted by rank.
+  // Publishes the update in a slot that begun() returned: gives the missing tickets. `to` is sorted
+  // by rank.
   void complete(int slot, std::span<const Addressee> to) {
     Sent& sent = slots_[static_cast<std::size_t>(slot)];
     const std::vector<int> given = sent.to;
@@ -130,32 +133,33 @@ class SlotWriter {
     advance(sent.iteration);
   }
 
-  // Moves the clock alone: nothing of this iteration is for the readers of this mailbox (S6: what
-  // was for them of earlier ones has been published, or replaced).
+  // Moves only the clock: the readers of this mailbox get no update of this iteration. Every
+  // earlier update for them has been published, or replaced (S6).
   void advance(std::uint64_t iteration) {
     box_.clock().store(iteration, std::memory_order_release);
   }
 
-  // An update that found every slot being read: it counts as addressed, and as overwritten, which
-  // its receivers see as a gap in the ordinals.
+  // Counts an update that found every slot being read: as addressed, and as overwritten. Its
+  // receivers see a gap in the ordinals.
   void skip(std::uint64_t iteration, std::span<const int> to) {
     for (int r : to) ++ordinals_[static_cast<std::size_t>(r)];
     advance(iteration);
   }
 
-  // A claimed slot that will not be published is free again.
+  // Frees a claimed slot that will not be published.
   void abandon(int slot) { slots_[static_cast<std::size_t>(slot)].to.clear(); }
 
   std::byte* payload(int slot) const { return box_.payload(static_cast<std::size_t>(slot)); }
   std::uint64_t addressed(int receiver) const {
     return ordinals_[static_cast<std::size_t>(receiver)];
   }
-  // The updates to `receiver` were counted so far in another mailbox, whose cursor it brings along.
+  // Continues the count of updates to `receiver` from another mailbox, where `addressed` were
+  // counted. The receiver brings its cursor from there.
   void go_on_from(int receiver, std::uint64_t addressed) {
     ordinals_[static_cast<std::size_t>(receiver)] = addressed;
   }
 
-  // Updates for `receiver` that are in a slot and not folded yet.
+  // The number of updates for `receiver` that are in a slot and not consumed yet.
   std::uint64_t pending(int receiver) const {
     std::uint64_t count = 0;
     for (const Sent& sent : slots_) {
@@ -166,11 +170,11 @@ class SlotWriter {
   }
 
  private:
-  struct Sent {  // what the sender put into a slot last
+  struct Sent {  // the update that the sender put into a slot last
     std::uint64_t sequence = 0;
     std::uint64_t iteration = 0;
     std::vector<int> to;     // sorted
-    std::uint64_t left = 0;  // the iteration that an earlier writer left there, or 0
+    std::uint64_t left = 0;  // the iteration in the header that an earlier writer left, or 0
   };
 
   Sent& put_header(int slot, const SlotHeader& header) {
@@ -243,7 +247,8 @@ class SlotWriter {
     return may_be_read(sent, live);
   }
 
-  // S4 (b). Leaves the tickets as they were if a receiver is reading.
+  // S4 (b). Takes the slot's tickets back. Restores them, and returns false, if a receiver is
+  // reading.
   template <class Live>
   bool revoke(std::size_t slot, Live&& live) {
     Sent& sent = slots_[slot];

@@ -1,5 +1,5 @@
-// The protocol of Allreduce, with real processes as ranks. Rank r's vector is 2^r in every element,
-// so what a sum is of can be read off it.
+// The protocol of Allreduce, with real processes as ranks. Every element of rank r's vector is 2^r,
+// so a sum shows which ranks it contains.
 #include "dstorm/collective/allreduce.hpp"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ using testing_processes::Job;
 using testing_processes::join;
 using testing_processes::Shared;
 
-constexpr std::size_t kLong = 20'000;  // floats: shared out among three ranks or more
+constexpr std::size_t kLong = 20'000;  // floats: divided among three ranks or more
 constexpr std::size_t kShort = 100;
 constexpr int kRounds = 8;
 const Operation kSum{1, "SUM"};
@@ -30,14 +30,14 @@ class Vector final : public Operand {
   Vector(std::size_t count, int rank) : values_(count), rank_(rank) { fill(); }
 
   void fill() { std::ranges::fill(values_, static_cast<float>(1 << rank_)); }
-  // Of whom it is the sum; 0 if its elements differ.
+  // The ranks that the sum contains; 0 if its elements differ.
   int mask() const {
     const bool is_even = std::ranges::all_of(values_, [&](float v) { return v == values_[0]; });
     return is_even ? static_cast<int>(values_[0]) : 0;
   }
-  // The process ends in the middle of the next round, before it writes this.
+  // The process ends in the middle of the next round, before it writes this message.
   void die_at(Step step) { dies_at_ = step; }
-  // What happens before it is written next.
+  // Called before this message is written next.
   void before_write(std::function<void()> wait) { before_write_ = std::move(wait); }
 
   void copy_out(std::byte* to, ByteRange range) const override {
@@ -79,7 +79,7 @@ Allreduce make(const std::shared_ptr<Group>& group, std::size_t count) {
   return {group, "allreduce of vector 'w'", "floats", count * sizeof(float)};
 }
 
-// What each rank has got, by round.
+// The result of each rank, by round.
 struct Results {
   std::array<std::array<std::atomic<int>, kRounds>, 4> masks;
   std::array<std::atomic<bool>, 4> flags;
@@ -89,8 +89,8 @@ void await(const std::atomic<bool>& flag) {
   for (int looks = 0; !flag && looks < 20'000; ++looks) std::this_thread::sleep_for(1ms);
 }
 
-// The survivors have all got the same in every round, of all of themselves, and never of more
-// again.
+// In every round all survivors get the same result. It contains all of them, and no rank that an
+// earlier result left out.
 void expect_agreement(const Results& results, const std::vector<int>& survivors) {
   int least = 15;
   for (std::size_t round = 0; round < kRounds; ++round) {
@@ -160,7 +160,7 @@ TEST(Allreduce, EachRankWritesTwoVectorsLessTwoPartsHoweverManyThereAre) {
 TEST(Allreduce, RankThatDiesAtAnyStepIsInTheResultOfAllOrOfNone) {
   for (const std::size_t count : {kLong, kShort}) {
     for (const Step step : {Step::kFirstPart, Step::kLastPart, Step::kFold, Step::kWrite}) {
-      if (count == kShort && step == Step::kFold) continue;  // nobody folds for others
+      if (count == kShort && step == Step::kFold) continue;  // no rank folds for others
       Shared<Results> results;
       Job job(4, [&](Bootstrap& bootstrap) {
         const auto group = join(bootstrap);
@@ -178,7 +178,8 @@ TEST(Allreduce, RankThatDiesAtAnyStepIsInTheResultOfAllOrOfNone) {
   }
 }
 
-// So that parts get longer, and two are left, who write each other whole vectors, and then one.
+// The parts get longer as ranks end. Two ranks remain, which write whole vectors to each other, and
+// then one.
 TEST(Allreduce, ThreeDieAtDifferentStepsAndTheLastGoesOn) {
   Shared<Results> results;
   Job job(4, [&](Bootstrap& bootstrap) {
@@ -224,7 +225,7 @@ TEST(Allreduce, SurvivorsOfKillsAtAnyMomentAgree) {
   }
 }
 
-// A rank that goes through a round by hand.
+// A rank whose round the test makes step by step.
 class ByHand {
  public:
   ByHand(std::shared_ptr<Group> group, std::size_t count)
@@ -256,7 +257,7 @@ class ByHand {
     const std::vector<float> values((range.end - range.begin) / sizeof(float), value);
     say(AllreduceHead::Kind::kPart, to, part, std::as_bytes(std::span(values)));
   }
-  // As rank 3 of 4: all but its "have all".
+  // All messages of rank 3 of 4 except its "have all".
   void write_all_parts() {
     for (int r = 0; r < 3; ++r) write_part(static_cast<std::size_t>(r), {r}, 8);
     await_inputs();
@@ -264,7 +265,7 @@ class ByHand {
   }
 
  private:
-  // Until the others have written their first message.
+  // Waits until the others have written their first message.
   void await_inputs() {
     const auto all_here = [&] {
       return std::ranges::all_of(segment_.peers(), [&](int r) {
@@ -294,8 +295,8 @@ class ByHand {
   std::uint64_t iteration_ = 0;
 };
 
-// Rank 3's last word, "have all", comes to rank 0 alone, which commits and does nothing more for
-// the moment. The others, who have lost rank 3 and begun anew without it, learn of it.
+// Rank 3's last message, "have all", reaches only rank 0, which commits and then pauses. The
+// others, which have lost rank 3 and begun again without it, learn of the commit.
 TEST(Allreduce, OneThatHasHeardTheLastWordOfTheDyingTellsTheOthers) {
   Shared<Results> results;
   Job job(4, [&](Bootstrap& bootstrap) {
@@ -329,8 +330,7 @@ TEST(Allreduce, OneThatHasHeardTheLastWordOfTheDyingTellsTheOthers) {
   EXPECT_EQ(job.wait_all(), (std::vector<int>{0, 0, 0, 137}));
 }
 
-// Likewise, but rank 0 leaves the job when it has committed: its last word has come before its
-// leave.
+// The same, but rank 0 leaves the job after its commit: its last message arrives before its leave.
 TEST(Allreduce, WhatOneHasCommittedThatLeavesTheOthersCommit) {
   Shared<Results> results;
   Job job(4, [&](Bootstrap& bootstrap) {
@@ -353,7 +353,8 @@ TEST(Allreduce, WhatOneHasCommittedThatLeavesTheOthersCommit) {
   EXPECT_EQ(job.wait_all(), (std::vector<int>{0, 0, 0, 137}));
 }
 
-// It has all that rank 3 would have given, but nobody has heard that rank 3 has it all, too.
+// Each rank has everything that rank 3 had to give, but no rank has heard that rank 3 has
+// everything, too.
 TEST(Allreduce, WithoutTheLastWordOfTheDyingNobodyCommitsWithIt) {
   Job job(4, [&](Bootstrap& bootstrap) {
     const auto group = join(bootstrap);
@@ -389,7 +390,7 @@ TEST(Allreduce, MessageThatCannotBeIsRefused) {
       allreduce.run(vector, kSum, 20s);
       return 1;
     } catch (const TimeoutError&) {
-      CHECK_THAT(group->rank() == 0 || group->rank() == 1);  // the other one was first
+      CHECK_THAT(group->rank() == 0 || group->rank() == 1);  // the other rank was first
     } catch (const Error& error) {
       CHECK_THAT(std::string(error.what()).find("rank 2 wrote part 2") != std::string::npos);
     }
@@ -408,7 +409,7 @@ TEST(Allreduce, CallThatFailsIsOverForAllAndTheNextWorks) {
       const int rank = group->rank();
       Allreduce allreduce = make(group, count);
       Vector vector(count, rank);
-      for (int time = 0; time < 3; ++time) {  // more often than there are slots for one late rank
+      for (int time = 0; time < 3; ++time) {  // more often than one late rank has slots
         if (rank == 2) break;
         try {
           allreduce.run(vector, kSum, 30ms);
@@ -425,7 +426,7 @@ TEST(Allreduce, CallThatFailsIsOverForAllAndTheNextWorks) {
           try {
             allreduce.run(vector, kSum, 20s);
             return 1;
-          } catch (const TimeoutError&) {  // the others have given this round up
+          } catch (const TimeoutError&) {  // the others have given up this round
             CHECK_THAT(vector.mask() == 4);
           }
         }

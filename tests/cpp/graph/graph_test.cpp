@@ -26,7 +26,7 @@ std::vector<Graph> every_kind() {
           Graph::one_peer(), Graph::random(1, 17), Graph::random(3, 170), Graph::star()};
 }
 
-// Rounds that show all a graph has: a period, but of a random graph some, early and late.
+// Enough rounds to show a whole graph: a period, or for a random graph some early and late rounds.
 std::vector<std::uint64_t> rounds_of(const Graph& graph, int size) {
   if (!graph.repeats()) return {0, 1, 12345, std::uint64_t{1} << 63};
   std::vector<std::uint64_t> rounds(graph.period(size));
@@ -34,7 +34,8 @@ std::vector<std::uint64_t> rounds_of(const Graph& graph, int size) {
   return rounds;
 }
 
-// The number of ranks that have a path from rank 0; `next(rank)` are those one step from `rank`.
+// The number of ranks that have a path from rank 0. `next(rank)` returns those one step from
+// `rank`.
 template <class Next>
 int reached_along(int size, Next&& next) {
   std::vector<bool> reached(static_cast<std::size_t>(size));
@@ -77,7 +78,7 @@ int floor_log2(int size) { return static_cast<int>(std::floor(std::log2(size)));
 
 double ring_gap(int size) { return 1 - (1 + 2 * std::cos(2 * std::numbers::pi / size)) / 3; }
 
-// What `call` throws as ConfigError.
+// The text of the ConfigError that `call` throws.
 template <class Call>
 std::string refusal(Call&& call) {
   try {
@@ -253,8 +254,8 @@ TEST(Random, IsAPureFunctionOfSeedRoundAndSize) {
   }
 }
 
-// A drawing that changed with the compiler, the machine or the release would part the ranks of a
-// job that mixes them, without a word.
+// If the drawing changed with the compiler, the machine or the release, ranks of one job that
+// differ in these would use different graphs without notice.
 TEST(Random, DrawsTheSameOnEveryMachineAndInEveryRelease) {
   EXPECT_EQ(Graph::random(2, 7).out(0, 16, 0), (std::vector<int>{6, 15}));
   EXPECT_EQ(Graph::random(2, 7).out(0, 16, 1), (std::vector<int>{3, 8}));
@@ -425,7 +426,7 @@ TEST(SpectralGap, OfAPathIsItsClosedForm) {
   }
 }
 
-// The user's edges go through Lanczos, the built-in circles through a closed form.
+// The user's edges go through Lanczos, the built-in circulants through a closed form.
 TEST(SpectralGap, IsTheSameForAGraphAndForItsEdges) {
   for (const Graph& graph :
        {Graph::all(), Graph::halton(), Graph::ring(), Graph::exponential(), Graph::star()}) {
@@ -447,7 +448,7 @@ TEST(SpectralGap, OfADirectedCycleIsItsClosedForm) {
 }
 
 // W = [[1/2, 0, 1/2], [1/2, 1/2, 0], [1/3, 1/3, 1/3]] has the stationary distribution (4, 2, 3)/9.
-// The trace of D W D^-1 W^T less the 1 of agreement is s^2 + t^2, its determinant s^2 t^2 =
+// The trace of D W D^-1 W^T without the eigenvalue 1 is s^2 + t^2, and its determinant is s^2 t^2 =
 // det(W)^2.
 TEST(SpectralGap, WhereColumnsDoNotAddUpIsTakenInTheStationaryNorm) {
   const Graph graph = Graph::edges({{0, 1}, {1, 2}, {2, 0}, {0, 2}});
@@ -537,8 +538,8 @@ TEST(Edges, WithAHugeRankCostNoMemory) {
   expect_mentions(refusal([&] { graph.out(0, 2); }), {"2147483647", "2147483648"});
 }
 
-// Whoever is lost, the others stay connected, also by edges of the user's own; and the places of
-// the graph are theirs alone.
+// Whichever ranks die, the others stay connected, also with edges of the user's own, and the
+// repaired graph has only live ranks.
 TEST(Repaired, IsConnectedWhoeverIsLost) {
   std::vector<Graph> graphs = every_kind();
   for (const Graph& graph : {Graph::ring(), Graph::halton(), Graph::star()}) {
@@ -552,7 +553,7 @@ TEST(Repaired, IsConnectedWhoeverIsLost) {
   for (int rank = 0; rank < 9; ++rank) circle.emplace_back(rank, (rank + 1) % 9);
   graphs.push_back(Graph::edges(circle));
   for (const Graph& graph : graphs) {
-    for (unsigned lost = 0; lost < 511; ++lost) {  // as a set of bits, but for all nine
+    for (unsigned lost = 0; lost < 511; ++lost) {  // every set of bits except all nine
       std::vector<int> living;
       for (int rank = 0; rank < 9; ++rank) {
         if ((lost >> rank & 1U) == 0) living.push_back(rank);

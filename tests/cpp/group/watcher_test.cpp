@@ -1,5 +1,5 @@
-// What becomes of a rank between hosts whose engine is held up, as by a program's thread that is
-// traced while it sends, and of one that somebody who has died was about to wake.
+// A rank whose engine is held up, for example by a thread of the program that is traced while it
+// sends; and a rank that another rank was about to wake when it died.
 #include "dstorm/group/watcher.hpp"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,8 @@ TEST(Watcher, RankThatCannotListenTakesNobodyForSilent) {
                                             WatcherOptions{kSilence, TieRule::kLowest, nullptr});
   });
   {
-    // Rank 0 is the half that would go on alone; rank 1 has no majority, and time until it stops.
+    // Rank 0 is the half that would go on alone. Rank 1 has no majority, and some time until it
+    // stops.
     const auto held = ranks[0].engine->hold_notices();
     std::this_thread::sleep_for(3 * kSilence / 2);
   }
@@ -56,7 +57,7 @@ TEST(Watcher, RankThatCannotListenTakesNobodyForSilent) {
   }
 }
 
-// W3. Who is not woken looks about it when its nap is over.
+// W3. A rank that is not woken looks for changes when its nap is over.
 TEST(Watcher, RankIsWokenAfterADeathThoughTheDeadHadUndertakenTo) {
   bool is_woken = false;
   for (int attempt = 0; attempt < 20 && !is_woken; ++attempt) {

@@ -1,4 +1,4 @@
-// What a process that is forked from a rank has of it.
+// What a process that is forked from a rank inherits from it.
 #include "dstorm/host/fork.hpp"
 
 #include <fcntl.h>
@@ -21,14 +21,14 @@ using testing_sockets::Pair;
 int sockets_here() {
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code gone;  // another thread's, or the one that reads this directory
+    std::error_code gone;  // the descriptor of another thread, or the one that reads this directory
     const std::string what = std::filesystem::read_symlink(entry.path(), gone).string();
     count += what.starts_with("socket:") ? 1 : 0;
   }
   return count;
 }
 
-// What `look` finds in a forked process: 0 to 255.
+// The result of `look` in a forked process: 0 to 255.
 int in_child(const std::function<int()>& look) {
   const pid_t child = fork();
   if (child == 0) _exit(look());

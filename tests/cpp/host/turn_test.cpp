@@ -29,7 +29,7 @@ TEST(Turn, CallOfAnotherThreadIsRefusedWhileOneWaits) {
   std::string refusal;
   std::thread([&] {
     refusal = refusal_of(turns, "scatter");
-    const Turns::Look look(turns);  // that works
+    const Turns::Look look(turns);  // this works
   }).join();
   EXPECT_NE(refusal.find("scatter of 'w': another thread (the first) is in gather"),
             std::string::npos)
@@ -59,7 +59,7 @@ TEST(Turn, CallInsideAFoldIsRefusedAndTheOneAroundItGoesOn) {
   Turns turns;
   {
     const Turn turn(turns, "gather");
-    const Turn part(turns, "wait");  // of the library's own
+    const Turn part(turns, "wait");  // a turn of the library's own
     {
       const Turns::Pause pause(turns, Turns::Code::kFold);
       EXPECT_NE(refusal_of(turns, "scatter").find("inside the function that gather"),
@@ -75,7 +75,7 @@ TEST(Turn, CallInsideAFoldIsRefusedAndTheOneAroundItGoesOn) {
   std::thread([&] { EXPECT_EQ(refusal_of(turns, "scatter"), ""); }).join();
 }
 
-// Under the thread sanitizer this shows that no two threads touch what a turn is for.
+// Under the thread sanitizer this shows that no two threads touch what a turn protects.
 TEST(Turn, StateIsTouchedByOneThreadAtATime) {
   Turns turns;
   std::uint64_t calls = 0;  // plain: the turn guards it

@@ -19,7 +19,7 @@ class CountedWork final : public Work {
   }
   void rest() noexcept override { ++rests; }
 
-  int moves = 0;  // so many polls bring something forward
+  int moves = 0;  // this many polls make progress
   int polls = 0;
   int rests = 0;
 };
@@ -38,7 +38,7 @@ TEST_F(Waiting, StaysAwakeAsLongAsItsWorkMoves) {
   constexpr int kMany = 1000;  // of which a rank that slept in between would make some 64 a nap
   work_.moves = kMany;
   EXPECT_TRUE(waiter_.until([&] { return work_.polls == kMany; }, 60s));
-  EXPECT_LT(work_.rests, 5);  // it looks about it now and then
+  EXPECT_LT(work_.rests, 5);  // it looks for changes now and then
 }
 
 TEST_F(Waiting, SleepsWhereNothingMoves) {

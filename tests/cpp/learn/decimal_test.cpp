@@ -12,7 +12,7 @@ namespace {
 template <class T>
 class Decimal : public testing::Test {
  protected:
-  // What is left of the text behind the number.
+  // The rest of the text after the number.
   std::string take(const std::string& text, Numeral expected = Numeral::kTaken) {
     const std::string line = text + '\n' + std::string(kReadAhead, '7');
     const char* at = line.c_str();

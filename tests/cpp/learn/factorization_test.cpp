@@ -179,7 +179,7 @@ TEST(Factorization, HasTheSameBitsWithAnyNumberOfThreadsAndPieces) {
 TEST(Factorization, CountsTheRatingsOfAPiece) {
   const Arrays arrays = some_ratings();
   const RatingBlocks blocks(arrays.ratings(), kUsers, kItems, kBands, 3);
-  // A model that knows nothing but a mean, with hardly a step: the errors of a piece are known.
+  // A model that knows only a mean, with tiny steps, so the errors of a piece are known.
   std::vector<float> p(kUsers * 16);
   std::vector<float> q(kItems * 16);
   const Factors ones{kUsers, kItems, 16, p, q, {}, {}, 1};
@@ -208,7 +208,7 @@ TEST(Factorization, LeavesPaddingZero) {
 TEST(Factorization, DrawsAsManyOthersAsAsked) {
   const Arrays arrays = some_ratings();
   const RatingBlocks blocks(arrays.ratings(), kUsers, kItems, kBands, 3);
-  // With a mean of 1 and hardly a step only the drawn pairs have an error: of 1, each.
+  // With a mean of 1 and tiny steps only the drawn pairs have an error, of 1 each.
   std::vector<float> p(kUsers * 16);
   std::vector<float> q(kItems * 16);
   const Factors ones{kUsers, kItems, 16, p, q, {}, {}, 1};

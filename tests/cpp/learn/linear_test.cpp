@@ -98,7 +98,7 @@ TEST(Loss, HasTheSlopeOfItsValues) {
   for (int loss = 0; loss < static_cast<int>(Loss::kSoftmax); ++loss) {
     for (const double y : {-1.0, 1.0}) {
       for (int tenth = -30; tenth < 30; ++tenth) {
-        const double p = tenth / 10.0 + 0.05;  // beside the corners
+        const double p = tenth / 10.0 + 0.05;  // away from the corners
         const auto at = [&](double value) {
           return loss_at(static_cast<Loss>(loss), 0.33, y, value);
         };
@@ -130,7 +130,7 @@ TEST(Loss, OfLargeValuesStaysFinite) {
   EXPECT_TRUE(std::isnan(loss_at(Loss::kHinge, 0, 1, NAN).loss));
 }
 
-// By differences of the losses, in every weight.
+// The gradient by differences of the losses, in every weight.
 TEST(Gradient, IsTheSlopeOfTheLossesOfItsRows) {
   for (const int outputs : {1, 3}) {
     const Data data(0.4, outputs == 1 ? 0 : outputs);
@@ -172,7 +172,7 @@ TEST(Linear, WeighsARowInTheOutputOfItsOwnClassAlone) {
   const std::vector<double> zeros(together.size());
   add_gradient<double>(data.csr(), {data.targets}, {0, kRows}, options, zeros, gradient);
 
-  for (std::size_t k = 0; k < 3; ++k) {  // against the rest, by itself
+  for (std::size_t k = 0; k < 3; ++k) {  // each class against the rest
     Data alone = data;
     std::vector<double> importance;
     for (double& y : alone.targets) {
@@ -197,7 +197,8 @@ TEST(Linear, WeighsARowInTheOutputOfItsOwnClassAlone) {
 TEST(Linear, ShrinksAllWeightsAtEachStep) {
   const Data data(0.3);
   const LinearOptions options = options_of(Loss::kLog);
-  // As here the shrinking comes before the step, and there after it: the step is longer by as much.
+  // Here the weights shrink before the step, and there after it, so the step is longer by that
+  // factor.
   const double kept = 1 - options.eta0 * options.alpha;
   const auto expected = log_loss_eagerly(data, options.eta0 / kept,
                                          [&](double& weight, std::size_t) { weight *= kept; });
@@ -293,7 +294,7 @@ TEST(Linear, AveragesTheWeightsOfTheStepsAskedFor) {
   std::vector<double> weights(kWidth + 1);
   std::vector<double> average(kWidth + 1);
   Linear<double> linear(options, kFeatures, {weights, average});
-  for (const std::int64_t first : {0, 13, 30, 47}) {  // also over what finish() has folded
+  for (const std::int64_t first : {0, 13, 30, 47}) {  // also after finish()
     const std::int64_t last = first == 0 ? 13 : std::min(first + 17, kRows);
     linear.train(data.csr(), {data.targets}, {first, last});
     ASSERT_TRUE(linear.finish());
@@ -423,7 +424,7 @@ TEST(Linear, ConvergesWithThreadsThatDoNotLock) {
       ASSERT_TRUE(linear.finish());
       EXPECT_EQ(linear.steps(), 2 * rows.last);
     }
-    EXPECT_LT(losses[1], 2 * losses[0]);  // where threads that disagree would be far off
+    EXPECT_LT(losses[1], 2 * losses[0]);  // threads that disagree would be far off
   }
 }
 

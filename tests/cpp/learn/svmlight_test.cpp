@@ -13,7 +13,7 @@ namespace {
 
 using testing::Test;
 
-// What a parser has made of a text, to be compared.
+// The result of parsing a text, for comparison.
 struct Parsed {
   std::vector<double> labels;
   std::vector<std::int64_t> starts;
@@ -49,7 +49,7 @@ Parsed parse(const std::string& text, const SvmlightOptions& options = {}) {
   return taken_from(parser);
 }
 
-// Some hundred thousand bytes, with all that a line may have.
+// Some hundred thousand bytes, with everything that a line may have.
 std::string long_text() {
   std::mt19937 random(0);
   std::string text;
@@ -105,11 +105,11 @@ TEST(Svmlight, TellsTheLinesThatItLeavesOut) {
                             "3: the label is not one number: one 1:1",
                             "4: the label is not one number: 1,2 1:1",
                             "5: the number is NaN or infinite: nan 1:1",
-                            "6: the indices do not rise: 1:1",
-                            "7: the indices do not rise: 2:1",
-                            "8: it does not go on with index:value: 3",
-                            "9: the value is no number: 2:x",
-                            "10: the value is no number: 2:1:3",
+                            "6: the indices do not increase: 1:1",
+                            "7: the indices do not increase: 2:1",
+                            "8: index:value was expected: 3",
+                            "9: the value is not a number: 2:x",
+                            "10: the value is not a number: 2:1:3",
                             "11: the number is NaN or infinite: 2:inf # infinite",
                         }));
   EXPECT_EQ(parsed.labels.size(), 2U);
@@ -124,7 +124,7 @@ TEST(Svmlight, RefusesIndicesOutsideTheLimits) {
                             "2: the index is not from 1 to 30: 0:1",
                             "3: the index is not from 1 to 30: 31:1",
                             "4: the index is not from 1 to 30: 99999999999999999999:1",
-                            "5: it does not go on with index:value: -1:1",
+                            "5: index:value was expected: -1:1",
                         }));
   EXPECT_EQ(parse("1 2147483647:1\n").columns, std::vector{2147483647});
   EXPECT_EQ(parse("1 2147483648:1\n1 12345678901:1\n").bad.size(), 2U);

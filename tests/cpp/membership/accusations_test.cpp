@@ -1,4 +1,4 @@
-// Whom the next epoch does without, against a plain way to find that.
+// The ranks that the next epoch leaves out, compared with a plain algorithm.
 #include "dstorm/membership/accusations.hpp"
 
 #include <gtest/gtest.h>
@@ -65,7 +65,7 @@ TEST(Accusations, LeaveTheSameRanksAsThePlainWay) {
     const int half = draw(0, 2) == 0 ? draw(0, ranks) : -1;  // accusations between two parts alone
     Accused accused(static_cast<std::size_t>(ranks));
     for (int a = 0; a < ranks; ++a) {
-      for (int r = 0; r < ranks + 3; ++r) {  // of ranks beyond the members, too, and of oneself
+      for (int r = 0; r < ranks + 3; ++r) {  // also of ranks beyond the members, and of oneself
         if (half >= 0 && (a < half) == (r < half)) continue;
         if (draw(0, 99) < percent) accused[static_cast<std::size_t>(a)].push_back(r);
       }
@@ -87,7 +87,7 @@ TEST(Accusations, NewOnesReplaceWhatTheAccuserSaidBefore) {
   EXPECT_EQ(accusations.at_peace(first_ranks(4)), first_ranks(4));
 }
 
-// The plain way takes minutes for each of these, and this one less than a millisecond.
+// The plain algorithm takes minutes for each of these, the tested one less than a millisecond.
 TEST(Accusations, OfALargeJobAreSettledInATimeThatGrowsWithTheirNumberOnly) {
   constexpr int kRanks = 1024;
   const std::pair<std::function<bool(int, int)>, int> cases[] = {

@@ -1,5 +1,4 @@
-// Many segments over TCP: all that is changed in any of them arrives, and only what is changed
-// costs.
+// Many segments over TCP: every change in any of them arrives, and only changes cost anything.
 #include <gtest/gtest.h>
 #include <linux/sockios.h>
 #include <sys/eventfd.h>
@@ -27,8 +26,7 @@ using namespace std::chrono_literals;
 using testing_sockets::connections;
 using testing_sockets::eventually;
 
-// ---- What a change costs
-// ---------------------------------------------------------------------------
+// ---- The cost of a change ----
 
 // Ranks 0 and 1 on one host, rank 2 on another; ranks 0 and 2 have segments numbered from 1.
 class ManySegments {
@@ -60,7 +58,8 @@ class ManySegments {
     }
   }
 
-  // Whether it arrives at the other host that rank `from` has advanced its clock in the segment.
+  // Advances the clock of rank `from` in the segment. Returns whether that arrives at the other
+  // host.
   bool passes(int from, std::uint32_t segment) {
     const auto clock_at = [&](int r) -> std::atomic<std::uint64_t>& {
       const host::SegmentMemory& memory = *rank(r).segments[segment - 1]->memory;
@@ -89,7 +88,7 @@ TEST(Changes, CostAsManyLooksAsThereAreChangesHoweverManySegmentsAreOpen) {
   constexpr std::uint64_t kChanges = 100;
   ManySegments job(kSegments);
   for (const int from : {ManySegments::kHere, ManySegments::kElsewhere}) {
-    ASSERT_TRUE(job.passes(from, kSegments));  // and with it what there was of all others
+    ASSERT_TRUE(job.passes(from, kSegments));  // and with it the changes of all other segments
   }
   const std::uint64_t before = job.looks();
   for (std::uint64_t i = 0; i < kChanges; ++i) {
@@ -101,8 +100,7 @@ TEST(Changes, CostAsManyLooksAsThereAreChangesHoweverManySegmentsAreOpen) {
   EXPECT_LE(looks, 3 * kChanges);  // one when it is told, one when it is sent
 }
 
-// ---- What arrives
-// ----------------------------------------------------------------------------------
+// ---- The updates that arrive ----
 
 constexpr int kRanks = 3;
 constexpr std::size_t kSegments = 12;
@@ -117,7 +115,7 @@ std::size_t mapped_segments() {
   return count;
 }
 
-// A segment and what has gone through it; every other one under QUEUE.
+// A segment and the updates that have gone through it. Every other segment is under QUEUE.
 class Book {
  public:
   Book(const std::shared_ptr<Group>& group, std::size_t number)
@@ -127,7 +125,7 @@ class Book {
                          .depth = kDepth,
                          .policy = policy_}) {}
 
-  // Under QUEUE no more in a phase than there are slots, as nobody need gather.
+  // Under QUEUE, at most as many in a phase as there are slots, since no rank need gather.
   void scatter(bool may_lag) {
     if (policy_ == Policy::kQueue && sent_in_phase_ == kDepth) return;
     const auto fill = [](std::span<std::byte> room) { return std::pair(room.size(), Tag{}); };
@@ -143,7 +141,7 @@ class Book {
       }
     });
   }
-  // Collective. What the others have sent before is here: else says what is missing.
+  // Collective. Returns the updates of the others that have not arrived, as text.
   std::string missing(Group& group) {
     const auto posts = group.exchange("last", std::as_bytes(std::span(&last_, 1)));
     gather();
@@ -181,7 +179,7 @@ TEST(Changes, AllArriveInWhateverOrderThoughConnectionsBreak) {
     GroupOptions options;
     options.transport = "tcp";
     options.timeout = 60s;
-    options.silence = 20s;  // nobody is missed because others have the cores
+    options.silence = 20s;  // no rank is suspected because others have the cores
     const auto group = Group::join(bootstrap, options);
     const std::size_t mapped = mapped_segments();
     std::vector<std::unique_ptr<Book>> books;
@@ -209,7 +207,7 @@ TEST(Changes, AllArriveInWhateverOrderThoughConnectionsBreak) {
         if (!missing.empty()) std::fprintf(stderr, "%s\n", missing.c_str());
         CHECK_THAT(missing.empty());
       }
-      // Closed while connections break, and another in its place.
+      // The segment is closed while connections break, and another takes its place.
       if (phase % kRanks == group->rank()) {
         for (int fd : connections()) shutdown(fd, SHUT_RDWR);
       }
@@ -225,7 +223,7 @@ TEST(Changes, AllArriveInWhateverOrderThoughConnectionsBreak) {
   testing_processes::expect_all_well(job);
 }
 
-// Whether one of this process's connections holds what there is no room for at the other end.
+// Whether one of this process's connections holds bytes for which the other end has no room.
 bool is_underway() {
   const std::vector<int> all = connections();
   return std::any_of(all.begin(), all.end(), [](int fd) {
@@ -234,8 +232,7 @@ bool is_underway() {
   });
 }
 
-// Its sender lets go of the segment's memory only when the other host has taken in what was sent
-// there last.
+// The sender frees the segment's memory only when the other host has taken in the last update.
 TEST(Changes, LastUpdateOfASegmentThatIsClosedArrivesThoughTheConnectionBreaks) {
   constexpr int kSlots = 1024;
   const testing_processes::Shared<std::atomic<pid_t>> reader;
@@ -256,7 +253,7 @@ TEST(Changes, LastUpdateOfASegmentThatIsClosedArrivesThoughTheConnectionBreaks) 
         std::this_thread::sleep_for(2ms);
         if (!is_underway()) continue;
         std::this_thread::sleep_for(50ms);
-        if (is_underway()) break;  // for good
+        if (is_underway()) break;  // it will stay so
       }
       model.scatter(fill);
       model.close();

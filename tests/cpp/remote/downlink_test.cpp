@@ -1,5 +1,5 @@
-// What a peer that has the job's key, or has stolen a connection, can do with it: nothing but say
-// less than the truth about itself.
+// A peer that has the job's key, or has stolen a connection, can do no more than report less than
+// the truth about itself.
 #include "dstorm/remote/downlink.hpp"
 
 #include <gtest/gtest.h>
@@ -46,8 +46,7 @@ constexpr std::uint64_t kTop = std::uint64_t{1} << 63;
 constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
 constexpr std::uint32_t kMost32 = std::numeric_limits<std::uint32_t>::max();
 
-// ---- Frames
-// ----------------------------------------------------------------------------------------
+// ---- Frames ----
 
 template <class... Parts>
 std::string bytes_of(const Parts&... parts) {
@@ -56,7 +55,7 @@ std::string bytes_of(const Parts&... parts) {
   return all;
 }
 
-// A frame whose head gives `bytes` as the length of its body, true or not.
+// A frame whose head gives `bytes` as the length of its body, whether that is true or not.
 std::string frame(FrameKind kind, std::uint32_t segment, std::uint64_t bytes,
                   const std::string& body) {
   return bytes_of(FrameHead{kind, segment, bytes}) + body;
@@ -91,7 +90,7 @@ std::string cursors_frame(const std::vector<CursorBody>& cursors) {
   return frame(FrameKind::kCursors, kSegment, body);
 }
 
-// Bytes that tell which update they are of.
+// Bytes that show to which update they belong.
 std::string payload_of(std::uint64_t iteration, std::size_t bytes) {
   std::string payload(bytes, '\0');
   for (std::size_t i = 0; i < bytes; ++i) payload[i] = static_cast<char>(iteration * 31 + i);
@@ -125,7 +124,7 @@ std::string update_frame(std::uint64_t iteration, std::size_t bytes = 100) {
   return UpdateFrame(iteration, bytes).bytes();
 }
 
-// An update that `spoil` has made into another one.
+// An update that `spoil` has changed.
 template <class Spoil>
 std::string spoilt(Spoil&& spoil) {
   UpdateFrame update(2);
@@ -133,8 +132,7 @@ std::string spoilt(Spoil&& spoil) {
   return update.bytes();
 }
 
-// ---- A host, and a connection to it
-// ----------------------------------------------------------------
+// ---- A host, and a connection to it ----
 
 Settings settings_without_rdma(const Key& key, const Address& at) {
   return {.key = key,
@@ -180,7 +178,7 @@ class Site {
   SlotReader reader(int rank) const { return {memory().copies(kSender), rank}; }
   std::size_t slot_bytes() const { return shape_.mailbox.slot_bytes(); }
 
-  // What the ranks here can see of the sender; and all that is none of its business.
+  // All that the ranks here can see of the sender, and all that the sender may not change.
   std::string of_sender() const {
     std::string seen = bytes_of(box(kSender).clock().load(), memory().is_closed(kSender),
                                 sender().state.load(), sender().posted.load());
@@ -214,7 +212,7 @@ class Site {
     return seen;
   }
 
-  // As if the sender had never said anything.
+  // As if the sender had never sent anything.
   void forget() const {
     std::memset(memory().mailbox(kSender), 0, shape_.mailbox.bytes());
     for (auto& word : memory().copies(kSender).table().words()) word = 0;
@@ -234,7 +232,7 @@ class Site {
   std::vector<std::unique_ptr<host::Control>> controls_;
 };
 
-// A connection that has proved itself: the end here, and the bare socket at the other.
+// A connection after its handshake: the stream at this end, and the bare socket at the other.
 class Peer {
  public:
   explicit Peer(const Site& site, std::uint64_t number = 1) : site_(site) {
@@ -242,7 +240,7 @@ class Peer {
     socket_ = raw_connect(listener.at);
     start(listener.accept(), number);
   }
-  // Over a socket without a port, of which there are not enough for thousands of connections.
+  // Over a socket without a port, since there are not enough ports for thousands of connections.
   struct Portless {};
   Peer(const Site& site, Portless) : site_(site) {
     std::array<int, 2> ends{};
@@ -251,7 +249,7 @@ class Peer {
     start(Descriptor(ends[1]), 1);
   }
 
-  // Sends, and has all of it taken in.
+  // Sends bytes, and has the downlink take in all of them.
   void say(std::string_view bytes) {
     for (; !bytes.empty(); bytes.remove_prefix(std::min(kPiece, bytes.size()))) {
       if (!raw_send(socket_, bytes.substr(0, kPiece))) break;
@@ -295,7 +293,7 @@ class Peer {
   std::optional<Downlink> downlinks_;
 };
 
-// What is said before and between what should not be.
+// Valid frames before the invalid ones and between them.
 std::string honest(std::uint64_t iteration) {
   return update_frame(iteration) + notice_frame(iteration) +
          cursors_frame({cursor_of(kHere, iteration)}) + frame(FrameKind::kBeat, 0);
@@ -304,10 +302,10 @@ std::string honest(std::uint64_t iteration) {
 struct Case {
   const char* name;
   std::string bytes;
-  const char* rule;  // that the error names
+  const char* rule;  // the rule that the error names
 };
 
-// Each ends the connection, and neither it nor what follows it changes anything.
+// Each of these frames ends the connection. Neither the frame nor those after it change anything.
 void expect_broken(const std::vector<Case>& cases) {
   const Site site;
   for (const Case& one : cases) {
@@ -326,8 +324,7 @@ void expect_broken(const std::vector<Case>& cases) {
   }
 }
 
-// ---- Lengths
-// ---------------------------------------------------------------------------------------
+// ---- Lengths ----
 
 TEST(Downlink, FramesWithoutABodyHaveNone) {
   std::vector<Case> cases;
@@ -415,8 +412,7 @@ TEST(Downlink, UpdateFitsItsSlotAndItsFrame) {
   });
 }
 
-// ---- Names
-// -----------------------------------------------------------------------------------------
+// ---- Names ----
 
 TEST(Downlink, KindIsOneOfThoseThereAre) {
   std::vector<Case> cases;
@@ -493,8 +489,7 @@ TEST(Downlink, CursorsAreOfSendersHere) {
   expect_broken(cases);
 }
 
-// ---- Numbers
-// ---------------------------------------------------------------------------------------
+// ---- Numbers ----
 
 TEST(Downlink, NoticesComeInTurn) {
   std::vector<Case> cases;
@@ -504,7 +499,7 @@ TEST(Downlink, NoticesComeInTurn) {
   expect_broken(cases);
 }
 
-// A hold on it would lose its highest bit, and so hold nothing.
+// A hold of this iteration would lose its highest bit, and so hold nothing.
 TEST(Downlink, IterationCanBeHeld) {
   std::vector<Case> cases;
   for (const std::uint64_t iteration : {kTop, kMost}) {
@@ -528,7 +523,7 @@ TEST(Downlink, WhatIsKnownAlreadyChangesNothing) {
   EXPECT_TRUE(site.of_others() == others);
 }
 
-// It frees a slot of its receivers' part alone.
+// It frees only its receivers' part of a slot.
 TEST(Downlink, CursorThatRunsAheadSpeaksForItsOwnRankOnly) {
   const Site site(64, Policy::kQueue);
   SlotWriter writer(site.box(kHere), kHere);
@@ -546,7 +541,8 @@ TEST(Downlink, CursorThatRunsAheadSpeaksForItsOwnRankOnly) {
   EXPECT_EQ(writer.blockers(live), std::vector<int>{kBeside});
 }
 
-// The sender knows already that rank 1, which holds both slots, is left out; this host is about to.
+// The sender already knows that rank 1, which holds both slots, has been evicted. This host does
+// not know that yet.
 TEST(Downlink, QueuedUpdateWaitsForASlotThatAnEpochIsAboutToFree) {
   Site site(64, Policy::kQueue);
   site.settings.silence = 60s;
@@ -568,7 +564,7 @@ TEST(Downlink, QueuedUpdateWaitsForASlotThatAnEpochIsAboutToFree) {
   EXPECT_GE(reader.oldest(3, 4), 0);
 }
 
-// Should it never come free, the sender tries another rank, to which it says everything again.
+// If the slot never becomes free, the sender tries another rank, and sends everything to it again.
 TEST(Downlink, QueuedUpdateIsNeverDropped) {
   Site site(64, Policy::kQueue);
   site.settings.silence = 10ms;
@@ -582,8 +578,7 @@ TEST(Downlink, QueuedUpdateIsNeverDropped) {
   EXPECT_EQ(site.reader(kHere).clock(), 2U);
 }
 
-// ---- Goodbye
-// ---------------------------------------------------------------------------------------
+// ---- Goodbye ----
 
 TEST(Downlink, NothingComesAfterLeave) {
   for (const std::string& more :
@@ -624,7 +619,7 @@ TEST(Downlink, TheDeadAreNotHeard) {
 TEST(Downlink, SilenceEndsIt) {
   const Site site;
   Peer peer(site);
-  peer.say(update_frame(1).substr(0, 200));  // a part of an update is no excuse
+  peer.say(update_frame(1).substr(0, 200));  // a part of an update does not count as one
   peer.downlink().tend(site.attachments, 0, 5s, peer.now + 5s);
   EXPECT_EQ(peer.end(), Downlink::End::kNot);
   peer.downlink().tend(site.attachments, 0, 5s, peer.now + 5s + 1ns);
@@ -647,17 +642,16 @@ TEST(Downlink, RecordIsWholeAndOfThisJob) {
   RecordFormat::Words wrong = right;
   wrong[0] = 8;
   RecordFormat bigger(200);
-  expect_broken({{"torn", frame(FrameKind::kRecord, 0, text_of(wrong)), "a record that cannot be"},
+  expect_broken({{"torn", frame(FrameKind::kRecord, 0, text_of(wrong)), "an invalid record"},
                  {"zeros", frame(FrameKind::kRecord, 0, std::string(text_of(right).size(), '\0')),
-                  "a record that cannot be"},
+                  "an invalid record"},
                  {"another job's", frame(FrameKind::kRecord, 0, text_of(bigger.pack({}))),
                   "a record of another length"}});
 }
 
-// ---- Connections that break off, dribble, or are replaced
-// --------------------------------------------
+// ---- Connections that break off, dribble, or are replaced ----
 
-// All kinds, with an update that is longer than what is parsed at once.
+// Frames of all kinds, with an update that is longer than the bytes that are parsed at once.
 std::string conversation() {
   return honest(1) + update_frame(2, 18'000) + clock_frame(3) + notice_frame(2) +
          update_frame(4, 0) + frame(FrameKind::kClosed, kSegment) + frame(FrameKind::kLeave, 0);
@@ -683,7 +677,7 @@ TEST(Downlink, BytesMayComeOneByOne) {
   EXPECT_TRUE(site.of_sender() == after_conversation());
 }
 
-// Of a frame that is cut nothing is seen, and a new connection says it all again.
+// Nothing is seen of a frame that is cut, and the sender sends it again over a new connection.
 TEST(Downlink, ConnectionMayEndAnywhere) {
   const std::string whole = honest(1) + update_frame(2, 40) + clock_frame(3) + notice_frame(2);
   const std::size_t ends[] = {honest(1).size(), honest(1).size() + update_frame(2, 40).size(),
@@ -693,7 +687,7 @@ TEST(Downlink, ConnectionMayEndAnywhere) {
   const std::string after_all = site.of_sender();
   for (std::size_t cut = 0; cut < whole.size(); ++cut) {
     site.forget();
-    std::uint64_t expected = 0;  // updates, clock alone and second notice
+    std::uint64_t expected = 0;  // updates, a clock by itself, and the second notice
     for (const std::size_t end : ends) expected += cut >= end ? 1 : 0;
     Peer first(site);
     first.say(whole.substr(0, cut));
@@ -725,7 +719,7 @@ TEST(Downlink, ReplacedConnectionIsHeardNoMore) {
   EXPECT_EQ(site.box(kSender).clock().load(), 3U);
 }
 
-// Its silence says nothing of the sender, who speaks elsewhere.
+// The silence of the old connection says nothing about the sender, which uses another one.
 TEST(Downlink, ReplacedConnectionIsNotMissed) {
   const Site site;
   Peer old(site, 1);
@@ -734,7 +728,7 @@ TEST(Downlink, ReplacedConnectionIsNotMissed) {
   EXPECT_EQ(old.end(), Downlink::End::kReplaced);
 }
 
-// Two ranks of a host can be called at once; whichever comes to it first, the later call counts.
+// A sender can call two ranks of a host at once. The later call counts, whichever arrives first.
 TEST(Downlink, OlderCallReplacesNothing) {
   const Site site;
   Peer present(site, 7);
@@ -751,11 +745,10 @@ TEST(Downlink, OlderCallReplacesNothing) {
   EXPECT_EQ(site.box(kSender).clock().load(), 2U);
 }
 
-// ---- Nothing is believed that has not been checked
-// -------------------------------------------------
+// ---- Every value is checked before its use ----
 
-// What a payload says is never taken for a frame or a header, and the header that was checked is
-// the one its readers get: it is long out of the buffer when the last of the payload comes.
+// The bytes of a payload are never taken for a frame or a header. The readers get the header that
+// was checked, though it has left the buffer long before the end of the payload arrives.
 TEST(Downlink, HeaderIsTheOneThatWasChecked) {
   UpdateFrame evil(2);
   evil.header.sender = kHere;
@@ -791,7 +784,7 @@ std::size_t resident_bytes() {
   return resident * 4096;
 }
 
-// A segment that every rank here has closed; its frames are passed over, however long they say.
+// Every rank here has closed the segment. Its frames are skipped, whatever lengths they give.
 TEST(Downlink, WhatIsForAClosedSegmentTakesNoRoom) {
   Site site;
   site.attach(kSegment + 1);
@@ -830,10 +823,9 @@ TEST(Downlink, ThousandConnectionsLeaveNothing) {
   EXPECT_EQ(open_descriptors(), descriptors);
 }
 
-// ---- Mutations
-// -------------------------------------------------------------------------------------
+// ---- Mutations ----
 
-// What an honest rank 2 says to the host of 0 and 1, as its own code says it.
+// The frames that an honest rank 2 sends to the host of ranks 0 and 1, made by its own code.
 std::string recorded(const Site& site) {
   const ListeningSocket listener;
   const Key key = make_key();
@@ -938,7 +930,7 @@ class Mutator {
   std::minstd_rand random_{20170423};
 };
 
-// Whatever was said, what there is is whole, and within the sender's own words.
+// Whatever was sent, every update here is whole, and only the sender's own words have changed.
 void expect_sound(const Site& site) {
   const std::uint64_t clock = site.box(kSender).clock();
   ASSERT_LT(clock, kTop);

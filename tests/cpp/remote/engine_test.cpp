@@ -1,4 +1,4 @@
-// Who calls a running job, with the job's key or without, and what comes of it.
+// Callers of a running job, with the job's key or without it.
 #include "dstorm/remote/engine.hpp"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ constexpr int kHere = 0, kBeside = 1, kElsewhere = 2;
 constexpr std::uint32_t kSegment = 1;
 constexpr const char* kSecret = "what the job alone knows";
 
-// Keeps what went through it, as a rank that has gone bad would.
+// Keeps the bytes that went through it, as a malicious rank would.
 class Listening final : public Bootstrap {
  public:
   explicit Listening(Bootstrap& inner) : inner_(inner) {}
@@ -83,8 +83,8 @@ class RunningJob {
                                                           .secret = kSecret,
                                                           .rdma = Rdma::kNever,
                                                           .news = own.news.get()});
-      // Each rank's record of the first round begins with its nonce, of the second with where it
-      // listens.
+      // In the first round each rank's record begins with its nonce, in the second with the address
+      // at which it listens.
       if (bootstrap.rank() != kElsewhere) return;
       key = authenticate(first_of<Key>(listening.heard[0][0]),
                          std::as_bytes(std::span(kSecret, std::strlen(kSecret))));
@@ -107,7 +107,7 @@ class RunningJob {
   Mailbox box(int r, int sender) {
     return {rank(r).memory->mailbox(sender), rank(r).memory->shape().mailbox};
   }
-  // Whether what rank 2 scatters arrives.
+  // Whether an update that rank 2 scatters arrives.
   bool goes_on() {
     Rank& sender = rank(kElsewhere);
     const std::uint64_t next = box(kElsewhere, kElsewhere).clock() + 1;
@@ -132,7 +132,7 @@ class RunningJob {
   std::vector<Rank> ranks_;
 };
 
-// One that calls rank 0 in the name of `rank`.
+// A caller that calls rank 0 in the name of `rank`.
 struct Caller {
   Caller(const RunningJob& job, std::uint32_t rank, std::uint64_t number)
       : stream(Stream::connect(job.at[kHere], loopback(AF_INET), nullptr, 5s)),
@@ -164,10 +164,10 @@ TEST(Engine, BrokenRuleIsTheEndOfItsSenderAlone) {
   send_text(caller.stream, text_of({static_cast<FrameKind>(99), 0, 0}));
   EXPECT_TRUE(eventually([&] { return !job.control(kHere).is_live(kElsewhere); }));
   EXPECT_TRUE(caller.is_ended());
-  // They share what they know. That its process has ended nobody has said.
+  // The ranks of the host share what they know. No rank has reported that its process has ended.
   EXPECT_EQ(job.control(kBeside).state(kElsewhere), host::State::kEvicted);
   EXPECT_TRUE(job.control(kHere).is_live(kBeside));
-  Caller again(job, kElsewhere, 2'000'000);  // who is out stays out
+  Caller again(job, kElsewhere, 2'000'000);  // an evicted rank stays out
   EXPECT_TRUE(again.is_ended());
   EXPECT_EQ(job.control(kHere).member(kElsewhere).link.load(), 1'000'000U);
 }
@@ -175,7 +175,8 @@ TEST(Engine, BrokenRuleIsTheEndOfItsSenderAlone) {
 TEST(Engine, RouteSaysThatARankHasNoWitness) {
   RunningJob job;
   const std::string why = job.engine(kHere).why(kElsewhere);
-  EXPECT_NE(why.find("found by silence alone: malt-witness is not"), std::string::npos) << why;
+  EXPECT_NE(why.find("noticed only after the silence: malt-witness is not"), std::string::npos)
+      << why;
 }
 
 TEST(Engine, StaleCallIsRefusedAndThePresentOneStays) {
@@ -217,7 +218,7 @@ TEST(Engine, WhoHasLeftCannotComeBack) {
   EXPECT_EQ(job.control(kHere).member(kElsewhere).link.load(), 1'000'000U);
 }
 
-// A rank that calls over and over has one connection all the same.
+// A rank that calls again and again still has only one connection.
 TEST(Engine, CallsInManyLeaveNoConnectionsBehind) {
   RunningJob job;
   const std::size_t descriptors = open_descriptors();
@@ -227,21 +228,22 @@ TEST(Engine, CallsInManyLeaveNoConnectionsBehind) {
   }
   for (std::size_t i = 0; i + 1 < callers.size(); ++i) EXPECT_TRUE(callers[i]->is_ended()) << i;
   EXPECT_EQ(take_text(callers.back()->stream).second, Flow::kOpen);
-  // Rank 2's own is gone, and with it the one of rank 0's that it shared; both are called anew.
+  // Rank 2's own connection has ended, and so has that of rank 0, which shared it. Both call again.
   constexpr std::size_t kAnew = 6;
   EXPECT_LE(open_descriptors(), descriptors + callers.size() + kAnew);
-  // The last one ends without a goodbye; but whom it spoke for still listens, so it lives.
+  // The last connection ends without a goodbye. But its rank still listens, so the rank lives.
   callers.clear();
   EXPECT_TRUE(eventually([&] { return open_descriptors() <= descriptors + kAnew; }));
   EXPECT_TRUE(job.control(kHere).is_live(kElsewhere));
 }
 
-// Rank 2 calls nobody: it speaks over the connection that rank 0 has made. Rank 1 has one of its
+// Rank 2 makes no call: it uses the connection that rank 0 has made. Rank 1 has a connection of its
 // own.
 TEST(Engine, TwoThatAreEachOthersProxiesShareAConnection) {
   const std::size_t before = connections().size();
   RunningJob job;
-  // Two, and both ends of each are here, once rank 2 has seen that it could have called.
+  // Two connections, and both ends of each are here, once rank 2 has seen that it could have
+  // called.
   EXPECT_TRUE(eventually([&] { return connections().size() == before + 4; }));
   EXPECT_TRUE(job.goes_on());
   EXPECT_LT(job.control(kElsewhere).member(kHere).link.load(), 2U);
@@ -281,8 +283,7 @@ TEST(Engine, HalfOpenFloodLeavesTheJobAlone) {
   EXPECT_EQ(job.control(kHere).epoch(), 0U);
 }
 
-// ---- Goodbyes
-// --------------------------------------------------------------------------------------
+// ---- Goodbyes ----
 
 TEST(Engine, WhoLeavesWhileOthersStayIsThroughAtOnce) {
   const testing_processes::Shared<std::atomic<bool>> is_through;
@@ -304,7 +305,7 @@ TEST(Engine, WhoLeavesWhileOthersStayIsThroughAtOnce) {
   testing_processes::expect_all_well(job);
 }
 
-// As the watcher does, until the group goes.
+// As the watcher does, until the group is destroyed.
 TEST(Engine, LeavesWhileAnotherThreadDrivesIt) {
   for (int round = 0; round < 5; ++round) {
     RunningJob job;
@@ -318,8 +319,8 @@ TEST(Engine, LeavesWhileAnotherThreadDrivesIt) {
   }
 }
 
-// A connection that is full of one segment's update carries the others' in the order of their
-// making, and not that segment's next first.
+// A connection that is full of one segment's update carries the updates of the others in the order
+// in which they were made, and not that segment's next update first.
 TEST(Engine, WhatWasWrittenFirstArrivesFirstThroughAConnectionThatWasFull) {
   constexpr std::uint64_t kRounds = 3;
   constexpr std::size_t kLong = std::size_t{16} << 20;  // more than sockets hold
@@ -339,7 +340,7 @@ TEST(Engine, WhatWasWrittenFirstArrivesFirstThroughAConnectionThatWasFull) {
       if (group->rank() == 0) {
         kill(*reader, SIGSTOP);
         model.scatter(update);
-        std::this_thread::sleep_for(20ms);  // until the connection is full of it
+        std::this_thread::sleep_for(20ms);  // until the update fills the connection
         ledger.scatter(update.first(8));
         model.scatter(update);
         kill(*reader, SIGCONT);
@@ -349,7 +350,7 @@ TEST(Engine, WhatWasWrittenFirstArrivesFirstThroughAConnectionThatWasFull) {
         for (std::uint64_t seen = 0; seen < 2 * round;) {
           CHECK_THAT(model.await_update(2, 20s));
           model.gather({}, [&](auto updates) { seen = updates[0].iteration; });
-          in_order += seen == 2 * round - 1 ? 1 : 0;  // the next has not come before the ledger
+          in_order += seen == 2 * round - 1 ? 1 : 0;  // the next did not overtake the ledger
         }
       }
       group->barrier();
@@ -360,9 +361,9 @@ TEST(Engine, WhatWasWrittenFirstArrivesFirstThroughAConnectionThatWasFull) {
   testing_processes::expect_all_well(job);
 }
 
-// What is held back of a burst goes soon, though its sender never calls in again and nothing comes
-// that wakes its thread: in that one's own time, a tenth of a second, it would be there in one
-// round of five.
+// Updates of a burst that were held back are sent soon, though their sender makes no further call
+// and nothing wakes its thread. The thread by itself wakes every tenth of a second, and would be in
+// time in one round of five.
 TEST(Engine, BurstThatNothingFollowsComesSoon) {
   constexpr int kRounds = 16;
   constexpr int kUpdates = 10;
@@ -421,7 +422,7 @@ TEST(Engine, SegmentThatIsNeverThroughKeepsNoOtherWaiting) {
     const std::vector<std::byte> zeros(kLong);
     const std::span<const std::byte> update(zeros);
     for (std::uint64_t i = 1; group->rank() == 0 && i <= kUpdates; ++i) {
-      model.scatter(update);  // as fast as the other takes them
+      model.scatter(update);  // as fast as the other rank takes them
       if (i == kWrittenAt) ledger.scatter(update.first(8));
     }
     std::uint64_t seen = 0;
@@ -439,10 +440,9 @@ TEST(Engine, SegmentThatIsNeverThroughKeepsNoOtherWaiting) {
   testing_processes::expect_all_well(job);
 }
 
-// ---- TLS
-// -------------------------------------------------------------------------------------------
+// ---- TLS ----
 
-// Three ranks, of which rank 1 has `other` for MALT_TLS: what all of them are told.
+// Three ranks, of which rank 1 has `other` for MALT_TLS. Returns the error that all of them get.
 void expect_refused(const std::string& folder, const std::string& other,
                     const std::vector<std::string>& parts) {
   testing_processes::Job job(3, [&](Bootstrap& bootstrap) {

@@ -1,4 +1,4 @@
-// What a rank makes of another's connection that has ended: only a proof counts.
+// How a rank probes another whose connection has ended: only a proof shows that it is dead.
 #include "dstorm/remote/probes.hpp"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ constexpr int kRanks = 3;
 constexpr int kHere = 0, kElsewhere = 2;
 constexpr auto kSilence = 600ms;
 
-// Rank 0 of a job whose rank 2, of another host, is called at the listener's address.
+// Rank 0 of a job. Rank 2 is on another host, and is probed at the listener's address.
 class Probing {
  public:
   Probing() : controls_(kRanks) {
@@ -41,7 +41,7 @@ class Probing {
   host::Control& control() { return *controls_[kHere]; }
   bool is_live() { return control().is_live(kElsewhere); }
   void step(bool was_away = false) { probes->step(was_away, Clock::now()); }
-  // Until there is nothing more to find out.
+  // Until there is nothing left to probe.
   void run(bool was_away = false) {
     EXPECT_TRUE(eventually([&] {
       step(was_away);
@@ -49,7 +49,7 @@ class Probing {
       return probes->empty();
     }));
   }
-  // The next probe, when it has come; and what its witness says.
+  // The next probe, when it has arrived, and the answer of the witness.
   Descriptor take_call() {
     Descriptor call;
     EXPECT_TRUE(eventually([&] {
@@ -129,7 +129,7 @@ TEST(Probes, TokenCountsThoughItComesInPiecesAfterARefusal) {
   EXPECT_EQ(probing.control().state(kElsewhere), host::State::kDead);
 }
 
-// It may be the one that has been left out.
+// It may itself be the evicted rank.
 TEST(Probes, RankThatWasAwayAsksNobody) {
   Probing probing;
   probing.probes->begin(kElsewhere, true, Clock::now());
@@ -147,7 +147,7 @@ TEST(Probes, RankWhoseWritesComeByANewerConnectionIsWell) {
   EXPECT_TRUE(probing.probes->empty());
 }
 
-// Another rank of the host is taking in what the dead one has sent.
+// Another rank of the host is taking in the updates that the dead rank has sent.
 TEST(Probes, RankIsDeadForThoseWhoDoNotReadItsWordsWhenNoMoreOfThemCome) {
   Probing probing;
   const auto start = Clock::now();

@@ -1,5 +1,5 @@
-// What becomes of a job over RDMA when calls to its adapters fail, one after the other, or for
-// good. The adapters are those of tests/fake_verbs.
+// Jobs over RDMA in which calls to the adapters fail, one after the other, or for good. The
+// adapters are those of tests/fake_verbs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -46,8 +46,8 @@ SegmentOptions words(std::string name = "words") {
   return options;
 }
 
-// One round of BSP: a scatter of `number` in every word, and what has come of the others. True if
-// it is whole, and from so many.
+// One round of BSP: scatters `number` in every word, and gathers. Returns whether the updates of
+// the others are whole, and as many as expected.
 bool round(Segment& segment, std::uint64_t number, std::size_t others) {
   segment.scatter([&](std::span<std::byte> room) {
     std::fill_n(reinterpret_cast<std::uint64_t*>(room.data()), room.size() / 8, number);
@@ -66,13 +66,13 @@ bool round(Segment& segment, std::uint64_t number, std::size_t others) {
   return is_well;
 }
 
-// How far two ranks go together: the faulty one says when it is enough.
+// The rounds that two ranks make together. The faulty rank decides when to stop.
 struct Plan {
   std::atomic<std::uint64_t> last{std::numeric_limits<std::uint64_t>::max()};
   std::atomic<std::uint64_t> faults;
 };
 
-// Rounds with `spoil` before each of them on the faulty rank, until it returns false.
+// Rounds, before each of which the faulty rank calls `spoil`, until that returns false.
 template <class Spoil>
 int go_on(Bootstrap& bootstrap, Plan& plan, Spoil&& spoil) {
   {
@@ -88,16 +88,15 @@ int go_on(Bootstrap& bootstrap, Plan& plan, Spoil&& spoil) {
   return 0;
 }
 
-// ---- Calls that fail once
-// -------------------------------------------------------------------------- Those of the data
-// path, and those by which a link is made anew.
+// ---- Calls that fail once ----
+// The calls of the data path, and those that make a new link.
 constexpr const char* kCalls[] = {
     "post_send",       "completion", "poll_cq",    "req_notify_cq",       "get_cq_event",
     "reg_mr",          "create_qp",  "create_cq",  "create_comp_channel", "modify_qp",
     "get_async_event", "dereg_mr",   "destroy_qp", "destroy_cq",          "destroy_comp_channel"};
 
-// Lets each of the calls fail once, first the next one, then the one after it and so on, as many as
-// a new pair of links takes.
+// Lets each of the calls fail once: first the next one, then the one after it, and so on, for as
+// many calls as a new pair of links takes.
 class InTurn {
  public:
   bool next() {
@@ -110,10 +109,10 @@ class InTurn {
         ++call_;
       }
       if (call_ == std::size(kCalls)) return false;
-      // A queue pair is asked for again with less inline, which is to be refused as well.
+      // A queue pair is asked for again with less inline data, which must be refused as well.
       const bool is_pair = std::string(kCalls[call_]) == "create_qp";
       FAKE(fake_verbs_fail)(kCalls[call_], nth_, is_pair ? 20 : 1, EIO);
-      // Both links of this rank end, and come anew.
+      // Both links of this rank end, and are made again.
       if (call_ > 1) FAKE(fake_verbs_event)(IBV_EVENT_QP_FATAL);
     }
     return true;
@@ -141,8 +140,7 @@ TEST_F(RdmaFaults, EachCallThatFailsEndsALinkAndNoProcess) {
   EXPECT_GT(plan->faults, 40U);
 }
 
-// ---- Events
-// ----------------------------------------------------------------------------------------
+// ---- Events ----
 TEST_F(RdmaFaults, EventsOfBrokenQueuesMakeLinksAnewAndOthersDoNot) {
   struct Case {
     ibv_event_type type;
@@ -164,7 +162,7 @@ TEST_F(RdmaFaults, EventsOfBrokenQueuesMakeLinksAnewAndOthersDoNot) {
         const auto has_made = [&] { return FAKE(fake_verbs_calls)("create_qp") > made; };
         while (!has_made() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
         wrong += has_made() != kEvents[next - 1].is_fault;
-        std::this_thread::sleep_for(100ms);  // both links are there again
+        std::this_thread::sleep_for(100ms);  // until both links are there again
       }
       made = FAKE(fake_verbs_calls)("create_qp");
       if (next == std::size(kEvents)) return false;
@@ -177,10 +175,9 @@ TEST_F(RdmaFaults, EventsOfBrokenQueuesMakeLinksAnewAndOthersDoNot) {
   expect_all_well(job);
 }
 
-// ---- Adapters that fail for good
-// ------------------------------------------------------------------- Three ranks; the adapter of
-// one does `spoil` after some rounds. It is to be cut off, with an error that names its adapter and
-// says `reason`; the others go on.
+// ---- Adapters that fail for good ----
+// Three ranks, of which one calls `spoil` on its adapter after some rounds. That rank must be cut
+// off, with an error that names its adapter and `reason`. The other ranks go on.
 template <class Spoil>
 void expect_cut_off(Spoil&& spoil, const char* reason) {
   constexpr int kRanks = 3;
@@ -228,23 +225,23 @@ INSTANTIATE_TEST_SUITE_P(RdmaFaults, CallThatKeepsFailing,
 TEST_P(CallThatKeepsFailing, CutsItsRankOff) {
   const auto spoil = [] {
     FAKE(fake_verbs_fail)(GetParam(), 1, kForEver, ENODEV);
-    FAKE(fake_verbs_event)(IBV_EVENT_QP_FATAL);  // links are made anew, or would be
+    FAKE(fake_verbs_event)(IBV_EVENT_QP_FATAL);  // links are made again, or would be
   };
   expect_cut_off(spoil, "rxe2");
 }
 
-// It reaches the others, and they do not reach it: their calls are answered, and refused again and
-// again.
+// The rank reaches the others, but they do not reach it: it answers their calls, and refuses them
+// again and again.
 TEST_F(RdmaFaults, RankThatCannotOpenItsMemoryToTheOthersIsLeftOutWithTheReason) {
   constexpr int kRanks = 3;
   Job job(kRanks, [&](Bootstrap& bootstrap) {
     const auto group = join(bootstrap, over_rdma(1500ms));
-    // Beyond the mailbox and the cursors: the inboxes, which its engine opens.
+    // The regions after the mailbox and the cursors: the inboxes, which the rank's engine opens.
     if (group->rank() == kFaulty) FAKE(fake_verbs_fail)("reg_mr", 3, kForEver, ENOMEM);
     std::string said;
     try {
       Segment segment(group, words());
-      // The faulty rank hears it from a call.
+      // The faulty rank gets the error in a call.
       const bool is_faulty = group->rank() == kFaulty;
       for (std::uint64_t i = 1; is_faulty || group->is_live(kFaulty); ++i) round(segment, i, 0);
     } catch (const PeerError& error) {
@@ -254,7 +251,7 @@ TEST_F(RdmaFaults, RankThatCannotOpenItsMemoryToTheOthersIsLeftOutWithTheReason)
       if (!said.empty()) std::fprintf(stderr, "rank %d: %s\n", group->rank(), said.c_str());
       CHECK_THAT(said.empty() && group->alive() == (std::vector<int>{0, 2}));
       group->barrier();
-    } else if (said.find("rank 0 cannot be let write: device rxe2 cannot register") ==
+    } else if (said.find("rank 0 cannot be given access to write: device rxe2 cannot register") ==
                std::string::npos) {
       std::fprintf(stderr, "rank %d: %s\n", kFaulty, said.c_str());
       return 1;
@@ -264,8 +261,7 @@ TEST_F(RdmaFaults, RankThatCannotOpenItsMemoryToTheOthersIsLeftOutWithTheReason)
   expect_all_well(job);
 }
 
-// ---- What an adapter grants
-// ------------------------------------------------------------------------
+// ---- The limits of an adapter ----
 TEST_F(RdmaFaults, AdaptersThatTakeLittleOrNothingInlineWillDo) {
   for (const std::uint32_t bytes : {0U, 8U, 32U, 39U}) {
     Job job(2, [&](Bootstrap& bootstrap) {
@@ -283,7 +279,7 @@ TEST_F(RdmaFaults, AdaptersThatTakeLittleOrNothingInlineWillDo) {
 TEST_F(RdmaFaults, UpdateLongerThanAnAdapterTakesIsRefusedWhenItsSegmentIsMade) {
   constexpr std::uint32_t kLongest = 16384;
   Job job(2, [&](Bootstrap& bootstrap) {
-    // Of one rank's adapter: the other is to say so, too.
+    // The limit of one rank's adapter: the other rank must report it, too.
     FAKE(fake_verbs_adapter)()->longest_message =
         bootstrap.rank() == kFaulty ? kLongest : 4 * kLongest;
     const auto group = join(bootstrap, over_rdma());
@@ -311,7 +307,7 @@ TEST_F(RdmaFaults, UpdateLongerThanAnAdapterTakesIsRefusedWhenItsSegmentIsMade) 
   expect_all_well(job);
 }
 
-// Calls by the ranks themselves, and by their engines when they open the inboxes.
+// Registrations by the ranks themselves, and by their engines when they open the inboxes.
 TEST_F(RdmaFaults, MemoryThatCannotBeRegisteredIsRefusedOnAllRanksOrTriedAgain) {
   Job job(2, [&](Bootstrap& bootstrap) {
     const auto group = join(bootstrap, over_rdma());

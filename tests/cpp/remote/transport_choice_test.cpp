@@ -1,5 +1,5 @@
-// Between which hosts RDMA is used, as the ranks find out while they join; over the adapters of
-// tests/fake_verbs. Each rank is a host of its own.
+// The choice of RDMA for each pair of hosts, which the ranks make while they join. The adapters are
+// those of tests/fake_verbs. Each rank is a host of its own.
 #include "dstorm/remote/transport_choice.hpp"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ using testing_processes::Shared;
 constexpr int kRanks = 3;
 constexpr int kFaulty = 1;
 
-// What a rank has found of another.
+// What a rank has found out about another rank.
 struct Found {
   bool is_used;
   char why[600];
@@ -65,7 +65,7 @@ class RdmaChoiceTest : public testing::Test {
  protected:
   void SetUp() override { FAKE(fake_verbs_begin)(); }
 
-  // Each rank chooses; `spoil` is what is wrong at the faulty one.
+  // Each rank chooses. `spoil` makes the faulty one faulty.
   void choose_with(const std::function<void(verbs::DeviceSettings&)>& spoil,
                    std::chrono::nanoseconds timeout = 2s) {
     Job job(kRanks, [&](Bootstrap& bootstrap) {
@@ -76,8 +76,8 @@ class RdmaChoiceTest : public testing::Test {
   }
   bool is_used(int a, int b) const { return found(a, b).is_used; }
   std::string why(int a, int b) const { return found(a, b).why; }
-  // That ranks 0 and 2 use RDMA, and the faulty one with nobody, for the same reason on all, in
-  // which these words are.
+  // Expects that ranks 0 and 2 use RDMA with each other, that the faulty one uses it with none, and
+  // that all ranks give the same reason, which has these words.
   void expect_faulty_alone(std::initializer_list<const char*> words) const {
     EXPECT_TRUE(is_used(0, 2) && is_used(2, 0)) << why(0, 2);
     for (const int other : {0, 2}) {
@@ -145,7 +145,7 @@ TEST_F(RdmaChoiceTest, AdapterThatIsNotThereIsNamed) {
   expect_faulty_alone({"rank 1 uses no adapter: MALT_RDMA_DEVICE=rxe9: there is no such"});
 }
 
-// Whatever fails, and when: all ranks choose alike, and in time.
+// Whichever call fails, and when, all ranks make the same choice, and in time.
 TEST_F(RdmaChoiceTest, EachCallThatFailsOnceLeavesAllOfOneMind) {
   int not_used = 0;
   for (const char* call :

@@ -1,4 +1,4 @@
-// A rank's witness: what it tells, when, and that nothing of it stays.
+// A rank's witness: what it reports, when, and that it leaves nothing behind.
 #include "dstorm/remote/witness.hpp"
 
 #include <gtest/gtest.h>
@@ -96,7 +96,7 @@ class Rank {
     ::kill(-pid, SIGKILL);  // its whole process group
     EXPECT_EQ(waitpid(pid, nullptr, 0), pid);
   }
-  // What whoever calls is told, up to the end of the connection.
+  // The bytes that a caller receives, up to the end of the connection.
   std::string ask(std::optional<WitnessReceipt> receipt = std::nullopt) const {
     const Descriptor call = raw_connect(at);
     std::string told;
@@ -121,7 +121,7 @@ class Rank {
   Address at;
 };
 
-// Whether a call is taken for a while, and nothing said.
+// Whether the witness accepts a call for a while, and sends nothing.
 void expect_silence(const Rank& rank) {
   const Descriptor call = raw_connect(rank.at);
   std::this_thread::sleep_for(300ms);
@@ -155,7 +155,7 @@ TEST(Witness, SaysNothingOfARankThatIsStopped) {
   expect_silence(rank);
 }
 
-// Its connections have ended, and it has not.
+// The rank's connections have ended, but the rank has not.
 TEST(Witness, SaysNothingOfARankThatRunsAnotherProgramAndGoes) {
   const Rank rank(
       [](auto, auto) {
@@ -224,7 +224,7 @@ TEST(Witness, EndsWithTheLauncherThatHasAdoptedIt) {
     const Rank rank;
     rank.kill();
     if (rank.ask() != rank.token() || write(ends[1], &rank.at, sizeof(rank.at)) < 0) _exit(1);
-    _exit(0);  // leaves the witness
+    _exit(0);  // the witness remains
   }
   close(std::exchange(ends[1], -1));
   ASSERT_EQ(read(ends[0], &at, sizeof(at)), ssize_t{sizeof(at)});
@@ -239,7 +239,7 @@ TEST(Witness, EndsWithTheLauncherThatHasAdoptedIt) {
 }
 
 TEST(Witness, HasNothingOpenThatIsTheProgramsAndNoPlaceOfIts) {
-  const Descriptor of_the_program(dup(STDOUT_FILENO));  // which programs inherit
+  const Descriptor of_the_program(dup(STDOUT_FILENO));  // programs inherit this
   const Rank rank;
   const std::filesystem::directory_iterator open(rank.of_witness("fd"));
   EXPECT_EQ(std::distance(begin(open), end(open)), 4);
@@ -254,7 +254,7 @@ TEST(Witness, IsNoChildOfTheRanks) {
   EXPECT_EQ(WEXITSTATUS(status), 42);
 }
 
-// It would be there for as long as the child.
+// It would live as long as the child.
 TEST(Witness, IsNotKeptByAChildThatTheRankForks) {
   const Rank rank([](auto, auto) {
     if (fork() == 0) setpgid(0, 0);  // and so outlives it

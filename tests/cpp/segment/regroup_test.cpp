@@ -1,5 +1,5 @@
-// Groups that follow one another: ranks that are dead from the start, and what a segment takes
-// along when ranks come back.
+// Groups that follow one another: ranks that are dead from the start, and what a segment keeps when
+// ranks rejoin.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -56,7 +56,7 @@ std::shared_ptr<Group> join_next(Bootstrap& first, std::vector<int> members, int
   return join(next);
 }
 
-// The first life of a rank: it does `life` in a process of its own, and is killed.
+// The first process of a rank: it runs `life` in a process of its own, and is killed.
 template <class Life>
 void live_and_die(Life&& life) {
   const pid_t pid = fork();
@@ -118,7 +118,7 @@ TEST(Group, AWaitInASupersededGroupLooksOnceMoreAndEnds) {
       std::this_thread::sleep_for(20ms);
       group->supersede();
     });
-    group->barrier();  // what it waits for has come meanwhile
+    group->barrier();  // the update for which it waits has arrived meanwhile
     other.join();
     has_ended->store(asked != 1);
     CHECK_THAT(asked == 1);
@@ -159,7 +159,7 @@ TEST(Group, IsLeftWhereARoundOfTheFirstSegmentHasBeenKept) {
     CHECK_THAT(!goes_over(second) && goes_over(first));
     group->restore();
     CHECK_THAT(!goes_over(first));
-    group->supersede(2);  // what has been kept is of an earlier round
+    group->supersede(2);  // the kept result is of an earlier round
     int passed = 0;       // rounds without a gather
     while (passed < 100 && !goes_over(first)) ++passed;
     CHECK_THAT(passed == 4);
@@ -187,10 +187,10 @@ TEST_P(Regroup, WhatIsPendingComesAlongAndCountersGoOn) {
       SegmentOptions options = numbers(policy);
       options.rejoins = true;
       Segment segment(group, options);
-      CHECK_THAT(segment.iteration() == 2);  // what rank 1 has gathered, and rank 0 is beyond
+      CHECK_THAT(segment.iteration() == 2);  // rank 1 has gathered this, and rank 0 is beyond it
       group->barrier();
       segment.scatter(bytes_of(2103));
-      // Rank 0 has been at iteration 3 before, rank 1 was not: its update of it is here.
+      // Rank 0 has been at iteration 3 before, and rank 1 has not: rank 0's update of it is here.
       CHECK_THAT((gather(segment, 0) == Seen{{1, 1003}}));
       segment.scatter(bytes_of(2104));
       CHECK_THAT((gather(segment, 0) == Seen{{0, 4}, {1, 1004}}));
@@ -240,7 +240,7 @@ TEST_P(Regroup, WhatIsPendingComesAlongAndCountersGoOn) {
         CHECK_THAT((gather(segment, 0) == Seen{{0, 3}, {2, 2103}}));
       }
     } else {
-      // Goes on with the gather that it was in.
+      // Continues the gather that was interrupted.
       const Seen due = policy == Policy::kQueue ? Seen{{1, 1002}, {1, 1003}, {2, 2103}}
                                                 : Seen{{1, 1003}, {2, 2103}};
       CHECK_THAT(gather(segment, 0) == due);
@@ -278,7 +278,7 @@ TEST(Regroup, AVectorsOwnMemoryStaysWhereItIs) {
       group = next;
       CHECK_THAT(vector.values().data() == place);
       CHECK_THAT(place[1999] == group->rank());
-      vector.allreduce(vol::Fold::sum());  // the others see it there
+      vector.allreduce(vol::Fold::sum());  // the other ranks read the values there
       CHECK_THAT(place[1999] == 3);
       group->barrier();
     }

@@ -44,7 +44,7 @@ std::uint64_t value_of(const Update& update) {
   return value;
 }
 
-// What the error of type E says, or "" if none is thrown.
+// The text of the error of type E, or "" if none is thrown.
 template <class E, class Call>
 std::string message_of(Call&& call) {
   try {
@@ -57,7 +57,7 @@ std::string message_of(Call&& call) {
 
 bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
-// MALT_STRESS: how many times as long as usual the long tests are to be.
+// MALT_STRESS: the factor by which the long tests are longer than usual.
 std::uint64_t stressed(int usual) {
   const char* given = std::getenv("MALT_STRESS");
   const double factor = given != nullptr ? std::atof(given) : 1;
@@ -117,7 +117,7 @@ TEST(Group, BarrierNamesWhoDoesNotCome) {
       while (*told < 2) std::this_thread::sleep_for(1ms);
     } else {
       std::vector<int> missing;
-      while (missing != std::vector<int>{2}) {  // until the other has come, however slow it is
+      while (missing != std::vector<int>{2}) {  // until the other rank arrives, however slow it is
         try {
           group->barrier(100ms);
           return 1;
@@ -129,7 +129,7 @@ TEST(Group, BarrierNamesWhoDoesNotCome) {
       }
       ++*told;
     }
-    group->barrier();  // once more, and all come
+    group->barrier();  // once more, and all ranks arrive
     return 0;
   });
   expect_all_well(job);
@@ -138,7 +138,7 @@ TEST(Group, BarrierNamesWhoDoesNotCome) {
 // On a busy machine, and far below the limit of waits, which is 30 s.
 constexpr auto kAtOnce = 15s;
 
-// Rank 0 gives up at the second step, which rank 1 then finds done, and begins the call anew.
+// Rank 0 gives up at the second step, and begins the call again. Rank 1 then finds that step done.
 TEST(Group, CallOfSeveralExchangesThatIsBegunAnewFailsOnAllAndThenWorks) {
   const Shared<std::atomic<int>> told;
   Job job(2, [&](Bootstrap& bootstrap) {
@@ -146,7 +146,7 @@ TEST(Group, CallOfSeveralExchangesThatIsBegunAnewFailsOnAllAndThenWorks) {
     const auto exchange = [&](std::uint64_t step, std::chrono::nanoseconds timeout = 30s) {
       const std::string what = "making, step " + std::to_string(step);
       const auto posts = group->exchange(what, bytes_of(step), timeout);
-      for (const auto& post : posts) {  // nothing of another step is taken for this one's
+      for (const auto& post : posts) {  // no post of another step counts for this one
         if (!post || std::memcmp(post->data(), &step, sizeof(step)) != 0) throw Error("wrong post");
       }
     };
@@ -176,10 +176,10 @@ TEST(Group, DeathIsSeenWhileWaitingAndRaisesTheEpoch) {
     group->barrier();
     CHECK_THAT(Clock::now() - start < kAtOnce);
     CHECK_THAT((group->alive() == std::vector<int>{0, 1, 2}));
-    while (group->epoch() == 0) std::this_thread::sleep_for(1ms);  // they agree
+    while (group->epoch() == 0) std::this_thread::sleep_for(1ms);  // until they agree
     CHECK_THAT(Clock::now() - start < kAtOnce);
     CHECK_THAT(group->epoch() == 1);
-    group->barrier();  // nobody leaves before all have looked
+    group->barrier();  // no rank leaves before all have looked
     return 0;
   });
   EXPECT_EQ(job.wait_all(), (std::vector<int>{0, 0, 0, 128 + SIGKILL}));
@@ -203,7 +203,7 @@ TEST(Group, WaitThatIsRungAllTheTimeIsInterruptedAtANewEpoch) {
       segment.scatter(bytes_of(1));
       std::this_thread::sleep_for(2ms);
     }
-    group->barrier();  // in which rank 0 waits
+    group->barrier();  // rank 0 waits in this barrier
     return 0;
   });
   EXPECT_EQ(job.wait_all(), (std::vector<int>{0, 0, 128 + SIGKILL}));
@@ -216,18 +216,18 @@ TEST(Group, WhoLeavesIsNotWaitedFor) {
     if (group->rank() == 0) {
       group->leave();
       CHECK_THAT(has(message_of<ConfigError>([&] { group->barrier(); }), "left the job"));
-      std::this_thread::sleep_for(500ms);  // alive as a process all the while
+      std::this_thread::sleep_for(500ms);  // the process lives all the while
       return 0;
     }
     group->barrier();
     CHECK_THAT((group->alive() == std::vector<int>{1, 2}));
-    group->barrier();  // nobody else leaves before both have looked
+    group->barrier();  // no other rank leaves before both have looked
     return 0;
   });
   expect_all_well(job);
 }
 
-// Without named semaphores, of which other programs make some at any time, and this library none.
+// Named semaphores do not count: other programs make some at any time, and this library none.
 std::set<std::string> names_in_shm() {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
@@ -241,8 +241,8 @@ bool is_new_in_shm(const std::set<std::string>& before) {
   return !std::includes(before.begin(), before.end(), now.begin(), now.end());
 }
 
-// Files that a job could leave: none has a name while it runs, so none can be left at all. Killed
-// at random times from the start of the job on.
+// A job leaves no files behind: none of its files has a name while it runs. The job is killed at
+// random times from its start on.
 TEST(Group, NothingIsEverInDevShmWhenItsRanksAreKilled) {
   const std::set<std::string> before = names_in_shm();
   std::minstd_rand random(7);
@@ -263,7 +263,7 @@ TEST(Group, NothingIsEverInDevShmWhenItsRanksAreKilled) {
   std::printf("%d jobs of 4 ranks killed, 0 files left\n", kills);
 }
 
-// What the processor does for a rank takes several times as long under a sanitizer.
+// A rank needs several times as much processor time under a sanitizer.
 constexpr std::int64_t kSlowdown = kSanitized ? 4 : 1;
 
 TEST(Group, SixteenWaitersUseNoProcessorTime) {
@@ -281,11 +281,11 @@ TEST(Group, SixteenWaitersUseNoProcessorTime) {
   Job job(17, [&](Bootstrap& bootstrap) {
     const auto group = join(bootstrap);
     group->barrier();
-    std::thread meter([&] {  // while all wait: neither how they come nor how they go
+    std::thread meter([&] {  // measures only the waiting, neither the start nor the end
       std::this_thread::sleep_for(300ms);
       const std::int64_t before = used();
       std::this_thread::sleep_for(1500ms);
-      if (group->rank() == 0) return;  // for which they wait
+      if (group->rank() == 0) return;  // the others wait for it
       times->microseconds += used() - before;
       ++times->measured;
     });
@@ -329,7 +329,7 @@ TEST(Segment, BspFoldsExactlyItsOwnIterationOfEveryNeighbour) {
         group->barrier();
         const Stats stats = segment.stats();
         CHECK_THAT(stats.sent == stats.folded && stats.overwritten == 0 && stats.pending == 0);
-        group->barrier();  // nobody leaves before all have counted
+        group->barrier();  // no rank leaves before all have counted
         return 0;
       });
       expect_all_well(job);
@@ -337,8 +337,8 @@ TEST(Segment, BspFoldsExactlyItsOwnIterationOfEveryNeighbour) {
   }
 }
 
-// A directed path of ranks that send round a circle: without flow control the first would run ahead
-// of the last by as much as the circle is long.
+// A directed path of ranks that send round a ring: without flow control the first would be ahead of
+// the last by the length of the ring.
 TEST(Segment, BspOverADirectedCircleOverwritesNothing) {
   std::vector<std::pair<int, int>> circle;
   for (int r = 0; r < 8; ++r) circle.emplace_back(r, (r + 1) % 8);
@@ -410,7 +410,7 @@ TEST(Segment, WhoAwaitsAnUpdateWakesForOneAndForADeathAndAtTheTimeLimit) {
     group->barrier();
     if (group->rank() == 0) {
       CHECK_THAT(!segment.await_update(3, 20ms));
-      CHECK_THAT(segment.await_update(2, 20s));  // as many do not live: there is news
+      CHECK_THAT(segment.await_update(2, 20s));  // fewer ranks live than that, so this is news
     }
     group->barrier();
     if (group->rank() == 1) segment.scatter(bytes_of(7));
@@ -462,7 +462,7 @@ TEST(Segment, FullQueueNamesWhoDidNotGather) {
   expect_all_well(job);
 }
 
-// Between hosts it may have been put off for the update's sake.
+// Between hosts it may have been delayed for the sake of the update.
 TEST(Segment, FoldIsToldThoughItsRankSendsAnUpdateAndThenDoesNothing) {
   Shared<std::atomic<bool>> is_told;
   Job job(2, [&](Bootstrap& bootstrap) {
@@ -515,8 +515,8 @@ TEST(Segment, QueueGoesOnWhenTheSlowReaderDies) {
   EXPECT_EQ(job.wait_all(), (std::vector<int>{0, 0, 128 + SIGKILL}));
 }
 
-// Two die while all others go on; each takes up the repaired graph when it hears of it, so that for
-// a while they send by different ones.
+// Two ranks die while all others go on. Each other rank uses the repaired graph once it has learnt
+// of the deaths, so for a while the ranks use different graphs.
 TEST(Segment, GraphIsDrawnAnewAmongTheSurvivors) {
   constexpr int kRanks = 7;
   constexpr std::uint64_t kLast = 300;
@@ -623,7 +623,7 @@ TEST(Segment, FillThatThrowsSendsNothing) {
   expect_all_well(job);
 }
 
-// However the child gets out of the fold.
+// In whatever way the child leaves the fold.
 TEST(Segment, ThreadsTakeTurnsAndTheCountersAddUp) {
   Job job(2, [&](Bootstrap& bootstrap) {
     const auto group = join(bootstrap);
@@ -660,7 +660,7 @@ TEST(Segment, ThreadsTakeTurnsAndTheCountersAddUp) {
     segment.gather({}, [](std::span<const Update>) {});
     group->barrier();
     const Stats stats = segment.stats();
-    // Over a network the last ones may have found every slot being read, and then they stay
+    // Over a network the last updates may have found every slot being read, and then they stay
     // pending; or the other rank has ended by now.
     CHECK_THAT(stats.sent == scatters);
     CHECK_THAT(stats.sent == stats.folded + stats.overwritten + stats.pending + stats.to_dead);
@@ -729,7 +729,7 @@ TEST(Segment, ChildForkedInAFoldTakesNothingFromTheRank) {
         waitpid(child, &status, 0);
         flags->child_is_out = true;
         await(flags->sent);
-        std::this_thread::sleep_for(50ms);  // for what comes over a network
+        std::this_thread::sleep_for(50ms);  // until updates have arrived over a network
         seen = value_of(updates[0]);
       };
       const std::string error = message_of<ConfigError>([&] {
@@ -775,7 +775,7 @@ TEST(Segment, DisagreementIsAnErrorOnEveryRank) {
     if (group->rank() == 1) options.slot_bytes = 16;
     const std::string error = message_of<ConfigError>([&] { Segment segment(group, options); });
     CHECK_THAT(has(error, "slot_bytes is 16 on rank 1, 8 on ranks 0, 2"));
-    Segment segment(group, small("w"));  // and the job goes on
+    Segment segment(group, small("w"));  // the job goes on
     return 0;
   });
   expect_all_well(job);
@@ -814,8 +814,8 @@ TEST(Segment, NameIsFreeAgainWhenItsSegmentIsGone) {
   Segment third(group, small("w"));
 }
 
-// Everyone against everyone, sizes mixed, nobody in step: no update is torn and every one accounted
-// for.
+// All ranks send to all, with mixed sizes and out of step: no update is torn, and every one is
+// accounted for.
 TEST(SegmentStress, NothingTornAndCountersBalance) {
   struct Sums {
     std::atomic<std::uint64_t> scatters, folded, overwritten, torn;
@@ -831,7 +831,7 @@ TEST(SegmentStress, NothingTornAndCountersBalance) {
       Shared<Flags> flags;
       Job job(4, [&](Bootstrap& bootstrap) {
         GroupOptions given;
-        given.silence = 10s;  // it is run in an emulated guest too, over networks that lose packets
+        given.silence = 10s;  // it also runs in an emulated guest, over networks that lose packets
         const auto group = join(bootstrap, given);
         SegmentOptions options = small();
         options.slot_bytes = most * 8;
@@ -851,7 +851,7 @@ TEST(SegmentStress, NothingTornAndCountersBalance) {
         for (std::uint64_t i = 1; i <= scatters; ++i) {
           random = random * 6364136223846793005U + 1442695040888963407U;
           const std::size_t words = 1 + (random >> 33) % most;
-          // With all ranks in QUEUE at once, each must fold to let the others on.
+          // With all ranks in QUEUE at once, each must fold so that the others can go on.
           if (policy == Policy::kQueue) segment.gather({}, fold);
           segment.scatter([&](std::span<std::byte> room) {
             std::fill_n(reinterpret_cast<std::uint64_t*>(room.data()), words,
@@ -881,7 +881,7 @@ TEST(SegmentStress, NothingTornAndCountersBalance) {
         CHECK_THAT(stats.sent == stats.folded + stats.overwritten);
         CHECK_THAT(stats.pending == 0 && stats.to_dead == 0);
         CHECK_THAT(policy == Policy::kLatest || stats.overwritten == 0);
-        group->barrier();  // nobody leaves before all have counted
+        group->barrier();  // no rank leaves before all have counted
         return 0;
       });
       expect_all_well(job);
@@ -892,7 +892,7 @@ TEST(SegmentStress, NothingTornAndCountersBalance) {
               sums->torn.load());
 }
 
-// What a peer with damaged memory may have left in its mailbox: a gather says so, and ends.
+// A rank with damaged memory may leave such slots in its mailbox. A gather reports that, and ends.
 TEST(Segment, HeaderThatIsNotOfItsTicketIsDamage) {
   for (const Policy policy : {Policy::kLatest, Policy::kQueue}) {
     Job job(2, [&](Bootstrap& bootstrap) {
@@ -914,7 +914,7 @@ TEST(Segment, HeaderThatIsNotOfItsTicketIsDamage) {
           box.clock() = 5;
           const std::string error =
               message_of<Error>([&] { segment.gather({}, [](std::span<const Update>) {}); });
-          CHECK_THAT(has(error, "rank 1 wrote a slot header that cannot be"));
+          CHECK_THAT(has(error, "rank 1 wrote an invalid slot header"));
           CHECK_THAT(box.cursor(0).consumed == 0);
         }
       }

@@ -1,4 +1,4 @@
-// The checksum of updates and records: its values, and what it tells apart for certain.
+// The checksum of updates and records: its values, and the differences that it always detects.
 #include "dstorm/slot/checksum.hpp"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ Words random_words(std::size_t count, std::uint64_t seed) {
   return words;
 }
 
-// NVM Express, NVM Command Set Specification, "64b CRC": of 4 KiB.
+// NVM Express, NVM Command Set Specification, "64b CRC": the values for 4 KiB.
 TEST(Checksum, HasTheValuesOfItsStandard) {
   const auto value_of = [](auto byte_at) {
     std::vector<std::byte> bytes(4096);
@@ -133,8 +133,8 @@ TEST(Checksum, TellsEveryChangeOfOneWord) {
   }
 }
 
-// As of two updates that differ in signs alone: by +1 and -1 in doubles, and in both floats of a
-// word.
+// The differences of two updates that differ only in signs: +1 and -1 in doubles, and in both
+// floats of a word.
 TEST(Checksum, TellsTheSameChangeOfAnyTwoWords) {
   for (const std::uint64_t change : {kSign, kSign | kSign >> 32, std::uint64_t{1},
                                      ~std::uint64_t{0}, std::uint64_t{0x9A6C9329AC4BC9B5}}) {
@@ -170,7 +170,7 @@ TEST(Checksum, TellsOrderAndLength) {
   }
 }
 
-// Whatever lines of the newer one have come.
+// Any subset of the lines of the newer update has arrived.
 TEST(Checksum, TellsEveryMixOfTwoUpdates) {
   constexpr std::size_t kLines = 14;
   const Words older(8 * kLines, std::bit_cast<std::uint64_t>(1.0));

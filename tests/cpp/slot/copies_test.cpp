@@ -1,5 +1,5 @@
-// Who may write which copy: ranks of a host in turn, each of which may be stopped anywhere and go
-// on. Here they are threads.
+// Which rank may write which copy. The ranks of a host take turns, and each may be stopped at any
+// instruction and go on. Here the ranks are threads.
 #include "dstorm/slot/copies.hpp"
 
 #include <gtest/gtest.h>
@@ -77,7 +77,7 @@ TEST(Copies, OutdatedLinkTakesNothing) {
   EXPECT_EQ(table.view().current(), 0U);
 }
 
-// It comes back by a later link while its former connection has yet to find out.
+// The same rank takes the copy for a later link, before its former connection knows of that.
 TEST(Copies, RankThatHoldsACopyStillGoesOnInThat) {
   Table table(2);
   const auto former = table.take(1, 0);
@@ -111,7 +111,7 @@ TEST(Copies, WhereOthersHoldAllThereAreTheNextIsToldSo) {
 TEST(Copies, HolderSeesWhatTheHolderBeforeItWrote) {
   constexpr int kTurns = 2000;
   Table table(2);
-  int written = 0;  // as the bytes of a copy: not atomic
+  int written = 0;  // not atomic, like the bytes of a copy
   const auto take_turns = [&](int place) {
     for (int turn = 0; turn < kTurns;) {
       const auto taken = table.view().take(1, place, kNobody, kEverybody, kNoMemory);
@@ -145,16 +145,15 @@ TEST(Copies, CurrentCopyThatCannotBeIsTheFirst) {
   EXPECT_EQ(table.view().current(), 0U);
 }
 
-// ---- Proxies that are replaced while they write, and go on
-// -------------------------------------------
+// ---- Proxies that are replaced while they write, and go on ----
 
 constexpr int kPlaces = 3;
 constexpr int kReceivers = 2;
 constexpr std::size_t kWords = 32;
 constexpr std::uint64_t kUpdates = 4000;
 
-// The memory of a host, for one sender of another: its last `depth` updates that somebody here has
-// still to consume are said again over each new connection.
+// The memory of a host, for one sender of another host. Over each new connection the sender sends
+// its last `depth` updates again, if a rank here has yet to consume them.
 class Site {
  public:
   Site(Policy policy, int depth)
@@ -175,7 +174,8 @@ class Site {
     return least;
   }
 
-  // As the proxy by that link: says up to so many updates, though the next may have taken over.
+  // Acts as the proxy for that link: sends up to `budget` updates, even if the next proxy has taken
+  // over.
   void serve(std::uint64_t link, int place, int budget) {
     const auto taken = copies().table().take(link, place, kNobody, kNobody, kNoMemory);
     if (taken.outcome != Outcome::kTaken) return;
@@ -194,7 +194,7 @@ class Site {
         continue;
       }
       const int slot = writer.claim(policy_, kEverybody);
-      if (slot < 0) {  // else the last update of all might find no slot, and the readers no end
+      if (slot < 0) {  // or the last update might find no slot, and the readers would not end
         std::this_thread::yield();
         continue;
       }
@@ -203,7 +203,7 @@ class Site {
       auto* words = reinterpret_cast<std::uint64_t*>(writer.payload(slot));
       std::fill_n(words, kWords / 2, i);
       if (random() % 4 == 0) std::this_thread::yield();
-      if (random() % 64 == 0) std::this_thread::sleep_for(200us);  // stopped
+      if (random() % 64 == 0) std::this_thread::sleep_for(200us);  // the rank is stopped
       std::fill_n(words + kWords / 2, kWords - kWords / 2, i);
       SlotHeader header{};
       header.sequence = header.iteration = i;
@@ -219,7 +219,7 @@ class Site {
   MailboxShape shape_;
   std::unique_ptr<std::byte, void (*)(void*)> memory_;
   std::array<std::atomic<std::uint64_t>, CopyTable::words_for(kPlaces)> words_{};
-  std::atomic<std::uint64_t> newest_{0};  // that the sender has in a slot
+  std::atomic<std::uint64_t> newest_{0};  // the newest update that the sender has in a slot
 };
 
 struct Wrong {
@@ -232,7 +232,7 @@ bool is_whole(const SlotReader& reader, int slot, std::uint64_t iteration) {
   return std::all_of(words, words + kWords, [&](std::uint64_t word) { return word == iteration; });
 }
 
-// Folds all updates as `rank`, and looks at each twice.
+// Folds all updates as `rank`, and reads each of them twice.
 Wrong fold_all(Site& site, Policy policy, int rank) {
   Wrong wrong;
   SlotReader reader(site.copies(), rank);
@@ -270,7 +270,7 @@ INSTANTIATE_TEST_SUITE_P(Copies, CopiesThreads, testing::Values(Policy::kLatest,
                            return given.param == Policy::kLatest ? "Latest" : "Queue";
                          });
 
-// Links follow one another while those who serve the last ones still write.
+// New links begin while the ranks of the earlier links still write.
 TEST_P(CopiesThreads, ProxyThatIsReplacedAnywhereChangesNothingThatIsRead) {
   Site site(GetParam(), 3);
   std::array<Wrong, kReceivers> wrong;

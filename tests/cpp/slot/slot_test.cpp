@@ -1,4 +1,5 @@
-// The slot protocol on an array of bytes: one thread first, then many. Processes: segment_test.cpp.
+// The slot protocol on an array of bytes, first with one thread, then with many. segment_test.cpp
+// has the tests with processes.
 #include "dstorm/slot/carrier.hpp"
 #include "dstorm/slot/reader.hpp"
 #include "dstorm/slot/writer.hpp"
@@ -69,7 +70,7 @@ std::uint64_t word(const SlotReader& reader, int slot) {
   return *reinterpret_cast<const std::uint64_t*>(reader.payload(slot));
 }
 
-// Folds the newest as a gather does; 0 if there is none.
+// Folds the newest update as a gather does. Returns 0 if there is none.
 std::uint64_t fold_newest(SlotReader& reader) {
   const std::uint64_t consumed = reader.consumed();
   if (reader.newest(consumed) < 0) return 0;
@@ -211,7 +212,7 @@ TEST(Slot, FoldThatFailedLeavesTheUpdate) {
   ASSERT_TRUE(box.send(1, Policy::kLatest));
   box.reader(1).hold_from(1);
   SlotReader::fence();
-  box.reader(1).let_go();  // what a fold that throws comes to
+  box.reader(1).let_go();  // this happens when a fold throws
   EXPECT_EQ(fold_newest(box.reader(1)), 1U);
 }
 
@@ -224,7 +225,8 @@ TEST(Slot, WriterThatDiesBeforePublishingLeavesNothing) {
   EXPECT_EQ(fold_newest(box.reader(1)), 1U);
 }
 
-// Who receives varies: tickets of an earlier update, folded long ago, lie beside those of the last.
+// The receivers vary, so tickets of an update that was folded long ago lie beside those of the
+// last.
 TEST(Slot, WriterThatTakesOverACopyKnowsOldTicketsFromNew) {
   Box box(4, 1, 8);
   SlotWriter first = SlotWriter::of_copy(box.view(), 0);
@@ -277,7 +279,7 @@ TEST(Slot, MailboxesOfAllShapesAreAligned) {
 
 // ---- Threads: what a race would tear, and what the thread sanitizer looks at ----
 
-// Words a payload has at most; enough that writing one takes longer than a look at a ticket.
+// The most words of a payload: so many that writing it takes longer than a look at a ticket.
 constexpr std::size_t kWords = 512;
 
 std::uint64_t updates_to_send() {
@@ -285,7 +287,7 @@ std::uint64_t updates_to_send() {
   return 20'000 * static_cast<std::uint64_t>(given != nullptr ? std::atoi(given) : 1);
 }
 
-// Reads all of a payload; true if every word is the iteration.
+// Reads a whole payload. Returns whether every word is the iteration.
 bool is_whole(const SlotReader& reader, int slot) {
   const auto* words = reinterpret_cast<const std::uint64_t*>(reader.payload(slot));
   const SlotHeader& header = reader.header(slot);
@@ -315,7 +317,7 @@ Seen read_latest(SlotReader& reader, const std::atomic<bool>& ended) {
     if (const int slot = reader.newest(consumed); slot >= 0) {
       const std::uint64_t iteration = reader.header(slot).iteration;
       reader.hold_only(iteration);
-      if (iteration % 8 == 0) std::this_thread::yield();  // let the sender come round
+      if (iteration % 8 == 0) std::this_thread::yield();  // let the sender run
       if (!is_whole(reader, slot)) ++seen.torn;
       if (iteration <= last) ++seen.out_of_order;
       last = iteration;
@@ -358,14 +360,14 @@ TEST_P(SlotThreads, LatestIsNeverTornAndItsCountersBalance) {
     EXPECT_EQ(cursor.folded.load(), mine.folded);
     EXPECT_EQ(box.writer().pending(r), 0U);
     EXPECT_GT(mine.folded, 0U);
-    // What was addressed beyond the last one folded found every slot held.
+    // Updates addressed after the last one folded found every slot held.
     EXPECT_LE(cursor.folded.load() + cursor.overwritten.load(), box.writer().addressed(r));
     EXPECT_EQ(cursor.folded.load() + cursor.overwritten.load(), cursor.ordinal.load());
   }
 }
 
-// A slot that is used again keeps the tickets of those it is not for any more: whoever carries anew
-// would take the one for the other, or wait for it for ever.
+// A slot that is used again keeps the tickets of ranks that the new update is not for. A carrier
+// that begins again might take the old update for the new one, or wait for it for ever.
 TEST(Slot, CarrierPassesOverWhatItsReceiverHasConsumedOrIsDeadFor) {
   Box box(4, 2, 64);
   std::array<bool, 4> live{true, true, true, true};
@@ -382,7 +384,7 @@ TEST(Slot, CarrierPassesOverWhatItsReceiverHasConsumedOrIsDeadFor) {
   box.cursor(1).consumed = 1;
   box.cursor(2).consumed = 1;
   live[3] = false;
-  send(3, {1});  // into the slot of the first
+  send(3, {1});  // goes into the slot of the first update
   SlotCarrier carrier(box.view(), {1, 2, 3});
   const auto take = [&](std::uint64_t after) {
     std::vector<int> ranks;
@@ -401,13 +403,13 @@ TEST(Slot, CarrierPassesOverWhatItsReceiverHasConsumedOrIsDeadFor) {
   EXPECT_EQ(take(0), Taken(0, {}));
 }
 
-// The ranks of another host, of which one carries: it takes in the order they were made what is
-// still there, for all that an update is for and that have not consumed it, and reads it in place.
-// Now and then it begins anew, as over a new connection.
+// The ranks of another host, and their carrier. It takes the remaining updates in the order in
+// which they were made, each for all its receivers that have not consumed it, and reads them in
+// place. Now and then it begins again, as over a new connection.
 TEST_P(SlotThreads, CarrierTakesWholeUpdatesInOrderAndKnowsWhomTheyAreFor) {
   constexpr int kReaders = 3;
   Box box(kReaders + 1, GetParam(), kWords * 8);
-  // By iteration: for whom, a bit per rank, and with which ordinals.
+  // By iteration: the receivers, one bit per rank, and their ordinals.
   struct Sent {
     std::uint32_t to = 0;
     std::array<std::uint64_t, kReaders + 1> ordinals{};
@@ -435,7 +437,7 @@ TEST_P(SlotThreads, CarrierTakesWholeUpdatesInOrderAndKnowsWhomTheyAreFor) {
       const bool over = ended.load();
       const std::uint64_t clock = carrier.clock();
       const int slot = carrier.take(last, [](int) { return true; });
-      // What is beyond the clock its sender is still about to publish (S6).
+      // The sender is still publishing an update that is beyond its clock (S6).
       if (slot < 0 || carrier.header().iteration > clock) {
         carrier.let_go();
         if (slot < 0 && over) return;
@@ -443,7 +445,7 @@ TEST_P(SlotThreads, CarrierTakesWholeUpdatesInOrderAndKnowsWhomTheyAreFor) {
         continue;
       }
       const SlotHeader header = carrier.header();
-      if (header.iteration % 8 == 0) std::this_thread::yield();  // let the sender come round
+      if (header.iteration % 8 == 0) std::this_thread::yield();  // let the sender run
       const auto* words = reinterpret_cast<const std::uint64_t*>(carrier.payload(slot));
       for (std::size_t i = 0; i < header.count; ++i) torn += words[i] != header.iteration;
       std::uint32_t to = 0;
@@ -543,7 +545,7 @@ TEST_P(SlotThreads, QueueDeliversEveryUpdateOnceAndInOrder) {
   }
 }
 
-// S6. Two thousand tickets, so that it takes a while to write them; the reader's is the last.
+// S6. Two thousand tickets take a while to write, and the reader's ticket is the last.
 TEST(SlotThreads, WhoSeesTheClockSeesTheTickets) {
   constexpr int kReader = 2000;
   Box box(kReader + 1, 1, 8);
@@ -569,16 +571,17 @@ TEST(SlotThreads, WhoSeesTheClockSeesTheTickets) {
   EXPECT_EQ(missing, 0U);
 }
 
-// A reader that looks at one slot after the other, and a sender that meanwhile fills the first and
-// then the last one: what it sees in the last is not the oldest. The slots in between belong to
-// receiver 2, and a page lies between one ticket and the next, so that a look takes long.
+// A reader looks at one slot after the other. Meanwhile the sender fills the first slot, and then
+// the last: the update that the reader sees in the last slot is not the oldest. The slots in
+// between belong to receiver 2, and each ticket is a page away from the next, so that a look takes
+// long.
 TEST(SlotThreads, OldestIsNotPassedOver) {
   constexpr int kDepth = 256;
   constexpr int kRanks = 256;
   Box box(kRanks, kDepth, 8);
   for (std::uint64_t i = 1; i < kDepth; ++i) ASSERT_TRUE(box.send(i, Policy::kQueue, {2}));
   ASSERT_TRUE(box.send(kDepth, Policy::kQueue, {1}));
-  box.reader(2).consume(1, 1, true);  // the first slot is free, and here the last:
+  box.reader(2).consume(1, 1, true);  // the first slot is free, and now the last:
   box.reader(1).consume(kDepth, 1, true);
   const std::uint64_t end = kDepth + updates_to_send() / 2;
   std::uint64_t passed_over = 0;
@@ -586,7 +589,7 @@ TEST(SlotThreads, OldestIsNotPassedOver) {
     SlotReader& reader = box.reader(1);
     for (std::uint64_t last = kDepth, looks = 1; last < end; ++looks) {
       const int slot = reader.oldest(last, end);
-      if (looks % 64 == 0) std::this_thread::yield();  // they may have to share a core
+      if (looks % 64 == 0) std::this_thread::yield();  // the threads may share a core
       if (slot < 0) continue;
       const std::uint64_t found = reader.header(slot).iteration;
       if (found != last + 1) ++passed_over;
@@ -602,9 +605,9 @@ TEST(SlotThreads, OldestIsNotPassedOver) {
   EXPECT_EQ(passed_over, 0U);
 }
 
-// Cache lines that two threads share, only to fill a store buffer: written lines leave it in order,
-// and those the other thread has just read leave it slowly, so that what is stored next is seen
-// late by the other thread unless a fence waits for it.
+// Cache lines that two threads share, only to fill a store buffer. Written lines leave the buffer
+// in order, and lines that the other thread has just read leave it slowly. So the other thread sees
+// the next store late, unless a fence waits for it.
 class Ballast {
  public:
   void store(std::uint64_t value) {
@@ -621,8 +624,8 @@ class Ballast {
   std::array<Line, 32> lines_;
 };
 
-// Store buffering, alone: the hold of S3 against the revoked ticket of S4 (b), round after round
-// with nothing else going on, so that a missing fence on either side shows as a torn read.
+// Store buffering alone: the hold of S3 against the revoked ticket of S4 (b), round after round,
+// with nothing else going on. A missing fence on either side shows as a torn read.
 TEST(SlotThreads, HoldAndRevokeNeverMissEachOther) {
   Box box(2, 1, kWords * 8);
   const std::uint64_t updates = updates_to_send() * 150;
@@ -646,7 +649,7 @@ TEST(SlotThreads, HoldAndRevokeNeverMissEachOther) {
     }
   });
   for (std::uint64_t i = 1; i <= updates; ++i) {
-    if (i % 2 == 0) ballast.store(i);  // half of the rounds: it slows the rest down
+    if (i % 2 == 0) ballast.store(i);  // in half of the rounds, since it slows the others down
     if (!box.send(i, Policy::kLatest, box.all(), kWords)) box.writer().skip(i, box.all());
   }
   ended = true;

@@ -1,4 +1,4 @@
-// What codecs make of floats: against arithmetic written out here, at every level alike.
+// The results of codecs compared with plain arithmetic, at every instruction set level.
 #include "vol/codec.hpp"
 
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ double value_of(std::uint16_t half, int fraction_bits) {
   return sign * size;
 }
 
-// Floats of all sizes, and those around which rounding turns.
+// Floats of all magnitudes, and those around which rounding changes.
 std::vector<float> floats(int fraction_bits) {
   std::vector<float> values{0.0F,
                             -0.0F,
@@ -81,8 +81,8 @@ std::vector<float> floats(int fraction_bits) {
   return values;
 }
 
-// Whether no number of this format is nearer to `value` than `half`, and of two as near the even
-// one.
+// Whether no number of this format is nearer to `value` than `half`, and `half` is the even one if
+// two are equally near.
 testing::AssertionResult is_nearest(float value, std::uint16_t half, int fraction_bits) {
   const double at = value_of(half, fraction_bits);
   const auto wrong = [&] {
@@ -92,7 +92,7 @@ testing::AssertionResult is_nearest(float value, std::uint16_t half, int fractio
   const std::uint16_t size = half & 0x7FFF;
   const std::uint16_t sign = half & 0x8000;
   const int infinite = 0x7FFF & ~((1 << fraction_bits) - 1);
-  // As if the exponents went on: infinity stands for the next number.
+  // Infinity stands for the number that would follow if there were more exponents.
   const auto distance = [&](int other) {
     const double step = std::ldexp(1.0, fraction_bits == 10 ? 16 : 128);
     const double number = other == infinite
@@ -198,7 +198,7 @@ TEST_P(WireLevels, AllLevelsGiveTheSameBits) {
   }
 }
 
-// A vector that goes through a Coder and comes back.
+// Encodes and decodes a vector with a Coder.
 template <class T>
 std::vector<T> round_trip(Coder& coder, const std::vector<T>& values) {
   std::vector<std::byte> wire(coder.bytes());
@@ -248,7 +248,8 @@ TEST(Coder, TopKSendsTheLargestAndTheRestLater) {
   EXPECT_EQ(round_trip(coder, none), (std::vector<float>{0, 0, 0, 0, 0, 0, 0, 0.5F}));
 }
 
-// Few different magnitudes, or as many as elements, of all sizes: against a sort of all.
+// Few different magnitudes, or as many as elements, of all sizes, compared with a sort of all
+// elements.
 template <class T>
 void expect_the_largest(bool has_equals) {
   std::mt19937 random(3);

@@ -1,4 +1,4 @@
-// Which instruction set the kernels use, and how they name types.
+// The instruction set that the kernels use, and their names of types.
 #include <gtest/gtest.h>
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// What the kernels must compute, in plain scalar code, and inputs to try them on.
+// The results that the kernels must compute, in plain scalar code, and inputs for them.
 #pragma once
 
 #include <algorithm>
@@ -104,7 +104,8 @@ T reference_median(const Column<T>& x) {
   return reference_trimmed_mean(x, (x.size() - 1) / 2);
 }
 
-// k arrays of n elements at addresses that suit no type, and room for a result at another.
+// k arrays of n elements at addresses that are aligned for no type, and room for a result at
+// another such address.
 template <class T>
 class Inputs {
  public:
@@ -224,7 +225,7 @@ bool same_bits(T a, T b) {
   return std::memcmp(&a, &b, sizeof(T)) == 0;
 }
 
-// NaNs are all one here, as in the contract of the sums.
+// All NaNs count as equal here, as in the contract of the sums.
 template <class T>
 bool same_number(T a, T b) {
   return same_bits(a, b) || (a != a && b != b);
@@ -232,7 +233,7 @@ bool same_number(T a, T b) {
 
 enum class Zeros { kBySign, kAlike };
 
-// Every fold in one shape, to run them all alike.
+// Every fold with the same signature, so that all run alike.
 template <class T>
 struct Fold {
   std::string name;

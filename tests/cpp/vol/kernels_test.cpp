@@ -1,5 +1,5 @@
-// Every fold, type and instruction set against plain scalar code; and that neither the instruction
-// set nor the cutting of the range shows in the bits.
+// Every fold, type and instruction set, compared with plain scalar code. The bits depend neither on
+// the instruction set nor on how the range is cut.
 #include "vol/kernels.hpp"
 
 #include <gtest/gtest.h>

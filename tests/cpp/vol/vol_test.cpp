@@ -21,7 +21,7 @@ using testing_processes::expect_all_well;
 using testing_processes::Job;
 using testing_processes::join;
 
-// Element i of rank r's vector: numbers whose sums are not exact, so that order shows in the bits.
+// Element i of rank r's vector: numbers whose sums are not exact, so that the bits show the order.
 float sample(int rank, std::size_t i) {
   return std::sin(static_cast<float>(i) * 0.37F + static_cast<float>(rank)) * 1e3F;
 }
@@ -30,7 +30,7 @@ void fill(std::span<float> values, int rank) {
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = sample(rank, i);
 }
 
-// What AVG over ALL must give: the sum in rank order, divided.
+// The result that AVG over ALL must give: the sum in rank order, divided.
 float average(int ranks, std::size_t i) {
   float sum = sample(0, i);
   for (int r = 1; r < ranks; ++r) sum += sample(r, i);
@@ -39,7 +39,7 @@ float average(int ranks, std::size_t i) {
 
 bool is_close(float a, float b) { return std::abs(a - b) <= 1e-5F * (1 + std::abs(b)); }
 
-class DenseSizes : public testing::TestWithParam<std::size_t> {};  // both sides of sharing out
+class DenseSizes : public testing::TestWithParam<std::size_t> {};  // below and above sharing out
 
 TEST_P(DenseSizes, BspAverageOverAllHasTheSameBitsOnEveryRank) {
   const std::size_t n = GetParam();
@@ -68,8 +68,8 @@ TEST_P(DenseSizes, BspAverageOverAllHasTheSameBitsOnEveryRank) {
   for (std::size_t r = 1; r < 4; ++r) EXPECT_EQ(bits->hash[r], bits->hash[0]);
 }
 
-// A rank goes on computing between scatter and gather: what it did in between is in its own result,
-// and in nobody else's, whether the fold was shared out or not.
+// A rank goes on computing between scatter and gather. Its changes in between are in its own
+// result, and in no other rank's, whether the fold was shared out or not.
 TEST_P(DenseSizes, ChangesSinceTheScatterAreKept) {
   const std::size_t n = GetParam();
   Job job(4, [&](Bootstrap& bootstrap) {
@@ -122,7 +122,7 @@ TEST_P(DenseSizes, AllreduceIsExactOverBothKindsOfMemory) {
     std::vector<float> values(n);
     Dense<float> over_mine(group, {.name = "mine"}, std::span(values));
     Dense<float> of_its_own(group, {.name = "own"}, n);
-    // Out of step on purpose: allreduce does not care how often each has scattered.
+    // Out of step on purpose: allreduce does not depend on how often each rank has scattered.
     for (int i = 0; i < group->rank(); ++i) over_mine.scatter();
     for (int round = 0; round < 4; ++round) {
       fill(values, group->rank());
@@ -139,8 +139,8 @@ TEST_P(DenseSizes, AllreduceIsExactOverBothKindsOfMemory) {
   expect_all_well(job);
 }
 
-// Ranks die one after the other, anywhere in a round. Whoever is left has after each round the
-// average of some set of ranks, itself among them, in every element: the old or the new, never a
+// Ranks die one after the other, anywhere in a round. After each round every element of a survivor
+// has the average of the same set of ranks, itself included: the old set or the new one, never a
 // mix.
 TEST_P(DenseSizes, DeathInTheMiddleLeavesNoMix) {
   const std::size_t n = GetParam();
@@ -212,7 +212,7 @@ TEST(Dense, FoldsDoWhatTheirNamesSay) {
       Dense<float> vector(group, {.name = "w" + std::to_string(++made)}, std::span(w));
       vector.scatter();
       vector.gather(fold, {.staleness = 0});
-      group->barrier();  // nobody lets go of it before all have folded
+      group->barrier();  // no rank frees it before all have folded
       return w[0];
     };
     CHECK_THAT(after(Fold::avg()) == 6.0F);
@@ -255,7 +255,7 @@ TEST(Dense, CodecsSendFewerBytesAndWhatTheyDecodeIsFolded) {
     double plain = 0;  // bytes without a codec
     struct Case {
       Codec codec;
-      float most;  // that a value may be off by
+      float most;  // the largest error of a value
       double bytes;
     };
     for (const auto& [codec, most, bytes] :
@@ -296,7 +296,7 @@ TEST(Dense, TopKOverRoundsSumsUpToAllThatWasGiven) {
     });
     for (int round = 0; round < 8; ++round) {
       for (std::size_t i = 0; i < 100; ++i) {
-        gradient[i] = round < 4 ? static_cast<float>(i + 1) : 0;  // then what was kept goes
+        gradient[i] = round < 4 ? static_cast<float>(i + 1) : 0;  // then the kept rest is sent
       }
       vector.scatter();
       vector.gather(add, {.staleness = 0});
@@ -342,7 +342,7 @@ TEST(Dense, LongUpdateIsFoldedAtMaxNormByEveryFold) {
                            gathered.clipped == std::vector<int>(is_long ? 0 : 1, 1) &&
                            vector.screened().clipped_from.size() == (is_long ? 0 : 1) &&
                            is_close(w[10] * -4, w[999] * 3) && w[11] == 0;
-      group->barrier();  // nobody lets go of it before all have folded
+      group->barrier();  // no rank frees it before all have folded
       return is_well && vector.stats().folded == 2 ? w[10] / 0.6F : -1.0F;
     };
     const Fold longest = Dense<float>::fold([](auto mine, auto updates) {
@@ -432,9 +432,9 @@ TEST(Dense, SenderIsNotTouchedByItsReaders) {
   expect_all_well(job);
 }
 
-// The bits of one fold of everybody's vectors, however the ranks share it out: 1 to 65,537
-// elements, of which each rank's part is none, or all, or of another length than the others', in
-// two pieces.
+// The bits of a fold of all ranks' vectors do not depend on how the ranks share it out: with 1 to
+// 65,537 elements, of which a rank's part is none, or all, or differs in length from the others',
+// in two pieces.
 TEST(Dense, AllreduceHasTheBitsOfOneFoldInRankOrder) {
   Job job(4, [](Bootstrap& bootstrap) {
     const auto group = join(bootstrap);
@@ -490,7 +490,7 @@ TEST(Dense, AllreduceNamesWhoDoesNotComeAndChangesNothing) {
     vector.allreduce(Fold::avg());
     if (group->rank() != 2) {
       try {
-        vector.allreduce(Fold::sum(), 1s);  // long enough for each to see the other come
+        vector.allreduce(Fold::sum(), 1s);  // long enough for each to see the other arrive
         return 1;
       } catch (const dstorm::TimeoutError& error) {
         CHECK_THAT(error.ranks() == std::vector<int>{2} || error.ranks().empty());

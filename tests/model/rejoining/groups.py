@@ -217,7 +217,7 @@ class Group:
         if self._has_left:
             raise ConfigError("this rank has left the job")
         if self.is_left_out(self.rank):
-            raise PeerError(f"rank {self.rank} has been left out", self.members)
+            raise PeerError(f"rank {self.rank} was evicted from the job", self.members)
 
     def supersede(self, call: int) -> None:
         self.world.step()
@@ -248,7 +248,7 @@ class Group:
                 self._passed_since, self._passed_by = call, 0
             self._passed_by += 25 if is_first else 1
             if (is_first and self._kept_since == call) or self._passed_by > 100:
-                raise SupersededError("the ranks go over to another group")
+                raise SupersededError("the ranks move to another group")
 
     def keep_round(self, name: str) -> None:
         if self._names[0] == name:
@@ -343,7 +343,7 @@ class Group:
             return
         is_new, self._last_wait = self._last_wait != self._waits, self._waits
         if not self._look_again(is_new):
-            raise SupersededError("the ranks go over to another group")
+            raise SupersededError("the ranks move to another group")
 
 
 class Vector:

@@ -61,7 +61,7 @@ def test_failure_of_one_rank_is_all_ranks_failure(
     for error in result.each("error"):
         assert error.kind == "ConfigError"
         assert error.says(f"malt.save: rank {bad[0]}: ", *parts), error.text
-        assert ("and likewise rank 2" in error.text) == (len(bad) > 1)
+        assert ("and also rank 2" in error.text) == (len(bad) > 1)
         assert error.seconds < 15
     assert result.told[0]["left"][-1] == "checkpoint-000001"
     assert result.each("again") == ["c/checkpoint-000002"] * 3

@@ -170,7 +170,7 @@ def test_every_flipped_byte_is_noticed(two: Path, caplog: pytest.LogCaptureFixtu
         assert (restored.path.name, w[0], at) == ("checkpoint-000001", 1, at)
         assert restored.damaged == (two / "checkpoint-000002",)
     assert "checkpoint-000002" in caplog.records[-1].message
-    assert "the checkpoint before it is taken" in caplog.records[-1].message
+    assert "restoring the checkpoint before it" in caplog.records[-1].message
 
 
 def test_every_missing_end_is_noticed(two: Path) -> None:

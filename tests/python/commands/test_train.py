@@ -363,7 +363,7 @@ def test_the_first_rank_of_a_job_tells_of_all(
     out, _ = capfd.readouterr()
     assert [line.split()[0] for line in out.splitlines()[:4]] == ["model:", "rank", "0", "1"]
     assert "2 passes over 1,400 examples of 63 features\n" in out
-    assert "1 bad lines left out: by other ranks\n" in out
+    assert "1 bad lines skipped: by other ranks\n" in out
     assert out.count("model: m.npz") == 1
     assert "train.svm, rank 0 of 2</h1>" in Path("r.html").read_text()
 
@@ -414,7 +414,7 @@ def test_ctrl_c_saves_what_has_been_learnt(digits: Path) -> None:
         ("train svm train.svm --rate constant:0", "the ETA0 of --rate is 0.0; it must be"),
         ("train svm train.svm --label 3", "--label is 3; svmlight text has labels of its own"),
         ("train svm train.svm --alpha 0", "--rate 'optimal' divides by alpha"),
-        ("train svm bad.svm", "--skip-bad-lines leaves such lines out"),
+        ("train svm bad.svm", "--skip-bad-lines skips such lines"),
         ("train svm train.unknown", "give --format, one of svmlight"),
         ("train svm table.csv", "table.csv has no targets: --label names the column"),
         ("train svm table.csv --chunk-rows 1", "the examples have no targets: --label names"),

@@ -307,9 +307,9 @@ def test_what_fails_on_one_rank_raises_on_all(job: Result) -> None:
         assert error.kind == "ConfigError"
         assert error.says("no rows for rank 1 of 2", "all files together have 1", "shard=False")
     for error in job.each("bad"):
-        assert error.says("rank 1", "bad.svm, line 51: it does not go on with index:value: 'oops'")
+        assert error.says("rank 1", "bad.svm, line 51: index:value was expected: 'oops'")
     for error in job.each("none"):
-        assert error.says("rank 0", "none.svm: there is no such file", "and likewise rank 1")
+        assert error.says("rank 0", "none.svm: there is no such file", "and also rank 1")
     for error in job.each("rank"):
         assert error.says("bytes: 54 on rank 0, 60 on rank 1; all ranks must see the same files")
 
@@ -382,7 +382,9 @@ def test_a_web_server_gives_parts_if_it_says_so_and_the_whole_file_if_not(server
 def test_bad_lines_raise_or_are_counted(tmp_path: Path) -> None:
     path = write(tmp_path / "x.svm", "1 1:1\n1 2:1 1:1\n1 1:nan\n2 2:1\n")
 
-    with pytest.raises(malt.ConfigError, match=r"x\.svm, line 2: the indices do not rise: '1:1'"):
+    with pytest.raises(
+        malt.ConfigError, match=r"x\.svm, line 2: the indices do not increase: '1:1'"
+    ):
         malt.load_data(path)
     data = malt.load_data(path, on_bad="count")
 

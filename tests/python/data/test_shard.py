@@ -366,7 +366,7 @@ tell(got=got, repeated=parts.repeated, error=error)
     first, second, stopped = result.told
     assert first["error"] is second["error"] is None
     assert stopped["error"].kind == "PeerError"
-    assert stopped["error"].says("left out")
+    assert stopped["error"].says("was evicted from the job")
     assert len(stopped["got"]) == 4
     assert sorted(first["got"] + second["got"] + stopped["got"][:-1]) == list(range(30))
     assert len(first["repeated"] + second["repeated"]) == 1

@@ -49,7 +49,7 @@ malt.barrier()
         assert (told["alive"], told["epoch"], told["summed"]) == ((0, 1), 1, (1 - rank,))
     for error in result.told[2]["errors"]:
         assert error.kind == "PeerError"
-        assert error.says("rank 2 has been left out", "for 1 s", "stopped")
+        assert error.says("rank 2 was evicted from the job", "for 1 s", "stopped")
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])

@@ -172,7 +172,7 @@ def test_jobs_that_are_not_elastic_and_other_processes_are_refused(tmp_path: Pat
         for process in (job.launcher.pid, os.getpid()):
             done = scale(process, 1)
             assert done.returncode == 2
-            assert f"process {process} is no `malt run --elastic`" in done.stderr
+            assert f"process {process} is not a `malt run --elastic`" in done.stderr
 
 
 @contextlib.contextmanager

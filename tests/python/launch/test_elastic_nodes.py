@@ -201,7 +201,9 @@ def test_a_job_that_cannot_do_without_a_node_ends_with_it(
 def test_nodes_whose_limits_differ_are_told(job: Job) -> None:
     for end in map(end_of, start_both(job, 1, "1:4", "2:4")):
         assert end.code == 2
-        assert "node 0 came with --elastic 1:4, node 1 came with --elastic 2:4: give" in end.err
+        assert (
+            "node 0 started with --elastic 1:4, node 1 started with --elastic 2:4: give" in end.err
+        )
 
 
 # The books
@@ -240,7 +242,10 @@ def test_ranks_are_numbered_first_and_places_are_free_after_them() -> None:
 @pytest.mark.parametrize(
     ("nodes", "refusal"),
     [
-        ([(1, 1, 4), (1, 0, 0)], b"node 0 came with --elastic 1:4, node 1 came without --elastic"),
+        (
+            [(1, 1, 4), (1, 0, 0)],
+            b"node 0 started with --elastic 1:4, node 1 started without --elastic",
+        ),
         (
             [(2, 1, 3), (2, 1, 3)],
             b"the nodes start 4 ranks (-n), which is not within --elastic 1:3",
@@ -301,7 +306,10 @@ def test_places_of_those_who_leave_are_not_free_until_they_have_ended() -> None:
     scaled(nodes, 1)
     refused = scaled(nodes, 3)
     assert (refused.starting, refused.leaving) == ([], [])
-    assert b"3 of 3 places are taken, also by ranks 1, 2, asked to leave" in refused.frames[0][1][0]
+    assert (
+        b"3 of 3 ranks run, ranks 1, 2 among them, which were asked to leave"
+        in refused.frames[0][1][0]
+    )
     end(nodes, 0, 1)
     end(nodes, 1, 2)
     assert scaled(nodes, 3).starting == [1, 2]
@@ -337,7 +345,7 @@ def test_a_launcher_that_ends_is_given_no_more_ranks() -> None:
     assert end(nodes, 1, 3, process=0) == [(0, [begin])]  # another starts it
     assert end(nodes, 0, 3, process=0) == []
     (frame,) = scaled(nodes, 4).frames
-    assert b"start no more ranks: their `malt run` ends" in frame[1][0]
+    assert b"start no more ranks: their `malt run` is ending" in frame[1][0]
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, (1 << 32) - 1])
@@ -370,7 +378,7 @@ def test_somebody_of_another_version_is_named_when_a_node_does_not_come() -> Non
     ours, theirs = socket.socketpair()
     server._listener.admit(ours, "192.0.2.7")
     theirs.send(struct.pack("!8scIII32s", b"MALTRDV4", b"n", 1, 2, 99, b"n" * 32))
-    with pytest.raises(TimeoutError, match=r"somebody on 192\.0\.2\.7 has another version"):
+    with pytest.raises(TimeoutError, match=r"a process on 192\.0\.2\.7 has another version"):
         node.start(1, 0.2, server)
     node.abort()
     server.close()

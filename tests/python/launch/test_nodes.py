@@ -151,7 +151,7 @@ def test_ranks_come_back_on_all_nodes_or_on_none(job: Job) -> None:
     launchers = job.start(0), job.start(1, "--respawn")
     for end in map(end_of, launchers):
         assert end.code == 2
-        assert "node 0 came without --respawn, the others with it" in end.err
+        assert "node 0 started without --respawn, the others with it" in end.err
 
 
 def test_ranks_are_numbered_in_the_order_of_nodes(job: Job) -> None:
@@ -202,7 +202,7 @@ def test_node_0_that_does_not_come_is_named(job: Job) -> None:
     end = end_of(job.start(1, "--timeout", 0.3))
     assert end.code == 2
     assert end.err.startswith(
-        f"malt run: error: node 0 did not come within 0.3 s: nobody listens at {job.address}; "
+        f"malt run: error: node 0 did not come within 0.3 s: no launcher listens at {job.address}; "
     )
 
 
@@ -221,7 +221,7 @@ def test_wrong_key_is_refused_and_the_right_one_comes_in(job: Job) -> None:
     end = end_of(job.start(1, key=wrong))
     assert end.code == 2
     assert end.err.startswith(
-        f"malt run: error: who listens at {job.address} does not know this job's key: "
+        f"malt run: error: the process that listens at {job.address} does not know this job's key: "
     )
     assert wrong not in end.err
     second = job.start(1)

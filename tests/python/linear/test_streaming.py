@@ -92,7 +92,7 @@ def test_a_regression_of_a_table_is_streamed_and_scored(
         assert main.main(words.split()) == 0
         said.append(capfd.readouterr())
     assert "passes over 1,000 examples of 3 features" in said[0].out
-    assert re.search("1 bad lines left out: houses.csv, .*3 cells, where there are 4", said[0].out)
+    assert re.search("1 bad lines skipped: houses.csv, .*3 cells, where there are 4", said[0].out)
     assert float(re.findall(r"R squared on 1,000 .*: (\S+)", said[0].out)[0]) > 0.99
     np.testing.assert_allclose(np.array(said[1].out.split(), float), table[:, 3], atol=0.3)
     assert "of 1,000 examples" in said[1].err

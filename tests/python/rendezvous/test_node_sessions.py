@@ -57,7 +57,7 @@ def test_answer_that_cannot_be_is_refused(answer: bytes) -> None:
         thread = threading.Thread(target=be_node_0)
         thread.start()
         node = Node(f"127.0.0.1:{listener.getsockname()[1]}", key, 1, 2)
-        with pytest.raises(ConfigError, match="before all nodes had come"):
+        with pytest.raises(ConfigError, match="before all nodes had joined"):
             node.start(1, 5, None)
         node.abort()
         thread.join()

@@ -472,4 +472,4 @@ def test_ranks_with_unequal_numbers_of_batches_join_the_others(tmp_path: Path) -
     for told in result.told:
         assert told["refused"].says("join() is for sync='bsp'")
         assert told["unequal"].kind == "ConfigError"
-        assert told["unequal"].says("unequal numbers of batches: give each as many")
+        assert told["unequal"].says("unequal numbers of batches: give each rank equally many")

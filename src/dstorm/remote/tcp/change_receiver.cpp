@@ -26,7 +26,7 @@ ChangeReceiver::Arriving ChangeReceiver::read_update(const remote::FrameHead& he
   require(tickets.size() % sizeof(Ticketed) == 0 &&
               head.bytes == body.size() + arriving.header.payload_bytes,
           "an update of another length");
-  require(arriving.header.iteration <= kMostIteration, "an iteration that cannot be");
+  require(arriving.header.iteration <= kMostIteration, "an invalid iteration");
   require(arriving.header.sender == static_cast<std::uint32_t>(origin_.sender),
           "another sender's name");
   const host::Control& control = origin_.control;
@@ -100,7 +100,7 @@ void ChangeReceiver::finish_update() {
 
 bool ChangeReceiver::take_clock(std::uint64_t clock, const Attached& attachment) {
   if (!attachment) return true;  // every rank of this host has closed it
-  require(clock <= kMostIteration, "an iteration that cannot be");
+  require(clock <= kMostIteration, "an invalid iteration");
   Copy* const copy = copy_of(attachment);
   if (copy == nullptr) return false;
   if (clock > copy->box.clock().load(std::memory_order_relaxed)) copy->writer.advance(clock);

@@ -83,7 +83,7 @@ void ChangeSender::send_cursors(Carried& carried) {
 }
 
 void ChangeSender::take(const remote::FrameHead&, std::span<const std::byte>) {
-  throw Error("answered with a frame that cannot be");
+  throw Error("answered with an invalid frame");
 }
 
 }  // namespace dstorm::tcp

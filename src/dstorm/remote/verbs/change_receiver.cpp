@@ -33,7 +33,7 @@ void ChangeReceiver::take_endpoint(std::span<const std::byte> body) {
   const auto said = std::as_bytes(std::span(&given.endpoint, 1));
   require(remote::is_proof(std::as_bytes(std::span(given.proof)),
                            remote::prove(origin_.settings.key, head, said, origin_.caller)),
-          "an adapter's address that somebody has changed on the way");
+          "an adapter's address that was changed on the way");
   queue_.emplace(*origin_.settings.device, QueueOptions{.depth = 1});
   queue_->connect(given.endpoint);
   const Endpoint own = queue_->local();

@@ -117,7 +117,7 @@ void ChangeSender::take(const remote::FrameHead& head, std::span<const std::byte
   if (head.kind == FrameKind::kWindow) return take_window(head.segment, body);
   Endpoint endpoint{};
   if (body.size() != sizeof(endpoint) || is_joined_) {
-    throw Error("answered with a frame that cannot be");
+    throw Error("answered with an invalid frame");
   }
   std::memcpy(&endpoint, body.data(), sizeof(endpoint));
   try {
@@ -136,7 +136,7 @@ std::size_t ChangeSender::longest_answer() const {
 void ChangeSender::take_window(std::uint32_t segment, std::span<const std::byte> body) {
   const std::size_t ranks = route_.host.size();
   if (body.size() != longest_answer()) {
-    throw Error("answered with a frame that cannot be");
+    throw Error("answered with an invalid frame");
   }
   Writer::Window window{{}, std::vector<Target>(ranks)};
   std::memcpy(&window.inbox, body.data(), sizeof(window.inbox));

@@ -61,7 +61,7 @@ Setting parse(std::string_view text) {
   if (!well || text.ends_with(':')) {
     throw ConfigError(setting.prefix() +
                       "must be a device, DEVICE:PORT or DEVICE:PORT:GID_INDEX, such as mlx5_0:1:3; "
-                      "malt info lists what there is");
+                      "`malt info` lists the devices");
   }
   return setting;
 }
@@ -159,7 +159,7 @@ std::string apply(const Library& library, ibv_context* context, const ibv_port_a
   }
   if (numbers.traffic_class && is_infiniband) {
     return std::string(kTrafficClassVariable) + "=" + std::to_string(*numbers.traffic_class) +
-           ": " + where + "is InfiniBand, where " + kServiceLevelVariable + " says so instead";
+           ": " + where + "is InfiniBand, which uses " + kServiceLevelVariable + " instead";
   }
   choice.service_level = static_cast<std::uint8_t>(numbers.service_level.value_or(0));
   choice.traffic_class = static_cast<std::uint8_t>(numbers.traffic_class.value_or(0));

@@ -17,7 +17,7 @@ constexpr std::size_t kProbeBytes = std::size_t{3} * 4096;
 constexpr std::size_t kProbeWords = kProbeBytes / 8;
 constexpr std::chrono::microseconds kBetweenLooks{50};
 constexpr const char* kAdvice =
-    "; does all that is in between carry packets of this MTU, and are both in one network and "
+    "; do all switches in between carry packets of this MTU, and are both in one network and "
     "partition? MALT_RDMA_DEVICE and MALT_RDMA_PKEY choose others";
 
 // The beginning of an offer; a QueueRecord for each partner follows.

@@ -42,7 +42,7 @@ ibv_mtu mtu_of(std::uint32_t bytes) {
 std::string_view meaning_of(ibv_wc_status status) {
   switch (status) {
     case IBV_WC_RETRY_EXC_ERR:
-      return "the peer's process or host is gone, or the network to it is cut";
+      return "the peer's process or host is dead, or the network to it is cut";
     case IBV_WC_REM_ACCESS_ERR:
       return "the peer has withdrawn its memory, or never granted this write";
     case IBV_WC_REM_OP_ERR:
@@ -81,8 +81,8 @@ Queue::Queue(const Device& device, const QueueOptions& options)
                       " takes 1 to " + std::to_string(most));
   }
   if (silence_ < std::chrono::milliseconds(1) || silence_ > std::chrono::seconds(60)) {
-    throw ConfigError("a peer cannot be given up after " + std::to_string(silence_.count()) +
-                      " ms of silence; use 1 to 60000");
+    throw ConfigError("silence is " + std::to_string(silence_.count()) +
+                      " ms; RDMA needs 1 to 60000 ms");
   }
   const auto check = [&](bool made, const char* what) {
     if (made) return;

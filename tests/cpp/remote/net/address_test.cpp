@@ -1,4 +1,4 @@
-// Which address a rank listens at.
+// The address at which a rank listens.
 #include "dstorm/remote/net/address.hpp"
 
 #include <gtest/gtest.h>
@@ -148,7 +148,7 @@ TEST(ChooseAddress, LoopbackNeverJoinsTwoHosts) {
             "none");
 }
 
-// Whatever this machine is connected to, the choice is what the system's route says.
+// On any machine the choice is that of the system's routes.
 TEST(ChooseAddress, WithoutASharedNetworkTheRouteDecides) {
   const std::vector<Interface> mine = {on("e0", "198.51.100.1", 32)};
   const auto routed = address_toward("203.0.113.9");

@@ -43,7 +43,7 @@ Key key_of(std::uint8_t fill) {
 }
 Address place() { return Address::parse("192.0.2.9", 41000).value(); }
 
-// One end's handshake and its stream, which goes when it is refused, as in a listener.
+// The handshake of one end and its stream, which is closed on a refusal, as in a listener.
 struct End {
   Handshake handshake;
   std::optional<Stream> stream;
@@ -109,11 +109,11 @@ struct Tapped {
   Descriptor raw;
 };
 
-// Someone on the way between a caller and a callee, who sees all and may change it.
+// An attacker between a caller and a callee, who sees all bytes and may change them.
 class Wire {
  public:
-  // `change(to_callee, at, bytes)` sees each piece with its place in its direction; one made
-  // shorter is the last.
+  // `change(to_callee, at, bytes)` gets each piece and its offset in that direction. A piece that
+  // it makes shorter is the last one.
   using Change = std::function<void(bool to_callee, std::size_t at, std::string& bytes)>;
 
   explicit Wire(const Change& change = nullptr)
@@ -147,7 +147,7 @@ class Wire {
     const std::size_t size = bytes->size();
     if (change) change(to_callee, at, *bytes);
     raw_send(to, *bytes);
-    if (bytes->size() < size) ::shutdown(to.get(), SHUT_WR);  // cut off
+    if (bytes->size() < size) ::shutdown(to.get(), SHUT_WR);  // the connection is cut off here
   }
 
   Tapped to_caller_, to_callee_;
@@ -166,8 +166,8 @@ TEST(Authenticate, IsHmacSha256) {  // RFC 4231, test 1: HMAC itself pads a key 
   EXPECT_EQ(std::memcmp(mac.data(), kRight, sizeof(kRight)), 0);
 }
 
-// What a core dump of this process would hold: its memory but for what is mapped as not to be
-// dumped.
+// The bytes that a core dump of this process would have: all its memory except the mappings that
+// are marked as not to be dumped.
 std::size_t times_in_core(std::span<const std::byte> sought) {
   std::ifstream maps("/proc/self/smaps");
   const Descriptor memory(open("/proc/self/mem", O_RDONLY | O_CLOEXEC));
@@ -197,7 +197,7 @@ TEST(KeptKey, IsLeftOutOfCoreDumps) {
   const Key& kept = key;
   const Handshake handshake = Handshake::callee(key, kCalleeRank, place());
   EXPECT_EQ(times_in_core(kept), 0U);
-  const Key copy = kept;  // to see that it would be found
+  const Key copy = kept;  // to show that the search would find it
   EXPECT_GE(times_in_core(copy), 1U);
 }
 
@@ -215,7 +215,7 @@ TEST_P(Honest, EndsKnowEachOtherAndWhatFollowsIsLeftAlone) {
   Pair pair(family, tls ? &*tls->caller.context : nullptr, tls ? &*tls->callee.context : nullptr);
   End caller = caller_end(std::move(*pair.caller));
   End callee = callee_end(std::move(*pair.callee));
-  // The first frame is there before the callee looks.
+  // The first frame arrives before the callee looks.
   EXPECT_TRUE(eventually([&] {
     caller.go();
     if (!caller.settled()) callee.go();
@@ -242,12 +242,12 @@ TEST(Handshake, SaysWhatItWaitsFor) {
   Pair pair(AF_INET, &*tls.caller.context, &*tls.callee.context);
   End caller = caller_end(std::move(*pair.caller));
   End callee = callee_end(std::move(*pair.callee));
-  // Its hello is due, and the socket has room; but TLS must hear from the callee first.
+  // The hello is due, and the socket has room, but TLS needs bytes from the callee first.
   EXPECT_TRUE(eventually([&] {
     caller.go();
     return !caller.handshake.wants_write();
   }));
-  // A poll that only looks where it is told to gets both through, and does not spin.
+  // A loop that polls only for the requested events gets both through, and does not spin.
   int rounds = 0;
   for (; rounds < 50; ++rounds) {
     caller.go();
@@ -276,8 +276,7 @@ TEST(Handshake, ScopeOfALinkLocalAddressIsEachHostsOwn) {
   EXPECT_EQ(callee.step, Step::kDone);
 }
 
-// ---- Without the key
-// -------------------------------------------------------------------------------
+// ---- Without the key ----
 
 TEST(Attack, OtherJobsKeyIsRefusedAtBothEnds) {
   Pair pair;
@@ -310,7 +309,7 @@ TEST(Attack, CalleeWithoutTheKeyIsRefused) {
   expect_refused(caller, "does not have this job's key");
 }
 
-// What knows nothing of the key learns nothing that depends on it.
+// A process without the key learns nothing that depends on the key.
 TEST(Attack, GarbageIsRefusedAtItsFirstBytesAndGetsNoAnswer) {
   for (const char* garbage :
        {"GET / HTTP/1.1\r\nHost: malt\r\n\r\n", "X", "MALX", "\x16\x03\x01"}) {
@@ -339,11 +338,10 @@ TEST(Attack, MegabytesAfterTheHelloAreNotReadAndNotBelieved) {
   ASSERT_TRUE(raw_send(tapped.raw,
                        honest.said_by_caller().substr(0, kHelloBytes) + std::string(1 << 20, 'x')));
   expect_refused(callee, "key");
-  EXPECT_EQ(raw_take(tapped.raw).value_or("").size() % kHelloBytes, 0U);  // a hello or a reset
+  EXPECT_EQ(raw_take(tapped.raw).value_or("").size() % kHelloBytes, 0U);  // hellos, or a reset
 }
 
-// ---- Versions
-// --------------------------------------------------------------------------------------
+// ---- Versions ----
 
 TEST(Handshake, OtherVersionIsToldToBothEnds) {
   Tapped tapped(false);
@@ -353,7 +351,7 @@ TEST(Handshake, OtherVersionIsToldToBothEnds) {
   hello[4] = 99;
   ASSERT_TRUE(raw_send(tapped.raw, hello));
   expect_refused(callee, "runs another version of MALT");
-  EXPECT_EQ(raw_take(tapped.raw)->size(), kHelloBytes);  // by which that caller knows, too
+  EXPECT_EQ(raw_take(tapped.raw)->size(), kHelloBytes);  // so the caller knows the version, too
 
   Tapped other(true);
   End caller = caller_end(std::move(*other.stream));
@@ -373,8 +371,7 @@ TEST(Handshake, OtherByteOrderIsTold) {
   expect_refused(callee, "byte order");
 }
 
-// ---- On the way
-// ------------------------------------------------------------------------------------
+// ---- An attacker on the way ----
 
 TEST(Attack, WireThatChangesNothingIsNoAttack) {
   const Wire wire;
@@ -394,7 +391,7 @@ TEST(Attack, AnyBitFlippedOnTheWayIsRefused) {
         }
       });
       EXPECT_EQ(wire.caller().step, Step::kRefused) << to_callee << " " << bit;
-      // The answer is the last there is: its sender cannot know what became of it.
+      // The answer is the last message: its sender cannot know whether it arrived.
       const bool before_answer = to_callee || bit / 8 < kHelloBytes;
       EXPECT_EQ(wire.callee().step, before_answer ? Step::kRefused : Step::kDone)
           << to_callee << " " << bit;
@@ -436,7 +433,7 @@ TEST(Attack, RecordedCalleeIsRefused) {
   expect_refused(caller, "key");
 }
 
-// A caller's proof is of the very values the answer is of, but for the role.
+// The caller's proof covers the same values as the answer, except for the role.
 TEST(Attack, OwnWordsSentBackAreRefused) {
   Tapped tapped(true);
   End caller = caller_end(std::move(*tapped.stream));
@@ -455,7 +452,7 @@ TEST(Attack, OwnWordsSentBackAreRefused) {
   expect_refused(caller, "does not have this job's key");
 }
 
-// The attacker is called by a rank, and has another connection to the same rank answer for it.
+// A rank calls the attacker, which has another connection to the same rank answer in its place.
 TEST(Attack, RankIsNotMadeToAnswerItself) {
   Tapped called(true), calling(false);
   const Introduction self{.rank = kCalleeRank, .to = kCallerRank, .number = 1};
@@ -502,7 +499,7 @@ TEST(Attack, ForgedSenderIsRefused) {
   EXPECT_EQ(wire.caller().step, Step::kRefused);
 }
 
-// Someone with a certificate of our authority, but without the key, who decrypts on one side and
+// An attacker with a certificate of our authority, but without the key, decrypts on one side and
 // encrypts on the other.
 TEST(Attack, RelayBetweenTwoTlsConnectionsIsRefused) {
   TlsEnds tls;

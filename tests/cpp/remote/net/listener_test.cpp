@@ -1,4 +1,4 @@
-// The listener: who gets in, and that nobody keeps others out.
+// The listener: which callers it accepts, and that no caller keeps others out.
 #include "dstorm/remote/net/listener.hpp"
 
 #include <gtest/gtest.h>
@@ -58,7 +58,7 @@ struct Rank {
   Handshake handshake;
 };
 
-// Has the rank's call and the listener go on until the rank is through, or refused.
+// Runs the rank's call and the listener until the rank has been accepted or refused.
 std::vector<Caller> let_in(Listener& listener, Rank& rank) {
   std::vector<Caller> callers;
   eventually([&] {
@@ -150,15 +150,14 @@ TEST(Listener, IsReadableWheneverThereIsWorkAndNotElse) {
   ASSERT_EQ(callers.size(), 1U);
   EXPECT_EQ(rank.advance(), Handshake::Step::kDone);
   EXPECT_EQ(send_text(rank.stream, "frame").bytes, 5U);
-  EXPECT_EQ(poll(&wait, 1, 50), 0);  // what follows is none of the listener's business
+  EXPECT_EQ(poll(&wait, 1, 50), 0);  // the listener does not handle the bytes that follow
   const Descriptor silent = raw_connect(listener.listening());
   ASSERT_EQ(poll(&wait, 1, 5000), 1);
   listener.ready();
-  EXPECT_EQ(poll(&wait, 1, 50), 0);  // it is taken in, and says nothing
+  EXPECT_EQ(poll(&wait, 1, 50), 0);  // it is accepted, and sends nothing
 }
 
-// ---- Who is not let in
-// -----------------------------------------------------------------------------
+// ---- Callers that are refused ----
 
 TEST(Listener, RefusesOtherKeysAndSaysWhoItWas) {
   Listener listener = listener_at(ListeningSocket());
@@ -218,8 +217,7 @@ TEST(Listener, SilentOnesGoWhenTheirTimeIsUp) {
   EXPECT_EQ(poll(&wait, 1, 0), 0);
 }
 
-// ---- Floods
-// ----------------------------------------------------------------------------------------
+// ---- Floods ----
 
 TEST(Listener, ThousandHalfOpenConnectionsKeepNobodyOut) {
   const Limit limit;
@@ -239,7 +237,7 @@ TEST(Listener, ThousandHalfOpenConnectionsKeepNobodyOut) {
     }
     EXPECT_EQ(listener.half_open(), Listener::kMostHalfOpen);
     EXPECT_EQ(listener.dropped(), 1000 - Listener::kMostHalfOpen);
-    if (!kSanitized) {  // which hold back what is freed, to see it used
+    if (!kSanitized) {  // sanitizers keep freed memory, to detect its use
       EXPECT_LT(resident_bytes(), memory + (std::size_t{64} << 20));
     }
     Rank rank(listener, 2, key_of(1), encrypted ? &*tls.caller.context : nullptr);
@@ -247,7 +245,7 @@ TEST(Listener, ThousandHalfOpenConnectionsKeepNobodyOut) {
   }
 }
 
-// They come all at once, before the listener looks, and go on coming while the rank calls.
+// They come all at once, before the listener looks, and more come while the rank calls.
 TEST(Listener, HonestCallerGetsThroughAFloodThatGoesOn) {
   const Limit limit;
   limit.set(8192);
@@ -265,7 +263,7 @@ TEST(Listener, HonestCallerGetsThroughAFloodThatGoesOn) {
   }));
 }
 
-// What a stranger can send over and over, and only TLS itself can tell from a rank's.
+// Bytes that a stranger can send again and again, and that only TLS can tell from a rank's.
 std::string client_hello(const TlsContext& tls) {
   const ListeningSocket listening_socket;
   Stream stream = Stream::connect(listening_socket.at, loopback(AF_INET), &tls, 5s);
@@ -279,7 +277,7 @@ std::string client_hello(const TlsContext& tls) {
   return hello;
 }
 
-// Strangers that say hello, so many at a time; only the newest stay.
+// Strangers that send a hello, `how_many` at a time. Only the newest stay.
 struct Flood {
   void come(const Listener& listener, int how_many) {
     calls += static_cast<std::uint64_t>(how_many);
@@ -289,7 +287,7 @@ struct Flood {
     }
     if (strangers.size() > 500) strangers.erase(strangers.begin(), strangers.begin() + 300);
   }
-  // How many of those that are there the listener has shaken hands with.
+  // The number of these strangers with which the listener has made a handshake.
   std::ptrdiff_t answered() const {
     return std::count_if(strangers.begin(), strangers.end(), [](const Descriptor& stranger) {
       char byte = 0;
@@ -301,7 +299,8 @@ struct Flood {
   std::uint64_t calls = 0;
 };
 
-// A processor on which everything takes so many times as long, to have floods that are small.
+// A simulated processor on which everything takes many times as long, so that small floods are
+// enough.
 std::function<std::chrono::nanoseconds()> slowed(int times) {
   return [times] { return times * thread_processor_time(); };
 }
@@ -350,8 +349,9 @@ TEST(Listener, FloodOfTlsHandshakesTakesATenthOfAProcessor) {
     used += turn;
     longest = std::max(longest, turn);
   }
-  // Saved up, earned since, and what nobody knows before it is done; half as much again for what
-  // the listener does not see of itself. All of them would take several times that.
+  // The time saved up, the time earned since, and one call, whose length is not known before its
+  // end; and half as much again for the work that the listener does not measure. All calls together
+  // would take several times that.
   const auto allowed = Listener::kMostSaved + (Clock::now() - start) / Listener::kShare + longest;
   EXPECT_LE(used, allowed * 3 / 2);
   EXPECT_LE(listener.half_open(), Listener::kMostHalfOpen);
@@ -368,7 +368,7 @@ TEST(Listener, RestsWithoutAWordAndGoesOnByItself) {
   while (poll(&wait, 1, 0) == 1) listener.ready();
   const auto answered = flood.answered();
   EXPECT_LT(answered, 40);
-  listener.ready();  // though it is asked
+  listener.ready();  // although it is called
   EXPECT_EQ(flood.answered(), answered);
   EXPECT_TRUE(eventually([&] {
     if (poll(&wait, 1, 5000) == 1) listener.ready();
@@ -376,7 +376,7 @@ TEST(Listener, RestsWithoutAWordAndGoesOnByItself) {
   }));
 }
 
-// D2. The rank's first call is in, whatever comes from elsewhere.
+// D2. The rank's first call is accepted, whatever comes from other addresses.
 TEST(Listener, HostOfTheJobHasItsTurnInAFlood) {
   const Limit limit;
   limit.set(4096);
@@ -386,7 +386,7 @@ TEST(Listener, HostOfTheJobHasItsTurnInAFlood) {
   const Address host = Address::parse("127.0.0.2").value();
   listener.expect(std::array{host});
   flood.come(listener, 200);
-  EXPECT_TRUE(eventually([&] {  // what was saved up is spent, and the queue is empty
+  EXPECT_TRUE(eventually([&] {  // the saved time is spent, and the queue is empty
     listener.ready();
     return listener.dropped() + listener.half_open() == flood.strangers.size();
   }));
@@ -406,7 +406,7 @@ TEST(Listener, HostOfTheJobHasItsTurnInAFlood) {
   }
 }
 
-// D3. From the very address of the flood a rank gets in as well, if it calls again and again.
+// D3. A rank at the address of the flood is accepted as well, if it calls again and again.
 TEST(Listener, RankGetsInAmongOthersOfItsAddress) {
   const Limit limit;
   limit.set(4096);

@@ -47,7 +47,7 @@ class AnyStream : public testing::TestWithParam<Setting> {
   Stream& caller() { return *pair_->caller; }
   Stream& callee() { return *pair_->callee; }
 
-  // Sends `text` whole, and takes what comes at the other end, until it is all there.
+  // Sends all of `text`, and receives at the other end until all of it is there.
   static std::string carry(Stream& from, Stream& to, const std::string& text) {
     std::string got;
     std::size_t sent = 0;
@@ -71,7 +71,7 @@ INSTANTIATE_TEST_SUITE_P(, AnyStream,
                          [](const auto& tested) { return tested.param.name; });
 
 TEST_P(AnyStream, CarriesBytesBothWays) {
-  EXPECT_TRUE(caller().wants_write());  // it connects
+  EXPECT_TRUE(caller().wants_write());  // it is still connecting
   EXPECT_EQ(carry(caller(), callee(), "there"), "there");
   EXPECT_EQ(carry(callee(), caller(), "and back"), "and back");
   EXPECT_FALSE(caller().wants_write());
@@ -97,9 +97,9 @@ TEST_P(AnyStream, SendsAndReceivesInParts) {
   EXPECT_EQ(head + rest, a + c);
 }
 
-// More than any buffer holds, and the receiver takes it in odd pieces, so that a send is cut
-// everywhere. The bytes of a send that moved nothing are not sent later (of a queue, another
-// message may by then be first).
+// More bytes than any buffer holds, which the receiver takes in odd pieces, so that sends are cut
+// at every place. The bytes of a send that moved nothing are not sent later: another message of a
+// queue may be first by then.
 TEST_P(AnyStream, WhatMayLagGoesWithWhatFollowsOrWhenItIsPushedOrAtTheEnd) {
   ASSERT_EQ(carry(caller(), callee(), "first"), "first");
   const auto lag = [&] {
@@ -122,7 +122,7 @@ TEST_P(AnyStream, WhatMayLagGoesWithWhatFollowsOrWhenItIsPushedOrAtTheEnd) {
   comes("lag ");
 }
 
-// A millisecond of what it takes, and no less than 32 KiB: see Stream::note_sent.
+// As much as it takes in a millisecond, and at least 32 KiB: see Stream::note_sent.
 TEST(Stream, FastNetworkMayBeGivenMoreAtOnce) {
   Pair pair;
   const auto given_at_once = [&] {
@@ -221,7 +221,7 @@ TEST(Stream, WhatHasComeIsReceivedThoughNothingCanBeSentAnyMore) {
   Pair pair;
   ASSERT_TRUE(eventually([&] { return send_text(*pair.caller, "x").bytes == 1; }));
   ASSERT_TRUE(eventually([&] { return send_text(*pair.callee, "last words").bytes > 0; }));
-  pair.callee.reset();  // with a byte unread: a reset
+  pair.callee.reset();  // a byte is unread, so this resets the connection
   EXPECT_TRUE(eventually([&] { return send_text(*pair.caller, "!").flow == Flow::kFailed; }));
   EXPECT_EQ(take_text(*pair.caller).first, "last words");
   EXPECT_EQ(take_text(*pair.caller).second, Flow::kFailed);
@@ -229,7 +229,7 @@ TEST(Stream, WhatHasComeIsReceivedThoughNothingCanBeSentAnyMore) {
 
 TEST_P(AnyStream, SendingToWhoHasClosedIsAFailureAndNoSignal) {
   ASSERT_EQ(carry(caller(), callee(), "x"), "x");
-  ASSERT_NE(std::signal(SIGPIPE, SIG_DFL), SIG_ERR);  // which ends the program
+  ASSERT_NE(std::signal(SIGPIPE, SIG_DFL), SIG_ERR);  // SIGPIPE would end the program
   pair_->callee.reset();
   EXPECT_TRUE(eventually([&] { return send_text(caller(), "anyone?").flow == Flow::kFailed; }));
   EXPECT_EQ(caller().error(), "Broken pipe");
@@ -323,8 +323,7 @@ TEST(Stream, MovesWithItsBytes) {
   }));
 }
 
-// ---- What TLS alone does
-// ---------------------------------------------------------------------------
+// ---- TLS only ----
 
 TEST(TlsStream, SaysWhatEpollCannot) {
   TlsEnds ends;
@@ -357,13 +356,13 @@ TEST(TlsStream, ConnectionThatBreaksOffIsNoEnd) {
     if (!sent) sent = send_text(*pair.caller, "x").bytes == 1;
     return take_text(*pair.callee).first == "x";
   }));
-  ::shutdown(pair.caller->fd(), SHUT_WR);  // as someone on the way could
+  ::shutdown(pair.caller->fd(), SHUT_WR);  // as an attacker on the way could
   Flow flow = Flow::kOpen;
   EXPECT_TRUE(eventually([&] { return (flow = take_text(*pair.callee).second) != Flow::kOpen; }));
   EXPECT_EQ(flow, Flow::kFailed);
 }
 
-// Whether either end lets the other talk; fails both else.
+// Whether either end accepts the other. If not, both must fail.
 struct Outcome {
   bool caller_failed, callee_failed, any_byte;
   std::string why;
@@ -398,7 +397,7 @@ TEST(TlsStream, CertificateOfAnotherAuthorityIsRefused) {
   }
 }
 
-// Trusts our authority, which does not know it.
+// A rank that trusts our authority, but has a certificate of another one.
 TEST(TlsStream, CallerThatBelievesButIsNotBelievedIsRefused) {
   const Authority ours, theirs;
   const Credentials honest(ours), stranger(theirs);
@@ -454,8 +453,7 @@ TEST(TlsStream, PlainBytesAreRefused) {
   EXPECT_FALSE(stream.error().empty());
 }
 
-// ---- MALT_TLS
-// --------------------------------------------------------------------------------------
+// ---- MALT_TLS ----
 
 std::string error_of(const Folder& folder) {
   try {

@@ -1,4 +1,4 @@
-// What has changed is handed over, once for all changes since, whoever changes it meanwhile.
+// Each changed item is handed over once for all its changes, even if threads change it meanwhile.
 #include "dstorm/remote/transport/change_list.hpp"
 
 #include <gtest/gtest.h>
@@ -63,7 +63,7 @@ TEST(ChangeList, WhatIsListedLivesUntilItIsTakenOrTheListEnds) {
 }
 
 TEST(ChangeList, NoChangeIsForgottenWhileThreadsAddAndOneTakes) {
-  constexpr std::size_t kItems = 3;  // few, so that add() and take() meet in one
+  constexpr std::size_t kItems = 3;  // few, so that add() and take() often meet in one item
   constexpr int kChanges = 200'000;
   ChangeList<Item> list;
   std::array<std::shared_ptr<Item>, kItems> items;

@@ -1,5 +1,6 @@
-// What an adapter writes, and how the ranks of a host take it in: bytes in memory, where a test or
-// a thread plays the adapter. Over a real one: tests/verbs, and segment_test.cpp in the guest.
+// How the ranks of a host take in what an adapter writes. The inbox is bytes in memory, and a test
+// or a thread plays the adapter. tests/verbs, and segment_test.cpp in the guest, use a real
+// adapter.
 #include "dstorm/remote/verbs/inbox.hpp"
 
 #include <gtest/gtest.h>
@@ -30,7 +31,7 @@ constexpr int kRanks = 3;  // 0 and 1 are here, 2 sends from another host
 constexpr int kSender = 2;
 const std::vector<int> kHere{0, 1};
 
-// How TSan sees an adapter's writes: not at all.
+// TSan must not see an adapter's writes.
 #if defined(__SANITIZE_THREAD__)
 #define UNSEEN __attribute__((no_sanitize("thread"), noinline))
 #else
@@ -39,7 +40,7 @@ const std::vector<int> kHere{0, 1};
 
 using Words = std::vector<std::uint64_t>;
 
-// A rank that takes in. A rank that does not live has ended, unless a test says otherwise.
+// A rank that takes in. A rank that does not live is dead, unless a test says otherwise.
 class Taker {
  public:
   explicit Taker(Inbox inbox) : inbox_(std::move(inbox)) {}
@@ -57,8 +58,8 @@ class Taker {
   Inbox inbox_;
 };
 
-// The memory of a sender's inbox and of the copy of its mailbox, and what the sender's
-// adapter does to the first.
+// The memory of a sender's inbox and of the copy of its mailbox, and the writes of the sender's
+// adapter into the inbox.
 class Area {
  public:
   Area(int depth, std::size_t slot_bytes, Policy policy)
@@ -71,13 +72,13 @@ class Area {
     for (int r : kHere) readers_.emplace_back(copies(), r);
   }
 
-  // As rank `rank` sees it. The memory is this object's.
+  // The inbox as rank `rank` sees it. This object owns the memory.
   Taker inbox(int rank) {
     return Taker({inbox_.get(), shape_, copies(), policy_, kSender, kHere, rank});
   }
   Copies copies() { return {CopyTable(words_), copy_.get(), other_copy_.get(), mailbox_}; }
   Mailbox box() { return copies().box(0); }
-  // Has the rank at that place begun to take in.
+  // The rank at this place begins to take in.
   CopyTable::Taken hold(int place) {
     return copies().table().take(
         0, place, [](int) { return false; }, [](int) { return true; }, [](std::size_t) {});
@@ -85,8 +86,8 @@ class Area {
   SlotReader& reader(int rank) { return readers_[static_cast<std::size_t>(rank)]; }
   Policy policy() const { return policy_; }
 
-  // The bytes of an update whose payload words all are its iteration. An ordinal of 0: not for that
-  // rank.
+  // The bytes of an update in which every payload word is the iteration. With an ordinal of 0 the
+  // update is not for that rank.
   Words image(std::uint64_t iteration, std::size_t words, std::array<std::uint64_t, 2> ordinals,
               void (*spoil)(SlotHeader&) = nullptr) const {
     SlotHeader header{};
@@ -158,7 +159,7 @@ Seen read(SlotReader& reader, int slot) {
   return {header.iteration, reader.ordinal(slot), torn};
 }
 
-// Folds the oldest, as a gather from a queue does; iteration 0 if there is none.
+// Folds the oldest update, as a gather from a queue does. Returns iteration 0 if there is none.
 Seen fold_oldest(SlotReader& reader) {
   const int slot = reader.oldest(reader.consumed(), ~std::uint64_t{0});
   if (slot < 0) return {};
@@ -167,7 +168,7 @@ Seen fold_oldest(SlotReader& reader) {
   return seen;
 }
 
-// Folds the newest, which takes `reading`.
+// Folds the newest update; `reading` reads it.
 Seen fold_newest(SlotReader& reader, std::chrono::microseconds reading = 0us) {
   const std::uint64_t consumed = reader.consumed();
   if (reader.newest(consumed) < 0) return {};
@@ -186,8 +187,7 @@ Seen fold_newest(SlotReader& reader, std::chrono::microseconds reading = 0us) {
   return seen;
 }
 
-// ---- One update
-// ----------------------------------------------------------------------------------
+// ---- One update ----
 class EveryPolicy : public testing::TestWithParam<Policy> {};
 INSTANTIATE_TEST_SUITE_P(Inbox, EveryPolicy, testing::Values(Policy::kLatest, Policy::kQueue),
                          [](const auto& given) {
@@ -232,7 +232,7 @@ TEST_P(EveryPolicy, UpdateIsNeverTakenBeforeItIsWhole) {
       Area area(1, 64, GetParam());
       Taker inbox = area.inbox(0);
       std::uint64_t iteration = 1;
-      if (way % 2 == 1) {  // over an older one, shorter, as long, or longer
+      if (way % 2 == 1) {  // over an older update that is shorter, as long, or longer
         area.write(0, area.image(iteration++, 1 + random() % 8, {1, 1}));
         ASSERT_TRUE(inbox.take_in(kAllLive));
         for (int r : kHere) fold_oldest(area.reader(r));
@@ -253,7 +253,7 @@ TEST_P(EveryPolicy, UpdateIsNeverTakenBeforeItIsWhole) {
   }
 }
 
-// Its only receiver has died while it came, and so it is not written again.
+// Its only receiver has died while it arrived, so the adapter does not write it again.
 TEST(Inbox, LatestPassesOverWhatNeverIsWholeWhenTheNextComes) {
   Area area(2, 64, Policy::kLatest);
   Taker inbox = area.inbox(1);
@@ -265,7 +265,7 @@ TEST(Inbox, LatestPassesOverWhatNeverIsWholeWhenTheNextComes) {
   EXPECT_EQ(fold_oldest(area.reader(1)).iteration, 2U);
 }
 
-// A network with adaptive routing: what was sent later comes sooner.
+// A network with adaptive routing: bytes that were sent later arrive sooner.
 TEST(Inbox, QueuePassesOverNothingThatIsStillComing) {
   std::minstd_rand random(11);
   for (int way = 0; way < 300; ++way) {
@@ -295,8 +295,8 @@ TEST(Inbox, QueuePassesOverNothingThatIsStillComing) {
   }
 }
 
-// Its only receiver has died while the adapter was reading it, so that its sender used the slot
-// anew.
+// Its only receiver has died while the adapter was reading the update, so the sender used the slot
+// again.
 TEST(Inbox, QueuePassesOverWhatIsTornForTheDeadAlone) {
   Area area(2, 64, Policy::kQueue);
   Taker inbox = area.inbox(1);
@@ -311,7 +311,7 @@ TEST(Inbox, QueuePassesOverWhatIsTornForTheDeadAlone) {
   EXPECT_EQ(fold_oldest(area.reader(1)).iteration, 2U);
 }
 
-// Every mix of two updates, whatever part of the second has come.
+// Every mix of two updates: any part of the second one has arrived.
 TEST_P(EveryPolicy, MixOfTwoUpdatesIsNeitherOfThem) {
   Area area(1, 64, GetParam());
   Taker inbox = area.inbox(0);
@@ -322,14 +322,14 @@ TEST_P(EveryPolicy, MixOfTwoUpdatesIsNeitherOfThem) {
     for (std::size_t i = 0; i < words.size(); ++i) {
       if ((mix >> i & 1) != 0) words[i] = newer[i];
     }
-    if (words == older || words == newer) continue;  // by the words in which they are equal
+    if (words == older || words == newer) continue;  // the mix equals one of them
     area.write(0, words);
     ASSERT_FALSE(inbox.take_in(kAllLive)) << "mix " << mix;
   }
 }
 
-// Updates that differ in their signs alone, as of a vector of +1 and -1: two of which have come of
-// the newer one.
+// Updates that differ only in signs, as of a vector of +1 and -1. Two words of the newer one have
+// arrived.
 TEST_P(EveryPolicy, MixOfTwoUpdatesThatDifferInSignsIsNeitherOfThem) {
   constexpr std::size_t kHeaderWords = sizeof(SlotHeader) / 8;
   Area area(1, 64 * 8, GetParam());
@@ -383,8 +383,7 @@ TEST_P(EveryPolicy, IterationThatCannotBeHeldIsRefused) {
   EXPECT_TRUE(inbox.take_in(kAllLive));
 }
 
-// ---- Several, and the clock
-// ----------------------------------------------------------------------
+// ---- Several, and the clock ----
 TEST_P(EveryPolicy, UpdatesAreTakenInTheOrderTheyWereMade) {
   Area area(3, 64, GetParam());
   Taker inbox = area.inbox(0);
@@ -412,7 +411,7 @@ TEST(Inbox, LatestPassesOverWhatIsBeingReplaced) {
   Taker inbox = area.inbox(0);
   const Words replaced = area.image(1, 8, {1, 1});
   area.write(0, replaced);
-  area.write(0, area.image(3, 8, {3, 3}), 12);  // one word of the next one there
+  area.write(0, area.image(3, 8, {3, 3}), 12);  // one word of the slot's next update has arrived
   area.write(1, area.image(2, 8, {2, 2}));
   area.write_clock(2);
   EXPECT_TRUE(inbox.take_in(kAllLive));
@@ -461,8 +460,7 @@ TEST(Inbox, QueueLosesNothingThoughNobodyFoldsForAWhile) {
   EXPECT_EQ(area.box().cursor(1).overwritten.load(), 0U);
 }
 
-// ---- Taking turns
-// --------------------------------------------------------------------------------
+// ---- Taking turns ----
 TEST_P(EveryPolicy, OneTakesInAtATime) {
   Area area(2, 64, GetParam());
   Taker inbox = area.inbox(0);
@@ -497,7 +495,7 @@ TEST_P(EveryPolicy, TakerThatIsNoRankHereIsNobody) {
   }
 }
 
-// The one who dies has given one of two tickets, and has not moved the clock.
+// The rank that dies has given one of two tickets, and has not moved the clock.
 TEST_P(EveryPolicy, UpdateHalfPublishedByTheDeadIsCompletedInItsSlot) {
   for (const bool is_folded : {true, false}) {
     Area area(1, 64, GetParam());
@@ -524,8 +522,8 @@ TEST_P(EveryPolicy, UpdateHalfPublishedByTheDeadIsCompletedInItsSlot) {
   }
 }
 
-// Rank 0 is stopped in the midst of taking in; the others evict it, go on, and wake it again while
-// rank 1 folds. By the time that rank 1 stops, and at every step after it.
+// Rank 0 is stopped in the middle of taking in. The others evict it, go on, and wake it again while
+// rank 1 folds: when rank 1 stops, and at every step after that.
 TEST_P(EveryPolicy, TakerThatWasStoppedAndGoesOnChangesNothingThatIsRead) {
   for (int moment = 0; moment < 12; ++moment) {
     SCOPED_TRACE(moment);
@@ -564,7 +562,7 @@ TEST_P(EveryPolicy, TakerThatWasStoppedAndGoesOnChangesNothingThatIsRead) {
   }
 }
 
-// Of what is stopped, each rank has a copy of its own.
+// Each rank that is stopped keeps a copy of its own.
 TEST_P(EveryPolicy, StoppedTakerIsNotWaitedForOnceItIsEvicted) {
   Area area(2, 64, GetParam());
   Taker other = area.inbox(1);
@@ -611,12 +609,11 @@ TEST(Inbox, TakerSeesForWhomTheOthersHavePutSomethingSomewhere) {
   }
 }
 
-// ---- Threads: the adapters write while the ranks take in
-// -----------------------------------------
+// ---- Threads: the adapters write while the ranks take in ----
 constexpr std::uint64_t kUpdates = 100'000;
 
-// What an adapter writes of a queue: in order, in any of the slots. Some iterations are for nobody
-// here, and the clock alone tells of them.
+// The writes of an adapter for a queue: in order, into any of the slots. Some iterations are for no
+// rank of this host, and only the clock shows them.
 class QueueAdapter {
  public:
   static constexpr std::size_t kDepth = 16;
@@ -632,7 +629,7 @@ class QueueAdapter {
   }
   bool is_done() const { return next_ == kUpdates; }
 
-  // Some words more, as far as slots are free. May be called in a signal's handler.
+  // Writes some more words, while slots are free. May be called in a signal handler.
   void write_on() {
     const std::uint64_t folded =
         std::min(area_.box().cursor(0).folded.load(), area_.box().cursor(1).folded.load());
@@ -653,7 +650,7 @@ class QueueAdapter {
   struct Arrival {
     std::size_t slot;
     Words image;
-    std::uint64_t clock;  // that follows it, or 0
+    std::uint64_t clock;  // the clock that follows it, or 0
   };
   Area& area_;
   std::minstd_rand random_{5};
@@ -661,7 +658,7 @@ class QueueAdapter {
   std::size_t next_ = 0, word_ = 0;
 };
 
-// Folds all updates of the queue as `rank`; returns how many were torn or not the next.
+// Folds all updates of the queue as `rank`. Returns how many of them were torn or out of order.
 int fold_all(Area& area, int rank) {
   Taker inbox = area.inbox(rank);
   int wrong = 0;
@@ -691,13 +688,13 @@ TEST(InboxThreads, QueueGivesEveryUpdateOnceAndWhole) {
 }
 
 #if !defined(__SANITIZE_THREAD__)  // TSan has signals wait until the thread sleeps
-// Between any two instructions of who takes in.
+// The adapter writes between any two instructions of the rank that takes in.
 TEST(InboxThreads, QueueLosesNothingWhateverMomentTheAdapterWritesAt) {
   static QueueAdapter* interrupting = nullptr;
   Area area(QueueAdapter::kDepth, 16, Policy::kQueue);
   QueueAdapter adapter(area);
   interrupting = &adapter;
-  area.box().cursor(1).folded = QueueAdapter::kUpdates;  // rank 1 is in nobody's way
+  area.box().cursor(1).folded = QueueAdapter::kUpdates;  // rank 1 holds up no other rank
   area.box().cursor(1).consumed = ~std::uint64_t{0};
   const auto before = std::signal(SIGALRM, [](int) { interrupting->write_on(); });
   const itimerval often{{0, 20}, {0, 20}};
@@ -709,8 +706,8 @@ TEST(InboxThreads, QueueLosesNothingWhateverMomentTheAdapterWritesAt) {
 }
 #endif
 
-// LATEST: two senders that wait for nobody, and overwrite what is being read; rank 1 stalls in the
-// middle of its folds.
+// LATEST: two senders that wait for no rank, and overwrite updates that are being read. Rank 1
+// stalls in the middle of its folds.
 TEST(InboxThreads, LatestIsNeverTornByTwoWritersAndAStalledReader) {
   constexpr int kDepth = 2;
   constexpr std::size_t kWords = 256;
