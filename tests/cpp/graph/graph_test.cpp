@@ -579,8 +579,8 @@ TEST(Graph, RankOrSizeOutOfRangeIsRefused) {
     expect_mentions(refusal([&] { graph.out(4, 4); }), {"rank 4", "size 4", "0..3"});
     expect_mentions(refusal([&] { graph.in(-1, 4); }), {"rank -1", "0..3"});
     expect_mentions(refusal([&] { graph.weights(9, 4); }), {"rank 9"});
-    expect_mentions(refusal([&] { graph.out(0, 0); }), {"0 ranks", "at least 1"});
-    expect_mentions(refusal([&] { graph.check(-2); }), {"-2 ranks"});
+    expect_mentions(refusal([&] { graph.out(0, 0); }), {"size of the job is 0", "at least 1"});
+    expect_mentions(refusal([&] { graph.check(-2); }), {"size of the job is -2", "at least 1"});
     EXPECT_THROW(graph.period(0), ConfigError);
     EXPECT_THROW(graph.spectral_gap(0), ConfigError);
   }

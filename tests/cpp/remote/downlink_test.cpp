@@ -503,8 +503,8 @@ TEST(Downlink, NoticesComeInTurn) {
 TEST(Downlink, IterationCanBeHeld) {
   std::vector<Case> cases;
   for (const std::uint64_t iteration : {kTop, kMost}) {
-    cases.push_back({"update", update_frame(iteration), "an iteration"});
-    cases.push_back({"clock", clock_frame(iteration), "an iteration"});
+    cases.push_back({"update", update_frame(iteration), "an invalid iteration"});
+    cases.push_back({"clock", clock_frame(iteration), "an invalid iteration"});
   }
   expect_broken(cases);
 }
