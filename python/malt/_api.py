@@ -31,14 +31,13 @@ from malt._core_import import (
 )
 from malt._data.shard import Shard, shard
 from malt._errors import ConfigError, Error, PeerError, TimeoutError  # noqa: A004
+from malt._job.calls import barrier
 from malt._job.collective import allreduce, broadcast
 from malt._job.job import (
     Job,
     alive,
-    barrier,
     epoch,
     finalize,
-    init,
     leave,
     leaving,
     on_change,
@@ -46,6 +45,7 @@ from malt._job.job import (
     restarts,
     size,
 )
+from malt._job.joining import init
 from malt._job.vectors import sparse_vector, vector
 
 

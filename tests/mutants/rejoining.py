@@ -58,46 +58,40 @@ MUTANTS = {
     ),
     # A rank that leaves is reported as if it had been evicted.
     "LEAVERS_REPORTED": Mutant(
-        "_job.rejoin", "if group.is_left_out(rank)}", "if rank not in group.alive()}"
+        "_job.forming", "if group.is_left_out(rank)}", "if rank not in group.alive()}"
     ),
     # A wait in the next group asks whether it waits in vain.
-    "LOOKS_AGAIN_IN_NEXT": Mutant("_job.rejoin", "if self._is_in_next:", "if False:"),
+    "LOOKS_AGAIN_IN_NEXT": Mutant("_job.generations", "if self._is_in_next:", "if False:"),
     # A rank that ends during a vote does not count as a change of the voters.
-    "ENDS_UNNOTICED": Mutant("_job.rejoin", " or not before <= self._voters", ""),
+    "ENDS_UNNOTICED": Mutant("_job.vote", "not before <= self._voters", "False"),
     # An evicted rank tries again until another rank lives.
-    "LEFT_OUT_TRIES_AGAIN": Mutant("_job.rejoin", "if group.is_left_out(group.rank) or ", "if "),
+    "LEFT_OUT_TRIES_AGAIN": Mutant("_job.forming", "if group.is_left_out(group.rank) or ", "if "),
     # A rank that is late for the next group is not reported as absent.
     "LATE_NOT_REPORTED": Mutant(
-        "_job.rejoin", "self._member.absent(self._number, error.ranks)", "pass"
+        "_job.forming", "self._member.absent(self.number, error.ranks)", "pass"
     ),
     # A rank does not wait for updates that are on their way in the old group.
-    "SCATTERS_NOT_AWAITED": Mutant(
-        "_job.rejoin",
-        "lambda: not missing(), self._timeout, missing, ",
-        "lambda: True, 0.0, missing, ",
-    ),
+    "SCATTERS_NOT_AWAITED": Mutant("_job.vote", "await_ranks(missing, ", "await_ranks(set, "),
     # A rank does not wait for the end of a process that another process has followed.
-    "ENDS_NOT_AWAITED": Mutant(
-        "_job.rejoin", "while set(self.group.alive()) - going and", "while False and"
-    ),
+    "ENDS_NOT_AWAITED": Mutant("_job.vote", "lambda: set(old.alive()) - going", "set"),
     # Each rank decides by itself which rank sends the values.
     "SENDER_NOT_AGREED": Mutant(
         "_job.handover", "if group.rank in named:", "if group.rank == sender:"
     ),
     # A rank sends values that it kept, though rounds have ended since.
     "OLD_ROUND": Mutant(
-        "_job.rejoin", "if kept.round.call == self.group.superseded_by else None", ""
+        "_job.open_vectors", "if self.round.call == group.superseded_by else None", ""
     ),
     # A rejoining rank gets values that already contain the step of the round that it begins.
     "STEP_REPEATED": Mutant(
-        "_job.rejoin",
-        "kept_round.values if (kept_round := self._round_of(kept)) else None",
+        "_job.open_vectors",
+        "kept.values if (kept := entry.round_in(group)) else None",
         "None",
     ),
     # The lowest rank sends the values, even if another rank has kept the end of a round.
-    "LOWEST_SENDS": Mutant("_job.rejoin", "(-state.kept, state.rounds, rank)", "rank"),
+    "LOWEST_SENDS": Mutant("_job.roles", "(-state.kept, state.rounds, rank)", "rank"),
     # A rejoining rank waits at barriers that the other ranks have passed.
-    "WAITS_AT_BARRIERS": Mutant("_job.job", "if not current().is_waited_for:", "if True:"),
+    "WAITS_AT_BARRIERS": Mutant("_job.calls", "if not jobs.current().is_rejoining:", "if True:"),
 }
 
 _RUN = """

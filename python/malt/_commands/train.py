@@ -222,13 +222,13 @@ def _train(parsed: argparse.Namespace) -> None:
 
 def _train_linear(parsed: argparse.Namespace) -> None:
     from malt._commands import report
-    from malt._job import job as jobs
+    from malt._job import joining
     from malt._job.agreement import Together
 
     model = _estimator(parsed)
     if parsed.test is not None:
         find_files(parsed.test, parsed.format)
-    company = jobs.company()
+    company = joining.company()
     data = load(parsed.data, parsed)
     if parsed.chunk_rows is not None:
         fit(model, data)

@@ -13,7 +13,7 @@ from malt._commands.model_file import check, save
 from malt._commands.train import fit, graph_of, tell
 from malt._errors import ConfigError
 from malt._factorization.estimator import MatrixFactorization
-from malt._job import job as jobs
+from malt._job import joining
 
 
 class Ratings(NamedTuple):
@@ -66,7 +66,7 @@ def _parse(path: str, at: int, text: str, missing: float | None) -> list[tuple[s
 
 def train(parsed: argparse.Namespace) -> None:
     """Train on ranks of this host; print what they did, and the error on the test file."""
-    if jobs.company() is not None:
+    if joining.company() is not None:
         raise ConfigError("`malt train mf` starts its own ranks, with -n: start it by itself")
     model = MatrixFactorization(
         parsed.factors,

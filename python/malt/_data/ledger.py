@@ -22,12 +22,12 @@ only some ranks, and by then all know its contents.
 
 **Repeated.** So of the chunks that a dead rank had begun, only the one in hand is given out again.
 
-**Rejoining.** A rank that has been started again has another *life* number, which its rows carry.
-It begins in the pass of the slowest rank and keeps pace with it. But a rank that has been noted as
-gone stays noted until the end of the pass, even if it lives again. A rejoining rank may therefore
-take its chunks only from the first pass in which no other rank has noted it; from then on it
-*counts*. Before that, it notes as gone only ranks that do not live, because it may lack the rows of
-other rejoining ranks.
+**Rejoining.** A rank's row carries how often the rank has been started again. A rejoining rank
+begins in the pass of the slowest rank and keeps pace with it. But a rank that has been noted as
+gone stays noted until the end of the pass, even if it rejoins. A rejoining rank may therefore take
+its chunks only from the first pass in which no other rank has noted it; from then on it *counts*.
+Before that, it notes as gone only ranks that do not live, because it may lack the rows of other
+rejoining ranks.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ Integers = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.bool_]
 Turn = int | Literal["idle", "wait", "over"]
 
-NOT_YET: Final = -1  # the life of a rejoining rank that has not caught up
-_UNHEARD: Final = -2  # on a rejoining rank: the life of a rank from which no row has come yet
+NOT_YET: Final = -1  # the restarts of a rejoining rank that has not caught up
+_UNHEARD: Final = -2  # on a rejoining rank: those of a rank from which no row has come yet
 _GOLDEN: Final = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio
 _MASK: Final = 2**64 - 1
 
@@ -98,7 +98,7 @@ def owners(heads: Integers, living: Sequence[int]) -> Integers:
     return np.where(np.isin(heads, living), heads, heaviest(np.arange(len(heads)), living))
 
 
-_PASS, _START, _TURNS, _ENDED, _LIFE = range(5)  # words of a row
+_PASS, _START, _TURNS, _ENDED, _RESTARTS = range(5)  # words of a row
 _OF_PASS: Final = 5  # the words from this one on concern the present pass alone
 
 
@@ -111,8 +111,8 @@ def row_type(size: int, chunks: int) -> np.dtype[Any]:
             ("start", np.int64),  # the turns it took before this pass
             ("turns", np.int64),  # the turns that its loop has begun, in all passes
             ("ended", np.int64),  # the turns that its loop has ended, in all passes
-            ("life", np.int64),  # how often the rank has been started again, or NOT_YET
-            # By rank: the life (from 1) of that rank that is noted as gone in this pass; 0: none.
+            ("restarts", np.int64),  # how often the rank has been started again, or NOT_YET
+            # By rank: 1 + the restarts of the process that is noted as gone in this pass; 0: none.
             ("gone", np.int32, (-(-size // 2) * 2,)),
             ("done", np.uint8, (bits,)),  # a bit for each chunk that is finished in this pass
             ("begun", np.uint8, (bits,)),  # a bit for each chunk that it, or a gone rank, began
@@ -125,8 +125,8 @@ class Ledger:
 
     In lockstep all living ranks take equally many turns in each pass, with or without a chunk.
 
-    The caller owns `lives` and keeps it up to date: by rank, how often that rank has been started
-    again. With `comes_back`, this rank is rejoining: the others began before it.
+    The caller owns `restarts` and keeps it up to date: by rank, how often that rank has been
+    started again. With `is_rejoining`, the other ranks began before this one.
     """
 
     def __init__(
@@ -135,12 +135,12 @@ class Ledger:
         size: int,
         chunks: int,
         lockstep: bool,
-        lives: Sequence[int],
+        restarts: Sequence[int],
         *,
-        comes_back: bool = False,
+        is_rejoining: bool = False,
     ) -> None:
         self.rank = rank
-        self._lives = lives
+        self._restarts = restarts
         self.chunks = chunks
         self.lockstep = lockstep
         self.rows = np.zeros(size, row_type(size, chunks))
@@ -157,10 +157,10 @@ class Ledger:
         self._of_pass = self._cells.cast("B")[_OF_PASS * 8 :]
         self._nothing = bytes(len(self._of_pass))
         self._all = (1 << chunks) - 1  # a bit for each chunk
-        self.rows["life"] = _UNHEARD if comes_back else lives
-        if comes_back:
-            self._own["life"] = NOT_YET
-        self._counts = not comes_back
+        self.rows["restarts"] = _UNHEARD if is_rejoining else restarts
+        if is_rejoining:
+            self._own["restarts"] = NOT_YET
+        self._counts = not is_rejoining
         self._over = True
         self._heads = deal(chunks, range(size))
         self._dealt = np.flatnonzero(self._heads == rank).tolist()
@@ -179,18 +179,18 @@ class Ledger:
         return self.pass_ - (not self._over)
 
     @property
-    def comes_back(self) -> bool:
+    def is_rejoining(self) -> bool:
         """Whether this rank is rejoining and has yet to catch up with the others."""
-        return self._cells[_LIFE] == NOT_YET
+        return self._cells[_RESTARTS] == NOT_YET
 
     def unheard(self, living: Sequence[int]) -> list[int]:
         """Return the living ranks from which no row has come since this rank has rejoined."""
-        return [rank for rank in living if self.rows["life"][rank] == _UNHEARD]
+        return [rank for rank in living if self.rows["restarts"][rank] == _UNHEARD]
 
     def catch_up(self, living: Sequence[int]) -> None:
         """Rejoin: prepare to begin the slowest rank's pass. The others' rows must have come."""
-        there = [rank for rank in living if self.rows["life"][rank] != NOT_YET]
-        self._own["life"] = self._lives[self.rank]
+        there = [rank for rank in living if self.rows["restarts"][rank] != NOT_YET]
+        self._own["restarts"] = self._restarts[self.rank]
         if there:
             self._own["pass"] = max(int(self.rows["pass"][there].min()) - 1, 0)
             self._own["turns"] = self._own["ended"] = self.rows["ended"][there].min()
@@ -245,7 +245,7 @@ class Ledger:
 
     def all_have_lived(self, living: Sequence[int]) -> bool:
         """Return whether all ranks have lived all the time."""
-        return len(living) == len(self._cells_of) and not any(self._lives)
+        return len(living) == len(self._cells_of) and not any(self._restarts)
 
     def _begin(self, chunk: int) -> int:
         self._cells[_TURNS] += 1
@@ -258,7 +258,7 @@ class Ledger:
             return False
         others = self._in_pass()
         others[self.rank] = False
-        # A gone rank may have rejoined since; its row then tells only of its new life.
+        # A gone rank may have rejoined since; its row then tells only of its new process.
         told = np.bitwise_or.reduce(self.rows["begun"][others, chunk // 8])
         return bool((told | self._inherited[chunk // 8]) >> chunk % 8 & 1)
 
@@ -298,20 +298,22 @@ class Ledger:
     def note_gone(self, living: Sequence[int]) -> None:
         """Note the gone ranks, and what they began and finished; `living` as in take_turn()."""
         self._counts = self._counts or self._may_count(living)
-        gone = {rank: self._lives[rank] + 1 for rank in range(len(self.rows)) if rank not in living}
-        if self._counts and any(self._lives):
-            back = [rank for rank in living if not self._is_in_its_life(rank)]
-            gone |= {rank: self._lives[rank] for rank in back}
-            # A rank that lives again must count for all ranks or for none, so adopt what the others
-            # have noted. (Only of earlier lives: this rank must see for itself that a rank's
-            # present life is over, or it would lack that rank's last row.)
+        gone = {
+            rank: self._restarts[rank] + 1 for rank in range(len(self.rows)) if rank not in living
+        }
+        if self._counts and any(self._restarts):
+            outdated = [rank for rank in living if not self._is_current(rank)]
+            gone |= {rank: self._restarts[rank] for rank in outdated}
+            # A rank that has rejoined must count for all or for none, so adopt what the others have
+            # noted. (Only of earlier processes: this rank must see for itself that a rank's present
+            # process has ended, or it would lack that rank's last row.)
             for rank in np.flatnonzero(self._in_pass()).tolist():
-                if rank in living and self._is_in_its_life(rank):
+                if rank in living and self._is_current(rank):
                     noted = self.rows["gone"][rank]
-                    gone |= {r: noted[r] for r in living if 0 < noted[r] <= self._lives[r]}
+                    gone |= {r: noted[r] for r in living if 0 < noted[r] <= self._restarts[r]}
             gone.pop(self.rank, None)
-        for rank, life in gone.items():
-            self._own["gone"][rank] = max(life, self._own["gone"][rank])
+        for rank, process in gone.items():
+            self._own["gone"][rank] = max(process, self._own["gone"][rank])
             self._is_anyone_gone = True
         for rank in np.flatnonzero(self._own["gone"]).tolist():
             if self.rows["pass"][rank] == self._own["pass"]:
@@ -321,16 +323,17 @@ class Ledger:
 
     def _may_count(self, living: Sequence[int]) -> bool:
         """Return whether no other rank has noted this one as gone, and none will."""
-        others = [r for r in living if r != self.rank and self.rows["life"][r] != NOT_YET]
-        return not self.comes_back and all(
-            self._is_in_its_life(rank)
+        others = [r for r in living if r != self.rank and self.rows["restarts"][r] != NOT_YET]
+        return not self.is_rejoining and all(
+            self._is_current(rank)
             and self._is_here(rank)
             and not self.rows["gone"][rank][self.rank]
             for rank in others
         )
 
-    def _is_in_its_life(self, rank: int) -> bool:
-        return bool(self.rows["life"][rank] == self._lives[rank])
+    def _is_current(self, rank: int) -> bool:
+        """Return whether the row of `rank` is of its present process."""
+        return bool(self.rows["restarts"][rank] == self._restarts[rank])
 
     def _counting(self, living: Sequence[int]) -> list[int]:
         """Return the living ranks that share this pass out among them, and this rank."""

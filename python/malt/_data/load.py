@@ -110,7 +110,7 @@ def load_data(
         names.extend(file.name for file in files)
         return None, stored(files) | loading.read(split(files, rank, size))
 
-    if job is None or job.size == 1 or job.makes_due or job.is_waited_for:
+    if job is None or job.size == 1 or job.makes_due or job.is_rejoining:
         reports = {rank: load()[1]}
         if size > 1:
             loading.check_alone()

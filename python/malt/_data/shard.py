@@ -151,8 +151,10 @@ class Shard:
         self._job = job = jobs.current()
         rank, size = job.rank, job.size
         chunks = -(-self._elements // self._chunk)
-        comes_back = job.makes_due
-        self._ledger = ledger.Ledger(rank, size, chunks, lockstep, job.lives, comes_back=comes_back)
+        is_rejoining = job.makes_due
+        self._ledger = ledger.Ledger(
+            rank, size, chunks, lockstep, job.restarts, is_rejoining=is_rejoining
+        )
         self._own = self._ledger.words[rank]
         options = ", ".join(f"{name} {value}" for name, value in agreed.items())
         # One slot more than the readers can hold: a slot is always free, so every row is sent.
@@ -160,18 +162,18 @@ class Shard:
             self._ledger.words, f"shard-{job.vectors + 1}", max(size, 2), f"malt.shard: {options}"
         )
         job.follow(self)
-        if comes_back:
+        if is_rejoining:
             self._rows.scatter()
 
     @property
     def passes(self) -> int:
         """How many passes this rank has ended, including those before it was started again."""
-        if self._ledger.comes_back:
+        if self._ledger.is_rejoining:
             self._catch_up()
         return self._ledger.passes
 
     def __iter__(self) -> Iterator[Any]:
-        if self._ledger.comes_back:
+        if self._ledger.is_rejoining:
             self._catch_up()
         self._ledger.enter()
         order = None
@@ -227,11 +229,11 @@ class Shard:
         self._ledger.catch_up(living)
 
     def leave_group(self) -> None:
-        """Read the last rows of ranks that do not join the next group; for `_job/rejoin.py`."""
+        """Read the last rows of ranks that do not join the next group; a call of `Follower`."""
         self._rows.gather_rows(staleness=_ANY)  # a gather with a staleness stays in the old group
 
     def enter_group(self, group: Group) -> None:
-        """Tell rejoining ranks which ranks this pass goes on without; for `_job/rejoin.py`."""
+        """Tell rejoining ranks which ranks this pass goes on without; a call of `Follower`."""
         self._ledger.note_gone(group.alive())
         self._rows.scatter()
 

@@ -16,7 +16,7 @@ from malt._factorization.exchange import Evidence, Exchange, Gossip, exchange_of
 from malt._factorization.factors import Factors, Floats, Sums, aligned_zeros, summed, sums
 from malt._factorization.ratings import Ratings
 from malt._factorization.settings import Settings, check_whole
-from malt._job import job as jobs
+from malt._job import joining
 from malt._job.agreement import Report, Together
 from malt._job.averaging import Averaging
 from malt._training.steps import Step
@@ -111,7 +111,7 @@ def agree(
             "settings": [value if value is None else float(value) for value in settings],
         }
 
-    if jobs.company() is None:
+    if joining.company() is None:
         ratings, mine = report()
         reports = {0: mine}
     else:
@@ -214,7 +214,7 @@ class _Rank:
         averaging = run.averaging
         elements = Factors.elements(part.shape, settings.n_factors, settings.biased)
         users, items = _weights(part, settings)
-        if jobs.company() is None:
+        if joining.company() is None:
             self._factors = _at(aligned_zeros(elements), model, part, settings)
             self._factors.wake((users > 0, items > 0), _SPREAD, [part.seed, first_epoch])
             return

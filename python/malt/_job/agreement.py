@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from malt._core_import import Group
 from malt._errors import ConfigError, DamagedError, describe_ranks
+from malt._job import calls
 from malt._job import job as jobs
 
 Result = TypeVar("Result")
@@ -24,7 +25,7 @@ class Together:
     """One collective call, in steps. `timeout` limits each step; None: that of malt.init()."""
 
     def __init__(self, call: str, timeout: float | None) -> None:
-        if jobs.current().is_waited_for:
+        if jobs.current().is_rejoining:
             raise ConfigError(
                 f"{call} on a rejoining rank: the other ranks made this call long ago, and this "
                 "rank has their values; call it under `if not malt.restarts():`, or after the "
@@ -78,7 +79,7 @@ class Together:
         def exchange(begin: int) -> Iterator[tuple[int, bytes]]:
             what = f"{self.call}, step {name}" + (f" from byte {begin}" if begin else "")
             piece = whole[begin : begin + _MOST_BYTES]
-            posts = jobs.call(self.call, lambda group: group.exchange(what, piece, limit))
+            posts = calls.call(self.call, lambda group: group.exchange(what, piece, limit))
             return ((rank, post) for rank, post in enumerate(posts) if post is not None)
 
         whole = _LENGTH.pack(len(post)) + post

@@ -81,7 +81,7 @@ def start_alike(vector: Vector) -> None:
     A rejoining rank does nothing here: it gets the others' values in its first exchange.
     """
     job = jobs.current()
-    if job.size == 1 or job.is_waited_for:
+    if job.size == 1 or job.is_rejoining:
         return
 
     def take_lowest(mine: npt.NDArray[Any], updates: list[Update]) -> None:

@@ -9,20 +9,10 @@ from __future__ import annotations
 import abc
 import os
 from collections.abc import MutableMapping
-from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from malt._job import foreign_launchers
 from malt._rendezvous import session
-
-
-class Place(NamedTuple):
-    """This process's rank and what it needs to join a group of the job; fields as in Bootstrap."""
-
-    rank: int
-    size: int
-    secret: bytes
-    meeting_point: str
 
 
 class Bootstrap(abc.ABC):
@@ -67,12 +57,7 @@ class Bootstrap(abc.ABC):
     def __enter__(self) -> Bootstrap:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
         else:

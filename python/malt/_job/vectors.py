@@ -24,6 +24,7 @@ from malt._core_import import (
     Vector,
 )
 from malt._errors import ConfigError
+from malt._job import calls
 from malt._job import job as jobs
 from malt._job.vector_types import SparseVector
 
@@ -313,7 +314,7 @@ def _make(
     count = own_count + sum(array.size for array in arrays)
     owner = "of its own memory" if own_count else "over arrays"
     description = own or _describe(f"{dtype} x {count} {owner}", options)
-    return jobs.make(build, description, has_shared_values=not own)
+    return calls.make(build, description, has_shared_values=not own)
 
 
 @_one_call
@@ -359,4 +360,4 @@ def sparse_vector(
             group=group, dim=dim, capacity=capacity, rejoins=rejoins, **options
         )
 
-    return jobs.make(build, _describe(f"sparse {kind} x {dim}, capacity {capacity},", options))
+    return calls.make(build, _describe(f"sparse {kind} x {dim}, capacity {capacity},", options))

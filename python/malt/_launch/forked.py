@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from malt import _errors
-from malt._job import job as jobs
+from malt._job import joining
 from malt._launch import orphans
 from malt._launch.descriptors import check_descriptors
 from malt._rendezvous import wire
@@ -81,7 +81,7 @@ def run(
         malt.PeerError: a rank was killed.
         Exception: the exception that a rank raised; ValueError and malt's errors keep their type.
     """
-    company = jobs.company()
+    company = joining.company()
     if company is not None:
         raise _errors.ConfigError(
             f"ranks={ranks} in a process that is one of {company.size} ranks already: leave "
@@ -137,7 +137,7 @@ def _become_rank(environ: Mapping[str, str]) -> None:
 
 def _answer(work: Callable[[], Report]) -> dict[str, Any]:
     try:
-        with jobs.init():
+        with joining.init():
             return {"report": work()}
     except BaseException as error:  # the parent raises it
         kinds = [kind.__name__ for kind in type(error).__mro__]

@@ -218,7 +218,7 @@ class Launcher:
                 case Lost(node):
                     if node == 0:
                         self._leave()
-                    what = "its `malt run` was ended, or the network fails"
+                    what = "its `malt run` has ended, or the network has failed"
                     self._failed(f"node {node} is lost: {what}", 1)
                 case Kill(rank, process):
                     for one in self._host.running():
@@ -271,7 +271,7 @@ class Launcher:
         if not late or self._host.is_ending:
             return
         names = describe_ranks(late)
-        self._say(f"{names} had not come back when the others ended; stopping")
+        self._say(f"{names} had not rejoined when the other ranks ended; stopping")
         self._late_code = self._last_death
         self._exit_code = self._exit_code or exit_code_of(self._late_code)
         self._host.stop()

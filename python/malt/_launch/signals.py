@@ -7,7 +7,6 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any
 
 from malt._launch.rank_process import Rank
@@ -64,12 +63,7 @@ class Relay:
         self._wakeup_before = signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         signal.set_wakeup_fd(self._wakeup_before)
         for number, handler in self._before.items():
             signal.signal(number, handler)

@@ -11,7 +11,7 @@ from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from malt._data.chunks import Chunks, Survey
 from malt._errors import ConfigError
-from malt._job import job as jobs
+from malt._job import joining
 from malt._launch import forked
 from malt._linear.given import Given
 from malt._linear.labels import All, Here, agree
@@ -107,7 +107,7 @@ class LinearInput(BaseEstimator):
             )
         call = f"{type(self).__name__}.{call}()"
         if self.ranks is None or self.ranks == 1:
-            jobs.company()  # joins the job that this process was started for
+            joining.company()  # joins the job that this process was started for
             surveys = [chunks.survey(call, labels=labels)]
         else:
             reports = forked.run(self.ranks, lambda: chunks.survey(call, labels=labels)._asdict())

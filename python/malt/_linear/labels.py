@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from malt._errors import ConfigError
-from malt._job import job as jobs
+from malt._job import joining
 from malt._job.agreement import Report, Together
 
 Taken = TypeVar("Taken")
@@ -43,7 +43,7 @@ def agree(call: str, take: Callable[[], tuple[Taken, Here]]) -> tuple[Taken, All
         ConfigError: on every rank: `take` failed on a rank, which the message names, or numbers of
             features, dtypes, settings or labels differ.
     """
-    if jobs.company() is None:
+    if joining.company() is None:
         taken, here = take()
         return taken, All(here.rows, here.labels)
     mine: list[Here] = []

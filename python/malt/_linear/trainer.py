@@ -18,7 +18,7 @@ from malt._core_import import (
 )
 from malt._errors import ConfigError, describe_ranks
 from malt._job import job as jobs
-from malt._job import vectors
+from malt._job import joining, vectors
 from malt._job.averaging import Averaging
 from malt._linear.minibatch import BatchModel
 from malt._linear.sources import Pass, Source
@@ -131,7 +131,7 @@ class Trainer:
             self._continue = partial(kind, arrays.weights, features=features, **of_arrays, **kernel)
             self._model = self._continue(steps=steps)
             sent = None
-        job = jobs.company()
+        job = joining.company()
         self._company = None if job is None else _Company(job, arrays, exchange, source.rows, sent)
 
     def run(self, stopping: Stopping) -> Trained:
@@ -234,7 +234,7 @@ class Trainer:
 
 def add_up(counts: Array) -> None:
     """Add `counts` up over this job's ranks, in place. Collective; does nothing in one process."""
-    if jobs.company() is not None:
+    if joining.company() is not None:
         vector = vectors.vector(counts)
         vector.allreduce(SUM)
         vector.close()

@@ -98,10 +98,10 @@ class Rounds:
         frames: Frames = []
         for session, round_ in list(self._rounds.items()):
             missing = [rank for rank in range(self.size) if rank not in round_.parts]
-            gone = [rank for rank in missing if not self._can_come(rank, session)]
-            if gone:
-                how = self._ranks[gone[0]].ended if len(gone) == 1 else None
-                frames += self._fail(session, wire.GONE, gone, how or "")
+            hopeless = [rank for rank in missing if not self._can_come(rank, session)]
+            if hopeless:
+                how = self._ranks[hopeless[0]].ended if len(hopeless) == 1 else None
+                frames += self._fail(session, wire.CANNOT_COME, hopeless, how or "")
         return frames
 
     def _can_come(self, rank: int, session: int) -> bool:
@@ -115,7 +115,7 @@ class Rounds:
         failure = wire.pack_ranks(kind, ranks, text)
         # A rank that comes later is told which ranks no longer wait for it.
         self._failures[session] = (
-            wire.pack_ranks(wire.GONE, sorted(round_.parts), "gave up waiting")
+            wire.pack_ranks(wire.CANNOT_COME, sorted(round_.parts), "gave up waiting")
             if kind == wire.LATE
             else failure
         )

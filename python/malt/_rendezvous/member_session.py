@@ -41,7 +41,7 @@ class Member(RankSession):
     """One rank of a job whose ranks may rejoin.
 
     Attributes:
-        is_back: this rank is rejoining: the job goes on already.
+        is_rejoining: this rank is rejoining: the job goes on already.
         is_asked_to_leave: `malt scale` has asked this rank to leave.
         on_call: the listening thread calls it when there is a new generation.
     """
@@ -52,7 +52,7 @@ class Member(RankSession):
         super().__init__(address, key, rank, size, timeout)
         connection = self._socket
         assert connection is not None
-        self.is_back = self._greeting == b"\1"
+        self.is_rejoining = self._greeting == b"\1"
         self.on_call: Callable[[], None] = lambda: None
         self.is_asked_to_leave = False
         self._changed = threading.Condition()

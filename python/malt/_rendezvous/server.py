@@ -251,9 +251,7 @@ class Server:
         if kind != wire.NODE and (count != self.size or number >= count):
             return f"rank {number} of {count} is not of this job of {self.size}"
         if kind != wire.NODE and not self._nodes.has(number):
-            return (
-                f"rank {number} has ended, or was lost with its node: it is not in the job any more"
-            )
+            return f"rank {number} has ended, or was lost with its node: it is no longer in the job"
         if kind != wire.NODE and first:
             return (
                 f"rank {number} has joined already, as process {first.process}; a process that a "
@@ -271,8 +269,8 @@ class Server:
             )
         if kind == wire.NODE and self.size:
             return (
-                f"the job has started already, and its node {number} has gone for good: start all "
-                "anew, or with --elastic ranks on the other nodes (malt scale)"
+                f"the job has started already, and its node {number} cannot rejoin: start the "
+                "whole job again, or with --elastic start ranks on the other nodes (malt scale)"
             )
         return ""
 

@@ -56,7 +56,7 @@ LENGTH = struct.Struct("!I")
 # The first byte of a frame. From a rank: a part of a round; a farewell. From the server: welcome or
 # refusal; all parts are here, then one part a frame; time is up; a rank is dead or has left.
 PART, BYE = b"p", b"b"
-WELCOME, REFUSED, COMPLETE, DATA, LATE, GONE = b"w", b"n", b"c", b"d", b"t", b"g"
+WELCOME, REFUSED, COMPLETE, DATA, LATE, CANNOT_COME = b"w", b"n", b"c", b"d", b"t", b"g"
 # From a member: it wants a generation; its part in a round of one; it has formed the group; ranks
 # do not do their part. To a member: the parts, as above; time is up; the members of the next
 # generation (none: wait for another); all members have formed the generation, and may use it; the

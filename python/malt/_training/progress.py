@@ -6,12 +6,11 @@ import mmap
 import sys
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from malt._job import job as jobs
+from malt._job import joining
 
 if TYPE_CHECKING:
     from malt._training.steps import Step
@@ -35,7 +34,7 @@ class Progress:
         self._steps = np.frombuffer(mmap.mmap(-1, ranks * 3 * 8)).reshape(ranks, 3)
         self._each = ranks if verbose == 2 else 1
         self._total = ranks * examples // self._each
-        company = jobs.company()
+        company = joining.company()
         asked = sys.stderr.isatty() if verbose is None else bool(verbose)
         self._is_shown = asked and (company is None or company.rank == 0)
         self._must_show = bool(verbose)
@@ -66,12 +65,7 @@ class Progress:
                 ]
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.show()
         for bar in self._bars:
             bar.close()

@@ -14,6 +14,7 @@ from sklearn.utils.metaestimators import available_if
 from malt._core_import import AVG, Graph, Vector
 from malt._errors import ConfigError
 from malt._job import job as jobs
+from malt._job import joining
 from malt._job.agreement import Report, Together
 from malt._job.averaging import Averaging, positive, start_alike
 from malt._job.vectors import vector
@@ -233,7 +234,7 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
             This rank's rows, and by rank in how many pieces fit() trains on them.
         """
         self._check_parameters()
-        jobs.init()
+        joining.init()
         is_fit, is_alone = method == "fit", jobs.current().size == 1
 
         def first() -> tuple[Rows, Report]:

@@ -27,8 +27,8 @@ constexpr std::size_t kBehind = 1024;
 // The sender learns at least this often how far its bytes have come.
 constexpr std::uint64_t kAnswerBytes = 1024 * 1024;
 // Makes this call the newest of its sender, if there is no newer one. Two ranks of a host may be
-// called at the same time: the later call counts, whichever rank takes it first. Returns its number,
-// or 0.
+// called at the same time: the later call counts, whichever rank takes it first. Returns the call's
+// number, or 0.
 std::uint64_t become_newest(host::Control& control, const net::Introduction& caller) {
   std::atomic<std::uint64_t>& link = control.member(static_cast<int>(caller.rank)).link;
   for (std::uint64_t last = link.load(); last < caller.number;) {

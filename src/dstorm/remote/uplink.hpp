@@ -89,8 +89,8 @@ class Uplink {
   bool is_done_with(const Attachment& attachment) const;
   // How many times this uplink has looked at a segment to see what there is to send.
   std::uint64_t looks() const noexcept { return backlog_.looks(); }
-  // Under LATEST: frees the slot of this segment from which a payload is being sent. Returns whether
-  // there was one.
+  // Under LATEST: frees the slot of this segment from which a payload is being sent. Returns
+  // whether there was one.
   bool make_room(std::uint32_t segment) { return changes_->make_room(segment); }
 
   State state() const noexcept { return state_; }

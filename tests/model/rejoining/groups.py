@@ -1,5 +1,7 @@
-"""Groups and vectors as `_job/rejoin.py` sees them: what a rank does comes to each other host in
-order, and late. They do what dStorm's do, and no more than rejoining needs.
+"""Groups and vectors as `_job/generations.py` sees them.
+
+What a rank does comes to each other host in order, and late. They do what dStorm's do, and no more
+than rejoining needs.
 """
 
 from __future__ import annotations

@@ -23,9 +23,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from malt._core_import import Turns
-from malt._errors import Error, PeerError, TimeoutError  # noqa: A004
-from malt._job import handover, rejoin
+from malt._errors import Error, PeerError, SupersededError, TimeoutError  # noqa: A004
+from malt._job import await_ranks, calls, generations, handover
 from malt._job import job as jobs
+from malt._job.settings import Settings
 from malt._launch import host_ranks
 from malt._launch.options import Options
 from malt._rendezvous import listener, member_session, node_session, server, session, wire
@@ -163,7 +164,8 @@ class Job:
             ),
             (wire, {"hmac": SimpleNamespace(digest=lambda *_: bytes(32), compare_digest=eq)}),
             (member_session, {"time": time, "threading": threading, "select": SelectModule(world)}),
-            (rejoin, {"time": time, "threading": threading}),
+            (generations, {"threading": threading}),
+            (await_ranks, {"time": time}),
             (handover, {"time": time, "Vector": groups.Vector}),
             (jobs, {"current": lambda: self.lives[world.here().process].job}),
         ]
@@ -209,10 +211,10 @@ class Job:
     def _train(self, life: Life) -> None:
         world = self.world
         member = Member(self, life)
-        way = rejoin.Generations(member, life.restarts, self._make_group, TIMEOUT)
-        settings = jobs.Settings("tcp", TIMEOUT, SILENCE, "lowest", 30.0)
+        way = generations.Generations(member, life.restarts, self._make_group, TIMEOUT)
+        settings = Settings("tcp", TIMEOUT, SILENCE, "lowest", 30.0)
         life.job = jobs.Job(life.rank, self.size, settings, Turns(), way)
-        is_fresh = not way.is_back
+        is_fresh = not way.is_rejoining
         world.say(f"{life} joins, {'at the beginning' if is_fresh else 'back'}")
         if is_fresh:
             way.start()
@@ -227,7 +229,7 @@ class Job:
             self._check_steps(life, u)
         life.has_begun = True
         for _ in range(self._barriers):
-            jobs.barrier()
+            calls.barrier()
             world.park(world.now + self._draw.random() ** 3)
         while v.iteration < min(self._goal, life.leaves_at):
             before = v.iteration
@@ -243,7 +245,7 @@ class Job:
                 self._call(lambda: u.scatter())
                 self._call(lambda: u.gather(staleness=self.staleness))
             if self._more == "barrier" and self.staleness == 0:
-                jobs.barrier()
+                calls.barrier()
             if u is None or self._pauses != "between the vectors":
                 self._compute()
             if life.computes_until > world.now:
@@ -275,7 +277,7 @@ class Job:
             made.array[0] = values
             return made
 
-        return jobs.make(build, name)
+        return calls.make(build, name)
 
     def _scatter(self, life: Life, v: Any) -> None:
         v.scatter()
@@ -286,7 +288,7 @@ class Job:
             try:
                 call()
                 return
-            except jobs.SupersededError:
+            except SupersededError:
                 jobs.regroup()
 
     def _make_group(self, members: list[int], allgather: Any) -> Any:

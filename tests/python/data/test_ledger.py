@@ -83,8 +83,8 @@ class Job:
         self, seed: int, size: int, chunks: int, passes: int, *, one_host: bool, lockstep: bool
     ) -> None:
         self.rng = random.Random(seed)
-        self.lives = [0] * size
-        self.ledgers = [Ledger(rank, size, chunks, lockstep, self.lives) for rank in range(size)]
+        self.restarts = [0] * size
+        self.ledgers = [Ledger(rank, size, chunks, lockstep, self.restarts) for rank in range(size)]
         self.passes, self.one_host = passes, one_host
         self.witness = 0
         self.alive = set(range(size))
@@ -116,7 +116,7 @@ class Job:
 
     def turn(self, rank: int) -> None:
         ledger = self.ledgers[rank]
-        if ledger.comes_back:
+        if ledger.is_rejoining:
             ledger.catch_up(sorted(self.seen_alive[rank]))
             ledger.enter()
         ledger.end_turn()
@@ -148,9 +148,9 @@ class Job:
             if other in self.alive:
                 self.bring(one, other, len(self.on_the_way[one, other]))
             self.on_the_way[one, other].clear()
-        self.lives[rank] += 1
+        self.restarts[rank] += 1
         self.ledgers[rank] = Ledger(
-            rank, size, old.chunks, old.lockstep, self.lives, comes_back=True
+            rank, size, old.chunks, old.lockstep, self.restarts, is_rejoining=True
         )
         self.alive.add(rank)
         self.at_work.add(rank)

@@ -387,7 +387,7 @@ def test_kill_of_a_launcher_stops_the_other_nodes(job: Job, killed: int) -> None
     end = end_of(launchers[1 - killed])
     assert end.code == 1
     assert end.err == (
-        f"malt run: node {killed} is lost: its `malt run` was ended, or the network fails; "
+        f"malt run: node {killed} is lost: its `malt run` has ended, or the network has failed; "
         "stopping the others (--keep-going leaves them running)\n"
     )
     assert_gone(*noted("pid0", "pid1"))

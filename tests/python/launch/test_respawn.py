@@ -307,7 +307,7 @@ time.sleep(1)
     with start_job(tmp_path, 3, script, "--respawn") as job:
         result = job.finish()
     assert result.code == 128 + signal.SIGKILL
-    assert "rank 2 had not come back when the others ended; stopping" in result.output
+    assert "rank 2 had not rejoined when the other ranks ended; stopping" in result.output
     assert "Traceback" not in result.output
 
 
@@ -330,7 +330,7 @@ def test_who_comes_back_with_other_vectors_is_left_out_and_says_so(tmp_path: Pat
         kill(job, 2)
         result = job.finish()
     assert result.code == 1
-    assert "rank 2 has come back and makes float64 x 3001" in result.output
+    assert "rejoining rank 2 makes float64 x 3001" in result.output
     assert "where the others have float64 x 3000" in result.output
     assert re.search("rank 2 exited with code 1 .* has been started again 1 time", result.output)
 

@@ -1,0 +1,64 @@
+"""Collective calls that go on in the next group when their group is superseded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from malt._core_import import Group
+from malt._errors import SupersededError
+from malt._job import job as jobs
+from malt._job import missed
+from malt._job.vector_types import AnyVector
+
+Result = TypeVar("Result")
+Made = TypeVar("Made", bound=AnyVector)
+
+
+def call(name: str, step: Callable[[Group], Result]) -> Result:
+    """Run a collective step of the call `name`, again in the next group if it is superseded."""
+    with jobs.current().turns.hold(name):
+        while True:
+            try:
+                return step(jobs.current().group)
+            except SupersededError:
+                jobs.regroup()
+
+
+def make(
+    build: Callable[[Group, bool], Made], description: str, *, has_shared_values: bool = True
+) -> Made:
+    """Make a vector by `build(group, rejoins)` and count it; a failed one uses up no name."""
+    job = jobs.current()
+    with job.turns.hold("making a vector"):
+        generations = job.generations
+        if generations is None:
+            made = build(job.group, False)
+        else:
+
+            def step(group: Group) -> Made:
+                made = build(group, False)
+                generations.add(made, description, has_shared_values)
+                return made
+
+            made = generations.rejoin(build, description, has_shared_values) or call(
+                "making a vector", step
+            )
+        job.vectors += 1
+        if has_shared_values and job.rank == 0 and job.size > 1:
+            missed.note_made(made)
+        return made
+
+
+def barrier(timeout: float | None = None) -> None:
+    """Return when every live rank has called it.
+
+    On a rejoining rank it returns at once until the first scatter, gather or allreduce, because the
+    other ranks have made this call before.
+
+    Raises:
+        TimeoutError: the ranks that the error names did not come within `timeout` seconds (init()'s
+            if None).
+    """
+    if not jobs.current().is_rejoining:
+        call("malt.barrier", lambda group: group.barrier(timeout))
