@@ -47,6 +47,16 @@ inline std::string get_text(std::span<const char> from) {
   return std::string(from.data(), strnlen(from.data(), from.size()));
 }
 
+// Runs a step that may fail on this rank, and puts the error into the record for the others.
+template <class Record, class Step>
+void attempt(Record& mine, Step&& step) {
+  try {
+    step();
+  } catch (const Error& error) {
+    set_text(mine.error, error.what());
+  }
+}
+
 // Throws the same ConfigError on every rank if any rank has set the `error` of its record.
 template <class Record>
 void throw_if_any_failed(const std::vector<Record>& records) {

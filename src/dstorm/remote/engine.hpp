@@ -169,6 +169,12 @@ class Engine final : public Work {
   void share(Uplink& uplink, Clock::time_point now);
   void probe(Clock::time_point now);
   void turn_away(int rank);
+  std::vector<Networks> exchange_networks(Bootstrap& bootstrap, const EngineOptions& options);
+  AdapterRecord open_adapter(Rdma wish);
+  void listen(Bootstrap& bootstrap, const EngineOptions& options,
+              const std::vector<Networks>& networks);
+  void begin_calls();
+  void await_connections(Bootstrap& bootstrap, const EngineOptions& options);
   void start_witness(const std::string& program, int listener);
   void run_listener();
   void let_in(std::vector<net::Caller> callers);

@@ -49,15 +49,6 @@ struct Listening {
   char error[512];
 };
 
-template <class Record, class Step>
-void attempt(Record& mine, Step&& step) {
-  try {
-    step();
-  } catch (const Error& error) {
-    set_text(mine.error, error.what());
-  }
-}
-
 Networks own_networks(const net::TlsContext* tls) {
   Networks mine{};
   mine.nonce = net::make_key();
@@ -166,6 +157,20 @@ Engine::Engine(Bootstrap& bootstrap, host::Control& control, const EngineOptions
       unreached_since_(control.hosts().size()),
       ended_elsewhere_(static_cast<std::size_t>(control.size())) {
   for (auto& since : unreached_since_) since.store(kReached);
+  const std::vector<Networks> networks = exchange_networks(bootstrap, options);
+  std::vector<AdapterRecord> adapters;
+  for (const Networks& one : networks) adapters.push_back(one.adapter);
+  use_rdma(choose_transports(bootstrap, control, adapters, device_ ? &*device_ : nullptr,
+                             options.rdma, options.timeout));
+  listen(bootstrap, options, networks);
+  begin_calls();
+  thread_ = start_quiet_thread([this] { run(); });
+  await_connections(bootstrap, options);
+}
+
+// Collective. Tells the others what this rank has, and opens its adapter if one may be used.
+std::vector<Networks> Engine::exchange_networks(Bootstrap& bootstrap,
+                                                const EngineOptions& options) {
   Networks mine{};
   attempt(mine, [&] {
     if (!epoll_ || !alarm_ || !listener_stops_) {
@@ -174,45 +179,54 @@ Engine::Engine(Bootstrap& bootstrap, host::Control& control, const EngineOptions
     }
     tls_ = net::TlsContext::from_environment();
     mine = own_networks(tls_.get());
-    if (options.rdma == Rdma::kNever) return;
-    if (tls_ != nullptr) {
-      constexpr const char* kWhy = "MALT_TLS asks for encryption, which RDMA has not";
-      if (options.rdma == Rdma::kRequired) throw ConfigError(std::string(kWhy) + "; choose tcp");
-      return set_text(mine.adapter.text, kWhy);
-    }
-    const auto settings = verbs::DeviceSettings::from_environment();
-    try {
-      device_ = verbs::Device::open(verbs::Library::load(), settings);
-      mine.adapter.is_there = true;
-      mine.adapter.fabric = device_->choice().fabric;
-      set_text(mine.adapter.text, describe(device_->choice()));
-    } catch (const ConfigError& error) {
-      if (options.rdma == Rdma::kRequired || settings.is_set()) throw;
-      set_text(mine.adapter.text, error.what());
-    }
+    mine.adapter = open_adapter(options.rdma);
   });
-  const auto networks = call_roll(bootstrap, mine, options.timeout);
+  std::vector<Networks> networks = call_roll(bootstrap, mine, options.timeout);
   throw_if_any_failed(networks);
-  check_encryption(networks, control.members());
-  std::vector<AdapterRecord> adapters;
-  for (const Networks& one : networks) adapters.push_back(one.adapter);
-  use_rdma(choose_transports(bootstrap, control, adapters, device_ ? &*device_ : nullptr,
-                             options.rdma, options.timeout));
+  check_encryption(networks, control_.members());
+  return networks;
+}
 
+// Throws ConfigError if the user asks for an adapter that cannot be used.
+AdapterRecord Engine::open_adapter(Rdma wish) {
+  AdapterRecord mine{};
+  if (wish == Rdma::kNever) return mine;
+  if (tls_ != nullptr) {
+    constexpr const char* kWhy = "MALT_TLS asks for encryption, which RDMA has not";
+    if (wish == Rdma::kRequired) throw ConfigError(std::string(kWhy) + "; choose tcp");
+    set_text(mine.text, kWhy);
+    return mine;
+  }
+  const auto settings = verbs::DeviceSettings::from_environment();
+  try {
+    device_ = verbs::Device::open(verbs::Library::load(), settings);
+    mine.is_there = true;
+    mine.fabric = device_->choice().fabric;
+    set_text(mine.text, describe(device_->choice()));
+  } catch (const ConfigError& error) {
+    if (wish == Rdma::kRequired || settings.is_set()) throw;
+    set_text(mine.text, error.what());
+  }
+  return mine;
+}
+
+// Collective. Begins to listen, and learns where the others do.
+void Engine::listen(Bootstrap& bootstrap, const EngineOptions& options,
+                    const std::vector<Networks>& networks) {
   Listening listening{};
   attempt(listening, [&] {
-    auto [socket, address] = net::listen_at(pick_address(options, networks, control));
+    auto [socket, address] = net::listen_at(pick_address(options, networks, control_));
     const int listener = socket.get();
     listening.address = address;
     settings_.key =
-        net::authenticate(networks[static_cast<std::size_t>(control.members().front())].nonce,
+        net::authenticate(networks[static_cast<std::size_t>(control_.members().front())].nonce,
                           std::as_bytes(std::span(options.secret.data(), options.secret.size())));
     settings_.own = address.with_port(0);
     settings_.tls = tls_.get();
     settings_.silence = options.silence;
-    listener_.emplace(std::move(socket), settings_.key, static_cast<std::uint32_t>(control.rank()),
+    listener_.emplace(std::move(socket), settings_.key, static_cast<std::uint32_t>(control_.rank()),
                       address, settings_.tls, settings_.silence, settings_.silence);
-    check_descriptors(control);
+    check_descriptors(control_);
     try {
       start_witness(options.witness, listener);
     } catch (const ConfigError& error) {
@@ -227,26 +241,30 @@ Engine::Engine(Bootstrap& bootstrap, host::Control& control, const EngineOptions
     if (!reason.empty()) why_[r] += "; its death is noticed only after the silence: " + reason;
   }
   listener_->expect(settings_.addresses);
+}
 
+void Engine::begin_calls() {
   add_to_epoll(alarm_.get(), EPOLLIN);
   last_tend_ = Clock::now();
   listened_.store(last_tend_);
-  for (const std::vector<int>& host : control.hosts()) {
-    if (&host != &control.hosts()[static_cast<std::size_t>(control.own_host())]) {
-      uplinks_.emplace_back(control, settings_, host);
+  for (const std::vector<int>& host : control_.hosts()) {
+    if (&host != &control_.hosts()[static_cast<std::size_t>(control_.own_host())]) {
+      uplinks_.emplace_back(control_, settings_, host);
     }
   }
   for (Uplink& one : uplinks_) {
     const int shared = shares_with(one.host());
-    if (shared >= 0 && shared < control.rank()) {
+    if (shared >= 0 && shared < control_.rank()) {
       one.await(shared, Clock::now());
       add_to_epoll(one.fd(), EPOLLIN | EPOLLOUT | EPOLLET);
     } else {
       call(one, Clock::now());
     }
   }
-  thread_ = start_quiet_thread([this] { run(); });
+}
 
+// Collective. Throws the same ConfigError on all ranks if one of them cannot reach a host.
+void Engine::await_connections(Bootstrap& bootstrap, const EngineOptions& options) {
   // The time limit begins here: exchanges and proofs have taken none of the connections' time.
   const auto deadline = Clock::now() + options.timeout;
   Listening reached{};

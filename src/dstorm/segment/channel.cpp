@@ -18,15 +18,6 @@ struct Offer {
   char error[512] = {};
 };
 
-template <class Step>
-void attempt(Offer& mine, Step&& step) {
-  try {
-    step();
-  } catch (const Error& error) {
-    set_text(mine.error, error.what());
-  }
-}
-
 // Everyone's state, thrown as one error on all ranks if any failed; returns the maker's offer.
 Offer agree(Group& group, std::string_view what, std::string_view step, const Offer& mine,
             int maker) {

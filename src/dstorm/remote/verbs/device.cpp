@@ -6,9 +6,7 @@
 
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <span>
@@ -20,51 +18,6 @@
 
 namespace dstorm::verbs {
 namespace {
-
-// ---- The setting ----
-
-struct Setting {
-  std::string text;
-  std::string name;  // empty: any
-  std::optional<std::uint32_t> port;
-  std::optional<std::uint32_t> gid_index;
-
-  // The beginning of an error's text.
-  std::string prefix() const {
-    return text.empty() ? "" : std::string(kDeviceVariable) + "=" + text + ": ";
-  }
-};
-
-std::optional<std::uint32_t> number_in(const std::string& text) {
-  std::uint32_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-Setting parse(std::string_view text) {
-  Setting setting;
-  setting.text = text;
-  std::istringstream fields(setting.text);
-  bool well = true;
-  std::string field;
-  for (int i = 0; std::getline(fields, field, ':'); ++i) {
-    if (i == 0) {
-      setting.name = field;
-      well = !field.empty();
-    } else {
-      auto& number = i == 1 ? setting.port : setting.gid_index;
-      number = number_in(field);
-      well = well && number && i <= 2;
-    }
-  }
-  if (!well || text.ends_with(':')) {
-    throw ConfigError(setting.prefix() +
-                      "must be a device, DEVICE:PORT or DEVICE:PORT:GID_INDEX, such as mlx5_0:1:3; "
-                      "`malt info` lists the devices");
-  }
-  return setting;
-}
 
 // ---- Addresses ----
 
@@ -93,49 +46,6 @@ std::string_view name_of(Fabric fabric) {
     default:
       return "InfiniBand";
   }
-}
-
-// ---- The other settings ----
-
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
-// Throws ConfigError that names the variable, the value and its range.
-std::uint32_t number_of(const char* variable, const std::string& text, std::uint32_t least,
-                        std::uint32_t most, const char* form) {
-  std::uint32_t value = 0;
-  const bool is_hex = text.starts_with("0x") || text.starts_with("0X");
-  const char* const end = text.data() + text.size();
-  const auto [at, error] =
-      std::from_chars(text.data() + (is_hex ? 2 : 0), end, value, is_hex ? 16 : 10);
-  if (error == std::errc() && at == end && value >= least && value <= most) return value;
-  throw ConfigError(std::string(variable) + "=" + text + ": must be " + form);
-}
-
-// The settings except the device, as numbers; nullopt for those that are not set.
-struct Numbers {
-  std::optional<std::uint32_t> partition;
-  std::optional<std::uint32_t> service_level;
-  std::optional<std::uint32_t> traffic_class;
-};
-
-Numbers numbers_in(const DeviceSettings& settings) {
-  Numbers numbers;
-  if (!settings.partition.empty()) {
-    numbers.partition = number_of(kPartitionVariable, settings.partition, 1, 0xffff,
-                                  "a partition key, 1 to 0xffff, such as 0x8001");
-  }
-  if (!settings.service_level.empty()) {
-    numbers.service_level = number_of(kServiceLevelVariable, settings.service_level, 0, 15,
-                                      "a service level, 0 to 15 over InfiniBand, 0 to 7 over RoCE");
-  }
-  if (!settings.traffic_class.empty()) {
-    numbers.traffic_class = number_of(kTrafficClassVariable, settings.traffic_class, 0, 255,
-                                      "a traffic class, 0 to 255 (four times the DSCP)");
-  }
-  return numbers;
 }
 
 std::string hexadecimal(std::uint32_t value) {
@@ -365,14 +275,9 @@ std::vector<DeviceReport> survey(const Library& library) {
   return reports;
 }
 
-DeviceSettings DeviceSettings::from_environment() {
-  return {environment(kDeviceVariable), environment(kPartitionVariable),
-          environment(kServiceLevelVariable), environment(kTrafficClassVariable)};
-}
-
 Device Device::open(const Library& library, const DeviceSettings& settings) {
-  const Setting setting = parse(settings.device);
-  const Numbers numbers = numbers_in(settings);
+  const PortSetting setting = PortSetting::parse(settings.device);
+  const Numbers numbers = Numbers::parse(settings);
   const DeviceList devices(library);
   std::string names;
   std::string troubles;

@@ -8,29 +8,10 @@
 #include <string_view>
 #include <vector>
 
+#include "dstorm/remote/verbs/device_settings.hpp"
 #include "dstorm/remote/verbs/library.hpp"
 
 namespace dstorm::verbs {
-
-// The environment variables from which DeviceSettings are read.
-inline constexpr const char* kDeviceVariable = "MALT_RDMA_DEVICE";
-inline constexpr const char* kPartitionVariable = "MALT_RDMA_PKEY";
-inline constexpr const char* kServiceLevelVariable = "MALT_RDMA_SL";
-inline constexpr const char* kTrafficClassVariable = "MALT_RDMA_TRAFFIC_CLASS";
-
-// The adapter that the user asks for; empty: not set.
-struct DeviceSettings {
-  std::string device{};         // "name", "name:port" or "name:port:gid_index"
-  std::string partition{};      // P_Key: 1 to 0xffff, hexadecimal after 0x
-  std::string service_level{};  // 0 to 15 (InfiniBand), 0 to 7 (RoCE: the priority)
-  std::string traffic_class{};  // 0 to 255 (RoCE: six bits of DSCP, two of ECN)
-
-  static DeviceSettings from_environment();
-  bool is_set() const noexcept {
-    return !device.empty() || !partition.empty() || !service_level.empty() ||
-           !traffic_class.empty();
-  }
-};
 
 enum class Fabric : std::uint8_t { kInfiniBand = 1, kRoceV1 = 2, kRoceV2 = 3 };
 

@@ -1,0 +1,154 @@
+// The one collective step of a group, exchange(), and its error messages.
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "dstorm/group/impl.hpp"
+
+namespace dstorm {
+namespace {
+
+using std::chrono::nanoseconds;
+
+// The name of the call that "segment 'w', step 2" is a step of.
+std::string_view call_of(std::string_view what) { return what.substr(0, what.rfind(", step ")); }
+
+// Shortens the name of the call if need be; the name of the step stays whole.
+std::string fit(std::string_view what, std::size_t most) {
+  const std::string_view call = call_of(what);
+  const std::string_view step = what.substr(call.size());
+  const std::size_t room = most - std::min(step.size(), most);
+  return std::string(call.substr(0, room)) + std::string(step.substr(0, most));
+}
+
+// The length in bytes at which an error message ends its list of calls.
+constexpr std::size_t kLongText = 300;
+
+}  // namespace
+
+std::vector<std::optional<Bytes>> Group::exchange(std::string_view given,
+                                                  std::span<const std::byte> mine,
+                                                  std::optional<nanoseconds> timeout) {
+  const Turn turn(*impl_->turns, "exchange");
+  check_standing();
+  host::Control& control = impl_->control;
+  if (mine.size() > kMostExchanged) {
+    throw ConfigError("cannot exchange " + std::to_string(mine.size()) + " bytes; at most " +
+                      std::to_string(kMostExchanged));
+  }
+  // Two notices, used in turn, suffice: a rank that posts to exchange n + 2 has seen every rank at
+  // n + 1, and a rank at n + 1 has read all of n.
+  const nanoseconds limit = timeout.value_or(impl_->options.timeout);
+  const auto start = Clock::now();
+  std::uint64_t number = impl_->exchanges + 1;
+  host::Member& own = control.member(rank());
+  const std::string fitting = fit(given, sizeof(host::Notice::what));
+  const std::string_view what = fitting;
+  bool is_posted = own.posted.load(std::memory_order_relaxed) == number;
+  if (is_posted) {
+    // The last call timed out. Other ranks may be reading its notice now, so that notice stays and
+    // counts for this call.
+    const host::Notice& before = own.notices[number % 2];
+    const std::string_view posted(before.what, before.what_bytes);
+    if (call_of(posted) != call_of(what)) {
+      throw ConfigError(std::string(what) + " cannot start: '" + std::string(call_of(posted)) +
+                        "' timed out on this rank and the others may still come to it; repeat "
+                        "that first");
+    }
+    // This is another step of the same call. The others finish the posted exchange, and learn there
+    // that this rank has begun anew.
+    if (posted != what) {
+      await_posts_of(number, what, limit);
+      impl_->exchanges = number++;
+      is_posted = false;
+    }
+  }
+  host::Notice& notice = own.notices[number % 2];
+  if (!is_posted) {
+    std::unique_lock<std::mutex> held;
+    if (impl_->engine) held = impl_->engine->hold_notices();
+    notice.what_bytes = static_cast<std::uint32_t>(what.size());
+    std::memcpy(notice.what, what.data(), what.size());
+    notice.bytes = static_cast<std::uint32_t>(mine.size());
+    if (!mine.empty()) std::memcpy(notice.data, mine.data(), mine.size());
+    own.posted.store(number, std::memory_order_release);
+    if (held) held.unlock();
+    control.ring(control.neighbours());
+    if (impl_->engine) impl_->engine->flush_notices();
+  }
+
+  await_posts_of(number, what, limit - (Clock::now() - start));
+  impl_->exchanges = number;
+  return posts_of(number);
+}
+
+bool Group::has_posted(int rank, std::uint64_t number) const noexcept {
+  return impl_->control.board(rank).posted.load(std::memory_order_acquire) >= number;
+}
+
+void Group::await_posts_of(std::uint64_t number, std::string_view what, nanoseconds limit) {
+  int next = 0;  // all ranks below it have posted or are not live
+  const auto all_here = [&] {
+    while (next < size() && (has_posted(next, number) || !is_live(next))) ++next;
+    return next == size();
+  };
+  const auto missing = [&] {
+    std::vector<int> ranks;
+    for (int r = 0; r < size(); ++r) {
+      if (is_live(r) && !has_posted(r, number)) ranks.push_back(r);
+    }
+    return ranks;
+  };
+  const auto lacks = [&](const std::vector<int>& ranks) {
+    return std::string(call_of(what)) + ": " + describe_ranks(ranks) + " did not come";
+  };
+  if (impl_->waiter.until(all_here, limit, false, [&] { return lacks(missing()); })) return;
+  const std::vector<int> late = missing();
+  if (late.empty()) return;  // the last rank posted just now
+  throw TimeoutError(lacks(late) + " within " + format_seconds(limit) + last_calls(late) +
+                         "; every rank must make the same collective calls in the same order",
+                     late);
+}
+
+// The collective call that each of these ranks made last, for an error message.
+std::string Group::last_calls(const std::vector<int>& ranks) const {
+  std::string text;
+  for (const int r : ranks) {
+    const host::Board& board = impl_->control.board(r);
+    const std::uint64_t posted = board.posted.load(std::memory_order_acquire);
+    const host::Notice& last = board.notices[posted % 2];
+    const std::string_view what(last.what,
+                                std::min<std::size_t>(last.what_bytes, sizeof(last.what)));
+    text += (text.empty() ? " (" : "; ") + describe_ranks({r}) +
+            (posted == 0 ? " has made no such call" : " was last in " + std::string(call_of(what)));
+    if (text.size() > kLongText) break;
+  }
+  return text.empty() ? "" : text + ")";
+}
+
+std::vector<std::optional<Bytes>> Group::posts_of(std::uint64_t number) const {
+  std::vector<std::optional<Bytes>> posts(static_cast<std::size_t>(size()));
+  std::map<std::string, std::vector<int>> doing;
+  for (int r = 0; r < size(); ++r) {
+    if (!has_posted(r, number)) continue;  // it died or left before it posted
+    const host::Notice& post = impl_->control.board(r).notices[number % 2];
+    // The board is another process's memory: lengths are copied, then checked.
+    const std::size_t what_bytes = std::min<std::size_t>(post.what_bytes, sizeof(post.what));
+    const std::size_t bytes = std::min<std::size_t>(post.bytes, kMostExchanged);
+    doing[std::string(post.what, what_bytes)].push_back(r);
+    posts[static_cast<std::size_t>(r)].emplace(post.data, post.data + bytes);
+  }
+  if (doing.size() > 1) {
+    std::string who;
+    for (const auto& [call, ranks] : doing) {
+      who += (who.empty() ? "" : "; ") + describe_ranks(ranks) + ": " + call;
+    }
+    throw ConfigError("the ranks make different collective calls at once (" + who +
+                      "); every rank must make the same ones in the same order, and all repeat one "
+                      "that timed out on any");
+  }
+  return posts;
+}
+
+}  // namespace dstorm

@@ -1,0 +1,106 @@
+#include "dstorm/group/impl.hpp"
+
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+namespace dstorm {
+namespace {
+
+using std::chrono::nanoseconds;
+
+// How long a wait may spin on a core before it yields. It is longer than a round takes among ranks
+// that each have a core, and zero where ranks share cores.
+nanoseconds spin_time(const host::Control& control) {
+  return control.cores() >= static_cast<int>(control.locals().size())
+             ? std::chrono::microseconds(50)
+             : nanoseconds::zero();
+}
+
+// Time limit for connecting the hosts, which reach one another at once or not at all.
+constexpr std::chrono::seconds kConnect{30};
+
+}  // namespace
+
+Group::Impl::Impl(Bootstrap& bootstrap, GroupOptions given, const TransportRow& transport)
+    : options(std::move(given)),
+      row(transport),
+      turns(options.turns ? options.turns : std::make_shared<Turns>()),
+      control(bootstrap, row.sharing, options.timeout),
+      waiter(control.bell(control.rank()), spin_time(control), control.superseded(),
+             [this] { interrupt_wait(); }),
+      news(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!news) {
+    throw ConfigError(std::string("cannot watch the other ranks: ") + std::strerror(errno) +
+                      "; raise the limit on open files (ulimit -n)");
+  }
+  waiter.give_way(*turns);
+  waiter.tell_when_slow(options.slow_after, options.slow);
+  if (control.hosts().size() > 1) connect(bootstrap);
+  watcher.emplace(control, engine.get(), news.get(),
+                  WatcherOptions{missed_after(), options.tie, [this] { note_epoch(); }});
+}
+
+void Group::Impl::connect(Bootstrap& bootstrap) {
+  engine = std::make_unique<remote::Engine>(
+      bootstrap, control,
+      remote::EngineOptions{std::min<nanoseconds>(options.timeout, kConnect), missed_after(),
+                            options.interface, options.toward, options.secret, row.rdma, news.get(),
+                            remote::Witness::find_program()});
+  waiter.lend_a_hand(*engine);
+}
+
+void Group::Impl::note_epoch() {
+  if (!options.changed) return;
+  options.changed();
+  waiter.call_soon();
+}
+
+void Group::Impl::interrupt_wait() {
+  check_standing();
+  if (options.interrupt) {
+    const Turns::Pause pause(*turns, Turns::Code::kInterrupt);
+    options.interrupt();
+  }
+  check_standing();  // the interrupt may have left the job
+  if (control.superseded().load() == 0) return;
+  const bool is_new = std::exchange(last_wait, waiter.waits()) != waiter.waits();
+  const Turns::Pause pause(*turns, Turns::Code::kOwn);  // its `superseded` works for this call
+  if (!options.superseded || !options.superseded(is_new)) throw_superseded();
+}
+
+void Group::Impl::throw_superseded() {
+  throw Superseded("the ranks move to another group; repeat the call there");
+}
+
+void Group::Impl::check_standing() const {
+  if (left.load(std::memory_order_relaxed)) {
+    throw ConfigError(
+        "this rank has left the job (leave or finalize was called); nothing can be sent, folded "
+        "or waited for any more");
+  }
+  if (!control.is_left_out(control.rank())) return;
+  std::vector<int> others;
+  for (int r = 0; r < control.size(); ++r) {
+    if (r != control.rank()) others.push_back(r);
+  }
+  const std::string who = "rank " + std::to_string(control.rank());
+  const std::string silence = format_seconds(options.silence);
+  const std::string trouble = engine ? engine->adapter_trouble() : "";
+  const std::string adapter = trouble.empty() ? "" : "; RDMA does not get through " + trouble;
+  throw PeerError(
+      control.state(control.rank()) == host::State::kEvicted
+          ? who + " was evicted from the job: the others received no heartbeat from it for " +
+                silence + " (was it stopped, or its network cut?), and go on without it" + adapter
+          : who + " is cut off: for " + silence +
+                " it has received no heartbeat from so many ranks that those it can reach are no "
+                "majority; the others may go on without it" +
+                adapter,
+      others);
+}
+
+}  // namespace dstorm

@@ -1,0 +1,66 @@
+// The parts of a group. `Group` is what a user calls; this is what it calls.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "dstorm/group.hpp"
+#include "dstorm/group/watcher.hpp"
+#include "dstorm/host/control.hpp"
+#include "dstorm/host/fork.hpp"
+#include "dstorm/host/wait.hpp"
+#include "dstorm/remote/engine.hpp"
+
+namespace dstorm {
+
+// A transport that a job may ask for, and which ranks then share memory.
+struct TransportRow {
+  std::string_view name;
+  host::Sharing sharing;
+  remote::Rdma rdma;
+};
+
+struct Group::Impl {
+  // Collective, blocking: see Group::join.
+  Impl(Bootstrap& bootstrap, GroupOptions given, const TransportRow& transport);
+
+  // The last quarter of the silence is for agreeing on which ranks to evict.
+  std::chrono::nanoseconds missed_after() const { return options.silence * 3 / 4; }
+  // Connects the hosts of a job of several.
+  void connect(Bootstrap& bootstrap);
+  // Runs in the watcher's thread. A wait that other ranks ring again and again would not look for a
+  // new epoch by itself, so call_soon() makes it look.
+  void note_epoch();
+  // What a wait does now and then.
+  void interrupt_wait();
+  [[noreturn]] static void throw_superseded();
+  // Throws ConfigError if this rank has left, and PeerError if it was evicted or is cut off.
+  void check_standing() const;
+
+  const std::uint32_t forks = dstorm::forks();
+  GroupOptions options;
+  const TransportRow& row;
+  const std::shared_ptr<Turns> turns;
+  host::Control control;
+  Waiter waiter;
+  Descriptor news;                         // an eventfd; a write to it makes the watcher look
+  std::unique_ptr<remote::Engine> engine;  // only in a job of several hosts
+  std::optional<Watcher> watcher;
+  std::uint64_t exchanges = 0;
+  std::list<std::string> names;  // in the order in which they were added
+  std::unordered_map<std::string_view, std::list<std::string>::iterator> by_name;
+  std::atomic<bool> left{false};
+  std::uint64_t last_wait = 0;     // the last wait that found the group superseded
+  std::uint32_t passed_since = 0;  // superseded_by() to which passed_by belongs
+  int passed_by = 0;               // weighted number of calls at which this rank could not move
+  std::uint32_t kept_since = 0;    // superseded_by() when a round of the first segment was kept
+};
+
+}  // namespace dstorm
