@@ -72,7 +72,7 @@ target_link_options(fake_verbs PRIVATE
                     -Wl,--version-script=${PROJECT_SOURCE_DIR}/tests/fake_verbs/ibverbs.map)
 target_link_libraries(fake_verbs PRIVATE malt_warnings malt_sanitizers)
 target_include_directories(fake_verbs SYSTEM PRIVATE ${MALT_VERBS_INCLUDE})
-foreach(name transport_choice_test rdma_faults_test settings_test)
+foreach(name transport_choice_test rdma_faults_test rdma_order_test settings_test)
   if(NOT TARGET ${name})
     continue()
   endif()

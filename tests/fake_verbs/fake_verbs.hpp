@@ -18,12 +18,16 @@ void fake_verbs_begin();
 
 // Of this process's adapters. The `nth` call from now on, and the `count` - 1 after it, fail with
 // `error`. Calls are named without "ibv_"; "completion" is the outcome of a write, "corruption" a
-// write that arrives with one wrong bit, "silence" one of which nothing is heard.
+// write that arrives with one wrong bit, "silence" one of which nothing is heard, "lateness" one
+// of more than a word that does not arrive before fake_verbs_arrive(). Later writes overtake a late
+// one, as on a network with adaptive routing, but they complete after it.
 void fake_verbs_fail(const char* call, std::uint64_t nth, std::uint64_t count, int error);
 // How many have failed since.
 std::uint64_t fake_verbs_failed(const char* call);
 // How often it has been called.
 std::uint64_t fake_verbs_calls(const char* call);
+// Lets late writes arrive.
+void fake_verbs_arrive();
 // Queues, regions and whatever else has been made and not been destroyed.
 std::uint64_t fake_verbs_objects();
 // Tells of an event: of the device, or of all its queue pairs or completion queues.

@@ -74,12 +74,19 @@ struct Channel {
   ibv_comp_channel channel{};
   Cq* cq = nullptr;
 };
+// A write that has not completed, because it or one before it is late.
+struct Unfinished {
+  ibv_send_wr request;
+  std::vector<std::byte> bytes;
+  bool is_late;
+};
 struct Pair {
   ibv_qp qp{};
   std::uint32_t remote = 0;
   bool signals_all = false;
   std::uint32_t most_inline = 0;
   bool has_failed = false;
+  std::vector<Unfinished> unfinished;
 };
 struct Event {
   ibv_event_type type;
@@ -178,6 +185,28 @@ ibv_wc_status carry(Pair& pair, const ibv_send_wr& request) {
   return moved == static_cast<ssize_t>(bytes) ? IBV_WC_SUCCESS : IBV_WC_RETRY_EXC_ERR;
 }
 
+std::vector<std::byte> bytes_of(const ibv_send_wr& request) {
+  std::vector<std::byte> bytes;
+  for (int i = 0; i < request.num_sge; ++i) {
+    const auto* const from = reinterpret_cast<const std::byte*>(request.sg_list[i].addr);
+    bytes.insert(bytes.end(), from, from + request.sg_list[i].length);
+  }
+  return bytes;
+}
+
+void finish(Pair& pair, Unfinished& write) {
+  ibv_wc_status status = IBV_WC_SUCCESS;
+  if (write.is_late) {
+    ibv_sge part{reinterpret_cast<std::uint64_t>(write.bytes.data()),
+                 static_cast<std::uint32_t>(write.bytes.size()), 0};
+    write.request.sg_list = &part;
+    write.request.num_sge = 1;
+    write.request.send_flags |= IBV_SEND_INLINE;
+    status = carry(pair, write.request);
+  }
+  complete(pair, write.request, status);
+}
+
 int post_send(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** refused) {
   const std::lock_guard lock(mutex);
   auto& pair = *reinterpret_cast<Pair*>(qp);
@@ -189,15 +218,20 @@ int post_send(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** refused) {
   if ((request->send_flags & IBV_SEND_INLINE) != 0 && bytes > pair.most_inline) return EINVAL;
   if (bytes > adapter.longest_message) return EINVAL;
   if (fails("silence") != 0) return 0;
-  ibv_wc_status status = IBV_WC_WR_FLUSH_ERR;
-  if (!pair.has_failed) {
+  const bool is_late = bytes > sizeof(std::uint64_t) && fails("lateness") != 0;
+  ibv_wc_status status = is_late ? IBV_WC_SUCCESS : IBV_WC_WR_FLUSH_ERR;
+  if (!is_late && !pair.has_failed) {
     status = fails("completion") != 0 ? IBV_WC_RETRY_EXC_ERR : carry(pair, *request);
   }
   if (status != IBV_WC_SUCCESS) {
     pair.has_failed = true;
     qp->state = IBV_QPS_ERR;
   }
-  complete(pair, *request, status);
+  if (is_late || (!pair.unfinished.empty() && status == IBV_WC_SUCCESS)) {
+    pair.unfinished.push_back({*request, bytes_of(*request), is_late});
+  } else {
+    complete(pair, *request, status);
+  }
   return 0;
 }
 
@@ -252,6 +286,13 @@ std::uint64_t fake_verbs_calls(const char* call) {
 std::uint64_t fake_verbs_objects() {
   const std::lock_guard lock(mutex);
   return objects;
+}
+void fake_verbs_arrive() {
+  const std::lock_guard lock(mutex);
+  for (Pair* pair : pairs) {
+    for (Unfinished& write : pair->unfinished) finish(*pair, write);
+    pair->unfinished.clear();
+  }
 }
 FakeAdapter* fake_verbs_adapter() { return &adapter; }
 

@@ -260,6 +260,9 @@ class Simulation {
                        view.members.end())) {
       wrong("M2: new members in ", text_of(view));
     }
+    if (!view.has(r) && own.membership->standing() != Standing::kEvicted) {
+      wrong("M3: rank ", r, " goes on, and is not in ", text_of(view));
+    }
     own.last = view;
     for (const Rank& other : ranks_) {  // M1
       if (!other.is_dead && other.last.epoch == view.epoch && other.last != view) {
@@ -521,6 +524,29 @@ TEST(Membership, ProposalWaitsUntilNobodyIsAccusedAnewForAWhile) {
   }
   own.tick(now + kTimeout / 10);
   EXPECT_EQ(own.record().proposed, (Ballot{1, 0}));
+}
+
+// While the proposer waits, rank 1 hears rank 4 again and no longer hears rank 3.
+TEST(Membership, ProposalLeavesOutThoseWhoWereAccusedLast) {
+  Membership own = member(0, 5);
+  MembershipRecord other = record_of(own, 1);
+  other.accused = {4};
+  own.observe(1, other, kNow);
+  own.tick(kNow);
+  ++other.beat;
+  other.accused = {3};
+  own.observe(1, other, kNow);
+  own.tick(kTimeout / 4);
+  const Ballot ballot = own.record().proposed;
+  ASSERT_EQ(ballot, (Ballot{1, 0}));
+  for (const int r : {1, 2}) {
+    MembershipRecord promise = record_of(own, 3);
+    if (r == 1) promise.accused = {3};
+    promise.promised = ballot;
+    own.observe(r, promise, kTimeout / 4);
+  }
+  own.tick(kTimeout / 4);
+  EXPECT_EQ(own.record().proposed_members, (std::vector{0, 1, 2, 4}));
 }
 
 // The last rank that is left has no rank to hear from.

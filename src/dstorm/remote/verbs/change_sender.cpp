@@ -145,7 +145,7 @@ void ChangeSender::take_window(std::uint32_t segment, std::span<const std::byte>
 }
 
 // Returns false if it has to go on later: there is no room in the queue, or no window yet, or the
-// update to send waits for a slot that the adapter still reads.
+// update to send waits until an earlier one has been written.
 bool ChangeSender::send_segment(Carried& carried) {
   const remote::Attachment& attachment = *carried.attachment;
   Written& written = written_[attachment.id];
@@ -206,14 +206,17 @@ bool ChangeSender::send_updates(Carried& carried, Written& written, std::uint64_
     const int slot = carried.carrier.take(carried.sent, live);
     if (slot < 0) break;
     const SlotHeader header = carried.carrier.header();
-    if (header.iteration > clock || !writer_->has_room(header.payload_bytes)) {
+    const std::span<const Addressee> to = carried.carrier.addressees();
+    const bool is_beyond = header.iteration > clock;
+    if (is_beyond || !may_go(written, to) || !writer_->has_room(header.payload_bytes)) {
       carried.carrier.let_go();
-      if (header.iteration > clock) break;
+      if (is_beyond) break;
       return false;
     }
     written.last_update =
         writer_->send_update(attachment.id, *attachment.memory, attachment.registration->mailbox(),
-                             slot, header, carried.carrier.addressees(), route_.host);
+                             slot, header, to, route_.host);
+    written.receivers.assign(to.begin(), to.end());
     carried.sent = carried.clock = header.iteration;
     // QUEUE: the slot stays as it is until all have consumed the update, so there is no need to
     // hold it.
@@ -225,6 +228,12 @@ bool ChangeSender::send_updates(Carried& carried, Written& written, std::uint64_
   }
   carried.sent = std::max(carried.sent, clock);  // updates that were not found have been replaced
   return true;
+}
+
+// Whether an update to these ranks may go before the last one has been written (inbox.hpp, L5).
+bool ChangeSender::may_go(const Written& written, std::span<const Addressee> to) const {
+  return written.last_update <= writer_->completed() ||
+         std::ranges::includes(to, written.receivers, {}, &Addressee::rank, &Addressee::rank);
 }
 
 bool ChangeSender::send_cursors(Carried& carried, std::uint64_t least, bool more_follows) {

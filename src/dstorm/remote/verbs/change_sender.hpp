@@ -9,7 +9,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "dstorm/remote/transport/change_sender.hpp"
 #include "dstorm/remote/verbs/writer.hpp"
@@ -37,13 +39,15 @@ class ChangeSender final : public remote::ChangeSender {
   std::string trouble() const override { return trouble_; }
 
  private:
-  struct Written {                  // of one segment
-    std::uint64_t in_flight = 0;    // the last write out of the slot held, or 0
-    std::uint64_t last_update = 0;  // the last write of an update
+  struct Written {                          // of one segment
+    std::uint64_t in_flight = 0;            // the last write out of the slot held, or 0
+    std::uint64_t last_update = 0;          // the last write of the last update
+    std::vector<Addressee> receivers = {};  // of that update, sorted by rank
   };
 
   bool send_segment(remote::Carried& carried);
   bool send_updates(remote::Carried& carried, Written& written, std::uint64_t clock);
+  bool may_go(const Written& written, std::span<const Addressee> to) const;
   bool send_cursors(remote::Carried& carried, std::uint64_t least, bool more_follows);
   void take_window(std::uint32_t segment, std::span<const std::byte> body);
   void send_clock_again();

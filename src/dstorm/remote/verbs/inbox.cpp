@@ -42,7 +42,7 @@ Inbox::Found Inbox::look(std::uint64_t after, std::uint64_t limit) const {
   return best;
 }
 
-// As in SlotReader::oldest: a second look is final, by L4.
+// As in SlotReader::oldest: a second look is final, by L4 or L5.
 Inbox::Found Inbox::oldest(std::uint64_t after) const {
   const Found found = look(after, kMostIteration);
   if (found.slot < 0) return found;

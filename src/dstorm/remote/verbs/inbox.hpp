@@ -27,11 +27,12 @@
 //     replaced. Therefore the clock is read before the slots.
 //  L5 QUEUE does not rely on that order, which a network with adaptive routing does not keep. An
 //     update is taken in when it is whole and when, for each of its receivers, the update before
-//     it has been taken in: their ordinals are consecutive. The sender writes a clock by itself
-//     only when everything before it has been written. An update that is not whole is passed over
-//     only if the part after its payload is whole by itself and says that the update is only for
-//     ranks that read no more: then the sender may have used the slot anew while its adapter was
-//     reading it.
+//     it has been taken in: their ordinals are consecutive. The ordinals do not show that an
+//     earlier update to other ranks is missing. So the sender writes an update that is not for all
+//     receivers of the last one, or a clock by itself, only when everything before it has been
+//     written. An update that is not whole is passed over only if the part after its payload is
+//     whole by itself and says that the update is only for ranks that read no more: then the
+//     sender may have used the slot anew while its adapter was reading it.
 #pragma once
 
 #include <algorithm>

@@ -4,6 +4,7 @@
 #include "dstorm/remote/verbs/inbox.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/time.h>
 
 #include <algorithm>
@@ -126,6 +127,8 @@ class Area {
   UNSEEN void write_clock(std::uint64_t clock) {
     __atomic_store_n(reinterpret_cast<std::uint64_t*>(inbox_.get()), clock, __ATOMIC_RELEASE);
   }
+  // The page on which this slot begins.
+  void* page_of(std::size_t slot) const { return inbox_.get() + shape_.slot(slot) / kPage * kPage; }
   bool holds(std::size_t slot, const Words& image) const {
     return std::memcmp(inbox_.get() + shape_.slot(slot), image.data(), image.size() * 8) == 0;
   }
@@ -144,6 +147,35 @@ class Area {
   std::array<std::atomic<std::uint64_t>, CopyTable::words_for(2)> words_{};
   Memory inbox_, copy_, other_copy_;
   std::vector<SlotReader> readers_;
+};
+
+// Calls `write` when this process next touches a page, before it reads anything there.
+class AtNextTouch {
+ public:
+  AtNextTouch(void* page, std::function<void()> write) : page_(page), write_(std::move(write)) {
+    waiting = this;
+    struct sigaction touched{};
+    touched.sa_handler = [](int) { waiting->take_place(); };
+    touched.sa_flags = static_cast<int>(SA_RESETHAND);  // any other fault ends the test
+    sigaction(SIGSEGV, &touched, &before_);
+    mprotect(page_, kPage, PROT_NONE);
+  }
+  ~AtNextTouch() {
+    mprotect(page_, kPage, PROT_READ | PROT_WRITE);
+    sigaction(SIGSEGV, &before_, nullptr);
+  }
+  AtNextTouch(const AtNextTouch&) = delete;
+  AtNextTouch& operator=(const AtNextTouch&) = delete;
+
+ private:
+  void take_place() {
+    mprotect(page_, kPage, PROT_READ | PROT_WRITE);
+    write_();
+  }
+  static inline AtNextTouch* waiting = nullptr;
+  void* page_;
+  std::function<void()> write_;
+  struct sigaction before_{};
 };
 
 struct Seen {
@@ -392,6 +424,23 @@ TEST_P(EveryPolicy, UpdatesAreTakenInTheOrderTheyWereMade) {
   area.write(1, area.image(3, 3, {3, 3}));
   EXPECT_TRUE(inbox.take_in(kAllLive));
   for (std::uint64_t i = 1; i <= 3; ++i) EXPECT_EQ(fold_oldest(area.reader(1)).iteration, i);
+}
+
+// A look finds slot 0 empty. Before it reads slot 1, the adapter writes an update into each slot.
+TEST_P(EveryPolicy, UpdateThatArrivesBehindALookIsTakenBeforeTheNextOne) {
+  Area area(2, 2 * kPage, GetParam());  // a slot begins on a page of its own
+  const Words first = area.image(2, 1, {1, 0});
+  const Words second = area.image(3, 1, {0, 1});
+  area.write_clock(1);
+  {
+    const AtNextTouch adapter(area.page_of(1), [&] {
+      area.write(0, first);
+      area.write(1, second);
+    });
+    EXPECT_TRUE(area.inbox(0).take_in(kAllLive));
+  }
+  EXPECT_EQ(fold_oldest(area.reader(0)).iteration, 2U);
+  EXPECT_EQ(fold_oldest(area.reader(1)).iteration, 3U);
 }
 
 TEST_P(EveryPolicy, ClockAloneMovesOn) {

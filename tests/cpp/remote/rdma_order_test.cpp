@@ -1,0 +1,135 @@
+// Updates over a network with adaptive routing, on which a later write may arrive before an earlier
+// one. The adapters are those of tests/fake_verbs.
+#include <gtest/gtest.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "dstorm/remote/engine.hpp"
+#include "dstorm/slot/reader.hpp"
+#include "dstorm/slot/writer.hpp"
+#include "fake.hpp"
+#include "tcp_ranks.hpp"
+#include "tcp_sockets.hpp"
+
+namespace dstorm::remote {
+namespace {
+
+using namespace std::chrono_literals;
+using testing_sockets::eventually;
+
+constexpr int kHere = 0;
+constexpr int kSender = 2;
+
+// Ranks 0 and 1 on one host, rank 2 on another. Rank 2 sends, under QUEUE, and rank 0 takes in what
+// its adapter writes.
+class TwoHosts {
+ public:
+  TwoHosts() {
+    testing_ranks::in_ranks(3, [this](Bootstrap& bootstrap) {
+      Rank& own = rank(bootstrap.rank());
+      own.control = std::make_unique<host::Control>(
+          bootstrap, testing_ranks::sharing_of(bootstrap.rank()), 10s);
+      own.engine = std::make_unique<Engine>(bootstrap, *own.control,
+                                            EngineOptions{.timeout = 10s,
+                                                          .silence = 5s,
+                                                          .interface = {},
+                                                          .toward = {},
+                                                          .secret = {},
+                                                          .rdma = Rdma::kRequired,
+                                                          .news = own.news.get()});
+    });
+    const MailboxShape mailbox(3, 16, 64);
+    for (int r : {kHere, kSender}) {
+      const host::SegmentShape shape{
+          mailbox, Policy::kQueue, 0, 0, rank(r).engine->inbox_shape(mailbox).bytes(), 2};
+      const auto memory =
+          std::make_shared<host::SegmentMemory>(host::SegmentMemory::create(shape, "a segment"));
+      for (int sender = 0; sender < 3; ++sender) memory->reserve_for(sender, true, "a segment");
+      rank(r).segment = rank(r).engine->attach(1, memory);
+    }
+    const host::SegmentMemory& memory = *rank(kHere).segment->memory;
+    writer_ = std::make_unique<SlotWriter>(
+        Mailbox(memory_of(kSender).mailbox(kSender), memory_of(kSender).shape().mailbox), kSender);
+    inbox_ = std::make_unique<verbs::Inbox>(
+        memory.inbox(kSender), rank(kHere).engine->inbox_shape(memory.shape().mailbox),
+        memory.copies(kSender), Policy::kQueue, kSender, rank(kHere).control->locals(), kHere);
+  }
+
+  // Sends the next update. Returns its iteration.
+  std::uint64_t send(const std::vector<int>& to) {
+    SlotHeader header{};
+    header.iteration = ++sent_;
+    header.payload_bytes = 8;
+    const int slot = writer_->claim(Policy::kQueue, [](int) { return true; });
+    writer_->publish(slot, header, to);
+    rank(kSender).engine->flush(*rank(kSender).segment, header.payload_bytes);
+    return sent_;
+  }
+  void take_in() {
+    inbox_->take_in([](int) { return true; }, [](int) { return false; }, [](std::size_t) {});
+  }
+  // Whether the ranks `to` have the update.
+  bool has_come(std::uint64_t iteration, const std::vector<int>& to) {
+    take_in();
+    return std::all_of(to.begin(), to.end(), [&](int r) {
+      return SlotReader(memory_of(kHere).copies(kSender), r).find(iteration) >= 0;
+    });
+  }
+
+ private:
+  struct Rank {
+    Descriptor news{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    std::unique_ptr<host::Control> control;
+    std::unique_ptr<Engine> engine;
+    std::shared_ptr<Attachment> segment;
+  };
+  Rank& rank(int r) { return ranks_[static_cast<std::size_t>(r)]; }
+  const host::SegmentMemory& memory_of(int r) { return *rank(r).segment->memory; }
+
+  std::array<Rank, 3> ranks_;
+  std::unique_ptr<SlotWriter> writer_;
+  std::unique_ptr<verbs::Inbox> inbox_;
+  std::uint64_t sent_ = 0;
+};
+
+// The first of two updates is late. The second one may overtake it only if its ordinals show a gap
+// to each receiver of the first one; otherwise it waits.
+TEST(RdmaOrder, QueueLosesNoUpdateThatALaterOneToOtherRanksWouldOvertake) {
+  struct Case {
+    std::vector<int> first, second;
+    bool is_written_at_once;
+  };
+  const Case cases[] = {
+      {{0}, {1}, false}, {{0, 1}, {1}, false}, {{0}, {0, 1}, true}, {{0, 1}, {0, 1}, true}};
+  FAKE(fake_verbs_begin)();
+  TwoHosts job;
+  const std::uint64_t ready = job.send({0, 1});
+  ASSERT_TRUE(eventually([&] { return job.has_come(ready, {0, 1}); }));
+  for (const auto& [first, second, is_written_at_once] : cases) {
+    SCOPED_TRACE(testing::PrintToString(first) + ", then " + testing::PrintToString(second));
+    FAKE(fake_verbs_fail)("lateness", 1, 1, 1);
+    const std::uint64_t late = job.send(first);
+    ASSERT_TRUE(eventually([] { return FAKE(fake_verbs_failed)("lateness") == 1; }));
+    const std::uint64_t writes = FAKE(fake_verbs_calls)("lateness");
+    const std::uint64_t next = job.send(second);
+    const auto is_written = [&] { return FAKE(fake_verbs_calls)("lateness") > writes; };
+    if (is_written_at_once) {
+      EXPECT_TRUE(eventually(is_written));
+    } else {
+      std::this_thread::sleep_for(50ms);
+      EXPECT_FALSE(is_written());
+    }
+    job.take_in();
+    FAKE(fake_verbs_arrive)();
+    ASSERT_TRUE(eventually([&] { return job.has_come(late, first); }));
+    ASSERT_TRUE(eventually([&] { return job.has_come(next, second); }));
+  }
+}
+
+}  // namespace
+}  // namespace dstorm::remote
