@@ -10,7 +10,7 @@
 // settle() does what time or a lost connection demands. While the rank polls, keep_away() keeps the
 // thread asleep, since taking turns at the lock would slow both down.
 //
-// A rank that scatters in a burst may hold updates back (may_wait(), hold_back()) to send several
+// A rank that scatters in a burst may hold updates back (Pacing, hold_back()) to send several
 // with one system call; the engine's thread sends them after kHeldBack if the rank does not.
 #include "dstorm/remote/engine.hpp"
 
@@ -35,13 +35,6 @@ constexpr std::size_t kLendAHand = 64 * 1024;
 constexpr std::size_t kLendAHandByRdma = 1024 * 1024;
 // With more hosts than this, looking for arrivals takes longer than waking a thread.
 constexpr std::size_t kMostPolled = 9;
-// Updates of a burst are sent several at once. A burst begins after kBurst scatters in a row, each
-// within kSoon of the one before and with no update coming in between. Updates are then held back
-// until they have kHeldBytes bytes or fill half of the slots, but for no longer than kHeldBack
-// (engine_thread.cpp).
-constexpr int kBurst = 4;
-constexpr std::chrono::microseconds kSoon{50};
-constexpr std::size_t kHeldBytes = 256 * 1024;
 // The longest time for which a rank waits until the engine's thread gives up the lock.
 constexpr std::chrono::milliseconds kTurn{10};
 
@@ -76,38 +69,22 @@ void Engine::flush(Attachment& attachment, std::size_t bytes, bool may_lag) noex
   number_change(attachment, !may_lag);
   if (may_lag) return drive(true);
   if (bytes > (has_streams_ ? kLendAHand : kLendAHandByRdma)) return wake();
-  if (bytes > 0 && has_streams_ && may_wait(attachment, bytes)) return hold_back();
+  // Only while this rank takes care of the connections when it waits.
+  const bool may_wait =
+      bytes > 0 && has_streams_ &&
+      pacing_.may_hold_back(attachment.id, attachment.memory->shape(), bytes, Clock::now()) &&
+      control_.hosts().size() <= kMostPolled;
+  if (may_wait) return hold_back();
   drive();
-  if (!has_streams_) return;
-  held_updates_ = held_bytes_ = 0;
-  last_active_ = Clock::now();
+  if (has_streams_) pacing_.note_sent(Clock::now());
 }
 
 // E3.
 void Engine::acknowledge(Attachment& attachment) noexcept {
   number_change(attachment, true);
-  // Put off once only: this rank is about to scatter an answer, which also carries these cursors.
-  if (answers_ >= kBurst && !std::exchange(owes_answer_, true) && keeps_away_.load()) {
-    return noted_.store(true);
-  }
+  // This rank is about to scatter an answer, which also carries these cursors.
+  if (pacing_.may_put_off_cursors() && keeps_away_.load()) return noted_.store(true);
   drive();
-}
-
-// Whether this update may be held back. Only under QUEUE, where no newer update replaces it
-// meanwhile; only updates of one segment, so that none overtakes another; and only while this rank
-// takes care of the connections when it waits.
-bool Engine::may_wait(const Attachment& attachment, std::size_t bytes) noexcept {
-  const host::SegmentShape& shape = attachment.memory->shape();
-  const auto now = Clock::now();
-  const bool is_soon = now - std::exchange(last_active_, now) < kSoon;
-  const bool has_come = has_come_.exchange(false);
-  owes_answer_ = false;
-  answers_ = is_soon && has_come ? answers_ + 1 : 0;
-  burst_ = is_soon && !has_come && shape.policy == Policy::kQueue ? burst_ + 1 : 0;
-  const bool is_same = std::exchange(held_segment_, attachment.id) == attachment.id;
-  held_bytes_ += bytes;
-  return burst_ >= kBurst && is_same && held_bytes_ < kHeldBytes &&
-         ++held_updates_ * 2 <= shape.mailbox.depth() && control_.hosts().size() <= kMostPolled;
 }
 
 // E3.
@@ -151,7 +128,7 @@ void Engine::drive(bool may_lag) noexcept {
 std::size_t Engine::take_in(Downlink& downlink, bool to_the_end, Clock::time_point now) {
   const std::uint64_t before = downlink.updates();
   const std::size_t bytes = downlink.take_in(attachments_, last_attached_, to_the_end, now);
-  if (downlink.updates() != before) has_come_.store(true);
+  if (downlink.updates() != before) pacing_.note_arrival();
   return bytes;
 }
 
@@ -186,7 +163,7 @@ bool Engine::poll() noexcept {
   const bool has_come = take_in_polled(now);
   if (holds_back_.exchange(false) || lags_.exchange(false) || is_blocked_.load()) pump(now, false);
   turns_.fetch_add(1);
-  last_active_ = now;
+  pacing_.note_wait(now);
   return has_come || sent_bytes() != before;
 }
 

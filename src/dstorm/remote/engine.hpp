@@ -45,6 +45,7 @@
 #include "dstorm/remote/downlink.hpp"
 #include "dstorm/remote/net/listener.hpp"
 #include "dstorm/remote/net/tls.hpp"
+#include "dstorm/remote/pacing.hpp"
 #include "dstorm/remote/probes.hpp"
 #include "dstorm/remote/transport/attachment.hpp"
 #include "dstorm/remote/transport/change_list.hpp"
@@ -150,7 +151,6 @@ class Engine final : public Work {
     changed_segments_.add(attachment);
   }
   void run();
-  bool may_wait(const Attachment& attachment, std::size_t bytes) noexcept;
   void hold_back() noexcept;
   bool take_turn(std::unique_lock<std::mutex>& lock) noexcept;
   void drive(bool may_lag = false) noexcept;
@@ -228,16 +228,7 @@ class Engine final : public Work {
   bool leaving_ = false;
   bool stop_ = false;
 
-  // Used by the rank's thread alone.
-  Clock::time_point last_active_{};  // when the rank last scattered or waited
-  int burst_ = 0;                    // scatters in a row without an update that came in between
-  int answers_ = 0;                  // scatters in a row with one
-  bool owes_answer_ = false;         // cursors wait for the next scatter
-  std::uint32_t held_segment_ = 0;
-  std::size_t held_updates_ = 0;
-  std::size_t held_bytes_ = 0;
-  std::atomic<bool> has_come_{false};  // an update has come since the last scatter
-
+  Pacing pacing_;
   ChangeList<Attachment> changed_segments_;
   std::atomic<bool> wanted_{false};
   std::atomic<bool> asleep_{false};

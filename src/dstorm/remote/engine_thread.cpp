@@ -20,7 +20,7 @@ constexpr std::chrono::milliseconds kRedial{20};
 // when the rank stops polling. The time is longer if they are for this rank alone.
 constexpr nanoseconds kAway{500'000};
 constexpr nanoseconds kAwayAlone{5'000'000};
-// Updates that the rank holds back (Engine::may_wait) are sent after this time by the thread.
+// Updates that the rank holds back (Pacing) are sent after this time by the thread.
 constexpr nanoseconds kHeldBack{100'000};
 
 }  // namespace
