@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -256,7 +257,9 @@ while True:
             assert all(line[-1].startswith("/memfd:malt") for line in shared), shared
         time.sleep(after)
         for pid in (*pids, job.launcher.pid):
-            os.kill(pid, signal.SIGKILL)
+            # The launcher may have ended a rank after the first one died.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         job.launcher.wait()
         deadline = time.monotonic() + PROMPT
         while any(map(exists, pids)):

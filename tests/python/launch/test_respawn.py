@@ -331,7 +331,7 @@ def test_who_comes_back_with_other_vectors_is_left_out_and_says_so(tmp_path: Pat
         result = job.finish()
     assert result.code == 1
     assert "rejoining rank 2 makes float64 x 3001" in result.output
-    assert "where the others have float64 x 3000" in result.output
+    assert "but the other ranks have float64 x 3000" in result.output
     assert re.search("rank 2 exited with code 1 .* has been started again 1 time", result.output)
 
 
