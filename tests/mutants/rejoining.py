@@ -3,7 +3,8 @@
     python tests/mutants/rejoining.py [NAME...]
 
 Each mutant is a change of one of malt's modules, run on the seeds from 1 on until one of them
-fails (tests/model/rejoining).
+fails (tests/model/rejoining). One rule is too rarely needed for that, not once in 80,000 seeds: a
+kept round counts only in the group as it was superseded then. test_open_vectors.py holds it.
 """
 
 from __future__ import annotations
@@ -78,10 +79,6 @@ MUTANTS = {
     # Each rank decides by itself which rank sends the values.
     "SENDER_NOT_AGREED": Mutant(
         "_job.handover", "if group.rank in named:", "if group.rank == sender:"
-    ),
-    # A rank sends values that it kept, though rounds have ended since.
-    "OLD_ROUND": Mutant(
-        "_job.open_vectors", "if self.round.call == group.superseded_by else None", ""
     ),
     # A rejoining rank gets values that already contain the step of the round that it begins.
     "STEP_REPEATED": Mutant(
