@@ -1,5 +1,5 @@
-// Whether a rank sends at once, or first waits for more to send. Several updates of a burst cost one
-// system call, and so do cursors that go along with an update.
+// Whether a rank sends at once, or first waits for more to send. Several updates of a burst cost
+// one system call, and so does an update with cursors.
 #pragma once
 
 #include <atomic>
