@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <set>
 
 #include "dstorm/errors.hpp"
 #include "sanitizers.hpp"
@@ -423,6 +424,30 @@ TEST(Listener, RankGetsInAmongOthersOfItsAddress) {
       flood.come(listener, 4);
     return !listener.ready().empty();
   }));
+}
+
+// D3. Each listener answers one of the calls that wait for it. If it went by their age, or by the
+// order in which the system reports them, all listeners would answer the same one.
+TEST(Listener, CallsOfOneOriginAreAnsweredInRandomOrder) {
+  constexpr int kCalls = 16;
+  std::set<int> answered;
+  for (int round = 0; round < 8; ++round) {
+    ListeningSocket socket;
+    auto time = std::chrono::nanoseconds::zero();  // each look at it takes a turn
+    Listener listener(std::move(socket.socket), key_of(1), kOwnRank, socket.at, nullptr, 5s, 5s,
+                      [&] { return time += Listener::kTurn; });
+    std::vector<Descriptor> calls;
+    for (int i = 0; i < kCalls; ++i) {
+      calls.push_back(raw_connect(listener.listening()));
+      ASSERT_TRUE(raw_send(calls.back(), "GET / HTTP/1.1\r\nHost: x\r\n\r\n"));
+    }
+    ASSERT_TRUE(eventually([&] { return listener.ready().empty() && listener.refused() == 1; }));
+    for (int i = 0; i < kCalls; ++i) {
+      pollfd ended{calls[static_cast<std::size_t>(i)].get(), POLLIN, 0};
+      if (poll(&ended, 1, 0) == 1) answered.insert(i);
+    }
+  }
+  EXPECT_GT(answered.size(), 1U);
 }
 
 // D4.
