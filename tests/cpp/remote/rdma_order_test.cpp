@@ -111,21 +111,22 @@ TEST(RdmaOrder, QueueLosesNoUpdateThatALaterOneToOtherRanksWouldOvertake) {
   TwoHosts job;
   const std::uint64_t ready = job.send({0, 1});
   ASSERT_TRUE(eventually([&] { return job.has_come(ready, {0, 1}); }));
-  for (const auto& [first, second, is_written_at_once] : cases) {
-    SCOPED_TRACE(testing::PrintToString(first) + ", then " + testing::PrintToString(second));
+  for (const Case& one : cases) {
+    SCOPED_TRACE(testing::PrintToString(one.first) + ", then " +
+                 testing::PrintToString(one.second));
     FAKE(fake_verbs_fail)("lateness", 1, 1, 1);
-    const std::uint64_t late = job.send(first);
+    const std::uint64_t late = job.send(one.first);
     ASSERT_TRUE(eventually([] { return FAKE(fake_verbs_failed)("lateness") == 1; }));
     const std::uint64_t writes = FAKE(fake_verbs_calls)("lateness");
-    const std::uint64_t next = job.send(second);
+    const std::uint64_t next = job.send(one.second);
     const auto is_written = [&] { return FAKE(fake_verbs_calls)("lateness") > writes; };
-    const auto until = std::chrono::steady_clock::now() + (is_written_at_once ? 10s : 50ms);
+    const auto until = std::chrono::steady_clock::now() + (one.is_written_at_once ? 10s : 50ms);
     while (!is_written() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
-    EXPECT_EQ(is_written(), is_written_at_once);
+    EXPECT_EQ(is_written(), one.is_written_at_once);
     job.take_in();
     FAKE(fake_verbs_arrive)();
-    ASSERT_TRUE(eventually([&] { return job.has_come(late, first); }));
-    ASSERT_TRUE(eventually([&] { return job.has_come(next, second); }));
+    ASSERT_TRUE(eventually([&] { return job.has_come(late, one.first); }));
+    ASSERT_TRUE(eventually([&] { return job.has_come(next, one.second); }));
   }
 }
 
