@@ -54,7 +54,7 @@ def run(given: bytes, folder: Path) -> None:
             pairs.write_text("a,b,1\n")
             train_mf.predict(str(path), arrays, str(pairs))
         else:
-            model = predict.Model.of(str(path), arrays)
+            model = predict.SavedModel.of(str(path), arrays)
             model.predict(np.ones((1, model.features)))
     except malt.Error:
         pass

@@ -372,16 +372,16 @@ def _read(
     if origin.suffix in vector_files.SUFFIXES:
         with vector_files.opened(origin, vectors or []) as file:
             extra = {}
-            if isinstance(file, safetensors.File) and _NOTE in file.notes:
+            if isinstance(file, safetensors.SafetensorsFile) and _NOTE in file.notes:
                 extra = _extra_of(file, _note_of(file))
             return _take(origin, vectors, file, [file], extra)
     try:
         first = min(origin.glob("rank-*.safetensors"), default=origin / _file_name(0))
-        saved = _note_of(safetensors.File(first))["ranks"]
-        own = safetensors.File(origin / _file_name(saved[place[0] % len(saved)]))
+        saved = _note_of(safetensors.SafetensorsFile(first))["ranks"]
+        own = safetensors.SafetensorsFile(origin / _file_name(saved[place[0] % len(saved)]))
         sources: list[vector_files.Source] = [own]
         if len(saved) != place[1] and resized == "average":
-            sources = [safetensors.File(origin / _file_name(rank)) for rank in saved]
+            sources = [safetensors.SafetensorsFile(origin / _file_name(rank)) for rank in saved]
         return _take(origin, vectors, own, sources, _extra_of(own, _note_of(own)))
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.EIO):
@@ -402,7 +402,7 @@ def _take(
     return (vector_files.prepare(vectors, sources, origin), Restored(origin, extra)), {}
 
 
-def _note_of(file: safetensors.File) -> dict[str, Any]:
+def _note_of(file: safetensors.SafetensorsFile) -> dict[str, Any]:
     """Return the note that MALT has written in a file whose checksums have been checked."""
     if not file.is_sealed or _NOTE not in file.notes:
         raise DamagedError(f"{file.path} is damaged: what MALT notes in a checkpoint is missing")
@@ -423,7 +423,7 @@ def _note_of(file: safetensors.File) -> dict[str, Any]:
     return note
 
 
-def _extra_of(file: safetensors.File, note: dict[str, Any]) -> dict[str, Any]:
+def _extra_of(file: safetensors.SafetensorsFile, note: dict[str, Any]) -> dict[str, Any]:
     arrays = {name[len(_EXTRA) :]: file[name] for name in file if name.startswith(_EXTRA)}
     return {**note["extra"], **arrays}
 

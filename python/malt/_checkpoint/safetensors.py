@@ -50,7 +50,7 @@ _DTYPES = {
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 
 
-class _Entry(NamedTuple):
+class _ArrayEntry(NamedTuple):
     code: str
     shape: tuple[int, ...]
     begin: int  # of the array's bytes, counted from the end of the header
@@ -114,7 +114,7 @@ def open_file(path: Path) -> io.BufferedReader:
     return open(descriptor, "rb")
 
 
-class File(Mapping[str, Array]):
+class SafetensorsFile(Mapping[str, Array]):
     """The arrays of a file, by name. The header is checked now, an array when it is read.
 
     Raises:
@@ -170,7 +170,9 @@ class File(Mapping[str, Array]):
     def _damaged(self, how: str) -> DamagedError:
         return DamagedError(f"{self.path} is damaged, or no safetensors file: {how}")
 
-    def _parse(self, header: bytes, data_bytes: int) -> tuple[dict[str, _Entry], dict[str, str]]:
+    def _parse(
+        self, header: bytes, data_bytes: int
+    ) -> tuple[dict[str, _ArrayEntry], dict[str, str]]:
         try:
             fields = json.loads(header, object_pairs_hook=_unique)
         except (ValueError, RecursionError) as error:
@@ -190,7 +192,7 @@ class File(Mapping[str, Array]):
             raise self._damaged(f"its arrays have {end} bytes, and {data_bytes} are there")
         return entries, notes
 
-    def _entry(self, name: str, field: Any) -> _Entry:
+    def _entry(self, name: str, field: Any) -> _ArrayEntry:
         if not isinstance(field, dict):
             raise self._damaged(f"what is said of array {name!r} is no object")
         code, shape, offsets = (field.get(key) for key in ("dtype", "shape", "data_offsets"))
@@ -202,7 +204,7 @@ class File(Mapping[str, Array]):
             )
         if len(offsets) != 2 or offsets[0] > offsets[1]:
             raise self._damaged(f"array {name!r} lies at {offsets}")
-        entry = _Entry(code, tuple(shape), *offsets)
+        entry = _ArrayEntry(code, tuple(shape), *offsets)
         if code in _DTYPES:
             need = math.prod(shape) * _DTYPES[code].itemsize
             if entry.end - entry.begin != need:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from malt._checkpoint.safetensors import Array, File, open_file
+from malt._checkpoint.safetensors import Array, SafetensorsFile, open_file
 from malt._core_import import Vector
 from malt._errors import ConfigError
 from malt._job.vector_types import SPARSE_VECTORS, SparseVector
@@ -45,7 +45,7 @@ def opened(path: Path, names: Collection[str]) -> Iterator[Source]:
         ConfigError: it is in none of these formats, or would need pickle.
     """
     if path.suffix == ".safetensors":
-        yield File(path)
+        yield SafetensorsFile(path)
         return
     with open_file(path) as file:
         loaded = _by_numpy(path, lambda: np.load(file, allow_pickle=False))

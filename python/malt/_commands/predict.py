@@ -24,7 +24,7 @@ standard error.
 """
 
 
-class Model(NamedTuple):
+class SavedModel(NamedTuple):
     """A linear model, read from its file.
 
     Attributes:
@@ -40,7 +40,7 @@ class Model(NamedTuple):
     zero_based: bool | None
 
     @classmethod
-    def of(cls, path: str, arrays: dict[str, npt.NDArray[Any]]) -> Model:
+    def of(cls, path: str, arrays: dict[str, npt.NDArray[Any]]) -> SavedModel:
         """Make a model from the arrays of its file.
 
         Raises:
@@ -114,7 +114,7 @@ def _predict(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> Non
         elif others:
             print(f"{len(known):,} pairs{others}", file=sys.stderr)
         return
-    model = Model.of(parsed.model, arrays)
+    model = SavedModel.of(parsed.model, arrays)
     of_labels = model.classes is not None
     whole = model.classes is not None and bool((model.classes == np.round(model.classes)).all())
     said: list[tuple[Any, Any]] = []

@@ -64,7 +64,7 @@ _WITH_VALUE = (
 )
 
 
-class _Parser(argparse.ArgumentParser):
+class _RunParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         _fail(message)
 
@@ -112,7 +112,7 @@ def _limits(text: str) -> range:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = _RunParser(
         prog="malt run",
         usage="malt run -n N [options] [--] script.py | -m module | executable [arguments]",
         description=_DESCRIPTION,

@@ -51,7 +51,7 @@ _NOT_OF_MF = (
 _OF_MF = ("factors",)
 
 
-class _Parser(argparse.ArgumentParser):
+class _TrainParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         fail(self.prog, message)
 
@@ -70,8 +70,8 @@ def fail(command: str, message: object) -> NoReturn:
     raise SystemExit(2)
 
 
-def _parser() -> _Parser:
-    parser = _Parser(
+def _parser() -> _TrainParser:
+    parser = _TrainParser(
         prog="malt train",
         description=_DESCRIPTION,
         epilog=_EPILOG,

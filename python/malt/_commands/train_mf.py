@@ -16,7 +16,7 @@ from malt._factorization.estimator import MatrixFactorization
 from malt._job import joining
 
 
-class Ratings(NamedTuple):
+class NamedRatings(NamedTuple):
     """The ratings of a file, with users and items as the file names them."""
 
     users: npt.NDArray[Any]
@@ -24,7 +24,7 @@ class Ratings(NamedTuple):
     values: npt.NDArray[np.float32]
 
 
-def read(path: str, *, values_missing: float | None = None) -> Ratings:
+def read(path: str, *, values_missing: float | None = None) -> NamedRatings:
     """Read lines of `user item rating`, separated by commas, tabs or spaces; ignore further fields.
 
     A first line whose rating is no number is a heading. Lines without a rating are accepted if
@@ -46,7 +46,7 @@ def read(path: str, *, values_missing: float | None = None) -> Ratings:
     if not rows:
         raise ConfigError(f"{path} has no ratings: lines of a user, an item and a rating")
     users, items, values = zip(*rows, strict=True)
-    return Ratings(np.array(users), np.array(items), np.array(values, np.float32))
+    return NamedRatings(np.array(users), np.array(items), np.array(values, np.float32))
 
 
 def _parse(path: str, at: int, text: str, missing: float | None) -> list[tuple[str, str, float]]:
@@ -105,7 +105,9 @@ def not_seen(others: int) -> str:
     return f"; {others:,} of users or items not seen" if others else ""
 
 
-def _read_known(path: str, users: npt.NDArray[Any], items: npt.NDArray[Any]) -> tuple[Ratings, int]:
+def _read_known(
+    path: str, users: npt.NDArray[Any], items: npt.NDArray[Any]
+) -> tuple[NamedRatings, int]:
     """Read the ratings of known users and items, by number; count the others.
 
     Raises:
@@ -114,11 +116,11 @@ def _read_known(path: str, users: npt.NDArray[Any], items: npt.NDArray[Any]) -> 
     test = read(path)
     known = _known(path, test, users, items)
     numbers = np.searchsorted(users, test.users[known]), np.searchsorted(items, test.items[known])
-    return Ratings(*numbers, test.values[known]), int((~known).sum())
+    return NamedRatings(*numbers, test.values[known]), int((~known).sum())
 
 
 def _known(
-    path: str, pairs: Ratings, users: npt.NDArray[Any], items: npt.NDArray[Any]
+    path: str, pairs: NamedRatings, users: npt.NDArray[Any], items: npt.NDArray[Any]
 ) -> npt.NDArray[np.bool_]:
     """Return which of a file's pairs are of these users and items.
 
@@ -136,7 +138,7 @@ def _known(
 
 def predict(
     model: str, arrays: dict[str, npt.NDArray[Any]], path: str
-) -> tuple[Ratings, Any, npt.NDArray[np.bool_]]:
+) -> tuple[NamedRatings, Any, npt.NDArray[np.bool_]]:
     """Predict a file's pairs; return them, the predictions, and whether the model knows each.
 
     For a user or an item that the model has not seen, the bias and the factors are 0.

@@ -16,7 +16,7 @@ from malt._errors import ConfigError
 from malt._factorization import trainer as training
 from malt._factorization.factors import Floats
 from malt._factorization.ratings import Ratings, as_pairs, as_ratings, as_shape
-from malt._factorization.settings import Settings, check_whole
+from malt._factorization.settings import FactorizationSettings, check_whole
 from malt._job import job as jobs
 from malt._job.averaging import Averaging
 from malt._launch import forked
@@ -191,17 +191,19 @@ class MatrixFactorization(BaseEstimator):
         """Return -rmse(X, y): higher is better, as scikit-learn's searches expect."""
         return -self.rmse(X, y)
 
-    def _settings(self) -> Settings:
-        return Settings(*(getattr(self, name) for name in Settings._fields))
+    def _settings(self) -> FactorizationSettings:
+        return FactorizationSettings(
+            *(getattr(self, name) for name in FactorizationSettings._fields)
+        )
 
     def _agree(
         self,
         call: str,
         X: Any,
         y: Any,
-        settings: Settings,
+        settings: FactorizationSettings,
         known: tuple[int, int] | None = None,
-    ) -> training.Part:
+    ) -> training.RatingsPart:
         def look() -> tuple[Ratings, tuple[int, int]]:
             Averaging(self.graph, self.sync)
             if self.ranks is not None:
@@ -222,8 +224,8 @@ class MatrixFactorization(BaseEstimator):
         name = f"MatrixFactorization.{call}"
         return training.agree(name, look, settings, self.threads, seed)
 
-    def _model(self) -> training.Model:
-        return training.Model(
+    def _model(self) -> training.FactorModel:
+        return training.FactorModel(
             self.user_factors_,
             self.item_factors_,
             self.user_biases_,
@@ -232,7 +234,11 @@ class MatrixFactorization(BaseEstimator):
         )
 
     def _train(
-        self, model: training.Model, part: training.Part, settings: Settings, epochs: range
+        self,
+        model: training.FactorModel,
+        part: training.RatingsPart,
+        settings: FactorizationSettings,
+        epochs: range,
     ) -> None:
         averaging = Averaging(self.graph, self.sync)
         ranks = 1 if self.ranks is None else min(self.ranks, len(np.unique(part.ratings.users)))
@@ -240,7 +246,7 @@ class MatrixFactorization(BaseEstimator):
             part, share = part.divided(ranks)
         with Progress(self.verbose, ranks, part.longest * len(epochs)) as progress:
 
-            def train(part: training.Part, rank: int) -> training.Trained:
+            def train(part: training.RatingsPart, rank: int) -> training.TrainedFactors:
                 watch = progress.of(rank)
                 run = training.Run(averaging, self.threads, watch, self._is_asked_to_stop)
                 return training.train(model, part, settings, epochs, run)
@@ -255,7 +261,7 @@ class MatrixFactorization(BaseEstimator):
         self.loss_curve_: list[float] = [*before, *trained[0].losses]
         self.n_iter_ = len(self.loss_curve_)
 
-    def _show(self, model: training.Model) -> None:
+    def _show(self, model: training.FactorModel) -> None:
         self.user_factors_, self.item_factors_ = model.user_factors, model.item_factors
         self.user_biases_, self.item_biases_ = model.user_biases, model.item_biases
         self.mean_ = model.mean
@@ -268,10 +274,10 @@ class MatrixFactorization(BaseEstimator):
 
 def _train_forked(
     ranks: int,
-    train: Callable[[int], training.Trained],
-    model: training.Model,
+    train: Callable[[int], training.TrainedFactors],
+    model: training.FactorModel,
     progress: Progress,
-) -> list[training.Trained]:
+) -> list[training.TrainedFactors]:
     """Train by ranks forked here, which read the ratings in place."""
     learnt = [forked.shared(array) for array in model[:4]]
 
@@ -285,5 +291,5 @@ def _train_forked(
 
     reports = forked.run(ranks, work, progress.show)
     users, items, user_biases, item_biases = (array.copy() for array in learnt)
-    model = training.Model(users, items, user_biases, item_biases, model.mean)
-    return [training.Trained(model, **report) for report in reports]
+    model = training.FactorModel(users, items, user_biases, item_biases, model.mean)
+    return [training.TrainedFactors(model, **report) for report in reports]

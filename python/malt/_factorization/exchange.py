@@ -63,7 +63,7 @@ def _way(steps: Sums) -> Sums:
     return way
 
 
-class Exchange:
+class CollectiveExchange:
     """An exchange by all ranks at once, after which they have one model. Collective.
 
     Args:
@@ -136,7 +136,7 @@ class Gossip:
         self._base = factors.memory.copy()
 
     def __call__(self) -> tuple[int, int]:
-        """Exchange, and return the same values as Exchange."""
+        """Exchange, and return the same values as CollectiveExchange."""
         factors = self._factors
         with np.errstate(over="ignore", invalid="ignore"):
             factors.memory -= self._base
@@ -170,8 +170,8 @@ def vector_of(averaging: Averaging, elements: int, rows: int) -> Vector:
 
 def exchange_of(
     averaging: Averaging, factors: Factors, vector: Vector, evidence: Evidence
-) -> Exchange | Gossip:
+) -> CollectiveExchange | Gossip:
     """Make the exchange for factors in a vector of `vector_of`."""
     if averaging.is_exact:
-        return Exchange(factors, vector, evidence)
+        return CollectiveExchange(factors, vector, evidence)
     return Gossip(factors, vector, evidence, averaging)

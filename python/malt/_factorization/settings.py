@@ -10,7 +10,7 @@ import numpy as np
 from malt._errors import ConfigError
 
 
-class Settings(NamedTuple):
+class FactorizationSettings(NamedTuple):
     """The parameters of MatrixFactorization that must be the same on all ranks."""
 
     n_factors: int

@@ -12,10 +12,16 @@ import numpy as np
 
 from malt._core_import import RatingBlocks, Vector, available_bytes
 from malt._errors import ConfigError
-from malt._factorization.exchange import Evidence, Exchange, Gossip, exchange_of, vector_of
+from malt._factorization.exchange import (
+    CollectiveExchange,
+    Evidence,
+    Gossip,
+    exchange_of,
+    vector_of,
+)
 from malt._factorization.factors import Factors, Floats, Sums, aligned_zeros, summed, sums
 from malt._factorization.ratings import Ratings
-from malt._factorization.settings import Settings, check_whole
+from malt._factorization.settings import FactorizationSettings, check_whole
 from malt._job import joining
 from malt._job.agreement import Report, Together
 from malt._job.averaging import Averaging
@@ -29,7 +35,7 @@ _SPREAD = 0.1  # standard deviation of a factor before its first step
 _CURVATURE = 0.5
 
 
-class Model(NamedTuple):
+class FactorModel(NamedTuple):
     """The learnt arrays; biases are empty if the model has none."""
 
     user_factors: Floats
@@ -44,7 +50,7 @@ class Model(NamedTuple):
         return len(self.user_factors), len(self.item_factors)
 
 
-class Part(NamedTuple):
+class RatingsPart(NamedTuple):
     """This rank's ratings, and the values on which the ranks have agreed."""
 
     ratings: Ratings
@@ -54,13 +60,13 @@ class Part(NamedTuple):
     bands: int
     seed: int
 
-    def empty_model(self, settings: Settings) -> Model:
+    def empty_model(self, settings: FactorizationSettings) -> FactorModel:
         """Return a model that has learnt nothing yet."""
         rows = [np.zeros((n, settings.n_factors), np.float32) for n in self.shape]
         biases = [np.zeros(n if settings.biased else 0, np.float32) for n in self.shape]
-        return Model(rows[0], rows[1], biases[0], biases[1], self.mean)
+        return FactorModel(rows[0], rows[1], biases[0], biases[1], self.mean)
 
-    def divided(self, ranks: int) -> tuple[Part, Callable[[int], Part]]:
+    def divided(self, ranks: int) -> tuple[RatingsPart, Callable[[int], RatingsPart]]:
         """Divide the ratings among `ranks`: users with ratings in turn, each with all ratings.
 
         Returns:
@@ -70,7 +76,7 @@ class Part(NamedTuple):
         owners = (np.cumsum(counts > 0) - 1) % ranks
         whole = self._replace(longest=int(np.bincount(owners, counts).max()))
 
-        def share(rank: int) -> Part:
+        def share(rank: int) -> RatingsPart:
             own = owners[self.ratings.users] == rank
             return whole._replace(ratings=Ratings(*(array[own] for array in self.ratings)))
 
@@ -80,10 +86,10 @@ class Part(NamedTuple):
 def agree(
     call: str,
     look: Callable[[], tuple[Ratings, tuple[int, int]]],
-    settings: Settings,
+    settings: FactorizationSettings,
     threads: Any,
     seed: Callable[[], int],
-) -> Part:
+) -> RatingsPart:
     """Check what every rank was given, and agree on the rest. Collective in a job.
 
     Args:
@@ -117,14 +123,14 @@ def agree(
     else:
         ratings, reports = Together(call, None).step("look", report)
     everyone = list(reports.values())
-    for at, name in enumerate(Settings._fields):
+    for at, name in enumerate(FactorizationSettings._fields):
         values = [each["settings"][at] for each in everyone]
         if len(set(values)) > 1:
             found = dict(zip(reports, values, strict=True))
             raise ConfigError(f"{call}: the ranks disagree about {name}, by rank {found}")
     users, items = (max(each["shape"][axis] for each in everyone) for axis in (0, 1))
     mean = sum(each["sum"] for each in everyone) / sum(each["size"] for each in everyone)
-    return Part(
+    return RatingsPart(
         ratings,
         (users, items),
         mean if settings.biased and not settings.implicit else 0.0,
@@ -134,7 +140,7 @@ def agree(
     )
 
 
-def _check_room(shape: tuple[int, int], settings: Settings) -> None:
+def _check_room(shape: tuple[int, int], settings: FactorizationSettings) -> None:
     """Raise ConfigError if the factors, and a copy to train, do not fit into memory."""
     needed = 2 * 4 * Factors.elements(shape, settings.n_factors, settings.biased)
     free = available_bytes()
@@ -155,15 +161,17 @@ class Run(NamedTuple):
     is_asked: Callable[[], bool]  # whether to end after this epoch, on any rank
 
 
-class Trained(NamedTuple):
+class TrainedFactors(NamedTuple):
     """The result of a training."""
 
-    model: Model
+    model: FactorModel
     losses: list[float]  # by epoch, the root of the mean squared error, each before its step
     history: list[Step]
 
 
-def train(model: Model, part: Part, settings: Settings, epochs: range, run: Run) -> Trained:
+def train(
+    model: FactorModel, part: RatingsPart, settings: FactorizationSettings, epochs: range, run: Run
+) -> TrainedFactors:
     """Train these epochs, counted since the model's first epoch. Collective in a job.
 
     Raises:
@@ -171,7 +179,7 @@ def train(model: Model, part: Part, settings: Settings, epochs: range, run: Run)
     """
     losses: list[float] = []
     with contextlib.ExitStack() as stack:
-        rank = _Rank(stack, model, part, settings, epochs.start, run)
+        rank = _RankTrainer(stack, model, part, settings, epochs.start, run)
         for epoch in epochs:
             squares, count, is_asked = rank.train_epoch(epoch)
             losses.append(math.sqrt(squares / count))
@@ -182,18 +190,18 @@ def train(model: Model, part: Part, settings: Settings, epochs: range, run: Run)
                 )
             if is_asked:
                 break
-        return Trained(rank.finish(model.mean), losses, rank.history)
+        return TrainedFactors(rank.finish(model.mean), losses, rank.history)
 
 
-class _Rank:
+class _RankTrainer:
     """This rank's ratings and factors, and the vectors with which it exchanges the factors."""
 
     def __init__(
         self,
         stack: contextlib.ExitStack,
-        model: Model,
-        part: Part,
-        settings: Settings,
+        model: FactorModel,
+        part: RatingsPart,
+        settings: FactorizationSettings,
         first_epoch: int,
         run: Run,
     ) -> None:
@@ -209,7 +217,7 @@ class _Rank:
         )
         self._drawn = settings.negatives if settings.implicit else 0
         self._rounds = _rounds(part, settings)
-        self._exchange: Exchange | Gossip | None = None
+        self._exchange: CollectiveExchange | Gossip | None = None
         self._of_all: Vector | None = None
         averaging = run.averaging
         elements = Factors.elements(part.shape, settings.n_factors, settings.biased)
@@ -267,16 +275,18 @@ class _Rank:
         self._run.watch(step)
         return squares
 
-    def finish(self, mean: float) -> Model:
+    def finish(self, mean: float) -> FactorModel:
         """Return the model of all ranks. Collective in a job."""
         if self._exchange is not None:
             self._exchange.unite()
         arrays = (*self._factors.rows, *self._factors.biases)
         users, items, user_biases, item_biases = (array.copy() for array in arrays)
-        return Model(users, items, user_biases, item_biases, mean)
+        return FactorModel(users, items, user_biases, item_biases, mean)
 
 
-def _at(memory: Floats, model: Model, part: Part, settings: Settings) -> Factors:
+def _at(
+    memory: Floats, model: FactorModel, part: RatingsPart, settings: FactorizationSettings
+) -> Factors:
     """Copy the model's factors into `memory`."""
     factors = Factors(memory, part.shape, settings.n_factors, settings.biased)
     for mine, given in zip((*factors.rows, *factors.biases), model[:4], strict=True):
@@ -284,7 +294,7 @@ def _at(memory: Floats, model: Model, part: Part, settings: Settings) -> Factors
     return factors
 
 
-def _weights(part: Part, settings: Settings) -> tuple[Sums, Sums]:
+def _weights(part: RatingsPart, settings: FactorizationSettings) -> tuple[Sums, Sums]:
     """Return by user and by item the confidences of its ratings in an epoch, with drawn pairs."""
     of_rating, drawn = None, 0
     if settings.implicit:
@@ -295,7 +305,7 @@ def _weights(part: Part, settings: Settings) -> tuple[Sums, Sums]:
     return by_user + 1.0 * draws, by_item + draws.sum() / part.shape[1]
 
 
-def _rounds(part: Part, settings: Settings) -> int:
+def _rounds(part: RatingsPart, settings: FactorizationSettings) -> int:
     """Return the number of rounds from one exchange to the next."""
     if settings.every is None:
         return part.bands

@@ -11,20 +11,20 @@ from malt._job import handover
 from malt._job.vector_types import AnyVector
 
 
-class _Round(NamedTuple):
+class _KeptRound(NamedTuple):
     call: int  # the group's superseded_by at that time
     iteration: int
     values: handover.Copy  # as the round's gather left them
 
 
 @dataclass
-class _Entry:
+class _OpenVector:
     vector: weakref.ref[AnyVector]
     description: str
     has_shared_values: bool  # False: each rank has values of its own
-    round: _Round | None = None  # the last one that has ended while the group was superseded
+    round: _KeptRound | None = None  # the last one that has ended while the group was superseded
 
-    def round_in(self, group: Group | None) -> _Round | None:
+    def round_in(self, group: Group | None) -> _KeptRound | None:
         """Return the kept round, or None if there is none or later rounds may have ended.
 
         Later rounds may have ended if another rank of the host restored the group since.
@@ -38,10 +38,10 @@ class OpenVectors:
     """This rank's open vectors, in the order in which they were made."""
 
     def __init__(self) -> None:
-        self._entries: list[_Entry] = []
+        self._entries: list[_OpenVector] = []
 
     def add(self, vector: AnyVector, description: str, has_shared_values: bool) -> None:
-        self._entries.append(_Entry(weakref.ref(vector), description, has_shared_values))
+        self._entries.append(_OpenVector(weakref.ref(vector), description, has_shared_values))
 
     def keep_round(self, group: Group, name: str) -> None:
         """Keep the values that a gather or an allreduce of vector `name` left.
@@ -53,7 +53,7 @@ class OpenVectors:
         for vector, entry in self._open():
             if entry.has_shared_values and vector.name == name:
                 values = handover.copy_of(vector)
-                entry.round = _Round(group.superseded_by, vector.iteration, values)
+                entry.round = _KeptRound(group.superseded_by, vector.iteration, values)
 
     def forget_rounds(self) -> None:
         """Free the memory of the kept values."""
@@ -83,7 +83,7 @@ class OpenVectors:
         """Return whether this rank has used a vector with shared values."""
         return any(vector.is_used for vector, entry in self._open() if entry.has_shared_values)
 
-    def _open(self) -> list[tuple[AnyVector, _Entry]]:
+    def _open(self) -> list[tuple[AnyVector, _OpenVector]]:
         opened = [
             (vector, entry)
             for entry in self._entries

@@ -21,7 +21,7 @@ from malt._launch import forked
 from malt._linear.given import Given
 from malt._linear.input import LinearInput
 from malt._linear.sources import InMemory, Source, examples_of, weight_of
-from malt._linear.trainer import Arrays, Exchange, Stopping, Trained, Trainer
+from malt._linear.trainer import Arrays, ExchangePlan, Stopping, Trained, Trainer
 from malt._training.parameters import choose, number
 from malt._training.progress import Progress
 from malt._training.steps import history_of
@@ -174,7 +174,7 @@ class LinearModel(LinearInput):
         seed = None
         if self.shuffle:
             seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        exchange = Exchange(Averaging(self.graph, self.sync), self.every, self.exchange)
+        exchange = ExchangePlan(Averaging(self.graph, self.sync), self.every, self.exchange)
         score = None if held_out is None else lambda w: self._score(w, held_out)
         examples = stopping.passes * max(share.rows for share in shares)
         with Progress(self.verbose, len(shares), examples) as progress:

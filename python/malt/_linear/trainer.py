@@ -35,7 +35,7 @@ class DivergedError(ValueError):
     """Weights are no longer finite."""
 
 
-class Exchange(NamedTuple):
+class ExchangePlan(NamedTuple):
     """The exchange between ranks: over which graph, how often, and of which data.
 
     Attributes:
@@ -93,7 +93,7 @@ class Trainer:
         *,
         steps: int,
         seed: int | None,
-        exchange: Exchange,
+        exchange: ExchangePlan,
         score: Callable[[Array], float] | None = None,
         restarts: bool = False,
         watch: Callable[[Step], object] = lambda _: None,
@@ -277,7 +277,7 @@ class _Company:
         self,
         job: jobs.Job,
         arrays: Arrays,
-        exchange: Exchange,
+        exchange: ExchangePlan,
         rows: int,
         gradient: Array | None,
     ) -> None:

@@ -69,7 +69,7 @@ class _Rounds:
         return [(rank, answer) for rank in sorted(self.members)]
 
 
-class Generations:
+class GenerationTable:
     """The generations of a job of `size` ranks. Times are of `time.monotonic`.
 
     Attributes:

@@ -14,7 +14,7 @@ from malt._rendezvous import tls, wire
 from malt._rendezvous.allgather_table import Frames, ProtocolError, Rounds
 from malt._rendezvous.connection import Connection
 from malt._rendezvous.exit_code import describe_end
-from malt._rendezvous.generation_table import Generations
+from malt._rendezvous.generation_table import GenerationTable
 from malt._rendezvous.listener import Listener
 from malt._rendezvous.node_table import Nodes
 from malt._rendezvous.sessions import Sessions
@@ -51,7 +51,7 @@ class Server:
         self._key = key
         self._nodes = Nodes(nnodes)
         self._rounds = Rounds(0)
-        self._generations = Generations(0)
+        self._generations = GenerationTable(0)
         self._is_over = False  # no rank can rejoin any more, and the launchers know
         # By rank whose session is lost: since when, and the rank's process.
         self._lost: dict[int, tuple[float, int]] = {}
@@ -88,7 +88,7 @@ class Server:
             self._turn()
         self.size = self._nodes.size
         self._rounds = Rounds(self.size)
-        self._generations = Generations(self.size)
+        self._generations = GenerationTable(self.size)
         self._listener.expect(self.size)
         self._listener.limit(self.size)
         for rank in self._nodes.free():

@@ -17,7 +17,7 @@ from malt._wrapping.learnt import Array
 _CALL_ROWS = 1000
 
 
-class Rows:
+class CheckedRows:
     """A shard or a batch, checked.
 
     A batch from the caller goes to the estimator as it is. fit() makes several passes over a shard,

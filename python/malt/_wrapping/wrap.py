@@ -27,7 +27,7 @@ from malt._wrapping.learnt import (
     layout,
     learnt,
 )
-from malt._wrapping.rows import Rows
+from malt._wrapping.rows import CheckedRows
 
 # For these, a mean over ranks is not what one rank would have learnt.
 _NO_MEAN = {
@@ -185,7 +185,7 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
         if self._vector is None or self._vector.is_closed:
             self._begin("partial_fit", (X, y, sample_weight), classes)
         else:
-            rows = Rows(self.estimator, X, y, sample_weight, is_batch=True)
+            rows = CheckedRows(self.estimator, X, y, sample_weight, is_batch=True)
             self._rows_since += rows.train(self.estimator_, classes)
         if self._rows_since >= (self.every or _LEAST_ROWS):
             self._exchange(self._averaging.exchange)
@@ -227,7 +227,7 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
 
     def _begin(
         self, method: str, data: tuple[Any, Any, Any], classes: Any
-    ) -> tuple[Rows, dict[int, Report]]:
+    ) -> tuple[CheckedRows, dict[int, Report]]:
         """Train on the first rows (in partial_fit on all rows), and make the vector. Collective.
 
         Returns:
@@ -237,8 +237,8 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
         joining.init()
         is_fit, is_alone = method == "fit", jobs.current().size == 1
 
-        def first() -> tuple[Rows, Report]:
-            rows = Rows(self.estimator, *data, is_batch=not is_fit)
+        def first() -> tuple[CheckedRows, Report]:
+            rows = CheckedRows(self.estimator, *data, is_batch=not is_fit)
             every = rows.count
             if is_fit and not is_alone:
                 every = self.every or max(_LEAST_ROWS, -(-rows.count // _EXCHANGES_A_PASS))
@@ -275,7 +275,7 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
             rows.train(self.estimator_, None, 0, self._rows_since)
         return rows, reports
 
-    def _check_is_used(self, rows: Rows) -> None:
+    def _check_is_used(self, rows: CheckedRows) -> None:
         def train(copy: Any) -> None:
             state = rows.random.get_state()
             rows.train(copy, None, 0, self._rows_since)
@@ -283,7 +283,7 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
 
         check_is_used(self.estimator_, train)
 
-    def _train(self, rows: Rows, pieces: int) -> None:
+    def _train(self, rows: CheckedRows, pieces: int) -> None:
         """Train; every rank exchanges equally often, however many rows it has."""
         try:
             self._exchange(self._averaging.exchange)  # the first rows

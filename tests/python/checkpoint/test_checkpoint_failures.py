@@ -138,7 +138,7 @@ tell(step=w[0])
     newest = tmp_path / "c" / names(tmp_path / "c")[-1]
     assert names(newest) == [f"rank-{rank:05d}.safetensors" for rank in others]
     for rank in others:
-        file = safetensors.File(newest / f"rank-{rank:05d}.safetensors")
+        file = safetensors.SafetensorsFile(newest / f"rank-{rank:05d}.safetensors")
         assert json.loads(file.notes["malt"])["ranks"] == others
         assert np.all(file["w"] == file["w"][0])
     steps = {result.told[rank]["step"] for rank in others}

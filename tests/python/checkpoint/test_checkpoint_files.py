@@ -233,4 +233,4 @@ def test_shapes_beyond_numpys_are_damage(tmp_path: Path, shape: list[int]) -> No
     path = tmp_path / "hostile.safetensors"
     path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
     with pytest.raises(DamagedError):
-        safetensors.File(path)
+        safetensors.SafetensorsFile(path)

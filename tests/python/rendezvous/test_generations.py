@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from malt._rendezvous import wire
 from malt._rendezvous.allgather_table import Frames
-from malt._rendezvous.generation_table import Generations
+from malt._rendezvous.generation_table import GenerationTable
 
 LIMIT = 5.0
 
@@ -29,7 +29,7 @@ class Books:
     """Those of a job, and what its ranks say."""
 
     def __init__(self, size: int) -> None:
-        self.books = Generations(size)
+        self.books = GenerationTable(size)
         for rank in range(size):
             self.books.join(rank)
         self.called = [called(self.want(rank)) for rank in range(size)][-1]
@@ -92,7 +92,7 @@ def test_a_rank_that_dies_before_the_first_group_stands_is_waited_for() -> None:
 
 
 def test_a_rank_that_is_added_while_the_first_group_is_formed_begins_with_the_others() -> None:
-    books = Generations(3)
+    books = GenerationTable(3)
     books.end(2, True, 0.0)
     job = Books.__new__(Books)
     job.books, job.number = books, 1

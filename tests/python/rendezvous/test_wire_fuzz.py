@@ -11,7 +11,7 @@ import pytest
 from malt._rendezvous import node_session, wire
 from malt._rendezvous.allgather_table import ProtocolError, Rounds
 from malt._rendezvous.exit_code import describe_end
-from malt._rendezvous.generation_table import Generations
+from malt._rendezvous.generation_table import GenerationTable
 from malt._rendezvous.node_table import Nodes
 
 MESSAGES = 10_000
@@ -97,7 +97,7 @@ def scale(payload: bytes) -> None:
 
 def generation(payload: bytes) -> None:
     """What ranks say who come back, in a generation of two that has begun."""
-    generations = Generations(2)
+    generations = GenerationTable(2)
     for rank in range(2):
         generations.join(rank)
         generations.hear(rank, wire.WANT_FRAME.pack(wire.WANT, 5.0), 0.0)
