@@ -43,18 +43,12 @@ class RankTuple {
   py::object object_;
 };
 
-using Rows = py::array_t<std::int64_t, py::array::c_style>;
-
 class PythonVector {
  public:
   PythonVector(const std::shared_ptr<dstorm::Group>& group, const py::dtype& dtype,
                const std::vector<py::array>& arrays, py::ssize_t own_count, py::object shown,
-               const std::optional<Rows>& rows, py::object on_unused, vol::VectorOptions options)
-      : array_(std::move(shown)), arrays_(arrays), on_unused_(std::move(on_unused)), rows_(rows) {
-    if (rows_) {
-      into_rows_ = Fold::into_rows(std::as_writable_bytes(
-          std::span(rows_->mutable_data(), static_cast<std::size_t>(rows_->size()))));
-    }
+               py::object on_unused, vol::VectorOptions options)
+      : array_(std::move(shown)), arrays_(arrays), on_unused_(std::move(on_unused)) {
     const vol::DType type = to_dtype(dtype);
     std::vector<vol::Piece> pieces;
     for (py::array& array : arrays_) {
@@ -106,31 +100,6 @@ class PythonVector {
     end_round(vector_->segment());
     if (options.staleness) missed_.note(vector_->segment(), *options.staleness, gathered.count);
     return to_object(gathered);
-  }
-
-  py::object scatter_row(PyObject* const* arguments, std::size_t count, PyObject* keywords) {
-    static const Parameters<0> parameters("scatter_row", 0, {});
-    parameters.match(arguments, count, keywords);
-    const Turn turn(turns(), "scatter", name());
-    return scattered_.of(in_group(turns(), [&] { return vector_->scatter(nullptr, true); }));
-  }
-
-  py::object gather_rows(PyObject* const* arguments, std::size_t count, PyObject* keywords) {
-    static const Parameters<1> parameters("gather_rows", 0, {"staleness"});
-    const auto given = parameters.match(arguments, count, keywords);
-    const auto staleness = parameters.get<std::optional<std::int64_t>>(given, 0, std::nullopt);
-    const dstorm::GatherOptions options = to_gather_options(staleness, std::nullopt);
-    if (!rows_) throw py::type_error("gather_rows(): the vector was made without rows");
-    const Turn turn(turns(), "gather", name());
-    const std::vector<int> alive = in_group(turns(), [&] {
-      const dstorm::Group& group = vector_->segment().group();
-      if (!staleness) group.check_open();
-      std::vector<int> before = group.alive();
-      vector_->gather(into_rows_, options);
-      return before;
-    });
-    end_round(vector_->segment());
-    return alive_.of(alive);
   }
 
   py::object allreduce(PyObject* const* arguments, std::size_t count, PyObject* keywords) {
@@ -216,11 +185,86 @@ class PythonVector {
   py::object gathered_object_;               // what the last gather or allreduce returned
   const vol::Gathered* gathered_ = nullptr;  // inside it
   RankTuple scattered_;
-  std::optional<Rows> rows_;
-  Fold into_rows_ = Fold::avg();  // if there are rows
-  RankTuple alive_;               // at the last gather_rows()
   std::shared_ptr<DenseVector> vector_;
 };
+
+using Rows = py::array_t<std::int64_t, py::array::c_style>;
+
+// A vector over this rank's row of `rows`, which has a row for each rank. Each update is gathered
+// into the row of its sender.
+class RowVector final : public PythonVector {
+ public:
+  RowVector(const std::shared_ptr<dstorm::Group>& group, const Rows& rows,
+            vol::VectorOptions options)
+      : RowVector(group, rows, rows[py::int_(group->rank())].cast<py::array>(),
+                  std::move(options)) {}
+
+  py::object scatter_row(PyObject* const* arguments, std::size_t count, PyObject* keywords) {
+    static const Parameters<0> parameters("scatter_row", 0, {});
+    parameters.match(arguments, count, keywords);
+    const Turn turn(turns(), "scatter", name());
+    return scattered_.of(in_group(turns(), [&] { return vector().scatter(nullptr, true); }));
+  }
+
+  py::object gather_rows(PyObject* const* arguments, std::size_t count, PyObject* keywords) {
+    static const Parameters<1> parameters("gather_rows", 0, {"staleness"});
+    const auto given = parameters.match(arguments, count, keywords);
+    const auto staleness = parameters.get<std::optional<std::int64_t>>(given, 0, std::nullopt);
+    const dstorm::GatherOptions options = to_gather_options(staleness, std::nullopt);
+    const Turn turn(turns(), "gather", name());
+    const std::vector<int> alive = in_group(turns(), [&] {
+      const dstorm::Group& group = vector().segment().group();
+      if (!staleness) group.check_open();
+      std::vector<int> before = group.alive();
+      vector().gather(into_rows_, options);
+      return before;
+    });
+    end_round(vector().segment());
+    return alive_.of(alive);
+  }
+
+ private:
+  RowVector(const std::shared_ptr<dstorm::Group>& group, const Rows& rows, const py::array& own,
+            vol::VectorOptions options)
+      : PythonVector(group, own.dtype(), {own}, 0, own, py::none(), std::move(options)),
+        rows_(rows),
+        into_rows_(Fold::into_rows(std::as_writable_bytes(
+            std::span(rows_.mutable_data(), static_cast<std::size_t>(rows_.size()))))) {}
+
+  Rows rows_;
+  Fold into_rows_;
+  RankTuple scattered_;
+  RankTuple alive_;  // at the last gather_rows()
+};
+
+void bind_rows(py::module_& module) {
+  py::class_<RowVector, PythonVector> rows(
+      module, "RowVector",
+      "A vector over this rank's row of `rows`, one for each rank; for the package.");
+  add_method<RowVector, &RowVector::scatter_row>(
+      rows, "scatter_row",
+      "scatter_row(self: malt._core.RowVector) -> tuple[int, ...]\n\n"
+      "Scatter. Other hosts may get the update only together with this rank's next one.\n\n"
+      "Returns:\n    The ranks written to.");
+  add_method<RowVector, &RowVector::gather_rows>(
+      rows, "gather_rows",
+      "gather_rows(self: malt._core.RowVector, *, staleness: typing.SupportsIndex | None = None) "
+      "-> tuple[int, ...]\n\n"
+      "Gather each update into the row of its sender.\n\n"
+      "Without a staleness, move to the next group if there is one.\n\n"
+      "Returns:\n    The ranks that were alive before. The last rows of the other ranks have "
+      "arrived.");
+  rows.def(py::init([](const std::shared_ptr<dstorm::Group>& group, const Rows& of_ranks,
+                       const std::string& name, int depth, bool rejoins) {
+             vol::VectorOptions options;
+             options.name = name;
+             options.depth = depth;
+             options.rejoins = rejoins;
+             return std::make_unique<RowVector>(group, of_ranks, std::move(options));
+           }),
+           py::kw_only(), py::arg("group"), py::arg("rows").noconvert(), py::arg("name"),
+           py::arg("depth"), py::arg("rejoins"));
+}
 
 }  // namespace
 
@@ -272,37 +316,22 @@ void bind_dense(py::module_& module) {
       "Raises:\n    TimeoutError: the named ranks did not come; the vector is unchanged.\n"
       "    ConfigError: on all ranks: they name different folds, or only some are at their last; "
       "the vector is unchanged.");
-  add_method<PythonVector, &PythonVector::scatter_row>(
-      vector, "scatter_row",
-      "scatter_row(self: malt._core.Vector) -> tuple[int, ...]\n\n"
-      "Scatter; other hosts may get the update only with this rank's next one; for the package.\n\n"
-      "Returns:\n    The ranks written to.");
-  add_method<PythonVector, &PythonVector::gather_rows>(
-      vector, "gather_rows",
-      "gather_rows(self: malt._core.Vector, *, staleness: typing.SupportsIndex | None = None) -> "
-      "tuple[int, ...]\n\n"
-      "Gather each update into the row of its sender, one of `rows` a rank; for the package.\n\n"
-      "Without a staleness, moves to the next group if there is one.\n\n"
-      "Returns:\n    The ranks that were alive before. The last rows of the other ranks have "
-      "arrived.");
   vector
       .def(py::init([](const std::shared_ptr<dstorm::Group>& group, const py::dtype& dtype,
                        const std::vector<py::array>& arrays, py::ssize_t own_count,
                        py::object shown, const std::string& name, const dstorm::Graph& graph,
                        const std::string& policy, int depth, bool reject_nonfinite,
                        std::optional<double> max_norm, bool rejoins,
-                       const std::optional<vol::Codec>& codec, const std::optional<Rows>& rows,
-                       py::object on_unused) {
+                       const std::optional<vol::Codec>& codec, py::object on_unused) {
              return std::make_unique<PythonVector>(
-                 group, dtype, arrays, own_count, std::move(shown), rows, std::move(on_unused),
+                 group, dtype, arrays, own_count, std::move(shown), std::move(on_unused),
                  vol::VectorOptions{name, graph, to_policy(policy), depth, reject_nonfinite,
                                     max_norm, rejoins, codec.value_or(vol::Codec())});
            }),
            py::kw_only(), py::arg("group"), py::arg("dtype"), py::arg("arrays"),
            py::arg("own_count"), py::arg("shown"), py::arg("name"), py::arg("graph"),
            py::arg("policy"), py::arg("depth"), py::arg("reject_nonfinite"), py::arg("max_norm"),
-           py::arg("rejoins"), py::arg("codec") = py::none(),
-           py::arg("rows").noconvert() = py::none(), py::arg("on_unused") = py::none())
+           py::arg("rejoins"), py::arg("codec") = py::none(), py::arg("on_unused") = py::none())
       .def_property("array", &PythonVector::array, &PythonVector::set_array,
                     "The caller's array (or list of them), or the vector's own memory.")
       .def(
@@ -362,6 +391,7 @@ void bind_dense(py::module_& module) {
         return "<malt.Vector '" + options.name + "', " + options.kind + ", graph " +
                options.graph.name() + ">";
       });
+  bind_rows(module);
 }
 
 }  // namespace malt_bindings

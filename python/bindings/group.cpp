@@ -2,7 +2,7 @@
 #include <optional>
 #include <thread>
 
-#include "bindings.hpp"
+#include "callbacks.hpp"
 
 namespace malt_bindings {
 namespace {
@@ -47,7 +47,7 @@ void check_signals() {
 
 int call_at_new_epoch(void* /*unused*/) {
   try {
-    py::module_::import("malt._job.job").attr("call_at_new_epoch")();
+    callbacks().new_epoch();
     return 0;
   } catch (py::error_already_set& error) {
     error.restore();
@@ -57,14 +57,14 @@ int call_at_new_epoch(void* /*unused*/) {
 
 bool look_again(bool is_new) {
   const py::gil_scoped_acquire gil;
-  return py::module_::import("malt._job.job").attr("look_again")(is_new).cast<bool>();
+  return callbacks().look_again(is_new).cast<bool>();
 }
 
 // A wait of this rank is slow.
 void say_slow(int rank, const std::string& text) {
   const py::gil_scoped_acquire gil;
   try {
-    py::module_::import("malt._job.job").attr("say_slow")(rank, text);
+    callbacks().slow(rank, text);
   } catch (py::error_already_set& error) {
     error.discard_as_unraisable("a notice of a slow wait");
   }
@@ -166,6 +166,22 @@ void bind_turns(py::module_& module) {
           "Wait until no other thread's call is in progress. False: it still is.");
 }
 
+void bind_callbacks(py::module_& module) {
+  module.def(
+      "set_callbacks",
+      [](py::object new_epoch, py::object slow, py::object look_again, py::object regroup,
+         py::object keep_round, py::object note_unsent, py::object note_left,
+         py::object note_left_allreduce) {
+        callbacks() = {std::move(new_epoch),  std::move(slow),
+                       std::move(look_again), std::move(regroup),
+                       std::move(keep_round), std::move(note_unsent),
+                       std::move(note_left),  std::move(note_left_allreduce)};
+      },
+      py::kw_only(), py::arg("new_epoch"), py::arg("slow"), py::arg("look_again"),
+      py::arg("regroup"), py::arg("keep_round"), py::arg("note_unsent"), py::arg("note_left"),
+      py::arg("note_left_allreduce"), "Set the functions that the core calls; for the package.");
+}
+
 using Posts = py::typing::List<py::typing::Optional<py::bytes>>;
 
 // What every rank posted, by rank; None for the dead.
@@ -201,6 +217,7 @@ void bind_group(py::module_& module) {
   using dstorm::Group;
   using NoGil = py::call_guard<py::gil_scoped_release>;
   bind_turns(module);
+  bind_callbacks(module);
   using Route = Group::Route;
   const auto text_of = [](const Route& route) {
     return std::string(route.transport) + ": " + route.why;

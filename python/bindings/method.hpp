@@ -76,8 +76,8 @@ class Parameters {
 
 // Gives the class of T the method `name`: T::method(arguments, count, keywords) -> py::object.
 // `doc` starts with the signature.
-template <class T, auto method>
-void add_method(py::class_<T>& to, const char* name, const char* doc) {
+template <class T, auto method, class... Options>
+void add_method(py::class_<T, Options...>& to, const char* name, const char* doc) {
   using Call = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*) noexcept;
   constexpr Call kCall = [](PyObject* self, PyObject* const* arguments, Py_ssize_t count,
                             PyObject* keywords) noexcept -> PyObject* {

@@ -1,14 +1,13 @@
-// What is a mistake in most programs: gathers and allreduces that were to wait, and had nobody to
-// wait for.
+// Notes of gathers and allreduces that had no rank to wait for, a mistake in most programs.
 #pragma once
 
 #include <algorithm>
 
-#include "bindings.hpp"
+#include "callbacks.hpp"
 
 namespace malt_bindings {
 
-// Of one vector. Notes it, to be told when the rank leaves the job (malt/_job/missed.py).
+// The notes of one vector. The rank logs them when it leaves the job (malt/_job/missed.py).
 class Missed {
  public:
   // A gather with this staleness has found so many updates.
@@ -17,7 +16,7 @@ class Missed {
     if (group.size() == 1) return;
     const std::string& name = segment.options().name;
     if (segment.iteration() == 0 && ++unsent_ == 2) {  // one may begin a loop
-      notes().attr("note_unsent")(name);
+      callbacks().note_unsent(name);
     }
     const bool is_one_gone = found < segment.in_neighbours().size() ||
                              static_cast<int>(segment.members().size()) < group.size();
@@ -33,7 +32,7 @@ class Missed {
       if (is_lower && segment.clock_of(r) >= segment.iteration()) return;
     }
     has_noted_left_ = true;
-    notes().attr("note_left")(name, ranks, segment.clock_of(ranks[0]));
+    callbacks().note_left(name, ranks, segment.clock_of(ranks[0]));
   }
 
   // An allreduce with these other ranks has come to its end. The lowest of all tells.
@@ -48,12 +47,10 @@ class Missed {
     const bool is_lowest = others.empty() || group.rank() < others.front();
     if (left.empty() || !is_lowest) return;
     has_noted_left_ = true;
-    notes().attr("note_left_allreduce")(segment.options().name, left);
+    callbacks().note_left_allreduce(segment.options().name, left);
   }
 
  private:
-  static py::module_ notes() { return py::module_::import("malt._job.missed"); }
-
   int unsent_ = 0;  // gathers that were to wait, before any scatter
   bool has_noted_left_ = false;
 };

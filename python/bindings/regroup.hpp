@@ -1,22 +1,20 @@
 // Calls that begin in one group of the job and may end in the next.
 #pragma once
 
-#include "bindings.hpp"
+#include "callbacks.hpp"
 
 namespace malt_bindings {
 
-inline void regroup() { py::module_::import("malt._job.job").attr("regroup")(); }
-
-// At the end of a gather or an allreduce. Where a rank comes back, what this has left is kept for
+// At the end of a gather or an allreduce. If a rank is rejoining, what the call left is kept for
 // it.
 inline void end_round(const dstorm::Segment& segment) {
   if (!segment.group().is_superseded()) return;
-  py::module_::import("malt._job.job").attr("keep_round")(segment.options().name);
+  callbacks().keep_round(segment.options().name);
 }
 
-// What `call` returns, which is called without the GIL. Where its group has been superseded, this
-// rank goes over to the next one, and the call is repeated. For who has the turn: what is returned
-// may lie in the vector, and the next call of another thread may change it.
+// Calls `call` without the GIL and returns its result. If the group has been superseded, this rank
+// moves to the next group and makes the call again. The caller holds the turn: the result may lie
+// in the vector, and the next call of another thread may change it.
 template <class Call>
 decltype(auto) in_group(dstorm::Turns& turns, Call&& call) {
   for (;;) {
@@ -25,7 +23,7 @@ decltype(auto) in_group(dstorm::Turns& turns, Call&& call) {
       return call();
     } catch (const dstorm::Superseded&) {
       const dstorm::Turns::Pause pause(turns);
-      regroup();
+      callbacks().regroup();
     }
   }
 }

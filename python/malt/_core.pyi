@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Held', 'INT8', 'Interface', 'LinearFloat32', 'LinearFloat64', 'MEDIAN', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Route', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Turns', 'Update', 'Vector', 'WEIGHTED', 'add_linear_gradient', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'interfaces', 'linear_decisions', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'shuffle', 'simd_level', 'top_k', 'trimmed_mean']
+__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Held', 'INT8', 'Interface', 'LinearFloat32', 'LinearFloat64', 'MEDIAN', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Route', 'RowVector', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Turns', 'Update', 'Vector', 'WEIGHTED', 'add_linear_gradient', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'interfaces', 'linear_decisions', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'set_callbacks', 'shuffle', 'simd_level', 'top_k', 'trimmed_mean']
 class Graph:
     """
     The ranks to which each rank sends in each round. ``Graph(edges)`` makes one from (from, to) pairs of ranks; ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR and RANDOM(k, seed) are ready-made.
@@ -290,7 +290,7 @@ class Vector:
     """
     A dense vector that is scattered and gathered. Made by malt.vector().
     """
-    def __init__(self, *, group: Group, dtype: numpy.dtype[typing.Any], arrays: collections.abc.Sequence[numpy.ndarray], own_count: typing.SupportsInt | typing.SupportsIndex, shown: typing.Any, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None, rejoins: bool, codec: Codec | None = None, rows: numpy.typing.NDArray[numpy.int64] | None = None, on_unused: typing.Any = None) -> None:
+    def __init__(self, *, group: Group, dtype: numpy.dtype[typing.Any], arrays: collections.abc.Sequence[numpy.ndarray], own_count: typing.SupportsInt | typing.SupportsIndex, shown: typing.Any, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None, rejoins: bool, codec: Codec | None = None, on_unused: typing.Any = None) -> None:
         ...
     def __len__(self) -> int:
         ...
@@ -338,15 +338,6 @@ class Vector:
             TimeoutError: the named ranks did not come; nothing was folded.
             ConfigError: another thread's call waits, or a fold makes the call (malt.vector() says more).
         """
-    def gather_rows(self, *, staleness: typing.SupportsIndex | None = None) -> tuple[int, ...]:
-        """
-        Gather each update into the row of its sender, one of `rows` a rank; for the package.
-
-        Without a staleness, moves to the next group if there is one.
-
-        Returns:
-            The ranks that were alive before. The last rows of the other ranks have arrived.
-        """
     def regroup(self, group: Group) -> None:
         """
         Move to another group. Collective; for the package.
@@ -363,13 +354,6 @@ class Vector:
             The ranks written to.
         Raises:
             TimeoutError: every slot holds an update that the named ranks have yet to gather.
-        """
-    def scatter_row(self) -> tuple[int, ...]:
-        """
-        Scatter; other hosts may get the update only with this rank's next one; for the package.
-
-        Returns:
-            The ranks written to.
         """
     def stats(self) -> Stats:
         """
@@ -402,6 +386,28 @@ class Vector:
     @property
     def name(self) -> str:
         ...
+class RowVector(Vector):
+    """
+    A vector over this rank's row of `rows`, one for each rank; for the package.
+    """
+    def __init__(self, *, group: Group, rows: numpy.typing.NDArray[numpy.int64], name: str, depth: typing.SupportsInt | typing.SupportsIndex, rejoins: bool) -> None:
+        ...
+    def gather_rows(self, *, staleness: typing.SupportsIndex | None = None) -> tuple[int, ...]:
+        """
+        Gather each update into the row of its sender.
+
+        Without a staleness, move to the next group if there is one.
+
+        Returns:
+            The ranks that were alive before. The last rows of the other ranks have arrived.
+        """
+    def scatter_row(self) -> tuple[int, ...]:
+        """
+        Scatter. Other hosts may get the update only together with this rank's next one.
+
+        Returns:
+            The ranks written to.
+        """
 class SparseUpdateFloat32:
     """
     One sparse update, as a fold of the user's own sees it.
@@ -1032,6 +1038,10 @@ def rdma_ports() -> list[RdmaPort]:
 
     Raises:
         ConfigError: libibverbs is missing, or cannot list them.
+    """
+def set_callbacks(*, new_epoch: typing.Any, slow: typing.Any, look_again: typing.Any, regroup: typing.Any, keep_round: typing.Any, note_unsent: typing.Any, note_left: typing.Any, note_left_allreduce: typing.Any) -> None:
+    """
+    Set the functions that the core calls; for the package.
     """
 def shuffle(order: numpy.ndarray, seed: typing.SupportsInt | typing.SupportsIndex) -> None:
     """

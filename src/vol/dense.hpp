@@ -25,7 +25,7 @@ struct VectorOptions {
   // Scale updates of a larger L2 norm down to it before they are folded, and count them; refuse
   // those that have none. For floats.
   std::optional<double> max_norm = std::nullopt;
-  bool rejoins = false;  // this rank has come back; see dstorm::SegmentOptions
+  bool rejoins = false;  // this rank is rejoining; see dstorm::SegmentOptions
   Codec codec = {};      // of dense vectors of floats: what scatter() makes of them
 };
 

@@ -273,7 +273,7 @@ def on_change(callback: OnChange) -> OnChange:
 
 
 def call_at_new_epoch() -> None:
-    """Call the functions given to on_change(). The extension calls this."""
+    """Call the functions given to on_change(). The core calls this."""
     if _job is not None:
         for callback in _job.on_change:
             callback(epoch(), alive())
@@ -285,14 +285,14 @@ def say_slow(rank: int, text: str) -> None:
 
 
 def look_again(is_new: bool) -> bool:
-    """Return whether a wait in a superseded group may still succeed. The extension calls this."""
+    """Return whether a wait in a superseded group may still succeed. The core calls this."""
     generations = current().generations
     assert generations is not None
     return generations.look_again(is_new)
 
 
 def regroup() -> None:
-    """Move to the next group. The extension calls this between two calls."""
+    """Move to the next group. The core calls this between two calls."""
     generations = current().generations
     assert generations is not None
     generations.move_to_next()
@@ -302,7 +302,7 @@ def regroup() -> None:
 def keep_round(name: str) -> None:
     """Keep the values that a gather or an allreduce of vector `name` left, for rejoining ranks.
 
-    The extension calls this while the group is being superseded.
+    The core calls this while the group is being superseded.
     """
     generations = current().generations
     assert generations is not None

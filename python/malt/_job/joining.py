@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from malt._core_import import Group, Turns
+from malt._core_import import Group, Turns, set_callbacks
 from malt._errors import ConfigError
 from malt._job import job as jobs
-from malt._job import rank_mark
+from malt._job import missed, rank_mark
 from malt._job.bootstrap import find
 from malt._job.forming import MakeGroup
 from malt._job.generations import Generations
@@ -92,6 +92,16 @@ def _join(settings: Settings, comm: Any | None) -> Job:
     rank_mark.check()
     jobs.check_has_not_left()
     start_log()
+    set_callbacks(
+        new_epoch=jobs.call_at_new_epoch,
+        slow=jobs.say_slow,
+        look_again=jobs.look_again,
+        regroup=jobs.regroup,
+        keep_round=jobs.keep_round,
+        note_unsent=missed.note_unsent,
+        note_left=missed.note_left,
+        note_left_allreduce=missed.note_left_allreduce,
+    )
     if os.environ.get("MALT_LOCAL_RANK", "0") == "0":  # one rank on each host
         tls.warn_of_exposed_key()
     if comm is None and "MALT_RESTARTS" in os.environ and "MALT_RENDEZVOUS" in os.environ:

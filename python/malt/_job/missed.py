@@ -23,7 +23,7 @@ _alike: set[str] = set()  # ... the names of those exchanged only to start with 
 
 
 def note_unsent(name: str) -> None:
-    """Note that this rank gathers from a vector before it scatters it; the extension calls it."""
+    """Note that this rank gathers from a vector before it scatters it; the core calls it."""
     _noted.append(
         f"vector '{name}': gather(staleness=...) came twice before any scatter(), and waited for "
         "nobody: it waits for the updates of as many steps as this rank has scattered"
@@ -31,7 +31,7 @@ def note_unsent(name: str) -> None:
 
 
 def note_left(name: str, ranks: list[int], scatters: int) -> None:
-    """Note that ranks left the job with fewer scatters than this one; the extension calls it."""
+    """Note that ranks left the job with fewer scatters than this one; the core calls it."""
     _noted.append(
         f"vector '{name}': {describe_ranks(ranks)} left the job after {scatters} scatters, and "
         "gather(staleness=0) went on without: give all ranks equally many steps"
@@ -39,7 +39,7 @@ def note_left(name: str, ranks: list[int], scatters: int) -> None:
 
 
 def note_left_allreduce(name: str, ranks: list[int]) -> None:
-    """Note that this rank called allreduce() after ranks had left; the extension calls it."""
+    """Note that this rank called allreduce() after ranks had left; the core calls it."""
     if "MALT_RESTARTS" in os.environ:
         return  # under --respawn and --elastic ranks come and go
     _noted.append(

@@ -17,6 +17,7 @@ from malt._core_import import (
     Codec,
     Graph,
     Group,
+    RowVector,
     SparseVectorFloat32,
     SparseVectorFloat64,
     SparseVectorInt32,
@@ -282,14 +283,16 @@ def vector(
     return _make(arrays[0].dtype, arrays, 0, shown, options)
 
 
-def own_rows(rows: npt.NDArray[np.int64], name: str, depth: int, description: str) -> Vector:
+def own_rows(rows: npt.NDArray[np.int64], name: str, depth: int, description: str) -> RowVector:
     """Make a vector over this rank's row of `rows`; each other rank's row arrives in its own row.
 
     A rejoining rank does not receive this row as the values of its own.
     """
-    array = rows[jobs.current().rank]
-    options = {**_options(name, ALL, "latest", depth, False, None), "rows": rows}
-    return _make(array.dtype, [array], 0, array, options, description)
+
+    def build(group: Group, rejoins: bool) -> RowVector:
+        return RowVector(group=group, rows=rows, name=name, depth=depth, rejoins=rejoins)
+
+    return calls.make(build, description, has_shared_values=False)
 
 
 def _make(
@@ -298,7 +301,6 @@ def _make(
     own_count: int,
     shown: Any,
     options: dict[str, Any],
-    own: str = "",
 ) -> Vector:
     def build(group: Group, rejoins: bool) -> Vector:
         return Vector(
@@ -313,8 +315,7 @@ def _make(
 
     count = own_count + sum(array.size for array in arrays)
     owner = "of its own memory" if own_count else "over arrays"
-    description = own or _describe(f"{dtype} x {count} {owner}", options)
-    return calls.make(build, description, has_shared_values=not own)
+    return calls.make(build, _describe(f"{dtype} x {count} {owner}", options))
 
 
 @_one_call

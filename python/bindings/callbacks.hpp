@@ -1,0 +1,25 @@
+// Functions of the package that the core calls. malt.init() sets them before it makes a group.
+#pragma once
+
+#include "bindings.hpp"
+
+namespace malt_bindings {
+
+struct Callbacks {
+  py::object new_epoch = py::none();            // ()
+  py::object slow = py::none();                 // (rank, text): a wait takes long
+  py::object look_again = py::none();           // (is_new) -> bool: GroupOptions::superseded
+  py::object regroup = py::none();              // (): moves to the next group
+  py::object keep_round = py::none();           // (name): keeps what a gather or an allreduce left
+  py::object note_unsent = py::none();          // (name)
+  py::object note_left = py::none();            // (name, ranks, scatters)
+  py::object note_left_allreduce = py::none();  // (name, ranks)
+};
+
+// Never destroyed: the interpreter ends before the process does.
+inline Callbacks& callbacks() {
+  static auto* const set = new Callbacks;
+  return *set;
+}
+
+}  // namespace malt_bindings
