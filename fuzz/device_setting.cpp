@@ -11,10 +11,10 @@ void run(Input input) {
   static const dstorm::verbs::Library library = dstorm::verbs::Library::load();
   const std::span<const std::byte> bytes = input.rest();
   const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  using dstorm::verbs::DeviceSettings;
-  for (const DeviceSettings& settings :
-       {DeviceSettings{.device = text}, DeviceSettings{.partition = text},
-        DeviceSettings{.service_level = text}, DeviceSettings{.traffic_class = text}}) {
+  using dstorm::RdmaOptions;
+  for (const RdmaOptions& settings :
+       {RdmaOptions{.device = text}, RdmaOptions{.partition = text},
+        RdmaOptions{.service_level = text}, RdmaOptions{.traffic_class = text}}) {
     is_refused([&] { dstorm::verbs::Device::open(library, settings); });
   }
 }

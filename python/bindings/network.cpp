@@ -37,8 +37,8 @@ void bind_network(py::module_& module) {
       "rdma_port_of",
       [](const std::string& device, const std::string& partition, const std::string& service_level,
          const std::string& traffic_class) {
-        const verbs::DeviceSettings settings{device, partition, service_level, traffic_class};
-        return describe(verbs::Device::open(verbs::Library::load(), settings).choice());
+        const dstorm::RdmaOptions options{device, partition, service_level, traffic_class};
+        return describe(verbs::Device::open(verbs::Library::load(), options).choice());
       },
       py::arg("device"), py::arg("partition"), py::arg("service_level"), py::arg("traffic_class"),
       "The port that the values of MALT_RDMA_DEVICE, MALT_RDMA_PKEY, MALT_RDMA_SL and\n"

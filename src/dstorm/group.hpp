@@ -13,6 +13,7 @@
 
 #include "dstorm/bootstrap.hpp"
 #include "dstorm/errors.hpp"
+#include "dstorm/rdma_options.hpp"
 #include "dstorm/view.hpp"
 
 namespace dstorm {
@@ -50,6 +51,11 @@ struct GroupOptions {
   // A secret that only the ranks of this job know. It is part of the key by which ranks recognise
   // one another.
   std::string secret = {};
+  // A folder with cert.pem, key.pem and ca.pem, by which TCP between hosts is encrypted with TLS.
+  // If it is empty, TCP is not encrypted. Set on all ranks or on none. RDMA cannot be encrypted and
+  // is not used if this is set.
+  std::string tls = environment("MALT_TLS");
+  RdmaOptions rdma = RdmaOptions::from_environment();
   // A wait calls `interrupt` now and then, and after a signal. It may throw to end the wait.
   std::function<void()> interrupt = nullptr;
   // A wait that finds its group superseded calls `superseded` again and again, until its condition

@@ -127,7 +127,7 @@ inline std::shared_ptr<dstorm::Group> join(dstorm::Bootstrap& bootstrap,
   if (options.transport == "verbs") {  // an adapter each, up to four (tests/softroce)
     constexpr int kAdapters = 4;
     const std::string device = "rxe" + std::to_string(1 + bootstrap.rank() % kAdapters);
-    setenv("MALT_RDMA_DEVICE", device.c_str(), 1);
+    options.rdma.device = device;
   }
   return dstorm::Group::join(bootstrap, std::move(options));
 }

@@ -49,8 +49,8 @@ void Group::Impl::connect(Bootstrap& bootstrap) {
   engine = std::make_unique<remote::Engine>(
       bootstrap, control,
       remote::EngineOptions{std::min<nanoseconds>(options.timeout, kConnect), missed_after(),
-                            options.interface, options.toward, options.secret, row.rdma, news.get(),
-                            remote::Witness::find_program()});
+                            options.interface, options.toward, options.secret, options.tls,
+                            row.rdma, options.rdma, news.get(), remote::Witness::find_program()});
   waiter.lend_a_hand(*engine);
 }
 

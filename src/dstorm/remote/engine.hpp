@@ -42,6 +42,7 @@
 
 #include "dstorm/bootstrap.hpp"
 #include "dstorm/host/control.hpp"
+#include "dstorm/rdma_options.hpp"
 #include "dstorm/remote/downlink.hpp"
 #include "dstorm/remote/net/listener.hpp"
 #include "dstorm/remote/net/tls.hpp"
@@ -61,9 +62,11 @@ struct EngineOptions {
   std::chrono::nanoseconds silence;  // a rank not heard from for this long is suspected
   // a name, an address or a CIDR; empty: by the route to `toward`, else to the others
   std::string interface;
-  std::string toward;  // a host that all ranks can reach, or empty
-  std::string secret;  // known to the ranks of the job alone, or empty
+  std::string toward;    // a host that all ranks can reach, or empty
+  std::string secret;    // known to the ranks of the job alone, or empty
+  std::string tls = {};  // a folder of certificates; empty: connections are not encrypted
   Rdma rdma;
+  RdmaOptions adapter = {};
   int news;                  // an eventfd, written when a rank has ended or a record has come
   std::string witness = {};  // the program (witness.hpp); without one, ends are found by silence
 };
@@ -170,7 +173,7 @@ class Engine final : public Work {
   void probe(Clock::time_point now);
   void turn_away(int rank);
   std::vector<Networks> exchange_networks(Bootstrap& bootstrap, const EngineOptions& options);
-  AdapterRecord open_adapter(Rdma wish);
+  AdapterRecord open_adapter(Rdma wish, const RdmaOptions& adapter);
   void listen(Bootstrap& bootstrap, const EngineOptions& options,
               const std::vector<Networks>& networks);
   void begin_calls();

@@ -177,9 +177,9 @@ std::vector<Networks> Engine::exchange_networks(Bootstrap& bootstrap,
       throw ConfigError(std::string("cannot watch connections: ") + std::strerror(errno) +
                         "; raise the limit on open files (ulimit -n)");
     }
-    tls_ = net::TlsContext::from_environment();
+    if (!options.tls.empty()) tls_ = std::make_unique<net::TlsContext>(options.tls);
     mine = own_networks(tls_.get());
-    mine.adapter = open_adapter(options.rdma);
+    mine.adapter = open_adapter(options.rdma, options.adapter);
   });
   std::vector<Networks> networks = call_roll(bootstrap, mine, options.timeout);
   throw_if_any_failed(networks);
@@ -188,7 +188,7 @@ std::vector<Networks> Engine::exchange_networks(Bootstrap& bootstrap,
 }
 
 // Throws ConfigError if the user asks for an adapter that cannot be used.
-AdapterRecord Engine::open_adapter(Rdma wish) {
+AdapterRecord Engine::open_adapter(Rdma wish, const RdmaOptions& adapter) {
   AdapterRecord mine{};
   if (wish == Rdma::kNever) return mine;
   if (tls_ != nullptr) {
@@ -197,14 +197,13 @@ AdapterRecord Engine::open_adapter(Rdma wish) {
     set_text(mine.text, kWhy);
     return mine;
   }
-  const auto settings = verbs::DeviceSettings::from_environment();
   try {
-    device_ = verbs::Device::open(verbs::Library::load(), settings);
+    device_ = verbs::Device::open(verbs::Library::load(), adapter);
     mine.is_there = true;
     mine.fabric = device_->choice().fabric;
     set_text(mine.text, describe(device_->choice()));
   } catch (const ConfigError& error) {
-    if (wish == Rdma::kRequired || settings.is_set()) throw;
+    if (wish == Rdma::kRequired || adapter.is_set()) throw;
     set_text(mine.text, error.what());
   }
   return mine;

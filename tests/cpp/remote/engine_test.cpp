@@ -446,8 +446,8 @@ TEST(Engine, SegmentThatIsNeverThroughKeepsNoOtherWaiting) {
 void expect_refused(const std::string& folder, const std::string& other,
                     const std::vector<std::string>& parts) {
   testing_processes::Job job(3, [&](Bootstrap& bootstrap) {
-    setenv("MALT_TLS", (bootstrap.rank() == 1 ? other : folder).c_str(), 1);
     GroupOptions options;
+    options.tls = bootstrap.rank() == 1 ? other : folder;
     options.transport = "tcp";
     options.timeout = 2s;
     options.secret = kSecret;

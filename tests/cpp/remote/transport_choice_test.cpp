@@ -36,9 +36,9 @@ using Table = std::array<std::array<Found, kRanks>, kRanks>;
 
 // Rank r is on rxe<r+1>; `before` prepares a rank's adapter, and what it asks for.
 int choose(Bootstrap& bootstrap, Table& table, Rdma wish, std::chrono::nanoseconds timeout,
-           const std::function<void(verbs::DeviceSettings&)>& before) {
+           const std::function<void(RdmaOptions&)>& before) {
   const host::Control control(bootstrap, host::Sharing::kNone, 20s);
-  verbs::DeviceSettings settings{.device = "rxe" + std::to_string(bootstrap.rank() + 1)};
+  RdmaOptions settings{.device = "rxe" + std::to_string(bootstrap.rank() + 1)};
   if (before) before(settings);
   AdapterRecord mine{};
   std::optional<verbs::Device> device;
@@ -66,7 +66,7 @@ class RdmaChoiceTest : public testing::Test {
   void SetUp() override { FAKE(fake_verbs_begin)(); }
 
   // Each rank chooses. `spoil` makes the faulty one faulty.
-  void choose_with(const std::function<void(verbs::DeviceSettings&)>& spoil,
+  void choose_with(const std::function<void(RdmaOptions&)>& spoil,
                    std::chrono::nanoseconds timeout = 2s) {
     Job job(kRanks, [&](Bootstrap& bootstrap) {
       return choose(bootstrap, *table_, Rdma::kIfThere, timeout,
@@ -108,12 +108,12 @@ TEST_F(RdmaChoiceTest, AdaptersThatReachOneAnotherAreUsed) {
 }
 
 TEST_F(RdmaChoiceTest, WireThatCarriesShorterPacketsAloneIsNoticed) {
-  choose_with([](verbs::DeviceSettings&) { FAKE(fake_verbs_adapter)()->wire_mtu = 1500; });
+  choose_with([](RdmaOptions&) { FAKE(fake_verbs_adapter)()->wire_mtu = 1500; });
   expect_faulty_alone({"gets no write of 12288 bytes through", "rxe2:1:1", "MTU 4096"});
 }
 
 TEST_F(RdmaChoiceTest, AnotherSubnetIsNoticed) {
-  choose_with([](verbs::DeviceSettings&) { FAKE(fake_verbs_adapter)()->subnet = 1; });
+  choose_with([](RdmaOptions&) { FAKE(fake_verbs_adapter)()->subnet = 1; });
   expect_faulty_alone({"gets no write", "the network to it is cut"});
 }
 
@@ -121,7 +121,7 @@ TEST_F(RdmaChoiceTest, AnotherPartitionIsNoticedAndBothAreNamed) {
   Shared<Table> table;
   Job job(kRanks, [&](Bootstrap& bootstrap) {
     const bool is_faulty = bootstrap.rank() == kFaulty;
-    return choose(bootstrap, *table, Rdma::kIfThere, 2s, [&](verbs::DeviceSettings& settings) {
+    return choose(bootstrap, *table, Rdma::kIfThere, 2s, [&](RdmaOptions& settings) {
       FAKE(fake_verbs_adapter)()->partitions[1] = is_faulty ? 0x8002 : 0x8001;
       settings.partition = is_faulty ? "0x8002" : "0x8001";
     });
@@ -136,12 +136,12 @@ TEST_F(RdmaChoiceTest, AnotherPartitionIsNoticedAndBothAreNamed) {
 }
 
 TEST_F(RdmaChoiceTest, BytesThatChangeOnTheWayAreNoticed) {
-  choose_with([](verbs::DeviceSettings&) { FAKE(fake_verbs_fail)("corruption", 1, kForEver, 1); });
+  choose_with([](RdmaOptions&) { FAKE(fake_verbs_fail)("corruption", 1, kForEver, 1); });
   expect_faulty_alone({"nothing that is right came from rank 1's rxe2"});
 }
 
 TEST_F(RdmaChoiceTest, AdapterThatIsNotThereIsNamed) {
-  choose_with([](verbs::DeviceSettings& settings) { settings.device = "rxe9"; });
+  choose_with([](RdmaOptions& settings) { settings.device = "rxe9"; });
   expect_faulty_alone({"rank 1 uses no adapter: MALT_RDMA_DEVICE=rxe9: there is no such"});
 }
 
@@ -154,7 +154,7 @@ TEST_F(RdmaChoiceTest, EachCallThatFailsOnceLeavesAllOfOneMind) {
         "post_send", "poll_cq", "completion", "silence", "dereg_mr", "destroy_qp", "destroy_cq"}) {
     for (std::uint64_t nth = 1; nth <= 3; ++nth) {
       choose_with(
-          [&](verbs::DeviceSettings&) {
+          [&](RdmaOptions&) {
             FAKE(fake_verbs_fail)(call, nth, std::string(call) == "create_qp" ? 20 : 1, EIO);
           },
           400ms);

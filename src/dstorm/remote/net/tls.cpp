@@ -134,12 +134,6 @@ TlsContext::TlsContext(const std::string& folder)
   check_own_certificate(context, certificate);
 }
 
-std::unique_ptr<TlsContext> TlsContext::from_environment() {
-  const char* folder = std::getenv("MALT_TLS");
-  if (folder == nullptr || *folder == '\0') return nullptr;
-  return std::make_unique<TlsContext>(folder);
-}
-
 TlsSession::TlsSession(const TlsContext& context, int fd, bool calls)
     : socket_{fd, 0, false}, session_(made(SSL_new(context.get()))) {
   BIO* bio = made(BIO_new(context.method()));

@@ -1,5 +1,5 @@
-// Encryption of streams by mutual TLS, version 1.3 or else 1.2. It is used when MALT_TLS names a
-// folder with three PEM files of the user's own:
+// Encryption of streams by mutual TLS, version 1.3 or else 1.2. It is used when GroupOptions::tls,
+// by default MALT_TLS, names a folder with three PEM files of the user's own:
 //   cert.pem  this rank's certificate, followed by the intermediate ones if there are any
 //   key.pem   its private key, not encrypted
 //   ca.pem    the certificates of the authorities that the ranks' certificates come from
@@ -26,8 +26,6 @@ class TlsContext {
  public:
   // Throws ConfigError that names the file and what is wrong with it.
   explicit TlsContext(const std::string& folder);
-  // Made from MALT_TLS; null if that is not set, or empty.
-  static std::unique_ptr<TlsContext> from_environment();
 
   bio_method_st* method() const noexcept { return method_.get(); }
   ssl_ctx_st* get() const noexcept { return context_.get(); }

@@ -64,12 +64,14 @@ std::string apply(const Library& library, ibv_context* context, const ibv_port_a
   const std::string where = choice.name + ":" + std::to_string(choice.port) + " ";
   const bool is_infiniband = choice.fabric == Fabric::kInfiniBand;
   if (numbers.service_level > 7U && !is_infiniband) {
-    return std::string(kServiceLevelVariable) + "=" + std::to_string(*numbers.service_level) +
-           ": " + where + "is RoCE, which has the priorities 0 to 7";
+    return std::string(RdmaOptions::kServiceLevelVariable) + "=" +
+           std::to_string(*numbers.service_level) + ": " + where +
+           "is RoCE, which has the priorities 0 to 7";
   }
   if (numbers.traffic_class && is_infiniband) {
-    return std::string(kTrafficClassVariable) + "=" + std::to_string(*numbers.traffic_class) +
-           ": " + where + "is InfiniBand, which uses " + kServiceLevelVariable + " instead";
+    return std::string(RdmaOptions::kTrafficClassVariable) + "=" +
+           std::to_string(*numbers.traffic_class) + ": " + where + "is InfiniBand, which uses " +
+           RdmaOptions::kServiceLevelVariable + " instead";
   }
   choice.service_level = static_cast<std::uint8_t>(numbers.service_level.value_or(0));
   choice.traffic_class = static_cast<std::uint8_t>(numbers.traffic_class.value_or(0));
@@ -87,8 +89,8 @@ std::string apply(const Library& library, ibv_context* context, const ibv_port_a
     }
     there += (there.empty() ? "" : ", ") + hexadecimal(key);
   }
-  return std::string(kPartitionVariable) + "=" + hexadecimal(*numbers.partition) + ": " + where +
-         "has no such partition key; it has " + (there.empty() ? "none" : there) +
+  return std::string(RdmaOptions::kPartitionVariable) + "=" + hexadecimal(*numbers.partition) +
+         ": " + where + "has no such partition key; it has " + (there.empty() ? "none" : there) +
          " (the subnet manager gives them" + (is_infiniband ? ")" : "; RoCE has no others)");
 }
 
@@ -275,9 +277,9 @@ std::vector<DeviceReport> survey(const Library& library) {
   return reports;
 }
 
-Device Device::open(const Library& library, const DeviceSettings& settings) {
-  const PortSetting setting = PortSetting::parse(settings.device);
-  const Numbers numbers = Numbers::parse(settings);
+Device Device::open(const Library& library, const RdmaOptions& options) {
+  const PortSetting setting = PortSetting::parse(options.device);
+  const Numbers numbers = Numbers::parse(options);
   const DeviceList devices(library);
   std::string names;
   std::string troubles;

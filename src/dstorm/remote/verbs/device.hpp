@@ -62,9 +62,9 @@ class Device {
   // its first P_Key and 0 for the rest. Of several addresses it takes RoCE v2 over IPv4 first, then
   // RoCE v2 over IPv6, then RoCE v1. Throws ConfigError that lists the ports and says why each
   // cannot be used.
-  static Device open(const Library& library, const DeviceSettings& settings);
+  static Device open(const Library& library, const RdmaOptions& options);
   static Device open(const Library& library, std::string_view device) {
-    return open(library, DeviceSettings{.device = std::string(device)});
+    return open(library, RdmaOptions{.device = std::string(device)});
   }
 
   const DeviceChoice& choice() const noexcept;

@@ -1,7 +1,6 @@
 #include "dstorm/remote/verbs/device_settings.hpp"
 
 #include <charconv>
-#include <cstdlib>
 #include <sstream>
 
 #include "dstorm/errors.hpp"
@@ -14,11 +13,6 @@ std::optional<std::uint32_t> number_in(const std::string& text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return value;
-}
-
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
 }
 
 // Throws ConfigError that names the variable, the value and its range.
@@ -34,11 +28,6 @@ std::uint32_t number_of(const char* variable, const std::string& text, std::uint
 }
 
 }  // namespace
-
-DeviceSettings DeviceSettings::from_environment() {
-  return {environment(kDeviceVariable), environment(kPartitionVariable),
-          environment(kServiceLevelVariable), environment(kTrafficClassVariable)};
-}
 
 PortSetting PortSetting::parse(std::string_view text) {
   PortSetting setting;
@@ -64,19 +53,20 @@ PortSetting PortSetting::parse(std::string_view text) {
   return setting;
 }
 
-Numbers Numbers::parse(const DeviceSettings& settings) {
+Numbers Numbers::parse(const RdmaOptions& options) {
   Numbers numbers;
-  if (!settings.partition.empty()) {
-    numbers.partition = number_of(kPartitionVariable, settings.partition, 1, 0xffff,
+  if (!options.partition.empty()) {
+    numbers.partition = number_of(RdmaOptions::kPartitionVariable, options.partition, 1, 0xffff,
                                   "a partition key, 1 to 0xffff, such as 0x8001");
   }
-  if (!settings.service_level.empty()) {
-    numbers.service_level = number_of(kServiceLevelVariable, settings.service_level, 0, 15,
-                                      "a service level, 0 to 15 over InfiniBand, 0 to 7 over RoCE");
+  if (!options.service_level.empty()) {
+    numbers.service_level =
+        number_of(RdmaOptions::kServiceLevelVariable, options.service_level, 0, 15,
+                  "a service level, 0 to 15 over InfiniBand, 0 to 7 over RoCE");
   }
-  if (!settings.traffic_class.empty()) {
-    numbers.traffic_class = number_of(kTrafficClassVariable, settings.traffic_class, 0, 255,
-                                      "a traffic class, 0 to 255 (four times the DSCP)");
+  if (!options.traffic_class.empty()) {
+    numbers.traffic_class = number_of(RdmaOptions::kTrafficClassVariable, options.traffic_class, 0,
+                                      255, "a traffic class, 0 to 255 (four times the DSCP)");
   }
   return numbers;
 }

@@ -1,4 +1,4 @@
-// What the user may say about the network adapter, and what it means.
+// Parses the texts of RdmaOptions.
 #pragma once
 
 #include <cstdint>
@@ -6,29 +6,11 @@
 #include <string>
 #include <string_view>
 
+#include "dstorm/rdma_options.hpp"
+
 namespace dstorm::verbs {
 
-// The environment variables from which DeviceSettings are read.
-inline constexpr const char* kDeviceVariable = "MALT_RDMA_DEVICE";
-inline constexpr const char* kPartitionVariable = "MALT_RDMA_PKEY";
-inline constexpr const char* kServiceLevelVariable = "MALT_RDMA_SL";
-inline constexpr const char* kTrafficClassVariable = "MALT_RDMA_TRAFFIC_CLASS";
-
-// The adapter that the user asks for; empty: not set.
-struct DeviceSettings {
-  std::string device{};         // "name", "name:port" or "name:port:gid_index"
-  std::string partition{};      // P_Key: 1 to 0xffff, hexadecimal after 0x
-  std::string service_level{};  // 0 to 15 (InfiniBand), 0 to 7 (RoCE: the priority)
-  std::string traffic_class{};  // 0 to 255 (RoCE: six bits of DSCP, two of ECN)
-
-  static DeviceSettings from_environment();
-  bool is_set() const noexcept {
-    return !device.empty() || !partition.empty() || !service_level.empty() ||
-           !traffic_class.empty();
-  }
-};
-
-// DeviceSettings::device, taken apart.
+// RdmaOptions::device, taken apart.
 struct PortSetting {
   // Throws ConfigError.
   static PortSetting parse(std::string_view text);
@@ -40,14 +22,14 @@ struct PortSetting {
 
   // The beginning of an error's text.
   std::string prefix() const {
-    return text.empty() ? "" : std::string(kDeviceVariable) + "=" + text + ": ";
+    return text.empty() ? "" : std::string(RdmaOptions::kDeviceVariable) + "=" + text + ": ";
   }
 };
 
 // The settings except the device, as numbers; nullopt for those that are not set.
 struct Numbers {
   // Throws ConfigError.
-  static Numbers parse(const DeviceSettings& settings);
+  static Numbers parse(const RdmaOptions& options);
 
   std::optional<std::uint32_t> partition;
   std::optional<std::uint32_t> service_level;

@@ -151,7 +151,7 @@ void Queue::connect(const Endpoint& remote) {
     throw ConfigError("the peer at " + describe(gid) +
                       " uses another kind of network than this rank's " + describe(choice) +
                       "; choose a device and an address of one kind on all ranks with " +
-                      kDeviceVariable);
+                      RdmaOptions::kDeviceVariable);
   }
   const ibv_mtu mtu = mtu_of(std::min(choice.mtu_bytes, remote.mtu_bytes));
 

@@ -522,18 +522,5 @@ TEST(TlsContext, EncryptedKeyIsRefusedAndNobodyIsAsked) {
   EXPECT_NE(error_of(folder).find("passphrase"), std::string::npos) << error_of(folder);
 }
 
-TEST(TlsContext, ComesFromTheEnvironment) {
-  const Authority authority;
-  const Folder folder;
-  authority.issue(folder);
-  unsetenv("MALT_TLS");
-  EXPECT_EQ(TlsContext::from_environment(), nullptr);
-  setenv("MALT_TLS", "", 1);
-  EXPECT_EQ(TlsContext::from_environment(), nullptr);
-  setenv("MALT_TLS", folder.path().c_str(), 1);
-  EXPECT_NE(TlsContext::from_environment(), nullptr);
-  unsetenv("MALT_TLS");
-}
-
 }  // namespace
 }  // namespace dstorm::net

@@ -15,7 +15,7 @@ class RdmaSettings : public testing::Test {
   void SetUp() override { FAKE(fake_verbs_begin)(); }
 };
 
-std::string refusal(const DeviceSettings& settings) {
+std::string refusal(const RdmaOptions& settings) {
   try {
     Device::open(Library::load(), settings);
   } catch (const ConfigError& error) {
