@@ -1,5 +1,5 @@
-// What is a mistake in most programs: gathers and allreduces that were to wait, and had nobody to
-// wait for.
+// Finds gathers and allreduces that should have waited for other ranks, but had none to wait for.
+// In most programs that is a mistake.
 #pragma once
 
 #include <algorithm>
@@ -8,15 +8,16 @@
 
 namespace malt_bindings {
 
-// Of one vector. Notes it, to be told when the rank leaves the job (malt/_job/missed.py).
+// The calls of one vector. Each mistake is noted, and reported when the rank leaves the job
+// (malt/_job/missed.py).
 class Missed {
  public:
-  // A gather with this staleness has found so many updates.
+  // A gather with this staleness has folded `found` updates.
   void note(dstorm::Segment& segment, std::uint64_t staleness, std::size_t found) {
     const dstorm::Group& group = segment.group();
     if (group.size() == 1) return;
     const std::string& name = segment.options().name;
-    if (segment.iteration() == 0 && ++unsent_ == 2) {  // one may begin a loop
+    if (segment.iteration() == 0 && ++unsent_ == 2) {  // a single one may begin a loop
       notes().attr("note_unsent")(name);
     }
     const bool is_one_gone = found < segment.in_neighbours().size() ||
@@ -27,7 +28,8 @@ class Missed {
     }
     const std::vector<int> ranks = segment.left_behind();
     if (ranks.empty()) return;
-    // One tells: not this rank, if a lower one has, and has left since, after as many scatters.
+    // Only one rank reports it. If a lower rank has left after as many scatters as this rank has
+    // made, that rank has reported it.
     for (const int r : segment.peers()) {
       const bool is_lower = r < group.rank() && group.has_left(r);
       if (is_lower && segment.clock_of(r) >= segment.iteration()) return;
@@ -36,13 +38,13 @@ class Missed {
     notes().attr("note_left")(name, ranks, segment.clock_of(ranks[0]));
   }
 
-  // An allreduce with these other ranks has come to its end. The lowest of all tells.
+  // An allreduce with these other ranks has ended. The lowest rank that took part reports.
   void note_allreduce(const dstorm::Segment& segment, const std::vector<int>& others) {
     const dstorm::Group& group = segment.group();
     if (static_cast<int>(others.size()) + 1 == group.size() || has_noted_left_) return;
     std::vector<int> left;
     for (int r = 0; r < group.size(); ++r) {
-      // Who has left since it took part in this one leaves nobody alone.
+      // A rank that took part in this allreduce and has left since is no mistake.
       if (group.has_left(r) && !std::ranges::count(others, r)) left.push_back(r);
     }
     const bool is_lowest = others.empty() || group.rank() < others.front();
@@ -54,7 +56,7 @@ class Missed {
  private:
   static py::module_ notes() { return py::module_::import("malt._job.missed"); }
 
-  int unsent_ = 0;  // gathers that were to wait, before any scatter
+  int unsent_ = 0;  // gathers with a staleness before the first scatter
   bool has_noted_left_ = false;
 };
 

@@ -7,16 +7,16 @@ namespace malt_bindings {
 
 inline void regroup() { py::module_::import("malt._job.job").attr("regroup")(); }
 
-// At the end of a gather or an allreduce. Where a rank comes back, what this has left is kept for
-// it.
+// To be called at the end of a gather or an allreduce. If a rank is rejoining, keeps a copy of the
+// result for it.
 inline void end_round(const dstorm::Segment& segment) {
   if (!segment.group().is_superseded()) return;
   py::module_::import("malt._job.job").attr("keep_round")(segment.options().name);
 }
 
-// What `call` returns, which is called without the GIL. Where its group has been superseded, this
-// rank goes over to the next one, and the call is repeated. For who has the turn: what is returned
-// may lie in the vector, and the next call of another thread may change it.
+// Calls `call` without the GIL, and returns its result. If the group has been superseded, this rank
+// moves to the next group, and the call is made again. The caller must have the turn, because the
+// result may lie in the vector, where the next call of another thread may change it.
 template <class Call>
 decltype(auto) in_group(dstorm::Turns& turns, Call&& call) {
   for (;;) {
