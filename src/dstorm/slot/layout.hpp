@@ -12,11 +12,12 @@
 // reader.hpp receives, carrier.hpp reads for receivers on another host, and raise_to() below stores
 // what such a receiver reports. copies.hpp says which process writes a copy on another host. Other
 // files of src/dstorm/ only load some of the words:
-//   remote/uplink_frames.cpp, remote/verbs/sender.cpp  the cursor of a receiver, to send it to the
-//                                                      sender's host; `consumed` with acquire, as
-//                                                      S4 (a) requires
-//   remote/downlink.cpp, remote/verbs/inbox.{hpp,cpp}  the clock of a copy; inbox.hpp `published`
-//   segment/state.cpp, segment/regrouping.cpp          the counters of a cursor
+//   remote/transport/backlog.cpp,  the cursor of a receiver, to send it to the sender's host;
+//   remote/verbs/writer.cpp        `consumed` with acquire, as S4 (a) requires
+//   remote/tcp/change_receiver.cpp,
+//   remote/verbs/inbox.{hpp,cpp}   the clock of a copy; inbox.hpp also `published`
+//   segment/state.cpp,
+//   segment/regrouping.cpp         the counters of a cursor
 //
 // Invariants. If one is broken, an update is torn or lost. tests/mutants/memory.py breaks each on
 // purpose, and tests/model/slot.pml is a small model of them.
