@@ -1,4 +1,4 @@
-// What the user may say about the network adapter, and what it means.
+// The user's settings for the network adapter, and how they are read.
 #pragma once
 
 #include <cstdint>
