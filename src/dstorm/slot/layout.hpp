@@ -98,7 +98,7 @@ struct alignas(kLine) Cursor {
   std::atomic<std::uint64_t> consumed;     // the receiver is done with iterations up to this one
   std::atomic<std::uint64_t> folded;       // updates folded
   std::atomic<std::uint64_t> overwritten;  // updates replaced before the receiver could fold them
-  std::atomic<std::uint64_t> rejected;     // updates the receiver refused (non-finite)
+  std::atomic<std::uint64_t> rejected;     // updates the receiver refused
   std::atomic<std::uint64_t> ordinal;      // the ordinal of the last update consumed
   // The highest ordinal that has been published for the receiver in a copy on its host. It only
   // grows, and the copies' writers store it.
