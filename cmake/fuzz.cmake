@@ -1,6 +1,7 @@
 # One executable per fuzz/<name>.cpp, and a test that runs it on its corpus. With MALT_FUZZ it is
-# made over libFuzzer, which then makes more inputs; without, any compiler will do.
-find_package(GTest REQUIRED)  # what stands up ranks in tests/cpp includes it
+# linked with libFuzzer, which makes more inputs; that needs Clang. Without MALT_FUZZ any compiler
+# will do.
+find_package(GTest REQUIRED)  # the headers of tests/cpp that make ranks include it
 
 add_library(fuzz_entry OBJECT fuzz/entry.cpp)
 target_link_libraries(fuzz_entry PRIVATE malt_warnings malt_sanitizers malt_coverage)

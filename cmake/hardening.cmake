@@ -3,6 +3,6 @@
 add_library(malt_hardening INTERFACE)
 target_compile_options(malt_hardening INTERFACE -fstack-protector-strong)
 target_link_options(malt_hardening INTERFACE LINKER:-z,relro,-z,now)
-if(NOT MALT_SANITIZE AND NOT CMAKE_BUILD_TYPE STREQUAL "Debug")  # it wants optimised code
+if(NOT MALT_SANITIZE AND NOT CMAKE_BUILD_TYPE STREQUAL "Debug")  # it needs -O
   target_compile_options(malt_hardening INTERFACE -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3)
 endif()

@@ -22,7 +22,7 @@ write_basic_package_version_file(dstorm-config-version.cmake COMPATIBILITY SameM
 install(FILES ${PROJECT_BINARY_DIR}/dstorm-config.cmake
               ${PROJECT_BINARY_DIR}/dstorm-config-version.cmake DESTINATION ${package_dir})
 
-# The files name their own place relative to themselves, so an installed tree can be moved.
+# These files find the tree relative to their own path, so an installed tree can be moved.
 cmake_path(RELATIVE_PATH CMAKE_INSTALL_FULL_INCLUDEDIR BASE_DIRECTORY ${CMAKE_INSTALL_PREFIX}
            OUTPUT_VARIABLE pc_includedir)
 cmake_path(RELATIVE_PATH CMAKE_INSTALL_FULL_LIBDIR BASE_DIRECTORY ${CMAKE_INSTALL_PREFIX}

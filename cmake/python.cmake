@@ -20,5 +20,5 @@ target_link_options(_core PRIVATE
 set_property(TARGET _core APPEND PROPERTY LINK_DEPENDS
              "${PROJECT_SOURCE_DIR}/cmake/python_exports.map")
 install(TARGETS _core LIBRARY DESTINATION malt COMPONENT python)
-# Found beside it.
+# The extension finds the witness beside itself.
 install(TARGETS malt_witness RUNTIME DESTINATION malt COMPONENT python)

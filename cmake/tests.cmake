@@ -2,29 +2,29 @@
 find_package(GTest REQUIRED)
 include(GoogleTest)
 
-# What holds over every transport is run over each of them: a new one is a word here. Over verbs,
-# which needs an adapter, tests/softroce runs the same list.
+# The conformance tests run over each of these transports; a new transport is one more word here.
+# tests/softroce runs the same tests over verbs, which needs an adapter.
 set(transports shm tcp)
 set(conformance_tests allreduce_test segment_test vol_test)
-# Over these transports, but not over verbs: ranks come back on one host.
+# These run over the same transports, but not over verbs, because their ranks rejoin on one host.
 set(host_tests regroup_test)
 list(JOIN conformance_tests "\n" conformance_lines)
 file(WRITE ${PROJECT_BINARY_DIR}/conformance_tests "${conformance_lines}\n")
 
-# Measure time or processor use, so nothing else may run beside them.
+# These measure time or processor use, so nothing else may run beside them.
 set(serial_tests)
 
-# Begin first, or the rest would be done long before them.
+# These take longest, so they begin first.
 set(long_tests membership_test watcher_test)
 
-# Computes for long, or holds what it tests in headers: optimised as the preset says. The others
-# test what is in the libraries, and compile faster.
+# These compute for long, or test code that is in headers, so they are optimised as the preset says.
+# The others test code of the libraries, and are compiled with -O1, which is faster.
 set(optimised_tests membership_hosts_test membership_test slot_test writer_killed_test)
 
-# A rank's thread writes into a slot after its engine has read it because a rank in another process
-# has said so by an adapter, which ThreadSanitizer does not see: it takes that for a race.
+# In these, an adapter's write from another process orders the engine's reads of a slot before the
+# rank's writes into it. ThreadSanitizer does not see that order, and would report a race.
 set(unseen_order_tests rdma_faults_test)
-# Have one thread, in which ThreadSanitizer has nothing to find.
+# These have one thread, in which ThreadSanitizer has nothing to find.
 set(single_thread_tests accusations_test codec_test graph_test kernels_copy_test kernels_level_test
                         kernels_test decimal_test matrix_test membership_hosts_test membership_test)
 
@@ -49,8 +49,8 @@ foreach(source IN LISTS test_sources)
   if(name IN_LIST long_tests)
     set(cost 1000)
   endif()
-  # Found when ctest starts, not while building: the build runs nothing, and so needs no
-  # sanitizer's run-time settings.
+  # ctest finds the tests when it starts. So the build runs no test program, and needs no run-time
+  # settings of a sanitizer.
   set(discover DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
       PROPERTIES TIMEOUT 300 RUN_SERIAL ${serial} COST ${cost})
   if(name IN_LIST conformance_tests OR name IN_LIST host_tests)
@@ -63,7 +63,7 @@ foreach(source IN LISTS test_sources)
   endif()
 endforeach()
 
-# A libibverbs that a test loads in place of the machine's: it has the same name.
+# A libibverbs that some tests load in place of the machine's, because it has the same name.
 add_library(fake_verbs SHARED tests/fake_verbs/ibverbs.cpp)
 set_target_properties(fake_verbs PROPERTIES OUTPUT_NAME ibverbs SOVERSION 1
                       LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fake_verbs
@@ -81,8 +81,8 @@ foreach(name transport_choice_test rdma_faults_test rdma_order_test settings_tes
   target_include_directories(${name} PRIVATE tests/fake_verbs)
 endforeach()
 
-# What needs an RDMA device is built with the rest, but run by tests/softroce: no part of ctest. It
-# runs under no sanitizer, for which the guest is too slow.
+# These programs need an RDMA device. They are built with the rest, but tests/softroce runs them,
+# not ctest. They run without a sanitizer, for which the guest is too slow.
 add_executable(verbs_test ${verbs_test_sources})
 add_executable(host_death tests/verbs/host_death.cpp)
 foreach(name verbs_test host_death)
@@ -96,5 +96,5 @@ foreach(name verbs_test host_death)
 endforeach()
 target_link_libraries(verbs_test PRIVATE GTest::gtest_main)
 
-# All that tests/softroce runs.
+# Everything that tests/softroce runs.
 add_custom_target(rdma_tests DEPENDS verbs_test host_death slot_test ${conformance_tests})

@@ -1,3 +1,3 @@
-# Our own targets link this; what we install does not carry it.
+# MALT's own targets link this; the installed targets do not.
 add_library(malt_warnings INTERFACE)
 target_compile_options(malt_warnings INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wshadow)

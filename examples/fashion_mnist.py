@@ -24,7 +24,7 @@ from pypi_data import DataError, cache_folder, locked
 PACKAGE = "dataset-fashion-mnist"
 INSTALLED = Path("/usr/share/datasets/fashion-mnist")
 FILES = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-# Of the four files' contents, one after the other.
+# The hash of the four files' contents, one after the other.
 SHA256 = "14410854cf7a289477dcfc7df3f8ec24741e281cdcc425ede0d9a748ca630214"
 CACHE_NAME = "fashion-mnist-1.npz"
 
@@ -55,7 +55,7 @@ def load(folder: Path | None = None) -> FashionMnist:
 
 
 def make_cache(folder: Path, cached: Path) -> None:
-    work = folder / "fashion-mnist.partial"  # under the lock, so what lies there is an old crash's
+    work = folder / "fashion-mnist.partial"  # a process that died may have left it
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
     try:

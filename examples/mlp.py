@@ -7,7 +7,7 @@
     python examples/mlp.py --compare 4                   # 1 rank and 4, side by side
 
 Needs PyTorch and SciPy: pip install "malt[examples,torch]". The data are fetched once (see
-fashion_mnist.py). What the ranks add to the loop is `parallel()` and one line in `train()`.
+fashion_mnist.py). The serial loop becomes parallel by `parallel()` and one line in `train()`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def network(hidden: int) -> nn.Module:
 def parallel(
     model: nn.Module, optimizer: torch.optim.Optimizer, knobs: argparse.Namespace
 ) -> tuple[torch.optim.Optimizer, malt.torch.Average | None]:
-    """The optimizer to step with, and what to step after it, if anything."""
+    """Return the optimizer to step with, and the average to step after it, or None."""
     if knobs.exchange == "gradient":
         return malt.torch.GradientExchange(model, optimizer), None
     if knobs.exchange == "diloco":
@@ -70,7 +70,7 @@ def parallel(
 
 
 def train(model: nn.Module, x: torch.Tensor, y: torch.Tensor, knobs: argparse.Namespace) -> None:
-    """On this rank's pictures, as many as each other rank's: exchanges wait for one another."""
+    """Train on this rank's pictures. All ranks have equally many: they wait for one another."""
     steps = len(x) // knobs.batch
     optimizer = torch.optim.SGD(model.parameters(), lr=knobs.rate, momentum=0.9)
     optimizer, average = parallel(model, optimizer, knobs)
@@ -88,7 +88,7 @@ def train(model: nn.Module, x: torch.Tensor, y: torch.Tensor, knobs: argparse.Na
     if average:
         average.allreduce()
     elif isinstance(optimizer, malt.torch.DiLoCo) and knobs.epochs * steps % knobs.every:
-        optimizer.outer_step()  # the last one was before the last steps
+        optimizer.outer_step()  # there are steps since the last outer step
 
 
 def accuracy(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:

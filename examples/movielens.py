@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from pypi_data import DataError, cached
 
-# What is fetched, and the only bytes that are accepted.
+# The package to fetch. A file with another hash is refused.
 PACKAGE = "recbole==1.2.1"
 SHA256 = "9c9948202011f37eb0a7c6768129313f00d6403ad221ec940d5e2d5d5f33a407"
 MEMBER = "recbole/dataset_example/ml-100k/ml-100k.inter"
@@ -44,14 +44,14 @@ def load() -> Ratings:
 
 
 def split(ratings: Ratings, held_out: float = 0.1, seed: int = 0) -> tuple[Ratings, Ratings]:
-    """Those to train on, and those held out, at random."""
+    """Split at random into ratings to train on and ratings that are held out."""
     order = np.random.default_rng(seed).permutation(len(ratings.values))
     count = round(held_out * len(order))
     return ratings[order[count:]], ratings[order[:count]]
 
 
 def arrays_of(wheel: Path) -> dict[str, np.ndarray]:
-    """Of lines `user TAB film TAB rating TAB time` after a heading, ids from 1."""
+    """Read lines `user TAB film TAB rating TAB time` after a heading; ids count from 1."""
     with zipfile.ZipFile(wheel) as z:
         lines = z.read(MEMBER).decode("ascii").splitlines()[1:]
     table = np.array([line.split("\t")[:3] for line in lines]).astype(float)

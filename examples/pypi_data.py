@@ -61,7 +61,7 @@ def locked(folder: Path) -> Iterator[None]:
 def make(
     file: Path, package: str, sha256: str, arrays_of: Callable[[Path], dict[str, np.ndarray]]
 ) -> None:
-    work = file.with_suffix(".partial")  # under the lock, so what lies there is an old crash's
+    work = file.with_suffix(".partial")  # a process that died may have left it
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
     try:

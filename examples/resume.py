@@ -1,9 +1,9 @@
-"""Training that is killed goes on where it was, when it is started again by the same line.
+"""Training that may be killed at any moment: the same command then continues it.
 
     malt run -n 4 examples/resume.py out/model
 
-Kill it with Ctrl-C or kill -9 whenever you like. It ends with the model that it would have had
-without: every rank gets back its own values, its place in the data and its random numbers.
+Kill it with Ctrl-C or kill -9 whenever you like. It ends with the same model as without a kill:
+every rank gets back its own values, its place in the data and its random numbers.
 """
 
 import argparse

@@ -5,7 +5,7 @@
     python examples/sklearn_wrap.py                      # one rank
 
 Needs scikit-learn and SciPy: pip install "malt[examples,learn]". The data are fetched once (see
-newsgroups.py). Afterwards rank 0 fits the estimator by itself on all rows, as it was.
+newsgroups.py). Afterwards rank 0 fits the same estimator, without the wrapper, on all rows.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
     malt run -n 4 --keep-going examples/survivors.py --kill 2
 
-Rank 2 kills itself in pass 2. The others take over what it had left, and all examples from then on.
+Rank 2 kills itself in pass 2. The others take over the examples that it had not trained on in this
+pass, and all of its examples in later passes.
 """
 
 import argparse

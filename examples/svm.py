@@ -84,7 +84,7 @@ Batch = tuple[sp.csr_matrix, sp.csc_matrix, np.ndarray]  # X, its transpose, lab
 
 
 def gradient(w: np.ndarray, batch: Batch) -> np.ndarray:
-    """Of the mini-batch's mean hinge loss."""
+    """Return the gradient of the mini-batch's mean hinge loss."""
     x, x_transposed, y = batch
     violated = y * (x @ w) < 1
     return x_transposed @ (violated * y * np.float32(-1 / len(y)))
@@ -122,7 +122,7 @@ def train_malt(w: np.ndarray, steps: Steps, knobs: argparse.Namespace, watch: Wa
 def train_malt_gradient(
     w: np.ndarray, steps: Steps, knobs: argparse.Namespace, watch: Watch
 ) -> malt.Vector:
-    """Here the ranks average gradients, in every step; none may be lost, hence the queue."""
+    """Average gradients instead of models, in every step. None may be lost: hence the queue."""
     g = np.zeros_like(w)
     m = malt.vector(g, graph=GRAPHS[knobs.graph], policy="queue")
     for step, (rate, batch) in enumerate(steps, start=1):
@@ -132,16 +132,16 @@ def train_malt_gradient(
         sgd_step(w, g, rate, knobs.l2)
         if step % knobs.every == 0:
             watch.update(w)
-    m.close()  # under async the others may be at it still, and should not wait for room here
+    m.close()  # under async others may still train; they need not wait for this rank any more
     return m
 
 
-# ---- What the loops are given --------------------------------------------------------------------
+# ---- The input of the loops ----------------------------------------------------------------------
 class Steps:
     """This rank's mini-batches, in a new order in each epoch, each with its learning rate.
 
-    Every rank has the same number of them, whatever its share of the rows, so that nobody waits for
-    an exchange that another rank never makes.
+    Every rank has the same number of them, whatever its share of the rows. So no rank waits for an
+    exchange that another rank never makes.
     """
 
     def __init__(self, x: sp.csr_matrix, y: np.ndarray, knobs: argparse.Namespace) -> None:
@@ -178,7 +178,7 @@ class Watch:
         self.next_copy = 1
         self.next_line = 0.0  # s
         malt.barrier()
-        self.started = time.perf_counter()  # moved on by what is not training
+        self.started = time.perf_counter()  # moved on by the time that tests take
         malt.barrier()  # no rank starts before the clock
 
     def seconds(self) -> float:

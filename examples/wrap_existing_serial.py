@@ -3,7 +3,7 @@
     python examples/wrap_existing_serial.py     # before: one process
     malt run -n 4 examples/wrap_existing.py     # after
 
-What was added, an import and three lines, is shown by
+This command shows the lines that were added, an import and three more:
     diff examples/wrap_existing_serial.py examples/wrap_existing.py
 """
 

@@ -66,8 +66,8 @@ void train(const std::shared_ptr<dstorm::Group>& group, const Rows& rows, const 
   std::vector<float> w(rows.dim);
   vol::Dense<float> shared(group, {.name = "w", .graph = dstorm::Graph::halton()}, w);
 
-  // Every size-th row is this rank's. All take as many updates, so that none waits for one that
-  // another never makes.
+  // Every size-th row is this rank's. All ranks make equally many updates, so that no rank waits
+  // for an update that another never makes.
   std::vector<std::size_t> mine;
   for (std::size_t row = rank; row < rows.size(); row += ranks) mine.push_back(row);
   const std::size_t updates = std::max<std::size_t>(1, rows.size() / ranks / kUpdateExamples);

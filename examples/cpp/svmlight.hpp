@@ -24,10 +24,10 @@ struct Rows {
 };
 
 // Lines of `label column:value ...`, columns from 1. `dim` is the number of columns, 0 for as many
-// as there are; columns beyond it are left out. Throws std::runtime_error with the file and line.
+// as there are; columns beyond it are ignored. Throws std::runtime_error with the file and line.
 Rows read_svmlight(const std::string& path, std::size_t dim = 0);
 
-// Two sets from one random plane, with one label in twenty turned over. The same on every rank.
+// Two sets from one random plane, with one label in twenty flipped; the same on every rank.
 struct Generated {
   Rows train, test;
 };

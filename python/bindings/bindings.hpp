@@ -1,4 +1,4 @@
-// Translation between Python and C++, and nothing else.
+// The bindings translate between Python and C++, and do nothing else.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -40,7 +40,7 @@ dstorm::Policy to_policy(const std::string& name);
 // The graph given with a call; null for None. (A pointer parameter would do the same, but pybind11
 // takes a microsecond to find that None is no Graph.)
 const dstorm::Graph* to_graph(const py::object& graph);
-// Null for a callable of the user's own; throws TypeError for anything else.
+// The built-in fold; null for a callable of the user's own. Throws TypeError for anything else.
 const vol::Fold* to_built_in(py::handle fold);
 using Ranks = py::typing::Tuple<int, py::ellipsis>;
 Ranks to_tuple(std::span<const int> ranks);

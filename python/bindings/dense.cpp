@@ -27,7 +27,8 @@ struct PythonUpdate {
   py::array values;
 };
 
-// Most calls return the same ranks as the one before, and so can return the same object.
+// A tuple of ranks. Most calls return the same ranks as the call before, so they return the same
+// object.
 class RankTuple {
  public:
   py::object of(std::span<const int> ranks) {
@@ -66,7 +67,7 @@ class PythonVector {
   PythonVector& operator=(const PythonVector&) = delete;
 
   const py::object& array() {
-    on_unused_ = py::none();  // it is used by way of this
+    on_unused_ = py::none();  // the program uses the array that this returns
     if (array_.is_none()) {
       array_ = view_of(vector_, vector_->pieces()[0].data, vector_->count());
     }
@@ -118,9 +119,10 @@ class PythonVector {
   }
 
  private:
-  // Tells once of the first array that nobody else can read or write any more. Not before an
-  // earlier call has folded: by then whoever means to use the vector by way of array() has done so.
-  // `folds`: this call does.
+  // Calls on_unused_ once, with the index of the first array that nothing else in the program
+  // refers to any more: what is folded into it is lost. It waits until an earlier call has folded,
+  // because a program that uses the vector through array() has called array() by then. `folds`:
+  // this call folds.
   void check_used(bool folds) {
     if (on_unused_.is_none()) return;
     if (!has_folded_) {
@@ -134,15 +136,15 @@ class PythonVector {
     tell(unused - arrays_.begin());
   }
 
-  // Whether anybody but this vector has the array, or its memory.
+  // Whether anything but this vector refers to the array, or to its memory.
   static bool has_others(const py::array& array) {
-    constexpr py::ssize_t kOwn = 2;  // arrays_, and array_ or a list that it is
+    constexpr py::ssize_t kOwn = 2;  // from arrays_, and from array_ (or the list that array_ is)
     if (Py_REFCNT(array.ptr()) > kOwn) return true;
     const PyObject* const base = py::detail::array_proxy(array.ptr())->base;
     return base != nullptr && Py_REFCNT(const_cast<PyObject*>(base)) > 1;
   }
 
-  // `given` must outlive what it becomes.
+  // `given` must outlive the fold.
   Fold to_fold(PyObject* given) {
     if (given == nullptr) return Fold::avg();
     if (const Fold* built_in = to_built_in(given)) return *built_in;
@@ -153,7 +155,7 @@ class PythonVector {
         });
   }
 
-  // Most calls have the same result as the one before, and so can have the same object.
+  // Most calls have the same result as the call before, so they return the same object.
   py::object to_object(const vol::Gathered& gathered) {
     if (gathered_ == nullptr || *gathered_ != gathered) {
       gathered_object_ = py::cast(gathered);
@@ -178,12 +180,12 @@ class PythonVector {
   }
 
   py::object array_;
-  std::vector<py::array> arrays_;  // keeps the caller's memory
-  py::object on_unused_;           // what to call once, or None
+  std::vector<py::array> arrays_;  // keeps the caller's memory alive
+  py::object on_unused_;           // a function to call once, or None; see check_used()
   bool has_folded_ = false;
   Missed missed_;
   py::object gathered_object_;               // what the last gather or allreduce returned
-  const vol::Gathered* gathered_ = nullptr;  // inside it
+  const vol::Gathered* gathered_ = nullptr;  // inside gathered_object_
   RankTuple scattered_;
   std::shared_ptr<DenseVector> vector_;
 };

@@ -1,5 +1,6 @@
-// The line in which a rank that a fault ends says so. Installed over Python's faulthandler, which
-// then says where. A signal handler reaches nothing but globals, hence the one here.
+// When a fault ends a rank, a signal handler prints a line with the rank and the signal. The
+// handler is installed over Python's faulthandler, which then prints the place. A signal handler
+// can reach nothing but globals, hence the global here.
 #include <unistd.h>
 
 #include <array>
@@ -15,7 +16,7 @@ namespace {
 struct Fault {
   int number;
   const char* name;
-  std::string line = {};  // made beforehand: a handler may not allocate
+  std::string line = {};  // made in advance, because a handler may not allocate
   struct sigaction before = {};
 };
 
@@ -30,12 +31,13 @@ struct Announcer {
 
 Announcer announcer;
 
-// Async-signal-safe. Hands the signal on to whoever had it before: it comes again on return.
+// Async-signal-safe. Restores the earlier handler and raises the signal again, so that handler runs
+// when this one returns.
 void announce(int number) {
   const int error = errno;
   for (const Fault& fault : announcer.faults) {
     if (fault.number != number) continue;
-    // A process that was forked from the rank is none.
+    // A process that was forked from the rank is not a rank.
     if (getpid() == announcer.process) {
       [[maybe_unused]] const ssize_t written =
           write(STDERR_FILENO, fault.line.data(), fault.line.size());
@@ -53,12 +55,12 @@ void start(int rank) {
                  std::to_string(announcer.process) + ") was ended by " + fault.name + "\n";
     struct sigaction action = {};
     action.sa_handler = announce;
-    action.sa_flags = SA_ONSTACK;  // a stack that has overflown has no room
+    action.sa_flags = SA_ONSTACK;  // a stack that has overflowed has no room
     sigaction(fault.number, &action, &fault.before);
   }
 }
 
-// Where another handler has come since, that one stays.
+// Restores the earlier handlers. A handler that the program has installed since start() stays.
 void stop() {
   announcer.process = 0;
   for (const Fault& fault : announcer.faults) {

@@ -3,7 +3,8 @@
 namespace malt_bindings {
 namespace {
 
-// As pickle wants it: how to make the graph again, or under which name it is found.
+// The result of __reduce__ for pickle: how to make the graph again, or the name of the built-in
+// graph.
 py::object reduce(const py::object& graph) {
   const auto& self = graph.cast<const dstorm::Graph&>();
   if (const auto pairs = self.pairs())

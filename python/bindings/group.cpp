@@ -9,7 +9,7 @@ namespace {
 
 using AllGather = py::typing::Callable<py::typing::List<py::bytes>(py::bytes, double)>;
 
-// A bootstrap of Python's: allgather(bytes, timeout in seconds) -> list of bytes, by rank.
+// A bootstrap written in Python: allgather(bytes, timeout in seconds) -> list of bytes, by rank.
 class PythonBootstrap final : public dstorm::Bootstrap {
  public:
   PythonBootstrap(int rank, int size, std::vector<int> members, AllGather allgather)
@@ -38,8 +38,9 @@ class PythonBootstrap final : public dstorm::Bootstrap {
   AllGather allgather_;
 };
 
-// Python's signal handlers, and what is called at a new epoch, run in the thread that waits;
-// KeyboardInterrupt ends the wait.
+// A wait calls this. If the main thread waits, it runs Python's signal handlers and the functions
+// that malt.on_change() was given. An exception of theirs, such as KeyboardInterrupt, ends the
+// wait.
 void check_signals() {
   const py::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() != 0 || Py_MakePendingCalls() != 0) throw py::error_already_set();
@@ -60,7 +61,7 @@ bool look_again(bool is_new) {
   return callbacks().look_again(is_new).cast<bool>();
 }
 
-// A wait of this rank is slow.
+// A wait of this rank takes long: logs that.
 void say_slow(int rank, const std::string& text) {
   const py::gil_scoped_acquire gil;
   try {
@@ -105,12 +106,12 @@ std::string name_of(std::uintptr_t thread) {
       if (is_it) return one.attr("name").cast<std::string>();
     }
   } catch (const py::error_already_set&) {
-    return "";  // the message goes without it
+    return "";  // the message then has no name
   }
   return "";
 }
 
-// The thread that is waited for may want the GIL.
+// Sleeps without the GIL, which the thread that this one waits for may need.
 void nap(std::chrono::nanoseconds time) {
   std::optional<py::gil_scoped_release> no_gil;
   if (PyGILState_Check() != 0) no_gil.emplace();
@@ -118,7 +119,7 @@ void nap(std::chrono::nanoseconds time) {
   if (time.count() == 0) std::this_thread::yield();
 }
 
-// A call that is made up of several, with Python between them.
+// Makes several calls, with Python code between them, one call of the job.
 class Held {
  public:
   Held(const std::shared_ptr<dstorm::Turns>& turns, const std::string& call)
@@ -134,7 +135,7 @@ class Held {
 
  private:
   std::shared_ptr<dstorm::Turns> turns_;
-  PyObject* call_;  // kept, as others read it when they are refused: there are few
+  PyObject* call_;  // never freed: threads whose calls are refused may read it. There are few
   std::optional<dstorm::Turn> turn_;
   std::optional<dstorm::Turns::Pause> pause_;
 };
@@ -184,7 +185,7 @@ void bind_callbacks(py::module_& module) {
 
 using Posts = py::typing::List<py::typing::Optional<py::bytes>>;
 
-// What every rank posted, by rank; None for the dead.
+// Returns the bytes of every rank, by rank; None for the dead.
 Posts exchange(dstorm::Group& group, const std::string& what, const std::string& mine,
                std::optional<double> timeout) {
   std::vector<std::optional<dstorm::Bytes>> posts;

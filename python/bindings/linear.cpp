@@ -16,7 +16,7 @@ using learn::Linear;
 using learn::LinearOptions;
 using learn::Rows;
 
-// A contiguous array as it lies in memory. Throws ConfigError where it would have to be copied.
+// The elements of a contiguous array, in place. Throws ConfigError if they would have to be copied.
 template <class T>
 std::span<const T> borrow(const py::array& array, const char* name, int dimensions) {
   const bool fits = py::isinstance<py::array_t<T>>(array) &&
@@ -42,7 +42,7 @@ std::span<T> borrow_to_write(const py::array& array, const char* name) {
   return {const_cast<T*>(values.data()), values.size()};
 }
 
-// A checked matrix and what its rows are to give, with the arrays they lie in.
+// A checked matrix and the targets of its rows, with the arrays that hold them.
 template <class T>
 struct Examples {
   std::variant<Csr<T>, Dense<T>> matrix;
@@ -138,7 +138,7 @@ learn::Rate to_rate(const std::string& name) {
   return choose(rates, name, "learning_rate");
 }
 
-// A model and the arrays it trains.
+// A model in training, with the arrays that it trains.
 template <class T>
 struct Model {
   Linear<T> linear;
@@ -164,7 +164,8 @@ std::unique_ptr<Model<T>> make_model(const LinearOptions& options, std::int64_t 
       Model<T>{Linear<T>(options, features, arrays, steps), std::move(kept)});
 }
 
-// Some tens of milliseconds of training, after which Python looks for signals.
+// Training calls Python's signal handlers after so many values, which take some tens of
+// milliseconds.
 constexpr std::int64_t kValuesAtOnce = std::int64_t{1} << 24;
 
 template <class T>

@@ -1,6 +1,6 @@
-// Methods bound straight to CPython's fast call. pybind11's call path sorts out keywords, defaults
-// and overloads in most of a microsecond, more than scattering a small vector takes; the three
-// methods of a training loop do without it.
+// Methods bound directly to CPython's fast call. pybind11 needs most of a microsecond to sort out
+// keywords, defaults and overloads, which is longer than the scatter of a small vector. So the
+// methods of a training loop are bound without it.
 #pragma once
 
 #include <array>
@@ -17,11 +17,12 @@ class Parameters {
  public:
   Parameters(const char* method, std::size_t positional, const std::array<const char*, N>& names)
       : method_(method), positional_(positional) {
-    // Kept as long as the process, as are the names in the caller's code that they are equal to.
+    // Interned, and never freed: the names in the caller's code are then the same objects.
     for (std::size_t i = 0; i < N; ++i) names_[i] = PyUnicode_InternFromString(names[i]);
   }
 
-  // The arguments of a call in the parameters' order, null where not given. Throws TypeError.
+  // The arguments of a call in the order of the parameters; null for those that were not given.
+  // Throws TypeError.
   std::array<PyObject*, N> match(PyObject* const* arguments, std::size_t count,
                                  PyObject* keywords) const {
     if (count > positional_) {
@@ -42,7 +43,7 @@ class Parameters {
     return matched;
   }
 
-  // An argument as a T, `absent` where it was not given.
+  // An argument as a T; `absent` if it was not given.
   template <class T>
   T get(const std::array<PyObject*, N>& matched, std::size_t parameter, T absent) const {
     PyObject* given = matched[parameter];
@@ -74,7 +75,7 @@ class Parameters {
   std::array<PyObject*, N> names_;
 };
 
-// Gives the class of T the method `name`: T::method(arguments, count, keywords) -> py::object.
+// Adds the method `name` to the class of T: T::method(arguments, count, keywords) -> py::object.
 // `doc` starts with the signature.
 template <class T, auto method, class... Options>
 void add_method(py::class_<T, Options...>& to, const char* name, const char* doc) {
@@ -82,7 +83,7 @@ void add_method(py::class_<T, Options...>& to, const char* name, const char* doc
   constexpr Call kCall = [](PyObject* self, PyObject* const* arguments, Py_ssize_t count,
                             PyObject* keywords) noexcept -> PyObject* {
     try {
-      // The descriptor has seen to it that self is of T's class.
+      // The descriptor has checked that self is of T's class.
       auto held = reinterpret_cast<py::detail::instance*>(self)->get_value_and_holder();
       if (!held.holder_constructed()) throw py::type_error("__init__() was not called");
       auto* object = held.template value_ptr<T>();

@@ -10,7 +10,7 @@ namespace malt_bindings {
 // The notes of one vector. The rank logs them when it leaves the job (malt/_job/missed.py).
 class Missed {
  public:
-  // A gather with this staleness has found so many updates.
+  // A gather with this staleness has folded `found` updates.
   void note(dstorm::Segment& segment, std::uint64_t staleness, std::size_t found) {
     const dstorm::Group& group = segment.group();
     if (group.size() == 1) return;
@@ -26,7 +26,8 @@ class Missed {
     }
     const std::vector<int> ranks = segment.left_behind();
     if (ranks.empty()) return;
-    // One tells: not this rank, if a lower one has, and has left since, after as many scatters.
+    // Only one rank reports it. If a lower rank has left after as many scatters as this rank has
+    // made, that rank has reported it.
     for (const int r : segment.peers()) {
       const bool is_lower = r < group.rank() && group.has_left(r);
       if (is_lower && segment.clock_of(r) >= segment.iteration()) return;
@@ -35,13 +36,13 @@ class Missed {
     callbacks().note_left(name, ranks, segment.clock_of(ranks[0]));
   }
 
-  // An allreduce with these other ranks has come to its end. The lowest of all tells.
+  // An allreduce with these other ranks has ended. The lowest rank that took part reports.
   void note_allreduce(const dstorm::Segment& segment, const std::vector<int>& others) {
     const dstorm::Group& group = segment.group();
     if (static_cast<int>(others.size()) + 1 == group.size() || has_noted_left_) return;
     std::vector<int> left;
     for (int r = 0; r < group.size(); ++r) {
-      // Who has left since it took part in this one leaves nobody alone.
+      // A rank that took part in this allreduce and has left since is no mistake.
       if (group.has_left(r) && !std::ranges::count(others, r)) left.push_back(r);
     }
     const bool is_lowest = others.empty() || group.rank() < others.front();

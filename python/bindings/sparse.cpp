@@ -25,7 +25,8 @@ struct PythonEntries {
 
 using Indices = py::array_t<std::int64_t, py::array::c_style | py::array::forcecast>;
 
-// An array of T, if that loses nothing: integers are not made of fractions or truth values.
+// An array of T, if the conversion loses nothing: fractions and truth values do not become
+// integers.
 template <class T>
 py::array_t<T, py::array::c_style | py::array::forcecast> to_numbers(const py::object& given,
                                                                      const char* what) {

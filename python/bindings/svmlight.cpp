@@ -11,14 +11,14 @@ using learn::BadLine;
 using learn::GrowingArray;
 using learn::SvmlightParser;
 
-// The same memory as an array of NumPy's, which owns it.
+// A NumPy array over the same memory, which it owns from now on.
 template <class T>
 py::array_t<T> to_array(GrowingArray<T>&& values) {
   auto kept = std::make_unique<GrowingArray<T>>(std::move(values));
   GrowingArray<T>* array = kept.get();
   const py::capsule owner(kept.get(),
                           [](void* memory) { delete static_cast<GrowingArray<T>*>(memory); });
-  static_cast<void>(kept.release());  // the capsule's now
+  static_cast<void>(kept.release());  // the capsule owns it now
   return py::array_t<T>(static_cast<py::ssize_t>(array->size()), array->data(), owner);
 }
 

@@ -1,4 +1,4 @@
-// The two ways in which a full receive queue is handled.
+// The policy of a segment: what a scatter does when every slot of the sender's mailbox is in use.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,11 @@
 namespace dstorm {
 
 enum class Policy : std::uint32_t {
-  kLatest = 1,  // the sender replaces the oldest update that nobody is reading; it never waits
-  kQueue = 2    // the sender waits until every receiver has folded an update; none is lost
+  // The sender replaces the oldest update that no receiver is reading, and never waits.
+  kLatest = 1,
+  // The sender waits, up to its time limit, until every live receiver has folded the update of some
+  // slot. No update is lost.
+  kQueue = 2
 };
 
 }  // namespace dstorm

@@ -1,4 +1,6 @@
-// A segment: bytes of fixed capacity with a receive queue per sender.
+// A segment: each rank writes updates of up to `slot_bytes` bytes for its out-neighbours (scatter),
+// and folds the updates that its in-neighbours have written (gather). Each sender has a receive
+// queue of `depth` slots, its mailbox.
 #pragma once
 
 #include <chrono>
@@ -42,7 +44,7 @@ struct Update {
   std::uint32_t format;
 };
 
-// A layer above describes a payload by this; the receivers' folds see it in Update.
+// The layer above describes a payload by a Tag. The receivers' folds see its values in Update.
 struct Tag {
   std::uint64_t count = 0;
   std::uint32_t format = 0;
@@ -70,16 +72,18 @@ struct GatherOptions {
   std::optional<std::chrono::nanoseconds> timeout = std::nullopt;  // the group's if not given
 };
 
-// Keeps the group alive. Calls of different threads are ordered as Group describes: what changes
-// the segment or waits is a call, and so is close(). Any thread may call stats() and the destructor
-// at any time; everything else is for the thread whose call is in progress.
+// A segment keeps its group alive. Threads: the functions that change the segment or wait, and
+// close(), are calls, which Group orders. Any thread may call stats() and shut(), and destroy the
+// segment, at any time; everything else is for the thread whose call is in progress.
 class Segment {
  public:
   using Fill = std::function<std::pair<std::size_t, Tag>(std::span<std::byte>)>;
   using Fold = std::function<void(std::span<const Update>)>;
 
-  // Collective. Throws ConfigError on every rank if the ranks disagree on any option, if the graph
-  // is not strongly connected, or if there is no room.
+  // Collective over the live ranks, blocking: returns when every live rank has made the segment.
+  // Throws ConfigError on every rank if the ranks disagree on any option, if the graph is not
+  // strongly connected, or if there is no room; TimeoutError naming the ranks that did not come;
+  // and PeerError if the rank that makes a host's memory has died meanwhile.
   Segment(std::shared_ptr<Group> group, SegmentOptions options);
   ~Segment();
   Segment(const Segment&) = delete;
@@ -114,8 +118,8 @@ class Segment {
   // as overwritten. QUEUE: all of them. At staleness 0 the fold gets exactly the updates of this
   // rank's own iteration (under QUEUE also older ones not folded yet), and gather returns only when
   // the next scatter finds a slot that all receivers have folded, so no update of a BSP round is
-  // ever overwritten. If fold throws, none counts as folded and all stay pending; reject() takes
-  // single ones out. A TimeoutError names the in-neighbours waited for; nothing is folded then.
+  // ever overwritten. If the fold throws, no update counts as folded and all stay pending. A
+  // TimeoutError names the in-neighbours waited for; nothing is folded then.
   template <class Function>
   std::size_t gather(const GatherOptions& options, Function&& fold) {
     return gather_folded(options, Fold(std::ref(fold)));
@@ -123,19 +127,20 @@ class Segment {
   // Inside a fold: this update counts as rejected instead of folded.
   void reject(std::size_t update);
   // LATEST: waits until a gather without staleness would find something, until more or fewer than
-  // `live` ranks live in the group, or until the group is superseded. False: the time is up.
+  // `live` ranks live in the group, or until the group is superseded. Returns false when the time
+  // is up.
   bool await_update(std::size_t live, std::chrono::nanoseconds timeout);
 
-  // Waits until `ready`, a cheap look at what other ranks' scatters and gathers change; counted in
-  // stats().wait_seconds. False: the time is up.
+  // Waits until ready() is true; returns false when the time is up. ready() must be a cheap look at
+  // what other ranks' scatters and gathers change. The time counts in stats().wait_seconds.
   template <class Ready>
   bool wait(Ready&& ready, std::chrono::nanoseconds timeout) {
     return ready() || wait_until(std::ref(ready), timeout);
   }
 
-  // Of this rank's last scatter; 0 before any.
+  // The iteration of this rank's last scatter; 0 before the first.
   std::uint64_t iteration() const noexcept;
-  // The iteration up to which everything that `rank` has sent has come to this host.
+  // The iteration up to which everything that `rank` has sent has arrived at this host.
   std::uint64_t clock_of(int rank);
   // The ranks that have left the job in good order with fewer scatters than this rank has made.
   std::vector<int> left_behind();
@@ -146,15 +151,17 @@ class Segment {
     std::vector<int> out, in;
     std::vector<double> weights;  // the mixing weight of each of `in`
   };
-  // Of this rank's last scatter (of round 0 before any).
+  // The round of this rank's last scatter; round 0 before the first.
   const Round& round() const noexcept;
-  // Of the segment's own graph, among the members of the job as of this rank's last scatter.
+  // Round `number` of the segment's own graph, drawn among the members that the job had at this
+  // rank's last scatter.
   Round round(std::uint64_t number) const;
   const std::vector<int>& in_neighbours() const { return round().in; }
   const std::vector<int>& out_neighbours() const { return round().out; }
   const std::vector<double>& weights() const { return round().weights; }
   const std::vector<int>& peers() const noexcept;  // all other ranks, sorted
-  // The ranks the graph is drawn among: all, or those that were left when this rank last scattered.
+  // The ranks the graph is drawn among: all, or those that were still members when this rank last
+  // scattered.
   const std::vector<int>& members() const noexcept;
   bool is_repaired() const noexcept;  // whether these are fewer than all
 
@@ -163,13 +170,14 @@ class Segment {
   Group& group() const noexcept;
   Turns& turns() const noexcept;  // the group's
 
-  // Leaves the segment: the others' waits no longer count on this rank. Not collective; idempotent.
+  // Leaves the segment: the other ranks no longer wait for this rank here. Not collective;
+  // idempotent.
   void close();
-  // The same, for destructors: by any thread, at any time.
+  // As close(), for destructors: any thread may call it at any time.
   void shut() noexcept;
   bool is_closed() const noexcept;
 
-  // For the layers of this library above: dstorm/segment/parts.hpp.
+  // For the layers of this library above dStorm: see dstorm/segment/parts.hpp.
   SegmentParts& parts() noexcept { return *parts_; }
   const SegmentParts& parts() const noexcept { return *parts_; }
 

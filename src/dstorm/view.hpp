@@ -1,4 +1,4 @@
-// One membership of a job, as the ranks have agreed on it.
+// A view: one membership of a job, as its ranks have agreed on it. A plain value.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 namespace dstorm {
 
 struct View {
-  std::uint64_t epoch = 0;
+  std::uint64_t epoch = 0;        // the number of the membership
   std::vector<int> members = {};  // sorted
 
   bool has(int rank) const;

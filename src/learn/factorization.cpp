@@ -1,3 +1,9 @@
+// How a factorisation trains. train() first draws, for each round, which band of items every band
+// of users meets (shifts()). Each thread then takes the blocks of the round one by one, and waits
+// at a barrier until all blocks of the round are done. The blocks of a round share no user and no
+// item, so it does not matter which thread trains which block, or when. train_implicit() mixes a
+// block's ratings with pairs that it draws. factorization_blocks.cpp groups the ratings into
+// blocks, and the kernels (factorization_kernels.hpp) take the steps.
 #include "learn/factorization.hpp"
 
 #include <algorithm>

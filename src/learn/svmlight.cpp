@@ -1,3 +1,8 @@
+// How text becomes a CSR matrix. feed() first completes the line that the last block began, and
+// then parses the whole lines of the new block; the rest waits for the next block. parse() cuts the
+// lines into parts of about equal length. Each thread parses one part into arrays of its own, and
+// join() appends these to the rows found so far; with one part the lines go straight there. take()
+// hands the rows over. svmlight_line.hpp parses a line, decimal.hpp a number.
 #include "learn/svmlight.hpp"
 
 #include <algorithm>

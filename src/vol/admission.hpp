@@ -21,17 +21,19 @@ class Admission {
 
   Coder& coder() noexcept { return coder_; }
   const Coder& coder() const noexcept { return coder_; }
-  // What Update::format must be.
+  // The only Update::format that is accepted.
   std::uint32_t format() const noexcept;
-  // Whether updates are folded just as they lie in their slots.
+  // Whether updates have to be decoded or screened before they are folded. Otherwise they are
+  // folded just as they lie in their slots.
   bool is_on() const noexcept { return screen_.is_on() || coder_.is_on(); }
 
-  // In a gather: the updates to fold; in place of a coded or clipped one its copy. Tells `segment`
-  // of those that are rejected, and notes in `gathered` who sent those and the clipped ones. The
-  // result is valid until the next call; a user's fold may keep views of it until then.
+  // To be called in a gather. Returns the updates to fold, with a copy in place of each update that
+  // was decoded or clipped. Tells `segment` which updates are rejected, and notes in `gathered` the
+  // senders of rejected and of clipped updates. The result is valid until the next call; a user's
+  // fold may keep views of it until then.
   std::span<const dstorm::Update> admit(std::span<const dstorm::Update> updates,
                                         dstorm::Segment& segment, Gathered& gathered);
-  // When the gather has ended.
+  // To be called when the gather has ended.
   void count(const Gathered& gathered) { screen_.count(gathered.rejected, gathered.clipped); }
   const Screened& counts() const noexcept { return screen_.counts(); }
 

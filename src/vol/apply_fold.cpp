@@ -12,13 +12,13 @@ std::vector<double> mixing_weights(const dstorm::Segment& segment,
   std::vector<double> weights(1);
   for (const dstorm::Update& update : updates) {
     const bool own_round = graph.is_static() || update.iteration == segment.iteration();
-    // An update of another round came over that round's graph.
+    // An update of another round was sent by the graph of that round.
     const dstorm::Segment::Round round =
         own_round ? dstorm::Segment::Round{{}, segment.in_neighbours(), segment.weights()}
                   : segment.round(update.iteration - 1);
     const auto at = std::lower_bound(round.in.begin(), round.in.end(), update.rank);
     if (at == round.in.end() || *at != update.rank) {
-      if (segment.is_repaired()) {  // sent by the graph of an epoch before
+      if (segment.is_repaired()) {  // sent by the graph of an earlier epoch
         weights.push_back(0);
         continue;
       }

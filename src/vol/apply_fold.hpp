@@ -10,10 +10,13 @@
 
 namespace vol {
 
-// The mixing weight of each update, and in front this rank's own, summing to 1: WEIGHTED uses them.
-// A neighbour without an update leaves its share to this rank; several updates of one sender share
-// its weight. Senders of several rounds can add up to more than all but a fair share; their weights
-// are then scaled down to that. Throws ConfigError for a sender that is no in-neighbour.
+// The weights for WEIGHTED, which add up to 1: this rank's own, and then that of each update. The
+// weight of a neighbour without an update goes to this rank. Several updates of one sender share
+// its weight. If the graph varies, the updates can come from several rounds, and their weights add
+// up to too much: count / (count + 1) is the most that `count` updates get together, and larger
+// weights are scaled down to that. Throws ConfigError if a sender is no in-neighbour, unless the
+// graph has been repaired: an update that was sent by the graph of an earlier epoch gets the weight
+// 0.
 std::vector<double> mixing_weights(const dstorm::Segment& segment,
                                    std::span<const dstorm::Update> updates);
 

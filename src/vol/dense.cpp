@@ -28,7 +28,7 @@ std::size_t total_count(std::span<const Piece> pieces) {
   return count;
 }
 
-// `coded` are the bytes of an update.
+// `coded` is the length of an update in bytes, after the codec.
 dstorm::SegmentOptions segment_options(const VectorOptions& options, DType dtype, std::size_t count,
                                        std::size_t coded, bool owns, bool shares) {
   const std::size_t bytes = count * dtype_size(dtype);
@@ -58,7 +58,7 @@ std::vector<Piece> own_piece(dstorm::Segment& segment, std::size_t count) {
 }  // namespace
 
 struct DenseVector::Parts {
-  // Over `pieces`, or where there are none over `count` elements of the segment's memory.
+  // Over `pieces`; if there are none, over `count` elements of the segment's memory.
   Parts(const std::shared_ptr<dstorm::Group>& group, DType dtype, std::vector<Piece> pieces,
         std::size_t count, const VectorOptions& options)
       : owns_memory(pieces.empty()),
@@ -78,7 +78,8 @@ struct DenseVector::Parts {
   Folding folding{elements};
   DenseAllreduce allreduce;
   SharedGather shared_gather{segment, elements, folding};
-  // Memory of the vector's own stays at its address, which belongs to the first group's segment.
+  // Memory of the vector's own keeps its address, which lies in the memory that the segment had in
+  // its first group.
   std::shared_ptr<const dstorm::host::SegmentMemory> first_memory;
   Gathered gathered;
 };
@@ -186,7 +187,7 @@ const Gathered& DenseVector::gather(const Fold& fold, const dstorm::GatherOption
   return gathered;
 }
 
-// By this rank alone.
+// Folds on this rank alone.
 void DenseVector::Parts::fold(const Fold& fold, std::span<const Update> updates) {
   if (fold.kind() == Fold::Kind::kUser) return run_user_fold(fold, updates);
   if (fold.kind() == Fold::Kind::kReplace) {
@@ -201,13 +202,13 @@ void DenseVector::Parts::fold(const Fold& fold, std::span<const Update> updates)
     std::rotate(operands.weights.begin(), operands.weights.begin() + 1,
                 operands.weights.begin() + 1 + place);
   }
-  // The end of the vector is what scatter has read last.
+  // Begins at the end of the vector, which scatter has read last and the caches still hold.
   elements.visit_backwards(elements.whole(), [&](Elements::Range block) {
     folding.fold(fold, operands, block, nullptr);
   });
 }
 
-// Several arrays are one to the user's fold.
+// A user's fold gets several arrays as one.
 void DenseVector::Parts::run_user_fold(const Fold& fold, std::span<const Update> updates) {
   const dstorm::Turns::Pause pause(segment.turns());
   if (elements.pieces().size() == 1) {

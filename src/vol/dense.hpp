@@ -1,4 +1,5 @@
-// Dense vectors that are scattered and gathered.
+// Dense vectors: each rank scatters its own to its out-neighbours, and folds what has arrived from
+// its in-neighbours.
 #pragma once
 
 #include <cstddef>
@@ -17,13 +18,13 @@
 namespace vol {
 
 struct VectorOptions {
-  std::string name = {};  // in errors; one open vector each
+  std::string name = {};  // in errors; two open vectors of a job may not share one
   dstorm::Graph graph = dstorm::Graph::all();
   dstorm::Policy policy = dstorm::Policy::kLatest;
   int depth = 2;                  // slots per sender
-  bool reject_nonfinite = false;  // refuse updates with NaN or infinity in them, and count them
-  // Scale updates of a larger L2 norm down to it before they are folded, and count them; refuse
-  // those that have none. For floats.
+  bool reject_nonfinite = false;  // refuse and count updates that contain NaN or infinity
+  // Updates with a larger L2 norm are scaled down to this norm before they are folded, and counted.
+  // Updates that contain NaN or infinity are then refused too. For floats only.
   std::optional<double> max_norm = std::nullopt;
   bool rejoins = false;  // this rank is rejoining; see dstorm::SegmentOptions
   Codec codec = {};      // of dense vectors of floats: what scatter() makes of them
@@ -35,15 +36,16 @@ struct Piece {
   std::size_t count;  // elements
 };
 
-// A dense vector whose element type is a run-time value; Dense<T> below is the typed face.
-// Threads: as of dstorm::Segment. Other threads may read the elements during a call, and see some
-// from before and some from after it. Not movable: the ranks know it by its place.
+// A dense vector whose element type is a run-time value; Dense<T> below is the typed face. Threads:
+// as for dstorm::Segment. Other threads may read the elements during a call, and may then see some
+// from before the call and some from after it. The object cannot be moved.
 class DenseVector {
  public:
-  // Collective. Over the caller's memory, which must outlive the vector, or over memory of the
-  // vector's own (zeros), which other ranks of the host can read, so that allreduce() copies less.
-  // Throws ConfigError, on every rank, if the ranks disagree or there is no room, and on this one
-  // if pieces share memory. (Two vectors may: each folds into it by itself.)
+  // Collective, blocking. The first constructor uses the caller's memory, which must outlive the
+  // vector. The second makes memory of the vector's own, filled with zeros; the other ranks of the
+  // host can read it, so allreduce() copies less. Both throw what the constructor of
+  // dstorm::Segment throws. The first also throws ConfigError, on this rank only, if two pieces
+  // share memory. Two vectors may share memory: each folds into it by itself.
   DenseVector(std::shared_ptr<dstorm::Group> group, DType dtype, std::vector<Piece> pieces,
               VectorOptions options);
   DenseVector(std::shared_ptr<dstorm::Group> group, DType dtype, std::size_t count,
@@ -51,26 +53,26 @@ class DenseVector {
 
   ~DenseVector();
 
-  // Collective: see dstorm::Segment::regroup. The values stay, and where they are.
+  // Collective: see dstorm::Segment::regroup. The values and their addresses stay the same.
   void regroup(std::shared_ptr<dstorm::Group> group);
 
   // Writes this vector into the memory of this round's live out-neighbours and returns them. See
   // dstorm::Segment::scatter for when it waits and what it throws.
   std::span<const int> scatter(const dstorm::Graph* graph = nullptr, bool may_lag = false);
 
-  // Folds what has arrived into this vector; with nothing arrived it changes nothing. In rank
-  // order, this rank in its place, so that over ALL every rank gets the same bits. At staleness 0
-  // over ALL the work on a long vector is shared out between the ranks, with the same bits as
-  // result. See dstorm::Segment::gather for waiting and errors. The result is valid until the next
-  // call.
+  // Folds what has arrived into this vector; if nothing has arrived, it changes nothing. It folds
+  // in rank order, with this rank's own vector in its place, so over ALL every rank gets the same
+  // bits. At staleness 0 over ALL, the ranks of a single host share out the work on a long vector;
+  // the bits stay the same. See dstorm::Segment::gather for waiting and errors. The result is valid
+  // until the next call.
   const Gathered& gather(const Fold& fold, const dstorm::GatherOptions& options = {});
 
-  // Exact and collective: the fold of the vectors of all live ranks as they are now, on all of
-  // them; the order of their iterations does not matter. AVG, SUM, MEDIAN and TRIMMED_MEAN. A rank
-  // that dies in the middle is left out and the others get a result without it. Vectors are folded
-  // as they are, whatever reject_nonfinite, max_norm and codec say. Throws TimeoutError naming the
-  // ranks that did not come; the vector is then unchanged. `last`: the one after the loop, which
-  // goes with the others' last alone: where another rank makes one of its loop all throw
+  // Collective, blocking, exact: replaces the vectors of all live ranks, at whatever iteration they
+  // are, by the fold of all these vectors. Takes AVG, SUM, MEDIAN and TRIMMED_MEAN. If a rank dies
+  // in the middle, all others get the same result, with its vector or without it. Vectors are
+  // folded as they are, whatever reject_nonfinite, max_norm and codec say. Throws TimeoutError
+  // naming the ranks that did not come; the vector is then unchanged. `last` marks the allreduce
+  // after the loop: if some ranks make their last one while others make one of the loop, all throw
   // ConfigError.
   const Gathered& allreduce(const Fold& fold,
                             std::optional<std::chrono::nanoseconds> timeout = std::nullopt,
@@ -82,10 +84,12 @@ class DenseVector {
   bool owns_memory() const noexcept;
   dstorm::Segment& segment() noexcept;
   const dstorm::Segment& segment() const noexcept;
-  // See dstorm::Stats; bytes and waiting with those of allreduce(). Any thread, at any time.
+  // See dstorm::Stats; the bytes and the time waited include those of allreduce(). Any thread may
+  // call this at any time.
   dstorm::Stats stats() const;
-  Screened screened() const;  // the same
-  // The destructor closes too. The memory of the vector's own stays readable until then.
+  Screened screened() const;  // any thread, at any time
+  // Leaves the vector, as dstorm::Segment::close(). The destructor closes it too. Memory of the
+  // vector's own can be read until the vector is destroyed.
   void close();
   void shut() noexcept;  // see dstorm::Segment
 
@@ -134,7 +138,8 @@ class Dense : public DenseVector {
   Dense(std::shared_ptr<dstorm::Group> group, VectorOptions options, std::size_t count)
       : DenseVector(std::move(group), DTypeOf<T>::value, count, std::move(options)) {}
 
-  // The vector, if it is one array (its own or the caller's); the first of several otherwise.
+  // The elements, if the vector is one array (its own or the caller's). If it consists of several
+  // arrays, those of the first.
   std::span<T> values() const noexcept {
     return {static_cast<T*>(pieces()[0].data), pieces()[0].count};
   }

@@ -21,7 +21,7 @@ void add_traffic(dstorm::Stats& stats, const dstorm::Stats& more) {
   stats.wait_seconds += more.wait_seconds;
 }
 
-// The vector as the ranks fold it by messages.
+// The vector, in the form in which Allreduce folds it.
 class DenseAllreduce::MessageOperand final : public dstorm::Operand {
  public:
   MessageOperand(const DenseAllreduce& allreduce, const Fold& fold)
@@ -89,7 +89,7 @@ const std::vector<int>& DenseAllreduce::run(const Fold& fold, nanoseconds limit,
   const dstorm::Operation operation{operation_code(fold) | (last ? kLast : 0),
                                     std::string(fold.name()) + (last ? ", the last one" : "")};
   for (;;) {
-    // A rank that has been evicted can write what a shared fold would use.
+    // An evicted rank can still write the memory that a shared fold would use.
     if (!group.is_one_host() || group.has_left_out() || has_codec_) {
       return run_by_messages(fold, operation, limit - (Clock::now() - start));
     }
@@ -101,7 +101,7 @@ const std::vector<int>& DenseAllreduce::run(const Fold& fold, nanoseconds limit,
   return shared_.members();
 }
 
-// One attempt in shared memory. False: the round was aborted.
+// One attempt in shared memory. Returns false if the round was aborted.
 bool DenseAllreduce::run_shared(const Fold& fold, const dstorm::Operation& operation,
                                 nanoseconds limit) {
   if (owns_memory_) return meet_and_fold(fold, operation.code, 0, limit);
@@ -110,7 +110,7 @@ bool DenseAllreduce::run_shared(const Fold& fold, const dstorm::Operation& opera
   bool is_committed = false;
   try {
     elements_.copy_out(room, elements_.whole());
-    // Its place in this rank's mailbox, in which the others find it.
+    // The others find the copy by its offset in this rank's mailbox.
     const std::byte* const mailbox =
         segment_.parts().state.memory().mailbox(segment_.group().rank());
     is_committed =
@@ -146,11 +146,12 @@ void DenseAllreduce::find_inputs() {
   }
 }
 
-// After a round was aborted: returns if it can be tried again without ranks that died in it.
+// To be called after a round was aborted. Returns if the round can be tried again without the ranks
+// that died in it or were evicted; otherwise throws the error of the call.
 void DenseAllreduce::throw_if_failed(const dstorm::Operation& operation) const {
   const dstorm::Group& group = segment_.group();
   group.check_open();
-  // Also if a rank that disagrees has ended since.
+  // First, because the rank that disagrees may be dead by now.
   if (shared_.disagreed()) throw ConfigError(dstorm::disagreement(what(), operation));
   if (!shared_.dead().empty() || group.has_left_out()) return;
   const std::vector<int> late = shared_.late();
@@ -161,7 +162,7 @@ void DenseAllreduce::throw_if_failed(const dstorm::Operation& operation) const {
                              late);
 }
 
-// First the part that this rank has folded itself, just now.
+// Begins with the part that this rank has just folded itself, because it is still in the caches.
 void DenseAllreduce::copy_result_in() const {
   const std::byte* const result = segment_.parts().state.memory().result();
   if (elements_.bytes() > Elements::kCachedBytes) {
@@ -175,14 +176,14 @@ void DenseAllreduce::copy_result_in() const {
   }
 }
 
-// Counts what it would have sent and received by messages (dstorm/collective/allreduce.hpp), which
-// the other ranks read in place.
+// Counts the bytes that an allreduce by messages (dstorm/collective/allreduce.hpp) would have sent
+// and received. Here the other ranks have read them in place.
 void DenseAllreduce::count_shared() {
   const std::size_t members = shared_.members().size();
   const std::uint64_t part =
       dstorm::part_range(elements_.bytes(), shared_.own_part(), members).size();
-  const std::uint64_t rest = elements_.bytes() - part;  // its values in the others' parts
-  const std::uint64_t to_all = part * (members - 1);    // its part of the result, to each other
+  const std::uint64_t rest = elements_.bytes() - part;  // this rank's values in the others' parts
+  const std::uint64_t to_all = part * (members - 1);    // its part of the result, to each of them
   stats_.bytes_out += rest + to_all;
   stats_.bytes_in += rest + to_all;
 }
@@ -192,8 +193,9 @@ const std::vector<int>& DenseAllreduce::run_by_messages(const Fold& fold,
                                                         nanoseconds limit) {
   const auto start = Clock::now();
   if (by_messages_ == nullptr) {
-    // This exchange names whoever is late within this limit. It is made once: a rank that has met
-    // the others goes on to the segment with them, and if that fails begins there again.
+    // If ranks are late, this exchange fails within the limit and names them. It is made once: a
+    // rank that has met the others makes the segment with them, and if that fails, begins there
+    // again.
     if (!have_met_) segment_.group().exchange(what(), {}, limit);
     have_met_ = true;
     by_messages_ = std::make_unique<dstorm::Allreduce>(segment_.group().shared_from_this(), what(),

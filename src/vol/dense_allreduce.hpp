@@ -24,8 +24,8 @@ class DenseAllreduce {
   DenseAllreduce(dstorm::Segment& segment, const Elements& elements, Folding& folding,
                  bool owns_memory, bool has_codec);
 
-  // See DenseVector::allreduce. Returns the ranks whose vectors have been folded, sorted, this one
-  // among them; valid until the next call.
+  // See DenseVector::allreduce. Returns the ranks whose vectors have been folded, sorted, including
+  // this rank; valid until the next call.
   const std::vector<int>& run(const Fold& fold, std::chrono::nanoseconds limit, bool last);
 
   dstorm::Stats stats() const;  // bytes and waits
@@ -57,10 +57,11 @@ class DenseAllreduce {
   dstorm::SharedFold shared_;
   Folding::Operands inputs_;  // each member's vector, on this host
   std::uint64_t round_ = 0;
-  // Between hosts, with a codec, and once a rank has been evicted; made by the first.
+  // Used between hosts, with a codec, and once a rank has been evicted. The first allreduce that
+  // needs it makes it.
   std::unique_ptr<dstorm::Allreduce> by_messages_;
-  bool have_met_ = false;  // the ranks, to make it
-  dstorm::Stats stats_;    // but those of by_messages_
+  bool have_met_ = false;  // the ranks have met to make it
+  dstorm::Stats stats_;    // without those of by_messages_
 };
 
 }  // namespace vol

@@ -13,18 +13,18 @@
 
 namespace vol {
 
-// Ranges are in bytes from the start of the vector, at borders of elements.
+// Ranges are in bytes from the start of the vector, and begin and end between two elements.
 class Elements {
  public:
   using Range = dstorm::ByteRange;
 
-  // A vector up to this long lies in the caches partly.
+  // Part of a vector up to this long is still in the caches after a pass over it.
   static constexpr std::size_t kCachedBytes = 4 * 1024 * 1024;
 
   // At least one piece.
   Elements(DType dtype, std::vector<Piece> pieces);
-  // Returns `pieces`. Throws ConfigError, which calls the vector `what`, if some of them share
-  // memory: it would be folded twice.
+  // Returns `pieces`. Throws ConfigError if some of them share memory, because that memory would be
+  // folded twice. `what` names the vector in the error.
   static std::vector<Piece> check_apart(std::vector<Piece> pieces, DType dtype,
                                         const std::string& what);
 
@@ -63,7 +63,7 @@ class Elements {
     }
   }
 
-  // To and from flat memory that holds `range` alone.
+  // Copy `range` to and from one array that holds only this range.
   void copy_out(std::byte* to, Range range) const;
   void copy_in(const std::byte* from, Range range) const;
 

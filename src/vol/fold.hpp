@@ -1,4 +1,4 @@
-// How what has arrived is folded into what is here.
+// Folds: how a rank combines the updates that have arrived with its own vector.
 #pragma once
 
 #include <algorithm>
@@ -14,28 +14,29 @@
 
 namespace vol {
 
-// What a gather did.
+// The result of a gather, or of an allreduce.
 struct Gathered {
   std::size_t count = 0;   // updates folded
   std::vector<int> ranks;  // their senders, in the order of the fold
   std::vector<std::int64_t>
-      staleness;              // this rank's iteration less the update's; below 0: from ahead
+      staleness;              // this rank's iteration less the update's; below 0: sender is ahead
   std::vector<int> rejected;  // senders of updates refused as not finite
   std::vector<int> clipped;   // senders of updates scaled down to max_norm, and then folded
 
   bool operator==(const Gathered& other) const = default;
 };
 
-// A built-in fold, or the user's own. A value: copy it freely.
+// A built-in fold, or the user's own. A value, which any thread may copy. It does nothing by
+// itself: gather() and allreduce() apply it.
 class Fold {
  public:
   enum class Kind : std::uint8_t { kAvg, kSum, kWeighted, kReplace, kMedian, kTrimmedMean, kUser };
-  // Gets this rank's values (to be changed in place) and the updates, as bytes; Dense<T>::fold
-  // makes one of a function over T.
+  // A function that gets this rank's values, which it changes in place, and the updates, all as
+  // bytes. Dense<T>::fold makes one of a function over T.
   using Function = std::function<void(std::span<std::byte>, std::span<const dstorm::Update>)>;
 
-  // (own + updates) / (count + 1). Of integers the exact mean, rounded toward zero; likewise of
-  // trimmed_mean() and, where it is one of two, median().
+  // (own + updates) / (count + 1). For integers it is the exact mean, rounded toward zero; so is
+  // every mean that trimmed_mean() and median() take.
   static Fold avg() { return Fold(Kind::kAvg); }
   static Fold sum() { return Fold(Kind::kSum); }  // own + updates; integers wrap
   static Fold weighted() {
@@ -55,8 +56,8 @@ class Fold {
     fold.fraction_ = fraction;
     return fold;
   }
-  // Each update into its sender's row of `rows`, one for each rank and as long as the vector, which
-  // must outlive the fold; this rank's values stay as they are.
+  // Copies each update into its sender's row of `rows`, and leaves this rank's values as they are.
+  // `rows` has a row as long as the vector for each rank, and must outlive the fold.
   static Fold into_rows(std::span<std::byte> rows) {
     return user([rows](std::span<std::byte> mine, std::span<const dstorm::Update> updates) {
       for (const dstorm::Update& update : updates) {

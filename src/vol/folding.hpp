@@ -14,7 +14,7 @@ namespace vol {
 
 // The folds that work element by element and without weights, and so can be shared out.
 bool is_shareable(const Fold& fold);
-// A number by which ranks see that they fold alike.
+// A number that is the same on two ranks if they use the same fold.
 std::uint32_t operation_code(const Fold& fold);
 
 // For the one thread that uses the vector.
@@ -35,8 +35,8 @@ class Folding {
   // The place of `own_rank` in that order.
   static std::size_t place_of(std::span<const dstorm::Update> updates, int own_rank);
 
-  // Folds bytes `range` of all operands into `to`, which begins at `origin` too, or, if it is null,
-  // into this rank's elements.
+  // Folds bytes `range` of all operands into `to`, whose first byte is also byte `origin` of the
+  // vector. If `to` is null, folds into this rank's elements.
   void fold(const Fold& fold, const Operands& operands, Elements::Range range, std::byte* to);
 
  private:

@@ -1,6 +1,6 @@
-// A screen decides which updates a rank lets into its folds. It refuses updates that are not
-// finite, and scales long ones down, so that a rank that goes wrong can pull the others only so
-// far.
+// A screen decides which updates a rank folds. It refuses updates that are not finite, and scales
+// long ones down. So a rank that sends wrong values can change the vectors of the others only by a
+// limited amount.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace vol {
 
-// How many updates of each rank were refused or clipped here. A rank that is not listed: none.
+// How many updates of each rank were refused or clipped here. Ranks without any are not listed.
 struct Screened {
   std::map<int, std::uint64_t> rejected_from;
   std::map<int, std::uint64_t> clipped_from;
@@ -28,9 +28,10 @@ class Screen {
   Screen(bool reject_nonfinite, std::optional<double> max_norm, DType dtype,
          const std::string& what);
 
-  // The factor for an update of n elements: 1; or less if its L2 norm is above max_norm, which it
-  // then has (to within the rounding of the elements). Nothing if the update is to be refused. With
-  // a max_norm, NaN and infinity are refused too, because no factor makes them shorter.
+  // The factor by which an update of n elements is to be multiplied: 1, or less if its L2 norm is
+  // above max_norm; the product then has the norm max_norm, except for rounding. nullopt if the
+  // update is to be refused. With a max_norm, updates with NaN or infinity are always refused,
+  // because no factor makes them shorter.
   std::optional<double> factor(const void* values, std::size_t n) const;
   // out = factor * values; `out` may be `values`.
   void scale(void* out, const void* values, double factor, std::size_t n) const;

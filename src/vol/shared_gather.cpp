@@ -12,14 +12,14 @@ namespace {
 using dstorm::Update;
 using std::chrono::nanoseconds;
 
-// Sharing a gather out takes two more meetings of the ranks and saves passes over memory: worth it
-// from this many ranks and bytes on (docs/performance.md).
+// A shared gather takes two more meetings of the ranks, and saves passes over memory. It pays from
+// this many ranks and bytes on (docs/performance.md).
 constexpr std::size_t kLeastRanks = 3;
 constexpr std::size_t kLeastBytes = 32 * 1024;
-// Copying the result in goes by blocks that stay in the first-level cache.
+// The result is copied in blocks that stay in the first-level cache.
 constexpr std::size_t kBlockBytes = 8 * 1024;
 
-// A number by which ranks see that they fold the same ranks' updates, added up in any order.
+// The code of one rank. The sum of such codes, in any order, shows which ranks' updates are folded.
 std::uint64_t contributor_code(int rank) {
   return (static_cast<std::uint64_t>(rank) + 1) * 0x9E3779B97F4A7C15U >> 16 << 40;
 }
@@ -49,7 +49,7 @@ bool SharedGather::fold(const Fold& fold, const dstorm::GatherOptions& options,
   return true;
 }
 
-// Whether every rank has everybody's update and will, if it runs the same program, fold it alike.
+// Whether sharing pays, and every rank can be expected to fold the same updates in the same way.
 bool SharedGather::is_worth_it(const Fold& fold, const dstorm::GatherOptions& options,
                                std::size_t ranks) {
   return options.staleness == 0 && ranks >= kLeastRanks && elements_.bytes() >= kLeastBytes &&
@@ -58,7 +58,7 @@ bool SharedGather::is_worth_it(const Fold& fold, const dstorm::GatherOptions& op
          segment_.in_neighbours().size() + 1 == segment_.members().size();
 }
 
-// Into the result, with the other ranks. False if they did not all join in.
+// Folds into the common result, together with the other ranks. Returns false if not all joined in.
 bool SharedGather::fold_part(const Fold& fold, nanoseconds timeout,
                              std::span<const Update> updates) {
   const int rank = segment_.group().rank();
@@ -77,8 +77,8 @@ bool SharedGather::fold_part(const Fold& fold, nanoseconds timeout,
   return shared_.finish(patience);
 }
 
-// The other ranks have folded what this rank sent. Where its vector has changed since, the fold is
-// of the vector as it is now, as in a gather alone.
+// The result contains this rank's vector as it was sent. Blocks that the rank has changed since
+// then are folded here again, with their present values, as in a gather of this rank alone.
 void SharedGather::copy_result_in(const Fold& fold, const Folding::Operands& operands) {
   const std::byte* const result = segment_.parts().state.memory().result();
   const std::byte* const sent = segment_.parts().scattering.last_sent();

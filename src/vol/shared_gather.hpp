@@ -17,9 +17,11 @@ class SharedGather {
  public:
   SharedGather(dstorm::Segment& segment, const Elements& elements, Folding& folding);
 
-  // In a gather of all other ranks' updates, as they lie in their slots. False, and nothing
-  // changed, if the work is not worth sharing or the other ranks do not all join in. A rank that
-  // does not join costs the others some patience, and less often the more often it happens.
+  // To be called in a gather, with the updates of all other ranks, as they lie in their slots.
+  // Returns false, and has changed nothing, if the work is not worth sharing or if not all ranks
+  // join in. When a rank does not join in, the others wait for it for a short time. After each such
+  // failure they fold alone for a number of gathers, twice as many as after the last failure, and
+  // then try again.
   bool fold(const Fold& fold, const dstorm::GatherOptions& options,
             std::span<const dstorm::Update> updates);
 
@@ -36,8 +38,8 @@ class SharedGather {
   const Elements& elements_;
   Folding& folding_;
   dstorm::SharedFold shared_;
-  std::uint64_t alone_ = 0;       // gathers not to be shared, since one was in vain
-  std::uint64_t next_alone_ = 1;  // how many after the next in vain
+  std::uint64_t alone_ = 0;       // so many gathers are not shared, since one has failed
+  std::uint64_t next_alone_ = 1;  // so many after the next failure
 };
 
 }  // namespace vol

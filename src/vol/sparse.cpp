@@ -1,3 +1,9 @@
+// How a sparse vector works. The stored elements lie in own_, sorted by index. scatter() writes
+// them into the slot as values and then indices, or as a dense vector if that takes no more bytes.
+// gather() decodes and screens each update (gather_with()), and then combines them with the stored
+// elements. For a built-in fold, combine() gives every vector a value at each index that any of
+// them has, so that the kernels of dense vectors can fold them. A fold of the user's own gets the
+// elements themselves.
 #include "vol/sparse.hpp"
 
 #include <algorithm>
@@ -156,7 +162,8 @@ std::span<const int> Sparse<T>::scatter(const dstorm::Graph* graph) {
       graph);
 }
 
-// Copied out of the slot, then checked: another rank's index is not to be trusted.
+// Copies the update out of the slot, and then checks the copy: another rank's indices cannot be
+// trusted.
 template <class T>
 Entries<T> Sparse<T>::decode(const Update& update) const {
   const auto format = static_cast<std::uint32_t>(DTypeOf<T>::value);
@@ -255,8 +262,8 @@ const Gathered& Sparse<T>::gather(const Fold& fold, const dstorm::GatherOptions&
   });
 }
 
-// Brings all vectors onto the union of their indices. There they are dense, and the dense kernels
-// apply.
+// Gives every vector a value at each index that any of them has, so that the dense kernels can fold
+// them.
 template <class T>
 Entries<T> Sparse<T>::combine(const Fold& fold, std::span<const ArrivedEntries<T>> updates,
                               std::span<const double> weights) const {

@@ -1,4 +1,5 @@
-// Sparse vectors that are scattered and gathered. Elements that are not stored are zero.
+// Sparse vectors: each rank scatters its own, and folds what has arrived. Elements that are not
+// stored are zero.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ namespace vol {
 
 using Index = std::int32_t;
 
-// Indices strictly increase; one value each.
+// The indices strictly increase; each has one value.
 template <class T>
 struct Entries {
   std::vector<Index> indices;
@@ -31,8 +32,8 @@ struct ArrivedEntries {
 };
 
 // A sparse vector of `dim` elements, of which at most `capacity` are stored. Threads: as for
-// dstorm::Segment; set() and clear() are calls too. On the wire it goes as (value, index) pairs, or
-// dense if that is smaller.
+// dstorm::Segment; set() and clear() are calls too. An update holds the stored values and their
+// indices, or all elements if that takes no more bytes.
 template <class T>
 class Sparse {
  public:
@@ -41,8 +42,8 @@ class Sparse {
   using UserFold =
       std::function<Pairs(const Entries<T>& mine, std::span<const ArrivedEntries<T>> updates)>;
 
-  // Collective. Throws ConfigError, on every rank, unless 1 <= capacity <= dim < 2^31 and all ranks
-  // agree.
+  // Collective, blocking. Throws ConfigError unless 1 <= capacity <= dim < 2^31, and what the
+  // constructor of dstorm::Segment throws.
   Sparse(std::shared_ptr<dstorm::Group> group, std::size_t dim, std::size_t capacity,
          VectorOptions options);
 
@@ -62,10 +63,11 @@ class Sparse {
   // Collective: see dstorm::Segment::regroup. The stored elements stay.
   void regroup(std::shared_ptr<dstorm::Group> group) { segment_.regroup(std::move(group)); }
 
+  // As DenseVector::scatter.
   std::span<const int> scatter(const dstorm::Graph* graph = nullptr);
-  // As for a dense vector in which all elements that are not stored are zero. Throws ConfigError if
-  // the result has more than `capacity` elements; it has then folded nothing, and the updates stay
-  // pending.
+  // As DenseVector::gather, for a vector in which all elements that are not stored are zero. Throws
+  // ConfigError if the result has more than `capacity` elements; it has then folded nothing, and
+  // the updates stay pending.
   const Gathered& gather(const Fold& fold, const dstorm::GatherOptions& options = {});
   const Gathered& gather(const UserFold& fold, const dstorm::GatherOptions& options = {});
 

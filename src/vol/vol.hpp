@@ -1,4 +1,5 @@
-// VOL: dense and sparse vectors over dStorm segments, with scatter and gather(fold).
+// VOL, the vector object library: dense and sparse vectors over dStorm segments, which the ranks of
+// a job scatter and gather. Everything a C++ user of vectors needs.
 #pragma once
 
 #include "dstorm/dstorm.hpp"

@@ -19,7 +19,7 @@ out:
 Times are limited (H3, H4) once all launchers have come: before that there are no ranks to slow
 down, and launchers on other hosts are strangers.
 
-`src/dstorm/remote/tcp/listener.hpp` is the same for the ranks' own ports.
+`src/dstorm/remote/net/listener.hpp` is the same for the ranks' own ports.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 // How an allreduce runs. run() loops until commit() succeeds: look() reads the other ranks'
 // messages, advance() sends what this rank can send now, and a wait follows if neither made
-// progress. If a member has been lost, begin_attempt() starts again among the rest.
+// progress. If a member has been lost (A2), begin_attempt() starts again among the rest.
 //
 // The messages lie in the mailboxes of a QUEUE segment that only this class uses. Parts are folded
 // and copied straight from the slots, so inputs_ and results_ hold addresses in slots, which stay

@@ -7,8 +7,8 @@
 // the caller decides what is folded.
 //
 // A round consists of the calls that all ranks number alike. It may take several attempts. An
-// attempt is identified by its members: at first all live ranks, later those without the ranks lost
-// meanwhile. An attempt has three steps:
+// attempt is identified by its members: at first all live ranks, later those that have not been
+// lost meanwhile (A2). An attempt has three steps:
 //   1  Each member writes each other member the part that the other is to fold.
 //   2  A member that has its part of all vectors folds it in rank order, and writes the result to
 //      all.

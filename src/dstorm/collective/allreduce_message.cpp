@@ -13,7 +13,8 @@ bool Allreduce::look() {
   each_other([this](int r, const Peer&) {
     if (!state_.is_live(r)) lost_.push_back(r);
   });
-  // A2: everything that they had written is here, because this rank saw first that they are lost.
+  // A2: this rank noted that they are lost before it takes in here, so everything that they had
+  // written is here.
   if (!lost_.empty() && state_.channel().is_silent()) state_.channel().take_in();
   bool is_news = false;
   for (int r : others_) {

@@ -38,7 +38,7 @@ struct Group::Impl {
   // Runs in the watcher's thread. A wait that other ranks ring again and again would not look for a
   // new epoch by itself, so call_soon() makes it look.
   void note_epoch();
-  // What a wait does now and then.
+  // A wait calls this now and then.
   void interrupt_wait();
   [[noreturn]] static void throw_superseded();
   // Throws ConfigError if this rank has left, and PeerError if it was evicted or is cut off.

@@ -1,3 +1,12 @@
+// How the ranks of a host find their control memory. The constructor takes three roll calls, which
+// all ranks of the job join. In the first, each rank makes a memory and tells where it is. It then
+// maps the memory of the lowest rank that it can, and in the second roll call tells which one that
+// is: ranks that have mapped one memory are one host. In the third, each rank reports that it has
+// mapped the memory and has a pidfd of each other rank of its host.
+//
+// The memory holds, one after the other: a header, a Member for each rank, the membership records,
+// the words that say which process writes which copy of a board, and the further copies of boards.
+// records_at(), tables_at() and boards_at() compute where each part begins.
 #include "dstorm/host/control.hpp"
 
 #include <sched.h>

@@ -9,7 +9,7 @@
 //
 // A thread of the engine does the work, so the program need not call in. A scatter sends by itself
 // where that is quicker than waking the thread. A second thread runs the listener
-// (tcp/listener.hpp).
+// (net/listener.hpp).
 //
 // Invariants:
 //  E1 One lock: everything is touched under it, except the listener, the counters of Attachment and

@@ -1,4 +1,11 @@
-// Joins the engines of a job: who listens where, which ranks use RDMA, and the first connections.
+// Joins the engines of a job. The constructor of Engine does it in these steps, each of which is
+// collective:
+//   exchange_networks()   each rank tells the others its interfaces and its adapter
+//   choose_transports()   all ranks agree on which hosts use RDMA (transport_choice.hpp)
+//   listen()              each rank picks an address, listens there, starts its witness, and tells
+//                         the others the address
+//   await_connections()   each rank has called, or been called by, one rank of every other host
+// A rank that fails in a step puts its error into its record, and every rank throws that error.
 #include "dstorm/remote/engine.hpp"
 
 #include <sys/epoll.h>
@@ -29,7 +36,7 @@ struct InterfaceRecord {
 
 }  // namespace
 
-// First record: what each rank of a job of several hosts tells the others.
+// First record: the network of a rank, in a job of several hosts.
 struct Networks {
   net::Key nonce;  // that of the lowest member is part of the job's key
   bool is_encrypted;
@@ -311,7 +318,7 @@ void Engine::use_rdma(TransportChoice choice) {
   add_to_epoll(device_->event_fd(), EPOLLIN);
 }
 
-// Links that the device's events concern fail.
+// Passes events of the device on. Links that an event concerns fail.
 void Engine::hear_device() {
   while (const auto event = device_->next_event()) {
     for (Uplink& one : uplinks_) one.hear_adapter(*event);

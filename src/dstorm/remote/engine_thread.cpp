@@ -1,4 +1,9 @@
-// The loops of the engine's two threads: sending, taking in, and connections that come and go.
+// The loops of the engine's two threads. run() is the engine's thread: it sleeps until a connection
+// has something, the rank asks for work, or a tick is over. It then takes in from every downlink,
+// sends by every uplink (pump()), and looks after the connections: tend() sends heartbeats and ends
+// silent connections once a tick, settle() removes connections that have ended, begins probes of
+// ranks that may have died, and calls again. While the rank polls by itself, keep_away() delays all
+// this. run_listener() is the other thread: it lets callers in that have proved the job's key.
 #include "dstorm/remote/engine.hpp"
 
 #include <poll.h>

@@ -20,7 +20,7 @@ namespace dstorm::remote {
 
 enum class Rdma : std::uint8_t { kIfThere, kRequired, kNever };
 
-// What each rank tells the others about its adapter.
+// The record by which each rank describes its adapter to the others.
 struct AdapterRecord {
   bool is_there;
   verbs::Fabric fabric;

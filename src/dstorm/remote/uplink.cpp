@@ -3,8 +3,8 @@
 // socket, until there is nothing to send or the socket is full.
 //
 // The backlog lists the segments with changes that have not been sent. The transport's ChangeSender
-// sends them: as frames of this connection, or by writes of an adapter. What goes over the
-// connection in any case are membership records, notices, heartbeats and the goodbye.
+// sends them: as frames of this connection, or by writes of an adapter. Membership records,
+// notices, heartbeats and the goodbye always go over the connection.
 //
 // The callee's answers say how many bytes it has taken in, or are for the transport (take()). A
 // connection that fails is given up; call() then goes to the next rank of the host, to which this

@@ -11,14 +11,16 @@
 namespace dstorm {
 namespace {
 
-// What the ranks of a host tell one another while they make a segment.
+// The record that each rank posts while the ranks make a segment. For a rank that makes the memory
+// of its host, it says where the others find that memory.
 struct Offer {
   std::int32_t fd = -1;
   host::Token token{};
   char error[512] = {};
 };
 
-// Everyone's state, thrown as one error on all ranks if any failed; returns the maker's offer.
+// Collective. If any rank has failed, throws the same error on all ranks. Returns the maker's
+// offer.
 Offer agree(Group& group, std::string_view what, std::string_view step, const Offer& mine,
             int maker) {
   const auto posts = group.exchange(step, std::as_bytes(std::span(&mine, 1)));
@@ -69,9 +71,9 @@ Channel::Channel(Group& group, host::Control& control, remote::Engine* engine, s
       memory_ = std::make_shared<host::SegmentMemory>(
           host::SegmentMemory::open(shape, what, control.pid(maker), offer.fd, offer.token));
     }
-    // Each rank's pages come from where it runs.
+    // Each rank reserves its own pages, so that the system takes them from memory near the rank.
     memory_->reserve_for(control.rank(), true, what);
-    // Who has seen this rank agree may send.
+    // Before this rank agrees, because a rank that has seen this rank agree may send to it.
     if (engine_ != nullptr) attachment_ = engine_->attach(id, memory_);
   });
   try {

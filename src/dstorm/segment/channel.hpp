@@ -1,5 +1,5 @@
-// One segment as this rank reaches the others through it: the memory of its host, which its ranks
-// read and write in place, and the network to the other hosts.
+// The way of one segment from this rank to the other ranks: the segment's memory on this host,
+// which the ranks here read and write in place, and the network to the other hosts.
 #pragma once
 
 #include <cstdint>
@@ -25,37 +25,41 @@ struct Attachment;
 
 class Channel {
  public:
-  // Collective over the live ranks. Throws on every rank, or on none: ConfigError (no room, no
-  // descriptor), TimeoutError. `engine` is null in a job of one host.
-  // `id`: the same on every rank, and greater than any segment's before.
+  // Collective over the live ranks, blocking. Throws on every rank, or on none: ConfigError (no
+  // room, no descriptor), TimeoutError, PeerError. `engine` is null in a job of one host. `id` is
+  // the same on every rank, and greater than that of any earlier segment.
   Channel(Group& group, host::Control& control, remote::Engine* engine, std::uint32_t id,
           std::string_view what, host::SegmentShape shape);
 
   const host::SegmentMemory& memory() const noexcept { return *memory_; }
   std::shared_ptr<const host::SegmentMemory> share_memory() const noexcept { return memory_; }
 
-  // For what this rank folds of `sender`.
+  // This rank's reader of the mailbox of `sender`, or of the copies of it that this host has.
   SlotReader reader(int sender) const;
 
-  // After this rank has published `bytes` of payload, or moved its clock alone: wakes those of
-  // `to`, and sends what other hosts have to know; see remote::Engine::flush.
+  // To be called after this rank has published `bytes` of payload, or has moved only its clock.
+  // Wakes the ranks `to` on this host, and sends the change to other hosts; see
+  // remote::Engine::flush.
   void deliver(std::span<const int> to, std::size_t bytes, bool may_lag = false) noexcept;
-  // After it has folded what `senders` sent, who may be waiting for that (`awaited`) or not. Other
-  // hosts hear of it when a quarter of the slots is free again, when this rank goes to sleep, or
-  // within a tenth of a second: who has most of its slots left does not wait for one.
+  // To be called after this rank has folded updates of `senders`. `awaited`: the senders may be
+  // waiting for that. Other hosts are told when a quarter of the slots is free again, when this
+  // rank goes to sleep, or within a tenth of a second. A sender does not wait as long as most of
+  // its slots are free, so it need not be told sooner.
   void acknowledge(std::span<const int> senders, bool awaited) noexcept;
-  // Wakes ranks of this host that may be waiting for something this rank has changed in its memory.
+  // Wakes ranks of this host that may be waiting for a change that this rank has made in its
+  // memory.
   void wake(std::span<const int> ranks) noexcept;
-  // LATEST: has what a slow network is still sending read from a copy instead of its slot. True if
-  // that may have freed one.
+  // LATEST: makes the network read the update that it is still sending from a copy instead of the
+  // slot. Returns true if that may have freed a slot.
   bool make_room() noexcept;
 
-  // Whether updates come by RDMA, of which nobody tells: who waits for one looks again and again,
-  // with take_in(), which moves what has come to the mailboxes.
+  // Whether updates arrive by RDMA. An adapter wakes nobody, so a rank that waits for such an
+  // update calls take_in() again and again. take_in() moves the updates that have arrived to the
+  // mailboxes.
   bool is_silent() const noexcept { return !inboxes_.empty(); }
   void take_in();
 
-  // This rank will neither send nor receive here any more; the others' waits leave it out.
+  // This rank will neither send nor receive here any more; the other ranks no longer wait for it.
   void close() noexcept;
   bool is_closed(int rank) const noexcept { return memory_->is_closed(rank); }
 

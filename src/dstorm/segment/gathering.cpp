@@ -1,3 +1,10 @@
+// How a gather works. collect() waits as the options say, then finds the updates to fold and lists
+// them in updates_. There are three ways to find them: collect_own_iteration() at staleness 0,
+// collect_newest() under LATEST, and collect_queued() under QUEUE. The fold reads the updates in
+// their slots, or in the stash. Under LATEST this rank's cursors hold the slots meanwhile, so that
+// no sender overwrites one. end() marks the updates as consumed, which frees their slots, and tells
+// the senders. If a wait or the fold throws, let_go() drops the holds, and all updates stay
+// pending.
 #include "dstorm/segment/gathering.hpp"
 
 #include <sched.h>
@@ -12,7 +19,7 @@ using std::chrono::nanoseconds;
 namespace {
 
 constexpr int kLooksForMissing = 64;
-// Until this rank hears, at the latest, of an epoch that another has taken up.
+// The longest time after which this rank learns of an epoch whose graph another rank uses already.
 constexpr std::chrono::seconds kNews{1};
 
 }  // namespace
@@ -101,19 +108,19 @@ void Gathering::wait_for_clocks(std::uint64_t target, nanoseconds timeout) {
   };
   if (state_.wait(all_there, timeout, [&] { return lacks(behind()); })) return;
   const std::vector<int> ranks = behind();
-  if (ranks.empty()) return;  // the last has come just now
+  if (ranks.empty()) return;  // the last of them has scattered just now
   std::string at = " (this rank is at iteration " + std::to_string(state_.iteration);
   at +=
       ", " + describe_ranks({ranks[0]}) + " at " + std::to_string(state_.reader(ranks[0]).clock());
   throw TimeoutError(lacks(ranks) + " within " + format_seconds(timeout) + at + ")", ranks);
 }
 
-// A part of BSP: the next scatter shall find a slot without replacing an update that some rank has
-// yet to fold. Where the in- and out-neighbours are always the same this follows from the clocks,
-// since a rank that has reached this iteration has folded the one before. Elsewhere a sender could
-// run ahead of its receivers by as much as the way back from them to it is long. The rank that is
-// furthest behind never waits here (its receivers have folded more than it has sent), so ranks
-// never wait in a circle.
+// A part of BSP: the next scatter must find a slot without replacing an update that some rank has
+// yet to fold. If the in- and out-neighbours are always the same ranks, that follows from the
+// clocks, because a rank that has reached this iteration has folded the one before. On any other
+// graph a sender could run ahead of its receivers by the length of the path back from them to it,
+// so it waits here. Ranks never wait for one another in a cycle: the rank that is furthest behind
+// does not wait, because its receivers have folded everything that it sent in earlier iterations.
 void Gathering::wait_for_folds(nanoseconds timeout) {
   const SlotWriter& writer = state_.writer();
   const auto live = [this](int r) { return state_.is_live(r); };
@@ -159,13 +166,14 @@ void Gathering::collect_own_iteration(nanoseconds timeout) {
   for (int r : in) collect_own_iteration_of(r, own);
 }
 
-// LATEST: the update of iteration `own` that `rank` has sent.
+// LATEST: takes the update of iteration `own` that `rank` has sent.
 void Gathering::collect_own_iteration_of(int rank, std::uint64_t own) {
   SlotReader& reader = state_.reader(rank);
-  // A rank that died or left counts if it got as far as this iteration, which is settled for good
-  // and looks the same to all ranks (S6).
+  // The update of a rank that has died or left counts if the rank got as far as this iteration.
+  // That is settled for good, and looks the same to all ranks of the host (S6).
   if (reader.consumed() >= own || reader.clock() < own || state_.group().is_left_out(rank)) return;
-  // Of an iteration before the sender came into this group, there is what came along.
+  // The sender scattered this iteration in an earlier group. If the update was pending when this
+  // rank left that group, it is in the stash.
   if (own <= state_.resumed[static_cast<std::size_t>(rank)]) {
     const Stash::Stashed* update = stashed(rank, own);
     if (update != nullptr && update->header.iteration == own) take(*update);
@@ -178,7 +186,7 @@ void Gathering::collect_own_iteration_of(int rank, std::uint64_t own) {
     slot = reader.find(own);
   }
   if (slot >= 0) return take(rank, slot, own - 1, own);
-  // The sender may send by the graph of another epoch already, or still.
+  // The sender may already use the graph of a newer epoch, or still that of an older one.
   if (state_.rounds.is_repaired() || hears_of_epoch()) return;
   throw ConfigError(
       "gather of " + state_.name() + " at staleness 0: rank " + std::to_string(rank) +
@@ -226,8 +234,8 @@ void Gathering::collect_queued(std::uint64_t limit) {
     for (const Stash::Stashed& update : state_.stash.updates()) {
       if (update.rank == r && update.header.iteration <= limit) take(update);
     }
-    // Not beyond the clock: a rank that died over an update may have given only some its tickets
-    // (S6).
+    // Only up to the clock: a rank that died while it published an update may have stored only some
+    // of the update's tickets (S6).
     SlotReader& reader = state_.reader(r);
     const std::uint64_t settled = std::min(limit, reader.clock());
     std::uint64_t after = reader.consumed();
@@ -257,7 +265,7 @@ void Gathering::take(const Stash::Stashed& update) {
 
 // If it throws, nothing counts as folded.
 void Gathering::end() {
-  if (state_.group().is_forked()) return;  // during the fold: what was gathered is the rank's
+  if (state_.group().is_forked()) return;  // by the fold: only the rank itself has gathered
   state_.is_in_round = false;
   state_.group().check_standing();  // the slots of an evicted rank may have been written meanwhile
   for (std::size_t i = 0; i < updates_.size(); ++i) {
@@ -277,7 +285,7 @@ void Gathering::end() {
 }
 
 void Gathering::let_go() noexcept {
-  if (state_.group().is_forked()) return;  // the rank still reads
+  if (state_.group().is_forked()) return;  // the rank itself still reads
   for (int r : held_) state_.reader(r).let_go();
   held_.clear();
 }

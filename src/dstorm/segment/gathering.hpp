@@ -1,4 +1,4 @@
-// Finds the updates that have come for this rank, and gives them to a fold.
+// Finds the updates that have arrived for this rank, and gives them to a fold.
 #pragma once
 
 #include "dstorm/segment/state.hpp"
@@ -18,9 +18,9 @@ class Gathering {
   void reject(std::size_t update) { found_[update].is_folded = false; }
 
  private:
-  struct Found {  // beside an Update
+  struct Found {  // one for each Update
     std::uint64_t ordinal;
-    bool is_stashed;  // and not in a slot
+    bool is_stashed;  // it lies in the stash, not in a slot
     bool is_folded;
   };
 
@@ -42,9 +42,9 @@ class Gathering {
   SegmentState& state_;
   Strays& strays_;
   std::vector<Update> updates_;  // being gathered
-  std::vector<Found> found_;     // the same, in the same order
-  std::vector<int> held_;        // senders whose cursor holds something
-  std::vector<int> senders_;     // of what has been folded
+  std::vector<Found> found_;     // one for each of updates_, in the same order
+  std::vector<int> held_;        // senders in whose mailboxes this rank holds a slot
+  std::vector<int> senders_;     // of the updates that have been folded
 };
 
 }  // namespace dstorm

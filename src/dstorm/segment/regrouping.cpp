@@ -32,7 +32,7 @@ void Regrouping::move_to(const std::shared_ptr<Group>& group) {
   state_.rounds.restore(last);
 }
 
-// All ranks of the next group are here, so no rank does anything in the old group any more.
+// Every rank of the next group makes this call, so no rank does anything in the old group any more.
 void Regrouping::agree_on_iterations(Group& group) {
   std::vector<std::byte> mine;
   if (state_.is_open()) {
@@ -63,13 +63,13 @@ bool Regrouping::comes_along(int rank) const {
   return std::binary_search(along_.begin(), along_.end(), rank);
 }
 
-// Of the updates of `rank` that this one has folded, rejected or stashed.
+// The ordinal of the last update of `rank` that this rank has folded, rejected or stashed.
 std::uint64_t Regrouping::last_ordinal(int rank) const {
   const Cursor& cursor = state_.mailbox(rank).cursor(state_.group().rank());
   return std::max(cursor.ordinal.load(std::memory_order_relaxed), state_.stash.last_ordinal(rank));
 }
 
-// Stashes what is pending in the old mailboxes.
+// Waits for the pending updates of the old group, and stashes them.
 void Regrouping::await_updates(const Group& next) {
   const int own = state_.group().rank();
   std::erase_if(along_, [&](int r) { return r != own && !state_.is_live(r); });

@@ -1,4 +1,4 @@
-// Opens a segment in its first group, and takes it from one group to the next.
+// Opens a segment in its first group, and moves it from one group to the next.
 #pragma once
 
 #include "dstorm/segment/state.hpp"

@@ -8,8 +8,8 @@
 
 namespace dstorm {
 
-// The ranks take up the graph of a new epoch each by itself, at a scatter. Meanwhile a rank may
-// send where it is not expected, or be expected where it does not send: Strays::take_in and
+// Each rank begins to use the graph of a new epoch at its own next scatter. Meanwhile a rank may
+// send to a rank that does not expect it, or not send to one that does: Strays::take_in and
 // Gathering::collect_own_iteration allow for both.
 class Rounds {
  public:
@@ -17,23 +17,23 @@ class Rounds {
 
   explicit Rounds(const Graph& graph) : graph_(graph) {}
 
-  // Draws the graph for a group, as of this rank's last scatter, that of `iteration`.
+  // Draws the graph among the present members of `group`. `iteration` is that of this rank's last
+  // scatter.
   void draw(const Group& group, std::uint64_t iteration);
-  // The same if the group is in another epoch by now, of which this rank is a member.
+  // Draws it again if the group has moved to another epoch and this rank is a member of that.
   void follow_epoch(std::uint64_t iteration);
   bool is_of_old_epoch() const { return group_->epoch() != view_.epoch; }
 
-  // The round in which this rank scatters as `number` (from 0): of `graph`, or, where that is null,
-  // of the segment's own. Throws ConfigError if `graph` does not fit the job. The reference is
-  // valid until the next call.
+  // Round `number` (from 0) of `graph`, or of the segment's own graph if `graph` is null. Throws
+  // ConfigError if `graph` does not fit the job. The reference is valid until the next call.
   const Round& round_of(const Graph* graph, std::uint64_t number);
-  // The round of this rank's last scatter; before any, round 0.
+  // The round of this rank's last scatter; round 0 before the first.
   const Round& current() const { return *current_; }
   void set_current(const Round& round) { current_ = &round; }
-  // `round` was current in the group before.
+  // Makes `round` current, which was current in the last group.
   void restore(Round round);
 
-  // Of the segment's own graph.
+  // Round `number` of the segment's own graph.
   Round make(std::uint64_t number) const { return make_round(graph_, number); }
   // The ranks that the graph is drawn among.
   const std::vector<int>& members() const { return view_.members; }
@@ -51,7 +51,7 @@ class Rounds {
 
   const Graph& graph_;  // the segment's own
   const Group* group_ = nullptr;
-  View view_;                       // that the graph is drawn for
+  View view_;                       // the view that the graph is drawn for
   std::vector<Round> repeating_;    // the graph over one period, if that is short
   Round other_;                     // any other round or graph
   const Round* current_ = nullptr;  // one of these

@@ -21,7 +21,7 @@ std::span<const int> Scattering::scatter(const Segment::Fill& fill, const Graph*
   }
 }
 
-// Claims a slot. Null under LATEST if every slot is being read at this moment.
+// Claims a slot. Returns null if, under LATEST, every slot is being read at this moment.
 std::byte* Scattering::begin(const Graph* graph) {
   state_.begin_call(true);
   if (state_.rounds.is_of_old_epoch()) state_.rounds.follow_epoch(state_.iteration);
@@ -94,7 +94,7 @@ std::span<const int> Scattering::skip() {
 }
 
 void Scattering::cancel() noexcept {
-  if (state_.group().is_forked()) return;  // the rank still writes
+  if (state_.group().is_forked()) return;  // the rank itself still writes
   if (slot_ >= 0) state_.writer().abandon(slot_);
   slot_ = -1;
 }

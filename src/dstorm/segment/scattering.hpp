@@ -13,13 +13,14 @@ class Scattering {
   // See Segment::scatter.
   std::span<const int> scatter(const Segment::Fill& fill, const Graph* graph, bool may_lag);
 
-  // A slot of this rank's mailbox as scratch memory, its own until release_room(). Waits as a QUEUE
-  // does if every slot is taken. For the collectives of vol. Ends last_sent().
+  // Claims a slot of this rank's mailbox as scratch memory, until release_room(). If every slot is
+  // taken, it waits as a scatter under QUEUE does. last_sent() is null afterwards. For the
+  // collectives of vol.
   std::byte* claim_room(std::chrono::nanoseconds timeout);
   void release_room() noexcept { cancel(); }
 
-  // The payload of this rank's last scatter, unchanging until the next; null if that was skipped,
-  // or its slot is no more.
+  // The payload of this rank's last scatter, which does not change until the next scatter. Null if
+  // the last scatter was skipped, or if its slot may have been reused.
   const std::byte* last_sent() const noexcept { return last_sent_; }
   void forget_last_sent() noexcept { last_sent_ = nullptr; }
 

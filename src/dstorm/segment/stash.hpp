@@ -21,7 +21,7 @@ class Stash {
     std::vector<std::byte> payload;
   };
 
-  // Of one sender in order of iteration.
+  // The updates of one sender are added in order of iteration.
   void add(Stashed update) { updates_.push_back(std::move(update)); }
   bool is_empty() const { return updates_.empty(); }
   const std::vector<Stashed>& updates() const { return updates_; }

@@ -18,8 +18,8 @@
 
 namespace dstorm {
 
-// Touched by the thread that has the turn (host/turn.hpp). The layers above, vol and collective,
-// use it too: they wait as a segment does, and keep data of their own in its memory.
+// For the thread that has the turn (host/turn.hpp). The layers above, vol and collective, use it
+// too: they wait as a segment does, and keep data of their own in its memory.
 class SegmentState {
  private:
   std::shared_ptr<Group> group_;
@@ -35,8 +35,8 @@ class SegmentState {
   SegmentState(const SegmentState&) = delete;
   SegmentState& operator=(const SegmentState&) = delete;
 
-  // Collective over the live ranks: opens the mailboxes in `group`. Everything is as before if it
-  // throws. `before_use` gets the new mailboxes while the old ones are still there.
+  // open() is collective over the live ranks: it opens the mailboxes in `group`, and changes
+  // nothing if it throws. The old mailboxes stay until use() replaces them by the new ones.
   struct Mailboxes {
     std::unique_ptr<Channel> channel;
     std::vector<SlotReader> readers;  // by rank
@@ -60,19 +60,19 @@ class SegmentState {
   bool is_open() const noexcept { return channel_ != nullptr; }
   Channel& channel() const noexcept { return *channel_; }
   const host::SegmentMemory& memory() const noexcept { return channel_->memory(); }
-  // A mailbox of this host's memory: this rank's, or another's that its reader looks at.
+  // The mailbox of `rank` in this host's memory; for a rank of another host, its first copy.
   Mailbox mailbox(int rank) const { return {memory().mailbox(rank), shape_}; }
   SlotReader& reader(int rank) { return readers_[static_cast<std::size_t>(rank)]; }
   SlotWriter& writer() noexcept { return *writer_; }
   const SlotWriter& writer() const noexcept { return *writer_; }
-  // The iteration up to which everything that `rank` has sent has come to this host.
+  // The iteration up to which everything that `rank` has sent has arrived at this host.
   std::uint64_t clock_of(int rank);
-  // Moves updates that an adapter has written to where readers find them.
+  // Moves updates that an adapter has written to the mailboxes, in which readers find them.
   void take_in() {
     if (channel_->is_silent()) channel_->take_in();
   }
-  // A copy of the header in a slot of `rank`'s mailbox that a reader has found, looking beyond
-  // iteration `after` and not beyond `limit`. Throws Error if it cannot be.
+  // A copy of the header of a slot in `rank`'s mailbox. The slot was found by a look for an
+  // iteration above `after` and up to `limit`. Throws Error if the header says something else.
   SlotHeader header_of(int rank, int slot, std::uint64_t after, std::uint64_t limit);
 
   // Every call on the segment begins with this. Throws ConfigError after close() or after the rank
@@ -80,7 +80,7 @@ class SegmentState {
   // may begin here (`begins_round`).
   void begin_call(bool begins_round);
 
-  // Waits until `ready`, as Waiter::until, and counts the time. False: the time is up.
+  // As Waiter::until, and counts the time. Returns false when the time is up.
   template <class Ready, class What>
   bool wait(Ready&& ready, std::chrono::nanoseconds timeout, const What& missed) {
     return ready() || wait_on(ready, timeout, std::cref(missed));
@@ -90,21 +90,21 @@ class SegmentState {
     return ready() || wait_on(ready, timeout, nullptr);
   }
 
-  // Leaves the segment. Any thread, at any time; idempotent.
+  // Leaves the segment. Any thread may call it at any time; idempotent.
   void shut() noexcept;
   Stats stats() const;
-  // Adds the fate of the updates sent to `rank` to `stats`.
+  // Adds to `stats` the counters of the updates sent to `rank`.
   void add_stats(int rank, bool is_live, Stats& stats) const;
 
   Rounds rounds;
   Stash stash;
   std::uint64_t iteration = 0;         // of this rank's last scatter
-  bool is_in_round = false;            // this iteration has been scattered and not gathered
+  bool is_in_round = false;            // this iteration has been scattered and not yet gathered
   bool is_used = false;                // this rank has begun to scatter, gather or fold here
-  std::vector<std::uint64_t> resumed;  // by rank: the iteration it came into this group with
+  std::vector<std::uint64_t> resumed;  // by rank: its iteration when it came into this group
   std::uint64_t bytes_out = 0;         // see Stats
   std::uint64_t bytes_in = 0;
-  Stats gone;  // of updates to ranks that did not come along from an earlier group
+  Stats gone;  // of updates to ranks of earlier groups that are not in this group
 
  private:
   template <class Ready>

@@ -10,7 +10,7 @@ constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
 
 }  // namespace
 
-// Tells each sender of which `free(rank)` has freed a slot.
+// Calls `free(rank)` for each sender, and tells those senders of which it has freed a slot.
 template <class Free>
 void Strays::for_each_peer(Free&& free) {
   freed_.clear();
@@ -32,7 +32,7 @@ void Strays::take_in(bool exact) {
   });
 }
 
-// LATEST, in a gather at staleness 0: the oldest update of `rank` up to `limit`.
+// LATEST, in a gather at staleness 0: rejects the oldest update of `rank` up to iteration `limit`.
 bool Strays::drop_oldest(int rank, bool is_due, std::uint64_t limit) {
   SlotReader& reader = state_.reader(rank);
   if (reader.oldest(reader.consumed(), limit) < 0) return false;

@@ -11,17 +11,17 @@ class Strays {
  public:
   explicit Strays(SegmentState& state) : state_(state) {}
 
-  // Takes updates that the next gather may not expect out of their slots: those sent by the graph
-  // of another epoch, or by a neighbour that ran behind in a part of the graph that had come apart.
-  // Their sender may be waiting for just these slots. Under QUEUE they are stashed; under LATEST a
-  // gather at staleness 0 (`exact`) will never fold them, and they count as rejected.
+  // Removes updates from their slots that the next gather may not expect: those sent by the graph
+  // of another epoch, or by a neighbour that ran behind while the graph had come apart. Their
+  // sender may be waiting for these very slots. Under QUEUE the updates are stashed. Under LATEST a
+  // gather at staleness 0 (`exact`) will never fold them, so they count as rejected.
   void take_in(bool exact);
 
   // QUEUE, between hosts: stashes up to `depth` updates of each sender. On one host a rank sees
-  // each update at once, so ranks that fold what has come before each scatter never block one
-  // another for good. Over a network all ranks could fill their slots before any sees an update,
-  // and then all would wait in scatter, with nobody to fold. A rank that waits for a slot and
-  // stashes gives each other rank as much room as that rank has slots.
+  // each update at once, so ranks that gather before each scatter never block one another for good.
+  // Over a network all ranks could fill their slots before any sees an update; all would then wait
+  // in scatter, and no rank would fold. A rank that stashes while it waits for a slot gives each
+  // other rank as much room as that rank has slots.
   void relieve_senders();
 
   // Stashes updates of `rank` up to iteration `limit`, until `most` of its updates are stashed. The

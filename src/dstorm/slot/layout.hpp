@@ -12,11 +12,12 @@
 // reader.hpp receives, carrier.hpp reads for receivers on another host, and raise_to() below stores
 // what such a receiver reports. copies.hpp says which process writes a copy on another host. Other
 // files of src/dstorm/ only load some of the words:
-//   remote/uplink_frames.cpp, remote/verbs/sender.cpp  the cursor of a receiver, to send it to the
-//                                                      sender's host; `consumed` with acquire, as
-//                                                      S4 (a) requires
-//   remote/downlink.cpp, remote/verbs/inbox.{hpp,cpp}  the clock of a copy; inbox.hpp `published`
-//   segment/state.cpp, segment/regrouping.cpp          the counters of a cursor
+//   remote/transport/backlog.cpp,  the cursor of a receiver, to send it to the sender's host;
+//   remote/verbs/writer.cpp        `consumed` with acquire, as S4 (a) requires
+//   remote/tcp/change_receiver.cpp,
+//   remote/verbs/inbox.{hpp,cpp}   the clock of a copy; inbox.hpp also `published`
+//   segment/state.cpp,
+//   segment/regrouping.cpp         the counters of a cursor
 //
 // Invariants. If one is broken, an update is torn or lost. tests/mutants/memory.py breaks each on
 // purpose, and tests/model/slot.pml is a small model of them.
@@ -97,7 +98,7 @@ struct alignas(kLine) Cursor {
   std::atomic<std::uint64_t> consumed;     // the receiver is done with iterations up to this one
   std::atomic<std::uint64_t> folded;       // updates folded
   std::atomic<std::uint64_t> overwritten;  // updates replaced before the receiver could fold them
-  std::atomic<std::uint64_t> rejected;     // updates the receiver refused (non-finite)
+  std::atomic<std::uint64_t> rejected;     // updates the receiver refused
   std::atomic<std::uint64_t> ordinal;      // the ordinal of the last update consumed
   // The highest ordinal that has been published for the receiver in a copy on its host. It only
   // grows, and the copies' writers store it.

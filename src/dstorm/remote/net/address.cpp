@@ -1,3 +1,9 @@
+// Addresses of this host, and which of them another host can reach. The system answers three
+// questions: getifaddrs() lists the interfaces, getaddrinfo() turns a name into addresses, and a
+// datagram socket that is connected to an address, without sending anything, shows the local
+// address from which packets leave towards it. choose_address() then prefers an address on a
+// network that both hosts are on, then one from which a route leads to the other host, then a
+// link-local one.
 #include "dstorm/remote/net/address.hpp"
 
 #include <arpa/inet.h>

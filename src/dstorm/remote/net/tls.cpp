@@ -1,3 +1,10 @@
+// TLS by OpenSSL, over sockets that do not block. OpenSSL reads and writes through a BIO of our own
+// (socket_of(), read(), write()), because its own socket BIO raises SIGPIPE.
+//
+// send() and receive() first move the handshake on (shake_hands()). send() copies bytes into one
+// TLS record at a time (stage()) and writes it (flush()). receive() reads as much as has arrived.
+// If OpenSSL stops, judge() finds out why: it needs the socket to become readable or writable, the
+// peer has closed the connection, or the connection has failed.
 #include "dstorm/remote/net/tls.hpp"
 
 #include <openssl/bio.h>

@@ -20,7 +20,7 @@ struct DeviceEvent;
 
 namespace dstorm::remote {
 
-// What an uplink gives its transport. All of it outlives the transport.
+// The parts of an uplink that its transport uses. All of them outlive the transport.
 struct Route {
   const host::Control& control;
   const Settings& settings;
@@ -33,9 +33,9 @@ struct Route {
 // connection after another. Functions that throw Error do so if the connection is of no more use.
 class ChangeSender {
  public:
-  // What has become of the changes that were due.
+  // How far send() has got with the changes that were due.
   enum class Progress : std::uint8_t {
-    kDone,    // whoever sees the next frame of the connection sees all of them
+    kDone,    // a rank that sees the next frame of the connection also sees all of them
     kFull,    // the outbox is full; there is more
     kPosted,  // all are on their way beside the connection, and not there yet
     kStuck,   // some can go on only when others have arrived

@@ -1,3 +1,11 @@
+// How changes go by RDMA. begin() makes a Writer, which has a queue pair, and introduces it to the
+// callee in a frame. take() connects the pair with the callee's, and notes each window that the
+// callee opens. send() then goes through the segments that have changed; of each it writes the
+// cursors, the updates and the clock, in that order, as far as the queue has room and a window is
+// there.
+//
+// reap() takes completions in. tend() notices a network that no longer works: it writes a clock now
+// and then, and ends the connection when nothing has completed for the silence.
 #include "dstorm/remote/verbs/change_sender.hpp"
 
 #include <algorithm>
@@ -37,7 +45,7 @@ void ChangeSender::end() noexcept {
   written_.clear();
 }
 
-// The next connection may come about. A host that refuses that one, too, counts as not reached.
+// The next connection may work. A host that refuses that one too counts as not reached since now.
 void ChangeSender::note_failure() noexcept {
   if (writer_ && !stalled_since_) stalled_since_ = moved_;
 }
@@ -87,14 +95,14 @@ void ChangeSender::tend(Clock::time_point now) {
       now - stalled_since_.value_or(moved_) > route_.settings.silence) {
     fail("the adapter gets nothing through");
   }
-  // So often that all ranks that one cut concerns notice it at about the same time.
+  // Often enough that all ranks which are concerned by one cut notice it at about the same time.
   if (writer_->is_idle() && now - tried_ > route_.settings.silence / 16) {
     tried_ = now;
     send_clock_again();
   }
 }
 
-// So a network that no longer works is noticed even if there is nothing to send.
+// A network that no longer works is then noticed even if there is nothing to send.
 void ChangeSender::send_clock_again() {
   for (const auto& [id, carried] : route_.backlog.all()) {
     if (!writer_->has_window(id)) continue;
@@ -128,7 +136,7 @@ void ChangeSender::take(const remote::FrameHead& head, std::span<const std::byte
   }
 }
 
-// That of a window.
+// The longest answer is that for a window.
 std::size_t ChangeSender::longest_answer() const {
   return (1 + route_.host.size()) * sizeof(Target);
 }

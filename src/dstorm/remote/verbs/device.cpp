@@ -1,3 +1,8 @@
+// How an adapter is chosen and opened. inspect() looks at one port of one device: its state, its
+// addresses (GIDs), and whether the user's settings can be applied to it. It returns the choice for
+// that port, or the reason why the port cannot be used. survey() returns that for every port.
+// Device::open() takes the first port that can be used; if there is none, its error has the reasons
+// of all ports. next_event() translates an asynchronous event of the open device.
 #include "dstorm/remote/verbs/device.hpp"
 
 #include <arpa/inet.h>

@@ -1,3 +1,11 @@
+// How a queue pair is used. The constructor makes the completion queue and the queue pair.
+// connect() moves the pair through the states that the standard prescribes: INIT (which port), RTR
+// (which peer, and how to reach it), RTS (how often, and for how long, to repeat what is not
+// acknowledged).
+//
+// write() posts a numbered write. reap() polls the completion queue; a completion of write n shows
+// that all writes up to n are done. The first error, whichever call notices it, is kept in
+// failure_, and the queue accepts no write after it.
 #include "dstorm/remote/verbs/queue.hpp"
 
 #include <fcntl.h>
