@@ -26,8 +26,7 @@
 
 namespace {
 
-// ---- What the processes share
-// ----------------------------------------------------------------------
+// ---- What the processes share -------------------------------------------------------------------
 struct SharedPair {
   std::atomic<std::uint32_t> is_ready;  // to receive
   std::atomic<std::uint32_t> sender;    // the queue pair that may write
@@ -52,8 +51,7 @@ struct World {
 };
 World* world = nullptr;
 
-// ---- This process's
-// --------------------------------------------------------------------------------
+// ---- This process's -----------------------------------------------------------------------------
 struct Fault {
   std::uint64_t calls = 0;
   std::uint64_t first = 0;  // 0: none
@@ -103,7 +101,16 @@ std::uint64_t objects = 0;
 bool is_removed = false;
 FakeAdapter adapter{256, 1 << 23, 4096, {0xffff, 0x8001}, 0};
 constexpr int kDevices = 4;
-std::array<ibv_device, kDevices> devices;
+// Set once: each rank of a test that runs ranks as threads reads them.
+std::array<ibv_device, kDevices> devices = [] {
+  std::array<ibv_device, kDevices> made{};
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    made[i].node_type = IBV_NODE_CA;
+    made[i].transport_type = IBV_TRANSPORT_IB;
+    std::snprintf(made[i].name, sizeof(made[i].name), "rxe%zu", i + 1);
+  }
+  return made;
+}();
 
 // 0, or the error with which this call fails.
 int fails(const char* call) {
@@ -258,8 +265,7 @@ int req_notify_cq(ibv_cq* cq, int) {
 
 extern "C" {
 
-// ---- The tests' side
-// -------------------------------------------------------------------------------
+// ---- The tests' side ----------------------------------------------------------------------------
 void fake_verbs_begin() {
   if (world != nullptr) munmap(world, sizeof(World));
   void* at =
@@ -328,18 +334,13 @@ void fake_verbs_remove() {
   for (const Pair* pair : pairs) world->pair[pair->qp.qp_num].is_ready = 0;
 }
 
-// ---- Devices
-// ---------------------------------------------------------------------------------------
+// ---- Devices ------------------------------------------------------------------------------------
 ibv_device** ibv_get_device_list(int* count) {
   const std::lock_guard lock(mutex);
   if (const int error = fails("get_device_list"); error != 0) return no<ibv_device*>(error);
   auto** list = new ibv_device* [kDevices + 1] {};
   for (int i = 0; i < kDevices; ++i) {
-    ibv_device& device = devices[static_cast<std::size_t>(i)];
-    device.node_type = IBV_NODE_CA;
-    device.transport_type = IBV_TRANSPORT_IB;
-    std::snprintf(device.name, sizeof(device.name), "rxe%d", i + 1);
-    list[i] = &device;
+    list[i] = &devices[static_cast<std::size_t>(i)];
   }
   if (count != nullptr) *count = kDevices;
   return list;
@@ -459,8 +460,7 @@ const char* ibv_event_type_str(ibv_event_type type) {
   }
 }
 
-// ---- What is made on them
-// --------------------------------------------------------------------------
+// ---- What is made on them -----------------------------------------------------------------------
 ibv_pd* ibv_alloc_pd(ibv_context* context) {
   const std::lock_guard lock(mutex);
   if (const int error = fails("alloc_pd"); error != 0) return no<ibv_pd>(error);
