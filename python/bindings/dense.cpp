@@ -314,7 +314,8 @@ void bind_dense(py::module_& module) {
       "Args:\n    fold: AVG (the default), SUM, MEDIAN or TRIMMED_MEAN(f); of integers as in "
       "gather().\n"
       "    timeout: seconds to wait; that of malt.init() if None.\n"
-      "    last: the one after the loop, which goes with the others' last alone.\n"
+      "    last: True for the call after the loop. It takes part in one allreduce only with\n"
+      "        calls of other ranks that say so too.\n"
       "Raises:\n    TimeoutError: the named ranks did not come; the vector is unchanged.\n"
       "    ConfigError: on all ranks: they name different folds, or only some are at their last; "
       "the vector is unchanged.");
@@ -345,7 +346,7 @@ void bind_dense(py::module_& module) {
           "This vector's counters. Any thread, at any time.")
       .def(
           "close", [](const PythonVector& self) { self.vector().close(); },
-          "Leave the vector: others' waits leave this rank out. Idempotent.")
+          "Leave the vector: the other ranks no longer wait for this one. Idempotent.")
       .def(
           "regroup",
           [](const PythonVector& self, const std::shared_ptr<dstorm::Group>& group) {
@@ -356,14 +357,14 @@ void bind_dense(py::module_& module) {
       .def(
           "clock_of",
           [](const PythonVector& self, int rank) { return self.vector().segment().clock_of(rank); },
-          py::arg("rank"), "The rank's last iteration that has come here; for the package.")
+          py::arg("rank"), "The rank's last iteration that has arrived here; for the package.")
       .def(
           "await_update",
           [](const PythonVector& self, std::size_t live, double timeout) {
             return self.vector().segment().await_update(live, *to_duration(timeout));
           },
           py::arg("live"), py::arg("timeout"), py::call_guard<py::gil_scoped_release>(),
-          "Wait until there is something to gather, or not as many ranks live; for the package.")
+          "Wait for an update to gather, or until fewer ranks are alive; for the package.")
       .def_property_readonly(
           "is_used",
           [](const PythonVector& self) {

@@ -241,7 +241,7 @@ void bind_group(py::module_& module) {
       .def("route", &Group::route, py::arg("rank"))
       .def("alive", [](const Group& group) { return to_tuple(group.alive()); })
       .def("is_left_out", &Group::is_left_out, py::arg("rank"),
-           "Whether the others go on without it, though it may live.")
+           "Whether the rank has been evicted; its process may still live.")
       .def(
           "barrier",
           [](Group& group, std::optional<double> timeout) { group.barrier(to_duration(timeout)); },

@@ -104,7 +104,7 @@ class Group:
         ...
     def is_left_out(self, rank: typing.SupportsInt | typing.SupportsIndex) -> bool:
         """
-        Whether the others go on without it, though it may live.
+        Whether the rank has been evicted; its process may still live.
         """
     def keep_round(self, segment: str) -> None:
         """
@@ -303,22 +303,23 @@ class Vector:
         Args:
             fold: AVG (the default), SUM, MEDIAN or TRIMMED_MEAN(f); of integers as in gather().
             timeout: seconds to wait; that of malt.init() if None.
-            last: the one after the loop, which goes with the others' last alone.
+            last: True for the call after the loop. It takes part in one allreduce only with
+                calls of other ranks that say so too.
         Raises:
             TimeoutError: the named ranks did not come; the vector is unchanged.
             ConfigError: on all ranks: they name different folds, or only some are at their last; the vector is unchanged.
         """
     def await_update(self, live: typing.SupportsInt | typing.SupportsIndex, timeout: typing.SupportsFloat | typing.SupportsIndex) -> bool:
         """
-        Wait until there is something to gather, or not as many ranks live; for the package.
+        Wait for an update to gather, or until fewer ranks are alive; for the package.
         """
     def clock_of(self, rank: typing.SupportsInt | typing.SupportsIndex) -> int:
         """
-        The rank's last iteration that has come here; for the package.
+        The rank's last iteration that has arrived here; for the package.
         """
     def close(self) -> None:
         """
-        Leave the vector: others' waits leave this rank out. Idempotent.
+        Leave the vector: the other ranks no longer wait for this one. Idempotent.
         """
     def gather(self, fold: Fold | collections.abc.Callable[[numpy.ndarray, list[Update]], typing.Any] = ..., *, staleness: typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | None = None) -> Gathered:
         """

@@ -25,16 +25,16 @@ _alike: set[str] = set()  # ... the names of those exchanged only to start with 
 def note_unsent(name: str) -> None:
     """Note that this rank gathers from a vector before it scatters it; the core calls it."""
     _noted.append(
-        f"vector '{name}': gather(staleness=...) came twice before any scatter(), and waited for "
-        "nobody: it waits for the updates of as many steps as this rank has scattered"
+        f"vector '{name}': gather(staleness=...) was called twice before any scatter(), and "
+        "waited for no rank: it waits for the updates of as many steps as this rank has scattered"
     )
 
 
 def note_left(name: str, ranks: list[int], scatters: int) -> None:
     """Note that ranks left the job with fewer scatters than this one; the core calls it."""
     _noted.append(
-        f"vector '{name}': {describe_ranks(ranks)} left the job after {scatters} scatters, and "
-        "gather(staleness=0) went on without: give all ranks equally many steps"
+        f"vector '{name}': {describe_ranks(ranks)} left the job after {scatters} scatters, so "
+        "later gather(staleness=0) calls folded nothing from there: give all ranks equally many steps"
     )
 
 
@@ -44,8 +44,8 @@ def note_left_allreduce(name: str, ranks: list[int]) -> None:
         return  # under --respawn and --elastic ranks come and go
     _noted.append(
         f"vector '{name}': {describe_ranks(ranks)} left the job before this rank's last "
-        "allreduce(), which went on without: give all ranks equally many calls, or each "
-        "malt.shard(..., even=True)"
+        "allreduce(), so its result has nothing from there: give all ranks equally many calls, or "
+        "each malt.shard(..., even=True)"
     )
 
 

@@ -29,8 +29,8 @@ def test_steps_that_a_rank_makes_without_another_are_told_in_a_line(
     environ = {"MALT_TRANSPORT": transport}
     result = run_job(tmp_path, 2, loop, MORE=2, STALENESS=0, environ=environ)
     said = (
-        "[1] vector 'vector-1': rank 0 left the job after 10 scatters, and gather(staleness=0) "
-        "went on without: give all ranks equally many steps\n"
+        "[1] vector 'vector-1': rank 0 left the job after 10 scatters, so later gather(staleness=0) "
+        "calls folded nothing from there: give all ranks equally many steps\n"
     )
     assert result.output == said
 
@@ -39,8 +39,9 @@ def test_allreduces_that_a_rank_makes_without_another_are_told_in_a_line(tmp_pat
     loop = LOOP[: LOOP.index("    v.scatter()")] + "    v.allreduce(malt.AVG)\n"
     result = run_job(tmp_path, 2, loop, MORE=1)
     assert result.output == (
-        "[1] vector 'vector-1': rank 0 left the job before this rank's last allreduce(), which "
-        "went on without: give all ranks equally many calls, or each malt.shard(..., even=True)\n"
+        "[1] vector 'vector-1': rank 0 left the job before this rank's last allreduce(), so its "
+        "result has nothing from there: give all ranks equally many calls, or each "
+        "malt.shard(..., even=True)\n"
     )
     assert run_job(tmp_path, 2, loop, MORE=0).output == ""
 
@@ -91,7 +92,9 @@ v.gather(malt.AVG, staleness=0)
 """,
     )
     assert result.output.count("\n") == 1
-    assert result.output.startswith("[0] vector 'w': gather(staleness=...) came twice before any")
+    assert result.output.startswith(
+        "[0] vector 'w': gather(staleness=...) was called twice before any"
+    )
 
 
 # ---- Vectors that are made and never exchanged ---------------------------------------------------
