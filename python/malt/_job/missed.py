@@ -34,7 +34,8 @@ def note_left(name: str, ranks: list[int], scatters: int) -> None:
     """Note that ranks left the job with fewer scatters than this one; the core calls it."""
     _noted.append(
         f"vector '{name}': {describe_ranks(ranks)} left the job after {scatters} scatters, so "
-        "later gather(staleness=0) calls folded nothing from there: give all ranks equally many steps"
+        "later gather(staleness=0) calls folded nothing from there: give all ranks equally many "
+        "steps"
     )
 
 

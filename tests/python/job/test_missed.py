@@ -29,8 +29,8 @@ def test_steps_that_a_rank_makes_without_another_are_told_in_a_line(
     environ = {"MALT_TRANSPORT": transport}
     result = run_job(tmp_path, 2, loop, MORE=2, STALENESS=0, environ=environ)
     said = (
-        "[1] vector 'vector-1': rank 0 left the job after 10 scatters, so later gather(staleness=0) "
-        "calls folded nothing from there: give all ranks equally many steps\n"
+        "[1] vector 'vector-1': rank 0 left the job after 10 scatters, so later "
+        "gather(staleness=0) calls folded nothing from there: give all ranks equally many steps\n"
     )
     assert result.output == said
 
