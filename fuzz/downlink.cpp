@@ -41,7 +41,8 @@ void run(Input input) {
   static const TcpHost queue(dstorm::Policy::kQueue);
   static const dstorm::remote::Settings settings = [] {
     dstorm::remote::Settings made = settings_at({});
-    made.silence = std::chrono::milliseconds(1);  // a part of which a full queue is waited for
+    made.suspect_after =
+        std::chrono::milliseconds(1);  // a part of which a full queue is waited for
     return made;
   }();
   const auto what = input.take<std::uint8_t>();
@@ -57,7 +58,7 @@ void run(Input input) {
   Ends ends;
   Downlink downlink(host.control(0), settings,
                     std::make_shared<dstorm::net::Stream>(dstorm::net::Stream::accept(
-                        std::move(ends.here), nullptr, settings.silence)),
+                        std::move(ends.here), nullptr, settings.suspect_after)),
                     dstorm::net::Introduction{.rank = kSender, .to = 0, .number = 1}, now);
   // Perhaps what this rank says goes over the same connection: then answers come, too.
   dstorm::host::Control& control = host.control(0);
@@ -81,7 +82,7 @@ void run(Input input) {
   ends.there = dstorm::Descriptor();
   downlink.take_in(host.attachments, kClosedSegment, true, now);
   while (downlink.is_held_up()) {  // for want of a slot: not for long
-    std::this_thread::sleep_for(settings.silence / 4);
+    std::this_thread::sleep_for(settings.suspect_after / 4);
     downlink.take_in(host.attachments, kClosedSegment, true, dstorm::Clock::now());
   }
   require(downlink.end() != Downlink::End::kNot, "the end of a connection is seen");

@@ -87,7 +87,7 @@ inline dstorm::remote::Settings settings_at(const dstorm::net::Address& at) {
           .own = at.with_port(0),
           .addresses = std::vector(kRanks, at),
           .tls = nullptr,
-          .silence = std::chrono::seconds(5),
+          .suspect_after = std::chrono::seconds(5),
           .device = nullptr,
           .rdma = std::vector(kRanks, false),
           .most_ranks = 2};

@@ -38,7 +38,7 @@ void run(Input input) {
   Uplink uplink(control, sender.settings, control.hosts()[0]);
   uplink.call(1, now);
   dstorm::net::Stream stream =
-      dstorm::net::Stream::accept(sender.listener.accept(), nullptr, sender.settings.silence);
+      dstorm::net::Stream::accept(sender.listener.accept(), nullptr, sender.settings.suspect_after);
   stream.reset_at_end();  // leaves no port behind that cannot be used for a minute
   Handshake handshake = Handshake::callee(
       sender.settings.key, static_cast<std::uint32_t>(uplink.proxy()), sender.listener.at);

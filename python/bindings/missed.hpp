@@ -18,9 +18,9 @@ class Missed {
     if (segment.iteration() == 0 && ++unsent_ == 2) {  // one may begin a loop
       callbacks().note_unsent(name);
     }
-    const bool is_one_gone = found < segment.in_neighbours().size() ||
-                             static_cast<int>(segment.members().size()) < group.size();
-    if (staleness != 0 || !is_one_gone || has_noted_left_ ||
+    const bool is_one_missing = found < segment.in_neighbours().size() ||
+                                static_cast<int>(segment.members().size()) < group.size();
+    if (staleness != 0 || !is_one_missing || has_noted_left_ ||
         group.alive().front() != group.rank()) {
       return;
     }

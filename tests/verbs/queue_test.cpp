@@ -187,8 +187,8 @@ TEST(Queue, SourceThatIsNotRegisteredIsNamed) {
 }
 
 TEST(Queue, CutNetworkIsAnErrorWithinHalfTheSilence) {
-  for (const auto silence : {200ms, 700ms}) {
-    Connection ends(4096, {.silence = silence});
+  for (const auto suspect_after : {200ms, 700ms}) {
+    Connection ends(4096, {.suspect_after = suspect_after});
     Queue& queue = ends.writer.queue;
     ASSERT_TRUE(settle(queue, queue.write(ends.writer.part(8), ends.target(), {.signaled = true})));
     const Unplugged reader(2);
@@ -197,8 +197,8 @@ TEST(Queue, CutNetworkIsAnErrorWithinHalfTheSilence) {
     const auto took = std::chrono::steady_clock::now() - start;
     EXPECT_EQ(failure.status, IBV_WC_RETRY_EXC_ERR) << failure.what;
     EXPECT_TRUE(has(failure.what, "the network to it is cut"));
-    EXPECT_GT(took, silence / 5);
-    EXPECT_LT(took, silence / 2 + 400ms);
+    EXPECT_GT(took, suspect_after / 5);
+    EXPECT_LT(took, suspect_after / 2 + 400ms);
   }
 }
 
@@ -225,8 +225,8 @@ TEST(Queue, OptionsBeyondTheLimitsAreRefusedWithThem) {
   };
   EXPECT_TRUE(has(refusal({.depth = 0}), "takes 1 to"));
   EXPECT_TRUE(has(refusal({.depth = 1U << 30}), "takes 1 to"));
-  EXPECT_TRUE(has(refusal({.silence = 0ms}), "RDMA needs 1 to 60000"));
-  EXPECT_TRUE(has(refusal({.silence = 61s}), "RDMA needs 1 to 60000"));
+  EXPECT_TRUE(has(refusal({.suspect_after = 0ms}), "RDMA needs 1 to 60000"));
+  EXPECT_TRUE(has(refusal({.suspect_after = 61s}), "RDMA needs 1 to 60000"));
 }
 
 TEST(Queue, WriteBeforeTheConnectionFailsTheQueue) {

@@ -204,7 +204,7 @@ class Allreduce {
   bool needs_slot_ = false;
   std::vector<std::byte> kept_;        // A3: the result of an earlier attempt
   std::vector<int> kept_order_;        // the ranks whose vectors it is of; empty: none is kept
-  std::vector<int> lost_;              // used in look()
+  std::vector<int> ended_;             // used in look()
   bool is_undelivered_ = false;        // something has been published and not been sent
   std::size_t undelivered_bytes_ = 0;  // of parts
   Stats stats_;

@@ -9,18 +9,18 @@ namespace dstorm {
 
 // Returns whether there is news.
 bool Allreduce::look() {
-  lost_.clear();
+  ended_.clear();
   each_other([this](int r, const Peer&) {
-    if (!state_.is_live(r)) lost_.push_back(r);
+    if (!state_.is_live(r)) ended_.push_back(r);
   });
-  // A2: this rank noted that they are lost before it takes in here, so everything that they had
+  // A2: this rank noted that they have ended before it takes in here, so everything that they had
   // written is here.
-  if (!lost_.empty() && state_.channel().is_silent()) state_.channel().take_in();
+  if (!ended_.empty() && state_.channel().is_polled()) state_.channel().take_in();
   bool is_news = false;
   for (int r : others_) {
     if (!state_.group().is_left_out(r) && read(r)) is_news = true;
   }
-  for (int r : lost_) {
+  for (int r : ended_) {
     is_news = is_news || rest_.has(r);
     rest_.remove(r);
   }

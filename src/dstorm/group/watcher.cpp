@@ -29,7 +29,7 @@ MembershipOptions options_for(const host::Control& control, const WatcherOptions
   return {.rank = control.rank(),
           .first = {.members = control.members()},
           .tie = options.tie,
-          .timeout = options.silence};
+          .timeout = options.suspect_after};
 }
 
 // The processor time of the calling thread.
@@ -73,8 +73,8 @@ void Watcher::run() {
     watched.push_back({control_.pidfd(r), POLLIN, 0});
     ranks.push_back(r);
   }
-  const auto tick =
-      std::max(std::chrono::duration_cast<milliseconds>(options_.silence / kLooks), kInTrouble);
+  const auto tick = std::max(
+      std::chrono::duration_cast<milliseconds>(options_.suspect_after / kLooks), kInTrouble);
   while (!stop_.load()) {
     const milliseconds limit = membership_.has_trouble() || is_behind_ ? kInTrouble : tick;
     const int count = poll(watched.data(), watched.size(), static_cast<int>(limit.count()));
@@ -116,7 +116,7 @@ void Watcher::step(Clock::time_point time) {
   // The engine has not listened: it was held up, for example by a traced thread that has the
   // engine's lock. Without a tick, Membership later takes this time for one in which this rank was
   // stopped.
-  if (engine_ != nullptr && !engine_->has_listened_since(time - options_.silence / 2)) return;
+  if (engine_ != nullptr && !engine_->has_listened_since(time - options_.suspect_after / 2)) return;
   const nanoseconds worked = processor_time();
   membership_.tick(now, worked - std::exchange(worked_, worked));
   tell();

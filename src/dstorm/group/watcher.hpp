@@ -23,7 +23,7 @@ class Engine;
 }
 
 struct WatcherOptions {
-  std::chrono::nanoseconds silence;  // a rank not heard from for this long is suspected
+  std::chrono::nanoseconds suspect_after;  // a rank not heard from for this long is suspected
   TieRule tie;
   std::function<void()> changed;  // called in the watcher's thread at a new epoch; may be null
 };

@@ -20,11 +20,11 @@ namespace {
 constexpr std::uint32_t kYields = 64;
 // The longest sleep without a look at signals.
 constexpr std::chrono::milliseconds kNap{200};
-// A silent wait yields for kSilentYields, because a sleep does not end to the microsecond. Then its
-// naps double from kFirstNap to kSilentNap.
-constexpr std::chrono::milliseconds kSilentYields{1};
+// A wait that polls yields for kPollYields, because a sleep does not end to the microsecond. Then its
+// naps double from kFirstNap to kPollNap.
+constexpr std::chrono::milliseconds kPollYields{1};
 constexpr std::chrono::microseconds kFirstNap{20};
-constexpr std::chrono::milliseconds kSilentNap{1};
+constexpr std::chrono::milliseconds kPollNap{1};
 // Looks between two readings of the clock.
 constexpr std::uint32_t kLooks = 32;
 
@@ -64,7 +64,7 @@ void rouse(Doorbell& bell) noexcept {
   futex(bell.word, FUTEX_WAKE, 1, nullptr);
 }
 
-Waiter::Patience::Patience(Waiter& waiter, std::chrono::nanoseconds limit, bool silent,
+Waiter::Patience::Patience(Waiter& waiter, std::chrono::nanoseconds limit, bool polls,
                            const Missed& missed)
     : waiter_(waiter),
       missed_(missed),
@@ -73,8 +73,8 @@ Waiter::Patience::Patience(Waiter& waiter, std::chrono::nanoseconds limit, bool 
       awake_since_(start_),
       spin_(waiter.spin_),
       nap_(kNap),
-      silent_(silent) {
-  if (silent) nap_ = kFirstNap;
+      polls_(polls) {
+  if (polls) nap_ = kFirstNap;
   // A limit beyond the range of the clock means "no limit".
   const auto most = Clock::time_point::max() - start_;
   deadline_ = limit >= most ? Clock::time_point::max() : start_ + limit;
@@ -94,7 +94,7 @@ bool Waiter::Patience::awake() {
     }
     return true;
   }
-  if (silent_ ? Clock::now() - awake_since_ >= kSilentYields : yields_ >= kYields) return false;
+  if (polls_ ? Clock::now() - awake_since_ >= kPollYields : yields_ >= kYields) return false;
   ++yields_;
   sched_yield();
   return true;
@@ -124,12 +124,12 @@ bool Waiter::Patience::sleep(std::uint32_t asleep) {
   if (now >= deadline_) return false;
   if (!is_told_ && waiter_.tell_ && missed_ && now - start_ >= waiter_.slow_after_) tell(now);
   const auto nap = std::min<std::chrono::nanoseconds>(deadline_ - now, nap_);
-  if (silent_) nap_ = std::min<std::chrono::nanoseconds>(nap_ * 2, kSilentNap);
+  if (polls_) nap_ = std::min<std::chrono::nanoseconds>(nap_ * 2, kPollNap);
   const timespec limit{static_cast<std::time_t>(nap.count() / 1'000'000'000),
                        static_cast<long>(nap.count() % 1'000'000'000)};
   const bool woken = futex(waiter_.own_->word, FUTEX_WAIT, asleep, &limit) == 0 || errno == EAGAIN;
   // A signal came, or the last look at signals was long enough ago.
-  if ((!woken && (errno == EINTR || !silent_)) || now - looked_at_signals_ >= kNap) {
+  if ((!woken && (errno == EINTR || !polls_)) || now - looked_at_signals_ >= kNap) {
     looked_at_signals_ = now;
     if (waiter_.interrupt_) waiter_.interrupt_();
   }

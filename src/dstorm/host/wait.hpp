@@ -71,14 +71,14 @@ class Waiter {
 
   // Waits until ready() is true, and returns true; past the time limit, returns ready() once more.
   // ready() must be a cheap look at memory whose writers ring this doorbell. If they do not ring it
-  // (`silent`: a network adapter writes), the wait looks again and again, ever less often. `missed`
+  // (`polls`: a network adapter writes), the wait looks again and again, ever less often. `missed`
   // gives the text that says what is being waited for: "barrier: rank 2 did not come".
   template <class Ready>
-  bool until(Ready&& ready, std::chrono::nanoseconds limit, bool silent = false,
+  bool until(Ready&& ready, std::chrono::nanoseconds limit, bool polls = false,
              const Missed& missed = nullptr) {
     if (ready()) return true;
     ++waits_;
-    Patience patience(*this, limit, silent, missed);
+    Patience patience(*this, limit, polls, missed);
     for (;;) {
       while (patience.awake()) {
         const bool moved = work_ != nullptr && work_->poll();
@@ -107,7 +107,7 @@ class Waiter {
   // The stages of one wait: it spins, then yields, then sleeps.
   class Patience {
    public:
-    Patience(Waiter& waiter, std::chrono::nanoseconds limit, bool silent, const Missed& missed);
+    Patience(Waiter& waiter, std::chrono::nanoseconds limit, bool polls, const Missed& missed);
     ~Patience();
     bool awake();                      // true: look again; false: time to sleep
     void renew() noexcept;             // there was progress, so it stays awake longer
@@ -122,7 +122,7 @@ class Waiter {
     Clock::time_point start_, deadline_, looked_at_signals_, awake_since_;
     std::chrono::nanoseconds spin_;
     std::chrono::nanoseconds nap_;  // the length of the next sleep, if no ring ends it
-    bool silent_;
+    bool polls_;
     std::uint32_t looks_ = 0;
     std::uint32_t yields_ = 0;
   };

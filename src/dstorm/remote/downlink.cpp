@@ -72,7 +72,7 @@ void Downlink::over(End end, std::string reason, bool in_order) {
   held_up_since_.reset();
   release_board();
   // If the caller has called again, it gave up this connection before.
-  if ((end == End::kLost || end == End::kBroken) && !is_current()) end = End::kReplaced;
+  if ((end == End::kDisconnected || end == End::kBroken) && !is_current()) end = End::kReplaced;
   if (end != End::kLeft && !in_order) stream_->reset_at_end();
   changes_->end();
   end_ = end;
@@ -84,7 +84,7 @@ void Downlink::over(End end, std::string reason, bool in_order) {
 void Downlink::partner_is_over() {
   partner_ = nullptr;
   // If this side failed, it has asked for a reset already.
-  if (end_ == End::kNot) over(End::kLost, "the connection has been given up", true);
+  if (end_ == End::kNot) over(End::kDisconnected, "the connection has been given up", true);
 }
 
 bool Downlink::is_current() const {
@@ -105,7 +105,7 @@ std::size_t Downlink::take_in(const Attachments& attachments, std::uint32_t last
     if (!has_left_ && !control_.is_live(origin_.sender)) {
       // An evicted sender may still have to learn of its eviction, from the partner.
       if (partner_ != nullptr && control_.state(origin_.sender) == host::State::kEvicted) break;
-      over(End::kLost, "it has been given up");
+      over(End::kDisconnected, "it has been given up");
       break;
     }
     if (std::exchange(has_unparsed_, false)) {
@@ -130,9 +130,9 @@ std::size_t Downlink::take_in(const Attachments& attachments, std::uint32_t last
       } else if (is_at_end_ && partner_ != nullptr && partner_->has_said_all()) {
         over(End::kReplaced, "has received the goodbye");
       } else if (is_at_end_) {
-        over(End::kLost, "ended the connection");
+        over(End::kDisconnected, "ended the connection");
       } else if (moved.flow == net::Flow::kFailed) {
-        over(End::kLost, stream_->error());
+        over(End::kDisconnected, stream_->error());
       }
       break;
     }
@@ -233,7 +233,7 @@ void Downlink::hold_up() {
   has_unparsed_ = true;
   const auto now = Clock::now();
   if (!held_up_since_) held_up_since_ = now;
-  if (now - *held_up_since_ > settings_.silence / 2) {
+  if (now - *held_up_since_ > settings_.suspect_after / 2) {
     throw Error("a rank of this host has not made room for its update");
   }
 }
@@ -397,9 +397,10 @@ bool Downlink::begin_update(const FrameHead& head, std::span<const std::byte> bo
 }
 
 void Downlink::tend(const Attachments& attachments, std::uint64_t detached,
-                    std::chrono::nanoseconds silence, Clock::time_point now) {
-  if (!is_held_up() && now - last_heard_ > silence) over(End::kLost, "sent no heartbeat");
-  if (end_ == End::kNot) answer(now - last_answer_ > silence / 4, now);
+                    std::chrono::nanoseconds suspect_after, Clock::time_point now) {
+  if (!is_held_up() && now - last_heard_ > suspect_after)
+    over(End::kDisconnected, "sent no heartbeat");
+  if (end_ == End::kNot) answer(now - last_answer_ > suspect_after / 4, now);
   if (let_go_ == detached) return;
   if (changes_->keep_only(attachments)) let_go_ = detached;
 }

@@ -37,12 +37,12 @@ class Downlink {
   void partner_is_over();
 
   enum class End : std::uint8_t {
-    kNot,       // the connection goes on
-    kLeft,      // the sender has left the job and said so
-    kLost,      // the sender's process seems to have ended
-    kBroken,    // the sender broke the rules
-    kReplaced,  // a newer connection is in use, or none is needed any more
-    kRefused    // this rank cannot take it in; the sender may call another
+    kNot,           // the connection goes on
+    kLeft,          // the sender has left the job and said so
+    kDisconnected,  // the sender's process seems to have ended
+    kBroken,        // the sender broke the rules
+    kReplaced,      // a newer connection is in use, or none is needed any more
+    kRefused        // this rank cannot take it in; the sender may call another
   };
   // The number of bytes that one connection may take in before the next one's turn.
   static constexpr std::size_t kTurn = 4 * 1024 * 1024;
@@ -53,7 +53,7 @@ class Downlink {
   // Time goes by. Ends a connection that has been silent. `detached` is the number of attachments
   // that have been removed so far.
   void tend(const Attachments& attachments, std::uint64_t detached,
-            std::chrono::nanoseconds silence, Clock::time_point now);
+            std::chrono::nanoseconds suspect_after, Clock::time_point now);
 
   // This rank's adapter has reported this event. If the sender cannot write to the adapter any
   // more, the connection ends.

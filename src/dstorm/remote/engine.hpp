@@ -58,8 +58,8 @@
 namespace dstorm::remote {
 
 struct EngineOptions {
-  std::chrono::nanoseconds timeout;  // of the set-up and of the goodbye
-  std::chrono::nanoseconds silence;  // a rank not heard from for this long is suspected
+  std::chrono::nanoseconds timeout;        // of the set-up and of the goodbye
+  std::chrono::nanoseconds suspect_after;  // a rank not heard from for this long is suspected
   // a name, an address or a CIDR; empty: by the route to `toward`, else to the others
   std::string interface;
   std::string toward;    // a host that all ranks can reach, or empty

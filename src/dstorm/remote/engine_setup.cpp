@@ -229,9 +229,9 @@ void Engine::listen(Bootstrap& bootstrap, const EngineOptions& options,
                           std::as_bytes(std::span(options.secret.data(), options.secret.size())));
     settings_.own = address.with_port(0);
     settings_.tls = tls_.get();
-    settings_.silence = options.silence;
+    settings_.suspect_after = options.suspect_after;
     listener_.emplace(std::move(socket), settings_.key, static_cast<std::uint32_t>(control_.rank()),
-                      address, settings_.tls, settings_.silence, settings_.silence);
+                      address, settings_.tls, settings_.suspect_after, settings_.suspect_after);
     check_descriptors(control_);
     try {
       start_witness(options.witness, listener);
@@ -244,7 +244,8 @@ void Engine::listen(Bootstrap& bootstrap, const EngineOptions& options,
   for (std::size_t r = 0; r < addresses.size(); ++r) {
     settings_.addresses.push_back(addresses[r].address.with_scope_of(settings_.own));
     const std::string reason = get_text(addresses[r].without_witness);
-    if (!reason.empty()) why_[r] += "; its death is noticed only after the silence: " + reason;
+    if (!reason.empty())
+      why_[r] += "; its death is noticed only after the suspect_after: " + reason;
   }
   listener_->expect(settings_.addresses);
 }
@@ -297,7 +298,7 @@ void Engine::start_witness(const std::string& program, int listener) {
   order.hosts = static_cast<std::uint32_t>(control_.hosts().size());
   order.own_host = static_cast<std::uint32_t>(control_.own_host());
   order.limit_ms = static_cast<std::uint64_t>(
-      std::chrono::ceil<std::chrono::milliseconds>(settings_.silence).count());
+      std::chrono::ceil<std::chrono::milliseconds>(settings_.suspect_after).count());
   witness_.emplace(program, listener, order);
 }
 

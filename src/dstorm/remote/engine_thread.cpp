@@ -31,8 +31,8 @@ constexpr nanoseconds kHeldBack{100'000};
 }  // namespace
 
 void Engine::run() {
-  const auto tick = std::clamp<nanoseconds>(settings_.silence / 16, std::chrono::milliseconds(1),
-                                            std::chrono::milliseconds(100));
+  const auto tick = std::clamp<nanoseconds>(
+      settings_.suspect_after / 16, std::chrono::milliseconds(1), std::chrono::milliseconds(100));
   nanoseconds limit = tick;
   bool is_busy = false;
   bool in_burst = false;  // the rank held something back before the last turn
@@ -198,7 +198,7 @@ void Engine::pump(Clock::time_point now, bool with_answers, bool may_lag) {
 // Removes connections that have ended, and calls again where one was lost.
 void Engine::settle(Clock::time_point now) {
   for (auto one = downlinks_.begin(); one != downlinks_.end();) {
-    if (one->end() == Downlink::End::kLost) probes_.begin(one->sender(), true, now);
+    if (one->end() == Downlink::End::kDisconnected) probes_.begin(one->sender(), true, now);
     if (one->end() == Downlink::End::kBroken) turn_away(one->sender());
     if (one->end() == Downlink::End::kRefused && has_rdma_with(one->sender())) {
       refusals_[one->sender()] = one->reason();
@@ -206,7 +206,7 @@ void Engine::settle(Clock::time_point now) {
     one = one->end() == Downlink::End::kNot ? std::next(one) : downlinks_.erase(one);
   }
   for (Uplink& one : uplinks_) {
-    if (const auto lost = one.take_lost()) probes_.begin(*lost, false, now);
+    if (const auto proxy = one.take_disconnected()) probes_.begin(*proxy, false, now);
   }
   probe(now);
   for (Uplink& one : uplinks_) {
@@ -225,12 +225,12 @@ void Engine::settle(Clock::time_point now) {
 bool Engine::is_out() const { return control_.is_left_out(control_.rank()); }
 
 void Engine::tend(Clock::time_point now) {
-  if (now - last_tend_ > settings_.silence) back_at_ = now;
+  if (now - last_tend_ > settings_.suspect_after) back_at_ = now;
   last_tend_ = now;
   for (Uplink& one : uplinks_) one.tend(now);
   erase_closed();
   for (Downlink& one : downlinks_) {
-    one.tend(attachments_, detached_, settings_.silence, now);
+    one.tend(attachments_, detached_, settings_.suspect_after, now);
     if (one.end() == Downlink::End::kNot && one.has_adapter()) refusals_.erase(one.sender());
   }
 }
@@ -273,7 +273,8 @@ void Engine::probe(Clock::time_point now) {
 
 // Whether this rank was stopped for so long that the others may have evicted it.
 bool Engine::was_away(Clock::time_point now) const {
-  return now - last_tend_ > settings_.silence || (back_at_ && now - *back_at_ <= settings_.silence);
+  return now - last_tend_ > settings_.suspect_after ||
+         (back_at_ && now - *back_at_ <= settings_.suspect_after);
 }
 
 // Takes nothing more from a rank that has broken the protocol. The others will come to suspect it,

@@ -41,7 +41,7 @@ bool Probes::step(bool was_away, Clock::time_point now) {
     if (!control_.is_live(probe.rank)) return true;
     if (!probe.known_since) {
       const bool is_well = control_.member(probe.rank).link.load() != probe.link;
-      if (was_away || is_well || now - probe.since > settings_.silence) return true;
+      if (was_away || is_well || now - probe.since > settings_.suspect_after) return true;
       listen(probe, now);
     }
     if (!probe.known_since || !has_all_come(probe, now)) return false;
@@ -53,7 +53,7 @@ bool Probes::step(bool was_away, Clock::time_point now) {
 
 void Probes::call(Probe& probe, Clock::time_point now) {
   probe.call = net::Stream::connect(settings_.addresses[static_cast<std::size_t>(probe.rank)],
-                                    settings_.own, nullptr, settings_.silence);
+                                    settings_.own, nullptr, settings_.suspect_after);
   probe.called = now;
   probe.answered = 0;
   watch_(probe.call->fd());
@@ -65,7 +65,7 @@ void Probes::listen(Probe& probe, Clock::time_point now) {
   probe.answered += probe.call->receive({&rest, 1}).bytes;
   if (probe.answered < probe.answer.size()) {
     if (now - probe.called < probe.patience) return;
-    probe.patience = std::min<nanoseconds>(2 * probe.patience, settings_.silence / 8);
+    probe.patience = std::min<nanoseconds>(2 * probe.patience, settings_.suspect_after / 8);
     return call(probe, now);
   }
   const net::Address& at = settings_.addresses[static_cast<std::size_t>(probe.rank)];
@@ -78,12 +78,12 @@ void Probes::listen(Probe& probe, Clock::time_point now) {
   probe.call.reset();
 }
 
-// A rank with nothing else to send sends a heartbeat every quarter of the silence.
+// A rank with nothing else to send sends a heartbeat every quarter of suspect_after.
 bool Probes::has_all_come(const Probe& probe, Clock::time_point now) const {
   const host::Member& member = control_.member(probe.rank);
   if (probe.is_read && member.link.load() == probe.link) return true;
   const Clock::time_point heard(nanoseconds(member.heard.load(std::memory_order_relaxed)));
-  return now - std::max(heard, *probe.known_since) > settings_.silence / 4;
+  return now - std::max(heard, *probe.known_since) > settings_.suspect_after / 4;
 }
 
 }  // namespace dstorm::remote

@@ -46,7 +46,7 @@ bool Uplink::call(std::uint64_t number, Clock::time_point now) {
     const auto rank = static_cast<std::uint32_t>(control_.rank());
     const auto callee = static_cast<std::uint32_t>(proxy_);
     stream_ = std::make_shared<net::Stream>(
-        net::Stream::connect(to, settings_.own, settings_.tls, settings_.silence));
+        net::Stream::connect(to, settings_.own, settings_.tls, settings_.suspect_after));
     call_ = {rank, callee, number};
     handshake_ = net::Handshake::caller(settings_.key, call_, to);
     state_ = State::kCalling;
@@ -68,7 +68,7 @@ void Uplink::await(int proxy, Clock::time_point now) {
 
 void Uplink::try_to_call(Clock::time_point now) {
   trial_ = net::Stream::connect(settings_.addresses[static_cast<std::size_t>(proxy_)],
-                                settings_.own, nullptr, settings_.silence);
+                                settings_.own, nullptr, settings_.suspect_after);
   last_trial_ = now;
 }
 
@@ -130,7 +130,7 @@ void Uplink::hang_up() {
   outbox_.clear();
   notice_ = beat_ = 0;
   said_goodbye_ = false;
-  left_out_since_.reset();
+  evicted_since_.reset();
   answered_bytes_ = 0;
   answers_end_ = 0;
   handshake_.reset();
@@ -152,7 +152,7 @@ std::string Uplink::describe_proxy() const {
 
 // Gives up this connection. The next call goes to the next rank of the host.
 void Uplink::give_up(const std::string& why) {
-  if (state_ == State::kUp) lost_ = proxy_;
+  if (state_ == State::kUp) disconnected_ = proxy_;
   reason_ = describe_proxy() + ": " + why;
   hang_up();
   next_ = (next_ + 1) % host_.size();
@@ -213,22 +213,23 @@ bool Uplink::reap(Clock::time_point now) {
 bool Uplink::tend(Clock::time_point now) {
   if (state_ == State::kAwaiting &&
       (!control_.is_live(proxy_) ||
-       now - last_call_ > std::min<std::chrono::nanoseconds>(settings_.silence / 2, kAwaited))) {
+       now - last_call_ >
+           std::min<std::chrono::nanoseconds>(settings_.suspect_after / 2, kAwaited))) {
     give_up("no call came");
   }
   if (state_ != State::kCalling && state_ != State::kUp) return false;
   if (control_.state(proxy_) == host::State::kEvicted) {
     // The evicted proxy is to read this in this rank's record, which a reset could destroy. So the
     // connection stays for a while, unless other ranks of the host need a proxy.
-    if (!left_out_since_) left_out_since_ = now;
-    if (is_needed() || now - *left_out_since_ > settings_.silence / 4) {
+    if (!evicted_since_) evicted_since_ = now;
+    if (is_needed() || now - *evicted_since_ > settings_.suspect_after / 4) {
       fail("evicted");
       return false;
     }
   }
   // Early enough for another proxy to report that this rank is well, before its host suspects this
   // rank.
-  if (now - last_heard_ > settings_.silence * 3 / 4) {
+  if (now - last_heard_ > settings_.suspect_after * 3 / 4) {
     fail(state_ == State::kCalling ? "no answer" : "no heartbeat");
     return false;
   }
@@ -239,7 +240,7 @@ bool Uplink::tend(Clock::time_point now) {
     fail(error.what());
     return false;
   }
-  if (!is_blocked() && !said_goodbye_ && now - last_sent_ > settings_.silence / 4) {
+  if (!is_blocked() && !said_goodbye_ && now - last_sent_ > settings_.suspect_after / 4) {
     outbox_.put_head(FrameKind::kBeat, 0, 0);
     send(now);
   }

@@ -112,8 +112,10 @@ class Uplink {
     const auto stalled = changes_->stalled_since();
     return stalled ? stalled : down_since_;
   }
-  // The proxy of a connection that worked, and has been lost since the last call of this.
-  std::optional<int> take_lost() noexcept { return std::exchange(lost_, std::nullopt); }
+  // The proxy of a connection that worked, and has ended since the last call of this.
+  std::optional<int> take_disconnected() noexcept {
+    return std::exchange(disconnected_, std::nullopt);
+  }
   // Whether a rank of the host lives.
   bool is_needed() const noexcept;
   // All ranks of the host refuse or close the connection each time they are called, so none of them
@@ -148,10 +150,10 @@ class Uplink {
   int proxy_ = -1;
   std::size_t next_;  // the index of the rank to call next
   std::string reason_;
-  std::optional<int> lost_;
+  std::optional<int> disconnected_;
   std::optional<Clock::time_point> down_since_;
   // since when the proxy has been evicted, as far as seen here
-  std::optional<Clock::time_point> left_out_since_;
+  std::optional<Clock::time_point> evicted_since_;
   std::size_t turned_away_ = 0;  // calls in a row that the callee ended before it took anything in
 
   std::shared_ptr<net::Stream> stream_;

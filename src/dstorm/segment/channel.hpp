@@ -56,7 +56,7 @@ class Channel {
   // Whether updates arrive by RDMA. An adapter wakes nobody, so a rank that waits for such an
   // update calls take_in() again and again. take_in() moves the updates that have arrived to the
   // mailboxes.
-  bool is_silent() const noexcept { return !inboxes_.empty(); }
+  bool is_polled() const noexcept { return !inboxes_.empty(); }
   void take_in();
 
   // This rank will neither send nor receive here any more; the other ranks no longer wait for it.

@@ -69,7 +69,7 @@ class SegmentState {
   std::uint64_t clock_of(int rank);
   // Moves updates that an adapter has written to the mailboxes, in which readers find them.
   void take_in() {
-    if (channel_->is_silent()) channel_->take_in();
+    if (channel_->is_polled()) channel_->take_in();
   }
   // A copy of the header of a slot in `rank`'s mailbox. The slot was found by a look for an
   // iteration above `after` and up to `limit`. Throws Error if the header says something else.
@@ -115,7 +115,7 @@ class SegmentState {
       take_in();
       return ready();
     };
-    const bool done = waiter.until(look, timeout, channel_->is_silent(), missed);
+    const bool done = waiter.until(look, timeout, channel_->is_polled(), missed);
     waited_ += waiter.waited() - before;
     return done;
   }

@@ -35,7 +35,7 @@ TEST(Watcher, RankThatCannotListenTakesNobodyForSilent) {
     own.engine =
         std::make_unique<remote::Engine>(bootstrap, *own.control,
                                          remote::EngineOptions{.timeout = 10s,
-                                                               .silence = kSilence,
+                                                               .suspect_after = kSilence,
                                                                .interface = {},
                                                                .toward = {},
                                                                .secret = {},

@@ -40,7 +40,7 @@ class ManySegments {
           bootstrap, testing_ranks::sharing_of(bootstrap.rank()), 10s);
       own.engine = std::make_unique<Engine>(bootstrap, *own.control,
                                             EngineOptions{.timeout = 10s,
-                                                          .silence = 5s,
+                                                          .suspect_after = 5s,
                                                           .interface = {},
                                                           .toward = {},
                                                           .secret = {},

@@ -139,7 +139,7 @@ Settings settings_without_rdma(const Key& key, const Address& at) {
           .own = loopback(AF_INET),
           .addresses = std::vector(kRanks, at),
           .tls = nullptr,
-          .silence = 5s,
+          .suspect_after = 5s,
           .device = nullptr,
           .rdma = std::vector(kRanks, false),
           .most_ranks = 2};
@@ -545,7 +545,7 @@ TEST(Downlink, CursorThatRunsAheadSpeaksForItsOwnRankOnly) {
 // not know that yet.
 TEST(Downlink, QueuedUpdateWaitsForASlotThatAnEpochIsAboutToFree) {
   Site site(64, Policy::kQueue);
-  site.settings.silence = 60s;
+  site.settings.suspect_after = 60s;
   Peer peer(site);
   peer.say(update_frame(1, 10) + update_frame(2, 10));
   SlotReader reader = site.reader(kHere);
@@ -567,7 +567,7 @@ TEST(Downlink, QueuedUpdateWaitsForASlotThatAnEpochIsAboutToFree) {
 // If the slot never becomes free, the sender tries another rank, and sends everything to it again.
 TEST(Downlink, QueuedUpdateIsNeverDropped) {
   Site site(64, Policy::kQueue);
-  site.settings.silence = 10ms;
+  site.settings.suspect_after = 10ms;
   Peer peer(site);
   peer.say(update_frame(1, 10) + update_frame(2, 10) + update_frame(3, 10));
   eventually([&] {
@@ -612,7 +612,7 @@ TEST(Downlink, TheDeadAreNotHeard) {
   site.control().mark(kSender, host::State::kDead);
   const std::string seen = site.of_sender();
   peer.say(honest(2));
-  EXPECT_EQ(peer.end(), Downlink::End::kLost);
+  EXPECT_EQ(peer.end(), Downlink::End::kDisconnected);
   EXPECT_TRUE(site.of_sender() == seen);
 }
 
@@ -623,7 +623,7 @@ TEST(Downlink, SilenceEndsIt) {
   peer.downlink().tend(site.attachments, 0, 5s, peer.now + 5s);
   EXPECT_EQ(peer.end(), Downlink::End::kNot);
   peer.downlink().tend(site.attachments, 0, 5s, peer.now + 5s + 1ns);
-  EXPECT_EQ(peer.end(), Downlink::End::kLost);
+  EXPECT_EQ(peer.end(), Downlink::End::kDisconnected);
 }
 
 TEST(Downlink, RecordIsWholeAndOfThisJob) {
@@ -692,7 +692,7 @@ TEST(Downlink, ConnectionMayEndAnywhere) {
     Peer first(site);
     first.say(whole.substr(0, cut));
     first.hang_up();
-    ASSERT_EQ(first.end(), Downlink::End::kLost);
+    ASSERT_EQ(first.end(), Downlink::End::kDisconnected);
     if (cut >= ends[0]) {
       ASSERT_EQ(site.box(kSender).clock().load(), std::min<std::uint64_t>(expected, 3)) << cut;
     }

@@ -77,7 +77,7 @@ class RunningJob {
       Listening listening(bootstrap);
       own.engine = std::make_unique<Engine>(listening, *own.control,
                                             EngineOptions{.timeout = 10s,
-                                                          .silence = 5s,
+                                                          .suspect_after = 5s,
                                                           .interface = {},
                                                           .toward = {},
                                                           .secret = kSecret,
@@ -175,7 +175,8 @@ TEST(Engine, BrokenRuleIsTheEndOfItsSenderAlone) {
 TEST(Engine, RouteSaysThatARankHasNoWitness) {
   RunningJob job;
   const std::string why = job.engine(kHere).why(kElsewhere);
-  EXPECT_NE(why.find("noticed only after the silence: malt-witness is not"), std::string::npos)
+  EXPECT_NE(why.find("noticed only after the suspect_after: malt-witness is not"),
+            std::string::npos)
       << why;
 }
 

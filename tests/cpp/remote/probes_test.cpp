@@ -34,7 +34,7 @@ class Probing {
     });
     settings_.own = loopback(AF_INET);
     settings_.addresses.assign(kRanks, listener.at);
-    settings_.silence = kSilence;
+    settings_.suspect_after = kSilence;
     probes.emplace(control(), settings_, [](int) {});
   }
 

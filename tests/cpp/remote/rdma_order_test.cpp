@@ -37,7 +37,7 @@ class TwoHosts {
       own.engine =
           std::make_unique<Engine>(bootstrap, *own.control,
                                    EngineOptions{.timeout = 10s,
-                                                 .silence = 60s,  // a late write ends no link
+                                                 .suspect_after = 60s,  // a late write ends no link
                                                  .interface = {},
                                                  .toward = {},
                                                  .secret = {},

@@ -33,7 +33,7 @@ std::string host_of(const Address& address) { return {address.ip().begin(), addr
 
 Listener::Listener(UnforkedDescriptor listener, const KeptKey& key, std::uint32_t own_rank,
                    const Address& listening, const TlsContext* tls, std::chrono::nanoseconds limit,
-                   std::chrono::nanoseconds silence,
+                   std::chrono::nanoseconds suspect_after,
                    std::function<std::chrono::nanoseconds()> processor_time)
     : waits_(epoll_create1(EPOLL_CLOEXEC)),
       watched_(epoll_create1(EPOLL_CLOEXEC)),
@@ -44,7 +44,7 @@ Listener::Listener(UnforkedDescriptor listener, const KeptKey& key, std::uint32_
       listening_(listening),
       tls_(tls),
       limit_(limit),
-      silence_(silence),
+      suspect_after_(suspect_after),
       processor_time_(std::move(processor_time)),
       budget_(kShare, kMostSaved, Clock::now()) {
   if (!waits_ || !watched_ || !timer_ ||
@@ -165,7 +165,7 @@ std::vector<Listener::Place> Listener::find_due() {
 void Listener::advance(Place place, std::vector<Caller>& callers) {
   HalfOpen& one = place->second;
   if (!one.answered) {
-    one.answered = Exchange{Stream::accept(std::move(one.socket), tls_, silence_),
+    one.answered = Exchange{Stream::accept(std::move(one.socket), tls_, suspect_after_),
                             Handshake::callee(key_, own_rank_, listening_)};
     ++one.origin->answered;
     one.origin->last_turn = ++turns_;

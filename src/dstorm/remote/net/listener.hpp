@@ -60,12 +60,12 @@ class Listener {
   static constexpr std::chrono::milliseconds kTurn{1};
 
   // `listener` and `listening` come from listen_at(). A connection has `limit` to prove the key.
-  // After that it fails when its peer has acknowledged nothing for `silence`. `tls` is null for
+  // After that it fails when its peer has acknowledged nothing for `suspect_after`. `tls` is null for
   // plain bytes; it must outlive the listener and the streams. `processor_time` returns the time
   // that the calling thread has used so far. Throws ConfigError.
   Listener(UnforkedDescriptor listener, const KeptKey& key, std::uint32_t own_rank,
            const Address& listening, const TlsContext* tls, std::chrono::nanoseconds limit,
-           std::chrono::nanoseconds silence,
+           std::chrono::nanoseconds suspect_after,
            std::function<std::chrono::nanoseconds()> processor_time = thread_processor_time);
 
   // The addresses from which the job's ranks call. All other callers are strangers, but may still
@@ -129,7 +129,7 @@ class Listener {
   std::uint32_t own_rank_;
   Address listening_;
   const TlsContext* tls_;
-  std::chrono::nanoseconds limit_, silence_;
+  std::chrono::nanoseconds limit_, suspect_after_;
   std::function<std::chrono::nanoseconds()> processor_time_;
   std::chrono::nanoseconds turn_began_{};  // by processor_time_
   ProcessorBudget budget_;

@@ -4,7 +4,7 @@
 // The rank that made the connection is the caller, the other one the callee. The caller sends the
 // present value of words of its own in its host's memory, never commands. On a new connection it
 // sends all of them again; receiving one twice changes nothing. The callee answers with the number
-// of bytes of frames that it has taken in. It answers at least four times in the silence, so its
+// of bytes of frames that it has taken in. It answers at least four times in suspect_after, so its
 // answers are also its heartbeat.
 //
 // Two ranks that are each other's proxies share one connection. Frames of either then acknowledge

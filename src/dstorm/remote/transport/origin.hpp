@@ -55,7 +55,7 @@ struct Origin {
       const auto index = static_cast<std::size_t>(place);
       return index < locals.size() ? control.state(locals[index]) : host::State::kDead;
     };
-    const bool is_early = Clock::now() - made < settings.silence / 8;
+    const bool is_early = Clock::now() - made < settings.suspect_after / 8;
     const auto place = std::lower_bound(locals.begin(), locals.end(), control.rank());
     const CopyTable::Taken taken = table.take(
         number, static_cast<int>(place - locals.begin()),

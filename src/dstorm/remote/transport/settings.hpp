@@ -17,13 +17,13 @@ namespace dstorm::remote {
 
 struct Settings {
   net::KeptKey key;
-  net::Address own;                     // where this rank listens, and calls from
-  std::vector<net::Address> addresses;  // by rank
-  const net::TlsContext* tls;           // nullptr: plain
-  std::chrono::nanoseconds silence;     // a rank not heard from for this long is suspected
-  const verbs::Device* device;          // nullptr: no RDMA
-  std::vector<bool> rdma;               // by rank: whether it is reached by RDMA
-  std::size_t most_ranks;               // of a host
+  net::Address own;                        // where this rank listens, and calls from
+  std::vector<net::Address> addresses;     // by rank
+  const net::TlsContext* tls;              // nullptr: plain
+  std::chrono::nanoseconds suspect_after;  // a rank not heard from for this long is suspected
+  const verbs::Device* device;             // nullptr: no RDMA
+  std::vector<bool> rdma;                  // by rank: whether it is reached by RDMA
+  std::size_t most_ranks;                  // of a host
 };
 
 }  // namespace dstorm::remote

@@ -5,7 +5,7 @@
 // there.
 //
 // reap() takes completions in. tend() notices a network that no longer works: it writes a clock now
-// and then, and ends the connection when nothing has completed for the silence.
+// and then, and ends the connection when nothing has completed for suspect_after.
 #include "dstorm/remote/verbs/change_sender.hpp"
 
 #include <algorithm>
@@ -25,9 +25,9 @@ using remote::FrameKind;
 void ChangeSender::begin(const net::Introduction& call) {
   const remote::Settings& settings = route_.settings;
   try {
-    writer_ =
-        std::make_unique<Writer>(*settings.device, settings.most_ranks,
-                                 std::chrono::ceil<std::chrono::milliseconds>(settings.silence));
+    writer_ = std::make_unique<Writer>(
+        *settings.device, settings.most_ranks,
+        std::chrono::ceil<std::chrono::milliseconds>(settings.suspect_after));
   } catch (const Error& error) {
     fail(error.what());
   }
@@ -92,11 +92,11 @@ bool ChangeSender::reap(bool is_awaited, Clock::time_point now) {
 void ChangeSender::tend(Clock::time_point now) {
   if (writer_->is_idle() && !stalled_since_) moved_ = now;
   if ((stalled_since_ || !writer_->is_idle()) &&
-      now - stalled_since_.value_or(moved_) > route_.settings.silence) {
+      now - stalled_since_.value_or(moved_) > route_.settings.suspect_after) {
     fail("the adapter gets nothing through");
   }
   // Often enough that all ranks which are concerned by one cut notice it at about the same time.
-  if (writer_->is_idle() && now - tried_ > route_.settings.silence / 16) {
+  if (writer_->is_idle() && now - tried_ > route_.settings.suspect_after / 16) {
     tried_ = now;
     send_clock_again();
   }

@@ -71,7 +71,8 @@ Proof::Proof(const Device& device, int rank, std::vector<int> partners,
     Pair& pair = pairs_.emplace_back(Pair{partner, nullptr});
     try {
       if (why.empty()) {
-        pair.queue = std::make_unique<Queue>(device, QueueOptions{.depth = 1, .silence = limit});
+        pair.queue =
+            std::make_unique<Queue>(device, QueueOptions{.depth = 1, .suspect_after = limit});
       }
     } catch (const Error& error) {
       why = error.what();

@@ -30,11 +30,12 @@ constexpr std::uint8_t kMinimumReceiverTimer = 12;  // 0.64 ms; MALT posts no re
 constexpr std::uint8_t kRepeats = 6;
 
 // The longest time-out, 4.096 us * 2^exponent, with which all attempts of two queue pairs, the
-// second after the first has failed, fit into `silence`.
-std::uint8_t exponent_for(std::chrono::nanoseconds silence) {
+// second after the first has failed, fit into `suspect_after`.
+std::uint8_t exponent_for(std::chrono::nanoseconds suspect_after) {
   constexpr int kAttempts = 2 * (kRepeats + 1);
   std::uint8_t exponent = 8;
-  while (std::chrono::nanoseconds(4096) * (2LL << exponent) * kAttempts <= silence) ++exponent;
+  while (std::chrono::nanoseconds(4096) * (2LL << exponent) * kAttempts <= suspect_after)
+    ++exponent;
   return exponent;
 }
 
@@ -80,7 +81,7 @@ Queue::Queue(const Device& device, const QueueOptions& options)
       completions_(nullptr, device.library().destroy_cq),
       pair_(nullptr, device.library().destroy_qp),
       depth_(options.depth),
-      silence_(options.silence) {
+      suspect_after_(options.suspect_after) {
   const std::string& name = device.choice().name;
   const auto most =
       static_cast<std::uint32_t>(std::min(device.limits().max_qp_wr, device.limits().max_cqe));
@@ -88,8 +89,8 @@ Queue::Queue(const Device& device, const QueueOptions& options)
     throw ConfigError("a queue of " + std::to_string(depth_) + " writes: device " + name +
                       " takes 1 to " + std::to_string(most));
   }
-  if (silence_ < std::chrono::milliseconds(1) || silence_ > std::chrono::seconds(60)) {
-    throw ConfigError("silence is " + std::to_string(silence_.count()) +
+  if (suspect_after_ < std::chrono::milliseconds(1) || suspect_after_ > std::chrono::seconds(60)) {
+    throw ConfigError("silence is " + std::to_string(suspect_after_.count()) +
                       " ms; RDMA needs 1 to 60000 ms");
   }
   const auto check = [&](bool made, const char* what) {
@@ -194,7 +195,7 @@ void Queue::connect(const Endpoint& remote) {
 
   ibv_qp_attr send{};
   send.qp_state = IBV_QPS_RTS;
-  send.timeout = exponent_for(silence_);
+  send.timeout = exponent_for(suspect_after_);
   send.retry_cnt = kRepeats;
   send.rnr_retry = kRepeats;
   send.sq_psn = first_packet_;

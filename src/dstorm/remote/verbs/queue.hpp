@@ -42,7 +42,7 @@ struct QueueOptions {
   // after a quarter to a half of this time, as precisely as the adapter can measure, so that
   // another queue still has time. The peer's adapter acknowledges: a peer process that is merely
   // stopped goes unnoticed.
-  std::chrono::milliseconds silence{400};
+  std::chrono::milliseconds suspect_after{400};
 };
 
 // A source of a write: memory of a Region, or any memory if the write is inline.
@@ -132,7 +132,7 @@ class Queue {
   std::uint32_t depth_;
   std::uint32_t inline_bytes_ = 0;
   std::uint32_t first_packet_ = 0;
-  std::chrono::milliseconds silence_;
+  std::chrono::milliseconds suspect_after_;
   std::uint64_t posted_ = 0;
   std::uint64_t signaled_ = 0;  // the last write that asked for a completion
   std::uint64_t completed_ = 0;

@@ -35,14 +35,15 @@ host::Memory make_frames(std::size_t bytes) {
 
 }  // namespace
 
-Writer::Writer(const Device& device, std::size_t most_receivers, std::chrono::milliseconds silence)
+Writer::Writer(const Device& device, std::size_t most_receivers,
+               std::chrono::milliseconds suspect_after)
     : receivers_(most_receivers),
       longest_(device.choice().longest_write_bytes),
       frame_bytes_(frame_size(most_receivers)),
       frames_(make_frames(kFrames * frame_bytes_ + kDepth * kWords * 8)),
       frames_region_(device, {frames_.data(), frames_.size()}, "the headers of updates"),
       frame_writes_(kFrames),
-      queue_(device, {.depth = kDepth, .silence = silence}) {}
+      queue_(device, {.depth = kDepth, .suspect_after = suspect_after}) {}
 
 void Writer::open_window(std::uint32_t segment, Window window) {
   windows_[segment] = std::move(window);

@@ -24,7 +24,7 @@ class Writer {
   };
 
   // `most_receivers`: the most ranks that any host of the job has.
-  Writer(const Device& device, std::size_t most_receivers, std::chrono::milliseconds silence);
+  Writer(const Device& device, std::size_t most_receivers, std::chrono::milliseconds suspect_after);
 
   Endpoint local() const noexcept { return queue_.local(); }
   void connect(const Endpoint& remote) { queue_.connect(remote); }
