@@ -15,7 +15,7 @@ import pytest
 from malt import _errors as errors
 from malt._errors import ConfigError, Error
 from malt._job import mpi
-from malt._job.bootstrap import find
+from malt._job.find_bootstrap import find
 
 MPI = pytest.importorskip("mpi4py.MPI", reason="mpi4py is not installed")
 

@@ -12,7 +12,7 @@ from malt._core_import import Group, Turns, set_callbacks
 from malt._errors import ConfigError
 from malt._job import job as jobs
 from malt._job import missed, rank_mark
-from malt._job.bootstrap import find
+from malt._job.find_bootstrap import find
 from malt._job.forming import MakeGroup
 from malt._job.generations import Generations
 from malt._job.job import Job

@@ -24,7 +24,7 @@ needs_mpi = pytest.mark.skipif(
 
 PREAMBLE = """
 import os, sys, time
-from malt._job import bootstrap
+from malt._job import find_bootstrap
 rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", -1)))
 def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
@@ -65,7 +65,7 @@ def python(body: str, environ: dict[str, str]) -> subprocess.CompletedProcess[st
 
 
 FIND = """
-try: bootstrap.find(timeout=10); say("joined")
+try: find_bootstrap.find(timeout=10); say("joined")
 except Exception as error: say(type(error).__name__, error)
 """
 
@@ -76,7 +76,7 @@ def test_mpi_is_finalised_at_close_and_the_job_survives_a_death(tmp_path: Path) 
         tmp_path,
         3,
         """
-with bootstrap.find() as b:
+with find_bootstrap.find() as b:
     parts = b.allgather(b"%d" % b.rank, 20)
 from mpi4py import MPI
 say("rank", b.rank, "of", b.size, b.launcher, parts, MPI.Is_finalized())
@@ -101,7 +101,7 @@ def test_single_rank_needs_no_mpi(tmp_path: Path) -> None:
         1,
         """
 sys.modules["mpi4py"] = None
-with bootstrap.find() as b: say(b.rank, b.size, b.launcher)
+with find_bootstrap.find() as b: say(b.rank, b.size, b.launcher)
 """,
     )
     assert done.stdout == "0 1 mpi\n", done.stderr
@@ -118,7 +118,7 @@ def meet(name):
     while not all(os.path.exists(f"{name}-{other}") for other in range(3)): time.sleep(0.01)
 meet("up")
 if rank != 1:
-    try: bootstrap.find(timeout=1)
+    try: find_bootstrap.find(timeout=1)
     except TimeoutError as error: say(rank, error.ranks, error)
 meet("over")
 """,
@@ -137,7 +137,7 @@ def test_error_in_one_rank_keeps_none_waiting_and_leaves_no_files(tmp_path: Path
         2,
         """
 try:
-    with bootstrap.find() as b:
+    with find_bootstrap.find() as b:
         if rank == 1: raise ValueError("mine")
         b.allgather(b"", 1)
 except (TimeoutError, ValueError) as error: say(rank, type(error).__name__, error)
@@ -157,8 +157,8 @@ def test_second_join_after_mpi_was_finalised_is_explained(tmp_path: Path) -> Non
         tmp_path,
         2,
         """
-bootstrap.find().close()
-try: bootstrap.find()
+find_bootstrap.find().close()
+try: find_bootstrap.find()
 except ValueError as error: say(error)
 """,
     )

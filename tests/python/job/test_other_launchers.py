@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from malt._errors import ConfigError
-from malt._job.bootstrap import find
+from malt._job.find_bootstrap import find
 
 TORCH = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
 TORCHRUN = TORCH | {"TORCHELASTIC_RUN_ID": "none"}

@@ -13,7 +13,7 @@ import pytest
 
 from malt import _errors as errors
 from malt._errors import ConfigError, Error, PeerError
-from malt._job.bootstrap import find
+from malt._job.find_bootstrap import find
 from malt._rendezvous import listener, wire
 from malt._rendezvous.node_session import Node
 from malt._rendezvous.server import Server
