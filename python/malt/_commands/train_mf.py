@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from malt._commands import report
 from malt._commands.model_file import check, save
-from malt._commands.train import fit, graph_of, tell
+from malt._commands.training import fit, graph_of, tell
 from malt._errors import ConfigError
 from malt._factorization.estimator import MatrixFactorization
 from malt._job import joining

@@ -11,7 +11,7 @@ from typing import Any
 from malt._core_import import Group, Turns, set_callbacks
 from malt._errors import ConfigError
 from malt._job import job as jobs
-from malt._job import missed, rank_mark
+from malt._job import missed, mpi, rank_mark
 from malt._job.find_bootstrap import find
 from malt._job.forming import MakeGroup
 from malt._job.generations import Generations
@@ -176,8 +176,6 @@ def company() -> Job | None:
 def _is_launched() -> bool:
     if "MALT_RENDEZVOUS" in os.environ:
         return True
-    from malt._job import mpi
-
     launch = mpi.find_launch(os.environ)
     return launch is not None and launch.size != 1
 
