@@ -130,7 +130,7 @@ void DenseVector::shut() noexcept {
 void DenseVector::regroup(std::shared_ptr<dstorm::Group> group) {
   const Turn turn(segment().turns(), "regroup", segment().options().name);
   std::shared_ptr<const dstorm::host::SegmentMemory> before =
-      segment().parts().state.channel().share_memory();
+      segment().parts().state.share_memory();
   segment().regroup(std::move(group));
   if (parts_->owns_memory) {
     const dstorm::host::SegmentMemory& memory = segment().parts().state.memory();

@@ -60,6 +60,9 @@ class SegmentState {
   bool is_open() const noexcept { return channel_ != nullptr; }
   Channel& channel() const noexcept { return *channel_; }
   const host::SegmentMemory& memory() const noexcept { return channel_->memory(); }
+  std::shared_ptr<const host::SegmentMemory> share_memory() const noexcept {
+    return channel_->share_memory();
+  }
   // The mailbox of `rank` in this host's memory; for a rank of another host, its first copy.
   Mailbox mailbox(int rank) const { return {memory().mailbox(rank), shape_}; }
   SlotReader& reader(int rank) { return readers_[static_cast<std::size_t>(rank)]; }
