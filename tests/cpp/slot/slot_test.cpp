@@ -403,6 +403,34 @@ TEST(Slot, CarrierPassesOverWhatItsReceiverHasConsumedOrIsDeadFor) {
   EXPECT_EQ(take(0), Taken(0, {}));
 }
 
+// The sender replaces the update after the carrier has found it and before the hold is stored. The
+// carrier then must not read the header, which the sender may be writing. Nothing but the ticket
+// orders the two threads, so ThreadSanitizer sees a read of the header that looks at no ticket.
+TEST(Slot, CarrierReadsNothingOfAnUpdateThatIsReplacedBeforeTheHold) {
+  Box box(2, 1, 64);
+  ASSERT_TRUE(box.send(1, Policy::kLatest));
+  std::atomic<bool> is_found{false};
+  std::atomic<bool> is_replaced{false};
+  std::thread sender([&] {
+    while (!is_found.load(std::memory_order_relaxed)) std::this_thread::yield();
+    EXPECT_TRUE(box.send(2, Policy::kLatest));
+    is_replaced.store(true, std::memory_order_relaxed);
+  });
+  int looks = 0;
+  const auto is_live = [&](int) {
+    if (++looks == 2) {  // the first time it was found, the second time it is about to be held
+      is_found.store(true, std::memory_order_relaxed);
+      while (!is_replaced.load(std::memory_order_relaxed)) std::this_thread::yield();
+    }
+    return true;
+  };
+  SlotCarrier carrier(box.view(), {1});
+  EXPECT_EQ(carrier.take(0, is_live), 0);
+  EXPECT_EQ(carrier.header().iteration, 2U);
+  carrier.let_go();
+  sender.join();
+}
+
 // The ranks of another host, and their carrier. It takes the remaining updates in the order in
 // which they were made, each for all its receivers that have not consumed it, and reads them in
 // place. Now and then it begins again, as over a new connection.
