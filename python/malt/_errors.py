@@ -54,6 +54,11 @@ class SupersededError(Error):
     """
 
 
+# Tracebacks show the names that users write.
+for _public in (Error, ConfigError, TimeoutError, PeerError):
+    _public.__module__ = "malt"
+
+
 def describe_ranks(ranks: Iterable[int], noun: str = "rank") -> str:
     """Name ranks in a message: "rank 3" or "ranks 1, 4, 7"."""
     listed = sorted(ranks)

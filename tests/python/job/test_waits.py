@@ -205,7 +205,7 @@ v = malt.vector(np.zeros(3, dtype="float16" if rank == 1 else "float32"))
 """,
         code=1,
     )
-    assert "[1] malt._errors.ConfigError: dtype is float16; a vector has float32" in result.output
+    assert "[1] malt.ConfigError: dtype is float16; a vector has float32" in result.output
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
