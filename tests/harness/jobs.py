@@ -91,7 +91,7 @@ def error_of(call: Any, *args: Any, **kwargs: Any) -> Err | None:
         call(*args, **kwargs)
     except BaseException as error:
         kind = type(error)
-        home = "" if kind.__module__ == "malt._errors" else f"{kind.__module__}."
+        home = "" if kind.__module__ == "malt" else f"{kind.__module__}."
         ranks = getattr(error, "ranks", None)
         return Err(home + kind.__name__, str(error), ranks, time.monotonic() - start)
     return None
