@@ -163,7 +163,8 @@ std::span<const int> DenseVector::scatter(const dstorm::Graph* graph, bool may_l
 }
 
 const Gathered& DenseVector::gather(const Fold& fold, const dstorm::GatherOptions& options) {
-  const Turn turn(segment().turns(), "gather", segment().options().name);
+  const dstorm::SegmentState& state = segment().parts().state;
+  const Turn turn(state.turns(), "gather", state.options().name);
   Gathered& gathered = parts_->gathered;
   gathered.rejected.clear();
   gathered.clipped.clear();
@@ -181,8 +182,7 @@ const Gathered& DenseVector::gather(const Fold& fold, const dstorm::GatherOption
   gathered.staleness.clear();
   for (const Update& update : admitted) {
     gathered.ranks.push_back(update.rank);
-    gathered.staleness.push_back(
-        static_cast<std::int64_t>(segment().iteration() - update.iteration));
+    gathered.staleness.push_back(static_cast<std::int64_t>(state.iteration - update.iteration));
   }
   return gathered;
 }

@@ -53,9 +53,4 @@ void Screen::scale(void* out, const void* values, double factor, std::size_t n) 
   kernels(dtype_).weighted(out, &values, &factor, 1, n);
 }
 
-void Screen::count(std::span<const int> rejected, std::span<const int> clipped) {
-  for (const int rank : rejected) ++counts_.rejected_from[rank];
-  for (const int rank : clipped) ++counts_.clipped_from[rank];
-}
-
 }  // namespace vol

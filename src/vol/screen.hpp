@@ -37,7 +37,10 @@ class Screen {
   void scale(void* out, const void* values, double factor, std::size_t n) const;
 
   // Counts the refused and the clipped updates of a gather.
-  void count(std::span<const int> rejected, std::span<const int> clipped);
+  void count(std::span<const int> rejected, std::span<const int> clipped) {
+    for (const int rank : rejected) ++counts_.rejected_from[rank];
+    for (const int rank : clipped) ++counts_.clipped_from[rank];
+  }
   const Screened& counts() const noexcept { return counts_; }
 
   bool is_on() const noexcept { return reject_nonfinite_ || max_norm_.has_value(); }

@@ -43,13 +43,6 @@ void Turns::lock_slowly() noexcept {
   }
 }
 
-Turn::Entry Turns::begin_inside(const char* call, std::string_view of) {
-  if (code_ != Code::kOwn) refuse_inside(name_of(call, of));
-  if (is_busy()) return Turn::Entry::kNone;
-  lock();
-  return Turn::Entry::kResumed;
-}
-
 void Turns::check(const char* call, bool inside_wait) {
   if (is_forked()) return;
   if (has_turn() && inside_wait && code_ == Code::kInterrupt) return;
@@ -99,7 +92,8 @@ void Turns::refuse_other(const char* call, std::string_view of) {
                     ", which waits for other ranks or runs a function of yours; " + kRule);
 }
 
-void Turns::refuse_inside(const std::string& what) const {
+void Turns::refuse_inside(const char* call, std::string_view of) const {
+  const std::string what = name_of(call, of);
   const std::string in = call_.load(std::memory_order_relaxed);
   throw ConfigError(
       code_ == Code::kFold

@@ -135,14 +135,13 @@ class Turns {
   void unlock() noexcept { busy_.store(0, std::memory_order_release); }
   void nap(std::uint32_t naps) noexcept;
   Turn::Entry begin(const char* call, std::string_view of);
-  Turn::Entry begin_inside(const char* call, std::string_view of);
   void end(Turn::Entry entry) noexcept {
     if (entry == Turn::Entry::kNone || is_forked()) return;
     if (entry == Turn::Entry::kFirst) owner_.store(0, std::memory_order_relaxed);
     unlock();
   }
   [[noreturn]] void refuse_other(const char* call, std::string_view of);
-  [[noreturn]] void refuse_inside(const std::string& what) const;
+  [[noreturn]] void refuse_inside(const char* call, std::string_view of) const;
 
   const Threads threads_;
   const std::uint32_t forks_;
@@ -156,7 +155,12 @@ class Turns {
 // Inline, because every call begins with it.
 inline Turns::Turn::Entry Turns::begin(const char* call, std::string_view of) {
   if (is_forked()) return Turn::Entry::kNone;
-  if (has_turn()) return begin_inside(call, of);
+  if (has_turn()) {
+    if (code_ != Code::kOwn) refuse_inside(call, of);
+    if (is_busy()) return Turn::Entry::kNone;
+    lock();
+    return Turn::Entry::kResumed;
+  }
   lock();
   if (owner_.load(std::memory_order_relaxed) != 0) refuse_other(call, of);
   owner_.store(self(), std::memory_order_relaxed);

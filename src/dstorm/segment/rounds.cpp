@@ -56,7 +56,7 @@ void Rounds::follow_epoch(std::uint64_t iteration) {
   is_in_step_ = is_in_step_ && before.out == current_->out && before.in == current_->in;
 }
 
-const Rounds::Round& Rounds::round_of(const Graph* graph, std::uint64_t number) {
+const Rounds::Round& Rounds::other_round_of(const Graph* graph, std::uint64_t number) {
   const bool is_own = graph == nullptr || *graph == graph_;
   if (is_own && !repeating_.empty()) return repeating_[number % repeating_.size()];
   if (!is_own) {

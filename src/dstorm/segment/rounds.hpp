@@ -26,7 +26,10 @@ class Rounds {
 
   // Round `number` (from 0) of `graph`, or of the segment's own graph if `graph` is null. Throws
   // ConfigError if `graph` does not fit the job. The reference is valid until the next call.
-  const Round& round_of(const Graph* graph, std::uint64_t number);
+  const Round& round_of(const Graph* graph, std::uint64_t number) {
+    if (graph != nullptr || repeating_.empty()) return other_round_of(graph, number);
+    return repeating_[number % repeating_.size()];
+  }
   // The round of this rank's last scatter; round 0 before the first.
   const Round& current() const { return *current_; }
   void set_current(const Round& round) { current_ = &round; }
@@ -45,6 +48,7 @@ class Rounds {
   bool is_in_step() const { return is_in_step_; }
 
  private:
+  const Round& other_round_of(const Graph* graph, std::uint64_t number);
   Graph among_members(const Graph& graph) const;
   Round make_round(const Graph& graph, std::uint64_t number) const;
   void draw_rounds(std::uint64_t iteration);

@@ -20,9 +20,7 @@ void Strays::for_each_peer(Free&& free) {
   if (!freed_.empty()) state_.channel().acknowledge(freed_, true);
 }
 
-void Strays::take_in(bool exact) {
-  if (!state_.rounds.is_repaired() && !state_.rounds.is_of_old_epoch()) return;
-  if (!exact && !state_.is_queue()) return;
+void Strays::remove_unexpected() {
   const std::vector<int>& in = state_.rounds.current().in;
   const std::uint64_t iteration = state_.iteration;
   for_each_peer([&](int r) {

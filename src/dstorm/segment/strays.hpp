@@ -15,7 +15,10 @@ class Strays {
   // of another epoch, or by a neighbour that ran behind while the graph had come apart. Their
   // sender may be waiting for these very slots. Under QUEUE the updates are stashed. Under LATEST a
   // gather at staleness 0 (`exact`) will never fold them, so they count as rejected.
-  void take_in(bool exact);
+  void take_in(bool exact) {
+    if (!state_.rounds.is_repaired() && !state_.rounds.is_of_old_epoch()) return;
+    if (exact || state_.is_queue()) remove_unexpected();
+  }
 
   // QUEUE, between hosts: stashes up to `depth` updates of each sender. On one host a rank sees
   // each update at once, so ranks that gather before each scatter never block one another for good.
@@ -29,6 +32,7 @@ class Strays {
   bool stash(int rank, std::uint64_t limit, std::size_t most);
 
  private:
+  void remove_unexpected();
   bool drop_oldest(int rank, bool is_due, std::uint64_t limit);
   template <class Free>
   void for_each_peer(Free&& free);
