@@ -443,6 +443,24 @@ TEST_P(EveryPolicy, UpdateThatArrivesBehindALookIsTakenBeforeTheNextOne) {
   EXPECT_EQ(fold_oldest(area.reader(1)).iteration, 3U);
 }
 
+// The same, but the adapter writes an update into slot 0, and then a clock that is newer still.
+TEST_P(EveryPolicy, ClockThatArrivesBehindALookHidesNoUpdate) {
+  Area area(2, 2 * kPage, GetParam());
+  const Words update = area.image(2, 1, {1, 1});
+  area.write_clock(1);
+  Taker inbox = area.inbox(0);
+  {
+    const AtNextTouch adapter(area.page_of(1), [&] {
+      area.write(0, update);
+      area.write_clock(3);
+    });
+    EXPECT_TRUE(inbox.take_in(kAllLive));
+  }
+  while (inbox.take_in(kAllLive)) continue;
+  for (int r : kHere) EXPECT_EQ(fold_oldest(area.reader(r)).iteration, 2U);
+  EXPECT_EQ(area.box().clock(), 3U);
+}
+
 TEST_P(EveryPolicy, ClockAloneMovesOn) {
   Area area(2, 64, GetParam());
   Taker inbox = area.inbox(0);
