@@ -3,8 +3,9 @@
     python tests/mutants/rejoining.py [NAME...]
 
 Each mutant is a change of one of malt's modules, run on the seeds from 1 on until one of them
-fails (tests/model/rejoining). One rule is too rarely needed for that, not once in 80,000 seeds: a
-kept round counts only in the group as it was superseded then. test_open_vectors.py holds it.
+fails (tests/model/rejoining). Two rules are too rarely needed for that, and have tests of their
+own: a kept round counts only in the group as it was superseded then (test_open_vectors.py), and
+only a rank that has not formed the group in time is expelled (test_generations.py).
 """
 
 from __future__ import annotations
@@ -45,12 +46,6 @@ MUTANTS = {
         "_rendezvous.member_session",
         "return self._standing == number or ",
         "self._standing = number\n            return True or ",
-    ),
-    # All ranks are expelled when one has not formed the group in time.
-    "ALL_ARE_MISSING": Mutant(
-        "_rendezvous.generation_table",
-        "missing = self._unformed & self._forming.missing",
-        "missing = self._forming.missing",
     ),
     # The first group stands although a rank died after it had formed the group.
     "FIRST_WITHOUT_THE_DEAD": Mutant(
