@@ -1,0 +1,170 @@
+// Linear models with an L2 penalty, solved to a known gap by ascent in the dual, one row at a time.
+// This is for those who want the optimum of a given problem; linear.hpp is for endless data.
+//
+// The problem, over the rows of all ranks:
+//   minimise P(w, b) = |w|^2 / 2 + sum_i c_i loss(y_i, w.x_i + b),   c_i = C * weight_i
+// Its dual, with one alpha a row and w = sum_i alpha_i x_i:
+//   maximise D(alpha) = -|w|^2 / 2 - sum_i c_i conjugate(-alpha_i / c_i),   sum_i alpha_i = 0
+// The last condition is there only with an intercept b, which has no penalty. D(alpha) <= P(w, b)
+// for every alpha that may be and every (w, b), so that P - D bounds how far both are from the
+// optimum.
+//
+// Steps: SDCA (Shalev-Shwartz and Zhang 2013) keeps w at sum_i alpha_i x_i and maximises over one
+// alpha at a time: Hsieh et al. 2008 for the hinges, Yu, Huang and Lin 2011 for the log loss, Ho
+// and Lin 2012 for the insensitive losses.
+//
+// The intercept: the method of multipliers on sum_i alpha_i = 0 (Bertsekas 1982, chapter 2). b is
+// the multiplier. Steps see b + rho * sum alpha, and b += rho * sum alpha follows each sweep. To
+// the primal this is a proximal step of length rho in b, which shrinks b's error 1 + rho mu times,
+// mu being the curvature in b of min_w P. With R^2 the mean of |x|^2 and H the curvature of all
+// losses together, mu >= 1 / (R^2 + 1 / H): to move b by 1 costs at least that, be it paid in w or
+// in the losses. So rho = R^2 + 1 / H at least halves the error, whatever the scale of columns or
+// C, and a step's quadratic is little steeper: rho adds as much as one more column of that size. H
+// is measured at each settle(), as it falls far below its bound where classes are rare.
+//
+// Several ranks: CoCoA+ (Ma et al. 2015, "Adding vs. averaging", with gamma = 1 and sigma' = the
+// number of ranks). A rank takes steps on its own rows as if its change of w were made by every
+// rank; all changes are then added. The optimum is exact for any number of ranks and any division
+// of the rows. Exchange 16 times a sweep or more: with few exchanges it takes many more sweeps.
+//
+// One rank:                                  Several ranks; `sum` adds over all of them:
+//   DualAscent<float> ascent(options, x, y);   DualAscent<float> ascent(options, x, y);
+//   do {                                       settle();
+//     ascent.begin_sweep();                    do {
+//     ascent.sweep(0, 1);                        ascent.begin_sweep();
+//   } while (!close(measure(ascent)));           for (int k = 0; k < 16; ++k) {
+//                                                  ascent.sweep(k, 16);
+//                                                  ascent.take_change(buffer);
+//                                                  ascent.add_changes(sum(buffer));
+//                                                }
+//                                                settle();
+//                                              } while (!close(ascent.gap(sum(ascent.losses()))));
+//   where settle() is
+//     const DualScales all = sum(ascent.scales());
+//     ascent.contribute(all, buffer);
+//     ascent.settle(sum(buffer));
+// A measured gap costs about as much as a sweep; measure it after every few sweeps.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "learn/linear.hpp"
+
+namespace learn {
+
+struct DualOptions {
+  // kLog, kHinge, kSquaredHinge (y is -1 or 1), kSquared, kEpsilonInsensitive or
+  // kSquaredEpsilonInsensitive (y is any number).
+  Loss loss = Loss::kHinge;
+  double epsilon = 0.1;  // for the losses that have one
+  double c = 1;          // C above; with Linear's alpha and n rows of weight 1, C = 1 / (alpha n)
+  bool intercept = false;
+  int ranks = 1;           // that share the problem
+  std::uint64_t seed = 0;  // of the order of rows
+};
+
+// Where training starts: zeros, or the end of an earlier training on the same rows. Alphas that the
+// options do not allow are moved to the nearest that they allow. For another C, give the old alphas
+// times the ratio of the Cs.
+template <class T>
+struct DualStart {
+  std::span<const T> alphas = {};  // one for each row; empty: zeros
+  double intercept = 0;
+};
+
+// Sums over rows that all ranks need from each other. Add them field by field.
+struct DualScales {
+  double positive = 0;   // sum of the positive alphas
+  double negative = 0;   // sum of the negative ones' sizes
+  double cost = 0;       // sum of c
+  double norms = 0;      // sum of c |x|^2
+  double curvature = 0;  // sum of c times the loss's second derivative, or its bound at the start
+};
+
+// This rank's parts of P and D without the penalty. Add them field by field.
+struct DualLosses {
+  double primal = 0;
+  double dual = 0;
+};
+
+// The objectives at the last settle(): dual <= the optimum <= primal.
+struct DualGap {
+  double primal = 0;
+  double dual = 0;
+};
+
+// One rank's part in solving a problem. T is float or double. It holds 16 or 32 bytes a row and,
+// for losses with a kink, up to half a copy of the matrix: rows whose alpha rests at a bound are
+// left out of most sweeps, and all rows are looked at again every few sweeps. It borrows the
+// matrix, which must outlive it and have passed its check(), and copies the targets.
+//
+// Equal calls with an equal seed give equal bits. For one thread at a time. No call blocks or
+// communicates.
+template <class T>
+class DualAscent {
+ public:
+  // Throws dstorm::ConfigError if an option or a length is out of range, a target or weight does
+  // not fit the loss, a row's |x|^2 or c is no finite T, or (one rank) all targets are the same
+  // label, with the log loss and an intercept: that has no minimum. Of several ranks no rank can
+  // know this: contribute() throws there.
+  DualAscent(const DualOptions& options, const Csr<T>& matrix, const Targets<T>& targets,
+             const DualStart<T>& start = {});
+  DualAscent(const DualOptions& options, const Dense<T>& matrix, const Targets<T>& targets,
+             const DualStart<T>& start = {});
+  ~DualAscent();
+  DualAscent(DualAscent&& other) noexcept;
+  DualAscent& operator=(DualAscent&& other) noexcept;
+
+  // Starts a sweep: takes the multiplier's step, and draws an order of the rows. All changes have
+  // been added. All ranks begin equally many sweeps. With several ranks, throws dstorm::ConfigError
+  // before the first settle().
+  void begin_sweep();
+  // Takes one step for each row of a piece of the sweep, 0 <= piece < pieces. Returns the number of
+  // rows; a rank without rows has pieces without rows.
+  std::int64_t sweep(int piece, int pieces);
+
+  // Writes this rank's change of w since the last call, and last that of its sum of alpha: features
+  // + 1 values. One rank alone needs neither this nor add_changes().
+  void take_change(std::span<T> change);
+  // Takes the sum of what all ranks' take_change() wrote.
+  void add_changes(std::span<const T> sum);
+
+  // The three calls by which w is computed anew from all alphas: before the first sweep (one rank
+  // alone has done it), before a gap is measured, and after a rank has died. The last two take the
+  // sums over ranks; `change` and `contribution` have features + 1 and features values.
+  //
+  // With an intercept, alphas of the sign that has more are scaled down, so that all sum to 0 up to
+  // T's rounding. If that is by more than 1%, it is for the gap alone, and training goes on with
+  // the old alphas. settle() throws dstorm::ConfigError if a weight is not finite.
+  DualScales scales() const;
+  void contribute(const DualScales& all, std::span<T> contribution);
+  void settle(std::span<const T> sum);
+
+  // After settle(). Reads the matrix once.
+  DualLosses losses() const;
+  DualGap gap(const DualLosses& all) const;
+
+  // For the ranks that are left of a job, before scales(), contribute() and settle(). Their problem
+  // is that of their own rows.
+  void set_ranks(int ranks);
+
+  // The features' weights, valid until the next call that is not const. Between sweep() and
+  // add_changes() of several ranks these are the rank's own guess.
+  std::span<const T> weights() const;
+  double intercept() const;
+  // One value for each row.
+  void copy_alphas(std::span<T> alphas) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// scales() to gap() for one rank alone.
+template <class T>
+DualGap measure(DualAscent<T>& ascent);
+
+}  // namespace learn
