@@ -15,15 +15,15 @@ namespace {
 
 // Alphas are scaled for good if a factor is at least this.
 constexpr double kNearlyBalanced = 0.99;
+constexpr double kTiny = 1e-300;
+constexpr double kFirstPull = 256;
+constexpr double kRowsAPull = 16;
 
 // Of a unit of cost: losses that are flat now need not be so further on.
 constexpr double kLeastCurvature = 1e-4;
 
-// The step length of the multiplier: 1 / (the least that mu can be), see dual_ascent.hpp.
-double multiplier_step(const DualScales& all) {
-  if (!(all.cost > 0)) return 1;
-  const double curvature = std::max(all.curvature, kLeastCurvature * all.cost);
-  return all.norms / all.cost + 1 / curvature;
+double curvature(const DualScales& all) {
+  return std::max({all.curvature, kLeastCurvature * all.cost, kTiny});
 }
 
 DualFactors balanced(const DualScales& all) {
@@ -58,6 +58,7 @@ struct DualAscent<T>::Impl {
 
   void see_intercept() { model.intercept = multiplier + model.rho * sum; }
   void add_moved(double moved);
+  void step_multiplier();
   void set_scales(const DualScales& total);
   void take_weights(std::span<const T> total);
 
@@ -66,6 +67,8 @@ struct DualAscent<T>::Impl {
   SplitMix random;
   double multiplier;  // b
   double sum = 0;     // of all alphas, at the last exchange
+  double before = 0;  // the sum at the multiplier's last step
+  double pull = 0;    // rho * (the curvature of all losses)
   std::vector<T> weights;
   std::vector<T> base;  // the weights at the last exchange
   DualModel<T> model{nullptr, 0, 0, 1, 0};
@@ -89,6 +92,18 @@ void DualAscent<T>::Impl::add_moved(double moved) {
 }
 
 template <class T>
+void DualAscent<T>::Impl::step_multiplier() {
+  if (!options.intercept || sum == 0) return;
+  multiplier += model.rho * sum;
+  if (std::abs(sum) > std::abs(before) / 2 && before != 0) {
+    const double most = kFirstPull + all.norms / all.cost * curvature(all);
+    pull = std::clamp(sum * before > 0 ? pull * 2 : pull / 2, 1.0, most);
+    model.rho = pull / curvature(all);
+  }
+  before = sum;
+}
+
+template <class T>
 void DualAscent<T>::Impl::set_scales(const DualScales& total) {
   all = total;
   factors = {};
@@ -104,16 +119,18 @@ void DualAscent<T>::Impl::set_scales(const DualScales& total) {
 template <class T>
 void DualAscent<T>::Impl::take_weights(std::span<const T> total) {
   const double scaled = std::min(factors.positive, factors.negative);
-  if (settled && scaled < kNearlyBalanced) {
-    sum = all.positive - all.negative;
-  } else {
-    if (scaled < 1) std::visit([&](auto& own) { own.scale(factors); }, rows);
+  if (options.intercept) sum = all.positive - all.negative;
+  if (!settled || scaled >= kNearlyBalanced) {
+    if (scaled < 1) std::visit([this](auto& own) { own.scale(factors); }, rows);
     factors = {};
     std::copy(total.begin(), total.end(), weights.begin());
-    if (options.intercept) multiplier = model.intercept;
+    step_multiplier();
     sum = 0;
   }
-  if (options.intercept) model.rho = multiplier_step(all);
+  if (options.intercept) {
+    if (pull == 0) pull = std::clamp(all.rows / kRowsAPull, 1.0, kFirstPull);
+    model.rho = pull / curvature(all);
+  }
   add_moved(0);
 }
 
@@ -147,7 +164,7 @@ void DualAscent<T>::begin_sweep() {
         "before the first sweep and after set_ranks()");
   }
   if (own.options.ranks == 1) own.add_moved(own.model.moved);
-  own.multiplier += own.model.rho * own.sum;
+  own.step_multiplier();
   own.see_intercept();
   const std::uint64_t seed = own.random.next();
   std::visit([seed](auto& rows) { rows.begin_sweep(seed); }, own.rows);

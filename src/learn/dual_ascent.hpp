@@ -77,6 +77,7 @@ struct DualStart {
 
 // Sums over rows that all ranks need from each other. Add them field by field.
 struct DualScales {
+  double rows = 0;       // that have a weight
   double positive = 0;   // sum of the positive alphas
   double negative = 0;   // sum of the negative ones' sizes
   double cost = 0;       // sum of c

@@ -208,6 +208,7 @@ DualScales DualRows<T, Matrix>::scales(bool swept) const {
     const auto cost = static_cast<double>(at.cost);
     if (!(cost > 0)) continue;
     (alpha > 0 ? sums.positive : sums.negative) += std::abs(alpha);
+    ++sums.rows;
     sums.cost += cost;
     sums.norms += cost * static_cast<double>(at.norm);
     sums.curvature += swept ? curvature_at(loss_, alpha, cost) : most_curvature(loss_, cost);
