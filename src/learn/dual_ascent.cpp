@@ -91,13 +91,16 @@ void DualAscent<T>::Impl::add_moved(double moved) {
   base = weights;
 }
 
+// If the sum keeps its sign and most of its size, rho was too short to move b; if it changes its
+// sign and keeps most of its size, rho was too long.
 template <class T>
 void DualAscent<T>::Impl::step_multiplier() {
   if (!options.intercept || sum == 0) return;
   multiplier += model.rho * sum;
-  if (std::abs(sum) > std::abs(before) / 2 && before != 0) {
-    const double most = kFirstPull + all.norms / all.cost * curvature(all);
-    pull = std::clamp(sum * before > 0 ? pull * 2 : pull / 2, 1.0, most);
+  if (before != 0 && std::abs(sum) > std::abs(before) / 2) {
+    const double norm = all.cost > 0 ? all.norms / all.cost * curvature(all) : 0;
+    const double to = sum * before > 0 ? pull * 2 : pull / 2;
+    pull = std::clamp(to, std::min(norm, 1.0), norm + kFirstPull);
     model.rho = pull / curvature(all);
   }
   before = sum;
