@@ -74,9 +74,9 @@ DualRows<T, Matrix>::DualRows(const DualOptions& options, const Matrix& matrix,
     at.norm = static_cast<T>(norm);
     check_dual_row<T>(options, i, at, weight);
     if (at.cost > 0 && !start.alphas.empty()) {
-      at.alpha = static_cast<T>(allowed(loss_, static_cast<double>(start.alphas[i]),
-                                        static_cast<double>(at.target),
-                                        static_cast<double>(at.cost)));
+      at.alpha =
+          static_cast<T>(allowed(loss_, static_cast<double>(start.alphas[i]),
+                                 static_cast<double>(at.target), static_cast<double>(at.cost)));
     }
     coordinates_.push_back(at);
   }
@@ -217,8 +217,7 @@ DualScales DualRows<T, Matrix>::scales(bool swept) const {
 }
 
 template <class T, class Matrix>
-void DualRows<T, Matrix>::contribute(const DualFactors& factors,
-                                     std::vector<double>& sums) const {
+void DualRows<T, Matrix>::contribute(const DualFactors& factors, std::vector<double>& sums) const {
   for (std::size_t i = 0; i < coordinates_.size(); ++i) {
     const T alpha = coordinates_[i].alpha;
     if (alpha == 0) continue;
@@ -249,7 +248,8 @@ void DualRows<T, Matrix>::scale(const DualFactors& factors) {
     const auto alpha = static_cast<double>(at.alpha);
     at.alpha = static_cast<T>(alpha * factors.of(alpha));
   }
-  for (std::size_t i = 0; i < copied_.size(); ++i) copied_[i].alpha = coordinates_[listed_[i]].alpha;
+  for (std::size_t i = 0; i < copied_.size(); ++i)
+    copied_[i].alpha = coordinates_[listed_[i]].alpha;
 }
 
 template <class T, class Matrix>

@@ -158,17 +158,14 @@ struct DualStep<Loss::kLog> {
     const double steep = at.norm * at.cost;
     const double s = sigmoid(-margin);
     const double step = (s - share) / (1 + steep * s * (1 - s));
-    const double to =
-        steep * std::abs(step) <= 1 ? share + step : solve_log(margin, share, steep);
+    const double to = steep * std::abs(step) <= 1 ? share + step : solve_log(margin, share, steep);
     return at.target * at.cost * to;
   }
 };
 
 // c times the conjugate of the loss at -alpha / c, with the sign that it has in the dual.
 inline double dual_at(Loss loss, double epsilon, double alpha, double target, double cost) {
-  const auto entropy = [cost](double part) {
-    return part > 0 ? part * std::log(part / cost) : 0;
-  };
+  const auto entropy = [cost](double part) { return part > 0 ? part * std::log(part / cost) : 0; };
   const double linear = alpha * target;
   switch (loss) {
     case Loss::kHinge:
@@ -217,8 +214,7 @@ inline double curvature_at(Loss loss, double alpha, double cost) {
   }
 }
 inline double most_curvature(Loss loss, double cost) {
-  const bool is_squared =
-      loss == Loss::kSquaredHinge || loss == Loss::kSquaredEpsilonInsensitive;
+  const bool is_squared = loss == Loss::kSquaredHinge || loss == Loss::kSquaredEpsilonInsensitive;
   return loss == Loss::kLog ? cost / 4 : is_squared ? 2 * cost : cost;
 }
 
