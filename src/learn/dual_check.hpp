@@ -62,21 +62,19 @@ void check_dual_lengths(const Matrix& matrix, const Targets<T>& targets,
 template <class T>
 void check_dual_row(const DualOptions& options, std::size_t row, const Coordinate<T>& at,
                     double weight) {
-  const std::string of_row = " of row " + std::to_string(row);
   const auto target = static_cast<double>(at.target);
   const auto norm = static_cast<double>(at.norm);
   const auto cost = static_cast<double>(at.cost);
+  const bool fits = has_labels(options.loss) ? std::abs(target) == 1 : std::isfinite(target);
+  if (weight >= 0 && std::isfinite(weight + cost + norm) && fits) return;
+  const std::string of_row = " of row " + std::to_string(row);
   require_dual(std::isfinite(weight) && weight >= 0, "the weight" + of_row, weight, "at least 0");
   require_dual(std::isfinite(cost), "C times the weight" + of_row, cost,
                "finite; lower C or the weight");
   require_dual(std::isfinite(norm), "|x|^2" + of_row, norm,
                "finite; replace values that are not, and scale columns down");
-  if (has_labels(options.loss)) {
-    require_dual(target == 1 || target == -1, "the target" + of_row, target,
-                 "-1 or 1 for this loss");
-  } else {
-    require_dual(std::isfinite(target), "the target" + of_row, target, "finite");
-  }
+  require_dual(fits, "the target" + of_row, target,
+               has_labels(options.loss) ? "-1 or 1 for this loss" : "finite");
 }
 
 // The least of the log loss with an intercept is at infinity if all labels are the same.

@@ -89,8 +89,7 @@ class DualRows {
   };
   Part part();
   void list_unrested();
-  void store_copied();
-  double alpha(std::size_t row) const;
+  void prefetch_block(const Part& over, std::size_t begin) const;
   template <Loss kLoss>
   std::int64_t sweep_as(std::size_t first, std::size_t last, DualModel<T>& model);
   template <Loss kLoss>

@@ -2,13 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
-#include <limits>
-#include <string>
+#include <cstddef>
+#include <cstdint>
 #include <tuple>
 #include <vector>
 
 #include "dstorm/errors.hpp"
+#include "learn/dual_job.hpp"
+#include "learn/dual_least_value.hpp"
 #include "learn/dual_problem.hpp"
 
 namespace learn {
