@@ -13,25 +13,12 @@
 namespace learn {
 namespace {
 
-// Alphas are scaled for good if a factor is at least this.
-constexpr double kNearlyBalanced = 0.99;
 constexpr double kTiny = 1e-300;
 constexpr double kFirstPull = 256;
 constexpr double kRowsAPull = 16;
 
 // Of a unit of cost: losses that are flat now need not be so further on.
 constexpr double kLeastCurvature = 1e-4;
-
-double curvature(const DualScales& all) {
-  return std::max({all.curvature, kLeastCurvature * all.cost, kTiny});
-}
-
-DualFactors balanced(const DualScales& all) {
-  DualFactors factors;
-  if (all.positive > all.negative) factors.positive = all.negative / all.positive;
-  if (all.negative > all.positive) factors.negative = all.positive / all.negative;
-  return factors;
-}
 
 template <class T>
 double squares(std::span<const T> values) {
@@ -59,27 +46,25 @@ struct DualAscent<T>::Impl {
   void see_intercept() { model.intercept = multiplier + model.rho * sum; }
   void add_moved(double moved);
   void step_multiplier();
-  void set_scales(const DualScales& total);
-  void take_weights(std::span<const T> total);
+  void balance(const DualScales& all);
 
   DualOptions options;
   std::variant<DualRows<T, Csr<T>>, DualRows<T, Dense<T>>> rows;
   SplitMix random;
-  double multiplier;  // b
-  double sum = 0;     // of all alphas, at the last exchange
-  double before = 0;  // the sum at the multiplier's last step
-  double pull = 0;    // rho * (the curvature of all losses)
+  double multiplier;     // b
+  double sum = 0;        // of all alphas, at the last exchange
+  double before = 0;     // the sum at the multiplier's last step
+  double pull = 0;       // rho * curvature
+  double curvature = 1;  // of all losses
+  double norm = 0;       // mean |x|^2
   std::vector<T> weights;
   std::vector<T> base;  // the weights at the last exchange
   DualModel<T> model{nullptr, 0, 0, 1, 0};
   bool swept = false;
   bool settled = false;
 
-  // The gap's alphas are those of the rows times these factors; |w|^2 is theirs.
-  bool measurable = false;
-  DualScales all;
-  DualFactors factors;
-  double dual_squares = 0;
+  bool measurable = false;  // the weights are those of the alphas
+  double dual_squares = 0;  // |w|^2 of these
 };
 
 // Ends an exchange in which the sum of all alphas has moved.
@@ -98,43 +83,34 @@ void DualAscent<T>::Impl::step_multiplier() {
   if (!options.intercept || sum == 0) return;
   multiplier += model.rho * sum;
   if (before != 0 && std::abs(sum) > std::abs(before) / 2) {
-    const double norm = all.cost > 0 ? all.norms / all.cost * curvature(all) : 0;
     const double to = sum * before > 0 ? pull * 2 : pull / 2;
-    pull = std::clamp(to, std::min(norm, 1.0), norm + kFirstPull);
-    model.rho = pull / curvature(all);
+    pull = std::clamp(to, std::min(norm * curvature, 1.0), norm * curvature + kFirstPull);
+    model.rho = pull / curvature;
   }
   before = sum;
 }
 
+// Makes the sum of all alphas 0, and chooses rho.
 template <class T>
-void DualAscent<T>::Impl::set_scales(const DualScales& total) {
-  all = total;
-  factors = {};
+void DualAscent<T>::Impl::balance(const DualScales& all) {
   if (!options.intercept) return;
-  factors = balanced(total);
-  const bool is_one_label = total.positive == 0 || total.negative == 0;
-  if (options.loss == Loss::kLog && swept && is_one_label && total.cost > 0) {
-    refuse_one_label(total.positive > 0 ? 1 : -1);
+  const bool is_one_label = all.positive == 0 || all.negative == 0;
+  if (options.loss == Loss::kLog && swept && is_one_label && all.cost > 0) {
+    refuse_one_label(all.positive > 0 ? 1 : -1);
   }
-}
-
-// Takes the sum of all contributions as w, and the alphas that it is made of.
-template <class T>
-void DualAscent<T>::Impl::take_weights(std::span<const T> total) {
-  const double scaled = std::min(factors.positive, factors.negative);
-  if (options.intercept) sum = all.positive - all.negative;
-  if (!settled || scaled >= kNearlyBalanced) {
-    if (scaled < 1) std::visit([this](auto& own) { own.scale(factors); }, rows);
-    factors = {};
-    std::copy(total.begin(), total.end(), weights.begin());
+  const double kept = std::min(all.positive, all.negative);
+  const double positive = all.positive > kept ? kept / all.positive : 1;
+  const double negative = all.negative > kept ? kept / all.negative : 1;
+  std::visit([=](auto& own) { own.scale(positive, negative); }, rows);
+  curvature = std::max({all.curvature, kLeastCurvature * all.cost, kTiny});
+  norm = all.cost > 0 ? all.norms / all.cost : 0;
+  if (pull == 0) pull = std::clamp(all.rows / kRowsAPull, 1.0, kFirstPull);
+  if (settled) {
+    sum = all.positive - all.negative;
     step_multiplier();
-    sum = 0;
   }
-  if (options.intercept) {
-    if (pull == 0) pull = std::clamp(all.rows / kRowsAPull, 1.0, kFirstPull);
-    model.rho = pull / curvature(all);
-  }
-  add_moved(0);
+  sum = 0;
+  model.rho = pull / curvature;
 }
 
 template <class T>
@@ -213,9 +189,9 @@ template <class T>
 void DualAscent<T>::contribute(const DualScales& all, std::span<T> contribution) {
   Impl& own = *impl_;
   check_length("the contribution", contribution.size(), own.weights.size(), "features");
-  own.set_scales(all);
+  own.balance(all);
   std::vector<double> sums(own.weights.size());
-  std::visit([&](const auto& rows) { rows.contribute(own.factors, sums); }, own.rows);
+  std::visit([&](const auto& rows) { rows.contribute(sums); }, own.rows);
   std::transform(sums.begin(), sums.end(), contribution.begin(),
                  [](double value) { return static_cast<T>(value); });
 }
@@ -227,7 +203,8 @@ void DualAscent<T>::settle(std::span<const T> sum) {
   own.dual_squares = squares(sum);
   require_dual(std::isfinite(own.dual_squares), "|w|^2", own.dual_squares,
                "finite; scale columns down, or lower C");
-  own.take_weights(sum);
+  std::copy(sum.begin(), sum.end(), own.weights.begin());
+  own.add_moved(0);
   own.settled = true;
   own.measurable = true;
 }
@@ -241,9 +218,7 @@ DualLosses DualAscent<T>::losses() const {
         "before losses()");
   }
   return std::visit(
-      [&own](const auto& rows) {
-        return rows.losses(own.weights.data(), own.model.intercept, own.factors);
-      },
+      [&own](const auto& rows) { return rows.losses(own.weights.data(), own.model.intercept); },
       own.rows);
 }
 

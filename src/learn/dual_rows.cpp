@@ -37,8 +37,8 @@ double squared_norm(const View& row) {
 }
 
 template <class View, class T>
-void add_to_sums(const View& row, T alpha, double factor, std::vector<double>& sums) {
-  const double by = static_cast<double>(alpha) * factor;
+void add_to_sums(const View& row, T alpha, std::vector<double>& sums) {
+  const auto by = static_cast<double>(alpha);
   for (std::size_t i = 0; i < row.count; ++i) {
     sums[row.feature(i)] += by * static_cast<double>(row.values[i]);
   }
@@ -237,17 +237,16 @@ DualScales DualRows<T, Matrix>::scales(bool swept) const {
 }
 
 template <class T, class Matrix>
-void DualRows<T, Matrix>::contribute(const DualFactors& factors, std::vector<double>& sums) const {
+void DualRows<T, Matrix>::contribute(std::vector<double>& sums) const {
   for (std::size_t i = 0; i < coordinates_.size(); ++i) {
     const T alpha = coordinates_[i].alpha;
     if (alpha == 0) continue;
-    add_to_sums(view_of(matrix_, i), alpha, factors.of(static_cast<double>(alpha)), sums);
+    add_to_sums(view_of(matrix_, i), alpha, sums);
   }
 }
 
 template <class T, class Matrix>
-DualLosses DualRows<T, Matrix>::losses(const T* weights, double intercept,
-                                       const DualFactors& factors) const {
+DualLosses DualRows<T, Matrix>::losses(const T* weights, double intercept) const {
   DualLosses sums;
   for (std::size_t i = 0; i < coordinates_.size(); ++i) {
     const Coordinate<T>& at = coordinates_[i];
@@ -257,16 +256,17 @@ DualLosses DualRows<T, Matrix>::losses(const T* weights, double intercept,
     const double p = static_cast<double>(dot(view_of(matrix_, i), weights)) + intercept;
     const auto alpha = static_cast<double>(at.alpha);
     sums.primal += cost * loss_at(loss_, epsilon_, target, p).loss;
-    sums.dual += dual_at(loss_, epsilon_, alpha * factors.of(alpha), target, cost);
+    sums.dual += dual_at(loss_, epsilon_, alpha, target, cost);
   }
   return sums;
 }
 
 template <class T, class Matrix>
-void DualRows<T, Matrix>::scale(const DualFactors& factors) {
+void DualRows<T, Matrix>::scale(double positive, double negative) {
+  if (positive == 1 && negative == 1) return;
   for (Coordinate<T>& at : coordinates_) {
     const auto alpha = static_cast<double>(at.alpha);
-    at.alpha = static_cast<T>(alpha * factors.of(alpha));
+    at.alpha = static_cast<T>(alpha * (alpha > 0 ? positive : negative));
   }
   for (std::size_t i = 0; i < copied_.size(); ++i)
     copied_[i].alpha = coordinates_[listed_[i]].alpha;

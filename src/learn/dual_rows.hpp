@@ -53,13 +53,6 @@ class RowCopy<Dense<T>> {
   std::vector<T> values_;
 };
 
-// Factors of the positive and of the negative alphas.
-struct DualFactors {
-  double positive = 1;
-  double negative = 1;
-  double of(double alpha) const { return alpha > 0 ? positive : negative; }
-};
-
 template <class T, class Matrix>
 class DualRows {
  public:
@@ -75,10 +68,11 @@ class DualRows {
 
   // Of all alphas as they are; `swept` says whether each row has been in a sweep.
   DualScales scales(bool swept) const;
-  // sum of alpha x, each alpha times its factor.
-  void contribute(const DualFactors& factors, std::vector<double>& sums) const;
-  DualLosses losses(const T* weights, double intercept, const DualFactors& factors) const;
-  void scale(const DualFactors& factors);
+  // Adds alpha x of each row to `sums`.
+  void contribute(std::vector<double>& sums) const;
+  DualLosses losses(const T* weights, double intercept) const;
+  // Multiplies the positive and the negative alphas.
+  void scale(double positive, double negative);
   void copy_alphas(std::span<T> alphas) const;
 
  private:
