@@ -1,31 +1,39 @@
 // Linear models with an L2 penalty, solved to a known gap by ascent in the dual, one row at a time.
-// This is for those who want the optimum of a given problem; linear.hpp is for endless data.
+// Use it for the optimum over rows that stay; linear.hpp trains on rows that pass by once.
 //
 // The problem, over the rows of all ranks:
 //   minimise P(w, b) = |w|^2 / 2 + sum_i c_i loss(y_i, w.x_i + b),   c_i = C * weight_i
-// Its dual, with one alpha a row and w = sum_i alpha_i x_i:
+// Its dual has one alpha for each row, and w = sum_i alpha_i x_i:
 //   maximise D(alpha) = -|w|^2 / 2 - sum_i c_i conjugate(-alpha_i / c_i),   sum_i alpha_i = 0
-// The last condition is there only with an intercept b, which has no penalty. D(alpha) <= P(w, b)
-// for every alpha that may be and every (w, b), so that P - D bounds how far both are from the
+// The condition on the sum belongs to an intercept b, which has no penalty. D(alpha) <= P(w, b) for
+// all alphas that the dual allows and all (w, b). So P - D bounds the distance of both from the
 // optimum.
 //
-// Steps: SDCA (Shalev-Shwartz and Zhang 2013) keeps w at sum_i alpha_i x_i and maximises over one
-// alpha at a time: Hsieh et al. 2008 for the hinges, Yu, Huang and Lin 2011 for the log loss, Ho
-// and Lin 2012 for the insensitive losses.
+// Steps: SDCA (Shalev-Shwartz and Zhang 2013) maximises over one alpha at a time and keeps w up to
+// date: Hsieh et al. 2008 for the hinges, Yu, Huang and Lin 2011 for the log loss, Ho and Lin 2012
+// for the insensitive losses.
 //
-// The intercept: the method of multipliers on sum_i alpha_i = 0 (Bertsekas 1982, chapter 2). b is
-// the multiplier. Steps see b + rho * sum alpha, and b += rho * sum alpha follows each sweep. To
-// the primal this is a proximal step of length rho in b, which shrinks b's error 1 + rho mu times,
-// mu being the curvature in b of min_w P. With R^2 the mean of |x|^2 and H the curvature of all
-// losses together, mu >= 1 / (R^2 + 1 / H): to move b by 1 costs at least that, be it paid in w or
-// in the losses. So rho = R^2 + 1 / H at least halves the error, whatever the scale of columns or
-// C, and a step's quadratic is little steeper: rho adds as much as one more column of that size. H
-// is measured at each settle(), as it falls far below its bound where classes are rare.
+// Intercept: the method of multipliers on sum_i alpha_i = 0 (Bertsekas 1982, chapter 2). b is the
+// multiplier. Steps see b + rho * sum alpha as the intercept, and b += rho * sum alpha follows each
+// sweep. That is a proximal step of length rho in b: it shrinks b's error 1 + rho mu times, where
+// mu is the curvature in b of min_w P. Let H be the curvature in b of the losses alone, and R^2 the
+// mean |x|^2.
+//  - A long rho makes b noisy: each row's step moves rho * sum alpha, which forgets the rows before
+//    the last n / (rho H). So rho starts at 256 / H, or less for few rows. Then the
+//    intercept adapts to the last 1/256 of a sweep.
+//  - mu may be far below H: if some sum of columns is nearly constant, weights do b's work. So rho
+//    doubles where sum alpha keeps its sign and half its size from one sweep to the next, and is
+//    halved where the sum only changes its sign.
+//  - The most is R^2 + 256 / H: moving b by 1 costs about 1 / (R^2 + 1 / H) or more, be it paid in
+//    weights or in losses, so that there each step at least halves b's error.
+// H is measured at each settle(), because it is far below its bound where one label is rare.
 //
-// Several ranks: CoCoA+ (Ma et al. 2015, "Adding vs. averaging", with gamma = 1 and sigma' = the
-// number of ranks). A rank takes steps on its own rows as if its change of w were made by every
-// rank; all changes are then added. The optimum is exact for any number of ranks and any division
-// of the rows. Exchange 16 times a sweep or more: with few exchanges it takes many more sweeps.
+// Several ranks: CoCoA+ (Ma et al. 2015, adding, sigma' = the number of ranks). A rank takes steps
+// on its own rows as if every rank made the same change of w; then all changes are added. The
+// optimum is exact for any number of ranks and any division of the rows. Speed depends on both.
+// With 16 exchanges a sweep, two ranks with rows divided at random need about as many sweeps as
+// one. Ranks with unlike rows, such as one label each, overshoot together between exchanges: they
+// need an exchange every few hundred rows. Divide rows at random where you can.
 //
 // One rank:                                  Several ranks; `sum` adds over all of them:
 //   DualAscent<float> ascent(options, x, y);   DualAscent<float> ascent(options, x, y);
@@ -75,14 +83,14 @@ struct DualStart {
   double intercept = 0;
 };
 
-// Sums over rows that all ranks need from each other. Add them field by field.
+// Sums over a rank's rows that all ranks need. Add them field by field.
 struct DualScales {
-  double rows = 0;       // that have a weight
+  double rows = 0;       // whose weight is above 0
   double positive = 0;   // sum of the positive alphas
   double negative = 0;   // sum of the negative ones' sizes
   double cost = 0;       // sum of c
   double norms = 0;      // sum of c |x|^2
-  double curvature = 0;  // sum of c times the loss's second derivative, or its bound at the start
+  double curvature = 0;  // sum of c times the loss's second derivative (at a kink: rise of slope)
 };
 
 // This rank's parts of P and D without the penalty. Add them field by field.
@@ -91,7 +99,7 @@ struct DualLosses {
   double dual = 0;
 };
 
-// The objectives at the last settle(): dual <= the optimum <= primal.
+// The objectives: dual <= the optimum <= primal.
 struct DualGap {
   double primal = 0;
   double dual = 0;
@@ -101,6 +109,8 @@ struct DualGap {
 // for losses with a kink, up to half a copy of the matrix: rows whose alpha rests at a bound are
 // left out of most sweeps, and all rows are looked at again every few sweeps. It borrows the
 // matrix, which must outlive it and have passed its check(), and copies the targets.
+//
+// c and |x|^2 are rounded to T: the problem that is solved, and its gap, have these.
 //
 // Equal calls with an equal seed give equal bits. For one thread at a time. No call blocks or
 // communicates.
@@ -119,27 +129,30 @@ class DualAscent {
   DualAscent(DualAscent&& other) noexcept;
   DualAscent& operator=(DualAscent&& other) noexcept;
 
-  // Starts a sweep: takes the multiplier's step, and draws an order of the rows. All changes have
-  // been added. All ranks begin equally many sweeps. With several ranks, throws dstorm::ConfigError
-  // before the first settle().
+  // Starts a sweep: takes the multiplier's step, and draws an order of the rows. Call it on all
+  // ranks, after the last sweep's changes have been added. All ranks must be given sums of the same
+  // bits, or their intercepts drift apart. With several ranks, throws dstorm::ConfigError before
+  // the first settle().
   void begin_sweep();
-  // Takes one step for each row of a piece of the sweep, 0 <= piece < pieces. Returns the number of
-  // rows; a rank without rows has pieces without rows.
+  // Takes one step for each row of a piece of the sweep, 0 <= piece < pieces. Call it once for each
+  // piece. Returns the number of rows; add them up to count passes, because many sweeps are short.
+  // A rank without rows has pieces without rows.
   std::int64_t sweep(int piece, int pieces);
 
-  // Writes this rank's change of w since the last call, and last that of its sum of alpha: features
-  // + 1 values. One rank alone needs neither this nor add_changes().
+  // Writes this rank's change of w since the last add_changes() or settle(), and last the change of
+  // its sum of alpha: features + 1 values. One rank alone needs neither this nor add_changes().
   void take_change(std::span<T> change);
   // Takes the sum of what all ranks' take_change() wrote.
   void add_changes(std::span<const T> sum);
 
-  // The three calls by which w is computed anew from all alphas: before the first sweep (one rank
-  // alone has done it), before a gap is measured, and after a rank has died. The last two take the
-  // sums over ranks; `change` and `contribution` have features + 1 and features values.
+  // The three calls that compute w anew from all alphas. Make them before the first sweep (one rank
+  // alone has done it), before a gap is measured, and after a rank has died. In float they also end
+  // the drift of w. contribute() and settle() take sums over ranks; contributions have `features`
+  // values.
   //
-  // With an intercept, alphas of the sign that has more are scaled down, so that all sum to 0 up to
-  // T's rounding. If that is by more than 1%, it is for the gap alone, and training goes on with
-  // the old alphas. settle() throws dstorm::ConfigError if a weight is not finite.
+  // With an intercept, contribute() scales the alphas of one sign down, so that all sum to 0 up to
+  // T's rounding. It throws dstorm::ConfigError if all ranks together have one label, with the log
+  // loss. settle() throws it if a weight is not finite.
   DualScales scales() const;
   void contribute(const DualScales& all, std::span<T> contribution);
   void settle(std::span<const T> sum);
