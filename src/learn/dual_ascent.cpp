@@ -14,6 +14,7 @@ namespace learn {
 namespace {
 
 constexpr double kTiny = 1e-300;
+constexpr double kSteep = 2;
 constexpr double kFirstPull = 256;
 constexpr double kRowsAPull = 16;
 
@@ -47,6 +48,9 @@ struct DualAscent<T>::Impl {
   void add_moved(double moved);
   void step_multiplier();
   void balance(const DualScales& all);
+  void choose_kappa(const DualScales& all);
+  void move_centre();
+  void set_weights(std::span<const T> alpha_x);
 
   DualOptions options;
   std::variant<DualRows<T, Csr<T>>, DualRows<T, Dense<T>>> rows;
@@ -59,7 +63,10 @@ struct DualAscent<T>::Impl {
   double norm = 0;       // mean |x|^2
   std::vector<T> weights;
   std::vector<T> base;  // the weights at the last exchange
-  DualModel<T> model{nullptr, 0, 0, 1, 0};
+  double kappa = 0;
+  std::vector<T> centre;    // z; empty while kappa is 0
+  std::vector<T> previous;  // the weights at the centre's last move
+  DualModel<T> model{nullptr, 1, 0, 0, 1, 0};
   bool swept = false;
   bool settled = false;
 
@@ -114,6 +121,53 @@ void DualAscent<T>::Impl::balance(const DualScales& all) {
 }
 
 template <class T>
+void DualAscent<T>::Impl::choose_kappa(const DualScales& all) {
+  const double count = std::max(all.rows, 1.0);
+  const double steep = model.ranks * all.norms / count * most_curvature(options.loss, 1);
+  const bool is_steep = is_smooth(options.loss) && steep > kSteep;
+  kappa = std::max(options.least_kappa, is_steep ? steep : 0);
+  model.pliancy = 1 / (1 + kappa);
+}
+
+// Nesterov's momentum for a problem whose penalty is 1 / (1 + kappa) of the steps' penalty. None
+// where it has led uphill (O'Donoghue and Candes 2015, section 3.2, the gradient's rule).
+template <class T>
+void DualAscent<T>::Impl::move_centre() {
+  if (centre.empty()) return;
+  const double root = std::sqrt(model.pliancy);
+  double uphill = 0;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const auto at = static_cast<double>(weights[i]);
+    uphill += (static_cast<double>(centre[i]) - at) * (at - static_cast<double>(previous[i]));
+  }
+  const double momentum = uphill > 0 ? 0 : (1 - root) / (1 + root);
+  const double follow = kappa * model.pliancy;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const auto at = static_cast<double>(weights[i]);
+    const double to = at + momentum * (at - static_cast<double>(previous[i]));
+    previous[i] = weights[i];
+    weights[i] = static_cast<T>(at + follow * (to - static_cast<double>(centre[i])));
+    centre[i] = static_cast<T>(to);
+  }
+  base = weights;
+}
+
+template <class T>
+void DualAscent<T>::Impl::set_weights(std::span<const T> alpha_x) {
+  if (kappa == 0) centre.clear();
+  if (kappa > 0 && centre.empty()) {
+    centre.assign(alpha_x.begin(), alpha_x.end());
+    previous = centre;
+  }
+  const double follow = kappa * model.pliancy;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    weights[i] = centre.empty() ? alpha_x[i]
+                                : static_cast<T>(model.pliancy * static_cast<double>(alpha_x[i]) +
+                                                 follow * static_cast<double>(centre[i]));
+  }
+}
+
+template <class T>
 DualAscent<T>::DualAscent(const DualOptions& options, const Csr<T>& matrix,
                           const Targets<T>& targets, const DualStart<T>& start)
     : impl_(std::make_unique<Impl>(options, matrix, targets, start)) {
@@ -145,6 +199,7 @@ void DualAscent<T>::begin_sweep() {
   if (own.options.ranks == 1) own.add_moved(own.model.moved);
   own.step_multiplier();
   own.see_intercept();
+  own.move_centre();
   const std::uint64_t seed = own.random.next();
   std::visit([seed](auto& rows) { rows.begin_sweep(seed); }, own.rows);
 }
@@ -190,6 +245,7 @@ void DualAscent<T>::contribute(const DualScales& all, std::span<T> contribution)
   Impl& own = *impl_;
   check_length("the contribution", contribution.size(), own.weights.size(), "features");
   own.balance(all);
+  own.choose_kappa(all);
   std::vector<double> sums(own.weights.size());
   std::visit([&](const auto& rows) { rows.contribute(sums); }, own.rows);
   std::transform(sums.begin(), sums.end(), contribution.begin(),
@@ -203,7 +259,7 @@ void DualAscent<T>::settle(std::span<const T> sum) {
   own.dual_squares = squares(sum);
   require_dual(std::isfinite(own.dual_squares), "|w|^2", own.dual_squares,
                "finite; scale columns down, or lower C");
-  std::copy(sum.begin(), sum.end(), own.weights.begin());
+  own.set_weights(sum);
   own.add_moved(0);
   own.settled = true;
   own.measurable = true;

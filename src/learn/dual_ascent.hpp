@@ -72,6 +72,7 @@ struct DualOptions {
   bool intercept = false;
   int ranks = 1;           // that share the problem
   std::uint64_t seed = 0;  // of the order of rows
+  double least_kappa = 0;  // see above
 };
 
 // Where training starts: zeros, or the end of an earlier training on the same rows. Alphas that the

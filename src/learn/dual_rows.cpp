@@ -201,13 +201,13 @@ void DualRows<T, Matrix>::visit(const Part& over, std::size_t row, DualModel<T>&
   const auto view = view_of(over.matrix, row);
   const auto alpha = static_cast<double>(own.alpha);
   const DualPoint at{alpha, static_cast<double>(own.target), static_cast<double>(own.cost),
-                     model.ranks * (static_cast<double>(own.norm) + model.rho),
+                     model.ranks * (static_cast<double>(own.norm) * model.pliancy + model.rho),
                      static_cast<double>(dot(view, model.weights)) + model.intercept};
   own.alpha = static_cast<T>(Step::best(at, epsilon_));
   const double to = static_cast<double>(own.alpha);
   if (to != alpha) {
     const double change = to - alpha;
-    add(view, static_cast<T>(change * model.ranks), model.weights);
+    add(view, static_cast<T>(change * model.ranks * model.pliancy), model.weights);
     model.intercept += model.rho * model.ranks * change;
     model.moved += change;
   }

@@ -20,7 +20,8 @@ namespace learn {
 // What steps read and change beside alphas.
 template <class T>
 struct DualModel {
-  T* weights;        // sum of alpha x, with this rank's own change `ranks` times
+  T* weights;  // (sum of alpha x + kappa z) * pliancy, with this rank's own change `ranks` times
+  double pliancy;    // 1 / (1 + kappa)
   double intercept;  // b + rho * (sum of alpha, likewise)
   double rho;        // 0: no intercept
   double ranks;      // sigma'

@@ -23,7 +23,7 @@ struct DualPoint {
   double alpha;
   double target;
   double cost;
-  double norm;  // how fast p rises with alpha: sigma' (|x|^2 + rho)
+  double norm;  // how fast p rises with alpha: sigma' (|x|^2 / (1 + kappa) + rho)
   double p;
 };
 
@@ -216,6 +216,10 @@ inline double curvature_at(Loss loss, double alpha, double cost) {
 inline double most_curvature(Loss loss, double cost) {
   const bool is_squared = loss == Loss::kSquaredHinge || loss == Loss::kSquaredEpsilonInsensitive;
   return loss == Loss::kLog ? cost / 4 : is_squared ? 2 * cost : cost;
+}
+// Whether a loss's slope has no jump.
+inline bool is_smooth(Loss loss) {
+  return loss != Loss::kHinge && loss != Loss::kEpsilonInsensitive;
 }
 
 }  // namespace learn
