@@ -91,7 +91,8 @@ void DualAscent<T>::Impl::step_multiplier() {
   multiplier += model.rho * sum;
   if (before != 0 && std::abs(sum) > std::abs(before) / 2) {
     const double to = sum * before > 0 ? pull * 2 : pull / 2;
-    pull = std::clamp(to, std::min(norm * curvature, 1.0), norm * curvature + kFirstPull);
+    const double row = norm * model.pliancy * curvature;
+    pull = std::clamp(to, std::min(row, 1.0), row + kFirstPull);
     model.rho = pull / curvature;
   }
   before = sum;
