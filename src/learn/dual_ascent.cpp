@@ -6,20 +6,14 @@
 #include <variant>
 #include <vector>
 
+#include "learn/dual_centre.hpp"
 #include "learn/dual_check.hpp"
+#include "learn/dual_multiplier.hpp"
 #include "learn/dual_rows.hpp"
 #include "learn/splitmix.hpp"
 
 namespace learn {
 namespace {
-
-constexpr double kTiny = 1e-300;
-constexpr double kSteep = 2;
-constexpr double kFirstPull = 256;
-constexpr double kRowsAPull = 16;
-
-// Of a unit of cost: losses that are flat now need not be so further on.
-constexpr double kLeastCurvature = 1e-4;
 
 template <class T>
 double squares(std::span<const T> values) {
@@ -38,34 +32,22 @@ struct DualAscent<T>::Impl {
       : options(given),
         rows(std::in_place_type<DualRows<T, Matrix>>, given, matrix, targets, start),
         random(given.seed),
-        multiplier(given.intercept ? start.intercept : 0),
+        multiplier(given.intercept, start.intercept),
         weights(static_cast<std::size_t>(matrix.features)),
         base(weights) {
-    see_intercept();
+    add_moved(0);
   }
 
-  void see_intercept() { model.intercept = multiplier + model.rho * sum; }
   void add_moved(double moved);
-  void step_multiplier();
   void balance(const DualScales& all);
-  void choose_kappa(const DualScales& all);
-  void move_centre();
-  void set_weights(std::span<const T> alpha_x);
 
   DualOptions options;
   std::variant<DualRows<T, Csr<T>>, DualRows<T, Dense<T>>> rows;
   SplitMix random;
-  double multiplier;     // b
-  double sum = 0;        // of all alphas, at the last exchange
-  double before = 0;     // the sum at the multiplier's last step
-  double pull = 0;       // rho * curvature
-  double curvature = 1;  // of all losses
-  double norm = 0;       // mean |x|^2
+  DualMultiplier multiplier;
+  DualCentre<T> centre;
   std::vector<T> weights;
   std::vector<T> base;  // the weights at the last exchange
-  double kappa = 0;
-  std::vector<T> centre;    // z; empty while kappa is 0
-  std::vector<T> previous;  // the weights at the centre's last move
   DualModel<T> model{nullptr, 1, 0, 0, 1, 0};
   bool swept = false;
   bool settled = false;
@@ -74,31 +56,20 @@ struct DualAscent<T>::Impl {
   double dual_squares = 0;  // |w|^2 of these
 };
 
-// Ends an exchange in which the sum of all alphas has moved.
+// Ends an exchange, or a change of the weights: steps begin from here. The sum of all alphas has
+// moved.
 template <class T>
 void DualAscent<T>::Impl::add_moved(double moved) {
-  sum += moved;
+  multiplier.add(moved);
   model.moved = 0;
-  see_intercept();
+  model.rho = multiplier.rho();
+  model.intercept = multiplier.intercept();
+  model.pliancy = centre.pliancy();
+  model.ranks = options.ranks;
   base = weights;
 }
 
-// If the sum keeps its sign and most of its size, rho was too short to move b; if it changes its
-// sign and keeps most of its size, rho was too long.
-template <class T>
-void DualAscent<T>::Impl::step_multiplier() {
-  if (!options.intercept || sum == 0) return;
-  multiplier += model.rho * sum;
-  if (before != 0 && std::abs(sum) > std::abs(before) / 2) {
-    const double to = sum * before > 0 ? pull * 2 : pull / 2;
-    const double row = norm * model.pliancy * curvature;
-    pull = std::clamp(to, std::min(row, 1.0), row + kFirstPull);
-    model.rho = pull / curvature;
-  }
-  before = sum;
-}
-
-// Makes the sum of all alphas 0, and chooses rho.
+// Makes the sum of all alphas 0.
 template <class T>
 void DualAscent<T>::Impl::balance(const DualScales& all) {
   if (!options.intercept) return;
@@ -110,62 +81,6 @@ void DualAscent<T>::Impl::balance(const DualScales& all) {
   const double positive = all.positive > kept ? kept / all.positive : 1;
   const double negative = all.negative > kept ? kept / all.negative : 1;
   std::visit([=](auto& own) { own.scale(positive, negative); }, rows);
-  curvature = std::max({all.curvature, kLeastCurvature * all.cost, kTiny});
-  norm = all.cost > 0 ? all.norms / all.cost : 0;
-  if (pull == 0) pull = std::clamp(all.rows / kRowsAPull, 1.0, kFirstPull);
-  if (settled) {
-    sum = all.positive - all.negative;
-    step_multiplier();
-  }
-  sum = 0;
-  model.rho = pull / curvature;
-}
-
-template <class T>
-void DualAscent<T>::Impl::choose_kappa(const DualScales& all) {
-  const double count = std::max(all.rows, 1.0);
-  const double steep = model.ranks * all.norms / count * most_curvature(options.loss, 1);
-  const bool is_steep = is_smooth(options.loss) && steep > kSteep;
-  kappa = std::max(options.least_kappa, is_steep ? steep : 0);
-  model.pliancy = 1 / (1 + kappa);
-}
-
-// Nesterov's momentum for a problem whose penalty is 1 / (1 + kappa) of the steps' penalty. None
-// where it has led uphill (O'Donoghue and Candes 2015, section 3.2, the gradient's rule).
-template <class T>
-void DualAscent<T>::Impl::move_centre() {
-  if (centre.empty()) return;
-  const double root = std::sqrt(model.pliancy);
-  double uphill = 0;
-  for (std::size_t i = 0; i < weights.size(); ++i) {
-    const auto at = static_cast<double>(weights[i]);
-    uphill += (static_cast<double>(centre[i]) - at) * (at - static_cast<double>(previous[i]));
-  }
-  const double momentum = uphill > 0 ? 0 : (1 - root) / (1 + root);
-  const double follow = kappa * model.pliancy;
-  for (std::size_t i = 0; i < weights.size(); ++i) {
-    const auto at = static_cast<double>(weights[i]);
-    const double to = at + momentum * (at - static_cast<double>(previous[i]));
-    previous[i] = weights[i];
-    weights[i] = static_cast<T>(at + follow * (to - static_cast<double>(centre[i])));
-    centre[i] = static_cast<T>(to);
-  }
-  base = weights;
-}
-
-template <class T>
-void DualAscent<T>::Impl::set_weights(std::span<const T> alpha_x) {
-  if (kappa == 0) centre.clear();
-  if (kappa > 0 && centre.empty()) {
-    centre.assign(alpha_x.begin(), alpha_x.end());
-    previous = centre;
-  }
-  const double follow = kappa * model.pliancy;
-  for (std::size_t i = 0; i < weights.size(); ++i) {
-    weights[i] = centre.empty() ? alpha_x[i]
-                                : static_cast<T>(model.pliancy * static_cast<double>(alpha_x[i]) +
-                                                 follow * static_cast<double>(centre[i]));
-  }
 }
 
 template <class T>
@@ -198,11 +113,12 @@ void DualAscent<T>::begin_sweep() {
         "before the first sweep and after set_ranks()");
   }
   if (own.options.ranks == 1) own.add_moved(own.model.moved);
-  own.step_multiplier();
-  own.see_intercept();
-  own.move_centre();
+  own.multiplier.step(own.centre.pliancy());
+  own.centre.move(own.weights);
+  own.add_moved(0);
   const std::uint64_t seed = own.random.next();
-  std::visit([seed](auto& rows) { rows.begin_sweep(seed); }, own.rows);
+  const bool may_rest = !own.centre.is_used();
+  std::visit([=](auto& rows) { rows.begin_sweep(seed, may_rest); }, own.rows);
 }
 
 template <class T>
@@ -246,7 +162,8 @@ void DualAscent<T>::contribute(const DualScales& all, std::span<T> contribution)
   Impl& own = *impl_;
   check_length("the contribution", contribution.size(), own.weights.size(), "features");
   own.balance(all);
-  own.choose_kappa(all);
+  own.multiplier.settle(all, own.settled, own.centre.pliancy());
+  own.centre.choose(own.options, all);
   std::vector<double> sums(own.weights.size());
   std::visit([&](const auto& rows) { rows.contribute(sums); }, own.rows);
   std::transform(sums.begin(), sums.end(), contribution.begin(),
@@ -260,7 +177,7 @@ void DualAscent<T>::settle(std::span<const T> sum) {
   own.dual_squares = squares(sum);
   require_dual(std::isfinite(own.dual_squares), "|w|^2", own.dual_squares,
                "finite; scale columns down, or lower C");
-  own.set_weights(sum);
+  own.centre.set_weights(sum, own.weights);
   own.add_moved(0);
   own.settled = true;
   own.measurable = true;
@@ -288,7 +205,6 @@ template <class T>
 void DualAscent<T>::set_ranks(int ranks) {
   require_dual(ranks >= 1, "ranks", ranks, "at least 1");
   impl_->options.ranks = ranks;
-  impl_->model.ranks = ranks;
   impl_->settled = false;
   if (ranks > 1) return;
   std::vector<T> sum(impl_->weights.size());

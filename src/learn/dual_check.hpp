@@ -39,6 +39,8 @@ inline void check_dual(const DualOptions& options) {
   require_dual(std::isfinite(options.epsilon) && options.epsilon >= 0, "epsilon", options.epsilon,
                "at least 0");
   require_dual(std::isfinite(options.c) && options.c > 0, "C", options.c, "above 0 and finite");
+  require_dual(std::isfinite(options.least_kappa) && options.least_kappa >= 0, "least_kappa",
+               options.least_kappa, "at least 0");
   require_dual(options.ranks >= 1, "ranks", options.ranks, "at least 1");
 }
 

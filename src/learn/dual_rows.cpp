@@ -114,8 +114,9 @@ void DualRows<T, Matrix>::list_unrested() {
 }
 
 template <class T, class Matrix>
-void DualRows<T, Matrix>::begin_sweep(std::uint64_t seed) {
+void DualRows<T, Matrix>::begin_sweep(std::uint64_t seed, bool may_rest) {
   if (listing_) list_unrested();
+  if (!may_rest) short_left_ = 0;
   is_short_ = short_left_ > 0;
   if (is_short_) {
     --short_left_;
@@ -124,7 +125,7 @@ void DualRows<T, Matrix>::begin_sweep(std::uint64_t seed) {
     width_ = kNear * distances_ / seen;
     distances_ = 0;
     listed_.clear();
-    listing_ = has_kink(loss_) && sweeps_ >= kFirstSweeps;
+    listing_ = may_rest && has_kink(loss_) && sweeps_ >= kFirstSweeps;
   }
   ++sweeps_;
   const std::size_t rows = part().rows;

@@ -64,7 +64,8 @@ class DualRows {
   DualRows(const DualOptions& options, const Matrix& matrix, const Targets<T>& targets,
            const DualStart<T>& start);
 
-  void begin_sweep(std::uint64_t seed);
+  // `may_rest`: sweeps may be short.
+  void begin_sweep(std::uint64_t seed, bool may_rest);
   std::int64_t sweep(int piece, int pieces, DualModel<T>& model);
 
   // Of all alphas as they are; `swept` says whether each row has been in a sweep.
