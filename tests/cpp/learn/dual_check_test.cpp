@@ -51,6 +51,8 @@ TEST(DualAscent, NamesTheOptionThatIsOutOfRange) {
             "C is 0; it must be above 0 and finite");
   EXPECT_EQ(refusal_of([](Given& given) { given.options.epsilon = -1e-9; }),
             "epsilon is -1e-09; it must be at least 0");
+  EXPECT_EQ(refusal_of([](Given& given) { given.options.least_kappa = -2; }),
+            "least_kappa is -2; it must be at least 0");
   EXPECT_EQ(refusal_of([](Given& given) { given.options.ranks = 0; }),
             "ranks is 0; it must be at least 1");
   EXPECT_NE(refusal_of([](Given& given) { given.options.loss = Loss::kHuber; }), "");
