@@ -163,7 +163,7 @@ void DualAscent<T>::contribute(const DualScales& all, std::span<T> contribution)
   check_length("the contribution", contribution.size(), own.weights.size(), "features");
   own.balance(all);
   own.multiplier.settle(all, own.settled, own.centre.pliancy());
-  own.centre.choose(own.options, all);
+  own.centre.choose(own.options, all, own.weights.size());
   std::vector<double> sums(own.weights.size());
   std::visit([&](const auto& rows) { rows.contribute(sums); }, own.rows);
   std::transform(sums.begin(), sums.end(), contribution.begin(),

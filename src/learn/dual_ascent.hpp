@@ -25,15 +25,23 @@
 //    doubles where sum alpha keeps its sign and half its size from one sweep to the next, and is
 //    halved where the sum only changes its sign.
 //  - The most is R^2 + 256 / H: moving b by 1 costs about 1 / (R^2 + 1 / H) or more, be it paid in
-//    weights or in losses, so that there each step at least halves b's error.
+//    weights or in losses, so that there each step at least halves b's error. (With kappa below,
+//    R^2 / (1 + kappa).)
 // H is measured at each settle(), because it is far below its bound where one label is rare.
+//
+// Steep losses: a step is good for its own row. Where c loss'' |x|^2 is far above 1, rows undo each
+// other's steps, and the number of sweeps grows with C. There steps minimise P + kappa/2 |w - z|^2,
+// and z moves after each sweep by Nesterov's momentum (accelerated proximal SDCA: Shalev-Shwartz
+// and Zhang 2014; Catalyst: Lin, Mairal, Harchaoui 2015). The number then grows with the root of C.
+// kappa is 0 where losses are not steep, and for losses whose slope jumps.
 //
 // Several ranks: CoCoA+ (Ma et al. 2015, adding, sigma' = the number of ranks). A rank takes steps
 // on its own rows as if every rank made the same change of w; then all changes are added. The
 // optimum is exact for any number of ranks and any division of the rows. Speed depends on both.
 // With 16 exchanges a sweep, two ranks with rows divided at random need about as many sweeps as
-// one. Ranks with unlike rows, such as one label each, overshoot together between exchanges: they
-// need an exchange every few hundred rows. Divide rows at random where you can.
+// one. Ranks with unlike rows, such as one label each, overshoot together between exchanges. They
+// need an exchange every few hundred rows, or least_kappa = 100: divide rows at random where you
+// can.
 //
 // One rank:                                  Several ranks; `sum` adds over all of them:
 //   DualAscent<float> ascent(options, x, y);   DualAscent<float> ascent(options, x, y);
@@ -72,7 +80,7 @@ struct DualOptions {
   bool intercept = false;
   int ranks = 1;           // that share the problem
   std::uint64_t seed = 0;  // of the order of rows
-  double least_kappa = 0;  // see above
+  double least_kappa = 0;  // above 0 all sweeps are full ones
 };
 
 // Where training starts: zeros, or the end of an earlier training on the same rows. Alphas that the

@@ -19,12 +19,14 @@ class DualCentre {
   double pliancy() const { return 1 / (1 + kappa_); }
   bool is_used() const { return kappa_ > 0; }
 
-  // kappa as large as a row's curvature along its own x, if that is much above the penalty's 1.
-  void choose(const DualOptions& options, const DualScales& all) {
+  // Half of a row's curvature along its own x; less where there are fewer rows than features, as
+  // rows are then nearly orthogonal. Below the penalty's curvature, 1, it gains nothing.
+  void choose(const DualOptions& options, const DualScales& all, std::size_t features) {
     const double rows = std::max(all.rows, 1.0);
     const double steep = options.ranks * all.norms / rows * most_curvature(options.loss, 1);
-    const bool is_steep = is_smooth(options.loss) && steep > kSteep;
-    kappa_ = std::max(options.least_kappa, is_steep ? steep : 0);
+    const double crowded = std::min(1.0, rows / std::max(static_cast<double>(features), 1.0));
+    const double kappa = is_smooth(options.loss) ? steep * crowded / 2 : 0;
+    kappa_ = std::max(options.least_kappa, kappa > 1 ? kappa : 0);
   }
 
   // Sets the weights to (alpha_x + kappa z) / (1 + kappa).
@@ -63,8 +65,6 @@ class DualCentre {
   }
 
  private:
-  static constexpr double kSteep = 4;
-
   double kappa_ = 0;
   std::vector<T> z_;       // empty while kappa is 0
   std::vector<T> before_;  // the weights when z last moved
