@@ -121,7 +121,7 @@ TEST_P(EachLoss, ReachesTheLeastValueOfSteepLossesInFewSweeps) {
     DualProblem problem = random_problem(loss(), intercept(), 200, 10);
     problem.options.c = c;
     const double least = least_value(problem);
-    for (const std::size_t ranks : {1, 3, 8}) {
+    for (const std::size_t ranks : {1U, 3U, 8U}) {
       DualJob<double> job(problem, unlike_shards(problem, ranks), true);
       job.solve(kClose / 2, 300);
       EXPECT_LE(problem.primal(job.weights(), job.intercept()), least * (1 + kClose))
@@ -135,7 +135,7 @@ TEST_P(EachLoss, ReachesTheLeastValueWithAProximalTerm) {
   problem.options.c = 0.02;
   problem.options.least_kappa = 5;
   const double least = least_value(problem);
-  for (const std::size_t ranks : {1, 3}) {
+  for (const std::size_t ranks : {1U, 3U}) {
     DualJob<float> job(problem, unlike_shards(problem, ranks), false);
     job.solve(kClose / 2, kMostSweeps);
     EXPECT_LE(problem.primal(job.weights(), job.intercept()), least * (1 + kClose)) << ranks;
