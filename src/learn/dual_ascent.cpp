@@ -127,7 +127,7 @@ std::int64_t DualAscent<T>::sweep(int piece, int pieces) {
   require_dual(piece >= 0 && piece < pieces, "the piece", piece,
                "from 0 to below the number of pieces");
   Impl& own = *impl_;
-  own.swept = true;
+  own.swept = own.swept || piece + 1 == pieces;
   own.measurable = false;
   own.model.weights = own.weights.data();
   return std::visit([&](auto& rows) { return rows.sweep(piece, pieces, own.model); }, own.rows);

@@ -19,8 +19,8 @@
 // mu is the curvature in b of min_w P. Let H be the curvature in b of the losses alone, and R^2 the
 // mean |x|^2.
 //  - A long rho makes b noisy: each row's step moves rho * sum alpha, which forgets the rows before
-//    the last n / (rho H). So rho starts at 256 / H, or less for few rows. Then the
-//    intercept adapts to the last 1/256 of a sweep.
+//    the last n / (rho H). So rho starts at 256 / H, or less for few rows: the intercept adapts to
+//    the last 1/256 of a sweep.
 //  - mu may be far below H: if some sum of columns is nearly constant, weights do b's work. So rho
 //    doubles where sum alpha keeps its sign and half its size from one sweep to the next, and is
 //    halved where the sum only changes its sign.

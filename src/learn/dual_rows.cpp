@@ -105,7 +105,6 @@ void DualRows<T, Matrix>::list_unrested() {
   listing_ = false;
   if (listed_.size() > coordinates_.size() / 2) return;
   copy_.clear();
-  copied_.clear();
   for (const std::uint32_t row : listed_) {
     copy_.append(matrix_, row);
     copied_.push_back(coordinates_[row]);
@@ -125,6 +124,7 @@ void DualRows<T, Matrix>::begin_sweep(std::uint64_t seed, bool may_rest) {
     width_ = kNear * distances_ / seen;
     distances_ = 0;
     listed_.clear();
+    copied_.clear();
     listing_ = may_rest && has_kink(loss_) && sweeps_ >= kFirstSweeps;
   }
   ++sweeps_;

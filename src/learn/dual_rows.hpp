@@ -108,7 +108,7 @@ class DualRows {
   std::int64_t short_left_ = 0;  // short sweeps still to come, after the present one
   bool is_short_ = false;        // the present sweep is over the copy
   RowCopy<Matrix> copy_;
-  std::vector<Coordinate<T>> copied_;  // of the rows of listed_
+  std::vector<Coordinate<T>> copied_;  // of the rows of listed_; empty in full sweeps
 };
 
 }  // namespace learn
