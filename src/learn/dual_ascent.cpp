@@ -1,0 +1,243 @@
+#include "learn/dual_ascent.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <variant>
+#include <vector>
+
+#include "learn/dual_centre.hpp"
+#include "learn/dual_check.hpp"
+#include "learn/dual_multiplier.hpp"
+#include "learn/dual_rows.hpp"
+#include "learn/splitmix.hpp"
+
+namespace learn {
+namespace {
+
+template <class T>
+double squares(std::span<const T> values) {
+  return std::accumulate(values.begin(), values.end(), 0.0, [](double sum, T value) {
+    return sum + static_cast<double>(value) * static_cast<double>(value);
+  });
+}
+
+}  // namespace
+
+template <class T>
+struct DualAscent<T>::Impl {
+  template <class Matrix>
+  Impl(const DualOptions& given, const Matrix& matrix, const Targets<T>& targets,
+       const DualStart<T>& start)
+      : options(given),
+        rows(std::in_place_type<DualRows<T, Matrix>>, given, matrix, targets, start),
+        random(given.seed),
+        multiplier(given.intercept, start.intercept),
+        weights(static_cast<std::size_t>(matrix.features)),
+        base(weights) {
+    add_moved(0);
+  }
+
+  void add_moved(double moved);
+  void balance(const DualScales& all);
+
+  DualOptions options;
+  std::variant<DualRows<T, Csr<T>>, DualRows<T, Dense<T>>> rows;
+  SplitMix random;
+  DualMultiplier multiplier;
+  DualCentre<T> centre;
+  std::vector<T> weights;
+  std::vector<T> base;  // the weights at the last exchange
+  DualModel<T> model{nullptr, 1, 0, 0, 1, 0};
+  bool swept = false;
+  bool settled = false;
+
+  bool measurable = false;  // the weights are those of the alphas
+  double dual_squares = 0;  // |w|^2 of these
+};
+
+// Ends an exchange, or a change of the weights: steps begin from here. The sum of all alphas has
+// moved.
+template <class T>
+void DualAscent<T>::Impl::add_moved(double moved) {
+  multiplier.add(moved);
+  model.moved = 0;
+  model.rho = multiplier.rho();
+  model.intercept = multiplier.intercept();
+  model.pliancy = centre.pliancy();
+  model.ranks = options.ranks;
+  base = weights;
+}
+
+// Makes the sum of all alphas 0.
+template <class T>
+void DualAscent<T>::Impl::balance(const DualScales& all) {
+  if (!options.intercept) return;
+  const bool is_one_label = all.positive == 0 || all.negative == 0;
+  if (options.loss == Loss::kLog && swept && is_one_label && all.cost > 0) {
+    refuse_one_label(all.positive > 0 ? 1 : -1);
+  }
+  const double kept = std::min(all.positive, all.negative);
+  const double positive = all.positive > kept ? kept / all.positive : 1;
+  const double negative = all.negative > kept ? kept / all.negative : 1;
+  std::visit([=](auto& own) { own.scale(positive, negative); }, rows);
+}
+
+template <class T>
+DualAscent<T>::DualAscent(const DualOptions& options, const Csr<T>& matrix,
+                          const Targets<T>& targets, const DualStart<T>& start)
+    : impl_(std::make_unique<Impl>(options, matrix, targets, start)) {
+  set_ranks(options.ranks);
+}
+
+template <class T>
+DualAscent<T>::DualAscent(const DualOptions& options, const Dense<T>& matrix,
+                          const Targets<T>& targets, const DualStart<T>& start)
+    : impl_(std::make_unique<Impl>(options, matrix, targets, start)) {
+  set_ranks(options.ranks);
+}
+
+template <class T>
+DualAscent<T>::~DualAscent() = default;
+template <class T>
+DualAscent<T>::DualAscent(DualAscent&& other) noexcept = default;
+template <class T>
+DualAscent<T>& DualAscent<T>::operator=(DualAscent&& other) noexcept = default;
+
+template <class T>
+void DualAscent<T>::begin_sweep() {
+  Impl& own = *impl_;
+  if (!own.settled) {
+    throw dstorm::ConfigError(
+        "the ranks have not added what they start with; call scales(), contribute() and settle() "
+        "before the first sweep and after set_ranks()");
+  }
+  if (own.options.ranks == 1) own.add_moved(own.model.moved);
+  own.multiplier.step(own.centre.pliancy());
+  own.centre.move(own.weights);
+  own.add_moved(0);
+  const std::uint64_t seed = own.random.next();
+  const bool may_rest = !own.centre.is_used();
+  std::visit([=](auto& rows) { rows.begin_sweep(seed, may_rest); }, own.rows);
+}
+
+template <class T>
+std::int64_t DualAscent<T>::sweep(int piece, int pieces) {
+  require_dual(pieces >= 1, "pieces", pieces, "at least 1");
+  require_dual(piece >= 0 && piece < pieces, "the piece", piece,
+               "from 0 to below the number of pieces");
+  Impl& own = *impl_;
+  own.swept = own.swept || piece + 1 == pieces;
+  own.measurable = false;
+  own.model.weights = own.weights.data();
+  return std::visit([&](auto& rows) { return rows.sweep(piece, pieces, own.model); }, own.rows);
+}
+
+template <class T>
+void DualAscent<T>::take_change(std::span<T> change) {
+  const Impl& own = *impl_;
+  check_length("the change", change.size(), own.weights.size() + 1, "features + 1");
+  const T share = static_cast<T>(1 / own.model.ranks);
+  for (std::size_t i = 0; i < own.weights.size(); ++i) {
+    change[i] = (own.weights[i] - own.base[i]) * share;
+  }
+  change.back() = static_cast<T>(own.model.moved);
+}
+
+template <class T>
+void DualAscent<T>::add_changes(std::span<const T> sum) {
+  Impl& own = *impl_;
+  check_length("the sum of changes", sum.size(), own.weights.size() + 1, "features + 1");
+  for (std::size_t i = 0; i < own.weights.size(); ++i) own.weights[i] = own.base[i] + sum[i];
+  own.add_moved(static_cast<double>(sum.back()));
+}
+
+template <class T>
+DualScales DualAscent<T>::scales() const {
+  return std::visit([this](const auto& rows) { return rows.scales(impl_->swept); }, impl_->rows);
+}
+
+template <class T>
+void DualAscent<T>::contribute(const DualScales& all, std::span<T> contribution) {
+  Impl& own = *impl_;
+  check_length("the contribution", contribution.size(), own.weights.size(), "features");
+  own.balance(all);
+  own.multiplier.settle(all, own.settled, own.centre.pliancy());
+  own.centre.choose(own.options, all, own.weights.size());
+  std::vector<double> sums(own.weights.size());
+  std::visit([&](const auto& rows) { rows.contribute(sums); }, own.rows);
+  std::transform(sums.begin(), sums.end(), contribution.begin(),
+                 [](double value) { return static_cast<T>(value); });
+}
+
+template <class T>
+void DualAscent<T>::settle(std::span<const T> sum) {
+  Impl& own = *impl_;
+  check_length("the sum of contributions", sum.size(), own.weights.size(), "features");
+  own.dual_squares = squares(sum);
+  require_dual(std::isfinite(own.dual_squares), "|w|^2", own.dual_squares,
+               "finite; scale columns down, or lower C");
+  own.centre.set_weights(sum, own.weights);
+  own.add_moved(0);
+  own.settled = true;
+  own.measurable = true;
+}
+
+template <class T>
+DualLosses DualAscent<T>::losses() const {
+  const Impl& own = *impl_;
+  if (!own.measurable) {
+    throw dstorm::ConfigError(
+        "rows have been trained since the last settle(); call scales(), contribute() and settle() "
+        "before losses()");
+  }
+  return std::visit(
+      [&own](const auto& rows) { return rows.losses(own.weights.data(), own.model.intercept); },
+      own.rows);
+}
+
+template <class T>
+DualGap DualAscent<T>::gap(const DualLosses& all) const {
+  return {squares(weights()) / 2 + all.primal, all.dual - impl_->dual_squares / 2};
+}
+
+template <class T>
+void DualAscent<T>::set_ranks(int ranks) {
+  require_dual(ranks >= 1, "ranks", ranks, "at least 1");
+  impl_->options.ranks = ranks;
+  impl_->settled = false;
+  if (ranks > 1) return;
+  std::vector<T> sum(impl_->weights.size());
+  contribute(scales(), sum);
+  settle(sum);
+}
+
+template <class T>
+std::span<const T> DualAscent<T>::weights() const {
+  return impl_->weights;
+}
+
+template <class T>
+double DualAscent<T>::intercept() const {
+  return impl_->model.intercept;
+}
+
+template <class T>
+void DualAscent<T>::copy_alphas(std::span<T> alphas) const {
+  std::visit([alphas](const auto& rows) { rows.copy_alphas(alphas); }, impl_->rows);
+}
+
+template <class T>
+DualGap measure(DualAscent<T>& ascent) {
+  std::vector<T> sum(ascent.weights().size());
+  ascent.contribute(ascent.scales(), sum);
+  ascent.settle(sum);
+  return ascent.gap(ascent.losses());
+}
+
+template class DualAscent<float>;
+template class DualAscent<double>;
+template DualGap measure(DualAscent<float>&);
+template DualGap measure(DualAscent<double>&);
+
+}  // namespace learn

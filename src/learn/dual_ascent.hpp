@@ -1,0 +1,193 @@
+// Linear models with an L2 penalty, solved to a known gap by ascent in the dual, one row at a time.
+// Use it for the optimum over rows that stay; linear.hpp trains on rows that pass by once.
+//
+// The problem, over the rows of all ranks:
+//   minimise P(w, b) = |w|^2 / 2 + sum_i c_i loss(y_i, w.x_i + b),   c_i = C * weight_i
+// Its dual has one alpha for each row, and w = sum_i alpha_i x_i:
+//   maximise D(alpha) = -|w|^2 / 2 - sum_i c_i conjugate(-alpha_i / c_i),   sum_i alpha_i = 0
+// The condition on the sum belongs to an intercept b, which has no penalty. D(alpha) <= P(w, b) for
+// all alphas that the dual allows and all (w, b). So P - D bounds the distance of both from the
+// optimum.
+//
+// Steps: SDCA (Shalev-Shwartz and Zhang 2013) maximises over one alpha at a time and keeps w up to
+// date: Hsieh et al. 2008 for the hinges, Yu, Huang and Lin 2011 for the log loss, Ho and Lin 2012
+// for the insensitive losses.
+//
+// Intercept: the method of multipliers on sum_i alpha_i = 0 (Bertsekas 1982, chapter 2). b is the
+// multiplier. Steps see b + rho * sum alpha as the intercept, and b += rho * sum alpha follows each
+// sweep. That is a proximal step of length rho in b: it shrinks b's error 1 + rho mu times, where
+// mu is the curvature in b of min_w P. Let H be the curvature in b of the losses alone, and R^2 the
+// mean |x|^2.
+//  - A long rho makes b noisy: each row's step moves rho * sum alpha, which forgets the rows before
+//    the last n / (rho H). So rho starts at 256 / H, or less for few rows: the intercept adapts to
+//    the last 1/256 of a sweep.
+//  - mu may be far below H: if some sum of columns is nearly constant, weights do b's work. So rho
+//    doubles where sum alpha keeps its sign and half its size from one sweep to the next, and is
+//    halved where the sum only changes its sign.
+//  - The most is R^2 + 256 / H: moving b by 1 costs about 1 / (R^2 + 1 / H) or more, be it paid in
+//    weights or in losses, so that there each step at least halves b's error. (With kappa below,
+//    R^2 / (1 + kappa).)
+// H is measured at each settle(), because it is far below its bound where one label is rare.
+//
+// Steep losses: a step is good for its own row. Where c loss'' |x|^2 is far above 1, rows undo each
+// other's steps, and the number of sweeps grows with C. There steps minimise P + kappa/2 |w - z|^2,
+// and z moves after each sweep by Nesterov's momentum (accelerated proximal SDCA: Shalev-Shwartz
+// and Zhang 2014; Catalyst: Lin, Mairal, Harchaoui 2015). The number then grows with the root of C.
+// kappa is 0 where losses are not steep, and for losses whose slope jumps.
+//
+// Several ranks: CoCoA+ (Ma et al. 2015, adding, sigma' = the number of ranks). A rank takes steps
+// on its own rows as if every rank made the same change of w; then all changes are added. The
+// optimum is exact for any number of ranks and any division of the rows. Speed depends on both.
+// With 16 exchanges a sweep, two ranks with rows divided at random need about as many sweeps as
+// one. Ranks with unlike rows, such as one label each, overshoot together between exchanges. They
+// need an exchange every few hundred rows, or least_kappa = 100: divide rows at random where you
+// can.
+//
+// One rank:                                  Several ranks; `sum` adds over all of them:
+//   DualAscent<float> ascent(options, x, y);   DualAscent<float> ascent(options, x, y);
+//   do {                                       settle();
+//     ascent.begin_sweep();                    do {
+//     ascent.sweep(0, 1);                        ascent.begin_sweep();
+//   } while (!close(measure(ascent)));           for (int k = 0; k < 16; ++k) {
+//                                                  ascent.sweep(k, 16);
+//                                                  ascent.take_change(buffer);
+//                                                  ascent.add_changes(sum(buffer));
+//                                                }
+//                                                settle();
+//                                              } while (!close(ascent.gap(sum(ascent.losses()))));
+//   where settle() is
+//     const DualScales all = sum(ascent.scales());
+//     ascent.contribute(all, buffer);
+//     ascent.settle(sum(buffer));
+// A measured gap costs about as much as a sweep; measure it after every few sweeps.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "learn/linear.hpp"
+
+namespace learn {
+
+struct DualOptions {
+  // kLog, kHinge, kSquaredHinge (y is -1 or 1), kSquared, kEpsilonInsensitive or
+  // kSquaredEpsilonInsensitive (y is any number).
+  Loss loss = Loss::kHinge;
+  double epsilon = 0.1;  // for the losses that have one
+  double c = 1;          // C above; with Linear's alpha and n rows of weight 1, C = 1 / (alpha n)
+  bool intercept = false;
+  int ranks = 1;           // that share the problem
+  std::uint64_t seed = 0;  // of the order of rows
+  double least_kappa = 0;  // above 0 all sweeps are full ones
+};
+
+// Where training starts: zeros, or the end of an earlier training on the same rows. Alphas that the
+// options do not allow are moved to the nearest that they allow. For another C, give the old alphas
+// times the ratio of the Cs.
+template <class T>
+struct DualStart {
+  std::span<const T> alphas = {};  // one for each row; empty: zeros
+  double intercept = 0;
+};
+
+// Sums over a rank's rows that all ranks need. Add them field by field.
+struct DualScales {
+  double rows = 0;       // whose weight is above 0
+  double positive = 0;   // sum of the positive alphas
+  double negative = 0;   // sum of the negative ones' sizes
+  double cost = 0;       // sum of c
+  double norms = 0;      // sum of c |x|^2
+  double curvature = 0;  // sum of c times the loss's second derivative (at a kink: rise of slope)
+};
+
+// This rank's parts of P and D without the penalty. Add them field by field.
+struct DualLosses {
+  double primal = 0;
+  double dual = 0;
+};
+
+// The objectives: dual <= the optimum <= primal.
+struct DualGap {
+  double primal = 0;
+  double dual = 0;
+};
+
+// One rank's part in solving a problem. T is float or double. It holds 16 or 32 bytes a row and,
+// for losses with a kink, up to half a copy of the matrix: rows whose alpha rests at a bound are
+// left out of most sweeps, and all rows are looked at again every few sweeps. It borrows the
+// matrix, which must outlive it and have passed its check(), and copies the targets.
+//
+// c and |x|^2 are rounded to T: the problem that is solved, and its gap, have these.
+//
+// Equal calls with an equal seed give equal bits. For one thread at a time. No call blocks or
+// communicates.
+template <class T>
+class DualAscent {
+ public:
+  // Throws dstorm::ConfigError if an option or a length is out of range, a target or weight does
+  // not fit the loss, a row's |x|^2 or c is no finite T, or (one rank) all targets are the same
+  // label, with the log loss and an intercept: that has no minimum. Of several ranks no rank can
+  // know this: contribute() throws there.
+  DualAscent(const DualOptions& options, const Csr<T>& matrix, const Targets<T>& targets,
+             const DualStart<T>& start = {});
+  DualAscent(const DualOptions& options, const Dense<T>& matrix, const Targets<T>& targets,
+             const DualStart<T>& start = {});
+  ~DualAscent();
+  DualAscent(DualAscent&& other) noexcept;
+  DualAscent& operator=(DualAscent&& other) noexcept;
+
+  // Starts a sweep: takes the multiplier's step, and draws an order of the rows. Call it on all
+  // ranks, after the last sweep's changes have been added. All ranks must be given sums of the same
+  // bits, or their intercepts drift apart. With several ranks, throws dstorm::ConfigError before
+  // the first settle().
+  void begin_sweep();
+  // Takes one step for each row of a piece of the sweep, 0 <= piece < pieces. Call it once for each
+  // piece. Returns the number of rows; add them up to count passes, because many sweeps are short.
+  // A rank without rows has pieces without rows.
+  std::int64_t sweep(int piece, int pieces);
+
+  // Writes this rank's change of w since the last add_changes() or settle(), and last the change of
+  // its sum of alpha: features + 1 values. One rank alone needs neither this nor add_changes().
+  void take_change(std::span<T> change);
+  // Takes the sum of what all ranks' take_change() wrote.
+  void add_changes(std::span<const T> sum);
+
+  // The three calls that compute w anew from all alphas. Make them before the first sweep (one rank
+  // alone has done it), before a gap is measured, and after a rank has died. In float they also end
+  // the drift of w. contribute() and settle() take sums over ranks; contributions have `features`
+  // values.
+  //
+  // With an intercept, contribute() scales the alphas of one sign down, so that all sum to 0 up to
+  // T's rounding. It throws dstorm::ConfigError if all ranks together have one label, with the log
+  // loss. settle() throws it if a weight is not finite.
+  DualScales scales() const;
+  void contribute(const DualScales& all, std::span<T> contribution);
+  void settle(std::span<const T> sum);
+
+  // After settle(). Reads the matrix once.
+  DualLosses losses() const;
+  DualGap gap(const DualLosses& all) const;
+
+  // For the ranks that are left of a job, before scales(), contribute() and settle(). Their problem
+  // is that of their own rows.
+  void set_ranks(int ranks);
+
+  // The features' weights, valid until the next call that is not const. Between sweep() and
+  // add_changes() of several ranks these are the rank's own guess.
+  std::span<const T> weights() const;
+  double intercept() const;
+  // One value for each row.
+  void copy_alphas(std::span<T> alphas) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// scales() to gap() for one rank alone.
+template <class T>
+DualGap measure(DualAscent<T>& ascent);
+
+}  // namespace learn

@@ -1,0 +1,288 @@
+#include "learn/dual_rows.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "learn/dual_check.hpp"
+#include "learn/linear_loss.hpp"
+#include "learn/row_prefetch.hpp"
+
+namespace learn {
+namespace {
+
+// Blocks of this many rows, or fewer where there would be fewer than kLeastBlocks.
+constexpr std::size_t kBlockRows = 32;
+constexpr std::size_t kLeastBlocks = 64;
+constexpr std::size_t kRowsALine = kLineBytes / sizeof(std::int64_t);  // of Csr::starts
+// Rows within this part of the mean distance from the kink stay in short sweeps.
+constexpr double kNear = 0.1;
+
+// Several sums are kept at once: a single sum would wait for each addition to end.
+template <class View>
+double squared_norm(const View& row) {
+  constexpr std::size_t kAtOnce = 4;
+  double sums[kAtOnce]{};
+  std::size_t i = 0;
+  for (; row.count - i >= kAtOnce; i += kAtOnce) {
+    for (std::size_t k = 0; k < kAtOnce; ++k) {
+      const auto value = static_cast<double>(row.values[i + k]);
+      sums[k] += value * value;
+    }
+  }
+  for (; i < row.count; ++i) {
+    const auto value = static_cast<double>(row.values[i]);
+    sums[0] += value * value;
+  }
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+template <class View, class T>
+void add_to_sums(const View& row, T alpha, std::vector<double>& sums) {
+  const auto by = static_cast<double>(alpha);
+  for (std::size_t i = 0; i < row.count; ++i) {
+    sums[row.feature(i)] += by * static_cast<double>(row.values[i]);
+  }
+}
+
+}  // namespace
+
+template <class T>
+void RowCopy<Csr<T>>::clear() {
+  starts_.assign(1, 0);
+  columns_.clear();
+  values_.clear();
+}
+
+template <class T>
+void RowCopy<Csr<T>>::append(const Csr<T>& from, std::size_t row) {
+  const SparseView<T> view = view_of(from, row);
+  columns_.insert(columns_.end(), view.columns, view.columns + view.count);
+  values_.insert(values_.end(), view.values, view.values + view.count);
+  starts_.push_back(static_cast<std::int64_t>(values_.size()));
+}
+
+template <class T>
+void RowCopy<Dense<T>>::append(const Dense<T>& from, std::size_t row) {
+  const DenseView<T> view = view_of(from, row);
+  values_.insert(values_.end(), view.values, view.values + view.count);
+}
+
+template <class T, class Matrix>
+DualRows<T, Matrix>::DualRows(const DualOptions& options, const Matrix& matrix,
+                              const Targets<T>& targets, const DualStart<T>& start)
+    : loss_(options.loss), epsilon_(options.epsilon), matrix_(matrix) {
+  check_dual(options);
+  check_dual_lengths(matrix, targets, start);
+  const auto rows = static_cast<std::size_t>(matrix.rows());
+  coordinates_.reserve(rows);
+  for (std::size_t i = 0; i < rows; ++i) {
+    const double weight = targets.weights.empty() ? 1 : static_cast<double>(targets.weights[i]);
+    const double norm = squared_norm(view_of(matrix, i));
+    Coordinate<T> at{};
+    at.target = targets.values[i];
+    at.cost = static_cast<T>(options.c * weight);
+    at.norm = static_cast<T>(norm);
+    check_dual_row<T>(options, i, at, weight);
+    if (at.cost > 0 && !start.alphas.empty()) {
+      at.alpha =
+          static_cast<T>(allowed(loss_, static_cast<double>(start.alphas[i]),
+                                 static_cast<double>(at.target), static_cast<double>(at.cost)));
+    }
+    coordinates_.push_back(at);
+  }
+  check_labels<T>(options, coordinates_);
+}
+
+template <class T, class Matrix>
+auto DualRows<T, Matrix>::part() -> Part {
+  if (is_short_) return {copy_.matrix(matrix_.features), copied_.data(), copied_.size()};
+  return {matrix_, coordinates_.data(), coordinates_.size()};
+}
+
+// Copies the rows that the last sweep listed, if a sweep over them is much shorter.
+template <class T, class Matrix>
+void DualRows<T, Matrix>::list_unrested() {
+  listing_ = false;
+  if (listed_.size() > coordinates_.size() / 2) return;
+  copy_.clear();
+  for (const std::uint32_t row : listed_) {
+    copy_.append(matrix_, row);
+    copied_.push_back(coordinates_[row]);
+  }
+  short_left_ = kShortSweeps;
+}
+
+template <class T, class Matrix>
+void DualRows<T, Matrix>::begin_sweep(std::uint64_t seed, bool may_rest) {
+  if (listing_) list_unrested();
+  if (!may_rest) short_left_ = 0;
+  is_short_ = short_left_ > 0;
+  if (is_short_) {
+    --short_left_;
+  } else {
+    const auto seen = static_cast<double>(std::max<std::size_t>(coordinates_.size(), 1));
+    width_ = kNear * distances_ / seen;
+    distances_ = 0;
+    listed_.clear();
+    copied_.clear();
+    listing_ = may_rest && has_kink(loss_) && sweeps_ >= kFirstSweeps;
+  }
+  ++sweeps_;
+  const std::size_t rows = part().rows;
+  block_rows_ = std::clamp<std::size_t>(rows / kLeastBlocks, 1, kBlockRows);
+  order_.resize((rows + block_rows_ - 1) / block_rows_);
+  shuffle(order_, seed);
+}
+
+template <class T, class Matrix>
+std::int64_t DualRows<T, Matrix>::sweep(int piece, int pieces, DualModel<T>& model) {
+  const auto border = [&](int k) {
+    return order_.size() * static_cast<std::size_t>(k) / static_cast<std::size_t>(pieces);
+  };
+  const std::size_t first = border(piece);
+  const std::size_t last = border(piece + 1);
+  switch (loss_) {
+    case Loss::kHinge:
+      return sweep_as<Loss::kHinge>(first, last, model);
+    case Loss::kSquaredHinge:
+      return sweep_as<Loss::kSquaredHinge>(first, last, model);
+    case Loss::kSquared:
+      return sweep_as<Loss::kSquared>(first, last, model);
+    case Loss::kEpsilonInsensitive:
+      return sweep_as<Loss::kEpsilonInsensitive>(first, last, model);
+    case Loss::kSquaredEpsilonInsensitive:
+      return sweep_as<Loss::kSquaredEpsilonInsensitive>(first, last, model);
+    default:
+      return sweep_as<Loss::kLog>(first, last, model);
+  }
+}
+
+// The positions and coordinates of the block that comes next. Its rows follow as their turn nears.
+template <class T, class Matrix>
+[[gnu::always_inline]] inline void DualRows<T, Matrix>::prefetch_block(const Part& over,
+                                                                       std::size_t begin) const {
+  const std::size_t end = std::min(begin + block_rows_, over.rows);
+  for (std::size_t row = begin; row < end; row += kRowsALine) prefetch_start(over.matrix, row);
+  if (begin < end) prefetch_bytes(over.coordinates + begin, (end - begin) * sizeof(Coordinate<T>));
+}
+
+template <class T, class Matrix>
+template <Loss kLoss>
+std::int64_t DualRows<T, Matrix>::sweep_as(std::size_t first, std::size_t last,
+                                           DualModel<T>& model) {
+  const Part over = part();
+  std::int64_t visited = 0;
+  DualModel<T> at = model;  // a local one, which the compiler keeps in registers
+  for (std::size_t k = first; k < last; ++k) {
+    const std::size_t begin = order_[k] * block_rows_;
+    const std::size_t end = std::min(begin + block_rows_, over.rows);
+    const std::size_t next = k + 1 < last ? order_[k + 1] * block_rows_ : end;
+    prefetch_block(over, next);
+    for (std::size_t row = begin; row < end; ++row) {
+      const std::size_t ahead = row + kRowAhead;
+      const std::size_t fetched = ahead < end ? ahead : next + (ahead - end);
+      if (fetched < over.rows) prefetch_row(over.matrix, fetched);
+      visit<kLoss>(over, row, at);
+    }
+    for (std::size_t row = begin; is_short_ && row < end; ++row) {
+      coordinates_[listed_[row]].alpha = copied_[row].alpha;
+    }
+    visited += static_cast<std::int64_t>(end - begin);
+  }
+  model = at;
+  return visited;
+}
+
+template <class T, class Matrix>
+template <Loss kLoss>
+void DualRows<T, Matrix>::visit(const Part& over, std::size_t row, DualModel<T>& model) {
+  using Step = DualStep<kLoss>;
+  Coordinate<T>& own = over.coordinates[row];
+  if (!(own.cost > 0)) return;
+  const auto view = view_of(over.matrix, row);
+  const auto alpha = static_cast<double>(own.alpha);
+  const DualPoint at{alpha, static_cast<double>(own.target), static_cast<double>(own.cost),
+                     model.ranks * (static_cast<double>(own.norm) * model.pliancy + model.rho),
+                     static_cast<double>(dot(view, model.weights)) + model.intercept};
+  own.alpha = static_cast<T>(Step::best(at, epsilon_));
+  const double to = static_cast<double>(own.alpha);
+  if (to != alpha) {
+    const double change = to - alpha;
+    add(view, static_cast<T>(change * model.ranks * model.pliancy), model.weights);
+    model.intercept += model.rho * model.ranks * change;
+    model.moved += change;
+  }
+  if constexpr (Step::kShrinks) {
+    if (is_short_) return;
+    distances_ += Step::distance(at, epsilon_);
+    if (listing_ && !Step::rests(at, to, epsilon_, width_)) {
+      listed_.push_back(static_cast<std::uint32_t>(row));
+    }
+  }
+}
+
+template <class T, class Matrix>
+DualScales DualRows<T, Matrix>::scales(bool swept) const {
+  DualScales sums;
+  for (const Coordinate<T>& at : coordinates_) {
+    const auto alpha = static_cast<double>(at.alpha);
+    const auto cost = static_cast<double>(at.cost);
+    if (!(cost > 0)) continue;
+    (alpha > 0 ? sums.positive : sums.negative) += std::abs(alpha);
+    ++sums.rows;
+    sums.cost += cost;
+    sums.norms += cost * static_cast<double>(at.norm);
+    sums.curvature += swept ? curvature_at(loss_, alpha, cost) : most_curvature(loss_, cost);
+  }
+  return sums;
+}
+
+template <class T, class Matrix>
+void DualRows<T, Matrix>::contribute(std::vector<double>& sums) const {
+  for (std::size_t i = 0; i < coordinates_.size(); ++i) {
+    const T alpha = coordinates_[i].alpha;
+    if (alpha == 0) continue;
+    add_to_sums(view_of(matrix_, i), alpha, sums);
+  }
+}
+
+template <class T, class Matrix>
+DualLosses DualRows<T, Matrix>::losses(const T* weights, double intercept) const {
+  DualLosses sums;
+  for (std::size_t i = 0; i < coordinates_.size(); ++i) {
+    const Coordinate<T>& at = coordinates_[i];
+    const auto cost = static_cast<double>(at.cost);
+    if (!(cost > 0)) continue;
+    const auto target = static_cast<double>(at.target);
+    const double p = static_cast<double>(dot(view_of(matrix_, i), weights)) + intercept;
+    const auto alpha = static_cast<double>(at.alpha);
+    sums.primal += cost * loss_at(loss_, epsilon_, target, p).loss;
+    sums.dual += dual_at(loss_, epsilon_, alpha, target, cost);
+  }
+  return sums;
+}
+
+template <class T, class Matrix>
+void DualRows<T, Matrix>::scale(double positive, double negative) {
+  if (positive == 1 && negative == 1) return;
+  for (Coordinate<T>& at : coordinates_) {
+    const auto alpha = static_cast<double>(at.alpha);
+    at.alpha = static_cast<T>(alpha * (alpha > 0 ? positive : negative));
+  }
+  for (std::size_t i = 0; i < copied_.size(); ++i)
+    copied_[i].alpha = coordinates_[listed_[i]].alpha;
+}
+
+template <class T, class Matrix>
+void DualRows<T, Matrix>::copy_alphas(std::span<T> alphas) const {
+  check_length("alphas", alphas.size(), coordinates_.size(), "one for each row");
+  std::transform(coordinates_.begin(), coordinates_.end(), alphas.begin(),
+                 [](const Coordinate<T>& at) { return at.alpha; });
+}
+
+template class DualRows<float, Csr<float>>;
+template class DualRows<double, Csr<double>>;
+template class DualRows<float, Dense<float>>;
+template class DualRows<double, Dense<double>>;
+
+}  // namespace learn
