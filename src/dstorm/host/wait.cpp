@@ -20,8 +20,8 @@ namespace {
 constexpr std::uint32_t kYields = 64;
 // The longest sleep without a look at signals.
 constexpr std::chrono::milliseconds kNap{200};
-// A wait that polls yields for kPollYields, because a sleep does not end to the microsecond. Then its
-// naps double from kFirstNap to kPollNap.
+// A wait that polls yields for kPollYields, because a sleep does not end to the microsecond. Then
+// its naps double from kFirstNap to kPollNap.
 constexpr std::chrono::milliseconds kPollYields{1};
 constexpr std::chrono::microseconds kFirstNap{20};
 constexpr std::chrono::milliseconds kPollNap{1};

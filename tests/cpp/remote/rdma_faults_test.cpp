@@ -100,10 +100,13 @@ constexpr const char* kCalls[] = {
 class InTurn {
  public:
   bool next() {
-    if (FAKE(fake_verbs_failed)(kCalls[call_]) > 0 || rounds_++ == kPatience) {
+    const auto now = std::chrono::steady_clock::now();
+    const bool is_over = ++rounds_ > kRounds && now - since_ > kTime;
+    if (FAKE(fake_verbs_failed)(kCalls[call_]) > 0 || is_over) {
       faults_ += FAKE(fake_verbs_failed)(kCalls[call_]);
       FAKE(fake_verbs_fail)(kCalls[call_], 0, 0, 0);
       rounds_ = 0;
+      since_ = now;
       if (++nth_ > kMost) {
         nth_ = 1;
         ++call_;
@@ -120,12 +123,16 @@ class InTurn {
   std::uint64_t faults() const { return faults_; }
 
  private:
-  static constexpr int kPatience = 12;
+  // A call that has not failed after so many rounds and so long is not made so often. On a busy
+  // machine a link is made anew only after many rounds.
+  static constexpr int kRounds = 12;
+  static constexpr std::chrono::milliseconds kTime{30};
   static constexpr std::uint64_t kMost = 6;
   std::size_t call_ = 0;
   std::uint64_t nth_ = 0;
   std::uint64_t faults_ = 0;
-  int rounds_ = kPatience;
+  int rounds_ = kRounds;
+  std::chrono::steady_clock::time_point since_{};
 };
 
 TEST_F(RdmaFaults, EachCallThatFailsEndsALinkAndNoProcess) {

@@ -60,9 +60,9 @@ class Listener {
   static constexpr std::chrono::milliseconds kTurn{1};
 
   // `listener` and `listening` come from listen_at(). A connection has `limit` to prove the key.
-  // After that it fails when its peer has acknowledged nothing for `suspect_after`. `tls` is null for
-  // plain bytes; it must outlive the listener and the streams. `processor_time` returns the time
-  // that the calling thread has used so far. Throws ConfigError.
+  // After that it fails when its peer has acknowledged nothing for `suspect_after`. `tls` is null
+  // for plain bytes; it must outlive the listener and the streams. `processor_time` returns the
+  // time that the calling thread has used so far. Throws ConfigError.
   Listener(UnforkedDescriptor listener, const KeptKey& key, std::uint32_t own_rank,
            const Address& listening, const TlsContext* tls, std::chrono::nanoseconds limit,
            std::chrono::nanoseconds suspect_after,
