@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-SEEDS = int(os.environ.get("MALT_SEEDS", 20_000))
+SEEDS = int(os.environ.get("MALT_SEEDS", 25_000))
 _PIECE = 5_000  # seeds of one process, which keeps some 70 KB of each
 
 
