@@ -17,12 +17,12 @@
 
 namespace learn {
 
-// What steps read and change beside alphas.
+// The values that steps read and change, except the alphas.
 template <class T>
 struct DualModel {
   T* weights;  // (sum of alpha x + kappa z) * pliancy, with this rank's own change `ranks` times
   double pliancy;    // 1 / (1 + kappa)
-  double intercept;  // b + rho * (sum of alpha, likewise)
+  double intercept;  // b + rho * sum of alpha, with this rank's change `ranks` times
   double rho;        // 0: no intercept
   double ranks;      // sigma'
   double moved;      // change of this rank's sum of alpha

@@ -21,7 +21,7 @@ namespace {
 constexpr int kMostSweeps = 20000;
 constexpr double kClose = 1e-6;  // of the least value
 
-// What a job of one rank finds: its objective, by the test's own arithmetic, and its bounds.
+// The result of a job of one rank: its objective, by the test's own arithmetic, and its bounds.
 template <class T>
 void expect_least(const DualProblem& problem, bool is_sparse, double least) {
   DualJob<T> job(problem, {all_rows(problem)}, is_sparse);
