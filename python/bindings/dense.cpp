@@ -364,7 +364,7 @@ void bind_dense(py::module_& module) {
             return self.vector().segment().await_update(live, *to_duration(timeout));
           },
           py::arg("live"), py::arg("timeout"), py::call_guard<py::gil_scoped_release>(),
-          "Wait for an update to gather, or until fewer ranks are alive; for the package.")
+          "Wait for an update to gather, or until more or fewer ranks are alive; for the package.")
       .def_property_readonly(
           "is_used",
           [](const PythonVector& self) {

@@ -311,7 +311,7 @@ class Vector:
         """
     def await_update(self, live: typing.SupportsInt | typing.SupportsIndex, timeout: typing.SupportsFloat | typing.SupportsIndex) -> bool:
         """
-        Wait for an update to gather, or until fewer ranks are alive; for the package.
+        Wait for an update to gather, or until more or fewer ranks are alive; for the package.
         """
     def clock_of(self, rank: typing.SupportsInt | typing.SupportsIndex) -> int:
         """

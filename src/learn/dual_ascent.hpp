@@ -29,7 +29,7 @@
 //    R^2 / (1 + kappa).)
 // H is measured at each settle(), because it is far below its bound where one label is rare.
 //
-// Steep losses: a step is good for its own row. Where c loss'' |x|^2 is far above 1, rows undo each
+// Steep losses: a step is good for its own row. If c loss'' |x|^2 is far above 1, rows undo each
 // other's steps, and the number of sweeps grows with C. There steps minimise P + kappa/2 |w - z|^2,
 // and z moves after each sweep by Nesterov's momentum (accelerated proximal SDCA: Shalev-Shwartz
 // and Zhang 2014; Catalyst: Lin, Mairal, Harchaoui 2015). The number then grows with the root of C.
@@ -83,7 +83,7 @@ struct DualOptions {
   double least_kappa = 0;  // above 0 all sweeps are full ones
 };
 
-// Where training starts: zeros, or the end of an earlier training on the same rows. Alphas that the
+// The start of training: zeros, or the end of an earlier training on the same rows. Alphas that the
 // options do not allow are moved to the nearest that they allow. For another C, give the old alphas
 // times the ratio of the Cs.
 template <class T>
