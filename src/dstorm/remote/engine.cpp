@@ -7,14 +7,13 @@
 // receives, on the rank's thread and on the engine's.
 //
 // run() is the loop of the engine's thread: it sleeps in epoll, takes in, pumps, and in tend() and
-// settle() does what time or a lost connection demands. While the rank polls, keep_away() keeps the
-// thread asleep, since taking turns at the lock would slow both down.
+// settle() does what time or a lost connection demands. While the rank polls, the thread stays away
+// (handoff.hpp), since taking turns at the lock would slow both down.
 //
-// A rank that scatters in a burst may hold updates back (Pacing, hold_back()) to send several
-// with one system call; the engine's thread sends them after kHeldBack if the rank does not.
+// A rank that scatters in a burst may hold updates back (Pacing) to send several with one system
+// call; the engine's thread sends them after Handoff::kHeldBack if the rank does not.
 #include "dstorm/remote/engine.hpp"
 
-#include <poll.h>
 #include <sched.h>
 #include <sys/eventfd.h>
 
@@ -51,7 +50,7 @@ std::shared_ptr<Attachment> Engine::attach(std::uint32_t id,
   last_attached_ = id;
   attachments_[id] = attachment;
   changed_segments_.add(*attachment);  // the state at its beginning has to be sent
-  if (has_rdma()) wake();              // to say where others may write
+  if (has_rdma()) handoff_.wake();     // to say where others may write
   return attachment;
 }
 
@@ -68,29 +67,22 @@ void Engine::erase(std::uint32_t id) {
 void Engine::flush(Attachment& attachment, std::size_t bytes, bool may_lag) noexcept {
   number_change(attachment, !may_lag);
   if (may_lag) return drive(true);
-  if (bytes > (has_streams_ ? kLendAHand : kLendAHandByRdma)) return wake();
+  if (bytes > (has_streams_ ? kLendAHand : kLendAHandByRdma)) return handoff_.wake();
   // Only while this rank takes care of the connections when it waits.
   const bool may_wait =
       bytes > 0 && has_streams_ &&
       pacing_.may_hold_back(attachment.id, attachment.memory->shape(), bytes, Clock::now()) &&
       control_.hosts().size() <= kMostPolled;
-  if (may_wait) return hold_back();
+  if (may_wait) return handoff_.hold_back();  // E3
   drive();
   if (has_streams_) pacing_.note_sent(Clock::now());
 }
 
-// E3.
 void Engine::acknowledge(Attachment& attachment) noexcept {
   number_change(attachment, true);
   // This rank is about to scatter an answer, which also carries these cursors.
-  if (pacing_.may_put_off_cursors() && keeps_away_.load()) return noted_.store(true);
+  if (pacing_.may_put_off_cursors() && handoff_.is_away()) return handoff_.note();
   drive();
-}
-
-// E3.
-void Engine::hold_back() noexcept {
-  holds_back_.store(true);
-  if (!away_briefly_.load() && asleep_.exchange(false)) eventfd_write(alarm_.get(), 1);
 }
 
 // With RDMA alone the rank waits for the engine's thread, whose turn is short. Otherwise that
@@ -99,7 +91,7 @@ void Engine::hold_back() noexcept {
 bool Engine::take_turn(std::unique_lock<std::mutex>& lock) noexcept {
   for (std::optional<Clock::time_point> end;; sched_yield()) {
     // The engine's thread goes first: with a mutex alone it would starve.
-    if (!queued_.load() && lock.try_lock()) return true;
+    if (handoff_.state() != Handoff::State::kQueued && lock.try_lock()) return true;
     if (has_streams_) return false;
     const auto now = Clock::now();
     if (!end) end = now + kTurn;
@@ -109,19 +101,15 @@ bool Engine::take_turn(std::unique_lock<std::mutex>& lock) noexcept {
 
 // E2.
 void Engine::drive(bool may_lag) noexcept {
-  wanted_.store(true);
-  while (wanted_.load()) {
+  handoff_.want();
+  while (handoff_.is_wanted()) {
     std::unique_lock lock(mutex_, std::defer_lock);
-    if (!take_turn(lock)) return;  // the thread that has the lock looks at wanted_ after it
-    if (!wanted_.exchange(false)) continue;
+    if (!take_turn(lock)) return;  // the thread that has the lock looks again after it
+    if (!handoff_.take_wanted()) continue;
     const auto now = Clock::now();
-    if (holds_back_.exchange(false)) take_in_polled(now);  // saves waking the thread
+    if (handoff_.take_held_back()) take_in_polled(now);  // saves waking the thread
     pump(now, false, may_lag);
-    lags_.store(may_lag);
-    turns_.fetch_add(1);
-    if (is_blocked_.load() && !away_briefly_.load() && keeps_away_.exchange(false)) {
-      eventfd_write(alarm_.get(), 1);
-    }
+    handoff_.end_send(may_lag);
   }
 }
 
@@ -143,26 +131,26 @@ bool Engine::take_in_polled(Clock::time_point now) {
     is_polled = true;
     has_moved = take_in(one, false, now) > 0 || has_moved;
   }
-  if (is_polled) polled_.store(true, std::memory_order_relaxed);
+  if (is_polled) handoff_.note_poll();
   return has_moved;
 }
 
 bool Engine::poll() noexcept {
   if (!has_streams_ || control_.hosts().size() > kMostPolled) {
-    if (holds_back_.load() || lags_.load()) drive();
+    if (handoff_.has_unsent()) drive();
     return false;
   }
-  if (queued_.load()) return false;
+  if (handoff_.state() == Handoff::State::kQueued) return false;
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) {
-    polled_.store(true, std::memory_order_relaxed);
+    handoff_.note_poll();
     return false;
   }
   const auto now = Clock::now();
   const std::uint64_t before = sent_bytes();
   const bool has_come = take_in_polled(now);
-  if (holds_back_.exchange(false) || lags_.exchange(false) || is_blocked_.load()) pump(now, false);
-  turns_.fetch_add(1);
+  if (handoff_.take_unsent() || handoff_.is_blocked()) pump(now, false);
+  handoff_.end_turn();
   pacing_.note_wait(now);
   return has_come || sent_bytes() != before;
 }
@@ -174,16 +162,8 @@ std::uint64_t Engine::sent_bytes() const {
 }
 
 void Engine::rest() noexcept {
-  if (noted_.exchange(false, std::memory_order_relaxed) || holds_back_.load() || lags_.load()) {
-    drive();
-  }
-  polled_.store(false, std::memory_order_relaxed);
-  if (keeps_away_.exchange(false)) eventfd_write(alarm_.get(), 1);
-}
-
-void Engine::wake() noexcept {
-  wanted_.store(true);
-  if (asleep_.exchange(false)) eventfd_write(alarm_.get(), 1);
+  if (handoff_.has_to_send()) drive();
+  handoff_.rest();
 }
 
 bool Engine::make_room(Attachment& attachment) noexcept {
@@ -212,7 +192,7 @@ void Engine::leave(nanoseconds limit) noexcept {
     all_know = all_know || is_out() || std::all_of(uplinks_.begin(), uplinks_.end(), has_heard);
     stop_ = true;
   }
-  eventfd_write(alarm_.get(), 1);
+  handoff_.ring();
   eventfd_write(listener_stops_.get(), 1);
   thread_.join();
   if (listener_thread_.joinable()) listener_thread_.join();

@@ -12,19 +12,13 @@
 // (net/listener.hpp).
 //
 // Invariants:
-//  E1 One lock: everything is touched under it, except the listener, the counters of Attachment and
-//     the atomics.
-//  E2 No work is forgotten. A thread that wants something done sets wanted_, and then looks whether
-//     the engine's thread is asleep or the lock is free. The engine's thread says that it is about
-//     to sleep, and then looks at wanted_. All of this is sequentially consistent.
-//  E3 Nothing that the rank holds back is forgotten. The rank sets holds_back_, and then wakes the
-//     engine's thread if that sleeps and will not look soon by itself. The engine's thread says
-//     how it is about to sleep, and then looks at holds_back_. The thread that clears holds_back_
-//     sends all there is.
+//  E1 One lock: everything is touched under it, except the listener, the counters of Attachment,
+//     the hand-off and the atomics.
+//  E2, E3 No work is forgotten, whichever of the two threads is to do it (handoff.hpp).
 //  E4 No segment is forgotten. A change is numbered, then its segment is listed (change_list.hpp),
-//     then wanted_, noted_ or holds_back_ is set. Every pump first takes the list and tells each
-//     uplink, which keeps the segment among those due until all of it has been sent. A new
-//     connection looks at all segments once.
+//     then the change is wanted, noted or held back (handoff.hpp). Every pump first takes the list
+//     and tells each uplink, which keeps the segment among those due until all of it has been sent.
+//     A new connection looks at all segments once.
 #pragma once
 
 #include <atomic>
@@ -44,6 +38,7 @@
 #include "dstorm/host/control.hpp"
 #include "dstorm/rdma_options.hpp"
 #include "dstorm/remote/downlink.hpp"
+#include "dstorm/remote/handoff.hpp"
 #include "dstorm/remote/net/listener.hpp"
 #include "dstorm/remote/net/tls.hpp"
 #include "dstorm/remote/pacing.hpp"
@@ -110,7 +105,7 @@ class Engine final : public Work {
   void flush(Attachment& attachment, std::size_t bytes, bool may_lag = false) noexcept;
   void note(Attachment& attachment) noexcept {
     number_change(attachment, false);
-    noted_.store(true, std::memory_order_relaxed);
+    handoff_.note();
   }
   // As flush(), for cursors: this rank has folded updates for which a sender may wait. They are
   // sent at once; or, if this rank has lately sent an update of its own each time, together with
@@ -154,17 +149,14 @@ class Engine final : public Work {
     changed_segments_.add(attachment);
   }
   void run();
-  void hold_back() noexcept;
   bool take_turn(std::unique_lock<std::mutex>& lock) noexcept;
   void drive(bool may_lag = false) noexcept;
   std::size_t take_in(Downlink& downlink, bool to_the_end, Clock::time_point now);
   bool take_in_polled(Clock::time_point now);
-  void wake() noexcept;
   void take_changes();
   void erase_closed();
   void erase(std::uint32_t id);
   void pump(Clock::time_point now, bool with_answers, bool may_lag = false);
-  void keep_away(bool in_burst);
   void tend(Clock::time_point now);
   bool was_away(Clock::time_point now) const;
   void call(Uplink& uplink, Clock::time_point now);
@@ -194,7 +186,6 @@ class Engine final : public Work {
   std::unique_ptr<net::TlsContext> tls_;
   Settings settings_;
   Descriptor epoll_;
-  Descriptor alarm_;           // an eventfd that wakes the thread
   Descriptor listener_stops_;  // an eventfd that ends the listener's thread
   int news_;
   std::optional<net::Listener> listener_;  // used by the listener's thread
@@ -233,19 +224,8 @@ class Engine final : public Work {
 
   Pacing pacing_;
   ChangeList<Attachment> changed_segments_;
-  std::atomic<bool> wanted_{false};
-  std::atomic<bool> asleep_{false};
-  // the engine's thread waits for the lock
-  std::atomic<bool> queued_{false};
+  Handoff handoff_;
   std::atomic<std::uint64_t> changes_{Attachment::kUnchanged};  // changes numbered so far
-  std::atomic<bool> noted_{false};   // something is to be sent when there is time
-  std::atomic<bool> polled_{false};  // the rank has polled since the thread last looked
-  std::atomic<bool> keeps_away_{false};
-  std::atomic<bool> away_briefly_{false};
-  std::atomic<bool> is_blocked_{false};  // a connection takes no more for now
-  std::atomic<bool> holds_back_{false};  // the rank has something that it has not sent yet
-  std::atomic<bool> lags_{false};        // something may still lie in a socket
-  std::atomic<std::uint64_t> turns_{0};  // times the rank has sent or taken in by itself
   std::thread thread_;
   std::thread listener_thread_;
 };

@@ -156,7 +156,6 @@ void check_encryption(const std::vector<Networks>& networks, const std::vector<i
 Engine::Engine(Bootstrap& bootstrap, host::Control& control, const EngineOptions& options)
     : control_(control),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
-      alarm_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       listener_stops_(eventfd(0, EFD_CLOEXEC)),
       news_(options.news),
       probes_(control, settings_,
@@ -180,7 +179,7 @@ std::vector<Networks> Engine::exchange_networks(Bootstrap& bootstrap,
                                                 const EngineOptions& options) {
   Networks mine{};
   attempt(mine, [&] {
-    if (!epoll_ || !alarm_ || !listener_stops_) {
+    if (!epoll_ || !handoff_.alarm() || !listener_stops_) {
       throw ConfigError(std::string("cannot watch connections: ") + std::strerror(errno) +
                         "; raise the limit on open files (ulimit -n)");
     }
@@ -251,7 +250,7 @@ void Engine::listen(Bootstrap& bootstrap, const EngineOptions& options,
 }
 
 void Engine::begin_calls() {
-  add_to_epoll(alarm_.get(), EPOLLIN);
+  add_to_epoll(handoff_.alarm().get(), EPOLLIN);
   last_tend_ = Clock::now();
   listened_.store(last_tend_);
   for (const std::vector<int>& host : control_.hosts()) {

@@ -2,8 +2,9 @@
 // has something, the rank asks for work, or a tick is over. It then takes in from every downlink,
 // sends by every uplink (pump()), and looks after the connections: tend() sends heartbeats and ends
 // silent connections once a tick, settle() removes connections that have ended, begins probes of
-// ranks that may have died, and calls again. While the rank polls by itself, keep_away() delays all
-// this. run_listener() is the other thread: it lets callers in that have proved the job's key.
+// ranks that may have died, and calls again. While the rank polls by itself, the thread stays
+// away (handoff.hpp). run_listener() is the other thread: it lets callers in that have proved the
+// job's key.
 #include "dstorm/remote/engine.hpp"
 
 #include <poll.h>
@@ -25,8 +26,6 @@ constexpr std::chrono::milliseconds kRedial{20};
 // when the rank stops polling. The time is longer if they are for this rank alone.
 constexpr nanoseconds kAway{500'000};
 constexpr nanoseconds kAwayAlone{5'000'000};
-// Updates that the rank holds back (Pacing) are sent after this time by the thread.
-constexpr nanoseconds kHeldBack{100'000};
 
 }  // namespace
 
@@ -38,28 +37,22 @@ void Engine::run() {
   bool in_burst = false;  // the rank held something back before the last turn
   std::array<epoll_event, 64> events;
   for (;;) {
-    const bool is_polled = polled_.exchange(false, std::memory_order_relaxed);
-    const bool rank_is_at_it = is_polled || in_burst || holds_back_.load();
-    if (rank_is_at_it) keep_away(in_burst);
-    asleep_.store(true);
-    const bool wait =
-        !is_busy && !rank_is_at_it && !wanted_.load() && !holds_back_.load();  // E2, E3
+    const bool is_rank_active = handoff_.is_rank_active(in_burst);
+    if (is_rank_active) {
+      handoff_.stay_away(in_burst, control_.locals().size() == 1 ? kAwayAlone : kAway);
+    }
+    const bool is_idle = handoff_.fall_asleep();
+    const bool wait = is_idle && !is_busy && !is_rank_active;
     const auto limit_ms = std::chrono::duration_cast<std::chrono::milliseconds>(limit).count();
     const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
                                  wait ? static_cast<int>(limit_ms) : 0);
-    asleep_.store(false);
-    queued_.store(true);
+    handoff_.wait_for_lock();
     const std::lock_guard lock(mutex_);
-    queued_.store(false);
+    in_burst = handoff_.begin_work();
     if (stop_) return;
-    wanted_.store(false);
-    in_burst = holds_back_.exchange(false);
     const auto now = Clock::now();
     for (int i = 0; i < count; ++i) {
-      if (events[static_cast<std::size_t>(i)].data.fd == alarm_.get()) {
-        eventfd_t value = 0;
-        eventfd_read(alarm_.get(), &value);
-      }
+      if (events[static_cast<std::size_t>(i)].data.fd == handoff_.alarm().get()) handoff_.hush();
       if (device_ && events[static_cast<std::size_t>(i)].data.fd == device_->event_fd()) {
         hear_device();
       }
@@ -77,24 +70,6 @@ void Engine::run() {
                                         [](const Downlink& one) { return one.is_held_up(); });
     limit = is_soon ? std::min<nanoseconds>(tick, Probes::kFirstPatience) : tick;
   }
-}
-
-void Engine::keep_away(bool in_burst) {
-  const auto end = Clock::now() + (control_.locals().size() == 1 ? kAwayAlone : kAway);
-  keeps_away_.store(true);
-  pollfd alarm{alarm_.get(), POLLIN, 0};
-  asleep_.store(true);  // E2, E3
-  for (bool is_rank_at_it = true; is_rank_at_it;) {
-    const std::uint64_t before = turns_.load();
-    away_briefly_.store(false);
-    away_briefly_.store(in_burst || holds_back_.load() || is_blocked_.load());
-    const nanoseconds left = std::max(end - Clock::now(), nanoseconds::zero());
-    const timespec nap{0, away_briefly_.load() ? kHeldBack.count() : left.count()};
-    if (wanted_.load() || ppoll(&alarm, 1, &nap, nullptr) != 0) break;
-    is_rank_at_it = turns_.load() != before && Clock::now() < end;
-  }
-  keeps_away_.store(false);
-  away_briefly_.store(false);
 }
 
 void Engine::add_to_epoll(int fd, std::uint32_t events) const {
@@ -139,7 +114,7 @@ void Engine::let_in(std::vector<net::Caller> callers) {
       one.share(downlink, ++calls_, now);
     }
   }
-  wake();  // their first frames may have come
+  handoff_.wake();  // their first frames may have come
 }
 
 // The rank of `host` with which this rank shares a connection, or -1: each is the first proxy of
@@ -162,7 +137,7 @@ void Engine::share(Uplink& uplink, Clock::time_point now) {
                                                now, shared->unparsed);
   downlink.join(uplink);
   uplink.join(downlink);
-  wake();  // more may have come
+  handoff_.wake();  // more may have come
 }
 
 // E4. A segment that this rank has closed stays in closing_ until it can be removed.
@@ -191,8 +166,8 @@ void Engine::pump(Clock::time_point now, bool with_answers, bool may_lag) {
     if (one.adapter_fd() != before) add_to_epoll(one.adapter_fd(), EPOLLIN | EPOLLET);
     share(one, now);
   }
-  is_blocked_.store(std::any_of(uplinks_.begin(), uplinks_.end(),
-                                [](const Uplink& one) { return one.is_blocked(); }));
+  handoff_.set_blocked(std::any_of(uplinks_.begin(), uplinks_.end(),
+                                   [](const Uplink& one) { return one.is_blocked(); }));
 }
 
 // Removes connections that have ended, and calls again where one was lost.
@@ -257,7 +232,7 @@ void Engine::note_end(int rank) noexcept {
   std::atomic<bool>& is_noted = ended_elsewhere_[static_cast<std::size_t>(rank)];
   if (is_noted.exchange(true)) return;
   has_ended_elsewhere_.store(true);
-  wake();
+  handoff_.wake();
 }
 
 void Engine::probe(Clock::time_point now) {
