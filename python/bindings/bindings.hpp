@@ -29,6 +29,7 @@ void bind_fold(py::module_& module);
 void bind_dense(py::module_& module);
 void bind_sparse(py::module_& module);
 void bind_linear(py::module_& module);
+void bind_dual_ascent(py::module_& module);
 void bind_svmlight(py::module_& module);
 void bind_factorization(py::module_& module);
 

@@ -119,6 +119,7 @@ PYBIND11_MODULE(_core, module) {
   malt_bindings::bind_dense(module);
   malt_bindings::bind_sparse(module);
   malt_bindings::bind_linear(module);
+  malt_bindings::bind_dual_ascent(module);
   malt_bindings::bind_svmlight(module);
   malt_bindings::bind_factorization(module);
 }

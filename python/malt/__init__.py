@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from malt._data.chunks import Data as Data
     from malt._data.load import load_data as load_data
     from malt._factorization.estimator import MatrixFactorization as MatrixFactorization
-    from malt._linear.classifiers import SGDClassifier as SGDClassifier
     from malt._linear.logistic_svc import LinearSVC as LinearSVC
     from malt._linear.logistic_svc import LogisticRegression as LogisticRegression
-    from malt._linear.regressors import SGDRegressor as SGDRegressor
+    from malt._linear.ridge_svr import LinearSVR as LinearSVR
+    from malt._linear.ridge_svr import Ridge as Ridge
+    from malt._linear.sgd_classifier import SGDClassifier as SGDClassifier
+    from malt._linear.sgd_regressor import SGDRegressor as SGDRegressor
     from malt._wrapping.wrap import wrap as wrap
 else:
     # Names that are loaded only on first use: their module, and the extra that installs what they
@@ -34,10 +36,12 @@ else:
         "Chunks": ("malt._data.chunks", "data"),
         "Data": ("malt._data.chunks", "data"),
         "LinearSVC": ("malt._linear.logistic_svc", "learn"),
+        "LinearSVR": ("malt._linear.ridge_svr", "learn"),
         "LogisticRegression": ("malt._linear.logistic_svc", "learn"),
         "MatrixFactorization": ("malt._factorization.estimator", "learn"),
-        "SGDClassifier": ("malt._linear.classifiers", "learn"),
-        "SGDRegressor": ("malt._linear.regressors", "learn"),
+        "Ridge": ("malt._linear.ridge_svr", "learn"),
+        "SGDClassifier": ("malt._linear.sgd_classifier", "learn"),
+        "SGDRegressor": ("malt._linear.sgd_regressor", "learn"),
         "load_data": ("malt._data.load", "data"),
         "torch": ("malt.torch", "torch"),
         "wrap": ("malt._wrapping.wrap", "learn"),

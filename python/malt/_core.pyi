@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Held', 'INT8', 'Interface', 'LinearFloat32', 'LinearFloat64', 'MEDIAN', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Route', 'RowVector', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Turns', 'Update', 'Vector', 'WEIGHTED', 'add_linear_gradient', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'interfaces', 'linear_decisions', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'set_callbacks', 'shuffle', 'simd_level', 'top_k', 'trimmed_mean']
+__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'DualAscentFloat32', 'DualAscentFloat64', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Held', 'INT8', 'Interface', 'LinearFloat32', 'LinearFloat64', 'MEDIAN', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Route', 'RowVector', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Turns', 'Update', 'Vector', 'WEIGHTED', 'add_linear_gradient', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'dealt_list_length', 'interfaces', 'linear_decisions', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'set_callbacks', 'shuffle', 'simd_level', 'top_k', 'trimmed_mean']
 class Graph:
     """
     The ranks to which each rank sends in each round. ``Graph(edges)`` makes one from (from, to) pairs of ranks; ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR and RANDOM(k, seed) are ready-made.
@@ -843,6 +843,160 @@ class LinearFloat64:
     @property
     def steps(self) -> int:
         ...
+class DualAscentFloat32:
+    """
+    One rank's part in solving a linear model with an L2 penalty to a known gap (learn/dual_ascent.hpp): |w|^2 / 2 + c * sum of weight * loss.
+    """
+    def __init__(self, examples: ExamplesFloat32, targets: numpy.ndarray, weights: numpy.ndarray | None = None, *, loss: str = 'hinge', epsilon: typing.SupportsFloat | typing.SupportsIndex = 0.1, c: typing.SupportsFloat | typing.SupportsIndex = 1.0, intercept: bool = False, ranks: typing.SupportsInt | typing.SupportsIndex = 1, seed: typing.SupportsInt | typing.SupportsIndex = 0, least_kappa: typing.SupportsFloat | typing.SupportsIndex = 0.0, alphas: numpy.ndarray | None = None, start_intercept: typing.SupportsFloat | typing.SupportsIndex = 0.0, dealt: numpy.ndarray | None = None, lists: numpy.ndarray | None = None, rank: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
+        """
+        Over the rows of `examples`, with targets and weights of these arrays. `alphas` and `start_intercept`: of an earlier solution for the same rows. `dealt` and `lists` (uint32): memory that this rank shares with the others, zero at first, of 4 values a row and of dealt_list_length() a rank; the rows are dealt out anew for every sweep.
+
+        Raises:
+            ConfigError: an option, a target, a weight or a length is out of range; or one rank alone has one label, with log_loss and an intercept.
+        """
+    def add_changes(self, sum: numpy.ndarray) -> None:
+        """
+        Take the sum of all ranks' changes.
+        """
+    def begin_sweep(self) -> int:
+        """
+        On all ranks, with the last sweep's changes added. Returns the sweep's rows here.
+
+        Raises:
+            ConfigError: of several ranks, before settle().
+        """
+    def contribute(self, all: typing.Annotated[collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], "FixedSize(6)"], contribution: numpy.ndarray) -> None:
+        """
+        Write this rank's part of the weights: an array of `features`, to add up for settle().
+
+        Raises:
+            ConfigError: all ranks together have one label, with log_loss and an intercept.
+        """
+    def copy_alphas(self, alphas: numpy.ndarray) -> None:
+        """
+        Write one value for each row.
+        """
+    def gap(self, primal: typing.SupportsFloat | typing.SupportsIndex, dual: typing.SupportsFloat | typing.SupportsIndex) -> tuple[float, float]:
+        """
+        (primal, dual): the optimum is between them.
+        """
+    def losses(self) -> tuple[float, float]:
+        """
+        Two numbers to add up over the ranks, for gap(). After settle().
+        """
+    def scales(self) -> typing.Annotated[list[float], "FixedSize(6)"]:
+        """
+        Six numbers to add up over the ranks, for contribute().
+        """
+    def set_ranks(self, ranks: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        So many ranks are left; settle next.
+        """
+    def settle(self, sum: numpy.ndarray) -> None:
+        """
+        Take the weights.
+
+        Raises:
+            ConfigError: a weight is not finite.
+        """
+    def sweep(self, piece: typing.SupportsInt | typing.SupportsIndex, pieces: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        One step for each row of a piece of the sweep. Returns the number of rows.
+        """
+    def take_change(self, change: numpy.ndarray) -> None:
+        """
+        Write this rank's change since the last exchange: features + 2 values.
+        """
+    @property
+    def estimate(self) -> float:
+        """
+        An estimate of the gap, to be added up over the ranks: the sum of each row's share in it, before its step in this sweep.
+        """
+    @property
+    def intercept(self) -> float:
+        ...
+    @property
+    def weights(self) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        A copy: (features,).
+        """
+class DualAscentFloat64:
+    """
+    One rank's part in solving a linear model with an L2 penalty to a known gap (learn/dual_ascent.hpp): |w|^2 / 2 + c * sum of weight * loss.
+    """
+    def __init__(self, examples: ExamplesFloat64, targets: numpy.ndarray, weights: numpy.ndarray | None = None, *, loss: str = 'hinge', epsilon: typing.SupportsFloat | typing.SupportsIndex = 0.1, c: typing.SupportsFloat | typing.SupportsIndex = 1.0, intercept: bool = False, ranks: typing.SupportsInt | typing.SupportsIndex = 1, seed: typing.SupportsInt | typing.SupportsIndex = 0, least_kappa: typing.SupportsFloat | typing.SupportsIndex = 0.0, alphas: numpy.ndarray | None = None, start_intercept: typing.SupportsFloat | typing.SupportsIndex = 0.0, dealt: numpy.ndarray | None = None, lists: numpy.ndarray | None = None, rank: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
+        """
+        Over the rows of `examples`, with targets and weights of these arrays. `alphas` and `start_intercept`: of an earlier solution for the same rows. `dealt` and `lists` (uint32): memory that this rank shares with the others, zero at first, of 4 values a row and of dealt_list_length() a rank; the rows are dealt out anew for every sweep.
+
+        Raises:
+            ConfigError: an option, a target, a weight or a length is out of range; or one rank alone has one label, with log_loss and an intercept.
+        """
+    def add_changes(self, sum: numpy.ndarray) -> None:
+        """
+        Take the sum of all ranks' changes.
+        """
+    def begin_sweep(self) -> int:
+        """
+        On all ranks, with the last sweep's changes added. Returns the sweep's rows here.
+
+        Raises:
+            ConfigError: of several ranks, before settle().
+        """
+    def contribute(self, all: typing.Annotated[collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], "FixedSize(6)"], contribution: numpy.ndarray) -> None:
+        """
+        Write this rank's part of the weights: an array of `features`, to add up for settle().
+
+        Raises:
+            ConfigError: all ranks together have one label, with log_loss and an intercept.
+        """
+    def copy_alphas(self, alphas: numpy.ndarray) -> None:
+        """
+        Write one value for each row.
+        """
+    def gap(self, primal: typing.SupportsFloat | typing.SupportsIndex, dual: typing.SupportsFloat | typing.SupportsIndex) -> tuple[float, float]:
+        """
+        (primal, dual): the optimum is between them.
+        """
+    def losses(self) -> tuple[float, float]:
+        """
+        Two numbers to add up over the ranks, for gap(). After settle().
+        """
+    def scales(self) -> typing.Annotated[list[float], "FixedSize(6)"]:
+        """
+        Six numbers to add up over the ranks, for contribute().
+        """
+    def set_ranks(self, ranks: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        So many ranks are left; settle next.
+        """
+    def settle(self, sum: numpy.ndarray) -> None:
+        """
+        Take the weights.
+
+        Raises:
+            ConfigError: a weight is not finite.
+        """
+    def sweep(self, piece: typing.SupportsInt | typing.SupportsIndex, pieces: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        One step for each row of a piece of the sweep. Returns the number of rows.
+        """
+    def take_change(self, change: numpy.ndarray) -> None:
+        """
+        Write this rank's change since the last exchange: features + 2 values.
+        """
+    @property
+    def estimate(self) -> float:
+        """
+        An estimate of the gap, to be added up over the ranks: the sum of each row's share in it, before its step in this sweep.
+        """
+    @property
+    def intercept(self) -> float:
+        ...
+    @property
+    def weights(self) -> numpy.typing.NDArray[numpy.float64]:
+        """
+        A copy: (features,).
+        """
 class SvmlightParserFloat32:
     """
     Parses svmlight text, which comes in blocks. For malt.load_data().
@@ -998,6 +1152,10 @@ def check_tls(folder: str) -> None:
 
     Raises:
         ConfigError: the file, and what is wrong with it.
+    """
+def dealt_list_length(rows: typing.SupportsInt | typing.SupportsIndex, ranks: typing.SupportsInt | typing.SupportsIndex) -> int:
+    """
+    How long each rank's part of `lists` is.
     """
 def interfaces() -> list[Interface]:
     """

@@ -8,6 +8,7 @@
 
 #include "learn/dual_centre.hpp"
 #include "learn/dual_check.hpp"
+#include "learn/dual_coupling.hpp"
 #include "learn/dual_multiplier.hpp"
 #include "learn/dual_rows.hpp"
 #include "learn/splitmix.hpp"
@@ -28,9 +29,9 @@ template <class T>
 struct DualAscent<T>::Impl {
   template <class Matrix>
   Impl(const DualOptions& given, const Matrix& matrix, const Targets<T>& targets,
-       const DualStart<T>& start)
+       const DualStart<T>& start, const DualDeal<T>& deal)
       : options(given),
-        rows(std::in_place_type<DualRows<T, Matrix>>, given, matrix, targets, start),
+        rows(std::in_place_type<DualRows<T, Matrix>>, given, matrix, targets, start, deal),
         random(given.seed),
         multiplier(given.intercept, start.intercept),
         weights(static_cast<std::size_t>(matrix.features)),
@@ -39,6 +40,7 @@ struct DualAscent<T>::Impl {
   }
 
   void add_moved(double moved);
+  double change_squared(std::span<const T> change) const;
   void balance(const DualScales& all);
 
   DualOptions options;
@@ -46,9 +48,10 @@ struct DualAscent<T>::Impl {
   SplitMix random;
   DualMultiplier multiplier;
   DualCentre<T> centre;
+  DualCoupling coupling;
   std::vector<T> weights;
   std::vector<T> base;  // the weights at the last exchange
-  DualModel<T> model{nullptr, 1, 0, 0, 1, 0};
+  DualModel<T> model{nullptr, 1, 0, 0, 1, 0, 0};
   bool swept = false;
   bool settled = false;
 
@@ -65,8 +68,16 @@ void DualAscent<T>::Impl::add_moved(double moved) {
   model.rho = multiplier.rho();
   model.intercept = multiplier.intercept();
   model.pliancy = centre.pliancy();
-  model.ranks = options.ranks;
+  model.sigma = coupling.sigma();
   base = weights;
+}
+
+// By what the dual falls, twice, with the square of a change: that of w in the proximal penalty,
+// and that of the sum of alpha in the multiplier's.
+template <class T>
+double DualAscent<T>::Impl::change_squared(std::span<const T> change) const {
+  const auto moved = static_cast<double>(change[weights.size()]);
+  return squares(change.first(weights.size())) / model.pliancy + model.rho * moved * moved;
 }
 
 // Makes the sum of all alphas 0.
@@ -85,15 +96,17 @@ void DualAscent<T>::Impl::balance(const DualScales& all) {
 
 template <class T>
 DualAscent<T>::DualAscent(const DualOptions& options, const Csr<T>& matrix,
-                          const Targets<T>& targets, const DualStart<T>& start)
-    : impl_(std::make_unique<Impl>(options, matrix, targets, start)) {
+                          const Targets<T>& targets, const DualStart<T>& start,
+                          const DualDeal<T>& deal)
+    : impl_(std::make_unique<Impl>(options, matrix, targets, start, deal)) {
   set_ranks(options.ranks);
 }
 
 template <class T>
 DualAscent<T>::DualAscent(const DualOptions& options, const Dense<T>& matrix,
-                          const Targets<T>& targets, const DualStart<T>& start)
-    : impl_(std::make_unique<Impl>(options, matrix, targets, start)) {
+                          const Targets<T>& targets, const DualStart<T>& start,
+                          const DualDeal<T>& deal)
+    : impl_(std::make_unique<Impl>(options, matrix, targets, start, deal)) {
   set_ranks(options.ranks);
 }
 
@@ -105,7 +118,7 @@ template <class T>
 DualAscent<T>& DualAscent<T>::operator=(DualAscent&& other) noexcept = default;
 
 template <class T>
-void DualAscent<T>::begin_sweep() {
+std::int64_t DualAscent<T>::begin_sweep() {
   Impl& own = *impl_;
   if (!own.settled) {
     throw dstorm::ConfigError(
@@ -114,11 +127,12 @@ void DualAscent<T>::begin_sweep() {
   }
   if (own.options.ranks == 1) own.add_moved(own.model.moved);
   own.multiplier.step(own.centre.pliancy());
+  own.model.gap = own.centre.gap(own.weights) / own.options.ranks;
   own.centre.move(own.weights);
   own.add_moved(0);
   const std::uint64_t seed = own.random.next();
   const bool may_rest = !own.centre.is_used();
-  std::visit([=](auto& rows) { rows.begin_sweep(seed, may_rest); }, own.rows);
+  return std::visit([=](auto& rows) { return rows.begin_sweep(seed, may_rest); }, own.rows);
 }
 
 template <class T>
@@ -134,22 +148,29 @@ std::int64_t DualAscent<T>::sweep(int piece, int pieces) {
 }
 
 template <class T>
+double DualAscent<T>::estimate() const {
+  return impl_->model.gap;
+}
+
+template <class T>
 void DualAscent<T>::take_change(std::span<T> change) {
   const Impl& own = *impl_;
-  check_length("the change", change.size(), own.weights.size() + 1, "features + 1");
-  const T share = static_cast<T>(1 / own.model.ranks);
-  for (std::size_t i = 0; i < own.weights.size(); ++i) {
-    change[i] = (own.weights[i] - own.base[i]) * share;
-  }
-  change.back() = static_cast<T>(own.model.moved);
+  const std::size_t features = own.weights.size();
+  check_length("the change", change.size(), features + 2, "features + 2");
+  const T share = static_cast<T>(1 / own.model.sigma);
+  for (std::size_t i = 0; i < features; ++i) change[i] = (own.weights[i] - own.base[i]) * share;
+  change[features] = static_cast<T>(own.model.moved);
+  change[features + 1] = static_cast<T>(own.change_squared(change));
 }
 
 template <class T>
 void DualAscent<T>::add_changes(std::span<const T> sum) {
   Impl& own = *impl_;
-  check_length("the sum of changes", sum.size(), own.weights.size() + 1, "features + 1");
-  for (std::size_t i = 0; i < own.weights.size(); ++i) own.weights[i] = own.base[i] + sum[i];
-  own.add_moved(static_cast<double>(sum.back()));
+  const std::size_t features = own.weights.size();
+  check_length("the sum of changes", sum.size(), features + 2, "features + 2");
+  own.coupling.note(own.change_squared(sum), static_cast<double>(sum[features + 1]));
+  for (std::size_t i = 0; i < features; ++i) own.weights[i] = own.base[i] + sum[i];
+  own.add_moved(static_cast<double>(sum[features]));
 }
 
 template <class T>
@@ -205,6 +226,7 @@ template <class T>
 void DualAscent<T>::set_ranks(int ranks) {
   require_dual(ranks >= 1, "ranks", ranks, "at least 1");
   impl_->options.ranks = ranks;
+  impl_->coupling.set_ranks(ranks);
   impl_->settled = false;
   if (ranks > 1) return;
   std::vector<T> sum(impl_->weights.size());

@@ -35,13 +35,18 @@
 // and Zhang 2014; Catalyst: Lin, Mairal, Harchaoui 2015). The number then grows with the root of C.
 // kappa is 0 where losses are not steep, and for losses whose slope jumps.
 //
-// Several ranks: CoCoA+ (Ma et al. 2015, adding, sigma' = the number of ranks). A rank takes steps
-// on its own rows as if every rank made the same change of w; then all changes are added. The
+// Several ranks: CoCoA+ (Ma et al. 2015, adding). A rank takes steps on its own rows as if its
+// change of w counted sigma' times; then all changes are added. sigma' is at first the number of
+// ranks, as if all made the same change, and then follows what the changes turn out to be. The
 // optimum is exact for any number of ranks and any division of the rows. Speed depends on both.
-// With 16 exchanges a sweep, two ranks with rows divided at random need about as many sweeps as
-// one. Ranks with unlike rows, such as one label each, overshoot together between exchanges. They
-// need an exchange every few hundred rows, or least_kappa = 100: divide rows at random where you
-// can.
+// Make 16 exchanges a sweep or more. Ranks with unlike rows, such as one label each, overshoot
+// together between exchanges. They need an exchange every few hundred rows, or least_kappa = 100:
+// divide rows at random where you can.
+//
+// The last digits come slowly: what the rows of a rank together get wrong, they pass on from one to
+// another between two exchanges, as each takes back what another gives. Ranks of one host can share
+// their rows (DualDeal). These are dealt out anew in each sweep (Ioannou, Mendler-Duenner and
+// Parnell 2019), and the ranks need about as many sweeps as one rank alone.
 //
 // One rank:                                  Several ranks; `sum` adds over all of them:
 //   DualAscent<float> ascent(options, x, y);   DualAscent<float> ascent(options, x, y);
@@ -59,7 +64,7 @@
 //     const DualScales all = sum(ascent.scales());
 //     ascent.contribute(all, buffer);
 //     ascent.settle(sum(buffer));
-// A measured gap costs about as much as a sweep; measure it after every few sweeps.
+// A measured gap costs about as much as a sweep: measure it when estimate() says that it is small.
 #pragma once
 
 #include <cstddef>
@@ -91,6 +96,19 @@ struct DualStart {
   std::span<const T> alphas = {};  // one for each row; empty: zeros
   double intercept = 0;
 };
+
+// Rows that ranks of one host share: each is given the whole matrix, all targets and all alphas,
+// and the state of the rows lies in memory that they all map. The rows are dealt out anew for every
+// sweep. The memory must be zero at first.
+template <class T>
+struct DualDeal {
+  std::span<T> memory = {};  // 4 values a row; without memory, every rank has rows of its own
+  std::span<std::uint32_t> lists = {};  // ranks * dealt_list_length() values
+  int rank = 0;                         // this rank's number, from 0 to below options.ranks
+};
+constexpr std::size_t dealt_list_length(std::size_t rows, std::size_t ranks) {
+  return rows / ranks + 66;  // two blocks of rows more, and their number
+}
 
 // Sums over a rank's rows that all ranks need. Add them field by field.
 struct DualScales {
@@ -131,25 +149,30 @@ class DualAscent {
   // label, with the log loss and an intercept: that has no minimum. Of several ranks no rank can
   // know this: contribute() throws there.
   DualAscent(const DualOptions& options, const Csr<T>& matrix, const Targets<T>& targets,
-             const DualStart<T>& start = {});
+             const DualStart<T>& start = {}, const DualDeal<T>& deal = {});
   DualAscent(const DualOptions& options, const Dense<T>& matrix, const Targets<T>& targets,
-             const DualStart<T>& start = {});
+             const DualStart<T>& start = {}, const DualDeal<T>& deal = {});
   ~DualAscent();
   DualAscent(DualAscent&& other) noexcept;
   DualAscent& operator=(DualAscent&& other) noexcept;
 
   // Starts a sweep: takes the multiplier's step, and draws an order of the rows. Call it on all
   // ranks, after the last sweep's changes have been added. All ranks must be given sums of the same
-  // bits, or their intercepts drift apart. With several ranks, throws dstorm::ConfigError before
-  // the first settle().
-  void begin_sweep();
+  // bits, or their intercepts drift apart. Returns the sweep's number of rows on this rank: short
+  // sweeps need fewer exchanges. With several ranks, throws dstorm::ConfigError before the first
+  // settle().
+  std::int64_t begin_sweep();
   // Takes one step for each row of a piece of the sweep, 0 <= piece < pieces. Call it once for each
-  // piece. Returns the number of rows; add them up to count passes, because many sweeps are short.
-  // A rank without rows has pieces without rows.
+  // piece. Returns the number of rows. A rank without rows has pieces without rows.
   std::int64_t sweep(int piece, int pieces);
 
-  // Writes this rank's change of w since the last add_changes() or settle(), and last the change of
-  // its sum of alpha: features + 1 values. One rank alone needs neither this nor add_changes().
+  // An estimate of the gap, to be added over the ranks: the sum of each row's share in it, before
+  // its step in this sweep. The gap at the end of the sweep is smaller. It costs nothing, and tells
+  // when to measure.
+  double estimate() const;
+
+  // Writes this rank's change of w since the last add_changes() or settle(), the change of its sum
+  // of alpha, and the square of both: features + 2 values. One rank alone needs neither this nor add_changes().
   void take_change(std::span<T> change);
   // Takes the sum of what all ranks' take_change() wrote.
   void add_changes(std::span<const T> sum);

@@ -43,6 +43,16 @@ class DualCentre {
     }
   }
 
+  // What the gap is larger than the sum of the rows' shares in it: |w - sum of alpha x|^2 / 2.
+  double gap(const std::vector<T>& weights) const {
+    double square = 0;
+    for (std::size_t i = 0; i < z_.size(); ++i) {
+      const double off = static_cast<double>(weights[i]) - static_cast<double>(z_[i]);
+      square += off * off;
+    }
+    return kappa_ * kappa_ * square / 2;
+  }
+
   // Moves z to the weights and beyond by Nesterov's momentum, which fits a penalty of 1 in steps of
   // 1 + kappa; not beyond where that has led uphill (O'Donoghue and Candes 2015, section 3.2).
   void move(std::vector<T>& weights) {

@@ -82,11 +82,22 @@ void check_dual_row(const DualOptions& options, std::size_t row, const Coordinat
 // The least of the log loss with an intercept is at infinity if all labels are the same.
 inline void refuse_one_label(double label) {
   throw dstorm::ConfigError("all targets are " + in_words(label) +
-                            "; the log loss with an intercept needs rows of -1 and of 1 with "
-                            "weights above 0: give such rows, or train without an intercept");
+                            ", one class; the log loss with an intercept needs rows of -1 and of 1 "
+                            "with weights above 0: give such rows, or train without an intercept");
 }
 template <class T>
-void check_labels(const DualOptions& options, const std::vector<Coordinate<T>>& coordinates) {
+void check_dual_deal(const DualOptions& options, std::size_t rows, const DualDeal<T>& deal) {
+  static_assert(sizeof(Coordinate<T>) == 4 * sizeof(T));
+  check_length("the memory of dealt rows", deal.memory.size(), 4 * rows, "4 values a row");
+  check_length("the lists of dealt rows", deal.lists.size(),
+               static_cast<std::size_t>(options.ranks) *
+                   dealt_list_length(rows, static_cast<std::size_t>(options.ranks)),
+               "dealt_list_length() values a rank");
+  require_dual(deal.rank >= 0 && deal.rank < options.ranks, "the rank", deal.rank,
+               "from 0 to below the number of ranks");
+}
+template <class T>
+void check_labels(const DualOptions& options, std::span<const Coordinate<T>> coordinates) {
   if (options.loss != Loss::kLog || !options.intercept || options.ranks > 1) return;
   double sum = 0;
   double count = 0;

@@ -69,62 +69,86 @@ void RowCopy<Dense<T>>::append(const Dense<T>& from, std::size_t row) {
 
 template <class T, class Matrix>
 DualRows<T, Matrix>::DualRows(const DualOptions& options, const Matrix& matrix,
-                              const Targets<T>& targets, const DualStart<T>& start)
+                              const Targets<T>& targets, const DualStart<T>& start,
+                              const DualDeal<T>& deal)
     : loss_(options.loss), epsilon_(options.epsilon), matrix_(matrix) {
   check_dual(options);
   check_dual_lengths(matrix, targets, start);
   const auto rows = static_cast<std::size_t>(matrix.rows());
-  coordinates_.reserve(rows);
-  for (std::size_t i = 0; i < rows; ++i) {
-    const double weight = targets.weights.empty() ? 1 : static_cast<double>(targets.weights[i]);
-    const double norm = squared_norm(view_of(matrix, i));
+  if (deal.memory.data() == nullptr) {
+    coordinates_ = owned_ = std::vector<Coordinate<T>>(rows);
+  } else {
+    check_dual_deal(options, rows, deal);
+    coordinates_ = {reinterpret_cast<Coordinate<T>*>(deal.memory.data()), rows};
+    lists_ = deal.lists;
+    ranks_ = static_cast<std::size_t>(options.ranks);
+    rank_ = static_cast<std::size_t>(deal.rank);
+  }
+  first_ = rows * rank_ / ranks_;
+  const std::span<Coordinate<T>> own = own_coordinates();
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    const std::size_t row = first_ + i;
+    const double weight = targets.weights.empty() ? 1 : static_cast<double>(targets.weights[row]);
+    const double norm = squared_norm(view_of(matrix, row));
     Coordinate<T> at{};
-    at.target = targets.values[i];
+    at.target = targets.values[row];
     at.cost = static_cast<T>(options.c * weight);
     at.norm = static_cast<T>(norm);
-    check_dual_row<T>(options, i, at, weight);
+    check_dual_row<T>(options, row, at, weight);
     if (at.cost > 0 && !start.alphas.empty()) {
       at.alpha =
-          static_cast<T>(allowed(loss_, static_cast<double>(start.alphas[i]),
+          static_cast<T>(allowed(loss_, static_cast<double>(start.alphas[row]),
                                  static_cast<double>(at.target), static_cast<double>(at.cost)));
     }
-    coordinates_.push_back(at);
+    own[i] = at;
   }
-  check_labels<T>(options, coordinates_);
+  check_labels<T>(options, own);
 }
 
 template <class T, class Matrix>
 auto DualRows<T, Matrix>::part() -> Part {
-  if (is_short_) return {copy_.matrix(matrix_.features), copied_.data(), copied_.size()};
-  return {matrix_, coordinates_.data(), coordinates_.size()};
+  if (is_short_) return {copy_.matrix(matrix_.features), listed_.data(), listed_.size()};
+  return {matrix_, nullptr, coordinates_.size()};
 }
 
-// Copies the rows that the last sweep listed, if a sweep over them is much shorter.
+// Copies the rows that the last sweep of all ranks listed, if a sweep over them is much shorter.
 template <class T, class Matrix>
 void DualRows<T, Matrix>::list_unrested() {
   listing_ = false;
+  listed_.clear();
+  if (lists_.empty()) {
+    listed_ = found_;
+  } else {
+    for (std::size_t rank = 0; rank < ranks_; ++rank) {
+      const std::span<const std::uint32_t> list = list_of(rank);
+      listed_.insert(listed_.end(), list.begin() + 1, list.begin() + 1 + list[0]);
+    }
+  }
   if (listed_.size() > coordinates_.size() / 2) return;
   copy_.clear();
-  for (const std::uint32_t row : listed_) {
-    copy_.append(matrix_, row);
-    copied_.push_back(coordinates_[row]);
-  }
+  for (const std::uint32_t row : listed_) copy_.append(matrix_, row);
   short_left_ = kShortSweeps;
 }
 
 template <class T, class Matrix>
-void DualRows<T, Matrix>::begin_sweep(std::uint64_t seed, bool may_rest) {
+void DualRows<T, Matrix>::publish_list() {
+  const std::span<std::uint32_t> list = list_of(rank_);
+  list[0] = static_cast<std::uint32_t>(found_.size());
+  std::copy(found_.begin(), found_.end(), list.begin() + 1);
+}
+
+template <class T, class Matrix>
+std::int64_t DualRows<T, Matrix>::begin_sweep(std::uint64_t seed, bool may_rest) {
   if (listing_) list_unrested();
   if (!may_rest) short_left_ = 0;
   is_short_ = short_left_ > 0;
   if (is_short_) {
     --short_left_;
   } else {
-    const auto seen = static_cast<double>(std::max<std::size_t>(coordinates_.size(), 1));
+    const auto seen = static_cast<double>(std::max<std::size_t>(coordinates_.size() / ranks_, 1));
     width_ = kNear * distances_ / seen;
     distances_ = 0;
-    listed_.clear();
-    copied_.clear();
+    found_.clear();
     listing_ = may_rest && has_kink(loss_) && sweeps_ >= kFirstSweeps;
   }
   ++sweeps_;
@@ -132,15 +156,27 @@ void DualRows<T, Matrix>::begin_sweep(std::uint64_t seed, bool may_rest) {
   block_rows_ = std::clamp<std::size_t>(rows / kLeastBlocks, 1, kBlockRows);
   order_.resize((rows + block_rows_ - 1) / block_rows_);
   shuffle(order_, seed);
+  return static_cast<std::int64_t>(rows * (rank_ + 1) / ranks_ - rows * rank_ / ranks_);
 }
 
 template <class T, class Matrix>
 std::int64_t DualRows<T, Matrix>::sweep(int piece, int pieces, DualModel<T>& model) {
+  // Of a sweep over dealt rows, every rank takes another part.
+  const std::size_t from = rank_ * static_cast<std::size_t>(pieces);
   const auto border = [&](int k) {
-    return order_.size() * static_cast<std::size_t>(k) / static_cast<std::size_t>(pieces);
+    return order_.size() * (from + static_cast<std::size_t>(k)) /
+           (ranks_ * static_cast<std::size_t>(pieces));
   };
   const std::size_t first = border(piece);
   const std::size_t last = border(piece + 1);
+  const std::int64_t visited = sweep_as_loss(first, last, model);
+  if (listing_ && !lists_.empty() && piece + 1 == pieces) publish_list();
+  return visited;
+}
+
+template <class T, class Matrix>
+std::int64_t DualRows<T, Matrix>::sweep_as_loss(std::size_t first, std::size_t last,
+                                                DualModel<T>& model) {
   switch (loss_) {
     case Loss::kHinge:
       return sweep_as<Loss::kHinge>(first, last, model);
@@ -163,7 +199,12 @@ template <class T, class Matrix>
                                                                        std::size_t begin) const {
   const std::size_t end = std::min(begin + block_rows_, over.rows);
   for (std::size_t row = begin; row < end; row += kRowsALine) prefetch_start(over.matrix, row);
-  if (begin < end) prefetch_bytes(over.coordinates + begin, (end - begin) * sizeof(Coordinate<T>));
+  if (over.places != nullptr) {
+    for (std::size_t row = begin; row < end; ++row)
+      prefetch_bytes(&coordinates_[over.places[row]], sizeof(Coordinate<T>));
+  } else if (begin < end) {
+    prefetch_bytes(&coordinates_[begin], (end - begin) * sizeof(Coordinate<T>));
+  }
 }
 
 template <class T, class Matrix>
@@ -184,9 +225,6 @@ std::int64_t DualRows<T, Matrix>::sweep_as(std::size_t first, std::size_t last,
       if (fetched < over.rows) prefetch_row(over.matrix, fetched);
       visit<kLoss>(over, row, at);
     }
-    for (std::size_t row = begin; is_short_ && row < end; ++row) {
-      coordinates_[listed_[row]].alpha = copied_[row].alpha;
-    }
     visited += static_cast<std::int64_t>(end - begin);
   }
   model = at;
@@ -197,26 +235,27 @@ template <class T, class Matrix>
 template <Loss kLoss>
 void DualRows<T, Matrix>::visit(const Part& over, std::size_t row, DualModel<T>& model) {
   using Step = DualStep<kLoss>;
-  Coordinate<T>& own = over.coordinates[row];
+  Coordinate<T>& own = coordinates_[over.places != nullptr ? over.places[row] : row];
   if (!(own.cost > 0)) return;
   const auto view = view_of(over.matrix, row);
   const auto alpha = static_cast<double>(own.alpha);
   const DualPoint at{alpha, static_cast<double>(own.target), static_cast<double>(own.cost),
-                     model.ranks * (static_cast<double>(own.norm) * model.pliancy + model.rho),
+                     model.sigma * (static_cast<double>(own.norm) * model.pliancy + model.rho),
                      static_cast<double>(dot(view, model.weights)) + model.intercept};
+  model.gap += Step::gap(at, epsilon_);
   own.alpha = static_cast<T>(Step::best(at, epsilon_));
   const double to = static_cast<double>(own.alpha);
   if (to != alpha) {
     const double change = to - alpha;
-    add(view, static_cast<T>(change * model.ranks * model.pliancy), model.weights);
-    model.intercept += model.rho * model.ranks * change;
+    add(view, static_cast<T>(change * model.sigma * model.pliancy), model.weights);
+    model.intercept += model.rho * model.sigma * change;
     model.moved += change;
   }
   if constexpr (Step::kShrinks) {
     if (is_short_) return;
     distances_ += Step::distance(at, epsilon_);
     if (listing_ && !Step::rests(at, to, epsilon_, width_)) {
-      listed_.push_back(static_cast<std::uint32_t>(row));
+      found_.push_back(static_cast<std::uint32_t>(row));
     }
   }
 }
@@ -224,7 +263,7 @@ void DualRows<T, Matrix>::visit(const Part& over, std::size_t row, DualModel<T>&
 template <class T, class Matrix>
 DualScales DualRows<T, Matrix>::scales(bool swept) const {
   DualScales sums;
-  for (const Coordinate<T>& at : coordinates_) {
+  for (const Coordinate<T>& at : own_coordinates()) {
     const auto alpha = static_cast<double>(at.alpha);
     const auto cost = static_cast<double>(at.cost);
     if (!(cost > 0)) continue;
@@ -239,22 +278,23 @@ DualScales DualRows<T, Matrix>::scales(bool swept) const {
 
 template <class T, class Matrix>
 void DualRows<T, Matrix>::contribute(std::vector<double>& sums) const {
-  for (std::size_t i = 0; i < coordinates_.size(); ++i) {
-    const T alpha = coordinates_[i].alpha;
-    if (alpha == 0) continue;
-    add_to_sums(view_of(matrix_, i), alpha, sums);
+  const std::span<const Coordinate<T>> own = own_coordinates();
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    if (own[i].alpha == 0) continue;
+    add_to_sums(view_of(matrix_, first_ + i), own[i].alpha, sums);
   }
 }
 
 template <class T, class Matrix>
 DualLosses DualRows<T, Matrix>::losses(const T* weights, double intercept) const {
   DualLosses sums;
-  for (std::size_t i = 0; i < coordinates_.size(); ++i) {
-    const Coordinate<T>& at = coordinates_[i];
+  const std::span<const Coordinate<T>> own = own_coordinates();
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    const Coordinate<T>& at = own[i];
     const auto cost = static_cast<double>(at.cost);
     if (!(cost > 0)) continue;
     const auto target = static_cast<double>(at.target);
-    const double p = static_cast<double>(dot(view_of(matrix_, i), weights)) + intercept;
+    const double p = static_cast<double>(dot(view_of(matrix_, first_ + i), weights)) + intercept;
     const auto alpha = static_cast<double>(at.alpha);
     sums.primal += cost * loss_at(loss_, epsilon_, target, p).loss;
     sums.dual += dual_at(loss_, epsilon_, alpha, target, cost);
@@ -265,18 +305,17 @@ DualLosses DualRows<T, Matrix>::losses(const T* weights, double intercept) const
 template <class T, class Matrix>
 void DualRows<T, Matrix>::scale(double positive, double negative) {
   if (positive == 1 && negative == 1) return;
-  for (Coordinate<T>& at : coordinates_) {
+  for (Coordinate<T>& at : own_coordinates()) {
     const auto alpha = static_cast<double>(at.alpha);
     at.alpha = static_cast<T>(alpha * (alpha > 0 ? positive : negative));
   }
-  for (std::size_t i = 0; i < copied_.size(); ++i)
-    copied_[i].alpha = coordinates_[listed_[i]].alpha;
 }
 
 template <class T, class Matrix>
 void DualRows<T, Matrix>::copy_alphas(std::span<T> alphas) const {
-  check_length("alphas", alphas.size(), coordinates_.size(), "one for each row");
-  std::transform(coordinates_.begin(), coordinates_.end(), alphas.begin(),
+  const std::span<const Coordinate<T>> own = own_coordinates();
+  check_length("alphas", alphas.size(), own.size(), "one for each of the rank's rows");
+  std::transform(own.begin(), own.end(), alphas.begin(),
                  [](const Coordinate<T>& at) { return at.alpha; });
 }
 

@@ -5,10 +5,16 @@
 // rest at a bound. After kFirstSweeps full sweeps come rounds of one full sweep, which lists the
 // rows that do not rest, and kShortSweeps sweeps over a copy of those alone. Nothing is lost by a
 // wrong guess: the next full sweep looks at every row.
+//
+// Dealt rows (DualDeal): every rank holds all rows, and draws the same order of the blocks. Rank r
+// takes the r-th part of that order. So no two ranks change one alpha in the same sweep. What the
+// ranks have found is listed in shared memory, so all copy the same rows. The sums that end a sweep
+// order the changes of one sweep before the reads of the next.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "learn/dual_ascent.hpp"
@@ -20,12 +26,13 @@ namespace learn {
 // The values that steps read and change, except the alphas.
 template <class T>
 struct DualModel {
-  T* weights;  // (sum of alpha x + kappa z) * pliancy, with this rank's own change `ranks` times
-  double pliancy;    // 1 / (1 + kappa)
-  double intercept;  // b + rho * sum of alpha, with this rank's change `ranks` times
+  T* weights;      // (sum of alpha x + kappa z) * pliancy, with this rank's own change sigma' times
+  double pliancy;  // 1 / (1 + kappa)
+  double intercept;  // b + rho * sum of alpha, with this rank's change sigma' times
   double rho;        // 0: no intercept
-  double ranks;      // sigma'
+  double sigma;      // sigma'
   double moved;      // change of this rank's sum of alpha
+  double gap;        // the rows' shares of the gap, before their steps
 };
 
 // Rows copied out of a matrix.
@@ -62,11 +69,13 @@ class DualRows {
 
   // Throws dstorm::ConfigError as DualAscent's constructor does.
   DualRows(const DualOptions& options, const Matrix& matrix, const Targets<T>& targets,
-           const DualStart<T>& start);
+           const DualStart<T>& start, const DualDeal<T>& deal);
 
-  // `may_rest`: sweeps may be short.
-  void begin_sweep(std::uint64_t seed, bool may_rest);
+  // `may_rest`: sweeps may be short. Returns the sweep's number of rows.
+  std::int64_t begin_sweep(std::uint64_t seed, bool may_rest);
   std::int64_t sweep(int piece, int pieces, DualModel<T>& model);
+
+  // The calls from here on are over this rank's own rows, or its part of dealt ones.
 
   // Of all alphas as they are; `swept` says whether each row has been in a sweep.
   DualScales scales(bool swept) const;
@@ -80,12 +89,21 @@ class DualRows {
  private:
   struct Part {  // what a sweep goes over
     Matrix matrix;
-    Coordinate<T>* coordinates;
+    const std::uint32_t* places;  // of its rows' coordinates; nullptr: in the same order
     std::size_t rows;
   };
   Part part();
+  std::span<Coordinate<T>> own_coordinates() const {
+    return coordinates_.subspan(first_, coordinates_.size() * (rank_ + 1) / ranks_ - first_);
+  }
+  std::span<std::uint32_t> list_of(std::size_t rank) const {
+    const std::size_t length = lists_.size() / ranks_;
+    return lists_.subspan(rank * length, length);
+  }
+  void publish_list();
   void list_unrested();
   void prefetch_block(const Part& over, std::size_t begin) const;
+  std::int64_t sweep_as_loss(std::size_t first, std::size_t last, DualModel<T>& model);
   template <Loss kLoss>
   std::int64_t sweep_as(std::size_t first, std::size_t last, DualModel<T>& model);
   template <Loss kLoss>
@@ -94,21 +112,26 @@ class DualRows {
   Loss loss_;
   double epsilon_;
   Matrix matrix_;
-  std::vector<Coordinate<T>> coordinates_;
+  std::vector<Coordinate<T>> owned_;      // empty if the rows are dealt
+  std::span<Coordinate<T>> coordinates_;  // of all rows of the matrix
+  std::size_t ranks_ = 1, rank_ = 0;      // between which the rows are dealt, and this one
+  std::size_t first_ = 0;                 // of this rank's rows outside sweeps
   std::int64_t sweeps_ = 0;
 
   std::vector<std::uint32_t> order_;  // of the blocks
   std::size_t block_rows_ = 1;
 
-  bool listing_ = false;               // this sweep lists the rows that do not rest
-  std::vector<std::uint32_t> listed_;  // and these they are
-  double width_ = 0;                   // of rests()
-  double distances_ = 0;               // their sum in this sweep
+  bool listing_ = false;              // this sweep finds the rows that do not rest
+  std::vector<std::uint32_t> found_;  // and these they are, of this rank
+  double width_ = 0;                  // of rests()
+  double distances_ = 0;              // their sum in this sweep
 
-  std::int64_t short_left_ = 0;  // short sweeps still to come, after the present one
-  bool is_short_ = false;        // the present sweep is over the copy
+  std::int64_t short_left_ = 0;        // short sweeps still to come, after the present one
+  bool is_short_ = false;              // the present sweep is over the copy
+  std::vector<std::uint32_t> listed_;  // the rows of the copy, found by all ranks
   RowCopy<Matrix> copy_;
-  std::vector<Coordinate<T>> copied_;  // of the rows of listed_; empty in full sweeps
+  std::span<std::uint32_t>
+      lists_;  // of dealt rows: the number of rows found by each rank, and they
 };
 
 }  // namespace learn

@@ -42,6 +42,8 @@ inline double along(double alpha, double slope, double norm, double bound) {
 // Each has
 //   kShrinks   whether alphas may rest at a bound
 //   best       the alpha that is best while all others stay
+//   gap        the row's share of the gap, before the step: c loss(p) + c conjugate(-alpha / c) +
+//              alpha p
 //   distance   of p from where the loss has its kink
 //   rests      whether alpha is at a bound, and p further than `width` from the kink on that side
 template <Loss kLoss>
@@ -50,6 +52,10 @@ struct DualStep;
 template <>
 struct DualStep<Loss::kHinge> {
   static constexpr bool kShrinks = true;
+  static double gap(const DualPoint& at, double) {
+    const double below = 1 - at.target * at.p;
+    return at.cost * std::max(below, 0.0) - at.target * at.alpha * below;
+  }
   static double best(const DualPoint& at, double) {
     const double beta = at.target * at.alpha;
     const double to = along(beta, 1 - at.target * at.p, at.norm, at.cost);
@@ -65,6 +71,11 @@ struct DualStep<Loss::kHinge> {
 template <>
 struct DualStep<Loss::kSquaredHinge> {
   static constexpr bool kShrinks = true;
+  static double gap(const DualPoint& at, double) {
+    const double below = std::max(1 - at.target * at.p, 0.0);
+    const double beta = at.target * at.alpha;
+    return at.cost * below * below - beta * (1 - at.target * at.p) + beta * beta / (4 * at.cost);
+  }
   static double best(const DualPoint& at, double) {
     const double beta = at.target * at.alpha;
     const double flat = 0.5 / at.cost;
@@ -80,6 +91,10 @@ struct DualStep<Loss::kSquaredHinge> {
 template <>
 struct DualStep<Loss::kSquared> {
   static constexpr bool kShrinks = false;
+  static double gap(const DualPoint& at, double) {
+    const double off = at.cost * (at.target - at.p) - at.alpha;
+    return off * off / (2 * at.cost);
+  }
   static double best(const DualPoint& at, double) {
     const double flat = 1 / at.cost;
     return at.alpha + (at.target - at.p - flat * at.alpha) / (at.norm + flat);
@@ -89,6 +104,11 @@ struct DualStep<Loss::kSquared> {
 template <>
 struct DualStep<Loss::kEpsilonInsensitive> {
   static constexpr bool kShrinks = true;
+  static double gap(const DualPoint& at, double epsilon) {
+    const double error = at.target - at.p;
+    return at.cost * std::max(std::abs(error) - epsilon, 0.0) - at.alpha * error +
+           epsilon * std::abs(at.alpha);
+  }
   static double best(const DualPoint& at, double epsilon) {
     const double slope = at.target - at.p;
     if (at.norm > 0) {
@@ -109,6 +129,12 @@ struct DualStep<Loss::kEpsilonInsensitive> {
 template <>
 struct DualStep<Loss::kSquaredEpsilonInsensitive> {
   static constexpr bool kShrinks = true;
+  static double gap(const DualPoint& at, double epsilon) {
+    const double error = at.target - at.p;
+    const double beyond = std::max(std::abs(error) - epsilon, 0.0);
+    return at.cost * beyond * beyond - at.alpha * error + epsilon * std::abs(at.alpha) +
+           at.alpha * at.alpha / (4 * at.cost);
+  }
   static double best(const DualPoint& at, double epsilon) {
     const double flat = 0.5 / at.cost;
     const double pull = at.target - at.p + at.norm * at.alpha;
@@ -150,6 +176,13 @@ inline double solve_log(double margin, double from, double steep) {
 template <>
 struct DualStep<Loss::kLog> {
   static constexpr bool kShrinks = false;
+  // By the second derivative, as the logarithms would take as long as the step.
+  static double gap(const DualPoint& at, double) {
+    const double share = at.target * at.alpha / at.cost;
+    const double s = sigmoid(-at.target * at.p);
+    const double steepest = std::max(s * (1 - s), share * (1 - share));
+    return steepest > 0 ? at.cost * (s - share) * (s - share) / (2 * steepest) : 0;
+  }
   // One step of Newton's method if it moves the margin by at most 1, as the curvature s (1 - s)
   // changes at most e times on that way; it ends between two values from 0 to 1.
   static double best(const DualPoint& at, double) {

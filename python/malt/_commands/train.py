@@ -116,8 +116,8 @@ def refuse_unused(
 
 
 def _estimator(parsed: argparse.Namespace) -> Any:
-    from malt._linear.classifiers import SGDClassifier
-    from malt._linear.regressors import SGDRegressor
+    from malt._linear.sgd_classifier import SGDClassifier
+    from malt._linear.sgd_regressor import SGDRegressor
 
     settings = {
         "penalty": parsed.penalty,

@@ -7,15 +7,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils.validation import _check_sample_weight, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from malt._core_import import linear_decisions
 from malt._data.chunks import Chunks, Survey
 from malt._errors import ConfigError
 from malt._job import joining
 from malt._launch import forked
 from malt._linear.given import Given
 from malt._linear.labels import All, Here, agree
-from malt._linear.sources import canonical
+from malt._linear.sources import canonical, examples_of
 
 Array = npt.NDArray[Any]
 
@@ -31,9 +32,11 @@ _OWN_SETTINGS = ("n_jobs", "random_state", "verbose")
 
 
 class LinearInput(BaseEstimator):
-    """The part of an estimator that reads X and y; it sets n_features_in_."""
+    """The part of an estimator that reads X and y, and decides; it sets n_features_in_."""
 
     n_features_in_: int
+    coef_: Array
+    intercept_: Array
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -42,6 +45,20 @@ class LinearInput(BaseEstimator):
 
     def _rows(self, X: Any, *, reset: bool) -> Any:
         return _within_limits(canonical(validate_data(self, X, reset=reset, **_READS)))
+
+    def _weights(self, dtype: Any) -> Array:
+        coef = np.atleast_2d(self.coef_)
+        weights = np.empty((coef.shape[1] + 1, coef.shape[0]), dtype)
+        weights[:-1] = coef.T
+        weights[-1] = self.intercept_
+        return weights
+
+    def _decide(self, X: Any) -> Array:
+        check_is_fitted(self)
+        X = self._rows(X, reset=False)
+        weights = self._weights(X.dtype)
+        values: Array = linear_decisions(examples_of(X), weights, weights.shape[1])
+        return values.ravel() if values.shape[1] == 1 else values
 
     def _rows_and_targets(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Array]:
         is_numeric = isinstance(self, RegressorMixin)
@@ -70,7 +87,7 @@ class LinearInput(BaseEstimator):
                 )
             given = Given(rows, targets, weights)
             training, held_out = given, None
-            if self.early_stopping:
+            if getattr(self, "early_stopping", False):
                 training, held_out = given.split(
                     self.validation_fraction,
                     self.random_state,

@@ -1,4 +1,4 @@
-"""Logistic regression and support vector machines with C, and with no rate to tune."""
+"""Logistic regression and support vector machines, solved to a known gap."""
 
 from __future__ import annotations
 
@@ -8,27 +8,19 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.utils.validation import check_is_fitted
 
-from malt._core_import import Graph
-from malt._linear.classifiers import Classifier
+from malt._data.chunks import Chunks
+from malt._linear.classifier import Classifier
+from malt._linear.exact import ExactModel, Output
+from malt._linear.lbfgs import SMOOTH_LOSSES
+from malt._linear.problem import Problem
+from malt._linear.sources import Source, Streamed
 from malt._training.parameters import choose, number
 
 Array = npt.NDArray[Any]
 
 
-class _Regularised(Classifier):
-    """A classifier with a loss, a penalty by C, and averaged AdaGrad steps that need no tuning."""
-
-    learning_rate = "adagrad"
-    penalty: str | None = "elasticnet"
-    epsilon = 0.0
-    eta0 = 0.1
-    power_t = 0.0
-    shuffle = True
-    early_stopping = False
-    _patience = 5
-    average = True
-    exchange = "model"
-    _restarts_average = True
+class _ExactClassifier(Classifier, ExactModel):
+    """A classifier with C that is solved to a known gap."""
 
     @property
     def _loss(self) -> str:
@@ -40,64 +32,123 @@ class _Regularised(Classifier):
 
     def _check_parameters(self) -> None:
         number("C", self.C, 0, above=True)
-        number("l1_ratio", self.l1_ratio, 0, most=1)
-        self._check_common()
+        self._check_exact()
 
-    def _kernel(self, rows: int) -> dict[str, Any]:
-        return {
-            "loss": "softmax" if self._is_multinomial else self._loss,
-            "alpha": 1 / (self.C * rows),
-            "l1_ratio": float(self.l1_ratio),
-            "learning_rate": self.learning_rate,
-            "eta0": self.eta0,
-            "intercept": bool(self.fit_intercept),
-        }
+    def _problem(self) -> Problem:
+        loss = "softmax" if self._is_multinomial else self._loss
+        return Problem(loss, float(self.C), bool(self.fit_intercept))
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+        """Find the minimum; with warm_start, start from the last one.
+
+        Args:
+            X: (rows, features), an array or a SciPy sparse matrix; read in place if it is of
+                float32 or float64, C-contiguous or CSR. In a job of several ranks, this rank's
+                rows. Or malt.Chunks: each rank reads its part of the files again in each pass.
+            y: (rows,), the labels; of malt.Chunks they come from the files.
+            sample_weight: (rows,), the weight of each row's loss, or None.
+
+        Raises:
+            ValueError: a parameter or the data cannot be used.
+            malt.ConfigError: this happened on another rank of the job, which the message names.
+        """
+        self._check_parameters()
+        again = self.warm_start and hasattr(self, "coef_")
+        if isinstance(X, Chunks):
+            return self._fit_chunks(X, y, sample_weight, again=again)
+        given, *_, everywhere = self._take("fit", X, y, sample_weight, reset=True)
+        self._learn_classes(everywhere, again=again)
+        by_class = self._class_weights(given.y)
+        weights = self._weigh(given.y, given.weights, by_class)
+        targets = self._targets(given.y)
+        if self._is_multinomial:
+            sources = self._sources(given.X, Output(targets, weights))
+            self._solve_smooth(sources, self._outputs, given.X.dtype)
+            return self
+        of_outputs = self._of_outputs(by_class)
+
+        def output(k: int) -> Output:
+            if self._outputs == 1:
+                return Output(targets, weights)
+            own = targets == k
+            weighed = weights
+            if of_outputs:
+                factors = np.where(own, of_outputs[k], 1.0)
+                weighed = factors if weights is None else weights * factors
+            return Output(2 * own.astype(np.int8) - 1, weighed)
+
+        self._solve_dual(given.X, self._outputs, output)
+        return self
+
+    def _fit_chunks(self, chunks: Chunks, y: Any, sample_weight: Any, *, again: bool) -> Any:
+        self._check_class_weight("malt.Chunks")
+        if self._loss not in SMOOTH_LOSSES:
+            raise ValueError(
+                f"loss={self._loss!r} has kinks, and its minimum cannot be found over malt.Chunks: "
+                "take loss='squared_hinge', or malt.SGDClassifier, or load all rows "
+                "(malt.load_data without chunk_rows)"
+            )
+        surveys, everywhere = self._look("fit", chunks, y, sample_weight, labels=True)
+        self._learn_classes(everywhere, again=again)
+        by_class = self._class_weights(self.classes_)
+        sources: list[Source] = [
+            Streamed(chunks, survey, lambda y: (self._targets(y), self._weigh(y, None, by_class)))
+            for survey in surveys
+        ]
+        self._solve_smooth(sources, self._outputs, chunks.dtype, self._of_outputs(by_class))
+        return self
 
 
 _DOC = """
 
-    fit() minimises C times the sum of the losses plus the penalty, as scikit-learn's class of this
-    name does. It uses averaged SGD with AdaGrad's rates (Duchi et al., JMLR 2011), which comes
-    close to the minimum in some ten passes, but not to its last digit. Early steps are far from the
-    minimum, so the average starts anew whenever the number of passes is a power of two. The
-    intercept is not penalised; that is so in scikit-learn's LogisticRegression too, but not in its
-    LinearSVC.
+    fit() minimises |w|^2 / 2 + C * the sum of the losses, as scikit-learn's class of this name
+    does, until the objective is known to be within `tol` times itself of the minimum. The minimum
+    is the same on any number of ranks. The intercept is not penalised; that is so in scikit-learn's
+    LogisticRegression too, but not in its LinearSVC.
+
+    The minimum is found by ascent in the dual problem (src/learn/dual_ascent.hpp); by L-BFGS for
+    multinomial problems, and over malt.Chunks.
 
     Args:
         C: the weight of the losses against the penalty; above 0.
-        l1_ratio: the share of L1 in the penalty, from 0 (L2 alone) to 1.
-        tol: fit() stops when five passes in a row each lower the mean loss plus the penalty by less
-            than this, and warns (ConvergenceWarning) if max_iter passes did not suffice. None: it
-            makes max_iter passes.
-        n_jobs, verbose, ranks, graph, sync, every: as in malt.SGDClassifier.
-        fit_intercept, max_iter, class_weight, random_state, warm_start: as in scikit-learn.
+        tol: the largest gap, as a share of the objective.
+        max_iter: the most passes over the rows. If they do not suffice, fit() warns
+            (ConvergenceWarning) and says what gap was reached.
+        warm_start: fit() starts from what the last fit() found, for the same rows; for instance for
+            a sequence of Cs. The estimator then keeps one number for each row and output.
+        verbose: whether to write a line to standard error whenever the gap has been measured.
+        ranks: processes that fit() starts and ends, which share X in memory; None: one. In a job of
+            several ranks leave it out: each gives its own rows.
+        fit_intercept, class_weight, random_state: as in scikit-learn.
 
-    The attributes are those of malt.SGDClassifier."""
+    Attributes:
+        coef_, intercept_, classes_: as in scikit-learn.
+        n_iter_: passes over the rows, the most of any output; not always whole, as some passes
+            leave rows out.
+        objective_: the objective at coef_, summed over the outputs.
+        dual_gap_: the objective is at most so far above the minimum. For multinomial problems and
+            malt.Chunks the intercept's share is an estimate.
+        history_: each measured gap: a structured array of output, passes, objective, gap and time
+            (seconds since 1970)."""
 
 
-class LogisticRegression(_Regularised):
+class LogisticRegression(_ExactClassifier):
     """Logistic regression, multinomial for more than two classes."""
 
     def __init__(
         self,
         *,
         C: float = 1.0,
-        l1_ratio: float = 0.0,
-        tol: float | None = 1e-4,
+        tol: float = 1e-4,
         fit_intercept: bool = True,
         class_weight: Any = None,
         random_state: Any = None,
-        max_iter: int = 100,
-        verbose: int | bool | None = None,
+        max_iter: int = 1000,
+        verbose: int | bool = False,
         warm_start: bool = False,
-        n_jobs: int | None = None,
         ranks: int | None = None,
-        graph: Graph | None = None,
-        sync: str = "bsp",
-        every: int | None = None,
     ) -> None:
         self.C = C
-        self.l1_ratio = l1_ratio
         self.tol = tol
         self.fit_intercept = fit_intercept
         self.class_weight = class_weight
@@ -105,11 +156,7 @@ class LogisticRegression(_Regularised):
         self.max_iter = max_iter
         self.verbose = verbose
         self.warm_start = warm_start
-        self.n_jobs = n_jobs
         self.ranks = ranks
-        self.graph = graph
-        self.sync = sync
-        self.every = every
 
     def predict_proba(self, X: Any) -> Array:
         """Return the probability of each class: (rows, classes)."""
@@ -121,7 +168,7 @@ class LogisticRegression(_Regularised):
         return np.log(self.predict_proba(X))
 
 
-class LinearSVC(_Regularised):
+class LinearSVC(_ExactClassifier):
     """A linear support vector machine; with more than two classes, each against the rest."""
 
     def __init__(
@@ -129,23 +176,17 @@ class LinearSVC(_Regularised):
         *,
         loss: str = "squared_hinge",
         C: float = 1.0,
-        l1_ratio: float = 0.0,
-        tol: float | None = 1e-4,
+        tol: float = 1e-4,
         fit_intercept: bool = True,
         class_weight: Any = None,
         random_state: Any = None,
-        max_iter: int = 100,
-        verbose: int | bool | None = None,
+        max_iter: int = 1000,
+        verbose: int | bool = False,
         warm_start: bool = False,
-        n_jobs: int | None = None,
         ranks: int | None = None,
-        graph: Graph | None = None,
-        sync: str = "bsp",
-        every: int | None = None,
     ) -> None:
         self.loss = loss
         self.C = C
-        self.l1_ratio = l1_ratio
         self.tol = tol
         self.fit_intercept = fit_intercept
         self.class_weight = class_weight
@@ -153,11 +194,7 @@ class LinearSVC(_Regularised):
         self.max_iter = max_iter
         self.verbose = verbose
         self.warm_start = warm_start
-        self.n_jobs = n_jobs
         self.ranks = ranks
-        self.graph = graph
-        self.sync = sync
-        self.every = every
 
     @property
     def _loss(self) -> str:

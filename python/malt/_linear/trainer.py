@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,20 +94,17 @@ class Trainer:
         seed: int | None,
         exchange: ExchangePlan,
         score: Callable[[Array], float] | None = None,
-        restarts: bool = False,
         watch: Callable[[Step], object] = lambda _: None,
     ) -> None:
         """Prepare a training. Collective, in a job of several ranks.
 
         `kernel` holds the arguments of _core.Linear except arrays and steps. `seed` sets the order
         of rows in each block and pass (None: the order in memory). `score` scores weights on the
-        rows that this rank has held out. With `restarts` the average begins anew whenever the
-        number of passes has doubled: early steps are far from the minimum, and would weigh on it.
+        rows that this rank has held out.
         """
         self._source = source
         self._seed = seed
         self._score = score
-        self._restarts = restarts
         self._watch = watch
         self._arrays = arrays
         self._average_from: int = kernel["average_from"]
@@ -128,8 +124,9 @@ class Trainer:
         else:
             kind: Any = LinearFloat32 if arrays.weights.dtype == np.float32 else LinearFloat64
             features = arrays.weights.shape[0] - 1
-            self._continue = partial(kind, arrays.weights, features=features, **of_arrays, **kernel)
-            self._model = self._continue(steps=steps)
+            self._model = kind(
+                arrays.weights, features=features, steps=steps, **of_arrays, **kernel
+            )
             sent = None
         job = joining.company()
         self._company = None if job is None else _Company(job, arrays, exchange, source.rows, sent)
@@ -146,8 +143,6 @@ class Trainer:
         passes = 0
         try:
             while passes < stopping.passes and not progress.stopped_early:
-                if self._restarts and passes.bit_count() == 1:
-                    self._restart_average()
                 losses, weight = self._make_pass(passes)
                 passes += 1
                 progress.add(self._agree(losses, weight, passes, stopping))
@@ -163,12 +158,6 @@ class Trainer:
         is_known = stopping.tol is not None and not self._is_asked_to_stop
         converged = progress.stopped_early if is_known else None
         return Trained(passes, self._model.steps, converged, self._history)
-
-    def _restart_average(self) -> None:
-        assert self._arrays.average is not None
-        self._arrays.average[:] = 0
-        steps = self._model.steps
-        self._model = self._continue(steps=steps, average_from=steps + 1)
 
     def _make_pass(self, passes_before: int) -> tuple[float, float]:
         """Make a pass; return the sum of the losses, and that of their weights."""

@@ -17,7 +17,7 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits, make_classification, make_regression
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression, SGDClassifier, SGDRegressor
+from sklearn.linear_model import SGDClassifier, SGDRegressor
 from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -28,11 +28,10 @@ from malt._launch import forked
 
 DIGITS = train_test_split(*load_digits(return_X_y=True), random_state=0)
 TRAIN, TEST = (DIGITS[0] / 16, DIGITS[2]), (DIGITS[1] / 16, DIGITS[3])
-CLASSIFIERS = [malt.SGDClassifier, malt.LogisticRegression, malt.LinearSVC]
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("kind", [*CLASSIFIERS, malt.SGDRegressor])
+@pytest.mark.parametrize("kind", [malt.SGDClassifier, malt.SGDRegressor])
 def test_scikit_learns_checks_pass(kind: Any) -> None:
     why = "a row of weight 2 is one long step, two rows are two: likewise scikit-learn's own SGD"
     equivalence = "check_sample_weight_equivalence_on_"
@@ -73,8 +72,8 @@ def test_regresses_as_well_as_scikit_learn() -> None:
     )
 
 
-@pytest.mark.parametrize("kind", CLASSIFIERS)
-def test_forked_ranks_learn_as_well_as_one(kind: Any) -> None:
+def test_forked_ranks_learn_as_well_as_one() -> None:
+    kind = malt.SGDClassifier
     one = kind(random_state=0, max_iter=30, tol=None).fit(*TRAIN)
     many = kind(random_state=0, max_iter=30, tol=None, ranks=3).fit(*TRAIN)
     assert many.score(*TEST) > one.score(*TEST) - 0.02
@@ -165,12 +164,6 @@ def test_what_was_not_trained_at_first_is_trained_next() -> None:
 def test_partial_fit_does_not_stop_early(kind: Any) -> None:
     with pytest.raises(ValueError, match="early_stopping should be False with partial_fit"):
         kind(early_stopping=True).partial_fit(X3, [0, 1, 1])
-
-
-@pytest.mark.parametrize("kind", [malt.LogisticRegression, malt.LinearSVC])
-def test_models_with_c_are_as_scikit_learns(kind: Any) -> None:
-    assert not hasattr(kind, "partial_fit")  # C weighs the loss of all rows
-    assert kind(tol=-np.inf, max_iter=2).fit(*TRAIN).n_iter_ == 2  # without a warning
 
 
 def test_l1_ratio_may_be_none_where_it_means_nothing() -> None:
@@ -325,9 +318,9 @@ def tumours() -> tuple[Any, Any]:
 @pytest.mark.parametrize("ranks", [None, 2])
 def test_passes_that_do_not_suffice_are_a_warning(ranks: int | None) -> None:
     X, y = tumours()
-    model = malt.LogisticRegression(random_state=0, ranks=ranks)
+    model = malt.SGDClassifier(random_state=0, ranks=ranks)
     assert 5 < model.fit(X, y).n_iter_ < model.max_iter
-    with pytest.warns(ConvergenceWarning, match=r"max_iter=3 passes .* tol=0.0001"):
+    with pytest.warns(ConvergenceWarning, match=r"max_iter=3 passes .* tol=0.001"):
         assert model.set_params(max_iter=3).fit(X, y).n_iter_ == 3
 
 
@@ -347,19 +340,8 @@ def test_training_stops_when_scikit_learns_does() -> None:
 
 
 def test_asynchronous_ranks_make_all_passes() -> None:
-    model = malt.LogisticRegression(sync="async", tol=1.0, max_iter=9, ranks=2).fit(*tumours())
+    model = malt.SGDClassifier(sync="async", tol=1.0, max_iter=9, ranks=2).fit(*tumours())
     assert model.n_iter_ == 9
-
-
-def test_logistic_regression_comes_close_to_the_minimum() -> None:
-    X, y = tumours()
-
-    def objective(model: Any) -> float:
-        losses = np.logaddexp(0, -(2 * y - 1) * model.decision_function(X))
-        return float(losses.sum() + (model.coef_**2).sum() / 2)
-
-    least = objective(LogisticRegression(tol=1e-8).fit(X, y))
-    assert objective(malt.LogisticRegression(random_state=0).fit(X, y)) < 1.02 * least
 
 
 def test_grid_search_over_a_pipeline() -> None:
@@ -419,7 +401,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 X, y = load_digits(return_X_y=True)
 X /= 16
-model = malt.LogisticRegression(max_iter=20, random_state=0).fit(X[rank::2], y[rank::2])
+model = malt.LogisticRegression(random_state=0).fit(X[rank::2], y[rank::2])
 tell(coef=model.coef_, score=model.score(X, y))
 # What goes wrong on one rank, all hear of
 bad = X.copy()
@@ -428,7 +410,7 @@ tell(nan=error_of(malt.LogisticRegression().fit, bad, y))
 tell(features=error_of(malt.LogisticRegression().fit, X[:, rank:], y))
 tell(labels=error_of(malt.LogisticRegression().fit, X, np.where(y == 9, 10 + rank, y)))
 tell(ranks=error_of(malt.LogisticRegression(ranks=2).fit, X, y))
-fewer = malt.LogisticRegression(max_iter=2).fit(X[y > rank], y[y > rank])
+fewer = malt.LogisticRegression(tol=0.1).fit(X[y > rank], y[y > rank])
 tell(classes=fewer.classes_)
 # Weights of classes are those of all rows, also of a class that a rank has none of
 settings = {"max_iter": 2, "tol": None, "random_state": 0}

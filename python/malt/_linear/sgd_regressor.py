@@ -1,4 +1,4 @@
-"""Regressors with scikit-learn's interface, trained by MALT's kernels, on one rank or many."""
+"""scikit-learn's SGDRegressor, trained by MALT's kernels, on one rank or many."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sklearn.base import RegressorMixin
 from malt._core_import import Graph, linear_decisions
 from malt._data.chunks import Chunks
 from malt._linear.given import Given
-from malt._linear.model import LinearModel
+from malt._linear.sgd import SGDModel
 from malt._linear.sources import Source, Streamed, examples_of
 from malt._linear.trainer import Arrays, Stopping
 from malt._training.parameters import choose
@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 _LOSSES = ("squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive")
 
 
-class SGDRegressor(RegressorMixin, LinearModel):
+class SGDRegressor(RegressorMixin, SGDModel):
     """scikit-learn's SGDRegressor, by MALT's kernels, on one rank or many.
 
     Parameters are scikit-learn's (sklearn.linear_model.SGDRegressor), with the same defaults,
@@ -114,24 +114,24 @@ class SGDRegressor(RegressorMixin, LinearModel):
         again = self.warm_start and hasattr(self, "coef_")
         self.t_ = 1.0
         if isinstance(X, Chunks):
-            surveys, everywhere = self._look("fit", X, y, sample_weight, labels=False)
+            surveys, _ = self._look("fit", X, y, sample_weight, labels=False)
             self._begin(X.dtype, 1, again=again)
             shares: list[Source] = [Streamed(X, survey, _unweighted) for survey in surveys]
             held_out = None
         else:
-            _, training, held_out, everywhere = self._take("fit", X, y, sample_weight, reset=True)
+            _, training, held_out, _ = self._take("fit", X, y, sample_weight, reset=True)
             self._begin(training.X.dtype, 1, again=again)
             shares = self._shares(*training)
-        self._train(shares, everywhere.rows, self._stopping(), held_out)
+        self._train(shares, self._stopping(), held_out)
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Train one more pass; X, y and sample_weight as for fit()."""
         self._check_parameters_of_pass()
         first = not hasattr(self, "coef_")
-        given, *_, everywhere = self._take("partial_fit", X, y, sample_weight, reset=first)
+        given, *_ = self._take("partial_fit", X, y, sample_weight, reset=first)
         self._begin(given.X.dtype, 1, again=not first)
-        self._train(self._shares(*given), everywhere.rows, Stopping(1))
+        self._train(self._shares(*given), Stopping(1))
         return self
 
     def predict(self, X: Any) -> Array:

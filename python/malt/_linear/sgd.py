@@ -1,4 +1,4 @@
-"""The base of the linear models with scikit-learn's interface: parameters, training on ranks."""
+"""The base of the models trained by SGD: their parameters, and training on ranks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
 
-from malt._core_import import linear_decisions
 from malt._job import job as jobs
 from malt._job.averaging import Averaging
 from malt._launch import forked
@@ -32,26 +30,16 @@ Array = npt.NDArray[Any]
 _Part = Callable[[Arrays, int], Trained]
 
 
-class LinearModel(LinearInput):
-    """The base of the linear models. It trains; derived classes have the targets and losses."""
+class SGDModel(LinearInput):
+    """The base of the models trained by SGD. Derived classes have the targets and losses."""
 
-    coef_: Array
-    intercept_: Array
     n_iter_: int
     t_: float
     history_: Array
     _arrays: Arrays
     _average_from: int  # the first step that is averaged
 
-    # Derived classes may override these
-
-    _restarts_average = False
-
-    @property
-    def _patience(self) -> int:
-        return int(self.n_iter_no_change)
-
-    def _kernel(self, rows: int) -> dict[str, Any]:  # noqa: ARG002
+    def _kernel(self) -> dict[str, Any]:
         l1_ratio = {"l2": 0.0, "l1": 1.0, "elasticnet": self.l1_ratio, None: 0.0}[self.penalty]
         return {
             "loss": self.loss,
@@ -158,14 +146,13 @@ class LinearModel(LinearInput):
     def _train(
         self,
         shares: list[Source],
-        rows_everywhere: int,
         stopping: Stopping,
         held_out: Given | None = None,
         class_weights: Sequence[float] = (),
     ) -> None:
         arrays = self._arrays
         kernel = {
-            **self._kernel(rows_everywhere),
+            **self._kernel(),
             "outputs": arrays.weights.shape[1],
             "threads": self._threads(),
             "class_weights": class_weights,
@@ -188,7 +175,6 @@ class LinearModel(LinearInput):
                     seed=seed,
                     exchange=exchange,
                     score=score,
-                    restarts=self._restarts_average,
                     watch=progress.of(rank),
                 )
                 return trainer.run(stopping)
@@ -233,20 +219,6 @@ class LinearModel(LinearInput):
         self.coef_ = np.ascontiguousarray(best[:-1].T)
         self.intercept_ = best[-1].copy()
 
-    def _weights(self, dtype: Any) -> Array:
-        coef = np.atleast_2d(self.coef_)
-        weights = np.empty((coef.shape[1] + 1, coef.shape[0]), dtype)
-        weights[:-1] = coef.T
-        weights[-1] = self.intercept_
-        return weights
-
-    def _decide(self, X: Any) -> Array:
-        check_is_fitted(self)
-        X = self._rows(X, reset=False)
-        weights = self._weights(X.dtype)
-        values: Array = linear_decisions(examples_of(X), weights, weights.shape[1])
-        return values.ravel() if values.shape[1] == 1 else values
-
     def _score(self, weights: Array, held_out: Given) -> float:
         raise NotImplementedError
 
@@ -260,7 +232,7 @@ class LinearModel(LinearInput):
         return Stopping(
             self.max_iter,
             tol,
-            self._patience,
+            int(self.n_iter_no_change),
             bool(self.early_stopping),
             self._is_asked_to_stop,
         )

@@ -1,0 +1,271 @@
+"""Solving a linear model with an L2 penalty in the dual (learn/dual_ascent.hpp), to a known gap."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from malt._core_import import DualAscentFloat32, DualAscentFloat64, dealt_list_length
+from malt._job import job as jobs
+from malt._job import joining
+from malt._launch import forked
+from malt._linear.problem import Look, Problem, Solution, Stopping
+from malt._linear.sums import RankLostError, Sums
+
+Array = npt.NDArray[Any]
+
+# Exchanges of several ranks in a sweep over all rows; more gain nothing, with a quarter of them the
+# ranks' steps no longer fit together (Ma et al. 2015). Short sweeps have fewer, by their rows.
+_EXCHANGES = 32
+_LEAST_EXCHANGES = 4
+# After so many passes the gap is measured anyway: the rounding of changes adds up in the weights.
+_MOST_BETWEEN_LOOKS = 16.0
+_MOST_CORRECTED = 4.0
+# Ranks whose targets differ by more than this share of all targets' variance have unlike rows.
+_UNLIKE = 0.05
+_KAPPA_OF_UNLIKE = 10.0
+# A gap below this share of the objective that has not fallen since half of the passes is due to
+# rounding.
+_ROUNDING = {"float32": 1e-4, "float64": 1e-11}
+
+
+class Dealt(NamedTuple):
+    """Memory that the ranks of one host share, to deal the rows out anew in each sweep."""
+
+    rows: Array
+    lists: Array
+
+    @staticmethod
+    def of(rows: int, ranks: int, dtype: Any) -> Dealt:
+        length = ranks * dealt_list_length(rows, ranks)
+        return Dealt(
+            forked.shared(np.zeros(4 * rows, dtype)), forked.shared(np.zeros(length, np.uint32))
+        )
+
+
+class Rows(NamedTuple):
+    """This rank's rows. Where ranks share them, all rows, of which some are dealt to each rank."""
+
+    examples: Any
+    targets: Array
+    weights: Array | None = None
+    dealt: Dealt | None = None
+
+
+class Start(NamedTuple):
+    """Where an ascent begins: an alpha for each row, and the intercept."""
+
+    alphas: Array
+    intercept: float
+
+
+def solve(
+    rows: Rows,
+    problem: Problem,
+    stopping: Stopping,
+    *,
+    seed: int,
+    start: Start | None = None,
+    alone: bool = False,
+    keeps_alphas: bool = False,
+    watch: Callable[[Look], object] = lambda _: None,
+) -> Solution:
+    """Solve the problem over the rows of all ranks of this job. Collective.
+
+    `alone`: this rank solves it by itself, over its own rows.
+    """
+    job = None if alone else joining.company()
+    features = rows.examples.features
+    kind: Any = DualAscentFloat32 if rows.targets.dtype == np.float32 else DualAscentFloat64
+    few = Sums(job, 6, np.float64)
+    wide = Sums(job, features + 2, rows.targets.dtype)
+    try:
+        return _Ascent(kind, rows, problem, seed, start, few, wide).run(
+            stopping, watch, keeps_alphas
+        )
+    finally:
+        few.close()
+        wide.close()
+
+
+class _Ascent:
+    """One rank's part of an ascent."""
+
+    def __init__(
+        self,
+        kind: Any,
+        rows: Rows,
+        problem: Problem,
+        seed: int,
+        start: Start | None,
+        few: Sums,
+        wide: Sums,
+    ) -> None:
+        self._few, self._wide = few, wide
+        self._rows = rows
+        self._visited, self._all_rows = 0.0, 1.0
+        self._primal = np.inf  # the objective, as far as it is known
+        self._forecast = _Forecast()
+        rank = 0 if rows.dealt is None else jobs.rank()
+        count = len(rows.targets)
+        part = slice(0, count)
+        if rows.dealt is not None:
+            part = slice(count * rank // few.ranks, count * (rank + 1) // few.ranks)
+        self._own = part.stop - part.start
+        self._problem = problem
+        kappa, intercept = self._agree(rows.targets[part], start, rows.dealt is not None)
+        self._ascent = kind(
+            rows.examples,
+            rows.targets,
+            rows.weights,
+            loss=problem.loss,
+            epsilon=problem.epsilon,
+            c=problem.c,
+            intercept=problem.intercept,
+            ranks=few.ranks,
+            seed=seed,
+            least_kappa=kappa,
+            dealt=None if rows.dealt is None else rows.dealt.rows,
+            lists=None if rows.dealt is None else rows.dealt.lists,
+            rank=rank,
+            alphas=None if start is None else start.alphas,
+            start_intercept=intercept,
+        )
+
+    def run(
+        self, stopping: Stopping, watch: Callable[[Look], object], keeps_alphas: bool
+    ) -> Solution:
+        self._insist(self._settle)
+        looks: list[Look] = []
+        while True:
+            self._insist(self._sweep)
+            passes = self._visited / self._all_rows
+            since = passes - (looks[-1].passes if looks else 0.0)
+            is_due = since >= _MOST_BETWEEN_LOOKS or passes >= stopping.passes
+            if not is_due and self._forecast.gap > stopping.tol * self._primal:
+                continue
+            self._primal, dual = self._insist(self._measure)
+            rounding = self._primal * float(np.finfo(self._rows.targets.dtype).eps)
+            looks.append(Look(passes, self._primal, dual, time.time(), rounding))
+            watch(looks[-1])
+            self._forecast.learn(looks[-1].gap)
+            has_converged = looks[-1].gap <= stopping.tol * self._primal
+            if has_converged or passes >= stopping.passes or self._is_rounding(looks):
+                break
+        weights = np.append(self._ascent.weights, self._ascent.intercept)
+        alphas = None
+        if keeps_alphas:
+            alphas = np.empty(self._own, self._rows.targets.dtype)
+            self._ascent.copy_alphas(alphas)
+        return Solution(weights.astype(self._rows.targets.dtype), alphas, looks, has_converged)
+
+    def _agree(self, targets: Array, start: Start | None, is_dealt: bool) -> tuple[float, float]:
+        """Return kappa for the ranks' rows, and the intercept to start from."""
+        while True:
+            try:
+                return self._try_to_agree(targets, start, is_dealt)
+            except RankLostError:
+                continue
+
+    def _try_to_agree(
+        self, targets: Array, start: Start | None, is_dealt: bool
+    ) -> tuple[float, float]:
+        rows = len(targets)
+        total = float(targets.sum(dtype=np.float64))
+        square = float(np.einsum("i,i->", targets, targets, dtype=np.float64))
+        begin = 0.0 if start is None else start.intercept
+        of_rank = total * total / rows if rows else 0.0
+        size = float(np.abs(targets).sum(dtype=np.float64))
+        count, total, square, of_ranks, begin, size = self._few.add_few(
+            rows, total, square, of_rank, begin, size
+        )
+        at_zero = {"log_loss": math.log(2) * count, "squared_error": square / 2}
+        linear = {"hinge": count, "squared_hinge": count, "epsilon_insensitive": size}
+        self._primal = self._problem.c * {**at_zero, **linear}.get(self._problem.loss, square)
+        self._all_rows = max(count, 1.0)
+        mean_square = total * total / self._all_rows
+        is_unlike = of_ranks - mean_square > _UNLIKE * (square - mean_square)
+        is_unlike = is_unlike and self._few.ranks > 1 and not is_dealt and not is_dealt
+        return _KAPPA_OF_UNLIKE if is_unlike else 0.0, begin / self._few.ranks
+
+    def _insist(self, act: Callable[[], Any]) -> Any:
+        """Act; if a rank has died meanwhile, settle with those that are left, and act again."""
+        is_settled = True
+        while True:
+            try:
+                if not is_settled:
+                    self._settle()
+                return act()
+            except RankLostError as lost:
+                self._ascent.set_ranks(lost.ranks)
+                self._few.ranks = self._wide.ranks = lost.ranks
+                is_settled = False
+
+    def _settle(self) -> None:
+        """Compute the weights anew, from the alphas of all ranks."""
+        if self._few.ranks == 1:
+            weights = np.empty(self._rows.examples.features, self._rows.targets.dtype)
+            self._ascent.contribute(self._ascent.scales(), weights)
+            self._ascent.settle(weights)
+            return
+        scales = self._few.add_few(*self._ascent.scales())
+        self._all_rows = max(scales[0], 1.0)
+        self._ascent.contribute(scales, self._wide.array[:-2])
+        self._ascent.settle(self._wide.add_up()[:-2])
+
+    def _sweep(self) -> None:
+        own = self._ascent.begin_sweep()
+        if self._few.ranks == 1:
+            self._visited += self._ascent.sweep(0, 1)
+            self._forecast.add(self._ascent.estimate)
+            return
+        everybody, *_ = self._few.add_few(own, 0.0, 0.0, 0.0, 0.0, 0.0)
+        share = everybody / self._all_rows
+        pieces = max(_LEAST_EXCHANGES, math.ceil(_EXCHANGES * share))
+        for piece in range(pieces):
+            self._ascent.sweep(piece, pieces)
+            self._ascent.take_change(self._wide.array)
+            self._ascent.add_changes(self._wide.add_up())
+        self._visited += everybody
+        estimate, *_ = self._few.add_few(self._ascent.estimate, 0.0, 0.0, 0.0, 0.0, 0.0)
+        self._forecast.add(estimate)
+
+    def _measure(self) -> tuple[float, float]:
+        self._settle()
+        primal, dual, *_ = self._few.add_few(*self._ascent.losses(), 0.0, 0.0, 0.0, 0.0)
+        found: tuple[float, float] = self._ascent.gap(primal, dual)
+        return found
+
+    def _is_rounding(self, looks: list[Look]) -> bool:
+        now = looks[-1]
+        limit = _ROUNDING[self._rows.targets.dtype.name]
+        before = [look for look in looks if look.passes <= now.passes / 2]
+        return len(before) > 2 and now.gap <= limit * now.primal and now.gap >= 0.9 * before[-1].gap
+
+
+class _Forecast:
+    """A forecast of the gap after each sweep, from the ascent's estimates.
+
+    An estimate is that of the middle of a sweep. By its end the gap has fallen by half of what it
+    falls from the middle of one sweep to that of the next. A measured gap corrects this.
+    """
+
+    def __init__(self) -> None:
+        self.gap = np.inf
+        self._before = np.inf
+        self._correction = 1.0
+
+    def add(self, estimate: float) -> None:
+        is_first = math.isinf(self._before)
+        falls = 1.0 if is_first or estimate >= self._before else estimate / self._before
+        self.gap = self._correction * estimate * math.sqrt(falls)
+        self._before = estimate
+
+    def learn(self, gap: float) -> None:
+        if self.gap > 0 and math.isfinite(self.gap):
+            self._correction *= min(max(gap / self.gap, 1 / _MOST_CORRECTED), _MOST_CORRECTED)

@@ -1,0 +1,277 @@
+"""The base of the models that are solved to a known gap: their parameters, and ranks."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+
+from malt._job import job as jobs
+from malt._job import joining
+from malt._launch import forked
+from malt._linear import dual, lbfgs
+from malt._linear.input import LinearInput
+from malt._linear.problem import Look, Problem, Solution, Stopping
+from malt._linear.sources import InMemory, Source, examples_of
+from malt._training.parameters import number
+
+Array = npt.NDArray[Any]
+
+_HISTORY = np.dtype(
+    [
+        ("output", np.int64),
+        ("passes", np.float64),
+        ("objective", np.float64),
+        ("gap", np.float64),
+        ("time", np.float64),
+    ]
+)
+
+
+class Output(NamedTuple):
+    """The rows' targets for one of a model's outputs, and the weights of their losses, or None."""
+
+    targets: Array
+    weights: Array | None
+
+
+class ExactModel(LinearInput):
+    """The base of the models that are solved to a known gap."""
+
+    n_iter_: float
+    dual_gap_: float
+    objective_: float
+    history_: Array
+    _alphas: Array | None = None  # (rows, outputs), of the last fit() with warm_start
+    _last_c: float
+
+    def _problem(self) -> Problem:
+        raise NotImplementedError
+
+    @property
+    def _unit(self) -> float:
+        """The user's objective is the problem's times this."""
+        return 1.0
+
+    def _check_exact(self) -> None:
+        number("tol", self.tol, 0)
+        number("max_iter", self.max_iter, 1, whole=True)
+        if self.ranks is not None:
+            number("ranks", self.ranks, 1, whole=True)
+            forked.check_ranks(int(self.ranks))
+
+    # Solving
+
+    def _solve_dual(self, X: Any, outputs: int, output: Callable[[int], Output]) -> None:
+        """Solve each output's problem over rows in memory, with one weight vector an output."""
+        ranks = self._rank_count(X.shape[0])
+        by_output = ranks > 1 and outputs >= ranks
+        examples = examples_of(X)
+        seed = self._seed()
+        starts = self._starts(X.shape[0], outputs)
+        alphas = self._new_alphas(X.shape[0], outputs)
+        dealt = None
+        if ranks > 1 and not by_output:
+            dealt = [dual.Dealt.of(X.shape[0], ranks, X.dtype) for _ in range(outputs)]
+
+        def solve(rank: int) -> list[Solution | None]:
+            solved: list[Solution | None] = []
+            for k in range(outputs):
+                if by_output and k % ranks != rank:
+                    solved.append(None)
+                    continue
+                targets, weights = output(k)
+                start = None
+                if starts is not None:
+                    start = dual.Start(
+                        np.ascontiguousarray(starts[:, k], X.dtype),
+                        float(np.ravel(self.intercept_)[k]),
+                    )
+                found = dual.solve(
+                    dual.Rows(
+                        examples,
+                        np.ascontiguousarray(targets, X.dtype),
+                        None if weights is None else np.ascontiguousarray(weights, X.dtype),
+                        None if dealt is None else dealt[k],
+                    ),
+                    self._problem(),
+                    self._stopping(),
+                    seed=seed + k,
+                    start=start,
+                    alone=by_output,
+                    keeps_alphas=alphas is not None,
+                    watch=self._watch(k, outputs),
+                )
+                if alphas is not None:
+                    part = slice(0, X.shape[0]) if dealt is None else _part(X.shape[0], rank, ranks)
+                    alphas[part, k] = found.alphas
+                solved.append(found._replace(alphas=None, weights=found.weights[:, np.newaxis]))
+            return solved
+
+        self._finish(self._on_ranks(ranks, solve, outputs, X.dtype))
+        if alphas is not None:
+            self._alphas = np.array(alphas)
+            self._last_c = self._problem().c
+
+    def _solve_smooth(
+        self,
+        sources: Sequence[Source],
+        outputs: int,
+        dtype: Any,
+        class_weights: Sequence[float] = (),
+    ) -> None:
+        """Solve one problem of all outputs, over the sources of the ranks trained here."""
+        again = self.warm_start and hasattr(self, "coef_")
+        start = self._weights(np.float64) if again else None
+
+        def solve(rank: int) -> list[Solution | None]:
+            return [
+                lbfgs.solve(
+                    sources[rank],
+                    self._problem(),
+                    self._stopping(),
+                    shape=(self.n_features_in_ + 1, outputs),
+                    dtype=dtype,
+                    class_weights=class_weights,
+                    start=start,
+                    watch=self._watch(0, 1),
+                )
+            ]
+
+        self._finish(self._on_ranks(len(sources), solve, outputs, dtype))
+
+    def _sources(self, X: Any, output: Output) -> list[Source]:
+        """Return a source of rows for each rank that is trained here."""
+        ranks = self._rank_count(X.shape[0])
+        ends = [X.shape[0] * rank // ranks for rank in range(ranks + 1)]
+        examples = examples_of(X, output.targets, output.weights)
+        return [
+            InMemory(examples, first, last, float(last - first)) for first, last in pairwise(ends)
+        ]
+
+    def _rank_count(self, rows: int) -> int:
+        return 1 if self.ranks is None else min(int(self.ranks), rows)
+
+    def _stopping(self) -> Stopping:
+        return Stopping(float(self.tol), int(self.max_iter))
+
+    def _seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+
+    def _starts(self, rows: int, outputs: int) -> Array | None:
+        """Return the alphas to start from, or None."""
+        alphas = self._alphas
+        if not self.warm_start or alphas is None or alphas.shape != (rows, outputs):
+            return None
+        return alphas * (self._problem().c / self._last_c)
+
+    def _new_alphas(self, rows: int, outputs: int) -> Array | None:
+        if not self.warm_start:
+            self._alphas = None
+            return None
+        return forked.shared(np.zeros((rows, outputs)))
+
+    def _on_ranks(
+        self,
+        ranks: int,
+        solve: Callable[[int], list[Solution | None]],
+        outputs: int,
+        dtype: Any,
+    ) -> list[Solution]:
+        """Solve here, or on ranks forked here; return each problem's solution."""
+        if ranks == 1:
+            return [one for one in solve(0) if one is not None]
+        weights = forked.shared(np.zeros((self.n_features_in_ + 1, outputs), dtype))
+
+        def work() -> dict[str, Any]:
+            rank = jobs.rank()
+            report: dict[str, Any] = {}
+            found = solve(rank)
+            width = outputs // len(found)
+            for k, one in enumerate(found):
+                if one is None or (rank != 0 and not _is_mine_alone(found)):
+                    continue
+                weights[:, k * width : (k + 1) * width] = one.weights
+                report[str(k)] = [[list(look) for look in one.looks], one.has_converged]
+            return report
+
+        reports = forked.run(ranks, work)
+        found = {int(k): one for report in reports for k, one in report.items()}
+        width = outputs // len(found)
+        return [
+            Solution(
+                np.array(weights[:, k * width : (k + 1) * width]),
+                None,
+                [Look(*look) for look in looks],
+                has_converged,
+            )
+            for k, (looks, has_converged) in sorted(found.items())
+        ]
+
+    def _watch(self, output: int, outputs: int) -> Callable[[Look], object]:
+        company = joining.company()
+        if not self.verbose or (company is not None and company.rank != 0):
+            return lambda _: None
+        name = type(self).__name__ + (f", output {output} of {outputs}" if outputs > 1 else "")
+
+        def show(look: Look) -> None:
+            print(
+                f"{name}: {look.passes:.1f} passes, objective {look.primal:.8g}, gap "
+                f"{look.gap:.2g} ({look.gap / max(look.primal, 1e-300):.1e} of it)",
+                file=sys.stderr,
+                flush=True,
+            )
+
+        return show
+
+    def _finish(self, solutions: list[Solution]) -> None:
+        """Set the attributes, and warn if a problem is not solved."""
+        weights = np.hstack([one.weights for one in solutions])
+        self.coef_ = np.ascontiguousarray(weights[:-1].T)
+        self.intercept_ = weights[-1].copy()
+        last = [one.looks[-1] for one in solutions]
+        self.n_iter_ = max(look.passes for look in last)
+        self.objective_ = self._unit * sum(look.primal for look in last)
+        self.dual_gap_ = self._unit * sum(look.gap for look in last)
+        self.history_ = np.array(
+            [
+                (k, look.passes, self._unit * look.primal, self._unit * look.gap, look.time)
+                for k, one in enumerate(solutions)
+                for look in one.looks
+            ],
+            _HISTORY,
+        )
+        short = [k for k, one in enumerate(solutions) if not one.has_converged]
+        if short:
+            worst = max(short, key=lambda k: last[k].gap / last[k].primal)
+            look = last[worst]
+            which = f" of output {worst}" if len(solutions) > 1 else ""
+            is_out_of_passes = look.passes >= self.max_iter
+            warnings.warn(
+                f"after {look.passes:.0f} passes the gap{which} is "
+                f"{look.gap / look.primal:.1e} of the objective; tol asks for {self.tol:g}: "
+                + (
+                    "raise max_iter, scale the features, or lower C"
+                    if is_out_of_passes
+                    else f"{weights.dtype} allows no less; give X as float64"
+                ),
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+
+
+def _is_mine_alone(found: list[Solution | None]) -> bool:
+    """Whether each rank has solved problems of its own."""
+    return any(one is None for one in found)
+
+
+def _part(rows: int, rank: int, ranks: int) -> slice:
+    """Return the rows of which a rank has the alphas at the end."""
+    return slice(rows * rank // ranks, rows * (rank + 1) // ranks)

@@ -1,0 +1,159 @@
+"""Ridge regression and support vector regression, solved to a known gap."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy.typing as npt
+from sklearn.base import RegressorMixin
+
+from malt._data.chunks import Chunks
+from malt._linear.exact import ExactModel, Output
+from malt._linear.lbfgs import SMOOTH_LOSSES
+from malt._linear.problem import Problem
+from malt._linear.sources import Source, Streamed
+from malt._training.parameters import choose, number
+
+Array = npt.NDArray[Any]
+
+
+class _ExactRegressor(RegressorMixin, ExactModel):
+    """A regression that is solved to a known gap."""
+
+    def _check_parameters(self) -> None:
+        self._check_exact()
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+        """Find the minimum; with warm_start, start from the last one.
+
+        Args:
+            X: (rows, features), as for malt.LogisticRegression.fit().
+            y: (rows,), numbers.
+            sample_weight: (rows,), the weight of each row's loss, or None.
+
+        Raises:
+            ValueError: a parameter or the data cannot be used.
+            malt.ConfigError: this happened on another rank of the job, which the message names.
+        """
+        self._check_parameters()
+        if isinstance(X, Chunks):
+            loss = self._problem().loss
+            if loss not in SMOOTH_LOSSES:
+                raise ValueError(
+                    f"loss={loss!r} has kinks, and its minimum cannot be found over malt.Chunks: "
+                    "take loss='squared_epsilon_insensitive', or malt.SGDRegressor, or load all "
+                    "rows (malt.load_data without chunk_rows)"
+                )
+            surveys, _ = self._look("fit", X, y, sample_weight, labels=False)
+            sources: list[Source] = [Streamed(X, survey, lambda y: (y, None)) for survey in surveys]
+            self._solve_smooth(sources, 1, X.dtype)
+        else:
+            given, *_ = self._take("fit", X, y, sample_weight, reset=True)
+            self._solve_dual(given.X, 1, lambda _: Output(given.y, given.weights))
+        self.coef_ = self.coef_[0]
+        return self
+
+    def predict(self, X: Any) -> Array:
+        """Return X @ coef_ + intercept_: (rows,)."""
+        return self._decide(X)
+
+
+_DOC = """
+
+    The minimum is found by ascent in the dual problem (src/learn/dual_ascent.hpp), or over
+    malt.Chunks by L-BFGS, until the objective is known to be within `tol` times itself of the
+    minimum. It is the same on any number of ranks. The intercept is not penalised.
+
+    Args:
+{own}        tol, max_iter, warm_start, verbose, ranks, fit_intercept, random_state: as in
+            malt.LogisticRegression.
+
+    Attributes:
+        coef_: (features,).
+        intercept_: (1,).
+        n_iter_, objective_, dual_gap_, history_: as in malt.LogisticRegression."""
+
+
+class LinearSVR(_ExactRegressor):
+    """Linear support vector regression: |w|^2 / 2 + C * the sum of the losses."""
+
+    def __init__(
+        self,
+        *,
+        epsilon: float = 0.0,
+        loss: str = "epsilon_insensitive",
+        C: float = 1.0,
+        tol: float = 1e-4,
+        fit_intercept: bool = True,
+        random_state: Any = None,
+        max_iter: int = 1000,
+        verbose: int | bool = False,
+        warm_start: bool = False,
+        ranks: int | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.loss = loss
+        self.C = C
+        self.tol = tol
+        self.fit_intercept = fit_intercept
+        self.random_state = random_state
+        self.max_iter = max_iter
+        self.verbose = verbose
+        self.warm_start = warm_start
+        self.ranks = ranks
+
+    def _problem(self) -> Problem:
+        return Problem(self.loss, float(self.C), bool(self.fit_intercept), float(self.epsilon))
+
+    def _check_parameters(self) -> None:
+        choose("loss", self.loss, ("epsilon_insensitive", "squared_epsilon_insensitive"))
+        number("C", self.C, 0, above=True)
+        number("epsilon", self.epsilon, 0)
+        super()._check_parameters()
+
+
+class Ridge(_ExactRegressor):
+    """Ridge regression: |y - X w - b|^2 + alpha * |w|^2."""
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        *,
+        tol: float = 1e-6,
+        fit_intercept: bool = True,
+        random_state: Any = None,
+        max_iter: int = 1000,
+        verbose: int | bool = False,
+        warm_start: bool = False,
+        ranks: int | None = None,
+    ) -> None:
+        self.alpha = alpha
+        self.tol = tol
+        self.fit_intercept = fit_intercept
+        self.random_state = random_state
+        self.max_iter = max_iter
+        self.verbose = verbose
+        self.warm_start = warm_start
+        self.ranks = ranks
+
+    def _problem(self) -> Problem:
+        return Problem("squared_error", 1 / float(self.alpha), bool(self.fit_intercept))
+
+    @property
+    def _unit(self) -> float:
+        return 2 * float(self.alpha)
+
+    def _check_parameters(self) -> None:
+        number("alpha", self.alpha, 0, above=True)
+        super()._check_parameters()
+
+
+_OWN = {
+    LinearSVR: """        epsilon: the largest error that costs nothing; at least 0.
+        loss: "epsilon_insensitive", or "squared_epsilon_insensitive".
+        C: the weight of the losses against the penalty; above 0.
+""",
+    Ridge: "        alpha: the weight of the penalty; above 0.\n",
+}
+for _kind, _text in _OWN.items():
+    _kind.__doc__ = f"{_kind.__doc__}{_DOC.format(own=_text)}"

@@ -1,0 +1,373 @@
+"""Linear models that are solved to a known gap: the optimum, on any ranks and whatever happens."""
+
+from __future__ import annotations
+
+import functools
+import signal
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from jobs import run_job
+from scipy import sparse
+from scipy.optimize import minimize
+from sklearn.datasets import (
+    load_breast_cancer,
+    load_diabetes,
+    load_digits,
+    load_iris,
+    load_wine,
+    make_classification,
+    make_regression,
+)
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC, LinearSVR
+from sklearn.utils.estimator_checks import check_estimator
+
+import malt
+
+KINDS = [malt.LogisticRegression, malt.LinearSVC, malt.LinearSVR, malt.Ridge]
+CLOSE = 1e-6  # of the optimum
+
+
+@functools.cache
+def data_set(name: str) -> tuple[Any, Any]:
+    """Ten small sets, of two classes each."""
+    random = np.random.default_rng(0)
+    if name == "text":
+        X = sparse.random(400, 900, 0.02, "csr", random_state=random)
+        return X, np.where(X @ random.standard_normal(900) > 0, 1, -1)
+    if name == "unbalanced":
+        return make_classification(500, 12, weights=[0.97], random_state=1)
+    if name == "duplicate columns":
+        X, y = make_classification(300, 6, random_state=2)
+        return np.hstack([X, X, np.ones((300, 1))]), y
+    if name == "wide":
+        return make_classification(60, 300, random_state=3)
+    if name == "zero rows":
+        X, y = make_classification(200, 8, random_state=4)
+        X[::3] = 0
+        return X, y
+    if name == "sorted by label":
+        X, y = make_classification(400, 10, flip_y=0.2, random_state=5)
+        order = np.argsort(y, kind="stable")
+        return X[order], y[order]
+    load = {
+        "tumours": load_breast_cancer,
+        "iris": load_iris,
+        "wine": load_wine,
+        "digits": load_digits,
+    }[name]
+    X, y = load(return_X_y=True)
+    return StandardScaler().fit_transform(X), (y % 2 if name == "digits" else y > 0).astype(int)
+
+
+SETS = ["text", "unbalanced", "duplicate columns", "wide", "zero rows", "sorted by label"]
+SETS += ["tumours", "iris", "wine", "digits"]
+
+
+def objective(model: Any, X: Any, y: Any, loss: str) -> float:
+    """Return the objective of two classes, by the test's own arithmetic."""
+    margins = np.where(y == model.classes_[1], 1, -1) * model.decision_function(X)
+    losses = {
+        "log_loss": np.logaddexp(0, -margins),
+        "hinge": np.maximum(0, 1 - margins),
+        "squared_hinge": np.maximum(0, 1 - margins) ** 2,
+    }[loss]
+    return float(np.sum(model.coef_**2) / 2 + model.C * losses.sum())
+
+
+def of_liblinear(X: Any, y: Any, loss: str, C: float) -> Any:
+    """Without an intercept, which liblinear penalises."""
+    options: dict[str, Any] = {"C": C, "fit_intercept": False, "tol": 1e-10, "max_iter": 1_000_000}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the solver's name and of its iterations
+        if loss == "log_loss":
+            return LogisticRegression(solver="liblinear", dual=True, **options).fit(X, y)
+        return LinearSVC(loss=loss, dual=True, **options).fit(X, y)
+
+
+def of_malt(loss: str, **options: Any) -> Any:
+    if loss == "log_loss":
+        return malt.LogisticRegression(**options)
+    return malt.LinearSVC(loss=loss, **options)
+
+
+@pytest.mark.parametrize("loss", ["log_loss", "hinge", "squared_hinge"])
+@pytest.mark.parametrize("name", SETS)
+def test_reaches_liblinears_objective_on_any_number_of_ranks(name: str, loss: str) -> None:
+    X, y = data_set(name)
+    C = 0.02
+    least = objective(of_liblinear(X, y, loss, C), X, y, loss)
+    for ranks in (None, 2, 8):
+        options: dict[str, Any] = {"C": C, "fit_intercept": False, "ranks": ranks}
+        model = of_malt(loss, tol=CLOSE / 2, max_iter=20_000, random_state=0, **options)
+        found = objective(model.fit(X, y), X, y, loss)
+        assert found <= least * (1 + CLOSE), ranks
+        assert model.objective_ == pytest.approx(found, rel=1e-9)
+        assert model.dual_gap_ <= CLOSE / 2 * model.objective_
+        assert found - model.dual_gap_ <= least * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("ranks", [None, 3])
+@pytest.mark.parametrize("name", ["unbalanced", "sorted by label", "tumours", "duplicate columns"])
+def test_the_intercept_is_not_penalised(name: str, ranks: int | None) -> None:
+    X, y = data_set(name)
+    theirs = LogisticRegression(C=0.5, tol=1e-10, max_iter=100_000).fit(X, y)
+    ours = malt.LogisticRegression(C=0.5, tol=1e-9, ranks=ranks).fit(X, y)
+    assert objective(ours, X, y, "log_loss") <= objective(theirs, X, y, "log_loss") * (1 + CLOSE)
+    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-3)
+    np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-3)
+
+
+@pytest.mark.parametrize("ranks", [None, 3])
+def test_regressions_reach_scikit_learns(ranks: int | None) -> None:
+    X, y = load_diabetes(return_X_y=True)
+    theirs = Ridge(alpha=0.3).fit(X, y)
+    ours = malt.Ridge(alpha=0.3, tol=1e-12, ranks=ranks).fit(X, y)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-4)
+    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, rtol=1e-6)
+    errors = y - theirs.predict(X)
+    assert ours.objective_ == pytest.approx(errors @ errors + 0.3 * theirs.coef_ @ theirs.coef_)
+    X, y = make_regression(300, 8, noise=5, random_state=0)
+    for loss in ("epsilon_insensitive", "squared_epsilon_insensitive"):
+        svr = LinearSVR(
+            loss=loss, C=0.1, epsilon=0.5, fit_intercept=False, tol=1e-9, max_iter=1_000_000
+        ).fit(X, y)
+        errors = np.maximum(0, np.abs(y - svr.predict(X)) - 0.5)
+        sums = errors.sum() if loss == "epsilon_insensitive" else (errors**2).sum()
+        least = svr.coef_ @ svr.coef_ / 2 + 0.1 * sums
+        ours = malt.LinearSVR(
+            loss=loss, C=0.1, epsilon=0.5, fit_intercept=False, tol=CLOSE / 2, ranks=ranks
+        ).fit(X, y)
+        assert ours.objective_ <= least * (1 + CLOSE)
+
+
+@pytest.mark.parametrize("ranks", [None, 2])
+@pytest.mark.parametrize("intercept", [True, False])
+def test_multinomial_regression_reaches_scikit_learns(intercept: bool, ranks: int | None) -> None:
+    X, y = load_wine(return_X_y=True)
+    X = StandardScaler().fit_transform(X)
+    weights = np.random.default_rng(0).integers(1, 4, len(y))
+    theirs = LogisticRegression(C=2, fit_intercept=intercept, tol=1e-10, max_iter=10_000)
+    theirs.fit(X, y, weights)
+    ours = malt.LogisticRegression(C=2, fit_intercept=intercept, tol=1e-9, ranks=ranks)
+    ours.fit(X, y, weights)
+    np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-3)
+    shares = theirs.predict_proba(X)[np.arange(len(y)), y]
+    least = np.sum(theirs.coef_**2) / 2 - 2 * weights @ np.log(shares)
+    assert ours.objective_ <= least * (1 + CLOSE)
+    assert ours.dual_gap_ <= 1e-9 * ours.objective_
+
+
+@pytest.mark.parametrize("ranks", [None, 2, 4])
+def test_each_class_against_the_rest_is_solved_alike_on_any_ranks(ranks: int | None) -> None:
+    X, y = load_iris(return_X_y=True)
+    model = malt.LinearSVC(tol=1e-8, ranks=ranks, class_weight={0: 1, 1: 2, 2: 0.5}).fit(X, y)
+    for k, factor in enumerate((1, 2, 0.5)):
+        weights = np.where(y == k, factor, 1.0)
+        alone = malt.LinearSVC(tol=1e-8).fit(X, y == k, weights)
+        np.testing.assert_allclose(model.coef_[k], alone.coef_[0], atol=1e-3)
+    outputs = set(model.history_["output"])
+    assert outputs == {0, 1, 2}
+
+
+@pytest.mark.parametrize("C", [1e-8, 1e-3, 1e3, 1e8])
+@pytest.mark.parametrize("loss", ["log_loss", "hinge", "squared_hinge"])
+def test_any_c_ends_at_the_optimum_or_says_how_far_from_it(loss: str, C: float) -> None:
+    X, y = data_set("tumours")
+    model = of_malt(loss, C=C, max_iter=300, random_state=0)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        model.fit(X, y)
+    found = objective(model, X, y, loss)
+    assert model.objective_ == pytest.approx(found, rel=1e-6)
+    if model.dual_gap_ > model.tol * model.objective_:
+        (warning,) = seen
+        assert issubclass(warning.category, ConvergenceWarning)
+        share = f"{model.dual_gap_ / model.objective_:.1e}"
+        assert f"the gap is {share} of the objective" in str(warning.message)
+        assert "raise max_iter" in str(warning.message)
+    else:
+        assert not seen
+
+
+def test_separable_classes_have_an_optimum_because_of_the_penalty() -> None:
+    X = np.array([[-2.0], [-1.0], [1.0], [2.0]])
+    y = [0, 0, 1, 1]
+    model = malt.LogisticRegression(C=1e4, tol=1e-10).fit(X, y)
+    least = minimize(
+        lambda w: w @ w / 2 + 1e4 * np.logaddexp(0, -np.array([-1, -1, 1, 1]) * (X @ w)).sum(), [1]
+    )
+    assert model.coef_[0, 0] == pytest.approx(least.x[0], rel=1e-4)
+
+
+def test_weights_of_zero_are_as_good_as_missing_rows() -> None:
+    X, y = data_set("tumours")
+    weights = (np.arange(len(y)) % 2).astype(float)
+    for kind in KINDS:
+        options = {"loss": "squared_epsilon_insensitive"} if kind is malt.LinearSVR else {}
+        part = kind(tol=1e-10, max_iter=20_000, **options).fit(X[1::2], y[1::2])
+        whole = kind(tol=1e-10, max_iter=20_000, **options).fit(X, y, weights)
+        np.testing.assert_allclose(whole.coef_, part.coef_, atol=2e-4)
+
+
+def test_float32_stops_where_rounding_does() -> None:
+    X, y = data_set("tumours")
+    model = malt.LogisticRegression(tol=1e-12, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="float32 allows no less; give X as float64"):
+        model.fit(X.astype(np.float32), y)
+    assert model.dual_gap_ < 1e-4 * model.objective_
+
+
+def test_a_warm_start_goes_on_and_follows_a_path_of_cs() -> None:
+    X, y = data_set("digits")
+    model = malt.LogisticRegression(C=0.1, warm_start=True, tol=1e-6, random_state=0).fit(X, y)
+    first = model.n_iter_
+    again = model.fit(X, y).n_iter_
+    assert again < first / 2
+    passes = 0.0
+    for C in (0.12, 0.15, 0.2):
+        passes += model.set_params(C=C).fit(X, y).n_iter_
+        cold = malt.LogisticRegression(C=C, tol=1e-6, random_state=0).fit(X, y)
+        assert model.objective_ == pytest.approx(cold.objective_, rel=2e-6)
+    assert passes < 3 * cold.n_iter_
+    forked = model.set_params(ranks=3).fit(X, y)
+    assert forked.objective_ == pytest.approx(cold.objective_, rel=2e-6)
+    other = model.fit(X[:100], y[:100])  # other rows: it starts from zeros
+    assert other.dual_gap_ <= other.tol * other.objective_
+
+
+def test_the_history_and_the_lines_show_each_measured_gap(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    X, y = data_set("tumours")
+    model = malt.LinearSVC(loss="hinge", verbose=True, random_state=0).fit(X, y)
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == len(model.history_)
+    assert lines[-1].startswith(f"LinearSVC: {model.n_iter_:.1f} passes, objective ")
+    last = model.history_[-1]
+    assert (last["objective"], last["gap"]) == (model.objective_, model.dual_gap_)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scikit_learns_checks_pass(kind: Any) -> None:
+    # Weights and repeated rows give the same optimum, but the test wants eight digits of it.
+    why = "takes a gap of 1e-16 of the objective"
+    equivalence = "check_sample_weight_equivalence_on_"
+    expected = dict.fromkeys([f"{equivalence}dense_data", f"{equivalence}sparse_data"], why)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        results = check_estimator(kind(), expected_failed_checks=expected, on_skip=None)
+    assert sum(result["status"] == "passed" for result in results) > 50
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: malt.LogisticRegression(C=0), "C is 0; it must be a number above 0"),
+        (lambda: malt.LinearSVC(loss="log"), "loss is 'log'"),
+        (lambda: malt.Ridge(alpha=-1), "alpha is -1; it must be a number above 0"),
+        (lambda: malt.LinearSVR(epsilon=-0.1), "epsilon is -0.1"),
+        (lambda: malt.Ridge(tol=-1), "tol is -1"),
+        (lambda: malt.Ridge(max_iter=0), "max_iter is 0"),
+    ],
+)
+def test_bad_settings_are_named(make: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        make().fit([[0.0], [1.0]], [0, 1])
+
+
+OF_A_JOB = """
+from sklearn.datasets import load_breast_cancer
+from sklearn.preprocessing import StandardScaler
+X, y = load_breast_cancer(return_X_y=True)
+X = StandardScaler().fit_transform(X)
+order = np.argsort(y, kind="stable")
+X, y, weights = X[order], y[order], np.linspace(0.5, 2, len(y))
+ends = [0, 40, 200, 380, len(y)]
+KINDS = [
+    (malt.LogisticRegression, {}),
+    (malt.LinearSVC, {"loss": "hinge"}),
+    (malt.LinearSVC, {}),
+    (malt.LinearSVR, {"epsilon": 0.1, "loss": "squared_epsilon_insensitive"}),
+    (malt.Ridge, {}),
+]
+"""
+
+
+def test_ranks_of_a_job_solve_over_unequal_and_unlike_rows(tmp_path: Path) -> None:
+    result = run_job(
+        tmp_path,
+        4,
+        OF_A_JOB
+        + """
+part = slice(ends[rank], ends[rank + 1])
+for k, (kind, options) in enumerate(KINDS):
+    model = kind(tol=5e-7, max_iter=20_000, random_state=0, **options)
+    model.fit(X[part], y[part], weights[part])
+    tell(**{f"of {k}": (model.objective_, model.dual_gap_, model.coef_, model.intercept_)})
+""",
+    )
+    assert result.code == 0, result.output
+    given: dict[str, Any] = {"malt": malt, "np": np}
+    exec(OF_A_JOB, given)
+    for k, (kind, options) in enumerate(given["KINDS"]):
+        alone = kind(tol=1e-9, max_iter=20_000, **options)
+        alone.fit(given["X"], given["y"], given["weights"])
+        told = result.each(f"of {k}")
+        found, gap, coef, intercept = told[0]
+        for one in told:  # the same bits on all ranks
+            assert one[:2] == (found, gap)
+            assert np.array_equal(one[2], coef)
+            assert np.array_equal(one[3], intercept)
+        assert found <= alone.objective_ * (1 + CLOSE), kind
+        assert gap <= 5e-7 * found
+
+
+@pytest.mark.parametrize("smooth", [True, False])
+def test_the_ranks_that_are_left_solve_over_their_own_rows(tmp_path: Path, smooth: bool) -> None:
+    result = run_job(
+        tmp_path,
+        3,
+        OF_A_JOB
+        + f"""
+from malt._linear import dual, lbfgs
+if {smooth}:
+    y = y + (np.arange(len(y)) % 5 == 0)  # three classes
+    which, name = lbfgs._Search, "_evaluate"
+else:
+    which, name = dual._Ascent, "_sweep"
+act, calls = getattr(which, name), 0
+
+def act_or_die(self, *given):
+    global calls
+    calls += 1
+    if rank == 2 and calls == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return act(self, *given)
+
+setattr(which, name, act_or_die)
+model = malt.LogisticRegression(tol=1e-6, random_state=0).fit(X[rank::3], y[rank::3])
+tell(found=(model.objective_, model.dual_gap_, model.coef_), calls=calls)
+""",
+        "--keep-going",
+        code=128 + signal.SIGKILL,
+    )
+    given: dict[str, Any] = {"malt": malt, "np": np}
+    exec(OF_A_JOB, given)
+    X, y = given["X"], given["y"]
+    if smooth:
+        y = y + (np.arange(len(y)) % 5 == 0)
+    left = np.arange(len(y)) % 3 < 2
+    alone = malt.LogisticRegression(tol=1e-8).fit(X[left], y[left])
+    found = [result.told[rank]["found"] for rank in (0, 1)]
+    for objective_, gap, coef in found:
+        assert objective_ <= alone.objective_ * (1 + 2e-6)
+        assert gap <= 1e-6 * objective_
+        assert np.array_equal(coef, found[0][2])
+    assert result.told[0]["calls"] > 4
