@@ -17,7 +17,6 @@ import sys
 import tempfile
 import threading
 import time
-import warnings
 from pathlib import Path
 
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # before NumPy
@@ -28,8 +27,6 @@ import report
 import vowpal_wabbit
 from linear import synthetic, timed
 from report import over, parser_with_output, say, table, times
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.svm import LinearSVC
 
 import malt
 from malt._launch import forked
@@ -119,48 +116,6 @@ class Estimators(report.Report):
             f"with checks of the input and the start of the ranks.\n\n{table(header, rows)}"
         )
 
-    def to_the_minimum(self, train):
-        """Of the hinge loss, as liblinear finds it in the dual problem."""
-        matrix, signs = train
-
-        def objective(weights):
-            losses = np.maximum(0, 1 - signs * (matrix @ weights))
-            return ALPHA / 2 * float(weights @ weights) + float(losses.mean())
-
-        def liblinear(iterations):
-            say(f"liblinear, {iterations} iterations at most")
-            svm = LinearSVC(
-                loss="hinge", C=1 / (ALPHA * len(signs)), fit_intercept=False, max_iter=iterations
-            )
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)  # it is to stop early
-                seconds, _ = timed(lambda: svm.fit(matrix, signs))
-            return seconds, objective(svm.coef_[0].astype(np.float32))
-
-        converged, least = liblinear(1000)
-        goal, reached, iterations = 1.01 * least, np.inf, 0
-        while reached > goal:
-            iterations += 5
-            stopped, reached = liblinear(iterations)
-        passes, reached = 2, np.inf
-        while reached > goal and passes < 64:
-            passes *= 2
-            say(f"{passes} passes")
-            model = classifier(max_iter=passes, tol=None, average=passes * len(signs) // 2)
-            ours, _ = timed(lambda model=model: model.fit(matrix, signs))
-            reached = objective(model.coef_[0])
-        ratio = converged / ours if reached <= goal else 0
-        verdict = self._verdict(
-            "liblinear's minimum", "" if over(ratio, SOONER) else f"{ratio:.2f} times sooner"
-        )
-        self._sections.append(
-            f"liblinear's dual hinge objective on SYN + 1 %: {ours:.2f} s, {passes} passes on one "
-            f"rank, the latter half averaged; liblinear's own time: {converged:.1f} s, "
-            f"{times(ratio)} times that (at least {SOONER}): {verdict}. liblinear stopped as soon "
-            f"as it is there too, after {iterations} iterations: {stopped:.1f} s, "
-            f"{times(stopped / ours)} times."
-        )
-
     def to_their_accuracy(self, train, test):
         """Vowpal Wabbit's, with the penalty and without."""
         if not vowpal_wabbit.is_installed():
@@ -225,7 +180,6 @@ def main():
     begin = time.perf_counter()
     train, test = synthetic()
     result.ranks(train, test, knobs.repeats)
-    result.to_the_minimum(train)
     result.to_their_accuracy(train, test)
     del train, test
     result.memory()

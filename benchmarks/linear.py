@@ -24,7 +24,6 @@ os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # before NumPy
 import numpy as np
 import scipy.sparse as sp
 from sklearn.linear_model import SGDClassifier
-from sklearn.svm import LinearSVC
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 
@@ -87,7 +86,7 @@ def news():
 
 
 class Malt:
-    def __init__(self, matrix, signs, loss, alpha, threads=1):
+    def __init__(self, matrix, signs, loss, alpha):
         self.weights = np.zeros(matrix.shape[1] + 1, np.float32)
         self._order = np.empty(matrix.shape[0], np.uint32)
         self._examples = _core.ExamplesFloat32.csr(
@@ -99,7 +98,6 @@ class Malt:
             loss=loss,
             alpha=alpha,
             intercept=False,
-            threads=threads,
         )
 
     def train(self, epochs, seed):
@@ -130,16 +128,14 @@ class LinearReport(report.Report):
         work = matrix.nnz * epochs
         vw = self._vowpal_wabbit(name, train, test, epochs)
         for loss in LOSSES:
-            runs = {"malt": [], "2": [], "4": [], "sklearn": []}
+            runs = {"malt": [], "sklearn": []}
             accuracies = {"malt": [], "sklearn": []}
             for repeat in range(RUNS[name] * repeats):
                 say(f"{name} {loss}, run {repeat + 1} of {RUNS[name] * repeats}")
-                for threads, key in ((1, "malt"), (2, "2"), (4, "4")):
-                    model = Malt(matrix, signs, loss, ALPHA[name], threads)
-                    seconds, _ = timed(partial(model.train, epochs, repeat))
-                    runs[key].append(seconds)
-                    if threads == 1:
-                        accuracies["malt"].append(model.accuracy(*test))
+                model = Malt(matrix, signs, loss, ALPHA[name])
+                seconds, _ = timed(partial(model.train, epochs, repeat))
+                runs["malt"].append(seconds)
+                accuracies["malt"].append(model.accuracy(*test))
                 peer = SGDClassifier(
                     loss=loss, alpha=ALPHA[name], max_iter=epochs, tol=None, fit_intercept=False,
                     random_state=repeat,
@@ -154,7 +150,6 @@ class LinearReport(report.Report):
                 f"{name} {loss}",
                 f"{ratio:.2f} times scikit-learn" if ratio < TARGET[name] else "",
                 f"accuracy {accuracy:.3f}" if accuracy < peer_accuracy - ACCURACY else "",
-                "4 threads slower than 2" if medians["4"] > 1.05 * medians["2"] else "",
             )
             self._rows.append(
                 [
@@ -166,8 +161,6 @@ class LinearReport(report.Report):
                     f"{work / vw[loss]:.2g}" if vw else "not installed",
                     f"{accuracy:.3f}",
                     f"{peer_accuracy:.3f}",
-                    times(medians["malt"] / medians["2"]),
-                    times(medians["malt"] / medians["4"]),
                     verdict,
                 ]
             )
@@ -181,19 +174,9 @@ class LinearReport(report.Report):
             peer = vowpal_wabbit.VowpalWabbit(Path(directory), train, test)
             return {loss: peer.train(loss, ALPHA[name], epochs)[0] for loss in LOSSES}
 
-    def liblinear(self, name, train, test):
-        matrix, signs = train
-        svm = LinearSVC(
-            loss="hinge", C=1 / (ALPHA[name] * matrix.shape[0]), fit_intercept=False, max_iter=1000
-        )
-        seconds, _ = timed(lambda: svm.fit(matrix, signs))
-        self._sections.append(
-            f"liblinear's dual hinge on {name}: {seconds:.2g} s, accuracy {svm.score(*test):.3f}."
-        )
-
     def tabulate(self):
         header = ["", "MALT nnz/s", "scikit-learn nnz/s", "ratio", "target", "Vowpal Wabbit nnz/s"]
-        header += ["accuracy", "scikit-learn's", "2 threads, times 1", "4 threads", ""]
+        header += ["accuracy", "scikit-learn's", ""]
         self._sections.insert(1, table(header, self._rows))
 
 
@@ -208,7 +191,6 @@ def main():
         if knobs.only in (None, name):
             train, test = load()
             result.measure(name, train, test, knobs.epochs, knobs.repeats)
-            result.liblinear(name, train, test)
     result.tabulate()
     sys.exit(result.finish(knobs.output))
 

@@ -163,7 +163,8 @@ void bind_one(py::module_& module, const std::string& suffix) {
       .def_static("dense", &dense_examples<T>, py::arg("values"), py::arg("targets") = py::none(),
                   py::arg("weights") = py::none(), "Of an array (rows, features); as csr().")
       .def_property_readonly("rows", &Bound::rows)
-      .def_property_readonly("features", &Bound::features);
+      .def_property_readonly("features", &Bound::features)
+      .def_property_readonly("values", &Bound::values, "How many values the matrix holds.");
 
   using Trained = Model<T>;
   py::class_<Trained>(module, ("Linear" + suffix).c_str(),
@@ -174,10 +175,10 @@ void bind_one(py::module_& module, const std::string& suffix) {
                        const std::string& learning_rate, double eta0, double power_t,
                        bool intercept, const std::optional<py::array>& average,
                        std::int64_t average_from, const std::optional<py::array>& squares,
-                       std::int64_t steps, int threads, const std::vector<double>& class_weights) {
-             const LinearOptions options{to_loss(loss),          epsilon, alpha,   l1_ratio,
-                                         to_rate(learning_rate), eta0,    power_t, intercept,
-                                         average_from,           outputs, threads, class_weights};
+                       std::int64_t steps, const std::vector<double>& class_weights) {
+             const LinearOptions options{to_loss(loss),          epsilon, alpha,        l1_ratio,
+                                         to_rate(learning_rate), eta0,    power_t,      intercept,
+                                         average_from,           outputs, class_weights};
              return make_model<T>(options, features, weights, average, squares, steps);
            }),
            py::arg("weights"), py::kw_only(), py::arg("features"), py::arg("outputs") = 1,
@@ -185,7 +186,7 @@ void bind_one(py::module_& module, const std::string& suffix) {
            py::arg("l1_ratio") = 0.0, py::arg("learning_rate") = "optimal", py::arg("eta0") = 0.01,
            py::arg("power_t") = 0.25, py::arg("intercept") = true, py::arg("average") = py::none(),
            py::arg("average_from") = 1, py::arg("squares") = py::none(), py::arg("steps") = 0,
-           py::arg("threads") = 1, py::arg("class_weights") = std::vector<double>{},
+           py::arg("class_weights") = std::vector<double>{},
            "Continues after `steps` steps. `loss` is scikit-learn's name of it, or 'softmax'; "
            "`learning_rate` 'constant', 'invscaling', 'optimal' or 'adagrad', which needs "
            "`squares`; `class_weights`, of several outputs, of a row's loss in that of its own "

@@ -760,11 +760,16 @@ class ExamplesFloat32:
     @property
     def rows(self) -> int:
         ...
+    @property
+    def values(self) -> int:
+        """
+        How many values the matrix holds.
+        """
 class LinearFloat32:
     """
     A linear model in training, over the caller's arrays of (features + 1) x outputs, whose last row are the intercepts.
     """
-    def __init__(self, weights: numpy.ndarray, *, features: typing.SupportsInt | typing.SupportsIndex, outputs: typing.SupportsInt | typing.SupportsIndex = 1, loss: str = 'hinge', epsilon: typing.SupportsFloat | typing.SupportsIndex = 0.1, alpha: typing.SupportsFloat | typing.SupportsIndex = 0.0001, l1_ratio: typing.SupportsFloat | typing.SupportsIndex = 0.0, learning_rate: str = 'optimal', eta0: typing.SupportsFloat | typing.SupportsIndex = 0.01, power_t: typing.SupportsFloat | typing.SupportsIndex = 0.25, intercept: bool = True, average: numpy.ndarray | None = None, average_from: typing.SupportsInt | typing.SupportsIndex = 1, squares: numpy.ndarray | None = None, steps: typing.SupportsInt | typing.SupportsIndex = 0, threads: typing.SupportsInt | typing.SupportsIndex = 1, class_weights: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] = []) -> None:
+    def __init__(self, weights: numpy.ndarray, *, features: typing.SupportsInt | typing.SupportsIndex, outputs: typing.SupportsInt | typing.SupportsIndex = 1, loss: str = 'hinge', epsilon: typing.SupportsFloat | typing.SupportsIndex = 0.1, alpha: typing.SupportsFloat | typing.SupportsIndex = 0.0001, l1_ratio: typing.SupportsFloat | typing.SupportsIndex = 0.0, learning_rate: str = 'optimal', eta0: typing.SupportsFloat | typing.SupportsIndex = 0.01, power_t: typing.SupportsFloat | typing.SupportsIndex = 0.25, intercept: bool = True, average: numpy.ndarray | None = None, average_from: typing.SupportsInt | typing.SupportsIndex = 1, squares: numpy.ndarray | None = None, steps: typing.SupportsInt | typing.SupportsIndex = 0, class_weights: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] = []) -> None:
         """
         Continues after `steps` steps. `loss` is scikit-learn's name of it, or 'softmax'; `learning_rate` 'constant', 'invscaling', 'optimal' or 'adagrad', which needs `squares`; `class_weights`, of several outputs, of a row's loss in that of its own class.
 
@@ -815,11 +820,16 @@ class ExamplesFloat64:
     @property
     def rows(self) -> int:
         ...
+    @property
+    def values(self) -> int:
+        """
+        How many values the matrix holds.
+        """
 class LinearFloat64:
     """
     A linear model in training, over the caller's arrays of (features + 1) x outputs, whose last row are the intercepts.
     """
-    def __init__(self, weights: numpy.ndarray, *, features: typing.SupportsInt | typing.SupportsIndex, outputs: typing.SupportsInt | typing.SupportsIndex = 1, loss: str = 'hinge', epsilon: typing.SupportsFloat | typing.SupportsIndex = 0.1, alpha: typing.SupportsFloat | typing.SupportsIndex = 0.0001, l1_ratio: typing.SupportsFloat | typing.SupportsIndex = 0.0, learning_rate: str = 'optimal', eta0: typing.SupportsFloat | typing.SupportsIndex = 0.01, power_t: typing.SupportsFloat | typing.SupportsIndex = 0.25, intercept: bool = True, average: numpy.ndarray | None = None, average_from: typing.SupportsInt | typing.SupportsIndex = 1, squares: numpy.ndarray | None = None, steps: typing.SupportsInt | typing.SupportsIndex = 0, threads: typing.SupportsInt | typing.SupportsIndex = 1, class_weights: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] = []) -> None:
+    def __init__(self, weights: numpy.ndarray, *, features: typing.SupportsInt | typing.SupportsIndex, outputs: typing.SupportsInt | typing.SupportsIndex = 1, loss: str = 'hinge', epsilon: typing.SupportsFloat | typing.SupportsIndex = 0.1, alpha: typing.SupportsFloat | typing.SupportsIndex = 0.0001, l1_ratio: typing.SupportsFloat | typing.SupportsIndex = 0.0, learning_rate: str = 'optimal', eta0: typing.SupportsFloat | typing.SupportsIndex = 0.01, power_t: typing.SupportsFloat | typing.SupportsIndex = 0.25, intercept: bool = True, average: numpy.ndarray | None = None, average_from: typing.SupportsInt | typing.SupportsIndex = 1, squares: numpy.ndarray | None = None, steps: typing.SupportsInt | typing.SupportsIndex = 0, class_weights: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] = []) -> None:
         """
         Continues after `steps` steps. `loss` is scikit-learn's name of it, or 'softmax'; `learning_rate` 'constant', 'invscaling', 'optimal' or 'adagrad', which needs `squares`; `class_weights`, of several outputs, of a row's loss in that of its own class.
 

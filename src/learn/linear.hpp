@@ -50,7 +50,6 @@ struct LinearOptions {
   bool intercept = true;
   std::int64_t average_from = 1;  // the first step averaged, if there is an average
   int outputs = 1;                // 1, or the number of classes
-  int threads = 1;  // train at once (Hogwild: Niu et al. 2011), at most one a processor
   // For several outputs, except with softmax: the weight of a row's loss in the output of its own
   // class (not in the other outputs). One value an output, at least 0; empty: all 1.
   std::vector<double> class_weights = {};
@@ -84,8 +83,7 @@ struct Model;
 // finish(): call it before they are read, exchanged or changed. Training in pieces gives the same
 // bits as in one piece, as long as finish() is called at the same steps.
 //
-// For one thread at a time. With options.threads > 1, train() starts the other threads and joins
-// them. They write to the weights without locks, so no two runs are quite equal.
+// For one thread at a time.
 template <class T>
 class Linear {
  public:

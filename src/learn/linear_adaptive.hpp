@@ -1,7 +1,7 @@
 // AdaGrad's part in training (Duchi et al. 2011): a rate for each weight, and with it a penalty for
 // each weight. Internal to linear models.
 //
-// If one thread trains one output, the elements of a row are taken in blocks, with all loads before
+// With one output, the elements of a row are taken in blocks, with all loads before
 // the stores; no feature comes twice in a row. So the compiler computes their roots and quotients
 // side by side. The bits are the same as when the elements are taken one after the other.
 #pragma once
@@ -22,20 +22,20 @@ T rate_of(const Model<T>& model, T squares) {
 }
 
 // One proximal step (Duchi et al. 2011, section 5) for all steps since the last one.
-template <bool kShared, class T>
+template <class T>
 void shrink_towards_now(const Model<T>& model, std::size_t feature, std::size_t outputs,
                         const Clock& clock) {
-  const std::int64_t due = clock.steps - read<kShared>(model.touched[feature]);
-  if (due <= 0) return;  // none, or another thread is ahead
-  write<kShared>(model.touched[feature], clock.steps);
+  const std::int64_t due = clock.steps - model.touched[feature];
+  if (due <= 0) return;
+  model.touched[feature] = clock.steps;
   const T lag = static_cast<T>(clock.lag);
   for (std::size_t k = 0; k < outputs; ++k) {
     const std::size_t at = feature * outputs + k;
-    const T from = read<kShared>(model.weights[at]);
-    const T length = static_cast<T>(due) * rate_of(model, read<kShared>(model.squares[at]));
+    const T from = model.weights[at];
+    const T length = static_cast<T>(due) * rate_of(model, model.squares[at]);
     const T kept = std::max(T{0}, std::abs(from) - length * static_cast<T>(model.l1));
     const T to = std::copysign(kept / (1 + length * static_cast<T>(model.l2)), from);
-    change<kShared>(model, at, from, to, lag);
+    change(model, at, from, to, lag);
   }
 }
 
@@ -74,7 +74,7 @@ void shrink_block(const View& row, std::size_t first, const Model<T>& model, con
   for (std::size_t i = 0; i < kCount; ++i) {
     const std::size_t at = row.feature(first + i);
     model.touched[at] = clock.steps;
-    change<false>(model, at, from[i], to[i], lag);
+    change(model, at, from[i], to[i], lag);
   }
 }
 
@@ -96,17 +96,17 @@ void step_block(const View& row, std::size_t first, const Model<T>& model, T slo
     const std::size_t at = row.feature(first + i);
     const T from = model.weights[at];
     model.squares[at] = squares[i];
-    change<false>(model, at, from, from - steps[i], lag);
+    change(model, at, from, from - steps[i], lag);
   }
 }
 
-template <bool kSingle, bool kShared>
+template <bool kSingle>
 struct Adaptive {
   template <class View, class T>
   static void decide(const View& row, const Model<T>& model, const Clock& clock, T* values) {
     if (model.touched != nullptr) shrink(row, model, clock);
-    learn::decide<kSingle, kShared>(row, static_cast<const T*>(model.weights), model.features,
-                                    model.outputs, T{1}, values);
+    learn::decide<kSingle>(row, static_cast<const T*>(model.weights), model.features, model.outputs,
+                           T{1}, values);
   }
 
   template <class View, class T>
@@ -115,7 +115,7 @@ struct Adaptive {
     if (!moves) return;
     const std::size_t outputs = outputs_of<kSingle>(model.outputs);
     const T lag = static_cast<T>(clock.lag);
-    if constexpr (kSingle && !kShared) {
+    if constexpr (kSingle) {
       in_blocks(row, [&]<std::size_t kCount>(std::size_t first) {
         step_block<kCount>(row, first, model, slopes[0], lag);
       });
@@ -125,10 +125,10 @@ struct Adaptive {
       const std::size_t first = row.feature(i) * outputs;
       for (std::size_t k = 0; k < outputs; ++k) {
         const T slope = slopes[k] * row.values[i];
-        const T squares = read<kShared>(model.squares[first + k]) + slope * slope;
-        write<kShared>(model.squares[first + k], squares);
-        const T from = read<kShared>(model.weights[first + k]);
-        change<kShared>(model, first + k, from, from - rate_of(model, squares) * slope, lag);
+        const T squares = model.squares[first + k] + slope * slope;
+        model.squares[first + k] = squares;
+        const T from = model.weights[first + k];
+        change(model, first + k, from, from - rate_of(model, squares) * slope, lag);
       }
     }
   }
@@ -136,14 +136,14 @@ struct Adaptive {
  private:
   template <class View, class T>
   static void shrink(const View& row, const Model<T>& model, const Clock& clock) {
-    if constexpr (kSingle && !kShared) {
+    if constexpr (kSingle) {
       in_blocks(row, [&]<std::size_t kCount>(std::size_t first) {
         shrink_block<kCount>(row, first, model, clock);
       });
     } else {
       const std::size_t outputs = outputs_of<kSingle>(model.outputs);
       for (std::size_t i = 0; i < row.count; ++i) {
-        shrink_towards_now<kShared>(model, row.feature(i), outputs, clock);
+        shrink_towards_now(model, row.feature(i), outputs, clock);
       }
     }
   }

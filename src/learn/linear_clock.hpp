@@ -1,6 +1,5 @@
 // The part of a linear model that changes with every step, whatever the row: the rate, and the
-// penalty and average that are due for all weights together. It depends on the number of steps
-// alone, so Hogwild's threads each keep their own clock and agree. Internal to linear models.
+// penalty and average that are due for all weights together. Internal to linear models.
 #pragma once
 
 #include <algorithm>
@@ -57,14 +56,6 @@ struct Clock {
   void end_step(const Pace& pace) {
     ++steps;
     if (steps >= pace.average_from) lag += scale / folded;
-  }
-
-  // Advances over `others` steps of other threads, at the rate of this thread's last step.
-  void skip(const Pace& pace, double eta, std::int64_t others) {
-    for (std::int64_t i = 0; i < others; ++i) {
-      begin_step(pace, eta);
-      end_step(pace);
-    }
   }
 };
 

@@ -22,9 +22,9 @@ void decide_rows(const Matrix& matrix, std::span<const T> weights, int outputs, 
   for (std::int64_t i = first; i < last; ++i, out += width) {
     const auto row = view_of(matrix, static_cast<std::size_t>(i));
     if (outputs == 1) {
-      decide<true, false>(row, weights.data(), features, width, T{1}, out);
+      decide<true>(row, weights.data(), features, width, T{1}, out);
     } else {
-      decide<false, false>(row, weights.data(), features, width, T{1}, out);
+      decide<false>(row, weights.data(), features, width, T{1}, out);
     }
   }
 }

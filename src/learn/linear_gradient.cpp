@@ -19,7 +19,7 @@ double add_rows(const Matrix& matrix, const Targets<T>& targets, const Rows& row
         static_cast<std::size_t>(rows.order.empty() ? i : rows.order[static_cast<std::size_t>(i)]);
     const auto row = view_of(matrix, at);
     const double weight = targets.weights.empty() ? 1 : static_cast<double>(targets.weights[at]);
-    decide<kSingle, false>(row, weights, features, outputs, T{1}, values.data());
+    decide<kSingle>(row, weights, features, outputs, T{1}, values.data());
     losses += slopes_at<kSingle>(options.loss, options.epsilon, options.class_weights,
                                  targets.values[at], weight, outputs, values.data());
     if constexpr (kSingle) {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -29,73 +28,40 @@ struct Model {
   double l1;
 };
 
-// Access to memory of one thread, or of all of Hogwild's threads. To the processor relaxed atomics
-// are plain loads and stores; to the language they are no race.
-template <bool kShared, class T>
-T read(const T& from) {
-  if constexpr (kShared) {
-    return std::atomic_ref<T>(const_cast<T&>(from)).load(std::memory_order_relaxed);
-  } else {
-    return from;
-  }
-}
-template <bool kShared, class T>
-void write(T& to, T value) {
-  if constexpr (kShared) {
-    std::atomic_ref<T>(to).store(value, std::memory_order_relaxed);
-  } else {
-    to = value;
-  }
-}
-
 // With one output, known at compile time, the loops over outputs vanish.
 template <bool kSingle>
 std::size_t outputs_of(std::size_t outputs) {
   return kSingle ? 1 : outputs;
 }
 
-// The product of the row and one output's weights.
-template <bool kShared, class View, class T>
-T product(const View& row, const T* weights) {
-  if constexpr (!kShared) {
-    return dot(row, weights);
-  } else {
-    T sum = 0;
-    for (std::size_t i = 0; i < row.count; ++i) {
-      sum += row.values[i] * read<kShared>(weights[row.feature(i)]);
-    }
-    return sum;
-  }
-}
-
 // values[k] = scale * (the product of the row and the weights of output k) + its intercept
-template <bool kSingle, bool kShared, class View, class T>
+template <bool kSingle, class View, class T>
 void decide(const View& row, const T* weights, std::size_t features, std::size_t some_outputs,
             T scale, T* values) {
   const std::size_t outputs = outputs_of<kSingle>(some_outputs);
   const T* intercepts = weights + features * outputs;
   if constexpr (kSingle) {
-    values[0] = product<kShared>(row, weights) * scale + read<kShared>(intercepts[0]);
+    values[0] = dot(row, weights) * scale + intercepts[0];
   } else {
     std::fill_n(values, outputs, T{0});
     for (std::size_t i = 0; i < row.count; ++i) {
       const T* of_feature = weights + row.feature(i) * outputs;
       for (std::size_t k = 0; k < outputs; ++k) {
-        values[k] += row.values[i] * read<kShared>(of_feature[k]);
+        values[k] += row.values[i] * of_feature[k];
       }
     }
     for (std::size_t k = 0; k < outputs; ++k) {
-      values[k] = values[k] * scale + read<kShared>(intercepts[k]);
+      values[k] = values[k] * scale + intercepts[k];
     }
   }
 }
 
 // Changes a weight, and adds to its average what the next fold would otherwise get wrong.
-template <bool kShared, class T>
+template <class T>
 void change(const Model<T>& model, std::size_t at, T from, T to, T lag) {
-  write<kShared>(model.weights[at], to);
+  model.weights[at] = to;
   if (model.average != nullptr) {
-    write<kShared>(model.average[at], read<kShared>(model.average[at]) - lag * (to - from));
+    model.average[at] = model.average[at] - lag * (to - from);
   }
 }
 
@@ -106,12 +72,12 @@ void change(const Model<T>& model, std::size_t at, T from, T to, T lag) {
 //                                                scale
 
 // L2 alone: all of the penalty is in the clock's scale.
-template <bool kSingle, bool kShared>
+template <bool kSingle>
 struct Scaled {
   template <class View, class T>
   static void decide(const View& row, const Model<T>& model, const Clock& clock, T* values) {
-    learn::decide<kSingle, kShared>(row, static_cast<const T*>(model.weights), model.features,
-                                    model.outputs, static_cast<T>(clock.scale), values);
+    learn::decide<kSingle>(row, static_cast<const T*>(model.weights), model.features, model.outputs,
+                           static_cast<T>(clock.scale), values);
   }
 
   template <class View, class T>
@@ -121,7 +87,7 @@ struct Scaled {
     const std::size_t outputs = outputs_of<kSingle>(model.outputs);
     const T step = static_cast<T>(-eta / clock.scale);
     const T lag = static_cast<T>(clock.lag);
-    if (kSingle && !kShared && model.average == nullptr) {
+    if (kSingle && model.average == nullptr) {
       add(row, step * slopes[0], model.weights);
       return;
     }
@@ -129,28 +95,28 @@ struct Scaled {
       const std::size_t first = row.feature(i) * outputs;
       const T along = step * row.values[i];
       for (std::size_t k = 0; k < outputs; ++k) {
-        const T from = read<kShared>(model.weights[first + k]);
-        change<kShared>(model, first + k, from, from + along * slopes[k], lag);
+        const T from = model.weights[first + k];
+        change(model, first + k, from, from + along * slopes[k], lag);
       }
     }
   }
 };
 
 // Charges a weight the L1 that is due, but not beyond 0 (Tsuruoka et al. 2009, APPLYPENALTY).
-template <bool kShared, class T>
+template <class T>
 T truncate(const Model<T>& model, std::size_t at, const Clock& clock, T weight) {
   const double value = clock.scale * static_cast<double>(weight);
   if (!(std::abs(value) > 0)) return weight;
-  const auto charged = static_cast<double>(read<kShared>(model.charged[at]));
+  const auto charged = static_cast<double>(model.charged[at]);
   const double left = value > 0 ? std::max(0.0, value - (clock.charge + charged))
                                 : std::min(0.0, value + (clock.charge - charged));
-  write<kShared>(model.charged[at], static_cast<T>(charged + (left - value)));
+  model.charged[at] = static_cast<T>(charged + (left - value));
   return static_cast<T>(left / clock.scale);
 }
 
 // With L1: each weight of the row is charged after its step.
-template <bool kSingle, bool kShared>
-struct Truncated : Scaled<kSingle, kShared> {
+template <bool kSingle>
+struct Truncated : Scaled<kSingle> {
   template <class View, class T>
   static void move(const View& row, const Model<T>& model, const Clock& clock, const T* slopes,
                    double eta, bool) {
@@ -161,9 +127,9 @@ struct Truncated : Scaled<kSingle, kShared> {
       const std::size_t first = row.feature(i) * outputs;
       const T along = step * row.values[i];
       for (std::size_t k = 0; k < outputs; ++k) {
-        const T from = read<kShared>(model.weights[first + k]);
-        const T to = truncate<kShared>(model, first + k, clock, from + along * slopes[k]);
-        change<kShared>(model, first + k, from, to, lag);
+        const T from = model.weights[first + k];
+        const T to = truncate(model, first + k, clock, from + along * slopes[k]);
+        change(model, first + k, from, to, lag);
       }
     }
   }

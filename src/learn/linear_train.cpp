@@ -22,36 +22,36 @@ constexpr double intercept_part(const Dense<T>&) {
   return 1;
 }
 
-template <bool kShared, class T>
+template <class T>
 void move_intercepts(const Model<T>& model, std::size_t outputs, const T* slopes, double eta) {
   for (std::size_t k = 0; k < outputs; ++k) {
     const std::size_t at = model.features * outputs + k;
     double length = eta;
     if (model.squares != nullptr) {
-      const T squares = read<kShared>(model.squares[at]) + slopes[k] * slopes[k];
-      write<kShared>(model.squares[at], squares);
+      const T squares = model.squares[at] + slopes[k] * slopes[k];
+      model.squares[at] = squares;
       length = static_cast<double>(rate_of(model, squares));
     }
     const T step = static_cast<T>(length) * slopes[k];
-    if (step != 0) write<kShared>(model.weights[at], read<kShared>(model.weights[at]) - step);
+    if (step != 0) model.weights[at] = model.weights[at] - step;
   }
 }
 
 // Intercepts are in every row, so their average is kept at every step.
-template <bool kShared, class T>
+template <class T>
 void average_intercepts(const Model<T>& model, std::size_t outputs, std::int64_t averaged) {
   for (std::size_t k = 0; k < outputs; ++k) {
     const std::size_t at = model.features * outputs + k;
-    const T before = read<kShared>(model.average[at]);
-    const T part = (read<kShared>(model.weights[at]) - before) / static_cast<T>(averaged);
-    write<kShared>(model.average[at], before + part);
+    const T before = model.average[at];
+    const T part = (model.weights[at] - before) / static_cast<T>(averaged);
+    model.average[at] = before + part;
   }
 }
 
-template <template <bool, bool> class Way, bool kSingle, bool kShared, class T, class Matrix>
-double train_in(const Matrix& matrix, const Targets<T>& targets, const Rows& rows, Share share,
+template <template <bool> class Way, bool kSingle, class T, class Matrix>
+double train_in(const Matrix& matrix, const Targets<T>& targets, const Rows& rows,
                 const Model<T>& model, const Lesson& lesson, Clock& clock) {
-  using Step = Way<kSingle, kShared>;
+  using Step = Way<kSingle>;
   const std::size_t outputs = outputs_of<kSingle>(model.outputs);
   const auto row_at = [&](std::int64_t i) {
     return static_cast<std::size_t>(rows.order.empty() ? i
@@ -60,13 +60,13 @@ double train_in(const Matrix& matrix, const Targets<T>& targets, const Rows& row
   const double intercept = intercept_part(matrix);
   std::vector<T> values(outputs);
   double losses = 0;
-  for (std::int64_t i = rows.first + share.begin; i < rows.last; i += share.stride) {
-    if (const std::int64_t ahead = i + kStartAhead * share.stride; ahead < rows.last) {
+  for (std::int64_t i = rows.first; i < rows.last; ++i) {
+    if (const std::int64_t ahead = i + kStartAhead; ahead < rows.last) {
       prefetch_start(matrix, row_at(ahead));
       __builtin_prefetch(&targets.values[row_at(ahead)]);
       if (!targets.weights.empty()) __builtin_prefetch(&targets.weights[row_at(ahead)]);
     }
-    if (const std::int64_t ahead = i + kRowAhead * share.stride; ahead < rows.last) {
+    if (const std::int64_t ahead = i + kRowAhead; ahead < rows.last) {
       prefetch_row(matrix, row_at(ahead));
     }
     const std::size_t at = row_at(i);
@@ -77,31 +77,28 @@ double train_in(const Matrix& matrix, const Targets<T>& targets, const Rows& row
                                  targets.values[at], weight, outputs, values.data());
     const double eta = clock.rate(lesson.pace);
     clock.begin_step(lesson.pace, eta);
-    if (!kShared && clock.scale < kLeastScale) fold(model, lesson.pace, clock);
+    if (clock.scale < kLeastScale) fold(model, lesson.pace, clock);
     const bool moves =
         std::any_of(values.begin(), values.end(), [](T slope) { return slope != 0; });
     Step::move(row, model, clock, values.data(), eta, moves);
     if (lesson.intercept && moves) {
-      move_intercepts<kShared>(model, outputs, values.data(), eta * intercept);
+      move_intercepts(model, outputs, values.data(), eta * intercept);
     }
     clock.end_step(lesson.pace);
     if (model.average != nullptr && clock.averaged(lesson.pace) > 0) {
-      average_intercepts<kShared>(model, outputs, clock.averaged(lesson.pace));
-    }
-    if (share.stride > 1 && i + share.stride < rows.last) {
-      clock.skip(lesson.pace, eta, share.stride - 1);
+      average_intercepts(model, outputs, clock.averaged(lesson.pace));
     }
   }
   return losses;
 }
 
-template <bool kSingle, bool kShared, class T, class Matrix>
-double train_way(const Matrix& matrix, const Targets<T>& targets, const Rows& rows, Share share,
-                 const Model<T>& model, const Lesson& lesson, Clock& clock) {
-  const auto train = model.squares != nullptr   ? train_in<Adaptive, kSingle, kShared, T, Matrix>
-                     : model.charged != nullptr ? train_in<Truncated, kSingle, kShared, T, Matrix>
-                                                : train_in<Scaled, kSingle, kShared, T, Matrix>;
-  return train(matrix, targets, rows, share, model, lesson, clock);
+template <bool kSingle, class T, class Matrix>
+double train_outputs(const Matrix& matrix, const Targets<T>& targets, const Rows& rows,
+                     const Model<T>& model, const Lesson& lesson, Clock& clock) {
+  const auto train = model.squares != nullptr   ? train_in<Adaptive, kSingle, T, Matrix>
+                     : model.charged != nullptr ? train_in<Truncated, kSingle, T, Matrix>
+                                                : train_in<Scaled, kSingle, T, Matrix>;
+  return train(matrix, targets, rows, model, lesson, clock);
 }
 
 }  // namespace
@@ -131,39 +128,36 @@ void catch_up(const Model<T>& model, const Clock& clock) {
   const auto lag = static_cast<T>(clock.lag);
   if (model.touched != nullptr) {
     for (std::size_t feature = 0; feature < model.features; ++feature) {
-      shrink_towards_now<false>(model, feature, model.outputs, clock);
+      shrink_towards_now(model, feature, model.outputs, clock);
     }
   }
   if (model.charged != nullptr) {
     for (std::size_t at = 0; at < model.features * model.outputs; ++at) {
       const T from = model.weights[at];
-      change<false>(model, at, from, truncate<false>(model, at, clock, from), lag);
+      change(model, at, from, truncate(model, at, clock, from), lag);
     }
   }
 }
 
 template <class T, class Matrix>
-double train_share(const Matrix& matrix, const Targets<T>& targets, const Rows& rows, Share share,
-                   const Model<T>& model, const Lesson& lesson, Clock& clock) {
-  const bool single = model.outputs == 1;
+double train_on(const Matrix& matrix, const Targets<T>& targets, const Rows& rows,
+                const Model<T>& model, const Lesson& lesson, Clock& clock) {
   const auto train =
-      share.stride > 1
-          ? (single ? train_way<true, true, T, Matrix> : train_way<false, true, T, Matrix>)
-          : (single ? train_way<true, false, T, Matrix> : train_way<false, false, T, Matrix>);
-  return train(matrix, targets, rows, share, model, lesson, clock);
+      model.outputs == 1 ? train_outputs<true, T, Matrix> : train_outputs<false, T, Matrix>;
+  return train(matrix, targets, rows, model, lesson, clock);
 }
 
 template void fold(const Model<float>&, const Pace&, Clock&);
 template void fold(const Model<double>&, const Pace&, Clock&);
 template void catch_up(const Model<float>&, const Clock&);
 template void catch_up(const Model<double>&, const Clock&);
-template double train_share(const Csr<float>&, const Targets<float>&, const Rows&, Share,
-                            const Model<float>&, const Lesson&, Clock&);
-template double train_share(const Csr<double>&, const Targets<double>&, const Rows&, Share,
-                            const Model<double>&, const Lesson&, Clock&);
-template double train_share(const Dense<float>&, const Targets<float>&, const Rows&, Share,
-                            const Model<float>&, const Lesson&, Clock&);
-template double train_share(const Dense<double>&, const Targets<double>&, const Rows&, Share,
-                            const Model<double>&, const Lesson&, Clock&);
+template double train_on(const Csr<float>&, const Targets<float>&, const Rows&, const Model<float>&,
+                         const Lesson&, Clock&);
+template double train_on(const Csr<double>&, const Targets<double>&, const Rows&,
+                         const Model<double>&, const Lesson&, Clock&);
+template double train_on(const Dense<float>&, const Targets<float>&, const Rows&,
+                         const Model<float>&, const Lesson&, Clock&);
+template double train_on(const Dense<double>&, const Targets<double>&, const Rows&,
+                         const Model<double>&, const Lesson&, Clock&);
 
 }  // namespace learn

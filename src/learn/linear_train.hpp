@@ -1,4 +1,4 @@
-// Training on many rows by one thread. Internal to linear models.
+// Training on many rows. Internal to linear models.
 #pragma once
 
 #include <cstddef>
@@ -31,18 +31,10 @@ void fold(const Model<T>& model, const Pace& pace, Clock& clock);
 template <class T>
 void catch_up(const Model<T>& model, const Clock& clock);
 
-// A share of the rows: every `stride`th row from the `begin`th on. Other threads take the rest.
-struct Share {
-  std::int64_t begin = 0;
-  std::int64_t stride = 1;
-};
-
-// Takes one step for each row of the share. `clock` begins with the steps before rows.first, and
-// ends with its state after the last row of the share. Returns the sum of the losses. With a stride
-// of 1 the model is this thread's alone; otherwise it is shared, and its scale is far above
-// kLeastScale.
+// Takes one step for each of the rows. `clock` begins with the steps before them. Returns the sum of
+// the losses.
 template <class T, class Matrix>
-double train_share(const Matrix& matrix, const Targets<T>& targets, const Rows& rows, Share share,
-                   const Model<T>& model, const Lesson& lesson, Clock& clock);
+double train_on(const Matrix& matrix, const Targets<T>& targets, const Rows& rows,
+                const Model<T>& model, const Lesson& lesson, Clock& clock);
 
 }  // namespace learn

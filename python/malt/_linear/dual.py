@@ -19,10 +19,13 @@ from malt._linear.sums import RankLostError, Sums
 
 Array = npt.NDArray[Any]
 
-# Exchanges of several ranks in a sweep over all rows; more gain nothing, with a quarter of them the
-# ranks' steps no longer fit together (Ma et al. 2015). Short sweeps have fewer, by their rows.
+# Exchanges of several ranks in a sweep over all rows; more gain nothing. Short sweeps have fewer,
+# by their rows. With fewer, the ranks' steps fit together less well. But an exchange costs a rank
+# about as much as steps over twice as many values as there are features.
 _EXCHANGES = 32
 _LEAST_EXCHANGES = 4
+_COST_OF_EXCHANGE = 2
+_FEW = 7
 # After so many passes the gap is measured anyway: the rounding of changes adds up in the weights.
 _MOST_BETWEEN_LOOKS = 16.0
 _MOST_CORRECTED = 4.0
@@ -82,7 +85,7 @@ def solve(
     job = None if alone else joining.company()
     features = rows.examples.features
     kind: Any = DualAscentFloat32 if rows.targets.dtype == np.float32 else DualAscentFloat64
-    few = Sums(job, 6, np.float64)
+    few = Sums(job, _FEW, np.float64)
     wide = Sums(job, features + 2, rows.targets.dtype)
     try:
         return _Ascent(kind, rows, problem, seed, start, few, wide).run(
@@ -108,7 +111,7 @@ class _Ascent:
     ) -> None:
         self._few, self._wide = few, wide
         self._rows = rows
-        self._visited, self._all_rows = 0.0, 1.0
+        self._visited, self._all_rows, self._all_values = 0.0, 1.0, 0.0
         self._primal = np.inf  # the objective, as far as it is known
         self._forecast = _Forecast()
         rank = 0 if rows.dealt is None else jobs.rank()
@@ -181,8 +184,11 @@ class _Ascent:
         begin = 0.0 if start is None else start.intercept
         of_rank = total * total / rows if rows else 0.0
         size = float(np.abs(targets).sum(dtype=np.float64))
-        count, total, square, of_ranks, begin, size = self._few.add_few(
-            rows, total, square, of_rank, begin, size
+        values = self._rows.examples.values
+        if is_dealt:
+            values /= self._few.ranks
+        count, total, square, of_ranks, begin, size, self._all_values = self._few.add_few(
+            rows, total, square, of_rank, begin, size, values
         )
         at_zero = {"log_loss": math.log(2) * count, "squared_error": square / 2}
         linear = {"hinge": count, "squared_hinge": count, "epsilon_insensitive": size}
@@ -213,7 +219,7 @@ class _Ascent:
             self._ascent.contribute(self._ascent.scales(), weights)
             self._ascent.settle(weights)
             return
-        scales = self._few.add_few(*self._ascent.scales())
+        scales = self._few.add_few(*self._ascent.scales())[:6]
         self._all_rows = max(scales[0], 1.0)
         self._ascent.contribute(scales, self._wide.array[:-2])
         self._ascent.settle(self._wide.add_up()[:-2])
@@ -224,20 +230,25 @@ class _Ascent:
             self._visited += self._ascent.sweep(0, 1)
             self._forecast.add(self._ascent.estimate)
             return
-        everybody, *_ = self._few.add_few(own, 0.0, 0.0, 0.0, 0.0, 0.0)
-        share = everybody / self._all_rows
-        pieces = max(_LEAST_EXCHANGES, math.ceil(_EXCHANGES * share))
+        everybody, *_ = self._few.add_few(own)
+        pieces = self._pieces(everybody / self._all_rows)
         for piece in range(pieces):
             self._ascent.sweep(piece, pieces)
             self._ascent.take_change(self._wide.array)
             self._ascent.add_changes(self._wide.add_up())
         self._visited += everybody
-        estimate, *_ = self._few.add_few(self._ascent.estimate, 0.0, 0.0, 0.0, 0.0, 0.0)
+        estimate, *_ = self._few.add_few(self._ascent.estimate)
         self._forecast.add(estimate)
+
+    def _pieces(self, share: float) -> int:
+        """Return the number of exchanges in a sweep over this share of all rows."""
+        of_rank = self._all_values * share / self._few.ranks
+        affordable = of_rank / (_COST_OF_EXCHANGE * self._rows.examples.features)
+        return int(max(_LEAST_EXCHANGES, min(_EXCHANGES * share, affordable)))
 
     def _measure(self) -> tuple[float, float]:
         self._settle()
-        primal, dual, *_ = self._few.add_few(*self._ascent.losses(), 0.0, 0.0, 0.0, 0.0)
+        primal, dual, *_ = self._few.add_few(*self._ascent.losses())
         found: tuple[float, float] = self._ascent.gap(primal, dual)
         return found
 

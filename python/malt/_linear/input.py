@@ -28,7 +28,7 @@ _READS: dict[str, Any] = {
 }
 _MOST_FEATURES = 2**31 - 1  # for any type of a sparse matrix's indices
 # Parameters that may differ from rank to rank.
-_OWN_SETTINGS = ("n_jobs", "random_state", "verbose")
+_OWN_SETTINGS = ("random_state", "verbose")
 
 
 class LinearInput(BaseEstimator):

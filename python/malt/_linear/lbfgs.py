@@ -38,7 +38,7 @@ SMOOTH_LOSSES = (
 # A gradient is summed in the rows' precision over so many rows at a time, then in float64.
 _ROWS_AT_ONCE = 4096
 _MEMORY = 20  # pairs of steps and slopes that L-BFGS keeps
-_FEW = 4
+_FEW = 2
 _PROBE = 1e-3  # a move of the intercepts, to measure a curvature
 
 
@@ -127,7 +127,7 @@ class _Search:
 
     def _await_others(self, *, is_over: bool) -> None:
         """Raise _EndedError on all ranks if the search is over on one."""
-        over, *_ = self._few.add_few(is_over, 0.0, 0.0, 0.0)
+        over, *_ = self._few.add_few(is_over)
         if over:
             raise _EndedError
 
@@ -147,7 +147,7 @@ class _Search:
         c, weights = self._problem.c, at.reshape(self._shape)
         losses, self._wide.array[:] = self._losses(weights)
         slopes = c * self._wide.add_up()
-        losses, *_ = self._few.add_few(losses, 0.0, 0.0, 0.0)
+        losses, *_ = self._few.add_few(losses)
         self._passes += 1
         body = weights[:-1]
         slopes.reshape(self._shape)[:-1] += body
@@ -158,7 +158,7 @@ class _Search:
     def _look(self, weights: Array, objective: float, slopes: Array) -> None:
         gap = float(np.vdot(slopes[:-1], slopes[:-1])) / 2
         # All ranks take the means of what they found: their processors may round differently.
-        gap, objective, *_ = self._few.add_few(gap, objective, 0.0, 0.0)
+        gap, objective, *_ = self._few.add_few(gap, objective)
         gap, objective = gap / self._few.ranks, objective / self._few.ranks
         goal = self._stopping.tol * objective
         if gap <= goal and self._problem.intercept:

@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 
 class BatchModel:
-    """Takes the place of _core.Linear, with the same options except threads.
+    """Takes the place of _core.Linear, with the same options.
 
     Attributes:
         gradient: the batch's gradient, laid out like the weights, followed by the number of its

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -85,8 +84,6 @@ class SGDModel(LinearInput):
 
     def _check_common(self) -> None:
         number("max_iter", self.max_iter, 1, whole=True)
-        if self.n_jobs is not None and self.n_jobs != -1:
-            number("n_jobs", self.n_jobs, 1, whole=True)
         if self.tol is not None:
             number("tol", self.tol, -np.inf)
         if self.ranks is not None:
@@ -96,11 +93,6 @@ class SGDModel(LinearInput):
             number("every", self.every, 1, whole=True)
         choose("exchange", self.exchange, ("model", "difference", "gradient"))
         Averaging(self.graph, self.sync)
-
-    def _threads(self) -> int:
-        if self.n_jobs == -1:
-            return len(os.sched_getaffinity(0))
-        return 1 if self.n_jobs is None else int(self.n_jobs)
 
     # Training
 
@@ -154,7 +146,6 @@ class SGDModel(LinearInput):
         kernel = {
             **self._kernel(),
             "outputs": arrays.weights.shape[1],
-            "threads": self._threads(),
             "class_weights": class_weights,
             "average_from": self._average_from,
         }

@@ -50,8 +50,6 @@ class SGDClassifier(Classifier, SGDModel):
 
     Args:
         learning_rate: also "adagrad" (Duchi et al., JMLR 2011); not "adaptive", "pa1" or "pa2".
-        n_jobs: threads that train at once, without locks (Hogwild: Niu et al., NIPS 2011): runs
-            differ a little from one another. -1: one for each core.
         verbose: whether tqdm shows a progress bar; None: if standard error is a terminal.
         ranks: processes that fit() starts and ends, which share X in memory and average their
             models; None: one. In a job of several ranks leave it out: each gives its own rows.
@@ -89,7 +87,6 @@ class SGDClassifier(Classifier, SGDModel):
         shuffle: bool = True,
         verbose: int | bool | None = None,
         epsilon: float = 0.1,
-        n_jobs: int | None = None,
         random_state: Any = None,
         learning_rate: str = "optimal",
         eta0: float = 0.01,
@@ -116,7 +113,6 @@ class SGDClassifier(Classifier, SGDModel):
         self.shuffle = shuffle
         self.verbose = verbose
         self.epsilon = epsilon
-        self.n_jobs = n_jobs
         self.random_state = random_state
         self.learning_rate = learning_rate
         self.eta0 = eta0

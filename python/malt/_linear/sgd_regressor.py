@@ -29,7 +29,7 @@ class SGDRegressor(RegressorMixin, SGDModel):
 
     Args:
         learning_rate: also "adagrad"; not "adaptive", "pa1" or "pa2".
-        n_jobs, verbose, ranks, graph, sync, every, exchange: as in malt.SGDClassifier.
+        verbose, ranks, graph, sync, every, exchange: as in malt.SGDClassifier.
 
     Attributes:
         coef_: (features,).
@@ -52,7 +52,6 @@ class SGDRegressor(RegressorMixin, SGDModel):
         shuffle: bool = True,
         verbose: int | bool | None = None,
         epsilon: float = 0.1,
-        n_jobs: int | None = None,
         random_state: Any = None,
         learning_rate: str = "invscaling",
         eta0: float = 0.01,
@@ -78,7 +77,6 @@ class SGDRegressor(RegressorMixin, SGDModel):
         self.shuffle = shuffle
         self.verbose = verbose
         self.epsilon = epsilon
-        self.n_jobs = n_jobs
         self.random_state = random_state
         self.learning_rate = learning_rate
         self.eta0 = eta0

@@ -62,8 +62,9 @@ class Sums:
         return self.array
 
     def add_few(self, *numbers: float) -> list[float]:
-        """Return the sums of these numbers, one for each element of the array, as add_up()."""
-        self.array[:] = numbers
+        """Return the sums of these numbers, and zeros up to the array's length, as add_up()."""
+        self.array[:] = 0
+        self.array[: len(numbers)] = numbers
         return list(self.add_up().tolist())
 
     def close(self) -> None:

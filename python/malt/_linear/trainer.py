@@ -116,9 +116,8 @@ class Trainer:
         self._model: Any
         of_arrays: dict[str, Any] = {"average": arrays.average, "squares": arrays.squares}
         if exchange.what == "gradient":
-            options = {name: value for name, value in kernel.items() if name != "threads"}
             self._model = self._batches = BatchModel(
-                arrays.weights, steps=steps, **of_arrays, **options
+                arrays.weights, steps=steps, **of_arrays, **kernel
             )
             sent = self._batches.gradient
         else:

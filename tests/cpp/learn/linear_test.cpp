@@ -402,32 +402,6 @@ TEST(Linear, TakesDenseRowsAsSparseOnesAndInTheOrderGiven) {
   for (std::uint32_t i = 0; i < kRows; ++i) EXPECT_EQ(order[i], i);
 }
 
-TEST(Linear, ConvergesWithThreadsThatDoNotLock) {
-  for (const Way& way : ways()) {
-    SCOPED_TRACE(way.name);
-    const Data data(0.3, way.options.outputs > 1 ? way.options.outputs : 0);
-    const auto count = (kWidth + 1) * static_cast<std::size_t>(way.options.outputs);
-    std::vector<std::uint32_t> order;  // each row many times, so that the threads meet
-    for (std::uint32_t i = 0; i < 40 * kRows; ++i)
-      order.push_back(i * 7 % static_cast<std::uint32_t>(kRows));
-    const Rows rows{0, std::ssize(order), order};
-    double losses[2]{};
-    for (const int threads : {1, 3}) {
-      LinearOptions options = way.options;
-      options.threads = threads;
-      std::vector<double> weights(count);
-      std::vector<double> average(count);
-      std::vector<double> squares(options.rate == Rate::kAdaGrad ? count : 0);
-      Linear<double> linear(options, kFeatures, {weights, average, squares});
-      linear.train(data.csr(), {data.targets}, rows);
-      losses[threads > 1] = linear.train(data.csr(), {data.targets}, rows);
-      ASSERT_TRUE(linear.finish());
-      EXPECT_EQ(linear.steps(), 2 * rows.last);
-    }
-    EXPECT_LT(losses[1], 2 * losses[0]);  // threads that disagree would be far off
-  }
-}
-
 TEST(Linear, SaysWhenItHasDiverged) {
   const Data data(0.3);
   LinearOptions options = options_of(Loss::kSquared);
@@ -473,9 +447,6 @@ TEST(Linear, RefusesWhatDoesNotFit) {
   options.outputs = 2;
   expect_refused([&] { make(options); }, "weights has 12 values; it needs 24");
   options.outputs = 1;
-  options.threads = 0;
-  expect_refused([&] { make(options); }, "threads is 0");
-  options.threads = 1;
   Linear<double> linear = make(options);
   const auto train = [&](const Csr<double>& matrix, const Rows& rows) {
     linear.train(matrix, {data.targets}, rows);
