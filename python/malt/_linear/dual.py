@@ -9,11 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import threadpool_limits
 
 from malt._core_import import DualAscentFloat32, DualAscentFloat64, dealt_list_length
 from malt._job import job as jobs
 from malt._job import joining
+from malt._job.job import Job
 from malt._launch import forked
+from malt._linear import newton
 from malt._linear.problem import Look, Problem, Solution, Stopping
 from malt._linear.sums import RankLostError, Sums
 
@@ -29,6 +32,10 @@ _FEW = 7
 # After so many passes the gap is measured anyway: the rounding of changes adds up in the weights.
 _MOST_BETWEEN_LOOKS = 16.0
 _MOST_CORRECTED = 4.0
+# After so many passes a problem with few features is left to Newton's method.
+_PATIENCE = 40.0
+_MOST_FEATURES = 1000
+_MOST_COPIED = 1 << 29  # bytes of float64
 # Ranks whose targets differ by more than this share of all targets' variance have unlike rows.
 _UNLIKE = 0.05
 _KAPPA_OF_UNLIKE = 10.0
@@ -58,6 +65,7 @@ class Rows(NamedTuple):
     targets: Array
     weights: Array | None = None
     dealt: Dealt | None = None
+    matrix: Any = None  # of the examples, for Newton's method
 
 
 class Start(NamedTuple):
@@ -88,7 +96,7 @@ def solve(
     few = Sums(job, _FEW, np.float64)
     wide = Sums(job, features + 2, rows.targets.dtype)
     try:
-        return _Ascent(kind, rows, problem, seed, start, few, wide).run(
+        return _Ascent(job, kind, rows, problem, seed, start, few, wide).run(
             stopping, watch, keeps_alphas
         )
     finally:
@@ -101,6 +109,7 @@ class _Ascent:
 
     def __init__(
         self,
+        job: Job | None,
         kind: Any,
         rows: Rows,
         problem: Problem,
@@ -109,6 +118,7 @@ class _Ascent:
         few: Sums,
         wide: Sums,
     ) -> None:
+        self._job = job
         self._few, self._wide = few, wide
         self._rows = rows
         self._visited, self._all_rows, self._all_values = 0.0, 1.0, 0.0
@@ -119,8 +129,9 @@ class _Ascent:
         part = slice(0, count)
         if rows.dealt is not None:
             part = slice(count * rank // few.ranks, count * (rank + 1) // few.ranks)
-        self._own = part.stop - part.start
+        self._part = part
         self._problem = problem
+        self._rounding = float(np.finfo(rows.targets.dtype).eps)
         kappa, intercept = self._agree(rows.targets[part], start, rows.dealt is not None)
         self._ascent = kind(
             rows.examples,
@@ -150,22 +161,78 @@ class _Ascent:
             passes = self._visited / self._all_rows
             since = passes - (looks[-1].passes if looks else 0.0)
             is_due = since >= _MOST_BETWEEN_LOOKS or passes >= stopping.passes
+            is_due = is_due or (passes >= _PATIENCE and self._may_use_newton)
             if not is_due and self._forecast.gap > stopping.tol * self._primal:
                 continue
             self._primal, dual = self._insist(self._measure)
-            rounding = self._primal * float(np.finfo(self._rows.targets.dtype).eps)
+            rounding = self._primal * self._rounding
             looks.append(Look(passes, self._primal, dual, time.time(), rounding))
             watch(looks[-1])
             self._forecast.learn(looks[-1].gap)
             has_converged = looks[-1].gap <= stopping.tol * self._primal
             if has_converged or passes >= stopping.passes or self._is_rounding(looks):
                 break
+            if passes >= _PATIENCE and self._may_use_newton:
+                return self._finish(stopping, watch, looks, keeps_alphas)
         weights = np.append(self._ascent.weights, self._ascent.intercept)
-        alphas = None
-        if keeps_alphas:
-            alphas = np.empty(self._own, self._rows.targets.dtype)
-            self._ascent.copy_alphas(alphas)
+        alphas = self._alphas() if keeps_alphas else None
         return Solution(weights.astype(self._rows.targets.dtype), alphas, looks, has_converged)
+
+    def _alphas(self) -> Array:
+        alphas = np.empty(self._part.stop - self._part.start, self._rows.targets.dtype)
+        self._ascent.copy_alphas(alphas)
+        return alphas
+
+    @property
+    def _may_use_newton(self) -> bool:
+        """Whether the problem in the weights is small, and so is a copy of the rows."""
+        features = self._rows.examples.features
+        is_small = 0 < features <= min(_MOST_FEATURES, self._all_rows)
+        return is_small and 8 * self._all_values / self._few.ranks <= _MOST_COPIED
+
+    def _finish(
+        self,
+        stopping: Stopping,
+        watch: Callable[[Look], object],
+        looks: list[Look],
+        keeps_alphas: bool,
+    ) -> Solution:
+        """Go on by Newton's method."""
+        X, part, weights = self._rows.matrix, self._part, self._rows.weights
+        rows = newton.Rows.of(
+            X[part],
+            self._rows.targets[part],
+            None if weights is None else weights[part],
+            self._problem,
+        )
+        begin = np.asarray(self._ascent.weights, np.float64)
+        if self._problem.intercept:
+            begin = np.append(begin, self._ascent.intercept)
+        wide = Sums(self._job, len(begin) ** 2, np.float64)
+        few = Sums(self._job, newton.FEW, np.float64)
+        try:
+            with threadpool_limits(1 if self._job is not None else None, "blas"):
+                rest = newton.Newton(
+                    rows,
+                    self._problem,
+                    stopping,
+                    (few, wide),
+                    (begin, self._alphas().astype(np.float64)),
+                    looks[-1].passes,
+                    self._rounding,
+                    watch,
+                )
+                rest.run()
+        finally:
+            wide.close()
+            few.close()
+        found = rest.weights if self._problem.intercept else np.append(rest.weights, 0.0)
+        return Solution(
+            found.astype(self._rows.targets.dtype),
+            rest.alphas if keeps_alphas else None,
+            looks + rest.looks,
+            rest.has_converged,
+        )
 
     def _agree(self, targets: Array, start: Start | None, is_dealt: bool) -> tuple[float, float]:
         """Return kappa for the ranks' rows, and the intercept to start from."""

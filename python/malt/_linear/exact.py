@@ -100,6 +100,7 @@ class ExactModel(LinearInput):
                         np.ascontiguousarray(targets, X.dtype),
                         None if weights is None else np.ascontiguousarray(weights, X.dtype),
                         None if dealt is None else dealt[k],
+                        X,
                     ),
                     self._problem(),
                     self._stopping(),
