@@ -211,7 +211,7 @@ class _Ascent:
         wide = Sums(self._job, len(begin) ** 2, np.float64)
         few = Sums(self._job, newton.FEW, np.float64)
         try:
-            with threadpool_limits(1 if self._job is not None else None, "blas"):
+            with threadpool_limits(None if joining.company() is None else 1, "blas"):
                 rest = newton.Newton(
                     rows,
                     self._problem,
@@ -316,8 +316,10 @@ class _Ascent:
     def _measure(self) -> tuple[float, float]:
         self._settle()
         primal, dual, *_ = self._few.add_few(*self._ascent.losses())
-        found: tuple[float, float] = self._ascent.gap(primal, dual)
-        return found
+        primal, dual = self._ascent.gap(primal, dual)
+        # All ranks take the means, of the same bits: their processors may round differently.
+        primal, dual, *_ = self._few.add_few(primal, dual)
+        return primal / self._few.ranks, dual / self._few.ranks
 
     def _is_rounding(self, looks: list[Look]) -> bool:
         now = looks[-1]

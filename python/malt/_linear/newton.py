@@ -73,6 +73,7 @@ class _Point(NamedTuple):
     slopes: Array  # of |w|^2 / 2 + the sum of the envelopes, which a round minimises
     primal: float
     dual: float  # a bound if the slope of the intercept is 0
+    left: float  # the gap is at most so much larger than at the round's minimum
 
 
 class Newton:
@@ -149,7 +150,7 @@ class Newton:
         point = self._at(self.weights, self._rows.X @ self.weights, width)
         while self.passes < self._stopping.passes:
             gap = max(0.0, point.primal - point.dual)
-            if self._left(point) <= _INNER * max(self._stopping.tol * point.primal, gap):
+            if point.left <= _INNER * max(self._stopping.tol * point.primal, gap):
                 break
             further = self._step(point, width)
             if further is None:
@@ -159,14 +160,6 @@ class Newton:
         self._look(point.primal)
         return self.passes - begin
 
-    def _left(self, point: _Point) -> float:
-        """Return what the gap is larger than it would be at the round's minimum, at most."""
-        slopes = point.slopes * self._penalised
-        left = float(slopes @ slopes) / 2
-        if self._problem.intercept:  # what _look() costs, which makes the alphas sum to 0
-            left += abs(float(point.slopes[-1])) * (1 + abs(float(point.weights[-1])))
-        return left
-
     def _step(self, point: _Point, width: float) -> _Point | None:
         """Take a step of Newton's method; return None if it does not go downhill."""
         step = self._direction(point)
@@ -174,11 +167,13 @@ class Newton:
 
         def slope(length: float) -> float:
             bent = self._bend(point.decisions + length * along, width)
-            of_rows, *_ = self._few.add_few(float(bent.alphas @ along))
             weights = self._penalised * (point.weights + length * step)
-            return float(weights @ step) - of_rows
+            of_rows, of_weights, *_ = self._few.add_few(
+                float(bent.alphas @ along), self._part(weights @ step)
+            )
+            return of_weights - of_rows
 
-        length = _flattest(slope, float(point.slopes @ step))
+        length = _flattest(slope)
         if length == 0:
             return None
         return self._at(point.weights + length * step, point.decisions + length * along, width)
@@ -207,18 +202,35 @@ class Newton:
         """Visit all rows."""
         self.passes += 1
         bent = self._bend(decisions, width)
-        columns = len(weights)
-        self._wide.array[:] = 0
-        self._wide.array[:columns] = self._rows.X.T @ bent.alphas
-        of_alphas = self._wide.add_up()[:columns].copy()
-        losses, duals, *_ = self._few.add_few(
+        of_alphas = self._product(bent.alphas)
+        slopes = self._penalised * weights - of_alphas
+        free = slopes * self._penalised
+        left = float(free @ free) / 2
+        if self._problem.intercept:  # what _look() costs, which makes the alphas sum to 0
+            left += abs(float(slopes[-1])) * (1 + abs(float(weights[-1])))
+        losses, duals, penalty, of_dual, left, *_ = self._few.add_few(
             float((self._rows.costs * self._losses(decisions)).sum()),
             float(self._duals(bent.alphas).sum()),
+            self._part((self._penalised * weights) @ weights / 2),
+            self._part((self._penalised * of_alphas) @ of_alphas / 2),
+            self._part(left),
         )
-        penalty = float((self._penalised * weights) @ weights) / 2
-        dual = duals - float((self._penalised * of_alphas) @ of_alphas) / 2
-        slopes = self._penalised * weights - of_alphas
-        return _Point(weights, decisions, bent, slopes, penalty + losses, dual)
+        return _Point(weights, decisions, bent, slopes, penalty + losses, duals - of_dual, left)
+
+    def _part(self, number: Any) -> float:
+        """Return this rank's part of a number that all ranks have.
+
+        The sum of the parts has the same bits on all ranks, even if their processors round the
+        number differently. So all ranks come to the same decisions.
+        """
+        return float(number) / self._few.ranks
+
+    def _product(self, alphas: Array) -> Array:
+        """Return the sum of alpha x over the rows of all ranks."""
+        columns = len(self._penalised)
+        self._wide.array[:] = 0
+        self._wide.array[:columns] = self._rows.X.T @ alphas
+        return np.array(self._wide.add_up()[:columns])
 
     def _look(self, primal: float) -> None:
         """Measure the gap of the weights and alphas."""
@@ -233,12 +245,11 @@ class Newton:
             elif negative > kept:
                 alphas = np.where(alphas < 0, alphas * (kept / negative), alphas)
             self.alphas = alphas
-        columns = len(self.weights)
-        self._wide.array[:] = 0
-        self._wide.array[:columns] = self._rows.X.T @ alphas
-        of_alphas = self._penalised * self._wide.add_up()[:columns]
-        duals, *_ = self._few.add_few(float(self._duals(alphas).sum()))
-        dual = duals - float(of_alphas @ of_alphas) / 2
+        of_alphas = self._penalised * self._product(alphas)
+        duals, of_dual, *_ = self._few.add_few(
+            float(self._duals(alphas).sum()), self._part(of_alphas @ of_alphas / 2)
+        )
+        dual = duals - of_dual
         self.looks.append(Look(self.passes, primal, dual, time.time(), primal * self._rounding))
         self._watch(self.looks[-1])
 
@@ -304,11 +315,12 @@ class Newton:
         return np.asarray(linear)
 
 
-def _flattest(slope: Callable[[float], float], at_start: float) -> float:
+def _flattest(slope: Callable[[float], float]) -> float:
     """Return the length from 0 to 1 where a rising slope is about 0; 0 if it is so at the start.
 
     By false position, with half the weight for an end that stays (the Illinois method).
     """
+    at_start = slope(0.0)
     if not (at_start < 0 and np.isfinite(at_start)):
         return 0.0
     at_end = slope(1.0)
