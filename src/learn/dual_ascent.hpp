@@ -163,7 +163,8 @@ class DualAscent {
   // settle().
   std::int64_t begin_sweep();
   // Takes one step for each row of a piece of the sweep, 0 <= piece < pieces. Call it once for each
-  // piece. Returns the number of rows. A rank without rows has pieces without rows.
+  // piece. Returns the number of rows. A rank without rows has pieces without rows. Dealt rows need
+  // two pieces or more, with an exchange after each.
   std::int64_t sweep(int piece, int pieces);
 
   // An estimate of the gap, to be added over the ranks: the sum of each row's share in it, before
@@ -172,7 +173,8 @@ class DualAscent {
   double estimate() const;
 
   // Writes this rank's change of w since the last add_changes() or settle(), the change of its sum
-  // of alpha, and the square of both: features + 2 values. One rank alone needs neither this nor add_changes().
+  // of alpha, and the square of both: features + 2 values. One rank alone needs neither this nor
+  // add_changes().
   void take_change(std::span<T> change);
   // Takes the sum of what all ranks' take_change() wrote.
   void add_changes(std::span<const T> sum);
@@ -201,7 +203,8 @@ class DualAscent {
   // add_changes() of several ranks these are the rank's own guess.
   std::span<const T> weights() const;
   double intercept() const;
-  // One value for each row.
+  // One value for each row of this rank: of dealt rows, from rows * rank / ranks on. All ranks have
+  // ended their sweep, and begin no other before this returns.
   void copy_alphas(std::span<T> alphas) const;
 
  private:

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 
 namespace learn {
 
@@ -16,8 +17,10 @@ class DualCoupling {
 
   void set_ranks(int ranks) { sigma_ = ranks_ = ranks; }
   void note(double square_of_sum, double sum_of_squares) {
-    if (!(sum_of_squares > 0)) return;
-    const double needed = std::clamp(kMargin * square_of_sum / sum_of_squares, 1.0, ranks_);
+    if (sum_of_squares == 0) return;
+    const double ratio = kMargin * square_of_sum / sum_of_squares;
+    const bool is_known = std::isfinite(square_of_sum) && std::isfinite(sum_of_squares);
+    const double needed = is_known ? std::clamp(ratio, 1.0, ranks_) : ranks_;
     sigma_ = std::max(needed, sigma_ + kFall * (needed - sigma_));
   }
 

@@ -161,6 +161,9 @@ std::int64_t DualRows<T, Matrix>::begin_sweep(std::uint64_t seed, bool may_rest)
 
 template <class T, class Matrix>
 std::int64_t DualRows<T, Matrix>::sweep(int piece, int pieces, DualModel<T>& model) {
+  require_dual(ranks_ == 1 || pieces > 1, "pieces", pieces,
+               "at least 2 for dealt rows: the sum after the first one tells that all ranks have "
+               "begun the sweep");
   // Of a sweep over dealt rows, every rank takes another part.
   const std::size_t from = rank_ * static_cast<std::size_t>(pieces);
   const auto border = [&](int k) {

@@ -176,12 +176,16 @@ inline double solve_log(double margin, double from, double steep) {
 template <>
 struct DualStep<Loss::kLog> {
   static constexpr bool kShrinks = false;
-  // By the second derivative, as the logarithms would take as long as the step.
+  // By the second derivative, as the logarithms would take as long as the step. Never more than the
+  // loss and the entropy can make together.
   static double gap(const DualPoint& at, double) {
     const double share = at.target * at.alpha / at.cost;
-    const double s = sigmoid(-at.target * at.p);
+    const double margin = at.target * at.p;
+    const double s = sigmoid(-margin);
+    const double most = at.cost * (std::abs(margin) + std::log(2.0));
     const double steepest = std::max(s * (1 - s), share * (1 - share));
-    return steepest > 0 ? at.cost * (s - share) * (s - share) / (2 * steepest) : 0;
+    if (!(steepest > 0)) return s == share ? 0 : most;
+    return std::min(most, at.cost * (s - share) * (s - share) / (2 * steepest));
   }
   // One step of Newton's method if it moves the margin by at most 1, as the curvature s (1 - s)
   // changes at most e times on that way; it ends between two values from 0 to 1.

@@ -31,8 +31,8 @@ void fold(const Model<T>& model, const Pace& pace, Clock& clock);
 template <class T>
 void catch_up(const Model<T>& model, const Clock& clock);
 
-// Takes one step for each of the rows. `clock` begins with the steps before them. Returns the sum of
-// the losses.
+// Takes one step for each of the rows. `clock` begins with the steps before them. Returns the sum
+// of the losses.
 template <class T, class Matrix>
 double train_on(const Matrix& matrix, const Targets<T>& targets, const Rows& rows,
                 const Model<T>& model, const Lesson& lesson, Clock& clock);

@@ -31,6 +31,7 @@ _COST_OF_EXCHANGE = 2
 _FEW = 7
 # After so many passes the gap is measured anyway: the rounding of changes adds up in the weights.
 _MOST_BETWEEN_LOOKS = 16.0
+_LEAST_BETWEEN_LOOKS = 0.5
 _MOST_CORRECTED = 4.0
 # After so many passes a problem with few features is left to Newton's method.
 _PATIENCE = 40.0
@@ -162,7 +163,8 @@ class _Ascent:
             since = passes - (looks[-1].passes if looks else 0.0)
             is_due = since >= _MOST_BETWEEN_LOOKS or passes >= stopping.passes
             is_due = is_due or (passes >= _PATIENCE and self._may_use_newton)
-            if not is_due and self._forecast.gap > stopping.tol * self._primal:
+            is_close = self._forecast.gap <= stopping.tol * self._primal
+            if not is_due and not (is_close and since >= _LEAST_BETWEEN_LOOKS):
                 continue
             self._primal, dual = self._insist(self._measure)
             rounding = self._primal * self._rounding
@@ -263,7 +265,7 @@ class _Ascent:
         self._all_rows = max(count, 1.0)
         mean_square = total * total / self._all_rows
         is_unlike = of_ranks - mean_square > _UNLIKE * (square - mean_square)
-        is_unlike = is_unlike and self._few.ranks > 1 and not is_dealt and not is_dealt
+        is_unlike = is_unlike and self._few.ranks > 1 and not is_dealt
         return _KAPPA_OF_UNLIKE if is_unlike else 0.0, begin / self._few.ranks
 
     def _insist(self, act: Callable[[], Any]) -> Any:

@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <string>
@@ -20,9 +22,10 @@ struct Given {
   std::vector<float> weights{1, 1};
   DualStart<float> start;
   std::vector<float> alphas;
+  DualDeal<float> deal;
 
   DualAscent<float> make() const {
-    return {options, Dense<float>{values, 2}, {targets, weights}, {alphas, start.intercept}};
+    return {options, Dense<float>{values, 2}, {targets, weights}, {alphas, start.intercept}, deal};
   }
 };
 
@@ -93,11 +96,65 @@ TEST(DualAscent, NamesTheLengthThatIsWrong) {
   DualAscent<float> ascent = given.make();
   std::vector<float> wrong(7);
   EXPECT_EQ(refusal([&] { ascent.take_change(wrong); }),
-            "the change has 7 values; it needs 3, features + 1");
+            "the change has 7 values; it needs 4, features + 2");
   EXPECT_NE(refusal([&] { ascent.add_changes(wrong); }), "");
   EXPECT_NE(refusal([&] { ascent.contribute({}, wrong); }), "");
   EXPECT_NE(refusal([&] { ascent.settle(wrong); }), "");
   EXPECT_NE(refusal([&] { ascent.copy_alphas(wrong); }), "");
+}
+
+TEST(DualAscent, NamesWhatIsWrongWithDealtRows) {
+  const auto refusal_of_deal = [](std::size_t memory_length, std::size_t lists_length, int rank) {
+    std::vector<float> memory(memory_length);
+    std::vector<std::uint32_t> lists(lists_length);
+    return refusal_of([&](Given& given) {
+      given.options.ranks = 2;
+      given.deal = {memory, lists, rank};
+    });
+  };
+  const std::size_t length = 2 * dealt_list_length(2, 2);
+  EXPECT_EQ(refusal_of_deal(8, length, 0), "");
+  EXPECT_EQ(refusal_of_deal(8, length, 1), "");
+  EXPECT_EQ(refusal_of_deal(7, length, 0),
+            "the memory of dealt rows has 7 values; it needs 8, 4 values a row");
+  EXPECT_EQ(refusal_of_deal(9, length, 0),
+            "the memory of dealt rows has 9 values; it needs 8, 4 values a row");
+  EXPECT_EQ(refusal_of_deal(8, length - 1, 0),
+            "the lists of dealt rows has 133 values; it needs 134, dealt_list_length() values a "
+            "rank");
+  EXPECT_NE(refusal_of_deal(8, 0, 0), "");
+  EXPECT_EQ(refusal_of_deal(8, length, 2),
+            "the rank is 2; it must be from 0 to below the number of ranks");
+  EXPECT_EQ(refusal_of_deal(8, length, -1),
+            "the rank is -1; it must be from 0 to below the number of ranks");
+}
+
+TEST(DualCheck, NamesTooFewPiecesOfDealtRows) {
+  Given given;
+  given.options.ranks = 2;
+  std::vector<float> memory(8);
+  std::vector<std::uint32_t> lists(2 * dealt_list_length(2, 2));
+  given.deal = {memory, lists, 0};
+  DualAscent<float> ascent = given.make();
+  std::vector<float> sum(2);
+  ascent.contribute(ascent.scales(), sum);
+  ascent.settle(sum);
+  ascent.begin_sweep();
+  EXPECT_NE(refusal([&] { ascent.sweep(0, 1); }).find("pieces is 1; it must be at least 2"),
+            std::string::npos);
+  EXPECT_EQ(refusal([&] { ascent.sweep(0, 2); }), "");
+}
+
+TEST(DualAscent, NamesTheLengthOfADealtRanksAlphas) {
+  std::vector<float> memory(8);
+  std::vector<std::uint32_t> lists(2 * dealt_list_length(2, 2));
+  Given given;
+  given.options.ranks = 2;
+  given.deal = {memory, lists, 1};
+  const DualAscent<float> ascent = given.make();
+  std::vector<float> alphas(2);
+  EXPECT_EQ(refusal([&] { ascent.copy_alphas(alphas); }),
+            "alphas has 2 values; it needs 1, one for each of the rank's rows");
 }
 
 TEST(DualAscent, RefusesCallsOutOfTurn) {

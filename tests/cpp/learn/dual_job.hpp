@@ -70,24 +70,42 @@ inline std::vector<std::vector<std::size_t>> unlike_shards(const DualProblem& pr
   return shards;
 }
 
+// So many ranks share all rows, which are dealt out anew in each sweep.
+struct Dealt {
+  std::size_t ranks;
+};
+
+// The rows of a sweep, of all ranks together.
+struct SweptRows {
+  std::int64_t announced = 0;  // by begin_sweep()
+  std::int64_t visited = 0;    // by sweep()
+};
+
 // All ranks of a job, in one process.
 template <class T>
 class DualJob {
  public:
+  // Each rank has rows of its own.
   DualJob(const DualProblem& problem, const std::vector<std::vector<std::size_t>>& shards,
           bool is_sparse)
       : features_(static_cast<std::size_t>(problem.features)) {
     DualOptions options = problem.options;
     options.ranks = static_cast<int>(shards.size());
     for (const auto& rows : shards) {
-      shards_.push_back(std::make_unique<Shard<T>>(problem, rows));
-      const Shard<T>& shard = *shards_.back();
       options.seed += 1;
-      if (is_sparse) {
-        ranks_.emplace_back(options, shard.csr(), shard.targets());
-      } else {
-        ranks_.emplace_back(options, shard.dense(), shard.targets());
-      }
+      shards_.push_back(std::make_unique<Shard<T>>(problem, rows));
+      add_rank(options, *shards_.back(), is_sparse, {}, {});
+    }
+  }
+  DualJob(const DualProblem& problem, Dealt dealt, bool is_sparse, const DualStart<T>& start = {})
+      : features_(static_cast<std::size_t>(problem.features)),
+        memory_(4 * problem.rows()),
+        lists_(dealt.ranks * dealt_list_length(problem.rows(), dealt.ranks)) {
+    DualOptions options = problem.options;
+    options.ranks = static_cast<int>(dealt.ranks);
+    shards_.push_back(std::make_unique<Shard<T>>(problem, all_rows(problem)));
+    for (int rank = 0; rank < options.ranks; ++rank) {
+      add_rank(options, *shards_.front(), is_sparse, start, {memory_, lists_, rank});
     }
   }
 
@@ -114,14 +132,20 @@ class DualJob {
         features_, [&](auto& rank, auto own) { rank.contribute(all, own); },
         [](auto& rank, auto sum) { rank.settle(sum); });
   }
-  void sweep(int pieces) {
-    for (DualAscent<T>& rank : ranks_) rank.begin_sweep();
+  SweptRows sweep(int pieces) {
+    SweptRows rows;
+    for (DualAscent<T>& rank : ranks_) rows.announced += rank.begin_sweep();
     for (int piece = 0; piece < pieces; ++piece) {
-      for (DualAscent<T>& rank : ranks_) rank.sweep(piece, pieces);
+      for (DualAscent<T>& rank : ranks_) rows.visited += rank.sweep(piece, pieces);
       exchange(
-          features_ + 1, [](auto& rank, auto own) { rank.take_change(own); },
+          features_ + 2, [](auto& rank, auto own) { rank.take_change(own); },
           [](auto& rank, auto sum) { rank.add_changes(sum); });
     }
+    return rows;
+  }
+  double estimate() const {
+    return std::accumulate(ranks_.begin(), ranks_.end(), 0.0,
+                           [](double sum, const auto& rank) { return sum + rank.estimate(); });
   }
   DualGap gap() {
     settle();
@@ -154,6 +178,14 @@ class DualJob {
   double intercept() const { return ranks_.front().intercept(); }
 
  private:
+  void add_rank(const DualOptions& options, const Shard<T>& shard, bool is_sparse,
+                const DualStart<T>& start, const DualDeal<T>& deal) {
+    if (is_sparse) {
+      ranks_.emplace_back(options, shard.csr(), shard.targets(), start, deal);
+    } else {
+      ranks_.emplace_back(options, shard.dense(), shard.targets(), start, deal);
+    }
+  }
   template <class Give, class Take>
   void exchange(std::size_t length, Give give, Take take) {
     std::vector<T> sum(length);
@@ -166,6 +198,8 @@ class DualJob {
   }
 
   std::size_t features_;
+  std::vector<T> memory_;             // of dealt rows
+  std::vector<std::uint32_t> lists_;  // and theirs
   std::vector<std::unique_ptr<Shard<T>>> shards_;
   std::vector<DualAscent<T>> ranks_;
 };

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -83,6 +84,72 @@ TEST(DualStep, SolvesTheLogLossForAnySteepness) {
             << "steep " << steep << ", margin " << margin << ", from " << from;
       }
     }
+  }
+}
+
+// What the row adds to P - D: c loss(p) + c conjugate(-alpha / c) + alpha p.
+double share_of_gap(Loss loss, const DualPoint& at) {
+  return at.cost * loss_at(loss, kEpsilon, at.target, at.p).loss -
+         dual_at(loss, kEpsilon, at.alpha, at.target, at.cost) + at.alpha * at.p;
+}
+
+template <Loss kLoss>
+void expect_gap() {
+  for (DualPoint at : points(kLoss)) {
+    const double unit = at.cost * (1 + at.p * at.p);  // no term is larger, but for a factor
+    const double gap = DualStep<kLoss>::gap(at, kEpsilon);
+    EXPECT_NEAR(gap, share_of_gap(kLoss, at), 1e-13 * unit)
+        << "cost " << at.cost << ", target " << at.target << ", p " << at.p << ", alpha "
+        << at.alpha;
+    EXPECT_GE(gap, -1e-13 * unit);
+    at.alpha = -at.cost * loss_at(kLoss, kEpsilon, at.target, at.p).slope;
+    EXPECT_NEAR(DualStep<kLoss>::gap(at, kEpsilon), 0, 1e-13 * unit)
+        << "cost " << at.cost << ", target " << at.target << ", p " << at.p;
+  }
+}
+
+TEST(DualStep, GivesTheGapOfTheHinge) { expect_gap<Loss::kHinge>(); }
+TEST(DualStep, GivesTheGapOfTheSquaredHinge) { expect_gap<Loss::kSquaredHinge>(); }
+TEST(DualStep, GivesTheGapOfTheSquaredLoss) { expect_gap<Loss::kSquared>(); }
+TEST(DualStep, GivesTheGapOfTheInsensitiveLoss) { expect_gap<Loss::kEpsilonInsensitive>(); }
+TEST(DualStep, GivesTheGapOfTheSquaredInsensitiveLoss) {
+  expect_gap<Loss::kSquaredEpsilonInsensitive>();
+}
+
+TEST(DualStep, GivesAboutTheGapOfTheLogLoss) {
+  for (const double cost : {1e-3, 1.0, 1e4}) {
+    for (const double target : {-1.0, 1.0}) {
+      for (const double p : {-8.0, -1.3, 0.0, 0.7, 8.0}) {
+        const double best = sigmoid(-target * p);
+        for (const double off : {-0.9, -0.5, -0.1, -1e-3, 1e-3, 0.1, 0.5, 0.9}) {
+          const double share = best + off * std::min(best, 1 - best);
+          const DualPoint at{target * cost * share, target, cost, 1, p};
+          const double gap = DualStep<Loss::kLog>::gap(at, 0);
+          const double exact = share_of_gap(Loss::kLog, at);
+          const double rounding = 1e-14 * cost;
+          EXPECT_LE(gap, 3 * exact + rounding) << "target " << target << ", p " << p << ", " << off;
+          EXPECT_GE(gap, exact / 3 - rounding) << "target " << target << ", p " << p << ", " << off;
+        }
+        const DualPoint at{target * cost * best, target, cost, 1, p};
+        EXPECT_NEAR(DualStep<Loss::kLog>::gap(at, 0), 0, 1e-14 * cost);
+      }
+    }
+  }
+}
+
+TEST(DualStep, GivesAGapOfTheLogLossThatRowsFarOffCanHave) {
+  for (const double p : {-1.0, -20.0, -37.0, -1e3, 20.0}) {
+    const DualPoint at{0, 1, 2.0, 1, p};
+    const double exact = share_of_gap(Loss::kLog, at);
+    const double gap = DualStep<Loss::kLog>::gap(at, 0);
+    EXPECT_LE(gap, 3 * exact) << p;
+    EXPECT_GE(gap, exact / 3) << p;
+  }
+}
+
+TEST(DualStep, GivesNoNegativeGapOfTheLogLoss) {
+  for (const DualPoint& at : points(Loss::kLog)) {
+    EXPECT_GE(DualStep<Loss::kLog>::gap(at, 0), 0) << "p " << at.p << ", alpha " << at.alpha;
   }
 }
 
