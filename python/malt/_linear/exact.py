@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
@@ -127,6 +128,7 @@ class ExactModel(LinearInput):
         outputs: int,
         dtype: Any,
         class_weights: Sequence[float] = (),
+        dense: Sequence[lbfgs.DenseRows] = (),
     ) -> None:
         """Solve one problem of all outputs, over the sources of the ranks trained here."""
         again = self.warm_start and hasattr(self, "coef_")
@@ -141,12 +143,27 @@ class ExactModel(LinearInput):
                     shape=(self.n_features_in_ + 1, outputs),
                     dtype=dtype,
                     class_weights=class_weights,
+                    dense=dense[rank] if dense else None,
                     start=start,
                     watch=self._watch(0, 1),
                 )
             ]
 
         self._finish(self._on_ranks(len(sources), solve, outputs, dtype))
+
+    def _dense_rows(self, X: Any, output: Output) -> list[lbfgs.DenseRows]:
+        """Return the rows of each rank that is trained here, or nothing if X is sparse."""
+        if sparse.issparse(X):
+            return []
+        ranks = self._rank_count(X.shape[0])
+        return [
+            lbfgs.DenseRows(
+                X[part],
+                output.targets[part],
+                None if output.weights is None else output.weights[part].astype(X.dtype),
+            )
+            for part in (_part(X.shape[0], rank, ranks) for rank in range(ranks))
+        ]
 
     def _sources(self, X: Any, output: Output) -> list[Source]:
         """Return a source of rows for each rank that is trained here."""

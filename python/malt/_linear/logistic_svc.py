@@ -62,8 +62,13 @@ class _ExactClassifier(Classifier, ExactModel):
         weights = self._weigh(given.y, given.weights, by_class)
         targets = self._targets(given.y)
         if self._is_multinomial:
-            sources = self._sources(given.X, Output(targets, weights))
-            self._solve_smooth(sources, self._outputs, given.X.dtype)
+            whole = Output(targets, weights)
+            self._solve_smooth(
+                self._sources(given.X, whole),
+                self._outputs,
+                given.X.dtype,
+                dense=self._dense_rows(given.X, whole),
+            )
             return self
         of_outputs = self._of_outputs(by_class)
 

@@ -129,7 +129,7 @@ TEST(DualAscent, NamesWhatIsWrongWithDealtRows) {
             "the rank is -1; it must be from 0 to below the number of ranks");
 }
 
-TEST(DualCheck, NamesTooFewPiecesOfDealtRows) {
+TEST(DualAscent, NamesTooFewPiecesOfDealtRows) {
   Given given;
   given.options.ranks = 2;
   std::vector<float> memory(8);
