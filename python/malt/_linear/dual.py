@@ -29,8 +29,11 @@ _EXCHANGES = 32
 _LEAST_EXCHANGES = 4
 _COST_OF_EXCHANGE = 2
 _FEW = 7
-# After so many passes the gap is measured anyway: the rounding of changes adds up in the weights.
-_MOST_BETWEEN_LOOKS = 16.0
+# The rounding of changes adds up in the weights. Where the gap is below this multiple of the
+# objective's rounding, they are computed anew after so many passes.
+_DRIFT = 1e4
+_SETTLE_EVERY = 4.0
+_MOST_BETWEEN_LOOKS = 16.0  # passes
 _LEAST_BETWEEN_LOOKS = 0.5
 _MOST_CORRECTED = 4.0
 # After so many passes a problem with few features is left to Newton's method.
@@ -157,9 +160,14 @@ class _Ascent:
     ) -> Solution:
         self._insist(self._settle)
         looks: list[Look] = []
+        settled_at = 0.0
         while True:
             self._insist(self._sweep)
             passes = self._visited / self._all_rows
+            drifts = self._rounding * self._primal * _DRIFT > self._forecast.gap
+            if drifts and passes - settled_at >= _SETTLE_EVERY:
+                self._insist(self._settle)
+                settled_at = passes
             since = passes - (looks[-1].passes if looks else 0.0)
             is_due = since >= _MOST_BETWEEN_LOOKS or passes >= stopping.passes
             is_due = is_due or (passes >= _PATIENCE and self._may_use_newton)
