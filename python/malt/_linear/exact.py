@@ -25,6 +25,8 @@ from malt._training.parameters import number
 
 Array = npt.NDArray[Any]
 
+# Starting a rank takes as long as a few passes over so many values; fewer are not worth a rank.
+LEAST_VALUES = 2_000_000
 _HISTORY = np.dtype(
     [
         ("output", np.int64),
@@ -72,7 +74,7 @@ class ExactModel(LinearInput):
 
     def _solve_dual(self, X: Any, outputs: int, output: Callable[[int], Output]) -> None:
         """Solve each output's problem over rows in memory, with one weight vector an output."""
-        ranks = self._rank_count(X.shape[0])
+        ranks = self._rank_count(X, outputs)
         by_output = ranks > 1 and outputs >= ranks
         examples = examples_of(X)
         seed = self._seed()
@@ -151,11 +153,10 @@ class ExactModel(LinearInput):
 
         self._finish(self._on_ranks(len(sources), solve, outputs, dtype))
 
-    def _dense_rows(self, X: Any, output: Output) -> list[lbfgs.DenseRows]:
+    def _dense_rows(self, X: Any, output: Output, ranks: int) -> list[lbfgs.DenseRows]:
         """Return the rows of each rank that is trained here, or nothing if X is sparse."""
         if sparse.issparse(X):
             return []
-        ranks = self._rank_count(X.shape[0])
         return [
             lbfgs.DenseRows(
                 X[part],
@@ -165,17 +166,20 @@ class ExactModel(LinearInput):
             for part in (_part(X.shape[0], rank, ranks) for rank in range(ranks))
         ]
 
-    def _sources(self, X: Any, output: Output) -> list[Source]:
+    def _sources(self, X: Any, output: Output, ranks: int) -> list[Source]:
         """Return a source of rows for each rank that is trained here."""
-        ranks = self._rank_count(X.shape[0])
         ends = [X.shape[0] * rank // ranks for rank in range(ranks + 1)]
         examples = examples_of(X, output.targets, output.weights)
         return [
             InMemory(examples, first, last, float(last - first)) for first, last in pairwise(ends)
         ]
 
-    def _rank_count(self, rows: int) -> int:
-        return 1 if self.ranks is None else min(int(self.ranks), rows)
+    def _rank_count(self, X: Any, outputs: int) -> int:
+        """Return how many ranks solve the problem here: at most `ranks`."""
+        if self.ranks is None or joining.company() is not None:
+            return 1 if self.ranks is None else int(self.ranks)
+        values = outputs * int(X.nnz if sparse.issparse(X) else X.size)
+        return min(int(self.ranks), int(X.shape[0]), max(1, values // LEAST_VALUES))
 
     def _stopping(self) -> Stopping:
         return Stopping(float(self.tol), int(self.max_iter))

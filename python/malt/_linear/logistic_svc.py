@@ -63,11 +63,12 @@ class _ExactClassifier(Classifier, ExactModel):
         targets = self._targets(given.y)
         if self._is_multinomial:
             whole = Output(targets, weights)
+            ranks = self._rank_count(given.X, self._outputs)
             self._solve_smooth(
-                self._sources(given.X, whole),
+                self._sources(given.X, whole, ranks),
                 self._outputs,
                 given.X.dtype,
-                dense=self._dense_rows(given.X, whole),
+                dense=self._dense_rows(given.X, whole, ranks),
             )
             return self
         of_outputs = self._of_outputs(by_class)
@@ -122,7 +123,8 @@ _DOC = """
         warm_start: fit() starts from what the last fit() found, for the same rows; for instance for
             a sequence of Cs. The estimator then keeps one number for each row and output.
         verbose: whether to write a line to standard error whenever the gap has been measured.
-        ranks: processes that fit() starts and ends, which share X in memory; None: one. In a job of
+        ranks: the most processes that fit() starts and ends, which share X in memory; fewer where X
+            is so small that starting them takes longer than they save. None: one. In a job of
             several ranks leave it out: each gives its own rows.
         fit_intercept, class_weight, random_state: as in scikit-learn.
 

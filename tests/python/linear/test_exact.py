@@ -29,9 +29,17 @@ from sklearn.svm import LinearSVC, LinearSVR
 from sklearn.utils.estimator_checks import check_estimator
 
 import malt
+from malt._launch import forked
+from malt._linear import exact
 
 KINDS = [malt.LogisticRegression, malt.LinearSVC, malt.LinearSVR, malt.Ridge]
 CLOSE = 1e-6  # of the optimum
+
+
+@pytest.fixture(autouse=True)
+def _as_many_ranks_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However small the data are."""
+    monkeypatch.setattr(exact, "LEAST_VALUES", 1)
 
 
 @functools.cache
@@ -281,6 +289,21 @@ def test_the_history_and_the_lines_show_each_measured_gap(
     assert lines[-1].startswith(f"LinearSVC: {model.n_iter_:.1f} passes, objective ")
     last = model.history_[-1]
     assert (last["objective"], last["gap"]) == (model.objective_, model.dual_gap_)
+
+
+def test_no_more_ranks_are_started_than_data_are_worth(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+    run = forked.run
+    monkeypatch.setattr(
+        forked, "run", lambda ranks, work: (started.append(ranks), run(ranks, work))[1]
+    )
+    X, y = data_set("digits")  # 1797 x 64
+    for least, expected in ((200_000, []), (50_000, [2]), (20_000, [4])):
+        monkeypatch.setattr(exact, "LEAST_VALUES", least)
+        started.clear()
+        model = malt.LinearSVC(ranks=4, tol=1e-8, random_state=0).fit(X, y)
+        assert started == expected
+        assert model.dual_gap_ <= 1e-8 * model.objective_
 
 
 @pytest.mark.parametrize("kind", KINDS)
