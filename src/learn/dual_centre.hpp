@@ -43,7 +43,7 @@ class DualCentre {
     }
   }
 
-  // What the gap is larger than the sum of the rows' shares in it: |w - sum of alpha x|^2 / 2.
+  // The gap minus the sum of the rows' shares in it: |w - sum of alpha x|^2 / 2.
   double gap(const std::vector<T>& weights) const {
     double square = 0;
     for (std::size_t i = 0; i < z_.size(); ++i) {

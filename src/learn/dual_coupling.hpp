@@ -7,10 +7,10 @@
 namespace learn {
 
 // The dual rises with each exchange if |sum of changes|^2 <= sigma' * sum of |change|^2 (Ma et al.
-// 2015, section 3.1). The number of ranks is always enough, and is needed where all make the same
-// change. Where changes are as good as orthogonal, 1 is enough, and half of that sigma' doubles the
-// steps. So sigma' follows the ratio that exchanges show: up at once, and down slowly. All ranks
-// see the same sums, and so have the same sigma'.
+// 2015, section 3.1). The number of ranks is always enough, and is needed if all make the same
+// change. For changes that are as good as orthogonal 1 is enough, and steps are longer with a
+// smaller sigma'. So sigma' follows the ratio that exchanges show: up at once, and down slowly. All
+// ranks see the same sums, and so have the same sigma'.
 class DualCoupling {
  public:
   double sigma() const { return sigma_; }

@@ -29,8 +29,8 @@ _EXCHANGES = 32
 _LEAST_EXCHANGES = 4
 _COST_OF_EXCHANGE = 2
 _FEW = 7
-# The rounding of changes adds up in the weights. Where the gap is below this multiple of the
-# objective's rounding, they are computed anew after so many passes.
+# The rounding of changes adds up in the weights. They are computed anew after so many passes once
+# the gap is below this multiple of the objective's rounding.
 _DRIFT = 1e4
 _SETTLE_EVERY = 4.0
 _MOST_BETWEEN_LOOKS = 16.0  # passes
@@ -63,7 +63,7 @@ class Dealt(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """This rank's rows. Where ranks share them, all rows, of which some are dealt to each rank."""
+    """This rank's rows; or all rows, if the ranks share them, and some are dealt to each."""
 
     examples: Any
     targets: Array
@@ -77,6 +77,11 @@ class Start(NamedTuple):
 
     alphas: Array
     intercept: float
+
+
+def part_of(rows: int, rank: int, ranks: int) -> slice:
+    """Return the rows of which a rank has the alphas, where ranks share them."""
+    return slice(rows * rank // ranks, rows * (rank + 1) // ranks)
 
 
 def solve(
@@ -128,15 +133,11 @@ class _Ascent:
         self._visited, self._all_rows, self._all_values = 0.0, 1.0, 0.0
         self._primal = np.inf  # the objective, as far as it is known
         self._forecast = _Forecast()
-        rank = 0 if rows.dealt is None else jobs.rank()
-        count = len(rows.targets)
-        part = slice(0, count)
-        if rows.dealt is not None:
-            part = slice(count * rank // few.ranks, count * (rank + 1) // few.ranks)
-        self._part = part
+        rank, ranks = (0, 1) if rows.dealt is None else (jobs.rank(), few.ranks)
+        self._part = part_of(len(rows.targets), rank, ranks)
         self._problem = problem
         self._rounding = float(np.finfo(rows.targets.dtype).eps)
-        kappa, intercept = self._agree(rows.targets[part], start, rows.dealt is not None)
+        kappa, intercept = self._agree(start)
         self._ascent = kind(
             rows.examples,
             rows.targets,
@@ -244,17 +245,17 @@ class _Ascent:
             rest.has_converged,
         )
 
-    def _agree(self, targets: Array, start: Start | None, is_dealt: bool) -> tuple[float, float]:
+    def _agree(self, start: Start | None) -> tuple[float, float]:
         """Return kappa for the ranks' rows, and the intercept to start from."""
         while True:
             try:
-                return self._try_to_agree(targets, start, is_dealt)
+                return self._try_to_agree(start)
             except RankLostError:
                 continue
 
-    def _try_to_agree(
-        self, targets: Array, start: Start | None, is_dealt: bool
-    ) -> tuple[float, float]:
+    def _try_to_agree(self, start: Start | None) -> tuple[float, float]:
+        is_dealt = self._rows.dealt is not None
+        targets = self._rows.targets[self._part]
         rows = len(targets)
         total = float(targets.sum(dtype=np.float64))
         square = float(np.einsum("i,i->", targets, targets, dtype=np.float64))

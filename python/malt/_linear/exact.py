@@ -114,7 +114,7 @@ class ExactModel(LinearInput):
                     watch=self._watch(k, outputs),
                 )
                 if alphas is not None:
-                    part = slice(0, X.shape[0]) if dealt is None else _part(X.shape[0], rank, ranks)
+                    part = slice(None) if dealt is None else dual.part_of(X.shape[0], rank, ranks)
                     alphas[part, k] = found.alphas
                 solved.append(found._replace(alphas=None, weights=found.weights[:, np.newaxis]))
             return solved
@@ -163,7 +163,7 @@ class ExactModel(LinearInput):
                 output.targets[part],
                 None if output.weights is None else output.weights[part].astype(X.dtype),
             )
-            for part in (_part(X.shape[0], rank, ranks) for rank in range(ranks))
+            for part in (dual.part_of(X.shape[0], rank, ranks) for rank in range(ranks))
         ]
 
     def _sources(self, X: Any, output: Output, ranks: int) -> list[Source]:
@@ -292,8 +292,3 @@ class ExactModel(LinearInput):
 def _is_mine_alone(found: list[Solution | None]) -> bool:
     """Whether each rank has solved problems of its own."""
     return any(one is None for one in found)
-
-
-def _part(rows: int, rank: int, ranks: int) -> slice:
-    """Return the rows of which a rank has the alphas at the end."""
-    return slice(rows * rank // ranks, rows * (rank + 1) // ranks)

@@ -6,7 +6,7 @@ outputs that share a loss (multinomial), and rows that are read from files in ea
 
 The gap: P is the objective, minimised over the intercepts. It is strongly convex with modulus 1
 because of the penalty |w|^2 / 2, so P - optimum <= |slope of P|^2 / 2 (Nesterov 2004, section
-2.1.3). What moving the intercepts would still gain is estimated by a Newton step.
+2.1.3). A Newton step estimates how much moving the intercepts would still gain.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Handoff {
     kWoken,        // was in one of the three states before, and the alarm has been rung
     kQueued,       // waits for the lock
   };
-  // What the rank holds back is sent by the engine's thread after this time.
+  // The engine's thread sends after this time what the rank holds back.
   static constexpr std::chrono::nanoseconds kHeldBack{100'000};
 
   Handoff();

@@ -87,7 +87,7 @@ TEST(DualStep, SolvesTheLogLossForAnySteepness) {
   }
 }
 
-// What the row adds to P - D: c loss(p) + c conjugate(-alpha / c) + alpha p.
+// The row's part of P - D: c loss(p) + c conjugate(-alpha / c) + alpha p.
 double share_of_gap(Loss loss, const DualPoint& at) {
   return at.cost * loss_at(loss, kEpsilon, at.target, at.p).loss -
          dual_at(loss, kEpsilon, at.alpha, at.target, at.cost) + at.alpha * at.p;
