@@ -43,6 +43,7 @@ needs_of_build=(
 )
 needs_of_test=(
   "${needs_of_build[@]}"
+  "has_command ccache|ccache"
   "has_header gtest/gtest.h|libgtest-dev"
   "has_header benchmark/benchmark.h|libbenchmark-dev"
   "has_command pkg-config|pkg-config"
@@ -53,6 +54,12 @@ needs_of_test=(
   "has_command slurmd|slurm-wlm"
   "has_pmix|libpmix-dev"
   "has_command spin|spin"
+  "has_command java|openjdk-17-jre-headless" # for Spark
+  "has_command chromium|chromium" # for the dashboard
+)
+needs_of_docs=(
+  "find_python|python3 python3-venv python3-dev"
+  "test -e /etc/ssl/certs/ca-certificates.crt|ca-certificates"
 )
 needs_of_rdma=(
   "command -v qemu-system-x86_64|qemu-system-x86"
@@ -62,6 +69,14 @@ needs_of_rdma=(
   "test -e /etc/libibverbs.d/rxe.driver|ibverbs-providers"
   "command -v cpio|cpio"
   "command -v xz|xz-utils"
+)
+needs_of_arm64=(
+  "command -v aarch64-linux-gnu-g++|g++-aarch64-linux-gnu"
+  "command -v qemu-aarch64-static|qemu-user-static"
+  "test -e /usr/src/googletest/CMakeLists.txt|googletest"
+)
+needs_of_wheel=(
+  "has_command mmdebstrap|mmdebstrap"
 )
 needs_of_asan=(
   "has_fuzzer|clang libclang-rt-dev"
@@ -122,7 +137,8 @@ print("\n".join(sum(wanted, ["cmake>=3.25", "ninja>=1.11"])))
 END
 }
 
-test_extras=(examples mpi learn data test) # what tests/python needs, but for PyTorch
+# What tests/python needs, but for PyTorch and the engines, which `dev` has.
+test_extras=(examples mpi learn data pool otel test)
 
 ensure_packages() { # ensure_packages NAME EXTRA...
   local name=$1 wanted
@@ -135,6 +151,9 @@ ensure_packages() { # ensure_packages NAME EXTRA...
   echo "$wanted" >".venv/stamps/packages-$name"
 }
 
+# As the preset dev compiles, so that ccache finds what that has in common with the extension.
+as_in_dev=(-C "cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O3 -DNDEBUG -g1")
+
 ensure_package() {
   local inputs
   inputs=$(
@@ -143,7 +162,7 @@ ensure_package() {
   )
   ! fresh malt "$inputs" || return 0
   say "Building MALT"
-  quietly build pip install --no-deps --no-build-isolation --editable .
+  quietly build pip install --no-deps --no-build-isolation "${as_in_dev[@]}" --editable .
   echo "$inputs" >.venv/stamps/malt
 }
 
@@ -152,9 +171,13 @@ set_up() { # set_up build|test
   flock -n 9 || { say "Waiting for another ./dev to finish setting up" && flock 9; }
   local needs="needs_of_$1[@]"
   ensure_system "${!needs}"
+  if has_command ccache >/dev/null; then
+    export CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_NOHASHDIR=1
+    export CCACHE_SLOPPINESS=pch_defines,time_macros # what a precompiled header takes
+  fi
   ensure_venv
   if [[ $1 == test ]]; then
-    ensure_packages test "${test_extras[@]}" dev
+    ensure_packages test "${test_extras[@]}" dev docs
   elif [[ ! -f .venv/stamps/packages-test ]]; then
     ensure_packages build examples
   fi

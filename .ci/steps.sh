@@ -22,6 +22,12 @@ cpp_tests() { # cpp_tests PRESET [COMMAND...]
     return 1
   fi
 }
+# The sanitizers' builds, which can be made beside other steps.
+step_builds() {
+  ensure_system "${needs_of_asan[@]}"
+  build_preset asan
+  build_preset tsan
+}
 step_cpp() { cpp_tests dev; }
 step_asan() {
   ensure_system "${needs_of_asan[@]}"
@@ -49,6 +55,30 @@ step_install() { # The installed library, through find_package and through pkg-c
     $(PKG_CONFIG_PATH=$libdir pkg-config --cflags --libs learn)
   LD_LIBRARY_PATH=${libdir%/pkgconfig} "$out/consumer-pc"
 }
+# A wheel by the machine's compiler, in a tree that has Python and no compiler. `./dev wheel` does
+# the same with those that are to be published.
+step_wheel() {
+  local out=$PWD/build/wheel/local
+  rm -rf "$out"
+  pip wheel --quiet --no-deps --no-build-isolation "${as_in_dev[@]}" --wheel-dir "$out" .
+  check_wheel_file "$out"/*.whl
+  try_wheel "$out"/*.whl python
+}
+step_arm64() {
+  ensure_system "${needs_of_arm64[@]}"
+  local out=$PWD/build/arm64 prefix=$PWD/build/arm64/googletest toolchain=$PWD/cmake/arm64.cmake
+  local tests=(slot_test copies_test membership_test membership_hosts_test accusations_test)
+  copy_headers "$out/include"
+  cmake -S /usr/src/googletest -B "$prefix/build" -DCMAKE_TOOLCHAIN_FILE="$toolchain" \
+    -DCMAKE_INSTALL_PREFIX="$prefix" -DBUILD_GMOCK=OFF -DCMAKE_BUILD_TYPE=Release
+  cmake --build "$prefix/build" --target install
+  cmake -B "$out" -DCMAKE_TOOLCHAIN_FILE="$toolchain" -DMALT_TESTS=ON \
+    -DGTest_ROOT="$prefix" -DMALT_OPENSSL_INCLUDE="$out/include" -DMALT_VERBS_INCLUDE="$out/include"
+  cmake --build "$out" --target dstorm vol learn "${tests[@]}"
+  # As many simulated jobs as the emulator can run in a minute.
+  MALT_SEEDS=40 ctest --test-dir "$out" --output-on-failure -j "$cores" \
+    -R "^($(IFS='|' && echo "${tests[*]}"))\."
+}
 step_rdma() {
   ensure_system "${needs_of_rdma[@]}"
   cmake --preset dev
@@ -56,7 +86,7 @@ step_rdma() {
   tests/softroce/run_tests.sh build/dev
 }
 step_fuzz() {
-  local seconds=${FUZZ_SECONDS:-60} seed=1 # so that what fails here failed by what has changed
+  local seconds=${FUZZ_SECONDS:-15} seed=1 # so that what fails here failed by what has changed
   [[ -z ${FUZZ_SECONDS:-} ]] || seed=0     # any: for new finds
   [[ $seconds =~ ^[1-9][0-9]*$ ]] ||
     fail "FUZZ_SECONDS=$seconds is no whole number of seconds from 1"
@@ -68,7 +98,8 @@ step_fuzz() {
 # xdist_group take turns. Beyond eight the longest test alone takes longer than all others.
 beside=(--dist loadgroup -n "$((cores < 8 ? cores + 1 : 8))")
 step_python() {
-  python -m pytest "${beside[@]}" tests/python --ignore tests/python/project/test_readme.py
+  python -m pytest "${beside[@]}" --durations 40 tests/python \
+    --ignore tests/python/project/test_readme.py
 }
 # Prints a Python of this version that builds extensions: on PATH, of pyenv, or one uv downloads.
 python_of() {
@@ -100,9 +131,12 @@ python_tests() {
       "(the step's log says why)"
     export MALT_WITHOUT_TORCH=1
   fi
+  # The engines take long to install, and are pinned; `python` tests with them.
+  echo "SKIPPED: the tests of Dask, Ray and Spark, which \`./dev test python\` runs"
+  export MALT_WITHOUT_ENGINES=1
   names=$(sed -E 's/[^A-Za-z0-9_-].*//; s/_/-/g' "$wanted.torch" | sort -u | paste -sd'|')
   echo "row $(python --version): $(uv pip freeze | grep -iE "^($names)==" | paste -sd' ')"
-  uv pip install --no-deps --no-build-isolation --reinstall-package malt .
+  uv pip install --no-deps --no-build-isolation --reinstall-package malt-sgd .
   step_python
 }
 # The supported versions of Python are those that pyproject.toml's classifiers name.
@@ -111,7 +145,15 @@ supported_pythons() {
 }
 step_oldest() { python_tests "$(supported_pythons | head -n 1)" lowest-direct; }
 step_newest() { python_tests "$(supported_pythons | tail -n 1)" highest; }
-step_readme() { python -m pytest tests/python/project/test_readme.py; }
+step_readme() { python -m pytest "${beside[@]}" tests/python/project/test_readme.py; }
+# Warnings are errors (mkdocs.yml), among them links and anchors that lead nowhere.
+build_site() {
+  python .ci/site_pages.py build/site && NO_MKDOCS_2_WARNING=1 mkdocs build
+}
+step_docs() {
+  build_site
+  python -m pytest -p no:cacheprovider tests/site
+}
 # mpi_tests RANKS: each rank logs to its own file; rank 0's and the failed ones' are shown.
 mpi_tests() {
   local out=$logs/mpi$1 rank code=0
@@ -173,12 +215,16 @@ step_format() {
   cpp_files | xargs clang-format --dry-run -Werror &&
     ! cpp_files | xargs grep -nE '^.{101}'
 }
-step_tidy() {
+tidy() { # tidy FOLDERS
   cmake --preset dev
-  python .ci/clang_tidy.py build/dev build/python-*
+  cmake --preset tsan # for the libraries' sources, several of which it compiles as one
+  python .ci/clang_tidy.py "$1" build/dev build/python-* build/tsan
 }
+step_tidy() { tidy src,python/bindings,benchmarks,fuzz; }
+step_tidy_tests() { tidy tests; }
 
-lint_steps=(ruff mypy format tidy)
-test_steps=(cpp install python readme mpi1 mpi2 mpi4 hosts model chaos "${lint_steps[@]}")
-sanitizer_steps=(asan tsan fuzz)
+lint_steps=(ruff mypy format tidy tidy_tests)
+# After `cpp`, beside whose build `tidy` cannot begin.
+test_steps=(install wheel python readme docs mpi1 mpi2 mpi4 hosts model chaos ruff mypy format)
+sanitized_steps=('builds&' cpp "${test_steps[@]}" 'tidy&' builds asan tsan fuzz)
 pythons_steps=(oldest newest)

@@ -11,8 +11,8 @@ pybind11_add_module(_core MODULE ${binding_sources} $<TARGET_OBJECTS:dstorm_obje
 target_include_directories(_core PRIVATE src)
 target_include_directories(_core SYSTEM PRIVATE ${MALT_VERBS_INCLUDE})
 target_compile_definitions(_core PRIVATE MALT_VERSION="${PROJECT_VERSION}")
-target_link_libraries(_core PRIVATE Threads::Threads OpenSSL::SSL malt_warnings malt_hardening
-                                    malt_sanitizers ${CMAKE_DL_LIBS})
+target_link_libraries(_core PRIVATE Threads::Threads malt_warnings malt_hardening malt_sanitizers
+                                    ${CMAKE_DL_LIBS})
 # Only the module's entry point is visible, so that a libdstorm in the same process (a C++ program
 # that embeds Python) and the copy in here never mix.
 target_link_options(_core PRIVATE

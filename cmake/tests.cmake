@@ -5,9 +5,11 @@ include(GoogleTest)
 # The conformance tests run over each of these transports; a new transport is one more word here.
 # tests/softroce runs the same tests over verbs, which needs an adapter.
 set(transports shm tcp)
-set(conformance_tests allreduce_test segment_test vol_test)
+set(conformance_tests allreduce_test exchange_test link_test segment_test vol_test)
 # These run over the same transports, but not over verbs, because their ranks rejoin on one host.
-set(host_tests regroup_test)
+# Mail and tables use mailboxes in no other way than the tests above do.
+set(host_tests mail_test regroup_test table_deaths_test table_filters_test
+               table_test)
 list(JOIN conformance_tests "\n" conformance_lines)
 file(WRITE ${PROJECT_BINARY_DIR}/conformance_tests "${conformance_lines}\n")
 
@@ -18,16 +20,19 @@ set(serial_tests)
 set(long_tests membership_test watcher_test)
 
 # These compute for long, or test code that is in headers, so they are optimised as the preset says.
-# The others test code of the libraries, and are compiled with -O1, which is faster.
+# The others test code of the libraries, and are compiled with less, which is faster.
 set(optimised_tests membership_hosts_test membership_test slot_test writer_killed_test)
 
 # In these, an adapter's write from another process orders the engine's reads of a slot before the
 # rank's writes into it. ThreadSanitizer does not see that order, and would report a race.
 set(unseen_order_tests rdma_faults_test)
 # These have one thread, in which ThreadSanitizer has nothing to find.
-set(single_thread_tests accusations_test codec_test graph_test kernels_copy_test kernels_level_test
-                        kernels_test decimal_test matrix_test membership_hosts_test membership_test)
+set(single_thread_tests accusations_test codec_test decimal_test dual_ascent_test dual_check_test
+                        dual_coupling_test dual_deal_test dual_step_test graph_test
+                        kernels_copy_test kernels_level_test kernels_test matrix_test
+                        membership_hosts_test membership_test)
 
+set(header_owner)
 foreach(source IN LISTS test_sources)
   cmake_path(GET source STEM name)
   if(MALT_SANITIZE STREQUAL "thread" AND
@@ -39,7 +44,18 @@ foreach(source IN LISTS test_sources)
   target_link_libraries(${name} PRIVATE learn vol dstorm GTest::gtest_main malt_warnings
                                         malt_sanitizers)
   if(NOT name IN_LIST optimised_tests)
-    target_compile_options(${name} PRIVATE -O1)
+    if(MALT_SANITIZE)
+      target_compile_options(${name} PRIVATE -O0)
+    else()
+      target_compile_options(${name} PRIVATE -O1)
+    endif()
+    # One precompiled header for all, which each includes anyway.
+    if(header_owner)
+      target_precompile_headers(${name} REUSE_FROM ${header_owner})
+    else()
+      target_precompile_headers(${name} PRIVATE <gtest/gtest.h>)
+      set(header_owner ${name})
+    endif()
   endif()
   set(serial OFF)
   if(name IN_LIST serial_tests)

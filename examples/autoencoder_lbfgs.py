@@ -3,8 +3,8 @@
     malt run -n 4 examples/autoencoder_lbfgs.py
     python examples/autoencoder_lbfgs.py              # one rank: the same optimum
 
-Needs SciPy: pip install "malt[examples]". The data, patches of Fashion-MNIST, are fetched once (see
-fashion_mnist.py).
+Needs SciPy: pip install "malt-sgd[examples]". The data, patches of Fashion-MNIST, are fetched once
+(see fashion_mnist.py).
 
 This is how Qjam (Batra et al., "Distributing computation to large GPU clusters") trains: cost and
 gradient have summation form (Chu et al., NIPS 2006), so each rank computes them over its patches

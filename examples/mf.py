@@ -4,8 +4,9 @@
     malt run -n 2 examples/mf.py                              # each rank has half of the ratings
     malt run -n 2 examples/mf.py --every 5000                 # and they exchange more often
 
-Needs scikit-learn: pip install "malt[learn]". MovieLens-100K is fetched once (see movielens.py); a
-tenth of it is held out. The last line that the program prints is the error on that tenth.
+Needs scikit-learn: pip install "malt-sgd[learn]". MovieLens-100K is fetched once (see
+movielens.py); a tenth of it is held out. The last line that the program prints is the error on
+that tenth.
 """
 
 from __future__ import annotations

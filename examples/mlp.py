@@ -6,7 +6,7 @@
     python examples/mlp.py                               # one rank: the serial loop
     python examples/mlp.py --compare 4                   # 1 rank and 4, side by side
 
-Needs PyTorch and SciPy: pip install "malt[examples,torch]". The data are fetched once (see
+Needs PyTorch and SciPy: pip install "malt-sgd[examples,torch]". The data are fetched once (see
 fashion_mnist.py). The serial loop becomes parallel by `parallel()` and one line in `train()`.
 """
 

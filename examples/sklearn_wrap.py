@@ -4,7 +4,7 @@
     malt run -n 4 examples/sklearn_wrap.py --estimator perceptron --every 250
     python examples/sklearn_wrap.py                      # one rank
 
-Needs scikit-learn and SciPy: pip install "malt[examples,learn]". The data are fetched once (see
+Needs scikit-learn and SciPy: pip install "malt-sgd[examples,learn]". The data are fetched once (see
 newsgroups.py). Afterwards rank 0 fits the same estimator, without the wrapper, on all rows.
 """
 

@@ -7,7 +7,7 @@
     python examples/svm.py                                         # one process: the serial loop
     python examples/svm.py --demo                                  # 1 and 4 ranks: table, picture
 
-Needs SciPy, and Matplotlib for --demo: pip install "malt[examples]". The data, 20 Newsgroups as
+Needs SciPy, and Matplotlib for --demo: pip install "malt-sgd[examples]". The data, 20 Newsgroups as
 "comp.* or not", is fetched once (see newsgroups.py).
 
 Compare `train_serial` with `train_malt`: besides the line that shares `w`, two calls were added.

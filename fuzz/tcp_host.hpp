@@ -90,7 +90,8 @@ inline dstorm::remote::Settings settings_at(const dstorm::net::Address& at) {
           .suspect_after = std::chrono::seconds(5),
           .device = nullptr,
           .rdma = std::vector(kRanks, false),
-          .most_ranks = 2};
+          .most_ranks = 2,
+          .recorder = nullptr};
 }
 
 // Two ends of a connection without ports, of which there are not enough for so many.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import re
 import signal
 from collections.abc import Generator, Iterator
 
@@ -35,11 +36,21 @@ def alone() -> Iterator[None]:
         yield
 
 
+_NO_ENGINE = re.compile(
+    "could not import '(malt.)?(dask|distributed|jax|kubernetes|optax|(py)?spark|ray)"
+)
+
+
 def forbidden(nodeid: str, reason: str) -> bool:
     allowed = any(fnmatch.fnmatch(nodeid, pattern) for pattern in ALLOWED_SKIPS)
     # `./dev test pythons` says in its summary that it found no PyTorch.
     if os.environ.get("MALT_WITHOUT_TORCH") == "1" and "could not import 'torch'" in reason:
         allowed = True
+    # Those steps leave out the engines.
+    if os.environ.get("MALT_WITHOUT_ENGINES") == "1" and _NO_ENGINE.search(reason):
+        allowed = True
+    # `./dev test pythons` also runs with the oldest supported PyTorch.
+    allowed = allowed or "the backend is for PyTorch 2.13 and later" in reason
     return os.environ.get("MALT_NO_SKIPS") == "1" and not allowed
 
 

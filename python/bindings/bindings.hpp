@@ -23,7 +23,11 @@ namespace py = pybind11;
 void bind_errors(py::module_& module);
 void bind_graph(py::module_& module);
 void bind_group(py::module_& module);
+void bind_mail(py::module_& module);
+void bind_messages(py::module_& module);
 void bind_network(py::module_& module);
+void bind_process_group(py::module_& module);
+void bind_recorder(py::module_& module);
 void bind_fault(py::module_& module);
 void bind_fold(py::module_& module);
 void bind_dense(py::module_& module);
@@ -31,6 +35,7 @@ void bind_sparse(py::module_& module);
 void bind_linear(py::module_& module);
 void bind_dual_ascent(py::module_& module);
 void bind_svmlight(py::module_& module);
+void bind_table(py::module_& module);
 void bind_factorization(py::module_& module);
 
 // Seconds as Python gives them; throws ConfigError below zero.

@@ -14,6 +14,7 @@ struct Callbacks {
   py::object note_unsent = py::none();          // (name)
   py::object note_left = py::none();            // (name, ranks, scatters)
   py::object note_left_allreduce = py::none();  // (name, ranks)
+  py::object do_nothing = py::none();           // (): a Python function, in a wait
 };
 
 // Never destroyed: the interpreter ends before the process does.

@@ -3,6 +3,7 @@
 
 #include "method.hpp"
 #include "missed.hpp"
+#include "notices.hpp"
 #include "regroup.hpp"
 
 namespace malt_bindings {
@@ -77,6 +78,15 @@ class PythonVector {
   DenseVector& vector() const { return *vector_; }
   dstorm::Turns& turns() const { return vector_->segment().turns(); }
   const std::string& name() const { return vector_->segment().options().name; }
+
+  // A scatter or a gather, after which the functions that its vector's frontier calls are called.
+  template <auto method>
+  py::object then_notify(PyObject* const* arguments, std::size_t count, PyObject* keywords) {
+    py::object result = (this->*method)(arguments, count, keywords);
+    notices_.call(vector_->segment());
+    return result;
+  }
+  Notices& notices() { return notices_; }
 
   py::object scatter(PyObject* const* arguments, std::size_t count, PyObject* keywords) {
     static const Parameters<1> parameters("scatter", 1, {"graph"});
@@ -184,6 +194,7 @@ class PythonVector {
   py::object on_unused_;           // a function to call once, or None; see check_used()
   bool has_folded_ = false;
   Missed missed_;
+  Notices notices_;
   py::object gathered_object_;               // what the last gather or allreduce returned
   const vol::Gathered* gathered_ = nullptr;  // inside gathered_object_
   RankTuple scattered_;
@@ -278,17 +289,17 @@ void bind_dense(py::module_& module) {
 
   py::class_<PythonVector> vector(
       module, "Vector", "A dense vector that is scattered and gathered. Made by malt.vector().");
-  add_method<PythonVector, &PythonVector::scatter>(
+  add_method<PythonVector, &PythonVector::then_notify<&PythonVector::scatter>>(
       vector, "scatter",
       "scatter(self: malt._core.Vector, graph: malt._core.Graph | None = None) -> tuple[int, "
       "...]\n\n"
       "Write this vector into the memory of this round's out-neighbours.\n\n"
       "Under policy 'latest' it never waits; under 'queue' it waits for a free slot.\n\n"
-      "Args:\n    graph: over which to send, this once, instead of the vector's own.\n"
-      "Returns:\n    The ranks written to.\n"
+      "Args:\n    graph: over which to send, this once, instead of the vector's own.\n\n"
+      "Returns:\n    The ranks written to.\n\n"
       "Raises:\n    TimeoutError: every slot holds an update that the named ranks have yet to "
       "gather.");
-  add_method<PythonVector, &PythonVector::gather>(
+  add_method<PythonVector, &PythonVector::then_notify<&PythonVector::gather>>(
       vector, "gather",
       "gather(self: malt._core.Vector, fold: malt._core.Fold | "
       "collections.abc.Callable[[numpy.ndarray, list[malt._core.Update]], typing.Any] = ..., *, "
@@ -301,8 +312,8 @@ void bind_dense(py::module_& module) {
       "        around, as NumPy's does; WEIGHTED is computed in double precision.\n"
       "    staleness: 0 waits for this iteration's update of every live in-neighbour (BSP),\n"
       "        k lets them be k iterations behind (SSP), None does not wait (ASP).\n"
-      "    timeout: seconds to wait; that of malt.init() if None.\n"
-      "Returns:\n    Gathered: count, ranks and staleness of the updates folded.\n"
+      "    timeout: seconds to wait; that of malt.init() if None.\n\n"
+      "Returns:\n    Gathered: count, ranks and staleness of the updates folded.\n\n"
       "Raises:\n    TimeoutError: the named ranks did not come; nothing was folded.\n"
       "    ConfigError: another thread's call waits, or a fold makes the call (malt.vector() says "
       "more).");
@@ -315,7 +326,7 @@ void bind_dense(py::module_& module) {
       "gather().\n"
       "    timeout: seconds to wait; that of malt.init() if None.\n"
       "    last: True for the call after the loop. It takes part in one allreduce only with\n"
-      "        calls of other ranks that say so too.\n"
+      "        calls of other ranks that say so too.\n\n"
       "Raises:\n    TimeoutError: the named ranks did not come; the vector is unchanged.\n"
       "    ConfigError: on all ranks: they name different folds, or only some are at their last; "
       "the vector is unchanged.");
@@ -394,6 +405,9 @@ void bind_dense(py::module_& module) {
         return "<malt.Vector '" + options.name + "', " + options.kind + ", graph " +
                options.graph.name() + ">";
       });
+  add_frontier(
+      vector, [](PythonVector& self) -> Notices& { return self.notices(); },
+      [](PythonVector& self) -> dstorm::Segment& { return self.vector().segment(); });
   bind_rows(module);
 }
 

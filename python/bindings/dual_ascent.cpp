@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -63,17 +64,18 @@ void bind_one(py::module_& module, const std::string& suffix) {
           py::init([](const Examples<T>& examples, const py::array& targets,
                       const std::optional<py::array>& weights, const std::string& loss,
                       double epsilon, double c, bool intercept, int ranks, std::uint64_t seed,
-                      double least_kappa, const std::optional<py::array>& alphas,
+                      double least_kappa, int together, const std::optional<py::array>& alphas,
                       double start_intercept, const std::optional<py::array>& dealt,
                       const std::optional<py::array>& lists, int rank) {
-            return make_solver<T>(examples,
-                                  {to_loss(loss), epsilon, c, intercept, ranks, seed, least_kappa},
-                                  targets, weights, alphas, start_intercept, {dealt, lists, rank});
+            return make_solver<T>(
+                examples,
+                {to_loss(loss), epsilon, c, intercept, ranks, seed, least_kappa, together}, targets,
+                weights, alphas, start_intercept, {dealt, lists, rank});
           }),
           py::arg("examples"), py::arg("targets"), py::arg("weights") = py::none(), py::kw_only(),
           py::arg("loss") = "hinge", py::arg("epsilon") = 0.1, py::arg("c") = 1.0,
           py::arg("intercept") = false, py::arg("ranks") = 1, py::arg("seed") = 0,
-          py::arg("least_kappa") = 0.0, py::arg("alphas") = py::none(),
+          py::arg("least_kappa") = 0.0, py::arg("together") = 1, py::arg("alphas") = py::none(),
           py::arg("start_intercept") = 0.0, py::arg("dealt") = py::none(),
           py::arg("lists") = py::none(), py::arg("rank") = 0,
           "Over the rows of `examples`, with targets and weights of these arrays. `alphas` and "
@@ -92,6 +94,16 @@ void bind_one(py::module_& module, const std::string& suffix) {
           [](Bound& self, int piece, int pieces) { return self.ascent.sweep(piece, pieces); },
           no_gil, py::arg("piece"), py::arg("pieces"),
           "One step for each row of a piece of the sweep. Returns the number of rows.")
+      .def_static(
+          "sweep_together",
+          [](const std::vector<Bound*>& solvers) {
+            std::vector<DualAscent<T>*> ascents(solvers.size());
+            std::transform(solvers.begin(), solvers.end(), ascents.begin(),
+                           [](Bound* solver) { return &solver->ascent; });
+            DualAscent<T>::sweep_together(ascents);
+          },
+          no_gil, py::arg("solvers"),
+          "sweep(0, 1) of each, in one pass over the rows that they share.")
       .def_property_readonly(
           "estimate", [](const Bound& self) { return self.ascent.estimate(); },
           "An estimate of the gap, to be added up over the ranks: the sum of each row's share in "
@@ -109,6 +121,8 @@ void bind_one(py::module_& module, const std::string& suffix) {
             self.ascent.add_changes(borrow<T>(sum, "sum", 1));
           },
           py::arg("sum"), "Take the sum of all ranks' changes.")
+      .def_property_readonly("contribution_length",
+                             [](const Bound& self) { return self.ascent.contribution_length(); })
       .def(
           "scales",
           [](const Bound& self) {
@@ -125,7 +139,7 @@ void bind_one(py::module_& module, const std::string& suffix) {
             self.ascent.contribute(to_scales(all), out);
           },
           py::arg("all"), py::arg("contribution"),
-          "Write this rank's part of the weights: an array of `features`, to add up for "
+          "Write this rank's part of the weights: an array of contribution_length, to add up for "
           "settle().\n\nRaises:\n    ConfigError: all ranks together have one label, with log_loss "
           "and an intercept.")
       .def(

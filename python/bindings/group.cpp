@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "callbacks.hpp"
+#include "dstorm/recorder/recorder.hpp"
 
 namespace malt_bindings {
 namespace {
@@ -40,10 +41,12 @@ class PythonBootstrap final : public dstorm::Bootstrap {
 
 // A wait calls this. If the main thread waits, it runs Python's signal handlers and the functions
 // that malt.on_change() was given. An exception of theirs, such as KeyboardInterrupt, ends the
-// wait.
+// wait. So does, in any thread, one that another thread has sent to it
+// (PyThreadState_SetAsyncExc): Python raises that as soon as a Python function runs.
 void check_signals() {
   const py::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() != 0 || Py_MakePendingCalls() != 0) throw py::error_already_set();
+  callbacks().do_nothing();
 }
 
 int call_at_new_epoch(void* /*unused*/) {
@@ -76,7 +79,9 @@ std::shared_ptr<dstorm::Group> join(int rank, int size, std::vector<int> members
                                     const std::string& transport, double silence, bool lowest_wins,
                                     const std::string& interface, const std::string& toward,
                                     const py::bytes& secret, double slow_after,
-                                    const std::shared_ptr<dstorm::Turns>& turns) {
+                                    const std::shared_ptr<dstorm::Turns>& turns,
+                                    std::optional<std::shared_ptr<dstorm::Recorder>> recorder,
+                                    bool in_background) {
   PythonBootstrap bootstrap(rank, size, std::move(members), std::move(allgather));
   dstorm::GroupOptions options;
   options.timeout = *to_duration(timeout);
@@ -86,12 +91,15 @@ std::shared_ptr<dstorm::Group> join(int rank, int size, std::vector<int> members
   options.interface = interface;
   options.toward = toward;
   options.secret = secret;
-  options.interrupt = check_signals;
-  options.superseded = look_again;
-  options.slow_after = *to_duration(slow_after);
-  options.slow = [rank](const std::string& text) { say_slow(rank, text); };
   options.turns = turns;
-  options.changed = [] { Py_AddPendingCall(call_at_new_epoch, nullptr); };
+  if (recorder) options.recorder = std::move(*recorder);
+  if (!in_background) {
+    options.interrupt = check_signals;
+    options.superseded = look_again;
+    options.slow_after = *to_duration(slow_after);
+    options.slow = [rank](const std::string& text) { say_slow(rank, text); };
+    options.changed = [] { Py_AddPendingCall(call_at_new_epoch, nullptr); };
+  }
   const py::gil_scoped_release no_gil;
   return dstorm::Group::join(bootstrap, options);
 }
@@ -172,15 +180,17 @@ void bind_callbacks(py::module_& module) {
       "set_callbacks",
       [](py::object new_epoch, py::object slow, py::object look_again, py::object regroup,
          py::object keep_round, py::object note_unsent, py::object note_left,
-         py::object note_left_allreduce) {
+         py::object note_left_allreduce, py::object do_nothing) {
         callbacks() = {std::move(new_epoch),  std::move(slow),
                        std::move(look_again), std::move(regroup),
                        std::move(keep_round), std::move(note_unsent),
-                       std::move(note_left),  std::move(note_left_allreduce)};
+                       std::move(note_left),  std::move(note_left_allreduce),
+                       std::move(do_nothing)};
       },
       py::kw_only(), py::arg("new_epoch"), py::arg("slow"), py::arg("look_again"),
       py::arg("regroup"), py::arg("keep_round"), py::arg("note_unsent"), py::arg("note_left"),
-      py::arg("note_left_allreduce"), "Set the functions that the core calls; for the package.");
+      py::arg("note_left_allreduce"), py::arg("do_nothing"),
+      "Set the functions that the core calls; for the package.");
 }
 
 using Posts = py::typing::List<py::typing::Optional<py::bytes>>;
@@ -233,11 +243,15 @@ void bind_group(py::module_& module) {
       .def(py::init(&join), py::arg("rank"), py::arg("size"), py::arg("members"),
            py::arg("allgather"), py::arg("timeout"), py::arg("transport"), py::arg("silence"),
            py::arg("lowest_wins"), py::arg("interface"), py::arg("toward"), py::arg("secret"),
-           py::arg("slow_after"), py::arg("turns"))
+           py::arg("slow_after"), py::arg("turns"), py::arg("recorder"), py::kw_only(),
+           py::arg("in_background"),
+           "in_background: its waits run no Python, neither for signals nor for news.")
       .def_property_readonly("rank", &Group::rank)
       .def_property_readonly("size", &Group::size)
       .def_property_readonly("epoch", &Group::epoch)
       .def_property_readonly("has_left", [](const Group& group) { return group.has_left(); })
+      .def_property_readonly("is_one_host", &Group::is_one_host,
+                             "Whether all ranks share one memory.")
       .def("route", &Group::route, py::arg("rank"))
       .def("alive", [](const Group& group) { return to_tuple(group.alive()); })
       .def("is_left_out", &Group::is_left_out, py::arg("rank"),

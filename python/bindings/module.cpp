@@ -112,14 +112,19 @@ PYBIND11_MODULE(_core, module) {
              "Memory this process may still allocate, control groups considered, in bytes.");
   malt_bindings::bind_errors(module);
   malt_bindings::bind_graph(module);
+  malt_bindings::bind_recorder(module);
   malt_bindings::bind_group(module);
   malt_bindings::bind_network(module);
   malt_bindings::bind_fault(module);
   malt_bindings::bind_fold(module);
   malt_bindings::bind_dense(module);
   malt_bindings::bind_sparse(module);
+  malt_bindings::bind_mail(module);
+  malt_bindings::bind_messages(module);
+  malt_bindings::bind_process_group(module);
   malt_bindings::bind_linear(module);
   malt_bindings::bind_dual_ascent(module);
   malt_bindings::bind_svmlight(module);
+  malt_bindings::bind_table(module);
   malt_bindings::bind_factorization(module);
 }

@@ -1,4 +1,5 @@
 #include "missed.hpp"
+#include "notices.hpp"
 #include "regroup.hpp"
 
 namespace malt_bindings {
@@ -80,10 +81,12 @@ void bind_one(py::module_& module, const std::string& suffix) {
   struct Vector : Sparse<T> {
     using Sparse<T>::Sparse;
     Missed missed;
+    Notices notices;
   };
-  py::class_<Vector>(
+  py::class_<Vector> vector(
       module, ("SparseVector" + suffix).c_str(),
-      "A sparse vector that is scattered and gathered. Made by malt.sparse_vector().")
+      "A sparse vector that is scattered and gathered. Made by malt.sparse_vector().");
+  vector
       .def(py::init([](const std::shared_ptr<dstorm::Group>& group, std::size_t dim,
                        std::size_t capacity, const std::string& name, const dstorm::Graph& graph,
                        const std::string& policy, int depth, bool reject_nonfinite,
@@ -132,8 +135,12 @@ void bind_one(py::module_& module, const std::string& suffix) {
           [](Vector& self, const py::object& over) {
             const dstorm::Graph* graph = to_graph(over);
             dstorm::Turns& turns = self.segment().turns();
-            const dstorm::Turn turn(turns, "scatter", self.segment().options().name);
-            return to_tuple(in_group(turns, [&] { return self.scatter(graph); }));
+            auto ranks = [&] {
+              const dstorm::Turn turn(turns, "scatter", self.segment().options().name);
+              return to_tuple(in_group(turns, [&] { return self.scatter(graph); }));
+            }();
+            self.notices.call(self.segment());
+            return ranks;
           },
           py::arg("graph") = py::none(), "As of a dense vector.")
       .def(
@@ -146,13 +153,17 @@ void bind_one(py::module_& module, const std::string& suffix) {
               return call<T>(fold, mine, updates);
             };
             dstorm::Turns& turns = self.segment().turns();
-            const dstorm::Turn turn(turns, "gather", self.segment().options().name);
-            auto gathered = in_group(turns, [&] {
-              return built_in != nullptr ? self.gather(*built_in, options)
-                                         : self.gather(own, options);
-            });
-            end_round(self.segment());
-            if (staleness) self.missed.note(self.segment(), *options.staleness, gathered.count);
+            auto gathered = [&] {
+              const dstorm::Turn turn(turns, "gather", self.segment().options().name);
+              auto result = in_group(turns, [&] {
+                return built_in != nullptr ? self.gather(*built_in, options)
+                                           : self.gather(own, options);
+              });
+              end_round(self.segment());
+              if (staleness) self.missed.note(self.segment(), *options.staleness, result.count);
+              return result;
+            }();
+            self.notices.call(self.segment());
             return gathered;
           },
           py::arg("fold") = Fold::avg(), py::kw_only(), py::arg("staleness") = py::none(),
@@ -194,6 +205,9 @@ void bind_one(py::module_& module, const std::string& suffix) {
                self.segment().options().kind + ", graph " + self.segment().options().graph.name() +
                ">";
       });
+  add_frontier(
+      vector, [](Vector& self) -> Notices& { return self.notices; },
+      [](Vector& self) -> dstorm::Segment& { return self.segment(); });
 }
 
 }  // namespace

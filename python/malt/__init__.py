@@ -1,7 +1,7 @@
 """MALT makes an existing training loop data-parallel, peer to peer, with two calls.
 
     import malt, numpy as np
-    malt.init()                           # under `malt run -n 4`, mpirun, srun, or one process
+    malt.init()                           # under a launcher (`malt run -n 4`, mpirun, …), or alone
     w = np.zeros(dim, dtype=np.float32)   # the loop's own array
     m = malt.vector(w, graph=malt.HALTON)
     ...
@@ -15,6 +15,11 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from malt import dask as dask
+    from malt import jax as jax
+    from malt import ps as ps
+    from malt import ray as ray
+    from malt import spark as spark
     from malt import torch as torch
     from malt._api import *  # noqa: F403
     from malt._api import __all__, __version__  # noqa: F401
@@ -28,10 +33,11 @@ if TYPE_CHECKING:
     from malt._linear.ridge_svr import Ridge as Ridge
     from malt._linear.sgd_classifier import SGDClassifier as SGDClassifier
     from malt._linear.sgd_regressor import SGDRegressor as SGDRegressor
+    from malt._pool.pool import Pool as Pool
     from malt._wrapping.wrap import wrap as wrap
 else:
     # Names that are loaded only on first use: their module, and the extra that installs what they
-    # import.
+    # import, or "" if nothing has to be installed.
     _WITH_EXTRAS = {
         "Chunks": ("malt._data.chunks", "data"),
         "Data": ("malt._data.chunks", "data"),
@@ -39,10 +45,16 @@ else:
         "LinearSVR": ("malt._linear.ridge_svr", "learn"),
         "LogisticRegression": ("malt._linear.logistic_svc", "learn"),
         "MatrixFactorization": ("malt._factorization.estimator", "learn"),
+        "Pool": ("malt._pool.pool", "pool"),
         "Ridge": ("malt._linear.ridge_svr", "learn"),
         "SGDClassifier": ("malt._linear.sgd_classifier", "learn"),
         "SGDRegressor": ("malt._linear.sgd_regressor", "learn"),
+        "dask": ("malt.dask", "dask"),
+        "jax": ("malt.jax", "jax"),
         "load_data": ("malt._data.load", "data"),
+        "ps": ("malt.ps", ""),
+        "ray": ("malt.ray", "ray"),
+        "spark": ("malt.spark", "spark"),
         "torch": ("malt.torch", "torch"),
         "wrap": ("malt._wrapping.wrap", "learn"),
     }
@@ -73,8 +85,10 @@ else:
             missing = str(error.name).partition(".")[0]
             if missing == "malt":
                 raise
+            from malt._distribution import pip_install
+
             raise ImportError(
-                f"malt.{name} needs {missing}, which is not installed: pip install 'malt[{extra}]'"
+                f"malt.{name} needs {missing}, which is not installed: {pip_install(extra)}"
             ) from error
         found = module if home == f"malt.{name}" else getattr(module, name)
         globals()[name] = found

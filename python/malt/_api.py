@@ -31,8 +31,10 @@ from malt._core_import import (
 )
 from malt._data.shard import Shard, shard
 from malt._errors import ConfigError, Error, PeerError, TimeoutError  # noqa: A004
+from malt._job.bootstrap import Bootstrap
 from malt._job.calls import barrier
 from malt._job.collective import allreduce, broadcast
+from malt._job.frontier import Frontier
 from malt._job.job import (
     Job,
     alive,
@@ -46,7 +48,10 @@ from malt._job.job import (
     size,
 )
 from malt._job.joining import init
+from malt._job.reporting import report
 from malt._job.vectors import sparse_vector, vector
+from malt._rendezvous.driver import Rendezvous
+from malt._shared.shared import Shared
 
 
 def RANDOM(k: int, seed: int) -> Graph:  # noqa: N802  (a name users know in capitals)
@@ -95,17 +100,21 @@ __all__ = [
     "TOP_K",
     "TRIMMED_MEAN",
     "WEIGHTED",
+    "Bootstrap",
     "Codec",
     "ConfigError",
     "Error",
     "Fold",
+    "Frontier",
     "Gathered",
     "Graph",
     "Job",
     "PeerError",
+    "Rendezvous",
     "Restored",
     "Route",
     "Shard",
+    "Shared",
     "Stats",
     "TimeoutError",
     "Update",
@@ -122,6 +131,7 @@ __all__ = [
     "leaving",
     "on_change",
     "rank",
+    "report",
     "restarts",
     "restore",
     "save",

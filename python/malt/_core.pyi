@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'DualAscentFloat32', 'DualAscentFloat64', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Held', 'INT8', 'Interface', 'LinearFloat32', 'LinearFloat64', 'MEDIAN', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Route', 'RowVector', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Turns', 'Update', 'Vector', 'WEIGHTED', 'add_linear_gradient', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'dealt_list_length', 'interfaces', 'linear_decisions', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'set_callbacks', 'shuffle', 'simd_level', 'top_k', 'trimmed_mean']
+__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'DualAscentFloat32', 'DualAscentFloat64', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'Exchange', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Held', 'INT8', 'Interface', 'LinearFloat32', 'LinearFloat64', 'Link', 'MEDIAN', 'Mail', 'Messages', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Recorder', 'Recording', 'Reducer', 'Route', 'RowVector', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Table', 'Turns', 'Update', 'Vector', 'WEIGHTED', 'add_linear_gradient', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'dealt_list_length', 'interfaces', 'linear_decisions', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'set_callbacks', 'shuffle', 'simd_level', 'top_k', 'trimmed_mean']
 class Graph:
     """
     The ranks to which each rank sends in each round. ``Graph(edges)`` makes one from (from, to) pairs of ranks; ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR and RANDOM(k, seed) are ready-made.
@@ -45,6 +45,83 @@ class Graph:
     def weights(self, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, round: typing.SupportsInt | typing.SupportsIndex = 0) -> list[float]:
         """
         Mixing weight of each rank of in_(); what is missing to 1 is the rank's own.
+        """
+class Recorder:
+    """
+    Records what this rank does, for other processes to read.
+    """
+    def __init__(self, fd: typing.SupportsInt | typing.SupportsIndex, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def report(self, name: str, value: typing.SupportsFloat | typing.SupportsIndex) -> bool:
+        """
+        Keeps a value with time and iteration; false if there is no place for another name.
+        """
+    @property
+    def fd(self) -> int:
+        """
+        Of its memory, for other processes.
+        """
+    @property
+    def rank(self) -> int:
+        ...
+    @property
+    def size(self) -> int:
+        ...
+    @property
+    def update(self) -> int:
+        """
+        Of the last scatter, or the number of allreduces before any.
+        """
+class Recording:
+    """
+    What a process has recorded, or still records.
+    """
+    def __init__(self, fd: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def peers(self) -> numpy.typing.NDArray[numpy.uint64]:
+        """
+        By rank: nanoseconds waited for it, updates folded, staleness; calls to it that failed since the last that did not, the last one's error (errno) and port.
+        """
+    def read(self) -> numpy.ndarray:
+        """
+        The events since the last call, oldest first: calls, then deaths and epochs.
+        """
+    def read_reports(self) -> numpy.ndarray:
+        """
+        The values reported since the last call, by name, then oldest first.
+        """
+    def totals(self) -> dict[str, int]:
+        """
+        Counters since the beginning; times are nanoseconds.
+        """
+    @property
+    def began(self) -> int:
+        """
+        When the rank began to record: nanoseconds, monotonic clock.
+        """
+    @property
+    def missed(self) -> int:
+        """
+        How many events were written over before they were read.
+        """
+    @property
+    def process(self) -> int:
+        ...
+    @property
+    def rank(self) -> int:
+        ...
+    @property
+    def report_names(self) -> list[str]:
+        """
+        Of what read_reports() has returned, by index.
+        """
+    @property
+    def size(self) -> int:
+        ...
+    @property
+    def wall_offset(self) -> int:
+        """
+        Nanoseconds from the events' clock (monotonic) to the time of day.
         """
 class Held:
     """
@@ -92,8 +169,10 @@ class Group:
     """
     The ranks of a job.
     """
-    def __init__(self, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, members: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], allgather: collections.abc.Callable[[bytes, float], list[bytes]], timeout: typing.SupportsFloat | typing.SupportsIndex, transport: str, silence: typing.SupportsFloat | typing.SupportsIndex, lowest_wins: bool, interface: str, toward: str, secret: bytes, slow_after: typing.SupportsFloat | typing.SupportsIndex, turns: Turns) -> None:
-        ...
+    def __init__(self, rank: typing.SupportsInt | typing.SupportsIndex, size: typing.SupportsInt | typing.SupportsIndex, members: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], allgather: collections.abc.Callable[[bytes, float], list[bytes]], timeout: typing.SupportsFloat | typing.SupportsIndex, transport: str, silence: typing.SupportsFloat | typing.SupportsIndex, lowest_wins: bool, interface: str, toward: str, secret: bytes, slow_after: typing.SupportsFloat | typing.SupportsIndex, turns: Turns, recorder: Recorder | None, *, in_background: bool) -> None:
+        """
+        in_background: its waits run no Python, neither for signals nor for news.
+        """
     def alive(self) -> tuple[int, ...]:
         ...
     def await_posts(self, by_rank: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], timeout: typing.SupportsFloat | typing.SupportsIndex) -> None:
@@ -128,6 +207,11 @@ class Group:
     @property
     def has_left(self) -> bool:
         ...
+    @property
+    def is_one_host(self) -> bool:
+        """
+        Whether all ranks share one memory.
+        """
     @property
     def is_superseded(self) -> bool:
         ...
@@ -305,6 +389,7 @@ class Vector:
             timeout: seconds to wait; that of malt.init() if None.
             last: True for the call after the loop. It takes part in one allreduce only with
                 calls of other ranks that say so too.
+
         Raises:
             TimeoutError: the named ranks did not come; the vector is unchanged.
             ConfigError: on all ranks: they name different folds, or only some are at their last; the vector is unchanged.
@@ -321,6 +406,12 @@ class Vector:
         """
         Leave the vector: the other ranks no longer wait for this one. Idempotent.
         """
+    def frontier(self) -> int:
+        """
+        The highest iteration of which every live in-neighbour's update has arrived.
+
+        Within an epoch, no update of it or of an earlier one arrives any more. It never goes back.
+        """
     def gather(self, fold: Fold | collections.abc.Callable[[numpy.ndarray, list[Update]], typing.Any] = ..., *, staleness: typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | None = None) -> Gathered:
         """
         Fold what has arrived into this vector. Asks no peer for anything.
@@ -333,11 +424,22 @@ class Vector:
             staleness: 0 waits for this iteration's update of every live in-neighbour (BSP),
                 k lets them be k iterations behind (SSP), None does not wait (ASP).
             timeout: seconds to wait; that of malt.init() if None.
+
         Returns:
             Gathered: count, ranks and staleness of the updates folded.
+
         Raises:
             TimeoutError: the named ranks did not come; nothing was folded.
             ConfigError: another thread's call waits, or a fold makes the call (malt.vector() says more).
+        """
+    def on_frontier(self, iteration: typing.SupportsInt | typing.SupportsIndex, function: collections.abc.Callable[[int], typing.Any]) -> None:
+        """
+        Have function(iteration) called once, when frontier() has reached `iteration`.
+
+        It is called in the thread of this rank's next scatter, gather, wait_for or frontier of the vector, when that call has done its work. An error in it comes out of that call.
+
+        Raises:
+            ConfigError: `iteration` is below 0.
         """
     def regroup(self, group: Group) -> None:
         """
@@ -351,14 +453,28 @@ class Vector:
 
         Args:
             graph: over which to send, this once, instead of the vector's own.
+
         Returns:
             The ranks written to.
+
         Raises:
             TimeoutError: every slot holds an update that the named ranks have yet to gather.
         """
     def stats(self) -> Stats:
         """
         This vector's counters. Any thread, at any time.
+        """
+    def wait_for(self, iteration: typing.SupportsInt | typing.SupportsIndex, *, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> None:
+        """
+        Wait until frontier() is at least `iteration`, or no other rank is alive.
+
+        Args:
+            iteration: from 0 on.
+            timeout: seconds to wait; that of malt.init() if None.
+
+        Raises:
+            TimeoutError: the named ranks did not scatter it.
+            ConfigError: `iteration` is below 0.
         """
     @property
     def array(self) -> typing.Any:
@@ -441,9 +557,24 @@ class SparseVectorFloat32:
         """
     def close(self) -> None:
         ...
+    def frontier(self) -> int:
+        """
+        The highest iteration of which every live in-neighbour's update has arrived.
+
+        Within an epoch, no update of it or of an earlier one arrives any more. It never goes back.
+        """
     def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> Gathered:
         """
         As of a dense vector in which everything not stored is zero. A function of the user's own fold(mine, updates) returns (indices, values), indices strictly increasing.
+        """
+    def on_frontier(self, iteration: typing.SupportsInt | typing.SupportsIndex, function: collections.abc.Callable[[int], typing.Any]) -> None:
+        """
+        Have function(iteration) called once, when frontier() has reached `iteration`.
+
+        It is called in the thread of this rank's next scatter, gather, wait_for or frontier of the vector, when that call has done its work. An error in it comes out of that call.
+
+        Raises:
+            ConfigError: `iteration` is below 0.
         """
     def regroup(self, group: Group) -> None:
         """
@@ -462,6 +593,18 @@ class SparseVectorFloat32:
         """
     def stats(self) -> Stats:
         ...
+    def wait_for(self, iteration: typing.SupportsInt | typing.SupportsIndex, *, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> None:
+        """
+        Wait until frontier() is at least `iteration`, or no other rank is alive.
+
+        Args:
+            iteration: from 0 on.
+            timeout: seconds to wait; that of malt.init() if None.
+
+        Raises:
+            TimeoutError: the named ranks did not scatter it.
+            ConfigError: `iteration` is below 0.
+        """
     @property
     def capacity(self) -> int:
         ...
@@ -522,9 +665,24 @@ class SparseVectorFloat64:
         """
     def close(self) -> None:
         ...
+    def frontier(self) -> int:
+        """
+        The highest iteration of which every live in-neighbour's update has arrived.
+
+        Within an epoch, no update of it or of an earlier one arrives any more. It never goes back.
+        """
     def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> Gathered:
         """
         As of a dense vector in which everything not stored is zero. A function of the user's own fold(mine, updates) returns (indices, values), indices strictly increasing.
+        """
+    def on_frontier(self, iteration: typing.SupportsInt | typing.SupportsIndex, function: collections.abc.Callable[[int], typing.Any]) -> None:
+        """
+        Have function(iteration) called once, when frontier() has reached `iteration`.
+
+        It is called in the thread of this rank's next scatter, gather, wait_for or frontier of the vector, when that call has done its work. An error in it comes out of that call.
+
+        Raises:
+            ConfigError: `iteration` is below 0.
         """
     def regroup(self, group: Group) -> None:
         """
@@ -543,6 +701,18 @@ class SparseVectorFloat64:
         """
     def stats(self) -> Stats:
         ...
+    def wait_for(self, iteration: typing.SupportsInt | typing.SupportsIndex, *, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> None:
+        """
+        Wait until frontier() is at least `iteration`, or no other rank is alive.
+
+        Args:
+            iteration: from 0 on.
+            timeout: seconds to wait; that of malt.init() if None.
+
+        Raises:
+            TimeoutError: the named ranks did not scatter it.
+            ConfigError: `iteration` is below 0.
+        """
     @property
     def capacity(self) -> int:
         ...
@@ -603,9 +773,24 @@ class SparseVectorInt32:
         """
     def close(self) -> None:
         ...
+    def frontier(self) -> int:
+        """
+        The highest iteration of which every live in-neighbour's update has arrived.
+
+        Within an epoch, no update of it or of an earlier one arrives any more. It never goes back.
+        """
     def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> Gathered:
         """
         As of a dense vector in which everything not stored is zero. A function of the user's own fold(mine, updates) returns (indices, values), indices strictly increasing.
+        """
+    def on_frontier(self, iteration: typing.SupportsInt | typing.SupportsIndex, function: collections.abc.Callable[[int], typing.Any]) -> None:
+        """
+        Have function(iteration) called once, when frontier() has reached `iteration`.
+
+        It is called in the thread of this rank's next scatter, gather, wait_for or frontier of the vector, when that call has done its work. An error in it comes out of that call.
+
+        Raises:
+            ConfigError: `iteration` is below 0.
         """
     def regroup(self, group: Group) -> None:
         """
@@ -624,6 +809,18 @@ class SparseVectorInt32:
         """
     def stats(self) -> Stats:
         ...
+    def wait_for(self, iteration: typing.SupportsInt | typing.SupportsIndex, *, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> None:
+        """
+        Wait until frontier() is at least `iteration`, or no other rank is alive.
+
+        Args:
+            iteration: from 0 on.
+            timeout: seconds to wait; that of malt.init() if None.
+
+        Raises:
+            TimeoutError: the named ranks did not scatter it.
+            ConfigError: `iteration` is below 0.
+        """
     @property
     def capacity(self) -> int:
         ...
@@ -684,9 +881,24 @@ class SparseVectorInt64:
         """
     def close(self) -> None:
         ...
+    def frontier(self) -> int:
+        """
+        The highest iteration of which every live in-neighbour's update has arrived.
+
+        Within an epoch, no update of it or of an earlier one arrives any more. It never goes back.
+        """
     def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> Gathered:
         """
         As of a dense vector in which everything not stored is zero. A function of the user's own fold(mine, updates) returns (indices, values), indices strictly increasing.
+        """
+    def on_frontier(self, iteration: typing.SupportsInt | typing.SupportsIndex, function: collections.abc.Callable[[int], typing.Any]) -> None:
+        """
+        Have function(iteration) called once, when frontier() has reached `iteration`.
+
+        It is called in the thread of this rank's next scatter, gather, wait_for or frontier of the vector, when that call has done its work. An error in it comes out of that call.
+
+        Raises:
+            ConfigError: `iteration` is below 0.
         """
     def regroup(self, group: Group) -> None:
         """
@@ -705,6 +917,18 @@ class SparseVectorInt64:
         """
     def stats(self) -> Stats:
         ...
+    def wait_for(self, iteration: typing.SupportsInt | typing.SupportsIndex, *, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> None:
+        """
+        Wait until frontier() is at least `iteration`, or no other rank is alive.
+
+        Args:
+            iteration: from 0 on.
+            timeout: seconds to wait; that of malt.init() if None.
+
+        Raises:
+            TimeoutError: the named ranks did not scatter it.
+            ConfigError: `iteration` is below 0.
+        """
     @property
     def capacity(self) -> int:
         ...
@@ -732,6 +956,163 @@ class SparseVectorInt64:
     def values(self) -> numpy.typing.NDArray[numpy.int64]:
         """
         One for each index; a copy.
+        """
+class Mail:
+    """
+    Messages from one rank to one other; for the package.
+    """
+    def __init__(self, group: Group, name: str, slot_bytes: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def live(self) -> list[int]:
+        """
+        The ranks that live and have not closed it, sorted.
+        """
+    def pump(self) -> int:
+        """
+        Send what waits for room, as far as there is room now.
+
+        Returns:
+            How many messages still wait.
+        """
+    def receive(self) -> list[tuple[int, bytes]]:
+        """
+        What has arrived: sender and message.
+        """
+    def send(self, to: typing.SupportsInt | typing.SupportsIndex, head: bytes, body: typing_extensions.Buffer) -> None:
+        """
+        Send `head` and `body`, a contiguous buffer, as one message. Never waits.
+        """
+    def shut(self) -> None:
+        """
+        Leave, at any time in any thread.
+        """
+    def wait(self, live: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], timeout: typing.SupportsFloat | typing.SupportsIndex) -> bool:
+        """
+        Wait for a message, for room for a waiting one, or until other ranks live than `live`.
+
+        Returns:
+            Whether one of these came within the time.
+        """
+class Messages:
+    """
+    Messages from each rank to all others; for the package.
+    """
+    def __init__(self, group: Group, name: str, slot_bytes: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex, rejoins: bool) -> None:
+        ...
+    def blockers(self) -> list[int]:
+        """
+        The live ranks that have yet to receive messages, which so keep slots in use.
+        """
+    def clock_of(self, rank: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        How many messages of the rank have arrived here.
+        """
+    def close(self) -> None:
+        """
+        Leave. Idempotent.
+        """
+    def live(self) -> list[int]:
+        """
+        The ranks that live and have not closed it, sorted.
+        """
+    def receive(self) -> list[tuple[int, bytes, bool]]:
+        """
+        What has arrived: sender, message, and whether it was sent in an earlier group.
+        """
+    def regroup(self, group: Group) -> None:
+        """
+        Move to another group. Collective.
+        """
+    def shut(self) -> None:
+        """
+        Leave, at any time in any thread.
+        """
+    def stats(self) -> Stats:
+        """
+        Counters of the messages. Any thread, at any time.
+        """
+    def try_send(self, message: bytes) -> bool:
+        """
+        Send to all live ranks if that needs no wait.
+
+        Returns:
+            Whether it did.
+        """
+    def wait(self, for_room: bool, live: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], what: str, timeout: typing.SupportsFloat | typing.SupportsIndex) -> bool:
+        """
+        Wait for a message, for room to send, or until other ranks live than `live`.
+
+        Returns:
+            Whether one of these came within the time.
+        """
+    @property
+    def is_closed(self) -> bool:
+        ...
+    @property
+    def is_used(self) -> bool:
+        ...
+    @property
+    def iteration(self) -> int:
+        """
+        How many messages this rank has sent.
+        """
+class Exchange:
+    """
+    Rounds in which each rank gives bytes; for the package.
+    """
+    def __init__(self, group: Group, name: str, slot_bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def fold(self, data: typing.SupportsInt | typing.SupportsIndex, count: typing.SupportsInt | typing.SupportsIndex, dtype: typing.SupportsInt | typing.SupportsIndex, mean: bool, timeout: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        """
+        Replace elements by the sum or mean of all ranks'. Collective.
+        """
+    def run(self, gives: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], takes: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], kind: typing.SupportsInt | typing.SupportsIndex, timeout: typing.SupportsFloat | typing.SupportsIndex, may_miss: bool = False) -> None:
+        """
+        Give stretches (address, bytes) and copy (rank, offset, bytes, address) of the others'. Collective.
+        """
+    def shut(self) -> None:
+        """
+        Leave. Any thread, at any time.
+        """
+class Reducer:
+    """
+    A vector that is reduced wherever it lies; for the package.
+    """
+    def __init__(self, group: Group, dtype: str, count: typing.SupportsInt | typing.SupportsIndex, name: str) -> None:
+        ...
+    def allreduce(self, data: typing.SupportsInt | typing.SupportsIndex, count: typing.SupportsInt | typing.SupportsIndex, mean: bool, timeout: typing.SupportsFloat | typing.SupportsIndex) -> list[int]:
+        """
+        Replace `count` elements by the sum or mean of the live ranks'. Collective.
+
+        Returns:
+            The other ranks that took part.
+        """
+    def shut(self) -> None:
+        """
+        Leave. Any thread, at any time.
+        """
+class Link:
+    """
+    Messages from rank 0 to rank 1 of a group; for the package.
+    """
+    def __init__(self, group: Group, name: str, slot_bytes: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def await_tag(self, tags: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], timeout: typing.SupportsFloat | typing.SupportsIndex) -> int:
+        """
+        Wait for a message; the place of its tag in `tags`, or -1.
+        """
+    def receive(self, data: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex, tag: typing.SupportsInt | typing.SupportsIndex, timeout: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        ...
+    def send(self, data: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex, tag: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def shut(self) -> None:
+        """
+        Leave. Any thread, at any time.
+        """
+    def try_send(self, data: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex, tag: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        """
+        Send if that needs no wait. Returns:
+            Whether it did.
         """
 class ExamplesFloat32:
     """
@@ -857,7 +1238,12 @@ class DualAscentFloat32:
     """
     One rank's part in solving a linear model with an L2 penalty to a known gap (learn/dual_ascent.hpp): |w|^2 / 2 + c * sum of weight * loss.
     """
-    def __init__(self, examples: ExamplesFloat32, targets: numpy.ndarray, weights: numpy.ndarray | None = None, *, loss: str = 'hinge', epsilon: typing.SupportsFloat | typing.SupportsIndex = 0.1, c: typing.SupportsFloat | typing.SupportsIndex = 1.0, intercept: bool = False, ranks: typing.SupportsInt | typing.SupportsIndex = 1, seed: typing.SupportsInt | typing.SupportsIndex = 0, least_kappa: typing.SupportsFloat | typing.SupportsIndex = 0.0, alphas: numpy.ndarray | None = None, start_intercept: typing.SupportsFloat | typing.SupportsIndex = 0.0, dealt: numpy.ndarray | None = None, lists: numpy.ndarray | None = None, rank: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
+    @staticmethod
+    def sweep_together(solvers: collections.abc.Sequence[DualAscentFloat32]) -> None:
+        """
+        sweep(0, 1) of each, in one pass over the rows that they share.
+        """
+    def __init__(self, examples: ExamplesFloat32, targets: numpy.ndarray, weights: numpy.ndarray | None = None, *, loss: str = 'hinge', epsilon: typing.SupportsFloat | typing.SupportsIndex = 0.1, c: typing.SupportsFloat | typing.SupportsIndex = 1.0, intercept: bool = False, ranks: typing.SupportsInt | typing.SupportsIndex = 1, seed: typing.SupportsInt | typing.SupportsIndex = 0, least_kappa: typing.SupportsFloat | typing.SupportsIndex = 0.0, together: typing.SupportsInt | typing.SupportsIndex = 1, alphas: numpy.ndarray | None = None, start_intercept: typing.SupportsFloat | typing.SupportsIndex = 0.0, dealt: numpy.ndarray | None = None, lists: numpy.ndarray | None = None, rank: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
         """
         Over the rows of `examples`, with targets and weights of these arrays. `alphas` and `start_intercept`: of an earlier solution for the same rows. `dealt` and `lists` (uint32): memory that this rank shares with the others, zero at first, of 4 values a row and of dealt_list_length() a rank; the rows are dealt out anew for every sweep.
 
@@ -877,7 +1263,7 @@ class DualAscentFloat32:
         """
     def contribute(self, all: typing.Annotated[collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], "FixedSize(6)"], contribution: numpy.ndarray) -> None:
         """
-        Write this rank's part of the weights: an array of `features`, to add up for settle().
+        Write this rank's part of the weights: an array of contribution_length, to add up for settle().
 
         Raises:
             ConfigError: all ranks together have one label, with log_loss and an intercept.
@@ -917,6 +1303,9 @@ class DualAscentFloat32:
         """
         Write this rank's change since the last exchange: features + 2 values.
         """
+    @property
+    def contribution_length(self) -> int:
+        ...
     @property
     def estimate(self) -> float:
         """
@@ -934,7 +1323,12 @@ class DualAscentFloat64:
     """
     One rank's part in solving a linear model with an L2 penalty to a known gap (learn/dual_ascent.hpp): |w|^2 / 2 + c * sum of weight * loss.
     """
-    def __init__(self, examples: ExamplesFloat64, targets: numpy.ndarray, weights: numpy.ndarray | None = None, *, loss: str = 'hinge', epsilon: typing.SupportsFloat | typing.SupportsIndex = 0.1, c: typing.SupportsFloat | typing.SupportsIndex = 1.0, intercept: bool = False, ranks: typing.SupportsInt | typing.SupportsIndex = 1, seed: typing.SupportsInt | typing.SupportsIndex = 0, least_kappa: typing.SupportsFloat | typing.SupportsIndex = 0.0, alphas: numpy.ndarray | None = None, start_intercept: typing.SupportsFloat | typing.SupportsIndex = 0.0, dealt: numpy.ndarray | None = None, lists: numpy.ndarray | None = None, rank: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
+    @staticmethod
+    def sweep_together(solvers: collections.abc.Sequence[DualAscentFloat64]) -> None:
+        """
+        sweep(0, 1) of each, in one pass over the rows that they share.
+        """
+    def __init__(self, examples: ExamplesFloat64, targets: numpy.ndarray, weights: numpy.ndarray | None = None, *, loss: str = 'hinge', epsilon: typing.SupportsFloat | typing.SupportsIndex = 0.1, c: typing.SupportsFloat | typing.SupportsIndex = 1.0, intercept: bool = False, ranks: typing.SupportsInt | typing.SupportsIndex = 1, seed: typing.SupportsInt | typing.SupportsIndex = 0, least_kappa: typing.SupportsFloat | typing.SupportsIndex = 0.0, together: typing.SupportsInt | typing.SupportsIndex = 1, alphas: numpy.ndarray | None = None, start_intercept: typing.SupportsFloat | typing.SupportsIndex = 0.0, dealt: numpy.ndarray | None = None, lists: numpy.ndarray | None = None, rank: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
         """
         Over the rows of `examples`, with targets and weights of these arrays. `alphas` and `start_intercept`: of an earlier solution for the same rows. `dealt` and `lists` (uint32): memory that this rank shares with the others, zero at first, of 4 values a row and of dealt_list_length() a rank; the rows are dealt out anew for every sweep.
 
@@ -954,7 +1348,7 @@ class DualAscentFloat64:
         """
     def contribute(self, all: typing.Annotated[collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], "FixedSize(6)"], contribution: numpy.ndarray) -> None:
         """
-        Write this rank's part of the weights: an array of `features`, to add up for settle().
+        Write this rank's part of the weights: an array of contribution_length, to add up for settle().
 
         Raises:
             ConfigError: all ranks together have one label, with log_loss and an intercept.
@@ -994,6 +1388,9 @@ class DualAscentFloat64:
         """
         Write this rank's change since the last exchange: features + 2 values.
         """
+    @property
+    def contribution_length(self) -> int:
+        ...
     @property
     def estimate(self) -> float:
         """
@@ -1091,6 +1488,38 @@ class SvmlightParserFloat64:
         """
         Since the last take().
         """
+class Table:
+    """
+    A rank's part of a table; for the package.
+    """
+    def __init__(self, clients: Group, servers: Group, name: str, rows: typing.SupportsInt | typing.SupportsIndex, width: typing.SupportsInt | typing.SupportsIndex, dtype: numpy.dtype[typing.Any], initial: typing.SupportsFloat | typing.SupportsIndex, rule: tuple[str, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]], function: collections.abc.Callable[[numpy.ndarray, numpy.ndarray], None] | None, row_shape: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], ranks: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], replicas: typing.SupportsInt | typing.SupportsIndex, staleness: typing.SupportsInt | typing.SupportsIndex | None, codec: Codec | None, threshold: typing.SupportsFloat | typing.SupportsIndex, cached_keys: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def advance(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
+        ...
+    def finish(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
+        ...
+    def leave(self) -> None:
+        """
+        Leave at once. Any thread, at any time.
+        """
+    def pull(self, keys: typing.Annotated[numpy.typing.ArrayLike, numpy.int64] | None, first: typing.SupportsInt | typing.SupportsIndex, to: numpy.ndarray, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
+        ...
+    def push(self, keys: typing.Annotated[numpy.typing.ArrayLike, numpy.int64] | None, first: typing.SupportsInt | typing.SupportsIndex, gradients: numpy.ndarray, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> int:
+        ...
+    def wait(self, push: typing.SupportsInt | typing.SupportsIndex | None, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
+        ...
+    @property
+    def bytes_in(self) -> int:
+        ...
+    @property
+    def bytes_out(self) -> int:
+        ...
+    @property
+    def clock(self) -> int:
+        ...
+    @property
+    def rows_held_back(self) -> int:
+        ...
 class RatingBlocks:
     """
     Ratings in a grid of blocks, for matrix factorisation by SGD on several threads.
@@ -1208,7 +1637,7 @@ def rdma_ports() -> list[RdmaPort]:
     Raises:
         ConfigError: libibverbs is missing, or cannot list them.
     """
-def set_callbacks(*, new_epoch: typing.Any, slow: typing.Any, look_again: typing.Any, regroup: typing.Any, keep_round: typing.Any, note_unsent: typing.Any, note_left: typing.Any, note_left_allreduce: typing.Any) -> None:
+def set_callbacks(*, new_epoch: typing.Any, slow: typing.Any, look_again: typing.Any, regroup: typing.Any, keep_round: typing.Any, note_unsent: typing.Any, note_left: typing.Any, note_left_allreduce: typing.Any, do_nothing: typing.Any) -> None:
     """
     Set the functions that the core calls; for the package.
     """

@@ -21,13 +21,21 @@ try:
         DualAscentFloat64,
         ExamplesFloat32,
         ExamplesFloat64,
+        Exchange,
         Fold,
         Gathered,
         Graph,
         Group,
+        Held,
         LinearFloat32,
         LinearFloat64,
+        Link,
+        Mail,
+        Messages,
         RatingBlocks,
+        Recorder,
+        Recording,
+        Reducer,
         Route,
         RowVector,
         SparseVectorFloat32,
@@ -37,6 +45,7 @@ try:
         Stats,
         SvmlightParserFloat32,
         SvmlightParserFloat64,
+        Table,
         Turns,
         Update,
         Vector,
@@ -46,6 +55,7 @@ try:
         announce_no_faults,
         available_bytes,
         dealt_list_length,
+        interfaces,
         linear_decisions,
         predict_ratings,
         random_graph,
@@ -56,8 +66,8 @@ try:
     )
 except ImportError as error:
     raise ImportError(
-        f"MALT's compiled core (malt._core) cannot be loaded: {error}. Install MALT with "
-        "`pip install malt`, or in a checkout with `./dev build`; if it is installed, the Python "
+        f"MALT's compiled core (malt._core) cannot be loaded: {error}. Install MALT from a "
+        "wheel, or in a checkout with `./dev build`; if it is installed, the Python "
         "that runs here is not the one it was installed for."
     ) from error
 
@@ -81,13 +91,21 @@ __all__ = [
     "DualAscentFloat64",
     "ExamplesFloat32",
     "ExamplesFloat64",
+    "Exchange",
     "Fold",
     "Gathered",
     "Graph",
     "Group",
+    "Held",
     "LinearFloat32",
     "LinearFloat64",
+    "Link",
+    "Mail",
+    "Messages",
     "RatingBlocks",
+    "Recorder",
+    "Recording",
+    "Reducer",
     "Route",
     "RowVector",
     "SparseVectorFloat32",
@@ -97,6 +115,7 @@ __all__ = [
     "Stats",
     "SvmlightParserFloat32",
     "SvmlightParserFloat64",
+    "Table",
     "Turns",
     "Update",
     "Vector",
@@ -106,6 +125,7 @@ __all__ = [
     "announce_no_faults",
     "available_bytes",
     "dealt_list_length",
+    "interfaces",
     "linear_decisions",
     "predict_ratings",
     "random_graph",

@@ -78,6 +78,7 @@ View Group::view() const { return impl_->watcher->view(); }
 std::chrono::nanoseconds Group::timeout() const noexcept { return impl_->options.timeout; }
 Waiter& Group::waiter() noexcept { return impl_->waiter; }
 const std::shared_ptr<Turns>& Group::turns() const noexcept { return impl_->turns; }
+Recorder* Group::recorder() const noexcept { return impl_->options.recorder.get(); }
 bool Group::is_one_host() const noexcept {
   // A job of a single rank counts as one host under every transport.
   return impl_->engine == nullptr && (impl_->row.sharing != host::Sharing::kNone || size() == 1);

@@ -19,6 +19,7 @@
 namespace dstorm {
 
 class Channel;
+class Recorder;
 class Turns;
 class Waiter;
 struct Doorbell;
@@ -67,6 +68,8 @@ struct GroupOptions {
   std::function<void()> changed = nullptr;
   // Shared by all groups of a job that is a sequence of groups (rejoin); null for a single group.
   std::shared_ptr<Turns> turns = nullptr;
+  // Records what this rank does (recorder/recorder.hpp); shared as `turns` is. Null: nothing does.
+  std::shared_ptr<Recorder> recorder = nullptr;
 };
 
 // One process's membership in a job. Any thread may call. The calls of a group, and of everything
@@ -173,6 +176,7 @@ class Group : public std::enable_shared_from_this<Group> {
   std::chrono::nanoseconds timeout() const noexcept;
   Waiter& waiter() noexcept;
   const std::shared_ptr<Turns>& turns() const noexcept;
+  Recorder* recorder() const noexcept;  // null if nothing is recorded
 
   // How this rank reaches `rank`, and the reason.
   struct Route {

@@ -59,6 +59,16 @@ std::uint64_t Segment::iteration() const noexcept { return parts_->state.iterati
 
 std::uint64_t Segment::clock_of(int rank) { return parts_->state.clock_of(rank); }
 
+std::uint64_t Segment::frontier() {
+  const Turn turn(turns(), "frontier", options().name);
+  return parts_->frontier.reached();
+}
+
+void Segment::wait_for(std::uint64_t iteration, std::optional<std::chrono::nanoseconds> timeout) {
+  const Turn turn(turns(), "wait_for", options().name);
+  parts_->frontier.wait_for(iteration, timeout.value_or(group().timeout()));
+}
+
 std::vector<int> Segment::left_behind() {
   std::vector<int> ranks;
   for (int r : peers()) {

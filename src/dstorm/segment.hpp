@@ -142,6 +142,14 @@ class Segment {
   std::uint64_t iteration() const noexcept;
   // The iteration up to which everything that `rank` has sent has arrived at this host.
   std::uint64_t clock_of(int rank);
+  // The iteration up to which the updates of all live in-neighbours have arrived. Within an epoch
+  // no update of that iteration or an earlier one arrives any more (segment/frontier.hpp). Never
+  // goes back.
+  std::uint64_t frontier();
+  // Waits until frontier() is at least `iteration`, or no other rank is live. Throws TimeoutError
+  // naming the in-neighbours that did not come; the group's time limit if none is given.
+  void wait_for(std::uint64_t iteration,
+                std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
   // The ranks that have left the job in good order with fewer scatters than this rank has made.
   std::vector<int> left_behind();
   // Whether this rank has begun to scatter, gather or fold here.

@@ -16,6 +16,8 @@
 namespace learn {
 namespace {
 
+constexpr const char* kLengths = "contribution_length()";
+
 template <class T>
 double squares(std::span<const T> values) {
   return std::accumulate(values.begin(), values.end(), 0.0, [](double sum, T value) {
@@ -41,7 +43,7 @@ struct DualAscent<T>::Impl {
 
   void add_moved(double moved);
   double change_squared(std::span<const T> change) const;
-  void balance(const DualScales& all);
+  DualBalance balance_of(const DualScales& all) const;
 
   DualOptions options;
   std::variant<DualRows<T, Csr<T>>, DualRows<T, Dense<T>>> rows;
@@ -56,7 +58,8 @@ struct DualAscent<T>::Impl {
   bool settled = false;
 
   bool measurable = false;  // the weights are those of the alphas
-  double dual_squares = 0;  // |w|^2 of these
+  DualBalance balance;      // of the alphas whose dual is measured
+  double dual_squares = 0;  // |sum of alpha x|^2 of these
 };
 
 // Ends an exchange, or a change of the weights: steps begin from here. The sum of all alphas has
@@ -80,18 +83,17 @@ double DualAscent<T>::Impl::change_squared(std::span<const T> change) const {
   return squares(change.first(weights.size())) / model.pliancy + model.rho * moved * moved;
 }
 
-// Makes the sum of all alphas 0.
+// Finds how the sum of all alphas becomes 0.
 template <class T>
-void DualAscent<T>::Impl::balance(const DualScales& all) {
-  if (!options.intercept) return;
+DualBalance DualAscent<T>::Impl::balance_of(const DualScales& all) const {
+  if (!options.intercept) return {};
   const bool is_one_label = all.positive == 0 || all.negative == 0;
   if (options.loss == Loss::kLog && swept && is_one_label && all.cost > 0) {
     refuse_one_label(all.positive > 0 ? 1 : -1);
   }
   const double kept = std::min(all.positive, all.negative);
-  const double positive = all.positive > kept ? kept / all.positive : 1;
-  const double negative = all.negative > kept ? kept / all.negative : 1;
-  std::visit([=](auto& own) { own.scale(positive, negative); }, rows);
+  return {all.positive > kept ? kept / all.positive : 1,
+          all.negative > kept ? kept / all.negative : 1};
 }
 
 template <class T>
@@ -132,7 +134,9 @@ std::int64_t DualAscent<T>::begin_sweep() {
   own.add_moved(0);
   const std::uint64_t seed = own.random.next();
   const bool may_rest = !own.centre.is_used();
-  return std::visit([=](auto& rows) { return rows.begin_sweep(seed, may_rest); }, own.rows);
+  const double intercept = own.model.intercept;
+  return std::visit([=](auto& rows) { return rows.begin_sweep(seed, may_rest, intercept); },
+                    own.rows);
 }
 
 template <class T>
@@ -145,6 +149,25 @@ std::int64_t DualAscent<T>::sweep(int piece, int pieces) {
   own.measurable = false;
   own.model.weights = own.weights.data();
   return std::visit([&](auto& rows) { return rows.sweep(piece, pieces, own.model); }, own.rows);
+}
+
+template <class T>
+void DualAscent<T>::sweep_together(std::span<DualAscent* const> ascents) {
+  const auto pieces_of = [](const DualAscent& one) {
+    return std::visit([](const auto& rows) { return rows.pieces_in_cache(); }, one.impl_->rows);
+  };
+  std::vector<DualAscent*> full;
+  for (DualAscent* const one : ascents) {
+    if (pieces_of(*one) > 1) {
+      full.push_back(one);
+    } else {
+      one->sweep(0, 1);
+    }
+  }
+  const int pieces = full.empty() ? 0 : pieces_of(*full.front());
+  for (int piece = 0; piece < pieces; ++piece) {
+    for (DualAscent* const one : full) one->sweep(piece, pieces);
+  }
 }
 
 template <class T>
@@ -174,6 +197,11 @@ void DualAscent<T>::add_changes(std::span<const T> sum) {
 }
 
 template <class T>
+std::size_t DualAscent<T>::contribution_length() const {
+  return impl_->weights.size() * (impl_->options.intercept ? 2 : 1);
+}
+
+template <class T>
 DualScales DualAscent<T>::scales() const {
   return std::visit([this](const auto& rows) { return rows.scales(impl_->swept); }, impl_->rows);
 }
@@ -181,11 +209,15 @@ DualScales DualAscent<T>::scales() const {
 template <class T>
 void DualAscent<T>::contribute(const DualScales& all, std::span<T> contribution) {
   Impl& own = *impl_;
-  check_length("the contribution", contribution.size(), own.weights.size(), "features");
-  own.balance(all);
-  own.multiplier.settle(all, own.settled, own.centre.pliancy());
+  check_length("the contribution", contribution.size(), contribution_length(), kLengths);
+  own.balance = own.balance_of(all);
+  if (!own.settled) {
+    std::visit([&](auto& rows) { rows.scale(own.balance); }, own.rows);
+    own.balance = {};
+  }
+  own.multiplier.settle(all, own.settled);
   own.centre.choose(own.options, all, own.weights.size());
-  std::vector<double> sums(own.weights.size());
+  std::vector<double> sums(contribution.size());
   std::visit([&](const auto& rows) { rows.contribute(sums); }, own.rows);
   std::transform(sums.begin(), sums.end(), contribution.begin(),
                  [](double value) { return static_cast<T>(value); });
@@ -194,11 +226,22 @@ void DualAscent<T>::contribute(const DualScales& all, std::span<T> contribution)
 template <class T>
 void DualAscent<T>::settle(std::span<const T> sum) {
   Impl& own = *impl_;
-  check_length("the sum of contributions", sum.size(), own.weights.size(), "features");
-  own.dual_squares = squares(sum);
+  check_length("the sum of contributions", sum.size(), contribution_length(), kLengths);
+  std::vector<T> of_alphas(sum.begin(), sum.begin() + std::ssize(own.weights));
+  own.dual_squares = squares<T>(sum.first(own.weights.size()));
+  if (own.options.intercept) {
+    const std::span<const T> negative = sum.last(own.weights.size());
+    own.dual_squares = 0;
+    for (std::size_t i = 0; i < of_alphas.size(); ++i) {
+      const double balanced = own.balance.positive * static_cast<double>(sum[i]) +
+                              own.balance.negative * static_cast<double>(negative[i]);
+      own.dual_squares += balanced * balanced;
+      of_alphas[i] += negative[i];
+    }
+  }
   require_dual(std::isfinite(own.dual_squares), "|w|^2", own.dual_squares,
                "finite; scale columns down, or lower C");
-  own.centre.set_weights(sum, own.weights);
+  own.centre.set_weights(of_alphas, own.weights);
   own.add_moved(0);
   own.settled = true;
   own.measurable = true;
@@ -213,7 +256,9 @@ DualLosses DualAscent<T>::losses() const {
         "before losses()");
   }
   return std::visit(
-      [&own](const auto& rows) { return rows.losses(own.weights.data(), own.model.intercept); },
+      [&own](const auto& rows) {
+        return rows.losses(own.weights.data(), own.model.intercept, own.balance);
+      },
       own.rows);
 }
 
@@ -229,7 +274,7 @@ void DualAscent<T>::set_ranks(int ranks) {
   impl_->coupling.set_ranks(ranks);
   impl_->settled = false;
   if (ranks > 1) return;
-  std::vector<T> sum(impl_->weights.size());
+  std::vector<T> sum(contribution_length());
   contribute(scales(), sum);
   settle(sum);
 }
@@ -251,7 +296,7 @@ void DualAscent<T>::copy_alphas(std::span<T> alphas) const {
 
 template <class T>
 DualGap measure(DualAscent<T>& ascent) {
-  std::vector<T> sum(ascent.weights().size());
+  std::vector<T> sum(ascent.contribution_length());
   ascent.contribute(ascent.scales(), sum);
   ascent.settle(sum);
   return ascent.gap(ascent.losses());

@@ -86,6 +86,7 @@ struct DualOptions {
   int ranks = 1;           // that share the problem
   std::uint64_t seed = 0;  // of the order of rows
   double least_kappa = 0;  // above 0 all sweeps are full ones
+  int together = 1;        // ascents for sweep_together(), which share the memory of row copies
 };
 
 // The start of training: zeros, or the end of an earlier training on the same rows. Alphas that the
@@ -107,7 +108,7 @@ struct DualDeal {
   int rank = 0;                         // this rank's number, from 0 to below options.ranks
 };
 constexpr std::size_t dealt_list_length(std::size_t rows, std::size_t ranks) {
-  return rows / ranks + 66;  // two blocks of rows more, and their number
+  return rows / ranks + 67;  // two blocks of rows more, and two values of their own
 }
 
 // Sums over a rank's rows that all ranks need. Add them field by field.
@@ -166,6 +167,11 @@ class DualAscent {
   // piece. Returns the number of rows. A rank without rows has pieces without rows. Dealt rows need
   // two pieces or more, with an exchange after each.
   std::int64_t sweep(int piece, int pieces);
+  // sweep(0, 1) of each ascent, in one pass over the rows: each part of them is loaded once, for
+  // all ascents. For ascents of one rank over the same matrix with equal seeds, such as those of
+  // one class against the rest, whose weights fit the cache together. All have begun a sweep. The
+  // results are those of sweep(0, 1).
+  static void sweep_together(std::span<DualAscent* const> ascents);
 
   // An estimate of the gap, to be added over the ranks: the sum of each row's share in it, before
   // its step in this sweep. The gap at the end of the sweep is smaller. It costs nothing, and tells
@@ -181,12 +187,14 @@ class DualAscent {
 
   // The three calls that compute w anew from all alphas. Make them before the first sweep (one rank
   // alone has done it), before a gap is measured, and after a rank has died. In float they also end
-  // the drift of w. contribute() and settle() take sums over ranks; contributions have `features`
-  // values.
+  // the drift of w. contribute() and settle() take sums over ranks; contributions have
+  // contribution_length() values.
   //
-  // With an intercept, contribute() scales the alphas of one sign down, so that all sum to 0 up to
-  // T's rounding. It throws dstorm::ConfigError if all ranks together have one label, with the log
-  // loss. settle() throws it if a weight is not finite.
+  // With an intercept, the gap is that of alphas that sum to 0: those of one sign count scaled
+  // down. The first time, and after set_ranks(), they are scaled down in fact. contribute() throws
+  // dstorm::ConfigError if all ranks together have one label, with the log loss. settle() throws it
+  // if a weight is not finite.
+  std::size_t contribution_length() const;
   DualScales scales() const;
   void contribute(const DualScales& all, std::span<T> contribution);
   void settle(std::span<const T> sum);

@@ -42,6 +42,7 @@ inline void check_dual(const DualOptions& options) {
   require_dual(std::isfinite(options.least_kappa) && options.least_kappa >= 0, "least_kappa",
                options.least_kappa, "at least 0");
   require_dual(options.ranks >= 1, "ranks", options.ranks, "at least 1");
+  require_dual(options.together >= 1, "together", options.together, "at least 1");
 }
 
 template <class T, class Matrix>

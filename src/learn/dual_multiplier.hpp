@@ -34,16 +34,16 @@ class DualMultiplier {
     before_ = sum_;
   }
 
-  // All alphas have been balanced: their sum, which `all` has, is now 0.
-  void settle(const DualScales& all, bool is_step, double pliancy) {
+  // Takes the sum of all alphas, from `all`, or 0 if they have been balanced. The intercept stays.
+  void settle(const DualScales& all, bool is_kept) {
     if (!is_used_) return;
+    const double before = is_kept ? intercept() : b_;
     curvature_ = std::max({all.curvature, kLeastCurvature * all.cost, kTiny});
     norm_ = all.cost > 0 ? all.norms / all.cost : 0;
     if (pull_ == 0) pull_ = std::clamp(all.rows / kRowsAPull, 1.0, kFirstPull);
-    sum_ = all.positive - all.negative;
-    if (is_step) step(pliancy);
-    sum_ = 0;
+    sum_ = is_kept ? all.positive - all.negative : 0;
     rho_ = pull_ / curvature_;
+    b_ = before - rho_ * sum_;
   }
 
  private:

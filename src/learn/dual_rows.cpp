@@ -1,6 +1,8 @@
 #include "learn/dual_rows.hpp"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 
 #include "learn/dual_check.hpp"
@@ -14,6 +16,8 @@ namespace {
 constexpr std::size_t kBlockRows = 32;
 constexpr std::size_t kLeastBlocks = 64;
 constexpr std::size_t kRowsALine = kLineBytes / sizeof(std::int64_t);  // of Csr::starts
+// Of rows that several ascents sweep over while they are in the second-level cache.
+constexpr std::size_t kPieceBytes = 1 << 17;
 // Rows within this part of the mean distance from the kink stay in short sweeps.
 constexpr double kNear = 0.1;
 
@@ -36,13 +40,57 @@ double squared_norm(const View& row) {
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
+// Adds rows times their alphas to sums.
 template <class View, class T>
-void add_to_sums(const View& row, T alpha, std::vector<double>& sums) {
-  const auto by = static_cast<double>(alpha);
-  for (std::size_t i = 0; i < row.count; ++i) {
-    sums[row.feature(i)] += by * static_cast<double>(row.values[i]);
+class RowSums;
+template <class T>
+class RowSums<SparseView<T>, T> {
+ public:
+  explicit RowSums(double* sums) : sums_(sums) {}
+  void add(const SparseView<T>& row, T alpha) {
+    const auto by = static_cast<double>(alpha);
+    for (std::size_t i = 0; i < row.count; ++i) {
+      sums_[row.feature(i)] += by * static_cast<double>(row.values[i]);
+    }
   }
-}
+  void finish() {}
+
+ private:
+  double* sums_;
+};
+// Four rows at once, as sums of double are slow to convert to, to read and to write.
+template <class T>
+class RowSums<DenseView<T>, T> {
+ public:
+  explicit RowSums(double* sums) : sums_(sums) {}
+  void add(const DenseView<T>& row, T alpha) {
+    rows_[waiting_] = row.values;
+    alphas_[waiting_] = alpha;
+    count_ = row.count;
+    if (++waiting_ == kAtOnce) finish();
+  }
+  void finish() {
+    if (waiting_ == 0) return;
+    for (; waiting_ < kAtOnce; ++waiting_) {
+      rows_[waiting_] = rows_[0];
+      alphas_[waiting_] = 0;
+    }
+    waiting_ = 0;
+    const auto [a, b, c, d] = rows_;
+    const auto [by_a, by_b, by_c, by_d] = alphas_;
+    for (std::size_t i = 0; i < count_; ++i) {
+      sums_[i] += static_cast<double>((by_a * a[i] + by_b * b[i]) + (by_c * c[i] + by_d * d[i]));
+    }
+  }
+
+ private:
+  static constexpr std::size_t kAtOnce = 4;
+  double* sums_;
+  std::size_t count_ = 0;
+  std::size_t waiting_ = 0;
+  std::array<const T*, kAtOnce> rows_{};
+  std::array<T, kAtOnce> alphas_{};
+};
 
 }  // namespace
 
@@ -75,6 +123,7 @@ DualRows<T, Matrix>::DualRows(const DualOptions& options, const Matrix& matrix,
   check_dual(options);
   check_dual_lengths(matrix, targets, start);
   const auto rows = static_cast<std::size_t>(matrix.rows());
+  most_copied_ = rows / (2 * static_cast<std::size_t>(options.together));
   if (deal.memory.data() == nullptr) {
     coordinates_ = owned_ = std::vector<Coordinate<T>>(rows);
   } else {
@@ -116,15 +165,18 @@ template <class T, class Matrix>
 void DualRows<T, Matrix>::list_unrested() {
   listing_ = false;
   listed_.clear();
+  may_move_ = width_;
   if (lists_.empty()) {
     listed_ = found_;
   } else {
     for (std::size_t rank = 0; rank < ranks_; ++rank) {
       const std::span<const std::uint32_t> list = list_of(rank);
-      listed_.insert(listed_.end(), list.begin() + 1, list.begin() + 1 + list[0]);
+      const auto width = static_cast<double>(std::bit_cast<float>(list[1]));
+      may_move_ = rank == 0 ? width : std::min(may_move_, width);
+      listed_.insert(listed_.end(), list.begin() + 2, list.begin() + 2 + list[0]);
     }
   }
-  if (listed_.size() > coordinates_.size() / 2) return;
+  if (listed_.size() > most_copied_) return;
   copy_.clear();
   for (const std::uint32_t row : listed_) copy_.append(matrix_, row);
   short_left_ = kShortSweeps;
@@ -134,13 +186,17 @@ template <class T, class Matrix>
 void DualRows<T, Matrix>::publish_list() {
   const std::span<std::uint32_t> list = list_of(rank_);
   list[0] = static_cast<std::uint32_t>(found_.size());
-  std::copy(found_.begin(), found_.end(), list.begin() + 1);
+  list[1] = std::bit_cast<std::uint32_t>(static_cast<float>(width_));
+  std::copy(found_.begin(), found_.end(), list.begin() + 2);
 }
 
 template <class T, class Matrix>
-std::int64_t DualRows<T, Matrix>::begin_sweep(std::uint64_t seed, bool may_rest) {
-  if (listing_) list_unrested();
-  if (!may_rest) short_left_ = 0;
+std::int64_t DualRows<T, Matrix>::begin_sweep(std::uint64_t seed, bool may_rest, double intercept) {
+  if (listing_) {
+    list_unrested();
+    intercept_ = intercept;
+  }
+  if (!may_rest || std::abs(intercept - intercept_) > may_move_) short_left_ = 0;
   is_short_ = short_left_ > 0;
   if (is_short_) {
     --short_left_;
@@ -175,6 +231,13 @@ std::int64_t DualRows<T, Matrix>::sweep(int piece, int pieces, DualModel<T>& mod
   const std::int64_t visited = sweep_as_loss(first, last, model);
   if (listing_ && !lists_.empty() && piece + 1 == pieces) publish_list();
   return visited;
+}
+
+template <class T, class Matrix>
+int DualRows<T, Matrix>::pieces_in_cache() const {
+  if (is_short_) return 1;
+  const std::size_t bytes = matrix_.values.size() * sizeof(T);
+  return static_cast<int>(std::clamp<std::size_t>(bytes / kPieceBytes, 1, order_.size()));
 }
 
 template <class T, class Matrix>
@@ -225,8 +288,7 @@ std::int64_t DualRows<T, Matrix>::sweep_as(std::size_t first, std::size_t last,
     for (std::size_t row = begin; row < end; ++row) {
       const std::size_t ahead = row + kRowAhead;
       const std::size_t fetched = ahead < end ? ahead : next + (ahead - end);
-      if (fetched < over.rows) prefetch_row(over.matrix, fetched);
-      visit<kLoss>(over, row, at);
+      visit<kLoss>(over, row, fetched < over.rows ? fetched : row, at);
     }
     visited += static_cast<std::int64_t>(end - begin);
   }
@@ -236,11 +298,12 @@ std::int64_t DualRows<T, Matrix>::sweep_as(std::size_t first, std::size_t last,
 
 template <class T, class Matrix>
 template <Loss kLoss>
-void DualRows<T, Matrix>::visit(const Part& over, std::size_t row, DualModel<T>& model) {
+void DualRows<T, Matrix>::visit(const Part& over, std::size_t row, std::size_t ahead,
+                                DualModel<T>& model) {
   using Step = DualStep<kLoss>;
   Coordinate<T>& own = coordinates_[over.places != nullptr ? over.places[row] : row];
   if (!(own.cost > 0)) return;
-  const auto view = view_of(over.matrix, row);
+  const auto view = view_and_prefetch(over.matrix, row, ahead);
   const auto alpha = static_cast<double>(own.alpha);
   const DualPoint at{alpha, static_cast<double>(own.target), static_cast<double>(own.cost),
                      model.sigma * (static_cast<double>(own.norm) * model.pliancy + model.rho),
@@ -281,15 +344,21 @@ DualScales DualRows<T, Matrix>::scales(bool swept) const {
 
 template <class T, class Matrix>
 void DualRows<T, Matrix>::contribute(std::vector<double>& sums) const {
+  using Sums = RowSums<decltype(view_of(matrix_, 0)), T>;
   const std::span<const Coordinate<T>> own = own_coordinates();
+  Sums positive(sums.data());
+  Sums negative(sums.data() + sums.size() - static_cast<std::size_t>(matrix_.features));
   for (std::size_t i = 0; i < own.size(); ++i) {
     if (own[i].alpha == 0) continue;
-    add_to_sums(view_of(matrix_, first_ + i), own[i].alpha, sums);
+    (own[i].alpha > 0 ? positive : negative).add(view_of(matrix_, first_ + i), own[i].alpha);
   }
+  positive.finish();
+  negative.finish();
 }
 
 template <class T, class Matrix>
-DualLosses DualRows<T, Matrix>::losses(const T* weights, double intercept) const {
+DualLosses DualRows<T, Matrix>::losses(const T* weights, double intercept,
+                                       const DualBalance& balance) const {
   DualLosses sums;
   const std::span<const Coordinate<T>> own = own_coordinates();
   for (std::size_t i = 0; i < own.size(); ++i) {
@@ -298,7 +367,7 @@ DualLosses DualRows<T, Matrix>::losses(const T* weights, double intercept) const
     if (!(cost > 0)) continue;
     const auto target = static_cast<double>(at.target);
     const double p = static_cast<double>(dot(view_of(matrix_, first_ + i), weights)) + intercept;
-    const auto alpha = static_cast<double>(at.alpha);
+    const double alpha = balance.of(static_cast<double>(at.alpha));
     sums.primal += cost * loss_at(loss_, epsilon_, target, p).loss;
     sums.dual += dual_at(loss_, epsilon_, alpha, target, cost);
   }
@@ -306,11 +375,9 @@ DualLosses DualRows<T, Matrix>::losses(const T* weights, double intercept) const
 }
 
 template <class T, class Matrix>
-void DualRows<T, Matrix>::scale(double positive, double negative) {
-  if (positive == 1 && negative == 1) return;
+void DualRows<T, Matrix>::scale(const DualBalance& balance) {
   for (Coordinate<T>& at : own_coordinates()) {
-    const auto alpha = static_cast<double>(at.alpha);
-    at.alpha = static_cast<T>(alpha * (alpha > 0 ? positive : negative));
+    at.alpha = static_cast<T>(balance.of(static_cast<double>(at.alpha)));
   }
 }
 

@@ -3,8 +3,9 @@
 // Sweeps go over blocks of neighbouring rows in random order: a random order of single rows
 // takes twice as long in memory and converges no faster. For losses with a kink, most alphas soon
 // rest at a bound. After kFirstSweeps full sweeps come rounds of one full sweep, which lists the
-// rows that do not rest, and kShortSweeps sweeps over a copy of those alone. Nothing is lost by a
-// wrong guess: the next full sweep looks at every row.
+// rows that do not rest, and kShortSweeps sweeps over a copy of those alone, fewer if the intercept
+// moves so far that others need not rest. Nothing is lost by a wrong guess: the next full sweep
+// looks at every row.
 //
 // Dealt rows (DualDeal): every rank holds all rows, and draws the same order of the blocks. Rank r
 // takes the r-th part of that order. So no two ranks change one alpha in the same sweep. What the
@@ -33,6 +34,13 @@ struct DualModel {
   double sigma;      // sigma'
   double moved;      // change of this rank's sum of alpha
   double gap;        // the rows' shares of the gap, before their steps
+};
+
+// What the positive and the negative alphas are multiplied with, so that all sum to 0.
+struct DualBalance {
+  double positive = 1;
+  double negative = 1;
+  double of(double alpha) const { return alpha * (alpha > 0 ? positive : negative); }
 };
 
 // Rows copied out of a matrix.
@@ -72,18 +80,22 @@ class DualRows {
            const DualStart<T>& start, const DualDeal<T>& deal);
 
   // `may_rest`: sweeps may be short. Returns the sweep's number of rows.
-  std::int64_t begin_sweep(std::uint64_t seed, bool may_rest);
+  std::int64_t begin_sweep(std::uint64_t seed, bool may_rest, double intercept);
   std::int64_t sweep(int piece, int pieces, DualModel<T>& model);
+  // Of the present sweep, pieces whose rows stay in the second-level cache. A short sweep has one:
+  // no other ascent goes over its rows.
+  int pieces_in_cache() const;
 
   // The calls from here on are over this rank's own rows, or its part of dealt ones.
 
   // Of all alphas as they are; `swept` says whether each row has been in a sweep.
   DualScales scales(bool swept) const;
-  // Adds alpha x of each row to `sums`.
+  // Adds alpha x of each row to `sums`; if these have twice the features, that of negative alphas
+  // to the second half.
   void contribute(std::vector<double>& sums) const;
-  DualLosses losses(const T* weights, double intercept) const;
-  // Multiplies the positive and the negative alphas.
-  void scale(double positive, double negative);
+  // The dual is that of the alphas as scale() would leave them.
+  DualLosses losses(const T* weights, double intercept, const DualBalance& balance) const;
+  void scale(const DualBalance& balance);
   void copy_alphas(std::span<T> alphas) const;
 
  private:
@@ -107,10 +119,11 @@ class DualRows {
   template <Loss kLoss>
   std::int64_t sweep_as(std::size_t first, std::size_t last, DualModel<T>& model);
   template <Loss kLoss>
-  void visit(const Part& part, std::size_t row, DualModel<T>& model);
+  void visit(const Part& part, std::size_t row, std::size_t ahead, DualModel<T>& model);
 
   Loss loss_;
   double epsilon_;
+  std::size_t most_copied_;  // rows in the copy for short sweeps
   Matrix matrix_;
   std::vector<Coordinate<T>> owned_;      // empty if the rows are dealt
   std::span<Coordinate<T>> coordinates_;  // of all rows of the matrix
@@ -126,12 +139,14 @@ class DualRows {
   double width_ = 0;                  // of rests()
   double distances_ = 0;              // their sum in this sweep
 
+  double intercept_ = 0;               // when the rows were listed,
+  double may_move_ = 0;                // and how far it may move until others need not rest
   std::int64_t short_left_ = 0;        // short sweeps still to come, after the present one
   bool is_short_ = false;              // the present sweep is over the copy
   std::vector<std::uint32_t> listed_;  // the rows of the copy, found by all ranks
   RowCopy<Matrix> copy_;
   std::span<std::uint32_t>
-      lists_;  // of dealt rows: the number of rows found by each rank, and they
+      lists_;  // of dealt rows: of each rank, the number of rows found, their width_, and they
 };
 
 }  // namespace learn

@@ -27,14 +27,14 @@ namespace {
 // The number of ratings, observed and drawn, that one call of the kernel gets.
 constexpr std::size_t kChunk = 512;
 
-void require(bool holds, const std::string& otherwise) {
+void check_that(bool holds, const std::string& otherwise) {
   if (!holds) throw dstorm::ConfigError(otherwise);
 }
 
-void check_length(const char* name, std::size_t length, std::int64_t wanted) {
-  require(static_cast<std::int64_t>(length) == wanted,
-          std::string(name) + " has " + std::to_string(length) + " elements; the model needs " +
-              std::to_string(wanted));
+void check_elements(const char* name, std::size_t length, std::int64_t wanted) {
+  check_that(static_cast<std::int64_t>(length) == wanted,
+             std::string(name) + " has " + std::to_string(length) + " elements; the model needs " +
+                 std::to_string(wanted));
 }
 
 void check_known(std::size_t n, const char* name, std::int32_t id, std::int64_t count) {
@@ -45,9 +45,9 @@ void check_known(std::size_t n, const char* name, std::int32_t id, std::int64_t 
 }
 
 void check_rounds(std::int64_t first, std::int64_t rounds) {
-  require(first >= 0 && rounds >= 1, "rounds " + std::to_string(first) + " and the next " +
-                                         std::to_string(rounds) +
-                                         ": rounds count from 0, and at least one is trained");
+  check_that(first >= 0 && rounds >= 1, "rounds " + std::to_string(first) + " and the next " +
+                                            std::to_string(rounds) +
+                                            ": rounds count from 0, and at least one is trained");
 }
 
 FactorLoop to_loop(const Factors& factors, const FactorStep& step) {
@@ -76,14 +76,14 @@ const FactorKernels& factor_kernels() {
 
 template <class T>
 void FactorsOf<T>::check() const {
-  require(users >= 1 && items >= 1 && stride >= 1,
-          "a model has at least one user, item and factor, not " + std::to_string(users) + ", " +
-              std::to_string(items) + " and " + std::to_string(stride));
-  check_length("user_factors", user_factors.size(), users * stride);
-  check_length("item_factors", item_factors.size(), items * stride);
+  check_that(users >= 1 && items >= 1 && stride >= 1,
+             "a model has at least one user, item and factor, not " + std::to_string(users) + ", " +
+                 std::to_string(items) + " and " + std::to_string(stride));
+  check_elements("user_factors", user_factors.size(), users * stride);
+  check_elements("item_factors", item_factors.size(), items * stride);
   if (user_biases.empty() && item_biases.empty()) return;
-  check_length("user_biases", user_biases.size(), users);
-  check_length("item_biases", item_biases.size(), items);
+  check_elements("user_biases", user_biases.size(), users);
+  check_elements("item_biases", item_biases.size(), items);
 }
 
 template struct FactorsOf<float>;
@@ -105,27 +105,27 @@ std::int64_t RatingBlocks::count(std::int64_t first, std::int64_t rounds) const 
 void RatingBlocks::check(const Factors& factors, const FactorStep& step, std::int64_t first,
                          std::int64_t rounds, int threads) const {
   factors.check();
-  require(factors.users == users_ && factors.items == items_,
-          "the factors are of " + std::to_string(factors.users) + " users and " +
-              std::to_string(factors.items) + " items, the ratings of " + std::to_string(users_) +
-              " and " + std::to_string(items_));
-  require(factors.stride % kStrideMultiple == 0,
-          "rows of factors are " + std::to_string(factors.stride) +
-              " elements apart; it must be a multiple of " + std::to_string(kStrideMultiple));
-  require(std::isfinite(step.rate) && step.rate > 0,
-          "the learning rate is " + std::to_string(step.rate) + "; it is a number above 0");
-  require(std::isfinite(step.l2) && step.l2 >= 0,
-          "l2 is " + std::to_string(step.l2) + "; it is a number of at least 0");
+  check_that(factors.users == users_ && factors.items == items_,
+             "the factors are of " + std::to_string(factors.users) + " users and " +
+                 std::to_string(factors.items) + " items, the ratings of " +
+                 std::to_string(users_) + " and " + std::to_string(items_));
+  check_that(factors.stride % kStrideMultiple == 0,
+             "rows of factors are " + std::to_string(factors.stride) +
+                 " elements apart; it must be a multiple of " + std::to_string(kStrideMultiple));
+  check_that(std::isfinite(step.rate) && step.rate > 0,
+             "the learning rate is " + std::to_string(step.rate) + "; it is a number above 0");
+  check_that(std::isfinite(step.l2) && step.l2 >= 0,
+             "l2 is " + std::to_string(step.l2) + "; it is a number of at least 0");
   check_rounds(first, rounds);
-  require(threads >= 1, "threads is " + std::to_string(threads) + "; it is at least 1");
+  check_that(threads >= 1, "threads is " + std::to_string(threads) + "; it is at least 1");
   if (!step.implicit) return;
-  require(std::isfinite(step.implicit->alpha) && step.implicit->alpha >= 0,
-          "alpha is " + std::to_string(step.implicit->alpha) + "; it is a number of at least 0");
-  require(step.implicit->negatives >= 0,
-          "negatives is " + std::to_string(step.implicit->negatives) + "; it is at least 0");
-  require(ratings_.empty() || least_ > 0,
-          "the least rating is " + std::to_string(least_) +
-              "; implicit ones count how often something was chosen, and are above 0");
+  check_that(std::isfinite(step.implicit->alpha) && step.implicit->alpha >= 0,
+             "alpha is " + std::to_string(step.implicit->alpha) + "; it is a number of at least 0");
+  check_that(step.implicit->negatives >= 0,
+             "negatives is " + std::to_string(step.implicit->negatives) + "; it is at least 0");
+  check_that(ratings_.empty() || least_ > 0,
+             "the least rating is " + std::to_string(least_) +
+                 "; implicit ones count how often something was chosen, and are above 0");
 }
 
 double RatingBlocks::train(const Factors& factors, const FactorStep& step, std::int64_t first,
@@ -239,9 +239,10 @@ double RatingBlocks::train_implicit(const FactorKernels& kernels, const FactorLo
 void predict(const FactorsOf<const float>& factors, std::span<const std::int32_t> users,
              std::span<const std::int32_t> items, std::span<float> out) {
   factors.check();
-  require(users.size() == items.size() && users.size() == out.size(),
-          "there are " + std::to_string(users.size()) + " users, " + std::to_string(items.size()) +
-              " items and room for " + std::to_string(out.size()) + " predictions");
+  check_that(users.size() == items.size() && users.size() == out.size(),
+             "there are " + std::to_string(users.size()) + " users, " +
+                 std::to_string(items.size()) + " items and room for " +
+                 std::to_string(out.size()) + " predictions");
   const auto stride = static_cast<std::size_t>(factors.stride);
   const auto dot = factor_kernels().dot;
   for (std::size_t n = 0; n < out.size(); ++n) {

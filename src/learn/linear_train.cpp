@@ -66,11 +66,8 @@ double train_in(const Matrix& matrix, const Targets<T>& targets, const Rows& row
       __builtin_prefetch(&targets.values[row_at(ahead)]);
       if (!targets.weights.empty()) __builtin_prefetch(&targets.weights[row_at(ahead)]);
     }
-    if (const std::int64_t ahead = i + kRowAhead; ahead < rows.last) {
-      prefetch_row(matrix, row_at(ahead));
-    }
     const std::size_t at = row_at(i);
-    const auto row = view_of(matrix, at);
+    const auto row = view_and_prefetch(matrix, at, row_at(std::min(i + kRowAhead, rows.last - 1)));
     const double weight = targets.weights.empty() ? 1 : static_cast<double>(targets.weights[at]);
     Step::decide(row, model, clock, values.data());
     losses += slopes_at<kSingle>(lesson.loss, lesson.epsilon, lesson.class_weights,

@@ -48,6 +48,7 @@ T dot(const DenseView<T>& row, const T* weights) {
   Lanes sums[kVectors]{};
   std::size_t i = 0;
   for (; row.count - i >= kVectors * kLanes; i += kVectors * kLanes) {
+    __builtin_prefetch(row.ahead + i, 0, 2);
     for (std::size_t v = 0; v < kVectors; ++v) {
       Lanes x;
       Lanes w;

@@ -220,6 +220,19 @@ void DenseVector::Parts::run_user_fold(const Fold& fold, std::span<const Update>
   elements.copy_in(flat.data(), elements.whole());
 }
 
+void DenseVector::move_to(void* data, std::size_t count) {
+  const Turn turn(segment().turns(), "allreduce", segment().options().name);
+  const std::size_t most = segment().options().slot_bytes / dtype_size(dtype());
+  if (owns_memory() || pieces().size() != 1 || count < 1 || count > most) {
+    throw ConfigError("vector '" + segment().options().name + "' cannot move to memory of " +
+                      std::to_string(count) +
+                      " elements: it is over one array of the caller's, of "
+                      "at most " +
+                      std::to_string(most) + " elements");
+  }
+  parts_->elements.move_to({data, count});
+}
+
 const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanoseconds> timeout,
                                        bool last) {
   const Turn turn(segment().turns(), "allreduce", segment().options().name);
@@ -230,12 +243,18 @@ const Gathered& DenseVector::allreduce(const Fold& fold, std::optional<nanosecon
   gathered.rejected.clear();
   gathered.clipped.clear();
   const nanoseconds limit = timeout.value_or(segment().group().timeout());
+  dstorm::Recorder* const recorder = segment().parts().state.recorder();
+  const dstorm::Recorder::Time began = recorder != nullptr ? dstorm::Recorder::now() : 0;
+  const std::uint64_t sent = recorder != nullptr ? parts_->allreduce.stats().bytes_out : 0;
   for (int r : parts_->allreduce.run(fold, limit, last)) {
     if (r == segment().group().rank()) continue;
     gathered.ranks.push_back(r);
     gathered.staleness.push_back(0);
   }
   gathered.count = gathered.ranks.size();
+  if (recorder != nullptr) {
+    recorder->allreduced(began, parts_->allreduce.stats().bytes_out - sent, gathered.ranks);
+  }
   return gathered;
 }
 

@@ -78,6 +78,11 @@ class DenseVector {
                             std::optional<std::chrono::nanoseconds> timeout = std::nullopt,
                             bool last = false);
 
+  // Moves a vector over one array of the caller's to other memory. `count` is at most that with
+  // which the vector was made; if it differs, the vector can only be reduced: by all ranks with the
+  // same count, and between hosts at a higher cost. Not collective.
+  void move_to(void* data, std::size_t count);
+
   DType dtype() const noexcept;
   std::size_t count() const noexcept;
   std::span<const Piece> pieces() const noexcept;

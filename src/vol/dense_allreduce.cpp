@@ -70,10 +70,14 @@ void DenseAllreduce::shut() noexcept {
 }
 
 void DenseAllreduce::reset() {
+  reset_messages();
+  round_ = 0;
+}
+
+void DenseAllreduce::reset_messages() {
   stats_ = stats();
   by_messages_.reset();
   have_met_ = false;
-  round_ = 0;
 }
 
 const std::vector<int>& DenseAllreduce::run(const Fold& fold, nanoseconds limit, bool last) {
@@ -125,7 +129,9 @@ bool DenseAllreduce::run_shared(const Fold& fold, const dstorm::Operation& opera
 
 bool DenseAllreduce::meet_and_fold(const Fold& fold, std::uint32_t operation, std::uint64_t place,
                                    nanoseconds limit) {
-  if (!shared_.meet(++round_, operation, place, limit)) return false;
+  // Ranks may move a vector to memory of another length (DenseVector::move_to).
+  const std::uint64_t length = elements_.count() << 32;
+  if (!shared_.meet(++round_, length | operation, place, limit)) return false;
   find_inputs();
   folding_.fold(fold, inputs_,
                 dstorm::part_range(elements_.bytes(), shared_.own_part(), shared_.members().size()),
@@ -192,6 +198,9 @@ const std::vector<int>& DenseAllreduce::run_by_messages(const Fold& fold,
                                                         const dstorm::Operation& operation,
                                                         nanoseconds limit) {
   const auto start = Clock::now();
+  if (by_messages_ != nullptr && message_bytes_ != elements_.bytes()) {  // DenseVector::move_to
+    reset_messages();
+  }
   if (by_messages_ == nullptr) {
     // If ranks are late, this exchange fails within the limit and names them. It is made once: a
     // rank that has met the others makes the segment with them, and if that fails, begins there
@@ -200,6 +209,7 @@ const std::vector<int>& DenseAllreduce::run_by_messages(const Fold& fold,
     have_met_ = true;
     by_messages_ = std::make_unique<dstorm::Allreduce>(segment_.group().shared_from_this(), what(),
                                                        segment_.options().kind, elements_.bytes());
+    message_bytes_ = elements_.bytes();
   }
   MessageOperand operand(*this, fold);
   return by_messages_->run(operand, operation, limit - (Clock::now() - start));

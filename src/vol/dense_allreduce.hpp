@@ -44,6 +44,7 @@ class DenseAllreduce {
   bool meet_and_fold(const Fold& fold, std::uint32_t operation, std::uint64_t place,
                      std::chrono::nanoseconds limit);
   void throw_if_failed(const dstorm::Operation& operation) const;
+  void reset_messages();
   void find_inputs();
   void copy_result_in() const;
   void count_shared();
@@ -60,8 +61,9 @@ class DenseAllreduce {
   // Used between hosts, with a codec, and once a rank has been evicted. The first allreduce that
   // needs it makes it.
   std::unique_ptr<dstorm::Allreduce> by_messages_;
-  bool have_met_ = false;  // the ranks have met to make it
-  dstorm::Stats stats_;    // without those of by_messages_
+  std::size_t message_bytes_ = 0;  // the length of the vectors that it takes
+  bool have_met_ = false;          // the ranks have met to make it
+  dstorm::Stats stats_;            // without those of by_messages_
 };
 
 }  // namespace vol

@@ -35,6 +35,11 @@ class Elements {
   const std::vector<Piece>& pieces() const noexcept { return pieces_; }
   // The address of the first piece.
   std::byte* start() const noexcept { return static_cast<std::byte*>(pieces_[0].data); }
+  // Other memory takes the place of the only piece.
+  void move_to(Piece piece) noexcept {
+    pieces_[0] = piece;
+    bytes_ = piece.count * dtype_size(dtype_);
+  }
 
   // Calls visit(address, bytes, place of its first byte in the vector) for each stretch of memory
   // in `range`.

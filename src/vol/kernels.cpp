@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "dstorm/slot/processor.hpp"
 #include "vol/kernels_level.hpp"
 
 namespace vol {
@@ -36,11 +37,9 @@ struct Levels {
 
 Levels detect_levels() noexcept {
 #if defined(__x86_64__)
-  __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
-  const bool avx512 =
-      avx2 && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
-      __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512vl") != 0;
+  const dstorm::Processor& has = dstorm::processor();
+  const bool avx2 = has.avx2 && has.fma;
+  const bool avx512 = avx2 && has.avx512f && has.avx512dq && has.avx512bw && has.avx512vl;
   return {{{"avx512", &kAvx512Kernels, avx512},
            {"avx2", &kAvx2Kernels, avx2},
            {"baseline", &kBaselineKernels, true}}};

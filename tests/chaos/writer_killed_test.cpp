@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <tuple>
 
@@ -20,6 +19,7 @@
 #include "dstorm/slot/reader.hpp"
 #include "dstorm/slot/writer.hpp"
 #include "processes.hpp"
+#include "stressed.hpp"
 
 namespace dstorm {
 namespace {
@@ -75,11 +75,9 @@ long step(pid_t child, long most) {
 
 constexpr long kAll = 10'000'000;
 
-// So many deaths, or MALT_STRESS times as many: from one to the next.
+// From one death to the next, so that there are stressed(deaths).
 long stride_of(long all, double deaths) {
-  const char* factor = std::getenv("MALT_STRESS");
-  if (factor != nullptr) deaths *= std::max(std::atof(factor), 0.1);
-  return std::max(static_cast<long>(static_cast<double>(all) / deaths), 1L);
+  return std::max(all / static_cast<long>(stressed(deaths)), 1L);
 }
 
 std::string name_of(Policy policy) { return policy == Policy::kLatest ? "Latest" : "Queue"; }

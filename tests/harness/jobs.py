@@ -21,6 +21,7 @@ import os
 import pickle
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -213,6 +214,20 @@ class Ranks(abc.ABC):
         end = max(self.told(rank).get("at", 0) for rank in range(self.size)) + iterations
         _write_whole(self.directory / "goal", str(end).encode())
 
+    def kill_and_await_return(self, rank: int) -> None:
+        """Kill a rank that rejoins, once it is at iteration 5, and wait until it goes on.
+
+        The script tells its `pid`, its `restarts`, and `at`, its iteration.
+        """
+        self.await_told("at")
+        while self.told(rank)["at"] < 5:
+            assert not self.has_ended, self.output
+            time.sleep(0.005)
+        os.kill(self.told(rank)["pid"], signal.SIGKILL)
+        while self.told(rank).get("restarts") != 1 or "at" not in self.told(rank):
+            assert not self.has_ended, self.output
+            time.sleep(0.005)
+
 
 class Running(Ranks):
     """A job that goes on while the test looks at it."""
@@ -290,6 +305,13 @@ def run_job(
     if code is not None:
         assert result.code == code, f"exit code {result.code}, not {code}:\n{result.output}"
     return result
+
+
+def free_port() -> int:
+    """A port of this host that nothing listened on just now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
 
 
 # What a job may not leave

@@ -69,6 +69,7 @@ class Slurm:
         self._environ = own | {
             "PATH": _PATH,
             "SLURM_CONF": str(directory / "slurm.conf"),
+            "HOME": str(directory),  # which all nodes share
             "TMPDIR": "/dev/shm",  # Open MPI leaves a folder there
         }
         munge = [f"--socket={directory}/munge", f"--key-file={directory}/key"]

@@ -40,9 +40,11 @@ def start(hosts: Hosts, *arguments: str) -> HostJob:
     return job
 
 
-def await_round(job: HostJob, ranks: tuple[int, ...], restarts: dict[int, int]) -> None:
+def await_round(
+    job: HostJob, ranks: tuple[int, ...], restarts: dict[int, int], seconds: float = 40
+) -> None:
     """Wait until these ranks, and nobody else, go on together, started again so many times."""
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + seconds
     while True:
         told = [job.told(rank) for rank in ranks]
         if all(
@@ -98,6 +100,24 @@ def test_without_a_host_the_others_go_on_and_still_come_back(hosts: Hosts, fault
     if fault == "dies":  # else the launchers try for longer to reach it
         assert [job.launchers[node].wait(30) for node in (0, 2)] == [1, 1]
         assert "node 1 is lost" in job.output
+
+
+def test_without_host_0_the_others_still_come_back(hosts: Hosts) -> None:
+    """Its launcher had the job's books: another one takes them over, and so there are two."""
+    job = start(hosts, "--keep-going")
+    hosts.link(0, up=False)
+    left = (2, 3, 4, 5)
+    await_round(job, left, {})
+    kill(job, hosts, (4,))
+    await_round(job, left, {4: 1}, seconds=90)  # a host is lost after 30 s without a word
+    assert "node 1 has taken over the job's books" in job.output
+    assert job.launchers[0].wait(60) == 1  # its ranks are the minority
+    assert "PeerError" in job.launchers[0].output
+    job.set_goal(job.told(4)["at"] + 200)
+    for rank in left:
+        job.await_told("mean", ranks=[rank])
+        assert job.told(rank)["lost"] == 0
+    assert [job.launchers[node].wait(30) for node in (1, 2)] == [1, 1]
 
 
 def test_ranks_of_a_lost_host_are_started_on_the_others(hosts: Hosts) -> None:

@@ -19,7 +19,7 @@ from hosts import Hosts, ipv4
 MPIRUN = shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil.which("mpirun")
 pytestmark = pytest.mark.skipif(
     MPIRUN is None or importlib.util.find_spec("mpi4py") is None,
-    reason="needs mpirun and mpi4py (pip install malt[mpi])",
+    reason="needs mpirun and mpi4py (pip install malt-sgd[mpi])",
 )
 
 ON, LOGIN = (0, 1), 2  # two ranks each; and where mpirun runs

@@ -1,4 +1,4 @@
-"""Jobs that a real Slurm starts on two nodes, with the commands of docs/launching.md.
+"""Jobs that a real Slurm starts on two nodes, with the commands of docs/tutorials/slurm.md.
 
 Needs root (that of a user namespace may not set groups, as Slurm does), Debian's slurm-wlm, and
 mpi4py with an Open MPI.
@@ -20,14 +20,15 @@ from hosts import Hosts
 
 def documented(heading: str) -> str:
     """The first block of commands after these words."""
-    page = (Path(__file__).parents[2] / "docs/launching.md").read_text()
-    block = re.search(rf"\n{heading}.*?```bash\n(.*?)```", page, re.DOTALL)
+    page = (Path(__file__).parents[2] / "docs/tutorials/slurm.md").read_text()
+    block = re.search(rf"\n{heading}.*?```bash norun\n(.*?)```", page, re.DOTALL)
     assert block, heading
     return block[1]
 
 
-BATCH = documented("Under Slurm")
-PLAIN, SURVIVING = documented("### srun").splitlines()
+BATCH = documented("In a batch script")
+WITHOUT_MPI, SURVIVING = documented("## srun").splitlines()
+PLAIN, SURVIVING_MPI = documented("With MPI:").splitlines()
 
 SUM = """
 w[:] = rank
@@ -69,10 +70,13 @@ def test_srun_joins_the_ranks_of_two_nodes(slurm: Slurm) -> None:
     check_sums_and_routes(told)
 
 
-def test_others_finish_without_a_rank_that_is_killed_and_srun_tells_of_it(slurm: Slurm) -> None:
+@pytest.mark.parametrize("command", [SURVIVING, SURVIVING_MPI], ids=["no MPI", "MPI"])
+def test_others_finish_without_a_rank_that_is_killed_and_srun_tells_of_it(
+    slurm: Slurm, command: str
+) -> None:
     code, told, errors = run(
         slurm,
-        SURVIVING,
+        command,
         """
 malt.barrier()
 if rank == 3: os.kill(os.getpid(), signal.SIGKILL)
@@ -103,7 +107,7 @@ v.allreduce(malt.SUM)
 tell(rank=rank, sum=w[0])
 """,
     )
-    job = slurm.start(SURVIVING)
+    job = slurm.start(SURVIVING_MPI)
     while job.output.count("ready") < 4:
         assert job.poll() is None, job.output
         time.sleep(0.05)
@@ -118,8 +122,42 @@ tell(rank=rank, sum=w[0])
     assert told == [{"rank": rank, "sum": 1} for rank in (0, 1)]
 
 
-def test_srun_without_pmix_is_refused_with_the_option_that_helps(slurm: Slurm) -> None:
-    code, told, errors = run(slurm, "srun -n 4 --kill-on-bad-exit=0 python train.py", SUM)
+def test_srun_without_pmi_joins_the_ranks_and_leaves_no_file(hosts: Hosts, slurm: Slurm) -> None:
+    code, told, errors = run(
+        slurm, WITHOUT_MPI, SUM + "malt.finalize(); malt.init(); malt.barrier()\n"
+    )
+    assert (code, len(told)) == (0, 4), errors
+    check_sums_and_routes(told)
+    assert list((hosts.directory / ".cache/malt").iterdir()) == []
+
+
+def test_the_readmes_loop_runs_unchanged_under_a_real_srun(slurm: Slurm) -> None:
+    page = (Path(__file__).parents[2] / "README.md").read_text()
+    block = re.search(r"```python file=loop.py\n(.*?)```", page, re.DOTALL)
+    assert block
+    slurm.write("train.py", block[1])
+    code, output, errors = slurm.run(WITHOUT_MPI)
+    assert code == 0, errors
+    assert sorted(re.findall(r"rank (\d): [0-9.]+% right", output)) == list("0123")
+
+
+def test_srun_without_pmi_names_the_rank_that_does_not_come(slurm: Slurm) -> None:
+    slurm.write(
+        "train.py",
+        """
+import os, time, malt
+if os.environ["SLURM_PROCID"] == "3": time.sleep(9)
+malt.init(timeout=2)
+""",
+    )
+    code, _, errors = slurm.run("srun -N 2 --ntasks-per-node=2 python train.py")
+    assert code != 0
+    assert "TimeoutError: rank 3 did not come within 2 s" in errors
+
+
+def test_mpi_that_is_asked_for_where_srun_has_none_is_refused(slurm: Slurm) -> None:
+    command = "MALT_BOOTSTRAP=mpi srun -n 4 --kill-on-bad-exit=0 python train.py"
+    code, told, errors = run(slurm, command, SUM)
     assert (code, told) == (1, []), errors
     assert errors.count("ConfigError: Slurm's srun started 4 processes, but mpi4py's MPI ") == 4
     assert errors.count("would train alone; start it with `srun --mpi=pmix` (Open MPI)") == 4

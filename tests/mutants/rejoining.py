@@ -44,8 +44,8 @@ MUTANTS = {
     # A rank uses a group that other ranks may not have formed.
     "NOBODY_CONFIRMS": Mutant(
         "_rendezvous.member_session",
-        "return self._standing == number or ",
-        "self._standing = number\n            return True or ",
+        "return self._held.standing == number or ",
+        "self._held.standing = number\n            return True or ",
     ),
     # The first group stands although a rank died after it had formed the group.
     "FIRST_WITHOUT_THE_DEAD": Mutant(

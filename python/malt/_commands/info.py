@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from malt._distribution import NAME, pip_install
 from malt._errors import ConfigError
-from malt._job import mpi
+from malt._job import launchers
 
 _CGROUP = Path("/sys/fs/cgroup")
 _NAMES = ("shm", "tcp", "verbs")  # of the transports
@@ -47,6 +48,7 @@ def gather() -> list[Fact]:
         _kernel,
         _limits,
         _transports,
+        _launcher,
         _mpi_facts,
     )
     return [fact for collect in collectors for fact in collect()]
@@ -54,7 +56,7 @@ def gather() -> list[Fact]:
 
 def _software() -> list[Fact]:
     core, problem = _core()
-    version = getattr(core, "__version__", None) or _installed("malt")
+    version = getattr(core, "__version__", None) or _installed(NAME)
     numpy = _installed("numpy")
     python = platform.python_version()
     return [
@@ -70,7 +72,7 @@ def _core() -> tuple[Any, str]:
     try:
         return importlib.import_module("malt._core"), ""
     except ImportError as error:
-        return None, f"missing ({error}): pip install malt, or in a checkout ./dev build"
+        return None, f"missing ({error}): install a wheel of MALT, or in a checkout run ./dev build"
 
 
 def _installed(package: str) -> str | None:
@@ -252,21 +254,30 @@ def _tcp(core: Any) -> list[Fact]:
     ]
 
 
+def _launcher() -> list[Fact]:
+    """Report the launcher by which malt.init() would join a job in this process."""
+    try:
+        found = launchers.choose(os.environ)
+    except ConfigError as error:
+        return [Fact("launcher", "launcher", None, f"no: {error}")]
+    chosen = os.environ.get("MALT_BOOTSTRAP", "")
+    by = f" (MALT_BOOTSTRAP={chosen})" if chosen else ""
+    text = f"{found}{by}" if found else f"none: malt.init() makes a job of one rank{by}"
+    return [Fact("launcher", "launcher", found.way if found else "none", text)]
+
+
 def _mpi_facts() -> list[Fact]:
     mpi4py = _installed("mpi4py")
     library = None if mpi4py is None else _mpi_library()
-    launchers = []
+    programs: list[str] = []
     for found in (_beside_python("mpirun"), shutil.which("mpirun"), shutil.which("srun")):
-        if found is not None and found not in launchers:
-            launchers.append(found)
-    launch = mpi.find_launch(os.environ)
-    text = ", ".join(launchers) or "none (`malt run` needs none)"
-    if launch is not None:
-        text += f"; this process was started by {launch.launcher}"
+        if found is not None and found not in programs:
+            programs.append(found)
+    text = ", ".join(programs) or "none (`malt run` needs none)"
     return [
-        Fact("mpi4py", "mpi4py", mpi4py, mpi4py or "not installed: pip install malt[mpi]"),
+        Fact("mpi4py", "mpi4py", mpi4py, mpi4py or f"not installed: {pip_install('mpi')}"),
         Fact("mpi_library", "MPI library", library, library or "none found"),
-        Fact("mpi_launchers", "MPI launchers", launchers, text),
+        Fact("mpi_launchers", "MPI launchers", programs, text),
     ]
 
 

@@ -8,8 +8,13 @@ import importlib.metadata
 import sys
 from collections.abc import Sequence
 
+from malt._distribution import NAME
+
 _COMMANDS = {
     "run": "start N ranks of a program on this host, or on each of several, without MPI",
+    "top": "show what the ranks of a running job do, live",
+    "doctor": "say in words what is wrong with this machine, or with a running job",
+    "trace": "make one trace of those that several hosts of a job wrote",
     "scale": "add ranks to a job of `malt run --elastic`, or have some leave",
     "train": "train a model on examples in files, on N ranks, and save it",
     "predict": "predict the labels or values of other examples with such a model",
@@ -20,7 +25,7 @@ _COMMANDS = {
 def version() -> str:
     """Return the installed version of MALT."""
     try:
-        return importlib.metadata.version("malt")
+        return importlib.metadata.version(NAME)
     except importlib.metadata.PackageNotFoundError:
         return "unknown (not installed)"
 

@@ -6,12 +6,15 @@ import argparse
 import os
 import shutil
 import signal
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from malt._errors import ConfigError
+from malt._job.recorder_memory import check_writable
+from malt._launch import kubernetes
 from malt._launch.launcher import Launcher
 from malt._launch.options import Options
 from malt._rendezvous import wire
@@ -61,6 +64,10 @@ _WITH_VALUE = (
     "--key-file",
     "--timeout",
     "--grace",
+    "--trace",
+    "--report",
+    "--metrics",
+    "--tensorboard",
 )
 
 
@@ -141,7 +148,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--rendezvous",
         metavar="HOST:PORT",
-        help="an address of node 0's host, where its `malt run` listens; needed with M > 1",
+        help="an address of node 0's host, where its `malt run` listens; needed with M > 1. In a "
+        "pod of an Indexed Job of Kubernetes, auto or auto:PORT finds it, and the node's number",
     )
     parser.add_argument(
         "--key-file",
@@ -191,6 +199,45 @@ def _parser() -> argparse.ArgumentParser:
         "bytes are passed on unchanged",
     )
     parser.add_argument(
+        "--record",
+        action="store_true",
+        help="record what each rank does, for `malt top` and `malt doctor` (MALT_RECORD=1)",
+    )
+    parser.add_argument(
+        "--trace",
+        metavar="FILE.json",
+        help="write what each rank did, and for which ranks it waited, for ui.perfetto.dev",
+    )
+    parser.add_argument(
+        "--report",
+        metavar="FILE.html",
+        help="write a page about the run: when each rank did what, what malt.report() was told, "
+        "who waited for whom",
+    )
+    parser.add_argument(
+        "--metrics",
+        metavar="[HOST:]PORT",
+        help="serve counters of this host's ranks to Prometheus (default host: 127.0.0.1)",
+    )
+    parser.add_argument(
+        "--otel",
+        action="store_true",
+        help="send these counters by OpenTelemetry; its variables say where to (OTEL_…)",
+    )
+    parser.add_argument(
+        "--dashboard",
+        metavar="[HOST:]PORT",
+        nargs="?",
+        const="",
+        help="serve a live page of all ranks, and print its URL (write --dashboard=8080; "
+        "default: 127.0.0.1 and any free port)",
+    )
+    parser.add_argument(
+        "--tensorboard",
+        metavar="DIR",
+        help="write what the program tells by malt.report() for TensorBoard (MALT_TENSORBOARD)",
+    )
+    parser.add_argument(
         "-v",
         "--verbose",
         action="store_true",
@@ -238,6 +285,55 @@ def command_line(program: Sequence[str]) -> list[str]:
     return [found, *program[1:]]
 
 
+def _set_recording(options: Options, parsed: argparse.Namespace) -> None:
+    """Open what is asked for now, so that a mistake shows before the ranks run."""
+    trace = parsed.trace or os.environ.get("MALT_TRACE", "")
+    if parsed.otel:
+        from malt._watching import opentelemetry  # only here: to start soon otherwise
+
+        opentelemetry.check()
+        options.otel = True
+    asked = (parsed.record, trace, parsed.report, parsed.metrics, parsed.otel, parsed.tensorboard)
+    options.record = any(asked) or parsed.dashboard is not None
+    if parsed.tensorboard:
+        options.environ["MALT_TENSORBOARD"] = str(Path(parsed.tensorboard).absolute())
+    if trace:
+        _own_file(trace, "--trace" if parsed.trace else "MALT_TRACE", options.node)
+        options.trace = str(Path(trace).absolute())
+    if parsed.report:
+        options.report = _own_file(parsed.report, "--report", options.node)
+    if parsed.metrics is not None:
+        options.metrics = _listen("--metrics", parsed.metrics)
+    if parsed.dashboard is not None:
+        options.dashboard = (
+            _listen("--dashboard", parsed.dashboard)
+            if parsed.dashboard
+            else socket.create_server(("127.0.0.1", 0))
+        )
+
+
+def _own_file(name: str, asked: str, node: int) -> str:
+    """Return the node's own file: nodes may share the folder."""
+    path = Path(name).absolute()
+    if node > 0:
+        path = path.with_name(f"{path.stem}.node{node}{path.suffix}")
+    check_writable(path, asked)
+    return str(path)
+
+
+def _listen(option: str, address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    if not port.isascii() or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise ConfigError(f"{option} {address} is not [HOST:]PORT with a port of 1 to 65535")
+    try:
+        return socket.create_server((host or "127.0.0.1", int(port)))
+    except OSError as error:
+        raise ConfigError(
+            f"{option} {address}: cannot listen there ({error.strerror}); take another port, or "
+            "end the program that has it"
+        ) from error
+
+
 def _set_node(options: Options, parsed: argparse.Namespace) -> None:
     """Copy the settings of a job over several hosts; with one host there is nothing to copy."""
     given = {
@@ -254,6 +350,9 @@ def _set_node(options: Options, parsed: argparse.Namespace) -> None:
         )
     if len(nodes) == 1:
         return
+    if given.get("--rendezvous", "").partition(":")[0] == "auto":
+        _find_node(given, len(nodes))
+        options.awaits_name = True
     for name, what in (("--node-rank", "K, 0 to M - 1,"), ("--rendezvous", "HOST:PORT of node 0")):
         if name not in given:
             raise ConfigError(f"--nnodes {len(nodes)} needs {name} {what} too")
@@ -263,6 +362,19 @@ def _set_node(options: Options, parsed: argparse.Namespace) -> None:
     options.key = _key(given.get("--key-file"))
     if parsed.timeout is not None:
         options.start_seconds = parsed.timeout
+
+
+def _find_node(given: dict[str, str], nnodes: int) -> None:
+    """Put the pod's number, and node 0's address, in the place of `--rendezvous auto`."""
+    if "--node-rank" in given:
+        raise ConfigError("--rendezvous auto finds the number of the node: leave --node-rank out")
+    node, given["--rendezvous"] = kubernetes.find_node(given["--rendezvous"], os.environ)
+    if node >= nnodes:
+        raise ConfigError(
+            f"JOB_COMPLETION_INDEX={node} is not a node of --nnodes {nnodes}: give as many nodes "
+            "as the job has completions"
+        )
+    given["--node-rank"] = str(node)
 
 
 def _key(path: str | None) -> bytes:
@@ -315,6 +427,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     try:
         _set_node(options, parsed)
+        _set_recording(options, parsed)
         return Launcher(command_line(program), options).run()
     except (ConfigError, OSError) as error:
         _fail(str(error))

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import os
-import socket
 from collections.abc import Sequence
 
-from malt._launch.scale import ANSWER_SECONDS, DONE, MOST_BYTES, name_of, peer_of
+from malt._errors import ConfigError
+from malt._launch.scale import COUNT, LEAVE, ask
 
 
 def _count(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or int(text) == 0:
+    if (count := _rank(text)) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number, 1 or more")
+    return count
+
+
+def _rank(text: str) -> int:
+    if not text.isascii() or not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number")
     return int(text)
 
 
@@ -22,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
         prog="malt scale",
         description="Have COUNT ranks run in a job of `malt run --elastic MIN:MAX`: start some, or "
         "ask those with the highest numbers to leave (malt.leaving() is true there). Several hosts "
-        "get equally many.",
+        "get equally many. Or ask one rank of your choice to leave.",
     )
     parser.add_argument(
         "process",
@@ -30,31 +35,18 @@ def main(arguments: Sequence[str]) -> int:
         type=_count,
         help="the process id of `malt run` on this host, which may be any host of the job",
     )
-    parser.add_argument("count", metavar="COUNT", type=_count, help="MIN to MAX")
+    change = parser.add_mutually_exclusive_group(required=True)
+    change.add_argument("count", metavar="COUNT", type=_count, nargs="?", help="MIN to MAX")
+    change.add_argument(
+        "--leave", metavar="RANK", type=_rank, help="the rank that is to leave, on any host"
+    )
     parsed = parser.parse_args(arguments)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as connection:
-        connection.settimeout(ANSWER_SECONDS)
-        try:
-            name = name_of(parsed.process)
-            if name is None:
-                parser.error(f"process {parsed.process} is not a `malt run --elastic`")
-            connection.connect(f"\0{name}")
-            process, user = peer_of(connection)
-            if process != parsed.process or os.getuid() not in (0, user):
-                parser.error(f"process {parsed.process} is not a `malt run --elastic` of this user")
-            connection.send(str(parsed.count).encode())
-            answer = connection.recv(MOST_BYTES)
-        except FileNotFoundError:
-            parser.error(f"process {parsed.process} does not run on this host")
-        except PermissionError:
-            parser.error(f"process {parsed.process} is another user's")
-        except ConnectionRefusedError:
-            parser.error(
-                f"process {parsed.process} is not a `malt run --elastic`: it has just ended"
-            )
-        except OSError as error:
-            parser.error(f"process {parsed.process} does not answer: {error}")
-    if answer[:1] != DONE:
-        parser.error(answer[1:].decode() or f"process {parsed.process} has ended")
-    print(f"malt scale: {answer[1:].decode()}")
+    try:
+        if parsed.leave is None:
+            done = ask(parsed.process, COUNT, parsed.count)
+        else:
+            done = ask(parsed.process, LEAVE, parsed.leave)
+    except ConfigError as error:
+        parser.error(str(error))
+    print(f"malt scale: {done}")
     return 0

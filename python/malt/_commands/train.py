@@ -88,7 +88,7 @@ def _parser() -> _TrainParser:
     )
     ranks.add_argument("--sync", default="bsp", help="bsp, ssp:K or async")
     ranks.add_argument("--every", type=int, metavar="K", help="examples between two exchanges")
-    ranks.add_argument("--exchange", default="model", help="model, difference or gradient")
+    ranks.add_argument("--exchange", default="model", help="model, difference, gradient or once")
     model = parser.add_argument_group("the model")
     model.add_argument("--alpha", type=float, default=1e-4, help="of the penalty: %(default)s")
     model.add_argument("--penalty", default="l2", help="l2, l1 or elasticnet")

@@ -1,4 +1,4 @@
-"""What `malt train` does with every kind of model: its graph, the training, what it prints."""
+"""The part of `malt train` for every kind of model: its graph, the training, what it prints."""
 
 from __future__ import annotations
 

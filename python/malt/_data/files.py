@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
+from malt._distribution import pip_install
 from malt._errors import ConfigError, DamagedError, Error
 
 Url = str | os.PathLike[str]
@@ -83,7 +84,7 @@ def extra(module: str, what: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise ConfigError(
-            f"{what} needs {module.partition('.')[0]}: pip install 'malt[data]' ({error})"
+            f"{what} needs {module.partition('.')[0]}: {pip_install('data')} ({error})"
         ) from error
 
 

@@ -267,6 +267,13 @@ class Ledger:
         self._done_of[self.rank][chunk // 8] |= 1 << chunk % 8
         self._next += 1
 
+    def progress(self) -> tuple[int, list[int]]:
+        """Return how many chunks of this pass are finished, and each rank's turns in all passes.
+
+        Not its turns in this pass, because another rank may be in the next one already.
+        """
+        return self._finished().bit_count(), [cells[_TURNS] for cells in self._cells_of]
+
     def awaited(self, living: Sequence[int]) -> tuple[int, list[int]]:
         """Return how many chunks are unfinished, and the ranks that this one waits for."""
         left = self._left(self._finished())

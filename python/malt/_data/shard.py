@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from malt._core_import import Group
 from malt._data import ledger
+from malt._data.bar import Bar, check_bar
 from malt._errors import ConfigError, TimeoutError, describe_ranks  # noqa: A004
 from malt._job import job as jobs
 from malt._job.agreement import Report, Together
@@ -33,7 +34,12 @@ def shard(data: Data, *, even: bool = False) -> Data: ...
 
 @overload
 def shard(
-    data: Any, *more: Any, chunk: int, shuffle: int | None = None, lockstep: bool = False
+    data: Any,
+    *more: Any,
+    chunk: int,
+    shuffle: int | None = None,
+    lockstep: bool = False,
+    bar: bool = False,
 ) -> Shard: ...
 
 
@@ -44,6 +50,7 @@ def shard(
     shuffle: int | None = None,
     lockstep: bool = False,
     even: bool = False,
+    bar: bool = False,
 ) -> Any:
     """Return this rank's part of `data`: every size-th element from the rank-th on.
 
@@ -65,6 +72,9 @@ def shard(
         even: without `chunk`: every rank gets equally many elements, and so equally many batches.
             This is needed where exchanges wait for one another. The remaining elements at the end,
             fewer than there are ranks, are not used.
+        bar: with `chunk`: rank 0 shows on standard error how far all ranks have come in the pass,
+            as far as it knew at its last turn. On a terminal that is a bar, by tqdm. Elsewhere, as
+            under `malt run` with several ranks, it is a line every 10 s and at the end of the pass.
 
     Raises:
         ConfigError: on every rank: an argument is wrong on one, or the ranks disagree.
@@ -73,11 +83,11 @@ def shard(
     if chunk is not None:
         if even:
             raise ConfigError("with chunk=, lockstep=True has all ranks take equally many turns")
-        return Shard((data, *more), chunk, shuffle, lockstep)
-    if more or shuffle is not None or lockstep:
+        return Shard((data, *more), chunk, shuffle, lockstep, bar)
+    if more or shuffle is not None or lockstep or bar:
         raise ConfigError(
-            "several arrays, shuffle= and lockstep= need chunk=, the elements that a loop gets at "
-            "a time; without it, call malt.shard(data) for each array"
+            "several arrays, shuffle=, lockstep= and bar= need chunk=, the elements that a loop "
+            "gets at a time; without it, call malt.shard(data) for each array"
         )
     _refuse_unordered(data)
     rank, size = jobs.rank(), jobs.size()
@@ -140,9 +150,9 @@ class Shard:
     """
 
     def __init__(
-        self, data: tuple[Any, ...], chunk: int, shuffle: int | None, lockstep: bool
+        self, data: tuple[Any, ...], chunk: int, shuffle: int | None, lockstep: bool, bar: bool
     ) -> None:
-        agreed = _agree(data, chunk, shuffle, lockstep)
+        agreed = _agree(data, chunk, shuffle, lockstep, bar)
         self.repeated: list[tuple[int, int]] = []
         self._data = data
         self._elements: int = agreed["elements"]
@@ -150,6 +160,8 @@ class Shard:
         self._shuffle: int | None = agreed["shuffle"]
         self._job = job = jobs.current()
         rank, size = job.rank, job.size
+        self._shows_bar = bar and rank == 0
+        self._bar: Bar | None = None  # of the pass in progress
         chunks = -(-self._elements // self._chunk)
         is_rejoining = job.makes_due
         self._ledger = ledger.Ledger(
@@ -179,14 +191,22 @@ class Shard:
         order = None
         if self._shuffle is not None:
             order = ledger.permutation(self._elements, self._shuffle, self._ledger.pass_)
-        while (turn := self._next_turn()) != "over":
-            at = slice(0, 0)
-            if turn != "idle":
-                at = slice(turn * self._chunk, (turn + 1) * self._chunk)
-            parts = tuple(_part(data, at if order is None else order[at]) for data in self._data)
-            yield parts if len(parts) > 1 else parts[0]
-            if turn != "idle":
-                self._ledger.finish(turn)
+        if self._shows_bar:
+            self._bar = Bar(self._ledger.pass_, self._ledger.chunks)
+        try:
+            while (turn := self._next_turn()) != "over":
+                at = slice(0, 0)
+                if turn != "idle":
+                    at = slice(turn * self._chunk, (turn + 1) * self._chunk)
+                which = at if order is None else order[at]
+                parts = tuple(_part(data, which) for data in self._data)
+                yield parts if len(parts) > 1 else parts[0]
+                if turn != "idle":
+                    self._ledger.finish(turn)
+        finally:
+            if self._bar is not None:
+                self._bar.close()
+                self._bar = None
 
     def _next_turn(self) -> int | Literal["idle", "over"]:
         """Take a turn as soon as there is one; tell the other ranks before it starts."""
@@ -195,6 +215,8 @@ class Shard:
         while True:
             living = self._rows.gather_rows()
             turn = self._ledger.take_turn(living)
+            if self._bar is not None and (turn == "over" or self._bar.is_due()):
+                self._bar.show(*self._ledger.progress())
             # After a death other ranks may wait for any row of this rank, so it must arrive soon.
             # As long as all live, they wait only for the end of a last chunk.
             may_lag = self._ledger.all_have_lived(living) and (turn != "over" or told)
@@ -257,13 +279,17 @@ class Shard:
         )
 
 
-def _agree(data: tuple[Any, ...], chunk: int, shuffle: int | None, lockstep: bool) -> Report:
+def _agree(
+    data: tuple[Any, ...], chunk: int, shuffle: int | None, lockstep: bool, bar: bool
+) -> Report:
     """Check the arguments on all ranks. Collective."""
 
     def check() -> tuple[None, Report]:
         for name, value, least in (("chunk", chunk, 1), ("shuffle", shuffle, 0)):
             if value is not None and not (_is_integer(value) and least <= value < 2**63):
                 raise ConfigError(f"{name} is {value!r}; it is an integer of at least {least}")
+        if bar and jobs.rank() == 0:
+            check_bar()
         lengths = [_length(one) for one in data]
         if len(set(lengths)) > 1:
             raise ConfigError(

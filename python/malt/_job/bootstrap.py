@@ -1,7 +1,9 @@
 """How the ranks of a job find one another: they exchange bytes out of band, a few times at start.
 
-After start-up nothing uses this channel. There are three ways: an MPI communicator (`mpi.py`), the
-rendezvous of `malt run`, or none (a job of one process). `find_bootstrap.py` chooses one.
+After start-up nothing uses this channel. The ways are: an MPI communicator (`mpi.py`), a rendezvous
+(that of `malt run`, of an engine's driver, or of rank 0 of a Slurm step, `slurm.py`), torch's store
+(`torch_store.py`), one of the program's own, or none (a job of one process). `find_bootstrap.py`
+chooses one.
 """
 
 from __future__ import annotations
@@ -14,20 +16,24 @@ from malt._rendezvous import session
 class Bootstrap(abc.ABC):
     """A way to exchange bytes with every rank at start. Used by one thread.
 
+    Derive from it to bring ranks together that no launcher known to MALT has started, and give an
+    instance to malt.init(bootstrap=), which closes it, or aborts it after an error. It serves for
+    one job.
+
     Collective: every rank makes the same calls in the same order. As a context manager, the
     bootstrap is closed at the end of the block, or aborted when the block raises.
 
     Attributes:
         rank: this process's number, 0 to size - 1.
         size: how many ranks the job has.
-        launcher: "malt run", "mpi" or "none".
+        launcher: the name of what started the ranks, for the log.
         secret: a key that only the ranks of this job know, or empty.
         meeting_point: the name or address of a machine that all ranks can reach, or empty.
     """
 
     rank: int
     size: int
-    launcher: str
+    launcher: str = "a bootstrap of the program's own"
     secret: bytes = b""
     meeting_point: str = ""
 
@@ -78,8 +84,8 @@ class Solo(Bootstrap):
         pass
 
 
-class Rendezvous(Bootstrap):
-    """A rank that `malt run` started: a client of the launcher's small store."""
+class ThroughRendezvous(Bootstrap):
+    """A rank that `malt run` or an engine started: a client of their rendezvous."""
 
     launcher = "malt run"
 

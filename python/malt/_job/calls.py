@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from malt._core_import import Group
 from malt._errors import SupersededError
 from malt._job import job as jobs
 from malt._job import missed
-from malt._job.vector_types import AnyVector
+from malt._job.vector_types import AnyVector, Movable
 
 Result = TypeVar("Result")
-Made = TypeVar("Made", bound=AnyVector)
+Made = TypeVar("Made", bound=Movable)
 
 
 def call(name: str, step: Callable[[Group], Result]) -> Result:
@@ -26,9 +26,17 @@ def call(name: str, step: Callable[[Group], Result]) -> Result:
 
 
 def make(
-    build: Callable[[Group, bool], Made], description: str, *, has_shared_values: bool = True
+    build: Callable[[Group, bool], Made],
+    description: str,
+    *,
+    has_shared_values: bool = True,
+    is_of_loop: bool = True,
 ) -> Made:
-    """Make a vector by `build(group, rejoins)` and count it; a failed one uses up no name."""
+    """Make a vector by `build(group, rejoins)` and count it; a failed one uses up no name.
+
+    With `has_shared_values`, a rejoining rank gets its values from another rank (handover.py). With
+    `is_of_loop`, a rejoining rank that has used it is where the others are.
+    """
     job = jobs.current()
     with job.turns.hold("making a vector"):
         generations = job.generations
@@ -38,15 +46,15 @@ def make(
 
             def step(group: Group) -> Made:
                 made = build(group, False)
-                generations.add(made, description, has_shared_values)
+                generations.add(made, description, has_shared_values, is_of_loop)
                 return made
 
-            made = generations.rejoin(build, description, has_shared_values) or call(
+            made = generations.rejoin(build, description, has_shared_values, is_of_loop) or call(
                 "making a vector", step
             )
         job.vectors += 1
         if has_shared_values and job.rank == 0 and job.size > 1:
-            missed.note_made(made)
+            missed.note_made(cast(AnyVector, made))
         return made
 
 

@@ -1,13 +1,14 @@
-"""Which bootstrap this process uses: found by how it was started."""
+"""Which bootstrap this process uses: the one it was given, or found by how it was started."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
-from malt._job import foreign_launchers, mpi
-from malt._job.bootstrap import Bootstrap, Rendezvous, Solo
+from malt._errors import ConfigError
+from malt._job import launchers, mpi, slurm, torch_store
+from malt._job.bootstrap import Bootstrap, Solo, ThroughRendezvous
 from malt._rendezvous import session
 
 
@@ -16,9 +17,9 @@ def find(
 ) -> Bootstrap:
     """Join the job in which this process was started.
 
-    The first of these that applies is used: the given mpi4py communicator; the rendezvous of `malt
-    run`; MPI, when an MPI launcher started this process or MPI is initialised with several ranks;
-    else a job of one rank.
+    The first of these that applies is used: the given mpi4py communicator; the launcher that
+    `launchers.choose` finds; MPI, if the program has initialised it with several ranks; else a job
+    of one rank.
 
     Args:
         comm: an mpi4py intracommunicator, or None.
@@ -33,13 +34,46 @@ def find(
     env = os.environ if environ is None else environ
     if comm is not None:
         return mpi.adopt(comm, env)
-    if "MALT_RENDEZVOUS" in env:
-        return Rendezvous(session.Client.from_environ(env, timeout))
-    launch = mpi.find_launch(env)
-    if launch is not None and launch.size != 1:
-        return mpi.join(launch, timeout)
-    world = mpi.running_world()
+    launcher = launchers.choose(env)
+    if launcher is not None and launcher.way == "malt":
+        return ThroughRendezvous(session.Client.from_environ(env, timeout))
+    if launcher is not None and launcher.is_of_several:
+        return _join(launcher, env, timeout)
+    world = None if env.get("MALT_BOOTSTRAP") == "none" else mpi.running_world()
     if world is not None and world.Get_size() > 1:
         return mpi.Mpi(world)
-    foreign_launchers.check(env)
-    return Solo("none" if launch is None else "mpi")
+    return Solo("none" if launcher is None else launcher.way)
+
+
+def _join(launcher: launchers.Launcher, env: Mapping[str, str], timeout: float) -> Bootstrap:
+    if launcher.way == "torch":
+        return torch_store.join(launcher, env, timeout)
+    if launcher.way == "slurm":
+        return slurm.join(launcher, env, timeout)
+    launch = mpi.find_launch(env)
+    return mpi.Mpi(mpi.running_world()) if launch is None else mpi.join(launch, timeout)
+
+
+def adopt(given: object, timeout: float) -> Bootstrap:
+    """Return the bootstrap that malt.init(bootstrap=) was given, or make it of such variables.
+
+    Raises:
+        malt.ConfigError: it is neither, or not of a rank.
+        malt.TimeoutError: the rendezvous does not answer.
+    """
+    if isinstance(given, Mapping):
+        if "MALT_RENDEZVOUS" not in given:
+            raise ConfigError(
+                "malt.init(bootstrap=) takes the variables that malt.Rendezvous.environ(rank) "
+                "returns; MALT_RENDEZVOUS is not among those given"
+            )
+        return ThroughRendezvous(session.Client.from_environ(dict(given), timeout))
+    if not isinstance(given, Bootstrap):
+        kind = type(given)
+        raise ConfigError(
+            "malt.init(bootstrap=) takes a malt.Bootstrap, or the variables that "
+            f"malt.Rendezvous.environ(rank) returns, not {kind.__module__}.{kind.__qualname__}"
+        )
+    if not 0 <= given.rank < given.size:
+        raise ConfigError(f"the bootstrap's rank {given.rank} is not one of its {given.size}")
+    return given

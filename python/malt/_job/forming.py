@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from malt import _errors as errors
 from malt._core_import import Group
-from malt._errors import Error, PeerError
+from malt._errors import Error, PeerError, describe_ranks
 from malt._rendezvous.member_session import Member, NewerError
 
 # Forming a group may fail because a rank has died: this is how long the launcher may take to report
@@ -60,6 +60,7 @@ class Forming:
         """Form the group of the present generation; None if another generation follows it."""
         group = None
         try:
+            self._await_evictions(set(members))
             group = self._make_group(members, partial(self._allgather, self.number))
             self._member.formed(self.number, self._timeout, self._report_evicted)
         except NewerError:
@@ -74,6 +75,31 @@ class Forming:
                 return None
             raise
         return group
+
+    def _await_evictions(self, members: set[int]) -> None:
+        """Wait until this rank's group has evicted the ranks that the next group lacks.
+
+        Two launchers may call ranks at once, after a cut between them. A group evicts by proof or
+        by majority, so the ranks of one part at most can go on to another group.
+
+        Raises:
+            NewerError: another generation follows.
+            malt.TimeoutError: the group has not evicted the ranks that the error names.
+        """
+        if self._formed is None:
+            return
+        group = self._formed.group
+
+        def left_behind() -> list[int]:
+            return sorted(set(group.alive()) - members)
+
+        if not self._member.await_done(self.number, self._timeout, lambda: not left_behind()):
+            ranks = left_behind()
+            raise errors.TimeoutError(
+                f"the next group lacks {describe_ranks(ranks)}, which the present one has not "
+                f"evicted within {self._timeout:g} s",
+                ranks,
+            )
 
     def _allgather(self, number: int, data: bytes, timeout: float) -> list[bytes]:
         return self._member.allgather(number, data, timeout, self._report_evicted)

@@ -22,11 +22,11 @@ from malt._job import handover, roles
 from malt._job.await_ranks import await_ranks
 from malt._job.forming import Forming, MakeGroup
 from malt._job.open_vectors import OpenVectors
-from malt._job.vector_types import AnyVector
+from malt._job.vector_types import Movable
 from malt._job.vote import Voting
 from malt._rendezvous.member_session import Member
 
-Made = TypeVar("Made", bound=AnyVector)
+Made = TypeVar("Made", bound=Movable)
 
 
 class Follower(Protocol):
@@ -248,9 +248,11 @@ class Generations:
 
     # Vectors
 
-    def add(self, vector: AnyVector, description: str, has_shared_values: bool) -> None:
+    def add(
+        self, vector: Movable, description: str, has_shared_values: bool, is_of_loop: bool
+    ) -> None:
         """Add a vector that moves to the groups to come."""
-        self._vectors.add(vector, description, has_shared_values)
+        self._vectors.add(vector, description, has_shared_values, is_of_loop)
 
     def keep_round(self, name: str) -> None:
         """Keep the values of a round of vector `name`, which has ended in a superseded group."""
@@ -266,7 +268,11 @@ class Generations:
         return self._due > 0
 
     def rejoin(
-        self, make: Callable[[Group, bool], Made], description: str, has_shared_values: bool
+        self,
+        make: Callable[[Group, bool], Made],
+        description: str,
+        has_shared_values: bool,
+        is_of_loop: bool,
     ) -> Made | None:
         """Rejoin: make a vector that the others have; None when they have no more. Collective."""
         if not self.makes_due:
@@ -275,7 +281,7 @@ class Generations:
         assert group is not None
         self._compare(group, description)
         made = self._forming.complete(group, lambda: make(group, True))
-        self.add(made, description, has_shared_values)
+        self.add(made, description, has_shared_values, is_of_loop)
         self._due -= 1
         if self._due == 0:
             self._end_joining()

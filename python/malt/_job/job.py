@@ -5,17 +5,23 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import weakref
 from collections.abc import Callable
+from typing import Protocol
 
 from malt._core_import import Group, Turns
 from malt._errors import ConfigError
-from malt._job import faults, missed, rank_mark
+from malt._job import faults, missed, rank_mark, recording
+from malt._job.forming import MakeGroup
 from malt._job.generations import Follower, Generations
 from malt._job.settings import Settings
 
 log = logging.getLogger("malt")
 
 OnChange = Callable[[int, tuple[int, ...]], object]
+# make(rank, size, in_background) makes a group besides the job's own; in one that is in the
+# background, waits run no Python.
+FurtherMaker = Callable[[int, int, bool], MakeGroup]
 
 _EXIT_SECONDS = 1.0  # how long the process's end waits for a daemon thread's call to end
 _AFTER_LEAVE = (
@@ -24,11 +30,24 @@ _AFTER_LEAVE = (
 )
 
 
+class Companion(Protocol):
+    """A thing that has groups of its own besides the job's."""
+
+    def leave(self) -> None:
+        """Leave them. Idempotent."""
+
+
 class Job:
     """The job that malt.init() returns: ``with malt.init(): ...`` leaves it at the end."""
 
     def __init__(
-        self, rank: int, size: int, settings: Settings, turns: Turns, groups: Group | Generations
+        self,
+        rank: int,
+        size: int,
+        settings: Settings,
+        turns: Turns,
+        groups: Group | Generations,
+        make_further: FurtherMaker,
     ) -> None:
         """`groups` is the job's one group, or its groups one after the other."""
         self.rank = rank
@@ -38,6 +57,8 @@ class Job:
         self.settings = settings
         self.vectors = 0  # how many this rank has made, for their default names
         self.on_change: list[OnChange] = []
+        self.make_further = make_further
+        self.companions: weakref.WeakSet[Companion] = weakref.WeakSet()  # they leave with the job
 
     @property
     def group(self) -> Group:
@@ -72,6 +93,8 @@ class Job:
         return self.generations is not None and self.generations.is_rejoining
 
     def leave(self) -> None:
+        for companion in list(self.companions):
+            companion.leave()
         if isinstance(self._groups, Group):
             self._groups.leave()
         else:
@@ -176,6 +199,7 @@ def _leave_at_exit() -> None:
     if (job := _job) is not None:
         _leave()
         job.turns.await_end(_EXIT_SECONDS)
+    recording.finish()
 
 
 def _leave() -> None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from malt._core_import import Group, Turns, set_callbacks
+from malt._core_import import Group, Recorder, Turns, set_callbacks
 from malt._errors import ConfigError
 from malt._job import job as jobs
-from malt._job import missed, mpi, rank_mark
-from malt._job.find_bootstrap import find
+from malt._job import launchers, missed, rank_mark
+from malt._job.bootstrap import Bootstrap
+from malt._job.find_bootstrap import adopt, find
 from malt._job.forming import MakeGroup
 from malt._job.generations import Generations
 from malt._job.job import Job
+from malt._job.recording import collect, recorder_of
 from malt._job.settings import Settings, start_log
 from malt._rendezvous import tls
 from malt._rendezvous.member_session import Member
@@ -39,8 +42,13 @@ def init(
     silence: float | None = None,
     tie: str | None = None,
     comm: Any | None = None,
+    bootstrap: Bootstrap | Mapping[str, str] | None = None,
 ) -> Job:
     """Join the job this process was started in; alone, be a job of one rank. Collective.
+
+    The launcher is recognised by its variables: `malt run`, mpirun, srun, torchrun and others that
+    set torch's. MALT_BOOTSTRAP chooses one of them ("malt", "mpi", "slurm", "torch"), or "none": a
+    job of one rank. `malt info` says which one is found.
 
     Idempotent: if this process is in a job already, the call returns that job.
 
@@ -63,18 +71,29 @@ def init(
         tie: which half goes on if the job splits into two halves: "lowest", the half with the
             lowest rank, or "neither". MALT_TIE if None, else "lowest". The same on all ranks.
         comm: an mpi4py communicator whose processes form the job.
+        bootstrap: how the ranks of the job find one another, instead of by a launcher: a Bootstrap
+            of the program's own, or the variables that Rendezvous.environ(rank) returned. The
+            process must not be in a job already.
 
     Raises:
         TimeoutError: the ranks that the error names did not join in time.
-        ConfigError: a setting is wrong, or the ranks cannot reach one another.
+        ConfigError: a setting is wrong, or the ranks cannot reach one another; the launchers'
+            variables contradict one another, or say that there are ranks which cannot be found.
     """
+    if comm is not None and bootstrap is not None:
+        raise ConfigError("malt.init() takes comm= or bootstrap=, not both")
     asked = {"transport": transport, "timeout": timeout, "silence": silence, "tie": tie}
     settings = Settings.read(transport, timeout, silence, tie)
     with _starting:
         if (job := jobs.present()) is not None:
+            if bootstrap is not None:
+                raise ConfigError(
+                    "malt.init(bootstrap=...): this process is in a job already, as rank "
+                    f"{job.rank} of {job.size}; call malt.finalize() first"
+                )
             _check_same(job, {name: value for name, value in asked.items() if value is not None})
             return job
-        return _join(settings, comm)
+        return _join(settings, comm, bootstrap)
 
 
 def _check_same(job: Job, given: dict[str, Any]) -> None:
@@ -88,10 +107,24 @@ def _check_same(job: Job, given: dict[str, Any]) -> None:
         )
 
 
-def _join(settings: Settings, comm: Any | None) -> Job:
+def _join(
+    settings: Settings, comm: Any | None, bootstrap: Bootstrap | Mapping[str, str] | None
+) -> Job:
     rank_mark.check()
     jobs.check_has_not_left()
     start_log()
+    _set_callbacks()
+    if os.environ.get("MALT_LOCAL_RANK", "0") == "0":  # one rank on each host
+        tls.warn_of_exposed_key()
+    if comm is None and bootstrap is None and _may_rejoin():
+        job = _join_generations(settings)
+    else:
+        job = _join_group(settings, comm, bootstrap)
+    jobs.enter(job)
+    return job
+
+
+def _set_callbacks() -> None:
     set_callbacks(
         new_epoch=jobs.call_at_new_epoch,
         slow=jobs.say_slow,
@@ -101,34 +134,82 @@ def _join(settings: Settings, comm: Any | None) -> Job:
         note_unsent=missed.note_unsent,
         note_left=missed.note_left,
         note_left_allreduce=missed.note_left_allreduce,
+        do_nothing=_do_nothing,
     )
-    if os.environ.get("MALT_LOCAL_RANK", "0") == "0":  # one rank on each host
-        tls.warn_of_exposed_key()
-    if comm is None and "MALT_RESTARTS" in os.environ and "MALT_RENDEZVOUS" in os.environ:
-        job = _join_generations(settings)
-    else:
-        job = _join_group(settings, comm)
-    jobs.enter(job)
-    return job
 
 
-def _join_group(settings: Settings, comm: Any | None) -> Job:
+def form_group(bootstrap: Bootstrap, timeout: float) -> Group:
+    """Form a group that is no job of this process: of the processes of `bootstrap`. Collective.
+
+    Its calls take their turns by themselves, whatever other groups this process is in.
+
+    Args:
+        bootstrap: finds the other processes; it is closed.
+        timeout: seconds that a wait for live ranks may take.
+    """
+    start_log()
+    _set_callbacks()
+    settings = Settings.read(None, timeout, None, None)
+    with bootstrap as found:
+        make_group = _group_maker(
+            settings, Turns(), None, found.rank, found.size, found.secret, found.meeting_point
+        )
+        return make_group(list(range(found.size)), found.allgather)
+
+
+def _do_nothing() -> None:
+    """Let Python raise what another thread has sent to this one; the core calls this in waits."""
+
+
+def _may_rejoin() -> bool:
+    """Return whether this process is a rank of `malt run --respawn` or `--elastic`."""
+    if "MALT_RESTARTS" not in os.environ:
+        return False
+    launcher = launchers.choose(os.environ)
+    return launcher is not None and launcher.way == "malt"
+
+
+def _join_group(
+    settings: Settings, comm: Any | None, bootstrap: Bootstrap | Mapping[str, str] | None
+) -> Job:
     """Join a job whose ranks cannot rejoin, and which therefore has one group."""
     turns = Turns()
-    with find(comm, settings.timeout) as found:
+    if bootstrap is None:
+        joined = find(comm, settings.timeout)
+    else:
+        joined = adopt(bootstrap, settings.timeout)
+    with joined as found:
+        recorder = recorder_of(found.rank, found.size)
         make_group = _group_maker(
-            settings, turns, found.rank, found.size, found.secret, found.meeting_point
+            settings, turns, recorder, found.rank, found.size, found.secret, found.meeting_point
         )
-        group = make_group(list(range(found.size)), found.allgather)
+        group = make_group(list(range(found.size)), partial(_allgather, found))
+        further = _further_maker(settings, found.secret, found.meeting_point)
+    collect(recorder, group)
     _log_routes(group, found.launcher)
-    return Job(group.rank, group.size, settings, turns, group)
+    return Job(group.rank, group.size, settings, turns, group, further)
+
+
+def _allgather(bootstrap: Bootstrap, data: bytes, timeout: float) -> list[bytes]:
+    """Check what a bootstrap returns, which may be of the program's own."""
+    parts = bootstrap.allgather(data, timeout)
+    if len(parts) != bootstrap.size:
+        kind = type(bootstrap).__qualname__
+        raise ConfigError(
+            f"{kind}.allgather() returned {len(parts)} parts for {bootstrap.size} ranks: it must "
+            "return every rank's, by rank"
+        )
+    return parts
 
 
 def _join_generations(settings: Settings) -> Job:
     """Join a job whose ranks may rejoin. A rejoining rank joins later, when it needs the others."""
     member = Member.from_environ(os.environ, settings.timeout)
     turns = Turns()
-    make_group = _group_maker(settings, turns, member.rank, member.size, member.key, member.host)
+    recorder = recorder_of(member.rank, member.size)
+    make_group = _group_maker(
+        settings, turns, recorder, member.rank, member.size, member.key, member.host
+    )
     generations = Generations(member, jobs.restarts(), make_group, settings.timeout)
     try:
         if not generations.is_rejoining:
@@ -136,11 +217,19 @@ def _join_generations(settings: Settings) -> Job:
     except BaseException:
         member.close()
         raise
-    return Job(member.rank, member.size, settings, turns, generations)
+    further = _further_maker(settings, member.key, member.host)
+    return Job(member.rank, member.size, settings, turns, generations, further)
 
 
 def _group_maker(
-    settings: Settings, turns: Turns, rank: int, size: int, secret: bytes, meeting_point: str
+    settings: Settings,
+    turns: Turns,
+    recorder: Recorder | None,
+    rank: int,
+    size: int,
+    secret: bytes,
+    meeting_point: str,
+    in_background: bool = False,
 ) -> MakeGroup:
     def make_group(members: list[int], allgather: Callable[[bytes, float], list[bytes]]) -> Group:
         return Group(
@@ -157,9 +246,22 @@ def _group_maker(
             secret=secret,
             slow_after=settings.slow_after,
             turns=turns,
+            recorder=recorder,
+            in_background=in_background,
         )
 
     return make_group
+
+
+def _further_maker(settings: Settings, secret: bytes, meeting_point: str) -> jobs.FurtherMaker:
+    """Return what makes groups besides the job's own, with the job's settings and its key."""
+
+    def maker_for(rank: int, size: int, in_background: bool) -> MakeGroup:
+        return _group_maker(
+            settings, Turns(), None, rank, size, secret, meeting_point, in_background
+        )
+
+    return maker_for
 
 
 def company() -> Job | None:
@@ -174,10 +276,8 @@ def company() -> Job | None:
 
 
 def _is_launched() -> bool:
-    if "MALT_RENDEZVOUS" in os.environ:
-        return True
-    launch = mpi.find_launch(os.environ)
-    return launch is not None and launch.size != 1
+    launcher = launchers.choose(os.environ)
+    return launcher is not None and (launcher.way == "malt" or launcher.is_of_several)
 
 
 def _log_routes(group: Group, launcher: str) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from malt import _errors as errors
+from malt._distribution import pip_install
 from malt._errors import ConfigError, Error, PeerError, describe_ranks
 from malt._job import roll_call
 from malt._job.bootstrap import Bootstrap
@@ -152,7 +153,7 @@ def _import_mpi(launch: Launch) -> Any:
         return sys.modules["mpi4py.MPI"]
     size = launch.size if launch.size is not None else "N"
     way_out = (
-        "`pip install malt[mpi]` brings mpi4py and Open MPI; or start the program with "
+        f"`{pip_install('mpi')}` brings mpi4py and Open MPI; or start the program with "
         f"`malt run -n {size}`, which needs no MPI"
     )
     try:
@@ -186,7 +187,7 @@ def _mismatch(mpi: Any, launch: Launch, seen: str) -> ConfigError:
         "start it with `srun --mpi=pmix` (Open MPI) or `srun --mpi=pmi2` (MPICH)"
         if launch.family == "Slurm"
         else f"launcher and library must be of one MPI (mpirun here: {mpirun}). "
-        "`pip install malt[mpi]` brings Open MPI with an mpirun of its own; or install the MPI "
+        f"`{pip_install('mpi')}` brings Open MPI with an mpirun of its own; or install the MPI "
         f"that the launcher is from (Debian: {package}) and mpi4py over it"
     )
     return ConfigError(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from malt._core_import import Group
 from malt._job import handover
-from malt._job.vector_types import AnyVector
+from malt._job.vector_types import AnyVector, Movable
 
 
 class _KeptRound(NamedTuple):
@@ -19,9 +19,10 @@ class _KeptRound(NamedTuple):
 
 @dataclass
 class _OpenVector:
-    vector: weakref.ref[AnyVector]
+    vector: weakref.ref[Movable]
     description: str
-    has_shared_values: bool  # False: each rank has values of its own
+    has_shared_values: bool  # False: each rank has values of its own, or exchanges them itself
+    is_of_loop: bool  # a rejoining rank that has used it is where the others are
     round: _KeptRound | None = None  # the last one that has ended while the group was superseded
 
     def round_in(self, group: Group | None) -> _KeptRound | None:
@@ -40,8 +41,11 @@ class OpenVectors:
     def __init__(self) -> None:
         self._entries: list[_OpenVector] = []
 
-    def add(self, vector: AnyVector, description: str, has_shared_values: bool) -> None:
-        self._entries.append(_OpenVector(weakref.ref(vector), description, has_shared_values))
+    def add(
+        self, vector: Movable, description: str, has_shared_values: bool, is_of_loop: bool
+    ) -> None:
+        entry = _OpenVector(weakref.ref(vector), description, has_shared_values, is_of_loop)
+        self._entries.append(entry)
 
     def keep_round(self, group: Group, name: str) -> None:
         """Keep the values that a gather or an allreduce of vector `name` left.
@@ -50,8 +54,8 @@ class OpenVectors:
         present values would not do: they move to the next group at the beginning of a round, when
         they have made its step already.
         """
-        for vector, entry in self._open():
-            if entry.has_shared_values and vector.name == name:
+        for vector, entry in self._with_shared_values():
+            if vector.name == name:
                 values = handover.copy_of(vector)
                 entry.round = _KeptRound(group.superseded_by, vector.iteration, values)
 
@@ -60,10 +64,10 @@ class OpenVectors:
         for entry in self._entries:
             entry.round = None
 
-    def all(self) -> list[AnyVector]:
+    def all(self) -> list[Movable]:
         return [vector for vector, _ in self._open()]
 
-    def described(self) -> list[tuple[AnyVector, str]]:
+    def described(self) -> list[tuple[Movable, str]]:
         return [(vector, entry.description) for vector, entry in self._open()]
 
     def kept_iterations(self, group: Group | None) -> list[int]:
@@ -75,15 +79,21 @@ class OpenVectors:
         """Return each vector with shared values, and the values of the round kept in `group`."""
         return [
             (vector, kept.values if (kept := entry.round_in(group)) else None)
+            for vector, entry in self._with_shared_values()
+        ]
+
+    def are_used(self) -> bool:
+        """Return whether this rank has used a vector of its loop."""
+        return any(vector.is_used for vector, entry in self._open() if entry.is_of_loop)
+
+    def _with_shared_values(self) -> list[tuple[AnyVector, _OpenVector]]:
+        return [
+            (cast(AnyVector, vector), entry)
             for vector, entry in self._open()
             if entry.has_shared_values
         ]
 
-    def are_used(self) -> bool:
-        """Return whether this rank has used a vector with shared values."""
-        return any(vector.is_used for vector, entry in self._open() if entry.has_shared_values)
-
-    def _open(self) -> list[tuple[AnyVector, _OpenVector]]:
+    def _open(self) -> list[tuple[Movable, _OpenVector]]:
         opened = [
             (vector, entry)
             for entry in self._entries

@@ -13,9 +13,22 @@ from malt._errors import ConfigError
 _VARIABLE = "MALT_RANK_PROCESS"  # the process id of the rank, and the launch that it belongs to
 
 
+# Each set names one launch, by the variables of one launcher.
+_LAUNCHES = (
+    ("MALT_RENDEZVOUS",),
+    ("PMIX_NAMESPACE",),
+    ("RANK", "MASTER_ADDR", "MASTER_PORT"),
+    ("SLURM_PROCID", "SLURM_JOB_ID", "SLURM_STEP_ID"),
+)
+
+
 def launch() -> str:
     """Return the name of the launch that this process belongs to, or ""."""
-    return os.environ.get("MALT_RENDEZVOUS") or os.environ.get("PMIX_NAMESPACE", "")
+    for names in _LAUNCHES:
+        values = [os.environ.get(name, "") for name in names]
+        if all(values):
+            return ":".join(values)
+    return ""
 
 
 def put() -> None:
@@ -46,5 +59,5 @@ def check() -> None:
             f"malt.init() in process {os.getpid()}, which a rank (process {process}) has forked or "
             "started and which is no rank itself: call it in the rank alone (under `if __name__ == "
             "'__main__':` where multiprocessing imports the script again); for a job of its own, "
-            f"start the process without {_VARIABLE}, MALT_RENDEZVOUS and what MPI sets"
+            f"start the process without {_VARIABLE} and with MALT_BOOTSTRAP=none"
         )

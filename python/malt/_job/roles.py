@@ -10,7 +10,7 @@ _STATE = struct.Struct("=?IIIIQ")
 
 
 class State(NamedTuple):
-    """What a rank tells the others of itself as it enters a group."""
+    """The state that a rank tells the others as it enters a group."""
 
     is_rejoining: bool
     restarts: int  # how often it has been started again

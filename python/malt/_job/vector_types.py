@@ -1,10 +1,11 @@
-"""Type aliases of the vector classes."""
+"""Types of the vector classes, and of all objects that move from group to group."""
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from malt._core_import import (
+    Group,
     SparseVectorFloat32,
     SparseVectorFloat64,
     SparseVectorInt32,
@@ -22,3 +23,18 @@ SPARSE_VECTORS = (
     SparseVectorInt32,
     SparseVectorInt64,
 )
+
+
+class Movable(Protocol):
+    """An object that all ranks make, and that moves with its rank from group to group."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def is_closed(self) -> bool: ...
+    @property
+    def is_used(self) -> bool: ...
+    @property
+    def iteration(self) -> int: ...  # how often this rank has sent
+    def clock_of(self, rank: int, /) -> int: ...  # the same of `rank`, as far as it arrived here
+    def regroup(self, group: Group) -> None: ...

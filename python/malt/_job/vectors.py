@@ -41,7 +41,7 @@ _SPARSE: dict[str, type[SparseVector]] = {
 }
 
 
-def _as_array(data: Any) -> npt.NDArray[Any]:
+def as_array(data: Any) -> npt.NDArray[Any]:
     """Return a NumPy array over the same memory."""
     if isinstance(data, np.ndarray):
         array = data
@@ -264,7 +264,7 @@ def vector(
         return made
     several = isinstance(data, Sequence) and not isinstance(data, (str, bytes))
     given = data if several else [data]
-    arrays = [_as_array(part) for part in given]
+    arrays = [as_array(part) for part in given]
     _check_apart(arrays)
     kinds = sorted({array.dtype.name for array in arrays})
     if len(kinds) != 1:
@@ -292,7 +292,7 @@ def own_rows(rows: npt.NDArray[np.int64], name: str, depth: int, description: st
     def build(group: Group, rejoins: bool) -> RowVector:
         return RowVector(group=group, rows=rows, name=name, depth=depth, rejoins=rejoins)
 
-    return calls.make(build, description, has_shared_values=False)
+    return calls.make(build, description, has_shared_values=False, is_of_loop=False)
 
 
 def _make(

@@ -32,4 +32,4 @@ def raise_descriptor_limit(ranks: int, sessions: int) -> tuple[int, int]:
 
 
 def _descriptors_needed(ranks: int, sessions: int) -> int:
-    return 2 * ranks + sessions + 64  # two pipes for each rank
+    return 3 * ranks + sessions + 64  # two pipes, and perhaps a recorder, for each rank

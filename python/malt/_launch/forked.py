@@ -131,7 +131,8 @@ def _become_rank(environ: Mapping[str, str]) -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and ends its ranks
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.environ.pop("MALT_RESTARTS", None)  # it belongs to the job of one that the parent is in
+    for name in ("MALT_RESTARTS", "MALT_RECORD_FD"):  # of the job of one that the parent is in
+        os.environ.pop(name, None)
     os.environ.update(environ)
 
 

@@ -120,6 +120,7 @@ class HostRanks:
         # A single rank without a prefix writes to the launcher's own output: a terminal stays one.
         piped = size > 1 or prefix
         stdin = None if rank == 0 and (size == 1 or not os.isatty(0)) else subprocess.DEVNULL
+        memory = [int(environ[name]) for name in ("MALT_RECORD_FD",) if name in environ]
         process = subprocess.Popen(
             self._command,
             stdin=stdin,
@@ -127,6 +128,7 @@ class HostRanks:
             stderr=subprocess.PIPE if piped else None,
             bufsize=0,
             env={**os.environ, **options.environ, **environ},
+            pass_fds=memory,
             # Safe: the only other thread, the server's, holds no lock that this function needs.
             preexec_fn=prepare,
         )

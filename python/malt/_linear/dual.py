@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,8 @@ from malt._linear.problem import Look, Problem, Solution, Stopping
 from malt._linear.sums import RankLostError, Sums
 
 Array = npt.NDArray[Any]
+# A run of an ascent. It yields the ascent where one rank alone has begun a sweep.
+_Run = Generator[Any, None, "Solution"]
 
 # Exchanges of several ranks in a sweep over all rows; more gain nothing. Short sweeps have fewer,
 # by their rows. With fewer, the ranks' steps fit together less well. But an exchange costs a rank
@@ -32,7 +34,7 @@ _FEW = 7
 # The rounding of changes adds up in the weights. They are computed anew after so many passes once
 # the gap is below this multiple of the objective's rounding.
 _DRIFT = 1e4
-_SETTLE_EVERY = 4.0
+_SETTLE_EVERY = 8.0
 _MOST_BETWEEN_LOOKS = 16.0  # passes
 _LEAST_BETWEEN_LOOKS = 0.5
 _MOST_CORRECTED = 4.0
@@ -43,6 +45,7 @@ _MOST_COPIED = 1 << 29  # bytes of float64
 # Ranks whose targets differ by more than this share of all targets' variance have unlike rows.
 _UNLIKE = 0.05
 _KAPPA_OF_UNLIKE = 10.0
+_CACHE = 1 << 21  # bytes, of a core's own
 # A gap below this share of the objective that has not fallen since half of the passes is due to
 # rounding.
 _ROUNDING = {"float32": 1e-4, "float64": 1e-11}
@@ -69,14 +72,22 @@ class Rows(NamedTuple):
     targets: Array
     weights: Array | None = None
     dealt: Dealt | None = None
-    matrix: Any = None  # of the examples, for Newton's method
+    matrix: Any = None  # of the examples
 
 
 class Start(NamedTuple):
-    """Where an ascent begins: an alpha for each row, and the intercept."""
+    """The beginning of an ascent: an alpha for each row, and the intercept."""
 
     alphas: Array
     intercept: float
+
+
+class Output(NamedTuple):
+    """One of a model's outputs: a problem of its own over the same examples."""
+
+    rows: Rows
+    start: Start | None = None
+    watch: Callable[[Look], object] = lambda _: None
 
 
 def part_of(rows: int, rank: int, ranks: int) -> slice:
@@ -85,32 +96,70 @@ def part_of(rows: int, rank: int, ranks: int) -> slice:
 
 
 def solve(
-    rows: Rows,
+    outputs: Sequence[Callable[[], Output]],
     problem: Problem,
     stopping: Stopping,
     *,
     seed: int,
-    start: Start | None = None,
     alone: bool = False,
     keeps_alphas: bool = False,
-    watch: Callable[[Look], object] = lambda _: None,
-) -> Solution:
-    """Solve the problem over the rows of all ranks of this job. Collective.
+) -> list[Solution]:
+    """Solve a problem for each output, over the rows of all ranks of this job. Collective.
 
-    `alone`: this rank solves it by itself, over its own rows.
+    `alone`: this rank solves them by itself, over its own rows.
     """
     job = None if alone else joining.company()
-    features = rows.examples.features
-    kind: Any = DualAscentFloat32 if rows.targets.dtype == np.float32 else DualAscentFloat64
-    few = Sums(job, _FEW, np.float64)
-    wide = Sums(job, features + 2, rows.targets.dtype)
+    if job is None and _fit_together(outputs):
+        ascents = [_Ascent(None, output(), problem, seed, len(outputs)) for output in outputs]
+        return _finish_all([ascent.run(stopping, keeps_alphas) for ascent in ascents])
+    return [
+        _solve_one(job, output(), problem, stopping, seed + k, keeps_alphas)
+        for k, output in enumerate(outputs)
+    ]
+
+
+def _fit_together(outputs: Sequence[Callable[[], Output]]) -> bool:
+    """Whether it is faster to solve the outputs' problems in one pass over the rows.
+
+    It is where the rows do not fit a core's cache, and the weights of all outputs do.
+    """
+    if len(outputs) == 1:
+        return False
+    X = outputs[0]().rows.matrix
+    weights = len(outputs) * X.shape[1] * X.dtype.itemsize
+    return bool(weights <= _CACHE / 2 and X.size * X.dtype.itemsize > _CACHE)
+
+
+def _solve_one(
+    job: Job | None,
+    output: Output,
+    problem: Problem,
+    stopping: Stopping,
+    seed: int,
+    keeps_alphas: bool,
+) -> Solution:
+    ascent = _Ascent(job, output, problem, seed)
     try:
-        return _Ascent(job, kind, rows, problem, seed, start, few, wide).run(
-            stopping, watch, keeps_alphas
-        )
+        return _finish_all([ascent.run(stopping, keeps_alphas)])[0]
     finally:
-        few.close()
-        wide.close()
+        ascent.close()
+
+
+def _finish_all(runs: list[_Run]) -> list[Solution]:
+    """Go on with all runs until each is finished, with a sweep for each between its steps."""
+    solutions: dict[int, Solution] = {}
+    while len(solutions) < len(runs):
+        ready = []
+        for k, run in enumerate(runs):
+            if k in solutions:
+                continue
+            try:
+                ready.append(next(run))
+            except StopIteration as end:
+                solutions[k] = end.value
+        if ready:
+            ready[0].sweep_together(ready)
+    return [solutions[k] for k in range(len(runs))]
 
 
 class _Ascent:
@@ -119,17 +168,15 @@ class _Ascent:
     def __init__(
         self,
         job: Job | None,
-        kind: Any,
-        rows: Rows,
+        output: Output,
         problem: Problem,
         seed: int,
-        start: Start | None,
-        few: Sums,
-        wide: Sums,
+        together: int = 1,
     ) -> None:
         self._job = job
-        self._few, self._wide = few, wide
+        rows, start, self._watch = output
         self._rows = rows
+        self._few = few = Sums(job, _FEW, np.float64)
         self._visited, self._all_rows, self._all_values = 0.0, 1.0, 0.0
         self._primal = np.inf  # the objective, as far as it is known
         self._forecast = _Forecast()
@@ -138,6 +185,7 @@ class _Ascent:
         self._problem = problem
         self._rounding = float(np.finfo(rows.targets.dtype).eps)
         kappa, intercept = self._agree(start)
+        kind: Any = DualAscentFloat32 if rows.targets.dtype == np.float32 else DualAscentFloat64
         self._ascent = kind(
             rows.examples,
             rows.targets,
@@ -149,21 +197,32 @@ class _Ascent:
             ranks=few.ranks,
             seed=seed,
             least_kappa=kappa,
+            together=together,
             dealt=None if rows.dealt is None else rows.dealt.rows,
             lists=None if rows.dealt is None else rows.dealt.lists,
             rank=rank,
             alphas=None if start is None else start.alphas,
             start_intercept=intercept,
         )
+        self._changes = Sums(job, rows.examples.features + 2, rows.targets.dtype)
+        self._parts = Sums(job, self._ascent.contribution_length, rows.targets.dtype)
 
-    def run(
-        self, stopping: Stopping, watch: Callable[[Look], object], keeps_alphas: bool
-    ) -> Solution:
-        self._insist(self._settle)
+    def close(self) -> None:
+        for sums in (self._few, self._changes, self._parts):
+            sums.close()
+
+    def run(self, stopping: Stopping, keeps_alphas: bool) -> _Run:
+        if self._few.ranks > 1:
+            self._insist(self._settle)
         looks: list[Look] = []
         settled_at = 0.0
         while True:
-            self._insist(self._sweep)
+            if self._few.ranks == 1:
+                self._visited += self._ascent.begin_sweep()
+                yield self._ascent
+                self._forecast.add(self._ascent.estimate)
+            else:
+                self._insist(self._sweep)
             passes = self._visited / self._all_rows
             drifts = self._rounding * self._primal * _DRIFT > self._forecast.gap
             if drifts and passes - settled_at >= _SETTLE_EVERY:
@@ -178,13 +237,13 @@ class _Ascent:
             self._primal, dual = self._insist(self._measure)
             rounding = self._primal * self._rounding
             looks.append(Look(passes, self._primal, dual, time.time(), rounding))
-            watch(looks[-1])
+            self._watch(looks[-1])
             self._forecast.learn(looks[-1].gap)
             has_converged = looks[-1].gap <= stopping.tol * self._primal
             if has_converged or passes >= stopping.passes or self._is_rounding(looks):
                 break
             if passes >= _PATIENCE and self._may_use_newton:
-                return self._finish(stopping, watch, looks, keeps_alphas)
+                return self._finish(stopping, looks, keeps_alphas)
         weights = np.append(self._ascent.weights, self._ascent.intercept)
         alphas = self._alphas() if keeps_alphas else None
         return Solution(weights.astype(self._rows.targets.dtype), alphas, looks, has_converged)
@@ -204,7 +263,6 @@ class _Ascent:
     def _finish(
         self,
         stopping: Stopping,
-        watch: Callable[[Look], object],
         looks: list[Look],
         keeps_alphas: bool,
     ) -> Solution:
@@ -231,7 +289,7 @@ class _Ascent:
                     (begin, self._alphas().astype(np.float64)),
                     looks[-1].passes,
                     self._rounding,
-                    watch,
+                    self._watch,
                 )
                 rest.run()
         finally:
@@ -287,33 +345,25 @@ class _Ascent:
                 return act()
             except RankLostError as lost:
                 self._ascent.set_ranks(lost.ranks)
-                self._few.ranks = self._wide.ranks = lost.ranks
+                self._few.ranks = self._changes.ranks = self._parts.ranks = lost.ranks
                 is_settled = False
 
     def _settle(self) -> None:
         """Compute the weights anew, from the alphas of all ranks."""
-        if self._few.ranks == 1:
-            weights = np.empty(self._rows.examples.features, self._rows.targets.dtype)
-            self._ascent.contribute(self._ascent.scales(), weights)
-            self._ascent.settle(weights)
-            return
         scales = self._few.add_few(*self._ascent.scales())[:6]
         self._all_rows = max(scales[0], 1.0)
-        self._ascent.contribute(scales, self._wide.array[:-2])
-        self._ascent.settle(self._wide.add_up()[:-2])
+        self._ascent.contribute(scales, self._parts.array)
+        self._ascent.settle(self._parts.add_up())
 
     def _sweep(self) -> None:
+        """Sweep over this rank's part, with exchanges."""
         own = self._ascent.begin_sweep()
-        if self._few.ranks == 1:
-            self._visited += self._ascent.sweep(0, 1)
-            self._forecast.add(self._ascent.estimate)
-            return
         everybody, *_ = self._few.add_few(own)
         pieces = self._pieces(everybody / self._all_rows)
         for piece in range(pieces):
             self._ascent.sweep(piece, pieces)
-            self._ascent.take_change(self._wide.array)
-            self._ascent.add_changes(self._wide.add_up())
+            self._ascent.take_change(self._changes.array)
+            self._ascent.add_changes(self._changes.add_up())
         self._visited += everybody
         estimate, *_ = self._few.add_few(self._ascent.estimate)
         self._forecast.add(estimate)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -84,39 +85,37 @@ class ExactModel(LinearInput):
         if ranks > 1 and not by_output:
             dealt = [dual.Dealt.of(X.shape[0], ranks, X.dtype) for _ in range(outputs)]
 
+        def of(k: int) -> dual.Output:
+            targets, weights = output(k)
+            rows = dual.Rows(
+                examples,
+                np.ascontiguousarray(targets, X.dtype),
+                None if weights is None else np.ascontiguousarray(weights, X.dtype),
+                None if dealt is None else dealt[k],
+                X,
+            )
+            start = None
+            if starts is not None:
+                column = np.ascontiguousarray(starts[:, k], X.dtype)
+                start = dual.Start(column, float(np.ravel(self.intercept_)[k]))
+            return dual.Output(rows, start, self._watch(k, outputs))
+
         def solve(rank: int) -> list[Solution | None]:
-            solved: list[Solution | None] = []
-            for k in range(outputs):
-                if by_output and k % ranks != rank:
-                    solved.append(None)
-                    continue
-                targets, weights = output(k)
-                start = None
-                if starts is not None:
-                    start = dual.Start(
-                        np.ascontiguousarray(starts[:, k], X.dtype),
-                        float(np.ravel(self.intercept_)[k]),
-                    )
-                found = dual.solve(
-                    dual.Rows(
-                        examples,
-                        np.ascontiguousarray(targets, X.dtype),
-                        None if weights is None else np.ascontiguousarray(weights, X.dtype),
-                        None if dealt is None else dealt[k],
-                        X,
-                    ),
-                    self._problem(),
-                    self._stopping(),
-                    seed=seed + k,
-                    start=start,
-                    alone=by_output,
-                    keeps_alphas=alphas is not None,
-                    watch=self._watch(k, outputs),
-                )
+            mine = range(rank, outputs, ranks) if by_output else range(outputs)
+            found = dual.solve(
+                [partial(of, k) for k in mine],
+                self._problem(),
+                self._stopping(),
+                seed=seed,
+                alone=by_output,
+                keeps_alphas=alphas is not None,
+            )
+            solved: list[Solution | None] = [None] * outputs
+            for k, one in zip(mine, found, strict=True):
                 if alphas is not None:
                     part = slice(None) if dealt is None else dual.part_of(X.shape[0], rank, ranks)
-                    alphas[part, k] = found.alphas
-                solved.append(found._replace(alphas=None, weights=found.weights[:, np.newaxis]))
+                    alphas[part, k] = one.alphas
+                solved[k] = one._replace(alphas=None, weights=one.weights[:, np.newaxis])
             return solved
 
         self._finish(self._on_ranks(ranks, solve, outputs, X.dtype))

@@ -50,11 +50,21 @@ class Rows(NamedTuple):
         costs = np.full(X.shape[0], problem.c)
         if weights is not None:
             costs *= weights
-        X = X.astype(np.float64, copy=False)
-        if problem.intercept:
-            one = np.ones((X.shape[0], 1))
-            X = sparse.hstack([X, one], "csr") if sparse.issparse(X) else np.hstack([X, one])
-        return Rows(X, targets.astype(np.float64, copy=False), costs)
+        return Rows(
+            _with_ones(X) if problem.intercept else X.astype(np.float64, copy=False),
+            targets.astype(np.float64, copy=False),
+            costs,
+        )
+
+
+def _with_ones(X: Any) -> Any:
+    """Return X as float64, with one more column, of ones."""
+    if sparse.issparse(X):
+        return sparse.hstack([X.astype(np.float64, copy=False), np.ones((X.shape[0], 1))], "csr")
+    wider = np.empty((X.shape[0], X.shape[1] + 1))
+    wider[:, :-1] = X
+    wider[:, -1] = 1
+    return wider
 
 
 class _Bent(NamedTuple):
@@ -65,7 +75,7 @@ class _Bent(NamedTuple):
 
 
 class _Point(NamedTuple):
-    """What the rows of all ranks say at some weights."""
+    """Sums over the rows of all ranks, at some weights."""
 
     weights: Array
     decisions: Array  # of this rank's rows
@@ -182,11 +192,12 @@ class Newton:
         """Return Newton's step; all ranks get the same bits, whatever their processors."""
         X, bends = self._rows.X, point.bent.bends
         bent = np.flatnonzero(bends)
-        part = X[bent]
-        weighed = (
-            part.multiply(bends[bent, None]) if sparse.issparse(X) else part * bends[bent, None]
-        )
-        matrix = part.T @ weighed
+        part, roots = X[bent], np.sqrt(bends[bent, None])
+        if sparse.issparse(X):
+            part = part.multiply(roots)
+        else:
+            part *= roots
+        matrix = part.T @ part  # of one array with itself: NumPy computes half of it
         columns = len(point.weights)
         self._wide.array[:] = np.ravel(matrix.toarray() if sparse.issparse(matrix) else matrix)
         matrix = self._wide.add_up().reshape(columns, columns) + np.diag(self._penalised)

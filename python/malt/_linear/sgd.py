@@ -91,7 +91,7 @@ class SGDModel(LinearInput):
             forked.check_ranks(int(self.ranks))
         if self.every is not None:
             number("every", self.every, 1, whole=True)
-        choose("exchange", self.exchange, ("model", "difference", "gradient"))
+        choose("exchange", self.exchange, ("model", "difference", "gradient", "once"))
         Averaging(self.graph, self.sync)
 
     # Training
@@ -174,11 +174,11 @@ class SGDModel(LinearInput):
                 trained = [train(arrays, 0)]
             else:
                 trained = self._train_forked(train, len(shares), progress)
-        self.n_iter_ = trained[0].passes
+        self.n_iter_ = max(one.passes for one in trained)
         self.t_ = float(trained[0].steps + 1)
         self.history_ = history_of([one.history for one in trained])
         self._show(self._arrays)
-        if trained[0].has_converged is False:
+        if any(one.has_converged is False for one in trained):
             warnings.warn(
                 f"max_iter={self.max_iter} passes were made before the loss had ceased to fall by "
                 f"tol={self.tol}: raise max_iter, or scale the features",

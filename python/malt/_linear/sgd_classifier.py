@@ -59,15 +59,16 @@ class SGDClassifier(Classifier, SGDModel):
             passes).
         every: examples of a rank between two exchanges; None: a tenth of its pass.
         exchange: "model" (models are averaged: MLlib*, Zhang et al., ICDE 2019), "difference" (what
-            each rank has learnt since the last exchange is summed: Petuum, Xing et al., KDD 2015)
-            or "gradient" (all ranks take one step by the mean over the batch of `every` examples of
-            each rank).
+            each rank has learnt since the last exchange is summed: Petuum, Xing et al., KDD 2015),
+            "gradient" (all ranks take one step by the mean over the batch of `every` examples of
+            each rank) or "once" (each rank trains and stops alone, and the models are averaged at
+            the end: Zinkevich et al., NIPS 2010).
 
     Attributes:
         coef_: (1, features) for two classes, else (classes, features).
         intercept_: (1,) or (classes,).
         classes_: the labels, sorted.
-        n_iter_: the number of passes made.
+        n_iter_: the number of passes made; with exchange="once" the most of a rank trained here.
         t_: the number of steps made by a rank, plus 1.
         history_: what each rank trained here did from one exchange to the next: a structured array
             with rank, examples (so far), loss (mean), staleness, bytes_out (so far) and the times

@@ -25,11 +25,11 @@ class SGDRegressor(RegressorMixin, SGDModel):
     """scikit-learn's SGDRegressor, by MALT's kernels, on one rank or many.
 
     Parameters are scikit-learn's (sklearn.linear_model.SGDRegressor), with the same defaults,
-    except for these:
+    except for learning_rate; verbose, ranks, graph, sync, every and exchange are as in
+    malt.SGDClassifier.
 
     Args:
         learning_rate: also "adagrad"; not "adaptive", "pa1" or "pa2".
-        verbose, ranks, graph, sync, every, exchange: as in malt.SGDClassifier.
 
     Attributes:
         coef_: (features,).

@@ -41,7 +41,8 @@ class ExchangePlan(NamedTuple):
         every: examples of a rank between two exchanges; None: a tenth of its pass.
         what: "model": models are averaged (MLlib*: Zhang et al., ICDE 2019); "difference": the
             differences to the model of the last exchange are summed (Petuum, Xing et al., KDD
-            2015); or "gradient": all ranks take one step by the sum of the batch's gradients.
+            2015); "gradient": all ranks take one step by the sum of the batch's gradients; or
+            "once": each rank trains and stops alone, and the models are averaged at the end.
     """
 
     averaging: Averaging
@@ -131,12 +132,15 @@ class Trainer:
         self._company = None if job is None else _Company(job, arrays, exchange, source.rows, sent)
 
     def run(self, stopping: Stopping) -> Trained:
-        """Train until it is time to stop; all ranks stop together, except asynchronous ones.
+        """Train until it is time to stop; all ranks stop together, unless they exchange "once".
+
+        Asynchronous ranks make all passes.
 
         Raises:
-            DivergedError: the weights of a rank are no longer finite; raised on all ranks.
+            DivergedError: the weights of a rank are no longer finite; raised on all ranks that
+                stop together.
         """
-        if self._company is not None and not self._company.agrees:
+        if self._company is not None and not self._company.may_stop_early:
             stopping = stopping._replace(tol=None)
         progress = _Progress(stopping)
         passes = 0
@@ -272,6 +276,7 @@ class _Company:
         self.rank = job.rank
         self._weights = arrays.weights
         self._averaging, every, what = exchange
+        self._is_once = what == "once"
         self._agreed = np.zeros(4)
         self._agreement = vectors.vector(self._agreed)
         # All ranks make the same number of exchanges a pass, each over its own share of rows.
@@ -282,7 +287,7 @@ class _Company:
             empty = describe_ranks(int(r) for r in np.flatnonzero(counts == 0))
             raise ConfigError(f"{empty} got no rows; give every rank some, or take fewer ranks")
         self.pieces = _pieces(int(counts.max()), every)
-        self._sums = what != "model"
+        self._sums = what in ("difference", "gradient")
         self._sent = self._weights
         self._before: Array | None = None
         if gradient is not None:
@@ -296,11 +301,18 @@ class _Company:
 
     @property
     def agrees(self) -> bool:
-        """Whether the ranks stop together; asynchronous ranks decide alone."""
-        return self._averaging.staleness is not None
+        """Whether the ranks stop together."""
+        return self._averaging.staleness is not None and not self._is_once
+
+    @property
+    def may_stop_early(self) -> bool:
+        """Whether a rank may stop before `max_iter` passes: not if others expect its updates."""
+        return self.agrees or self._is_once
 
     def exchange(self) -> tuple[int, int]:
         """Exchange; return the oldest update's age, in exchanges, and the bytes sent so far."""
+        if self._is_once:
+            return 0, self._vector.stats().bytes_out
         fold = SUM if self._sums else AVG
         if self._before is not None:
             np.subtract(self._weights, self._before, out=self._sent)
@@ -311,7 +323,7 @@ class _Company:
         return oldest, self._vector.stats().bytes_out
 
     def add_up(self, mine: Array) -> Array:
-        """Add `mine` up over all ranks; an asynchronous rank returns its own."""
+        """Add `mine` up over the ranks that stop together; other ranks return their own."""
         if not self.agrees:
             return mine
         self._agreed[:] = mine
@@ -320,7 +332,7 @@ class _Company:
 
     def unite(self) -> None:
         """Give all ranks the same model."""
-        if not self._averaging.is_exact:
+        if self._is_once or not self._averaging.is_exact:
             final = vectors.vector(self._weights)
             final.allreduce(AVG)
             final.close()

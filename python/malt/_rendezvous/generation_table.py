@@ -10,6 +10,9 @@ A rejoining rank gets its values from the *survivors*. When no survivor is left,
 ended for good, the job is over for the ranks that have not rejoined by then. When all have died,
 all begin from the start.
 
+When the launcher with this state is lost, another one builds it up again (`succession.py`): from
+`succeed` to `settle` members say which generation they are in (`hold`), and none is begun.
+
 Methods return the frames to send now, by rank.
 """
 
@@ -20,6 +23,9 @@ from collections.abc import Iterable
 
 from malt._rendezvous import wire
 from malt._rendezvous.allgather_table import Frames, ProtocolError
+
+# No job comes near it; frames have room for twice as many.
+_MAX_NUMBER = 1 << 31
 
 
 class _Rounds:
@@ -41,6 +47,12 @@ class _Rounds:
             raise ProtocolError
         self._parts[rank] = data
         return self._complete()
+
+    def hold(self, round_: int) -> None:
+        """Go on after so many rounds, if a member has completed them with the last server."""
+        if round_ > self.count:
+            self.count = round_
+            self._parts = {}
 
     def drop(self, rank: int) -> Frames:
         if rank not in self.members:
@@ -76,6 +88,7 @@ class GenerationTable:
         has_formed: a generation stands, or has stood: a rank that comes now is rejoining.
         expelled: ranks whose processes must be ended; the caller removes them from the list.
         is_over: no rank is left, and none will be, that another could rejoin.
+        held: after `succeed`, by rank that has said it: its generation (0: none) and its rounds.
     """
 
     def __init__(self, size: int) -> None:
@@ -83,6 +96,9 @@ class GenerationTable:
         self.has_formed = False
         self.expelled: list[int] = []
         self.is_over = False
+        self.held: dict[int, tuple[int, int]] = {}
+        self._is_taking_over = False
+        self._is_due = False  # the last server was about to form a generation
         self._left: set[int] = set()  # have left; their processes have not ended, as far as known
         self._ended: set[int] = set()  # have ended for good
         self._here: set[int] = set()
@@ -103,6 +119,7 @@ class GenerationTable:
         """Handle the end of the connection of `rank`, for any reason."""
         self._left.add(rank)
         self._here.discard(rank)
+        self.held.pop(rank, None)
         self._wanting.discard(rank)
         frames = self._standing.drop(rank)
         if self._forming is None or rank not in self._forming.members:
@@ -125,6 +142,45 @@ class GenerationTable:
         """Note that a process of `rank`, which had ended for good or not begun, is started."""
         self._ended.discard(rank)
 
+    # Taking over
+
+    def succeed(self) -> None:
+        """Begin to take over from a server that is lost. Ranks are not begun from the start."""
+        self.has_formed = self._is_taking_over = True
+
+    def hold(self, rank: int, payload: bytes) -> None:
+        """Handle what a rank says of the generation that it is in, by the last server."""
+        _, number, newest, round_, is_due = wire.HOLD_HEAD.unpack_from(payload)
+        count = (len(payload) - wire.HOLD_HEAD.size) // 4
+        members = struct.unpack_from(f"!{count}I", payload, wire.HOLD_HEAD.size)
+        is_member = rank in members and max(members) < self.size
+        if not self._is_taking_over or rank in self.held or not number <= newest < _MAX_NUMBER:
+            raise ProtocolError
+        if is_member != (number > 0):
+            raise ProtocolError
+        self.held[rank] = number, round_
+        self._number = max(self._number, newest)
+        if number > self._standing.number:
+            self._standing = _Rounds(number, members)
+            self._is_due = False
+        if number == self._standing.number > 0:
+            self._standing.hold(round_)
+            self._is_due = self._is_due or is_due
+
+    def settle(self, now: float) -> Frames:
+        """End the time of taking over: the ranks that have come make up the generation.
+
+        Ranks that are an answer behind the others, or in an older generation, are expelled: the
+        last server has ended while it told the ranks, and what these have missed is not known.
+        """
+        self._is_taking_over = False
+        at = self._standing.number, self._standing.count
+        behind = {rank for rank, held in self.held.items() if held[0] > 0 and held != at}
+        frames: Frames = []
+        for rank in sorted(self._standing.members - (set(self.held) & self._here)):
+            frames += self._standing.drop(rank)
+        return frames + self._expel(behind & self._here, now)
+
     def hear(self, rank: int, payload: bytes, now: float) -> Frames:
         """Handle a frame of a rank."""
         kind = payload[:1]
@@ -133,6 +189,9 @@ class GenerationTable:
                 _, seconds = wire.WANT_FRAME.unpack(payload)
                 if 0 <= seconds <= wire.MAX_SECONDS:
                     return self._want(rank, seconds, now)
+            if kind == wire.HOLD:
+                self.hold(rank, payload)
+                return []
             if kind == wire.PART:
                 _, number, round_ = wire.GENERATION_PART.unpack_from(payload)
                 return self._part(rank, number, round_, payload[wire.GENERATION_PART.size :], now)
@@ -169,14 +228,16 @@ class GenerationTable:
     def _want(self, rank: int, seconds: float, now: float) -> Frames:
         self._seconds = seconds
         self._wanting.add(rank)
-        if self._deadline is None:
+        if self._deadline is None and not self._is_taking_over:
             self._deadline = now + self._seconds
         return self._begin_if_due(now)
 
     def _begin_if_due(self, now: float) -> Frames:
+        if self._is_taking_over:
+            return []
         if self.has_formed and not self._standing.members:
             return self._conclude(self._forming.members if self._forming is not None else set())
-        if self._forming is not None or not self._wanting:
+        if self._forming is not None or not (self._wanting or self._is_due):
             return []
         if not self.has_formed and len(self._wanting) < self.size - len(self._ended):
             return []
@@ -194,6 +255,7 @@ class GenerationTable:
         if self.has_formed and not self._standing.members:
             return self._conclude(members)
         self._wanting -= members
+        self._is_due = False
         frames = self._announce(members, members)
         self._forming = _Rounds(self._number, members) if members else None
         self._unformed = members

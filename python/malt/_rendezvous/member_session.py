@@ -12,17 +12,19 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from malt import _errors as errors
-from malt._errors import PeerError, describe_ranks
+from malt._errors import ConfigError, PeerError, describe_ranks
 from malt._rendezvous import wire
+from malt._rendezvous.held import Held
 from malt._rendezvous.session import GRACE_SECONDS, RankSession
 
 # The time between two checks for Python's signals.
 _NAP_SECONDS = 0.1
+_SHORT_NAP_SECONDS = 0.01  # for waits that nothing wakes
 
 
 class Generation(NamedTuple):
@@ -48,11 +50,19 @@ class Member(RankSession):
 
     _kind = wire.MEMBER
 
-    def __init__(self, address: str, key: bytes, rank: int, size: int, timeout: float) -> None:
-        super().__init__(address, key, rank, size, timeout)
+    def __init__(
+        self,
+        address: str,
+        key: bytes,
+        rank: int,
+        size: int,
+        timeout: float,
+        successors: Sequence[str] = (),
+    ) -> None:
+        super().__init__(address, key, rank, size, timeout, successors)
         connection = self._socket
         assert connection is not None
-        self.is_rejoining = self._greeting == b"\1"
+        self.is_rejoining = self._is_told(wire.GOES_ON)
         self.on_call: Callable[[], None] = lambda: None
         self.is_asked_to_leave = False
         self._changed = threading.Condition()
@@ -62,12 +72,15 @@ class Member(RankSession):
         self._parts: dict[int, bytes] = {}
         self._late: list[int] = []  # the ranks that did not come to a round in time
         self._round = 0
-        self._standing = 0  # the last generation that stands, according to the launcher
+        self._held = Held(rank)
+        self._is_between = False  # the launcher is lost, and another has not taken over yet
         self._is_lost = False
         self._has_left = False
         self._is_closed = False
         self._access = threading.Lock()  # to the socket; TLS needs one thread at a time
         connection.settimeout(0)
+        if self._is_told(wire.TAKES_OVER):
+            self._resume(is_due=False)
         threading.Thread(
             target=partial(self._listen, connection), name="malt-member", daemon=True
         ).start()
@@ -96,6 +109,22 @@ class Member(RankSession):
         self._wait(lambda: is_there() or is_in_vain(), limit, "did not call the ranks together")
         self._round = 0
         return self._latest
+
+    def await_done(self, number: int, limit: float, is_done: Callable[[], bool]) -> bool:
+        """Wait for something outside the session; return whether it was within `limit` seconds.
+
+        Raises:
+            NewerError: a generation beyond `number` follows.
+        """
+        deadline = time.monotonic() + limit
+        with self._changed:
+            while not is_done():
+                if self._latest.number > number:
+                    raise NewerError
+                if time.monotonic() >= deadline:
+                    return False
+                self._changed.wait(_SHORT_NAP_SECONDS)
+        return True
 
     def allgather(
         self, number: int, data: bytes, timeout: float, meanwhile: Callable[[], None]
@@ -172,10 +201,10 @@ class Member(RankSession):
 
         def is_there() -> bool:
             meanwhile()
-            return self._standing == number or self._latest.number > number
+            return self._held.standing == number or self._latest.number > number
 
         self._wait(is_there, timeout + GRACE_SECONDS, "did not answer")
-        if self._standing != number:
+        if self._held.standing != number:
             raise NewerError
 
     def absent(self, number: int, ranks: Iterable[int]) -> None:
@@ -207,21 +236,36 @@ class Member(RankSession):
             while not self._is_lost and time.monotonic() < deadline:
                 self._changed.wait(_NAP_SECONDS)
 
+    def _is_told(self, bit: int) -> bool:
+        """Return whether the welcome says so."""
+        return bool(self._greeting and self._greeting[0] & bit)
+
     def _say(self, payload: bytes) -> None:
-        connection = self._socket
-        if connection is None or self._is_lost:
+        if self._is_lost:
             raise PeerError("the connection to the launcher (malt run) is lost")
         with self._access:
-            view = memoryview(self._sealer.seal(payload))
-            while view:
-                try:
-                    view = view[connection.send(view) :]
-                except (BlockingIOError, ssl.SSLWantWriteError):
-                    _await(connection, select.POLLOUT)
-                except OSError as error:
-                    raise PeerError(
-                        f"the connection to the launcher (malt run) is lost: {error}"
-                    ) from error
+            self._held.sent(payload)
+            if self._is_between:
+                return  # `_resume` sends it
+            try:
+                self._write(payload)
+            except OSError as error:
+                if self._successors:
+                    return  # the listening thread notices the loss too, and turns to the next one
+                raise PeerError(
+                    f"the connection to the launcher (malt run) is lost: {error}"
+                ) from error
+
+    def _write(self, payload: bytes) -> None:
+        connection = self._socket
+        if connection is None:
+            raise ConnectionResetError("it has been closed")
+        view = memoryview(self._sealer.seal(payload))
+        while view:
+            try:
+                view = view[connection.send(view) :]
+            except (BlockingIOError, ssl.SSLWantWriteError):
+                _await(connection, select.POLLOUT)
 
     def _wait(self, is_ready: Callable[[], bool], limit: float, what: str) -> None:
         deadline = time.monotonic() + limit
@@ -237,6 +281,16 @@ class Member(RankSession):
     # The thread
 
     def _listen(self, connection: socket.socket) -> None:
+        self._take(connection)
+        while self._turn_to_next():
+            assert self._socket is not None
+            self._take(self._socket)
+        with self._changed:
+            self._is_lost = True
+            self._changed.notify_all()
+
+    def _take(self, connection: socket.socket) -> None:
+        """Handle what comes until the connection ends."""
         inbox = bytearray()
         try:
             while not self._is_closed:
@@ -250,9 +304,42 @@ class Member(RankSession):
                     self._hear(frame)
         except (OSError, ValueError, struct.error, IndexError):
             pass  # the connection is closed, or its data make no sense
+
+    def _turn_to_next(self) -> bool:
+        """Go on with the launcher that has taken over from the lost one; False if that fails."""
+        with self._access:
+            newest = self._latest
+            is_unsure = self._held.is_unsure(newest.number)
+            if self._is_leaving() or not self._successors or is_unsure:
+                return False
+            self._is_between = True
+            self.abort()
+        is_due = newest.number > self._held.standing and not newest.missing
         with self._changed:
-            self._is_lost = True
-            self._changed.notify_all()
+            if is_due:  # a group that is being formed is given up
+                self._latest = Generation(newest.number + 1, [], [])
+                self._changed.notify_all()
+        try:
+            if not self._reach_successor() or not self._is_told(wire.TAKES_OVER):
+                return False
+            assert self._socket is not None
+            self._socket.settimeout(0)
+            with self._access:
+                if self._is_leaving():
+                    return False
+                self._resume(is_due=is_due)
+                self._is_between = False
+        except (ConfigError, OSError):
+            return False
+        return not self._is_closed
+
+    def _is_leaving(self) -> bool:
+        return self._has_left or self._is_closed
+
+    def _resume(self, *, is_due: bool) -> None:
+        """Say to a launcher that takes over what this rank knows."""
+        for frame in self._held.frames(self._latest.number, is_due):
+            self._write(frame)
 
     def _hear(self, frame: bytes) -> None:
         kind = frame[:1]
@@ -267,14 +354,16 @@ class Member(RankSession):
                 number, round_, count = self._collecting
                 if len(self._parts) == count:
                     self._complete[number, round_] = self._parts
+                    self._held.completed(number, round_)
             elif kind == wire.LATE:
                 _, self._late = wire.unpack_members(frame)
+                self._held.late()
             elif is_call:
                 number, ranks = wire.unpack_members(frame)
                 is_on = kind == wire.GENERATION
                 self._latest = Generation(number, ranks if is_on else [], [] if is_on else ranks)
             elif kind == wire.STANDS:
-                self._standing = wire.FORMED_FRAME.unpack(frame)[1]
+                self._held.stands(wire.FORMED_FRAME.unpack(frame)[1], self._latest.members)
             elif kind == wire.ASKED:
                 self.is_asked_to_leave = True
             self._changed.notify_all()

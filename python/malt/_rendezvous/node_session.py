@@ -29,7 +29,7 @@ class Failed(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """The connection to a launcher with running ranks has ended; its node sends nothing more."""
+    """The connection to a launcher with running ranks, or to the server's, has ended."""
 
     node: int
 
@@ -71,23 +71,51 @@ class Few(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The outcome of `scale`: what was done, or why nothing was."""
+    """The outcome of `scale` or `ask_to_leave`: what was done, or why nothing was."""
 
     is_done: bool
     text: str
 
 
-Event = Failed | Lost | Over | Kill | Done | Begin | Leave | Few | Answer
+class Relayed(NamedTuple):
+    """A message of the collector of another launcher; empty: that launcher is gone."""
+
+    node: int
+    message: bytes
+
+
+class Finished(NamedTuple):
+    """No launcher needs anything more of another one's collector."""
+
+
+class Stop(NamedTuple):
+    """All ranks of the job are to be stopped."""
+
+
+Event = (
+    Failed | Lost | Over | Kill | Done | Begin | Leave | Few | Answer | Relayed | Finished | Stop
+)
+
+
+class Resumed(NamedTuple):
+    """A rank that runs here, as a server that takes over is told."""
+
+    rank: int
+    starts: int  # since the job began
+    is_leaving: bool
 
 
 class Node(Session):
-    """A launcher's session with the launcher of node 0, or that launcher's session with itself.
+    """A launcher's session with the launcher that has the server, perhaps itself.
 
     Attributes:
+        serving: the node of that launcher: 0, or one that has taken over.
+        successors: by node from 1 on, the address of its server that stands by, or "".
         node: this launcher's number, 0 to nnodes - 1.
         nnodes: how many launchers the job has.
         first: the number of this node's first rank, once started.
         size: how many ranks the job has, once started.
+        watched: what any launcher's collector shows of all hosts, as bits, once started.
     """
 
     _kind = wire.NODE
@@ -102,12 +130,18 @@ class Node(Session):
         "the same, in MALT_JOB_KEY or --key-file"
     )
 
-    def __init__(self, address: str, key: bytes, node: int, nnodes: int) -> None:
+    def __init__(
+        self, address: str, key: bytes, node: int, nnodes: int, *, awaits_name: bool = False
+    ) -> None:
+        """`awaits_name`: the name in the address may come to be known only as node 0 starts."""
         super().__init__(address, key, node, nnodes)
+        self._awaits_name = awaits_name
         self.node = node
         self.nnodes = nnodes
-        self.first = self.size = 0
+        self.first = self.size = self.serving = self.watched = 0
+        self.successors: list[str] = []
         self._inbox = bytearray()
+        self._unsent = b""  # the rest of a message of `relay`
 
     def start(
         self,
@@ -117,10 +151,14 @@ class Node(Session):
         *,
         rejoins: bool = False,
         elastic: range = range(0),
+        watched: int = 0,
+        stand_by: Callable[[str], int] | None = None,
     ) -> None:
         """Join with `ranks` ranks, and wait until all nodes have joined; node 0 gives its server.
 
         `elastic` is how many ranks may run in the whole job; empty: those that it begins with.
+        `watched` is what this launcher's collector shows of all hosts.
+        `stand_by` opens a server at the given address that may take over; it returns the port.
         Blocks for at most `timeout` seconds until node 0 is there, and as long for the others.
 
         Raises:
@@ -132,13 +170,15 @@ class Node(Session):
         if server is None:
             self._connect(timeout)
         else:
-            hello = self._hello()
-            self._socket, nonce = server.attach(hello)
-            self._sealer, self._opener = wire.sealers(self._key, hello, nonce)
-            self._deadline = time.monotonic() + GRACE_SECONDS
-            self._receive()  # the welcome
+            self._attach(server)
+        assert self._socket is not None
+        port = stand_by(self._socket.getsockname()[0]) if stand_by is not None else 0
         self._deadline = time.monotonic() + seconds + GRACE_SECONDS
         try:
+            if port:
+                self._send(wire.STANDBY_FRAME.pack(wire.STANDBY, port))
+            if watched:
+                self._send(wire.WATCH_FRAME.pack(wire.WATCH, watched))
             limits = (elastic[0], elastic[-1]) if elastic else (0, 0)
             self._send(wire.RANKS_FRAME.pack(wire.RANKS, ranks, rejoins, *limits, seconds))
             if server is not None:
@@ -150,7 +190,9 @@ class Node(Session):
                 refusal = ConfigError(answer[1:].decode(errors="replace"))
             else:
                 refusal = None
-                _, self.first, self.size = wire.START_FRAME.unpack(answer)
+                _, self.first, self.size, self.watched = wire.START_FRAME.unpack_from(answer)
+                addresses = answer[wire.START_FRAME.size :].decode(errors="replace")
+                self.successors = addresses.split(",") if addresses else []
         except builtins.TimeoutError:
             raise errors.TimeoutError(
                 f"node 0, at {self.address}, did not answer within {timeout:g} s; a longer limit: "
@@ -163,9 +205,52 @@ class Node(Session):
         if refusal is not None:
             raise refusal
 
+    def _attach(self, server: Server) -> None:
+        """Open the session with the server in this process."""
+        hello = self._hello()
+        self._socket, nonce = server.attach(hello)
+        self._sealer, self._opener = wire.sealers(self._key, hello, nonce)
+        self._deadline = time.monotonic() + GRACE_SECONDS
+        self._receive()  # the welcome
+
+    def next_of(self, serving: int, server: Server | None) -> Node:
+        """Return the session with the server of node `serving`, which takes over from the last.
+
+        It is this launcher's own, if `server` is given, or else one that `reach` has to open.
+        """
+        if server is not None:
+            address = server.address
+        elif serving == self.serving:
+            address = self.address
+        else:
+            address = self.successors[serving - 1]
+        other = Node(address, self._key, self.node, self.nnodes)
+        other.first, other.size, other.successors = self.first, self.size, self.successors
+        other.serving = serving
+        if server is not None:
+            other._attach(server)
+        return other
+
+    def reach(self, timeout: float) -> None:
+        """Open the session with a server that takes over; waits until it does.
+
+        Raises:
+            RefusedError: it does not take this node.
+            malt.ConfigError: it cannot be reached.
+            malt.TimeoutError: it does not answer.
+        """
+        self._awaits_server = False
+        self._connect(timeout)
+
+    def resume(self, ranks: list[Resumed], *, rejoins: bool, starts_more: bool, code: int) -> None:
+        """Tell a server that takes over which ranks run here, and the job's exit code so far."""
+        head = wire.RESUME_HEAD.pack(wire.RESUME, rejoins, starts_more, code, len(ranks))
+        self._tell(head + b"".join(wire.RESUMED_RANK.pack(*rank) for rank in ranks))
+
     def environ(self, rank: int, local_rank: int) -> dict[str, str]:
         """Return the environment for the process of `rank`, which is number `local_rank` here."""
         return {
+            "MALT_SUCCESSORS": ",".join(filter(None, self.successors[self.serving :])),
             "MALT_RENDEZVOUS": self.address,
             "MALT_JOB_KEY": self._key.hex(),
             "MALT_RANK": str(rank),
@@ -192,8 +277,43 @@ class Node(Session):
         self._tell(wire.PROCESS_FRAME.pack(wire.AGAIN, rank, process))
 
     def scale(self, ranks: int) -> None:
-        """Ask for `ranks` running ranks, within the job's limits; Answers follow in order."""
+        """Ask for `ranks` running ranks in an elastic job; Answers follow in order."""
         self._tell(wire.SCALE_FRAME.pack(wire.SCALE, ranks))
+
+    def ask_to_leave(self, rank: int) -> None:
+        """Ask that `rank`, of any node, leave an elastic job; Answers follow in order."""
+        self._tell(wire.LEAVE_FRAME.pack(wire.LEAVE, rank))
+
+    def relay(self, node: int, message: bytes) -> None:
+        """Send a message to another launcher's collector; it is dropped if the way is not free."""
+        assert self._socket is not None
+        with contextlib.suppress(OSError):  # `hear` will report that the server is gone
+            self._socket.settimeout(0)
+            self._flush()
+            if not self._unsent:
+                frame = wire.RELAY_HEAD.pack(wire.RELAY, node) + message
+                self._unsent = self._sealer.seal(frame)
+                self._flush()
+
+    def finish(self) -> None:
+        """Tell that this launcher needs nothing more of the others; `Finished` follows."""
+        self._tell(wire.FINISHED)
+
+    def stop(self) -> None:
+        """Ask that all ranks of the job be stopped; `Stop` follows, here and elsewhere."""
+        self._tell(wire.STOP)
+
+    def _flush(self) -> None:
+        assert self._socket is not None
+        with contextlib.suppress(BlockingIOError):
+            while self._unsent:
+                self._unsent = self._unsent[self._socket.send(self._unsent) :]
+
+    def _send(self, payload: bytes) -> None:
+        assert self._socket is not None
+        unsent, self._unsent = self._unsent, b""
+        self._socket.settimeout(max(1e-3, self._deadline - time.monotonic()))
+        self._socket.sendall(unsent + self._sealer.seal(payload))
 
     def _tell(self, payload: bytes) -> None:
         self._deadline = time.monotonic() + _SEND_SECONDS
@@ -201,11 +321,15 @@ class Node(Session):
             self._send(payload)
 
     def hear(self) -> list[Event]:
-        """Return the events of other nodes, without blocking. `Lost(0)` or `Over` is the last."""
+        """Return the events of other nodes, without blocking.
+
+        `Over`, or the loss of the node that has the server, is the last one.
+        """
         assert self._socket is not None
         events = []
         try:
             self._socket.settimeout(0)
+            self._flush()
             received = self._socket.recv(1 << 16)
             self._inbox += received
             while frame := wire.take_frame(self._inbox, self._opener):
@@ -214,7 +338,7 @@ class Node(Session):
             return []
         except (OSError, struct.error):
             received = b""
-        return events if received else [*events, Lost(0)]
+        return events if received else [*events, Lost(self.serving)]
 
     def _late(self, answer: bytes, server: Server | None) -> Exception:
         nodes, within = wire.unpack_ranks(answer)
@@ -233,6 +357,13 @@ def parse_event(frame: bytes) -> Event:
     kind = frame[:1]
     if kind == wire.DONE:
         return Done()
+    if kind == wire.FINISHED:
+        return Finished()
+    if kind == wire.STOP:
+        return Stop()
+    if kind == wire.RELAY:
+        _, node = wire.RELAY_HEAD.unpack_from(frame)
+        return Relayed(node, frame[wire.RELAY_HEAD.size :])
     if kind == wire.ANSWER:
         _, is_done = wire.ANSWER_HEAD.unpack_from(frame)
         return Answer(is_done, frame[wire.ANSWER_HEAD.size :].decode(errors="replace"))

@@ -31,8 +31,8 @@ class _Node:
     starts_more: bool = True  # whether it starts ranks when it is told to
 
 
-class Scaled(NamedTuple):
-    """The outcome of a request for another number of ranks."""
+class Changed(NamedTuple):
+    """The outcome of a request for another number of ranks, or that a rank leave."""
 
     starting: list[int]
     leaving: list[int]
@@ -48,6 +48,9 @@ class Nodes:
         leaving: ranks that have been asked to leave and have not ended.
         is_closed: no more ranks are added; the caller sets it.
         other_version: the host of a client that has another version of MALT, or empty.
+        addresses: by node, where its own server stands by, ready to take over from this one.
+        missing: the nodes for whose ranks a server that takes over still waits.
+        watched: what is watched by any of the nodes.
     """
 
     def __init__(self, nnodes: int) -> None:
@@ -57,6 +60,10 @@ class Nodes:
         self.leaving: set[int] = set()
         self.is_closed = False
         self.other_version = ""
+        self.addresses: dict[int, str] = {}
+        self.missing: set[int] = set()
+        self.watched = 0
+        self._is_taking_over = False
         self._nodes: dict[int, _Node] = {}
         self._limits = range(0)
         self._starts: Counter[int] = Counter()  # by rank: starts since the job began
@@ -80,6 +87,10 @@ class Nodes:
             return self._to_all(wire.REFUSED + refusal.encode())
         return self._start()
 
+    def watch(self, payload: bytes) -> None:
+        """Note what a launcher's collector is to show of all hosts."""
+        self.watched |= _unpack(wire.WATCH_FRAME, payload)[1]
+
     def end(self, node: int, payload: bytes) -> tuple[int, int, int, Frames]:
         """Return an ended rank, its process and exit code; frames tell other nodes of a failure."""
         _, rank, process, code = _unpack(wire.ENDED_FRAME, payload)
@@ -101,6 +112,47 @@ class Nodes:
             frames += [(other, [failed]) for other in self._nodes if other != node] + self._few()
         return rank, process, code, frames + self._over()
 
+    # Taking over from a server that is lost (`succession.py`)
+
+    def succeed(self, size: int, limits: range, nodes: set[int]) -> None:
+        """Begin to take over a job of `size` ranks from another server, with these nodes left."""
+        self.size, self._limits = size, limits
+        self.missing = set(nodes)
+        self.is_settled = self._is_taking_over = True
+
+    def resume(self, node: int, payload: bytes) -> None:
+        """Handle what a launcher says of its ranks."""
+        head = wire.RESUME_HEAD
+        if len(payload) < head.size or node not in self.missing:
+            raise ProtocolError
+        _, rejoins, starts_more, code, count = head.unpack_from(payload)
+        if len(payload) != head.size + count * wire.RESUMED_RANK.size or not 0 <= code <= 255:
+            raise ProtocolError
+        ranks = list(wire.RESUMED_RANK.iter_unpack(payload[head.size :]))
+        running = {rank for rank, _, _ in ranks}
+        if len(running) < count or any(rank >= self.size or self.has(rank) for rank in running):
+            raise ProtocolError
+        self.missing.remove(node)
+        self._nodes[node] = _Node(
+            count, rejoins, self._limits, 0.0, 0.0, running, starts_more=starts_more
+        )
+        self._exit_code = self._exit_code or code
+        for rank, starts, is_leaving in ranks:
+            self._starts[rank] = starts
+            if is_leaving:
+                self.leaving.add(rank)
+
+    def running(self, *, rejoining: bool = False) -> set[int]:
+        """Return the ranks that run, or are to be started; or those of them that may rejoin."""
+        nodes = [node for node in self._nodes.values() if node.rejoins or not rejoining]
+        return set().union(*(node.running for node in nodes))
+
+    def settle(self) -> Frames:
+        """End the time of taking over: nodes that are missing now are lost, with their ranks."""
+        self._is_taking_over = False
+        self.missing = set()
+        return self._few() + self._over()
+
     def again(self, node: int, payload: bytes) -> tuple[int, int]:
         """Return the rank whose process has ended and is followed by another, and the process."""
         _, rank, process = _unpack(wire.PROCESS_FRAME, payload)
@@ -111,6 +163,7 @@ class Nodes:
     def leave(self, node: int) -> tuple[set[int], Frames]:
         """Handle the end of a launcher's session; return the ranks that are lost with it."""
         left = self._nodes.pop(node, None)
+        self.missing.discard(node)
         if left is None or not left.running:
             return set(), []
         self._exit_code = self._exit_code or 1
@@ -126,18 +179,18 @@ class Nodes:
 
     def free(self) -> list[int]:
         """Return the places that no rank has."""
-        taken = set().union(*(state.running for state in self._nodes.values()))
+        taken = self.running()
         return [rank for rank in range(self.size) if rank not in taken]
 
-    def scale(self, node: int, payload: bytes) -> Scaled:
+    def scale(self, node: int, payload: bytes) -> Changed:
         """Handle a request for a number of ranks, not counting those that leave."""
         _, count = _unpack(wire.SCALE_FRAME, payload)
-        if node not in self._nodes or count not in self._limits:
+        if node not in self._nodes or not self._limits:
             raise ProtocolError
         staying = {number: state.running - self.leaving for number, state in self._nodes.items()}
         missing = count - sum(map(len, staying.values()))
-        if refusal := self._refusal(missing):
-            return Scaled([], [], _answer(node, False, refusal))
+        if refusal := self._refusal(count, missing):
+            return Changed([], [], _answer(node, False, refusal))
         places = self.free()[:missing] if missing > 0 else []
         starting = placement.starts(self._starters(), places) if places else []
         leaving = placement.leaves(staying, -missing) if missing < 0 else []
@@ -147,7 +200,25 @@ class Nodes:
         changes = (("started", started), ("asked to leave", asked))
         done = [f"{what}: {describe_ranks(ranks)}" for what, ranks in changes if ranks]
         frames += _answer(node, True, "; ".join(done) or f"{count} ranks run already")
-        return Scaled(started, asked, frames)
+        return Changed(started, asked, frames)
+
+    def ask_to_leave(self, node: int, payload: bytes) -> Changed:
+        """Handle a request of a node that a rank, of any node, leave."""
+        _, rank = _unpack(wire.LEAVE_FRAME, payload)
+        if node not in self._nodes or not self._limits:
+            raise ProtocolError
+        running = self.running()
+        staying = running - self.leaving
+        if rank in self.leaving:
+            return Changed([], [], _answer(node, True, f"rank {rank} has been asked already"))
+        refusal = self._refusal(len(staying), 0)
+        if not refusal and rank not in running:
+            refusal = f"rank {rank} does not run; of this job run {describe_ranks(running)}"
+        if refusal := refusal or self._refusal(len(staying) - 1, -1):
+            return Changed([], [], _answer(node, False, refusal))
+        (at,) = (number for number, state in self._nodes.items() if rank in state.running)
+        frames = [(at, [self._ask(rank)]), *_answer(node, True, f"asked to leave: rank {rank}")]
+        return Changed([], [rank], frames)
 
     def _starters(self) -> dict[int, set[int]]:
         """Return the nodes that may start ranks, each with its ranks."""
@@ -216,20 +287,30 @@ class Nodes:
         first = 0
         for number, state in nodes:
             state.running = set(range(first, first + state.count))
-            frames.append((number, [wire.START_FRAME.pack(wire.START, first, self.size)]))
+            start = wire.START_FRAME.pack(wire.START, first, self.size, self.watched)
+            frames.append((number, [start + self._successors()]))
             first += state.count
         return frames
+
+    def _successors(self) -> bytes:
+        nodes = range(1, min(self.nnodes, wire.MAX_STANDBYS + 1))
+        return ",".join(self.addresses.get(node, "") for node in nodes).encode()
 
     def _check(self, node: int, rank: int) -> None:
         """Raise ProtocolError if the rank is not one of the node's, or has ended."""
         if node not in self._nodes or rank not in self._nodes[node].running:
             raise ProtocolError
 
-    def _refusal(self, missing: int) -> str:
-        """Return why `missing` more ranks cannot be started now, or nothing."""
+    def _refusal(self, count: int, missing: int) -> str:
+        """Return why `count` ranks, `missing` more than now, are impossible now, or nothing."""
         free = len(self.free())
+        if self._is_taking_over:
+            return "a node is lost, and another one takes over its part: try again in a second"
         if self.is_closed or self._are_few or free == self.size:
             return "the job ends"
+        if count not in self._limits:
+            limits = f"{self._limits[0]} to {self._limits[-1]} (--elastic)"
+            return f"{_ranks(count)} not within the job's {limits}"
         if missing > 0 and not any(state.starts_more for state in self._nodes.values()):
             return "the remaining nodes start no more ranks: their `malt run` is ending"
         if missing > free:
@@ -241,19 +322,24 @@ class Nodes:
 
     def _few(self) -> Frames:
         """Return frames if, after a failure, too few ranks are left."""
-        left = sum(len(state.running) for state in self._nodes.values())
-        if not self._limits or left >= self._limits[0] or left == 0 or self._are_few:
+        left = len(self.running())
+        is_enough = not self._limits or left >= self._limits[0] or left == 0
+        if is_enough or self._is_taking_over or self._are_few:
             return []
         self._are_few = True
         return self._to_all(wire.FEW_FRAME.pack(wire.FEW, left))
 
     def _over(self) -> Frames:
-        if any(node.running for node in self._nodes.values()):
+        if self._is_taking_over or self.running():
             return []
         return self._to_all(wire.OVER_FRAME.pack(wire.OVER, self._exit_code))
 
     def _to_all(self, frame: bytes) -> Frames:
         return [(node, [frame]) for node in self._nodes]
+
+
+def _ranks(count: int) -> str:
+    return "1 rank is" if count == 1 else f"{count} ranks are"
 
 
 def _name_of(limits: range) -> str:

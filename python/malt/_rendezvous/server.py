@@ -1,4 +1,7 @@
-"""The server's side of the rendezvous of `malt run`; the protocol is in `_rendezvous/wire.py`."""
+"""The server's side of the rendezvous of `malt run`; the protocol is in `_rendezvous/wire.py`.
+
+`succession.py` says how another launcher's server takes over.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from malt._rendezvous.exit_code import describe_end
 from malt._rendezvous.generation_table import GenerationTable
 from malt._rendezvous.listener import Listener
 from malt._rendezvous.node_table import Nodes
+from malt._rendezvous.relay import Relay
 from malt._rendezvous.sessions import Sessions
 
 # A select() accepts at most this, which is less than the longest time limit.
@@ -27,16 +31,19 @@ _MAX_WAIT_SECONDS = 86400.0
 LOST_SECONDS = 2.0
 # How long a rank's next process waits until the end of the last one is known.
 SUCCESSOR_SECONDS = 5.0
+# How long a server that takes over waits for the launchers and ranks that the last one had.
+RESUME_SECONDS = 30.0
 # A launcher may leave so many frames unread and still ask for another number of ranks.
 _MAX_UNTAKEN = 1024
 
 
 class Server:
-    """The meeting point of the launchers and the ranks of one job; runs in node 0's launcher.
+    """The meeting point of the launchers and the ranks of one job; runs in a launcher.
 
-    The key is never logged. First the launchers come, in `gather`, then the ranks, which a thread
-    serves. `start` it after this host's ranks have been forked: until then all ranks wait in the
-    listening socket's queue.
+    The key is never logged. In node 0's launcher, first the launchers come, in `gather`, then the
+    ranks, which a thread serves. `start` it after this host's ranks have been forked: until then
+    all ranks wait in the listening socket's queue. In another launcher it stands by: it listens,
+    and `succeed` takes the place of `gather` once node 0 is lost.
     """
 
     def __init__(self, nnodes: int, key: bytes, host: str = "127.0.0.1", port: int = 0) -> None:
@@ -52,6 +59,7 @@ class Server:
         self._nodes = Nodes(nnodes)
         self._rounds = Rounds(0)
         self._generations = GenerationTable(0)
+        self._settles_at: float | None = None  # when it has taken over, at the latest
         self._is_over = False  # no rank can rejoin any more, and the launchers know
         # By rank whose session is lost: since when, and the rank's process.
         self._lost: dict[int, tuple[float, int]] = {}
@@ -60,15 +68,14 @@ class Server:
         self._running = True
         self._selector = selectors.DefaultSelector()
         self._sessions = Sessions(self._selector)
+        self._relay = Relay(self._sessions)
         self._listener = Listener(host, port, key, self._selector)
         self._listener.expect(nnodes)
         self._waker, self._wakened = socket.socketpair()
         self._selector.register(self._wakened, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._serve, name="malt-rendezvous", daemon=True)
         self.host, self.port = self._listener.host, self._listener.port
-        self.address = (
-            f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-        )
+        self.address = wire.join_address(self.host, self.port)
 
     def attach(self, hello: bytes) -> tuple[socket.socket, bytes]:
         """Open the session of the launcher that contains the server, which need not prove the key.
@@ -94,8 +101,23 @@ class Server:
         for rank in self._nodes.free():
             self._rank_ended(rank, None, "has not been started")
 
+    def succeed(self, size: int, limits: range, nodes: set[int]) -> None:
+        """Take over a job of `size` ranks from a server that is lost; `nodes` may be left."""
+        self.size = size
+        self._nodes.succeed(size, limits, nodes)
+        self._rounds = Rounds(size)
+        self._generations = GenerationTable(size)
+        self._generations.succeed()
+        self._listener.expect(size)
+        self._listener.limit(size)
+        self._settles_at = time.monotonic() + RESUME_SECONDS
+
     def start(self) -> None:
         self._thread.start()
+
+    def has_ranks(self) -> bool:
+        """Return whether a rank has a session. Any thread may call it."""
+        return bool(self._sessions.joined[wire.RANK])
 
     def close(self) -> None:
         """End all sessions; idempotent."""
@@ -134,12 +156,31 @@ class Server:
         self._deliver_to_members(self._generations.expire(now))
         self._end_lost(now)
         self._drop_broken()
+        if self._settles_at is not None and (self._settles_at <= now or self._have_all_come()):
+            self._settle(now)
         if self._generations.is_over and not self._is_over:
             self._is_over = self._nodes.is_closed = True
             self._deliver(
                 wire.NODE, [(node, [wire.DONE]) for node in self._sessions.joined[wire.NODE]]
             )
             self._drop_broken()
+
+    def _have_all_come(self) -> bool:
+        rejoining = self._nodes.running(rejoining=True)
+        return not self._nodes.missing and rejoining <= set(self._generations.held)
+
+    def _settle(self, now: float) -> None:
+        """End the time of taking over; go on with the nodes and ranks that have come."""
+        self._settles_at = None
+        frames = self._nodes.settle()
+        if not self._nodes.running(rejoining=True):
+            self._generations = GenerationTable(self.size)  # there are none, and none to come
+        for rank in self._nodes.free():
+            self._rank_ended(rank, None, "was lost with its node")
+        if self._nodes.running(rejoining=True):
+            self._deliver_to_members(self._generations.settle(now))
+        self._deliver(wire.NODE, frames)
+        self._drop_broken()
 
     def _shut(self) -> None:
         self._sessions.close()
@@ -151,6 +192,7 @@ class Server:
     def _seconds_to_deadline(self) -> float | None:
         deadlines = [since + LOST_SECONDS for since, _ in self._lost.values()]
         deadlines += [since + SUCCESSOR_SECONDS for since in self._waiting.values()]
+        deadlines += [self._settles_at] if self._settles_at is not None else []
         for books in (self._listener, self._nodes, self._rounds, self._generations):
             deadline = books.next_deadline()
             if deadline is not None:
@@ -177,6 +219,7 @@ class Server:
             self._open_next(connection.number)
         else:
             lost, frames = self._nodes.leave(connection.number)
+            self._relay.end_if_finished()
             self._deliver(wire.NODE, frames)
             for rank in lost if self.size else ():  # without a size no rank waits for them yet
                 self._rank_ended(rank, None, f"was lost with node {connection.number}")
@@ -232,7 +275,12 @@ class Server:
         frames: Frames = []
         if kind == wire.MEMBER:
             self._lost.pop(number, None)  # the rank's next process has come
-            greeting = struct.pack("!?", self._generations.has_formed)
+            greeting = bytes(
+                [
+                    wire.GOES_ON * self._generations.has_formed
+                    | wire.TAKES_OVER * (self._settles_at is not None)
+                ]
+            )
             frames = self._generations.join(number)
         self._sessions.send(connection, wire.WELCOME + greeting)
         self._deliver_to_members(frames)
@@ -250,7 +298,9 @@ class Server:
         first = self._sessions.joined[kind].get(number)
         if kind != wire.NODE and (count != self.size or number >= count):
             return f"rank {number} of {count} is not of this job of {self.size}"
-        if kind != wire.NODE and not self._nodes.has(number):
+        is_taking_over = self._settles_at is not None
+        # A rank may come before its launcher does.
+        if kind != wire.NODE and not is_taking_over and not self._nodes.has(number):
             return f"rank {number} has ended, or was lost with its node: it is no longer in the job"
         if kind != wire.NODE and first:
             return (
@@ -267,7 +317,7 @@ class Server:
                 f"--node-rank {number} is taken by process {first.process} on {first.host}: "
                 "give each launcher one of its own"
             )
-        if kind == wire.NODE and self.size:
+        if kind == wire.NODE and self.size and number not in self._nodes.missing:
             return (
                 f"the job has started already, and its node {number} cannot rejoin: start the "
                 "whole job again, or with --elastic start ranks on the other nodes (malt scale)"
@@ -300,30 +350,46 @@ class Server:
     def _digest(self, node: int, payload: bytes) -> None:
         """Handle a launcher's frame: the start or end of its ranks, or a `malt scale` request."""
         kind = payload[:1]
-        if kind == wire.RANKS:
+        if kind in (wire.RELAY, wire.FINISHED, wire.STOP):
+            self._relay.hear(node, payload, awaited=self._nodes.missing)
+        elif kind == wire.WATCH:
+            self._nodes.watch(payload)
+        elif kind == wire.STANDBY:
+            self._stand_by(node, payload)
+        elif kind == wire.RESUME:
+            self._nodes.resume(node, payload)
+        elif kind == wire.RANKS:
             self._deliver(wire.NODE, self._nodes.come(node, payload, time.monotonic()))
         elif kind == wire.AGAIN:
             rank, process = self._nodes.again(node, payload)
             self._member_ended(rank, process, is_for_good=False)
-        elif kind == wire.SCALE:
-            self._scale(node, payload)
+        elif kind in (wire.SCALE, wire.LEAVE):
+            self._change(node, kind, payload)
         elif kind == wire.ENDED:
             rank, process, code, frames = self._nodes.end(node, payload)
-            self._rank_ended(rank, process, describe_end(code))
+            how = describe_end(code) if process else "died or was not started"
+            self._rank_ended(rank, process, how)
             if self._nodes.has(rank):  # another node starts the rank
                 self._generations.start(rank)
             self._deliver(wire.NODE, frames)
         else:
             raise ProtocolError
 
-    def _scale(self, node: int, payload: bytes) -> None:
+    def _stand_by(self, node: int, payload: bytes) -> None:
+        """Note where the server of a launcher listens that may take over from this one."""
+        _, port = wire.STANDBY_FRAME.unpack(payload)
+        host = self._sessions.joined[wire.NODE][node].host
+        self._nodes.addresses[node] = wire.join_address(host, port)
+
+    def _change(self, node: int, kind: bytes, payload: bytes) -> None:
         if len(self._sessions.joined[wire.NODE][node].outbox) > _MAX_UNTAKEN:
             raise ProtocolError  # the answers would fill the outbox
-        scaled = self._nodes.scale(node, payload)
-        for rank in scaled.starting:
+        changes = {wire.SCALE: self._nodes.scale, wire.LEAVE: self._nodes.ask_to_leave}
+        changed = changes[kind](node, payload)
+        for rank in changed.starting:
             self._generations.start(rank)
-        self._deliver(wire.NODE, scaled.frames)
-        self._deliver(wire.MEMBER, [(rank, [wire.ASKED]) for rank in scaled.leaving])
+        self._deliver(wire.NODE, changed.frames)
+        self._deliver(wire.MEMBER, [(rank, [wire.ASKED]) for rank in changed.leaving])
 
     def _rank_ended(self, rank: int, process: int | None, how: str) -> None:
         self._member_ended(rank, process, is_for_good=True)

@@ -11,7 +11,7 @@ import secrets
 import socket
 import ssl
 import time
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from typing import TypeVar
 
 from malt import _errors as errors
@@ -22,6 +22,9 @@ Joined = TypeVar("Joined", bound="RankSession")
 
 # A client waits so much longer than the server, whose answer, with names, thus comes first.
 GRACE_SECONDS = 1.0
+# How long a launcher that may have taken over is asked until it answers. It must itself have lost
+# the last one: if that one's host has failed, this takes 30 s (see `wire.tune`).
+REACH_SECONDS = 40.0
 _RETRY_SECONDS = 0.05
 
 # Job keys in hexadecimal, by MALT_RENDEZVOUS. They are kept because they are removed from the
@@ -33,6 +36,14 @@ class _DroppedError(Exception):
     """The server ended the handshake: too many half-open connections at once."""
 
 
+class NobodyError(ConfigError):
+    """No launcher listens at the address, or it cannot be reached."""
+
+
+class RefusedError(ConfigError):
+    """The launcher of this job has refused."""
+
+
 class Session:
     """A client's connection to the launcher that has the server. Used by one thread."""
 
@@ -40,6 +51,7 @@ class Session:
     _kind: bytes
     _source: str  # of the address, for messages
     _awaits_server = False
+    _awaits_name = False  # the name in the address may come to be known only later
     _nobody: str  # the message if nobody listens
     _stranger: str  # the message if the listener has another key
 
@@ -85,7 +97,7 @@ class Session:
                 is_nobody = isinstance(error, ConnectionRefusedError)
                 nobody = self._nobody.format(address=address, timeout=timeout)
                 if is_nobody and not self._awaits_server:
-                    raise ConfigError(nobody) from None
+                    raise NobodyError(nobody) from None
                 if time.monotonic() + _RETRY_SECONDS < deadline:
                     time.sleep(_RETRY_SECONDS)
                     continue
@@ -107,8 +119,12 @@ class Session:
                 ) from None
             except OSError as error:
                 self.abort()
+                is_unnamed = isinstance(error, socket.gaierror) and self._awaits_name
+                if is_unnamed and time.monotonic() + _RETRY_SECONDS < deadline:
+                    time.sleep(_RETRY_SECONDS)
+                    continue
                 hint = "raise ulimit -n" if error.errno == errno.EMFILE else f"see {self._source}"
-                raise ConfigError(
+                raise NobodyError(
                     f"the launcher at {address} cannot be reached: {error}; {hint}"
                 ) from error
             except BaseException:
@@ -143,7 +159,7 @@ class Session:
         self._socket.sendall(wire.proof(self._key, b"client", hello, nonce, binding))
         welcome = self._receive(_DroppedError)
         if welcome[:1] != wire.WELCOME:
-            raise ConfigError(f"the launcher refuses: {welcome[1:].decode()}")
+            raise RefusedError(f"the launcher refuses: {welcome[1:].decode()}")
         self._greeting = welcome[1:]
 
     def _send(self, payload: bytes) -> None:
@@ -190,8 +206,16 @@ class RankSession(Session):
         "of different jobs; start through `malt run`"
     )
 
-    def __init__(self, address: str, key: bytes, rank: int, size: int, timeout: float) -> None:
-        """Join the job.
+    def __init__(
+        self,
+        address: str,
+        key: bytes,
+        rank: int,
+        size: int,
+        timeout: float,
+        successors: Sequence[str] = (),
+    ) -> None:
+        """Join the job; `successors` are addresses of launchers that may have taken over.
 
         Raises:
             malt.ConfigError: no launcher of this job listens, or it refuses.
@@ -202,7 +226,28 @@ class RankSession(Session):
         self.size = size
         self.key = key
         self.host = wire.parse_address(address, self._source)[0]
-        self._connect(timeout)
+        self._successors = list(successors)
+        try:
+            self._reach(timeout)
+        except (NobodyError, RefusedError) as error:
+            raise ConfigError(str(error)) from error.__cause__
+
+    def _reach(self, timeout: float) -> None:
+        """Open the session with the launcher, or with the first one that has taken over."""
+        try:
+            self._connect(min(timeout, REACH_SECONDS) if self._successors else timeout)
+        except (NobodyError, errors.TimeoutError):
+            if not self._reach_successor():
+                raise
+
+    def _reach_successor(self) -> bool:
+        """Open the session anew, with the first launcher that has taken over; if there is one."""
+        while self._successors:
+            self.address = self._successors.pop(0)
+            with contextlib.suppress(NobodyError, errors.TimeoutError):
+                self._connect(REACH_SECONDS)
+                return True
+        return False
 
     @classmethod
     def from_environ(
@@ -237,7 +282,15 @@ class RankSession(Session):
         if not 0 <= rank < size <= wire.MAX_RANKS:
             raise ConfigError(f"MALT_RANK={rank} is not a rank of a job of MALT_SIZE={size}")
         address = get("MALT_RENDEZVOUS")
-        return cls(address, take_key(address), rank, size, timeout)
+        successors = environ.get("MALT_SUCCESSORS", "")
+        return cls(
+            address,
+            take_key(address),
+            rank,
+            size,
+            timeout,
+            successors.split(",") if successors else (),
+        )
 
 
 class Client(RankSession):

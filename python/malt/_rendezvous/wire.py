@@ -26,6 +26,9 @@ numbers. Later the launcher says how each rank ended; the server tells it of fai
 nodes, of launchers that are lost, and of the end of the job. With `--elastic` the launcher also
 passes on the requests of `malt scale`. The server, which counts the ranks, tells each launcher
 which ranks to start, and which are asked to leave.
+
+When that launcher is lost, another one's server takes over (`succession.py`). Launchers and members
+then turn to it, and first say what they know: RESUME and HOLD.
 """
 
 from __future__ import annotations
@@ -44,10 +47,11 @@ NONCE_BYTES = 32
 MAC_BYTES = 32
 MAX_FRAME = 1 << 20
 
+MAX_STANDBYS = 16  # nodes 1 to 16 may take over; few enough for the ranks' environment
 MAX_NODES = 1 << 16  # few enough for a frame to name them all
 MAX_RANKS = 1 << 20
 
-MAGIC = b"MALTRDV7"
+MAGIC = b"MALTRDV9"
 HELLO = struct.Struct("!8scIII32s")  # magic, kind, number, how many there are, process id, nonce
 RANK, MEMBER, NODE = b"r", b"m", b"n"
 CHALLENGE = struct.Struct("!32s32s")  # nonce, proof
@@ -63,17 +67,25 @@ WELCOME, REFUSED, COMPLETE, DATA, LATE, CANNOT_COME = b"w", b"n", b"c", b"d", b"
 # generation is called off, as these ranks did not come.
 WANT, FORMED, ABSENT = b"w", b"f", b"a"
 GENERATION, STANDS, OFF = b"i", b"s", b"x"
-# To a member, beside generations: it is asked to leave.
-ASKED = b"q"
+# To a member, beside generations: it is asked to leave. From a member, to a server that takes over:
+# the generation it is in, if any.
+ASKED, HOLD = b"q", b"h"
+# What the welcome of a member says, as bits: the job goes on already; the server takes over.
+GOES_ON, TAKES_OVER = 1, 2
 # From a launcher: its number of ranks; a rank has ended, or (process 0) is not started although the
 # server asked for it, nor will others be; a rank has ended, and will be started again; a request
-# for a number of ranks. To a launcher, beside welcome, refusal and time is up: start; a rank of
-# another node has failed; a node is lost; all ranks of the job have ended; a rank's process must be
-# killed; no rank is left that another could rejoin; it must start a rank; one of its ranks is asked
-# to leave; too few ranks are left; the outcome of its request for a number of ranks.
-RANKS, ENDED, AGAIN, SCALE = b"r", b"e", b"a", b"s"
+# for a number of ranks; a request that a rank leave (LEAVE); the port where its own server stands
+# by; to a server that takes over, its ranks. To a launcher, beside welcome, refusal and time is up:
+# start; a rank of another node has failed; a node is lost; all ranks of the job have ended; a
+# rank's process must be killed; no rank is left that another could rejoin; it must start a rank;
+# one of its ranks is asked to leave; too few ranks are left; the outcome of its request.
+RANKS, ENDED, AGAIN, SCALE, STANDBY, RESUME = b"r", b"e", b"a", b"s", b"y", b"u"
 START, FAILED, LOST, OVER, KILL, DONE = b"s", b"f", b"l", b"o", b"k", b"d"
 BEGIN, LEAVE, FEW, ANSWER = b"b", b"q", b"m", b"a"
+# Between the collectors of two launchers (`relay.py`). From a launcher: its part in what is
+# watched. Both ways: a message for, or of, another launcher's collector; it needs nothing more of
+# the others, and the same of all; all ranks of the job are to be stopped.
+WATCH, RELAY, FINISHED, STOP = b"w", b"v", b"z", b"t"
 
 PART_HEAD = struct.Struct("!cId")  # kind, round, seconds that the round may take
 MAX_PART = MAX_FRAME - PART_HEAD.size
@@ -93,7 +105,19 @@ LEAVE_FRAME = struct.Struct("!cI")  # kind, rank
 FEW_FRAME = struct.Struct("!cI")  # kind, how many ranks are left
 ANSWER_HEAD = struct.Struct("!c?")  # kind, whether it is done; a text follows: what, or why not
 MAX_ANSWER = 4000  # bytes of the text
-START_FRAME = struct.Struct("!cII")  # kind, the node's first rank, size of the job
+WATCH_FRAME = struct.Struct("!cB")  # kind, what its collector shows of all hosts, as bits
+RELAY_HEAD = struct.Struct("!cI")  # kind, for or of which node; the message follows, or nothing
+MAX_RELAYED = 1 << 15  # bytes of the message
+STANDBY_FRAME = struct.Struct("!cH")  # kind, port
+# kind, whether its ranks rejoin, whether it starts more, exit code so far, how many ranks run there
+RESUME_HEAD = struct.Struct("!c??iI")
+RESUMED_RANK = struct.Struct("!II?")  # rank, its starts since the job began, whether it is to leave
+# kind, generation that the rank is in (0: none), newest one that it knows, rounds it has completed,
+# whether another was to follow; the members are after that
+HOLD_HEAD = struct.Struct("!cIII?")
+# kind, the node's first rank, size of the job, what is watched (WATCH_FRAME) by any of the nodes;
+# the addresses of the servers that stand by follow
+START_FRAME = struct.Struct("!cIIB")
 FAILED_FRAME = struct.Struct("!cIIi")  # kind, node, rank, exit code
 LOST_FRAME = struct.Struct("!cI")  # kind, node
 OVER_FRAME = struct.Struct("!ci")  # kind, exit code of the job
@@ -142,6 +166,11 @@ def parse_address(text: str, source: str) -> tuple[str, int]:
             f"address: {text!r}"
         )
     return host, int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """Return what `parse_address` splits."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def proof(key: bytes, role: bytes, hello: bytes, nonce: bytes, binding: bytes = b"") -> bytes:

@@ -8,19 +8,36 @@
         optimizer.zero_grad()
         average.step()
 
-Needs PyTorch 2.2 or later (`pip install "malt[torch]"`), which `import malt` alone never imports.
-The tensors that are exchanged must be in the memory of the CPU.
+Needs PyTorch 2.2 or later (`pip install "malt-sgd[torch]"`), which `import malt` alone never
+imports. The tensors that are exchanged must be in the memory of the CPU.
 """
+
+from malt._distribution import pip_install as _pip_install
 
 try:
     import torch as _torch  # noqa: F401 - raises the message below if PyTorch is missing
 except ImportError as error:
     raise ImportError(
-        f'malt.torch needs PyTorch 2.2 or later ({error}): pip install "malt[torch]"'
+        f"malt.torch needs PyTorch 2.2 or later ({error}): {_pip_install('torch')}"
     ) from error
 
 from malt.torch._average import Average, average
+from malt.torch._backend.members import keep_going
+from malt.torch._backend.process_group import register as _register
 from malt.torch._diloco import DiLoCo
+from malt.torch._gossip import Gossip, gossip
 from malt.torch._gradients import GradientExchange
+from malt.torch._sampler import Sampler
 
-__all__ = ["Average", "DiLoCo", "GradientExchange", "average"]
+__all__ = [
+    "Average",
+    "DiLoCo",
+    "Gossip",
+    "GradientExchange",
+    "Sampler",
+    "average",
+    "gossip",
+    "keep_going",
+]
+
+_register()

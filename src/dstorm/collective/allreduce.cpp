@@ -20,6 +20,7 @@ using std::chrono::nanoseconds;
 
 // Whole vectors go to all ranks up to this length (docs/performance.md).
 constexpr std::size_t kShortBytes = 32 * 1024;
+constexpr std::size_t kPartBytes = 1 << 20;
 constexpr std::size_t kMostParts = 1000;  // limited by the number of slots
 
 // Whether each rank folds a part of its own. The tickets, one for each part and rank, must not take
@@ -29,11 +30,13 @@ bool is_shared_out(std::size_t bytes, std::size_t ranks) {
          ranks <= kMostParts;
 }
 
-// Between two ranks, and for few bytes, one part; otherwise at least two. Then the slots, which are
-// two more, hold two vectors.
+// Between two ranks parts of a mebibyte: while one is on its way, the next is copied into its slot.
+// For few bytes one part; otherwise at least two. Then the slots, which are two more, hold two
+// vectors.
 std::size_t parts_of(std::size_t bytes, std::size_t ranks) {
   if (is_shared_out(bytes, ranks)) return ranks;
-  return ranks == 2 || bytes <= kPage ? 1 : 2;
+  if (ranks == 2) return std::clamp<std::size_t>(bytes / kPartBytes, 1, kMostParts);
+  return bytes <= kPage ? 1 : 2;
 }
 
 // A6. Each of two ranks sends its vector and nothing else, unless it gives up. For whole vectors
@@ -90,6 +93,10 @@ const std::vector<int>& Allreduce::run(Operand& operand, const Operation& operat
   const auto may_go_on = [this] {
     return look() || (needs_slot_ && writer_.has_free([this](int r) { return state_.is_live(r); }));
   };
+  const auto missing = [this] {
+    const std::vector<int> ranks = late();
+    return ranks.empty() ? -1 : ranks.front();
+  };
   try {
     look();
     while (!commit(operand)) {
@@ -98,8 +105,9 @@ const std::vector<int>& Allreduce::run(Operand& operand, const Operation& operat
         if (has_all_) keep_result(operand);
         begin_attempt(rest_);
         look();
-      } else if (!advance(operand) && !state_.wait(may_go_on, limit - (Clock::now() - start),
-                                                   [this] { return lacks(late()); })) {
+      } else if (!advance(operand) && !state_.wait(
+                                          may_go_on, limit - (Clock::now() - start),
+                                          [this] { return lacks(late()); }, missing)) {
         throw_timeout();
       }
     }

@@ -30,13 +30,14 @@ bool SharedFold::end_as(End wish) {
 }
 
 // An interrupted wait ends the round for all ranks, so the others need not wait for their limits.
-template <class Ready>
-bool SharedFold::wait(Ready&& ready, std::chrono::nanoseconds limit) {
+template <class Ready, class Missing>
+bool SharedFold::wait(Ready&& ready, std::chrono::nanoseconds limit, const Missing& missing) {
+  const auto lacks = [this] {
+    return "allreduce of segment '" + state_.options().name + "': " + describe_ranks(late()) +
+           " did not come";
+  };
   try {
-    return state_.wait(ready, limit, [this] {
-      return "allreduce of segment '" + state_.options().name + "': " + describe_ranks(late()) +
-             " did not come";
-    });
+    return state_.wait(ready, limit, lacks, missing);
   } catch (const Superseded&) {
     if (end_as(End::kAborted)) return true;  // another rank has seen all parts done
     throw;
@@ -70,7 +71,9 @@ bool SharedFold::meet(std::uint64_t round, std::uint64_t operation, std::uint64_
            ended(outcome().word.load(std::memory_order_acquire)) == End::kAborted;
   };
   members_.clear();
-  const bool met = wait(all_here, limit) && next == size && !state_.group().has_left_out();  // R5
+  const auto missing = [&] { return next < size ? next : -1; };
+  const bool met =
+      wait(all_here, limit, missing) && next == size && !state_.group().has_left_out();  // R5
   // A rank that died after it was ready takes part with its input and leaves its part undone, which
   // every rank will see. A rank that died before is not a member for any rank.
   bool has_moved_on = false;  // a live rank gave this round up and is in a later one
@@ -106,7 +109,7 @@ bool SharedFold::finish(std::chrono::nanoseconds limit) {
     return next == members_.size() || lost ||
            ended(outcome().word.load(std::memory_order_acquire)) != End::kOpen;
   };
-  wait(all_done, limit);
+  wait(all_done, limit, [&] { return next < members_.size() ? members_[next] : -1; });
   return end_as(next == members_.size() ? End::kCommitted : End::kAborted);
 }
 

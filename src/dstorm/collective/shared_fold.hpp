@@ -74,8 +74,8 @@ class SharedFold {
   Outcome& outcome() const { return *reinterpret_cast<Outcome*>(state_.memory().board(board_, 0)); }
   End ended(std::uint64_t word) const;
   bool end_as(End wish);
-  template <class Ready>
-  bool wait(Ready&& ready, std::chrono::nanoseconds limit);
+  template <class Ready, class Missing>
+  bool wait(Ready&& ready, std::chrono::nanoseconds limit, const Missing& missing);
   void announce();
 
   SegmentState& state_;

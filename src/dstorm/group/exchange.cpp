@@ -103,7 +103,10 @@ void Group::await_posts_of(std::uint64_t number, std::string_view what, nanoseco
   const auto lacks = [&](const std::vector<int>& ranks) {
     return std::string(call_of(what)) + ": " + describe_ranks(ranks) + " did not come";
   };
-  if (impl_->waiter.until(all_here, limit, false, [&] { return lacks(missing()); })) return;
+  const auto next_missing = [&] { return next < size() ? next : -1; };
+  if (impl_->waiter.until(all_here, limit, false, [&] { return lacks(missing()); }, next_missing)) {
+    return;
+  }
   const std::vector<int> late = missing();
   if (late.empty()) return;  // the last rank posted just now
   throw TimeoutError(lacks(late) + " within " + format_seconds(limit) + last_calls(late) +

@@ -39,10 +39,12 @@ Group::Impl::Impl(Bootstrap& bootstrap, GroupOptions given, const TransportRow& 
                       "; raise the limit on open files (ulimit -n)");
   }
   waiter.give_way(*turns);
+  waiter.record_in(options.recorder.get());
   waiter.tell_when_slow(options.slow_after, options.slow);
   if (control.hosts().size() > 1) connect(bootstrap);
   watcher.emplace(control, engine.get(), news.get(),
-                  WatcherOptions{missed_after(), options.tie, [this] { note_epoch(); }});
+                  WatcherOptions{missed_after(), options.tie, [this] { note_epoch(); },
+                                 options.recorder.get()});
 }
 
 void Group::Impl::connect(Bootstrap& bootstrap) {
@@ -50,7 +52,8 @@ void Group::Impl::connect(Bootstrap& bootstrap) {
       bootstrap, control,
       remote::EngineOptions{std::min<nanoseconds>(options.timeout, kConnect), missed_after(),
                             options.interface, options.toward, options.secret, options.tls,
-                            row.rdma, options.rdma, news.get(), remote::Witness::find_program()});
+                            row.rdma, options.rdma, news.get(), remote::Witness::find_program(),
+                            options.recorder.get()});
   waiter.lend_a_hand(*engine);
 }
 

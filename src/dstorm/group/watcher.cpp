@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <ctime>
+#include <iterator>
 #include <utility>
 
 #include "dstorm/host/quiet_thread.hpp"
+#include "dstorm/recorder/recorder.hpp"
 #include "dstorm/remote/engine.hpp"
 
 namespace dstorm {
@@ -19,7 +21,7 @@ using std::chrono::nanoseconds;
 
 // How many times in one silence the watcher looks at the others' records; and how long it sleeps
 // between two looks while there is trouble.
-constexpr int kLooks = 32;
+constexpr int kLooksBeforeSuspicion = 32;
 constexpr milliseconds kInTrouble{1};
 // At most this many new records are taken in at one look, which bounds the work of a step. The next
 // look continues with the rank after the last.
@@ -74,7 +76,8 @@ void Watcher::run() {
     ranks.push_back(r);
   }
   const auto tick = std::max(
-      std::chrono::duration_cast<milliseconds>(options_.suspect_after / kLooks), kInTrouble);
+      std::chrono::duration_cast<milliseconds>(options_.suspect_after / kLooksBeforeSuspicion),
+      kInTrouble);
   while (!stop_.load()) {
     const milliseconds limit = membership_.has_trouble() || is_behind_ ? kInTrouble : tick;
     const int count = poll(watched.data(), watched.size(), static_cast<int>(limit.count()));
@@ -170,6 +173,12 @@ void Watcher::tell() {
   if (engine_ != nullptr) engine_->flush_notices();
 }
 
+void Watcher::record(const View& view) {
+  std::vector<int> gone;
+  std::ranges::set_difference(followed_.members, view.members, std::back_inserter(gone));
+  options_.recorder->note_epoch(static_cast<std::uint32_t>(view.epoch), view.members.size(), gone);
+}
+
 void Watcher::follow() {
   const View& view = membership_.view();
   if (view.epoch > followed_.epoch) {
@@ -178,6 +187,7 @@ void Watcher::follow() {
     }
     // Before the view is published: a rank that sees the view also finds its epoch.
     control_.raise_epoch(view.epoch);
+    if (options_.recorder != nullptr) record(view);
     {
       const std::lock_guard lock(mutex_);
       followed_ = view;

@@ -18,6 +18,7 @@
 
 namespace dstorm {
 
+class Recorder;
 namespace remote {
 class Engine;
 }
@@ -26,6 +27,7 @@ struct WatcherOptions {
   std::chrono::nanoseconds suspect_after;  // a rank not heard from for this long is suspected
   TieRule tie;
   std::function<void()> changed;  // called in the watcher's thread at a new epoch; may be null
+  Recorder* recorder = nullptr;   // told of each epoch; may be null
 };
 
 class Watcher {
@@ -56,6 +58,7 @@ class Watcher {
   bool take_in(int rank, std::chrono::nanoseconds now);
   void tell();
   void follow();
+  void record(const View& view);
 
   host::Control& control_;
   remote::Engine* engine_;

@@ -78,9 +78,14 @@ Waiter::Patience::Patience(Waiter& waiter, std::chrono::nanoseconds limit, bool 
   // A limit beyond the range of the clock means "no limit".
   const auto most = Clock::time_point::max() - start_;
   deadline_ = limit >= most ? Clock::time_point::max() : start_ + limit;
+  if (waiter.recorder_ != nullptr) waiter.recorder_->wait_began(Recorder::to_time(start_));
 }
 
-Waiter::Patience::~Patience() { waiter_.waited_ += Clock::now() - start_; }
+Waiter::Patience::~Patience() {
+  const auto now = Clock::now();
+  waiter_.waited_ += now - start_;
+  if (waiter_.recorder_ != nullptr) waiter_.recorder_->wait_ended(Recorder::to_time(now));
+}
 
 bool Waiter::Patience::awake() {
   if (spin_ > std::chrono::nanoseconds::zero()) {

@@ -2,8 +2,10 @@
 // for which the rank may be waiting rings it, which costs one load unless the rank is asleep.
 //
 // The doorbell is a futex word whose lowest bit says "asleep". No wake-up is lost:
-//  W1 The waiter sets the bit (read-modify-write, sequentially consistent), and then looks at its
-//     condition once more before it sleeps on the value it set.
+//  W1 The waiter sets the bit (read-modify-write, sequentially consistent), passes a sequentially
+//     consistent fence, and then looks at its condition once more before it sleeps on the value it
+//     set. Without the fence, processors with weak ordering (ARM) may look before others can see
+//     the bit.
 //  W2 The ringer makes its change visible, passes a sequentially consistent fence, and then loads
 //     the word. Either it sees the bit and wakes the waiter, or the waiter's second look sees the
 //     change.
@@ -20,6 +22,7 @@
 #include <string>
 
 #include "dstorm/host/turn.hpp"
+#include "dstorm/recorder/recorder.hpp"
 
 namespace dstorm {
 
@@ -48,6 +51,11 @@ class Work {
 
 using Missed = std::function<std::string()>;
 
+// What a wait is told if it is not known which rank it waits for.
+struct AnyRank {
+  int operator()() const noexcept { return -1; }
+};
+
 class Waiter {
  public:
   // `spin`: the wait burns the core for up to this long before it yields; zero where ranks
@@ -68,29 +76,39 @@ class Waiter {
   }
   // Makes a wait give up being busy while it sleeps. `turns` must outlive the waits.
   void give_way(Turns& turns) noexcept { turns_ = &turns; }
+  // Records each wait. `recorder` may be null, and must outlive the waits.
+  void record_in(Recorder* recorder) noexcept { recorder_ = recorder; }
 
   // Waits until ready() is true, and returns true; past the time limit, returns ready() once more.
   // ready() must be a cheap look at memory whose writers ring this doorbell. If they do not ring it
   // (`polls`: a network adapter writes), the wait looks again and again, ever less often. `missed`
-  // gives the text that says what is being waited for: "barrier: rank 2 did not come".
-  template <class Ready>
+  // gives the text that says what is being waited for: "barrier: rank 2 did not come". After a
+  // ready() that returned false, `missing` gives a rank that is being waited for, or -1.
+  template <class Ready, class Missing = AnyRank>
   bool until(Ready&& ready, std::chrono::nanoseconds limit, bool polls = false,
-             const Missed& missed = nullptr) {
+             const Missed& missed = nullptr, const Missing& missing = {}) {
     if (ready()) return true;
     ++waits_;
     Patience patience(*this, limit, polls, missed);
+    const auto note_missing = [&] {
+      if (recorder_ != nullptr) recorder_->waits_for(missing());
+    };
+    note_missing();
     for (;;) {
       while (patience.awake()) {
         const bool moved = work_ != nullptr && work_->poll();
         if (ready()) return true;
+        note_missing();
         if (moved) patience.renew();
       }
       if (work_ != nullptr) work_->rest();
       const std::uint32_t asleep = own_->word.fetch_or(1, std::memory_order_seq_cst) | 1;  // W1
+      std::atomic_thread_fence(std::memory_order_seq_cst);
       if (ready()) {
         own_->word.fetch_and(~std::uint32_t{1}, std::memory_order_relaxed);
         return true;
       }
+      note_missing();
       if (!patience.sleep(asleep)) return ready();
     }
   }
@@ -134,6 +152,7 @@ class Waiter {
   std::atomic<bool> is_called_{false};
   Work* work_ = nullptr;
   Turns* turns_ = nullptr;
+  Recorder* recorder_ = nullptr;
   std::chrono::nanoseconds slow_after_{};
   std::function<void(const std::string&)> tell_;
   std::uint64_t waits_ = 0;

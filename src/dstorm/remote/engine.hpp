@@ -64,6 +64,7 @@ struct EngineOptions {
   RdmaOptions adapter = {};
   int news;                  // an eventfd, written when a rank has ended or a record has come
   std::string witness = {};  // the program (witness.hpp); without one, ends are found by silence
+  Recorder* recorder = nullptr;  // told of calls that fail; may be null
 };
 
 struct Networks;

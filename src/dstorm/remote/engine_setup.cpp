@@ -27,14 +27,14 @@ using std::chrono::nanoseconds;
 
 constexpr std::size_t kMostInterfaces = 16;
 
+}  // namespace
+
 struct InterfaceRecord {
   char name[16];
   net::Address address;
   std::int32_t prefix_bits;
   bool is_loopback;
 };
-
-}  // namespace
 
 // First record: the network of a rank, in a job of several hosts.
 struct Networks {
@@ -229,6 +229,7 @@ void Engine::listen(Bootstrap& bootstrap, const EngineOptions& options,
     settings_.own = address.with_port(0);
     settings_.tls = tls_.get();
     settings_.suspect_after = options.suspect_after;
+    settings_.recorder = options.recorder;
     listener_.emplace(std::move(socket), settings_.key, static_cast<std::uint32_t>(control_.rank()),
                       address, settings_.tls, settings_.suspect_after, settings_.suspect_after);
     check_descriptors(control_);

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "dstorm/recorder/recorder.hpp"
 #include "dstorm/remote/downlink.hpp"
 #include "dstorm/remote/transport_choice.hpp"
 
@@ -77,11 +78,15 @@ bool Uplink::can_call(Clock::time_point now) {
   const net::Moved moved = trial_->send({});
   if (moved.flow == net::Flow::kOpen && !trial_->wants_write()) {
     trial_.reset();
+    note_call(0);
     return state_ == State::kUp;
   }
   if (moved.flow != net::Flow::kOpen) {
     reason_ = describe_proxy() + ": " + trial_->error();
-    if (now - last_trial_ > kBetweenTrials) try_to_call(now);
+    if (now - last_trial_ > kBetweenTrials) {
+      note_call(trial_->code());
+      try_to_call(now);
+    }
   }
   return false;
 }
@@ -141,8 +146,15 @@ void Uplink::hang_up() {
 void Uplink::fail(const std::string& why) {
   changes_->note_failure();
   turned_away_ = stream_->is_closed_there() ? turned_away_ + 1 : 0;
+  if (state_ == State::kCalling && stream_->code() != 0) note_call(stream_->code());
   stream_->reset_at_end();
   give_up(why);
+}
+
+void Uplink::note_call(int error) {
+  if (settings_.recorder == nullptr) return;
+  const net::Address& to = settings_.addresses[static_cast<std::size_t>(proxy_)];
+  settings_.recorder->called(proxy_, to.port(), error);
 }
 
 std::string Uplink::describe_proxy() const {
@@ -172,6 +184,7 @@ bool Uplink::advance_handshake() {
   handshake_.reset();
   state_ = State::kUp;
   down_since_.reset();
+  note_call(0);
   try {
     changes_->begin(call_);
   } catch (const Error& error) {

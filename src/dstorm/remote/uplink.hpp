@@ -135,6 +135,7 @@ class Uplink {
   void take_share(std::span<const std::byte> body);
   void try_to_call(Clock::time_point now);
   std::string describe_proxy() const;
+  void note_call(int error);  // 0: it succeeded
   bool reap(Clock::time_point now);
   bool fill(const Attachments& attachments, bool leaving, Clock::time_point now);
   void fill_notices(std::uint64_t posted);

@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <openssl/crypto.h>
 #include <poll.h>
 #include <spawn.h>
 #include <sys/socket.h>
@@ -116,7 +115,7 @@ WitnessToken token_of(const net::Key& key, int rank, const net::Address& listeni
 }
 
 bool is_token(const WitnessToken& given, const WitnessToken& right) {
-  return CRYPTO_memcmp(given.data(), right.data(), right.size()) == 0;
+  return net::is_same(std::as_bytes(std::span(given)), std::as_bytes(std::span(right)));
 }
 
 std::string Witness::find_program() {

@@ -26,6 +26,8 @@ constexpr std::chrono::seconds kNews{1};
 
 std::size_t Gathering::gather(const GatherOptions& options, const Segment::Fold& fold) {
   const Turn turn(state_.turns(), "gather", state_.options().name);
+  Recorder* const recorder = state_.recorder();
+  const Recorder::Time began = recorder != nullptr ? Recorder::now() : 0;
   state_.begin_call(!options.staleness);
   updates_.clear();
   found_.clear();
@@ -41,7 +43,19 @@ std::size_t Gathering::gather(const GatherOptions& options, const Segment::Fold&
     throw;
   }
   end();
+  if (recorder != nullptr) record(*recorder, began);
   return updates_.size();
+}
+
+void Gathering::record(Recorder& recorder, Recorder::Time began) const noexcept {
+  if (state_.group().is_forked()) return;  // by the fold
+  for (std::size_t i = 0; i < updates_.size(); ++i) {
+    const Update& update = updates_[i];
+    if (found_[i].is_folded) {
+      recorder.folds(update.rank, update.iteration, update.payload.size());
+    }
+  }
+  recorder.gathered(began);
 }
 
 void Gathering::collect(const GatherOptions& options) {
@@ -106,7 +120,8 @@ void Gathering::wait_for_clocks(std::uint64_t target, nanoseconds timeout) {
     return "gather of " + state_.name() + ": " + describe_ranks(ranks) +
            " did not scatter iteration " + std::to_string(target);
   };
-  if (state_.wait(all_there, timeout, [&] { return lacks(behind()); })) return;
+  const auto missing = [&] { return next < senders.size() ? senders[next] : -1; };
+  if (state_.wait(all_there, timeout, [&] { return lacks(behind()); }, missing)) return;
   const std::vector<int> ranks = behind();
   if (ranks.empty()) return;  // the last of them has scattered just now
   std::string at = " (this rank is at iteration " + std::to_string(state_.iteration);
@@ -133,7 +148,8 @@ void Gathering::wait_for_folds(nanoseconds timeout) {
            " did not gather what this rank sent before iteration " +
            std::to_string(state_.iteration);
   };
-  if (state_.wait(has_free, timeout, [&] { return lacks(writer.blockers(live)); })) return;
+  const auto missing = [&] { return writer.blocker(live); };
+  if (state_.wait(has_free, timeout, [&] { return lacks(writer.blockers(live)); }, missing)) return;
   const std::vector<int> ranks = writer.blockers(live);
   if (ranks.empty()) return;
   throw TimeoutError(lacks(ranks) + " within " + format_seconds(timeout), ranks);

@@ -30,6 +30,7 @@ class Gathering {
   void collect_newest();
   void collect_queued(std::uint64_t limit);
   void end();
+  void record(Recorder& recorder, Recorder::Time began) const noexcept;
   void let_go() noexcept;
   void wait_for_clocks(std::uint64_t target, std::chrono::nanoseconds timeout);
   void wait_for_folds(std::chrono::nanoseconds timeout);

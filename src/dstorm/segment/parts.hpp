@@ -1,6 +1,7 @@
 // The parts that a segment is made of. Segment itself is what a user calls.
 #pragma once
 
+#include "dstorm/segment/frontier.hpp"
 #include "dstorm/segment/gathering.hpp"
 #include "dstorm/segment/regrouping.hpp"
 #include "dstorm/segment/scattering.hpp"
@@ -17,6 +18,7 @@ struct SegmentParts {
   Strays strays{state};
   Scattering scattering{state, strays};
   Gathering gathering{state, strays};
+  Frontier frontier{state};
   Regrouping regrouping{state, strays};
 };
 

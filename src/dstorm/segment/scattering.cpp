@@ -7,6 +7,7 @@ using std::chrono::nanoseconds;
 std::span<const int> Scattering::scatter(const Segment::Fill& fill, const Graph* graph,
                                          bool may_lag) {
   const Turn turn(state_.turns(), "scatter", state_.options().name);
+  if (state_.recorder() != nullptr) began_ = Recorder::now();
   std::byte* const room = begin(graph);
   if (room == nullptr) return skip();
   try {
@@ -54,7 +55,8 @@ int Scattering::wait_for_slot(nanoseconds timeout) {
     return "scatter of " + state_.name() + ": all " + std::to_string(state_.options().depth) +
            " slots hold updates that " + describe_ranks(ranks) + " did not gather";
   };
-  if (!state_.wait(has_slot, timeout, [&] { return lacks(writer.blockers(live)); })) {
+  const auto missing = [&] { return writer.blocker(live); };
+  if (!state_.wait(has_slot, timeout, [&] { return lacks(writer.blockers(live)); }, missing)) {
     const std::vector<int> ranks = writer.blockers(live);
     if (ranks.empty() && has_slot()) return slot;
     throw TimeoutError(lacks(ranks) + " within " + format_seconds(timeout) +
@@ -82,6 +84,7 @@ std::span<const int> Scattering::end(std::size_t bytes, Tag tag, bool may_lag) {
   state_.channel().deliver(to_, bytes, may_lag);
   slot_ = -1;
   state_.bytes_out += bytes * to_.size();
+  record(bytes, to_);
   return to_;
 }
 
@@ -90,7 +93,13 @@ std::span<const int> Scattering::skip() {
   state_.is_in_round = true;
   state_.writer().skip(++state_.iteration, to_);
   state_.channel().deliver(to_, 0);  // they may wait for the clock
+  record(0, {});
   return {};
+}
+
+void Scattering::record(std::size_t bytes, std::span<const int> to) const noexcept {
+  if (state_.recorder() == nullptr) return;
+  state_.recorder()->scattered(began_, state_.iteration, bytes * to.size(), to);
 }
 
 void Scattering::cancel() noexcept {

@@ -29,6 +29,7 @@ class Scattering {
   std::span<const int> end(std::size_t bytes, Tag tag, bool may_lag);
   std::span<const int> skip();
   void cancel() noexcept;
+  void record(std::size_t bytes, std::span<const int> to) const noexcept;
   int wait_for_slot(std::chrono::nanoseconds timeout);
 
   SegmentState& state_;
@@ -36,6 +37,7 @@ class Scattering {
   int slot_ = -1;        // claimed for the scatter in progress
   std::vector<int> to_;  // its receivers
   const std::byte* last_sent_ = nullptr;
+  Recorder::Time began_ = 0;  // the scatter in progress, if it is recorded
 };
 
 }  // namespace dstorm

@@ -7,6 +7,7 @@ namespace dstorm {
 SegmentState::SegmentState(std::shared_ptr<Group> group, SegmentOptions options)
     : group_(std::move(group)),
       turns_(group_->turns()),
+      recorder_(group_->recorder()),
       options_(std::move(options)),
       name_(describe(options_)),
       shape_(group_->size(), options_.depth, options_.slot_bytes),

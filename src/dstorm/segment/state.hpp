@@ -24,6 +24,7 @@ class SegmentState {
  private:
   std::shared_ptr<Group> group_;
   const std::shared_ptr<Turns> turns_;
+  Recorder* const recorder_;  // the job's
   const SegmentOptions options_;
   const std::string name_;
   const MailboxShape shape_;
@@ -49,6 +50,7 @@ class SegmentState {
   bool is_queue() const noexcept { return options_.policy == Policy::kQueue; }
   const std::string& name() const noexcept { return name_; }  // in errors: "segment 'w'"
   Group& group() const noexcept { return *group_; }
+  Recorder* recorder() const noexcept { return recorder_; }  // null if nothing is recorded
   Turns& turns() const noexcept { return *turns_; }
   const std::vector<int>& peers() const noexcept { return peers_; }  // all other ranks, sorted
   bool is_live(int rank) const noexcept {
@@ -84,13 +86,14 @@ class SegmentState {
   void begin_call(bool begins_round);
 
   // As Waiter::until, and counts the time. Returns false when the time is up.
-  template <class Ready, class What>
-  bool wait(Ready&& ready, std::chrono::nanoseconds timeout, const What& missed) {
-    return ready() || wait_on(ready, timeout, std::cref(missed));
+  template <class Ready, class What, class Missing = AnyRank>
+  bool wait(Ready&& ready, std::chrono::nanoseconds timeout, const What& missed,
+            const Missing& missing = {}) {
+    return ready() || wait_on(ready, timeout, std::cref(missed), missing);
   }
   template <class Ready>
   bool wait(Ready&& ready, std::chrono::nanoseconds timeout) {
-    return ready() || wait_on(ready, timeout, nullptr);
+    return ready() || wait_on(ready, timeout, nullptr, AnyRank{});
   }
 
   // Leaves the segment. Any thread may call it at any time; idempotent.
@@ -110,15 +113,16 @@ class SegmentState {
   Stats gone;  // of updates to ranks of earlier groups that are not in this group
 
  private:
-  template <class Ready>
-  bool wait_on(Ready& ready, std::chrono::nanoseconds timeout, const Missed& missed) {
+  template <class Ready, class Missing>
+  bool wait_on(Ready& ready, std::chrono::nanoseconds timeout, const Missed& missed,
+               const Missing& missing) {
     Waiter& waiter = group_->waiter();
     const std::chrono::nanoseconds before = waiter.waited();
     const auto look = [&] {
       take_in();
       return ready();
     };
-    const bool done = waiter.until(look, timeout, channel_->is_polled(), missed);
+    const bool done = waiter.until(look, timeout, channel_->is_polled(), missed, missing);
     waited_ += waiter.waited() - before;
     return done;
   }

@@ -4,6 +4,8 @@
 #include <array>
 #include <cstring>
 
+#include "dstorm/slot/processor.hpp"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #define MALT_HAS_PRODUCTS [[gnu::target("pclmul")]]
@@ -99,7 +101,7 @@ MALT_HAS_PRODUCTS inline Bytes16 product_of_first(Bytes16 a, Bytes16 b) {
 MALT_HAS_PRODUCTS inline Bytes16 product_of_second(Bytes16 a, Bytes16 b) {
   return _mm_clmulepi64_si128(a, b, 0x11);
 }
-bool has_products() { return __builtin_cpu_supports("pclmul") != 0; }
+bool has_products() { return processor().pclmul; }
 #else
 using Bytes16 = uint64x2_t;
 
@@ -202,10 +204,7 @@ MALT_HAS_WIDE_PRODUCTS Word add_by_wide_products(Word state, std::span<const std
   return add_by_products(finish(load_16(last.data()), std::span(last).subspan(16)), words);
 }
 
-bool has_wide_products() {
-  return has_products() && __builtin_cpu_supports("avx512f") != 0 &&
-         __builtin_cpu_supports("vpclmulqdq") != 0;
-}
+bool has_wide_products() { return has_products() && processor().avx512f && processor().vpclmulqdq; }
 #endif
 
 }  // namespace

@@ -67,6 +67,17 @@ class SlotWriter {
     return false;
   }
 
+  // One of blockers(), or -1.
+  template <class Live>
+  int blocker(Live&& live) const {
+    for (const Sent& sent : slots_) {
+      for (int r : sent.to) {
+        if (!consumed(r, sent.iteration) && live(r)) return r;
+      }
+    }
+    return -1;
+  }
+
   // The live receivers that have not consumed all their updates, and so keep slots in use.
   template <class Live>
   std::vector<int> blockers(Live&& live) const {

@@ -20,6 +20,7 @@ using testing_processes::Shared;
 
 constexpr std::size_t kLong = 20'000;  // floats: divided among three ranks or more
 constexpr std::size_t kShort = 100;
+constexpr std::size_t kManyParts = 900'000;  // floats: in three parts between two ranks
 constexpr int kRounds = 8;
 const Operation kSum{1, "SUM"};
 
@@ -175,6 +176,30 @@ TEST(Allreduce, RankThatDiesAtAnyStepIsInTheResultOfAllOrOfNone) {
       expect_agreement(*results, {0, 2, 3});
       EXPECT_EQ(results->masks[0][kRounds - 1], 13);
     }
+  }
+}
+
+TEST(Allreduce, OneOfTwoThatDiesBetweenItsPartsIsInTheResultOrNot) {
+  for (const Step step : {Step::kFirstPart, Step::kLastPart, Step::kWrite}) {
+    Shared<Results> results;
+    Job job(2, [&](Bootstrap& bootstrap) {
+      const auto group = join(bootstrap);
+      const int rank = group->rank();
+      Allreduce allreduce = make(group, kManyParts);
+      Vector vector(kManyParts, rank);
+      return run_rounds(allreduce, vector, rank, *results, [&](int round) {
+        if (rank == 1 && round == 3) vector.die_at(step);
+      });
+    });
+    EXPECT_EQ(job.wait_all(), (std::vector<int>{0, 137}));
+    expect_agreement(*results, {0});
+    // Rank 1 has ended round 2, so rank 0 began it, so rank 0 had round 1 whole. Rank 1's parts of
+    // round 2 may between hosts be lost with their sender.
+    EXPECT_EQ(results->masks[0][1], 3);
+    if (step != Step::kWrite) {
+      EXPECT_EQ(results->masks[0][3], 1);
+    }
+    EXPECT_EQ(results->masks[0][kRounds - 1], 1);
   }
 }
 

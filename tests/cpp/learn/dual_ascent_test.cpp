@@ -163,6 +163,35 @@ TEST_P(EachLoss, IsTheSameInOnePieceAndInMany) {
   EXPECT_TRUE(std::equal(one.weights().begin(), one.weights().end(), many.weights().begin()));
 }
 
+// Over 800 kB of rows, which are several pieces. The ascents' short sweeps do not begin together,
+// since fewer rows of a large C rest.
+TEST_P(EachLoss, IsTheSameAloneAndTogether) {
+  DualProblem problem = random_problem(loss(), intercept(), 2500, 40);
+  const Shard<double> shard(problem, all_rows(problem));
+  std::vector<DualAscent<double>> alone;
+  std::vector<DualAscent<double>> together;
+  for (const double c : {0.001, 0.1, 10.0}) {
+    problem.options.c = c;
+    problem.options.together = 3;
+    alone.emplace_back(problem.options, shard.dense(), shard.targets());
+    together.emplace_back(problem.options, shard.dense(), shard.targets());
+  }
+  for (int sweep = 0; sweep < 20; ++sweep) {
+    std::vector<DualAscent<double>*> all;
+    for (std::size_t k = 0; k < alone.size(); ++k) {
+      alone[k].begin_sweep();
+      alone[k].sweep(0, 1);
+      together[k].begin_sweep();
+      all.push_back(&together[k]);
+    }
+    DualAscent<double>::sweep_together(all);
+  }
+  for (std::size_t k = 0; k < alone.size(); ++k) {
+    EXPECT_EQ(alone[k].intercept(), together[k].intercept()) << k;
+    EXPECT_TRUE(std::ranges::equal(alone[k].weights(), together[k].weights())) << k;
+  }
+}
+
 // An estimate is of the middle of a sweep. So it is above the gap at the end, by as much as the gap
 // falls in half a sweep. The gap of hinges does not fall in every sweep, and short sweeps see only
 // the rows that do not rest.

@@ -120,7 +120,7 @@ TEST(DualAscent, NamesWhatIsWrongWithDealtRows) {
   EXPECT_EQ(refusal_of_deal(9, length, 0),
             "the memory of dealt rows has 9 values; it needs 8, 4 values a row");
   EXPECT_EQ(refusal_of_deal(8, length - 1, 0),
-            "the lists of dealt rows has 133 values; it needs 134, dealt_list_length() values a "
+            "the lists of dealt rows has 135 values; it needs 136, dealt_list_length() values a "
             "rank");
   EXPECT_NE(refusal_of_deal(8, 0, 0), "");
   EXPECT_EQ(refusal_of_deal(8, length, 2),
@@ -136,7 +136,7 @@ TEST(DualAscent, NamesTooFewPiecesOfDealtRows) {
   std::vector<std::uint32_t> lists(2 * dealt_list_length(2, 2));
   given.deal = {memory, lists, 0};
   DualAscent<float> ascent = given.make();
-  std::vector<float> sum(2);
+  std::vector<float> sum(ascent.contribution_length());
   ascent.contribute(ascent.scales(), sum);
   ascent.settle(sum);
   ascent.begin_sweep();

@@ -129,7 +129,8 @@ class DualJob {
       all.curvature += own.curvature;
     }
     exchange(
-        features_, [&](auto& rank, auto own) { rank.contribute(all, own); },
+        ranks_.front().contribution_length(),
+        [&](auto& rank, auto own) { rank.contribute(all, own); },
         [](auto& rank, auto sum) { rank.settle(sum); });
   }
   SweptRows sweep(int pieces) {

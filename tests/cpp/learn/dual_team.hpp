@@ -72,7 +72,7 @@ class DualTeam {
     const DualScales own = rank.scales();
     const std::vector<double> all =
         few_.add(k, {own.rows, own.positive, own.negative, own.cost, own.norms, own.curvature});
-    std::vector<T> contribution(rank.weights().size());
+    std::vector<T> contribution(rank.contribution_length());
     rank.contribute({all[0], all[1], all[2], all[3], all[4], all[5]}, contribution);
     rank.settle(wide_.add(k, contribution));
   }

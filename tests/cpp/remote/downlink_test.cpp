@@ -142,7 +142,8 @@ Settings settings_without_rdma(const Key& key, const Address& at) {
           .suspect_after = 5s,
           .device = nullptr,
           .rdma = std::vector(kRanks, false),
-          .most_ranks = 2};
+          .most_ranks = 2,
+          .recorder = nullptr};
 }
 
 // The host of ranks 0 and 1, and a segment there.

@@ -17,6 +17,7 @@
 #include "dstorm/segment/parts.hpp"
 #include "processes.hpp"
 #include "sanitizers.hpp"
+#include "stressed.hpp"
 
 namespace dstorm {
 namespace {
@@ -56,13 +57,6 @@ std::string message_of(Call&& call) {
 }
 
 bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
-
-// MALT_STRESS: the factor by which the long tests are longer than usual.
-std::uint64_t stressed(int usual) {
-  const char* given = std::getenv("MALT_STRESS");
-  const double factor = given != nullptr ? std::atof(given) : 1;
-  return std::max<std::uint64_t>(static_cast<std::uint64_t>(factor * usual), 1);
-}
 
 TEST(Group, OneProcessIsAJobOfOne) {
   SoloBootstrap bootstrap;
@@ -519,7 +513,7 @@ TEST(Segment, QueueGoesOnWhenTheSlowReaderDies) {
 // of the deaths, so for a while the ranks use different graphs.
 TEST(Segment, GraphIsDrawnAnewAmongTheSurvivors) {
   constexpr int kRanks = 7;
-  constexpr std::uint64_t kLast = 300;
+  const std::uint64_t last = 20 + stressed(280);
   const std::vector<int> survivors{1, 2, 3, 5, 6};
   std::vector<std::pair<int, int>> circle;
   for (int r = 0; r < kRanks; ++r) circle.emplace_back(r, (r + 1) % kRanks);
@@ -535,7 +529,7 @@ TEST(Segment, GraphIsDrawnAnewAmongTheSurvivors) {
         Segment segment(group, options);
         const int rank = group->rank();
         const bool dies = rank == 0 || rank == 4;
-        for (std::uint64_t i = 1; i <= kLast; ++i) {
+        for (std::uint64_t i = 1; i <= last; ++i) {
           segment.scatter(bytes_of(i));
           segment.gather({.staleness = 0}, [](auto) {});
           if (dies && i == 20) raise(SIGKILL);
@@ -544,7 +538,7 @@ TEST(Segment, GraphIsDrawnAnewAmongTheSurvivors) {
         const Graph repaired = graph.repaired(survivors, kRanks);
         const auto place = static_cast<int>(std::find(survivors.begin(), survivors.end(), rank) -
                                             survivors.begin());
-        for (std::uint64_t i = kLast + 1; i <= kLast + 20; ++i) {
+        for (std::uint64_t i = last + 1; i <= last + 20; ++i) {
           segment.scatter(bytes_of(i));
           std::vector<int> from;
           segment.gather({.staleness = 0}, [&](std::span<const Update> updates) {

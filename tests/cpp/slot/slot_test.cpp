@@ -7,11 +7,12 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <cstdlib>
 #include <memory>
 #include <numeric>
 #include <random>
 #include <thread>
+
+#include "stressed.hpp"
 
 namespace dstorm {
 namespace {
@@ -282,10 +283,7 @@ TEST(Slot, MailboxesOfAllShapesAreAligned) {
 // The most words of a payload: so many that writing it takes longer than a look at a ticket.
 constexpr std::size_t kWords = 512;
 
-std::uint64_t updates_to_send() {
-  const char* given = std::getenv("MALT_STRESS");  // how many times longer than usual
-  return 20'000 * static_cast<std::uint64_t>(given != nullptr ? std::atoi(given) : 1);
-}
+std::uint64_t updates_to_send() { return stressed(20'000); }
 
 // Reads a whole payload. Returns whether every word is the iteration.
 bool is_whole(const SlotReader& reader, int slot) {

@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from operator import eq
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 from malt._core_import import Turns
 from malt._errors import Error, PeerError, SupersededError, TimeoutError  # noqa: A004
@@ -41,6 +41,10 @@ _ROUNDS_AFTER = 3
 _LATEST_END = 200.0
 _TRAINED = 7
 _RESTARTS = 20
+
+
+def _make_further(*_: object) -> NoReturn:
+    raise AssertionError("no job of the model makes groups besides its own")
 
 
 class Life:
@@ -213,7 +217,7 @@ class Job:
         member = Member(self, life)
         way = generations.Generations(member, life.restarts, self._make_group, TIMEOUT)
         settings = Settings("tcp", TIMEOUT, SILENCE, "lowest", 30.0)
-        life.job = jobs.Job(life.rank, self.size, settings, Turns(), way)
+        life.job = jobs.Job(life.rank, self.size, settings, Turns(), way, _make_further)
         is_fresh = not way.is_rejoining
         world.say(f"{life} joins, {'at the beginning' if is_fresh else 'back'}")
         if is_fresh:

@@ -9,6 +9,7 @@ from typing import Any
 
 from malt._launch import host_ranks, launcher
 from malt._launch.options import Options
+from malt._launch.recorders import Recorders
 from malt._rendezvous import node_session, server
 from rejoining.machines import Process, Waiters, World
 
@@ -109,6 +110,7 @@ class Launcher(launcher.Launcher):
             running = server.Server(options.nnodes, KEY)
         self._node = node_session.Node("127.0.0.1:1", KEY, options.node, options.nnodes)
         self._node.start(options.ranks, START_SECONDS, running, rejoins=True)
+        self._recorders = Recorders(options, [], self._node)
         first = self._node.first
         self._start_all((first + local, local) for local in range(options.ranks))
         if running is not None:

@@ -78,12 +78,34 @@ def test_setting_that_a_transport_cannot_work_with_is_explained(
     assert says in fact.text
 
 
+@pytest.mark.parametrize(
+    ("environ", "value", "text"),
+    [
+        ({}, "none", "none: malt.init() makes a job of one rank"),
+        (
+            {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"},
+            "torch",
+            "a launcher of torch.distributed, rank 1 of 2",
+        ),
+        ({"MALT_BOOTSTRAP": "slurm"}, None, "no: MALT_BOOTSTRAP=slurm, but its launcher"),
+    ],
+)
+def test_launcher_that_init_would_use_is_shown(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], value: str | None, text: str
+) -> None:
+    for name, given in environ.items():
+        monkeypatch.setenv(name, given)
+    (fact,) = info._launcher()
+    assert fact.value == value
+    assert fact.text.startswith(text)
+
+
 def test_missing_core_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "malt._core", None)
     facts = {fact.key: fact for fact in info.gather()}
     assert facts["transport_tcp"].text == "not without the compiled core"
     assert facts["core"].value is False
-    assert "pip install malt" in facts["core"].text
+    assert "a wheel of MALT" in facts["core"].text
     assert facts["simd"].value is None
 
 

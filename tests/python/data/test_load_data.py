@@ -506,5 +506,5 @@ def test_without_an_optional_library_the_error_names_what_to_install(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     write(tmp_path / "x.csv", "1,2\n")
 
-    with pytest.raises(malt.ConfigError, match=r"needs pyarrow: pip install 'malt\[data\]'"):
+    with pytest.raises(malt.ConfigError, match=r'needs pyarrow: pip install "malt-sgd\[data\]"'):
         malt.load_data(tmp_path / "x.csv")

@@ -303,4 +303,4 @@ except ImportError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "needs sklearn, which is not installed: pip install 'malt[learn]'" in done.stdout
+    assert 'needs sklearn, which is not installed: pip install "malt-sgd[learn]"' in done.stdout

@@ -1,6 +1,6 @@
 """Programs that mpirun starts, in which MALT initialises MPI itself and finalises it.
 
-Runs mpirun; needs mpi4py and an Open MPI, best those of `pip install malt[mpi]`.
+Runs mpirun; needs mpi4py and an Open MPI, best those of `pip install malt-sgd[mpi]`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MPIRUN = shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil
 UNDER_MPI = any(name.startswith(("OMPI_COMM_", "PMI_")) for name in os.environ)
 needs_mpi = pytest.mark.skipif(
     MPIRUN is None or importlib.util.find_spec("mpi4py") is None or UNDER_MPI,
-    reason="needs mpirun and mpi4py (pip install malt[mpi]), and not to be under mpirun itself",
+    reason="needs mpirun and mpi4py (pip install malt-sgd[mpi]), and not to be under mpirun itself",
 )
 
 PREAMBLE = """
@@ -169,7 +169,7 @@ def test_launcher_without_mpi4py_is_explained() -> None:
     environ = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "0"}
     done = python("sys.modules['mpi4py'] = None\n" + FIND, environ)
     assert done.stdout.startswith("ConfigError Open MPI's mpirun started this process, but mpi4py ")
-    assert "pip install malt[mpi]" in done.stdout
+    assert 'pip install "malt-sgd[mpi]"' in done.stdout
     assert "malt run -n 4" in done.stdout
 
 
@@ -181,7 +181,7 @@ def test_worlds_of_size_1_are_noticed_and_explained(tmp_path: Path) -> None:
     done = python(FIND, {"PMI_SIZE": "3", "PMI_RANK": "1", **files})
     assert done.stdout.startswith("ConfigError MPICH's mpirun started 3 processes, but "), done
     assert "sees a world of 1, so that each would train alone" in done.stdout
-    assert "pip install malt[mpi]" in done.stdout
+    assert 'pip install "malt-sgd[mpi]"' in done.stdout
     assert "RuntimeWarning" not in done.stderr
 
 

@@ -13,7 +13,7 @@ def test_a_round_is_kept_until_the_group_is_restored(alone: None) -> None:
     group = jobs.current().group
     vectors = OpenVectors()
     vector = malt.vector(np.arange(3.0), name="w")
-    vectors.add(vector, "float64 x 3", has_shared_values=True)
+    vectors.add(vector, "float64 x 3", has_shared_values=True, is_of_loop=True)
     vector.allreduce()
     group.supersede(1)
     vectors.keep_round(group, "w")

@@ -151,7 +151,7 @@ def test_added_ranks_get_chunks_of_the_next_pass(tmp_path: Path) -> None:
     ("count", "error"),
     [
         ("5", "5 ranks are not within the job's 2 to 4 (--elastic)"),
-        ("1", "1 ranks are not within the job's 2 to 4"),
+        ("1", "1 rank is not within the job's 2 to 4"),
         ("0", "'0' is not a number, 1 or more"),
         ("two", "'two' is not a number"),
     ],
@@ -200,7 +200,7 @@ def test_names_that_others_take_keep_nobody_from_scaling(tmp_path: Path) -> None
 def test_no_two_launchers_sockets_have_one_name() -> None:
     names = set()
     for _ in range(2):
-        with contextlib.closing(ScaleServer(lambda count: None)):
+        with contextlib.closing(ScaleServer(lambda what, number: None)):
             names.add(name_of(os.getpid()))
     assert None not in names
     assert len(names) == 2

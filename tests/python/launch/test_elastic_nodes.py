@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import struct
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import nodes
 import pytest
-from jobs import Ranks, in_dev_shm, processes_in
-from launches import MALT_RUN, assert_gone, exists, noted, wait_until
+from jobs import in_dev_shm, processes_in
+from launches import assert_gone, exists, noted, wait_until
 from test_elastic import await_alive, scale
-from test_nodes import KEY, Job, end_of, free_port
+from test_nodes import KEY, Job, end_of
 
 from malt._errors import ConfigError
+from malt._launch.scale import LEAVE, ask
 from malt._rendezvous import placement, wire
 from malt._rendezvous.allgather_table import Frames, ProtocolError
 from malt._rendezvous.node_session import Answer, Node
-from malt._rendezvous.node_table import Nodes, Scaled
+from malt._rendezvous.node_table import Changed, Nodes
 from malt._rendezvous.server import Server
 from malt._rendezvous.session import Client
 
@@ -42,41 +45,11 @@ tell(lost=s.sent - s.folded - s.overwritten - s.rejected - s.pending - s.to_dead
 """
 
 
-class Training(Ranks):
-    """LOOP in a job of 4 places, by two launchers on this host."""
+class Training(nodes.Nodes):
+    """LOOP in a job of 4 places, by two launchers with so many ranks each."""
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory, 4, LOOP)
-        self.environ["MALT_JOB_KEY"] = KEY
-        self.address = f"127.0.0.1:{free_port()}"
-        self.launchers: list[subprocess.Popen[bytes]] = []
-
-    def start(self, ranks: int, limits: str) -> None:
-        """So many ranks on each node."""
-        own = f"-n {ranks} --elastic {limits} --nnodes 2 --rendezvous {self.address} --grace 1"
-        for node in range(2):
-            with (self.directory / f"output-{node}").open("wb") as output:
-                self.launchers.append(
-                    subprocess.Popen(
-                        [*MALT_RUN, *own.split(), "--node-rank", str(node), "script.py"],
-                        cwd=self.directory,
-                        env=self.environ,
-                        stdin=subprocess.DEVNULL,
-                        stdout=output,
-                        stderr=subprocess.STDOUT,
-                    )
-                )
-
-    def output_of(self, node: int) -> str:
-        return (self.directory / f"output-{node}").read_text()
-
-    @property
-    def output(self) -> str:
-        return "".join(self.output_of(node) for node in range(2))
-
-    @property
-    def has_ended(self) -> bool:
-        return all(launcher.poll() is not None for launcher in self.launchers)
+    def __init__(self, directory: Path, ranks: int, limits: str) -> None:
+        super().__init__(directory, LOOP, [f"--elastic {limits}"] * 2, ranks, places=4)
 
     def scale_by(self, node: int, count: int) -> str:
         """What `malt scale` says where node `node` runs."""
@@ -99,6 +72,9 @@ class Training(Ranks):
         return codes
 
 
+Start = Callable[[int, str], Training]
+
+
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Of a job that leaves neither processes nor files."""
@@ -110,12 +86,16 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 @pytest.fixture
-def training(directory: Path) -> Iterator[Training]:
-    training = Training(directory)
-    yield training
-    for launcher in training.launchers:
-        launcher.kill()
-        launcher.wait(20)
+def start(directory: Path) -> Iterator[Start]:
+    """Starts a Training, which ends with the test."""
+    with contextlib.ExitStack() as stack:
+
+        def begin(ranks: int, limits: str) -> Training:
+            training = Training(directory, ranks, limits)
+            stack.callback(training.close)
+            return training
+
+        yield begin
 
 
 @pytest.fixture
@@ -132,8 +112,8 @@ def job(directory: Path) -> Iterator[Job]:
 # Jobs
 
 
-def test_a_job_of_two_nodes_grows_and_shrinks_evenly(training: Training) -> None:
-    training.start(1, "1:4")
+def test_a_job_of_two_nodes_grows_and_shrinks_evenly(start: Start) -> None:
+    training = start(1, "1:4")
     await_alive(training, 0, 1)
     assert training.scale_by(1, 4) == "malt scale: started: ranks 2, 3\n"
     await_alive(training, 0, 1, 2, 3)
@@ -148,11 +128,15 @@ def test_a_job_of_two_nodes_grows_and_shrinks_evenly(training: Training) -> None
     assert training.scale_by(0, 3) == "malt scale: started: rank 2\n"
     await_alive(training, 0, 1, 2)
     assert training.told(2)["late"] == 2
+    assert ask(training.launchers[0].pid, LEAVE, 1) == "asked to leave: rank 1"  # of node 1
+    await_alive(training, 0, 2)
     assert training.finish() == [0, 0], training.output
 
 
-def test_who_is_lost_with_a_node_is_replaced_on_another(training: Training) -> None:
-    training.start(2, "2:4")
+def test_who_is_lost_with_a_node_is_replaced_on_another(
+    start: Callable[[int, str], Training],
+) -> None:
+    training = start(2, "2:4")
     await_alive(training, 0, 1, 2, 3)
     training.launchers[1].kill()
     await_alive(training, 0, 1)
@@ -179,22 +163,13 @@ def test_a_job_stops_on_all_nodes_when_too_few_are_left(job: Job) -> None:
     assert_gone(*noted("pid0"))
 
 
-@pytest.mark.parametrize(
-    ("killed", "limits", "error"),
-    [
-        (1, "3:4", "2 of at least 3 are left; stopping the others"),
-        (0, "1:4", "node 0 is lost"),  # nobody counts any more
-    ],
-)
-def test_a_job_that_cannot_do_without_a_node_ends_with_it(
-    job: Job, killed: int, limits: str, error: str
-) -> None:
-    launchers = start_both(job, 2, limits, limits)
+def test_a_job_that_cannot_do_without_a_node_ends_with_it(job: Job) -> None:
+    launchers = start_both(job, 2, "3:4", "3:4")
     assert exists("pid0", "pid1", "pid2", "pid3")
-    launchers[killed].kill()
-    end = end_of(launchers[1 - killed])
+    launchers[1].kill()
+    end = end_of(launchers[0])
     assert end.code == 1
-    assert error in end.err
+    assert "2 of at least 3 are left; stopping the others" in end.err
     assert_gone(*noted("pid0", "pid1", "pid2", "pid3"))
 
 
@@ -221,7 +196,7 @@ def books(*counts: int, least: int, most: int) -> Nodes:
     return nodes
 
 
-def scaled(nodes: Nodes, count: int, node: int = 0) -> Scaled:
+def scaled(nodes: Nodes, count: int, node: int = 0) -> Changed:
     return nodes.scale(node, wire.SCALE_FRAME.pack(wire.SCALE, count))
 
 
@@ -338,6 +313,42 @@ def test_all_are_told_once_that_too_few_are_left() -> None:
     assert scaled(nodes, 4).frames == [answer("the job ends", is_done=False)]
 
 
+def resume(nodes: Nodes, node: int, *ranks: int, starts: int = 0) -> None:
+    head = wire.RESUME_HEAD.pack(wire.RESUME, True, True, 1, len(ranks))
+    nodes.resume(
+        node, head + b"".join(wire.RESUMED_RANK.pack(rank, starts, False) for rank in ranks)
+    )
+
+
+def test_books_are_taken_over_from_what_the_launchers_say() -> None:
+    nodes = Nodes(3)
+    nodes.succeed(6, range(1, 7), {1, 2})
+    resume(nodes, 1, 2, 3, starts=4)
+    assert scaled(nodes, 6, node=1).frames[0][1][0].endswith(b"try again in a second")
+    assert end(nodes, 1, 2) == []  # not over
+    assert nodes.missing == {2}
+    assert nodes.settle() == []  # node 2 has not come
+    assert nodes.free() == [0, 1, 2, 4, 5]
+    assert nodes.again(1, wire.PROCESS_FRAME.pack(wire.AGAIN, 3, 9)) == (3, 9)
+    with pytest.raises(ProtocolError):
+        resume(nodes, 2, 4)
+
+
+def test_too_few_ranks_may_be_left_when_books_are_taken_over() -> None:
+    nodes = Nodes(2)
+    nodes.succeed(4, range(3, 5), {1})
+    resume(nodes, 1, 2, 3)
+    assert nodes.settle() == [(1, [wire.FEW_FRAME.pack(wire.FEW, 2)])]
+
+
+def test_two_launchers_cannot_have_the_same_rank() -> None:
+    nodes = Nodes(3)
+    nodes.succeed(4, range(0), {1, 2})
+    resume(nodes, 1, 2)
+    with pytest.raises(ProtocolError):
+        resume(nodes, 2, 2)
+
+
 def test_a_launcher_that_ends_is_given_no_more_ranks() -> None:
     nodes = books(2, 1, least=1, most=5)
     assert scaled(nodes, 4).frames[0][0] == 1
@@ -348,10 +359,10 @@ def test_a_launcher_that_ends_is_given_no_more_ranks() -> None:
     assert b"start no more ranks: their `malt run` is ending" in frame[1][0]
 
 
-@pytest.mark.parametrize("count", [0, 1, 5, (1 << 32) - 1])
-def test_a_launcher_that_asks_for_what_cannot_be_is_refused(count: int) -> None:
-    with pytest.raises(ProtocolError):
-        scaled(books(2, least=2, most=4), count)
+@pytest.mark.parametrize("count", [0, 5, (1 << 32) - 1])
+def test_counts_that_cannot_be_are_refused(count: int) -> None:
+    refusal = f"{count} ranks are not within the job's 2 to 4 (--elastic)"
+    assert scaled(books(2, least=2, most=4), count).frames == [answer(refusal, is_done=False)]
 
 
 def test_a_job_that_is_not_elastic_or_not_whole_is_not_scaled() -> None:

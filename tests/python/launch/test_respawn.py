@@ -83,9 +83,17 @@ def await_iteration(job: Running, rank: int, iteration: int, limit: float = 100)
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
-@pytest.mark.parametrize("policy", ["latest", "queue"])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("mode", "policy", "transport"),
+    [  # every pair of two
+        ("bsp", "latest", "shm"),
+        ("bsp", "queue", "tcp"),
+        ("ssp", "latest", "tcp"),
+        ("ssp", "queue", "shm"),
+        ("async", "latest", "shm"),
+        ("async", "queue", "tcp"),
+    ],
+)
 def test_a_killed_rank_comes_back_and_all_finish(
     tmp_path: Path, mode: str, policy: str, transport: str
 ) -> None:
@@ -163,18 +171,6 @@ def test_rounds_of_several_calls_go_on_in_step(tmp_path: Path, more: str, transp
     assert result.each("restarts") == [0, 3, 0, 0]
 
 
-def test_a_rank_that_is_killed_again_and_again_comes_back_each_time(tmp_path: Path) -> None:
-    with start(tmp_path) as job:
-        job.await_told("at")
-        for life in range(5):
-            kill(job, 3, life)
-            time.sleep(0.3)
-        await_back(job, 3, 5)
-        result = finish(job)
-    assert result.code == 0, result.output
-    assert result.each("restarts") == [0, 0, 0, 5]
-
-
 def test_two_that_are_killed_at_once_come_back(tmp_path: Path) -> None:
     """Rank 0, whose memory the others use, is one of them."""
     with start(tmp_path) as job:
@@ -189,7 +185,7 @@ def test_two_that_are_killed_at_once_come_back(tmp_path: Path) -> None:
     assert result.code == 0, result.output
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("MALT_SEEDS", 2))))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("MALT_SEEDS", 1))))
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_kills_at_any_time_of_the_way_back_leave_a_job_that_finishes(
     tmp_path: Path, seed: int, transport: str

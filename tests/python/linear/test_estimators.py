@@ -100,6 +100,19 @@ def test_ways_of_exchange_learn(way: dict[str, Any]) -> None:
     assert model.score(*TEST) > 0.91
 
 
+@pytest.mark.parametrize("average", [False, True])
+def test_one_exchange_at_the_end_gives_the_mean_of_models_trained_apart(average: bool) -> None:
+    X, y = make_classification(1201, 6, random_state=2)
+    common: dict[str, Any] = {"shuffle": False, "tol": 1e-3, "average": average}
+    shares = [(0, 400), (400, 800), (800, 1201)]
+    apart = [malt.SGDClassifier(**common).fit(X[i:j], y[i:j]) for i, j in shares]
+    model = malt.SGDClassifier(**common, exchange="once", ranks=3).fit(X, y)
+    np.testing.assert_allclose(model.coef_, np.mean([one.coef_ for one in apart], 0), rtol=1e-9)
+    passes = [one.n_iter_ for one in apart]
+    assert len(set(passes)) > 1  # each has stopped alone
+    assert model.n_iter_ == max(passes)
+
+
 @pytest.mark.parametrize(
     "settings",
     [

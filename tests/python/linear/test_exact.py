@@ -30,7 +30,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import malt
 from malt._launch import forked
-from malt._linear import exact
+from malt._linear import dual, exact
 
 KINDS = [malt.LogisticRegression, malt.LinearSVC, malt.LinearSVR, malt.Ridge]
 CLOSE = 1e-6  # of the optimum
@@ -182,6 +182,22 @@ def test_each_class_against_the_rest_is_solved_alike_on_any_ranks(ranks: int | N
         np.testing.assert_allclose(model.coef_[k], alone.coef_[0], atol=1e-3)
     outputs = set(model.history_["output"])
     assert outputs == {0, 1, 2}
+
+
+@pytest.mark.parametrize("ranks", [None, 2])
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_classes_of_much_data_are_solved_together(loss: str, ranks: int | None) -> None:
+    random = np.random.default_rng(0)
+    X = random.normal(size=(40_000, 15)).astype(np.float32)
+    assert X.nbytes > dual._CACHE  # or they are solved one after the other
+    y = np.argmax(X[:, :4] + random.normal(size=(len(X), 4)), axis=1)
+    make = functools.partial(malt.LinearSVC, loss=loss, C=0.01, tol=1e-5, random_state=0)
+    model = make(ranks=ranks, warm_start=True).fit(X, y)
+    for k in range(4):
+        alone = make().fit(X, y == k)
+        np.testing.assert_allclose(model.coef_[k], alone.coef_[0], atol=5e-3)
+    before = model.n_iter_
+    assert model.fit(X, y).n_iter_ < before
 
 
 @pytest.mark.parametrize("C", [1e-8, 1e-3, 1e3, 1e8])

@@ -13,6 +13,7 @@ FLOORS = {
     "dstorm/graph": 0,
     "dstorm/slot": 0,
     "dstorm/membership": 1,
+    "dstorm/recorder": 1,
     "dstorm/host": 2,
     "dstorm/remote/net": 3,
     "dstorm/remote/transport": 4,
@@ -24,6 +25,7 @@ FLOORS = {
     "dstorm/collective": 8,
     "dstorm": 9,  # their sources, which join the parts
     "vol": 10,
+    "vol/ps": 11,
     "learn": 11,
 }
 

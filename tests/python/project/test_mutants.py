@@ -18,7 +18,7 @@ def mutants_of(table: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     return mutants
 
 
-@pytest.mark.parametrize("table", ["memory", "membership"])
+@pytest.mark.parametrize("table", ["memory", "membership", "table"])
 def test_each_mutant_of_the_core_breaks_one_place(
     table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -26,7 +26,10 @@ def test_each_mutant_of_the_core_breaks_one_place(
         assert (ROOT / "src" / mutant.file).read_text().count(mutant.old) == 1, mutant.name
 
 
-def test_each_mutant_of_rejoining_breaks_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, mutant in mutants_of("rejoining", monkeypatch).items():
-        file = ROOT / "python/malt" / (mutant.module.replace(".", "/") + ".py")
+@pytest.mark.parametrize(("table", "package"), [("rejoining", ""), ("pool", "_pool")])
+def test_each_mutant_of_the_package_breaks_one_place(
+    table: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, mutant in mutants_of(table, monkeypatch).items():
+        file = ROOT / "python/malt" / package / (mutant.module.replace(".", "/") + ".py")
         assert file.read_text().count(mutant.old) == 1, name

@@ -95,6 +95,16 @@ def scale(payload: bytes) -> None:
     assert set(leaving) <= {1}
 
 
+def leave(payload: bytes) -> None:
+    nodes = Nodes(2)
+    for node in range(2):
+        nodes.come(node, RANKS, 0.0)
+    starting, leaving, frames = nodes.ask_to_leave(0, payload)
+    assert len(frames) == len(leaving) + 1
+    assert starting == []
+    assert set(leaving) <= {0, 1}
+
+
 def generation(payload: bytes) -> None:
     """What ranks say who come back, in a generation of two that has begun."""
     generations = GenerationTable(2)
@@ -106,6 +116,22 @@ def generation(payload: bytes) -> None:
     generations.expire(wire.MAX_SECONDS)
 
 
+def hold(payload: bytes) -> None:
+    generations = GenerationTable(2)
+    generations.succeed()
+    for rank in range(2):
+        generations.join(rank)
+    generations.hear(0, payload, 0.0)
+    generations.settle(0.0)
+
+
+def resume(payload: bytes) -> None:
+    nodes = Nodes(2)
+    nodes.succeed(3, range(0), {1})
+    nodes.resume(1, payload)
+    nodes.settle()
+
+
 # What one says that knows the key, but has lost its mind.
 @pytest.mark.parametrize(
     ("digest", "message", "refusal"),
@@ -113,6 +139,7 @@ def generation(payload: bytes) -> None:
         (part, wire.PART_HEAD.pack(wire.PART, 0, 5.0) + b"data", ProtocolError),
         (come, wire.RANKS_FRAME.pack(wire.RANKS, 3, True, 1, 4, 5.0), ProtocolError),
         (scale, wire.SCALE_FRAME.pack(wire.SCALE, 4), ProtocolError),
+        (leave, wire.LEAVE_FRAME.pack(wire.LEAVE, 1), ProtocolError),
         (node_session.parse_event, wire.BEGIN_FRAME.pack(wire.BEGIN, 3, 1), struct.error),
         (node_session.parse_event, wire.LEAVE_FRAME.pack(wire.LEAVE, 3), struct.error),
         (node_session.parse_event, wire.FEW_FRAME.pack(wire.FEW, 3), struct.error),
@@ -126,6 +153,14 @@ def generation(payload: bytes) -> None:
         (generation, wire.GENERATION_PART.pack(wire.PART, 1, 0) + b"data", ProtocolError),
         (generation, wire.FORMED_FRAME.pack(wire.FORMED, 1), ProtocolError),
         (generation, wire.pack_members(wire.ABSENT, 1, [0, 1]), ProtocolError),
+        (hold, wire.HOLD_HEAD.pack(wire.HOLD, 1, 2, 5, True) + bytes([0] * 7 + [1]), ProtocolError),
+        (
+            resume,
+            wire.RESUME_HEAD.pack(wire.RESUME, True, True, 1, 2)
+            + wire.RESUMED_RANK.pack(1, 0, True)
+            + wire.RESUMED_RANK.pack(2, 3, False),
+            ProtocolError,
+        ),
         (wire.unpack_ranks, wire.pack_ranks(wire.LATE, [1, 5], "in time"), ConnectionError),
     ],
 )

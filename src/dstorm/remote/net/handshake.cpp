@@ -1,8 +1,5 @@
 #include "dstorm/remote/net/handshake.hpp"
 
-#include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
 #include <sys/random.h>
 
 #include <algorithm>
@@ -40,17 +37,6 @@ std::span<const std::byte> bytes_of(const T& value) {
 }  // namespace
 
 Key make_key() { return random_bytes(); }
-
-Mac authenticate(const Key& key, std::span<const std::byte> message) {
-  Mac mac{};
-  unsigned bytes = mac.size();
-  if (HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
-           reinterpret_cast<const unsigned char*>(message.data()), message.size(),
-           reinterpret_cast<unsigned char*>(mac.data()), &bytes) == nullptr) {
-    throw ConfigError("this OpenSSL does not give HMAC-SHA256, which ranks know each other by");
-  }
-  return mac;
-}
 
 Handshake Handshake::caller(const KeptKey& key, const Introduction& mine,
                             const Address& listening) {
@@ -181,7 +167,7 @@ void Handshake::hear_proof(const Stream& stream) {
   std::memcpy(&proof, in_.data(), sizeof(proof));
   const Mac right = mac_of(kCaller, proof.claim, stream);
   const std::uint32_t own_rank = introduction_.to;
-  if (CRYPTO_memcmp(right.data(), proof.mac.data(), right.size()) != 0) {
+  if (!is_same(right, proof.mac)) {
     refuse("the caller does not have this job's key, or meant another address than " +
            listening_.text());
   } else if (proof.claim.to != own_rank) {
@@ -196,7 +182,7 @@ void Handshake::hear_proof(const Stream& stream) {
 
 void Handshake::hear_answer(const Stream& stream) {
   const Mac right = mac_of(kCallee, claim(), stream);
-  if (CRYPTO_memcmp(right.data(), in_.data(), right.size()) != 0) {
+  if (!is_same(right, std::span(in_).first(right.size()))) {
     refuse("what listens at " + listening_.text() + " does not have this job's key");
   } else {
     expect(Expects::kNothing, 0);

@@ -25,14 +25,12 @@
 
 #include "dstorm/remote/net/address.hpp"
 #include "dstorm/remote/net/kept_key.hpp"
+#include "dstorm/remote/net/mac.hpp"
 #include "dstorm/remote/net/stream.hpp"
 
 namespace dstorm::net {
 
-using Mac = std::array<std::byte, 32>;
-
 Key make_key();  // random; throws ConfigError if the system gives no random bytes
-Mac authenticate(const Key& key, std::span<const std::byte> message);  // HMAC-SHA256
 
 // Which rank calls which, as the caller says.
 struct Introduction {

@@ -1,6 +1,5 @@
 #include "dstorm/remote/net/kept_key.hpp"
 
-#include <openssl/crypto.h>
 #include <sys/mman.h>
 
 #include <cerrno>
@@ -16,7 +15,7 @@ namespace {
 
 void wipe(const Key* key) {
   void* page = const_cast<Key*>(key);
-  OPENSSL_cleanse(page, sizeof(Key));
+  explicit_bzero(page, sizeof(Key));
   munmap(page, sizeof(Key));
 }
 
@@ -33,7 +32,7 @@ KeptKey::KeptKey(const Key& key) {
 }
 
 KeptKey::KeptKey(Key&& key) : KeptKey(std::as_const(key)) {
-  OPENSSL_cleanse(key.data(), key.size());
+  explicit_bzero(key.data(), key.size());
 }
 
 }  // namespace dstorm::net

@@ -63,8 +63,9 @@ void Listener::expect(std::span<const Address> ranks) {
 
 std::vector<Caller> Listener::ready() {
   std::vector<Caller> callers;
-  turn_began_ = processor_time_();
-  if (!is_resting()) {
+  const bool rests = is_resting();
+  if (!rests) {
+    turn_began_ = processor_time_();
     take_in();
     serve(callers);
   }
@@ -72,8 +73,10 @@ std::vector<Caller> Listener::ready() {
   while (!half_open_.empty() && half_open_.begin()->second.deadline <= now) {
     drop(half_open_.begin());
   }
-  budget_.spend(processor_time_() - turn_began_, now);
-  if (const auto until = budget_.has_at(kTurn); until > now) rest(until);
+  if (!rests) {  // else an owner who looks again and again would prolong the rest
+    budget_.spend(processor_time_() - turn_began_, now);
+    if (const auto until = budget_.has_at(kTurn); until > now) rest(until);
+  }
   set_timer();
   return callers;
 }

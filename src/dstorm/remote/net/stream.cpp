@@ -161,6 +161,7 @@ Moved Stream::fail_to_send(int error) {
   if (error != EPIPE && error != ECONNRESET) return fail(error);
   is_cut_ = true;
   error_ = std::strerror(error);
+  code_ = error;
   is_closed_there_ = true;
   return {0, Flow::kFailed};
 }
@@ -168,7 +169,10 @@ Moved Stream::fail_to_send(int error) {
 Moved Stream::fail(int error) {
   if (error != 0 && !would_block(error) && state_ != State::kFailed) {
     state_ = State::kFailed;
-    if (!is_cut_) error_ = std::strerror(error);
+    if (!is_cut_) {
+      error_ = std::strerror(error);
+      code_ = error;
+    }
     is_closed_there_ = error == ECONNREFUSED || error == ECONNRESET || error == EPIPE;
   }
   return {0, state_ == State::kFailed ? Flow::kFailed : Flow::kOpen};

@@ -66,6 +66,7 @@ class Stream {
   bool has_buffered() const noexcept;
   int fd() const noexcept { return socket_.get(); }
   const std::string& error() const noexcept { return error_; }  // empty unless failed
+  int code() const noexcept { return code_; }  // the system's, of errno.h; 0 if it gave none
   // Bytes that have arrived can still be received, though sending may fail.
   bool is_readable() const noexcept { return state_ == State::kOpen; }
   // The call was refused, or the peer closed the connection. A firewall can cause the same.
@@ -101,6 +102,7 @@ class Stream {
   int most_unsent_ = 32 * 1024;
   std::size_t unlooked_ = 0;  // bytes sent since the last look at how fast the network is
   std::string error_;
+  int code_ = 0;
   bool is_closed_there_ = false;
   bool is_cut_ = false;  // nothing can be sent any more
 };

@@ -7,10 +7,6 @@
 // peer has closed the connection, or the connection has failed.
 #include "dstorm/remote/net/tls.hpp"
 
-#include <openssl/bio.h>
-#include <openssl/err.h>
-#include <openssl/ssl.h>
-#include <openssl/x509v3.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -21,6 +17,7 @@
 #include <new>
 
 #include "dstorm/errors.hpp"
+#include "dstorm/remote/net/openssl.hpp"
 
 namespace dstorm::net {
 namespace {
@@ -35,8 +32,8 @@ T* made(T* object) {
 }
 
 std::string openssl_reason() {
-  const unsigned long code = ERR_peek_last_error();
-  const char* reason = ERR_reason_error_string(code);
+  const unsigned long code = openssl().ERR_peek_last_error();
+  const char* reason = openssl().ERR_reason_error_string(code);
   if (reason != nullptr) return reason;
   return ERR_SYSTEM_ERROR(code) ? std::strerror(ERR_GET_REASON(code)) : "unknown TLS error";
 }
@@ -58,30 +55,30 @@ std::string file_in(const std::string& folder, const char* name) {
 // once.
 void check_own_certificate(SSL_CTX* context, const std::string& file) {
   struct Free {
-    void operator()(X509_STORE_CTX* check) const { X509_STORE_CTX_free(check); }
+    void operator()(X509_STORE_CTX* check) const { openssl().X509_STORE_CTX_free(check); }
   };
   STACK_OF(X509)* chain = nullptr;
-  SSL_CTX_ctrl(context, SSL_CTRL_GET_CHAIN_CERTS, 0, static_cast<void*>(&chain));
+  openssl().SSL_CTX_ctrl(context, SSL_CTRL_GET_CHAIN_CERTS, 0, static_cast<void*>(&chain));
   for (const int purpose : {X509_PURPOSE_SSL_CLIENT, X509_PURPOSE_SSL_SERVER}) {
-    const std::unique_ptr<X509_STORE_CTX, Free> check(made(X509_STORE_CTX_new()));
-    X509_STORE_CTX_init(check.get(), SSL_CTX_get_cert_store(context),
-                        SSL_CTX_get0_certificate(context), chain);
-    X509_STORE_CTX_set_purpose(check.get(), purpose);
-    if (X509_verify_cert(check.get()) == 1) continue;
-    const int error = X509_STORE_CTX_get_error(check.get());
-    throw_unusable(file, std::string(X509_verify_cert_error_string(error)) +
+    const std::unique_ptr<X509_STORE_CTX, Free> check(made(openssl().X509_STORE_CTX_new()));
+    openssl().X509_STORE_CTX_init(check.get(), openssl().SSL_CTX_get_cert_store(context),
+                                  openssl().SSL_CTX_get0_certificate(context), chain);
+    openssl().X509_STORE_CTX_set_purpose(check.get(), purpose);
+    if (openssl().X509_verify_cert(check.get()) == 1) continue;
+    const int error = openssl().X509_STORE_CTX_get_error(check.get());
+    throw_unusable(file, std::string(openssl().X509_verify_cert_error_string(error)) +
                              "; it must lead to ca.pem, be in date, and be good for both ends");
   }
 }
 
 // How sessions reach their sockets. OpenSSL's own way raises SIGPIPE.
-TlsSocket& socket_of(BIO* bio) { return *static_cast<TlsSocket*>(BIO_get_data(bio)); }
+TlsSocket& socket_of(BIO* bio) { return *static_cast<TlsSocket*>(openssl().BIO_get_data(bio)); }
 
 int note(BIO* bio, ssize_t bytes, int retry) {
   socket_of(bio).error = bytes < 0 ? errno : 0;
-  BIO_clear_retry_flags(bio);
+  openssl().BIO_clear_flags(bio, BIO_FLAGS_RWS | BIO_FLAGS_SHOULD_RETRY);
   if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
-    BIO_set_flags(bio, retry | BIO_FLAGS_SHOULD_RETRY);
+    openssl().BIO_set_flags(bio, retry | BIO_FLAGS_SHOULD_RETRY);
   }
   return static_cast<int>(bytes);
 }
@@ -99,63 +96,64 @@ long control(BIO*, int command, long, void*) { return command == BIO_CTRL_FLUSH 
 
 }  // namespace
 
-void TlsContext::Free::operator()(bio_method_st* method) const { BIO_meth_free(method); }
-void TlsContext::Free::operator()(ssl_ctx_st* context) const { SSL_CTX_free(context); }
-void TlsSession::Free::operator()(ssl_st* session) const { SSL_free(session); }
+void TlsContext::Free::operator()(bio_method_st* method) const { openssl().BIO_meth_free(method); }
+void TlsContext::Free::operator()(ssl_ctx_st* context) const { openssl().SSL_CTX_free(context); }
+void TlsSession::Free::operator()(ssl_st* session) const { openssl().SSL_free(session); }
 
 TlsContext::TlsContext(const std::string& folder)
-    : method_(made(BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "malt socket"))),
-      context_(made(SSL_CTX_new(TLS_method()))) {
-  BIO_meth_set_write(method_.get(), write);
-  BIO_meth_set_read(method_.get(), read);
-  BIO_meth_set_ctrl(method_.get(), control);
+    : method_(made(openssl().BIO_meth_new(openssl().BIO_get_new_index() | BIO_TYPE_SOURCE_SINK,
+                                          "malt socket"))),
+      context_(made(openssl().SSL_CTX_new(openssl().TLS_method()))) {
+  openssl().BIO_meth_set_write(method_.get(), write);
+  openssl().BIO_meth_set_read(method_.get(), read);
+  openssl().BIO_meth_set_ctrl(method_.get(), control);
 
   SSL_CTX* context = context_.get();
-  SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
+  openssl().SSL_CTX_ctrl(context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_2_VERSION, nullptr);
   // Of TLS 1.2, only what 1.3 has too: forward secrecy and authenticated encryption.
-  SSL_CTX_set_cipher_list(context, "ECDHE+AESGCM:ECDHE+CHACHA20");
-  SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_TICKET);
+  openssl().SSL_CTX_set_cipher_list(context, "ECDHE+AESGCM:ECDHE+CHACHA20");
+  openssl().SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_TICKET);
   // No session is resumed: each connection proves itself anew.
-  SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-  SSL_CTX_set_num_tickets(context, 0);
-  SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
+  openssl().SSL_CTX_ctrl(context, SSL_CTRL_SET_SESS_CACHE_MODE, SSL_SESS_CACHE_OFF, nullptr);
+  openssl().SSL_CTX_set_num_tickets(context, 0);
+  openssl().SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   // There is no terminal at which to ask for a passphrase.
-  SSL_CTX_set_default_passwd_cb(context, [](char*, int, int, void*) { return 0; });
+  openssl().SSL_CTX_set_default_passwd_cb(context, [](char*, int, int, void*) { return 0; });
 
   const std::string certificate = file_in(folder, "cert.pem");
   const std::string key = file_in(folder, "key.pem");
   const std::string authorities = file_in(folder, "ca.pem");
-  ERR_clear_error();
-  if (SSL_CTX_use_certificate_chain_file(context, certificate.c_str()) != 1) {
+  openssl().ERR_clear_error();
+  if (openssl().SSL_CTX_use_certificate_chain_file(context, certificate.c_str()) != 1) {
     throw_unusable(certificate, openssl_reason() + "; it must be a certificate in PEM");
   }
-  if (SSL_CTX_use_PrivateKey_file(context, key.c_str(), SSL_FILETYPE_PEM) != 1 ||
-      SSL_CTX_check_private_key(context) != 1) {
+  if (openssl().SSL_CTX_use_PrivateKey_file(context, key.c_str(), SSL_FILETYPE_PEM) != 1 ||
+      openssl().SSL_CTX_check_private_key(context) != 1) {
     throw_unusable(key, openssl_reason() +
                             "; it must be the private key of cert.pem in PEM, "
                             "without a passphrase");
   }
-  if (SSL_CTX_load_verify_locations(context, authorities.c_str(), nullptr) != 1) {
+  if (openssl().SSL_CTX_load_verify_locations(context, authorities.c_str(), nullptr) != 1) {
     throw_unusable(authorities, openssl_reason() + "; it must be certificates in PEM");
   }
   check_own_certificate(context, certificate);
 }
 
 TlsSession::TlsSession(const TlsContext& context, int fd, bool calls)
-    : socket_{fd, 0, false}, session_(made(SSL_new(context.get()))) {
-  BIO* bio = made(BIO_new(context.method()));
-  BIO_set_data(bio, &socket_);
-  BIO_set_init(bio, 1);
-  SSL_set_bio(session_.get(), bio, bio);  // the session owns it now
+    : socket_{fd, 0, false}, session_(made(openssl().SSL_new(context.get()))) {
+  BIO* bio = made(openssl().BIO_new(context.method()));
+  openssl().BIO_set_data(bio, &socket_);
+  openssl().BIO_set_init(bio, 1);
+  openssl().SSL_set_bio(session_.get(), bio, bio);  // the session owns it now
   if (calls) {
-    SSL_set_connect_state(session_.get());
+    openssl().SSL_set_connect_state(session_.get());
   } else {
-    SSL_set_accept_state(session_.get());
+    openssl().SSL_set_accept_state(session_.get());
   }
 }
 
 void TlsSession::judge(int result) {
-  switch (SSL_get_error(session_.get(), result)) {
+  switch (openssl().SSL_get_error(session_.get(), result)) {
     case SSL_ERROR_WANT_READ:
       return;
     case SSL_ERROR_WANT_WRITE:
@@ -176,18 +174,19 @@ void TlsSession::judge(int result) {
       is_closed_there_ = is_closed_there_ ||
                          socket_.is_at_end;  // some versions report an end without a goodbye here
       error_ = "TLS: " + openssl_reason();
-      if (const long verified = SSL_get_verify_result(session_.get()); verified != X509_V_OK) {
-        error_ += std::string(": ") + X509_verify_cert_error_string(verified);
+      if (const long verified = openssl().SSL_get_verify_result(session_.get());
+          verified != X509_V_OK) {
+        error_ += std::string(": ") + openssl().X509_verify_cert_error_string(verified);
       }
   }
 }
 
 bool TlsSession::shake_hands() {
   if (flow_ == Flow::kFailed) return false;
-  if (SSL_is_init_finished(session_.get()) != 0) return true;
-  ERR_clear_error();  // SSL_get_error looks at what others have left there
+  if (openssl().SSL_is_init_finished(session_.get()) != 0) return true;
+  openssl().ERR_clear_error();  // SSL_get_error looks at what others have left there
   awaits_room_ = false;
-  const int result = SSL_do_handshake(session_.get());
+  const int result = openssl().SSL_do_handshake(session_.get());
   if (result != 1) judge(result);
   return result == 1;
 }
@@ -195,8 +194,9 @@ bool TlsSession::shake_hands() {
 bool TlsSession::flush() {
   awaits_room_ = false;
   if (staged_ > 0) {
-    ERR_clear_error();
-    const int result = SSL_write(session_.get(), record_.data(), static_cast<int>(staged_));
+    openssl().ERR_clear_error();
+    const int result =
+        openssl().SSL_write(session_.get(), record_.data(), static_cast<int>(staged_));
     if (result <= 0) {
       judge(result);
       return false;
@@ -204,8 +204,9 @@ bool TlsSession::flush() {
     staged_ = 0;
   }
   if (is_ending_) {
-    ERR_clear_error();
-    const int result = SSL_shutdown(session_.get());  // 0: sent; the peer's has not arrived
+    openssl().ERR_clear_error();
+    const int result =
+        openssl().SSL_shutdown(session_.get());  // 0: sent; the peer's has not arrived
     if (result < 0) {
       judge(result);
       return false;
@@ -250,10 +251,10 @@ Moved TlsSession::receive(std::span<const iovec> parts) {
     for (const iovec& part : parts) {
       for (std::size_t filled = 0; filled < part.iov_len && flow_ == Flow::kOpen;) {
         std::size_t bytes = 0;
-        ERR_clear_error();
+        openssl().ERR_clear_error();
         const int result =
-            SSL_read_ex(session_.get(), static_cast<std::byte*>(part.iov_base) + filled,
-                        part.iov_len - filled, &bytes);
+            openssl().SSL_read_ex(session_.get(), static_cast<std::byte*>(part.iov_base) + filled,
+                                  part.iov_len - filled, &bytes);
         if (result != 1) {
           judge(result);
           return {moved, moved == 0 ? flow_ : Flow::kOpen};
@@ -267,7 +268,7 @@ Moved TlsSession::receive(std::span<const iovec> parts) {
 }
 
 Moved TlsSession::end_writing() {
-  is_ending_ = SSL_is_init_finished(session_.get()) != 0 && flow_ != Flow::kFailed;
+  is_ending_ = openssl().SSL_is_init_finished(session_.get()) != 0 && flow_ != Flow::kFailed;
   return send({});
 }
 
@@ -276,16 +277,17 @@ bool TlsSession::wants_write() const noexcept {
 }
 
 bool TlsSession::awaits_peer() const noexcept {
-  return !awaits_room_ && SSL_is_init_finished(session_.get()) == 0;
+  return !awaits_room_ && openssl().SSL_is_init_finished(session_.get()) == 0;
 }
 
-bool TlsSession::has_buffered() const noexcept { return SSL_pending(session_.get()) > 0; }
+bool TlsSession::has_buffered() const noexcept { return openssl().SSL_pending(session_.get()) > 0; }
 
 std::array<std::byte, kBindingBytes> TlsSession::binding() const {
   constexpr std::string_view kLabel = "EXPORTER-Channel-Binding";
   std::array<std::byte, kBindingBytes> bytes{};
-  if (SSL_export_keying_material(session_.get(), reinterpret_cast<unsigned char*>(bytes.data()),
-                                 bytes.size(), kLabel.data(), kLabel.size(), nullptr, 0, 1) != 1) {
+  if (openssl().SSL_export_keying_material(
+          session_.get(), reinterpret_cast<unsigned char*>(bytes.data()), bytes.size(),
+          kLabel.data(), kLabel.size(), nullptr, 0, 1) != 1) {
     throw ConfigError("this OpenSSL does not give what binds the job's key to a TLS connection: " +
                       openssl_reason());
   }

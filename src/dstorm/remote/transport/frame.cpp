@@ -1,7 +1,5 @@
 #include "dstorm/remote/transport/frame.hpp"
 
-#include <openssl/crypto.h>
-
 #include <cstring>
 #include <vector>
 
@@ -21,8 +19,7 @@ net::Mac prove(const net::Key& key, const FrameHead& head, std::span<const std::
 }
 
 bool is_proof(std::span<const std::byte> given, const net::Mac& right) {
-  return given.size() == right.size() &&
-         CRYPTO_memcmp(given.data(), right.data(), right.size()) == 0;
+  return net::is_same(given, right);
 }
 
 }  // namespace dstorm::remote

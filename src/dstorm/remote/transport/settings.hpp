@@ -13,6 +13,10 @@ namespace dstorm::verbs {
 class Device;
 }
 
+namespace dstorm {
+class Recorder;
+}
+
 namespace dstorm::remote {
 
 struct Settings {
@@ -24,6 +28,7 @@ struct Settings {
   const verbs::Device* device;             // nullptr: no RDMA
   std::vector<bool> rdma;                  // by rank: whether it is reached by RDMA
   std::size_t most_ranks;                  // of a host
+  Recorder* recorder;                      // told of calls; may be null
 };
 
 }  // namespace dstorm::remote

@@ -183,10 +183,11 @@ std::size_t times_in_core(std::span<const std::byte> sought) {
     std::vector<std::byte> bytes(end - begin);
     const ssize_t got = pread(memory.get(), bytes.data(), bytes.size(), static_cast<off_t>(begin));
     bytes.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
-    for (auto at = bytes.begin(); at != bytes.end(); ++times) {
-      at = std::search(at, bytes.end(), sought.begin(), sought.end());
-      if (at == bytes.end()) break;
-      ++at;
+    std::span<const std::byte> rest(bytes);
+    while (const void* at = memmem(rest.data(), rest.size(), sought.data(), sought.size())) {
+      rest = rest.subspan(
+          static_cast<std::size_t>(static_cast<const std::byte*>(at) - rest.data()) + 1);
+      ++times;
     }
   }
   return times;

@@ -413,7 +413,7 @@ TEST(Listener, RankGetsInAmongOthersOfItsAddress) {
   limit.set(4096);
   TlsEnds tls;
   Flood flood{client_hello(*tls.caller.context), {}, 0};
-  Listener listener = slow_listener_at(ListeningSocket(), *tls.callee.context, kSanitized ? 1 : 10);
+  Listener listener = slow_listener_at(ListeningSocket(), *tls.callee.context, kSanitized ? 1 : 4);
   std::optional<Rank> rank;
   EXPECT_TRUE(eventually([&] {
     if (!rank || rank->advance() == Handshake::Step::kRefused) {

@@ -1,0 +1,258 @@
+"""torch.distributed with the backend malt and with gloo: all_reduce, and training with DDP.
+
+    . .venv/bin/activate                                  # after ./dev build
+    pip install torch==2.13.0 deepspeed                   # the latter may be missing
+    python benchmarks/torch_backend.py                    # about a minute
+    sudo -E python benchmarks/torch_backend.py --hosts --output docs/performance.md
+
+With --hosts it also measures all_reduce between two hosts, which are network namespaces
+(tests/hosts/). In each job all ranks are in a process group of either backend. The backends take
+turns, run of calls by run of calls and block of steps by block of steps, so that both meet the same
+machine. Each rank has one thread. DeepSpeed's all-reduce is its inference_all_reduce(), through
+shared memory on one host; its process group is gloo's.
+"""
+
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import report
+from report import KB, MB, microseconds, parser_with_output, say, size_text, table, times
+
+BACKENDS = ("gloo", "malt")
+SIZES = {4 * KB: (20, 15), 256 * KB: (10, 6), 25 * MB: (2, 3.5)}  # calls in a run, least ratio
+BETWEEN_HOSTS = {4 * KB: 1, 256 * KB: 1, 25 * MB: 2}  # least ratio
+RUNS = 24
+WIDTHS = {256: 1.8, 2800: 1.5}  # of the network's layers, least ratio
+BATCH = 64
+STEPS = 10  # in a block
+LIMIT_SECONDS = 300
+
+
+def parse():
+    parser = parser_with_output(__doc__)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 8])
+    parser.add_argument("--blocks", type=int, default=6, help="of steps of a training")
+    parser.add_argument("--hosts", action="store_true", help="also between two hosts (needs root)")
+    parser.add_argument("--job", nargs=3, help=report.argparse.SUPPRESS)  # rank, size, folder
+    parser.add_argument("--interface", default="lo", help=report.argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+# A rank
+
+
+def join(rank, size, folder, interface):
+    """A process group of each backend."""
+    from torch import distributed
+
+    import malt.torch  # noqa: F401 - registers the backend
+
+    os.environ["GLOO_SOCKET_IFNAME"] = interface
+    distributed.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(minutes=2),
+    )
+    return {"gloo": distributed.group.WORLD, "malt": distributed.new_group(backend="malt")}
+
+
+def deepspeed_all_reduce(rank, size):
+    os.environ.update(DS_ACCELERATOR="cpu", RANK=str(rank), LOCAL_RANK=str(rank))
+    os.environ.update(WORLD_SIZE=str(size), LOCAL_SIZE=str(size))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29501")
+    deepspeed = importlib.import_module("deepspeed")
+    deepspeed.init_distributed("gloo")
+    if deepspeed.comm.comm.cdb.shm_comm_op is None:
+        raise SystemExit("DeepSpeed's shared-memory all-reduce could not be built")
+    return deepspeed.comm.inference_all_reduce
+
+
+def time_calls(ways, group, size, calls, runs):
+    """Seconds of an all-reduce, by way: of runs of so many calls, one after the other."""
+    import torch
+    from torch import distributed
+
+    tensor = torch.zeros(size // 4)
+    seconds = {name: [] for name in ways}
+    for run in range(runs + 2):  # the first two warm up
+        for name, reduce in ways.items():
+            distributed.barrier(group)
+            start = time.perf_counter()
+            for _ in range(calls):
+                reduce(tensor)
+            if run > 1:
+                seconds[name].append((time.perf_counter() - start) / calls)
+    return seconds
+
+
+def network(width):
+    from torch import nn
+
+    return nn.Sequential(
+        *(nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()),
+        nn.Linear(width, 10),
+    )
+
+
+def time_training(groups, width, blocks):
+    """Seconds of blocks of steps of SGD under DDP, by backend, until all ranks have made theirs."""
+    import torch
+    from torch import distributed, nn
+
+    x, y = torch.randn(BATCH, 784), torch.randint(10, (BATCH,))
+    models = {
+        name: nn.parallel.DistributedDataParallel(
+            network(width), process_group=group, gradient_as_bucket_view=True
+        )
+        for name, group in groups.items()
+    }
+    optimizers = {name: torch.optim.SGD(m.parameters(), lr=0.01) for name, m in models.items()}
+    seconds = {name: [] for name in groups}
+    for block in range(blocks + 1):  # the first one warms up
+        for name, model in models.items():
+            distributed.barrier(groups[name])
+            start = time.perf_counter()
+            for _ in range(STEPS):
+                optimizers[name].zero_grad()
+                nn.functional.cross_entropy(model(x), y).backward()
+                optimizers[name].step()
+            distributed.barrier(groups[name])
+            if block:
+                seconds[name].append(time.perf_counter() - start)
+    return seconds, sum(p.numel() for p in models["malt"].parameters())
+
+
+def work(rank, size, folder, options):
+    import torch
+    from torch import distributed
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    groups = join(rank, size, folder, options.interface)
+    is_one_host = options.interface == "lo"
+    ways = {name: partial(distributed.all_reduce, group=group) for name, group in groups.items()}
+    if is_one_host and importlib.util.find_spec("deepspeed"):
+        ways["deepspeed"] = deepspeed_all_reduce(rank, size)
+    few = 1 if size <= report.CORES else 3  # where ranks share cores, calls take far longer
+    found = {"calls": {}, "training": {}}
+    for length, (calls, _) in SIZES.items():
+        found["calls"][length] = time_calls(ways, groups["malt"], length, calls, RUNS // few)
+    for width in WIDTHS if is_one_host else ():
+        seconds, parameters = time_training(groups, width, max(options.blocks // few, 3))
+        found["training"][width] = {"seconds": seconds, "parameters": parameters}
+    if rank == 0:
+        (Path(folder) / "result.json").write_text(json.dumps(found))
+    distributed.barrier(groups["malt"])
+    distributed.destroy_process_group()
+
+
+# The report
+
+
+def run(size, blocks):
+    """What rank 0 of a job of so many ranks has measured."""
+    say(f"{size} ranks")
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, __file__, "--blocks", str(blocks), "--job"]
+        ranks = [subprocess.Popen([*command, str(rank), str(size), folder]) for rank in range(size)]
+        codes = [rank.wait() for rank in ranks]
+        if any(codes):
+            raise SystemExit("a rank failed")
+        return json.loads((Path(folder) / "result.json").read_text())
+
+
+def run_between_hosts():
+    """What rank 0 of a job of two ranks on two hosts has measured."""
+    tests = Path(__file__).resolve().parents[1] / "tests"
+    sys.path += [str(tests / "hosts"), str(tests / "harness")]
+    hosts = importlib.import_module("hosts")
+    if reason := hosts.why_not():
+        sys.exit(reason)
+    say("2 ranks on 2 hosts")
+    with tempfile.TemporaryDirectory() as folder, hosts.Hosts(Path(folder), 2) as two:
+        command = [sys.executable, __file__, "--interface", "eth0", "--job"]
+        ranks = [two.start(rank, [*command, str(rank), "2", folder]) for rank in range(2)]
+        for rank in ranks:
+            if rank.wait(LIMIT_SECONDS):
+                raise SystemExit(f"a rank failed:\n{rank.output}")
+        return json.loads((Path(folder) / "result.json").read_text())
+
+
+class Report(report.Report):
+    def calls(self, measured, between):
+        rows = []
+        jobs = [
+            (str(size), found, {length: least for length, (_, least) in SIZES.items()})
+            for size, found in measured.items()
+        ]
+        if between is not None:
+            jobs.append(("2, between hosts", between, BETWEEN_HOSTS))
+        for ranks, found, goals in jobs:
+            for length, least in goals.items():
+                seconds = {
+                    name: statistics.median(each)
+                    for name, each in found["calls"][str(length)].items()
+                }
+                gloo, malt, peer = (seconds.get(name) for name in [*BACKENDS, "deepspeed"])
+                verdict = self._verdict(
+                    f"all_reduce of {size_text(length)}, ranks: {ranks}",
+                    gloo < least * malt and times(gloo / malt),
+                )
+                row = [size_text(length), ranks, microseconds(gloo), microseconds(malt)]
+                row += [times(gloo / malt), f"{least:g}", verdict]
+                rows.append([*row, microseconds(peer) if peer else "", times(peer and peer / malt)])
+        header = ["float32", "ranks", "gloo", "malt", "x gloo", "at least", ""]
+        header += ["DeepSpeed", "x DeepSpeed"]
+        self._sections.append(
+            "Microseconds of `torch.distributed.all_reduce`, a sum in place: in runs of 20, 10 and "
+            "2 calls, each run after a barrier. Between hosts, which are network namespaces, both "
+            "use TCP.\n\n" + table(header, rows)
+        )
+
+    def training(self, measured):
+        rows = []
+        for size, found in measured.items():
+            for width, least in WIDTHS.items():
+                each = found["training"][str(width)]
+                gloo, malt = (
+                    STEPS * BATCH * size / statistics.median(each["seconds"][name])
+                    for name in BACKENDS
+                )
+                verdict = self._verdict(
+                    f"DDP with {each['parameters']:,} parameters on {size} ranks",
+                    malt < least * gloo and times(malt / gloo),
+                )
+                row = [f"{each['parameters']:,}", str(size), f"{gloo:,.0f}", f"{malt:,.0f}"]
+                rows.append([*row, times(malt / gloo), f"{least:g}", verdict])
+        header = ["parameters", "ranks", "gloo", "malt", "x gloo", "at least", ""]
+        self._sections.append(
+            f"Examples a second of all ranks: DistributedDataParallel, SGD, {BATCH} examples a "
+            "step and rank.\n\n" + table(header, rows)
+        )
+
+
+def main():
+    options = parse()
+    if options.job:
+        rank, size, folder = options.job
+        return work(int(rank), int(size), folder, options)
+    measured = {size: run(size, options.blocks) for size in options.ranks}
+    made = Report("torch_backend.py", "A backend for torch.distributed", "all runs and blocks")
+    made.calls(measured, run_between_hosts() if options.hosts else None)
+    made.training(measured)
+    return made.finish(options.output)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

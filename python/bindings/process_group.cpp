@@ -1,0 +1,133 @@
+// What malt.torch's process group is made of. It gives memory by its address, because a tensor may
+// have an element type that NumPy lacks.
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bindings.hpp"
+#include "dstorm/collective/link.hpp"
+#include "vol/exchange.hpp"
+
+namespace malt_bindings {
+namespace {
+
+using Address = std::uintptr_t;
+using NoGil = py::call_guard<py::gil_scoped_release>;
+using Gives = std::vector<std::pair<Address, std::size_t>>;
+using Takes = std::vector<std::tuple<int, std::size_t, std::size_t, Address>>;
+
+std::chrono::nanoseconds limit_of(double seconds) { return *to_duration(seconds); }
+
+void run(vol::Exchange& exchange, const Gives& gives, const Takes& takes, std::uint32_t kind,
+         double timeout, bool may_miss) {
+  std::vector<vol::Exchange::Give> given;
+  given.reserve(gives.size());
+  for (const auto& [data, bytes] : gives) {
+    given.push_back({reinterpret_cast<const void*>(data), bytes});
+  }
+  std::vector<vol::Exchange::Take> taken;
+  taken.reserve(takes.size());
+  for (const auto& [rank, offset, bytes, to] : takes) {
+    taken.push_back({rank, offset, bytes, reinterpret_cast<void*>(to)});
+  }
+  exchange.run(given, taken, kind, limit_of(timeout), may_miss);
+}
+
+vol::Fold fold_of(bool mean) { return mean ? vol::Fold::avg() : vol::Fold::sum(); }
+
+// A vector that is only reduced, wherever its elements lie at the time.
+class Reducer {
+ public:
+  Reducer(const std::shared_ptr<dstorm::Group>& group, const std::string& dtype, std::size_t count,
+          const std::string& name)
+      : vector_(group, to_dtype(py::dtype(dtype)), {{nullptr, count}}, options_of(name)) {}
+
+  std::vector<int> allreduce(Address data, std::size_t count, bool mean, double timeout) {
+    const py::gil_scoped_release no_gil;
+    vector_.move_to(reinterpret_cast<void*>(data), count);
+    return vector_.allreduce(fold_of(mean), limit_of(timeout)).ranks;
+  }
+  void shut() { vector_.shut(); }
+
+ private:
+  static vol::VectorOptions options_of(const std::string& name) {
+    vol::VectorOptions options;
+    options.name = name;
+    options.policy = dstorm::Policy::kQueue;  // one slot is enough
+    options.depth = 1;
+    return options;
+  }
+
+  vol::DenseVector vector_;
+};
+
+}  // namespace
+
+void bind_process_group(py::module_& module) {
+  using Group = std::shared_ptr<dstorm::Group>;
+  py::class_<vol::Exchange>(module, "Exchange",
+                            "Rounds in which each rank gives bytes; for the package.")
+      .def(py::init<Group, std::string, std::size_t>(), py::arg("group"), py::arg("name"),
+           py::arg("slot_bytes"), NoGil())
+      .def(
+          "run", &run, py::arg("gives"), py::arg("takes"), py::arg("kind"), py::arg("timeout"),
+          py::arg("may_miss") = false,
+          "Give stretches (address, bytes) and copy (rank, offset, bytes, address) of the others'. "
+          "Collective.",
+          NoGil())
+      .def(
+          "fold",
+          [](vol::Exchange& self, Address data, std::size_t count, std::uint32_t dtype, bool mean,
+             double timeout) {
+            self.fold(static_cast<vol::DType>(dtype), reinterpret_cast<void*>(data), count,
+                      fold_of(mean), limit_of(timeout));
+          },
+          py::arg("data"), py::arg("count"), py::arg("dtype"), py::arg("mean"), py::arg("timeout"),
+          "Replace elements by the sum or mean of all ranks'. Collective.", NoGil())
+      .def("shut", &vol::Exchange::shut, "Leave. Any thread, at any time.");
+  py::class_<Reducer>(module, "Reducer",
+                      "A vector that is reduced wherever it lies; for the package.")
+      .def(py::init<const Group&, const std::string&, std::size_t, const std::string&>(),
+           py::arg("group"), py::arg("dtype"), py::arg("count"), py::arg("name"))
+      .def("allreduce", &Reducer::allreduce, py::arg("data"), py::arg("count"), py::arg("mean"),
+           py::arg("timeout"),
+           "Replace `count` elements by the sum or mean of the live ranks'. Collective.\n\n"
+           "Returns:\n    The other ranks that took part.")
+      .def("shut", &Reducer::shut, "Leave. Any thread, at any time.");
+  py::class_<dstorm::Link>(module, "Link",
+                           "Messages from rank 0 to rank 1 of a group; for the package.")
+      .def(py::init<Group, std::string, std::size_t, int>(), py::arg("group"), py::arg("name"),
+           py::arg("slot_bytes"), py::arg("depth"), NoGil())
+      .def(
+          "send",
+          [](dstorm::Link& self, Address data, std::size_t bytes, std::uint32_t tag) {
+            self.send({reinterpret_cast<const std::byte*>(data), bytes}, tag);
+          },
+          py::arg("data"), py::arg("bytes"), py::arg("tag"), NoGil())
+      .def(
+          "try_send",
+          [](dstorm::Link& self, Address data, std::size_t bytes, std::uint32_t tag) {
+            return self.try_send({reinterpret_cast<const std::byte*>(data), bytes}, tag);
+          },
+          py::arg("data"), py::arg("bytes"), py::arg("tag"),
+          "Send if that needs no wait. Returns:\n    Whether it did.", NoGil())
+      .def(
+          "receive",
+          [](dstorm::Link& self, Address data, std::size_t bytes, std::uint32_t tag,
+             double timeout) {
+            self.receive({reinterpret_cast<std::byte*>(data), bytes}, tag, limit_of(timeout));
+          },
+          py::arg("data"), py::arg("bytes"), py::arg("tag"), py::arg("timeout"), NoGil())
+      .def(
+          "await_tag",
+          [](dstorm::Link& self, const std::vector<std::uint32_t>& tags, double timeout) {
+            return self.await(tags, limit_of(timeout));
+          },
+          py::arg("tags"), py::arg("timeout"),
+          "Wait for a message; the place of its tag in `tags`, or -1.", NoGil())
+      .def("shut", &dstorm::Link::shut, "Leave. Any thread, at any time.");
+}
+
+}  // namespace malt_bindings

@@ -1,0 +1,42 @@
+"""An exception on a rank, as it comes out of the pool's call."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+_OWN_MODULES = ("malt._pool", "malt._engines")
+
+
+class RankTraceback(Exception):  # noqa: N818 - it is no error, but says where one was
+    """The traceback of an exception on a rank, as its cause here."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def describe(error: BaseException) -> tuple[str, str, str]:
+    """Return an exception's kind, its text, and its traceback from the user's function on."""
+    text = "".join(traceback.format_exception(type(error), error, _own_part(error)))
+    kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+    return kind, str(error), text
+
+
+def caused_on(rank: int, error: BaseException, text: str) -> BaseException:
+    """Return the exception, with the rank's traceback as its cause."""
+    error.__cause__ = RankTraceback(f"on rank {rank}:\n{text}")
+    return error
+
+
+def _own_part(error: BaseException) -> Any:
+    """Return the traceback from the user's function on."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_next is not None:
+        if not frames.tb_frame.f_globals.get("__name__", "").startswith(_OWN_MODULES):
+            break
+        frames = frames.tb_next
+    return frames

@@ -1,0 +1,179 @@
+"""An array that all ranks add to: `malt.Shared`. Its machinery is in replica.py."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from malt._core_import import Held as Turn
+from malt._core_import import Stats
+from malt._errors import ConfigError, SupersededError
+from malt._job import calls
+from malt._job import job as jobs
+from malt._job.vectors import as_array
+from malt._shared.replica import Replica
+
+
+class Shared:
+    """An array that all ranks add to and read, such as the counts of a topic model.
+
+    The ranks change their arrays in place, between these calls. exchange() sends what this rank has
+    changed since it last did, and adds what has arrived from other ranks. After drain() all ranks
+    have the same sum of all changes.
+
+    Threads: as for malt.vector().
+
+    Source: Smola & Narayanamurthy, An Architecture for Parallel Topic Models (VLDB 2010).
+
+    Attributes:
+        array: the array that was given.
+    """
+
+    def __init__(self, data: Any, *, name: str | None = None) -> None:
+        """Share an array. Collective.
+
+        Args:
+            data: an array as malt.vector() takes it (float32, float64, int32 or int64), whose
+                memory is shared, not copied, with the same values on every rank. On a rejoining
+                rank the values do not matter: it gets the present sum.
+            name: for error messages; each open array has a name of its own.
+
+        Raises:
+            ConfigError: the array cannot be shared; or, on every rank, the ranks' arrays differ.
+            TimeoutError: the ranks that the error names did not share theirs.
+        """
+        array = as_array(data)
+        job = jobs.current()
+        self.array = data
+        with job.turns.hold("making a malt.Shared"):
+            name = f"shared-{job.vectors + 1}" if name is None else name
+            self._replica = Replica(array.reshape(-1), name)
+            about = f"shared array {name!r} of {array.dtype} {list(array.shape)}"
+            try:
+                calls.make(self._replica.enter, about, has_shared_values=False, is_of_loop=True)
+            except BaseException:
+                self._replica.shut()
+                raise
+
+    def __repr__(self) -> str:
+        return f"<malt.Shared {self.name!r}>"
+
+    def exchange(self, *, staleness: int | None = None, timeout: float | None = None) -> int:
+        """Send what this rank has changed, and add what has arrived.
+
+        Args:
+            staleness: None never waits. While other ranks have yet to receive earlier deltas of
+                this rank, its changes wait in the array, and go with a later call. k >= 0 sends
+                them now, and waits until each other live rank has made at most k exchanges less
+                than this one; it does not wait for ranks that have come to drain().
+            timeout: seconds to wait; that of malt.init() if None.
+
+        Returns:
+            How many deltas of other ranks have been added.
+
+        Raises:
+            ConfigError: a float change is infinite or NaN, and nothing was sent; or a drain() ended
+                with an error and has to be called again.
+            TimeoutError: the ranks that the error names did not receive or send in time. Call
+                exchange() again.
+        """
+        bound = None if staleness is None else operator.index(staleness)
+        if bound is not None and bound < 0:
+            raise ConfigError(f"staleness is {staleness}; it is None, or a number from 0 on")
+        limit, replica = _limit(timeout), self._replica
+        with self._turn("exchange"):
+            if replica.is_comparing:
+                raise ConfigError(
+                    f"{replica.what}: the last drain() ended with an error; call it again first"
+                )
+            before = replica.added
+            if bound is None:
+                self._in_group(replica.send_now)
+                replica.streams.exchanges += 1
+                if not replica.due:
+                    replica.begin_delta()
+                    self._in_group(replica.send_now)
+                replica.receive()
+            else:
+                self._in_group(lambda: replica.send_all(limit))
+                replica.streams.exchanges += 1
+                replica.begin_delta()
+                self._in_group(lambda: replica.send_all(limit))
+                target = self.iteration - bound
+                self._in_group(lambda: replica.await_exchanges(target, limit))
+            replica.streams.forget_known(replica.messages.live())
+            return replica.added - before
+
+    def drain(self, *, timeout: float | None = None) -> None:
+        """Make all ranks' arrays equal: the sum of all changes. Collective.
+
+        Args:
+            timeout: seconds to wait for other ranks in each step; that of malt.init() if None.
+
+        Raises:
+            ConfigError: a float change is infinite or NaN.
+            TimeoutError: the ranks that the error names did not come. Call drain() again.
+        """
+        limit = _limit(timeout)
+        with self._turn("drain"):
+            self._in_group(lambda: self._replica.drain(limit))
+
+    @property
+    def name(self) -> str:
+        """For error messages."""
+        return self._replica.name
+
+    @property
+    def iteration(self) -> int:
+        """How many exchanges this rank has made.
+
+        A rejoining rank begins at the lowest of the other ranks.
+        """
+        return self._replica.streams.exchanges
+
+    @property
+    def acknowledged(self) -> int:
+        """How many of this rank's exchanges all other live ranks are known to have.
+
+        Their changes are in the sum for good, even if this rank dies now. exchange() and drain()
+        bring it up to date.
+        """
+        return self._replica.streams.acknowledged
+
+    def stats(self) -> Stats:
+        """Return the counters of the messages that carry the deltas."""
+        return self._replica.messages.stats()
+
+    def close(self) -> None:
+        """Leave the array: the other ranks no longer wait for this one. Idempotent.
+
+        Deltas that are not acknowledged may then be lost, as if this rank had died.
+        """
+        self._replica.shut()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether this rank has closed it."""
+        return self._replica.is_closed
+
+    def _turn(self, call: str) -> Turn:
+        self._replica.what = f"{call} of shared array {self.name!r}"
+        self._replica.messages.live()  # ConfigError where it is closed
+        return jobs.current().turns.hold(f"malt.Shared.{call}")
+
+    def _in_group(self, step: Callable[[], None]) -> None:
+        """Make a step, again in the next group if it is superseded."""
+        self._replica.is_used = True
+        while True:
+            try:
+                return step()
+            except SupersededError:
+                jobs.regroup()
+
+
+def _limit(timeout: float | None) -> float:
+    limit = jobs.current().settings.timeout if timeout is None else float(timeout)
+    if not limit >= 0:
+        raise ConfigError(f"timeout is {timeout!r}; it is a number of seconds, at least 0")
+    return limit

@@ -1,0 +1,194 @@
+"""Pytrees of JAX arrays on many ranks: their mean, or another fold.
+
+    malt.init()
+    for batch in batches:                                # this rank's
+        params, state = step(params, state, batch)       # jitted, with Optax or without
+        params = malt.jax.average(params)
+
+The calls work between jitted functions, and inside them:
+
+    @jax.jit
+    def step(params, batch):
+        gradients = malt.jax.allreduce(jax.grad(loss)(params, batch))
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients)
+
+Needs JAX 0.4.30 or later (`pip install "malt-sgd[jax]"`), which `import malt` alone never imports.
+The arrays must be in the memory of the CPU. Several processes on one machine each have a copy of
+JAX, which takes all cores: set `XLA_FLAGS=--xla_cpu_multi_thread_eigen=false` if ranks share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from malt._distribution import pip_install as _pip_install
+
+try:
+    import jax
+    from jax.experimental import io_callback
+except ImportError as error:
+    raise ImportError(
+        f"malt.jax needs JAX 0.4.30 or later ({error}): {_pip_install('jax')}"
+    ) from error
+
+from malt._core_import import ALL, AVG, Fold, Graph, Vector
+from malt._errors import ConfigError
+from malt._job import job as jobs
+from malt._job.averaging import Averaging
+from malt._job.job import Job
+from malt._job.vectors import vector
+
+__all__ = ["allreduce", "average"]
+
+Array = npt.NDArray[Any]
+_EXCHANGED_AS = {"float16": "float32", "bfloat16": "float32"}  # the others as they are
+_KINDS = ("float32", "float64", "int32", "int64")
+
+
+def average(tree: Any, *, graph: Graph | None = None, sync: str = "bsp", name: str = "") -> Any:
+    """Return the mean of the ranks' trees. Collective.
+
+    Call it after each step, or after every few (local SGD: Stich, 2019). Leaves that are not
+    floating-point, such as Optax's step counts, are returned as they are. float16 and bfloat16 are
+    averaged in float32.
+
+    Args:
+        tree: a pytree of arrays on the CPU, or inside `jax.jit` of its values; of one structure,
+            with the same shapes and dtypes, on all ranks. Each structure has memory of its own
+            until malt.finalize().
+        graph: which ranks send to which; None: every rank to every rank.
+        sync: "bsp" (a call waits for the other ranks' call of the same number), "ssp:K" (for the
+            one K before it) or "async" (for none).
+        name: tells trees of one structure apart, where several are averaged by "ssp:K" or "async".
+
+    Returns:
+        A tree of the same structure, with JAX arrays for the leaves that were exchanged.
+
+    Raises:
+        ConfigError: an argument is wrong, a leaf is not on the CPU, or, on every rank, the ranks'
+            trees differ.
+        TimeoutError: the ranks that the error names did not come to this exchange.
+    """
+    averaging = Averaging(graph, sync)
+    key = (averaging.graph, sync, name)
+    return _exchange(tree, averaging.graph, key, averaging.exchange, False)
+
+
+def allreduce(tree: Any, fold: Fold = AVG) -> Any:
+    """Return the fold of the trees of all live ranks, of the same bits on all ranks. Collective.
+
+    Args:
+        tree: as for average(), of float32, float64, int32, int64, float16 and bfloat16; these two
+            are folded in float32.
+        fold: malt.AVG, SUM or another fold of malt.
+
+    Returns:
+        A tree of the same structure, with JAX arrays.
+
+    Raises:
+        ConfigError: as average(); or a leaf has another dtype.
+        TimeoutError: as average().
+    """
+    run = partial(Vector.allreduce, fold=fold)
+    return _exchange(tree, ALL, "allreduce", run, True)
+
+
+class _Layout(NamedTuple):
+    """The leaves of one dtype, one after the other in a vector."""
+
+    dtype: str
+    leaves: tuple[int, ...]  # their numbers in the tree
+    sizes: tuple[int, ...]  # elements
+
+
+_vectors: WeakKeyDictionary[Job, dict[Any, Vector]] = WeakKeyDictionary()
+
+
+def _exchange(
+    tree: Any, graph: Graph, key: Any, run: Callable[[Vector], object], has_integers: bool
+) -> Any:
+    paths, structure = jax.tree_util.tree_flatten_with_path(tree)
+    leaves = [leaf for _, leaf in paths]
+    names = [jax.tree_util.keystr(path) or "the array" for path, _ in paths]
+    shaped = [leaf if hasattr(leaf, "dtype") else np.asarray(leaf) for leaf in leaves]
+    layouts = _layouts(names, shaped, has_integers)
+    if jobs.current().size == 1:
+        return tree
+    exchanged = [k for layout in layouts for k in layout.leaves]
+
+    def on_host(*given: Any) -> list[Array]:
+        arrays = dict(zip(exchanged, map(np.asarray, given), strict=True))
+        for layout in layouts:
+            held = _vector(key, str(structure), layout, graph)
+            _fill(held.array, [arrays[k] for k in layout.leaves])
+            run(held)
+            arrays.update(_parts(held.array, layout, arrays))
+        return [arrays[k] for k in exchanged]
+
+    given = [shaped[k] for k in exchanged]
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in given):
+        shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in given]
+        found = io_callback(on_host, shapes, *given, ordered=True)
+    else:
+        found = [jax.numpy.asarray(array) for array in on_host(*given)]
+    for k, leaf in zip(exchanged, found, strict=True):
+        leaves[k] = leaf
+    return jax.tree_util.tree_unflatten(structure, leaves)
+
+
+def _layouts(names: list[str], leaves: list[Any], has_integers: bool) -> list[_Layout]:
+    """Return where each leaf that is exchanged goes; raise ConfigError for one that cannot be."""
+    places: dict[str, list[int]] = {}
+    for k, (name, leaf) in enumerate(zip(names, leaves, strict=True)):
+        kind = _EXCHANGED_AS.get(leaf.dtype.name, leaf.dtype.name)
+        if kind not in _KINDS or not (has_integers or kind.startswith("float")):
+            if has_integers:
+                raise ConfigError(
+                    f"{name} has dtype {leaf.dtype}; malt.jax.allreduce() takes float16, bfloat16, "
+                    "float32, float64, int32 and int64: convert it with .astype()"
+                )
+            continue
+        if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer):
+            platforms = sorted({device.platform for device in leaf.devices()})
+            if platforms != ["cpu"]:
+                raise ConfigError(
+                    f"{name} is in the memory of {' and '.join(platforms)}; malt.jax takes arrays "
+                    "in that of the CPU: give it jax.device_get(tree)"
+                )
+        if leaf.size:
+            places.setdefault(kind, []).append(k)
+    return [
+        _Layout(kind, tuple(ks), tuple(int(leaves[k].size) for k in ks))
+        for kind, ks in sorted(places.items())
+    ]
+
+
+def _vector(key: Any, structure: str, layout: _Layout, graph: Graph) -> Vector:
+    """Return the vector of this call; make it at the first."""
+    held = _vectors.setdefault(jobs.current(), {})
+    which = (key, structure, layout)
+    if which not in held:
+        held[which] = vector(sum(layout.sizes), dtype=layout.dtype, graph=graph)
+    return held[which]
+
+
+def _fill(memory: Array, arrays: list[Array]) -> None:
+    begin = 0
+    for array in arrays:
+        memory[begin : begin + array.size] = array.reshape(-1)
+        begin += array.size
+
+
+def _parts(memory: Array, layout: _Layout, given: dict[int, Array]) -> dict[int, Array]:
+    """Return copies of the leaves' parts of the memory, in their own shapes and dtypes."""
+    ends = np.cumsum(layout.sizes)
+    return {
+        k: memory[end - size : end].astype(given[k].dtype).reshape(given[k].shape)
+        for k, size, end in zip(layout.leaves, layout.sizes, ends, strict=True)
+    }

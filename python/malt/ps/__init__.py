@@ -1,0 +1,18 @@
+"""A parameter server without special machines: a table whose rows are spread over the ranks."""
+
+from __future__ import annotations
+
+from malt.ps._rules import FTRL, SGD, AdaGrad, Add, Assign, Momentum, Rule
+from malt.ps._table import Table, TableStats
+
+__all__ = [
+    "FTRL",
+    "SGD",
+    "AdaGrad",
+    "Add",
+    "Assign",
+    "Momentum",
+    "Rule",
+    "Table",
+    "TableStats",
+]

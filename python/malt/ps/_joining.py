@@ -1,0 +1,158 @@
+"""Forms the group of a table, in which each rank has two members: its client and its server."""
+
+from __future__ import annotations
+
+import queue
+import struct
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+from malt._core_import import Group
+from malt._errors import ConfigError, PeerError, TimeoutError  # noqa: A004
+from malt._job.job import Job
+
+_MOST_EXCHANGED = 768  # bytes, Group::kMostExchanged
+
+
+class Formed(NamedTuple):
+    """This rank's two members of a table's group."""
+
+    clients: Group
+    servers: Group
+    ranks: list[int]
+
+
+def form(job: Job, what: str, description: str, timeout: float | None) -> Formed:
+    """Form the group of a table. Collective over the live ranks of the job.
+
+    Args:
+        job: of this rank; the caller holds its turn.
+        what: names the call in errors.
+        description: what the ranks must agree on.
+        timeout: seconds to wait for other ranks; None: the job's limit.
+
+    Raises:
+        ConfigError: the ranks make different tables.
+        TimeoutError: the ranks that the error names did not come.
+        PeerError: a rank died meanwhile.
+    """
+    exchange = _Exchange(job.group, what, timeout)
+    descriptions = exchange.all(description.encode())
+    ranks = sorted(descriptions)
+    for rank, theirs in descriptions.items():
+        if theirs.decode() != description:
+            raise ConfigError(
+                f"{what}: the ranks make different tables: rank {job.rank} one of {description}, "
+                f"rank {rank} one of {theirs.decode()}; give all ranks the same arguments"
+            )
+    servers = _Servers(job, ranks)
+    members = [*ranks, *(job.size + rank for rank in ranks)]
+
+    def allgather(data: bytes, limit: float) -> list[bytes]:
+        """Exchange what the two members of each rank give."""
+        other = servers.given(limit)
+        parts = [b""] * (2 * job.size)
+        gathered = exchange.all(struct.pack("!I", len(data)) + data + other)
+        if sorted(gathered) != ranks:
+            dead = sorted(set(ranks) - set(gathered))
+            raise PeerError(f"{what}: ranks {dead} died while the table was made", dead)
+        for rank, both in gathered.items():
+            (length,) = struct.unpack_from("!I", both)
+            parts[rank], parts[job.size + rank] = both[4 : 4 + length], both[4 + length :]
+        servers.take(parts)
+        return parts
+
+    try:
+        clients = job.make_further(job.rank, 2 * job.size, False)(members, allgather)
+    except BaseException:
+        servers.give_up()
+        raise
+    try:
+        return Formed(clients, servers.join(members), ranks)
+    except BaseException:
+        clients.leave()
+        raise
+
+
+class _Exchange:
+    """Exchanges bytes of any length among the live ranks of a job's group."""
+
+    def __init__(self, group: Group, what: str, timeout: float | None) -> None:
+        self._group = group
+        self._what = what
+        self._timeout = timeout
+        self._step = 0
+
+    def all(self, data: bytes) -> dict[int, bytes]:
+        """Return what each live rank gave, by rank."""
+        lengths = self._once(struct.pack("!Q", len(data)))
+        longest = max(struct.unpack("!Q", each)[0] for each in lengths.values())
+        gathered = dict.fromkeys(lengths, b"")
+        for begin in range(0, longest, _MOST_EXCHANGED):
+            parts = self._once(data[begin : begin + _MOST_EXCHANGED])
+            gathered = {rank: gathered[rank] + parts[rank] for rank in gathered if rank in parts}
+        return gathered
+
+    def _once(self, data: bytes) -> dict[int, bytes]:
+        self._step += 1
+        posts = self._group.exchange(f"{self._what}, step {self._step}", data, self._timeout)
+        return {rank: post for rank, post in enumerate(posts) if post is not None}
+
+
+class _Servers:
+    """Joins the group as this rank's server, in a thread, while the caller joins as its client."""
+
+    def __init__(self, job: Job, ranks: list[int]) -> None:
+        self._job = job
+        self._ranks = ranks
+        self._given: queue.Queue[bytes] = queue.Queue()
+        self._gathered: queue.Queue[list[bytes] | None] = queue.Queue()
+        self._group: Group | None = None
+        self._failure: BaseException | None = None
+        members = [*ranks, *(job.size + rank for rank in ranks)]
+        self._thread = threading.Thread(
+            target=self._run, args=(members,), name="malt table", daemon=True
+        )
+        self._thread.start()
+
+    def given(self, limit: float) -> bytes:
+        """Return what the server gives to the others at this step."""
+        try:
+            return self._given.get(timeout=limit)
+        except queue.Empty:
+            raise TimeoutError("a table's server did not start", [self._job.rank]) from None
+
+    def take(self, parts: list[bytes]) -> None:
+        """Give the server what all members gave."""
+        self._gathered.put(parts)
+
+    def give_up(self) -> None:
+        """End the thread: the client could not join."""
+        self._gathered.put(None)
+        self._thread.join()
+        if self._group is not None:
+            self._group.leave()
+
+    def join(self, members: list[int]) -> Group:
+        """Return the server's group, once the client has joined its own."""
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+        assert self._group is not None, members
+        return self._group
+
+    def _run(self, members: list[int]) -> None:
+        def allgather(data: bytes, limit: float) -> list[bytes]:
+            self._given.put(data)
+            gathered = self._gathered.get(timeout=limit)
+            if gathered is None:
+                raise ConfigError("this rank's client could not join")
+            return gathered
+
+        size = self._job.size
+        make: Callable[..., Group] = self._job.make_further(self._job.rank + size, 2 * size, True)
+        try:
+            self._group = make(members, allgather)
+        except BaseException as error:
+            self._failure = error

@@ -1,0 +1,78 @@
+"""Rules by which a server applies the gradients that are pushed to a row."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from malt._errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """A built-in update rule. The servers keep its state, and run it without Python."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            least = 0.0 if field.default is not dataclasses.MISSING else math.ulp(0.0)
+            if not (math.isfinite(value) and value >= least):
+                above = "at least 0" if least == 0 else "above 0"
+                raise ConfigError(
+                    f"{type(self).__name__}({field.name}={value!r}): {field.name} is a finite "
+                    f"number {above}"
+                )
+
+    def numbers(self) -> list[float]:
+        """Return the fields in order, as the core takes them."""
+        return [float(getattr(self, field.name)) for field in dataclasses.fields(self)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Add(Rule):
+    """``w += g``: sums and counts."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Assign(Rule):
+    """``w = g``: the last push wins."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SGD(Rule):
+    """``w -= rate * g``."""
+
+    rate: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Momentum(Rule):
+    """``v = momentum * v + g; w -= rate * v``."""
+
+    rate: float
+    momentum: float = 0.9
+
+
+@dataclasses.dataclass(frozen=True)
+class AdaGrad(Rule):
+    """``n += g * g; w -= rate * g / (sqrt(n) + epsilon)``.
+
+    Source: Duchi, Hazan, Singer, "Adaptive subgradient methods", JMLR 2011.
+    """
+
+    rate: float
+    epsilon: float = 1e-10
+
+
+@dataclasses.dataclass(frozen=True)
+class FTRL(Rule):
+    """FTRL-proximal with L1 and L2 regularisation, for sparse linear models.
+
+    Source: McMahan et al., "Ad click prediction: a view from the trenches", KDD 2013, algorithm 1,
+    whose names the arguments have.
+    """
+
+    alpha: float
+    beta: float = 1.0
+    l1: float = 0.0
+    l2: float = 0.0

@@ -1,0 +1,364 @@
+"""The table: what a program makes, pushes to and pulls from."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from malt import _core_import as core
+from malt._core_import import BFLOAT16, FLOAT16, INT8, Codec
+from malt._errors import ConfigError
+from malt._job import job as jobs
+from malt.ps import _joining
+from malt.ps._rules import Add, Assign, Rule
+
+Values: TypeAlias = npt.NDArray[Any]
+UpdateFunction: TypeAlias = Callable[[Values, Values], None]
+Keys: TypeAlias = "npt.NDArray[np.int64] | Sequence[int] | range | None"
+
+_MOST_ROWS = 1 << 40
+_MOST_ROW_BYTES = 64 << 10
+_MOST_CACHED_KEYS = 1 << 30
+_CODECS = [repr(codec) for codec in (FLOAT16, BFLOAT16, INT8)]
+_numbers = itertools.count(1)  # for default names
+
+
+class TableStats(NamedTuple):
+    """Counters of this rank's pushes and pulls."""
+
+    bytes_out: int
+    """Bytes that this rank has sent to the servers, its own among them."""
+    bytes_in: int
+    """Bytes that the servers have sent to this rank; rows read in place do not count."""
+    rows_held_back: int
+    """Rows whose gradients this rank holds back, because they are below the threshold."""
+
+
+class Table:
+    """Rows of numbers, spread over the ranks of the job. Every rank is a server and a client.
+
+    A range of rows lies on one rank, its primary, which rendezvous hashing chooses. A thread of
+    that rank, which needs no GIL, applies what is pushed and answers what is pulled.
+
+    As a context manager, the table is closed at the end of the block; when the block raises, this
+    rank leaves the table at once.
+
+    Args:
+        rows: how many rows there are; their keys are 0 to rows - 1.
+        width: how many values a row has; a row is then an array of shape (width,). None: a row is
+            one number.
+        update: what a server does with pushed gradients: a rule of this module, or a function
+            `f(values, gradients)` that changes `values`, of shape (n, width) or (n,), in place.
+            It runs in the server's thread, for rows of one range at a time. None: Add().
+        dtype: float32 or float64.
+        initial: the value of each element before the first push.
+        replicas: on how many other ranks each row is. A push counts as acknowledged when all of
+            them have it, so so many ranks may die at a time and nothing acknowledged is lost. When
+            a rank has died, its rows are copied to another one.
+        staleness: how many clocks a pull may be behind. 0 (BSP): it sees exactly the pushes of
+            earlier clocks, of all ranks. s (SSP): it sees at least all pushes up to s clocks back.
+            None: whatever is there.
+        codec: how pushed gradients and pulled values go over the wire in fewer bytes: FLOAT16,
+            BFLOAT16 or INT8. The servers keep and update values of the table's dtype.
+        threshold: a pushed row in which no value's magnitude reaches it is held back on this
+            rank and added to the later ones, until the sum reaches it. `wait()` and `close()`
+            send what is held back; `clock()` does not. 0: nothing is held back. Not with Assign().
+        cached_keys: how many keys each rank and each server remember for one another. A list of
+            keys that is sent again is then a few bytes. It takes as many keys x 8 bytes x ranks
+            on each rank, twice. 0: none.
+        name: in errors; the ranks number their tables if it is None.
+        timeout: seconds to wait for the other ranks, which make the same table; the job's if None.
+
+    Raises:
+        ConfigError: an argument is wrong, differs between ranks, or asks for more memory than
+            there is; or the job's ranks can rejoin (`malt run --respawn`, `--elastic`).
+        TimeoutError: the ranks that the error names did not make the table in time.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        width: int | None = None,
+        *,
+        update: Rule | UpdateFunction | None = None,
+        dtype: npt.DTypeLike = np.float32,
+        initial: float = 0.0,
+        replicas: int = 0,
+        staleness: int | None = None,
+        codec: Codec | None = None,
+        threshold: float = 0.0,
+        cached_keys: int = 0,
+        name: str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        self._core: core.Table | None = None
+        self._clients: core.Group | None = None
+        job = jobs.current()
+        self.rows = _whole("rows", rows, 1, _MOST_ROWS)
+        self.dtype = np.dtype(dtype)
+        if self.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
+            raise ConfigError(f"dtype is {self.dtype}; a table has float32 or float64")
+        most_width = _MOST_ROW_BYTES // self.dtype.itemsize
+        self._row_shape = () if width is None else (_whole("width", width, 1, most_width),)
+        width = 1 if width is None else int(width)
+        rule = Add() if update is None else update
+        if not isinstance(rule, Rule) and not callable(rule):
+            raise ConfigError(
+                f"update is {rule!r}; it is a rule of malt.ps, as malt.ps.SGD(0.1), or a function "
+                "f(values, gradients)"
+            )
+        if not np.isfinite(initial):
+            raise ConfigError(f"initial is {initial!r}; it is a finite number")
+        if staleness is not None:
+            _whole("staleness", staleness, 0, 1 << 30)
+        if codec is not None and repr(codec) not in _CODECS:
+            raise ConfigError(
+                f"codec is {codec!r}; a table takes malt.FLOAT16, BFLOAT16 or INT8, and holds back "
+                "small gradients with threshold="
+            )
+        if not 0 <= threshold < float("inf"):
+            raise ConfigError(f"threshold is {threshold!r}; it is a finite number of at least 0")
+        if threshold > 0 and isinstance(rule, Assign):
+            raise ConfigError(
+                f"threshold is {threshold!r}; Assign() has none, as what is held back is summed"
+            )
+        _whole("cached_keys", cached_keys, 0, _MOST_CACHED_KEYS)
+        live = len(jobs.alive())
+        _whole("replicas", replicas, 0, live - 1, f", as {live} ranks are live")
+        if job.generations is not None:
+            raise ConfigError(
+                "a job whose ranks can rejoin has no tables: a rank that rejoins could not enter "
+                "one; start it without --respawn and --elastic, and use replicas= against deaths"
+            )
+        self.name = name if name is not None else f"table {next(_numbers)}"
+        is_rule = isinstance(rule, Rule)
+        list_bytes = 2 * 8 * cached_keys * live
+        self._check_memory(rule, width, replicas, live, list_bytes)
+        description = (
+            f"rows={self.rows}, width={width}, update={rule if is_rule else 'a function'}, "
+            f"dtype={self.dtype}, initial={initial}, replicas={replicas}, staleness={staleness}, "
+            f"codec={codec}, threshold={threshold}, cached_keys={cached_keys}"
+        )
+        with job.turns.hold("making a table"):
+            formed = _joining.form(job, f"malt.ps.Table '{self.name}'", description, timeout)
+            try:
+                self._core = core.Table(
+                    formed.clients,
+                    formed.servers,
+                    name=self.name,
+                    rows=self.rows,
+                    width=width,
+                    dtype=self.dtype,
+                    initial=float(initial),
+                    rule=(type(rule).__name__, rule.numbers() if isinstance(rule, Rule) else []),
+                    function=None if isinstance(rule, Rule) else rule,
+                    row_shape=self._row_shape,
+                    ranks=formed.ranks,
+                    replicas=replicas,
+                    staleness=staleness,
+                    codec=codec,
+                    threshold=float(threshold),
+                    cached_keys=cached_keys,
+                )
+            except BaseException:
+                formed.clients.leave()
+                formed.servers.leave()
+                raise
+        self._clients = formed.clients
+        job.companions.add(self)
+
+    def _check_memory(
+        self, rule: Any, width: int, replicas: int, live: int, list_bytes: int
+    ) -> None:
+        states = {"Momentum": 1, "AdaGrad": 1, "FTRL": 2}.get(type(rule).__name__, 0)
+        row_bytes = width * self.dtype.itemsize * (1 + states)
+        needed = self.rows * row_bytes * (1 + replicas) // live + list_bytes
+        there = core.available_bytes()
+        if needed > there:
+            raise ConfigError(
+                f"table '{self.name}' needs about {needed >> 20} MB on this rank ({self.rows} rows "
+                f"of {row_bytes} bytes with the rule's state, {1 + replicas} times, on {live} "
+                f"ranks, and {list_bytes >> 20} MB of cached keys), and {there >> 20} MB are free; "
+                "use more ranks, fewer replicas, rows or cached keys, or another rule"
+            )
+
+    def push(self, keys: Keys, gradients: npt.ArrayLike, *, timeout: float | None = None) -> int:
+        """Send gradients to the rows' servers, which apply the update rule to them.
+
+        Returns before the servers have done so; it waits only while much is on its way.
+
+        Args:
+            keys: which rows: an int64 array or a sequence of ints that grow, a range of step 1, or
+                None for all rows.
+            gradients: of shape (number of keys, width), or (number of keys,) without a width; a
+                scalar is for all of them. Cast to the table's dtype.
+            timeout: seconds that the call may take; the job's limit if None.
+
+        Returns:
+            The number of this push, for wait().
+
+        Raises:
+            ConfigError: the keys or shapes are wrong.
+            PeerError: rows are lost, or this rank has been evicted.
+            TimeoutError: the servers that the error names did not answer.
+        """
+        array, first, count = self._keys(keys)
+        given = np.asarray(gradients, dtype=self.dtype)
+        shape = (count, *self._row_shape)
+        if given.ndim == 0:
+            given = np.broadcast_to(given, shape)
+        if given.shape != shape:
+            raise ConfigError(
+                f"table '{self.name}': gradients have shape {given.shape}; for {count} keys they "
+                f"have shape {shape}"
+            )
+        number: int = self._open().push(array, first, np.ascontiguousarray(given), timeout)
+        return number
+
+    def pull(
+        self, keys: Keys = None, *, out: Values | None = None, timeout: float | None = None
+    ) -> Values:
+        """Return the values of rows, as stale as the table's `staleness` allows.
+
+        Without staleness a pull sees all earlier pushes of this rank to the rows.
+
+        Args:
+            keys: as in push(); None: all rows.
+            out: an array of the table's dtype and the result's shape, C-contiguous, to be filled.
+            timeout: seconds that the call may take; the job's limit if None.
+
+        Returns:
+            An array of shape (number of keys, width), or (number of keys,) without a width.
+
+        Raises:
+            ConfigError: the keys or `out` are wrong.
+            PeerError: rows are lost, or this rank has been evicted.
+            TimeoutError: servers did not answer, or ranks are too far behind in clock().
+        """
+        array, first, count = self._keys(keys)
+        shape = (count, *self._row_shape)
+        if out is None:
+            out = np.empty(shape, dtype=self.dtype)
+        elif (
+            out.shape != shape
+            or out.dtype != self.dtype
+            or not (out.flags.c_contiguous and out.flags.writeable)
+        ):
+            raise ConfigError(
+                f"table '{self.name}': out has shape {out.shape} and dtype {out.dtype}; it is a "
+                f"writable C-contiguous array of shape {shape} and dtype {self.dtype}"
+            )
+        self._open().pull(array, first, out, timeout)
+        return out
+
+    def push_pull(
+        self, keys: Keys, gradients: npt.ArrayLike, *, timeout: float | None = None
+    ) -> Values:
+        """Push to rows, then pull the same rows."""
+        self.push(keys, gradients, timeout=timeout)
+        return self.pull(keys, timeout=timeout)
+
+    def wait(self, push: int | None = None, *, timeout: float | None = None) -> None:
+        """Wait until a push has been acknowledged: its primary and all replicas have it.
+
+        What push() has held back counts as pushed when it is sent.
+
+        Args:
+            push: what push() returned; it and all earlier ones. None: all, and what is held back
+                is sent first.
+            timeout: seconds that the call may take; the job's limit if None.
+
+        Raises:
+            PeerError: rows of a push are lost.
+            TimeoutError: the servers that the error names did not answer.
+            malt.Error: the update function raised; the text has its traceback.
+        """
+        self._open().wait(push, timeout)
+
+    def clock(self, *, timeout: float | None = None) -> int:
+        """Wait for this rank's pushes, and say that it has ended its iteration.
+
+        What is held back stays so; call wait() before, to send it in this iteration.
+
+        Returns:
+            How often this rank has called it.
+        """
+        table = self._open()
+        table.advance(timeout)
+        clock: int = table.clock
+        return clock
+
+    def alive(self) -> tuple[int, ...]:
+        """Return the ranks of the table that are live as far as this rank knows, sorted."""
+        self._open()
+        assert self._clients is not None
+        size = self._clients.size // 2
+        return tuple(member for member in self._clients.alive() if member < size)
+
+    def stats(self) -> TableStats:
+        """Return what this rank's calls have moved. Copies for replicas are not in it."""
+        table = self._open()
+        return TableStats(table.bytes_out, table.bytes_in, table.rows_held_back)
+
+    def close(self, *, timeout: float | None = None) -> None:
+        """Wait until every live rank has called it; then the table's values are gone. Idempotent.
+
+        Raises:
+            PeerError: rows of a push are lost; this rank has then left the table.
+            TimeoutError: ranks did not call it; this rank has then left the table.
+        """
+        if self._core is not None:
+            try:
+                self._core.finish(timeout)
+            finally:
+                self.leave()
+
+    def leave(self) -> None:
+        """Leave at once: for the other ranks it is as if this rank had died. Idempotent."""
+        table, self._core = self._core, None
+        self._clients = None  # a group has a thread for as long as it exists
+        if table is not None:
+            table.leave()
+
+    def __enter__(self) -> Table:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.leave()
+
+    def _open(self) -> core.Table:
+        jobs.current()
+        if self._core is None:
+            raise ConfigError(f"table '{self.name}' has been closed")
+        return self._core
+
+    def _keys(self, keys: Keys) -> tuple[npt.NDArray[np.int64] | None, int, int]:
+        """Return the keys as an array, or None, the first one and their number."""
+        if keys is None:
+            return None, 0, self.rows
+        if isinstance(keys, range):
+            if keys.step != 1:
+                raise ConfigError(f"table '{self.name}': {keys} has step {keys.step}; it is 1")
+            return None, keys.start, len(keys)
+        array = np.asarray(keys, dtype=np.int64 if len(keys) == 0 else None)
+        if array.dtype != np.int64 or array.ndim != 1:
+            raise ConfigError(
+                f"table '{self.name}': the keys have dtype {array.dtype} and {array.ndim} "
+                "dimensions; they are a 1-D array of int64 (keys.astype(numpy.int64))"
+            )
+        return np.ascontiguousarray(array), 0, len(array)
+
+
+def _whole(name: str, value: Any, least: int, most: int, why: str = "") -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise ConfigError(f"{name} is {value!r}; it is a whole number")
+    if not least <= value <= most:
+        raise ConfigError(f"{name} is {value}; it is {least} to {most}{why}")
+    return int(value)

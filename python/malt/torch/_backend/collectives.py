@@ -1,0 +1,302 @@
+"""The collective calls, as exchanges of bytes between the members of a process group.
+
+Each function here makes one call at once, in the thread that calls it; `timeout` is in seconds. All
+ranks of the group make the same calls in the same order.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+import torch
+from torch.distributed import ReduceOp
+
+from malt._errors import ConfigError
+from malt.torch._backend import members as _members
+from malt.torch._backend.members import NATIVE, SLOT_BYTES, Members
+
+Tensors = Sequence[torch.Tensor]
+
+# A call's number, in its lowest byte; above it the rank of the root, if there is one.
+_BARRIER, _BROADCAST, _GATHER, _SCATTER, _ALL_GATHER, _ALL_TO_ALL, _REDUCE = range(1, 8)
+
+_WIDE = {torch.bool: torch.int64} | {
+    each: torch.int64 if not each.is_floating_point else torch.float32
+    for each in (torch.uint8, torch.int8, torch.int16, torch.float16, torch.bfloat16)
+}
+
+
+def bytes_of(tensor: torch.Tensor) -> int:
+    """Return how many bytes the values of a tensor have."""
+    return int(tensor.numel() * tensor.element_size())
+
+
+class _Landing:
+    """Tensors to write to: those with gaps are written through a copy that has none."""
+
+    def __init__(self) -> None:
+        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def at(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the tensor, or what settle() copies to it."""
+        if tensor.is_contiguous():
+            return tensor
+        copy = torch.empty(tensor.shape, dtype=tensor.dtype)
+        self._copies.append((tensor, copy))
+        return copy
+
+    def settle(self) -> None:
+        for tensor, copy in self._copies:
+            tensor.copy_(copy)
+
+
+def _copy(to: torch.Tensor, values: torch.Tensor) -> None:
+    """Copy this rank's own part, unless it is the same memory."""
+    if to.data_ptr() != values.data_ptr() or to.stride() != values.stride():
+        to.view(values.shape).copy_(values)
+
+
+def barrier(members: Members, timeout: float) -> None:
+    """Return when all ranks have called it."""
+    members.run([], [], _BARRIER, timeout, _members.goes_on())
+
+
+def broadcast(members: Members, tensor: torch.Tensor, root: int, timeout: float) -> None:
+    """Give all ranks the root's values."""
+    kind = _BROADCAST | root << 8
+    may_miss = _members.goes_on()
+    if members.rank == root:
+        given = tensor.contiguous()
+        members.run([(given.data_ptr(), bytes_of(given))], [], kind, timeout, may_miss)
+        return
+    landing = _Landing()
+    here = landing.at(tensor)
+    if may_miss and here is not tensor:
+        here.copy_(tensor)  # what stays if the root is dead
+    members.run([], [(root, 0, bytes_of(here), here.data_ptr())], kind, timeout, may_miss)
+    landing.settle()
+
+
+def all_gather(members: Members, outputs: Tensors, own: torch.Tensor, timeout: float) -> None:
+    """Give all ranks the values of all; `outputs` has a tensor for each rank."""
+    _check_count(outputs, members.size, "output tensors")
+    own = own.contiguous()
+    landing = _Landing()
+    takes = []
+    for rank, output in enumerate(outputs):
+        here = landing.at(output)
+        if rank == members.rank:
+            _copy(here, own)
+        else:
+            takes.append((rank, 0, bytes_of(here), here.data_ptr()))
+    members.run([(own.data_ptr(), bytes_of(own))], takes, _ALL_GATHER, timeout)
+    landing.settle()
+
+
+def gather(
+    members: Members, outputs: Tensors, own: torch.Tensor, root: int, timeout: float
+) -> None:
+    """Give the root the values of all; there, `outputs` has a tensor for each rank."""
+    kind = _GATHER | root << 8
+    own = own.contiguous()
+    if members.rank != root:
+        members.run([(own.data_ptr(), bytes_of(own))], [], kind, timeout)
+        return
+    _check_count(outputs, members.size, "output tensors")
+    landing = _Landing()
+    here = [landing.at(output) for output in outputs]
+    _copy(here[root], own)
+    takes = [
+        (rank, 0, bytes_of(each), each.data_ptr()) for rank, each in enumerate(here) if rank != root
+    ]
+    members.run([], takes, kind, timeout)
+    landing.settle()
+
+
+def scatter(
+    members: Members, output: torch.Tensor, inputs: Tensors, root: int, timeout: float
+) -> None:
+    """Give each rank its tensor of the root's `inputs`."""
+    kind = _SCATTER | root << 8
+    if members.rank == root:
+        _check_count(inputs, members.size, "input tensors")
+        parts = [each.contiguous() for each in inputs]
+        gives = [(each.data_ptr(), bytes_of(each)) for each in parts]
+        members.run(gives, [], kind, timeout)
+        output.view(parts[root].shape).copy_(parts[root])
+        return
+    landing = _Landing()
+    here = landing.at(output)
+    size = bytes_of(here)
+    members.run([], [(root, members.rank * size, size, here.data_ptr())], kind, timeout)
+    landing.settle()
+
+
+def all_to_all(members: Members, outputs: Tensors, inputs: Tensors, timeout: float) -> None:
+    """Give each rank its tensor of every rank's `inputs`, in the order of the ranks."""
+    _check_count(inputs, members.size, "input tensors")
+    _check_count(outputs, members.size, "output tensors")
+    size, rank = members.size, members.rank
+    parts = [each.contiguous() for each in inputs]
+    # A rank finds its part by the lengths of those before it, which it learns first.
+    lengths = torch.zeros(size, size, dtype=torch.int64)
+    lengths[rank] = torch.tensor([bytes_of(each) for each in parts])
+    lengths[rank, rank] = 0  # stays here
+    all_gather(members, list(lengths.unbind()), lengths[rank].clone(), timeout)
+    starts = (lengths.cumsum(1) - lengths)[:, rank].tolist()
+    landing = _Landing()
+    takes = []
+    for other, output in enumerate(outputs):
+        here = landing.at(output)
+        if other == rank:
+            _copy(here, parts[rank])
+        elif bytes_of(here) != lengths[other, rank]:
+            raise ConfigError(
+                f"rank {members.names[other]} gives {int(lengths[other, rank])} bytes, and the "
+                f"tensor for it has {bytes_of(here)}"
+            )
+        else:
+            takes.append((other, starts[other], bytes_of(here), here.data_ptr()))
+    gives = [(each.data_ptr(), bytes_of(each)) for other, each in enumerate(parts) if other != rank]
+    members.run(gives, takes, _ALL_TO_ALL, timeout)
+    landing.settle()
+
+
+def all_reduce(members: Members, tensor: torch.Tensor, op: ReduceOp, timeout: float) -> None:
+    """Replace the values by the reduction of all ranks' values, the same bits on all ranks."""
+    if tensor.layout is not torch.strided:
+        return _all_reduce_sparse(members, tensor, op, timeout)
+    mean = op == ReduceOp.AVG
+    if not mean and op != ReduceOp.SUM:
+        return _fold(members, tensor, tensor, op, range(members.size), timeout)
+    if tensor.dtype in NATIVE and tensor.is_contiguous():
+        return members.reduce(tensor, mean, timeout)
+    if tensor.dtype in NATIVE or _members.goes_on():
+        copy = tensor.to(_WIDE.get(tensor.dtype, tensor.dtype), copy=True).contiguous()
+        members.reduce(copy, mean, timeout)
+        tensor.copy_(copy)
+        return None
+    return _fold(members, tensor, tensor, op, range(members.size), timeout)
+
+
+def reduce(members: Members, tensor: torch.Tensor, op: ReduceOp, root: int, timeout: float) -> None:
+    """Give the root the reduction of all ranks' values."""
+    _fold(members, tensor, tensor, op, [root], timeout)
+
+
+def reduce_scatter(
+    members: Members, output: torch.Tensor, inputs: Tensors, op: ReduceOp, timeout: float
+) -> None:
+    """Give each rank the reduction of all ranks' tensors for it."""
+    _check_count(inputs, members.size, "input tensors")
+    size, rank = members.size, members.rank
+    own = inputs[rank].contiguous()
+    length = bytes_of(own)
+    # The tensors for different ranks may differ in size, but not those of one rank.
+    parts = [each.contiguous() for each in inputs]
+    start = sum(bytes_of(each) for each in parts[:rank])
+    rows = torch.empty((size, *own.shape), dtype=own.dtype)
+    rows[rank].copy_(own)
+    gives = [(each.data_ptr(), bytes_of(each)) for each in parts]
+    takes = [
+        (other, start, length, rows[other].data_ptr()) for other in range(size) if other != rank
+    ]
+    members.run(gives, takes, _REDUCE, timeout)
+    output.view(own.shape).copy_(_reduced(rows, op))
+
+
+def _fold(
+    members: Members,
+    output: torch.Tensor,
+    own: torch.Tensor,
+    op: ReduceOp,
+    roots: Sequence[int],
+    timeout: float,
+) -> None:
+    """Reduce a slot's worth of all ranks' values at a time, on the ranks `roots`."""
+    flat = own.contiguous().view(-1)
+    is_root = members.rank in roots
+    result = torch.empty_like(flat) if is_root else flat
+    step = SLOT_BYTES // flat.element_size()
+    kind = _REDUCE | (roots[0] + 1 if len(roots) == 1 else 0) << 8
+    for begin in range(0, flat.numel(), step):
+        part = flat[begin : begin + step]
+        gives = [(part.data_ptr(), bytes_of(part))]
+        if not is_root:
+            members.run(gives, [], kind, timeout)
+            continue
+        rows = torch.empty((members.size, part.numel()), dtype=part.dtype)
+        rows[members.rank].copy_(part)
+        takes = [
+            (rank, 0, bytes_of(part), rows[rank].data_ptr())
+            for rank in range(members.size)
+            if rank != members.rank
+        ]
+        members.run(gives, takes, kind, timeout)
+        result[begin : begin + step].copy_(_reduced(rows, op))
+    if is_root:
+        output.copy_(result.view(output.shape))
+
+
+def _all_reduce_sparse(
+    members: Members, tensor: torch.Tensor, op: ReduceOp, timeout: float
+) -> None:
+    """Sum sparse tensors: all ranks get the indices and values of all."""
+    if op != ReduceOp.SUM:
+        raise ConfigError("of sparse tensors there is only SUM; make them dense for another")
+    if tensor.layout is not torch.sparse_coo:
+        raise ConfigError(f"the layout is {tensor.layout}; it is strided, or sparse_coo for SUM")
+    own = tensor.coalesce()
+    counts = [torch.zeros(1, dtype=torch.int64) for _ in range(members.size)]
+    all_gather(members, counts, torch.tensor([own.values().shape[0]]), timeout)
+    of = own.indices().shape[0], own.values().shape[1:]
+    indices = [torch.empty((of[0], int(n)), dtype=torch.int64) for n in counts]
+    values = [torch.empty((int(n), *of[1]), dtype=own.dtype) for n in counts]
+    all_gather(members, indices, own.indices(), timeout)
+    all_gather(members, values, own.values(), timeout)
+    total = torch.sparse_coo_tensor(torch.cat(indices, 1), torch.cat(values), own.shape)
+    tensor.copy_(total.coalesce())
+
+
+def _check_count(tensors: Tensors, size: int, what: str) -> None:
+    if len(tensors) != size:
+        raise ConfigError(f"there are {len(tensors)} {what}; it is one for each of {size} ranks")
+
+
+def _sum(rows: torch.Tensor) -> torch.Tensor:
+    return rows.sum(0, dtype=_WIDE.get(rows.dtype))  # rounded once
+
+
+def _mean(rows: torch.Tensor) -> torch.Tensor:
+    total = _sum(rows)
+    if total.dtype.is_floating_point or total.dtype.is_complex:
+        return total / len(rows)
+    return torch.div(total, len(rows), rounding_mode="trunc")
+
+
+def _bitwise(function: Callable[..., torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda rows: functools.reduce(function, rows.unbind(0))
+
+
+_REDUCTIONS: dict[ReduceOp.RedOpType, Callable[[torch.Tensor], torch.Tensor]] = {
+    ReduceOp.SUM: _sum,
+    ReduceOp.AVG: _mean,
+    ReduceOp.PRODUCT: lambda rows: rows.prod(0, dtype=_WIDE.get(rows.dtype)),
+    ReduceOp.MIN: lambda rows: rows.amin(0),
+    ReduceOp.MAX: lambda rows: rows.amax(0),
+    ReduceOp.BAND: _bitwise(torch.bitwise_and),
+    ReduceOp.BOR: _bitwise(torch.bitwise_or),
+    ReduceOp.BXOR: _bitwise(torch.bitwise_xor),
+}
+
+
+def _reduced(rows: torch.Tensor, op: ReduceOp) -> torch.Tensor:
+    """Reduce `rows` over its first dimension, which is that of the ranks."""
+    kind = op.op if isinstance(op, ReduceOp) else op
+    if kind not in _REDUCTIONS:
+        raise ConfigError(f"the operation is {kind}; it is one of {', '.join(map(str, _NAMES))}")
+    return _REDUCTIONS[kind](rows)
+
+
+_NAMES = list(_REDUCTIONS)

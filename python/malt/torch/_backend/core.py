@@ -1,0 +1,103 @@
+"""The parts of a process group, and how its calls are made."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from malt.torch._backend.errors import translated
+from malt.torch._backend.members import Members
+from malt.torch._backend.point_to_point import Mail
+from malt.torch._backend.work import Call, Line, join_threads, recorded
+
+
+class Core:
+    """The parts of a process group: its members, its line of calls, and its messages."""
+
+    def __init__(
+        self, store: dist.Store, rank: int, size: int, names: Sequence[int], timeout: float
+    ) -> None:
+        self.members = Members(store, rank, size, names, timeout)
+        self.line = Line("malt collectives")
+        self.mail = Mail(self.members, store)
+        self.title = "malt"  # of the events that a profiler records
+        self._number = 0
+        _open.add(self)
+
+    def call(
+        self,
+        name: str,
+        opts: Any,
+        tensors: Any,
+        function: Callable[..., object],
+        *arguments: Any,
+        shown: Sequence[torch.Tensor] | None = None,
+    ) -> Call:
+        """Make the collective call function(members, *arguments, timeout).
+
+        Args:
+            name: for errors.
+            opts: torch's options of the call, or None.
+            tensors: what the call's result() gives.
+            function: one of collectives.py.
+            arguments: between the members and the timeout.
+            shown: the tensors whose shapes a profiler records; None: `tensors`.
+        """
+        members = self.members
+        timeout = seconds_of(getattr(opts, "timeout", None), members.timeout)
+
+        def step() -> None:
+            with translated(name, members.names):
+                function(members, *arguments, timeout)
+
+        def begin() -> Call:
+            return self.line.call(step, tensors, getattr(opts, "asyncOp", True))
+
+        return self.recorded(name, tensors if shown is None else shown, begin)
+
+    def recorded(self, name: str, shown: Sequence[torch.Tensor], begin: Callable[[], Call]) -> Call:
+        """Begin a call, as an event if a profiler is on."""
+        if not torch.autograd._profiler_enabled():
+            return begin()
+        stop = recorded(f"{self.title}:{name}", shown)
+        call = begin()
+        call.get_future().then(lambda _: stop())
+        return call
+
+    def next_number(self) -> int:
+        """Return another number at each call, the same on all ranks, for names."""
+        self._number += 1
+        return self._number
+
+    def close(self) -> None:
+        """Leave: calls in progress fail, here and on the other ranks. Idempotent."""
+        _open.discard(self)
+        self.line.close()
+        self.mail.close()
+        self.members.close()
+
+
+_open: weakref.WeakSet[Core] = weakref.WeakSet()
+_EXIT_SECONDS = 1.0  # for each thread
+
+
+@atexit.register
+def _leave_all() -> None:
+    """Leave the groups that the program has not destroyed, and let the threads of all end."""
+    for core in list(_open):
+        core.close()
+    join_threads(_EXIT_SECONDS)
+
+
+def seconds_of(given: timedelta | None, otherwise: float) -> float:
+    """Return a time limit in seconds; torch gives one below zero where there is none."""
+    if not isinstance(given, timedelta):
+        return otherwise
+    seconds = given.total_seconds()
+    return seconds if seconds > 0 else otherwise

@@ -1,0 +1,201 @@
+"""The ranks of one process group, and the memory through which they exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+from malt import _errors as errors
+from malt._core_import import Exchange, Group, Reducer
+from malt._job.joining import form_group
+from malt.torch._backend.errors import PeerError, TimeoutError, translated  # noqa: A004
+from malt.torch._backend.store_bootstrap import bootstrap_over
+
+SLOT_BYTES = 512 << 10  # the part of a buffer that is sent at a time
+# Few ranks of one host fold all of a tensor, each by itself: what they read of one another is in
+# the caches. More ranks do so with short tensors alone, which saves a wait.
+_FEW_RANKS = 2
+_FOLD_BYTES = 32 << 10
+_LEAST_REDUCED = 64 << 10  # bytes of the smallest vector that is kept for reducing
+_LINE_BYTES = 64  # the least of a slot
+_MOST_KEPT = 32  # vectors between hosts, where each length has its own
+
+# As vol::DType numbers them.
+_NUMBERS = {torch.float32: 1, torch.float64: 2, torch.int32: 3, torch.int64: 4}
+_NAMES = {each: str(each).removeprefix("torch.") for each in _NUMBERS}
+NATIVE = frozenset(_NUMBERS)  # the dtypes that the core folds
+
+_going_on = False
+
+
+def keep_going(on: bool = True) -> None:
+    """Let all-reduce go on among the living ranks when a rank dies. Call it on all ranks.
+
+    From then on `all_reduce` of a floating-point tensor gives the mean of the living ranks where
+    AVG is asked for. For SUM it gives that mean times the size of the group: DDP, which divides by
+    that size, so gets the mean of those who are there and trains on. Of integers SUM is the sum of
+    the living. `broadcast` and `barrier` go on too; a broadcast from a dead rank changes nothing.
+    All other calls still raise PeerError once a rank is dead.
+
+    Args:
+        on: False: from now on every call with a dead rank raises PeerError, as at the start.
+    """
+    global _going_on
+    _going_on = on
+
+
+def goes_on() -> bool:
+    """Return whether keep_going() holds."""
+    return _going_on
+
+
+class Members:
+    """The ranks of a process group. Its calls are collective, and made one at a time.
+
+    Attributes:
+        rank: this rank's number in the group.
+        size: how many ranks the group has.
+        names: the rank in the whole job of each rank, for errors.
+        timeout: seconds after which a call that has no limit of its own gives up.
+    """
+
+    def __init__(
+        self, store: dist.Store, rank: int, size: int, names: Sequence[int], timeout: float
+    ) -> None:
+        self.rank = rank
+        self.size = size
+        self.names = tuple(names) or tuple(range(size))
+        self.timeout = timeout
+        self._group: Group | None = None
+        self._exchange: Exchange | None = None
+        # Ranks that miss a monitored barrier stay in step elsewhere.
+        self._monitor: Exchange | None = None
+        self._reducers: dict[tuple[torch.dtype, int], Reducer] = {}
+        self._made = 0
+        self._folds_all = False
+        if size > 1:
+            with translated("init_process_group", self.names):
+                bootstrap = bootstrap_over(dist.PrefixStore("members", store), rank, size)
+                self._group = form_group(bootstrap, timeout)
+                self._exchange = Exchange(self._group, "exchange", SLOT_BYTES)
+                self._monitor = Exchange(self._group, "monitored_barrier", _LINE_BYTES)
+                self._folds_all = size <= _FEW_RANKS and self._group.is_one_host
+
+    @property
+    def group(self) -> Group:
+        """The group of the core. Only for more than one rank that have not closed."""
+        if self._group is None:
+            raise errors.ConfigError("the process group has been destroyed, or has one rank")
+        return self._group
+
+    def dead(self) -> set[int]:
+        """Return the ranks that are dead or have left."""
+        if self._group is None:
+            return set()
+        return set(range(self.size)) - set(self._group.alive())
+
+    def run(
+        self,
+        gives: list[tuple[int, int]],
+        takes: list[tuple[int, int, int, int]],
+        kind: int,
+        timeout: float,
+        may_miss: bool = False,
+    ) -> None:
+        """Give stretches (address, bytes); copy (rank, offset, bytes, address) of the others'.
+
+        Args:
+            gives: of this rank's memory; the others see them as one buffer.
+            takes: of the others' buffers, and where to copy them.
+            kind: says which call this is.
+            timeout: seconds to wait for other ranks.
+            may_miss: leave out the ranks that are dead, instead of raising PeerError.
+        """
+        if self._exchange is not None:
+            self._exchange.run(gives, takes, kind, timeout, may_miss)
+
+    def monitored_barrier(self, timeout: float, wait_all_ranks: bool) -> None:
+        """Return when all ranks have called it. The errors say what gloo's say.
+
+        Args:
+            timeout: seconds to wait for other ranks.
+            wait_all_ranks: name all ranks that did not come, instead of the lowest.
+        """
+        own = self.names[self.rank]
+        if timeout <= 0:
+            raise TimeoutError(f"Rank {own} timed out in monitoredBarrier after 0 ms", [own])
+        if self._monitor is None:
+            return
+        try:
+            self._monitor.run([], [], 0, timeout)
+        except (errors.TimeoutError, errors.PeerError) as error:
+            ranks = [self.names[rank] for rank in error.ranks]
+            shown = errors.describe_ranks(ranks if wait_all_ranks else ranks[:1]).capitalize()
+            text = f"{shown} failed to pass monitoredBarrier in {timeout * 1000:.0f} ms"
+            if self.rank != 0:
+                text = (
+                    f"Rank {own} successfully reached monitoredBarrier, but received errors while "
+                    f"waiting for send/recv from rank {self.names[0]}: {text}"
+                )
+            kind = TimeoutError if isinstance(error, errors.TimeoutError) else PeerError
+            raise kind(text, ranks) from error
+
+    def reduce(self, tensor: torch.Tensor, mean: bool, timeout: float) -> None:
+        """Replace the values by the sum or mean over all ranks.
+
+        Args:
+            tensor: contiguous, of one of the dtypes NATIVE.
+            mean: the mean instead of the sum.
+            timeout: seconds to wait for other ranks.
+        """
+        count = tensor.numel()
+        if self._exchange is None or not count:
+            return
+        dtype = tensor.dtype
+        if _going_on:
+            self._reduce_living(tensor, mean, timeout)
+        elif self._folds_all or count * tensor.element_size() <= _FOLD_BYTES:
+            self._exchange.fold(tensor.data_ptr(), count, _NUMBERS[dtype], mean, timeout)
+        else:
+            reducer = self._reducer(dtype, count)
+            others = reducer.allreduce(tensor.data_ptr(), count, mean, timeout)
+            if len(others) + 1 < self.size:
+                missing = set(range(self.size)) - {self.rank, *others}
+                raise errors.PeerError("ranks are dead", missing)
+
+    def _reduce_living(self, tensor: torch.Tensor, mean: bool, timeout: float) -> None:
+        count = tensor.numel()
+        others = self._reducer(tensor.dtype, count).allreduce(
+            tensor.data_ptr(), count, mean, timeout
+        )
+        living = len(others) + 1
+        if living < self.size and not mean and tensor.dtype.is_floating_point:
+            tensor.mul_(self.size / living)
+
+    def _reducer(self, dtype: torch.dtype, count: int) -> Reducer:
+        """Return a vector that takes `count` elements. All ranks choose and make the same."""
+        if self.group.is_one_host:
+            least = _LEAST_REDUCED // dtype.itemsize
+            capacity = max(least, 1 << (count - 1).bit_length())
+        else:
+            capacity = count
+        found = self._reducers.pop((dtype, capacity), None)
+        if found is None:
+            self._made += 1
+            found = Reducer(self.group, _NAMES[dtype], capacity, f"reducer-{self._made}")
+        self._reducers[dtype, capacity] = found  # the last used is the last
+        if len(self._reducers) > _MOST_KEPT:
+            self._reducers.pop(next(iter(self._reducers))).shut()
+        return found
+
+    def close(self) -> None:
+        """Leave the group: the others' calls fail from now on. Idempotent."""
+        for reducer in self._reducers.values():
+            reducer.shut()
+        for exchange in (self._exchange, self._monitor):
+            if exchange is not None:
+                exchange.shut()
+        if self._group is not None:
+            self._group.leave()

@@ -1,0 +1,272 @@
+"""Messages from one rank of a process group to another.
+
+A rank sends to another through a link that only these two have. The first message makes the link:
+its sender announces it in the store, and both ranks join.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+from malt import _errors as errors
+from malt._core_import import Link
+from malt._job.joining import form_group
+from malt.torch._backend.collectives import bytes_of
+from malt.torch._backend.errors import translated
+from malt.torch._backend.members import Members
+from malt.torch._backend.store_bootstrap import bootstrap_over
+from malt.torch._backend.work import Call, Line, start_thread
+
+_Kept = TypeVar("_Kept")
+
+_SLOT_BYTES = 256 << 10
+_DEPTH = 8
+_LOOK_SECONDS = 0.005  # how often a waiting receiver looks for further tensors to receive
+_NAP_SECONDS = 0.0005  # between two looks at all senders
+
+
+class _End:
+    """One end of the link from `source` to `target`; made when it is first used."""
+
+    def __init__(self, members: Members, store: dist.Store, source: int, target: int) -> None:
+        self._members = members
+        self._key = f"link/{source}/{target}"
+        self._store = store
+        self._pair = source, target
+        self._link: Link | None = None
+        self.names = members.names[source], members.names[target]
+
+    @property
+    def is_made(self) -> bool:
+        return self._link is not None
+
+    def link(self) -> Link:
+        """Return the link, which both ranks make together at their first message."""
+        if self._link is None:
+            bootstrap = bootstrap_over(
+                dist.PrefixStore(self._key, self._store),
+                self._pair.index(self._members.rank),
+                2,
+                self._find_dead,
+            )
+            self._store.set(f"{self._key}/wanted", b"1")
+            group = form_group(bootstrap, self._members.timeout)
+            self._link = Link(group, self._key, _SLOT_BYTES, _DEPTH)
+        return self._link
+
+    def is_wanted(self) -> bool:
+        """Whether the other rank has begun to use the link."""
+        return self.is_made or bool(self._store.check([f"{self._key}/wanted"]))
+
+    def _find_dead(self) -> set[int]:
+        dead = self._members.dead()
+        return {place for place, rank in enumerate(self._pair) if rank in dead}
+
+    def close(self) -> None:
+        if self._link is not None:
+            self._link.shut()
+
+
+class Sender:
+    """Sends messages to one rank, in their order."""
+
+    def __init__(self, end: _End) -> None:
+        self._end = end
+        self._line = Line("malt send")
+
+    def send(self, tensor: torch.Tensor, tag: int) -> Call:
+        """Send a tensor: at once if there is room for it, else in a thread."""
+        given = tensor.contiguous()
+
+        def step() -> None:
+            with translated("send", self._end.names):
+                self._end.link().send(given.data_ptr(), bytes_of(given), tag)
+
+        if self._end.is_made and self._line.is_idle:
+            with translated("send", self._end.names):
+                if self._end.link().try_send(given.data_ptr(), bytes_of(given), tag):
+                    return Call([tensor])
+        return self._line.later(step, [tensor])
+
+    def close(self) -> None:
+        self._line.close()
+        self._end.close()
+
+
+class Receiver:
+    """Receives messages from one rank, into the tensors that wait for them."""
+
+    def __init__(self, end: _End, source: int, timeout: float) -> None:
+        self._end = end
+        self._source = source
+        self._timeout = timeout
+        self._waiting: list[tuple[torch.Tensor, int, Call]] = []
+        self._lock = threading.Lock()  # of the list, and of whether a thread serves it
+        self._busy = threading.Lock()  # held by the thread that uses the link
+        self._has_thread = False
+
+    def is_wanted(self) -> bool:
+        return self._end.is_wanted()
+
+    def receive(self, tensor: torch.Tensor, tag: int) -> Call:
+        """Receive a tensor: at once if its message is there, else in a thread."""
+        with self._lock:
+            is_first = not self._has_thread
+        if is_first and self._end.is_made and self.take(tensor, tag):
+            done = Call.pending([tensor])
+            done.end(source=self._source)
+            return done
+        call = Call.pending([tensor])
+        with self._lock:
+            self._waiting.append((tensor, tag, call))
+            if not self._has_thread:
+                self._has_thread = True
+                start_thread(self._serve, "malt receive")
+        return call
+
+    def take(self, tensor: torch.Tensor, tag: int) -> bool:
+        """Receive the tensor now if its message has begun to arrive, and return whether it had."""
+        with self._busy, translated("recv", self._end.names):
+            link = self._end.link()
+            if link.await_tag([tag], 0) < 0:
+                return False
+            self._read(link, tensor, tag)
+        return True
+
+    def _read(self, link: Link, tensor: torch.Tensor, tag: int) -> None:
+        here = tensor if tensor.is_contiguous() else torch.empty(tensor.shape, dtype=tensor.dtype)
+        link.receive(here.data_ptr(), bytes_of(here), tag, self._timeout)
+        if here is not tensor:
+            tensor.copy_(here)
+
+    def _serve(self) -> None:
+        """Receive until no tensor waits any more. In a thread of its own."""
+        deadline = time.monotonic() + self._timeout
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._has_thread = False
+                    return
+                tags = [tag for _, tag, _ in self._waiting]
+            try:
+                with self._busy, translated("recv", self._end.names):
+                    place = self._next(tags, deadline)
+                    if place is None:
+                        continue
+                    tensor, tag, call = self._waiting[place]
+                    failure = self._failure_of(tensor, tag)
+            except BaseException as error:  # all that wait hear of it
+                self._fail_all(error)
+                return
+            with self._lock:
+                del self._waiting[place]
+            call.end(failure, self._source)
+            deadline = time.monotonic() + self._timeout
+
+    def _failure_of(self, tensor: torch.Tensor, tag: int) -> BaseException | None:
+        """Receive a tensor; return what is wrong with its message, which concerns no other."""
+        try:
+            self._read(self._end.link(), tensor, tag)
+        except errors.ConfigError as error:
+            return errors.ConfigError(f"recv: {error}")
+        return None
+
+    def _fail_all(self, error: BaseException) -> None:
+        with self._lock:
+            failed, self._waiting = self._waiting, []
+            self._has_thread = False
+        for _, _, call in failed:
+            call.end(error)
+
+    def _next(self, tags: list[int], deadline: float) -> int | None:
+        """Return the place of a tensor whose message has come; None: look for more tensors."""
+        place = self._end.link().await_tag(tags, _LOOK_SECONDS)
+        if place >= 0:
+            return place
+        if time.monotonic() > deadline:
+            raise errors.TimeoutError("no message came", [0])
+        return None
+
+    def close(self) -> None:
+        self._end.close()
+
+
+class Mail:
+    """All messages that this rank sends to and receives from the others of a process group."""
+
+    def __init__(self, members: Members, store: dist.Store) -> None:
+        self._members = members
+        self._store = store
+        self._senders: dict[int, Sender] = {}
+        self._receivers: dict[int, Receiver] = {}
+        self._any: dict[int, Line] = {}  # by tag
+        self._lock = threading.Lock()
+
+    def send(self, tensor: torch.Tensor, to: int, tag: int) -> Call:
+        """Send a tensor to rank `to` of the group."""
+        return self._sender(self._check(to)).send(tensor, tag)
+
+    def receive(self, tensor: torch.Tensor, source: int, tag: int) -> Call:
+        """Receive a tensor from rank `source` of the group."""
+        return self._receiver(self._check(source)).receive(tensor, tag)
+
+    def receive_any(self, tensor: torch.Tensor, tag: int) -> Call:
+        """Receive a tensor from whichever rank sends one with this tag first."""
+        line = self._kept(self._any, tag, lambda: Line("malt receive from any"))
+        return line.later(lambda: self._search(tensor, tag), [tensor])
+
+    def _search(self, tensor: torch.Tensor, tag: int) -> int:
+        others = [rank for rank in range(self._members.size) if rank != self._members.rank]
+        deadline = time.monotonic() + self._members.timeout
+        while time.monotonic() < deadline:
+            for rank in others:
+                receiver = self._receiver(rank)
+                if receiver.is_wanted() and receiver.take(tensor, tag):
+                    return rank
+            time.sleep(_NAP_SECONDS)
+        raise errors.TimeoutError(
+            f"recv: no rank sent a message with tag {tag} within {self._members.timeout:g} s",
+            [self._members.names[rank] for rank in others],
+        )
+
+    def _check(self, rank: int) -> int:
+        if not 0 <= rank < self._members.size or rank == self._members.rank:
+            raise errors.ConfigError(
+                f"the rank is {rank}; it is another one of 0 to {self._members.size - 1} in the "
+                f"group, of which this one is {self._members.rank}"
+            )
+        return rank
+
+    def _sender(self, to: int) -> Sender:
+        return self._kept(self._senders, to, lambda: Sender(self._end(self._members.rank, to)))
+
+    def _receiver(self, source: int) -> Receiver:
+        return self._kept(
+            self._receivers,
+            source,
+            lambda: Receiver(self._end(source, self._members.rank), source, self._members.timeout),
+        )
+
+    def _kept(self, kept: dict[int, _Kept], key: int, make: Callable[[], _Kept]) -> _Kept:
+        with self._lock:
+            if key not in kept:
+                kept[key] = make()
+            return kept[key]
+
+    def _end(self, source: int, target: int) -> _End:
+        return _End(self._members, self._store, source, target)
+
+    def close(self) -> None:
+        """Leave all links."""
+        for line in self._any.values():
+            line.close()
+        for sender in self._senders.values():
+            sender.close()
+        for receiver in self._receivers.values():
+            receiver.close()

@@ -1,0 +1,154 @@
+"""The process groups that torch gets: of CPU tensors alone, or beside those of other backends.
+
+torch makes a process group by create(). It stops at the first ProcessGroup that it is given, so
+with "cpu:malt,cuda:nccl" ours has torch make another one for the other devices, and hands on the
+calls that are about their tensors.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from malt._errors import ConfigError
+from malt.torch._backend.core import Core
+from malt.torch._backend.operations import Operations
+
+
+class MaltProcessGroup(Operations, dist.ProcessGroup):  # type: ignore[misc] # PyTorch is optional
+    """A process group of CPU tensors."""
+
+    def __init__(self, store: dist.Store, core: Core) -> None:
+        dist.ProcessGroup.__init__(self, core.members.rank, core.members.size)
+        self.core = core
+        self._store = store
+        self._name = self._description = ""
+
+    def getBackendName(self) -> str:  # noqa: N802 - the name that torch calls
+        return "malt"
+
+    @property
+    def group_name(self) -> str:
+        """The name under which torch keeps the group."""
+        return self._name
+
+    @property
+    def group_desc(self) -> str:
+        """The purpose of the group, in its maker's words."""
+        return self._description
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    def _set_group_desc(self, description: str) -> None:
+        self._description = description
+
+    def getGroupName(self) -> str:  # noqa: N802 - as above
+        return self._name
+
+    def getGroupDesc(self) -> str:  # noqa: N802 - as above
+        return self._description
+
+    def get_group_store(self) -> dist.Store:
+        return self._store
+
+
+class MixedProcessGroup(MaltProcessGroup):
+    """A process group of CPU tensors that hands on the calls about others.
+
+    Args:
+        store: as for MaltProcessGroup.
+        core: as for MaltProcessGroup.
+        others: torch's process group of the other devices' tensors.
+    """
+
+    def __init__(self, store: dist.Store, core: Core, others: dist.ProcessGroup) -> None:
+        super().__init__(store, core)
+        self.others = others
+
+
+def _device_of(arguments: tuple[Any, ...]) -> str:
+    """Return the kind of device that a call is about, by its first tensor or its options."""
+    for each in arguments:
+        if isinstance(each, list) and each and (found := _device_of(tuple(each))):
+            return found
+        device = getattr(each, "device", None)
+        if isinstance(device, torch.device):
+            return str(device.type)
+    return ""
+
+
+def _handing_on(name: str) -> Callable[..., Any]:
+    own = getattr(MaltProcessGroup, name)
+
+    def call(self: MixedProcessGroup, *arguments: Any, **options: Any) -> Any:
+        if _device_of((*arguments, *options.values())) in ("", "cpu"):
+            return own(self, *arguments, **options)
+        return getattr(self.others, name)(*arguments, **options)
+
+    return call
+
+
+for _name in [name for name in vars(Operations) if name.startswith(("all", "reduce"))] + [
+    *("broadcast", "gather", "scatter", "send", "recv", "recv_anysource", "barrier"),
+    *("_allgather_base", "_reduce_scatter_base"),
+]:
+    setattr(MixedProcessGroup, _name, _handing_on(_name))
+
+
+def core_of(group: dist.ProcessGroup) -> Core:
+    """Return what a process group of this backend consists of.
+
+    Raises:
+        ConfigError: it is of another backend.
+    """
+    if not isinstance(group, MaltProcessGroup):
+        raise ConfigError(
+            'the process group is not one of init_process_group("malt"), nor a part of one'
+        )
+    return group.core
+
+
+def create(options: Any, _: Any = None) -> MaltProcessGroup:
+    """Make a process group. torch calls this. Collective."""
+    core = Core(
+        options.store,
+        options.group_rank,
+        options.group_size,
+        options.global_ranks_in_group,
+        options.timeout.total_seconds(),
+    )
+    devices = _other_devices()
+    if not devices:
+        return MaltProcessGroup(options.store, core)
+    others, _store = distributed_c10d._new_process_group_helper(
+        options.group_size,
+        options.group_rank,
+        options.global_ranks_in_group,
+        devices,
+        options.store,
+        f"{options.group_id}/others",
+        timeout=options.timeout,
+    )
+    return MixedProcessGroup(options.store, core, others)
+
+
+def _other_devices() -> str:
+    """Return the devices for which torch wants other backends in this group: "cuda:nccl", or "".
+
+    torch tells a plug-in nothing of them, so this looks at the variables of torch's function.
+    """
+    config = sys._getframe(2).f_locals.get("backend_config")
+    backends = {} if config is None else config.get_device_backend_map()
+    return ",".join(f"{device}:{name}" for device, name in backends.items() if name != "malt")
+
+
+def register() -> None:
+    """Make `malt` a name that torch.distributed.init_process_group() knows. Idempotent."""
+    if dist.is_available() and "MALT" not in dist.Backend._plugins:
+        dist.Backend.register_backend("malt", create, extended_api=True, devices=["cpu"])

@@ -1,0 +1,200 @@
+"""The result of a call of the backend, and the thread that makes asynchronous calls."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+Step = Callable[[], Any]
+
+_lock = threading.Lock()  # held for an instant, when a future is made or a call begins or ends
+_Work: Any = torch._C._distributed_c10d.Work  # older versions of torch.distributed hide it
+
+
+# Threads that may be in the core: at the program's end Python would stop them there, and C++ ends a
+# process whose thread is stopped so.
+_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+
+def start_thread(run: Callable[[], None], name: str) -> threading.Thread:
+    """Start a thread that ends by itself once its process group is closed."""
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    _threads.add(thread)
+    thread.start()
+    return thread
+
+
+def join_threads(seconds: float) -> None:
+    """Wait for all of them to end, for so long each at most."""
+    for thread in list(_threads):
+        thread.join(seconds)
+
+
+class Call(_Work):  # type: ignore[misc] # PyTorch is no dependency
+    """A call that is in progress or has ended.
+
+    Args:
+        tensors: what result() and the future give.
+    """
+
+    def __init__(self, tensors: Any) -> None:
+        super().__init__()
+        self._tensors = tensors
+        self._error: BaseException | None = None
+        self._ended: threading.Event | None = None  # None: it had ended before this was made
+        self._future: torch.futures.Future[Any] | None = None
+        self._source = -1
+
+    @classmethod
+    def pending(cls, tensors: Any) -> Call:
+        """Return a call that end() is to end."""
+        call = cls(tensors)
+        call._ended = threading.Event()
+        return call
+
+    def end(self, error: BaseException | None = None, source: int = -1) -> None:
+        """Mark the call as ended. The tensors have their values, or `error` says what failed."""
+        self._error = error
+        self._source = source
+        with _lock:
+            assert self._ended is not None
+            self._ended.set()
+            future = self._future
+        if future is not None:
+            future.set_result(None)
+
+    def is_completed(self) -> bool:
+        return self._ended is None or self._ended.is_set()
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        return self._error
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        if self._ended is not None:
+            seconds = None if timeout is None else timeout.total_seconds()
+            limit = seconds if seconds is not None and seconds > 0 else None
+            if not self._ended.wait(limit):
+                raise RuntimeError(f"wait(timeout): the call has not ended within {limit} s")
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def result(self) -> Any:
+        self.wait()
+        return self._tensors
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        with _lock:
+            if self._future is None:
+                self._future = torch.futures.Future()
+                if self.is_completed():
+                    self._future.set_result(None)
+        # An exception set in a plain future does not reach DDP: raise it in a callback.
+        return self._future.then(lambda _: self._outcome())
+
+    def _outcome(self) -> Any:
+        if self._error is not None:
+            raise self._error
+        return self._tensors
+
+    def source_rank(self) -> int:
+        return self._source
+
+    def _source_rank(self) -> int:
+        return self._source
+
+
+def recorded(name: str, tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
+    """Begin an event for the profiler that is on, and return what ends it.
+
+    As with gloo the event is asynchronous: it has a beginning and the tensors' shapes, but Python
+    cannot give such an event its end, which the profiler so takes to be that of the profile.
+
+    Args:
+        name: of the event.
+        tensors: their shapes are recorded with it.
+    """
+    held: list[Any] = []
+    with contextlib.suppress(TypeError):  # older versions of PyTorch take a name alone
+        held.append(torch._C._profiler._RecordFunctionFast(name, tuple(tensors), {}))
+        held[0].__enter__()
+
+    def stop() -> None:
+        # Dropped in another thread than it began in, the event counts as asynchronous.
+        thread = threading.Thread(target=held.clear)
+        thread.start()
+        thread.join()
+
+    return stop
+
+
+class Line:
+    """Makes calls in their order: at once in the caller's thread, or in a thread of its own."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._turn = threading.Lock()  # held by the thread whose call is being made
+        self._waiting: queue.SimpleQueue[tuple[Step, Call] | None] = queue.SimpleQueue()
+        self._unended = 0  # calls that the thread has yet to end
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the thread has no call to make."""
+        return self._unended == 0
+
+    def call(self, step: Step, tensors: Any, is_async: bool) -> Call:
+        """Make the call `step`, in the thread if `is_async` or if it still has earlier calls.
+
+        A call that a future's callback makes in the thread itself is made at once.
+        """
+        is_inside = threading.current_thread() is self._thread
+        if is_async or (self._unended and not is_inside):
+            return self.later(step, tensors)
+        with self._turn:
+            step()
+        return Call(tensors)
+
+    def later(self, step: Step, tensors: Any) -> Call:
+        """Make the call `step` in the thread."""
+        call = Call.pending(tensors)
+        with _lock:
+            self._unended += 1
+            if self._thread is None:
+                self._thread = start_thread(self._run, self._name)
+        self._waiting.put((step, call))
+        return call
+
+    def close(self) -> None:
+        """Let the thread end after the calls that it has."""
+        if self._thread is not None:
+            self._waiting.put(None)
+
+    def _run(self) -> None:
+        while (entry := self._waiting.get()) is not None:
+            step, call = entry
+            error: BaseException | None = None
+            source = -1
+            try:
+                with self._turn:
+                    found = step()
+                source = found if isinstance(found, int) else -1
+            except BaseException as raised:  # the caller's wait() raises it
+                error = raised
+            with _lock:
+                self._unended -= 1
+            call.end(error, source)
+            del entry, step, call, error

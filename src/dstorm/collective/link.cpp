@@ -1,0 +1,144 @@
+#include "dstorm/collective/link.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "dstorm/errors.hpp"
+#include "dstorm/host/turn.hpp"
+#include "dstorm/segment/parts.hpp"
+
+namespace dstorm {
+namespace {
+
+using std::chrono::nanoseconds;
+using Clock = std::chrono::steady_clock;
+
+}  // namespace
+
+Link::Link(std::shared_ptr<Group> group, std::string name, std::size_t slot_bytes, int depth)
+    : segment_(group, SegmentOptions{.name = std::move(name),
+                                     .slot_bytes = slot_bytes,
+                                     .depth = depth,
+                                     .policy = Policy::kQueue,
+                                     .kind = "link"}),
+      peer_(1 - group->rank()) {}
+
+void Link::throw_dead() const {
+  throw PeerError("rank " + std::to_string(peer_) + " is dead, or has left", {peer_});
+}
+
+void Link::send(std::span<const std::byte> message, std::uint32_t tag) {
+  const Turn turn(segment_.turns(), "send", segment_.options().name);
+  const std::size_t most = segment_.options().slot_bytes;
+  for (std::size_t begin = 0; begin == 0 || begin < message.size(); begin += most) {
+    const auto part = message.subspan(begin, std::min(most, message.size() - begin));
+    const auto receivers = segment_.scatter([&](std::span<std::byte> room) {
+      if (!part.empty()) std::memcpy(room.data(), part.data(), part.size());
+      return std::pair(part.size(), Tag{message.size(), tag});
+    });
+    if (receivers.empty()) throw_dead();
+  }
+}
+
+bool Link::try_send(std::span<const std::byte> message, std::uint32_t tag) {
+  const Turn turn(segment_.turns(), "send", segment_.options().name);
+  if (message.size() > segment_.options().slot_bytes) return false;
+  const SegmentState& state = segment_.parts().state;
+  if (!state.writer().has_free([&](int rank) { return state.is_live(rank); })) return false;
+  send(message, tag);
+  return true;
+}
+
+Link::Place Link::find(std::uint32_t tag) {
+  return std::ranges::find(messages_, tag, &Message::tag);
+}
+
+void Link::add(const Update& update) {
+  if (messages_.empty() || messages_.back().is_whole()) {
+    Message begun{update.format, static_cast<std::size_t>(update.count), 0, {}, nullptr};
+    // The first message of its tag goes straight to the waiting receive().
+    const bool fits = begun.tag == room_tag_ && begun.bytes == room_.size();
+    if (room_.data() != nullptr && fits && find(begun.tag) == messages_.end()) {
+      begun.direct = room_.data();
+    } else {
+      begun.kept.resize(begun.bytes);
+    }
+    messages_.push_back(std::move(begun));
+  }
+  Message& message = messages_.back();
+  const std::size_t bytes = std::min(update.payload.size(), message.bytes - message.arrived);
+  std::byte* const to = message.direct != nullptr ? message.direct : message.kept.data();
+  if (bytes != 0) std::memcpy(to + message.arrived, update.payload.data(), bytes);
+  message.arrived += bytes;
+}
+
+// Waits for a part of a message and takes in all that have arrived. Returns false when the time is
+// up.
+bool Link::take_in(nanoseconds limit) {
+  const auto has_come = [&] { return segment_.clock_of(peer_) > taken_; };
+  const auto is_gone = [&] { return !segment_.group().is_live(peer_); };
+  const bool is_news =
+      segment_.wait([&] { return has_come() || is_gone(); }, std::max(limit, nanoseconds(0)));
+  if (!is_news) return false;
+  if (!has_come()) throw_dead();
+  segment_.gather(GatherOptions{}, [&](std::span<const Update> updates) {
+    for (const Update& update : updates) {
+      add(update);
+      taken_ = update.iteration;
+    }
+  });
+  return true;
+}
+
+void Link::receive(std::span<std::byte> to, std::uint32_t tag, nanoseconds limit) {
+  const Turn turn(segment_.turns(), "receive", segment_.options().name);
+  const auto start = Clock::now();
+  Place found = find(tag);
+  if (found == messages_.end()) {
+    room_ = to;
+    room_tag_ = tag;
+  }
+  try {
+    for (; found == messages_.end() || !found->is_whole(); found = find(tag)) {
+      if (take_in(limit - (Clock::now() - start))) continue;
+      throw TimeoutError(
+          "no message with tag " + std::to_string(tag) + " came within " + format_seconds(limit),
+          {peer_});
+    }
+  } catch (...) {
+    // A part of it may lie where the caller no longer wants it: no later call can tell.
+    room_ = {};
+    for (Message& message : messages_) {
+      if (message.direct == nullptr) continue;
+      message.kept.resize(message.bytes);
+      std::copy_n(message.direct, message.arrived, message.kept.data());
+      message.direct = nullptr;
+    }
+    throw;
+  }
+  room_ = {};
+  const Message message = std::move(*found);
+  messages_.erase(found);
+  if (message.bytes != to.size()) {
+    throw ConfigError("the message has " + std::to_string(message.bytes) +
+                      " bytes, and the tensor to receive it " + std::to_string(to.size()));
+  }
+  if (message.direct == nullptr && !to.empty()) {
+    std::memcpy(to.data(), message.kept.data(), to.size());
+  }
+}
+
+int Link::await(std::span<const std::uint32_t> tags, nanoseconds limit) {
+  const Turn turn(segment_.turns(), "receive", segment_.options().name);
+  const auto start = Clock::now();
+  for (;;) {
+    for (const Message& message : messages_) {
+      const auto place = std::ranges::find(tags, message.tag);
+      if (place != tags.end()) return static_cast<int>(place - tags.begin());
+    }
+    if (!take_in(limit - (Clock::now() - start))) return -1;
+  }
+}
+
+}  // namespace dstorm

@@ -1,0 +1,68 @@
+// Messages from one rank to another, in a group of these two. Each message has a tag; the receiver
+// takes the messages of a tag in the order in which they were sent, and may take those of another
+// tag first.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dstorm/segment.hpp"
+
+namespace dstorm {
+
+// Rank 0 of the group only sends, rank 1 only receives. Threads: as for a Segment.
+class Link {
+ public:
+  // Collective, blocking: both ranks make the link. `depth` parts of `slot_bytes` bytes each can be
+  // on their way. Throws what the constructor of Segment throws.
+  Link(std::shared_ptr<Group> group, std::string name, std::size_t slot_bytes, int depth);
+
+  // Returns when the whole message has been copied into slots. Waits for a slot as long as the
+  // group's time limit. Throws TimeoutError, and PeerError if the receiver is dead.
+  void send(std::span<const std::byte> message, std::uint32_t tag);
+
+  // Sends a message that fits a slot, if a slot is free; returns whether it did. Never waits.
+  // Throws PeerError if the receiver is dead.
+  bool try_send(std::span<const std::byte> message, std::uint32_t tag);
+
+  // Waits for the next message of the tag and copies it to `to`. Throws ConfigError if the message
+  // has another length (it is then dropped), TimeoutError, and PeerError if the sender is dead.
+  void receive(std::span<std::byte> to, std::uint32_t tag, std::chrono::nanoseconds limit);
+
+  // Waits until a message of one of the tags has begun to arrive. Returns the tag's place in
+  // `tags`, or -1 when the time is up. Throws PeerError if the sender is dead.
+  int await(std::span<const std::uint32_t> tags, std::chrono::nanoseconds limit);
+
+  void shut() noexcept { segment_.shut(); }
+
+ private:
+  struct Message {
+    std::uint32_t tag;
+    std::size_t bytes;        // the whole message's
+    std::size_t arrived = 0;  // so far
+    std::vector<std::byte> kept;
+    std::byte* direct = nullptr;  // where it goes at once, instead of `kept`
+    bool is_whole() const { return arrived == bytes; }
+  };
+
+  using Place = std::list<Message>::iterator;
+  Place find(std::uint32_t tag);
+  bool take_in(std::chrono::nanoseconds limit);
+  void add(const Update& update);
+  [[noreturn]] void throw_dead() const;
+
+  Segment segment_;
+  int peer_;
+  std::uint64_t taken_ = 0;      // the sender's iterations that have been read
+  std::list<Message> messages_;  // in the order in which they were sent; the last may be incomplete
+  std::span<std::byte> room_;    // of the receive() in progress
+  std::uint32_t room_tag_ = 0;
+};
+
+}  // namespace dstorm

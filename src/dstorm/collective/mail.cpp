@@ -1,0 +1,92 @@
+#include "dstorm/collective/mail.hpp"
+
+#include <utility>
+
+#include "dstorm/errors.hpp"
+
+namespace dstorm {
+
+Mail::Mail(std::shared_ptr<Group> group, std::string name, std::size_t slot_bytes, int depth)
+    : segment_(group, SegmentOptions{.name = std::move(name),
+                                     .slot_bytes = slot_bytes,
+                                     .depth = depth,
+                                     .policy = Policy::kQueue,
+                                     .kind = "mail"}),
+      state_(segment_.parts().state),
+      writer_(Mailbox(state_.memory().mailbox(group->rank()), state_.shape()), group->rank()) {
+  for (int r = 0; r < group->size(); ++r) peers_.push_back({r, state_.channel().reader(r)});
+}
+
+std::byte* Mail::begin(std::size_t bytes) {
+  begun_bytes_ = bytes;
+  slot_ = backlog_.empty() ? claim() : -1;
+  if (slot_ >= 0) return writer_.payload(slot_);
+  begun_.resize(bytes);
+  return begun_.data();
+}
+
+void Mail::end(int to) {
+  if (!is_live(to)) return;  // M3
+  bytes_out_ += begun_bytes_;
+  if (slot_ >= 0) {
+    publish(slot_, begun_bytes_, to);
+  } else {
+    backlog_.push_back({to, std::move(begun_)});
+    begun_ = {};
+  }
+}
+
+bool Mail::pump() {
+  bool has_sent = false;
+  while (!backlog_.empty()) {
+    const Waiting& next = backlog_.front();
+    if (is_live(next.to)) {
+      const int slot = claim();
+      if (slot < 0) break;
+      if (!next.bytes.empty()) {
+        std::memcpy(writer_.payload(slot), next.bytes.data(), next.bytes.size());
+      }
+      publish(slot, next.bytes.size(), next.to);
+    }
+    backlog_.pop_front();
+    has_sent = true;
+  }
+  return has_sent;
+}
+
+int Mail::claim() {
+  return writer_.claim(Policy::kQueue, [this](int r) { return state_.is_live(r); });
+}
+
+void Mail::publish(int slot, std::size_t bytes, int to) {
+  state_.group().check_standing();
+  SlotHeader header{};
+  header.iteration = ++iteration_;
+  header.payload_bytes = bytes;
+  writer_.publish(slot, header, {&to, 1});
+  state_.channel().deliver({&to, 1}, bytes);
+}
+
+SlotHeader Mail::header_of(const Peer& peer, int slot, std::uint64_t clock) const {
+  const SlotHeader header = peer.reader.header(slot);  // copied, then checked
+  if (header.payload_bytes > slot_bytes() || header.iteration <= peer.read ||
+      header.iteration > clock) {
+    state_.group().check_standing();  // an evicted rank's slots are written by others
+    throw Error("rank " + std::to_string(peer.rank) + " wrote an invalid message of " +
+                std::to_string(header.payload_bytes) + " bytes for " + name() +
+                "; its memory is damaged");
+  }
+  return header;
+}
+
+bool Mail::has_news() {
+  for (Peer& peer : peers_) {
+    if (peer.rank != rank() && !state_.group().is_left_out(peer.rank) &&
+        peer.reader.clock() > peer.read) {
+      return true;
+    }
+  }
+  return !backlog_.empty() && writer_.has_free([this](int r) { return state_.is_live(r); });
+}
+
+}  // namespace dstorm

@@ -1,0 +1,133 @@
+// Messages among the ranks of a group: each from one rank to one other, of at most `slot_bytes`
+// bytes. Sending never waits.
+//
+// The messages lie in the mailboxes of a QUEUE segment that only this class uses.
+//  M1 A message is taken once, in the order in which its sender sent it: the tickets of a sender
+//     for one receiver grow (S5), and while some message waits for a slot, all later ones wait
+//     behind it.
+//  M2 A rank that finds no slot keeps the message in memory of its own. So two ranks that send to
+//     each other cannot block each other; the layer above bounds what it has in flight.
+//  M3 What a rank sent before it died is taken up to its clock (S6). A message to a rank that is
+//     dead or has left is dropped.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dstorm/segment.hpp"
+#include "dstorm/segment/parts.hpp"
+
+namespace dstorm {
+
+// For one thread, which holds the group's turn (host/turn.hpp).
+class Mail {
+ public:
+  // Collective, blocking. Throws what the constructor of Segment throws.
+  Mail(std::shared_ptr<Group> group, std::string name, std::size_t slot_bytes, int depth);
+
+  // Room for the next message, to be filled before end(). `bytes` is at most slot_bytes().
+  std::byte* begin(std::size_t bytes);
+  // Sends the message that begin() gave room for.
+  void end(int to);
+  void send(int to, std::span<const std::byte> message) {
+    if (std::byte* const room = begin(message.size()); !message.empty()) {
+      std::memcpy(room, message.data(), message.size());
+    }
+    end(to);
+  }
+
+  // Sends messages that wait for slots; returns whether it sent any.
+  bool pump();
+  // Calls take(sender, message) for each message that has arrived; the bytes are valid during the
+  // call, and another process may write them. Returns whether there were any.
+  template <class Take>
+  bool take_in(Take&& take) {
+    bool is_news = false;
+    for (Peer& peer : peers_) {
+      if (peer.rank == rank() || state_.group().is_left_out(peer.rank)) continue;
+      is_news = take_from(peer, take) || is_news;
+    }
+    return is_news;
+  }
+  // Waits until a message has arrived, a waiting message finds a slot, or `ready()`. Returns false
+  // when the time is up. Without `missed` a wait never counts as slow.
+  template <class Ready, class Missed>
+  bool wait(Ready&& ready, std::chrono::nanoseconds limit, const Missed& missed) {
+    return state_.wait([&] { return has_news() || ready(); }, limit, missed);
+  }
+  template <class Ready>
+  bool wait(Ready&& ready, std::chrono::nanoseconds limit) {
+    return state_.wait([&] { return has_news() || ready(); }, limit);
+  }
+
+  int rank() const { return state_.group().rank(); }
+  Group& group() const { return state_.group(); }
+  bool is_live(int rank) const { return state_.is_live(rank); }
+  Turns& turns() const { return state_.turns(); }
+  const std::string& name() const { return segment_.options().name; }
+  std::size_t slot_bytes() const { return segment_.options().slot_bytes; }
+  std::size_t waiting() const { return backlog_.size(); }
+  // Of the messages sent, and of those taken.
+  std::uint64_t bytes_out() const { return bytes_out_; }
+  std::uint64_t bytes_in() const { return bytes_in_; }
+  // Leaves: the other ranks no longer wait for this one. Any thread, at any time.
+  void shut() noexcept { segment_.shut(); }
+
+ private:
+  struct Peer {
+    int rank;
+    SlotReader reader;
+    std::uint64_t read = 0;  // its messages up to this iteration have been taken
+  };
+  struct Waiting {
+    int to;
+    std::vector<std::byte> bytes;
+  };
+
+  template <class Take>
+  bool take_from(Peer& peer, Take& take) {
+    const std::uint64_t clock = peer.reader.clock();
+    const bool is_news = peer.read < clock;
+    bool has_taken = false;
+    while (peer.read < clock) {
+      const int slot = peer.reader.oldest(peer.read, clock);
+      if (slot < 0) {
+        peer.read = clock;
+        break;
+      }
+      const SlotHeader header = header_of(peer, slot, clock);
+      take(peer.rank, std::span(peer.reader.payload(slot), header.payload_bytes));
+      peer.read = header.iteration;
+      peer.reader.release(header.iteration);
+      bytes_in_ += header.payload_bytes;
+      has_taken = true;
+    }
+    if (has_taken) state_.channel().acknowledge({&peer.rank, 1}, true);
+    return is_news;
+  }
+  SlotHeader header_of(const Peer& peer, int slot, std::uint64_t clock) const;
+  bool has_news();
+  int claim();
+  void publish(int slot, std::size_t bytes, int to);
+
+  Segment segment_;  // only this class reads and writes its mailboxes
+  SegmentState& state_;
+  SlotWriter writer_;
+  std::vector<Peer> peers_;      // by rank
+  std::uint64_t iteration_ = 0;  // of this rank's last message
+  std::uint64_t bytes_out_ = 0;
+  std::uint64_t bytes_in_ = 0;
+  std::deque<Waiting> backlog_;
+  int slot_ = -1;  // that begin() gave; -1: the message is in begun_
+  std::size_t begun_bytes_ = 0;
+  std::vector<std::byte> begun_;
+};
+
+}  // namespace dstorm

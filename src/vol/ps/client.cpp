@@ -1,0 +1,314 @@
+// The calls of a client, and what arrives. The client sends the pushes of a range to its primary in
+// the order of their numbers (P2 in server.hpp): look() comes before every message, and what a dead
+// server has not acknowledged is sent again before anything else is sent.
+#include "vol/ps/client.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+
+#include "dstorm/errors.hpp"
+
+namespace vol::ps {
+namespace {
+
+// Messages on their way. They bound what servers and clients keep in memory for one another. They
+// are fewer than slots, so messages seldom wait for one.
+constexpr std::size_t kMostSent = 10;
+constexpr std::size_t kMostAsked = 6;
+
+void spread(const std::byte* from, std::size_t row_bytes,
+            std::span<const std::pair<std::size_t, std::size_t>> stretches, std::byte* values) {
+  for (const auto& [begin, end] : stretches) {
+    std::memcpy(values + begin * row_bytes, from, (end - begin) * row_bytes);
+    from += (end - begin) * row_bytes;
+  }
+}
+
+}  // namespace
+
+Client::Client(std::shared_ptr<dstorm::Group> group, const TableOptions& options)
+    : options_(options),
+      servers_(group->size() / 2),
+      placement_(options.rows, options.ranks, options.replicas),
+      mail_(std::move(group), options.name, kSlotBytes, kDepth),
+      live_(static_cast<std::size_t>(servers_), true),
+      held_back_(options),
+      shown_(static_cast<std::size_t>(servers_)),
+      lists_(static_cast<std::size_t>(servers_), KeyLists(options.cached_keys)) {
+  for (std::size_t range = 0; range < placement_.ranges(); ++range) {
+    primary_.push_back(placement_.server(range, 0));
+  }
+}
+
+void Client::check(const Rows& rows) const {
+  if (is_finished_) throw dstorm::ConfigError("table '" + options_.name + "' has been closed");
+  if (rows.count == 0) return;
+  const auto refuse = [&](std::size_t i, const std::string& why) {
+    throw dstorm::ConfigError("table '" + options_.name + "': key " + std::to_string(rows.at(i)) +
+                              ", at index " + std::to_string(i) + ", " + why);
+  };
+  for (std::size_t i = 1; rows.keys != nullptr && i < rows.count; ++i) {
+    if (rows.keys[i] == rows.keys[i - 1]) {
+      refuse(i, "comes twice; give each key once, with the sum of its gradients");
+    }
+    if (rows.keys[i] < rows.keys[i - 1]) {
+      refuse(i, "is below the one before it; sort the keys (numpy.unique does)");
+    }
+  }
+  const std::string range =
+      "is not a row of the table, which has rows 0 to " + std::to_string(options_.rows - 1);
+  if (rows.at(0) < 0) refuse(0, range);
+  const std::size_t last = rows.count - 1;
+  if (rows.at(last) >= options_.rows) refuse(last, range);
+}
+
+void Client::take(int sender, std::span<const std::byte> message) {
+  const auto throw_damaged = [&] {
+    mail_.group().check_standing();
+    throw dstorm::Error("rank " + std::to_string(sender % servers_) +
+                        " wrote an invalid answer for " + options_.name +
+                        "; its memory is damaged");
+  };
+  if (sender < servers_ || message.size() < kHeadBytes) throw_damaged();
+  const Head head = head_of(message);
+  switch (head.kind) {
+    case Head::Kind::kAck:
+      sent_.erase(head.id);
+      break;
+    case Head::Kind::kValues:
+      take_values(head, message.subspan(kHeadBytes));
+      break;
+    case Head::Kind::kLost:
+      if (head.first < 0 || head.first >= options_.rows) throw_damaged();
+      if (sent_.erase(head.id) + pull_.parts.erase(head.id) != 0) note_lost(head.first);
+      break;
+    case Head::Kind::kFailed:
+      sent_.erase(head.id);
+      failure_.assign(reinterpret_cast<const char*>(message.data()) + kHeadBytes,
+                      message.size() - kHeadBytes);
+      failure_ = "table '" + options_.name + "': the update function failed on rank " +
+                 std::to_string(sender - servers_) + ": " + failure_;
+      break;
+    case Head::Kind::kAllBye:
+      has_all_bye_ = true;
+      break;
+    case Head::Kind::kShown:
+      if (message.size() != kHeadBytes + sizeof(ShownAt)) throw_damaged();
+      see(sender - servers_, message.subspan(kHeadBytes));
+      break;
+    default:
+      throw_damaged();
+  }
+}
+
+void Client::see(int server, std::span<const std::byte> body) {
+  if (!live_[static_cast<std::size_t>(server)]) return;
+  ShownAt at{};
+  std::memcpy(&at, body.data(), sizeof(at));
+  std::optional<ShownRows>& shown = shown_[static_cast<std::size_t>(server)];
+  try {
+    shown.emplace(options_, placement_, at);
+  } catch (const dstorm::ConfigError&) {
+    shown.reset();  // this process may not open it: pulls go by messages
+  }
+}
+
+// Copies the part's rows from the server's memory; returns false if they have to be asked for (P9).
+bool Client::read_in_place(const Part& part) {
+  const std::optional<ShownRows>& shown = shown_[static_cast<std::size_t>(part.to)];
+  if (!shown) return false;
+  if (std::ranges::any_of(sent_, [&](const auto& each) { return each.second.to == part.to; })) {
+    return false;
+  }
+  const std::size_t row_bytes = options_.row_bytes();
+  for (const auto& [first, last] : part.stretches) {
+    for (std::size_t begin = first; begin < last;) {
+      const std::size_t range = placement_.range_of(pull_.rows.at(begin));
+      const std::size_t end = index_beyond(pull_.rows, placement_.end_row(range) - 1, begin, last);
+      const Rows rows = pull_.rows.part(begin, end);
+      if (!shown->read(asked_clock(), rows, pull_.to + begin * row_bytes)) return false;
+      begin = end;
+    }
+  }
+  if (!mail_.is_live(servers_ + part.to)) return false;  // P9 (d)
+  rows_in_place_ += part.rows;
+  return true;
+}
+
+// An answer that nobody waits for any more is dropped: the pull ended with an error, or was asked
+// of another server too.
+void Client::take_values(const Head& head, std::span<const std::byte> values) {
+  const auto found = pull_.parts.find(head.id);
+  if (found == pull_.parts.end()) return;
+  const std::size_t row_bytes = options_.row_bytes();
+  const Part& part = found->second;
+  Coder coder = options_.coder(part.rows);
+  if (values.size() != coder.bytes()) {
+    throw dstorm::Error("table '" + options_.name + "': an answer has " +
+                        std::to_string(values.size()) + " bytes; memory is damaged");
+  }
+  const std::byte* from = values.data();
+  if (coder.is_on()) {
+    values_.resize(part.rows * row_bytes);
+    coder.decode(values_.data(), from);
+    from = values_.data();
+  }
+  spread(from, row_bytes, part.stretches, pull_.to);
+  pull_.parts.erase(found);
+}
+
+// ---- calls ----
+
+void Client::look() {
+  mail_.take_in([this](int sender, std::span<const std::byte> message) { take(sender, message); });
+  follow_view();
+  mail_.pump();
+}
+
+void Client::throw_if_failed() {
+  mail_.group().check_standing();
+  if (failure_.empty()) return;
+  const std::string text = std::exchange(failure_, {});
+  const std::vector<int> ranks = std::exchange(failed_ranks_, {});
+  if (ranks.empty()) throw dstorm::Error(text);
+  throw dstorm::PeerError(text, ranks);
+}
+
+std::vector<int> Client::awaited() const {
+  std::vector<int> ranks;
+  for (const auto& [id, sent] : sent_) ranks.push_back(sent.to);
+  for (const auto& [id, part] : pull_.parts) ranks.push_back(part.to);
+  std::ranges::sort(ranks);
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
+template <class Done>
+void Client::wait_until(Done&& done, Limit limit, const char* what) {
+  using dstorm::Clock;
+  const auto start = Clock::now();
+  const std::chrono::nanoseconds most = limit.value_or(mail_.group().timeout());
+  const auto has_view = [this] {
+    for (std::size_t server = 0; server < live_.size(); ++server) {
+      if (live_[server] && !mail_.is_live(servers_ + static_cast<int>(server))) return true;
+    }
+    return false;
+  };
+  const auto missed = [&] {
+    return std::string(what) + " of table '" + options_.name +
+           "': " + dstorm::describe_ranks(awaited()) + " did not answer";
+  };
+  for (;;) {
+    look();
+    throw_if_failed();
+    if (done()) return;
+    const std::chrono::nanoseconds left = most - (Clock::now() - start);
+    if (left.count() > 0 && mail_.wait(has_view, left, missed)) continue;
+    look();
+    if (done()) return;
+    throw dstorm::TimeoutError(missed() + " within " + dstorm::format_seconds(most), awaited());
+  }
+}
+
+bool Client::has_sent(std::optional<std::uint64_t> push) const {
+  if (!push) return sent_.empty();
+  return std::ranges::all_of(sent_, [&](const auto& each) { return each.second.push > *push; });
+}
+
+std::uint64_t Client::push(const Rows& rows, const std::byte* gradients, Limit limit) {
+  const dstorm::Turn turn(mail_.turns(), "push", options_.name);
+  check(rows);
+  // In pieces, so that each can wait until there is room for it.
+  const std::size_t piece = most_at_once();
+  for (std::size_t begin = 0; begin == 0 || begin < rows.count; begin += piece) {
+    wait_until([this] { return sent_.size() < kMostSent; }, limit, "push");
+    const Rows part = rows.part(begin, std::min(rows.count, begin + piece));
+    const std::byte* const values = gradients + begin * options_.row_bytes();
+    if (options_.threshold > 0) {
+      const HeldBack::Sifted sifted = held_back_.add(part, values);
+      send_push(sifted.rows(), sifted.gradients.data(), {}, clock_);
+    } else {
+      send_push(part, values, {}, clock_);
+    }
+  }
+  return last_push_;
+}
+
+// Rows that are sent without a wait when there is room for messages.
+std::size_t Client::most_at_once() const {
+  const std::size_t message = kRoom / (sizeof(std::int64_t) + options_.row_bytes());
+  return std::max<std::size_t>(1, kMostSent / 2 * message);
+}
+
+void Client::send_held_back(Limit limit, const char* what) {
+  while (held_back_.rows() > 0) {
+    wait_until([this] { return sent_.size() < kMostSent; }, limit, what);
+    const HeldBack::Sifted sifted = held_back_.take(most_at_once());
+    send_push(sifted.rows(), sifted.gradients.data(), {}, clock_);
+  }
+}
+
+void Client::wait(std::optional<std::uint64_t> push, Limit limit) {
+  const dstorm::Turn turn(mail_.turns(), "wait", options_.name);
+  check({});
+  if (push && *push > last_push_) {
+    throw dstorm::ConfigError("table '" + options_.name + "': there is no push " +
+                              std::to_string(*push) + "; the last one is " +
+                              std::to_string(last_push_));
+  }
+  if (!push) send_held_back(limit, "wait");
+  wait_until([&] { return has_sent(push); }, limit, "wait");
+}
+
+void Client::pull(const Rows& rows, std::byte* to, Limit limit) {
+  const dstorm::Turn turn(mail_.turns(), "pull", options_.name);
+  check(rows);
+  look();
+  throw_if_failed();
+  pull_ = {rows, to};
+  try {
+    // Cut as a push is if there are key lists, so that both use the same ones.
+    const std::size_t most = options_.cached_keys > 0 ? most_at_once() : rows.count;
+    std::vector<Part> parts;
+    for (std::size_t begin = 0; begin < rows.count; begin += most) {
+      const Stretch stretch{begin, std::min(rows.count, begin + most)};
+      std::ranges::move(split(rows, {&stretch, 1}), std::back_inserter(parts));
+    }
+    for (const Part& part : parts) {
+      if (read_in_place(part)) continue;
+      wait_until([this] { return pull_.parts.size() < kMostAsked; }, limit, "pull");
+      // The server may have died since the rows were split.
+      if (live_[static_cast<std::size_t>(part.to)]) {
+        send_pull(part);
+      } else {
+        for (Part& piece : split(rows, part.stretches)) send_pull(std::move(piece));
+      }
+    }
+    wait_until([this] { return pull_.parts.empty(); }, limit, "pull");
+  } catch (...) {
+    pull_ = {};
+    throw;
+  }
+  pull_ = {};
+}
+
+void Client::advance(Limit limit) {
+  const dstorm::Turn turn(mail_.turns(), "clock", options_.name);
+  check({});
+  wait_until([this] { return sent_.empty(); }, limit, "clock");  // P5
+  ++clock_;
+  send_to_all(Head::Kind::kClock);
+}
+
+void Client::finish(Limit limit) {
+  const dstorm::Turn turn(mail_.turns(), "close", options_.name);
+  if (is_finished_) return;
+  send_held_back(limit, "close");
+  wait_until([this] { return sent_.empty(); }, limit, "close");
+  send_to_all(Head::Kind::kBye);
+  is_finished_ = true;
+  wait_until([this] { return has_all_bye_; }, limit, "close");
+}
+
+}  // namespace vol::ps

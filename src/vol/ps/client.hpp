@@ -1,0 +1,134 @@
+// The client of a rank: pushes to the rows of a table and pulls them, wherever they are.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dstorm/collective/mail.hpp"
+#include "vol/ps/held_back.hpp"
+#include "vol/ps/key_lists.hpp"
+#include "vol/ps/placement.hpp"
+#include "vol/ps/shown_rows.hpp"
+#include "vol/ps/table.hpp"
+
+namespace vol::ps {
+
+// Any thread may call; calls go one at a time, as those of a Group do. Rows given by keys have
+// growing keys of the table, or the call throws ConfigError. A call throws PeerError if rows are
+// lost: their servers are dead, and no live one has a copy. A push that has failed throws at a
+// later call, once. `limit` is the time that the whole call may take: TimeoutError.
+class Client {
+ public:
+  using Limit = std::optional<std::chrono::nanoseconds>;  // none: the group's
+
+  // Collective over the members of the table's group, blocking. Throws as dstorm::Mail does.
+  Client(std::shared_ptr<dstorm::Group> group, const TableOptions& options);
+
+  // Sends the gradients, rows.count times TableOptions::row_bytes(), and returns the number of the
+  // last message. Waits only while many pushes are on their way. Holds back rows whose gradients
+  // are below the table's threshold.
+  std::uint64_t push(const Rows& rows, const std::byte* gradients, Limit limit);
+  // Waits until the servers have acknowledged the pushes up to this number; none: all, after those
+  // held back have been sent.
+  void wait(std::optional<std::uint64_t> push, Limit limit);
+  // Copies the rows to `to`. Waits until every live client has reached the clock of this one, less
+  // the table's staleness.
+  void pull(const Rows& rows, std::byte* to, Limit limit);
+  // Waits for all pushes, then tells the servers that this client has reached its next clock.
+  void advance(Limit limit);
+  std::uint64_t clock() const { return clock_; }
+  // Collective over the live clients, blocking: waits for all pushes, also those held back, and
+  // until every live client has called it. The client is then closed.
+  void finish(Limit limit);
+
+  std::uint64_t bytes_out() const { return mail_.bytes_out(); }
+  std::uint64_t bytes_in() const { return mail_.bytes_in(); }
+  std::size_t rows_held_back() const { return held_back_.rows(); }
+  std::uint64_t rows_in_place() const { return rows_in_place_; }  // pulled so
+
+ private:
+  using Stretch = std::pair<std::size_t, std::size_t>;  // begin and end, among the rows of a call
+  struct Part {                                         // of a call's rows, for one server
+    int to = 0;
+    bool has_keys = true;
+    std::size_t rows = 0;
+    std::vector<Stretch> stretches = {};
+  };
+  struct Sent {  // a push that has not been acknowledged
+    int to;
+    std::uint64_t push;
+    std::uint64_t clock;
+    std::int64_t row;  // the first one
+    std::size_t count;
+    std::vector<std::int64_t> keys;    // none: consecutive rows
+    std::vector<std::byte> gradients;  // empty without replicas: it cannot be sent again
+  };
+  struct Pull {  // the one in progress
+    Rows rows;
+    std::byte* to = nullptr;
+    std::map<std::uint64_t, Part> parts = {};  // sent and not answered, by id
+  };
+
+  void check(const Rows& rows) const;
+  std::vector<Part> split(const Rows& rows, std::span<const Stretch> of) const;
+  static std::size_t index_beyond(const Rows& rows, std::int64_t row, std::size_t begin,
+                                  std::size_t end);
+  // `again`: the number of the message that the rows have come from, if they are sent again.
+  void send_push(const Rows& rows, const std::byte* gradients, std::optional<std::uint64_t> again,
+                 std::uint64_t clock);
+  void send_pull(Part part);
+  bool read_in_place(const Part& part);
+  std::uint64_t asked_clock() const {
+    return clock_ - std::min(clock_, options_.staleness.value_or(clock_));
+  }
+  void see(int server, std::span<const std::byte> body);
+  std::size_t name_rows(Head& head, const Rows& rows, const Part& part);
+  std::size_t most_at_once() const;
+  void send_held_back(Limit limit, const char* what);
+  void send_to_all(Head::Kind kind);
+  void take(int sender, std::span<const std::byte> message);
+  void take_values(const Head& head, std::span<const std::byte> values);
+  void follow_view();
+  void send_again(const Sent& sent);
+  void look();
+  template <class Done>
+  void wait_until(Done&& done, Limit limit, const char* what);
+  void note_lost(std::int64_t row);
+  void throw_if_failed();
+  bool has_sent(std::optional<std::uint64_t> push) const;
+  std::vector<int> awaited() const;
+  int primary(std::size_t range) const;
+
+  const TableOptions& options_;
+  const int servers_;
+  Placement placement_;
+  dstorm::Mail mail_;
+  std::vector<bool> live_;     // by server, as far as this client has acted on it
+  std::vector<int> primary_;   // by range, accordingly
+  std::uint64_t last_id_ = 0;  // of messages
+  std::uint64_t last_push_ = 0;
+  std::uint64_t clock_ = 0;
+  std::map<std::uint64_t, Sent> sent_;  // by id
+  HeldBack held_back_;
+  std::vector<std::optional<ShownRows>> shown_;  // by server; none: it is asked by messages
+  std::uint64_t rows_in_place_ = 0;
+  std::vector<KeyLists> lists_;     // by server
+  std::vector<std::int64_t> keys_;  // of a part
+  std::vector<std::byte> values_;   // of a part, without their codec
+  Pull pull_;
+  std::string failure_;
+  std::vector<int> failed_ranks_;
+  bool is_finished_ = false;
+  bool has_all_bye_ = false;
+};
+
+}  // namespace vol::ps

@@ -1,0 +1,424 @@
+#include "vol/ps/server.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "dstorm/errors.hpp"
+
+namespace vol::ps {
+namespace {
+
+constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
+constexpr std::chrono::hours kForEver{24 * 365};
+
+}  // namespace
+
+Server::Server(std::shared_ptr<dstorm::Group> group, const TableOptions& options)
+    : options_(options),
+      clients_(group->size() / 2),
+      placement_(options.rows, options.ranks, options.replicas),
+      mail_(std::move(group), options.name, kSlotBytes, kDepth),
+      held_(placement_.ranges()),
+      live_(static_cast<std::size_t>(2 * clients_), true),
+      clocks_(static_cast<std::size_t>(clients_)),
+      lists_(static_cast<std::size_t>(clients_), KeyLists(options.cached_keys)) {
+  for (std::size_t range = 0; range < held_.size(); ++range) {
+    const int place = placement_.place_of(range, own());
+    if (place > options.replicas) continue;
+    Held& held = held_[range];
+    held.range = std::make_unique<Range>(options_, placement_.first_row(range),
+                                         placement_.end_row(range), clients_);
+    held.is_primary = place == 0;
+    if (!held.is_primary) continue;
+    for (int copy = 1; copy <= options.replicas; ++copy) {
+      held.copies.push_back(placement_.server(range, copy));
+    }
+  }
+}
+
+void Server::run() {
+  const dstorm::Turn turn(mail_.turns(), "serve", mail_.name());
+  show();
+  const auto has_view = [this] {
+    for (std::size_t member = 0; member < live_.size(); ++member) {
+      if (live_[member] && !mail_.is_live(static_cast<int>(member))) return true;
+    }
+    return false;
+  };
+  const auto missed = [] { return std::string(); };
+  for (;;) {
+    bool is_news = mail_.take_in(
+        [this](int sender, std::span<const std::byte> message) { take(sender, message); });
+    is_news = follow_view() || is_news;
+    is_news = mail_.pump() || is_news;
+    if (!is_news) mail_.wait(has_view, kForEver, missed);
+    mail_.group().check_standing();
+  }
+}
+
+// ---- messages ----
+
+void Server::throw_damaged(int sender, const char* what) const {
+  mail_.group().check_standing();
+  throw dstorm::Error("rank " + std::to_string(sender % clients_) + " wrote " + what + " for " +
+                      mail_.name() + "; its memory is damaged");
+}
+
+// `values`: those that follow the keys.
+Rows Server::read_rows(const Head& head, std::span<const std::byte> message, Values values) {
+  const auto bytes = [&]() -> std::size_t {
+    if (values == Values::kNone) return 0;
+    return values == Values::kWhole ? head.count * options_.row_bytes()
+                                    : options_.coder(head.count).bytes();
+  };
+  const std::size_t key_bytes = head.has_keys() ? head.count * sizeof(std::int64_t) : 0;
+  if (head.client >= static_cast<std::uint32_t>(clients_) || head.count == 0 ||
+      head.count > kSlotBytes || message.size() != kHeadBytes + key_bytes + bytes()) {
+    throw_damaged(reading_, "invalid rows");
+  }
+  Rows rows{nullptr, head.first, static_cast<std::size_t>(head.count)};
+  if (head.keys != KeyForm::kConsecutive) {
+    rows = {read_keys(head, message.data() + kHeadBytes).data(), 0, rows.count};
+  }
+  const auto count = static_cast<std::int64_t>(rows.count);
+  if (rows.at(0) < 0 || rows.at(0) > options_.rows - count ||
+      rows.at(rows.count - 1) >= options_.rows) {
+    throw_damaged(reading_, "invalid rows");
+  }
+  return rows;
+}
+
+// Keys of a message are copied, then checked; a list that is here has been. Valid until the next
+// call.
+std::span<const std::int64_t> Server::read_keys(const Head& head, const std::byte* keys) {
+  const auto count = static_cast<std::size_t>(head.count);
+  KeyLists& lists = lists_[head.client];
+  const auto number = static_cast<std::uint64_t>(head.first);
+  if (!head.has_keys()) {
+    const std::vector<std::int64_t>* const list = lists.use(number);
+    if (list == nullptr || list->size() != count) throw_damaged(reading_, "an unknown list");
+    return *list;
+  }
+  keys_.resize(count);
+  std::memcpy(keys_.data(), keys, count * sizeof(std::int64_t));
+  if (std::ranges::adjacent_find(keys_, std::greater_equal()) != keys_.end()) {
+    throw_damaged(reading_, "keys that do not grow");
+  }
+  if (head.keys == KeyForm::kKept && (!lists.fits(count) || lists.add(keys_) != number)) {
+    throw_damaged(reading_, "a list out of turn");
+  }
+  return keys_;
+}
+
+const std::byte* Server::decode(const Head& head, const std::byte* values) {
+  Coder coder = options_.coder(head.count);
+  if (!coder.is_on()) return values;
+  values_.resize(head.count * options_.row_bytes());
+  if (!coder.decode(values_.data(), values)) throw_damaged(reading_, "invalid values");
+  return values_.data();
+}
+
+std::vector<Server::Stretch> Server::stretches_of(const Rows& rows) const {
+  std::vector<Stretch> stretches;
+  for (std::size_t begin = 0; begin < rows.count;) {
+    const std::size_t range = placement_.range_of(rows.at(begin));
+    const std::int64_t last = placement_.end_row(range);
+    std::size_t end = begin + 1;
+    if (rows.keys == nullptr) {
+      end = std::min(rows.count, static_cast<std::size_t>(last - rows.first));
+    } else {
+      while (end < rows.count && rows.keys[end] < last) ++end;
+    }
+    stretches.push_back({begin, end, range});
+    begin = end;
+  }
+  return stretches;
+}
+
+void Server::take(int sender, std::span<const std::byte> message) {
+  reading_ = sender;
+  if (message.size() < kHeadBytes) throw_damaged(sender, "a message without a head");
+  const Head head = head_of(message);
+  const bool is_client = sender < clients_;
+  const auto values = [&] {
+    return message.data() + kHeadBytes + (head.has_keys() ? head.count * sizeof(std::int64_t) : 0);
+  };
+  if (is_client && head.client != static_cast<std::uint32_t>(sender)) {
+    throw_damaged(sender, "another client's message");
+  }
+  switch (head.kind) {
+    case Head::Kind::kPush: {
+      if (!is_client) break;
+      const Rows rows = read_rows(head, message, Values::kCoded);
+      return take_push(head, rows, decode(head, values()));
+    }
+    case Head::Kind::kPull:
+      if (!is_client) break;
+      return take_pull(head, read_rows(head, message, Values::kNone));
+    case Head::Kind::kClock:
+    case Head::Kind::kBye:
+      if (is_client) return take_clock(head);
+      break;
+    case Head::Kind::kForward: {
+      if (is_client || head.keys == KeyForm::kKept || head.keys == KeyForm::kNumbered) break;
+      const Rows rows = read_rows(head, message, Values::kWhole);
+      return take_forward(sender - clients_, head, rows, values());
+    }
+    case Head::Kind::kForwarded:
+      return take_forwarded(head.id);
+    case Head::Kind::kCopyBegin:
+    case Head::Kind::kCopyPart:
+    case Head::Kind::kCopyEnd:
+      if (!is_client) {
+        return take_copy(sender - clients_, head, message.subspan(kHeadBytes));
+      }
+      break;
+    default:
+      break;
+  }
+  throw_damaged(sender, "a message of an unknown kind");
+}
+
+// ---- pushes ----
+
+Server::Held* Server::primary_of(std::size_t range) {
+  Held& held = held_[range];
+  if (held.range == nullptr) return nullptr;
+  if (!held.is_primary) become_primary(range);  // the client knows of a death before this server
+  return &held;
+}
+
+void Server::keep(Range& range, const Head& head, const Rows& rows, const std::byte* gradients) {
+  Range::Kept kept{head.clock, static_cast<int>(head.client), head.push, {}, {}};
+  for (std::size_t i = 0; i < rows.count; ++i) kept.keys.push_back(rows.at(i));
+  kept.gradients.assign(gradients, gradients + rows.count * options_.row_bytes());
+  range.keep(std::move(kept));
+}
+
+void Server::change(std::size_t number, const Head& head, const Rows& rows,
+                    const std::byte* gradients, std::string& failure) {
+  Range& range = *held_[number].range;
+  if (options_.is_bsp() && head.clock >= lowest_) return keep(range, head, rows, gradients);  // P6
+  try {
+    apply(number, rows, gradients);
+  } catch (const std::exception& error) {  // of the user's function
+    failure = error.what();
+  }
+}
+
+void Server::take_push(const Head& head, const Rows& rows, const std::byte* gradients) {
+  const auto made = std::make_shared<Answer>(Answer{static_cast<int>(head.client), head.id});
+  std::map<int, std::vector<Stretch>> by_copy;
+  for (const Stretch& stretch : stretches_of(rows)) {
+    Held* const held = primary_of(stretch.range);
+    if (held == nullptr) {
+      made->lost = rows.at(stretch.begin);
+      continue;
+    }
+    if (held->range->note_push(made->client, head.push)) {  // P2
+      change(stretch.range, head, rows.part(stretch.begin, stretch.end),
+             gradients + stretch.begin * options_.row_bytes(), made->failure);
+    }
+    for (int copy : held->copies) by_copy[copy].push_back(stretch);
+  }
+  for (const auto& [copy, stretches] : by_copy) {
+    forward(head, rows, gradients, stretches, copy, made);
+  }
+  answer_if_done(made);
+}
+
+// Rows without keys go in stretches without keys, as they fit a slot in no other way.
+void Server::forward(const Head& head, const Rows& rows, const std::byte* gradients,
+                     std::span<const Stretch> stretches, int to,
+                     const std::shared_ptr<Answer>& answer) {
+  const std::size_t row_bytes = options_.row_bytes();
+  Head sent = head;
+  sent.kind = Head::Kind::kForward;
+  const auto send = [&](const Rows& part, const std::byte* values) {
+    sent.id = ++last_id_;
+    forwardings_.emplace(sent.id, Forwarding{to, answer});
+    ++answer->missing;
+    send_rows(sent, part, values, to);
+  };
+  if (rows.keys == nullptr) {
+    for (const Stretch& each : stretches) {
+      send(rows.part(each.begin, each.end), gradients + each.begin * row_bytes);
+    }
+    return;
+  }
+  std::vector<std::int64_t> keys;
+  std::vector<std::byte> values;
+  for (const Stretch& each : stretches) {
+    keys.insert(keys.end(), rows.keys + each.begin, rows.keys + each.end);
+    values.insert(values.end(), gradients + each.begin * row_bytes,
+                  gradients + each.end * row_bytes);
+  }
+  send({keys.data(), 0, keys.size()}, values.data());
+}
+
+// They fit a slot.
+void Server::send_rows(Head head, const Rows& rows, const std::byte* gradients, int to) {
+  const std::size_t key_bytes = rows.keys != nullptr ? rows.count * sizeof(std::int64_t) : 0;
+  const std::size_t value_bytes = rows.count * options_.row_bytes();
+  head.first = rows.first;
+  head.count = rows.count;
+  head.keys = rows.keys != nullptr ? KeyForm::kListed : KeyForm::kConsecutive;
+  std::byte* const room = mail_.begin(kHeadBytes + key_bytes + value_bytes);
+  std::memcpy(room, &head, sizeof(head));
+  if (key_bytes != 0) std::memcpy(room + kHeadBytes, rows.keys, key_bytes);
+  std::memcpy(room + kHeadBytes + key_bytes, gradients, value_bytes);
+  mail_.end(clients_ + to);
+}
+
+void Server::take_forward(int from, const Head& head, const Rows& rows,
+                          const std::byte* gradients) {
+  std::string failure;  // the primary's function has failed in the same way
+  for (const Stretch& stretch : stretches_of(rows)) {
+    Held& held = held_[stretch.range];
+    const int place = placement_.place_of(stretch.range, from);
+    if (held.is_primary || place < held.source) continue;  // P4
+    const Rows part = rows.part(stretch.begin, stretch.end);
+    const std::byte* const values = gradients + stretch.begin * options_.row_bytes();
+    if (held.coming != nullptr) {
+      if (place == held.source) keep(*held.coming, head, part, values);  // kept by its primary
+    } else if (held.range != nullptr) {
+      held.source = place;
+      if (held.range->note_push(static_cast<int>(head.client), head.push)) {
+        change(stretch.range, head, part, values, failure);
+      }
+    }
+  }
+  if (head.id != 0) {
+    Head reply{};
+    reply.kind = Head::Kind::kForwarded;
+    reply.id = head.id;
+    std::byte* const room = mail_.begin(kHeadBytes);
+    std::memcpy(room, &reply, sizeof(reply));
+    mail_.end(clients_ + from);
+  }
+}
+
+void Server::take_forwarded(std::uint64_t id) {
+  const auto found = forwardings_.find(id);
+  if (found == forwardings_.end()) return;
+  const std::shared_ptr<Answer> answer = found->second.answer;
+  forwardings_.erase(found);
+  --answer->missing;
+  answer_if_done(answer);
+}
+
+void Server::answer_if_done(const std::shared_ptr<Answer>& done) {
+  if (done->missing != 0) return;
+  Head::Kind kind = done->failure.empty() ? Head::Kind::kAck : Head::Kind::kFailed;
+  if (done->lost >= 0) kind = Head::Kind::kLost;
+  answer(kind, done->client, done->id, done->lost, done->failure);
+}
+
+void Server::answer(Head::Kind kind, int client, std::uint64_t id, std::int64_t row,
+                    const std::string& text) {
+  Head head{};
+  head.kind = kind;
+  head.id = id;
+  head.first = row;
+  head.count = std::min(text.size(), kRoom);
+  std::byte* const room = mail_.begin(kHeadBytes + head.count);
+  std::memcpy(room, &head, sizeof(head));
+  if (head.count != 0) std::memcpy(room + kHeadBytes, text.data(), head.count);
+  mail_.end(client);
+}
+
+// ---- pulls and clocks ----
+
+void Server::take_pull(const Head& head, const Rows& rows) {
+  if (head.clock > lowest_) {  // P5
+    Waiting pull{head, {}};
+    if (rows.keys != nullptr) pull.keys.assign(rows.keys, rows.keys + rows.count);
+    waiting_.push_back(std::move(pull));
+  } else {
+    answer_pull(head, rows);
+  }
+}
+
+void Server::answer_pull(const Head& head, const Rows& rows) {
+  const int client = static_cast<int>(head.client);
+  const std::vector<Stretch> stretches = stretches_of(rows);
+  for (const Stretch& stretch : stretches) {
+    if (primary_of(stretch.range) == nullptr) {
+      return answer(Head::Kind::kLost, client, head.id, rows.at(stretch.begin));
+    }
+  }
+  const std::size_t row_bytes = options_.row_bytes();
+  if (rows.count * row_bytes > kRoom) throw_damaged(client, "too long a pull");
+  Head reply = head;
+  reply.kind = Head::Kind::kValues;
+  Coder coder = options_.coder(rows.count);
+  std::byte* const room = mail_.begin(kHeadBytes + coder.bytes());
+  std::memcpy(room, &reply, sizeof(reply));
+  std::byte* values = room + kHeadBytes;
+  if (coder.is_on()) {
+    values_.resize(rows.count * row_bytes);
+    values = values_.data();
+  }
+  for (const Stretch& stretch : stretches) {
+    held_[stretch.range].range->read(rows.part(stretch.begin, stretch.end),
+                                     values + stretch.begin * row_bytes);
+  }
+  if (coder.is_on()) encode(coder, options_.dtype, values, room + kHeadBytes);
+  mail_.end(client);
+}
+
+void Server::take_clock(const Head& head) {
+  std::uint64_t& clock = clocks_[head.client];
+  clock = head.kind == Head::Kind::kBye ? kNever : std::max(clock, head.clock);
+  advance();
+}
+
+std::uint64_t Server::lowest_clock() const {
+  std::uint64_t lowest = kNever;
+  for (int client = 0; client < clients_; ++client) {
+    const auto index = static_cast<std::size_t>(client);
+    if (live_[index]) lowest = std::min(lowest, clocks_[index]);
+  }
+  return lowest;
+}
+
+// Applies the pushes of a range that all clients have passed (P6).
+void Server::apply_kept(std::size_t range) {
+  for (const Range::Kept& kept : held_[range].range->take_kept(lowest_)) {
+    try {
+      apply(range, {kept.keys.data(), 0, kept.keys.size()}, kept.gradients.data());
+    } catch (const std::exception& error) {  // of the user's function
+      if (held_[range].is_primary) answer(Head::Kind::kFailed, kept.client, 0, 0, error.what());
+    }
+  }
+}
+
+// Does what the clients' clocks now allow.
+void Server::advance() {
+  const std::uint64_t lowest = lowest_clock();
+  if (lowest <= lowest_) return;
+  lowest_ = lowest;
+  for (std::size_t range = 0; range < held_.size(); ++range) {
+    if (held_[range].range != nullptr) apply_kept(range);
+  }
+  if (shown_) shown_->set_clock(lowest_);  // P9 (b)
+  std::vector<Waiting> asked = std::exchange(waiting_, {});
+  for (Waiting& pull : asked) {
+    if (pull.head.clock > lowest_) {
+      waiting_.push_back(std::move(pull));
+      continue;
+    }
+    const auto count = static_cast<std::size_t>(pull.head.count);
+    const std::int64_t* const keys = pull.keys.empty() ? nullptr : pull.keys.data();
+    answer_pull(pull.head, {keys, pull.head.first, count});
+  }
+  if (lowest_ == kNever && !has_said_all_bye_) {
+    has_said_all_bye_ = true;
+    answer(Head::Kind::kAllBye, own(), 0);
+  }
+}
+
+}  // namespace vol::ps

@@ -1,0 +1,150 @@
+// The server of a rank: holds ranges of a table's rows, applies what clients push to them, and
+// answers what they pull.
+//
+// A client sends a push for a range to the range's primary, which applies it, forwards it to the
+// servers that hold copies, and acknowledges it when all of them have it. A client keeps a push
+// until then, and sends it again to the new primary if the old one dies.
+//  P1 The messages from one member to another arrive in the order in which they were sent (M1).
+//  P2 Exactly once. A push is cut into messages, each with a number, and a client's numbers grow.
+//     It sends the messages of a range to the range's primary in that order, also when it sends
+//     them again: it looks for dead servers before it sends anything, and first sends again all
+//     that a dead server had not acknowledged, under the old number and so that the rows of a range
+//     stay in one message. A range and each copy of it know the number of the last message of each
+//     client that they have, and refuse all up to it. The numbers are part of a copy.
+//  P3 Nothing that was acknowledged is lost while one holder of the range lives: a server has taken
+//     a forwarded push into its copy before it answers, and the primary acknowledges after the
+//     answers of all copies, whole or still being made.
+//  P4 The primary is the first live server in the range's order, and holders only die. So a server
+//     becomes primary only after all before it in the order have died. From then on it takes no
+//     forwarded pushes of the range, and a copy takes pushes only from the latest primary it knows.
+//     A new primary makes all copies anew, because the old one may have died between two forwards.
+//     A server keeps the copy it has until the new one is whole, as the new primary may die too.
+//  P5 Staleness. A client sends its clock to every server after all its pushes of earlier clocks
+//     have been acknowledged. So a server that knows that a client has reached clock t has all its
+//     pushes of clocks below t to the ranges it is primary of, also if it becomes so later. A pull
+//     waits until every live client has reached the clock that it asks for.
+//  P6 BSP. A push of clock t is kept, and is applied when every live client has passed t, in the
+//     order of clients. A pull at clock t asks for t, and no push of t has been applied then,
+//     because its own client has not passed t.
+// P7, in key_lists.hpp, is about lists of keys that are sent once, P8, in held_back.hpp, about
+// gradients that a client holds back, and P9, in shown_rows.hpp, about rows that clients on this
+// host read in place.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dstorm/collective/mail.hpp"
+#include "vol/ps/key_lists.hpp"
+#include "vol/ps/placement.hpp"
+#include "vol/ps/range.hpp"
+#include "vol/ps/shown_rows.hpp"
+#include "vol/ps/table.hpp"
+
+namespace vol::ps {
+
+// For one thread.
+class Server {
+ public:
+  // Collective over the members of the table's group, blocking. Throws as dstorm::Mail does.
+  Server(std::shared_ptr<dstorm::Group> group, const TableOptions& options);
+
+  // Serves until the group is left, which throws ConfigError.
+  void run();
+
+ private:
+  struct Held {
+    std::unique_ptr<Range> range;   // null: this server does not have it
+    std::unique_ptr<Range> coming;  // a copy whose bytes are arriving; `range` stays until then
+    bool is_primary = false;
+    int source = 0;           // place in the order of the latest primary known (P4)
+    std::vector<int> copies;  // primary: the servers that are to have every push
+  };
+  struct Answer {  // to a push
+    int client;
+    std::uint64_t id;
+    int missing = 0;         // answers of copies
+    std::int64_t lost = -1;  // a row that this server does not have
+    std::string failure = {};
+  };
+  struct Forwarding {
+    int to;
+    std::shared_ptr<Answer> answer;
+  };
+  struct Waiting {  // a pull
+    Head head;
+    std::vector<std::int64_t> keys;  // none: consecutive rows
+  };
+  struct Stretch {  // rows of one range among those of a message
+    std::size_t begin, end;
+    std::size_t range;
+  };
+
+  void take(int sender, std::span<const std::byte> message);
+  void take_push(const Head& head, const Rows& rows, const std::byte* gradients);
+  void take_pull(const Head& head, const Rows& rows);
+  void take_forward(int from, const Head& head, const Rows& rows, const std::byte* gradients);
+  void take_forwarded(std::uint64_t id);
+  void take_copy(int from, const Head& head, std::span<const std::byte> body);
+  void take_clock(const Head& head);
+
+  bool follow_view();
+  void settle(std::size_t range);
+  void become_primary(std::size_t range);
+  void update_copies(std::size_t range);
+  void send_copy(std::size_t range, int to);
+
+  Held* primary_of(std::size_t range);
+  void keep(Range& range, const Head& head, const Rows& rows, const std::byte* gradients);
+  void change(std::size_t number, const Head& head, const Rows& rows, const std::byte* gradients,
+              std::string& failure);
+  void apply(std::size_t range, const Rows& rows, const std::byte* gradients);
+  void apply_kept(std::size_t range);
+  void show();
+  void forward(const Head& head, const Rows& rows, const std::byte* gradients,
+               std::span<const Stretch> stretches, int to, const std::shared_ptr<Answer>& answer);
+  void send_rows(Head head, const Rows& rows, const std::byte* gradients, int to);
+  void answer_if_done(const std::shared_ptr<Answer>& answer);
+  void answer(Head::Kind kind, int client, std::uint64_t id, std::int64_t row = 0,
+              const std::string& text = {});
+  void advance();
+  void answer_pull(const Head& head, const Rows& rows);
+  enum class Values : std::uint8_t { kNone, kWhole, kCoded };
+  Rows read_rows(const Head& head, std::span<const std::byte> message, Values values);
+  std::span<const std::int64_t> read_keys(const Head& head, const std::byte* keys);
+  const std::byte* decode(const Head& head, const std::byte* values);
+  std::vector<Stretch> stretches_of(const Rows& rows) const;
+  [[noreturn]] void throw_damaged(int sender, const char* what) const;
+
+  std::uint64_t lowest_clock() const;
+  int own() const { return mail_.rank() - clients_; }
+  bool is_live(int server) const {
+    return live_[static_cast<std::size_t>(clients_) + static_cast<std::size_t>(server)];
+  }
+
+  const TableOptions& options_;
+  const int clients_;  // as many as servers
+  Placement placement_;
+  dstorm::Mail mail_;
+  std::optional<ShownRows> shown_;     // none: clients pull by messages only
+  bool is_full_ = false;               // shown_ has found no room: it gets no more ranges
+  std::vector<Held> held_;             // by range; without a range where this server has none
+  std::vector<bool> live_;             // by member, as far as this server has acted on it
+  std::vector<std::uint64_t> clocks_;  // by client; the highest number once it has said bye
+  std::uint64_t lowest_ = 0;
+  std::map<std::uint64_t, Forwarding> forwardings_;  // by the message's id
+  std::uint64_t last_id_ = 0;
+  std::vector<Waiting> waiting_;    // pulls that ask for a later clock
+  std::vector<KeyLists> lists_;     // by client
+  std::vector<std::int64_t> keys_;  // of the message being read
+  std::vector<std::byte> values_;   // of the message being read or written, without its codec
+  int reading_ = -1;                // the member that sent it
+  bool has_said_all_bye_ = false;
+};
+
+}  // namespace vol::ps

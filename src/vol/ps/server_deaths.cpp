@@ -1,0 +1,143 @@
+// What a server does when others die: it becomes primary, and makes copies.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "vol/ps/server.hpp"
+
+namespace vol::ps {
+
+bool Server::follow_view() {
+  bool has_changed = false;
+  for (std::size_t member = 0; member < live_.size(); ++member) {
+    if (!live_[member] || mail_.is_live(static_cast<int>(member))) continue;
+    live_[member] = false;
+    has_changed = true;
+  }
+  if (!has_changed) return false;
+  advance();
+  if (has_said_all_bye_) return true;  // nobody asks any more
+  for (std::size_t range = 0; range < held_.size(); ++range) settle(range);
+  for (auto each = forwardings_.begin(); each != forwardings_.end();) {
+    if (is_live(each->second.to)) {
+      ++each;
+      continue;
+    }
+    const std::shared_ptr<Answer> answer = each->second.answer;
+    each = forwardings_.erase(each);
+    --answer->missing;
+    answer_if_done(answer);
+  }
+  return true;
+}
+
+// Does what the deaths that this server knows of ask for.
+void Server::settle(std::size_t range) {
+  Held& held = held_[range];
+  if (held.range == nullptr) return;
+  if (held.is_primary) {
+    update_copies(range);
+  } else if (placement_.primary(range, [this](int s) { return is_live(s); }) == own()) {
+    become_primary(range);
+  }
+}
+
+void Server::become_primary(std::size_t range) {
+  Held& held = held_[range];
+  held.is_primary = true;
+  held.source = placement_.place_of(range, own());
+  held.coming.reset();
+  held.copies.clear();  // P4: all are made anew
+  update_copies(range);
+}
+
+void Server::update_copies(std::size_t range) {
+  Held& held = held_[range];
+  std::erase_if(held.copies, [this](int server) { return !is_live(server); });
+  const int place = placement_.place_of(range, own());
+  // Servers before this one in the order are dead, whether this server knows it yet or not.
+  const auto may_hold = [&](int server) {
+    return is_live(server) && placement_.place_of(range, server) >= place;
+  };
+  for (int server : placement_.holders(range, may_hold)) {
+    if (server == own() || std::ranges::find(held.copies, server) != held.copies.end()) continue;
+    send_copy(range, server);
+    held.copies.push_back(server);
+  }
+}
+
+void Server::send_copy(std::size_t range, int to) {
+  Range& source = *held_[range].range;
+  Head head{};
+  head.first = static_cast<std::int64_t>(range);
+  const auto send = [&](Head::Kind kind, std::uint64_t offset, std::span<const std::byte> body) {
+    head.kind = kind;
+    head.clock = offset;
+    std::byte* const room = mail_.begin(kHeadBytes + body.size());
+    std::memcpy(room, &head, sizeof(head));
+    if (!body.empty()) std::memcpy(room + kHeadBytes, body.data(), body.size());
+    mail_.end(clients_ + to);
+  };
+  send(Head::Kind::kCopyBegin, 0, {});
+  std::uint64_t offset = 0;
+  for (const std::span<const std::byte> bytes : {source.values(), source.states()}) {
+    for (std::size_t begin = 0; begin < bytes.size(); begin += kRoom) {
+      const auto part = bytes.subspan(begin, std::min(kRoom, bytes.size() - begin));
+      send(Head::Kind::kCopyPart, offset, part);
+      offset += part.size();
+    }
+  }
+  const std::size_t most = kRoom / (sizeof(std::int64_t) + options_.row_bytes());
+  for (const Range::Kept& kept : source.kept()) {
+    Head push{};
+    push.kind = Head::Kind::kForward;
+    push.client = static_cast<std::uint32_t>(kept.client);
+    push.push = kept.push;
+    push.clock = kept.clock;
+    const Rows rows{kept.keys.data(), 0, kept.keys.size()};
+    for (std::size_t begin = 0; begin < rows.count; begin += most) {
+      send_rows(push, rows.part(begin, std::min(begin + most, rows.count)),
+                kept.gradients.data() + begin * options_.row_bytes(), to);
+    }
+  }
+  send(Head::Kind::kCopyEnd, 0, std::as_bytes(source.pushes()));
+}
+
+void Server::take_copy(int from, const Head& head, std::span<const std::byte> body) {
+  if (head.first < 0 || static_cast<std::size_t>(head.first) >= held_.size()) {
+    throw_damaged(reading_, "a copy of an unknown range");
+  }
+  const auto range = static_cast<std::size_t>(head.first);
+  Held& held = held_[range];
+  const int place = placement_.place_of(range, from);
+  if (held.is_primary || place < held.source) return;  // P4
+  if (head.kind == Head::Kind::kCopyBegin) {
+    held.source = place;
+    held.coming = std::make_unique<Range>(options_, placement_.first_row(range),
+                                          placement_.end_row(range), clients_);
+    return;
+  }
+  if (held.coming == nullptr || place != held.source) {
+    throw_damaged(reading_, "a part of a copy that was not begun");
+  }
+  const bool is_end = head.kind == Head::Kind::kCopyEnd;
+  std::span<std::byte> to = std::as_writable_bytes(held.coming->pushes());
+  std::uint64_t offset = head.clock;
+  if (!is_end) {
+    to = held.coming->values();
+    if (offset >= to.size()) {
+      offset -= to.size();
+      to = held.coming->states();
+    }
+  }
+  if (offset > to.size() || body.size() > to.size() - offset) {
+    throw_damaged(reading_, "a copy that is too long");
+  }
+  if (!body.empty()) std::memcpy(to.data() + offset, body.data(), body.size());
+  if (!is_end) return;
+  held.range = std::move(held.coming);
+  apply_kept(range);  // its source may not have known of the last clock
+  settle(range);      // its source may have died meanwhile
+}
+
+}  // namespace vol::ps

@@ -1,0 +1,111 @@
+// What the two sides of a table agree on: its shape, and the messages between a rank's client and
+// the servers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dstorm/slot/layout.hpp"
+#include "vol/codec.hpp"
+#include "vol/dtype.hpp"
+#include "vol/ps/rule.hpp"
+
+namespace vol::ps {
+
+// In a job of n ranks the group of a table has 2n members: member r is the client of rank r, member
+// n + r its server. The two run in different threads of one process and share nothing but what
+// the group gives, so that they wait independently, and end together.
+struct TableOptions {
+  std::string name;
+  std::int64_t rows = 0;
+  std::size_t width = 1;
+  DType dtype = DType::kFloat32;  // or kFloat64
+  double initial = 0;             // each value's, at first
+  Rule rule;
+  std::vector<int> ranks;  // sorted, those that were live when the table was made
+  int replicas = 0;
+  std::optional<std::uint64_t> staleness = std::nullopt;  // none: asynchronous
+  Codec codec;                  // of pushed gradients and pulled values; not top-k
+  double threshold = 0;         // clients hold back rows whose gradients are below it
+  std::size_t cached_keys = 0;  // in key lists, that each client and server keep of one another
+
+  std::size_t row_bytes() const { return width * dtype_size(dtype); }
+  Coder coder(std::size_t count) const { return Coder(codec, dtype, count * width, name); }
+  bool is_bsp() const { return staleness == std::uint64_t{0}; }
+};
+
+// The slots of a member: at least a row must fit, and a large message should not wait for a small
+// one for long.
+inline constexpr std::size_t kSlotBytes = 128 << 10;
+inline constexpr int kDepth = 16;
+inline constexpr std::size_t kMostRowBytes = 64 << 10;
+
+// How a message says which rows it is about.
+enum class KeyForm : std::uint32_t {
+  kConsecutive,  // `first` is the first one
+  kListed,       // their keys follow
+  kKept,         // their keys follow; `first` is the number that the list has from now on (P7)
+  kNumbered,     // `first` is the number of a list
+};
+
+struct Head {
+  enum class Kind : std::uint32_t {
+    // A client to a server, which answers with kAck, kValues, kLost or kFailed of the same id.
+    kPush = 1,
+    kPull,
+    // A client to all servers, without an answer.
+    kClock,
+    kBye,
+    // A server to a client.
+    kAck,
+    kValues,
+    kLost,    // `first` is a row that this server does not have
+    kFailed,  // the text of a user's function's exception follows
+    kAllBye,  // every live client has said kBye
+    kShown,   // where the client can read the server's rows in place (P9): a ShownAt follows
+    // A server to another one: a push for its copy, answered with kForwarded of the same id.
+    kForward,
+    kForwarded,
+    // A server to one that is to hold a copy of range `first`: begins a copy without any push, has
+    // a part of its bytes from `clock` on, or ends it with the numbers of the pushes that it has.
+    kCopyBegin,
+    kCopyPart,
+    kCopyEnd,
+  };
+  Kind kind;
+  std::uint32_t client;  // whose push it is
+  std::uint64_t id;      // of this message, by its sender; an answer has that of the question
+  std::uint64_t push;    // the number of the client's push
+  std::uint64_t clock;   // the client's; kPull: the clock that all clients must have reached
+  std::int64_t first;
+  std::uint64_t count;  // rows
+  KeyForm keys;
+  std::uint32_t unused;
+
+  bool has_keys() const { return keys == KeyForm::kListed || keys == KeyForm::kKept; }
+};
+static_assert(sizeof(Head) == 56);
+// What follows begins at a multiple of eight bytes: keys, then values.
+inline constexpr std::size_t kHeadBytes = dstorm::kLine;
+inline constexpr std::size_t kRoom = kSlotBytes - kHeadBytes;
+
+inline Head head_of(std::span<const std::byte> message) {  // of at least kHeadBytes
+  Head head;
+  std::memcpy(&head, message.data(), sizeof(head));
+  return head;
+}
+
+// Encodes values, which lie one after the other.
+inline void encode(Coder& coder, DType dtype, const std::byte* values, std::byte* to) {
+  const std::size_t size = dtype_size(dtype);
+  coder.encode(to, [=](std::byte* place, std::size_t first, std::size_t last) {
+    std::memcpy(place, values + first * size, (last - first) * size);
+  });
+}
+
+}  // namespace vol::ps

@@ -1,0 +1,131 @@
+"""Tables of malt.ps count integers while ranks are killed and leave: 0 lost, 0 twice.
+
+Each rank adds 1 to its own column of every row, again and again. So a row says which pushes of
+which rank have arrived there.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+from jobs import Running, start_job
+
+RANKS = 5
+SCRIPT = """
+malt.init(timeout=60)
+table = malt.ps.Table(
+    3000, size, dtype=np.float64, replicas=replicas, staleness=staleness, **filters
+)
+ones = np.zeros((3000, size))
+ones[:, rank] = 1
+odd = np.arange(1, 3000, 2)
+tell(pid=os.getpid(), begun=0, known=0)
+begun = since = 0
+alive = table.alive()
+while not flag_is_up("end"):
+    tell(begun=begun + 1)
+    if begun % 3:
+        push = table.push(None, ones)
+    else:
+        table.push(odd - 1, ones[odd])
+        push = table.push(odd, ones[odd])
+    begun += 1
+    if table.alive() != alive:
+        alive, since = table.alive(), 0
+    if begun % 4 == 0:
+        table.wait(None if filters else push)
+        since += 1
+        tell(known=begun, since=(len(alive), since))
+    if begun % 8 == 0:
+        table.clock(timeout=60)
+        table.pull(odd)
+    if rank == 4 and flag_is_up("leave"):
+        table.wait()
+        tell(known=begun)
+        table.leave()
+        tell(left=True)
+        sys.exit()
+table.wait()
+tell(at=table.clock())
+await_flag("goal is set")
+while table.clock() < goal():
+    pass
+malt.barrier()
+tell(values=table.pull())
+table.close()
+"""
+
+
+def await_copies(job: Running, live: list[int]) -> None:
+    """Wait until copies of all rows are whole again.
+
+    A server that takes in a second message after a death has begun the copies before, and
+    acknowledges no later push before they are whole.
+    """
+
+    def has_pushed(rank: int) -> bool:
+        seen, since = job.told(rank).get("since", (0, 0))
+        return seen == len(live) and since >= 3
+
+    while not all(has_pushed(rank) for rank in live):
+        assert not job.has_ended, job.output
+
+
+@pytest.mark.parametrize(
+    ("transport", "replicas", "staleness", "seed", "filters"),
+    [
+        ("shm", 1, None, 1, {}),
+        ("shm", 1, 0, 2, {}),
+        ("shm", 2, None, 3, {}),
+        ("tcp", 1, None, 4, {}),
+        ("tcp", 2, 1, 5, {}),
+        # Lists of 300 to 1,500 keys in turn, of which there is not room for all.
+        ("shm", 1, None, 6, {"cached_keys": 1600, "threshold": 2.5}),
+        ("tcp", 2, 0, 7, {"cached_keys": 1600, "threshold": 2.5}),
+    ],
+)
+def test_each_push_is_there_once_whoever_dies(
+    tmp_path: Path,
+    transport: str,
+    replicas: int,
+    staleness: int | None,
+    seed: int,
+    filters: dict[str, float],
+) -> None:
+    rng = random.Random(seed)
+    header = f"replicas, staleness, filters = {replicas}, {staleness}, {filters}\n"
+    environ = {"MALT_TRANSPORT": transport}
+    with start_job(tmp_path, RANKS, header + SCRIPT, "--keep-going", environ=environ) as job:
+        pids = job.await_told("pid")
+        live = list(range(RANKS))
+        await_copies(job, live)
+        job.raise_flag("leave")
+        job.await_told("left", ranks=[4])
+        live.remove(4)
+        for victims in [[0], [1]] if replicas == 1 else [[0, 2]]:
+            await_copies(job, live)
+            moment = job.told(victims[0])["begun"] + rng.randrange(10)
+            while job.told(victims[0])["begun"] < moment:
+                assert not job.has_ended, job.output
+            for victim in victims:
+                os.kill(pids[victim], signal.SIGKILL)
+                live.remove(victim)
+        await_copies(job, live)
+        job.raise_flag("end")
+        job.await_told("at", ranks=live)
+        job.set_goal(1)
+        job.raise_flag("goal is set")
+        job.await_told("values", ranks=live)
+        job.finish()
+        told = [job.told(rank) for rank in range(RANKS)]
+    values = told[live[0]]["values"]
+    for rank in live:
+        assert (told[rank]["values"] == values).all()
+        assert (values[:, rank] == told[rank]["begun"]).all(), rank
+    for rank in set(range(RANKS)) - set(live):
+        column = values[:, rank]
+        assert told[rank]["known"] <= column.min() <= column.max() <= told[rank]["begun"], rank

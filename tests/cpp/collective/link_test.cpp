@@ -1,0 +1,158 @@
+// Messages from one rank to another, with real processes as ranks.
+#include "dstorm/collective/link.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <csignal>
+#include <thread>
+
+#include "processes.hpp"
+
+namespace dstorm {
+namespace {
+
+using namespace std::chrono_literals;
+using testing_processes::expect_all_well;
+using testing_processes::Job;
+using testing_processes::join;
+using testing_processes::Shared;
+
+constexpr std::size_t kSlot = 128;
+using Bytes = std::vector<std::byte>;
+
+Bytes message(std::size_t length, int number) {
+  Bytes bytes(length);
+  for (std::size_t i = 0; i < length; ++i) {
+    bytes[i] = static_cast<std::byte>(i * 3 + static_cast<std::size_t>(number));
+  }
+  return bytes;
+}
+
+Bytes receive(Link& link, std::size_t length, std::uint32_t tag) {
+  Bytes bytes(length);
+  link.receive(bytes, tag, 10s);
+  return bytes;
+}
+
+TEST(Link, MessagesOfATagArriveInTheirOrderAndOtherTagsInAny) {
+  Job job(2, [](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    Link link(group, "l", kSlot, 4);
+    if (group->rank() == 0) {
+      link.send(message(5000, 1), 1);  // more than the slots hold
+      link.send(message(0, 0), 2);
+      link.send(message(10, 3), 1);
+      link.send(message(200, 4), 7);
+    } else {
+      CHECK_THAT(receive(link, 200, 7) == message(200, 4));
+      const std::array<std::uint32_t, 2> tags{9, 1};
+      CHECK_THAT(link.await(tags, 10s) == 1);
+      CHECK_THAT(receive(link, 5000, 1) == message(5000, 1));
+      CHECK_THAT(receive(link, 10, 1) == message(10, 3));
+      CHECK_THAT(receive(link, 0, 2).empty());
+      CHECK_THAT(link.await(tags, 10ms) == -1);
+    }
+    group->barrier();
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Link, ASendWithoutAWaitSaysWhetherThereWasRoom) {
+  Job job(2, [](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    Link link(group, "l", kSlot, 2);
+    if (group->rank() == 0) {
+      CHECK_THAT(!link.try_send(message(kSlot + 1, 0), 1));
+      CHECK_THAT(link.try_send(message(kSlot, 1), 1));
+      CHECK_THAT(link.try_send(message(1, 2), 1));
+      CHECK_THAT(!link.try_send(message(1, 3), 1));
+    }
+    group->barrier();
+    if (group->rank() == 1) {
+      CHECK_THAT(receive(link, kSlot, 1) == message(kSlot, 1));
+      CHECK_THAT(receive(link, 1, 1) == message(1, 2));
+    }
+    group->barrier();
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Link, AMessageOfAnotherLengthIsRefusedAndDropped) {
+  Job job(2, [](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    Link link(group, "l", kSlot, 4);
+    if (group->rank() == 0) {
+      link.send(message(300, 1), 1);
+      link.send(message(20, 2), 1);
+    } else {
+      bool is_refused = false;
+      try {
+        receive(link, 10, 1);
+      } catch (const ConfigError&) {
+        is_refused = true;
+      }
+      CHECK_THAT(is_refused);
+      CHECK_THAT(receive(link, 20, 1) == message(20, 2));
+    }
+    group->barrier();
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+// What arrived before the time was up is not lost: a later call gets the whole message.
+TEST(Link, AReceiveThatTimesOutCanBeMadeAgain) {
+  Job job(2, [](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    Link link(group, "l", kSlot, 64);
+    if (group->rank() == 1) {
+      Bytes bytes(10);
+      bool is_late = false;
+      try {
+        link.receive(bytes, 1, 20ms);
+      } catch (const TimeoutError& error) {
+        is_late = error.ranks() == std::vector<int>{0};
+      }
+      CHECK_THAT(is_late);
+    }
+    group->barrier();
+    if (group->rank() == 0) link.send(message(1000, 5), 1);
+    if (group->rank() == 1) CHECK_THAT(receive(link, 1000, 1) == message(1000, 5));
+    group->barrier();
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Link, ADeadSenderIsNamed) {
+  Shared<std::atomic<bool>> has_come;
+  Job job(2, [&](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    Link link(group, "l", kSlot, 4);
+    if (group->rank() == 0) {
+      link.send(message(10, 1), 1);
+      // Between hosts a message may be lost with its sender.
+      for (int looks = 0; !*has_come && looks < 20'000; ++looks) {
+        std::this_thread::sleep_for(1ms);
+      }
+      raise(SIGKILL);
+    }
+    CHECK_THAT(receive(link, 10, 1) == message(10, 1));
+    *has_come = true;
+    bool is_named = false;
+    try {
+      receive(link, 10, 1);
+    } catch (const PeerError& error) {
+      is_named = error.ranks() == std::vector<int>{0};
+    }
+    CHECK_THAT(is_named);
+    return 0;
+  });
+  EXPECT_EQ(job.wait_all(), (std::vector<int>{128 + SIGKILL, 0}));
+}
+
+}  // namespace
+}  // namespace dstorm

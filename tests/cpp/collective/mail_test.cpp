@@ -1,0 +1,95 @@
+// Messages among all ranks of a group, with real processes as ranks.
+#include "dstorm/collective/mail.hpp"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "processes.hpp"
+
+namespace dstorm {
+namespace {
+
+using namespace std::chrono_literals;
+using testing_processes::expect_all_well;
+using testing_processes::Job;
+using testing_processes::join;
+
+constexpr std::size_t kSlot = 256;
+
+using Number = std::uint64_t;
+
+void send(Mail& mail, int to, Number number) {
+  // Of different lengths, so that a message in the wrong place is found.
+  std::vector<std::byte> message(sizeof(number) + number % (kSlot - sizeof(number)));
+  std::memcpy(message.data(), &number, sizeof(number));
+  mail.send(to, message);
+}
+
+// Takes in until `done`, and checks the numbers of each sender.
+template <class Done>
+bool take_all(Mail& mail, std::vector<Number>& next, Done&& done) {
+  bool is_right = true;
+  while (!done()) {
+    const bool is_news = mail.take_in([&](int sender, std::span<const std::byte> message) {
+      Number number = 0;
+      std::memcpy(&number, message.data(), sizeof(number));
+      is_right = is_right && number == next[static_cast<std::size_t>(sender)]++ &&
+                 message.size() == sizeof(number) + number % (kSlot - sizeof(number));
+    });
+    if (mail.pump() || is_news) continue;
+    is_right = is_right && mail.wait(done, 60s, [] { return std::string("mail"); });
+  }
+  return is_right;
+}
+
+TEST(Mail, RanksThatSendOneAnotherMoreThanSlotsHoldGetAllOfItInOrder) {
+  constexpr Number kMessages = 2000;
+  Job job(3, [](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    Mail mail(group, "m", kSlot, 2);
+    const Turn turn(mail.turns(), "test");
+    for (Number number = 0; number < kMessages; ++number) {
+      for (int to = 0; to < 3; ++to) {
+        if (to != mail.rank()) send(mail, to, number);
+      }
+    }
+    std::vector<Number> next(3);
+    next[static_cast<std::size_t>(mail.rank())] = kMessages;
+    const auto have_all = [&] {
+      return mail.waiting() == 0 &&
+             std::ranges::all_of(next, [](Number each) { return each == kMessages; });
+    };
+    CHECK_THAT(take_all(mail, next, have_all));
+    group->barrier();
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Mail, MessagesForADeadRankAreDroppedAndHoldUpNoOthers) {
+  Job job(3, [](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    Mail mail(group, "m", kSlot, 2);
+    if (mail.rank() == 2) std::raise(SIGKILL);
+    const Turn turn(mail.turns(), "test");
+    const int other = 1 - mail.rank();
+    constexpr Number kMessages = 100;
+    for (Number number = 0; number < kMessages; ++number) {
+      send(mail, 2, number);
+      send(mail, other, number);
+    }
+    std::vector<Number> next(3);
+    CHECK_THAT(take_all(mail, next, [&] {
+      return mail.waiting() == 0 && next[static_cast<std::size_t>(other)] == kMessages;
+    }));
+    group->barrier();
+    return 0;
+  });
+  EXPECT_EQ(job.wait(2), 128 + SIGKILL);
+  EXPECT_EQ(job.wait(0), 0);
+  EXPECT_EQ(job.wait(1), 0);
+}
+
+}  // namespace
+}  // namespace dstorm

@@ -1,0 +1,173 @@
+// Rounds of bytes, with real processes as ranks.
+#include "vol/exchange.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <csignal>
+#include <numeric>
+#include <thread>
+
+#include "processes.hpp"
+#include "vol/dense.hpp"
+
+namespace vol {
+namespace {
+
+using namespace std::chrono_literals;
+using dstorm::Bootstrap;
+using dstorm::ConfigError;
+using testing_processes::expect_all_well;
+using testing_processes::Job;
+using testing_processes::join;
+using testing_processes::Shared;
+
+constexpr std::size_t kSlot = 256;
+using Give = Exchange::Give;
+using Take = Exchange::Take;
+
+// Byte i of what `rank` gives.
+std::uint8_t sample(int rank, std::size_t i) {
+  return static_cast<std::uint8_t>(i * 7 + static_cast<std::size_t>(rank) * 31);
+}
+
+std::vector<std::uint8_t> bytes_of(int rank, std::size_t count) {
+  std::vector<std::uint8_t> bytes(count);
+  for (std::size_t i = 0; i < count; ++i) bytes[i] = sample(rank, i);
+  return bytes;
+}
+
+TEST(Exchange, RanksTakeWhatTheyNeedOfBuffersOfAnyLength) {
+  Job job(3, [](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    Exchange exchange(group, "e", kSlot);
+    const int rank = group->rank();
+    for (const std::size_t unit : {0U, 1U, 100U, 256U, 1000U}) {
+      const std::size_t own = unit * static_cast<std::size_t>(rank + 1);
+      const auto given = bytes_of(rank, own);
+      // In two stretches; of rank 1 the second half, of rank 2 everything.
+      const std::array gives{Give{given.data(), own / 3},
+                             Give{given.data() + own / 3, own - own / 3}};
+      std::vector<std::uint8_t> half(unit);
+      std::vector<std::uint8_t> whole(3 * unit);
+      std::vector<Take> takes;
+      if (rank != 1) takes.push_back({1, unit, unit, half.data()});
+      if (rank != 2) takes.push_back({2, 0, 3 * unit, whole.data()});
+      exchange.run(gives, takes, 5, 10s);
+      for (std::size_t i = 0; i < unit && rank != 1; ++i) {
+        CHECK_THAT(half[i] == sample(1, unit + i));
+      }
+      CHECK_THAT(rank == 2 || whole == bytes_of(2, 3 * unit));
+    }
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Exchange, AFoldHasTheSameBitsOnEveryRank) {
+  Job job(3, [](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    Exchange exchange(group, "e", kSlot);
+    for (const std::size_t count : {1U, 64U, 65U, 1000U}) {
+      std::vector<float> values(count, 0.1F * static_cast<float>(group->rank() + 1));
+      exchange.fold(DType::kFloat32, values.data(), count, Fold::sum(), 10s);
+      float sum = 0.1F;
+      for (int r = 1; r < 3; ++r) sum += 0.1F * static_cast<float>(r + 1);
+      for (const float value : values) CHECK_THAT(value == sum);
+    }
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Exchange, CallsThatDoNotFitTogetherFailAndTheNextOneWorks) {
+  Job job(2, [](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    Exchange exchange(group, "e", kSlot);
+    const int rank = group->rank();
+    const auto refused = [](auto call, const std::string& part) {
+      try {
+        call();
+      } catch (const ConfigError& error) {
+        return std::string(error.what()).find(part) != std::string::npos;
+      }
+      return false;
+    };
+    const auto kind = static_cast<std::uint32_t>(rank);
+    CHECK_THAT(refused([&] { exchange.run({}, {}, kind, 10s); }, "another call"));
+    const auto given = bytes_of(rank, 600);
+    const std::array gives{Give{given.data(), given.size()}};
+    std::vector<std::uint8_t> taken(700);
+    const std::array takes{Take{1 - rank, 0, taken.size(), taken.data()}};
+    CHECK_THAT(refused([&] { exchange.run(gives, takes, 2, 10s); }, "gave 600 bytes"));
+    std::vector<float> values(static_cast<std::size_t>(100 + rank));
+    CHECK_THAT(refused(
+        [&] { exchange.fold(DType::kFloat32, values.data(), values.size(), Fold::sum(), 10s); },
+        "same size"));
+    const std::array fits{Take{1 - rank, 10, 500, taken.data()}};
+    exchange.run(gives, fits, 2, 10s);
+    CHECK_THAT(taken[0] == sample(1 - rank, 10));
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+TEST(Exchange, ADeadRankIsNamedOrLeftOut) {
+  Shared<std::atomic<int>> arrived;
+  Job job(3, [&](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    Exchange exchange(group, "e", kSlot);
+    exchange.run({}, {}, 0, 10s);
+    if (group->rank() == 1) {
+      while (*arrived < 2) std::this_thread::yield();  // its message may be lost with it
+      raise(SIGKILL);
+    }
+    ++*arrived;
+    bool is_named = false;
+    try {
+      exchange.run({}, {}, 0, 10s);
+    } catch (const dstorm::PeerError& error) {
+      is_named = error.ranks() == std::vector<int>{1};
+    }
+    CHECK_THAT(is_named);
+    std::uint8_t own = sample(group->rank(), 0);
+    std::uint8_t other = 0;
+    std::uint8_t kept = 77;
+    const std::array gives{Give{&own, 1}};
+    const int peer = 2 - group->rank();
+    const std::array takes{Take{peer, 0, 1, &other}, Take{1, 0, 1, &kept}};
+    exchange.run(gives, takes, 0, 10s, true);
+    CHECK_THAT(other == sample(peer, 0));
+    CHECK_THAT(kept == 77);
+    return 0;
+  });
+  EXPECT_EQ(job.wait_all(), (std::vector<int>{0, 128 + SIGKILL, 0}));
+}
+
+TEST(Dense, AVectorIsReducedWhereverItLies) {
+  Job job(3, [](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    std::vector<float> first(1000, 1.0F);
+    Dense<float> vector(group, {.name = "w", .policy = dstorm::Policy::kQueue, .depth = 1},
+                        std::span(first));
+    for (const std::size_t count : {1U, 999U, 1000U, 17U}) {
+      std::vector<float> elsewhere(count, static_cast<float>(group->rank()));
+      vector.move_to(elsewhere.data(), count);
+      vector.allreduce(Fold::sum());
+      for (const float value : elsewhere) CHECK_THAT(value == 3.0F);
+    }
+    CHECK_THAT(first[0] == 1.0F);
+    bool is_refused = false;
+    try {
+      vector.move_to(first.data(), 1001);
+    } catch (const ConfigError&) {
+      is_refused = true;
+    }
+    CHECK_THAT(is_refused);
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+}  // namespace
+}  // namespace vol

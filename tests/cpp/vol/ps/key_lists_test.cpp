@@ -1,0 +1,53 @@
+#include "vol/ps/key_lists.hpp"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+namespace vol::ps {
+namespace {
+
+std::vector<std::int64_t> list(std::int64_t first, std::size_t count) {
+  std::vector<std::int64_t> keys(count);
+  std::iota(keys.begin(), keys.end(), first);
+  return keys;
+}
+
+TEST(KeyLists, AListIsFoundByItsKeysAndItsNumber) {
+  KeyLists lists(1000);
+  const std::uint64_t number = lists.add(list(5, 100));
+  EXPECT_EQ(lists.find(list(5, 100)), number);
+  EXPECT_EQ(lists.find(list(5, 99)), std::nullopt);
+  EXPECT_EQ(lists.find(list(6, 100)), std::nullopt);
+  ASSERT_NE(lists.use(number), nullptr);
+  EXPECT_EQ(*lists.use(number), list(5, 100));
+  EXPECT_EQ(lists.use(number + 1), nullptr);
+}
+
+TEST(KeyLists, TheLeastRecentlyUsedListMakesRoom) {
+  KeyLists lists(3 * (100 + KeyLists::kListKeys));
+  const std::uint64_t one = lists.add(list(1, 100));
+  const std::uint64_t two = lists.add(list(2, 100));
+  const std::uint64_t three = lists.add(list(3, 100));
+  lists.use(one);
+  lists.add(list(4, 100));
+  EXPECT_EQ(lists.find(list(2, 100)), std::nullopt);
+  EXPECT_EQ(lists.use(two), nullptr);
+  EXPECT_EQ(lists.find(list(1, 100)), one);
+  EXPECT_EQ(lists.find(list(3, 100)), three);
+}
+
+TEST(KeyLists, ALongListMakesRoomForItselfOrDoesNotFit) {
+  KeyLists lists(300);
+  for (std::int64_t first = 0; first < 5; ++first) lists.add(list(first, 10));
+  EXPECT_TRUE(lists.fits(300 - KeyLists::kListKeys));
+  EXPECT_FALSE(lists.fits(301 - KeyLists::kListKeys));
+  lists.add(list(0, 300 - KeyLists::kListKeys));
+  for (std::int64_t first = 0; first < 5; ++first) {
+    EXPECT_EQ(lists.find(list(first, 10)), std::nullopt);
+  }
+  EXPECT_FALSE(KeyLists(0).fits(0));
+}
+
+}  // namespace
+}  // namespace vol::ps

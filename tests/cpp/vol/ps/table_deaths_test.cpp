@@ -1,0 +1,228 @@
+// Tables whose ranks are killed: what was pushed is there, once, whichever rank dies.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+#include "stressed.hpp"
+#include "table_rank.hpp"
+
+namespace vol::ps {
+namespace {
+
+using namespace std::chrono_literals;
+using testing_processes::Job;
+using testing_processes::Posts;
+using testing_processes::Shared;
+using testing_table::are_all;
+using testing_table::every;
+using testing_table::options_of;
+using testing_table::Rank;
+
+TEST(TableDeaths, AKilledServerLosesNothingThatWasAcknowledgedAndNothingComesTwice) {
+  for (const int replicas : {1, 2}) {
+    for (const int staleness : {-1, 0}) {
+      Shared<Posts> posts;
+      Shared<std::atomic<int>> acknowledged;  // rounds of rank 3
+      Shared<std::atomic<int>> finished;      // ranks whose pushes are all acknowledged
+      constexpr std::int64_t kRows = 2000;
+      Job job(4, [&](dstorm::Bootstrap& bootstrap) {
+        TableOptions options = options_of(kRows, 3);
+        options.replicas = replicas;
+        if (staleness >= 0) options.staleness = 0;
+        Rank one(*posts, bootstrap.rank(), 4, options);
+        for (int round = 0; round < 200; ++round) {
+          if (one.rank == 3 && round == 100) std::raise(SIGKILL);
+          const std::uint64_t push = one.add(every(kRows, 1), 1);
+          if (round % 8 == 0 || one.rank == 3) one.client->wait(push, {});
+          if (one.rank == 3) *acknowledged = round + 1;
+          if (round % 16 == 0) one.client->advance({});
+        }
+        while (one.client->clock() < 30) one.client->advance({});
+        ++*finished;
+        while (*finished < 3 || *acknowledged < 100) std::this_thread::sleep_for(1ms);
+        CHECK_THAT(are_all(one.all(), 700));
+        one.client->finish({});
+        return 0;
+      });
+      EXPECT_EQ(job.wait(3), 128 + SIGKILL);
+      for (int rank : {0, 1, 2}) EXPECT_EQ(job.wait(rank), 0) << replicas << ' ' << staleness;
+    }
+  }
+}
+
+// The primary of half of the rows dies with pushes at every stage: on the way to it, applied there,
+// at the copy, acknowledged.
+TEST(TableDeaths, APushThatADeadServerHadNotAcknowledgedIsSentAgainAndCountsOnce) {
+  std::uint64_t random = 1;
+  for (std::uint64_t trial = 0; trial < stressed(15); ++trial) {
+    random = random * 6364136223846793005U + 1442695040888963407U;
+    const int moment = 20 + static_cast<int>(random >> 33) % 60;
+    Shared<Posts> posts;
+    Shared<std::atomic<int>> pushed;
+    Job job(2, [&](dstorm::Bootstrap& bootstrap) {
+      TableOptions options = options_of(4000, 8);
+      options.replicas = 1;
+      Rank one(*posts, bootstrap.rank(), 2, options);
+      if (one.rank == 1) {
+        for (;;) std::this_thread::sleep_for(1h);
+      }
+      const std::vector<std::int64_t> keys = every(4000, 1);
+      for (; *pushed < 120; ++*pushed) one.add(keys, 1);
+      one.client->wait({}, {});
+      CHECK_THAT(are_all(one.all(), 120));
+      one.client->finish({});
+      return 0;
+    });
+    while (*pushed < moment) std::this_thread::yield();
+    job.signal(1, SIGKILL);
+    EXPECT_EQ(job.wait(0), 0) << trial;
+  }
+}
+
+// The second death comes when the copies that the first one asks for are whole. So rows whose copy
+// has been made after the first death are served by that copy after the second.
+TEST(TableDeaths, ServersMayDieOneAfterTheOther) {
+  std::uint64_t random = 2;
+  for (std::uint64_t trial = 0; trial < stressed(10); ++trial) {
+    Shared<Posts> posts;
+    Shared<std::atomic<int>> pushed;
+    Shared<std::atomic<int>> finished;
+    Shared<std::atomic<int>> whole;  // deaths after which all copies are whole again
+    Job job(4, [&](dstorm::Bootstrap& bootstrap) {
+      TableOptions options = options_of(2000, 8);
+      options.replicas = 1;
+      Rank one(*posts, bootstrap.rank(), 4, options);
+      if (one.rank >= 2) {
+        for (;;) std::this_thread::sleep_for(1h);
+      }
+      int live = 4;
+      int since = 0;  // acknowledged pushes after the last death
+      int own = 0;
+      for (; *whole < 2 || own < 60; ++own) {
+        const std::uint64_t push = one.add(every(2000, 1), 1);
+        ++*pushed;
+        if (own % 4 != 0) continue;
+        one.client->wait(push, {});
+        const int now = one.live();
+        since = now == live ? since + 1 : 0;
+        live = now;
+        // A server begins copies before it takes the next push, and acknowledges that after them.
+        if (one.rank == 0 && since >= 3) *whole = 4 - live;
+      }
+      one.client->wait({}, {});
+      ++*finished;
+      while (*finished < 2) std::this_thread::sleep_for(1ms);
+      CHECK_THAT(are_all(one.all(), *pushed));
+      one.client->finish({});
+      return 0;
+    });
+    for (int death = 0; death < 2; ++death) {
+      while (*whole < death) std::this_thread::sleep_for(1ms);
+      random = random * 6364136223846793005U + 1442695040888963407U;
+      const int moment = *pushed + 5 + static_cast<int>(random >> 33) % 20;
+      while (*pushed < moment) std::this_thread::yield();
+      job.signal(3 - death, SIGKILL);
+    }
+    for (int rank : {0, 1}) EXPECT_EQ(job.wait(rank), 0) << trial;
+  }
+}
+
+// The first server that takes over dies while it makes copies. The next one then serves with the
+// copy that it had before.
+TEST(TableDeaths, AServerMayDieWhileItMakesCopies) {
+  std::uint64_t random = 6;
+  for (std::uint64_t trial = 0; trial < stressed(12); ++trial) {
+    Shared<Posts> posts;
+    Shared<std::atomic<int>> pushed;
+    Shared<std::atomic<int>> finished;
+    Job job(4, [&](dstorm::Bootstrap& bootstrap) {
+      TableOptions options = options_of(20'000, 16);
+      options.replicas = 2;
+      Rank one(*posts, bootstrap.rank(), 4, options);
+      if (one.rank >= 2) {
+        for (;;) std::this_thread::sleep_for(1h);
+      }
+      const std::vector<std::int64_t> keys = every(20'000, 10);
+      for (int own = 0; own < 60; ++own) {
+        one.add(keys, 1);
+        ++*pushed;
+      }
+      one.client->wait({}, {});
+      ++*finished;
+      while (*finished < 2) std::this_thread::sleep_for(1ms);
+      CHECK_THAT(are_all(one.pull(keys), *pushed));
+      one.client->finish({});
+      return 0;
+    });
+    random = random * 6364136223846793005U + 1442695040888963407U;
+    const int moment = 10 + static_cast<int>(random >> 33) % 40;
+    while (*pushed < moment) std::this_thread::yield();
+    job.signal(2, SIGKILL);
+    const auto since = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() < since + trial * 300us) std::this_thread::yield();
+    job.signal(3, SIGKILL);
+    for (int rank : {0, 1}) EXPECT_EQ(job.wait(rank), 0) << trial;
+  }
+}
+
+// Ranks 2 and 3 only follow the clocks, so that their deaths change no value. A copy that is made
+// after the first death has the pushes of the clock that has not ended. It serves after the second.
+TEST(TableDeaths, AtStalenessNothingADeathChangesNoPull) {
+  std::uint64_t random = 3;
+  for (std::uint64_t trial = 0; trial < stressed(8); ++trial) {
+    Shared<Posts> posts;
+    Shared<std::atomic<int>> clocks;  // of rank 0
+    Job job(4, [&](dstorm::Bootstrap& bootstrap) {
+      TableOptions options = options_of(2000, 8);
+      options.replicas = 1;
+      options.staleness = 0;
+      Rank one(*posts, bootstrap.rank(), 4, options);
+      for (int clock = 0; clock < 70 || one.rank >= 2; ++clock) {
+        CHECK_THAT(are_all(one.pull(every(2000, 3)), 2 * clock));
+        if (one.rank >= 2) {
+          one.client->advance({});
+          continue;
+        }
+        one.add(every(2000, 1), 0.25);
+        one.add(every(2000, 1), 0.75);
+        if (one.rank == 0) *clocks = clock;
+        one.client->advance({});
+      }
+      one.client->finish({});
+      return 0;
+    });
+    for (int death = 0; death < 2; ++death) {
+      random = random * 6364136223846793005U + 1442695040888963407U;
+      const int moment = 5 + 30 * death + static_cast<int>(random >> 33) % 20;
+      while (*clocks < moment) std::this_thread::yield();
+      job.signal(2 + death, SIGKILL);
+    }
+    for (int rank : {0, 1}) EXPECT_EQ(job.wait(rank), 0) << trial;
+  }
+}
+
+TEST(TableDeaths, WithoutReplicasTheRowsOfADeadServerAreNamed) {
+  Shared<Posts> posts;
+  Job job(2, [&](dstorm::Bootstrap& bootstrap) {
+    Rank one(*posts, bootstrap.rank(), 2, options_of(1000, 1));
+    try {  // rank 1 may die before it has what this rank pushes
+      one.add(every(1000, 1), 1);
+      one.client->wait({}, {});
+      if (one.rank == 1) std::raise(SIGKILL);
+      for (;;) one.all();
+    } catch (const dstorm::PeerError& error) {
+      CHECK_THAT(error.ranks() == std::vector<int>{1});
+      CHECK_THAT(std::string(error.what()).find("rows ") != std::string::npos);
+    }
+    one.client->finish({});
+    return 0;
+  });
+  EXPECT_EQ(job.wait(1), 128 + SIGKILL);
+  EXPECT_EQ(job.wait(0), 0);
+}
+
+}  // namespace
+}  // namespace vol::ps

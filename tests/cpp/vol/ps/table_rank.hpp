@@ -1,0 +1,94 @@
+// A rank of a table, for tests with real processes as ranks.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "processes.hpp"
+#include "vol/ps/client.hpp"
+#include "vol/ps/server_thread.hpp"
+
+namespace testing_table {
+
+using testing_processes::ForkBootstrap;
+using testing_processes::Posts;
+using vol::ps::Client;
+using vol::ps::ServerThread;
+using vol::ps::TableOptions;
+
+inline TableOptions options_of(std::int64_t rows, std::size_t width) {
+  TableOptions options;
+  options.name = "t";
+  options.rows = rows;
+  options.width = width;
+  options.dtype = vol::DType::kFloat64;
+  return options;
+}
+
+// A rank's part of a table.
+class Rank {
+  TableOptions options_;
+  std::shared_ptr<dstorm::Group> group_;
+  std::optional<ServerThread> thread_;
+
+ public:
+  Rank(Posts& posts, int own, int ranks, const TableOptions& options)
+      : options_(options), rank(own) {
+    options_.ranks.resize(static_cast<std::size_t>(ranks));
+    std::iota(options_.ranks.begin(), options_.ranks.end(), 0);
+    std::shared_ptr<dstorm::Group> server_group;
+    std::thread joining([&] {
+      ForkBootstrap bootstrap(posts, ranks + rank, 2 * ranks);
+      server_group = testing_processes::join(bootstrap);
+    });
+    ForkBootstrap bootstrap(posts, rank, 2 * ranks);
+    group_ = testing_processes::join(bootstrap);
+    joining.join();
+    thread_.emplace(server_group, options_);
+    client.emplace(group_, options_);
+    thread_->await_made();
+  }
+  std::uint64_t add(const std::vector<std::int64_t>& keys, double value) {
+    const std::vector<double> gradients(keys.size() * options_.width, value);
+    return client->push({keys.data(), 0, keys.size()},
+                        reinterpret_cast<const std::byte*>(gradients.data()), {});
+  }
+  std::vector<double> pull(const std::vector<std::int64_t>& keys) {
+    std::vector<double> values(keys.size() * options_.width);
+    client->pull({keys.data(), 0, keys.size()}, reinterpret_cast<std::byte*>(values.data()), {});
+    return values;
+  }
+  std::vector<double> all() {
+    std::vector<double> values(static_cast<std::size_t>(options_.rows) * options_.width);
+    client->pull({nullptr, 0, static_cast<std::size_t>(options_.rows)},
+                 reinterpret_cast<std::byte*>(values.data()), {});
+    return values;
+  }
+
+  // Servers that are live as far as this rank knows.
+  int live() const {
+    const int ranks = static_cast<int>(options_.ranks.size());
+    int count = 0;
+    for (int server = ranks; server < 2 * ranks; ++server) count += group_->is_live(server);
+    return count;
+  }
+
+  int rank;
+  std::optional<Client> client;
+};
+
+inline std::vector<std::int64_t> every(std::int64_t rows, std::int64_t step) {
+  std::vector<std::int64_t> keys;
+  for (std::int64_t key = 0; key < rows; key += step) keys.push_back(key);
+  return keys;
+}
+
+inline bool are_all(const std::vector<double>& values, double value) {
+  return std::ranges::all_of(values, [value](double each) { return each == value; });
+}
+
+}  // namespace testing_table

@@ -1,0 +1,328 @@
+"""Breaks the rules of a table of malt.ps and checks that a test notices.
+
+    cmake --preset dev && cmake --build --preset dev --target table_test
+    python tests/mutants/table.py [NAME...]
+
+Each row replaces one piece of a file of src/vol/ps or src/dstorm/collective by a weaker one. The
+tests of tables are built with the broken file, and run with real processes as ranks, over shared
+memory and then over TCP. The names P1 to P9 are those of src/vol/ps. A mutant that
+passes all is a hole in the tests, and the exit status is 1.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from memory import Mutant
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build" / "dev"
+TESTS = sorted((ROOT / "tests/cpp/vol/ps").glob("*_test.cpp"))
+SOURCES = [*sorted((ROOT / "src/vol/ps").glob("*.cpp")), ROOT / "src/dstorm/collective/mail.cpp"]
+TRIES = {"shm": 3, "tcp": 1}  # a death must come at the right moment
+SECONDS = {"shm": 120, "tcp": 600}  # tests that take longer count as hanging
+
+CLIENT = "vol/ps/client.cpp"
+CLIENT_DEATHS = "vol/ps/client_deaths.cpp"
+CLIENT_SENDING = "vol/ps/client_sending.cpp"
+SERVER = "vol/ps/server.cpp"
+SERVER_DEATHS = "vol/ps/server_deaths.cpp"
+RANGE = "vol/ps/range.cpp"
+HELD_BACK = "vol/ps/held_back.cpp"
+SHOWN_ROWS = "vol/ps/shown_rows.cpp"
+
+MUTANTS = [
+    Mutant(
+        "P9: a client takes rows that have changed while it copied them",
+        "if (version.load(std::memory_order_relaxed) == before) return true;",
+        "return true;",
+        SHOWN_ROWS,
+    ),
+    Mutant(
+        "P9: a client takes rows that are changing",
+        "if (before % 2 != 0) continue;",
+        "",
+        SHOWN_ROWS,
+    ),
+    Mutant(
+        "P9: the version is not odd while the values change",
+        "version_->store(next(*version_), std::memory_order_relaxed);",
+        "version_->store(next(*version_) + 1, std::memory_order_relaxed);",
+        SHOWN_ROWS,
+    ),
+    Mutant(
+        "P9: a client reads rows of which a clock is not there",
+        "if (this->clock().load(std::memory_order_acquire) < clock) return false;",
+        "",
+        SHOWN_ROWS,
+    ),
+    Mutant(
+        "P9: the clock is stored before its pushes are applied",
+        "lowest_ = lowest;\n",
+        "lowest_ = lowest;\n  if (shown_) shown_->set_clock(lowest_);\n",
+        SERVER,
+    ),
+    Mutant(
+        "P9: a client reads in place while a push of its own is on the way",
+        "[&](const auto& each) { return each.second.to == part.to; }",
+        "[&](const auto&) { return false; }",
+        CLIENT,
+    ),
+    Mutant(
+        "P9: a client takes values of a server that another one has replaced",
+        "if (!mail_.is_live(servers_ + part.to)) return false;",
+        "",
+        CLIENT,
+    ),
+    Mutant(
+        "P9: a change begins before a function has computed it",
+        "  options_.rule.function(changed.data(), gradients, rows.count);\n"
+        "  const Change change(version_);",
+        "  const Change change(version_);\n"
+        "  options_.rule.function(changed.data(), gradients, rows.count);",
+        RANGE,
+    ),
+    Mutant(
+        "P1: a message overtakes those that wait for a slot",
+        "slot_ = backlog_.empty() ? claim() : -1;",
+        "slot_ = claim();",
+        "dstorm/collective/mail.cpp",
+    ),
+    Mutant(
+        "P2: a range takes a push that it has",
+        "if (push <= last) return false;",
+        "",
+        RANGE,
+    ),
+    Mutant(
+        "P2: a push that is sent again has a new number",
+        "head.push = again ? *again : ++last_push_;",
+        "head.push = ++last_push_;",
+        CLIENT_SENDING,
+    ),
+    Mutant(
+        "P2: pushes are sent again in the wrong order",
+        "for (const Sent& sent : again) send_again(sent);",
+        "for (auto each = again.rbegin(); each != again.rend(); ++each) send_again(*each);",
+        CLIENT_DEATHS,
+    ),
+    Mutant(
+        "P2: a copy is made without the numbers of the pushes in it",
+        "send(Head::Kind::kCopyEnd, 0, std::as_bytes(source.pushes()));",
+        "send(Head::Kind::kCopyEnd, 0, {});",
+        SERVER_DEATHS,
+    ),
+    Mutant(
+        "P3: a push on its way to a dead server is not sent again",
+        "for (const Sent& sent : again) send_again(sent);",
+        "",
+        CLIENT_DEATHS,
+    ),
+    Mutant(
+        "P3: a push is acknowledged before the copies have it",
+        "if (done->missing != 0) return;",
+        "",
+        SERVER,
+    ),
+    Mutant(
+        "P3: pushes are not forwarded to copies",
+        "for (int copy : held->copies) by_copy[copy].push_back(stretch);",
+        "",
+        SERVER,
+    ),
+    Mutant(
+        "P3: no copy takes the place of one on a dead server",
+        "send_copy(range, server);",
+        "",
+        SERVER_DEATHS,
+    ),
+    Mutant(
+        "P3: a copy that is being made misses the pushes kept for a later clock",
+        "for (const Range::Kept& kept : source.kept()) {",
+        "for (const Range::Kept& kept : source.kept().first(0)) {",
+        SERVER_DEATHS,
+    ),
+    Mutant(
+        "P3: a push waits for the answer of a dead copy",
+        "    --answer->missing;\n    answer_if_done(answer);\n  }\n  return true;",
+        "  }\n  return true;",
+        SERVER_DEATHS,
+    ),
+    Mutant(
+        "P4: a primary takes forwarded pushes, and a copy those of an earlier primary",
+        "if (held.is_primary || place < held.source) continue;  // P4",
+        "",
+        SERVER,
+    ),
+    Mutant(
+        "P4: a new primary believes that the copies of the old one are whole",
+        "held.copies.clear();  // P4: all are made anew",
+        "for (int next = held.source + 1; next < placement_.servers(); ++next) {\n"
+        "    held.copies.push_back(placement_.server(range, next));\n"
+        "  }",
+        SERVER_DEATHS,
+    ),
+    Mutant(
+        "P4: a server drops the copy it has before the new one is whole",
+        "held.source = place;\n    held.coming =",
+        "held.source = place;\n    held.range.reset();\n    held.coming =",
+        SERVER_DEATHS,
+    ),
+    Mutant(
+        "P5: a client ends its clock before its pushes are acknowledged",
+        'wait_until([this] { return sent_.empty(); }, limit, "clock");  // P5',
+        "",
+        CLIENT,
+    ),
+    Mutant(
+        "P5: a pull does not wait for the clocks of other ranks",
+        "if (head.clock > lowest_) {  // P5",
+        "if (false) {",
+        SERVER,
+    ),
+    Mutant(
+        "P5: a pull waits for the clocks of dead ranks",
+        "if (live_[index]) lowest",
+        "lowest",
+        SERVER,
+    ),
+    Mutant(
+        "P6: a push is applied at once",
+        "if (options_.is_bsp() && head.clock >= lowest_) return keep(",
+        "if (false) return keep(",
+        SERVER,
+    ),
+    Mutant(
+        "P6: pushes are applied as they came, not in the order of ranks",
+        "return std::tuple(kept.clock, kept.client, kept.push);",
+        "return kept.clock;",
+        RANGE,
+    ),
+    Mutant(
+        "P7: a client does not note that it has used a list",
+        "lists.use(*number);",
+        "",
+        CLIENT_SENDING,
+    ),
+    Mutant(
+        "P7: a client uses the number that a list has with another server",
+        "KeyLists& lists = lists_[static_cast<std::size_t>(part.to)];",
+        "KeyLists& lists = lists_.front();",
+        CLIENT_SENDING,
+    ),
+    Mutant(
+        "P7: the list that was used last makes room",
+        "while (held_keys_ > most_keys_) drop(std::prev(lists_.end()));",
+        "while (held_keys_ > most_keys_) drop(lists_.begin());",
+        "vol/ps/key_lists.cpp",
+    ),
+    Mutant(
+        "P8: a gradient takes the place of what is held back",
+        "for (std::size_t j = 0; j < width; ++j) sum[j] += before[j];",
+        "sum[0] += 0 * before[0];",
+        HELD_BACK,
+    ),
+    Mutant(
+        "P8: a row that is sent is still held back",
+        "free_.push_back(held->second);\n      places_.erase(held);",
+        "",
+        HELD_BACK,
+    ),
+    Mutant(
+        "P8: two rows are held back in one place",
+        "      free_.pop_back();\n",
+        "",
+        HELD_BACK,
+    ),
+    Mutant(
+        "P8: wait() leaves what is held back",
+        'if (!push) send_held_back(limit, "wait");',
+        "",
+        CLIENT,
+    ),
+    Mutant(
+        "P8: close() drops what is held back",
+        'send_held_back(limit, "close");',
+        "",
+        CLIENT,
+    ),
+]
+
+
+def compile_into(folder: Path, sources: list[Path]) -> list[Path]:
+    """Compile files, two at a time, and return the objects."""
+    objects = [folder / f"{source.stem}.o" for source in sources]
+    launcher = os.environ.get("CMAKE_CXX_COMPILER_LAUNCHER", "").split()
+    waiting = list(zip(sources, objects, strict=True))
+    running: list[subprocess.Popen[bytes]] = []
+    while waiting or running:
+        while waiting and len(running) < 2:
+            source, made = waiting.pop()
+            includes = [f"-I{ROOT}/{path}" for path in ("src", "tests/cpp", "tests/cpp/vol/ps")]
+            compiler = [*launcher, os.environ.get("CXX", "g++"), "-std=c++20", "-O1"]
+            running.append(subprocess.Popen([*compiler, *includes, "-c", source, "-o", made]))
+        if running.pop(0).wait() != 0:
+            raise SystemExit("a file does not compile")
+    return objects
+
+
+def outcome(objects: list[Path], program: Path) -> str:
+    """Return how the tests notice, or "" if they pass."""
+    links = [f"-L{BUILD}", f"-Wl,-rpath,{BUILD}", "-lvol", "-ldstorm"]
+    libraries = [*links, "-lgtest", "-lgtest_main", "-lpthread"]
+    subprocess.run(
+        [os.environ.get("CXX", "g++"), *objects, "-o", program, *libraries],
+        check=True,
+    )
+    for transport, tries in TRIES.items():
+        with subprocess.Popen(
+            [program, "--gtest_fail_fast", f"--gtest_repeat={tries}"],
+            env={**os.environ, "MALT_TRANSPORT": transport},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        ) as run:
+            try:
+                output, _ = run.communicate(timeout=SECONDS[transport])
+            except subprocess.TimeoutExpired:
+                os.killpg(run.pid, 9)  # the ranks too
+                return f"{transport}: hangs"
+        if run.returncode != 0:
+            failed = [line for line in output.splitlines() if line.startswith("[  FAILED  ]")]
+            return f"{transport}: {failed[0].split()[3] if failed else run.returncode}"
+    return ""
+
+
+def main() -> int:
+    """Returns the exit status: 1 if a mutant survives."""
+    wanted = sys.argv[1:]
+    missed = 0
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        whole = compile_into(folder, [*TESTS, *SOURCES])
+        if found := outcome(whole, folder / "test"):
+            raise SystemExit(f"the tests fail without a mutant: {found}")
+        for mutant in MUTANTS:
+            if wanted and not any(part in mutant.name for part in wanted):
+                continue
+            source = (ROOT / "src" / mutant.file).read_text()
+            if source.count(mutant.old) != 1:
+                raise SystemExit(f"{mutant.name}: not one place to break; mend this table")
+            broken = folder / "broken" / Path(mutant.file).name
+            broken.parent.mkdir(exist_ok=True)
+            broken.write_text(source.replace(mutant.old, mutant.new))
+            changed = compile_into(broken.parent, [broken])
+            others = [each for each in whole if each.stem != broken.stem]
+            found = outcome([*others, *changed], folder / "test")
+            print(f"{found or 'MISSED':40} {mutant.name}", flush=True)
+            missed += not found
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,94 @@
+"""Ctrl-C in a call: the work stops, and the pool can be used again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import malt
+
+
+@pytest.fixture(autouse=True)
+def _ctrl_c_is_pythons() -> Iterator[None]:
+    """Ray Train, which other tests of this process use, leaves a handler of its own."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def pool() -> Iterator[malt.Pool]:
+    with malt.Pool(2) as pool:
+        yield pool
+
+
+def test_interrupted_sum_stops_at_once_and_the_pool_goes_on(pool: malt.Pool) -> None:
+    data = pool.share(np.arange(8), chunks=8)
+    target = os.getpid()
+
+    def interrupt(theta: None, x: npt.NDArray[np.int64]) -> None:
+        if x[0] == 0:  # once: the second Ctrl-C would kill the ranks
+            os.kill(target, signal.SIGINT)
+        time.sleep(1000)
+
+    ranks = pool.run(os.getpid)
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            pool.sum(interrupt, None, data)
+        assert pool.sum(lambda theta, x: int(x[0]), None, data) == 28
+    assert pool.run(os.getpid) == ranks
+
+
+def test_interrupted_run_stops_also_in_a_wait_of_malt(pool: malt.Pool) -> None:
+    target = os.getpid()
+
+    def wait_for_ever() -> None:
+        malt.init()
+        vector = malt.vector(np.zeros(3))
+        if malt.rank() == 0:
+            os.kill(target, signal.SIGINT)
+            while True:
+                time.sleep(1)
+        vector.gather(staleness=0)
+
+    with pytest.raises(KeyboardInterrupt):
+        pool.run(wait_for_ever)
+    assert pool.run(lambda: 1) == [1, 1]
+    assert pool.stats().restarts == 0
+
+
+def test_function_that_ignores_the_interrupt_is_killed(pool: malt.Pool) -> None:
+    target = os.getpid()
+
+    def go_on(theta: None, x: object) -> None:
+        os.kill(target, signal.SIGINT)
+        while True:
+            with contextlib.suppress(KeyboardInterrupt):
+                time.sleep(1000)
+
+    data = pool.share(np.arange(1), chunks=1)
+    with pytest.raises(KeyboardInterrupt):
+        pool.sum(go_on, None, data)
+    assert pool.stats().restarts == 1
+    assert pool.sum(lambda theta, x: len(x), None, data) == 1
+
+
+def test_late_signal_does_not_reach_the_next_call(pool: malt.Pool) -> None:
+    """A rank gets SIGINT at any time, from anybody: only a call that is given up ends by it."""
+
+    def signal_self(theta: None, x: object) -> int:
+        os.kill(os.getpid(), signal.SIGINT)
+        return 1
+
+    data = pool.share(np.arange(8), chunks=8)
+    assert pool.sum(signal_self, None, data) == 8
+    for rank in pool.run(os.getpid):
+        os.kill(rank, signal.SIGINT)
+    assert pool.sum(signal_self, None, data) == 8

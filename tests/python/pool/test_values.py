@@ -1,0 +1,130 @@
+"""Values that go to other hosts without pickle."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from typing import Any
+
+import numpy as np
+import pytest
+
+from malt._errors import ConfigError, DamagedError
+from malt._pool import values
+
+Pair = namedtuple("Pair", "one two")
+
+
+def again(value: object) -> Any:
+    return values.unpack([memoryview(bytes(part)) for part in values.pack(value, "it")])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        -3,
+        2**200,
+        0.1,
+        -0.0,
+        float("inf"),
+        1 + 2j,
+        "text \ud800",
+        b"\x00\xff",
+        (),
+        [1, (2, [None])],
+        {"a": 1, (1, "b"): [2], None: {}},
+    ],
+)
+def test_plain_values_arrive_as_they_are(value: object) -> None:
+    found = again(value)
+    assert repr(found) == repr(value)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6.0).reshape(2, 3),
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.arange(20)[::-3],
+        np.zeros((0, 4), np.float32),
+        np.array(7, np.int16),
+        np.array([True, False]),
+        np.array(["a", "bc"]),
+        np.array([b"a", b"bc"]),
+        np.array([], "U"),
+        np.array([1 + 2j], np.complex64),
+        np.array(["2020-01-01"], "datetime64[D]"),
+        np.arange(3, dtype=">i4"),
+    ],
+)
+def test_arrays_arrive_as_they_are_and_cannot_be_written_to(array: Any) -> None:
+    found = again([array])[0]
+    assert found.dtype == array.dtype
+    assert found.shape == array.shape
+    np.testing.assert_array_equal(found, array)
+    if array.ndim > 1:
+        assert found.flags.f_contiguous == array.flags.f_contiguous
+    if array.size:
+        with pytest.raises(ValueError, match="read-only"):
+            found[...] = 0
+
+
+def test_scalars_keep_their_dtype() -> None:
+    found = again((np.float32(0.1), np.int8(-1), np.bool_(True), np.str_("a")))
+    assert [type(each) for each in found] == [np.float32, np.int8, np.bool_, np.str_]
+    assert found == (np.float32(0.1), np.int8(-1), np.True_, np.str_("a"))
+
+
+def test_sparse_matrices_and_tensors_arrive() -> None:
+    sparse = pytest.importorskip("scipy.sparse")
+    matrix = sparse.random(20, 30, 0.1, format="csr", random_state=0)
+    assert (again(matrix) != matrix).nnz == 0
+    torch = pytest.importorskip("torch")
+    tensor = torch.arange(6.0).reshape(2, 3).T
+    assert torch.equal(again(tensor), tensor)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        object(),
+        len,
+        Pair(1, 2),
+        {1, 2},
+        np.array([object()]),
+        np.zeros(2, [("a", int)]),
+        [{"a": object()}],
+    ],
+)
+def test_other_objects_are_refused(value: object) -> None:
+    with pytest.raises(ConfigError, match="it cannot be sent"):
+        values.pack(value, "it")
+
+
+def test_endless_lists_are_refused() -> None:
+    value: list[Any] = []
+    value.append(value)
+    with pytest.raises(ConfigError, match="deep"):
+        values.pack(value, "it")
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [b"{"],
+        [b"\xff"],
+        [b'["no such kind"]'],
+        [b'["array"]'],
+        [b'["array","<f8",[2],"C",1]', b"1234567"],
+        [b'["array","<f8",[2],"C",1]'],
+        [b'["array","|O",[1],"C",1]', b"12345678"],
+        [b'["array","<f8",[2],"C",0]'],
+        [b'["array","<f8",[3],"C",1]', bytes(16)],
+        [b'["dict",[["list"],1]]'],
+        [b"[" * 100_000],
+    ],
+)
+def test_damaged_values_are_told(parts: list[bytes]) -> None:
+    with pytest.raises(DamagedError):
+        values.unpack(parts)

@@ -1,0 +1,215 @@
+"""malt.Shared between real ranks: sums, waits, deaths and ranks that rejoin."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from jobs import refused, run_job, start_job
+
+SEEDS = range(int(os.environ.get("MALT_SEEDS", 3)))
+
+# Each rank adds random numbers to a table, and tells after each exchange the sum of all that it has
+# added, and how many of its exchanges are acknowledged. What it has told may be one step old.
+ADDING = """
+malt.init(timeout=60)
+x = np.zeros((400, 250), dtype)
+shared = malt.Shared(x)
+rng = np.random.default_rng([seed, rank])
+mine, sums = np.zeros_like(x), [np.zeros_like(x)]
+tell(pid=os.getpid(), sums=sums, acknowledged=0)
+while shared.iteration < steps:
+    rows = rng.integers(len(x), size=rng.integers(30))
+    change = np.zeros_like(x)
+    change[rows] = rng.integers(-9, 9, (len(rows), x.shape[1]))
+    if rng.random() < 0.1:
+        change += 1
+    if change.dtype.kind == "f":
+        change *= rng.random(x.shape).astype(dtype)
+    x += change
+    mine += change
+    sums.append(mine.copy())
+    tell(sums=sums[-9:], first=max(0, len(sums) - 9))   # before it can be sent
+    shared.exchange(staleness=staleness)
+    tell(acknowledged=shared.acknowledged, at=shared.iteration)
+shared.drain()
+tell(x=x.copy(), mine=mine, iteration=shared.iteration, kept=shared._replica.streams.kept)
+malt.barrier()
+"""
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("staleness", [None, 0, 3])
+def test_after_a_drain_all_ranks_have_the_sum(
+    tmp_path: Path, transport: str, staleness: int | None
+) -> None:
+    environ = {"MALT_TRANSPORT": transport}
+    given = {"dtype": "int32", "seed": 1, "steps": 8, "staleness": staleness}
+    result = run_job(tmp_path, 3, ADDING, environ=environ, **given)
+    total = np.sum(result.each("mine"), axis=0)
+    for x in result.each("x"):
+        assert np.array_equal(x, total)
+    assert result.each("kept") == [0, 0, 0]
+    assert result.each("iteration") == [8, 8, 8]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_float_sums_have_the_same_bits_and_are_within_the_bound(tmp_path: Path, dtype: str) -> None:
+    result = run_job(tmp_path, 3, ADDING, dtype=dtype, seed=2, steps=8, staleness=None)
+    total = np.sum(np.array(result.each("mine"), np.float64), axis=0)
+    first, *others = result.each("x")
+    assert all(np.array_equal(first, x) for x in others)
+    additions, largest = 3 * 10, 9 * 8 * 3  # of a rank; of what is added up
+    assert np.abs(first - total).max() <= additions * np.finfo(dtype).eps * largest
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_of_a_dead_rank_all_have_the_same_deltas_and_those_acknowledged(
+    tmp_path: Path, seed: int, transport: str
+) -> None:
+    draw = random.Random(seed)
+    dead = draw.randrange(4)
+    header = f"dtype, seed, staleness, steps = 'int32', {seed}, {draw.choice([None, 2])}, 40\n"
+    environ = {"MALT_TRANSPORT": transport}
+    with start_job(tmp_path, 4, header + ADDING, "--keep-going", environ=environ) as job:
+        job.await_told("at", ranks=[dead])
+        goal = draw.randrange(1, 12)
+        while job.told(dead)["at"] < goal:
+            assert not job.has_ended, job.output
+        os.kill(job.told(dead)["pid"], signal.SIGKILL)
+        result = job.finish()
+    others = [told for rank, told in enumerate(result.told) if rank != dead]
+    first = others[0]["x"]
+    assert all(np.array_equal(first, told["x"]) for told in others)
+    rest = first - np.sum([told["mine"] for told in others], axis=0)
+    told = result.told[dead]
+    counts = [
+        told["first"] + index for index, sum_ in enumerate(told["sums"]) if np.array_equal(sum_, rest)
+    ]
+    assert counts, "the dead rank's part is no sum of its first deltas"
+    assert max(counts) >= told["acknowledged"]
+
+
+def test_a_rank_that_is_started_again_gets_the_present_sum(tmp_path: Path) -> None:
+    body = """
+malt.init(timeout=60)
+x = np.zeros(70_000, np.int64)
+shared = malt.Shared(x)
+tell(pid=os.getpid(), restarts=malt.restarts(), began=shared.iteration, found=int(x[0]))
+lives = 1
+while shared.iteration < goal():
+    x[:] += 1
+    shared.exchange(staleness=1)
+    tell(at=shared.iteration, acknowledged=shared.acknowledged)
+shared.drain()
+tell(x=x.copy(), made=shared.iteration)
+malt.barrier()
+"""
+    with start_job(tmp_path, 3, body, "--respawn=1") as job:
+        job.kill_and_await_return(1)
+        job.set_goal(5)
+        result = job.finish()
+    assert result.code == 0, result.output
+    first = result.told[0]["x"]
+    assert all(np.array_equal(first, x) for x in result.each("x"))
+    assert (first == first[0]).all()
+    told = result.told[1]
+    assert told["began"] >= 4  # where the others were: they are at most one exchange apart
+    assert told["found"] >= 2 * told["began"] - 2
+    assert len({*result.each("made")}) == 1
+    # Two ranks from the beginning, one from where it began again, and the first life's deltas.
+    made = told["made"]
+    assert 3 * made - told["began"] < first[0] <= 3 * made + 2
+
+
+def test_ranks_that_begin_with_other_values_are_refused(tmp_path: Path) -> None:
+    body = """
+malt.init(timeout=30)
+tell(error=error_of(malt.Shared, np.full(3, float(rank == 1)), name="odd"))
+tell(again=error_of(malt.Shared, np.zeros(3), name="odd"))
+"""
+    result = run_job(tmp_path, 3, body)
+    for error in result.each("error"):
+        assert refused(error, "'odd'", "rank 1 began with other values than rank 0")
+    assert result.each("again") == [None] * 3
+
+
+def test_wrong_arguments_are_refused_and_change_nothing(tmp_path: Path) -> None:
+    body = """
+malt.init(timeout=30)
+x = np.zeros(3)
+shared = malt.Shared(x)
+tell(dtype=error_of(malt.Shared, np.zeros(3, np.int16)), readonly=error_of(malt.Shared, "x"))
+tell(staleness=error_of(shared.exchange, staleness=-1))
+tell(limit=error_of(shared.drain, timeout=float("nan")))
+x[1] = np.nan
+tell(nan=error_of(shared.exchange), nan_drain=error_of(shared.drain))
+malt.barrier()  # so that a rank takes in no other one's 2 before it sets its own
+x[1] = 2
+shared.drain()
+tell(x=x.copy())
+shared.close()
+shared.close()
+tell(closed=[error_of(shared.exchange), error_of(shared.drain)], is_closed=shared.is_closed)
+"""
+    result = run_job(tmp_path, 2, body)
+    for told in result.told:
+        assert refused(told["dtype"], "int16", "int32 or int64")
+        assert refused(told["readonly"], "'x'")
+        assert refused(told["staleness"], "-1")
+        assert refused(told["limit"], "nan")
+        assert refused(told["nan"], "element 1", "finite")
+        assert refused(told["nan_drain"], "element 1", "finite")
+        assert told["x"].tolist() == [0, 4, 0]
+        assert all(refused(error, "has been closed") for error in told["closed"])
+        assert told["is_closed"]
+
+
+def test_calls_that_reach_their_limit_name_the_rank_and_work_when_called_again(
+    tmp_path: Path,
+) -> None:
+    body = """
+malt.init(timeout=60)
+x = np.zeros(3, np.int32)
+shared = malt.Shared(x)
+x += rank + 1
+if rank == 0:
+    tell(exchange=error_of(lambda: shared.exchange(staleness=0, timeout=0.2)))
+    tell(drain=error_of(lambda: shared.drain(timeout=0.2)))
+    raise_flag("late")
+else:
+    await_flag("late")
+    shared.exchange(staleness=0)
+shared.drain()
+tell(x=x.copy())
+"""
+    result = run_job(tmp_path, 2, body)
+    for call in ("exchange", "drain"):
+        error = result.told[0][call]
+        assert (error.kind, error.ranks) == ("TimeoutError", (1,))
+        assert error.says("rank 1 did not come", "0.2 s")
+    assert [x.tolist() for x in result.each("x")] == [[3, 3, 3]] * 2
+
+
+def test_a_rank_that_ends_takes_none_of_its_changes_along(tmp_path: Path) -> None:
+    body = """
+malt.init(timeout=60)
+x = np.zeros(3, np.int32)
+shared = malt.Shared(x)
+x += 1
+if rank == 0:
+    shared.exchange()
+    malt.finalize()
+else:
+    while shared.iteration < 3 or x[0] < size:
+        shared.exchange()
+    shared.drain()
+    tell(x=x.copy())
+"""
+    result = run_job(tmp_path, 3, body)
+    assert [told["x"].tolist() for told in result.told[1:]] == [[3, 3, 3]] * 2

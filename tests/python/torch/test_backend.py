@@ -1,0 +1,281 @@
+"""The backend malt: what each call gives, for all dtypes, in place, in lists and asynchronously."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from torch_ranks import Ranks, import_torch, run_ranks, torchrun
+
+import_torch()
+
+pytestmark = pytest.mark.xdist_group("torch-backend")
+
+CALLS = """
+join()
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8,
+          torch.int16, torch.int32, torch.int64]
+OPS = [dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MIN, dist.ReduceOp.MAX,
+       dist.ReduceOp.PRODUCT]
+wrong = []
+
+def check(what, found, expected):
+    if found.shape != expected.shape or not torch.equal(found, expected.to(found.dtype)):
+        wrong.append((what, found.flatten()[:4], expected.flatten()[:4]))
+
+def values(of, count, dtype):
+    return ((torch.arange(count) + of) % 3 + 1).to(dtype)
+
+for dtype in DTYPES:
+    # Below, at and above what is folded at once, what fits a slot, and what needs several.
+    for count in (1, 5, 8192, 8193, 300_001):
+        every = torch.stack([values(r, count, torch.float64) for r in range(size)])
+        for op, expected in zip(OPS, (every.sum(0), every.mean(0), every.amin(0), every.amax(0),
+                                      every.prod(0)), strict=True):
+            if not dtype.is_floating_point:
+                expected = expected.trunc()
+            mine = values(rank, count, dtype)
+            dist.all_reduce(mine, op)
+            if dtype.is_floating_point and op == dist.ReduceOp.AVG:
+                torch.testing.assert_close(mine, expected.to(dtype), rtol=1e-2, atol=1e-2)
+            else:
+                check(f"all_reduce {dtype} {count} {op}", mine, expected)
+    every = torch.stack([values(r, 1000, dtype) for r in range(size)])
+    mine = every[rank].clone()
+    dist.broadcast(mine, 1)
+    check(f"broadcast {dtype}", mine, every[1])
+    outputs = [torch.empty(1000, dtype=dtype) for _ in range(size)]
+    dist.all_gather(outputs, every[rank])
+    check(f"all_gather {dtype}", torch.stack(outputs), every)
+    whole = torch.empty(size, 1000, dtype=dtype)
+    whole[rank] = every[rank]
+    dist.all_gather_into_tensor(whole, whole[rank])      # in place
+    check(f"all_gather_into_tensor {dtype}", whole, every)
+    part = torch.empty(1000, dtype=dtype)
+    dist.reduce_scatter_tensor(part, every.flatten().clone())
+    check(f"reduce_scatter_tensor {dtype}", part, every[rank] * size)
+    dist.reduce_scatter(part, [row.clone() for row in every])
+    check(f"reduce_scatter {dtype}", part, every[rank] * size)
+
+# Bitwise, on integers
+for op, function in ((dist.ReduceOp.BAND, torch.bitwise_and), (dist.ReduceOp.BOR, torch.bitwise_or),
+                     (dist.ReduceOp.BXOR, torch.bitwise_xor)):
+    mine = torch.tensor([rank + 5, rank])
+    dist.all_reduce(mine, op)
+    expected = torch.tensor([5, 0])
+    for r in range(1, size):
+        expected = function(expected, torch.tensor([r + 5, r]))
+    check(f"{op}", mine, expected)
+
+# With gaps in memory, without elements, complex, boolean and sparse
+gaps = torch.full((6, 4), float(rank + 1))[:, ::2]
+dist.all_reduce(gaps)
+check("gaps", gaps, torch.full((6, 2), size * (size + 1) / 2))
+dist.broadcast(gaps.t(), 0)
+none = torch.empty(0)
+dist.all_reduce(none)
+dist.all_gather([torch.empty(0) for _ in range(size)], none)
+pair = torch.tensor([complex(1, rank)])
+dist.all_reduce(pair)
+check("complex", pair, torch.tensor([complex(size, size * (size - 1) / 2)]))
+flags = torch.tensor([rank == 0, False])
+dist.all_reduce(flags, dist.ReduceOp.MAX)
+check("boolean", flags, torch.tensor([True, False]))
+sparse = torch.sparse_coo_tensor([[rank, size]], [1.0, 1.0], (size + 1,))
+dist.all_reduce(sparse)
+check("sparse", sparse.to_dense(), torch.tensor([1.0] * size + [size]))
+
+# reduce, gather, scatter
+mine = torch.tensor([rank + 1.0])
+dist.reduce(mine, 2)
+check("reduce", mine, torch.tensor([6.0 if rank == 2 else rank + 1.0]))
+rows = [torch.empty(2) for _ in range(size)] if rank == 1 else None
+dist.gather(torch.full((2,), float(rank)), rows, dst=1)
+if rank == 1:
+    check("gather", torch.stack(rows)[:, 0], torch.arange(size).float())
+part = torch.empty(2)
+parts = [torch.full((2,), float(r)) for r in range(size)] if rank == 2 else None
+dist.scatter(part, parts, src=2)
+check("scatter", part, torch.full((2,), float(rank)))
+
+# all_to_all, of equal and of unequal parts
+given = torch.arange(size * 2) + 100 * rank
+taken = torch.empty_like(given)
+dist.all_to_all_single(taken, given)
+check("all_to_all_single", taken, torch.cat([torch.arange(2) + 2 * rank + 100 * r
+                                             for r in range(size)]))
+given = [torch.full((r + 1,), float(rank)) for r in range(size)]
+taken = [torch.empty(rank + 1) for _ in range(size)]
+dist.all_to_all(taken, given)
+expected = torch.arange(size).float().unsqueeze(1).expand(-1, rank + 1)
+check("all_to_all", torch.stack(taken), expected)
+sizes = [r + 1 for r in range(size)]
+taken = torch.empty(size * (rank + 1))
+dist.all_to_all_single(taken, torch.cat(given), [rank + 1] * size, sizes)
+check("unequal", taken, torch.arange(size).float().repeat_interleave(rank + 1))
+
+# Asynchronously: works, futures, and the order of the calls
+tensors = [torch.ones(n) for n in (3, 50_000, 3)]
+works = [dist.all_reduce(t, async_op=True) for t in tensors]
+futures = [work.get_future() for work in works]
+dist.barrier()
+assert all(work.is_completed() for work in works)
+assert futures[1].wait()[0] is tensors[1] or torch.equal(futures[1].wait()[0], tensors[1])
+check("async", torch.cat(tensors), torch.full((50_006,), float(size)))
+
+# Coalesced
+group = [torch.ones(2), torch.ones(3)]
+with dist._coalescing_manager():
+    for t in group:
+        dist.all_reduce(t)
+check("coalesced", torch.cat(group), torch.full((5,), float(size)))
+
+# Sub-groups, and objects
+pair = dist.new_group([0, 2])
+if rank != 1:
+    mine = torch.tensor([float(rank)])
+    dist.all_reduce(mine, group=pair)
+    check("sub-group", mine, torch.tensor([2.0]))
+objects = [None] * size
+dist.all_gather_object(objects, {"rank": rank})
+assert objects == [{"rank": r} for r in range(size)]
+dist.group.WORLD.monitored_barrier(timedelta(seconds=20))
+
+# Functional collectives, as compiled models make them
+import torch.distributed._functional_collectives as functional
+summed = functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD)
+check("functional", summed + 0, torch.full((4,), float(size)))
+whole = functional.all_gather_tensor(torch.full((2,), float(rank)), 0, dist.group.WORLD)
+check("functional", whole + 0, torch.arange(size).float().repeat_interleave(2))
+
+# Calls that do not fit together
+try:
+    dist.broadcast(torch.ones(2 + rank), 0)
+    tell(unequal="nothing" if rank == 0 else "no error")
+except ValueError as error:
+    tell(unequal=str(error))
+tell(wrong=wrong)
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
+    return run_ranks(tmp_path_factory.mktemp("calls"), 3, CALLS)
+
+
+def test_all_calls_and_dtypes_give_what_they_should(calls: Ranks) -> None:
+    assert calls.each("wrong") == [[], [], []]
+
+
+def test_tensors_of_unequal_size_are_an_error_that_says_so(calls: Ranks) -> None:
+    texts = calls.each("unequal")
+    assert texts[0] == "nothing"
+    assert "broadcast: rank 0 gave 8 bytes, and this rank needs 12" in texts[1]
+
+
+MESSAGES = """
+join()
+other = 1 - rank
+# Both send first, more than fits into the slots, and small ones of another tag after it
+large = torch.full((3_000_000,), float(rank))
+works = [dist.isend(large, other), dist.isend(torch.tensor([rank + 10]), other, tag=7)]
+small = torch.zeros(1, dtype=torch.int64)
+dist.recv(small, other, tag=7)
+taken = torch.empty(3_000_000)
+dist.all_reduce(torch.ones(1))               # a collective while messages are on their way
+dist.recv(taken, other)
+for work in works:
+    work.wait()
+tell(small=small.item(), large=taken.unique().tolist())
+
+# In any order of the tags, from any rank, with gaps, and many at once
+first, second = torch.zeros(1), torch.zeros(2, 2).t()[:, ::2]
+waits = [dist.irecv(first, other, tag=1), dist.irecv(second, other, tag=2)]
+dist.send(torch.full((2, 1), 2.0), other, tag=2)
+dist.send(torch.ones(1), other, tag=1)
+for wait in waits:
+    wait.wait()
+anything = torch.zeros(1)
+sent = dist.isend(torch.tensor([5.0]), other, tag=3)
+source = dist.recv(anything, tag=3)
+sent.wait()
+tell(tags=[first.item(), second.flatten().tolist()], any=[anything.item(), source])
+operations = []
+rows = torch.zeros(20)
+for n in range(20):
+    operations.append(dist.P2POp(dist.isend, torch.tensor([float(n)]), other))
+    operations.append(dist.P2POp(dist.irecv, rows[n:n + 1], other))
+for work in dist.batch_isend_irecv(operations):
+    work.wait()
+tell(rows=rows.tolist())
+try:
+    dist.recv(torch.zeros(2), other, tag=9) if rank else dist.send(torch.zeros(1), other, tag=9)
+    tell(length="no error")
+except ValueError as error:
+    tell(length=str(error))
+dist.destroy_process_group()
+"""
+
+
+def test_messages_arrive_by_their_tags_while_other_calls_go_on(tmp_path: Path) -> None:
+    ranks = run_ranks(tmp_path, 2, MESSAGES)
+    assert ranks.each("small") == [11, 10]
+    assert ranks.each("large") == [[1.0], [0.0]]
+    assert ranks.each("tags") == [[1.0, [2.0, 2.0]]] * 2
+    assert ranks.each("any") == [[5.0, 1], [5.0, 0]]
+    assert ranks.each("rows") == [[float(n) for n in range(20)]] * 2
+    assert "the message has 4 bytes, and the tensor to receive it 8" in ranks.each("length")[1]
+
+
+TORCHRUN = """
+import torch, torch.distributed as dist
+import malt.torch
+dist.init_process_group("malt")
+t = torch.ones(4) * (dist.get_rank() + 1)
+dist.all_reduce(t)
+print(f"sum {t.tolist()}\\n", end="", flush=True)
+"""
+
+
+def test_torchrun_starts_ranks_that_need_nothing_else(tmp_path: Path) -> None:
+    assert torchrun(tmp_path, TORCHRUN).count("sum [3.0, 3.0, 3.0, 3.0]") == 2
+
+
+MIXED = """
+import torch.testing._internal.distributed.fake_pg  # registers a backend that does nothing
+join("cpu:malt,meta:fake")
+mine = torch.ones(3)
+dist.all_reduce(mine)
+elsewhere = torch.ones(3, device="meta")
+dist.all_reduce(elsewhere)
+dist.broadcast(elsewhere, 0)
+dist.all_gather([torch.ones(3, device="meta") for _ in range(size)], elsewhere)
+group = dist.new_group([0, 1])
+dist.all_reduce(mine, group=group)
+dist.all_reduce(elsewhere, group=group)
+dist.barrier()
+tell(sum=mine.tolist(), kind=type(dist.group.WORLD).__name__)
+dist.destroy_process_group()
+"""
+
+
+def test_tensors_of_other_devices_go_through_their_own_backend(tmp_path: Path) -> None:
+    ranks = run_ranks(tmp_path, 2, MIXED)
+    assert ranks.each("sum") == [[4.0] * 3] * 2
+    assert ranks.each("kind") == ["MixedProcessGroup"] * 2
+
+
+LATE_CALLBACK = """
+join()
+call = dist.all_reduce(torch.ones(4), async_op=True)
+call.get_future().then(lambda _: time.sleep(0.3))
+call.wait()
+dist.destroy_process_group()
+tell(destroyed=True)
+"""
+
+
+def test_program_ends_well_while_a_callback_runs(tmp_path: Path) -> None:
+    ranks = run_ranks(tmp_path, 2, LATE_CALLBACK)  # exit codes are 0
+    assert ranks.each("destroyed") == [True, True]

@@ -1,0 +1,127 @@
+"""The backend malt when ranks die: errors that name them, and training that goes on."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from torch_ranks import import_torch, run_ranks
+
+torch = import_torch()
+
+pytestmark = pytest.mark.xdist_group("torch-backend")
+
+DEATH = """
+join()
+group = dist.new_group([1, 2])
+small, large = torch.ones(10), torch.ones(1_000_000)
+dist.all_reduce(large)
+dist.send(small, 1 - rank) if rank < 2 and rank == 0 else None
+dist.recv(small, 0) if rank == 1 else None
+dist.barrier()
+if rank == 2:
+    time.sleep(0.5)
+    (here / "death").write_text(repr(time.time()))
+    os.kill(os.getpid(), signal.SIGKILL)
+calls = {"in a sub-group": lambda: dist.all_reduce(small, group=group)} if rank == 1 else {}
+calls |= {
+    "barrier": lambda: dist.barrier(),
+    "all_reduce": lambda: dist.all_reduce(small),
+    "large all_reduce": lambda: dist.all_reduce(large),
+    "broadcast": lambda: dist.broadcast(small, 0),
+    "all_gather": lambda: dist.all_gather([torch.empty(10) for _ in range(3)], small),
+    "async": lambda: dist.all_reduce(large, async_op=True).wait(),
+    "recv": lambda: dist.recv(small, 2),
+    "MAX": lambda: dist.all_reduce(small, dist.ReduceOp.MAX),
+}
+found = {}
+for name, call in calls.items():
+    try:
+        call()
+        found[name] = None
+    except RuntimeError as error:
+        late = time.time() - float((here / "death").read_text())
+        found[name] = (type(error).__name__, str(error), error.ranks, late)
+tell(found=found)
+"""
+
+
+def test_calls_with_a_dead_rank_name_it_at_once(tmp_path: Path) -> None:
+    ranks = run_ranks(tmp_path, 3, DEATH, codes={0, -signal.SIGKILL})
+    assert ranks.codes == [0, 0, -signal.SIGKILL]
+    for told in ranks.told[:2]:
+        for name, error in told["found"].items():
+            assert error is not None, name
+            kind, text, dead, _ = error
+            assert (kind, dead) == ("PeerError", (2,)), text  # ranks of the job, not of the group
+            assert "rank 2 died or left" in text
+    # Seconds after the death, on a machine that may be busy. No time limit of torch's is so short.
+    assert min(told["found"]["barrier"][3] for told in ranks.told[:2]) < 2
+
+
+GOING_ON = """
+from torch.nn.parallel import DistributedDataParallel
+join()
+malt.torch.keep_going()
+torch.manual_seed(0)
+model = DistributedDataParallel(nn.Sequential(nn.Linear(20, 300), nn.BatchNorm1d(300),
+                                              nn.Linear(300, 1)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+torch.manual_seed(rank)
+x = torch.randn(64, 20)
+y = x @ torch.arange(20.0).unsqueeze(1) / 20
+losses = []
+for step in range(60):
+    if rank == 1 and step == 20:
+        os.kill(os.getpid(), signal.SIGKILL)
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+    if step == 19:
+        dist.barrier()
+sums = torch.full((4,), float(rank + 1))
+dist.all_reduce(sums)
+means = torch.full((4,), float(rank + 1))
+dist.all_reduce(means, dist.ReduceOp.AVG)
+counts = torch.full((4,), rank + 1)
+dist.all_reduce(counts)
+tell(losses=losses, weights=[p.detach() for p in model.parameters()],
+     sums=sums.tolist(), means=means.tolist(), counts=counts.tolist())
+"""
+
+
+def test_training_goes_on_with_the_mean_of_the_living(tmp_path: Path) -> None:
+    ranks = run_ranks(tmp_path, 3, GOING_ON, codes={0, -signal.SIGKILL})
+    assert ranks.codes == [0, -signal.SIGKILL, 0]
+    first, _, last = ranks.told
+    assert all(torch.equal(a, b) for a, b in zip(first["weights"], last["weights"], strict=True))
+    assert first["losses"][-1] < first["losses"][19] < first["losses"][0]
+    for told in (first, last):
+        assert told["means"] == [2.0] * 4  # of 1 and 3
+        assert told["sums"] == [6.0] * 4  # three times that
+        assert told["counts"] == [4] * 4  # of integers the sum
+
+
+STOPPING = """
+from torch.nn.parallel import DistributedDataParallel
+join()
+model = DistributedDataParallel(nn.Linear(200, 300))
+for step in range(100):
+    if rank == 1 and step == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        model(torch.ones(4, 200)).sum().backward()
+    except RuntimeError as error:
+        tell(step=step, text=str(error))
+        break
+"""
+
+
+def test_without_keep_going_a_death_ends_the_training_with_its_rank(tmp_path: Path) -> None:
+    ranks = run_ranks(tmp_path, 2, STOPPING, codes={0, -signal.SIGKILL})
+    assert ranks.codes == [0, -signal.SIGKILL]
+    assert ranks.told[0]["step"] in (5, 6)
+    assert "all_reduce: rank 1 died or left" in ranks.told[0]["text"]

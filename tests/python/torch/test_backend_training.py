@@ -1,0 +1,174 @@
+"""DDP, FSDP2, checkpoints, ZeRO, local SGD and Lightning run unchanged, with gloo's losses."""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from torch_ranks import import_torch, run_ranks, run_script
+
+import_torch()
+
+pytestmark = pytest.mark.xdist_group("torch-backend")
+
+TRAINING = """
+from torch.nn.parallel import DistributedDataParallel
+from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 64), nn.BatchNorm1d(64), nn.Tanh(), nn.Linear(64, 300),
+                         nn.Tanh(), nn.Linear(300, 4))
+
+torch.manual_seed(rank + 1)
+batches = [(torch.randn(8, 16), torch.randint(4, (8,))) for _ in range(8)]
+
+def train(model, optimizer, after=lambda: None):
+    losses = []
+    for x, y in batches:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        after()
+        losses.append(loss.item())
+    return losses
+
+def results(name):
+    join(name)
+    found = {}
+
+    model = DistributedDataParallel(network(), bucket_cap_mb=0.02)
+    found["ddp"] = train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+    model = DistributedDataParallel(network())
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)
+    found["zero"] = train(model, optimizer)
+
+    model = network()
+    averager = PeriodicModelAverager(period=2)
+    optimizer = PostLocalSGDOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), averager)
+    found["local"] = train(model, optimizer)
+
+    mesh = init_device_mesh("cpu", (size,))
+    model = network()
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    found["fsdp"] = train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+    state = get_model_state_dict(model)
+    checkpoint.save(state, checkpoint_id=here / f"saved-{name}")
+    before = {key: value.full_tensor().clone() for key, value in state.items()
+              if hasattr(value, "full_tensor")}
+    for value in state.values():
+        with torch.no_grad():
+            getattr(value, "_local_tensor", value).zero_()
+    checkpoint.load(state, checkpoint_id=here / f"saved-{name}")
+    found["checkpoint"] = all(torch.equal(state[key].full_tensor(), value)
+                              for key, value in before.items()) and len(before) > 4
+    dist.destroy_process_group()
+    return found
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.device_mesh import init_device_mesh
+    import torch.distributed.checkpoint as checkpoint
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict
+    tell(malt=results("malt"), gloo=results("gloo"))
+"""
+
+
+def test_losses_equal_those_of_gloo(tmp_path: Path) -> None:
+    ranks = run_ranks(tmp_path, 2, TRAINING, limit=180)
+    for by_gloo, by_malt in zip(ranks.each("gloo"), ranks.each("malt"), strict=True):
+        for kind in ("ddp", "zero", "local", "fsdp"):
+            assert by_malt[kind] == by_gloo[kind], kind
+        assert by_malt["checkpoint"]
+
+
+LIGHTNING = """
+import lightning, torch
+import malt.torch
+from lightning.pytorch.strategies import DDPStrategy
+from torch.utils.data import DataLoader, TensorDataset
+
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 1)
+
+    def training_step(self, batch, _):
+        x, y = batch
+        loss = torch.nn.functional.mse_loss(self.layer(x), y)
+        self.log("loss", loss, sync_dist=True)
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.01)
+
+lightning.seed_everything(1)
+x = torch.randn(256, 8)
+data = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=16)
+trainer = lightning.Trainer(
+    accelerator="cpu", devices=2, strategy=DDPStrategy(process_group_backend="malt"),
+    max_epochs=2, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+    enable_model_summary=False,
+)
+trainer.fit(Model(), data)
+loss = trainer.callback_metrics["loss"].item()
+print(f"rank {trainer.global_rank} on {torch.distributed.get_backend()}: {loss!r}.\\n", end="")
+"""
+
+
+def test_lightning_takes_the_backend_by_its_name(tmp_path: Path) -> None:
+    if find_spec("lightning") is None:  # to import it costs ten seconds
+        pytest.skip("could not import 'lightning'")
+    output = run_script(tmp_path, LIGHTNING, limit=200)  # Lightning starts rank 1
+    losses = dict(re.findall(r"^rank (\d) on malt: (.*)\.$", output, re.MULTILINE))
+    assert set(losses) == {"0", "1"}, output
+    assert losses["0"] == losses["1"]  # with which Lightning has reduced over the ranks
+    assert float(losses["0"]) < 6  # 8.9 before the training
+
+
+GOSSIP = """
+from torch.nn.parallel import DistributedDataParallel
+join()
+torch.manual_seed(0)
+model = DistributedDataParallel(nn.Linear(8, 1), broadcast_buffers=False)
+model.register_comm_hook(malt.torch.Gossip(malt.RING), malt.torch.gossip)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+torch.manual_seed(rank + 1)
+losses, slowest = [], 0.0
+for step in range(30):
+    x = torch.randn(32, 8)
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
+    began = time.monotonic()
+    loss.backward()
+    if step > 3:
+        slowest = max(slowest, time.monotonic() - began)
+    optimizer.step()
+    losses.append(loss.item())
+    if rank == 1 and step == 10:
+        time.sleep(5)                        # a straggler, for which nobody waits
+dist.barrier()
+try:
+    malt.torch.gossip(None, None)
+except ValueError as error:
+    tell(refused=str(error))
+tell(losses=losses, slowest=slowest)
+dist.destroy_process_group()
+"""
+
+
+def test_gossip_trains_and_waits_for_no_straggler(tmp_path: Path) -> None:
+    ranks = run_ranks(tmp_path, 2, GOSSIP)
+    for losses in ranks.each("losses"):
+        assert losses[-1] < losses[0] / 4
+    assert max(ranks.each("slowest")) < 2.5
+    assert all("malt.torch.Gossip" in text for text in ranks.each("refused"))

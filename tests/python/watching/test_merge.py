@@ -1,0 +1,198 @@
+"""`malt trace merge`: the traces of the nodes of a job become one, with their clocks aligned."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from traces import OPEN, cut, put_clock_forward
+
+MALT = [sys.executable, "-m", "malt"]
+KEY = bytes(range(32)).hex()
+
+LOOP = """
+import sys, time
+import numpy as np
+import malt
+malt.init(timeout=60)
+w = np.zeros(1000, np.float32)
+v = malt.vector(w)
+for round in range(30):
+    if sys.argv[1] == "allreduce":
+        v.allreduce(malt.AVG)
+        continue
+    v.scatter()
+    v.gather(malt.AVG, staleness=0)
+    time.sleep(0.001)
+"""
+
+
+def run_nodes(directory: Path, how: str) -> None:
+    """Run LOOP as two nodes with two ranks each, and cut the trace into the parts of the nodes."""
+    (directory / "program.py").write_text(LOOP)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    environ = {name: value for name, value in os.environ.items() if name[:5] != "MALT_"}
+    own = f"-n 2 --nnodes 2 --rendezvous 127.0.0.1:{port} --trace t.json --grace 1".split()
+    command = [*MALT, "run", *own]
+    launchers = [
+        subprocess.Popen(
+            [*command, "--node-rank", str(node), "program.py", how],
+            cwd=directory,
+            env=environ | {"MALT_JOB_KEY": KEY},
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for node in range(2)
+    ]
+    for launcher in launchers:
+        launcher.communicate(timeout=100)
+        assert launcher.returncode == 0
+    cut(directory / "t.json", [directory / "t.json", directory / "t.node1.json"])
+
+
+def merge(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*MALT, "trace", "merge", *arguments],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+
+def named(events: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    return [one for one in events if one["name"] == name]
+
+
+@pytest.mark.parametrize("how", ["bsp", "allreduce"])
+def test_a_clock_that_is_wrong_is_put_right(tmp_path: Path, how: str) -> None:
+    run_nodes(tmp_path, how)
+    put_clock_forward(tmp_path / "t.node1.json", 5)
+    done = merge(tmp_path, "t.json", "t.node1.json", "-o", "all.json")
+    assert done.returncode == 0, done.stderr
+    assert "t.node1.json is shifted by -" in done.stdout
+    trace = json.loads((tmp_path / "all.json").read_text())
+    first, second = trace["otherData"]["files"]
+    assert first == {"file": "t.json", "shifted_us": 0, "error_us": 0, "drift_us": 0}
+    # Both nodes have one clock here; how they read it differs by little.
+    assert second["shifted_us"] == pytest.approx(-5e6, abs=second["error_us"] + 2000)
+    assert 0 < second["error_us"] < 1e6
+    assert trace["otherData"]["missing_ranks"] == []
+    events = trace["traceEvents"]
+    assert {one["tid"] for one in events if one["ph"] == "X"} == {0, 1, 2, 3}
+    names = [one["args"]["name"] for one in named(events, "process_name")]
+    assert names == ["t.json", "t.node1.json"]
+    assert {(one["tid"], one["pid"]) for one in events if one["ph"] == "X"} == {
+        (0, 0),
+        (1, 0),
+        (2, 1),
+        (3, 1),
+    }
+
+
+def test_no_update_is_folded_before_it_is_scattered(tmp_path: Path) -> None:
+    run_nodes(tmp_path, "bsp")
+    put_clock_forward(tmp_path / "t.json", 3)
+    assert merge(tmp_path, "t.json", "t.node1.json", "-o", "all.json").returncode == 0
+    events = json.loads((tmp_path / "all.json").read_text())["traceEvents"]
+    began = {(one["tid"], one["args"]["iteration"]): one["ts"] for one in named(events, "scatter")}
+    folds = named(events, "fold")
+    assert len(folds) == 4 * 30
+    for fold in folds:
+        for sender in fold["args"]["ranks"]:
+            assert began[sender, fold["args"]["iteration"]] < fold["ts"] + fold["dur"]
+
+
+def write(path: Path, *events: str, size: int = 4, head: str | None = None) -> None:
+    other = {"nanoseconds_since_1970": 0, "size": size, "incomplete": []}
+    begin = json.dumps({"displayTimeUnit": "ms", "otherData": other})[:-1] + OPEN
+    path.write_text((head or begin) + "\n" + "".join(f"{one},\n" for one in events) + "\n]}\n")
+
+
+WAIT = '{"name": "wait", "ph": "X", "pid": 0, "tid": %d, "ts": 1.0, "dur": 2.0, "args": {}}'
+
+
+def test_ranks_that_no_file_has_are_named(tmp_path: Path) -> None:
+    write(tmp_path / "a.json", WAIT % 0)
+    write(tmp_path / "b.json", WAIT % 2)
+    done = merge(tmp_path, "a.json", "b.json", "-o", "all.json")
+    assert "no file has ranks 1, 3" in done.stdout
+    assert "the error is not known" in done.stdout
+    other = json.loads((tmp_path / "all.json").read_text())["otherData"]
+    assert other["missing_ranks"] == [1, 3]
+    assert other["files"][1] == {
+        "file": "b.json",
+        "shifted_us": 0,
+        "error_us": None,
+        "drift_us": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "it begins otherwise"),
+        ("[1, 2]", "it begins otherwise"),
+        ('{"traceEvents": [', "its otherData are others"),
+        ("\0\0\0", "it begins otherwise"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, content: str, says: str) -> None:
+    write(tmp_path / "a.json", WAIT % 0)
+    (tmp_path / "b.json").write_text(content)
+    done = merge(tmp_path, "a.json", "b.json", "-o", "all.json")
+    assert done.returncode == 2
+    assert "b.json is no trace of `malt run`" in done.stderr
+    assert says in done.stderr
+    assert not (tmp_path / "all.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("event", "says"),
+    [
+        ('{"name": "scatter", "ph": "X", "tid": 0}', "it has the event"),
+        ('{"name": "scatter", "ph": "X", "tid": "a"}', "it has the event"),
+        ('{"name": "fold", "ph": "X", "tid": 0, "ts": 0, "dur": 0, "args": 7}', "it has the event"),
+        ("{", "it has the line"),
+        ("7", "it has the line"),
+    ],
+)
+def test_other_events_are_refused(tmp_path: Path, event: str, says: str) -> None:
+    write(tmp_path / "a.json", WAIT % 0)
+    write(tmp_path / "b.json", event)
+    done = merge(tmp_path, "a.json", "b.json", "-o", "all.json")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert says in done.stderr
+
+
+def test_mistakes_are_refused_with_the_way_out(tmp_path: Path) -> None:
+    write(tmp_path / "a.json", WAIT % 0)
+    write(tmp_path / "b.json", WAIT % 2, size=5)
+    (tmp_path / "c.json").write_text((tmp_path / "a.json").read_text()[:-3])
+    packed = gzip.compress((tmp_path / "a.json").read_bytes())
+    (tmp_path / "d.json.gz").write_bytes(packed[:-20])
+    (tmp_path / "e.json.gz").write_bytes(b"no such file")
+    for arguments, says in (
+        (("a.json", "-o", "all.json"), "one file is nothing to merge"),
+        (("a.json", "b.json", "-o", "b.json"), "give another name"),
+        (("a.json", "b.json", "-o", "all.json"), "give the files of one run"),
+        (("a.json", "c.json", "-o", "all.json"), "is cut off"),
+        (("a.json", "d.json.gz", "-o", "all.json"), "d.json.gz"),
+        (("a.json", "e.json.gz", "-o", "all.json"), "e.json.gz"),
+        (("a.json", "a.json", "-o", "no/all.json"), "no/all.json"),
+        (("missing.json", "a.json", "-o", "all.json"), "missing.json"),
+    ):
+        done = merge(tmp_path, *arguments)
+        assert done.returncode == 2
+        assert says in done.stderr
+        assert "Traceback" not in done.stderr

@@ -1,0 +1,252 @@
+"""The page of `malt run --report`, and what it is made of."""
+
+from __future__ import annotations
+
+import html.parser
+import math
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from jobs import run_job
+
+from malt._watching import run_report, trace
+from malt._watching.series import Point, Series
+from malt._watching.timeline import COLUMNS, SPENT, Timeline
+
+FIELDS = "began lasted iteration bytes ranks kind rank count staleness"
+EVENT = np.dtype([(name, np.int64) for name in FIELDS.split()])
+MS = 1_000_000
+
+# Rank 2 takes 20 ms longer than the others for each round, whose waits show it.
+LOOP = """
+malt.init(timeout=60)
+w = np.zeros(100, np.float32)
+v = malt.vector(w)
+for round in range(ROUNDS):
+    if rank == 2:
+        time.sleep(0.02)
+    if rank == 1 and round == DIES_AT:
+        os.kill(os.getpid(), signal.SIGKILL)
+    v.scatter()
+    v.gather(malt.AVG, staleness=0)
+    malt.report(loss=1 / (1 + round) if round != 3 else np.nan)
+"""
+
+
+def events(*rows: dict[str, int]) -> Any:
+    found = np.zeros(len(rows), EVENT)
+    found["rank"] = -1
+    for number, row in enumerate(rows):
+        for name, value in row.items():
+            found[name][number] = value
+    return found
+
+
+def one(kind: int, began: float, lasted: float, **more: int) -> dict[str, int]:
+    return {"kind": kind, "began": int(began * MS), "lasted": int(lasted * MS), **more}
+
+
+def spent(timeline: Timeline) -> dict[int, float]:
+    sums = timeline.columns.spent.sum(axis=1) / MS
+    return dict(zip(SPENT, sums.tolist(), strict=True))
+
+
+ROUND = (
+    one(trace.SCATTER, 1, 2, bytes=700),
+    one(trace.WAIT, 4, 3, rank=1),
+    one(trace.FOLD, 7, 1, staleness=5),
+    one(trace.GATHER, 4, 4.5),
+    one(trace.WAIT, 10, 2, rank=1),  # of a barrier: no call contains it
+    one(trace.WAIT, 21, 4, rank=0),
+    one(trace.ALLREDUCE, 20, 6, bytes=300),
+)
+ROUND_SPENT = {
+    trace.SCATTER: 2.0,
+    trace.GATHER: 0.5,
+    trace.ALLREDUCE: 2.0,
+    trace.FOLD: 1.0,
+    trace.WAIT: 9.0,
+}
+
+
+@pytest.mark.parametrize("cut", range(len(ROUND) + 1))
+def test_no_time_is_counted_twice_however_the_events_come(cut: int) -> None:
+    timeline = Timeline(0, 0, 0)
+    timeline.add(events(*ROUND[:cut]))
+    timeline.add(events(*ROUND[cut:]))
+    assert spent(timeline) == pytest.approx(ROUND_SPENT)
+    assert timeline.ended == 26 * MS
+    assert timeline.columns.sent.sum() == 1000
+    assert timeline.columns.staleness.max() == 5
+
+
+def test_waits_that_no_call_contains_count_at_the_end() -> None:
+    timeline = Timeline(0, 0, 0)
+    timeline.add(events(one(trace.WAIT, 1, 2)))
+    timeline.close()
+    assert spent(timeline)[trace.WAIT] == pytest.approx(2)
+    assert timeline.ended == 3 * MS
+
+
+def test_a_longer_run_gets_wider_columns_and_the_same_sums() -> None:
+    timeline = Timeline(0, 0, 0)
+    width = timeline.columns.width
+    timeline.add(events(*ROUND))
+    timeline.add(events(one(trace.SCATTER, 10_000, 1, bytes=1)))
+    assert timeline.columns.width == 16 * width
+    assert spent(timeline) == pytest.approx(ROUND_SPENT | {trace.SCATTER: 3.0})
+    assert timeline.columns.sent.sum() == 1001
+    column = 10_000 * MS // timeline.columns.width
+    assert timeline.columns.sent[column] == 1
+    assert timeline.columns.staleness[0] == 5
+    assert timeline.columns.staleness[column] == -1
+
+
+def test_a_span_is_shared_among_the_columns_it_crosses() -> None:
+    timeline = Timeline(0, 0, 0)
+    width = timeline.columns.width
+    timeline.add(events({"kind": trace.SCATTER, "began": width // 2, "lasted": 3 * width}))
+    assert timeline.columns.spent[0, :5].tolist() == [width / 2, width, width, width / 2, 0]
+
+
+class Page(html.parser.HTMLParser):
+    """Checks that elements nest, and keeps what the page loads and shows."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(text)
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.loaded += [value or "" for name, value in attrs if name in ("src", "href")]
+        if tag != "meta":
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self._open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data + "\n"
+
+
+def page_of(path: Path) -> Page:
+    text = path.read_text()
+    assert len(text) < 3_000_000
+    page = Page(text)
+    assert not page.loaded
+    assert "url(" not in text
+    assert "nan" not in text
+    return page
+
+
+def rows_under(path: Path, heading: str) -> list[list[str]]:
+    _, _, after = path.read_text().partition(f"<h2>{heading}</h2>")
+    table = after[: after.index("</table>")]
+    rows = re.findall("<tr>(.*?)</tr>", table)
+    return [re.findall("<t[dh]>(.*?)</t[dh]>", row) for row in rows]
+
+
+def test_report_shows_who_waited_for_whom(tmp_path: Path) -> None:
+    run_job(tmp_path, 3, "ROUNDS, DIES_AT = 20, None\n" + LOOP, "--report", "r.html")
+    page = page_of(tmp_path / "r.html")
+    assert "malt run: script.py" in page.text
+    head, *rows = rows_under(tmp_path / "r.html", "Who waited for whom, in seconds")
+    assert head == ["rank", "for 0", "for 1", "for 2", "together"]
+    for rank in (0, 1):  # most of the 400 ms
+        assert float(rows[rank][3]) > 0.2
+    assert "loss against time" in page.text
+    assert "loss against updates" in page.text
+    assert "3 values of loss that are not finite" in page.text
+    assert page.text.count("rank 0, scatter: ") == 20
+    assert "rank 0, waiting for rank 2: " in page.text
+
+
+def test_report_of_a_long_run_says_that_it_is_drawn_in_columns(tmp_path: Path) -> None:
+    run_job(tmp_path, 2, "ROUNDS, DIES_AT = 500, None\n" + LOOP, "--report", "r.html")
+    page = page_of(tmp_path / "r.html")
+    assert "When each rank did what: the whole run" in page.text
+    assert re.search("of [0-9],[0-9]{3} calls, waits and folds the last picture has", page.text)
+    assert re.search("rank 1, .* s: computing [0-9]+%", page.text)
+
+
+def test_report_has_a_killed_rank_and_its_death(tmp_path: Path) -> None:
+    body = "ROUNDS, DIES_AT = 20, 7\n" + LOOP
+    code = 128 + signal.SIGKILL
+    run_job(tmp_path, 3, body, "--keep-going", "--report", "r.html", code=code)
+    page = page_of(tmp_path / "r.html")
+    assert page.text.count("rank 1, scatter: ") == 7
+    changes = rows_under(tmp_path / "r.html", "Deaths and epochs, when a rank first learnt of them")
+    assert {row[1] for row in changes} == {"change", "rank 1 is gone", "epoch 1 of 2 ranks"}
+
+
+def test_report_and_trace_come_from_one_run(tmp_path: Path) -> None:
+    body = "ROUNDS, DIES_AT = 20, None\n" + LOOP
+    run_job(tmp_path, 2, body, "--report", "r.html", "--trace", "t.json")
+    assert page_of(tmp_path / "r.html").text.count("rank 1, scatter: ") == 20
+    assert (tmp_path / "t.json").read_text().count('"scatter"') == 40
+
+
+def test_report_of_a_program_that_never_joins_says_so(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "malt", "run", "-n", "1", "--report", "r.html", "true"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert "r.html shows nothing: no rank has called malt.init()" in done.stderr
+    assert "No rank has called malt.init()" in page_of(tmp_path / "r.html").text
+
+
+def test_report_that_cannot_be_written_is_refused_before_the_ranks_run(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "malt", "run", "-n", "1", "--report", "no/r.html", "touch"]
+    done = subprocess.run([*command, "ran"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "--report" in done.stderr
+    assert "cannot be written" in done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+def test_report_of_many_ranks_stays_small_and_says_what_it_leaves_out(tmp_path: Path) -> None:
+    ranks = 200
+    found = events(
+        *(one(trace.SCATTER, at, 0.5, bytes=10) for at in range(0, 4000, 2)),
+        {"kind": trace.DEATH, "began": MS, "rank": 7, "iteration": 1},
+    )
+    reported = {}
+    for name in range(14):
+        reported[f"value<{name}>"] = Series()
+        for value in (*range(1000 if name < 4 else 1), math.inf):
+            point = Point(min(value, 1000) * MS, min(value, 1000), value)
+            reported[f"value<{name}>"].add(point)
+    totals = dict.fromkeys(
+        ("scatters", "gathers", "allreduces", "bytes_out", "bytes_in", "folded"), 5
+    )
+    newest = found[:-1][-run_report.KEEPS :]
+    processes = []
+    for rank in range(ranks):
+        timeline = Timeline(rank, 0, rank)
+        timeline.add(found)
+        peers = np.full((ranks, 6), rank + 1, np.uint64)
+        processes.append(run_report.Process(timeline, newest, 3, totals, peers, reported))
+    path = tmp_path / "r.html"
+    run_report.write(path, "train.py <x>", 0, 0, processes)
+    page = page_of(path)
+    assert "malt run: train.py <x>" in page.text
+    assert "136 of 200 ranks have no row and no line: those above rank 63" in page.text
+    assert "reported, not drawn: value<4>, value<5>, value<6>" in page.text
+    assert re.search("of 64,064 values of value<0> [0-9,]+ are drawn", page.text)
+    assert "64 values of value<0> that are not finite" in page.text
+    assert "of 40,000 pairs of which one waited for the other, the table has the 40" in page.text
+    assert "600 events were written over" in page.text
+    assert page.text.count("rank 7 is gone") >= 1
+    assert COLUMNS * ranks > page.text.count(" s: scatter")
