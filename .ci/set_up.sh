@@ -146,8 +146,9 @@ ensure_packages() { # ensure_packages NAME EXTRA...
   wanted=$(requirements "$@")
   ! fresh "packages-$name" "$wanted" || return 0
   say "Installing Python packages into .venv (a minute or two)"
-  echo "$wanted" >"$logs/requirements.txt"
-  quietly pip pip install -r "$logs/requirements.txt"
+  echo "$wanted" >"$logs/requirements-$name.txt"
+  # Python compiles what is imported, when it is: a tenth of what these packages have.
+  quietly pip pip install --no-compile -r "$logs/requirements-$name.txt"
   echo "$wanted" >".venv/stamps/packages-$name"
 }
 
@@ -166,7 +167,9 @@ ensure_package() {
   echo "$inputs" >.venv/stamps/malt
 }
 
-set_up() { # set_up build|test
+install_test_packages() { ensure_packages test "${test_extras[@]}" dev docs; }
+
+set_up() { # set_up build|test [later]: `later`, install_test_packages does what takes long.
   exec 9>"$logs/lock"
   flock -n 9 || { say "Waiting for another ./dev to finish setting up" && flock 9; }
   local needs="needs_of_$1[@]"
@@ -176,8 +179,8 @@ set_up() { # set_up build|test
     export CCACHE_SLOPPINESS=pch_defines,time_macros # what a precompiled header takes
   fi
   ensure_venv
-  if [[ $1 == test ]]; then
-    ensure_packages test "${test_extras[@]}" dev docs
+  if [[ $1 == test && ${2:-} != later ]]; then
+    install_test_packages
   elif [[ ! -f .venv/stamps/packages-test ]]; then
     ensure_packages build examples
   fi

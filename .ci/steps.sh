@@ -46,6 +46,8 @@ pytests() { # pytests NAME COMMAND...: a pytest whose failed tests can be run on
   "$@" -o cache_dir="$cache" --last-failed -n 0
   unsteady "${failed[@]}"
 }
+# What Python's tests and the linters need, installed beside C++'s tests, which do without.
+step_packages() { install_test_packages; }
 # The sanitizers' builds, which can be made beside other steps.
 step_builds() {
   ensure_system "${needs_of_asan[@]}"
@@ -252,5 +254,6 @@ step_tidy_tests() { tidy tests; }
 lint_steps=(ruff mypy format tidy tidy_tests)
 # After `cpp`, beside whose build `tidy` cannot begin.
 test_steps=(install wheel python readme docs mpi1 mpi2 mpi4 hosts model chaos ruff mypy format)
-sanitized_steps=('builds&' cpp "${test_steps[@]}" 'tidy&' builds asan tsan fuzz)
+sanitized_steps=('packages&' cpp packages 'builds&' "${test_steps[@]}" 'tidy&' builds asan tsan
+  fuzz)
 pythons_steps=(oldest newest)

@@ -1,4 +1,4 @@
-"""`./dev test`: a test that fails once is named in the summary; one that fails twice is a failure."""
+"""`./dev test`: a test that fails and then passes is named in the summary, not a failure."""
 
 from __future__ import annotations
 
