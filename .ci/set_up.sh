@@ -116,7 +116,8 @@ ensure_venv() {
     quietly venv "$(find_python)" -m venv .venv
     mkdir .venv/stamps
   fi
-  unset PYTHONPATH PYTHONHOME
+  # Compiled Python is kept: ranks would compile what they import, each time.
+  unset PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
   export VIRTUAL_ENV=$PWD/.venv PATH=$PWD/.venv/bin:$PATH
 }
 
