@@ -65,7 +65,9 @@ def machine():
 
 
 def measured():
-    command = " ".join(["python", *sys.argv])
+    # Of a path that only this machine has, its last part.
+    shown = (Path(word).name if os.path.isabs(word) else word for word in sys.argv)
+    command = " ".join(["python", *shown])
     return f"Measured on {machine()}, with `{command}`"
 
 

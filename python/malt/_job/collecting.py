@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -61,7 +62,9 @@ class Collecting:
             hosts: whose ranks are shown too; None: of no other host.
         """
         self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-m", "malt._watching.collect", str(other.fileno())]
+        # The ranks may begin before that process does.
+        now = str(time.monotonic_ns())
+        command = [sys.executable, "-m", "malt._watching.collect", str(other.fileno()), now]
         passed = [other.fileno()]
         if trace:
             command += ["--trace", trace]

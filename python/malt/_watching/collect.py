@@ -94,6 +94,7 @@ class Collector:
     """Records of all processes of this host's ranks so far.
 
     Args:
+        origin: the time at which a report begins; no rank has begun before it.
         is_traced: a trace is to be written, here or on another host.
         is_reported: a report is to be written.
         has_dashboard: samples are kept for it.
@@ -101,16 +102,20 @@ class Collector:
 
     Attributes:
         exchange: with the other hosts; None: there are none, or nothing of all hosts is shown.
-        origin: the time at which a report begins.
+        origin: as given.
     """
 
     def __init__(
-        self, is_traced: bool, is_reported: bool, has_dashboard: bool, nnodes: int = 1
+        self,
+        origin: int,
+        is_traced: bool,
+        is_reported: bool,
+        has_dashboard: bool,
+        nnodes: int = 1,
     ) -> None:
         self.exchange: Exchange | None = None
         self._is_traced, self._is_reported, self._nnodes = is_traced, is_reported, nnodes
-        # Before any rank of `malt run` has begun.
-        self.origin = time.monotonic_ns()
+        self.origin = origin
         self._board = Board() if has_dashboard else None
         self._waiting: list[int] = []  # memory in which no rank has begun
         self._watched: list[_Watched] = []
@@ -313,6 +318,7 @@ def _collect(collector: Collector, parsed: argparse.Namespace) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("launcher", type=int, help="the descriptor of the launcher's socket")
+    parser.add_argument("origin", type=int, help="when it was started, in monotonic nanoseconds")
     parser.add_argument("--trace", type=Path)
     parser.add_argument("--report", type=Path)
     parser.add_argument("--command", default="", help="what runs, for the report")
@@ -324,6 +330,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parser.parse_args(arguments)
     _, nnodes, watched = Hosts(*(parsed.hosts or ()))
     collector = Collector(
+        parsed.origin,
         parsed.trace is not None or bool(watched & TRACE),
         parsed.report is not None or bool(watched & REPORT),
         parsed.dashboard is not None or bool(watched & DASHBOARD),

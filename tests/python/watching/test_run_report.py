@@ -192,8 +192,21 @@ def test_report_has_a_killed_rank_and_its_death(tmp_path: Path) -> None:
     assert {row[1] for row in changes} == {"change", "rank 1 is gone", "epoch 1 of 2 ranks"}
 
 
-def test_report_and_trace_come_from_one_run(tmp_path: Path) -> None:
+# Python runs it at its start, where PYTHONPATH names its folder.
+SLOW_START = """
+import sys, time
+if "malt._watching.collect" in sys.orig_argv:
+    time.sleep(3)
+"""
+
+
+def test_report_and_trace_come_from_one_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the process that writes them begins after the ranks have ended."""
     body = "ROUNDS, DIES_AT = 20, None\n" + LOOP
+    (tmp_path / "sitecustomize.py").write_text(SLOW_START)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     run_job(tmp_path, 2, body, "--report", "r.html", "--trace", "t.json")
     assert page_of(tmp_path / "r.html").text.count("rank 1, scatter: ") == 20
     assert (tmp_path / "t.json").read_text().count('"scatter"') == 40
