@@ -39,7 +39,10 @@ class Calls:
         store: of all data.
         count: how many were made.
         chunks_taken: how many chunks were done by another rank than the one they lie in wait for.
+        chunks_sent, bytes_sent: none; the ranks read chunks in place.
     """
+
+    chunks_sent = bytes_sent = 0
 
     def __init__(self, ranks: int) -> None:
         self.count = 0

@@ -29,9 +29,12 @@ class PoolStats(NamedTuple):
         chunks_copied: chunks that share() has put into shared memory, or into that of rank 0.
         bytes_copied: their bytes.
         chunks_found: chunks that share() has found there already.
-        chunks_taken: chunks that an idle rank has taken from another rank; over a job, that a rank
-            has done in place of one that is dead.
+        chunks_taken: chunks that an idle rank has taken from another rank; over a job also those
+            that a rank has done in place of a dead one.
         restarts: ranks that were started again.
+        chunks_sent: over a job, chunks that rank 0 has sent to other ranks. A rank that has a chunk
+            is not sent it again.
+        bytes_sent: their bytes.
     """
 
     calls: int
@@ -40,6 +43,8 @@ class PoolStats(NamedTuple):
     chunks_found: int
     chunks_taken: int
     restarts: int
+    chunks_sent: int = 0
+    bytes_sent: int = 0
 
 
 class Pool:
@@ -191,11 +196,6 @@ class Pool:
             Exception: what the function raised on a rank. The others are stopped.
         """
         with self._use("run") as calls:
-            if isinstance(calls, JobCalls):
-                raise ConfigError(
-                    "pool.run() of a pool over a job: every rank runs this script by itself, so "
-                    "call the program after the pool's block, where all ranks come by"
-                )
             return calls.run(function, args, kwargs)
 
     def stats(self) -> PoolStats:
@@ -210,6 +210,8 @@ class Pool:
             chunks_found=calls.store.chunks_found,
             chunks_taken=calls.chunks_taken,
             restarts=calls.restarts,
+            chunks_sent=calls.chunks_sent,
+            bytes_sent=calls.bytes_sent,
         )
 
     def close(self) -> None:

@@ -63,6 +63,9 @@ class Post:
         live: list[int] = self._mail.live()
         return live
 
+    def others(self) -> list[int]:
+        return [rank for rank in self.live() if rank != self.rank]
+
     def send(self, to: int, *subject: Any, parts: Sequence[bytes | memoryview] = ()) -> None:
         """Send a message. It is dropped if the receiver dies."""
         head = json.dumps([subject, list(map(len, parts))], separators=(",", ":")).encode()
@@ -99,15 +102,11 @@ class Post:
             self._take_in()
         return self._arrived.popleft() if self._arrived else None
 
-    def has_message(self) -> bool:
-        self._take_in()
-        return bool(self._arrived)
-
-    def wait(self, live: list[int]) -> None:
-        """Wait for a message, or until other ranks live than `live`."""
+    def wait(self, live: list[int], seconds: float = _LONG) -> None:
+        """Wait for a message, until other ranks live than `live`, or until the time is up."""
         if not self._arrived:
             self._mail.pump()
-            self._mail.wait(live, _LONG)
+            self._mail.wait(live, seconds)
 
     def close(self) -> None:
         """Leave. Idempotent."""

@@ -379,7 +379,7 @@ with malt.Pool(over=malt.init(timeout=60)) as pool:
              method=error(Model().method), partial=error(functools.partial(first, 1)),
              renamed=error(old), theta=error(first, object()),
              data=error_of(lambda: pool.share([object()])),
-             run=error_of(lambda: pool.run(first)),
+             run=error_of(lambda: pool.run(lambda: 0)),
              again=error_of(lambda: malt.Pool(over=malt.init())))
     else:
         tell(call=error_of(lambda: pool.share([1])), stats=pool.stats()._asdict())
@@ -400,7 +400,7 @@ tell(left=error_of(lambda: malt.Pool(over=job)))
     assert refused(told["renamed"], "means another object")
     assert refused(told["theta"], "theta", "builtins.object")
     assert refused(told["data"], "builtins.object")
-    assert refused(told["run"], "after the pool's block")
+    assert refused(told["run"], "<lambda>", "by name", "def")
     assert refused(told["again"], "a pool already")
     assert refused(told["late"], "this rank has no function __main__.late", "before malt.Pool")
     assert refused(other["call"], "if pool:")
