@@ -8,10 +8,10 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from malt._errors import ConfigError, DamagedError, Error, PeerError
+from malt._errors import ConfigError, DamagedError, Error, PeerError, TimeoutError  # noqa: A004
 
 _OWN_MODULES = ("malt._pool", "malt._engines")
-_OWN_KINDS = {"malt.ConfigError": ConfigError, "malt.PeerError": PeerError}
+_OWN_KINDS = {f"malt.{kind.__name__}": kind for kind in (ConfigError, PeerError, TimeoutError)}
 
 
 class RankTraceback(Exception):  # noqa: N818 - it is no error, but says where one was

@@ -97,10 +97,15 @@ class Post:
                 self._mail.wait(live, _LONG)
 
     def receive(self) -> Message | None:
-        """Return the next message; None if none has arrived."""
+        """Return the next message; None if none has arrived. Also send what waits for room."""
         if not self._arrived:
-            self._take_in()
+            self.take_in()
         return self._arrived.popleft() if self._arrived else None
+
+    def take_in(self) -> None:
+        """Make room for what other ranks send, and send what waits for room."""
+        self._mail.pump()
+        self._take_in()
 
     def wait(self, live: list[int], seconds: float = _LONG) -> None:
         """Wait for a message, until other ranks live than `live`, or until the time is up."""

@@ -146,6 +146,8 @@ class _Server:
 
     def _attend(self) -> None:
         """Take in what comes in the middle of a call."""
+        if self._next is not None:  # so that rank 0 need not wait for this rank
+            self._post.take_in()
         while self._next is None and (message := self._post.receive()) is not None:
             if message.subject[0] == "back":
                 self._give_back(message.subject[1:])

@@ -132,6 +132,7 @@ class Summing:
         for rank in reversed(live):  # so that the others work while rank 0 sends
             if given[rank]:
                 self._give(rank, given[rank])
+        self._post.flush()
 
     def _give(self, rank: int, chunks: Sequence[int]) -> None:
         self._hands[rank] = set(chunks)
@@ -191,6 +192,7 @@ class Summing:
         if idle in self._post.live():
             self.taken += len(chunks)
             self._give(idle, chunks)
+            self._post.flush()
 
     # Rank 0's own chunks
 

@@ -19,9 +19,10 @@ def chunk_of(x):
     return int(x[0]).bit_length() - 1
 
 def work(slow, x):                    # the slow rank's first chunk ends after all other ones
-    deadline = time.monotonic() + 60
     if rank == slow[0]:
-        while any(not flag_is_up(f"{slow} {each}") for each in range(chunks) if each != chunk_of(x)):
+        deadline = time.monotonic() + 60
+        others = set(range(chunks)) - {chunk_of(x)}
+        while not all(flag_is_up(f"{slow} {each}") for each in others):
             time.sleep(0.01)
             if time.monotonic() > deadline:
                 break
@@ -46,13 +47,16 @@ with malt.Pool(over=malt.init(timeout=60)) as pool:
         data = pool.share(2 ** np.arange(chunks), chunks=chunks)
         bits, done = pool.sum(work, (slow, 0), data)
         tell(bits=bits, done=done.tolist(), stats=pool.stats()._asdict())
-        tell(bits_again=pool.sum(work, (slow, 1), data)[0])
+        shown = []
+        bits_again, _ = pool._calls.sum(work, (slow, 1), data, shown.append)
+        tell(bits_again=bits_again, shown=shown[-1])
         tell(fast=pool.sum(first, None, data))
 """
     environ = {"MALT_TRANSPORT": transport}
     result = run_job(tmp_path, 3, FUNCTIONS + body, environ=environ, slow=slow)
     told = result.told[0]
     assert told["bits"] == told["bits_again"] == told["fast"] == 2**12 - 1
+    assert told["shown"] == 12
     assert told["done"][slow] == 1
     assert sum(told["done"]) == 12
     assert told["stats"]["chunks_taken"] >= 3
@@ -66,8 +70,9 @@ with malt.Pool(over=malt.init(timeout=60)) as pool:
         data = pool.share(2 ** np.arange(chunks), chunks=chunks)
         for each in range(3):
             pool.sum(work, (0, each), data)
-            tell(**{f"sent{each}": pool.stats().chunks_sent, f"bytes{each}": pool.stats().bytes_sent,
-                    f"taken{each}": pool.stats().chunks_taken})
+            stats = pool.stats()
+            tell(**{f"sent{each}": stats.chunks_sent, f"bytes{each}": stats.bytes_sent,
+                    f"taken{each}": stats.chunks_taken})
         tell(nbytes=data.nbytes)
 """
     told = run_job(tmp_path, 2, FUNCTIONS + body).told[0]
