@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from malt._errors import ConfigError
 
 _PERIOD = 0.01  # seconds
 
@@ -35,15 +34,20 @@ class Ear:
     @contextlib.contextmanager
     def listening(self, attend: Callable[[], object]) -> Iterator[None]:
         """Have attend() called now and then, with the lock."""
-        self._error = None
-        self._attend = attend
-        self._has_work.set()
         try:
+            self._error = None
+            self._attend = attend
+            self._has_work.set()
             yield
         finally:
-            with self.lock:
-                self._has_work.clear()
-                self._attend = None
+            self.rest()
+
+    def rest(self) -> None:
+        """Have the thread sleep again. For a call that begins, if an interrupt came in between."""
+        self._attend = None
+        self._has_work.clear()
+        with self.lock:  # until it has done what it is about
+            pass
 
     def check(self) -> None:
         """Raise what attend() has raised in the ear's thread. The caller has the lock."""
@@ -62,10 +66,10 @@ class Ear:
                 return
             time.sleep(_PERIOD)
             with self.lock:
-                if self._attend is None or self._error is not None:
+                attend = self._attend
+                if attend is None or self._error is not None:
                     continue
                 try:
-                    self._attend()
+                    attend()
                 except Exception as error:
-                    if type(error) is not ConfigError:  # the rank's thread is in a call of the job
-                        self._error = error
+                    self._error = error

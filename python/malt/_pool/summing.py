@@ -25,8 +25,8 @@ from malt._pool.hand import Hand
 from malt._pool.post import Message, Post
 from malt._pool.store import SharedData
 
-# A chunk moves to an idle rank if it takes longer than this and than its way there, at a pace that
-# most networks keep.
+# A chunk moves to an idle rank if it takes longer than this, and longer than its way there at a pace
+# that most networks keep.
 _MOVE_SECONDS = 0.005
 _BYTES_A_SECOND = 200e6
 
@@ -171,7 +171,7 @@ class Summing:
             missing = self._copies.missing_bytes(idle, chunk, self._data)
             if idle == self._post.rank and self._plan.has_ended_ranks(chunk):
                 continue  # rule 4
-            if self._seconds > _MOVE_SECONDS + missing / _BYTES_A_SECOND:
+            if self._seconds > missing / _BYTES_A_SECOND:
                 wanted.append((missing, chunk))
         return [chunk for _, chunk in sorted(wanted, key=lambda each: each[0])]
 
@@ -205,9 +205,8 @@ class Summing:
 
     def _begin_own(self, ear: Ear) -> Iterator[tuple[int, tuple[Any, ...]]]:
         while True:
-            with ear.lock:
+            with ear.lock:  # the ear attends to the others meanwhile
                 ear.check()
-                self.attend()
                 if (chunk := self._own.begin()) is None:
                     return
             yield chunk, self._copies.load(chunk, self._data)
