@@ -194,7 +194,7 @@ MUTANTS = {
         "running",
         'self._post.send(rank, "stop")',
         "pass",
-        f"{RUN}::test_failure_of_a_rank_stops_the_others[in_python]",
+        f"{RUN}::test_error_of_the_rank_that_failed_by_itself_comes_out",
     ),
     # A rank that is told to stop does not.
     "STOP_UNHEARD": Mutant(

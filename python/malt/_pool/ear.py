@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-
 _PERIOD = 0.01  # seconds
 
 

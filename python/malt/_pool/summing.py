@@ -25,8 +25,8 @@ from malt._pool.hand import Hand
 from malt._pool.post import Message, Post
 from malt._pool.store import SharedData
 
-# A chunk moves to an idle rank if it takes longer than this, and longer than its way there at a pace
-# that most networks keep.
+# A chunk moves to an idle rank if it takes longer than this, and longer than its way there at a
+# pace that most networks keep.
 _MOVE_SECONDS = 0.005
 _BYTES_A_SECOND = 200e6
 
