@@ -39,6 +39,8 @@ MUTANTS = {
         "pass",
         "test_deaths.py",
     ),
+    # A call begins though ranks may still work for one that was interrupted again and again.
+    "NOT_AT_REST": Mutant("calls", "if not self._is_at_rest:", "if False:", "test_interrupts.py"),
     # A rank that answers twice in a call writes over its first answer.
     "FIRST_ANSWER_LOST": Mutant("worker", "if call != self._call:", "if True:", "test_deaths.py"),
     # What a dead rank has done is not done again.

@@ -241,16 +241,21 @@ def wait_elsewhere(theta, x):
         await_flag("go")
     return int(x[0])
 
-def answer_late(theta, x):
-    if rank > 0:
-        await_flag("answer")
+def answer_in_vain(theta, x):
+    if rank == 0:
+        await_flag("answered-1")
+        await_flag("answered-2")
+        time.sleep(0.5)            # the answers come, and this rank does not take them in
+        raise KeyboardInterrupt
+    raise_flag(f"answered-{rank}")
     return -1
 
+from malt._pool import ear
+ear._PERIOD = 1000 if rank == 0 else ear._PERIOD
 with malt.Pool(over=malt.init(timeout=60)) as pool:
     if pool:
-        one_each = pool.share(BITS[:3], chunks=3)  # so no rank sees in time that it can give up
-        interrupted(lambda: pool.sum(answer_late, None, one_each))
-        raise_flag("answer")
+        one_each = pool.share(BITS[:3], chunks=3)
+        error_of(lambda: pool.sum(answer_in_vain, None, one_each))
         tell(after_answers=[pool.sum(first, None, one_each) for _ in range(3)])
 
         data = pool.share(BITS, chunks=40)
