@@ -344,3 +344,44 @@ tell(after=total())
     assert result.told[0]["error"].kind == "builtins.KeyboardInterrupt"
     assert result.told[0]["total"] == [0b111] * 3
     assert result.each("after") == [0b111] * 3
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_runs_stand_interrupts_at_any_moment(tmp_path: Path, transport: str) -> None:
+    """Also while the program's group is made, and while it is left."""
+    body = """
+def work(x):
+    return malt.allreduce(np.full(1000, float(malt.rank())), malt.SUM)
+
+def bother():
+    draw = np.random.default_rng(0)
+    while not has_ended:
+        time.sleep(draw.uniform(0, 0.05))
+        if is_calling:
+            os.kill(os.getpid(), signal.SIGINT)
+            await_interrupt.acquire()
+
+job = malt.init(timeout=60)
+with malt.Pool(over=job) as pool:
+    if pool:
+        is_calling, has_ended, await_interrupt = False, False, threading.Semaphore(0)
+        thread = threading.Thread(target=bother)
+        thread.start()
+        wrong = 0
+        for _ in range(30):
+            try:
+                is_calling = True
+                while True:
+                    wrong += any((each != 3).any() for each in pool.run(work, np.zeros(10_000)))
+            except KeyboardInterrupt:
+                is_calling = False
+                await_interrupt.release()
+        has_ended = True
+        thread.join()
+        tell(wrong=wrong, total=pool.run(total))
+tell(is_same=malt.init() is job, after=total())
+"""
+    result = run_job(tmp_path, 3, PROGRAMS + body, environ={"MALT_TRANSPORT": transport})
+    assert (result.told[0]["wrong"], result.told[0]["total"]) == (0, [0b111] * 3)
+    assert result.each("is_same") == [True] * 3
+    assert result.each("after") == [0b111] * 3
