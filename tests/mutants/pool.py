@@ -29,6 +29,8 @@ class Mutant(NamedTuple):
 
 
 OVER_JOB = "test_over_job.py"
+MOVES = "test_moves_over_job.py"
+RUN = "test_run_over_job.py"
 MUTANTS = {
     # Chunks that a dead rank has left in its queue are dealt out once more.
     "QUEUES_NOT_CLEARED": Mutant(
@@ -37,6 +39,8 @@ MUTANTS = {
         "pass",
         "test_deaths.py",
     ),
+    # A call begins though ranks may still work for one that was interrupted again and again.
+    "NOT_AT_REST": Mutant("calls", "if not self._is_at_rest:", "if False:", "test_interrupts.py"),
     # A rank that answers twice in a call writes over its first answer.
     "FIRST_ANSWER_LOST": Mutant("worker", "if call != self._call:", "if True:", "test_deaths.py"),
     # What a dead rank has done is not done again.
@@ -91,23 +95,23 @@ MUTANTS = {
     ),
     # Over a job, what a dead rank was given is not given to another one.
     "NOT_GIVEN_AGAIN": Mutant(
-        "over_job",
-        "while todo := plan.todo():",
-        "if todo := plan.todo():",
+        "summing",
+        "while todo := self._plan.todo():",
+        "if todo := self._plan.todo():",
         f"{OVER_JOB}::test_chunks_of_ranks_that_die_are_done_by_others[shm]",
     ),
     # Rank 0 does the chunks in which other ranks have died.
     "RANK_0_INHERITS": Mutant(
-        "over_job",
+        "summing",
         "heirs = [rank for rank in live if rank != self._post.rank] or live",
         "heirs = live[:1]",
         f"{OVER_JOB}::test_chunks_of_ranks_that_die_are_done_by_others[shm]",
     ),
     # The answer to a call that was given up is taken for one to the present call.
     "ANSWERS_TO_ANY_CALL": Mutant(
-        "over_job",
-        "if message.subject[1] != call or message.sender not in waiting:",
-        "if message.sender not in waiting:",
+        "summing",
+        "if call != self._call:",
+        "if False:",
         f"{OVER_JOB}::test_interrupt_gives_a_call_up_and_the_pool_goes_on",
     ),
     # A message that was cut off is continued by the next one.
@@ -126,9 +130,9 @@ MUTANTS = {
     ),
     # A chunk is sent for every sum.
     "SENT_AGAIN": Mutant(
-        "over_job",
-        "if (key := (block, place[0])) not in sent:",
-        "if (key := (block, place[0])):",
+        "copies",
+        "if (key := self.key(chunk, data)) not in sent:",
+        "if key := self.key(chunk, data):",
         f"{OVER_JOB}::test_chunk_goes_to_a_rank_once_and_leaves_with_its_data",
     ),
     # Data that nobody has any more stay on the ranks of a job.
@@ -141,9 +145,100 @@ MUTANTS = {
     # A rank goes on with a sum that was given up.
     "NOT_GIVEN_UP": Mutant(
         "serving",
-        "if self._post.has_message():",
+        "if self._next is not None:  # rule 1",
         "if False:",
         f"{OVER_JOB}::test_interrupt_gives_a_call_up_and_the_pool_goes_on",
+    ),
+    # A chunk that was given back is done by the rank that gave it, too.
+    "GIVEN_BACK_AND_DONE": Mutant(
+        "hand",
+        "self._chunks = deque(chunk for chunk in self._chunks if chunk not in back)",
+        "pass",
+        f"{MOVES}::test_idle_ranks_do_the_chunks_that_a_slow_one_has_not_begun[shm-1]",
+    ),
+    # Chunks that were given back count twice.
+    "GIVEN_BACK_AND_KEPT": Mutant(
+        "summing",
+        "self._hands[rank].difference_update(chunks)",
+        "pass",
+        f"{MOVES}::test_idle_ranks_do_the_chunks_that_a_slow_one_has_not_begun[shm-1]",
+    ),
+    # A rank answers only between two chunks, so a slow one keeps its chunks.
+    "DEAF_IN_A_CHUNK": Mutant(
+        "ear",
+        "                    attend()\n",
+        "                    pass\n",
+        f"{MOVES}::test_idle_ranks_do_the_chunks_that_a_slow_one_has_not_begun[shm-1]",
+    ),
+    # A chunk that a rank has got from another one is sent again in the next sum.
+    "MOVED_SENT_AGAIN": Mutant(
+        "copies",
+        "if (key := self.key(chunk, data)) not in sent:",
+        "if key := self.key(chunk, data):",
+        f"{MOVES}::test_chunk_that_was_moved_is_not_sent_again",
+    ),
+    # Chunks move that are done sooner than sent.
+    "MOVED_IN_VAIN": Mutant(
+        "summing",
+        "if self._seconds < _MOVE_SECONDS:",
+        "if False:",
+        f"{MOVES}::test_chunk_that_is_done_sooner_than_sent_is_not_moved",
+    ),
+    # Rank 0 takes chunks in which other ranks have died.
+    "RANK_0_TAKES": Mutant(
+        "summing",
+        "if idle == self._post.rank and self._plan.has_ended_ranks(chunk):",
+        "if False:",
+        f"{MOVES}::test_rank_0_takes_no_chunk_in_which_a_rank_has_died",
+    ),
+    # The others are not stopped when a rank fails in a program.
+    "NOT_STOPPED": Mutant(
+        "running",
+        'self._post.send(rank, "stop")',
+        "pass",
+        f"{RUN}::test_error_of_the_rank_that_failed_by_itself_comes_out",
+    ),
+    # A rank that is told to stop does not.
+    "STOP_UNHEARD": Mutant(
+        "program",
+        "stop_thread(self._thread)",
+        "pass",
+        f"{RUN}::test_failure_of_a_rank_stops_the_others[in_barrier]",
+    ),
+    # The call waits for a rank that cannot be stopped.
+    "NO_GRACE": Mutant(
+        "running",
+        "(left := deadline - time.monotonic()) > 0",
+        "(left := 60.0)",
+        f"{RUN}::test_rank_that_cannot_be_stopped_yet_does_not_delay_the_error",
+    ),
+    # The exception of a rank that missed another one hides the cause.
+    "FIRST_FAILURE": Mutant(
+        "running",
+        "if not isinstance(failure, PeerError):",
+        "if True:",
+        f"{RUN}::test_error_of_the_rank_that_failed_by_itself_comes_out",
+    ),
+    # Rank 0 waits for ever for the result of a rank that has died.
+    "DEAD_AWAITED": Mutant(
+        "running",
+        "self._waiting.remove(rank)\n            self._results",
+        "self._results",
+        f"{RUN}::test_others_go_on_when_a_rank_dies[shm]",
+    ),
+    # A program goes on when rank 0 has died.
+    "ORPHAN": Mutant(
+        "serving",
+        "if self._next is not None or 0 not in live:",
+        "if self._next is not None:",
+        f"{RUN}::test_death_of_rank_0_ends_the_program_of_the_others[in_python]",
+    ),
+    # A program runs in the job of the pool, and leaves that.
+    "NO_JOB_OF_ITS_OWN": Mutant(
+        "program",
+        "with jobs.in_program(own), self._listening():",
+        "with self._listening():",
+        f"{RUN}::test_program_may_leave_its_job_and_the_ranks_keep_theirs",
     ),
 }
 

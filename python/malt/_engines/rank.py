@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import socket
 import threading
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from malt._core_import import __version__
+from malt._engines.stopping import Stop, stop_thread
 from malt._errors import ConfigError, Error
 from malt._job import job as jobs
 from malt._rendezvous import session
@@ -20,10 +20,6 @@ Result = TypeVar("Result")
 
 class StoppedError(Error):
     """The function was stopped, because another rank of its job had failed."""
-
-
-class _Stop(BaseException):
-    """Raised in the thread that runs the function."""
 
 
 class _Running(NamedTuple):
@@ -69,7 +65,7 @@ def run(
             finally:
                 _end()
                 jobs.finalize()
-    except _Stop:
+    except Stop:
         raise StoppedError("stopped, because another rank of the job has failed") from None
     finally:
         _end()
@@ -84,8 +80,7 @@ def stop(job: str) -> bool:
     with _lock:
         if _running is None or _running.job != job:
             return False
-        thread = ctypes.c_ulong(_running.thread)
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(_Stop))
+        stop_thread(_running.thread)
         return True
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from malt._core_import import Group, Turns
@@ -19,14 +20,18 @@ from malt._job.settings import Settings
 log = logging.getLogger("malt")
 
 OnChange = Callable[[int, tuple[int, ...]], object]
-# make(rank, size, in_background) makes a group besides the job's own; in one that is in the
+# make(rank, size, turns, in_background) makes a group besides the job's own; in one that is in the
 # background, waits run no Python.
-FurtherMaker = Callable[[int, int, bool], MakeGroup]
+FurtherMaker = Callable[[int, int, Turns, bool], MakeGroup]
 
 _EXIT_SECONDS = 1.0  # how long the process's end waits for a daemon thread's call to end
 _AFTER_LEAVE = (
     "this rank has left the job for good (malt.leave()): its vectors' arrays and stats() stay, and "
     "no other call of MALT works any more; leave after the last one, or end the process"
+)
+_AFTER_PROGRAM = (
+    "this program of malt.Pool.run() has left its job already; leave after the last call of MALT, "
+    "or not at all: the job is left when the program ends"
 )
 
 
@@ -110,6 +115,7 @@ class Job:
 _job: Job | None = None
 _forked_from = ""  # the rank that forked this process, for messages
 _left_launch = ""  # the launch whose job this process has left for good
+_is_in_program = False  # inside run_program()
 
 
 def current() -> Job:
@@ -157,7 +163,7 @@ def check_has_not_left() -> None:
         ConfigError: it has.
     """
     if _has_left():
-        raise ConfigError(_AFTER_LEAVE)
+        raise ConfigError(_AFTER_PROGRAM if _is_in_program else _AFTER_LEAVE)
 
 
 def enter(job: Job) -> None:
@@ -166,6 +172,29 @@ def enter(job: Job) -> None:
     _job = job
     rank_mark.put()
     faults.announce(job.rank)
+
+
+@contextlib.contextmanager
+def in_program(job: Job) -> Iterator[None]:
+    """Have this process be in `job` instead of its present one, while a program runs.
+
+    What the program leaves is `job`: it is left at the end, if not before.
+    """
+    global _job, _left_launch, _is_in_program
+    before, left_before = current(), _left_launch
+    _job, _is_in_program = job, True
+    try:
+        yield
+    except BaseException:
+        missed.forget()
+        raise
+    finally:
+        try:
+            _leave()
+        finally:
+            _job, _left_launch, _is_in_program = before, left_before, False
+            rank_mark.put()
+            faults.announce(before.rank)
 
 
 def _forget() -> None:
@@ -239,6 +268,8 @@ def leave() -> None:
 
 
 def _has_left() -> bool:
+    if _is_in_program:
+        return _job is None
     return _left_launch != "" and _left_launch == rank_mark.launch()
 
 

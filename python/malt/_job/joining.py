@@ -256,10 +256,8 @@ def _group_maker(
 def _further_maker(settings: Settings, secret: bytes, meeting_point: str) -> jobs.FurtherMaker:
     """Return what makes groups besides the job's own, with the job's settings and its key."""
 
-    def maker_for(rank: int, size: int, in_background: bool) -> MakeGroup:
-        return _group_maker(
-            settings, Turns(), None, rank, size, secret, meeting_point, in_background
-        )
+    def maker_for(rank: int, size: int, turns: Turns, in_background: bool) -> MakeGroup:
+        return _group_maker(settings, turns, None, rank, size, secret, meeting_point, in_background)
 
     return maker_for
 

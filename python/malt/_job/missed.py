@@ -75,7 +75,6 @@ def excuse_unexchanged() -> None:
 
 def tell() -> None:
     """Log all notes, once, when the rank leaves the job."""
-    global _made_count
     unexchanged = _alike | {vector.name for vector in _made if not vector.is_used}
     if _made_count == len(unexchanged) > 0 and not _is_failing():
         _noted.append(
@@ -85,6 +84,12 @@ def tell() -> None:
         )
     for note in _noted:
         log.warning(note)
+    forget()
+
+
+def forget() -> None:
+    """Drop all notes: an error explains them."""
+    global _made_count
     _noted.clear()
     excuse_unexchanged()
     _made_count = 0

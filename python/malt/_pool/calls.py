@@ -39,7 +39,10 @@ class Calls:
         store: of all data.
         count: how many were made.
         chunks_taken: how many chunks were done by another rank than the one they lie in wait for.
+        chunks_sent, bytes_sent: none; the ranks read chunks in place.
     """
+
+    chunks_sent = bytes_sent = 0
 
     def __init__(self, ranks: int) -> None:
         self.count = 0
@@ -48,6 +51,7 @@ class Calls:
         self.store = Store(packing.pack)
         self._functions = Functions()
         self._dropped = 0  # the store's changes that the ranks know of
+        self._is_at_rest = True  # the last call has ended without an exception
         self._laid: dict[tuple[str, int], Parcel] = {}  # what this call has put into the arguments
 
     def sum(
@@ -75,6 +79,7 @@ class Calls:
                     self._send_data(rank, data._number)
                     rank.call = call
                     rank.send_encoded(message)
+                has_ended = False
                 for event in self._events(show):
                     if event.kind == "done":
                         nodes, taken = self._result(event)
@@ -83,10 +88,12 @@ class Calls:
                     elif event.kind == "failed":
                         raise self._exception(event)
                     else:
+                        has_ended = True
                         code, chunk = event.detail
                         where = None if chunk == worker.NO_CHUNK else chunk
                         plan.count_death(where, event.rank.rank, describe_end(code))
-                self._clear_queues()  # of what a rank that has died may have left there
+                if has_ended:  # otherwise the ranks have answered because the queues are empty
+                    self._clear_queues()  # of what a rank that has died may have left there
             return plan.total()
 
     def run(
@@ -162,8 +169,10 @@ class Calls:
     @contextlib.contextmanager
     def _call(self) -> Iterator[int]:
         """Number a call; whatever ends it, no rank works afterwards, and the queues are empty."""
-        for _ in self._stop_all():  # what was interrupted while it was being stopped
-            pass
+        if not self._is_at_rest:
+            for _ in self._stop_all():  # what was interrupted while it was being stopped
+                pass
+        self._is_at_rest = False
         self.store.drop_unused()
         self._drop()
         self._crew.arguments.reset()
@@ -171,6 +180,7 @@ class Calls:
         self.count += 1
         try:
             yield self.count
+            self._is_at_rest = True
         except BaseException:
             for _ in self._stop_all():
                 pass

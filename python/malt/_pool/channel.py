@@ -11,6 +11,9 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
+# As plain numbers: to combine two flags of the socket module takes as long as to receive.
+NOW = int(socket.MSG_DONTWAIT)
+_CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
 _LONGEST = 1 << 16
 MOST_DESCRIPTORS = 250  # Linux takes 253 with one message
 _ROOM = socket.CMSG_SPACE(MOST_DESCRIPTORS * 4)
@@ -40,7 +43,7 @@ def receive(source: socket.socket, flags: int = 0) -> tuple[tuple[Any, ...], lis
         EOFError: the other end is closed.
     """
     try:
-        data, ancillary, _, _ = source.recvmsg(_LONGEST, _ROOM, flags | socket.MSG_CMSG_CLOEXEC)
+        data, ancillary, _, _ = source.recvmsg(_LONGEST, _ROOM, flags | _CLOSE_ON_EXEC)
     except ConnectionError:
         data, ancillary = b"", []
     if not data:

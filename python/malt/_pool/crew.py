@@ -298,7 +298,7 @@ class Crew:
         """Hear all that a rank has said; its end is heard of by the nursery."""
         while True:
             try:
-                (kind, *detail), _ = channel.receive(rank.control, socket.MSG_DONTWAIT)
+                (kind, *detail), _ = channel.receive(rank.control, channel.NOW)
             except BlockingIOError:
                 return
             except EOFError:
@@ -318,7 +318,7 @@ class Crew:
     def _hear_nursery(self) -> Iterator[Event]:
         while True:
             try:
-                (kind, *detail), _ = channel.receive(self._control, socket.MSG_DONTWAIT)
+                (kind, *detail), _ = channel.receive(self._control, channel.NOW)
             except BlockingIOError:
                 return
             except EOFError:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import builtins
+import contextlib
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
+from malt._errors import ConfigError, DamagedError, Error, PeerError, TimeoutError  # noqa: A004
+
 _OWN_MODULES = ("malt._pool", "malt._engines")
+_OWN_KINDS = {f"malt.{kind.__name__}": kind for kind in (ConfigError, PeerError, TimeoutError)}
 
 
 class RankTraceback(Exception):  # noqa: N818 - it is no error, but says where one was
@@ -30,6 +36,25 @@ def caused_on(rank: int, error: BaseException, text: str) -> BaseException:
     """Return the exception, with the rank's traceback as its cause."""
     error.__cause__ = RankTraceback(f"on rank {rank}:\n{text}")
     return error
+
+
+def on_rank(rank: int, described: Sequence[object]) -> BaseException:
+    """Return the exception that a rank of a job has described.
+
+    It has its own class if that is one of Python's or of MALT's that takes a text alone, and
+    malt.Error otherwise: no code of the sender's choice runs.
+    """
+    kind, text, trace = described
+    if not (isinstance(kind, str) and isinstance(text, str) and isinstance(trace, str)):
+        raise DamagedError(f"an answer of rank {rank} is damaged")
+    known = getattr(builtins, kind, None)
+    error: BaseException = Error(f"rank {rank}: {kind}: {text}")
+    if own := _OWN_KINDS.get(kind):
+        error = own(f"rank {rank}: {text}")
+    elif isinstance(known, type) and issubclass(known, Exception):
+        with contextlib.suppress(TypeError):  # it wants other arguments
+            error = known(text)
+    return caused_on(rank, error, trace)
 
 
 def _own_part(error: BaseException) -> Any:

@@ -48,6 +48,10 @@ class Sum:
                 [rank],
             )
 
+    def has_ended_ranks(self, chunk: int) -> bool:
+        """Return whether a rank has ended that was to do this chunk."""
+        return self._deaths[chunk] > 0
+
     def total(self) -> Any:
         return self._results.total()
 

@@ -29,9 +29,12 @@ class PoolStats(NamedTuple):
         chunks_copied: chunks that share() has put into shared memory, or into that of rank 0.
         bytes_copied: their bytes.
         chunks_found: chunks that share() has found there already.
-        chunks_taken: chunks that an idle rank has taken from another rank; over a job, that a rank
-            has done in place of one that is dead.
+        chunks_taken: chunks that an idle rank has taken from another rank; over a job also those
+            that a rank has done in place of a dead one.
         restarts: ranks that were started again.
+        chunks_sent: over a job, chunks that rank 0 has sent to other ranks. A rank that has a chunk
+            is not sent it again.
+        bytes_sent: their bytes.
     """
 
     calls: int
@@ -40,6 +43,8 @@ class PoolStats(NamedTuple):
     chunks_found: int
     chunks_taken: int
     restarts: int
+    chunks_sent: int = 0
+    bytes_sent: int = 0
 
 
 class Pool:
@@ -70,8 +75,8 @@ class Pool:
     The other ranks serve inside malt.Pool() until rank 0 closes the pool; there the pool is then
     closed, and so false. Rank 0 computes too. Functions go to the other ranks by name, and
     data as numbers, never as a pickle. A chunk goes to a rank before the first sum that needs it
-    there. The chunks of a rank that dies are done by the others, if the job goes on without it
-    (`malt run --keep-going`).
+    there, and moves to an idle rank if that pays. The chunks of a rank that dies are done by the
+    others, if the job goes on without it (`malt run --keep-going`).
 
     Needs cloudpickle: pip install "malt-sgd[pool]".
     """
@@ -180,22 +185,24 @@ class Pool:
 
         In the function, malt.init() joins a job of all ranks, and `malt.vector`, `malt.shard` and
         the others work as under `malt run`. The ranks read the arrays among the arguments in one
-        place, and cannot write there.
+        place, or over a job in copies, and cannot write there.
+
+        Over a job, the job that malt.init() returns in the function has the same ranks, and ends
+        with the function.
 
         Returns:
-            what each rank returned, by rank.
+            what each rank returned, by rank. Over a job, that of a rank which has died is a
+            PeerError: the others go on.
 
         Raises:
-            ConfigError: the function cannot be sent, or the pool is over a job.
-            PeerError: a rank has died. The others are stopped.
-            Exception: what the function raised on a rank. The others are stopped.
+            ConfigError: the function, an argument or a result cannot be sent.
+            PeerError: a rank has died. The others are stopped. Over a job: a rank has died before
+                the function began, or a rank raised it.
+            TimeoutError: over a job, the ranks that the error names did not begin in time.
+            Exception: what the function raised on a rank. The others are stopped; over a job, a
+                rank that is still in one step after 2 s is stopped later.
         """
         with self._use("run") as calls:
-            if isinstance(calls, JobCalls):
-                raise ConfigError(
-                    "pool.run() of a pool over a job: every rank runs this script by itself, so "
-                    "call the program after the pool's block, where all ranks come by"
-                )
             return calls.run(function, args, kwargs)
 
     def stats(self) -> PoolStats:
@@ -210,6 +217,8 @@ class Pool:
             chunks_found=calls.store.chunks_found,
             chunks_taken=calls.chunks_taken,
             restarts=calls.restarts,
+            chunks_sent=calls.chunks_sent,
+            bytes_sent=calls.bytes_sent,
         )
 
     def close(self) -> None:

@@ -63,6 +63,9 @@ class Post:
         live: list[int] = self._mail.live()
         return live
 
+    def others(self) -> list[int]:
+        return [rank for rank in self.live() if rank != self.rank]
+
     def send(self, to: int, *subject: Any, parts: Sequence[bytes | memoryview] = ()) -> None:
         """Send a message. It is dropped if the receiver dies."""
         head = json.dumps([subject, list(map(len, parts))], separators=(",", ":")).encode()
@@ -94,20 +97,21 @@ class Post:
                 self._mail.wait(live, _LONG)
 
     def receive(self) -> Message | None:
-        """Return the next message; None if none has arrived."""
+        """Return the next message; None if none has arrived. Also send what waits for room."""
         if not self._arrived:
-            self._take_in()
+            self.take_in()
         return self._arrived.popleft() if self._arrived else None
 
-    def has_message(self) -> bool:
+    def take_in(self) -> None:
+        """Make room for what other ranks send, and send what waits for room."""
+        self._mail.pump()
         self._take_in()
-        return bool(self._arrived)
 
-    def wait(self, live: list[int]) -> None:
-        """Wait for a message, or until other ranks live than `live`."""
+    def wait(self, live: list[int], seconds: float = _LONG) -> None:
+        """Wait for a message, until other ranks live than `live`, or until the time is up."""
         if not self._arrived:
             self._mail.pump()
-            self._mail.wait(live, _LONG)
+            self._mail.wait(live, seconds)
 
     def close(self) -> None:
         """Leave. Idempotent."""

@@ -1,7 +1,9 @@
-"""A rank of a job that serves the pool of rank 0: it has chunks, and adds up what it is asked for.
+"""A rank of a job that serves the pool of rank 0: it has chunks, adds up, and runs programs.
 
-A rank that is asked for something else in the middle of a sum gives that sum up: rank 0 asks a rank
-for one thing at a time, unless it has given up the call itself.
+1. A rank that is asked for something else in the middle of a sum or a program gives that up: rank 0
+   asks a rank for one thing at a time, unless it has given up the call itself. Only giving chunks
+   back is a part of a sum.
+2. A rank says what it gives back whenever it is asked, and that it is nothing if the sum is over.
 """
 
 from __future__ import annotations
@@ -13,14 +15,13 @@ from malt._errors import ConfigError, DamagedError, PeerError
 from malt._job import job as jobs
 from malt._job.job import Job
 from malt._pool import failures, naming, planning, values
-from malt._pool.chunks import Chunks
+from malt._pool.chunks import Chunks, Key
+from malt._pool.ear import Ear
+from malt._pool.hand import Hand
 from malt._pool.post import Message, Post
+from malt._pool.program import Program, StoppedError
 
 _is_open = False  # this process has a pool over its job, or serves one
-
-
-class _GivenUpError(Exception):
-    """Rank 0 has given up the call."""
 
 
 def begin(job: Job) -> None:
@@ -59,20 +60,27 @@ def serve(job: Job) -> None:
     Raises:
         PeerError: rank 0 has died, or has left the job.
     """
-    post = Post(job)
+    post, ear = Post(job), Ear()
     try:
-        _Server(post).serve()
+        _Server(job, post, ear).serve()
     finally:
+        ear.close()
         post.close()
 
 
 class _Server:
-    def __init__(self, post: Post) -> None:
+    def __init__(self, job: Job, post: Post, ear: Ear) -> None:
         self._post = post
+        self._ear = ear
         self._chunks = Chunks()
+        self._hand = Hand()
+        self._call = -1  # whose chunks are in the hand
+        self._theta: Sequence[memoryview] = ()  # of that call
+        self._program = Program(job, lambda: ear.listening(self._attend_program))
+        self._next: Message | None = None  # for which a call is given up
 
     def serve(self) -> None:
-        while (message := self._next()).subject[0] != "close":
+        while (message := self._await()).subject[0] != "close":
             kind, *told = message.subject
             if kind == "chunk":
                 block, offset = told
@@ -81,10 +89,17 @@ class _Server:
                 self._chunks.drop(told[0])
             elif kind == "sum":
                 self._sum(told, message.parts)
-            elif kind != "stop":
+            elif kind == "run":
+                self._run(told, message.parts)
+            elif kind == "back":
+                self._give_back(told)
+            elif kind not in ("stop", "gathered"):
                 raise DamagedError(f"rank 0 asks for {kind!r}, which malt.Pool does not know")
 
-    def _next(self) -> Message:
+    def _await(self) -> Message:
+        if (message := self._next) is not None:
+            self._next = None
+            return message
         while True:
             live = self._post.live()  # first: what rank 0 sent before its end is here then
             if (message := self._post.receive()) is not None:
@@ -95,22 +110,83 @@ class _Server:
                 )
             self._post.wait(live)
 
+    # A sum
+
     def _sum(self, told: Sequence[Any], theta: Sequence[memoryview]) -> None:
         call, module, name, total, asked = told
+        if call != self._call:
+            self._call, self._theta = call, theta
+        self._hand = hand = Hand()
+        hand.add(chunk for chunk, _, _ in asked)
+        keys = {chunk: (block, offset) for chunk, block, offset in asked}
+        try:
+            with self._ear.listening(self._attend):
+                function = naming.find(module, name)
+                argument = values.unpack(self._theta)
+                value = planning.add_up(function, argument, self._begin(hand, keys), total)
+                parts = values.pack(value, "a result")
+        except StoppedError:
+            return
+        except (Exception, SystemExit) as error:  # rank 0 raises it
+            self._post.send(0, "failed", call, *failures.describe(error))
+        else:
+            self._post.send(0, "done", call, hand.seconds, parts=parts)
+            self._post.flush()
+
+    def _begin(self, hand: Hand, keys: dict[int, Key]) -> Iterator[tuple[int, tuple[Any, ...]]]:
+        while True:
+            with self._ear.lock:
+                self._ear.check()
+                self._attend()
+                if self._next is not None:  # rule 1
+                    raise StoppedError
+                if (chunk := hand.begin()) is None:
+                    return
+            yield chunk, self._chunks[keys[chunk]]
+
+    def _attend(self) -> None:
+        """Take in what comes in the middle of a call."""
+        if self._next is not None:  # so that rank 0 need not wait for this rank
+            self._post.take_in()
+        while self._next is None and (message := self._post.receive()) is not None:
+            if message.subject[0] == "back":
+                self._give_back(message.subject[1:])
+            else:
+                self._next = message
+
+    def _give_back(self, told: Sequence[Any]) -> None:
+        call, wanted = told
+        back = self._hand.give_back(wanted) if call == self._call else []
+        self._post.send(0, "back", call, back)
+
+    # A program
+
+    def _run(self, told: Sequence[Any], argument: Sequence[memoryview]) -> None:
+        call, module, name, members = told
+        steps = iter(range(1, 1 << 30))
+
+        def allgather(data: bytes, _: float) -> list[bytes]:
+            step = next(steps)
+            self._post.send(0, "gather", call, step, parts=[data])
+            message = self._await()
+            if message.subject != ["gathered", call, step]:
+                self._next = message
+                raise StoppedError
+            return [bytes(part) for part in message.parts]
+
         try:
             function = naming.find(module, name)
-            value = planning.add_up(function, values.unpack(theta), self._load(asked), total)
-            parts = values.pack(value, "a result")
-        except _GivenUpError:
-            return
+            parts = self._program.run(members, allgather, function, argument)
+        except StoppedError:
+            self._post.send(0, "stopped", call)
         except (Exception, SystemExit) as error:  # rank 0 raises it
             self._post.send(0, "failed", call, *failures.describe(error))
         else:
             self._post.send(0, "done", call, parts=parts)
             self._post.flush()
 
-    def _load(self, asked: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, tuple[Any, ...]]]:
-        for chunk, block, offset in asked:
-            if self._post.has_message():
-                raise _GivenUpError
-            yield chunk, self._chunks[block, offset]
+    def _attend_program(self) -> None:
+        live = self._post.live()
+        self._attend()
+        if self._next is not None or 0 not in live:
+            self._program.stop()

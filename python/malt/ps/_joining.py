@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-from malt._core_import import Group
+from malt._core_import import Group, Turns
 from malt._errors import ConfigError, PeerError, TimeoutError  # noqa: A004
 from malt._job.job import Job
 
@@ -64,7 +64,7 @@ def form(job: Job, what: str, description: str, timeout: float | None) -> Formed
         return parts
 
     try:
-        clients = job.make_further(job.rank, 2 * job.size, False)(members, allgather)
+        clients = job.make_further(job.rank, 2 * job.size, Turns(), False)(members, allgather)
     except BaseException:
         servers.give_up()
         raise
@@ -151,7 +151,8 @@ class _Servers:
             return gathered
 
         size = self._job.size
-        make: Callable[..., Group] = self._job.make_further(self._job.rank + size, 2 * size, True)
+        further = self._job.make_further
+        make: Callable[..., Group] = further(self._job.rank + size, 2 * size, Turns(), True)
         try:
             self._group = make(members, allgather)
         except BaseException as error:

@@ -92,3 +92,25 @@ def test_late_signal_does_not_reach_the_next_call(pool: malt.Pool) -> None:
     for rank in pool.run(os.getpid):
         os.kill(rank, signal.SIGINT)
     assert pool.sum(signal_self, None, data) == 8
+
+
+def test_call_first_stops_ranks_that_an_interrupt_has_left_at_work(
+    pool: malt.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = pool.share(np.arange(8), chunks=8)
+
+    def fail(theta: None, x: npt.NDArray[np.int64]) -> int:
+        if x[0] == 0:
+            raise ValueError
+        time.sleep(0.1)
+        return 1000
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    for _ in range(3):
+        with monkeypatch.context() as patch:
+            patch.setattr(pool._calls, "_stop_all", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                pool.sum(fail, None, data)
+        assert pool.sum(lambda theta, x: int(x[0]), None, data) == 28

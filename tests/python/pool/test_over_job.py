@@ -241,16 +241,21 @@ def wait_elsewhere(theta, x):
         await_flag("go")
     return int(x[0])
 
-def answer_late(theta, x):
-    if rank > 0:
-        await_flag("answer")
+def answer_in_vain(theta, x):
+    if rank == 0:
+        await_flag("answered-1")
+        await_flag("answered-2")
+        time.sleep(0.5)            # the answers come, and this rank does not take them in
+        raise KeyboardInterrupt
+    raise_flag(f"answered-{rank}")
     return -1
 
+from malt._pool import ear
+ear._PERIOD = 1000 if rank == 0 else ear._PERIOD
 with malt.Pool(over=malt.init(timeout=60)) as pool:
     if pool:
-        one_each = pool.share(BITS[:3], chunks=3)  # so no rank sees in time that it can give up
-        interrupted(lambda: pool.sum(answer_late, None, one_each))
-        raise_flag("answer")
+        one_each = pool.share(BITS[:3], chunks=3)
+        error_of(lambda: pool.sum(answer_in_vain, None, one_each))
         tell(after_answers=[pool.sum(first, None, one_each) for _ in range(3)])
 
         data = pool.share(BITS, chunks=40)
@@ -379,7 +384,7 @@ with malt.Pool(over=malt.init(timeout=60)) as pool:
              method=error(Model().method), partial=error(functools.partial(first, 1)),
              renamed=error(old), theta=error(first, object()),
              data=error_of(lambda: pool.share([object()])),
-             run=error_of(lambda: pool.run(first)),
+             run=error_of(lambda: pool.run(lambda: 0)),
              again=error_of(lambda: malt.Pool(over=malt.init())))
     else:
         tell(call=error_of(lambda: pool.share([1])), stats=pool.stats()._asdict())
@@ -400,7 +405,7 @@ tell(left=error_of(lambda: malt.Pool(over=job)))
     assert refused(told["renamed"], "means another object")
     assert refused(told["theta"], "theta", "builtins.object")
     assert refused(told["data"], "builtins.object")
-    assert refused(told["run"], "after the pool's block")
+    assert refused(told["run"], "<lambda>", "by name", "def")
     assert refused(told["again"], "a pool already")
     assert refused(told["late"], "this rank has no function __main__.late", "before malt.Pool")
     assert refused(other["call"], "if pool:")

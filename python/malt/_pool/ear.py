@@ -1,0 +1,74 @@
+"""A thread that takes in a rank's messages while the rank computes.
+
+1. Whoever uses the post holds `lock`: between two `with` blocks of listening() there is only the
+   rank's own thread, which then needs no lock.
+2. An error of attend() in the ear's thread comes out of check() in the rank's own one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+_PERIOD = 0.01  # seconds
+
+
+class Ear:
+    """The thread. It sleeps unless the rank is inside listening().
+
+    Attributes:
+        lock: for one thread at a time; a thread that has it may take it again.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._attend: Callable[[], object] | None = None
+        self._error: BaseException | None = None
+        self._has_work = threading.Event()
+        self._has_ended = False
+        threading.Thread(target=self._run, name="malt pool", daemon=True).start()
+
+    @contextlib.contextmanager
+    def listening(self, attend: Callable[[], object]) -> Iterator[None]:
+        """Have attend() called now and then, with the lock."""
+        try:
+            self._error = None
+            self._attend = attend
+            self._has_work.set()
+            yield
+        finally:
+            self.rest()
+
+    def rest(self) -> None:
+        """Have the thread sleep again. For a call that begins, if an interrupt came in between."""
+        self._attend = None
+        self._has_work.clear()
+        with self.lock:  # until it has done what it is about
+            pass
+
+    def check(self) -> None:
+        """Raise what attend() has raised in the ear's thread. The caller has the lock."""
+        if (error := self._error) is not None:
+            self._error = None
+            raise error
+
+    def close(self) -> None:
+        self._has_ended = True
+        self._has_work.set()
+
+    def _run(self) -> None:
+        while True:
+            self._has_work.wait()
+            if self._has_ended:
+                return
+            time.sleep(_PERIOD)
+            with self.lock:
+                attend = self._attend
+                if attend is None or self._error is not None:
+                    continue
+                try:
+                    attend()
+                except Exception as error:
+                    self._error = error
