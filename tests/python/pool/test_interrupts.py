@@ -73,10 +73,11 @@ def test_function_that_ignores_the_interrupt_is_killed(pool: malt.Pool) -> None:
             with contextlib.suppress(KeyboardInterrupt):
                 time.sleep(1000)
 
+    before = pool.stats().restarts
     data = pool.share(np.arange(1), chunks=1)
     with pytest.raises(KeyboardInterrupt):
         pool.sum(go_on, None, data)
-    assert pool.stats().restarts == 1
+    assert pool.stats().restarts > before  # of one rank, or of all (crew.py says when)
     assert pool.sum(lambda theta, x: len(x), None, data) == 1
 
 
