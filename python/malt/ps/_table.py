@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from malt import _core_import as core
 from malt._core_import import BFLOAT16, FLOAT16, INT8, Codec
-from malt._errors import ConfigError
+from malt._errors import ConfigError, SupersededError
+from malt._job import calls
 from malt._job import job as jobs
-from malt.ps import _joining
 from malt.ps._rules import Add, Assign, Rule
+from malt.ps._seat import Seat
 
 Values: TypeAlias = npt.NDArray[Any]
 UpdateFunction: TypeAlias = Callable[[Values, Values], None]
 Keys: TypeAlias = "npt.NDArray[np.int64] | Sequence[int] | range | None"
+
+Result = TypeVar("Result")
 
 _MOST_ROWS = 1 << 40
 _MOST_ROW_BYTES = 64 << 10
@@ -75,7 +78,7 @@ class Table:
 
     Raises:
         ConfigError: an argument is wrong, differs between ranks, or asks for more memory than
-            there is; or the job's ranks can rejoin (`malt run --respawn`, `--elastic`).
+            there is.
         TimeoutError: the ranks that the error names did not make the table in time.
     """
 
@@ -95,9 +98,9 @@ class Table:
         name: str | None = None,
         timeout: float | None = None,
     ) -> None:
-        self._core: core.Table | None = None
-        self._clients: core.Group | None = None
+        self._seat: Seat | None = None
         job = jobs.current()
+        job.makes_due  # noqa: B018  a rank that joins enters the job's group
         self.rows = _whole("rows", rows, 1, _MOST_ROWS)
         self.dtype = np.dtype(dtype)
         if self.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
@@ -128,11 +131,11 @@ class Table:
             )
         _whole("cached_keys", cached_keys, 0, _MOST_CACHED_KEYS)
         live = len(jobs.alive())
-        _whole("replicas", replicas, 0, live - 1, f", as {live} ranks are live")
-        if job.generations is not None:
-            raise ConfigError(
-                "a job whose ranks can rejoin has no tables: a rank that rejoins could not enter "
-                "one; start it without --respawn and --elastic, and use replicas= against deaths"
+        if job.generations is None:
+            _whole("replicas", replicas, 0, live - 1, f", as {live} ranks are live")
+        else:
+            _whole(
+                "replicas", replicas, 0, max(job.size - 1, 0), f", as there are {job.size} ranks"
             )
         self.name = name if name is not None else f"table {next(_numbers)}"
         is_rule = isinstance(rule, Rule)
@@ -143,32 +146,30 @@ class Table:
             f"dtype={self.dtype}, initial={initial}, replicas={replicas}, staleness={staleness}, "
             f"codec={codec}, threshold={threshold}, cached_keys={cached_keys}"
         )
-        with job.turns.hold("making a table"):
-            formed = _joining.form(job, f"malt.ps.Table '{self.name}'", description, timeout)
-            try:
-                self._core = core.Table(
-                    formed.clients,
-                    formed.servers,
-                    name=self.name,
-                    rows=self.rows,
-                    width=width,
-                    dtype=self.dtype,
-                    initial=float(initial),
-                    rule=(type(rule).__name__, rule.numbers() if isinstance(rule, Rule) else []),
-                    function=None if isinstance(rule, Rule) else rule,
-                    row_shape=self._row_shape,
-                    ranks=formed.ranks,
-                    replicas=replicas,
-                    staleness=staleness,
-                    codec=codec,
-                    threshold=float(threshold),
-                    cached_keys=cached_keys,
-                )
-            except BaseException:
-                formed.clients.leave()
-                formed.servers.leave()
-                raise
-        self._clients = formed.clients
+        made = core.Table(
+            name=self.name,
+            rows=self.rows,
+            width=width,
+            dtype=self.dtype,
+            initial=float(initial),
+            rule=(type(rule).__name__, rule.numbers() if isinstance(rule, Rule) else []),
+            function=None if isinstance(rule, Rule) else rule,
+            row_shape=self._row_shape,
+            replicas=replicas,
+            staleness=staleness,
+            codec=codec,
+            threshold=float(threshold),
+            cached_keys=cached_keys,
+        )
+        limit = job.settings.timeout if timeout is None else timeout
+        seat = Seat(job, self.name, description, made, limit)
+        if job.generations is None:
+            with job.turns.hold("making a table"):
+                seat.enter(job.group, False)
+        else:
+            about = f"malt.ps.Table {self.name!r} of {description}"
+            calls.make(seat.enter, about, has_shared_values=False, is_of_loop=True)
+        self._seat = seat
         job.companions.add(self)
 
     def _check_memory(
@@ -216,8 +217,8 @@ class Table:
                 f"table '{self.name}': gradients have shape {given.shape}; for {count} keys they "
                 f"have shape {shape}"
             )
-        number: int = self._open().push(array, first, np.ascontiguousarray(given), timeout)
-        return number
+        whole = np.ascontiguousarray(given)
+        return self._call("push", lambda table: table.push(array, first, whole, timeout))
 
     def pull(
         self, keys: Keys = None, *, out: Values | None = None, timeout: float | None = None
@@ -252,7 +253,8 @@ class Table:
                 f"table '{self.name}': out has shape {out.shape} and dtype {out.dtype}; it is a "
                 f"writable C-contiguous array of shape {shape} and dtype {self.dtype}"
             )
-        self._open().pull(array, first, out, timeout)
+        to = out
+        self._call("pull", lambda table: table.pull(array, first, to, timeout))
         return out
 
     def push_pull(
@@ -277,7 +279,7 @@ class Table:
             TimeoutError: the servers that the error names did not answer.
             malt.Error: the update function raised; the text has its traceback.
         """
-        self._open().wait(push, timeout)
+        self._call("wait", lambda table: table.wait(push, timeout))
 
     def clock(self, *, timeout: float | None = None) -> int:
         """Wait for this rank's pushes, and say that it has ended its iteration.
@@ -285,23 +287,29 @@ class Table:
         What is held back stays so; call wait() before, to send it in this iteration.
 
         Returns:
-            How often this rank has called it.
+            `iteration`.
         """
-        table = self._open()
-        table.advance(timeout)
-        clock: int = table.clock
-        return clock
+        self._call("clock", lambda table: table.advance(timeout), is_clock=True)
+        return self.iteration
+
+    @property
+    def iteration(self) -> int:
+        """How often this rank has called clock().
+
+        A rank that joins begins at the lowest of the others.
+        """
+        return self._open().core.clock
 
     def alive(self) -> tuple[int, ...]:
         """Return the ranks of the table that are live as far as this rank knows, sorted."""
-        self._open()
-        assert self._clients is not None
-        size = self._clients.size // 2
-        return tuple(member for member in self._clients.alive() if member < size)
+        clients = self._open().clients
+        assert clients is not None
+        size = clients.size // 2
+        return tuple(member for member in clients.alive() if member < size)
 
     def stats(self) -> TableStats:
         """Return what this rank's calls have moved. Copies for replicas are not in it."""
-        table = self._open()
+        table = self._open().core
         return TableStats(table.bytes_out, table.bytes_in, table.rows_held_back)
 
     def close(self, *, timeout: float | None = None) -> None:
@@ -311,18 +319,41 @@ class Table:
             PeerError: rows of a push are lost; this rank has then left the table.
             TimeoutError: ranks did not call it; this rank has then left the table.
         """
-        if self._core is not None:
-            try:
-                self._core.finish(timeout)
-            finally:
-                self.leave()
+        if (seat := self._seat) is None or not seat.is_open:
+            return
+        is_fixed = jobs.current().generations is None
+        try:
+            if is_fixed:
+                seat.core.finish(timeout)
+            else:
+                self._finish(seat, timeout)
+        finally:
+            seat.leave(hands_over=not (is_fixed or seat.is_closed))
 
-    def leave(self) -> None:
-        """Leave at once: for the other ranks it is as if this rank had died. Idempotent."""
-        table, self._core = self._core, None
-        self._clients = None  # a group has a thread for as long as it exists
-        if table is not None:
-            table.leave()
+    def _finish(self, seat: Seat, timeout: float | None) -> None:
+        """Wait for all ranks, in the job's group: so all of them close the table in one edition."""
+
+        def step(group: core.Group) -> None:
+            seat.core.finish(timeout)
+            group.exchange(f"close of table {self.name!r}", b"", timeout)
+
+        self._call("wait", lambda table: table.wait(None, timeout))
+        calls.call("malt.ps.Table.close", step)
+        seat.is_closed = True
+
+    def leave(self, *, timeout: float | None = None) -> None:
+        """Leave. For the other ranks it is then as if this rank had died. Idempotent.
+
+        In a job whose ranks join and leave (`malt run --respawn`, `--elastic`) this rank first
+        hands its rows over to other ranks. Otherwise it leaves at once.
+
+        Args:
+            timeout: seconds for handing rows over; the job's limit if None.
+        """
+        if self._seat is not None:
+            job = jobs.present()
+            hands_over = job is not None and job.generations is not None
+            self._seat.leave(hands_over=hands_over, timeout=timeout)
 
     def __enter__(self) -> Table:
         return self
@@ -333,11 +364,29 @@ class Table:
         else:
             self.leave()
 
-    def _open(self) -> core.Table:
+    def _open(self) -> Seat:
         jobs.current()
-        if self._core is None:
+        assert self._seat is not None
+        if not self._seat.is_open:
             raise ConfigError(f"table '{self.name}' has been closed")
-        return self._core
+        return self._seat
+
+    def _call(
+        self, name: str, step: Callable[[core.Table], Result], *, is_clock: bool = False
+    ) -> Result:
+        """Make a call, again in the next group if it is superseded."""
+        seat = self._open()
+        job = jobs.current()
+        if job.generations is None:
+            return step(seat.core)
+        with job.turns.hold(f"malt.ps.Table.{name}"):
+            seat.is_used = True
+            seat.go_over_if_due(is_clock=is_clock)
+            while True:
+                try:
+                    return step(seat.core)
+                except SupersededError:
+                    jobs.regroup()
 
     def _keys(self, keys: Keys) -> tuple[npt.NDArray[np.int64] | None, int, int]:
         """Return the keys as an array, or None, the first one and their number."""

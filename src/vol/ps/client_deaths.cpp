@@ -18,11 +18,12 @@ std::string describe(std::int64_t first, std::int64_t last) {
 void Client::note_lost(std::int64_t row) {
   const std::size_t range = placement_.range_of(row);
   std::vector<int> dead;
-  for (int place = 0; place <= options_.replicas; ++place) {
+  for (int place = 0; place <= placement_.replicas(); ++place) {
     const int server = placement_.server(range, place);
     if (!mail_.is_live(servers_ + server)) dead.push_back(server);
   }
   std::ranges::sort(dead);
+  if (dead.empty()) dead = lost_with_;
   failed_ranks_ = dead;
   failure_ = "table '" + options_.name +
              "': " + describe(placement_.first_row(range), placement_.end_row(range) - 1) +

@@ -134,7 +134,7 @@ void Client::send_push(const Rows& rows, const std::byte* gradients,
     head.push = again ? *again : ++last_push_;
     head.clock = clock;
     Sent sent{part.to, head.push, clock, rows.at(part.stretches.front().first), part.rows, {}, {}};
-    if (options_.replicas > 0) {
+    if (options_.may_send_again()) {
       if (part.has_keys) {
         sent.keys.resize(part.rows);
         copy_keys(rows, part.stretches, reinterpret_cast<std::byte*>(sent.keys.data()));
@@ -175,15 +175,17 @@ void Client::send_pull(Part part) {
 }
 
 void Client::send_to_all(Head::Kind kind) {
+  for (int server = 0; server < servers_; ++server) send_to_server(kind, server);
+}
+
+void Client::send_to_server(Head::Kind kind, int server) {
   Head head{};
   head.kind = kind;
   head.client = static_cast<std::uint32_t>(mail_.rank());
   head.clock = clock_;
-  for (int server = 0; server < servers_; ++server) {
-    std::byte* const room = mail_.begin(kHeadBytes);
-    std::memcpy(room, &head, sizeof(head));
-    mail_.end(servers_ + server);
-  }
+  std::byte* const room = mail_.begin(kHeadBytes);
+  std::memcpy(room, &head, sizeof(head));
+  mail_.end(servers_ + server);
 }
 
 }  // namespace vol::ps

@@ -13,8 +13,9 @@ namespace vol::ps {
 // ranges that it held move, and each to the server that is next in its own order.
 class Placement {
  public:
-  // `rows` is above 0, `servers` is sorted, and `replicas` is below their number.
-  Placement(std::int64_t rows, std::vector<int> servers, int replicas);
+  // `rows` is above 0, and `servers` is sorted. The ranges are those of a table on `most` servers,
+  // whichever of them are there. There are fewer replicas if there are not so many servers.
+  Placement(std::int64_t rows, std::vector<int> servers, int replicas, int most);
 
   std::int64_t rows() const { return rows_; }
   int servers() const { return static_cast<int>(servers_.size()); }

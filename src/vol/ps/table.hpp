@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -27,15 +28,23 @@ struct TableOptions {
   DType dtype = DType::kFloat32;  // or kFloat64
   double initial = 0;             // each value's, at first
   Rule rule;
-  std::vector<int> ranks;  // sorted, those that were live when the table was made
+  std::vector<int> ranks;  // of the edition that is made next, sorted
   int replicas = 0;
   std::optional<std::uint64_t> staleness = std::nullopt;  // none: asynchronous
   Codec codec;                  // of pushed gradients and pulled values; not top-k
   double threshold = 0;         // clients hold back rows whose gradients are below it
   std::size_t cached_keys = 0;  // in key lists, that each client and server keep of one another
+  // Whether the ranks of the job move to another group. A call that waits for other ranks then
+  // calls `look_again`, which may block, again and again. It ends with Superseded if that returns
+  // false. `is_new`: this wait calls it for the first time. Null: the job has one group.
+  std::function<bool()> is_superseded = nullptr;
+  std::function<bool(bool is_new)> look_again = nullptr;
 
   std::size_t row_bytes() const { return width * dtype_size(dtype); }
   Coder coder(std::size_t count) const { return Coder(codec, dtype, count * width, name); }
+  // Whether another server may have the rows of a server that is gone: a copy, or what was handed
+  // over to it.
+  bool may_send_again() const { return replicas > 0 || is_superseded != nullptr; }
   bool is_bsp() const { return staleness == std::uint64_t{0}; }
 };
 
@@ -61,6 +70,10 @@ struct Head {
     // A client to all servers, without an answer.
     kClock,
     kBye,
+    // A client to the server of its rank: to end its thread, or to hand over its ranges, which it
+    // answers with kHandedOver (P11).
+    kStop,
+    kHandOver,
     // A server to a client.
     kAck,
     kValues,
@@ -68,6 +81,7 @@ struct Head {
     kFailed,  // the text of a user's function's exception follows
     kAllBye,  // every live client has said kBye
     kShown,   // where the client can read the server's rows in place (P9): a ShownAt follows
+    kHandedOver,
     // A server to another one: a push for its copy, answered with kForwarded of the same id.
     kForward,
     kForwarded,
@@ -76,6 +90,9 @@ struct Head {
     kCopyBegin,
     kCopyPart,
     kCopyEnd,
+    // A server to the others: it hands over its ranges; answered with kLeavingKnown of the same id.
+    kLeaving,
+    kLeavingKnown,
   };
   Kind kind;
   std::uint32_t client;  // whose push it is
