@@ -139,6 +139,7 @@ class Table {
     moved_ += next_->server->moved();
     if (seat_) {
       next_->client->take_over(*seat_->client);
+      hot_answers_ += seat_->server->hot_answers();
       seat_->leave();
     }
     seat_ = std::move(next_);
@@ -170,6 +171,9 @@ class Table {
     return *seat_->client;
   }
   std::size_t moved() const { return moved_; }
+  std::uint64_t hot_answers() const {
+    return hot_answers_ + (seat_ ? seat_->server->hot_answers() : 0);
+  }
   void leave() {
     const py::gil_scoped_release no_gil;
     for (const std::optional<Seat>* seat : {&next_, &seat_}) {
@@ -194,6 +198,7 @@ class Table {
   std::optional<Seat> seat_;
   std::optional<Seat> next_;        // that has begun
   const Server* before_ = nullptr;  // the stopped server of seat_
+  std::uint64_t hot_answers_ = 0;   // in earlier editions
   std::size_t moved_ = 0;           // ranges that have been sent to this rank in moves
 };
 
@@ -233,7 +238,7 @@ void bind_table(py::module_& module) {
                        std::optional<UpdateFunction> function, std::vector<py::ssize_t> row_shape,
                        int replicas, std::optional<std::uint64_t> staleness,
                        const std::optional<vol::Codec>& codec, double threshold,
-                       std::size_t cached_keys) {
+                       std::size_t cached_keys, std::vector<std::int64_t> hot) {
     TableOptions options;
     options.name = std::move(name);
     options.rows = rows;
@@ -251,6 +256,7 @@ void bind_table(py::module_& module) {
     options.codec = codec.value_or(vol::Codec());
     options.threshold = threshold;
     options.cached_keys = cached_keys;
+    options.hot = std::move(hot);
     return std::make_unique<Table>(std::move(options));
   };
   const auto advance = [](Table& self, std::optional<double> timeout) {
@@ -273,7 +279,7 @@ void bind_table(py::module_& module) {
       .def(py::init(make), py::arg("name"), py::arg("rows"), py::arg("width"), py::arg("dtype"),
            py::arg("initial"), py::arg("rule"), py::arg("function"), py::arg("row_shape"),
            py::arg("replicas"), py::arg("staleness"), py::arg("codec"), py::arg("threshold"),
-           py::arg("cached_keys"))
+           py::arg("cached_keys"), py::arg("hot"))
       .def("push", &Table::push, py::arg("keys"), py::arg("first"), py::arg("gradients"),
            py::arg("timeout"))
       .def("pull", &Table::pull, py::arg("keys"), py::arg("first"), py::arg("to"),
@@ -302,6 +308,7 @@ void bind_table(py::module_& module) {
       .def_property_readonly("bytes_in", [](Table& self) { return self.client().bytes_in(); })
       .def_property_readonly("rows_held_back",
                              [](Table& self) { return self.client().rows_held_back(); })
+      .def_property_readonly("hot_answers", &Table::hot_answers)
       .def("leave", &Table::leave, "Leave at once. Any thread, at any time.");
 }
 

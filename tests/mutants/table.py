@@ -5,7 +5,7 @@
 
 Each row replaces one piece of a file of src/vol/ps or src/dstorm/collective by a weaker one. The
 tests of tables are built with the broken file, and run with real processes as ranks, over shared
-memory and then over TCP. The names P1 to P11 are those of src/vol/ps. A mutant that
+memory and then over TCP. The names P1 to P12 are those of src/vol/ps. A mutant that
 passes all is a hole in the tests, and the exit status is 1.
 """
 
@@ -34,11 +34,49 @@ SERVER_DEATHS = "vol/ps/server_deaths.cpp"
 RANGE = "vol/ps/range.cpp"
 HELD_BACK = "vol/ps/held_back.cpp"
 SHOWN_ROWS = "vol/ps/shown_rows.cpp"
+HOT_ROWS = "vol/ps/hot_rows.cpp"
+SERVER_HOT = "vol/ps/server_hot.cpp"
 EDITION = "vol/ps/edition.cpp"
 SERVER_CLOCKS = "vol/ps/server_clocks.cpp"
 SERVER_MOVING = "vol/ps/server_moving.cpp"
 
 MUTANTS = [
+    Mutant(
+        "P12: a server gives a row of an earlier clock",
+        "if (row.values.empty() || row.clock < clock) return std::nullopt;",
+        "if (row.values.empty()) return std::nullopt;",
+        HOT_ROWS,
+    ),
+    Mutant(
+        "P12: a primary does not wait for the clock",
+        "if (pull.head.clock > lowest_) {  // P5",
+        "if (false) {",
+        SERVER_HOT,
+    ),
+    Mutant(
+        "P12: a server asks for each that asks it",
+        "if (asked && asked->clock >= clock) return false;",
+        "",
+        HOT_ROWS,
+    ),
+    Mutant(
+        "P12: nobody else is asked what a dead server was",
+        "hot_.forget_servers([this](int server) { return !is_live(server); });",
+        "",
+        SERVER_DEATHS,
+    ),
+    Mutant(
+        "P12: a pull that waits is not looked at again",
+        "return !mail_.is_live(pull.asker) || answer_hot(pull);",
+        "return !mail_.is_live(pull.asker);",
+        SERVER_HOT,
+    ),
+    Mutant(
+        "P12: a lost row is nobody's error",
+        "answer(Head::Kind::kLost, pull.asker, pull.head.id, head.first);\n    return true;",
+        "return false;",
+        SERVER_HOT,
+    ),
     Mutant(
         "P10: a pull waits for a rank that has gone to the next edition",
         "return on_ranks && options_.is_superseded && options_.is_superseded();",

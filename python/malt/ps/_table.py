@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -39,6 +40,8 @@ class TableStats(NamedTuple):
     """Bytes that the servers have sent to this rank; rows read in place do not count."""
     rows_held_back: int
     """Rows whose gradients this rank holds back, because they are below the threshold."""
+    hot_answers: int
+    """Pulls of hot rows that this rank's server has answered, for ranks and for other servers."""
 
 
 class Table:
@@ -73,6 +76,10 @@ class Table:
         cached_keys: how many keys each rank and each server remember for one another. A list of
             keys that is sent again is then a few bytes. It takes as many keys x 8 bytes x ranks
             on each rank, twice. 0: none.
+        hot: rows that many ranks pull in each iteration, as ints in any order. Between hosts, a
+            pull of these goes through a tree of servers that keep them, so that no server has to
+            answer all ranks. Such a pull is as fresh as `staleness` says, but may lack this rank's
+            own later pushes. Each rank needs memory for a copy of them. Needs a staleness.
         name: in errors; the ranks number their tables if it is None.
         timeout: seconds to wait for the other ranks, which make the same table; the job's if None.
 
@@ -95,6 +102,7 @@ class Table:
         codec: Codec | None = None,
         threshold: float = 0.0,
         cached_keys: int = 0,
+        hot: npt.ArrayLike = (),
         name: str | None = None,
         timeout: float | None = None,
     ) -> None:
@@ -130,6 +138,7 @@ class Table:
                 f"threshold is {threshold!r}; Assign() has none, as what is held back is summed"
             )
         _whole("cached_keys", cached_keys, 0, _MOST_CACHED_KEYS)
+        hot_rows = self._hot_rows(hot, staleness)
         live = len(jobs.alive())
         if job.generations is None:
             _whole("replicas", replicas, 0, live - 1, f", as {live} ranks are live")
@@ -139,12 +148,13 @@ class Table:
             )
         self.name = name if name is not None else f"table {next(_numbers)}"
         is_rule = isinstance(rule, Rule)
-        list_bytes = 2 * 8 * cached_keys * live
+        list_bytes = 2 * 8 * cached_keys * live + len(hot_rows) * width * self.dtype.itemsize
         self._check_memory(rule, width, replicas, live, list_bytes)
         description = (
             f"rows={self.rows}, width={width}, update={rule if is_rule else 'a function'}, "
             f"dtype={self.dtype}, initial={initial}, replicas={replicas}, staleness={staleness}, "
-            f"codec={codec}, threshold={threshold}, cached_keys={cached_keys}"
+            f"codec={codec}, threshold={threshold}, cached_keys={cached_keys}, "
+            f"hot={len(hot_rows)} rows (checksum {zlib.crc32(hot_rows.tobytes()):08x})"
         )
         made = core.Table(
             name=self.name,
@@ -160,6 +170,7 @@ class Table:
             codec=codec,
             threshold=float(threshold),
             cached_keys=cached_keys,
+            hot=hot_rows,
         )
         limit = job.settings.timeout if timeout is None else timeout
         seat = Seat(job, self.name, description, made, limit)
@@ -183,9 +194,30 @@ class Table:
             raise ConfigError(
                 f"table '{self.name}' needs about {needed >> 20} MB on this rank ({self.rows} rows "
                 f"of {row_bytes} bytes with the rule's state, {1 + replicas} times, on {live} "
-                f"ranks, and {list_bytes >> 20} MB of cached keys), and {there >> 20} MB are free; "
-                "use more ranks, fewer replicas, rows or cached keys, or another rule"
+                f"ranks, and {list_bytes >> 20} MB of cached keys and hot rows), and "
+                f"{there >> 20} MB are free; use more ranks, fewer replicas, rows, cached keys or "
+                "hot rows, or another rule"
             )
+
+    def _hot_rows(self, hot: npt.ArrayLike, staleness: int | None) -> npt.NDArray[np.int64]:
+        """Return them sorted."""
+        rows = np.unique(np.asarray(hot))
+        if rows.size == 0:
+            return rows.astype(np.int64)
+        if rows.dtype.kind not in "iu":
+            raise ConfigError(f"hot has dtype {rows.dtype}; it is a list of rows, which are ints")
+        for row in (rows[0], rows[-1]):
+            if not 0 <= row < self.rows:
+                raise ConfigError(
+                    f"hot has {row}, which is not a row of the table; it has rows 0 to "
+                    f"{self.rows - 1}"
+                )
+        if staleness is None:
+            raise ConfigError(
+                "hot rows need a staleness, as servers keep them until a later clock is asked "
+                "for; pass staleness= and call clock() in each iteration"
+            )
+        return rows.astype(np.int64)
 
     def push(self, keys: Keys, gradients: npt.ArrayLike, *, timeout: float | None = None) -> int:
         """Send gradients to the rows' servers, which apply the update rule to them.
@@ -310,7 +342,7 @@ class Table:
     def stats(self) -> TableStats:
         """Return what this rank's calls have moved. Copies for replicas are not in it."""
         table = self._open().core
-        return TableStats(table.bytes_out, table.bytes_in, table.rows_held_back)
+        return TableStats(table.bytes_out, table.bytes_in, table.rows_held_back, table.hot_answers)
 
     def close(self, *, timeout: float | None = None) -> None:
         """Wait until every live rank has called it; then the table's values are gone. Idempotent.

@@ -88,6 +88,7 @@ void Client::take(int sender, std::span<const std::byte> message) {
       break;
     case Head::Kind::kLost:
       if (head.first < 0 || head.first >= options_.rows) throw_damaged();
+      if (ask_primary(head.id)) break;
       if (sent_.erase(head.id) + pull_.parts.erase(head.id) != 0) note_lost(head.first);
       break;
     case Head::Kind::kFailed:
@@ -127,7 +128,7 @@ void Client::see(int server, std::span<const std::byte> body) {
 // Copies the part's rows from the server's memory; returns false if they have to be asked for (P9).
 bool Client::read_in_place(const Part& part) {
   const std::optional<ShownRows>& shown = shown_[static_cast<std::size_t>(part.to)];
-  if (!shown) return false;
+  if (!shown || part.is_hot) return false;
   if (std::ranges::any_of(sent_, [&](const auto& each) { return each.second.to == part.to; })) {
     return false;
   }
@@ -294,7 +295,7 @@ void Client::pull(const Rows& rows, std::byte* to, Limit limit) {
     std::vector<Part> parts;
     for (std::size_t begin = 0; begin < rows.count; begin += most) {
       const Stretch stretch{begin, std::min(rows.count, begin + most)};
-      std::ranges::move(split(rows, {&stretch, 1}), std::back_inserter(parts));
+      std::ranges::move(split_by_heat(rows, stretch), std::back_inserter(parts));
     }
     for (const Part& part : parts) {
       if (read_in_place(part)) continue;
@@ -303,7 +304,7 @@ void Client::pull(const Rows& rows, std::byte* to, Limit limit) {
       if (live_[static_cast<std::size_t>(part.to)]) {
         send_pull(part);
       } else {
-        for (Part& piece : split(rows, part.stretches)) send_pull(std::move(piece));
+        send_again(part);
       }
     }
     wait_until([this] { return pull_.parts.empty(); }, limit, "pull", true);

@@ -76,6 +76,7 @@ class Client {
   struct Part {                                         // of a call's rows, for one server
     int to = 0;
     bool has_keys = true;
+    bool is_hot = false;
     std::size_t rows = 0;
     std::vector<Stretch> stretches = {};
   };
@@ -95,7 +96,8 @@ class Client {
   };
 
   void check(const Rows& rows) const;
-  std::vector<Part> split(const Rows& rows, std::span<const Stretch> of) const;
+  std::vector<Part> split(const Rows& rows, std::span<const Stretch> of, bool is_hot = false) const;
+  std::vector<Part> split_by_heat(const Rows& rows, Stretch of) const;
   static std::size_t index_beyond(const Rows& rows, std::int64_t row, std::size_t begin,
                                   std::size_t end);
   // `again`: the number of the message that the rows have come from, if they are sent again.
@@ -116,6 +118,8 @@ class Client {
   void take_values(const Head& head, std::span<const std::byte> values);
   void follow_view();
   void send_again(const Sent& sent);
+  void send_again(const Part& part);
+  bool ask_primary(std::uint64_t id);
   void look();
   // `on_ranks`: it waits for other ranks, and not only for servers.
   template <class Done>

@@ -69,9 +69,25 @@ void Client::follow_view() {
     asked.push_back(std::move(each->second));
     each = pull_.parts.erase(each);
   }
-  for (const Part& part : asked) {
-    for (Part& piece : split(pull_.rows, part.stretches)) send_pull(std::move(piece));
-  }
+  for (const Part& part : asked) send_again(part);
+}
+
+// Asks the primaries for hot rows that a server has called lost. It may know of a death of which
+// this client does not, and which note_lost would have to name; a primary is asked as this client
+// sees it. Returns false if no hot rows were asked for in message `id`.
+bool Client::ask_primary(std::uint64_t id) {
+  const auto found = pull_.parts.find(id);
+  if (found == pull_.parts.end() || !found->second.is_hot) return false;
+  Part part = std::move(found->second);
+  pull_.parts.erase(found);
+  part.is_hot = false;
+  send_again(part);
+  return true;
+}
+
+// A part of the pull in progress whose server has died.
+void Client::send_again(const Part& part) {
+  for (Part& piece : split(pull_.rows, part.stretches, part.is_hot)) send_pull(std::move(piece));
 }
 
 void Client::send_again(const Sent& sent) {

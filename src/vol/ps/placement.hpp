@@ -50,6 +50,17 @@ class Placement {
     }
     return -1;
   }
+  // The server that this one, which is live, asks for hot rows of the range (P12): itself if it is
+  // the first.
+  template <class Live>
+  int parent(std::size_t range, int server, int fan_out, Live&& live) const {
+    std::vector<int> before;
+    for (int place = 0; this->server(range, place) != server; ++place) {
+      if (live(this->server(range, place))) before.push_back(this->server(range, place));
+    }
+    if (before.empty()) return server;
+    return before[(before.size() - 1) / static_cast<std::size_t>(fan_out)];
+  }
 
  private:
   std::int64_t rows_;

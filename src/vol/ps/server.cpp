@@ -24,6 +24,7 @@ Server::Server(std::shared_ptr<dstorm::Group> group, const TableOptions& options
       held_(placement_.ranges()),
       live_(static_cast<std::size_t>(2 * clients_), true),
       clocks_(static_cast<std::size_t>(clients_)),
+      hot_(options.row_bytes()),
       lists_(static_cast<std::size_t>(clients_), KeyLists(options.cached_keys)),
       leaving_(static_cast<std::size_t>(clients_)) {
   for (std::size_t range = 0; range < held_.size(); ++range) {
@@ -163,6 +164,17 @@ void Server::take(int sender, std::span<const std::byte> message) {
     case Head::Kind::kPull:
       if (!is_client) break;
       return take_pull(head, read_rows(head, message, Values::kNone));
+    case Head::Kind::kHotPull:
+      if (!is_client && head.keys != KeyForm::kListed) break;
+      return take_hot_pull(sender, head, read_rows(head, message, Values::kNone));
+    case Head::Kind::kHotValues: {
+      if (is_client || head.keys != KeyForm::kListed) break;
+      const Rows rows = read_rows(head, message, Values::kWhole);
+      return take_hot_values(head, rows, values());
+    }
+    case Head::Kind::kLost:
+      if (is_client) break;
+      return take_hot_lost(head);
     case Head::Kind::kClock:
     case Head::Kind::kBye:
       if (is_client) return take_clock(head);

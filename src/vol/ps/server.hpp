@@ -50,8 +50,8 @@
 //     count on one another: when a server learns that another one leaves or has died, it begins
 //     anew; and once it has done it answers no more, so that the other one waits for its death.
 // P7, in key_lists.hpp, is about lists of keys that are sent once, P8, in held_back.hpp, about
-// gradients that a client holds back, and P9, in shown_rows.hpp, about rows that clients on this
-// host read in place.
+// gradients that a client holds back, P9, in shown_rows.hpp, about rows that clients on this host
+// read in place, and P12, in hot_rows.hpp, about rows that many clients pull.
 #pragma once
 
 #include <atomic>
@@ -66,6 +66,7 @@
 
 #include "dstorm/collective/mail.hpp"
 #include "vol/ps/edition.hpp"
+#include "vol/ps/hot_rows.hpp"
 #include "vol/ps/key_lists.hpp"
 #include "vol/ps/placement.hpp"
 #include "vol/ps/range.hpp"
@@ -93,6 +94,8 @@ class Server {
   Brought brought() const;
   // Whether all ranges have come that other servers hand to this one. Any thread may ask.
   bool has_moved() const { return due_.load(std::memory_order_acquire) == 0; }
+  // How many pulls of hot rows it has answered. Any thread may ask.
+  std::uint64_t hot_answers() const { return hot_answers_.load(std::memory_order_relaxed); }
   // How many ranges have been sent to this server in this edition's move. Any thread may ask.
   std::size_t moved() const { return moved_; }
 
@@ -120,6 +123,11 @@ class Server {
     Head head;
     std::vector<std::int64_t> keys;  // none: consecutive rows
   };
+  struct HotPull {
+    int asker;  // a client, or a server further from the root
+    Head head;
+    std::vector<std::int64_t> keys;
+  };
   struct Move {  // of a range to a server
     std::size_t number;
     std::shared_ptr<Range> range;
@@ -137,6 +145,14 @@ class Server {
   void take_forwarded(std::uint64_t id);
   void take_copy(int from, const Head& head, std::span<const std::byte> body);
   void take_clock(const Head& head);
+
+  void take_hot_pull(int sender, const Head& head, const Rows& rows);
+  void take_hot_values(const Head& head, const Rows& rows, const std::byte* values);
+  void take_hot_lost(const Head& head);
+  bool answer_hot(const HotPull& pull);
+  void send_values(const Head& head, std::span<const std::byte> values, int client);
+  void ask_for_hot(const std::vector<std::int64_t>& keys, std::uint64_t clock, int parent);
+  void serve_hot();
 
   bool follow_view();
   void settle(std::size_t range);
@@ -196,7 +212,10 @@ class Server {
   std::uint64_t lowest_ = 0;
   std::map<std::uint64_t, Forwarding> forwardings_;  // by the message's id
   std::uint64_t last_id_ = 0;
-  std::vector<Waiting> waiting_;    // pulls that ask for a later clock
+  std::vector<Waiting> waiting_;  // pulls that ask for a later clock
+  HotRows hot_;
+  std::vector<HotPull> hot_pulls_;  // not answered
+  std::atomic<std::uint64_t> hot_answers_{0};
   std::vector<KeyLists> lists_;     // by client
   std::vector<std::int64_t> keys_;  // of the message being read
   std::vector<std::byte> values_;   // of the message being read or written, without its codec

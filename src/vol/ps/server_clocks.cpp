@@ -58,6 +58,7 @@ void Server::advance() {
     const std::int64_t* const keys = pull.keys.empty() ? nullptr : pull.keys.data();
     answer_pull(pull.head, {keys, pull.head.first, count});
   }
+  serve_hot();
   if (lowest_ == kNever && !has_said_all_bye_) {
     has_said_all_bye_ = true;
     answer(Head::Kind::kAllBye, own(), 0);

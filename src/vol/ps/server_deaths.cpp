@@ -31,6 +31,8 @@ bool Server::follow_view() {
     --answer->missing;
     answer_if_done(answer);
   }
+  hot_.forget_servers([this](int server) { return !is_live(server); });  // P12 (d)
+  serve_hot();
   if (is_handing_over_) hand_over();
   return true;
 }

@@ -31,9 +31,11 @@ struct TableOptions {
   std::vector<int> ranks;  // of the edition that is made next, sorted
   int replicas = 0;
   std::optional<std::uint64_t> staleness = std::nullopt;  // none: asynchronous
-  Codec codec;                  // of pushed gradients and pulled values; not top-k
-  double threshold = 0;         // clients hold back rows whose gradients are below it
-  std::size_t cached_keys = 0;  // in key lists, that each client and server keep of one another
+  Codec codec;                    // of pushed gradients and pulled values; not top-k
+  double threshold = 0;           // clients hold back rows whose gradients are below it
+  std::size_t cached_keys = 0;    // in key lists, that each client and server keep of one another
+  std::vector<std::int64_t> hot;  // rows that grow; pulled through trees between hosts (P12)
+  int fan_out = 4;                // of these trees
   // Whether the ranks of the job move to another group. A call that waits for other ranks then
   // calls `look_again`, which may block, again and again. It ends with Superseded if that returns
   // false. `is_new`: this wait calls it for the first time. Null: the job has one group.
@@ -67,6 +69,7 @@ struct Head {
     // A client to a server, which answers with kAck, kValues, kLost or kFailed of the same id.
     kPush = 1,
     kPull,
+    kHotPull,  // P12; also a server to another one, which answers with kHotValues or kLost
     // A client to all servers, without an answer.
     kClock,
     kBye,
@@ -77,7 +80,7 @@ struct Head {
     // A server to a client.
     kAck,
     kValues,
-    kLost,    // `first` is a row that this server does not have
+    kLost,    // `first` is a row that this server does not have; also to a server
     kFailed,  // the text of a user's function's exception follows
     kAllBye,  // every live client has said kBye
     kShown,   // where the client can read the server's rows in place (P9): a ShownAt follows
@@ -85,6 +88,7 @@ struct Head {
     // A server to another one: a push for its copy, answered with kForwarded of the same id.
     kForward,
     kForwarded,
+    kHotValues,  // keys and values; `clock` is that of the rows
     // A server to one that is to hold a copy of range `first`: begins a copy without any push, has
     // a part of its bytes from `clock` on, or ends it with the numbers of the pushes that it has.
     kCopyBegin,
