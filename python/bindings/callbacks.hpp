@@ -23,4 +23,10 @@ inline Callbacks& callbacks() {
   return *set;
 }
 
+// GroupOptions::superseded. The caller has no GIL.
+inline bool look_again(bool is_new) {
+  const py::gil_scoped_acquire gil;
+  return callbacks().look_again(is_new).cast<bool>();
+}
+
 }  // namespace malt_bindings

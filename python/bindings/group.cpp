@@ -59,11 +59,6 @@ int call_at_new_epoch(void* /*unused*/) {
   }
 }
 
-bool look_again(bool is_new) {
-  const py::gil_scoped_acquire gil;
-  return callbacks().look_again(is_new).cast<bool>();
-}
-
 // A wait of this rank takes long: logs that.
 void say_slow(int rank, const std::string& text) {
   const py::gil_scoped_acquire gil;

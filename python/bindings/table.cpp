@@ -1,10 +1,13 @@
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "bindings.hpp"
+#include "callbacks.hpp"
 #include "vol/ps/client.hpp"
 #include "vol/ps/server_thread.hpp"
 
@@ -12,8 +15,10 @@ namespace malt_bindings {
 namespace {
 
 using vol::ps::Client;
+using vol::ps::Edition;
 using vol::ps::Rows;
 using vol::ps::Rule;
+using vol::ps::Server;
 using vol::ps::ServerThread;
 using vol::ps::TableOptions;
 using UpdateFunction = py::typing::Callable<void(py::array, py::array)>;
@@ -48,44 +53,132 @@ class PythonRule {
   vol::DType dtype_;
 };
 
+using GroupPointer = std::shared_ptr<dstorm::Group>;
+
+// This rank's client and server of one edition of a table.
+struct Seat {
+  GroupPointer clients;
+  std::unique_ptr<ServerThread> server;
+  std::unique_ptr<Client> client;
+
+  Seat(GroupPointer clients_group, GroupPointer servers_group, const TableOptions& options,
+       const Edition* edition, const Server* before)
+      : clients(std::move(clients_group)),
+        server(std::make_unique<ServerThread>(std::move(servers_group), options, edition, before)) {
+    client = std::make_unique<Client>(clients, options, edition);
+    server->await_made();
+  }
+  // Ends the server's thread, which may be in a Python function. So the caller has no GIL.
+  void leave() const {
+    clients->leave();
+    server->stop();
+  }
+};
+
 class Table {
  public:
-  Table(std::shared_ptr<dstorm::Group> clients, std::shared_ptr<dstorm::Group> servers,
-        TableOptions options)
-      : clients_(std::move(clients)), options_(std::move(options)) {
-    const py::gil_scoped_release no_gil;
-    try {
-      server_.emplace(std::move(servers), options_);
-      client_.emplace(clients_, options_);
-      server_->await_made();
-    } catch (...) {
-      server_.reset();
-      throw;
-    }
-  }
+  explicit Table(TableOptions options) : options_(std::move(options)) {}
   ~Table() { leave(); }
   Table(const Table&) = delete;
   Table& operator=(const Table&) = delete;
+
+  // Stops this rank's server, once all ranks have settled, and returns what the rank brings to the
+  // next edition.
+  py::bytes stop(std::optional<double> timeout) {
+    vol::ps::Brought brought;
+    {
+      const py::gil_scoped_release no_gil;
+      Client& client = this->client();
+      try {
+        client.stop_server(to_duration(timeout));
+      } catch (const dstorm::Error&) {  // this rank was evicted from the table's group
+        seat_->server->stop();
+      }
+      before_ = seat_->server->await_stopped();
+      if (before_ != nullptr) brought = before_->brought();
+      brought.clock = client.clock();
+      for (const int rank : client.lost_with()) {
+        brought.lost_with.push_back(static_cast<std::uint32_t>(rank));
+      }
+      brought.pushes.resize(static_cast<std::size_t>(seat_->clients->size() / 2));
+      std::uint64_t& own = brought.pushes[static_cast<std::size_t>(seat_->clients->rank())];
+      own = std::max(own, client.last_push());
+    }
+    const std::vector<std::byte> packed = brought.pack();
+    return {reinterpret_cast<const char*>(packed.data()), packed.size()};
+  }
+  // Begins an edition, the first one if nobody brings anything. `job` is the job's group in it.
+  // Collective.
+  void begin(GroupPointer clients, GroupPointer servers, std::optional<GroupPointer> job,
+             std::vector<int> ranks, const std::vector<std::optional<py::bytes>>& brought) {
+    std::vector<std::optional<vol::ps::Brought>> all(brought.size());
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      if (!brought[rank]) continue;
+      const std::string_view bytes = *brought[rank];
+      all[rank] = vol::ps::Brought::unpack(std::as_bytes(std::span(bytes)));
+    }
+    const py::gil_scoped_release no_gil;
+    options_.ranks = std::move(ranks);
+    edition_.reset();
+    if (!all.empty()) {
+      const vol::ps::Placement placement(options_.rows, options_.ranks, options_.replicas,
+                                         clients->size() / 2);
+      edition_.emplace(all, placement.ranges());
+    }
+    if (job) {
+      options_.is_superseded = [group = *job] { return group->is_superseded(); };
+      options_.look_again = look_again;
+    }
+    const Edition* const edition = edition_ ? &*edition_ : nullptr;
+    next_.emplace(std::move(clients), std::move(servers), options_, edition, before_);
+  }
+  bool has_moved() const { return next_->server->has_moved(); }
+  // Goes over to the edition that has begun, and frees the last one.
+  void commit() {
+    const py::gil_scoped_release no_gil;
+    moved_ += next_->server->moved();
+    if (seat_) {
+      next_->client->take_over(*seat_->client);
+      hot_answers_ += seat_->server->hot_answers();
+      seat_->leave();
+    }
+    seat_ = std::move(next_);
+    next_.reset();
+    before_ = nullptr;
+  }
+  // Ends the edition that has begun; it may be begun again.
+  void abandon() {
+    const py::gil_scoped_release no_gil;
+    if (next_) next_->leave();
+    next_.reset();
+  }
 
   std::uint64_t push(const Keys& keys, std::int64_t first, const py::array& gradients,
                      std::optional<double> timeout) {
     const Rows rows = rows_of(keys, first, gradients);
     const auto* const from = static_cast<const std::byte*>(gradients.data());
     const py::gil_scoped_release no_gil;
-    return client_->push(rows, from, to_duration(timeout));
+    return client().push(rows, from, to_duration(timeout));
   }
   void pull(const Keys& keys, std::int64_t first, py::array& to, std::optional<double> timeout) {
     const Rows rows = rows_of(keys, first, to);
     auto* const values = static_cast<std::byte*>(to.mutable_data());
     const py::gil_scoped_release no_gil;
-    client_->pull(rows, values, to_duration(timeout));
+    client().pull(rows, values, to_duration(timeout));
   }
-  Client& client() { return *client_; }
-  // Ends the server's thread, which may be in a Python function. So the GIL is released.
+  Client& client() const {
+    if (!seat_) throw dstorm::ConfigError("table '" + options_.name + "' has no group");
+    return *seat_->client;
+  }
+  std::size_t moved() const { return moved_; }
+  std::uint64_t hot_answers() const {
+    return hot_answers_ + (seat_ ? seat_->server->hot_answers() : 0);
+  }
   void leave() {
     const py::gil_scoped_release no_gil;
-    clients_->leave();
-    if (server_) server_->stop();
+    for (const std::optional<Seat>* seat : {&next_, &seat_}) {
+      if (*seat) (*seat)->leave();
+    }
   }
 
  private:
@@ -100,10 +193,13 @@ class Table {
     return rows;
   }
 
-  std::shared_ptr<dstorm::Group> clients_;
   TableOptions options_;
-  std::optional<ServerThread> server_;
-  std::optional<Client> client_;
+  std::optional<Edition> edition_;  // null: the first one
+  std::optional<Seat> seat_;
+  std::optional<Seat> next_;        // that has begun
+  const Server* before_ = nullptr;  // the stopped server of seat_
+  std::uint64_t hot_answers_ = 0;   // in earlier editions
+  std::size_t moved_ = 0;           // ranges that have been sent to this rank in moves
 };
 
 Rule rule_of(const std::string& kind, const std::vector<double>& numbers) {
@@ -135,15 +231,14 @@ Rule rule_of(const std::string& kind, const std::vector<double>& numbers) {
 }  // namespace
 
 void bind_table(py::module_& module) {
-  using Group = std::shared_ptr<dstorm::Group>;
   using NoGil = py::call_guard<py::gil_scoped_release>;
-  const auto make = [](Group clients, Group servers, std::string name, std::int64_t rows,
-                       std::size_t width, const py::dtype& dtype, double initial,
+  const auto make = [](std::string name, std::int64_t rows, std::size_t width,
+                       const py::dtype& dtype, double initial,
                        const std::pair<std::string, std::vector<double>>& rule,
                        std::optional<UpdateFunction> function, std::vector<py::ssize_t> row_shape,
-                       std::vector<int> ranks, int replicas, std::optional<std::uint64_t> staleness,
+                       int replicas, std::optional<std::uint64_t> staleness,
                        const std::optional<vol::Codec>& codec, double threshold,
-                       std::size_t cached_keys) {
+                       std::size_t cached_keys, std::vector<std::int64_t> hot) {
     TableOptions options;
     options.name = std::move(name);
     options.rows = rows;
@@ -156,13 +251,13 @@ void bind_table(py::module_& module) {
     } else {
       options.rule = rule_of(rule.first, rule.second);
     }
-    options.ranks = std::move(ranks);
     options.replicas = replicas;
     options.staleness = staleness;
     options.codec = codec.value_or(vol::Codec());
     options.threshold = threshold;
     options.cached_keys = cached_keys;
-    return std::make_unique<Table>(std::move(clients), std::move(servers), std::move(options));
+    options.hot = std::move(hot);
+    return std::make_unique<Table>(std::move(options));
   };
   const auto advance = [](Table& self, std::optional<double> timeout) {
     self.client().advance(to_duration(timeout));
@@ -174,11 +269,17 @@ void bind_table(py::module_& module) {
   const auto finish = [](Table& self, std::optional<double> timeout) {
     self.client().finish(to_duration(timeout));
   };
+  const auto settle = [](Table& self, std::optional<double> timeout) {
+    self.client().settle(to_duration(timeout));
+  };
+  const auto hand_over = [](Table& self, std::optional<double> timeout) {
+    self.client().hand_over(to_duration(timeout));
+  };
   py::class_<Table>(module, "Table", "A rank's part of a table; for the package.")
-      .def(py::init(make), py::arg("clients"), py::arg("servers"), py::arg("name"), py::arg("rows"),
-           py::arg("width"), py::arg("dtype"), py::arg("initial"), py::arg("rule"),
-           py::arg("function"), py::arg("row_shape"), py::arg("ranks"), py::arg("replicas"),
-           py::arg("staleness"), py::arg("codec"), py::arg("threshold"), py::arg("cached_keys"))
+      .def(py::init(make), py::arg("name"), py::arg("rows"), py::arg("width"), py::arg("dtype"),
+           py::arg("initial"), py::arg("rule"), py::arg("function"), py::arg("row_shape"),
+           py::arg("replicas"), py::arg("staleness"), py::arg("codec"), py::arg("threshold"),
+           py::arg("cached_keys"), py::arg("hot"))
       .def("push", &Table::push, py::arg("keys"), py::arg("first"), py::arg("gradients"),
            py::arg("timeout"))
       .def("pull", &Table::pull, py::arg("keys"), py::arg("first"), py::arg("to"),
@@ -186,11 +287,28 @@ void bind_table(py::module_& module) {
       .def("wait", wait, py::arg("push"), py::arg("timeout"), NoGil())
       .def("advance", advance, py::arg("timeout"), NoGil())
       .def("finish", finish, py::arg("timeout"), NoGil())
+      .def("begin", &Table::begin, py::arg("clients"), py::arg("servers"), py::arg("job"),
+           py::arg("ranks"), py::arg("brought"),
+           "Begin the first edition, or the next one with what each rank brings. Collective.")
+      .def("has_moved", &Table::has_moved,
+           "Whether all ranges of the edition that has begun have come here.")
+      .def("commit", &Table::commit, "Go over to the edition that has begun.")
+      .def("abandon", &Table::abandon, "End the edition that has begun; it may begin again.")
+      .def("settle", settle, py::arg("timeout"), NoGil(),
+           "Wait until all pushes are acknowledged. Their errors stay for later calls.")
+      .def("stop", &Table::stop, py::arg("timeout"),
+           "Stop this rank's server; return what the rank brings to the next edition.")
+      .def("hand_over", hand_over, py::arg("timeout"), NoGil(),
+           "Hand this rank's ranges over to other ranks; no call but leave() may follow.")
+      .def_property_readonly(
+          "moved", [](Table& self) { return self.moved(); },
+          "How many ranges have been sent to this rank in moves.")
       .def_property_readonly("clock", [](Table& self) { return self.client().clock(); })
       .def_property_readonly("bytes_out", [](Table& self) { return self.client().bytes_out(); })
       .def_property_readonly("bytes_in", [](Table& self) { return self.client().bytes_in(); })
       .def_property_readonly("rows_held_back",
                              [](Table& self) { return self.client().rows_held_back(); })
+      .def_property_readonly("hot_answers", &Table::hot_answers)
       .def("leave", &Table::leave, "Leave at once. Any thread, at any time.");
 }
 

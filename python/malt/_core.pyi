@@ -1492,12 +1492,32 @@ class Table:
     """
     A rank's part of a table; for the package.
     """
-    def __init__(self, clients: Group, servers: Group, name: str, rows: typing.SupportsInt | typing.SupportsIndex, width: typing.SupportsInt | typing.SupportsIndex, dtype: numpy.dtype[typing.Any], initial: typing.SupportsFloat | typing.SupportsIndex, rule: tuple[str, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]], function: collections.abc.Callable[[numpy.ndarray, numpy.ndarray], None] | None, row_shape: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], ranks: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], replicas: typing.SupportsInt | typing.SupportsIndex, staleness: typing.SupportsInt | typing.SupportsIndex | None, codec: Codec | None, threshold: typing.SupportsFloat | typing.SupportsIndex, cached_keys: typing.SupportsInt | typing.SupportsIndex) -> None:
+    def __init__(self, name: str, rows: typing.SupportsInt | typing.SupportsIndex, width: typing.SupportsInt | typing.SupportsIndex, dtype: numpy.dtype[typing.Any], initial: typing.SupportsFloat | typing.SupportsIndex, rule: tuple[str, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]], function: collections.abc.Callable[[numpy.ndarray, numpy.ndarray], None] | None, row_shape: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], replicas: typing.SupportsInt | typing.SupportsIndex, staleness: typing.SupportsInt | typing.SupportsIndex | None, codec: Codec | None, threshold: typing.SupportsFloat | typing.SupportsIndex, cached_keys: typing.SupportsInt | typing.SupportsIndex) -> None:
         ...
+    def abandon(self) -> None:
+        """
+        End the edition that has begun; it may begin again.
+        """
     def advance(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
         ...
+    def begin(self, clients: Group, servers: Group, job: Group | None, ranks: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], brought: collections.abc.Sequence[bytes | None]) -> None:
+        """
+        Begin the first edition, or the next one with what each rank brings. Collective.
+        """
+    def commit(self) -> None:
+        """
+        Go over to the edition that has begun.
+        """
     def finish(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
         ...
+    def hand_over(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
+        """
+        Hand this rank's ranges over to other ranks; no call but leave() may follow.
+        """
+    def has_moved(self) -> bool:
+        """
+        Whether all ranges of the edition that has begun have come here.
+        """
     def leave(self) -> None:
         """
         Leave at once. Any thread, at any time.
@@ -1506,6 +1526,14 @@ class Table:
         ...
     def push(self, keys: typing.Annotated[numpy.typing.ArrayLike, numpy.int64] | None, first: typing.SupportsInt | typing.SupportsIndex, gradients: numpy.ndarray, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> int:
         ...
+    def settle(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
+        """
+        Wait until all pushes are acknowledged. Their errors stay for later calls.
+        """
+    def stop(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> bytes:
+        """
+        Stop this rank's server; return what the rank brings to the next edition.
+        """
     def wait(self, push: typing.SupportsInt | typing.SupportsIndex | None, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
         ...
     @property
@@ -1517,6 +1545,11 @@ class Table:
     @property
     def clock(self) -> int:
         ...
+    @property
+    def moved(self) -> int:
+        """
+        How many ranges have been sent to this rank in moves.
+        """
     @property
     def rows_held_back(self) -> int:
         ...

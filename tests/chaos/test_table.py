@@ -1,4 +1,4 @@
-"""Tables of malt.ps count integers while ranks are killed and leave: 0 lost, 0 twice.
+"""Tables of malt.ps count integers while ranks are killed, rejoin and leave: 0 lost, 0 twice.
 
 Each rank adds 1 to its own column of every row, again and again. So a row says which pushes of
 which rank have arrived there.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -129,3 +130,81 @@ def test_each_push_is_there_once_whoever_dies(
     for rank in set(range(RANKS)) - set(live):
         column = values[:, rank]
         assert told[rank]["known"] <= column.min() <= column.max() <= told[rank]["begun"], rank
+
+
+# Each life of a rank has a column of its own. It writes how many pushes it has begun, and of how
+# many it knows that they are acknowledged.
+LIVES = 12
+REJOINING = """
+from pathlib import Path
+malt.init(timeout=60)
+column = rank + size * malt.restarts()
+columns = size * lives
+table = malt.ps.Table(2000, columns, dtype=np.float64, replicas=2, staleness=staleness)
+ones = np.zeros((2000, columns))
+ones[:, column] = 1
+begun = known = 0
+def write():
+    Path(f"draft-{column}").write_text(f"{begun} {known}")
+    Path(f"draft-{column}").rename(f"column-{column}")
+tell(pid=os.getpid(), life=malt.restarts())
+while table.iteration < goal():
+    begun += 1
+    write()
+    push = table.push(None, ones)
+    if begun % 3 == 0:
+        table.wait(push)
+        known = begun
+        write()
+    table.clock(timeout=60)
+    table.pull(np.arange(rank, 2000, 9))
+    tell(at=table.iteration, back=malt.restarts())
+table.wait()
+known = begun
+write()
+malt.barrier()
+tell(values=table.pull())
+table.close()
+"""
+
+
+@pytest.mark.parametrize(
+    ("transport", "staleness", "seed"), [("shm", None, 1), ("shm", 0, 2), ("tcp", 1, 3)]
+)
+def test_each_push_is_there_once_whichever_ranks_die_and_rejoin(
+    tmp_path: Path, transport: str, staleness: int | None, seed: int
+) -> None:
+    rng = random.Random(seed)
+    header = f"staleness, lives = {staleness}, {LIVES}\n"
+    environ = {"MALT_TRANSPORT": transport}
+    killed = set()
+    end = time.monotonic() + 8
+    with start_job(
+        tmp_path, RANKS, header + REJOINING, f"--respawn={RANKS * LIVES}", environ=environ
+    ) as job:
+        job.await_told("back")
+        while len(killed) < 4 or time.monotonic() < end:
+            lives = [job.told(rank)["life"] for rank in range(RANKS)]
+            if max(lives) == LIVES - 1:
+                break
+            # The second rank dies while the first one rejoins, or before.
+            for victim in rng.sample(range(RANKS), 2):
+                os.kill(job.told(victim)["pid"], signal.SIGKILL)
+                killed.add(victim + RANKS * lives[victim])
+                lives[victim] += 1
+                time.sleep(rng.random() * rng.choice((0.02, 1)))
+            while any(job.told(rank).get("back") != lives[rank] for rank in range(RANKS)):
+                assert not job.has_ended, job.output
+                assert time.monotonic() < end + 60, job.output
+                time.sleep(0.01)
+        job.set_goal(5)
+        result = job.finish()
+    assert result.code == 0, result.output
+    values = result.told[0]["values"]
+    for told in result.told:
+        assert (told["values"] == values).all()
+    for column in range(RANKS * LIVES):
+        path = tmp_path / f"column-{column}"
+        begun, known = map(int, path.read_text().split()) if path.exists() else (0, 0)
+        assert known == begun or column in killed
+        assert known <= values[:, column].min() <= values[:, column].max() <= begun, column

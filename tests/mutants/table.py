@@ -5,7 +5,7 @@
 
 Each row replaces one piece of a file of src/vol/ps or src/dstorm/collective by a weaker one. The
 tests of tables are built with the broken file, and run with real processes as ranks, over shared
-memory and then over TCP. The names P1 to P9 are those of src/vol/ps. A mutant that
+memory and then over TCP. The names P1 to P12 are those of src/vol/ps. A mutant that
 passes all is a hole in the tests, and the exit status is 1.
 """
 
@@ -34,8 +34,151 @@ SERVER_DEATHS = "vol/ps/server_deaths.cpp"
 RANGE = "vol/ps/range.cpp"
 HELD_BACK = "vol/ps/held_back.cpp"
 SHOWN_ROWS = "vol/ps/shown_rows.cpp"
+HOT_ROWS = "vol/ps/hot_rows.cpp"
+SERVER_HOT = "vol/ps/server_hot.cpp"
+EDITION = "vol/ps/edition.cpp"
+SERVER_CLOCKS = "vol/ps/server_clocks.cpp"
+SERVER_MOVING = "vol/ps/server_moving.cpp"
 
 MUTANTS = [
+    Mutant(
+        "P12: a server gives a row of an earlier clock",
+        "if (row.values.empty() || row.clock < clock) return std::nullopt;",
+        "if (row.values.empty()) return std::nullopt;",
+        HOT_ROWS,
+    ),
+    Mutant(
+        "P12: a primary does not wait for the clock",
+        "if (pull.head.clock > lowest_) {  // P5",
+        "if (false) {",
+        SERVER_HOT,
+    ),
+    Mutant(
+        "P12: a server asks for each that asks it",
+        "if (asked && asked->clock >= clock) return false;",
+        "",
+        HOT_ROWS,
+    ),
+    Mutant(
+        "P12: nobody else is asked what a dead server was",
+        "hot_.forget_servers([this](int server) { return !is_live(server); });",
+        "",
+        SERVER_DEATHS,
+    ),
+    Mutant(
+        "P12: a pull that waits is not looked at again",
+        "return !mail_.is_live(pull.asker) || answer_hot(pull);",
+        "return !mail_.is_live(pull.asker);",
+        SERVER_HOT,
+    ),
+    Mutant(
+        "P12: a lost row is nobody's error",
+        "answer(Head::Kind::kLost, pull.asker, pull.head.id, head.first);\n    return true;",
+        "return false;",
+        SERVER_HOT,
+    ),
+    Mutant(
+        "P10: a pull waits for a rank that has gone to the next edition",
+        "return on_ranks && options_.is_superseded && options_.is_superseded();",
+        "return on_ranks && false;",
+        CLIENT,
+    ),
+    Mutant(
+        "P10: a rank goes to the next edition before its pushes are acknowledged",
+        'wait_until([this] { return sent_.empty(); }, limit, "move");  // P10 (b)',
+        "",
+        CLIENT,
+    ),
+    Mutant(
+        "P10: rows of a server count that a later primary has replaced",
+        "std::erase_if(all, [=](const Has& has) { return has.range.place < latest; });",
+        "",
+        EDITION,
+    ),
+    Mutant(
+        "P10: rows of a server count that another rank knows to be dead",
+        "if (!brought[server] || is_dead[server]) continue;",
+        "if (!brought[server]) continue;",
+        EDITION,
+    ),
+    Mutant(
+        "P10: a copy counts as whole that lacks a push",
+        "if (has.range.check == all.front().range.check) ",
+        "",
+        EDITION,
+    ),
+    Mutant(
+        "P10: pushes that are kept for a later clock do not go along",
+        "if (moves || place == held.source)\n",
+        "if (place == held.source && !moves)\n",
+        SERVER,
+    ),
+    Mutant(
+        "P10: the numbers of a rank that is started again begin anew",
+        "last_push_ = edition->pushes[rank];  // P10 (d)",
+        "",
+        CLIENT,
+    ),
+    Mutant(
+        "P10: the rows of the last edition are lost when an attempt at the next one fails",
+        "(is_stopped_ || held.range.use_count() > 1)",
+        "is_stopped_",
+        "vol/ps/server_showing.cpp",
+    ),
+    Mutant(
+        "P10: an edition counts as made before all ranges have come",
+        "due_.store(due, std::memory_order_release);",
+        "",
+        SERVER_MOVING,
+    ),
+    Mutant(
+        "P10: a rank that joins has clock 0",
+        ": lowest == kNone ? 0 : lowest;",
+        ": 0;",
+        EDITION,
+    ),
+    Mutant(
+        "P10: ranges are cut anew when ranks join",
+        "kRangesOfServer * most)",
+        "kRangesOfServer * this->servers())",
+        "vol/ps/placement.cpp",
+    ),
+    Mutant(
+        "P10: a range that stays is lost",
+        "held.range = before->held_[number].range;",
+        "",
+        SERVER_MOVING,
+    ),
+    Mutant(
+        "P10: what is held back does not go along",
+        "held_back_.take_over(before.held_back_);",
+        "",
+        CLIENT,
+    ),
+    Mutant(
+        "P11: a server leaves without copies of its ranges",
+        "for (std::size_t range = 0; range < held_.size(); ++range) settle(range);\n    for",
+        "for",
+        SERVER_MOVING,
+    ),
+    Mutant(
+        "P11: a server leaves before the copies are whole",
+        "      untold_.push_back(server);\n",
+        "",
+        SERVER_MOVING,
+    ),
+    Mutant(
+        "P11: servers that leave count on one another",
+        "(server != own() && !leaving_[static_cast<std::size_t>(server)])",
+        "server != own()",
+        SERVER_MOVING,
+    ),
+    Mutant(
+        "P11: a push to a server that has handed over its rows is not sent again",
+        "if (options_.may_send_again()) {",
+        "if (options_.replicas > 0) {",
+        CLIENT_SENDING,
+    ),
     Mutant(
         "P9: a client takes rows that have changed while it copied them",
         "if (version.load(std::memory_order_relaxed) == before) return true;",
@@ -64,7 +207,7 @@ MUTANTS = [
         "P9: the clock is stored before its pushes are applied",
         "lowest_ = lowest;\n",
         "lowest_ = lowest;\n  if (shown_) shown_->set_clock(lowest_);\n",
-        SERVER,
+        SERVER_CLOCKS,
     ),
     Mutant(
         "P9: a client reads in place while a push of its own is on the way",
@@ -136,7 +279,7 @@ MUTANTS = [
     ),
     Mutant(
         "P3: no copy takes the place of one on a dead server",
-        "send_copy(range, server);",
+        "send_copy(range, *held.range, server);",
         "",
         SERVER_DEATHS,
     ),
@@ -148,13 +291,13 @@ MUTANTS = [
     ),
     Mutant(
         "P3: a push waits for the answer of a dead copy",
-        "    --answer->missing;\n    answer_if_done(answer);\n  }\n  return true;",
-        "  }\n  return true;",
+        "    --answer->missing;\n    answer_if_done(answer);\n  }\n  if (is_handing_over_)",
+        "  }\n  if (is_handing_over_)",
         SERVER_DEATHS,
     ),
     Mutant(
         "P4: a primary takes forwarded pushes, and a copy those of an earlier primary",
-        "if (held.is_primary || place < held.source) continue;  // P4",
+        "if (!moves && (held.is_primary || place < held.source)) continue;  // P4",
         "",
         SERVER,
     ),
@@ -188,7 +331,7 @@ MUTANTS = [
         "P5: a pull waits for the clocks of dead ranks",
         "if (live_[index]) lowest",
         "lowest",
-        SERVER,
+        SERVER_CLOCKS,
     ),
     Mutant(
         "P6: a push is applied at once",

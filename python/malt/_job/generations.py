@@ -1,10 +1,11 @@
 """Moves a rank from one group of the job to the next, in which rejoining ranks take part.
 
 The launcher calls the ranks to form the next group (`_rendezvous/generation_table.py`). A rank
-follows the call when it next scatters its first vector, or while it waits: it joins the next group
-(`forming.py`). When no rank can make progress in the old group any more (`vote.py`), all move their
-vectors, in the order in which these were made (`move_to_next`). A rejoining rank makes its vectors
-in the same order (`rejoin`), and in the end receives the others' values (`handover.py`).
+follows the call when it next scatters its first vector, or ends a clock of its first table, or
+while it waits: it joins the next group (`forming.py`). When no rank can make progress in the old
+group any more (`vote.py`), all move their vectors, in the order in which these were made
+(`move_to_next`). A rejoining rank makes its vectors in the same order (`rejoin`), and in the end
+receives the others' values (`handover.py`).
 """
 
 from __future__ import annotations
@@ -253,6 +254,17 @@ class Generations:
     ) -> None:
         """Add a vector that moves to the groups to come."""
         self._vectors.add(vector, description, has_shared_values, is_of_loop)
+
+    def is_first(self, vector: Movable) -> bool:
+        """Whether it is the open vector that was made first."""
+        return self._vectors.all()[:1] == [vector]
+
+    def agree(self, group: Group, data: bytes) -> list[bytes]:
+        """Return the bytes of each rank of `group`, the same on all of them; b"": it is not there.
+
+        For a step of moving to the group that has just been formed, which all its ranks make.
+        """
+        return self._forming.agree(group, data)
 
     def keep_round(self, name: str) -> None:
         """Keep the values of a round of vector `name`, which has ended in a superseded group."""

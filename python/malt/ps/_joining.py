@@ -23,11 +23,14 @@ class Formed(NamedTuple):
     ranks: list[int]
 
 
-def form(job: Job, what: str, description: str, timeout: float | None) -> Formed:
-    """Form the group of a table. Collective over the live ranks of the job.
+def form_first(
+    job: Job, group: Group, what: str, description: str, timeout: float | None
+) -> Formed:
+    """Form the group of a table that is made. Collective over the live ranks of the job.
 
     Args:
         job: of this rank; the caller holds its turn.
+        group: the job's present one.
         what: names the call in errors.
         description: what the ranks must agree on.
         timeout: seconds to wait for other ranks; None: the job's limit.
@@ -37,7 +40,7 @@ def form(job: Job, what: str, description: str, timeout: float | None) -> Formed
         TimeoutError: the ranks that the error names did not come.
         PeerError: a rank died meanwhile.
     """
-    exchange = _Exchange(job.group, what, timeout)
+    exchange = _Exchange(group, what, timeout)
     descriptions = exchange.all(description.encode())
     ranks = sorted(descriptions)
     for rank, theirs in descriptions.items():
@@ -46,6 +49,24 @@ def form(job: Job, what: str, description: str, timeout: float | None) -> Formed
                 f"{what}: the ranks make different tables: rank {job.rank} one of {description}, "
                 f"rank {rank} one of {theirs.decode()}; give all ranks the same arguments"
             )
+    return form(job, what, ranks, exchange.all)
+
+
+def form(
+    job: Job, what: str, ranks: list[int], exchange: Callable[[bytes], dict[int, bytes]]
+) -> Formed:
+    """Form a group of a table among `ranks`. Collective.
+
+    Args:
+        job: of this rank.
+        what: names the call in errors.
+        ranks: sorted; this rank is among them.
+        exchange: gives bytes to the other ranks, and returns what each rank that is there gave.
+
+    Raises:
+        PeerError: a rank died meanwhile.
+        TimeoutError: a rank did not take part.
+    """
     servers = _Servers(job, ranks)
     members = [*ranks, *(job.size + rank for rank in ranks)]
 
@@ -53,7 +74,7 @@ def form(job: Job, what: str, description: str, timeout: float | None) -> Formed
         """Exchange what the two members of each rank give."""
         other = servers.given(limit)
         parts = [b""] * (2 * job.size)
-        gathered = exchange.all(struct.pack("!I", len(data)) + data + other)
+        gathered = exchange(struct.pack("!I", len(data)) + data + other)
         if sorted(gathered) != ranks:
             dead = sorted(set(ranks) - set(gathered))
             raise PeerError(f"{what}: ranks {dead} died while the table was made", dead)

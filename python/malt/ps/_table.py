@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import itertools
+import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from malt import _core_import as core
 from malt._core_import import BFLOAT16, FLOAT16, INT8, Codec
-from malt._errors import ConfigError
+from malt._errors import ConfigError, SupersededError
+from malt._job import calls
 from malt._job import job as jobs
-from malt.ps import _joining
 from malt.ps._rules import Add, Assign, Rule
+from malt.ps._seat import Seat
 
 Values: TypeAlias = npt.NDArray[Any]
 UpdateFunction: TypeAlias = Callable[[Values, Values], None]
 Keys: TypeAlias = "npt.NDArray[np.int64] | Sequence[int] | range | None"
+
+Result = TypeVar("Result")
 
 _MOST_ROWS = 1 << 40
 _MOST_ROW_BYTES = 64 << 10
@@ -36,6 +40,8 @@ class TableStats(NamedTuple):
     """Bytes that the servers have sent to this rank; rows read in place do not count."""
     rows_held_back: int
     """Rows whose gradients this rank holds back, because they are below the threshold."""
+    hot_answers: int
+    """Pulls of hot rows that this rank's server has answered, for ranks and for other servers."""
 
 
 class Table:
@@ -70,12 +76,16 @@ class Table:
         cached_keys: how many keys each rank and each server remember for one another. A list of
             keys that is sent again is then a few bytes. It takes as many keys x 8 bytes x ranks
             on each rank, twice. 0: none.
+        hot: rows that many ranks pull in each iteration, as ints in any order. Between hosts, a
+            pull of these goes through a tree of servers that keep them, so that no server has to
+            answer all ranks. Such a pull is as fresh as `staleness` says, but may lack this rank's
+            own later pushes. Each rank needs memory for a copy of them. Needs a staleness.
         name: in errors; the ranks number their tables if it is None.
         timeout: seconds to wait for the other ranks, which make the same table; the job's if None.
 
     Raises:
         ConfigError: an argument is wrong, differs between ranks, or asks for more memory than
-            there is; or the job's ranks can rejoin (`malt run --respawn`, `--elastic`).
+            there is.
         TimeoutError: the ranks that the error names did not make the table in time.
     """
 
@@ -92,12 +102,13 @@ class Table:
         codec: Codec | None = None,
         threshold: float = 0.0,
         cached_keys: int = 0,
+        hot: npt.ArrayLike = (),
         name: str | None = None,
         timeout: float | None = None,
     ) -> None:
-        self._core: core.Table | None = None
-        self._clients: core.Group | None = None
+        self._seat: Seat | None = None
         job = jobs.current()
+        job.makes_due  # noqa: B018  a rank that joins enters the job's group
         self.rows = _whole("rows", rows, 1, _MOST_ROWS)
         self.dtype = np.dtype(dtype)
         if self.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
@@ -127,48 +138,49 @@ class Table:
                 f"threshold is {threshold!r}; Assign() has none, as what is held back is summed"
             )
         _whole("cached_keys", cached_keys, 0, _MOST_CACHED_KEYS)
+        hot_rows = self._hot_rows(hot, staleness)
         live = len(jobs.alive())
-        _whole("replicas", replicas, 0, live - 1, f", as {live} ranks are live")
-        if job.generations is not None:
-            raise ConfigError(
-                "a job whose ranks can rejoin has no tables: a rank that rejoins could not enter "
-                "one; start it without --respawn and --elastic, and use replicas= against deaths"
+        if job.generations is None:
+            _whole("replicas", replicas, 0, live - 1, f", as {live} ranks are live")
+        else:
+            _whole(
+                "replicas", replicas, 0, max(job.size - 1, 0), f", as there are {job.size} ranks"
             )
         self.name = name if name is not None else f"table {next(_numbers)}"
         is_rule = isinstance(rule, Rule)
-        list_bytes = 2 * 8 * cached_keys * live
+        list_bytes = 2 * 8 * cached_keys * live + len(hot_rows) * width * self.dtype.itemsize
         self._check_memory(rule, width, replicas, live, list_bytes)
         description = (
             f"rows={self.rows}, width={width}, update={rule if is_rule else 'a function'}, "
             f"dtype={self.dtype}, initial={initial}, replicas={replicas}, staleness={staleness}, "
-            f"codec={codec}, threshold={threshold}, cached_keys={cached_keys}"
+            f"codec={codec}, threshold={threshold}, cached_keys={cached_keys}, "
+            f"hot={len(hot_rows)} rows (checksum {zlib.crc32(hot_rows.tobytes()):08x})"
         )
-        with job.turns.hold("making a table"):
-            formed = _joining.form(job, f"malt.ps.Table '{self.name}'", description, timeout)
-            try:
-                self._core = core.Table(
-                    formed.clients,
-                    formed.servers,
-                    name=self.name,
-                    rows=self.rows,
-                    width=width,
-                    dtype=self.dtype,
-                    initial=float(initial),
-                    rule=(type(rule).__name__, rule.numbers() if isinstance(rule, Rule) else []),
-                    function=None if isinstance(rule, Rule) else rule,
-                    row_shape=self._row_shape,
-                    ranks=formed.ranks,
-                    replicas=replicas,
-                    staleness=staleness,
-                    codec=codec,
-                    threshold=float(threshold),
-                    cached_keys=cached_keys,
-                )
-            except BaseException:
-                formed.clients.leave()
-                formed.servers.leave()
-                raise
-        self._clients = formed.clients
+        made = core.Table(
+            name=self.name,
+            rows=self.rows,
+            width=width,
+            dtype=self.dtype,
+            initial=float(initial),
+            rule=(type(rule).__name__, rule.numbers() if isinstance(rule, Rule) else []),
+            function=None if isinstance(rule, Rule) else rule,
+            row_shape=self._row_shape,
+            replicas=replicas,
+            staleness=staleness,
+            codec=codec,
+            threshold=float(threshold),
+            cached_keys=cached_keys,
+            hot=hot_rows,
+        )
+        limit = job.settings.timeout if timeout is None else timeout
+        seat = Seat(job, self.name, description, made, limit)
+        if job.generations is None:
+            with job.turns.hold("making a table"):
+                seat.enter(job.group, False)
+        else:
+            about = f"malt.ps.Table {self.name!r} of {description}"
+            calls.make(seat.enter, about, has_shared_values=False, is_of_loop=True)
+        self._seat = seat
         job.companions.add(self)
 
     def _check_memory(
@@ -182,9 +194,30 @@ class Table:
             raise ConfigError(
                 f"table '{self.name}' needs about {needed >> 20} MB on this rank ({self.rows} rows "
                 f"of {row_bytes} bytes with the rule's state, {1 + replicas} times, on {live} "
-                f"ranks, and {list_bytes >> 20} MB of cached keys), and {there >> 20} MB are free; "
-                "use more ranks, fewer replicas, rows or cached keys, or another rule"
+                f"ranks, and {list_bytes >> 20} MB of cached keys and hot rows), and "
+                f"{there >> 20} MB are free; use more ranks, fewer replicas, rows, cached keys or "
+                "hot rows, or another rule"
             )
+
+    def _hot_rows(self, hot: npt.ArrayLike, staleness: int | None) -> npt.NDArray[np.int64]:
+        """Return them sorted."""
+        rows = np.unique(np.asarray(hot))
+        if rows.size == 0:
+            return rows.astype(np.int64)
+        if rows.dtype.kind not in "iu":
+            raise ConfigError(f"hot has dtype {rows.dtype}; it is a list of rows, which are ints")
+        for row in (rows[0], rows[-1]):
+            if not 0 <= row < self.rows:
+                raise ConfigError(
+                    f"hot has {row}, which is not a row of the table; it has rows 0 to "
+                    f"{self.rows - 1}"
+                )
+        if staleness is None:
+            raise ConfigError(
+                "hot rows need a staleness, as servers keep them until a later clock is asked "
+                "for; pass staleness= and call clock() in each iteration"
+            )
+        return rows.astype(np.int64)
 
     def push(self, keys: Keys, gradients: npt.ArrayLike, *, timeout: float | None = None) -> int:
         """Send gradients to the rows' servers, which apply the update rule to them.
@@ -216,8 +249,8 @@ class Table:
                 f"table '{self.name}': gradients have shape {given.shape}; for {count} keys they "
                 f"have shape {shape}"
             )
-        number: int = self._open().push(array, first, np.ascontiguousarray(given), timeout)
-        return number
+        whole = np.ascontiguousarray(given)
+        return self._call("push", lambda table: table.push(array, first, whole, timeout))
 
     def pull(
         self, keys: Keys = None, *, out: Values | None = None, timeout: float | None = None
@@ -252,7 +285,8 @@ class Table:
                 f"table '{self.name}': out has shape {out.shape} and dtype {out.dtype}; it is a "
                 f"writable C-contiguous array of shape {shape} and dtype {self.dtype}"
             )
-        self._open().pull(array, first, out, timeout)
+        to = out
+        self._call("pull", lambda table: table.pull(array, first, to, timeout))
         return out
 
     def push_pull(
@@ -277,7 +311,7 @@ class Table:
             TimeoutError: the servers that the error names did not answer.
             malt.Error: the update function raised; the text has its traceback.
         """
-        self._open().wait(push, timeout)
+        self._call("wait", lambda table: table.wait(push, timeout))
 
     def clock(self, *, timeout: float | None = None) -> int:
         """Wait for this rank's pushes, and say that it has ended its iteration.
@@ -285,24 +319,30 @@ class Table:
         What is held back stays so; call wait() before, to send it in this iteration.
 
         Returns:
-            How often this rank has called it.
+            `iteration`.
         """
-        table = self._open()
-        table.advance(timeout)
-        clock: int = table.clock
-        return clock
+        self._call("clock", lambda table: table.advance(timeout), is_clock=True)
+        return self.iteration
+
+    @property
+    def iteration(self) -> int:
+        """How often this rank has called clock().
+
+        A rank that joins begins at the lowest of the others.
+        """
+        return self._open().core.clock
 
     def alive(self) -> tuple[int, ...]:
         """Return the ranks of the table that are live as far as this rank knows, sorted."""
-        self._open()
-        assert self._clients is not None
-        size = self._clients.size // 2
-        return tuple(member for member in self._clients.alive() if member < size)
+        clients = self._open().clients
+        assert clients is not None
+        size = clients.size // 2
+        return tuple(member for member in clients.alive() if member < size)
 
     def stats(self) -> TableStats:
         """Return what this rank's calls have moved. Copies for replicas are not in it."""
-        table = self._open()
-        return TableStats(table.bytes_out, table.bytes_in, table.rows_held_back)
+        table = self._open().core
+        return TableStats(table.bytes_out, table.bytes_in, table.rows_held_back, table.hot_answers)
 
     def close(self, *, timeout: float | None = None) -> None:
         """Wait until every live rank has called it; then the table's values are gone. Idempotent.
@@ -311,18 +351,41 @@ class Table:
             PeerError: rows of a push are lost; this rank has then left the table.
             TimeoutError: ranks did not call it; this rank has then left the table.
         """
-        if self._core is not None:
-            try:
-                self._core.finish(timeout)
-            finally:
-                self.leave()
+        if (seat := self._seat) is None or not seat.is_open:
+            return
+        is_fixed = jobs.current().generations is None
+        try:
+            if is_fixed:
+                seat.core.finish(timeout)
+            else:
+                self._finish(seat, timeout)
+        finally:
+            seat.leave(hands_over=not (is_fixed or seat.is_closed))
 
-    def leave(self) -> None:
-        """Leave at once: for the other ranks it is as if this rank had died. Idempotent."""
-        table, self._core = self._core, None
-        self._clients = None  # a group has a thread for as long as it exists
-        if table is not None:
-            table.leave()
+    def _finish(self, seat: Seat, timeout: float | None) -> None:
+        """Wait for all ranks, in the job's group: so all of them close the table in one edition."""
+
+        def step(group: core.Group) -> None:
+            seat.core.finish(timeout)
+            group.exchange(f"close of table {self.name!r}", b"", timeout)
+
+        self._call("wait", lambda table: table.wait(None, timeout))
+        calls.call("malt.ps.Table.close", step)
+        seat.is_closed = True
+
+    def leave(self, *, timeout: float | None = None) -> None:
+        """Leave. For the other ranks it is then as if this rank had died. Idempotent.
+
+        In a job whose ranks join and leave (`malt run --respawn`, `--elastic`) this rank first
+        hands its rows over to other ranks. Otherwise it leaves at once.
+
+        Args:
+            timeout: seconds for handing rows over; the job's limit if None.
+        """
+        if self._seat is not None:
+            job = jobs.present()
+            hands_over = job is not None and job.generations is not None
+            self._seat.leave(hands_over=hands_over, timeout=timeout)
 
     def __enter__(self) -> Table:
         return self
@@ -333,11 +396,29 @@ class Table:
         else:
             self.leave()
 
-    def _open(self) -> core.Table:
+    def _open(self) -> Seat:
         jobs.current()
-        if self._core is None:
+        assert self._seat is not None
+        if not self._seat.is_open:
             raise ConfigError(f"table '{self.name}' has been closed")
-        return self._core
+        return self._seat
+
+    def _call(
+        self, name: str, step: Callable[[core.Table], Result], *, is_clock: bool = False
+    ) -> Result:
+        """Make a call, again in the next group if it is superseded."""
+        seat = self._open()
+        job = jobs.current()
+        if job.generations is None:
+            return step(seat.core)
+        with job.turns.hold(f"malt.ps.Table.{name}"):
+            seat.is_used = True
+            seat.go_over_if_due(is_clock=is_clock)
+            while True:
+                try:
+                    return step(seat.core)
+                except SupersededError:
+                    jobs.regroup()
 
     def _keys(self, keys: Keys) -> tuple[npt.NDArray[np.int64] | None, int, int]:
         """Return the keys as an array, or None, the first one and their number."""

@@ -8,6 +8,7 @@
 #include <iterator>
 
 #include "dstorm/errors.hpp"
+#include "dstorm/host/turn.hpp"
 
 namespace vol::ps {
 namespace {
@@ -27,10 +28,11 @@ void spread(const std::byte* from, std::size_t row_bytes,
 
 }  // namespace
 
-Client::Client(std::shared_ptr<dstorm::Group> group, const TableOptions& options)
+Client::Client(std::shared_ptr<dstorm::Group> group, const TableOptions& options,
+               const Edition* edition)
     : options_(options),
       servers_(group->size() / 2),
-      placement_(options.rows, options.ranks, options.replicas),
+      placement_(options.rows, options.ranks, options.replicas, servers_),
       mail_(std::move(group), options.name, kSlotBytes, kDepth),
       live_(static_cast<std::size_t>(servers_), true),
       held_back_(options),
@@ -39,6 +41,11 @@ Client::Client(std::shared_ptr<dstorm::Group> group, const TableOptions& options
   for (std::size_t range = 0; range < placement_.ranges(); ++range) {
     primary_.push_back(placement_.server(range, 0));
   }
+  if (edition == nullptr) return;
+  const auto rank = static_cast<std::size_t>(mail_.rank());
+  clock_ = edition->clocks[rank];
+  last_push_ = edition->pushes[rank];  // P10 (d)
+  lost_with_ = edition->lost_with;
 }
 
 void Client::check(const Rows& rows) const {
@@ -81,6 +88,7 @@ void Client::take(int sender, std::span<const std::byte> message) {
       break;
     case Head::Kind::kLost:
       if (head.first < 0 || head.first >= options_.rows) throw_damaged();
+      if (ask_primary(head.id)) break;
       if (sent_.erase(head.id) + pull_.parts.erase(head.id) != 0) note_lost(head.first);
       break;
     case Head::Kind::kFailed:
@@ -92,6 +100,9 @@ void Client::take(int sender, std::span<const std::byte> message) {
       break;
     case Head::Kind::kAllBye:
       has_all_bye_ = true;
+      break;
+    case Head::Kind::kHandedOver:
+      has_handed_over_ = true;
       break;
     case Head::Kind::kShown:
       if (message.size() != kHeadBytes + sizeof(ShownAt)) throw_damaged();
@@ -117,7 +128,7 @@ void Client::see(int server, std::span<const std::byte> body) {
 // Copies the part's rows from the server's memory; returns false if they have to be asked for (P9).
 bool Client::read_in_place(const Part& part) {
   const std::optional<ShownRows>& shown = shown_[static_cast<std::size_t>(part.to)];
-  if (!shown) return false;
+  if (!shown || part.is_hot) return false;
   if (std::ranges::any_of(sent_, [&](const auto& each) { return each.second.to == part.to; })) {
     return false;
   }
@@ -168,7 +179,7 @@ void Client::look() {
 
 void Client::throw_if_failed() {
   mail_.group().check_standing();
-  if (failure_.empty()) return;
+  if (failure_.empty() || is_settling_) return;
   const std::string text = std::exchange(failure_, {});
   const std::vector<int> ranks = std::exchange(failed_ranks_, {});
   if (ranks.empty()) throw dstorm::Error(text);
@@ -184,12 +195,18 @@ std::vector<int> Client::awaited() const {
   return ranks;
 }
 
+bool Client::may_look_again(bool on_ranks) const {
+  return on_ranks && options_.is_superseded && options_.is_superseded();
+}
+
 template <class Done>
-void Client::wait_until(Done&& done, Limit limit, const char* what) {
+void Client::wait_until(Done&& done, Limit limit, const char* what, bool on_ranks) {
   using dstorm::Clock;
   const auto start = Clock::now();
   const std::chrono::nanoseconds most = limit.value_or(mail_.group().timeout());
-  const auto has_view = [this] {
+  bool is_new = true;
+  const auto has_view = [&] {
+    if (may_look_again(on_ranks)) return true;
     for (std::size_t server = 0; server < live_.size(); ++server) {
       if (live_[server] && !mail_.is_live(servers_ + static_cast<int>(server))) return true;
     }
@@ -203,6 +220,11 @@ void Client::wait_until(Done&& done, Limit limit, const char* what) {
     look();
     throw_if_failed();
     if (done()) return;
+    if (may_look_again(on_ranks)) {
+      const dstorm::Turns::Pause pause(mail_.turns(), dstorm::Turns::Code::kOwn);
+      if (options_.look_again(std::exchange(is_new, false))) continue;
+      throw dstorm::Superseded(missed());  // P10 (a)
+    }
     const std::chrono::nanoseconds left = most - (Clock::now() - start);
     if (left.count() > 0 && mail_.wait(has_view, left, missed)) continue;
     look();
@@ -273,19 +295,19 @@ void Client::pull(const Rows& rows, std::byte* to, Limit limit) {
     std::vector<Part> parts;
     for (std::size_t begin = 0; begin < rows.count; begin += most) {
       const Stretch stretch{begin, std::min(rows.count, begin + most)};
-      std::ranges::move(split(rows, {&stretch, 1}), std::back_inserter(parts));
+      std::ranges::move(split_by_heat(rows, stretch), std::back_inserter(parts));
     }
     for (const Part& part : parts) {
       if (read_in_place(part)) continue;
-      wait_until([this] { return pull_.parts.size() < kMostAsked; }, limit, "pull");
+      wait_until([this] { return pull_.parts.size() < kMostAsked; }, limit, "pull", true);
       // The server may have died since the rows were split.
       if (live_[static_cast<std::size_t>(part.to)]) {
         send_pull(part);
       } else {
-        for (Part& piece : split(rows, part.stretches)) send_pull(std::move(piece));
+        send_again(part);
       }
     }
-    wait_until([this] { return pull_.parts.empty(); }, limit, "pull");
+    wait_until([this] { return pull_.parts.empty(); }, limit, "pull", true);
   } catch (...) {
     pull_ = {};
     throw;
@@ -308,7 +330,48 @@ void Client::finish(Limit limit) {
   wait_until([this] { return sent_.empty(); }, limit, "close");
   send_to_all(Head::Kind::kBye);
   is_finished_ = true;
-  wait_until([this] { return has_all_bye_; }, limit, "close");
+  wait_until([this] { return has_all_bye_; }, limit, "close", true);
+}
+
+// ---- from one edition to the next ----
+
+void Client::settle(Limit limit) {
+  const dstorm::Turn turn(mail_.turns(), "move", options_.name);
+  is_settling_ = true;
+  wait_until([this] { return sent_.empty(); }, limit, "move");  // P10 (b)
+}
+
+void Client::stop_server(Limit limit) {
+  const dstorm::Turn turn(mail_.turns(), "move", options_.name);
+  is_settling_ = true;
+  send_to_server(Head::Kind::kStop, mail_.rank());
+  wait_until([this] { return mail_.waiting() == 0; }, limit, "move");
+}
+
+void Client::hand_over(Limit limit) {
+  const dstorm::Turn turn(mail_.turns(), "leave", options_.name);
+  if (is_finished_) return;
+  is_settling_ = true;
+  send_held_back(limit, "leave");
+  wait_until([this] { return sent_.empty(); }, limit, "leave");
+  send_to_server(Head::Kind::kHandOver, mail_.rank());
+  const auto is_done = [this] {
+    return has_handed_over_ || !mail_.is_live(servers_ + mail_.rank());
+  };
+  wait_until(is_done, limit, "leave");
+}
+
+void Client::take_over(Client& before) {
+  held_back_.take_over(before.held_back_);
+  rows_in_place_ = before.rows_in_place_;
+  bytes_out_before_ = before.bytes_out();
+  bytes_in_before_ = before.bytes_in();
+  failure_ = std::move(before.failure_);
+  failed_ranks_ = std::move(before.failed_ranks_);
+  if (before.sent_.empty() || !failure_.empty()) return;
+  failure_ = "table '" + options_.name +
+             "': pushes that were not acknowledged when the ranks moved to another group are lost";
+  failed_ranks_ = before.awaited();
 }
 
 }  // namespace vol::ps

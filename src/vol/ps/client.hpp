@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "dstorm/collective/mail.hpp"
+#include "vol/ps/edition.hpp"
 #include "vol/ps/held_back.hpp"
 #include "vol/ps/key_lists.hpp"
 #include "vol/ps/placement.hpp"
@@ -31,7 +32,9 @@ class Client {
   using Limit = std::optional<std::chrono::nanoseconds>;  // none: the group's
 
   // Collective over the members of the table's group, blocking. Throws as dstorm::Mail does.
-  Client(std::shared_ptr<dstorm::Group> group, const TableOptions& options);
+  // `edition`: what the ranks have agreed on; null in the first edition (P10).
+  Client(std::shared_ptr<dstorm::Group> group, const TableOptions& options,
+         const Edition* edition = nullptr);
 
   // Sends the gradients, rows.count times TableOptions::row_bytes(), and returns the number of the
   // last message. Waits only while many pushes are on their way. Holds back rows whose gradients
@@ -50,8 +53,21 @@ class Client {
   // until every live client has called it. The client is then closed.
   void finish(Limit limit);
 
-  std::uint64_t bytes_out() const { return mail_.bytes_out(); }
-  std::uint64_t bytes_in() const { return mail_.bytes_in(); }
+  // Waits until the servers have acknowledged all pushes. Errors of pushes stay for later calls.
+  void settle(Limit limit);
+  // Ends the thread of this rank's server; the server stays (ServerThread::await_stopped).
+  void stop_server(Limit limit);
+  // Waits for all pushes, also those held back, and until this rank's server has handed its ranges
+  // over to others (P11). The client makes no call afterwards.
+  void hand_over(Limit limit);
+  // Takes what `before`, this rank's client in the last edition, has that is not in messages.
+  void take_over(Client& before);
+  std::uint64_t last_push() const { return last_push_; }
+  // The ranks whose deaths have lost rows in earlier editions.
+  const std::vector<int>& lost_with() const { return lost_with_; }
+
+  std::uint64_t bytes_out() const { return bytes_out_before_ + mail_.bytes_out(); }
+  std::uint64_t bytes_in() const { return bytes_in_before_ + mail_.bytes_in(); }
   std::size_t rows_held_back() const { return held_back_.rows(); }
   std::uint64_t rows_in_place() const { return rows_in_place_; }  // pulled so
 
@@ -60,6 +76,7 @@ class Client {
   struct Part {                                         // of a call's rows, for one server
     int to = 0;
     bool has_keys = true;
+    bool is_hot = false;
     std::size_t rows = 0;
     std::vector<Stretch> stretches = {};
   };
@@ -70,7 +87,7 @@ class Client {
     std::int64_t row;  // the first one
     std::size_t count;
     std::vector<std::int64_t> keys;    // none: consecutive rows
-    std::vector<std::byte> gradients;  // empty without replicas: it cannot be sent again
+    std::vector<std::byte> gradients;  // empty if it cannot be sent again
   };
   struct Pull {  // the one in progress
     Rows rows;
@@ -79,7 +96,8 @@ class Client {
   };
 
   void check(const Rows& rows) const;
-  std::vector<Part> split(const Rows& rows, std::span<const Stretch> of) const;
+  std::vector<Part> split(const Rows& rows, std::span<const Stretch> of, bool is_hot = false) const;
+  std::vector<Part> split_by_heat(const Rows& rows, Stretch of) const;
   static std::size_t index_beyond(const Rows& rows, std::int64_t row, std::size_t begin,
                                   std::size_t end);
   // `again`: the number of the message that the rows have come from, if they are sent again.
@@ -95,13 +113,18 @@ class Client {
   std::size_t most_at_once() const;
   void send_held_back(Limit limit, const char* what);
   void send_to_all(Head::Kind kind);
+  void send_to_server(Head::Kind kind, int server);
   void take(int sender, std::span<const std::byte> message);
   void take_values(const Head& head, std::span<const std::byte> values);
   void follow_view();
   void send_again(const Sent& sent);
+  void send_again(const Part& part);
+  bool ask_primary(std::uint64_t id);
   void look();
+  // `on_ranks`: it waits for other ranks, and not only for servers.
   template <class Done>
-  void wait_until(Done&& done, Limit limit, const char* what);
+  void wait_until(Done&& done, Limit limit, const char* what, bool on_ranks = false);
+  bool may_look_again(bool on_ranks) const;
   void note_lost(std::int64_t row);
   void throw_if_failed();
   bool has_sent(std::optional<std::uint64_t> push) const;
@@ -129,6 +152,11 @@ class Client {
   std::vector<int> failed_ranks_;
   bool is_finished_ = false;
   bool has_all_bye_ = false;
+  bool is_settling_ = false;
+  bool has_handed_over_ = false;
+  std::vector<int> lost_with_;
+  std::uint64_t bytes_out_before_ = 0;  // in earlier editions
+  std::uint64_t bytes_in_before_ = 0;
 };
 
 }  // namespace vol::ps

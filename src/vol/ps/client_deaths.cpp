@@ -18,11 +18,12 @@ std::string describe(std::int64_t first, std::int64_t last) {
 void Client::note_lost(std::int64_t row) {
   const std::size_t range = placement_.range_of(row);
   std::vector<int> dead;
-  for (int place = 0; place <= options_.replicas; ++place) {
+  for (int place = 0; place <= placement_.replicas(); ++place) {
     const int server = placement_.server(range, place);
     if (!mail_.is_live(servers_ + server)) dead.push_back(server);
   }
   std::ranges::sort(dead);
+  if (dead.empty()) dead = lost_with_;
   failed_ranks_ = dead;
   failure_ = "table '" + options_.name +
              "': " + describe(placement_.first_row(range), placement_.end_row(range) - 1) +
@@ -68,9 +69,25 @@ void Client::follow_view() {
     asked.push_back(std::move(each->second));
     each = pull_.parts.erase(each);
   }
-  for (const Part& part : asked) {
-    for (Part& piece : split(pull_.rows, part.stretches)) send_pull(std::move(piece));
-  }
+  for (const Part& part : asked) send_again(part);
+}
+
+// Asks the primaries for hot rows that a server has called lost. It may know of a death of which
+// this client does not, and which note_lost would have to name; a primary is asked as this client
+// sees it. Returns false if no hot rows were asked for in message `id`.
+bool Client::ask_primary(std::uint64_t id) {
+  const auto found = pull_.parts.find(id);
+  if (found == pull_.parts.end() || !found->second.is_hot) return false;
+  Part part = std::move(found->second);
+  pull_.parts.erase(found);
+  part.is_hot = false;
+  send_again(part);
+  return true;
+}
+
+// A part of the pull in progress whose server has died.
+void Client::send_again(const Part& part) {
+  for (Part& piece : split(pull_.rows, part.stretches, part.is_hot)) send_pull(std::move(piece));
 }
 
 void Client::send_again(const Sent& sent) {

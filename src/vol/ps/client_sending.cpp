@@ -1,6 +1,7 @@
 // The messages that a client sends: which rows go where, and how.
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -25,8 +26,9 @@ std::size_t Client::index_beyond(const Rows& rows, std::int64_t row, std::size_t
 }
 
 // Cuts the stretches `of` the rows into parts that fit a message. If all rows have come from one
-// message, the rows of one range are in one part (P2).
-std::vector<Client::Part> Client::split(const Rows& rows, std::span<const Stretch> of) const {
+// message, the rows of one range are in one part (P2). `is_hot`: for a pull through trees (P12).
+std::vector<Client::Part> Client::split(const Rows& rows, std::span<const Stretch> of,
+                                        bool is_hot) const {
   const std::size_t most_keyed = kRoom / (sizeof(std::int64_t) + options_.row_bytes());
   const std::size_t most_plain = kRoom / options_.row_bytes();
   std::vector<Part> parts;
@@ -43,6 +45,7 @@ std::vector<Client::Part> Client::split(const Rows& rows, std::span<const Stretc
       }
       const std::size_t taken = std::min(beyond - begin, most_keyed);
       part.to = to;
+      part.is_hot = is_hot;
       part.rows += taken;
       part.stretches.emplace_back(begin, begin + taken);
       begin += taken;
@@ -50,20 +53,26 @@ std::vector<Client::Part> Client::split(const Rows& rows, std::span<const Stretc
   };
   const auto add = [&](int to, std::size_t begin, std::size_t end) {
     const std::size_t count = end - begin;
-    if (rows.keys != nullptr || (count < kLongStretch && count <= most_keyed)) {
+    if (is_hot || rows.keys != nullptr || (count < kLongStretch && count <= most_keyed)) {
       return add_keyed(to, begin, end);
     }
     for (; begin < end; begin += std::min(end - begin, most_plain)) {
       const std::size_t until = std::min(end, begin + most_plain);
-      parts.push_back({to, false, until - begin, {{begin, until}}});
+      parts.push_back({to, false, false, until - begin, {{begin, until}}});
     }
   };
+  const auto server_of = [&](std::size_t i) {
+    const std::size_t range = placement_.range_of(rows.at(i));
+    if (!is_hot) return primary_[range];
+    return placement_.parent(range, mail_.rank(), options_.fan_out,
+                             [this](int s) { return live_[static_cast<std::size_t>(s)]; });
+  };
   for (const auto& [first, last] : of) {
-    std::size_t begin = first;  // of a stretch of rows with one primary
+    std::size_t begin = first;  // of a stretch of rows with one server
     for (std::size_t i = first; i < last;) {
-      const int to = primary_[placement_.range_of(rows.at(i))];
+      const int to = server_of(i);
       i = index_beyond(rows, last_of_range(i), i, last);
-      if (i < last && primary_[placement_.range_of(rows.at(i))] == to) continue;
+      if (i < last && server_of(i) == to) continue;
       add(to, begin, i);
       begin = i;
     }
@@ -71,6 +80,26 @@ std::vector<Client::Part> Client::split(const Rows& rows, std::span<const Stretc
   for (Part& part : open) {
     if (part.rows != 0) parts.push_back(std::move(part));
   }
+  return parts;
+}
+
+// Those of a pull. On one host the servers' memory is read, which is less work than any tree.
+std::vector<Client::Part> Client::split_by_heat(const Rows& rows, Stretch of) const {
+  if (options_.hot.empty() || mail_.group().is_one_host()) return split(rows, {&of, 1});
+  std::vector<Stretch> stretches[2];  // rows that are not hot, and those that are
+  auto hot = options_.hot.begin();
+  for (std::size_t i = of.first; i < of.second; ++i) {
+    hot = std::lower_bound(hot, options_.hot.end(), rows.at(i));
+    const bool is_hot = hot != options_.hot.end() && *hot == rows.at(i);
+    std::vector<Stretch>& to = stretches[is_hot ? 1 : 0];
+    if (!to.empty() && to.back().second == i) {
+      ++to.back().second;
+    } else {
+      to.emplace_back(i, i + 1);
+    }
+  }
+  std::vector<Part> parts = split(rows, stretches[0]);
+  std::ranges::move(split(rows, stretches[1], true), std::back_inserter(parts));
   return parts;
 }
 
@@ -134,7 +163,7 @@ void Client::send_push(const Rows& rows, const std::byte* gradients,
     head.push = again ? *again : ++last_push_;
     head.clock = clock;
     Sent sent{part.to, head.push, clock, rows.at(part.stretches.front().first), part.rows, {}, {}};
-    if (options_.replicas > 0) {
+    if (options_.may_send_again()) {
       if (part.has_keys) {
         sent.keys.resize(part.rows);
         copy_keys(rows, part.stretches, reinterpret_cast<std::byte*>(sent.keys.data()));
@@ -162,7 +191,7 @@ void Client::send_push(const Rows& rows, const std::byte* gradients,
 
 void Client::send_pull(Part part) {
   Head head{};
-  head.kind = Head::Kind::kPull;
+  head.kind = part.is_hot ? Head::Kind::kHotPull : Head::Kind::kPull;
   head.client = static_cast<std::uint32_t>(mail_.rank());
   head.id = ++last_id_;
   head.clock = asked_clock();
@@ -175,15 +204,17 @@ void Client::send_pull(Part part) {
 }
 
 void Client::send_to_all(Head::Kind kind) {
+  for (int server = 0; server < servers_; ++server) send_to_server(kind, server);
+}
+
+void Client::send_to_server(Head::Kind kind, int server) {
   Head head{};
   head.kind = kind;
   head.client = static_cast<std::uint32_t>(mail_.rank());
   head.clock = clock_;
-  for (int server = 0; server < servers_; ++server) {
-    std::byte* const room = mail_.begin(kHeadBytes);
-    std::memcpy(room, &head, sizeof(head));
-    mail_.end(servers_ + server);
-  }
+  std::byte* const room = mail_.begin(kHeadBytes);
+  std::memcpy(room, &head, sizeof(head));
+  mail_.end(servers_ + server);
 }
 
 }  // namespace vol::ps

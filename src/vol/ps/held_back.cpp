@@ -7,6 +7,12 @@
 
 namespace vol::ps {
 
+void HeldBack::take_over(HeldBack& before) {
+  places_ = std::exchange(before.places_, {});
+  sums_ = std::exchange(before.sums_, {});
+  free_ = std::exchange(before.free_, {});
+}
+
 HeldBack::Sifted HeldBack::add(const Rows& rows, const std::byte* gradients) {
   return options_.dtype == DType::kFloat32
              ? add_of(rows, reinterpret_cast<const float*>(gradients))

@@ -29,6 +29,8 @@ class HeldBack {
   Sifted add(const Rows& rows, const std::byte* gradients);
   // Takes out at most so many rows.
   Sifted take(std::size_t most);
+  // Takes what another one holds back.
+  void take_over(HeldBack& before);
   // Rows that are held back.
   std::size_t rows() const { return places_.size(); }
 

@@ -23,9 +23,12 @@ std::uint64_t weight(std::size_t range, int server) {
 
 }  // namespace
 
-Placement::Placement(std::int64_t rows, std::vector<int> servers, int replicas)
-    : rows_(rows), servers_(std::move(servers)), replicas_(replicas), shift_(kLeastShift) {
-  while ((rows - 1) >> shift_ >= kRangesOfServer * this->servers()) ++shift_;
+Placement::Placement(std::int64_t rows, std::vector<int> servers, int replicas, int most)
+    : rows_(rows),
+      servers_(std::move(servers)),
+      replicas_(std::min(replicas, this->servers() - 1)),
+      shift_(kLeastShift) {
+  while ((rows - 1) >> shift_ >= kRangesOfServer * most) ++shift_;
   const auto ranges = static_cast<std::size_t>((rows - 1) >> shift_) + 1;
   orders_.reserve(ranges * servers_.size());
   std::vector<int> order = servers_;

@@ -13,8 +13,9 @@ namespace vol::ps {
 // ranges that it held move, and each to the server that is next in its own order.
 class Placement {
  public:
-  // `rows` is above 0, `servers` is sorted, and `replicas` is below their number.
-  Placement(std::int64_t rows, std::vector<int> servers, int replicas);
+  // `rows` is above 0, and `servers` is sorted. The ranges are those of a table on `most` servers,
+  // whichever of them are there. There are fewer replicas if there are not so many servers.
+  Placement(std::int64_t rows, std::vector<int> servers, int replicas, int most);
 
   std::int64_t rows() const { return rows_; }
   int servers() const { return static_cast<int>(servers_.size()); }
@@ -48,6 +49,17 @@ class Placement {
       if (live(server(range, place))) return server(range, place);
     }
     return -1;
+  }
+  // The server that this one, which is live, asks for hot rows of the range (P12): itself if it is
+  // the first.
+  template <class Live>
+  int parent(std::size_t range, int server, int fan_out, Live&& live) const {
+    std::vector<int> before;
+    for (int place = 0; this->server(range, place) != server; ++place) {
+      if (live(this->server(range, place))) before.push_back(this->server(range, place));
+    }
+    if (before.empty()) return server;
+    return before[(before.size() - 1) / static_cast<std::size_t>(fan_out)];
   }
 
  private:

@@ -53,6 +53,14 @@ void Range::show(const ShownRange& shown) {
   own_values_.reset();
 }
 
+void Range::hide() {
+  if (version_ == nullptr) return;
+  own_values_ = zeros(value_bytes_);
+  std::memcpy(own_values_.get(), values_, value_bytes_);
+  values_ = own_values_.get();
+  version_ = nullptr;
+}
+
 bool Range::note_push(int client, std::uint64_t push) {
   std::uint64_t& last = pushes_[static_cast<std::size_t>(client)];
   if (push <= last) return false;

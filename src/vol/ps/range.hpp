@@ -40,11 +40,16 @@ class Range {
   // Moves the values to where clients read them from now on (P9).
   void show(const ShownRange& shown);
   bool is_shown() const { return version_ != nullptr; }
+  // Moves the values back, when no client reads them any more.
+  void hide();
 
   // The bytes of values and states, to be copied to another server's range.
   std::span<std::byte> values() { return {values_, value_bytes_}; }
   std::span<std::byte> states() { return {states_.get(), state_bytes_}; }
+  std::span<const std::byte> values() const { return {values_, value_bytes_}; }
+  std::span<const std::byte> states() const { return {states_.get(), state_bytes_}; }
   std::span<std::uint64_t> pushes() { return pushes_; }  // by client, the last that it has
+  std::span<const std::uint64_t> pushes() const { return pushes_; }
 
  private:
   const TableOptions& options_;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "dstorm/errors.hpp"
@@ -11,37 +10,43 @@
 namespace vol::ps {
 namespace {
 
-constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
 constexpr std::chrono::hours kForEver{24 * 365};
 
 }  // namespace
 
-Server::Server(std::shared_ptr<dstorm::Group> group, const TableOptions& options)
+Server::Server(std::shared_ptr<dstorm::Group> group, const TableOptions& options,
+               const Edition* edition, const Server* before)
     : options_(options),
       clients_(group->size() / 2),
-      placement_(options.rows, options.ranks, options.replicas),
+      ranks_(options.ranks),
+      placement_(options.rows, options.ranks, options.replicas, clients_),
       mail_(std::move(group), options.name, kSlotBytes, kDepth),
       held_(placement_.ranges()),
       live_(static_cast<std::size_t>(2 * clients_), true),
       clocks_(static_cast<std::size_t>(clients_)),
-      lists_(static_cast<std::size_t>(clients_), KeyLists(options.cached_keys)) {
+      hot_(options.row_bytes()),
+      lists_(static_cast<std::size_t>(clients_), KeyLists(options.cached_keys)),
+      leaving_(static_cast<std::size_t>(clients_)) {
   for (std::size_t range = 0; range < held_.size(); ++range) {
     const int place = placement_.place_of(range, own());
-    if (place > options.replicas) continue;
+    if (place > placement_.replicas()) continue;
     Held& held = held_[range];
-    held.range = std::make_unique<Range>(options_, placement_.first_row(range),
-                                         placement_.end_row(range), clients_);
     held.is_primary = place == 0;
+    if (edition == nullptr) held.range = make_range(range);
     if (!held.is_primary) continue;
-    for (int copy = 1; copy <= options.replicas; ++copy) {
+    for (int copy = 1; copy <= placement_.replicas(); ++copy) {
       held.copies.push_back(placement_.server(range, copy));
     }
   }
+  if (edition != nullptr) move_from(*edition, before);
 }
 
 void Server::run() {
   const dstorm::Turn turn(mail_.turns(), "serve", mail_.name());
   show();
+  for (std::size_t range = 0; range < held_.size(); ++range) {
+    if (held_[range].range != nullptr) apply_kept(range);
+  }
   const auto has_view = [this] {
     for (std::size_t member = 0; member < live_.size(); ++member) {
       if (live_[member] && !mail_.is_live(static_cast<int>(member))) return true;
@@ -49,11 +54,12 @@ void Server::run() {
     return false;
   };
   const auto missed = [] { return std::string(); };
-  for (;;) {
+  while (!is_stopped_) {
     bool is_news = mail_.take_in(
         [this](int sender, std::span<const std::byte> message) { take(sender, message); });
     is_news = follow_view() || is_news;
     is_news = mail_.pump() || is_news;
+    is_news = send_next_move() || is_news;
     if (!is_news) mail_.wait(has_view, kForEver, missed);
     mail_.group().check_standing();
   }
@@ -158,10 +164,33 @@ void Server::take(int sender, std::span<const std::byte> message) {
     case Head::Kind::kPull:
       if (!is_client) break;
       return take_pull(head, read_rows(head, message, Values::kNone));
+    case Head::Kind::kHotPull:
+      if (!is_client && head.keys != KeyForm::kListed) break;
+      return take_hot_pull(sender, head, read_rows(head, message, Values::kNone));
+    case Head::Kind::kHotValues: {
+      if (is_client || head.keys != KeyForm::kListed) break;
+      const Rows rows = read_rows(head, message, Values::kWhole);
+      return take_hot_values(head, rows, values());
+    }
+    case Head::Kind::kLost:
+      if (is_client) break;
+      return take_hot_lost(head);
     case Head::Kind::kClock:
     case Head::Kind::kBye:
       if (is_client) return take_clock(head);
       break;
+    case Head::Kind::kStop:
+    case Head::Kind::kHandOver:
+      if (sender != own()) break;
+      if (head.kind == Head::Kind::kHandOver) return hand_over();
+      is_stopped_ = true;
+      return;
+    case Head::Kind::kLeaving:
+      if (is_client) break;
+      return take_leaving(sender - clients_, head);
+    case Head::Kind::kLeavingKnown:
+      if (is_client) break;
+      return take_leaving_known(sender - clients_, head.id);
     case Head::Kind::kForward: {
       if (is_client || head.keys == KeyForm::kKept || head.keys == KeyForm::kNumbered) break;
       const Rows rows = read_rows(head, message, Values::kWhole);
@@ -183,6 +212,11 @@ void Server::take(int sender, std::span<const std::byte> message) {
 }
 
 // ---- pushes ----
+
+std::unique_ptr<Range> Server::make_range(std::size_t range) const {
+  return std::make_unique<Range>(options_, placement_.first_row(range), placement_.end_row(range),
+                                 clients_);
+}
 
 Server::Held* Server::primary_of(std::size_t range) {
   Held& held = held_[range];
@@ -279,11 +313,13 @@ void Server::take_forward(int from, const Head& head, const Rows& rows,
   for (const Stretch& stretch : stretches_of(rows)) {
     Held& held = held_[stretch.range];
     const int place = placement_.place_of(stretch.range, from);
-    if (held.is_primary || place < held.source) continue;  // P4
+    const bool moves = held.mover == from;                             // P10 (c)
+    if (!moves && (held.is_primary || place < held.source)) continue;  // P4
     const Rows part = rows.part(stretch.begin, stretch.end);
     const std::byte* const values = gradients + stretch.begin * options_.row_bytes();
     if (held.coming != nullptr) {
-      if (place == held.source) keep(*held.coming, head, part, values);  // kept by its primary
+      if (moves || place == held.source)
+        keep(*held.coming, head, part, values);  // kept by its primary
     } else if (held.range != nullptr) {
       held.source = place;
       if (held.range->note_push(static_cast<int>(head.client), head.push)) {
@@ -330,7 +366,7 @@ void Server::answer(Head::Kind kind, int client, std::uint64_t id, std::int64_t 
   mail_.end(client);
 }
 
-// ---- pulls and clocks ----
+// ---- pulls ----
 
 void Server::take_pull(const Head& head, const Rows& rows) {
   if (head.clock > lowest_) {  // P5
@@ -368,57 +404,6 @@ void Server::answer_pull(const Head& head, const Rows& rows) {
   }
   if (coder.is_on()) encode(coder, options_.dtype, values, room + kHeadBytes);
   mail_.end(client);
-}
-
-void Server::take_clock(const Head& head) {
-  std::uint64_t& clock = clocks_[head.client];
-  clock = head.kind == Head::Kind::kBye ? kNever : std::max(clock, head.clock);
-  advance();
-}
-
-std::uint64_t Server::lowest_clock() const {
-  std::uint64_t lowest = kNever;
-  for (int client = 0; client < clients_; ++client) {
-    const auto index = static_cast<std::size_t>(client);
-    if (live_[index]) lowest = std::min(lowest, clocks_[index]);
-  }
-  return lowest;
-}
-
-// Applies the pushes of a range that all clients have passed (P6).
-void Server::apply_kept(std::size_t range) {
-  for (const Range::Kept& kept : held_[range].range->take_kept(lowest_)) {
-    try {
-      apply(range, {kept.keys.data(), 0, kept.keys.size()}, kept.gradients.data());
-    } catch (const std::exception& error) {  // of the user's function
-      if (held_[range].is_primary) answer(Head::Kind::kFailed, kept.client, 0, 0, error.what());
-    }
-  }
-}
-
-// Does what the clients' clocks now allow.
-void Server::advance() {
-  const std::uint64_t lowest = lowest_clock();
-  if (lowest <= lowest_) return;
-  lowest_ = lowest;
-  for (std::size_t range = 0; range < held_.size(); ++range) {
-    if (held_[range].range != nullptr) apply_kept(range);
-  }
-  if (shown_) shown_->set_clock(lowest_);  // P9 (b)
-  std::vector<Waiting> asked = std::exchange(waiting_, {});
-  for (Waiting& pull : asked) {
-    if (pull.head.clock > lowest_) {
-      waiting_.push_back(std::move(pull));
-      continue;
-    }
-    const auto count = static_cast<std::size_t>(pull.head.count);
-    const std::int64_t* const keys = pull.keys.empty() ? nullptr : pull.keys.data();
-    answer_pull(pull.head, {keys, pull.head.first, count});
-  }
-  if (lowest_ == kNever && !has_said_all_bye_) {
-    has_said_all_bye_ = true;
-    answer(Head::Kind::kAllBye, own(), 0);
-  }
 }
 
 }  // namespace vol::ps

@@ -26,12 +26,37 @@
 //  P6 BSP. A push of clock t is kept, and is applied when every live client has passed t, in the
 //     order of clients. A pull at clock t asks for t, and no push of t has been applied then,
 //     because its own client has not passed t.
+//  P10 Ranks join. A table is a sequence of editions, one for each group of the job. Between two of
+//     them nothing is lost, and nothing is applied twice:
+//     (a) All ranks go to the next edition together. A rank goes between two calls, or out of a
+//         pull or a close that waits for other ranks; these are made again in the next edition.
+//     (b) A client first waits until all its pushes are acknowledged. When all ranks have done so,
+//         each stops its server. So every acknowledged push is in the range of each live holder
+//         (P3), and no message of an edition is taken in the next one, which has other mailboxes.
+//     (c) Of each range, the rows of one server count: of the latest primary or, if that is dead,
+//         of the live holder that comes next. It hands them to the holders by the next edition's
+//         placement, but to those that have the same pushes already. The numbers of the pushes, and
+//         the pushes kept for later clocks, go along. A range that stays is not copied.
+//     (d) The numbers of a client's pushes go on growing, also those of a rank that has been started
+//         again. So no push is refused for one of an earlier edition, or of an earlier process.
+//     (e) The servers of the last edition stay as they are until all ranks know that all ranges
+//         have come everywhere. If a rank dies before that, the others make the edition anew,
+//         without it, from the servers of the last one.
+//     (f) A rank that joins has the lowest clock of the others.
+//  P11 A rank that leaves in good order hands over its ranges first. Its server makes copies of the
+//     ranges it is primary of on those servers that will hold them without it, stays their primary,
+//     and forwards pushes to them. Then it tells all servers that it leaves, and waits until they
+//     have answered: by P1 the copies are whole then. Servers that leave at the same time do not
+//     count on one another: when a server learns that another one leaves or has died, it begins
+//     anew; and once it has done it answers no more, so that the other one waits for its death.
 // P7, in key_lists.hpp, is about lists of keys that are sent once, P8, in held_back.hpp, about
-// gradients that a client holds back, and P9, in shown_rows.hpp, about rows that clients on this
-// host read in place.
+// gradients that a client holds back, P9, in shown_rows.hpp, about rows that clients on this host
+// read in place, and P12, in hot_rows.hpp, about rows that many clients pull.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -40,6 +65,8 @@
 #include <vector>
 
 #include "dstorm/collective/mail.hpp"
+#include "vol/ps/edition.hpp"
+#include "vol/ps/hot_rows.hpp"
 #include "vol/ps/key_lists.hpp"
 #include "vol/ps/placement.hpp"
 #include "vol/ps/range.hpp"
@@ -52,17 +79,33 @@ namespace vol::ps {
 class Server {
  public:
   // Collective over the members of the table's group, blocking. Throws as dstorm::Mail does.
-  Server(std::shared_ptr<dstorm::Group> group, const TableOptions& options);
+  // `edition` and `before`: what the ranks have agreed on, and this rank's stopped server of the
+  // last edition, null if it joins. Both are null in the first edition. `options` is the same
+  // object in all editions.
+  Server(std::shared_ptr<dstorm::Group> group, const TableOptions& options,
+         const Edition* edition = nullptr, const Server* before = nullptr);
 
-  // Serves until the group is left, which throws ConfigError.
+  // Serves until this rank's client ends it, or until the group is left, which throws ConfigError.
   void run();
+  // Takes ranges that another edition's server needs out of the memory in which clients read them.
+  // To be called after run(), also if that has thrown.
+  void hide() noexcept;
+  // What this server brings to the next edition, once it has stopped. The clock is the client's.
+  Brought brought() const;
+  // Whether all ranges have come that other servers hand to this one. Any thread may ask.
+  bool has_moved() const { return due_.load(std::memory_order_acquire) == 0; }
+  // How many pulls of hot rows it has answered. Any thread may ask.
+  std::uint64_t hot_answers() const { return hot_answers_.load(std::memory_order_relaxed); }
+  // How many ranges have been sent to this server in this edition's move. Any thread may ask.
+  std::size_t moved() const { return moved_; }
 
  private:
   struct Held {
-    std::unique_ptr<Range> range;   // null: this server does not have it
+    std::shared_ptr<Range> range;   // null: this server does not have it
     std::unique_ptr<Range> coming;  // a copy whose bytes are arriving; `range` stays until then
     bool is_primary = false;
-    int source = 0;           // place in the order of the latest primary known (P4)
+    int source = 0;  // place in the order of the latest primary known (P4)
+    int mover = -1;  // the server that hands it to this one; -1: none, or it has come (P10)
     std::vector<int> copies;  // primary: the servers that are to have every push
   };
   struct Answer {  // to a push
@@ -80,6 +123,16 @@ class Server {
     Head head;
     std::vector<std::int64_t> keys;  // none: consecutive rows
   };
+  struct HotPull {
+    int asker;  // a client, or a server further from the root
+    Head head;
+    std::vector<std::int64_t> keys;
+  };
+  struct Move {  // of a range to a server
+    std::size_t number;
+    std::shared_ptr<Range> range;
+    int to;
+  };
   struct Stretch {  // rows of one range among those of a message
     std::size_t begin, end;
     std::size_t range;
@@ -93,12 +146,30 @@ class Server {
   void take_copy(int from, const Head& head, std::span<const std::byte> body);
   void take_clock(const Head& head);
 
+  void take_hot_pull(int sender, const Head& head, const Rows& rows);
+  void take_hot_values(const Head& head, const Rows& rows, const std::byte* values);
+  void take_hot_lost(const Head& head);
+  bool answer_hot(const HotPull& pull);
+  void send_values(const Head& head, std::span<const std::byte> values, int client);
+  void ask_for_hot(const std::vector<std::int64_t>& keys, std::uint64_t clock, int parent);
+  void serve_hot();
+
   bool follow_view();
   void settle(std::size_t range);
   void become_primary(std::size_t range);
   void update_copies(std::size_t range);
-  void send_copy(std::size_t range, int to);
+  void send_copy(std::size_t number, const Range& source, int to);
 
+  void move_from(const Edition& edition, const Server* before);
+  bool send_next_move();
+  void note_moved(Held& held);
+
+  void hand_over();
+  void take_leaving(int from, const Head& head);
+  void take_leaving_known(int from, std::uint64_t round);
+  void send_to_server(Head::Kind kind, std::uint64_t id, int to);
+
+  std::unique_ptr<Range> make_range(std::size_t range) const;
   Held* primary_of(std::size_t range);
   void keep(Range& range, const Head& head, const Rows& rows, const std::byte* gradients);
   void change(std::size_t number, const Head& head, const Rows& rows, const std::byte* gradients,
@@ -121,6 +192,7 @@ class Server {
   std::vector<Stretch> stretches_of(const Rows& rows) const;
   [[noreturn]] void throw_damaged(int sender, const char* what) const;
 
+  bool may_take_over(int server) const;
   std::uint64_t lowest_clock() const;
   int own() const { return mail_.rank() - clients_; }
   bool is_live(int server) const {
@@ -128,7 +200,8 @@ class Server {
   }
 
   const TableOptions& options_;
-  const int clients_;  // as many as servers
+  const int clients_;             // as many as servers
+  const std::vector<int> ranks_;  // of this edition
   Placement placement_;
   dstorm::Mail mail_;
   std::optional<ShownRows> shown_;     // none: clients pull by messages only
@@ -139,12 +212,24 @@ class Server {
   std::uint64_t lowest_ = 0;
   std::map<std::uint64_t, Forwarding> forwardings_;  // by the message's id
   std::uint64_t last_id_ = 0;
-  std::vector<Waiting> waiting_;    // pulls that ask for a later clock
+  std::vector<Waiting> waiting_;  // pulls that ask for a later clock
+  HotRows hot_;
+  std::vector<HotPull> hot_pulls_;  // not answered
+  std::atomic<std::uint64_t> hot_answers_{0};
   std::vector<KeyLists> lists_;     // by client
   std::vector<std::int64_t> keys_;  // of the message being read
   std::vector<std::byte> values_;   // of the message being read or written, without its codec
   int reading_ = -1;                // the member that sent it
   bool has_said_all_bye_ = false;
+  bool is_stopped_ = false;
+  std::deque<Move> moves_;           // to be sent
+  std::atomic<std::size_t> due_{0};  // ranges that have yet to come
+  std::size_t moved_ = 0;            // ranges that have been due
+  bool is_handing_over_ = false;
+  bool has_handed_over_ = false;
+  std::uint64_t round_ = 0;    // of kLeaving
+  std::vector<int> untold_;    // servers that have not answered it
+  std::vector<bool> leaving_;  // by server: it hands over its ranges
 };
 
 }  // namespace vol::ps

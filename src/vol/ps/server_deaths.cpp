@@ -16,7 +16,10 @@ bool Server::follow_view() {
   }
   if (!has_changed) return false;
   advance();
-  if (has_said_all_bye_) return true;  // nobody asks any more
+  if (has_said_all_bye_) {  // nobody asks any more
+    if (is_handing_over_) hand_over();
+    return true;
+  }
   for (std::size_t range = 0; range < held_.size(); ++range) settle(range);
   for (auto each = forwardings_.begin(); each != forwardings_.end();) {
     if (is_live(each->second.to)) {
@@ -28,6 +31,9 @@ bool Server::follow_view() {
     --answer->missing;
     answer_if_done(answer);
   }
+  hot_.forget_servers([this](int server) { return !is_live(server); });  // P12 (d)
+  serve_hot();
+  if (is_handing_over_) hand_over();
   return true;
 }
 
@@ -57,19 +63,18 @@ void Server::update_copies(std::size_t range) {
   const int place = placement_.place_of(range, own());
   // Servers before this one in the order are dead, whether this server knows it yet or not.
   const auto may_hold = [&](int server) {
-    return is_live(server) && placement_.place_of(range, server) >= place;
+    return may_take_over(server) && placement_.place_of(range, server) >= place;
   };
   for (int server : placement_.holders(range, may_hold)) {
     if (server == own() || std::ranges::find(held.copies, server) != held.copies.end()) continue;
-    send_copy(range, server);
+    send_copy(range, *held.range, server);
     held.copies.push_back(server);
   }
 }
 
-void Server::send_copy(std::size_t range, int to) {
-  Range& source = *held_[range].range;
+void Server::send_copy(std::size_t number, const Range& source, int to) {
   Head head{};
-  head.first = static_cast<std::int64_t>(range);
+  head.first = static_cast<std::int64_t>(number);
   const auto send = [&](Head::Kind kind, std::uint64_t offset, std::span<const std::byte> body) {
     head.kind = kind;
     head.clock = offset;
@@ -110,14 +115,15 @@ void Server::take_copy(int from, const Head& head, std::span<const std::byte> bo
   const auto range = static_cast<std::size_t>(head.first);
   Held& held = held_[range];
   const int place = placement_.place_of(range, from);
-  if (held.is_primary || place < held.source) return;  // P4
+  const bool moves = held.mover == from;
+  if (!moves && held.mover >= 0) return;                           // P10 (c)
+  if (!moves && (held.is_primary || place < held.source)) return;  // P4
   if (head.kind == Head::Kind::kCopyBegin) {
-    held.source = place;
-    held.coming = std::make_unique<Range>(options_, placement_.first_row(range),
-                                          placement_.end_row(range), clients_);
+    if (!moves) held.source = place;
+    held.coming = make_range(range);
     return;
   }
-  if (held.coming == nullptr || place != held.source) {
+  if (held.coming == nullptr || (!moves && place != held.source)) {
     throw_damaged(reading_, "a part of a copy that was not begun");
   }
   const bool is_end = head.kind == Head::Kind::kCopyEnd;
@@ -136,6 +142,7 @@ void Server::take_copy(int from, const Head& head, std::span<const std::byte> bo
   if (!body.empty()) std::memcpy(to.data() + offset, body.data(), body.size());
   if (!is_end) return;
   held.range = std::move(held.coming);
+  if (moves) note_moved(held);
   apply_kept(range);  // its source may not have known of the last clock
   settle(range);      // its source may have died meanwhile
 }

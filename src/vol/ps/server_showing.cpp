@@ -24,6 +24,7 @@ void Server::show() {
   } catch (const dstorm::ConfigError&) {
     return;  // no room: clients pull by messages
   }
+  shown_->set_clock(lowest_);
   Head head{};
   head.kind = Head::Kind::kShown;
   const ShownAt at = shown_->at();
@@ -32,6 +33,12 @@ void Server::show() {
     std::memcpy(room, &head, sizeof(head));
     std::memcpy(room + kHeadBytes, &at, sizeof(at));
     mail_.end(client);
+  }
+}
+
+void Server::hide() noexcept {
+  for (const Held& held : held_) {
+    if (held.range != nullptr && (is_stopped_ || held.range.use_count() > 1)) held.range->hide();
   }
 }
 

@@ -1,28 +1,32 @@
 #include "vol/ps/server_thread.hpp"
 
-#include <optional>
-
 #include "dstorm/host/quiet_thread.hpp"
-#include "vol/ps/server.hpp"
 
 namespace vol::ps {
 
-ServerThread::ServerThread(std::shared_ptr<dstorm::Group> group, const TableOptions& options)
+ServerThread::ServerThread(std::shared_ptr<dstorm::Group> group, const TableOptions& options,
+                           const Edition* edition, const Server* before)
     : group_(std::move(group)),
       options_(options),
-      thread_(dstorm::start_quiet_thread([this] { run(); })) {}
+      thread_(dstorm::start_quiet_thread([this, edition, before] { run(edition, before); })) {}
 
-void ServerThread::stop() noexcept {
-  if (!thread_.joinable()) return;
-  if (group_->is_forked()) return thread_.detach();  // the thread is the rank's
-  group_->leave();
-  thread_.join();
+const Server* ServerThread::await_stopped() {
+  if (thread_.joinable()) thread_.join();
+  return has_failed_ ? nullptr : server_.get();
 }
 
-void ServerThread::run() {
-  std::optional<Server> server;
+void ServerThread::stop() noexcept {
+  if (group_->is_forked()) {  // the thread is the rank's
+    if (thread_.joinable()) thread_.detach();
+    return;
+  }
+  group_->leave();
+  if (thread_.joinable()) thread_.join();
+}
+
+void ServerThread::run(const Edition* edition, const Server* before) {
   try {
-    server.emplace(group_, options_);
+    server_ = std::make_unique<Server>(group_, options_, edition, before);
   } catch (...) {
     group_->leave();
     made_.set_exception(std::current_exception());
@@ -30,12 +34,14 @@ void ServerThread::run() {
   }
   made_.set_value();
   try {
-    server->run();
+    server_->run();
   } catch (const std::exception&) {
     // The group has been left, or this rank was evicted, or has found damaged memory: for the other
     // ranks this server is dead from now on, and so it is for this rank's client.
     group_->leave();
+    has_failed_ = true;
   }
+  server_->hide();
 }
 
 }  // namespace vol::ps

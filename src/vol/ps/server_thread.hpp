@@ -1,11 +1,13 @@
 // The thread in which a rank's server runs.
 #pragma once
 
+#include <atomic>
 #include <future>
 #include <memory>
 #include <thread>
 
 #include "dstorm/group.hpp"
+#include "vol/ps/server.hpp"
 #include "vol/ps/table.hpp"
 
 namespace vol::ps {
@@ -13,24 +15,36 @@ namespace vol::ps {
 class ServerThread {
  public:
   // Starts the thread, which makes the Server, a collective call: this rank's Client is to be made
-  // at the same time. `group` has the server's member of the table's group.
-  ServerThread(std::shared_ptr<dstorm::Group> group, const TableOptions& options);
+  // at the same time. `group` has the server's member of the table's group. `edition` and `before`
+  // are as for the Server.
+  ServerThread(std::shared_ptr<dstorm::Group> group, const TableOptions& options,
+               const Edition* edition = nullptr, const Server* before = nullptr);
   ~ServerThread() { stop(); }
   ServerThread(const ServerThread&) = delete;
   ServerThread& operator=(const ServerThread&) = delete;
 
-  // Returns when the server is made. Throws what its constructor threw.
+  // Returns when the server is made. Throws what its constructor threw. To be called once, before
+  // the functions below.
   void await_made() { made_.get_future().get(); }
+  bool has_moved() const { return server_->has_moved(); }
+  std::size_t moved() const { return server_->moved(); }
+  std::uint64_t hot_answers() const { return server_->hot_answers(); }
+  // Returns when the client has ended the thread (Client::stop_server). The result is this rank's
+  // server, null if its thread has ended by itself. The group is not left. The caller may not hold
+  // what a user's update function needs (the GIL).
+  const Server* await_stopped();
   // Leaves the group and ends the thread. Idempotent. The caller may not hold what a user's update
-  // function needs (the GIL).
+  // function needs.
   void stop() noexcept;
 
  private:
-  void run();
+  void run(const Edition* edition, const Server* before);
 
   std::shared_ptr<dstorm::Group> group_;
   const TableOptions& options_;
   std::promise<void> made_;
+  std::unique_ptr<Server> server_;
+  bool has_failed_ = false;
   std::thread thread_;
 };
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -27,15 +28,25 @@ struct TableOptions {
   DType dtype = DType::kFloat32;  // or kFloat64
   double initial = 0;             // each value's, at first
   Rule rule;
-  std::vector<int> ranks;  // sorted, those that were live when the table was made
+  std::vector<int> ranks;  // of the edition that is made next, sorted
   int replicas = 0;
   std::optional<std::uint64_t> staleness = std::nullopt;  // none: asynchronous
-  Codec codec;                  // of pushed gradients and pulled values; not top-k
-  double threshold = 0;         // clients hold back rows whose gradients are below it
-  std::size_t cached_keys = 0;  // in key lists, that each client and server keep of one another
+  Codec codec;                    // of pushed gradients and pulled values; not top-k
+  double threshold = 0;           // clients hold back rows whose gradients are below it
+  std::size_t cached_keys = 0;    // in key lists, that each client and server keep of one another
+  std::vector<std::int64_t> hot;  // rows that grow; pulled through trees between hosts (P12)
+  int fan_out = 4;                // of these trees
+  // Whether the ranks of the job move to another group. A call that waits for other ranks then
+  // calls `look_again`, which may block, again and again. It ends with Superseded if that returns
+  // false. `is_new`: this wait calls it for the first time. Null: the job has one group.
+  std::function<bool()> is_superseded = nullptr;
+  std::function<bool(bool is_new)> look_again = nullptr;
 
   std::size_t row_bytes() const { return width * dtype_size(dtype); }
   Coder coder(std::size_t count) const { return Coder(codec, dtype, count * width, name); }
+  // Whether another server may have the rows of a server that is gone: a copy, or what was handed
+  // over to it.
+  bool may_send_again() const { return replicas > 0 || is_superseded != nullptr; }
   bool is_bsp() const { return staleness == std::uint64_t{0}; }
 };
 
@@ -58,24 +69,34 @@ struct Head {
     // A client to a server, which answers with kAck, kValues, kLost or kFailed of the same id.
     kPush = 1,
     kPull,
+    kHotPull,  // P12; also a server to another one, which answers with kHotValues or kLost
     // A client to all servers, without an answer.
     kClock,
     kBye,
+    // A client to the server of its rank: to end its thread, or to hand over its ranges, which it
+    // answers with kHandedOver (P11).
+    kStop,
+    kHandOver,
     // A server to a client.
     kAck,
     kValues,
-    kLost,    // `first` is a row that this server does not have
+    kLost,    // `first` is a row that this server does not have; also to a server
     kFailed,  // the text of a user's function's exception follows
     kAllBye,  // every live client has said kBye
     kShown,   // where the client can read the server's rows in place (P9): a ShownAt follows
+    kHandedOver,
     // A server to another one: a push for its copy, answered with kForwarded of the same id.
     kForward,
     kForwarded,
+    kHotValues,  // keys and values; `clock` is that of the rows
     // A server to one that is to hold a copy of range `first`: begins a copy without any push, has
     // a part of its bytes from `clock` on, or ends it with the numbers of the pushes that it has.
     kCopyBegin,
     kCopyPart,
     kCopyEnd,
+    // A server to the others: it hands over its ranges; answered with kLeavingKnown of the same id.
+    kLeaving,
+    kLeavingKnown,
   };
   Kind kind;
   std::uint32_t client;  // whose push it is

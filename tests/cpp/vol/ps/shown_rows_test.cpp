@@ -27,7 +27,7 @@ TableOptions options_of(std::int64_t rows, std::size_t width, DType dtype) {
 class ShownRowsTest : public testing::TestWithParam<std::size_t> {
  protected:
   const TableOptions options_ = options_of(1000, GetParam(), DType::kFloat32);
-  const Placement placement_{options_.rows, {0}, 0};
+  const Placement placement_{options_.rows, {0}, 0, 1};
   ShownRows server_{options_, placement_};
   const ShownRows client_{options_, placement_, server_.at()};
 

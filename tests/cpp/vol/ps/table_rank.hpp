@@ -69,6 +69,8 @@ class Rank {
     return values;
   }
 
+  std::uint64_t hot_answers() const { return thread_->hot_answers(); }
+
   // Servers that are live as far as this rank knows.
   int live() const {
     const int ranks = static_cast<int>(options_.ranks.size());

@@ -1,0 +1,45 @@
+#include "vol/ps/hot_rows.hpp"
+
+#include <cstring>
+
+namespace vol::ps {
+
+std::optional<std::uint64_t> HotRows::read(std::int64_t key, std::uint64_t clock,
+                                           std::byte* to) const {
+  const auto found = rows_.find(key);
+  if (found == rows_.end()) return std::nullopt;
+  const Row& row = found->second;
+  if (row.values.empty() || row.clock < clock) return std::nullopt;  // P12 (b)
+  std::memcpy(to, row.values.data(), row_bytes_);
+  return row.clock;
+}
+
+bool HotRows::ask(std::int64_t key, std::uint64_t clock, int server, std::uint64_t id) {
+  std::optional<Asked>& asked = rows_[key].asked;
+  if (asked && asked->clock >= clock) return false;
+  asked = Asked{clock, server, id};
+  return true;
+}
+
+void HotRows::take(std::int64_t key, std::uint64_t clock, std::span<const std::byte> values,
+                   std::uint64_t id) {
+  Row& row = rows_[key];
+  if (row.asked && row.asked->id == id) row.asked.reset();
+  if (!row.values.empty() && row.clock >= clock) return;
+  row.clock = clock;
+  row.values.assign(values.begin(), values.end());
+}
+
+void HotRows::forget(std::uint64_t id) {
+  for (auto& [key, row] : rows_) {
+    if (row.asked && row.asked->id == id) row.asked.reset();
+  }
+}
+
+void HotRows::forget_servers(const std::function<bool(int)>& is_dead) {
+  for (auto& [key, row] : rows_) {
+    if (row.asked && is_dead(row.asked->server)) row.asked.reset();
+  }
+}
+
+}  // namespace vol::ps

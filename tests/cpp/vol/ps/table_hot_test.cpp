@@ -1,0 +1,195 @@
+// Tables with hot rows, which go through trees of servers (P12). On one host (shm) they do not, and
+// the same pulls have to give the same.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <numeric>
+#include <set>
+#include <thread>
+
+#include "dstorm/errors.hpp"
+#include "table_rank.hpp"
+
+namespace vol::ps {
+namespace {
+
+using namespace std::chrono_literals;
+using testing_processes::expect_all_well;
+using testing_processes::Job;
+using testing_processes::Posts;
+using testing_processes::Shared;
+using testing_table::are_all;
+using testing_table::every;
+using testing_table::options_of;
+using testing_table::Rank;
+
+constexpr std::int64_t kRows = 400;
+
+TableOptions hot_options(std::uint64_t staleness) {
+  TableOptions options = options_of(kRows, 2);
+  options.hot = every(kRows, 7);
+  options.fan_out = 2;
+  options.staleness = staleness;
+  return options;
+}
+
+// (a): whoever is live, questions go towards the root, and few come to each.
+TEST(TableHot, EachServerAsksOneBeforeItAndIsAskedByFew) {
+  constexpr int kServers = 9;
+  std::vector<int> servers(kServers);
+  std::iota(servers.begin(), servers.end(), 0);
+  const Placement placement(kRows, servers, 1, kServers);
+  for (unsigned dead = 0; dead < (1U << kServers) - 1; dead += 5) {
+    const auto is_live = [dead](int server) { return ((dead >> server) & 1U) == 0; };
+    for (std::size_t range = 0; range < placement.ranges(); ++range) {
+      std::array<int, kServers> asked_by{};
+      for (const int server : servers) {
+        if (!is_live(server)) continue;
+        const int parent = placement.parent(range, server, 3, is_live);
+        ASSERT_TRUE(is_live(parent));
+        if (parent == server) {
+          ASSERT_EQ(server, placement.primary(range, is_live));
+        } else {
+          ASSERT_LT(placement.place_of(range, parent), placement.place_of(range, server));
+          ++asked_by[static_cast<std::size_t>(parent)];
+        }
+      }
+      for (const int count : asked_by) ASSERT_LE(count, 3);
+    }
+  }
+}
+
+TEST(TableHot, APullAtStalenessNothingSeesEachPushOfEarlierClocksAndNoneOfLater) {
+  for (const Codec& codec : {Codec(), Codec::float16()}) {
+    Shared<Posts> posts;
+    Job job(5, [&](dstorm::Bootstrap& bootstrap) {
+      TableOptions options = hot_options(0);
+      options.codec = codec;
+      options.cached_keys = 1000;
+      Rank one(*posts, bootstrap.rank(), 5, options);
+      for (int clock = 0; clock < 30; ++clock) {
+        CHECK_THAT(are_all(one.pull(options.hot), 5 * clock));
+        one.add(every(kRows, 1), 1);
+        CHECK_THAT(are_all(one.pull(every(kRows, 3)), 5 * clock));  // some of them are hot
+        CHECK_THAT(are_all(one.all(), 5 * clock));
+        one.client->advance({});
+      }
+      one.client->finish({});
+      return 0;
+    });
+    expect_all_well(job);
+  }
+}
+
+TEST(TableHot, APullIsAtMostTheStalenessBehind) {
+  Shared<Posts> posts;
+  Job job(4, [&](dstorm::Bootstrap& bootstrap) {
+    const TableOptions options = hot_options(2);
+    Rank one(*posts, bootstrap.rank(), 4, options);
+    for (int clock = 0; clock < 40; ++clock) {
+      const std::vector<double> values = one.pull(options.hot);
+      CHECK_THAT(std::ranges::all_of(values, [&](double value) {
+        return value >= 4 * std::max(0, clock - 2) && value <= 4 * clock + 3 * 3;
+      }));
+      one.add(every(kRows, 1), 1);
+      one.client->advance({});
+    }
+    one.client->finish({});
+    return 0;
+  });
+  expect_all_well(job);
+}
+
+// (c): in each clock each of seven clients asks once, and the two servers below the root that have
+// others below them ask once each. All ask for one row, in one tree.
+TEST(TableHot, NoServerIsAskedByAllAndEachAsksOnceAClock) {
+  if (testing_processes::transport() == "shm") return;  // no tree
+  constexpr int kRanks = 7;
+  constexpr int kClocks = 20;
+  Shared<Posts> posts;
+  Shared<std::array<std::atomic<std::uint64_t>, kRanks>> answers;
+  Job job(kRanks, [&](dstorm::Bootstrap& bootstrap) {
+    const TableOptions options = hot_options(0);
+    Rank one(*posts, bootstrap.rank(), kRanks, options);
+    for (int clock = 0; clock < kClocks; ++clock) {
+      for (int again = 0; again < 2; ++again) one.pull({options.hot[3]});
+      one.client->advance({});
+    }
+    one.client->finish({});
+    (*answers)[static_cast<std::size_t>(one.rank)] = one.hot_answers();
+    return 0;
+  });
+  expect_all_well(job);
+  std::uint64_t sum = 0;
+  for (const auto& each : *answers) {
+    sum += each;
+    EXPECT_LE(each, kClocks * (2 * 3 + 2));  // a root's: of three clients, and of two servers
+  }
+  EXPECT_EQ(sum, kClocks * (2 * kRanks + 2));
+}
+
+// (d): at staleness 0 a death changes nothing that the others see, but for the dead rank's pushes.
+TEST(TableHot, WhatADeadServerWasAskedIsAskedOfAnother) {
+  for (const int victim : {0, 1, 2, 3}) {
+    Shared<Posts> posts;
+    Job job(5, [&](dstorm::Bootstrap& bootstrap) {
+      TableOptions options = hot_options(0);
+      options.replicas = 1;
+      Rank one(*posts, bootstrap.rank(), 5, options);
+      for (int clock = 0; clock < 40; ++clock) {
+        if (one.rank == victim && clock == 10) std::raise(SIGKILL);
+        CHECK_THAT(are_all(one.pull(options.hot), 4 * clock + std::min(clock, 10)));
+        one.add(every(kRows, 1), 1);
+        one.client->advance({});
+      }
+      one.client->finish({});
+      return 0;
+    });
+    for (int rank = 0; rank < 5; ++rank) {
+      EXPECT_EQ(job.wait(rank), rank == victim ? 128 + SIGKILL : 0) << victim << ' ' << rank;
+    }
+  }
+}
+
+// Each rank learns of it, also those that ask a server which has to ask another one.
+TEST(TableHot, ALostRowIsAnErrorForAll) {
+  Shared<Posts> posts;
+  Shared<std::atomic<int>> told;
+  Job job(5, [&](dstorm::Bootstrap& bootstrap) {
+    TableOptions options = hot_options(0);
+    const Placement placement(kRows, {0, 1, 2, 3, 4}, 0, 5);
+    std::erase_if(options.hot, [&](std::int64_t row) {
+      return placement.server(placement.range_of(row), 0) != 2;
+    });
+    Rank one(*posts, bootstrap.rank(), 5, options);
+    const auto names_dead = [&](const auto& call) {
+      try {
+        call();
+      } catch (const dstorm::PeerError& error) {
+        return error.ranks() == std::vector<int>{2};
+      }
+      return false;
+    };
+    CHECK_THAT(names_dead([&] {
+      for (int clock = 0;; ++clock) {
+        if (one.rank == 2 && clock == 3) std::raise(SIGKILL);
+        one.pull({options.hot.front()});
+        one.client->advance({});
+      }
+    }));
+    // By the trees of those that live: one of these asks a server that has to ask the root.
+    CHECK_THAT(names_dead([&] { one.pull({options.hot.front()}); }));
+    ++*told;
+    while (*told < 4) std::this_thread::sleep_for(1ms);
+    return 0;
+  });
+  for (int rank = 0; rank < 5; ++rank) {
+    EXPECT_EQ(job.wait(rank), rank == 2 ? 128 + SIGKILL : 0) << rank;
+  }
+}
+
+}  // namespace
+}  // namespace vol::ps
