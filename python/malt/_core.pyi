@@ -1492,7 +1492,7 @@ class Table:
     """
     A rank's part of a table; for the package.
     """
-    def __init__(self, name: str, rows: typing.SupportsInt | typing.SupportsIndex, width: typing.SupportsInt | typing.SupportsIndex, dtype: numpy.dtype[typing.Any], initial: typing.SupportsFloat | typing.SupportsIndex, rule: tuple[str, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]], function: collections.abc.Callable[[numpy.ndarray, numpy.ndarray], None] | None, row_shape: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], replicas: typing.SupportsInt | typing.SupportsIndex, staleness: typing.SupportsInt | typing.SupportsIndex | None, codec: Codec | None, threshold: typing.SupportsFloat | typing.SupportsIndex, cached_keys: typing.SupportsInt | typing.SupportsIndex) -> None:
+    def __init__(self, name: str, rows: typing.SupportsInt | typing.SupportsIndex, width: typing.SupportsInt | typing.SupportsIndex, dtype: numpy.dtype[typing.Any], initial: typing.SupportsFloat | typing.SupportsIndex, rule: tuple[str, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]], function: collections.abc.Callable[[numpy.ndarray, numpy.ndarray], None] | None, row_shape: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], replicas: typing.SupportsInt | typing.SupportsIndex, staleness: typing.SupportsInt | typing.SupportsIndex | None, codec: Codec | None, threshold: typing.SupportsFloat | typing.SupportsIndex, cached_keys: typing.SupportsInt | typing.SupportsIndex, hot: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> None:
         ...
     def abandon(self) -> None:
         """
@@ -1544,6 +1544,9 @@ class Table:
         ...
     @property
     def clock(self) -> int:
+        ...
+    @property
+    def hot_answers(self) -> int:
         ...
     @property
     def moved(self) -> int:

@@ -291,8 +291,8 @@ MUTANTS = [
     ),
     Mutant(
         "P3: a push waits for the answer of a dead copy",
-        "    --answer->missing;\n    answer_if_done(answer);\n  }\n  if (is_handing_over_)",
-        "  }\n  if (is_handing_over_)",
+        "    --answer->missing;\n    answer_if_done(answer);\n  }\n  hot_",
+        "  }\n  hot_",
         SERVER_DEATHS,
     ),
     Mutant(

@@ -170,7 +170,7 @@ class Table:
             codec=codec,
             threshold=float(threshold),
             cached_keys=cached_keys,
-            hot=hot_rows,
+            hot=hot_rows.tolist(),
         )
         limit = job.settings.timeout if timeout is None else timeout
         seat = Seat(job, self.name, description, made, limit)

@@ -37,7 +37,7 @@
 //         of the live holder that comes next. It hands them to the holders by the next edition's
 //         placement, but to those that have the same pushes already. The numbers of the pushes, and
 //         the pushes kept for later clocks, go along. A range that stays is not copied.
-//     (d) The numbers of a client's pushes go on growing, also those of a rank that has been started
+//     (d) The numbers of a client's pushes go on growing, also those of a rank that was started
 //         again. So no push is refused for one of an earlier edition, or of an earlier process.
 //     (e) The servers of the last edition stay as they are until all ranks know that all ranges
 //         have come everywhere. If a rank dies before that, the others make the edition anew,
