@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import Running, start_job
+from jobs import Running, exists, start_job
 
 # Each life of a rank adds 1 to its own column of every row, again and again.
 COUNT = """
@@ -132,6 +132,8 @@ def test_ranks_that_are_added_take_ranges_and_hand_them_back(
         scale_to(job, 2)
         await_alive(job, 0, 1)
         job.await_told("left", ranks=[2, 3])
+        while any(exists(job.told(rank)["pid"]) for rank in (2, 3)):
+            time.sleep(0.01)
         time.sleep(0.5)  # the launcher knows that they have ended
         scale_to(job, 3)
         await_alive(job, 0, 1, 2)
