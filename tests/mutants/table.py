@@ -103,8 +103,14 @@ MUTANTS = [
     ),
     Mutant(
         "P10: a copy counts as whole that lacks a push",
-        "if (has.range.check == all.front().range.check) ",
+        "has.range.check == all.front().range.check &&",
         "",
+        EDITION,
+    ),
+    Mutant(
+        "P10: a copy counts as whole that is another primary's",
+        "has.range.source == all.front().range.source;",
+        "true;",
         EDITION,
     ),
     Mutant(

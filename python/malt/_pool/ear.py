@@ -2,7 +2,8 @@
 
 1. Whoever uses the post holds `lock`: between two `with` blocks of listening() there is only the
    rank's own thread, which then needs no lock.
-2. An error of attend() in the ear's thread comes out of check() in the rank's own one.
+2. An error of attend() in the ear's thread comes out of listening() or check() in the rank's own
+   one.
 """
 
 from __future__ import annotations
@@ -33,13 +34,14 @@ class Ear:
     @contextlib.contextmanager
     def listening(self, attend: Callable[[], object]) -> Iterator[None]:
         """Have attend() called now and then, with the lock."""
+        self.check()
         try:
-            self._error = None
             self._attend = attend
             self._has_work.set()
             yield
         finally:
             self.rest()
+        self.check()
 
     def rest(self) -> None:
         """Have the thread sleep again. For a call that begins, if an interrupt came in between."""
@@ -49,7 +51,10 @@ class Ear:
             pass
 
     def check(self) -> None:
-        """Raise what attend() has raised in the ear's thread. The caller has the lock."""
+        """Raise what attend() has raised in the ear's thread.
+
+        The caller has the lock, or is outside listening().
+        """
         if (error := self._error) is not None:
             self._error = None
             raise error
@@ -64,11 +69,15 @@ class Ear:
             if self._has_ended:
                 return
             time.sleep(_PERIOD)
-            with self.lock:
-                attend = self._attend
-                if attend is None or self._error is not None:
-                    continue
-                try:
-                    attend()
-                except Exception as error:
-                    self._error = error
+            self._listen()
+
+    def _listen(self) -> None:
+        # A call of its own, so that the thread does not keep what attend() refers to while it waits.
+        with self.lock:
+            attend = self._attend
+            if attend is None or self._error is not None:
+                return
+            try:
+                attend()
+            except Exception as error:
+                self._error = error

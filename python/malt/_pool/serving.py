@@ -97,6 +97,7 @@ class _Server:
                 raise DamagedError(f"rank 0 asks for {kind!r}, which malt.Pool does not know")
 
     def _await(self) -> Message:
+        self._ear.check()
         if (message := self._next) is not None:
             self._next = None
             return message
@@ -137,8 +138,9 @@ class _Server:
         while True:
             with self._ear.lock:
                 self._ear.check()
+                live = self._post.live()
                 self._attend()
-                if self._next is not None:  # rule 1
+                if self._next is not None or 0 not in live:  # rule 1
                     raise StoppedError
                 if (chunk := hand.begin()) is None:
                     return

@@ -123,12 +123,11 @@ class Summing:
         heirs = [rank for rank in live if rank != self._post.rank] or live  # rule 4
         given: dict[int, list[int]] = {rank: [] for rank in live}
         for rank, dealt in enumerate(planning.deal(todo, self._data.chunks, self._ranks)):
-            if rank in given:
-                given[rank] += dealt
-            else:
-                self.taken += len(dealt)
-                for chunk in dealt:
-                    given[heirs[chunk % len(heirs)]].append(chunk)
+            for chunk in dealt:
+                is_risky = rank == self._post.rank and self._plan.has_ended_ranks(chunk)
+                heir = heirs[chunk % len(heirs)] if rank not in given or is_risky else rank
+                self.taken += heir != rank
+                given[heir].append(chunk)
         for rank in reversed(live):  # so that the others work while rank 0 sends
             if given[rank]:
                 self._give(rank, given[rank])

@@ -9,6 +9,7 @@ together or not at all.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,10 +21,12 @@ from malt._job import job as jobs
 from malt._job.job import Job
 from malt.ps import _joining
 
+log = logging.getLogger("malt")
+
 _NAP_SECONDS = 0.0005
-_MOST_ATTEMPTS = 3  # that fail though no rank ends
-# A call may go over to the next group if it is the fifth of the table that was made first, or the
-# hundredth of any other one, since the ranks were called together.
+_MOST_FAILURES = 3  # after the first, though no rank has ended
+# A call goes over to the next group if it is the fifth of a table that was made before all vectors
+# and other tables, or comes after a hundred of another one, since the ranks were called together.
 _MOST_PASSED_BY, _OF_FIRST = 100, 25
 # The first byte of what a rank gives in a step of moving.
 _JOINS, _IS_READY, _FAILED = b"J", b"R", b"F"
@@ -105,14 +108,21 @@ class Seat:
             jobs.regroup()
 
     def leave(self, *, hands_over: bool, timeout: float | None = None) -> None:
-        """Leave the table, after this rank's ranges have been handed over to others. Idempotent."""
+        """Leave the table; with `hands_over`, hand over this rank's ranges first. Idempotent."""
         core, self._core = self._core, None
         self.clients = None  # a group has a thread for as long as it exists
         if core is None:
             return
         if hands_over:
-            with contextlib.suppress(Error):  # the others go on as after a death
+            try:
                 core.hand_over(timeout)
+            except Error as error:
+                log.warning(
+                    "%s: this rank leaves as if it had died, because it could not hand over its "
+                    "rows: %s",
+                    self._what,
+                    error,
+                )
         core.leave()
 
     # Steps of moving
@@ -147,7 +157,7 @@ class Seat:
                 self._attempt(attempt, group, brought)
             if attempt.has_succeeded:
                 return
-            if failures >= _MOST_ATTEMPTS:
+            if failures >= _MOST_FAILURES:
                 raise Error(f"{self._what} cannot move to the next group: {attempt.text}")
 
     def _attempt(self, attempt: _Attempt, group: Group, brought: Sequence[bytes]) -> None:
@@ -189,9 +199,12 @@ class Seat:
         size = self._job.size
         members = {*formed.ranks, *(size + rank for rank in formed.ranks)}
         deadline = time.monotonic() + self._timeout
-        while not self.core.has_moved():
+        while True:
+            has_moved = self.core.has_moved()
             if dead := sorted({member % size for member in members - set(formed.clients.alive())}):
                 raise PeerError(f"{describe_ranks(dead)} died while the table moved", dead)
+            if has_moved:
+                return
             if time.monotonic() > deadline:
                 raise TimeoutError(f"ranges did not come within {self._timeout:g} s", [])
             time.sleep(_NAP_SECONDS)

@@ -126,7 +126,9 @@ Edition::Edition(std::span<const std::optional<Brought>> brought, std::size_t co
     if (all.empty()) continue;
     ranges[number].sender = all.front().server;
     for (const Has& has : all) {
-      if (has.range.check == all.front().range.check) ranges[number].having.push_back(has.server);
+      const bool is_same = has.range.check == all.front().range.check &&
+                           has.range.source == all.front().range.source;
+      if (is_same) ranges[number].having.push_back(has.server);
     }
   }
   for (std::size_t rank = 0; rank < brought.size(); ++rank) {

@@ -16,7 +16,9 @@ struct Brought {
     std::uint32_t number;
     std::uint16_t place;   // of this server in the order of the last edition
     std::uint16_t source;  // the place of the latest primary that this server knows
-    std::uint64_t check;   // of the numbers of the pushes in it; equal ones mean equal rows
+    // Of the numbers of the pushes in it. Two primaries may apply the same pushes in another order;
+    // so rows are equal where both this and the source are.
+    std::uint64_t check;
   };
   std::uint64_t clock = 0;
   std::vector<std::uint64_t> pushes;     // by client: the last one that this rank knows

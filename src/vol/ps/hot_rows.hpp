@@ -1,7 +1,8 @@
 // Hot rows, which many ranks pull: each comes to them through a tree of servers that keep it, so
 // that no server is asked by all ranks (Karger et al., "Consistent hashing and random trees:
 // distributed caching protocols for relieving hot spots", STOC 1997).
-//  P12 A pull of hot rows is as fresh as one that asks the primary (P5, P6).
+//  P12 A pull of hot rows is as fresh as the staleness asks for (P5, P6). Its rows may be older
+//     than the primary's.
 //     (a) Each range has a tree of its own. Its places are the live servers in the range's order:
 //         the primary is the root, and place i asks place (i - 1) / TableOptions::fan_out. A client
 //         asks where its rank's server would; the root's client asks the root. Each asks an earlier

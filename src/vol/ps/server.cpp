@@ -370,6 +370,13 @@ void Server::answer(Head::Kind kind, int client, std::uint64_t id, std::int64_t 
 
 void Server::take_pull(const Head& head, const Rows& rows) {
   if (head.clock > lowest_) {  // P5
+    for (const Stretch& stretch : stretches_of(rows)) {
+      const Held& held = held_[stretch.range];
+      if (held.range != nullptr || held.coming != nullptr) continue;
+      // No clock brings the rows back.
+      return answer(Head::Kind::kLost, static_cast<int>(head.client), head.id,
+                    rows.at(stretch.begin));
+    }
     Waiting pull{head, {}};
     if (rows.keys != nullptr) pull.keys.assign(rows.keys, rows.keys + rows.count);
     waiting_.push_back(std::move(pull));

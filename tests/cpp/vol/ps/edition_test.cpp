@@ -47,6 +47,15 @@ TEST(Edition, RowsOfAServerThatALaterPrimaryHasReplacedDoNotCount) {
   EXPECT_EQ(Edition(all, 1).ranges[0].sender, 1);
 }
 
+TEST(Edition, ACopyOfAnotherPrimaryIsMadeAnewThoughItHasTheSamePushes) {
+  All all = three_holders();
+  all[0].reset();  // the first primary is dead; the second has had its pushes in another order
+  all[1]->ranges[0].source = 1;
+  const Edition edition(all, 1);
+  EXPECT_EQ(edition.ranges[0].sender, 1);
+  EXPECT_EQ(edition.ranges[0].having, std::vector{1});
+}
+
 TEST(Edition, RowsThatNobodyBringsAreLostWithTheDead) {
   All all = three_holders();
   for (auto& brought : all) {
