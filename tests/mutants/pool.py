@@ -166,8 +166,8 @@ MUTANTS = {
     # A rank answers only between two chunks, so a slow one keeps its chunks.
     "DEAF_IN_A_CHUNK": Mutant(
         "ear",
-        "                    attend()\n",
-        "                    pass\n",
+        "                attend()\n",
+        "                pass\n",
         f"{MOVES}::test_idle_ranks_do_the_chunks_that_a_slow_one_has_not_begun[shm-1]",
     ),
     # A chunk that a rank has got from another one is sent again in the next sum.
