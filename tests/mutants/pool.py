@@ -145,7 +145,7 @@ MUTANTS = {
     # A rank goes on with a sum that was given up.
     "NOT_GIVEN_UP": Mutant(
         "serving",
-        "if self._next is not None or 0 not in live:  # rule 1",
+        "if 0 not in live or self._next is not None:  # rule 1",
         "if False:",
         f"{OVER_JOB}::test_interrupt_gives_a_call_up_and_the_pool_goes_on",
     ),

@@ -140,7 +140,7 @@ class _Server:
                 self._ear.check()
                 live = self._post.live()
                 self._attend()
-                if self._next is not None or 0 not in live:  # rule 1
+                if 0 not in live or self._next is not None:  # rule 1
                     raise StoppedError
                 if (chunk := hand.begin()) is None:
                     return
