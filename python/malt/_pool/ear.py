@@ -72,7 +72,7 @@ class Ear:
             self._listen()
 
     def _listen(self) -> None:
-        # A call of its own, so that the thread does not keep what attend() refers to while it waits.
+        # A call of its own: while it waits, the thread must not keep what attend() refers to.
         with self.lock:
             attend = self._attend
             if attend is None or self._error is not None:

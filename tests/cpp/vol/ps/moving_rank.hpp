@@ -143,9 +143,8 @@ class MovingRank {
   Client& client() { return *seat_->client; }
   // Servers of this edition that are live as far as this rank knows.
   int live() const {
-    return static_cast<int>(std::ranges::count_if(options_.ranks, [&](int server) {
-      return seat_->group->is_live(kMostMovers + server);
-    }));
+    return static_cast<int>(std::ranges::count_if(
+        options_.ranks, [&](int server) { return seat_->group->is_live(kMostMovers + server); }));
   }
   void leave() { leave(*seat_); }
   std::uint64_t add(const std::vector<std::int64_t>& keys, double value) {
