@@ -68,7 +68,7 @@ check_wheel_file() { # check_wheel_file WHEEL
   bytes=$(stat -c %s "$1")
   ((bytes <= most_wheel_bytes)) || fail "$1 has $bytes bytes, more than $most_wheel_bytes"
   for file in LICENSE NOTICE.md python/malt/_watching/page/uPlot.LICENSE; do
-    python -m zipfile --list "$1" | grep -q "dist-info/licenses/$file " ||
+    [[ $(python -m zipfile --list "$1") == *"dist-info/licenses/$file "* ]] ||
       fail "$1 lacks the licence file $file"
   done
   if python -m zipfile --list "$1" | grep -E '(libssl|libcrypto|libibverbs)'; then
