@@ -99,6 +99,7 @@ TEST(Messages, AWaitEndsWhenARankDies) {
     Messages messages(group, "m", kSlot, 2, false);
     const std::vector<int> live = messages.live();
     CHECK_THAT((live == std::vector<int>{0, 1}));
+    group->barrier();
     if (group->rank() == 1) {
       CHECK_THAT(try_send(messages, "last words"));
       kill(getpid(), SIGKILL);
