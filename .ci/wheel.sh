@@ -64,14 +64,15 @@ build_wheel() {
 }
 
 check_wheel_file() { # check_wheel_file WHEEL
-  local bytes file
+  local bytes file files
   bytes=$(stat -c %s "$1")
   ((bytes <= most_wheel_bytes)) || fail "$1 has $bytes bytes, more than $most_wheel_bytes"
+  files=$(python -m zipfile --list "$1")
   for file in LICENSE NOTICE.md python/malt/_watching/page/uPlot.LICENSE; do
-    [[ $(python -m zipfile --list "$1") == *"dist-info/licenses/$file "* ]] ||
+    [[ $files == *"dist-info/licenses/$file "* ]] ||
       fail "$1 lacks the licence file $file"
   done
-  if python -m zipfile --list "$1" | grep -E '(libssl|libcrypto|libibverbs)'; then
+  if grep -E '(libssl|libcrypto|libibverbs)' <<<"$files"; then
     fail "$1 carries a library that is to be opened at run time"
   fi
 }

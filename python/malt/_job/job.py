@@ -115,7 +115,7 @@ class Job:
 _job: Job | None = None
 _forked_from = ""  # the rank that forked this process, for messages
 _left_launch = ""  # the launch whose job this process has left for good
-_is_in_program = False  # inside run_program()
+_is_in_program = False  # inside in_program()
 
 
 def current() -> Job:

@@ -1,8 +1,8 @@
 """A sum over a job, on rank 0: deals the chunks out, and has idle ranks do those of slow ones.
 
 1. Each chunk is in the sum once. A chunk is in the hand of one live rank at a time, until that rank
-   answers for it, gives it back, or dies. What no answer has when all hands are empty is dealt out
-   again.
+   answers for it, gives it back, or dies. Chunks that no answer has when all hands are empty are
+   dealt out again.
 2. A rank answers once for all chunks in its hand, with their sum. It gives back, when asked, chunks
    that it has not begun. Both come in the order in which the rank sent them, so a rank answers for
    no chunk that it has given back.

@@ -128,7 +128,7 @@ void Client::see(int server, std::span<const std::byte> body) {
 // Copies the part's rows from the server's memory; returns false if they have to be asked for (P9).
 bool Client::read_in_place(const Part& part) {
   const std::optional<ShownRows>& shown = shown_[static_cast<std::size_t>(part.to)];
-  if (!shown || part.is_hot) return false;
+  if (!shown) return false;
   if (std::ranges::any_of(sent_, [&](const auto& each) { return each.second.to == part.to; })) {
     return false;
   }
