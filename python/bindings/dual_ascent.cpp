@@ -148,18 +148,25 @@ void bind_one(py::module_& module, const std::string& suffix) {
           py::arg("sum"), "Take the weights.\n\nRaises:\n    ConfigError: a weight is not finite.")
       .def(
           "losses",
-          [](const Bound& self) {
-            const learn::DualLosses own = self.ascent.losses();
+          [](Bound& self, const std::array<double, 6>& all, const py::array& contribution) {
+            const std::span<T> out = borrow_to_write<T>(contribution, "contribution");
+            const py::gil_scoped_release released;
+            const learn::DualLosses own = self.ascent.losses(to_scales(all), out);
             return std::pair(own.primal, own.dual);
           },
-          no_gil, "Two numbers to add up over the ranks, for gap(). After settle().")
+          py::arg("all"), py::arg("contribution"),
+          "Two numbers to add up over the ranks, for gap(); also writes what contribute() does. "
+          "The "
+          "sweep's changes have been added.\n\nRaises:\n    ConfigError: of several ranks, before "
+          "settle(); or as contribute().")
       .def(
           "gap",
-          [](const Bound& self, double primal, double dual) {
-            const learn::DualGap gap = self.ascent.gap({primal, dual});
+          [](const Bound& self, double primal, double dual, const py::array& sum) {
+            const learn::DualGap gap = self.ascent.gap({primal, dual}, borrow<T>(sum, "sum", 1));
             return std::pair(gap.primal, gap.dual);
           },
-          py::arg("primal"), py::arg("dual"), "(primal, dual): the optimum is between them.")
+          py::arg("primal"), py::arg("dual"), py::arg("sum"),
+          "(primal, dual): the optimum is between them. `sum`: of the contributions.")
       .def(
           "set_ranks", [](Bound& self, int ranks) { self.ascent.set_ranks(ranks); },
           py::arg("ranks"), "So many ranks are left; settle next.")

@@ -18,12 +18,12 @@ using Starts = py::array_t<std::int64_t, py::array::c_style | py::array::forceca
 template <class T>
 Examples<T> csr_examples(const Starts& starts, const py::array& columns, const py::array& values,
                          std::int64_t features, const std::optional<py::array>& targets,
-                         const std::optional<py::array>& weights) {
+                         const std::optional<py::array>& weights, bool check) {
   Examples<T> examples;
   const Csr<T> csr{borrow<std::int64_t>(starts, "starts", 1),
                    borrow<std::int32_t>(columns, "columns", 1), borrow<T>(values, "values", 1),
                    features};
-  {
+  if (check) {
     const py::gil_scoped_release no_gil;
     csr.check();
   }
@@ -155,10 +155,12 @@ void bind_one(py::module_& module, const std::string& suffix) {
                     "Rows to train on, over the caller's arrays, which must not change meanwhile.")
       .def_static("csr", &csr_examples<T>, py::arg("starts"), py::arg("columns"), py::arg("values"),
                   py::arg("features"), py::arg("targets") = py::none(),
-                  py::arg("weights") = py::none(),
+                  py::arg("weights") = py::none(), py::kw_only(), py::arg("check") = true,
                   "Of a CSR matrix: SciPy's indptr, indices (int32) and data, columns rising.\n\n"
                   "Args:\n    targets: one a row; -1 or 1, a number, or of several outputs a "
-                  "class from 0.\n    weights: of each row's loss, or None.\n\n"
+                  "class from 0.\n    weights: of each row's loss, or None.\n    check: whether "
+                  "rows are checked now. DualAscent checks them itself; give unchecked ones to "
+                  "nothing else.\n\n"
                   "Raises:\n    ConfigError: a wrong dtype or shape, or rows out of range.")
       .def_static("dense", &dense_examples<T>, py::arg("values"), py::arg("targets") = py::none(),
                   py::arg("weights") = py::none(), "Of an array (rows, features); as csr().")

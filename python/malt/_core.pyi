@@ -1119,13 +1119,14 @@ class ExamplesFloat32:
     Rows to train on, over the caller's arrays, which must not change meanwhile.
     """
     @staticmethod
-    def csr(starts: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], columns: numpy.ndarray, values: numpy.ndarray, features: typing.SupportsInt | typing.SupportsIndex, targets: numpy.ndarray | None = None, weights: numpy.ndarray | None = None) -> ExamplesFloat32:
+    def csr(starts: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], columns: numpy.ndarray, values: numpy.ndarray, features: typing.SupportsInt | typing.SupportsIndex, targets: numpy.ndarray | None = None, weights: numpy.ndarray | None = None, *, check: bool = True) -> ExamplesFloat32:
         """
         Of a CSR matrix: SciPy's indptr, indices (int32) and data, columns rising.
 
         Args:
             targets: one a row; -1 or 1, a number, or of several outputs a class from 0.
             weights: of each row's loss, or None.
+            check: whether rows are checked now. DualAscent checks them itself; give unchecked ones to nothing else.
 
         Raises:
             ConfigError: a wrong dtype or shape, or rows out of range.
@@ -1179,13 +1180,14 @@ class ExamplesFloat64:
     Rows to train on, over the caller's arrays, which must not change meanwhile.
     """
     @staticmethod
-    def csr(starts: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], columns: numpy.ndarray, values: numpy.ndarray, features: typing.SupportsInt | typing.SupportsIndex, targets: numpy.ndarray | None = None, weights: numpy.ndarray | None = None) -> ExamplesFloat64:
+    def csr(starts: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], columns: numpy.ndarray, values: numpy.ndarray, features: typing.SupportsInt | typing.SupportsIndex, targets: numpy.ndarray | None = None, weights: numpy.ndarray | None = None, *, check: bool = True) -> ExamplesFloat64:
         """
         Of a CSR matrix: SciPy's indptr, indices (int32) and data, columns rising.
 
         Args:
             targets: one a row; -1 or 1, a number, or of several outputs a class from 0.
             weights: of each row's loss, or None.
+            check: whether rows are checked now. DualAscent checks them itself; give unchecked ones to nothing else.
 
         Raises:
             ConfigError: a wrong dtype or shape, or rows out of range.
@@ -1272,13 +1274,16 @@ class DualAscentFloat32:
         """
         Write one value for each row.
         """
-    def gap(self, primal: typing.SupportsFloat | typing.SupportsIndex, dual: typing.SupportsFloat | typing.SupportsIndex) -> tuple[float, float]:
+    def gap(self, primal: typing.SupportsFloat | typing.SupportsIndex, dual: typing.SupportsFloat | typing.SupportsIndex, sum: numpy.ndarray) -> tuple[float, float]:
         """
-        (primal, dual): the optimum is between them.
+        (primal, dual): the optimum is between them. `sum`: of the contributions.
         """
-    def losses(self) -> tuple[float, float]:
+    def losses(self, all: typing.Annotated[collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], "FixedSize(6)"], contribution: numpy.ndarray) -> tuple[float, float]:
         """
-        Two numbers to add up over the ranks, for gap(). After settle().
+        Two numbers to add up over the ranks, for gap(); also writes what contribute() does. The sweep's changes have been added.
+
+        Raises:
+            ConfigError: of several ranks, before settle(); or as contribute().
         """
     def scales(self) -> typing.Annotated[list[float], "FixedSize(6)"]:
         """
@@ -1357,13 +1362,16 @@ class DualAscentFloat64:
         """
         Write one value for each row.
         """
-    def gap(self, primal: typing.SupportsFloat | typing.SupportsIndex, dual: typing.SupportsFloat | typing.SupportsIndex) -> tuple[float, float]:
+    def gap(self, primal: typing.SupportsFloat | typing.SupportsIndex, dual: typing.SupportsFloat | typing.SupportsIndex, sum: numpy.ndarray) -> tuple[float, float]:
         """
-        (primal, dual): the optimum is between them.
+        (primal, dual): the optimum is between them. `sum`: of the contributions.
         """
-    def losses(self) -> tuple[float, float]:
+    def losses(self, all: typing.Annotated[collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], "FixedSize(6)"], contribution: numpy.ndarray) -> tuple[float, float]:
         """
-        Two numbers to add up over the ranks, for gap(). After settle().
+        Two numbers to add up over the ranks, for gap(); also writes what contribute() does. The sweep's changes have been added.
+
+        Raises:
+            ConfigError: of several ranks, before settle(); or as contribute().
         """
     def scales(self) -> typing.Annotated[list[float], "FixedSize(6)"]:
         """

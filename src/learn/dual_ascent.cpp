@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <variant>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "learn/dual_multiplier.hpp"
 #include "learn/dual_rows.hpp"
 #include "learn/splitmix.hpp"
+#include "learn/squares.hpp"
 
 namespace learn {
 namespace {
@@ -19,10 +19,9 @@ namespace {
 constexpr const char* kLengths = "contribution_length()";
 
 template <class T>
-double squares(std::span<const T> values) {
-  return std::accumulate(values.begin(), values.end(), 0.0, [](double sum, T value) {
-    return sum + static_cast<double>(value) * static_cast<double>(value);
-  });
+void round_to(std::span<T> rounded, const std::vector<double>& values) {
+  std::transform(values.begin(), values.end(), rounded.begin(),
+                 [](double value) { return static_cast<T>(value); });
 }
 
 }  // namespace
@@ -41,6 +40,7 @@ struct DualAscent<T>::Impl {
     add_moved(0);
   }
 
+  void require_settled() const;
   void add_moved(double moved);
   double change_squared(std::span<const T> change) const;
   DualBalance balance_of(const DualScales& all) const;
@@ -56,11 +56,16 @@ struct DualAscent<T>::Impl {
   DualModel<T> model{nullptr, 1, 0, 0, 1, 0, 0};
   bool swept = false;
   bool settled = false;
-
-  bool measurable = false;  // the weights are those of the alphas
-  DualBalance balance;      // of the alphas whose dual is measured
-  double dual_squares = 0;  // |sum of alpha x|^2 of these
+  DualBalance balance;  // of the alphas whose dual is measured
 };
+
+template <class T>
+void DualAscent<T>::Impl::require_settled() const {
+  if (settled) return;
+  throw dstorm::ConfigError(
+      "the ranks have not added what they start with; call scales(), contribute() and settle() "
+      "before the first sweep and after set_ranks()");
+}
 
 // Ends an exchange, or a change of the weights: steps begin from here. The sum of all alphas has
 // moved.
@@ -80,7 +85,7 @@ void DualAscent<T>::Impl::add_moved(double moved) {
 template <class T>
 double DualAscent<T>::Impl::change_squared(std::span<const T> change) const {
   const auto moved = static_cast<double>(change[weights.size()]);
-  return squares(change.first(weights.size())) / model.pliancy + model.rho * moved * moved;
+  return squares(change.data(), weights.size()) / model.pliancy + model.rho * moved * moved;
 }
 
 // Finds how the sum of all alphas becomes 0.
@@ -122,11 +127,7 @@ DualAscent<T>& DualAscent<T>::operator=(DualAscent&& other) noexcept = default;
 template <class T>
 std::int64_t DualAscent<T>::begin_sweep() {
   Impl& own = *impl_;
-  if (!own.settled) {
-    throw dstorm::ConfigError(
-        "the ranks have not added what they start with; call scales(), contribute() and settle() "
-        "before the first sweep and after set_ranks()");
-  }
+  own.require_settled();
   if (own.options.ranks == 1) own.add_moved(own.model.moved);
   own.multiplier.step(own.centre.pliancy());
   own.model.gap = own.centre.gap(own.weights) / own.options.ranks;
@@ -146,7 +147,6 @@ std::int64_t DualAscent<T>::sweep(int piece, int pieces) {
                "from 0 to below the number of pieces");
   Impl& own = *impl_;
   own.swept = own.swept || piece + 1 == pieces;
-  own.measurable = false;
   own.model.weights = own.weights.data();
   return std::visit([&](auto& rows) { return rows.sweep(piece, pieces, own.model); }, own.rows);
 }
@@ -210,66 +210,70 @@ template <class T>
 void DualAscent<T>::contribute(const DualScales& all, std::span<T> contribution) {
   Impl& own = *impl_;
   check_length("the contribution", contribution.size(), contribution_length(), kLengths);
-  own.balance = own.balance_of(all);
-  if (!own.settled) {
-    std::visit([&](auto& rows) { rows.scale(own.balance); }, own.rows);
-    own.balance = {};
-  }
+  const DualBalance balance = own.balance_of(all);
+  if (!own.settled) std::visit([&](auto& rows) { rows.scale(balance); }, own.rows);
   own.multiplier.settle(all, own.settled);
   own.centre.choose(own.options, all, own.weights.size());
   std::vector<double> sums(contribution.size());
   std::visit([&](const auto& rows) { rows.contribute(sums); }, own.rows);
-  std::transform(sums.begin(), sums.end(), contribution.begin(),
-                 [](double value) { return static_cast<T>(value); });
+  round_to(contribution, sums);
 }
 
 template <class T>
 void DualAscent<T>::settle(std::span<const T> sum) {
   Impl& own = *impl_;
   check_length("the sum of contributions", sum.size(), contribution_length(), kLengths);
+  const std::size_t features = own.weights.size();
   std::vector<T> of_alphas(sum.begin(), sum.begin() + std::ssize(own.weights));
-  own.dual_squares = squares<T>(sum.first(own.weights.size()));
-  if (own.options.intercept) {
-    const std::span<const T> negative = sum.last(own.weights.size());
-    own.dual_squares = 0;
-    for (std::size_t i = 0; i < of_alphas.size(); ++i) {
-      const double balanced = own.balance.positive * static_cast<double>(sum[i]) +
-                              own.balance.negative * static_cast<double>(negative[i]);
-      own.dual_squares += balanced * balanced;
-      of_alphas[i] += negative[i];
-    }
-  }
-  require_dual(std::isfinite(own.dual_squares), "|w|^2", own.dual_squares,
-               "finite; scale columns down, or lower C");
+  for (std::size_t i = features; i < sum.size(); ++i) of_alphas[i - features] += sum[i];
+  const double square = squares(of_alphas.data(), features);
+  require_dual(std::isfinite(square), "|w|^2", square, "finite; scale columns down, or lower C");
   own.centre.set_weights(of_alphas, own.weights);
   own.add_moved(0);
   own.settled = true;
-  own.measurable = true;
 }
 
 template <class T>
-DualLosses DualAscent<T>::losses() const {
-  const Impl& own = *impl_;
-  if (!own.measurable) {
-    throw dstorm::ConfigError(
-        "rows have been trained since the last settle(); call scales(), contribute() and settle() "
-        "before losses()");
-  }
-  return std::visit(
-      [&own](const auto& rows) {
-        return rows.losses(own.weights.data(), own.model.intercept, own.balance);
+DualLosses DualAscent<T>::losses(const DualScales& all, std::span<T> contribution) {
+  Impl& own = *impl_;
+  check_length("the contribution", contribution.size(), contribution_length(), kLengths);
+  own.require_settled();
+  own.balance = own.balance_of(all);
+  own.multiplier.settle(all, true);
+  own.add_moved(0);
+  std::vector<double> sums(contribution.size());
+  const DualLosses losses = std::visit(
+      [&](const auto& rows) {
+        return rows.losses(own.weights.data(), own.model.intercept, own.balance, sums);
       },
       own.rows);
+  round_to(contribution, sums);
+  return losses;
 }
 
 template <class T>
-DualGap DualAscent<T>::gap(const DualLosses& all) const {
-  return {squares(weights()) / 2 + all.primal, all.dual - impl_->dual_squares / 2};
+DualGap DualAscent<T>::gap(const DualLosses& all, std::span<const T> sum) const {
+  const Impl& own = *impl_;
+  check_length("the sum of contributions", sum.size(), contribution_length(), kLengths);
+  const std::size_t features = own.weights.size();
+  double dual_squares = 0;  // |sum of alpha x|^2
+  for (std::size_t i = 0; i < features; ++i) {
+    double alpha_x = static_cast<double>(sum[i]);
+    if (own.options.intercept) {
+      alpha_x = own.balance.positive * alpha_x +
+                own.balance.negative * static_cast<double>(sum[features + i]);
+    }
+    dual_squares += alpha_x * alpha_x;
+  }
+  return {squares(own.weights.data(), features) / 2 + all.primal, all.dual - dual_squares / 2};
 }
 
 template <class T>
 void DualAscent<T>::set_ranks(int ranks) {
   require_dual(ranks >= 1, "ranks", ranks, "at least 1");
+  if (ranks < impl_->options.ranks) {
+    std::visit([](auto& rows) { rows.stop_dealing(); }, impl_->rows);
+  }
   impl_->options.ranks = ranks;
   impl_->coupling.set_ranks(ranks);
   impl_->settled = false;
@@ -297,9 +301,8 @@ void DualAscent<T>::copy_alphas(std::span<T> alphas) const {
 template <class T>
 DualGap measure(DualAscent<T>& ascent) {
   std::vector<T> sum(ascent.contribution_length());
-  ascent.contribute(ascent.scales(), sum);
-  ascent.settle(sum);
-  return ascent.gap(ascent.losses());
+  const DualLosses own = ascent.losses(ascent.scales(), sum);
+  return ascent.gap(own, sum);
 }
 
 template class DualAscent<float>;

@@ -58,12 +58,13 @@
 //                                                  ascent.take_change(buffer);
 //                                                  ascent.add_changes(sum(buffer));
 //                                                }
-//                                                settle();
-//                                              } while (!close(ascent.gap(sum(ascent.losses()))));
-//   where settle() is
-//     const DualScales all = sum(ascent.scales());
-//     ascent.contribute(all, buffer);
-//     ascent.settle(sum(buffer));
+//                                              } while (!close(measure()));
+//   where settle() is                          and measure() is
+//     const DualScales all =                     const DualScales all =
+//         sum(ascent.scales());                      sum(ascent.scales());
+//     ascent.contribute(all, buffer);            const DualLosses own =
+//     ascent.settle(sum(buffer));                    ascent.losses(all, buffer);
+//                                                ascent.gap(sum(own), sum(buffer))
 // A measured gap costs about as much as a sweep: measure it when estimate() says that it is small.
 #pragma once
 
@@ -134,9 +135,10 @@ struct DualGap {
 };
 
 // One rank's part in solving a problem. T is float or double. It holds 16 or 32 bytes a row and,
-// for losses with a kink, up to half a copy of the matrix: rows whose alpha rests at a bound are
-// left out of most sweeps, and all rows are looked at again every few sweeps. It borrows the
-// matrix, which must outlive it and have passed its check(), and copies the targets.
+// for losses with a kink, up to half a copy of a sparse matrix: rows whose alpha rests at a bound
+// are left out of most sweeps, and all rows are looked at again every few sweeps. It borrows the
+// matrix, which must outlive it, and copies the targets. The matrix need not have passed its check():
+// the constructor checks the rank's own rows, and dealt rows all ranks together.
 //
 // c and |x|^2 are rounded to T: the problem that is solved, and its gap, have these.
 //
@@ -145,8 +147,8 @@ struct DualGap {
 template <class T>
 class DualAscent {
  public:
-  // Throws dstorm::ConfigError if an option or a length is out of range, a target or weight does
-  // not fit the loss, a row's |x|^2 or c is no finite T, or (one rank) all targets are the same
+  // Throws dstorm::ConfigError if an option or a length is out of range, a row fails Csr::check(), a
+  // target or weight does not fit the loss, a row's |x|^2 or c is no finite T, or (one rank) all targets are the same
   // label, with the log loss and an intercept: that has no minimum. Of several ranks no rank can
   // know this: contribute() throws there.
   DualAscent(const DualOptions& options, const Csr<T>& matrix, const Targets<T>& targets,
@@ -186,9 +188,9 @@ class DualAscent {
   void add_changes(std::span<const T> sum);
 
   // The three calls that compute w anew from all alphas. Make them before the first sweep (one rank
-  // alone has done it), before a gap is measured, and after a rank has died. In float they also end
-  // the drift of w. contribute() and settle() take sums over ranks; contributions have
-  // contribution_length() values.
+  // alone has done it), and after a rank has died. In float they also end the drift of w: make them
+  // every few sweeps if a small gap is asked for. contribute() and settle() take sums over ranks;
+  // contributions have contribution_length() values.
   //
   // With an intercept, the gap is that of alphas that sum to 0: those of one sign count scaled
   // down. The first time, and after set_ranks(), they are scaled down in fact. contribute() throws
@@ -199,9 +201,11 @@ class DualAscent {
   void contribute(const DualScales& all, std::span<T> contribution);
   void settle(std::span<const T> sum);
 
-  // After settle(). Reads the matrix once.
-  DualLosses losses() const;
-  DualGap gap(const DualLosses& all) const;
+  // The gap of w as it is and of the alphas, after the changes of a sweep have been added. losses()
+  // takes the sum of scales(), writes a contribution, and reads the matrix once. It throws
+  // dstorm::ConfigError as begin_sweep() and contribute() do. gap() takes the sums of both.
+  DualLosses losses(const DualScales& all, std::span<T> contribution);
+  DualGap gap(const DualLosses& all, std::span<const T> sum) const;
 
   // For the ranks that are left of a job, before scales(), contribute() and settle(). Their problem
   // is that of their own rows.
@@ -220,7 +224,7 @@ class DualAscent {
   std::unique_ptr<Impl> impl_;
 };
 
-// scales() to gap() for one rank alone.
+// scales(), losses() and gap() for one rank alone.
 template <class T>
 DualGap measure(DualAscent<T>& ascent);
 

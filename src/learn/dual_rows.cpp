@@ -8,6 +8,7 @@
 #include "learn/dual_check.hpp"
 #include "learn/linear_loss.hpp"
 #include "learn/row_prefetch.hpp"
+#include "learn/squares.hpp"
 
 namespace learn {
 namespace {
@@ -21,23 +22,13 @@ constexpr std::size_t kPieceBytes = 1 << 17;
 // Rows within this part of the mean distance from the kink stay in short sweeps.
 constexpr double kNear = 0.1;
 
-// Several sums are kept at once: a single sum would wait for each addition to end.
-template <class View>
-double squared_norm(const View& row) {
-  constexpr std::size_t kAtOnce = 4;
-  double sums[kAtOnce]{};
-  std::size_t i = 0;
-  for (; row.count - i >= kAtOnce; i += kAtOnce) {
-    for (std::size_t k = 0; k < kAtOnce; ++k) {
-      const auto value = static_cast<double>(row.values[i + k]);
-      sums[k] += value * value;
-    }
-  }
-  for (; i < row.count; ++i) {
-    const auto value = static_cast<double>(row.values[i]);
-    sums[0] += value * value;
-  }
-  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+template <class T>
+double squared_norm(const SparseView<T>& row) {
+  return squares(row.values, row.count);
+}
+template <class T>
+double squared_norm(const DenseView<T>& row) {
+  return static_cast<double>(dot(row, row.values));
 }
 
 // Adds rows times their alphas to sums.
@@ -92,27 +83,44 @@ class RowSums<DenseView<T>, T> {
   std::array<T, kAtOnce> alphas_{};
 };
 
+// Adds rows times their alphas to `sums`; if these have twice the features, those of negative
+// alphas to the second half.
+template <class View, class T>
+class SignedSums {
+ public:
+  SignedSums(std::vector<double>& sums, std::int64_t features)
+      : positive_(sums.data()),
+        negative_(sums.data() + sums.size() - static_cast<std::size_t>(features)) {}
+  void add(const View& row, T alpha) {
+    if (alpha != 0) (alpha > 0 ? positive_ : negative_).add(row, alpha);
+  }
+  void finish() {
+    positive_.finish();
+    negative_.finish();
+  }
+
+ private:
+  RowSums<View, T> positive_;
+  RowSums<View, T> negative_;
+};
+
 }  // namespace
 
 template <class T>
-void RowCopy<Csr<T>>::clear() {
-  starts_.assign(1, 0);
-  columns_.clear();
-  values_.clear();
-}
-
-template <class T>
-void RowCopy<Csr<T>>::append(const Csr<T>& from, std::size_t row) {
-  const SparseView<T> view = view_of(from, row);
-  columns_.insert(columns_.end(), view.columns, view.columns + view.count);
-  values_.insert(values_.end(), view.values, view.values + view.count);
-  starts_.push_back(static_cast<std::int64_t>(values_.size()));
-}
-
-template <class T>
-void RowCopy<Dense<T>>::append(const Dense<T>& from, std::size_t row) {
-  const DenseView<T> view = view_of(from, row);
-  values_.insert(values_.end(), view.values, view.values + view.count);
+void RowCopy<T>::take(const Csr<T>& from, std::span<const std::uint32_t> rows) {
+  starts_.resize(rows.size() + 1);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    starts_[i + 1] = starts_[i] + std::ssize(from.row(rows[i]).values);
+  }
+  const auto count = static_cast<std::size_t>(starts_.back());
+  columns_.resize(count);
+  values_.resize(count);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const std::size_t ahead = std::min(i + kRowAhead, rows.size() - 1);
+    const SparseView<T> row = view_and_prefetch(from, rows[i], rows[ahead]);
+    std::copy_n(row.columns, row.count, columns_.begin() + starts_[i]);
+    std::copy_n(row.values, row.count, values_.begin() + starts_[i]);
+  }
 }
 
 template <class T, class Matrix>
@@ -123,7 +131,7 @@ DualRows<T, Matrix>::DualRows(const DualOptions& options, const Matrix& matrix,
   check_dual(options);
   check_dual_lengths(matrix, targets, start);
   const auto rows = static_cast<std::size_t>(matrix.rows());
-  most_copied_ = rows / (2 * static_cast<std::size_t>(options.together));
+  most_listed_ = rows / (2 * static_cast<std::size_t>(options.together));
   if (deal.memory.data() == nullptr) {
     coordinates_ = owned_ = std::vector<Coordinate<T>>(rows);
   } else {
@@ -135,10 +143,15 @@ DualRows<T, Matrix>::DualRows(const DualOptions& options, const Matrix& matrix,
   }
   first_ = rows * rank_ / ranks_;
   const std::span<Coordinate<T>> own = own_coordinates();
+  if constexpr (kIsSparse) {
+    const auto first = static_cast<std::int64_t>(first_);
+    matrix.check(first, first + std::ssize(own));
+  }
   for (std::size_t i = 0; i < own.size(); ++i) {
     const std::size_t row = first_ + i;
     const double weight = targets.weights.empty() ? 1 : static_cast<double>(targets.weights[row]);
-    const double norm = squared_norm(view_of(matrix, row));
+    const std::size_t ahead = std::min(i + kRowAhead, own.size() - 1);
+    const double norm = squared_norm(view_and_prefetch(matrix, row, first_ + ahead));
     Coordinate<T> at{};
     at.target = targets.values[row];
     at.cost = static_cast<T>(options.c * weight);
@@ -155,12 +168,35 @@ DualRows<T, Matrix>::DualRows(const DualOptions& options, const Matrix& matrix,
 }
 
 template <class T, class Matrix>
-auto DualRows<T, Matrix>::part() -> Part {
-  if (is_short_) return {copy_.matrix(matrix_.features), listed_.data(), listed_.size()};
-  return {matrix_, nullptr, coordinates_.size()};
+void DualRows<T, Matrix>::stop_dealing() {
+  if (lists_.empty()) return;
+  const std::span<Coordinate<T>> own = own_coordinates();
+  if constexpr (kIsSparse) {
+    matrix_.starts = matrix_.starts.subspan(first_, own.size() + 1);
+  } else {
+    const auto features = static_cast<std::size_t>(matrix_.features);
+    matrix_.values = matrix_.values.subspan(first_ * features, own.size() * features);
+  }
+  coordinates_ = own;
+  first_ = rank_ = 0;
+  ranks_ = 1;
+  lists_ = {};
+  most_listed_ = own.size() / 2;
+  listing_ = false;
+  short_left_ = 0;
 }
 
-// Copies the rows that the last sweep of all ranks listed, if a sweep over them is much shorter.
+template <class T, class Matrix>
+auto DualRows<T, Matrix>::part() -> Part {
+  if (!is_short_) return {matrix_, nullptr, coordinates_.size()};
+  if constexpr (kIsSparse) {
+    return {copy_.matrix(matrix_.features), listed_.data(), listed_.size()};
+  } else {
+    return {matrix_, listed_.data(), listed_.size()};
+  }
+}
+
+// Gets the rows that the last sweep of all ranks listed, if a sweep over them is much shorter.
 template <class T, class Matrix>
 void DualRows<T, Matrix>::list_unrested() {
   listing_ = false;
@@ -176,9 +212,8 @@ void DualRows<T, Matrix>::list_unrested() {
       listed_.insert(listed_.end(), list.begin() + 2, list.begin() + 2 + list[0]);
     }
   }
-  if (listed_.size() > most_copied_) return;
-  copy_.clear();
-  for (const std::uint32_t row : listed_) copy_.append(matrix_, row);
+  if (listed_.size() > most_listed_) return;
+  if constexpr (kIsSparse) copy_.take(matrix_, listed_);
   short_left_ = kShortSweeps;
 }
 
@@ -303,7 +338,7 @@ void DualRows<T, Matrix>::visit(const Part& over, std::size_t row, std::size_t a
   using Step = DualStep<kLoss>;
   Coordinate<T>& own = coordinates_[over.places != nullptr ? over.places[row] : row];
   if (!(own.cost > 0)) return;
-  const auto view = view_and_prefetch(over.matrix, row, ahead);
+  const auto view = view_and_prefetch(over.matrix, over.in_matrix(row), over.in_matrix(ahead));
   const auto alpha = static_cast<double>(own.alpha);
   const DualPoint at{alpha, static_cast<double>(own.target), static_cast<double>(own.cost),
                      model.sigma * (static_cast<double>(own.norm) * model.pliancy + model.rho),
@@ -344,34 +379,34 @@ DualScales DualRows<T, Matrix>::scales(bool swept) const {
 
 template <class T, class Matrix>
 void DualRows<T, Matrix>::contribute(std::vector<double>& sums) const {
-  using Sums = RowSums<decltype(view_of(matrix_, 0)), T>;
   const std::span<const Coordinate<T>> own = own_coordinates();
-  Sums positive(sums.data());
-  Sums negative(sums.data() + sums.size() - static_cast<std::size_t>(matrix_.features));
-  for (std::size_t i = 0; i < own.size(); ++i) {
-    if (own[i].alpha == 0) continue;
-    (own[i].alpha > 0 ? positive : negative).add(view_of(matrix_, first_ + i), own[i].alpha);
-  }
-  positive.finish();
-  negative.finish();
+  SignedSums<decltype(view_of(matrix_, 0)), T> all(sums, matrix_.features);
+  for (std::size_t i = 0; i < own.size(); ++i) all.add(view_of(matrix_, first_ + i), own[i].alpha);
+  all.finish();
 }
 
 template <class T, class Matrix>
 DualLosses DualRows<T, Matrix>::losses(const T* weights, double intercept,
-                                       const DualBalance& balance) const {
-  DualLosses sums;
+                                       const DualBalance& balance,
+                                       std::vector<double>& sums) const {
+  DualLosses losses;
   const std::span<const Coordinate<T>> own = own_coordinates();
+  SignedSums<decltype(view_of(matrix_, 0)), T> all(sums, matrix_.features);
   for (std::size_t i = 0; i < own.size(); ++i) {
     const Coordinate<T>& at = own[i];
     const auto cost = static_cast<double>(at.cost);
     if (!(cost > 0)) continue;
+    const std::size_t ahead = std::min(i + kRowAhead, own.size() - 1);
+    const auto view = view_and_prefetch(matrix_, first_ + i, first_ + ahead);
     const auto target = static_cast<double>(at.target);
-    const double p = static_cast<double>(dot(view_of(matrix_, first_ + i), weights)) + intercept;
+    const double p = static_cast<double>(dot(view, weights)) + intercept;
     const double alpha = balance.of(static_cast<double>(at.alpha));
-    sums.primal += cost * loss_at(loss_, epsilon_, target, p).loss;
-    sums.dual += dual_at(loss_, epsilon_, alpha, target, cost);
+    losses.primal += cost * loss_at(loss_, epsilon_, target, p).loss;
+    losses.dual += dual_at(loss_, epsilon_, alpha, target, cost);
+    all.add(view, at.alpha);
   }
-  return sums;
+  all.finish();
+  return losses;
 }
 
 template <class T, class Matrix>

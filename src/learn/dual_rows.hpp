@@ -3,19 +3,22 @@
 // Sweeps go over blocks of neighbouring rows in random order: a random order of single rows
 // takes twice as long in memory and converges no faster. For losses with a kink, most alphas soon
 // rest at a bound. After kFirstSweeps full sweeps come rounds of one full sweep, which lists the
-// rows that do not rest, and kShortSweeps sweeps over a copy of those alone, fewer if the intercept
-// moves so far that others need not rest. Nothing is lost by a wrong guess: the next full sweep
+// rows that do not rest, and kShortSweeps sweeps over those alone, fewer if the intercept moves so far
+// that others need not rest. Sparse rows are copied for it; dense ones are long enough to be read
+// where they are. Nothing is lost by a wrong guess: the next full sweep
 // looks at every row.
 //
 // Dealt rows (DualDeal): every rank holds all rows, and draws the same order of the blocks. Rank r
 // takes the r-th part of that order. So no two ranks change one alpha in the same sweep. What the
-// ranks have found is listed in shared memory, so all copy the same rows. The sums that end a sweep
-// order the changes of one sweep before the reads of the next.
+// ranks have found is listed in shared memory, so all list the same rows. The sums that end a sweep
+// order the changes of one sweep before the reads of the next. When a rank has died, nobody deals any
+// more: rows of the dead must not be swept, and no rank knows whose died.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "learn/dual_ascent.hpp"
@@ -43,29 +46,16 @@ struct DualBalance {
   double of(double alpha) const { return alpha * (alpha > 0 ? positive : negative); }
 };
 
-// Rows copied out of a matrix.
-template <class Matrix>
-class RowCopy;
+// Sparse rows copied out of a matrix, to lie next to one another.
 template <class T>
-class RowCopy<Csr<T>> {
+class RowCopy {
  public:
-  void clear();
-  void append(const Csr<T>& from, std::size_t row);
+  void take(const Csr<T>& from, std::span<const std::uint32_t> rows);
   Csr<T> matrix(std::int64_t features) const { return {starts_, columns_, values_, features}; }
 
  private:
   std::vector<std::int64_t> starts_{0};
   std::vector<std::int32_t> columns_;
-  std::vector<T> values_;
-};
-template <class T>
-class RowCopy<Dense<T>> {
- public:
-  void clear() { values_.clear(); }
-  void append(const Dense<T>& from, std::size_t row);
-  Dense<T> matrix(std::int64_t features) const { return {values_, features}; }
-
- private:
   std::vector<T> values_;
 };
 
@@ -78,6 +68,9 @@ class DualRows {
   // Throws dstorm::ConfigError as DualAscent's constructor does.
   DualRows(const DualOptions& options, const Matrix& matrix, const Targets<T>& targets,
            const DualStart<T>& start, const DualDeal<T>& deal);
+
+  // A rank has died, and its rows with it. From now on this rank sweeps over its own part alone.
+  void stop_dealing();
 
   // `may_rest`: sweeps may be short. Returns the sweep's number of rows.
   std::int64_t begin_sweep(std::uint64_t seed, bool may_rest, double intercept);
@@ -93,16 +86,22 @@ class DualRows {
   // Adds alpha x of each row to `sums`; if these have twice the features, that of negative alphas
   // to the second half.
   void contribute(std::vector<double>& sums) const;
-  // The dual is that of the alphas as scale() would leave them.
-  DualLosses losses(const T* weights, double intercept, const DualBalance& balance) const;
+  // Does the same, and returns the losses. The dual is that of the alphas as scale() would leave
+  // them.
+  DualLosses losses(const T* weights, double intercept, const DualBalance& balance,
+                    std::vector<double>& sums) const;
   void scale(const DualBalance& balance);
   void copy_alphas(std::span<T> alphas) const;
 
  private:
+  static constexpr bool kIsSparse = std::is_same_v<Matrix, Csr<T>>;
   struct Part {  // what a sweep goes over
     Matrix matrix;
     const std::uint32_t* places;  // of its rows' coordinates; nullptr: in the same order
     std::size_t rows;
+    std::size_t in_matrix(std::size_t row) const {
+      return kIsSparse || places == nullptr ? row : places[row];
+    }
   };
   Part part();
   std::span<Coordinate<T>> own_coordinates() const {
@@ -123,7 +122,7 @@ class DualRows {
 
   Loss loss_;
   double epsilon_;
-  std::size_t most_copied_;  // rows in the copy for short sweeps
+  std::size_t most_listed_;  // rows of short sweeps
   Matrix matrix_;
   std::vector<Coordinate<T>> owned_;      // empty if the rows are dealt
   std::span<Coordinate<T>> coordinates_;  // of all rows of the matrix
@@ -142,9 +141,9 @@ class DualRows {
   double intercept_ = 0;               // when the rows were listed,
   double may_move_ = 0;                // and how far it may move until others need not rest
   std::int64_t short_left_ = 0;        // short sweeps still to come, after the present one
-  bool is_short_ = false;              // the present sweep is over the copy
-  std::vector<std::uint32_t> listed_;  // the rows of the copy, found by all ranks
-  RowCopy<Matrix> copy_;
+  bool is_short_ = false;              // the present sweep is over the listed rows alone
+  std::vector<std::uint32_t> listed_;  // found by all ranks
+  RowCopy<T> copy_;                    // of the listed rows, if they are sparse
   std::span<std::uint32_t>
       lists_;  // of dealt rows: of each rank, the number of rows found, their width_, and they
 };

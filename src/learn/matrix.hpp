@@ -31,9 +31,10 @@ struct Csr {
   }
 
   // Throws dstorm::ConfigError unless the rows lie one after the other within the arrays and each
-  // row's columns rise within the features. Reads everything once. A kernel that gets an unchecked,
-  // wrong matrix has undefined behaviour.
-  void check() const;
+  // row's columns rise within the features; of rows first_row to last_row - 1, or of all. Reads
+  // their columns once. A kernel that gets an unchecked, wrong matrix has undefined behaviour.
+  void check(std::int64_t first_row, std::int64_t last_row) const;
+  void check() const { check(0, rows()); }
 };
 
 // Rows of `features` values, one after the other. It borrows its array. T is float or double.

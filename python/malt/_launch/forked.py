@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import mmap
 import os
 import secrets
@@ -37,10 +38,16 @@ Report = Mapping[str, Any]
 
 def shared(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Copy an array to memory in which forked ranks can write for this process to read."""
-    copy = np.frombuffer(mmap.mmap(-1, max(1, array.nbytes)), array.dtype, array.size)
-    copy = copy.reshape(array.shape)
+    copy = shared_zeros(array.shape, array.dtype)
     copy[:] = array
     return copy
+
+
+def shared_zeros(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Make an array of zeros in memory as that of shared(). The system zeroes it at first use."""
+    size, kind = math.prod(shape), np.dtype(dtype)
+    memory = mmap.mmap(-1, max(1, size * kind.itemsize))
+    return np.frombuffer(memory, kind, size).reshape(shape)
 
 
 @dataclass

@@ -61,8 +61,9 @@ class Classifier(ClassifierMixin, LinearInput):
         return labels
 
     def _targets(self, y: Array) -> Array:
-        numbers = np.searchsorted(self.classes_, y)
-        return 2 * numbers - 1 if len(self.classes_) == 2 else numbers
+        if len(self.classes_) == 2:
+            return 2 * (y == self.classes_[1]).astype(np.int8) - 1
+        return np.searchsorted(self.classes_, y)
 
     @property
     def _is_multinomial(self) -> bool:

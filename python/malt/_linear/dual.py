@@ -61,7 +61,7 @@ class Dealt(NamedTuple):
     def of(rows: int, ranks: int, dtype: Any) -> Dealt:
         length = ranks * dealt_list_length(rows, ranks)
         return Dealt(
-            forked.shared(np.zeros(4 * rows, dtype)), forked.shared(np.zeros(length, np.uint32))
+            forked.shared_zeros((4 * rows,), dtype), forked.shared_zeros((length,), np.uint32)
         )
 
 
@@ -375,9 +375,10 @@ class _Ascent:
         return int(max(_LEAST_EXCHANGES, min(_EXCHANGES * share, affordable)))
 
     def _measure(self) -> tuple[float, float]:
-        self._settle()
-        primal, dual, *_ = self._few.add_few(*self._ascent.losses())
-        primal, dual = self._ascent.gap(primal, dual)
+        scales = self._few.add_few(*self._ascent.scales())[:6]
+        own = self._ascent.losses(scales, self._parts.array)
+        primal, dual, *_ = self._few.add_few(*own)
+        primal, dual = self._ascent.gap(primal, dual, self._parts.add_up())
         # All ranks take the means, of the same bits: their processors may round differently.
         primal, dual, *_ = self._few.add_few(primal, dual)
         return primal / self._few.ranks, dual / self._few.ranks

@@ -13,13 +13,16 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
+from sklearn.utils import assert_all_finite, check_random_state
 
+from malt._errors import ConfigError
 from malt._job import job as jobs
 from malt._job import joining
 from malt._launch import forked
 from malt._linear import dual, lbfgs
+from malt._linear.given import Given
 from malt._linear.input import LinearInput
+from malt._linear.labels import All
 from malt._linear.problem import Look, Problem, Solution, Stopping
 from malt._linear.sources import InMemory, Source, examples_of
 from malt._training.parameters import number
@@ -73,11 +76,29 @@ class ExactModel(LinearInput):
 
     # Solving
 
+    def _take_rows(self, X: Any, y: Any, sample_weight: Any) -> tuple[Given, All]:
+        """Return the given rows, of which those here alone may have values that are not finite.
+
+        The ascent finds these, on all ranks at once.
+        """
+        is_alone = joining.company() is None
+        given, _, _, everywhere = self._take(
+            "fit", X, y, sample_weight, reset=True, finite=not is_alone
+        )
+        return given, everywhere
+
+    def _insist_on_finite(self, X: Any) -> None:
+        assert_all_finite(
+            X.data if sparse.issparse(X) else X,
+            estimator_name=type(self).__name__,
+            input_name="X",
+        )
+
     def _solve_dual(self, X: Any, outputs: int, output: Callable[[int], Output]) -> None:
         """Solve each output's problem over rows in memory, with one weight vector an output."""
         ranks = self._rank_count(X, outputs)
         by_output = ranks > 1 and outputs >= ranks
-        examples = examples_of(X)
+        examples = examples_of(X, check=False)
         seed = self._seed()
         starts = self._starts(X.shape[0], outputs)
         alphas = self._new_alphas(X.shape[0], outputs)
@@ -118,7 +139,11 @@ class ExactModel(LinearInput):
                 solved[k] = one._replace(alphas=None, weights=one.weights[:, np.newaxis])
             return solved
 
-        self._finish(self._on_ranks(ranks, solve, outputs, X.dtype))
+        try:
+            self._finish(self._on_ranks(ranks, solve, outputs, X.dtype))
+        except ConfigError:
+            self._insist_on_finite(X)
+            raise
         if alphas is not None:
             self._alphas = np.array(alphas)
             self._last_c = self._problem().c
@@ -197,7 +222,7 @@ class ExactModel(LinearInput):
         if not self.warm_start:
             self._alphas = None
             return None
-        return forked.shared(np.zeros((rows, outputs)))
+        return forked.shared_zeros((rows, outputs), np.float64)
 
     def _on_ranks(
         self,
@@ -209,7 +234,7 @@ class ExactModel(LinearInput):
         """Solve here, or on ranks forked here; return each problem's solution."""
         if ranks == 1:
             return [one for one in solve(0) if one is not None]
-        weights = forked.shared(np.zeros((self.n_features_in_ + 1, outputs), dtype))
+        weights = forked.shared_zeros((self.n_features_in_ + 1, outputs), dtype)
 
         def work() -> dict[str, Any]:
             rank = jobs.rank()

@@ -60,9 +60,11 @@ class LinearInput(BaseEstimator):
         values: Array = linear_decisions(examples_of(X), weights, weights.shape[1])
         return values.ravel() if values.shape[1] == 1 else values
 
-    def _rows_and_targets(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Array]:
+    def _rows_and_targets(self, X: Any, y: Any, *, reset: bool, finite: bool) -> tuple[Any, Array]:
         is_numeric = isinstance(self, RegressorMixin)
-        X, y = validate_data(self, X, y, reset=reset, y_numeric=is_numeric, **_READS)
+        X, y = validate_data(
+            self, X, y, reset=reset, y_numeric=is_numeric, ensure_all_finite=finite, **_READS
+        )
         return _within_limits(canonical(X)), y
 
     def _take(
@@ -74,11 +76,15 @@ class LinearInput(BaseEstimator):
         *,
         reset: bool,
         classes: Array | None = None,
+        finite: bool = True,
     ) -> tuple[Given, Given, Given | None, All]:
-        """Return all given rows, those to train on, and those held out. Collective."""
+        """Return all given rows, those to train on, and those held out. Collective.
+
+        `finite`: whether X is searched for values that are not.
+        """
 
         def take() -> tuple[tuple[Given, Given, Given | None], Here]:
-            rows, targets = self._rows_and_targets(X, y, reset=reset)
+            rows, targets = self._rows_and_targets(X, y, reset=reset, finite=finite)
             labels = self._labels(targets, classes)
             weights = None
             if sample_weight is not None:

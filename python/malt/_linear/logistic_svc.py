@@ -56,12 +56,13 @@ class _ExactClassifier(Classifier, ExactModel):
         again = self.warm_start and hasattr(self, "coef_")
         if isinstance(X, Chunks):
             return self._fit_chunks(X, y, sample_weight, again=again)
-        given, *_, everywhere = self._take("fit", X, y, sample_weight, reset=True)
+        given, everywhere = self._take_rows(X, y, sample_weight)
         self._learn_classes(everywhere, again=again)
         by_class = self._class_weights(given.y)
         weights = self._weigh(given.y, given.weights, by_class)
         targets = self._targets(given.y)
         if self._is_multinomial:
+            self._insist_on_finite(given.X)
             whole = Output(targets, weights)
             ranks = self._rank_count(given.X, self._outputs)
             self._solve_smooth(

@@ -48,7 +48,7 @@ class _ExactRegressor(RegressorMixin, ExactModel):
             sources: list[Source] = [Streamed(X, survey, lambda y: (y, None)) for survey in surveys]
             self._solve_smooth(sources, 1, X.dtype)
         else:
-            given, *_ = self._take("fit", X, y, sample_weight, reset=True)
+            given, _ = self._take_rows(X, y, sample_weight)
             self._solve_dual(given.X, 1, lambda _: Output(given.y, given.weights))
         self.coef_ = self.coef_[0]
         return self

@@ -25,7 +25,10 @@ def canonical(X: Any) -> Any:
     return X
 
 
-def examples_of(X: Any, targets: Array | None = None, weights: Array | None = None) -> Examples:
+def examples_of(
+    X: Any, targets: Array | None = None, weights: Array | None = None, *, check: bool = True
+) -> Examples:
+    """Return X in the form that kernels read; unchecked, only DualAscent may be given it."""
     kind = ExamplesFloat32 if X.dtype == np.float32 else ExamplesFloat64
     if targets is not None:
         targets = np.ascontiguousarray(targets, X.dtype)
@@ -33,7 +36,7 @@ def examples_of(X: Any, targets: Array | None = None, weights: Array | None = No
         weights = np.ascontiguousarray(weights, X.dtype)
     if sparse.issparse(X):
         columns = X.indices.astype(np.int32, copy=False)
-        return kind.csr(X.indptr, columns, X.data, X.shape[1], targets, weights)
+        return kind.csr(X.indptr, columns, X.data, X.shape[1], targets, weights, check=check)
     return kind.dense(X, targets, weights)
 
 

@@ -100,7 +100,29 @@ TEST(DualAscent, NamesTheLengthThatIsWrong) {
   EXPECT_NE(refusal([&] { ascent.add_changes(wrong); }), "");
   EXPECT_NE(refusal([&] { ascent.contribute({}, wrong); }), "");
   EXPECT_NE(refusal([&] { ascent.settle(wrong); }), "");
+  EXPECT_NE(refusal([&] { ascent.losses({}, wrong); }), "");
+  EXPECT_NE(refusal([&] { ascent.gap({}, wrong); }), "");
   EXPECT_NE(refusal([&] { ascent.copy_alphas(wrong); }), "");
+}
+
+TEST(DualAscent, ChecksTheRowsThatAreItsOwn) {
+  const std::vector<std::int64_t> starts{0, 2, 4};
+  const std::vector<std::int32_t> columns{0, 1, 1, 0};
+  const std::vector<float> values{1, 2, 3, 4};
+  const std::vector<float> targets{1, -1};
+  const Csr<float> matrix{starts, columns, values, 2};
+  const auto refusal_on_rank = [&](int rank) {
+    std::vector<float> memory(8);
+    std::vector<std::uint32_t> lists(2 * dealt_list_length(2, 2));
+    DualOptions options;
+    options.ranks = 2;
+    return refusal(
+        [&] { DualAscent<float>(options, matrix, {targets, {}}, {}, {memory, lists, rank}); });
+  };
+  EXPECT_EQ(refusal_on_rank(0), "");
+  EXPECT_NE(refusal_on_rank(1).find("row 1 of the CSR matrix has column 0 after 1"),
+            std::string::npos);
+  EXPECT_NE(refusal([&] { DualAscent<float>({}, matrix, {targets, {}}); }), "");
 }
 
 TEST(DualAscent, NamesWhatIsWrongWithDealtRows) {
@@ -163,13 +185,9 @@ TEST(DualAscent, RefusesCallsOutOfTurn) {
   EXPECT_EQ(refusal([&] { ascent.sweep(2, 2); }),
             "the piece is 2; it must be from 0 to below the number of pieces");
   EXPECT_NE(refusal([&] { ascent.sweep(0, 0); }), "");
-  ascent.begin_sweep();
-  ascent.sweep(0, 1);
-  EXPECT_NE(refusal([&] { ascent.losses(); }), "");
-  measure(ascent);
-  EXPECT_EQ(refusal([&] { ascent.losses(); }), "");
   ascent.set_ranks(2);
   EXPECT_NE(refusal([&] { ascent.begin_sweep(); }), "");
+  EXPECT_NE(refusal([&] { measure(ascent); }), "");
   EXPECT_NE(refusal([&] { ascent.set_ranks(0); }), "");
 }
 

@@ -137,6 +137,7 @@ TEST_P(EachLoss, ContinuesFromTheAlphasOfAllDealtRows) {
   const std::vector<double> alphas = alphas_of(job, problem.rows());
   for (const std::size_t ranks : {1U, 2U, 3U, 8U}) {
     DualJob<double> warm(problem, Dealt{ranks}, false, {alphas, job.intercept()});
+    warm.settle();
     const DualGap gap = warm.gap();
     // The alphas to start with are scaled until they sum to 0, which moves w.
     EXPECT_NEAR(gap.primal, reached.primal, kClose * reached.primal) << ranks << " ranks";

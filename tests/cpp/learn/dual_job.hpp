@@ -117,7 +117,7 @@ class DualJob {
     for (DualAscent<T>& rank : ranks_) rank.set_ranks(static_cast<int>(ranks_.size()));
   }
 
-  void settle() {
+  DualScales scales() const {
     DualScales all;
     for (const DualAscent<T>& rank : ranks_) {
       const DualScales own = rank.scales();
@@ -128,6 +128,10 @@ class DualJob {
       all.norms += own.norms;
       all.curvature += own.curvature;
     }
+    return all;
+  }
+  void settle() {
+    const DualScales all = scales();
     exchange(
         ranks_.front().contribution_length(),
         [&](auto& rank, auto own) { rank.contribute(all, own); },
@@ -149,14 +153,18 @@ class DualJob {
                            [](double sum, const auto& rank) { return sum + rank.estimate(); });
   }
   DualGap gap() {
-    settle();
+    const DualScales scales_of_all = scales();
     DualLosses all;
-    for (const DualAscent<T>& rank : ranks_) {
-      const DualLosses own = rank.losses();
-      all.primal += own.primal;
-      all.dual += own.dual;
-    }
-    return ranks_.front().gap(all);
+    DualGap gap;
+    exchange(
+        ranks_.front().contribution_length(),
+        [&](auto& rank, auto own_part) {
+          const DualLosses own = rank.losses(scales_of_all, own_part);
+          all.primal += own.primal;
+          all.dual += own.dual;
+        },
+        [&](auto& rank, auto sum) { gap = rank.gap(all, sum); });
+    return gap;
   }
 
   // Sweeps until the gap is at most `tolerance` of the primal objective. Returns the last gap.

@@ -60,21 +60,28 @@ class DualTeam {
     for (int sweep = 1; sweep <= most_sweeps; ++sweep) {
       take_sweep(k, pieces);
       if (sweep % 4 != 0) continue;
-      settle(k);
-      const DualLosses own = job_.rank(k).losses();
-      const std::vector<double> all = few_.add(k, {own.primal, own.dual});
-      const DualGap gap = job_.rank(k).gap({all[0], all[1]});
+      const DualGap gap = measure(k);
       if (gap.primal - gap.dual <= tolerance * gap.primal) return;
     }
   }
-  void settle(std::size_t k) {
-    DualAscent<T>& rank = job_.rank(k);
-    const DualScales own = rank.scales();
+  DualScales scales(std::size_t k) {
+    const DualScales own = job_.rank(k).scales();
     const std::vector<double> all =
         few_.add(k, {own.rows, own.positive, own.negative, own.cost, own.norms, own.curvature});
+    return {all[0], all[1], all[2], all[3], all[4], all[5]};
+  }
+  void settle(std::size_t k) {
+    DualAscent<T>& rank = job_.rank(k);
     std::vector<T> contribution(rank.contribution_length());
-    rank.contribute({all[0], all[1], all[2], all[3], all[4], all[5]}, contribution);
+    rank.contribute(scales(k), contribution);
     rank.settle(wide_.add(k, contribution));
+  }
+  DualGap measure(std::size_t k) {
+    DualAscent<T>& rank = job_.rank(k);
+    std::vector<T> contribution(rank.contribution_length());
+    const DualLosses own = rank.losses(scales(k), contribution);
+    const std::vector<double> all = few_.add(k, {own.primal, own.dual});
+    return rank.gap({all[0], all[1]}, wide_.add(k, contribution));
   }
   void take_sweep(std::size_t k, int pieces) {
     DualAscent<T>& rank = job_.rank(k);

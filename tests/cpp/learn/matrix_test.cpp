@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
 #include <vector>
 
 #include "dstorm/errors.hpp"
@@ -62,6 +67,32 @@ TEST(Csr, RefusesColumnsOutsideOrOutOfOrder) {
   expect_refused(arrays, "row 0 of the CSR matrix has column 4 after 4");
   arrays.columns = {0, 4};
   expect_refused(arrays, "2 columns for 3 values");
+}
+
+// So many values that they are checked in several parts, with empty rows between them.
+TEST(Csr, NamesTheOneWrongRowOfMany) {
+  Arrays arrays;
+  arrays.starts = {0};
+  arrays.columns.clear();
+  for (int row = 0; row < 40'000; ++row) {
+    const int end = std::min(row % 7, 5);
+    for (int column = row % 5; column < end; ++column) arrays.columns.push_back(column);
+    arrays.starts.push_back(std::ssize(arrays.columns));
+  }
+  arrays.values.assign(arrays.columns.size(), 1);
+  arrays.csr().check();
+  for (const std::size_t row : {6UL, 20'005UL, 39'996UL}) {
+    const auto last = static_cast<std::size_t>(arrays.starts[row + 1]) - 1;
+    const auto named = "row " + std::to_string(row) + " of the CSR matrix has column ";
+    const std::int32_t right = arrays.columns[last];
+    for (const std::int32_t wrong : {-1, 0, 5, std::numeric_limits<std::int32_t>::max()}) {
+      if (wrong == right) continue;
+      arrays.columns[last] = wrong;
+      expect_refused(arrays, named + std::to_string(wrong));
+    }
+    arrays.columns[last] = right;
+  }
+  EXPECT_TRUE(arrays.csr().row(0).columns.empty());
 }
 
 TEST(Dense, HasItsRows) {

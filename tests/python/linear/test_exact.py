@@ -334,6 +334,36 @@ def test_scikit_learns_checks_pass(kind: Any) -> None:
     assert sum(result["status"] == "passed" for result in results) > 50
 
 
+@pytest.mark.parametrize("kind", [sparse.csr_matrix, np.asarray])
+@pytest.mark.parametrize("ranks", [None, 2])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_finite_is_found_wherever_it_is(
+    kind: Any, ranks: int | None, value: float
+) -> None:
+    """The ranks look for it, each in its own rows."""
+    X, y = make_classification(300, 8, random_state=1)
+    for row in (3, 296):
+        bad = X.copy()
+        bad[row, 5] = value
+        with pytest.raises(ValueError, match=r"Input X contains (NaN|infinity)"):
+            malt.LinearSVC(loss="hinge", ranks=ranks).fit(kind(bad), y)
+    X[296, 5] = 1e200
+    with pytest.raises(malt.ConfigError, match=r"\|x\|\^2 of row 296 is inf"):
+        malt.LinearSVC(loss="hinge", ranks=ranks).fit(kind(X), y)
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_columns_out_of_order_are_found_by_any_rank(loss: str) -> None:
+    X = sparse.random(300, 50, 0.1, "csr", random_state=np.random.default_rng(0))
+    X.sort_indices()
+    X.has_canonical_format = True  # it is, until here
+    at = X.indptr[280]
+    X.indices[at : at + 2] = X.indices[at : at + 2][::-1]
+    y = np.where(np.arange(300) % 2, 1, -1)
+    with pytest.raises(malt.ConfigError, match="row 280 of the CSR matrix has column"):
+        malt.LinearSVC(loss=loss, ranks=2).fit(X, y)
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
