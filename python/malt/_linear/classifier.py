@@ -62,7 +62,8 @@ class Classifier(ClassifierMixin, LinearInput):
 
     def _targets(self, y: Array) -> Array:
         if len(self.classes_) == 2:
-            return 2 * (y == self.classes_[1]).astype(np.int8) - 1
+            signs: Array = 2 * (y == self.classes_[1]).astype(np.int8) - 1
+            return signs
         return np.searchsorted(self.classes_, y)
 
     @property
