@@ -74,7 +74,10 @@ MUTANTS = {
     ),
     # A function's result is changed by the function's next call.
     "RESULT_NOT_COPIED": Mutant(
-        "tree", "if self._copies and not is_own:", "if False:", "test_sum.py"
+        "planning",
+        "        results.own()\n        results.add",
+        "        results.add",
+        "test_sum.py",
     ),
     # A result is a view of memory that the next call writes over.
     "VIEW_RETURNED": Mutant(

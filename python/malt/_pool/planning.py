@@ -69,9 +69,18 @@ def add_up(
     theta: object,
     chunks: Iterable[tuple[int, tuple[Any, ...]]],
     total: int,
+    *,
+    keeps: bool = True,
 ) -> list[tuple[Node, Any]]:
-    """Return what a rank has of the tree when it has done these chunks, of `total` ones."""
-    results = Tree(total, copies=True)
+    """Return what a rank has of the tree when it has done these chunks, of `total` ones.
+
+    `keeps`: it is still needed when the function is called again, which may write to what it
+    returned.
+    """
+    results = Tree(total)
     for chunk, arrays in chunks:
+        results.own()
         results.add(leaf(chunk), counted(function(theta, *arrays)))
+    if keeps:
+        results.own()
     return results.nodes()

@@ -24,10 +24,8 @@ Node = tuple[int, int]
 class Tree:
     """The nodes that are known so far, without those below another one."""
 
-    def __init__(self, leaves: int, *, copies: bool = False) -> None:
-        """`copies`: whoever gives a value may change it afterwards."""
+    def __init__(self, leaves: int) -> None:
         self._leaves = leaves
-        self._copies = copies
         self._known: dict[Node, tuple[Any, bool]] = {}  # and whether the value is this tree's own
 
     def add(self, node: Node, value: object) -> None:
@@ -46,9 +44,13 @@ class Tree:
                     raise _not_summable(height, number, left[0], right[0], error) from error
                 is_own = True
             height, number = height + 1, number // 2
-        if self._copies and not is_own:
-            value, is_own = _copy(value), True
         self._known[height, number] = value, is_own
+
+    def own(self) -> None:
+        """Copy the values that are not this tree's own: whoever gave them may now change them."""
+        for node, (value, is_own) in self._known.items():
+            if not is_own:
+                self._known[node] = _copy(value), True
 
     def nodes(self) -> list[tuple[Node, Any]]:
         return [(node, value) for node, (value, _) in self._known.items()]

@@ -109,7 +109,9 @@ class _Worker:
 
         def work() -> object:
             argument = packing.unpack(self._arguments.get(theta))
-            return planning.add_up(self._functions[function], argument, todo(), len(chunks))
+            return planning.add_up(
+                self._functions[function], argument, todo(), len(chunks), keeps=False
+            )
 
         self._answer(call, work)
 
