@@ -98,11 +98,14 @@ class PythonVector {
   }
 
   py::object gather(PyObject* const* arguments, std::size_t count, PyObject* keywords) {
-    static const Parameters<3> parameters("gather", 1, {"fold", "staleness", "timeout"});
+    static const Parameters<5> parameters("gather", 1,
+                                          {"fold", "staleness", "timeout", "quorum", "deadline"});
     const auto given = parameters.match(arguments, count, keywords);
     const dstorm::GatherOptions options =
         to_gather_options(parameters.get<std::optional<std::int64_t>>(given, 1, std::nullopt),
-                          parameters.get<std::optional<double>>(given, 2, std::nullopt));
+                          parameters.get<std::optional<double>>(given, 2, std::nullopt),
+                          parameters.get<std::optional<double>>(given, 3, std::nullopt),
+                          parameters.get<py::object>(given, 4, py::none()));
     const Fold fold = to_fold(given[0]);
     check_used(true);
     const Turn turn(turns(), "gather", name());
@@ -303,8 +306,9 @@ void bind_dense(py::module_& module) {
       vector, "gather",
       "gather(self: malt._core.Vector, fold: malt._core.Fold | "
       "collections.abc.Callable[[numpy.ndarray, list[malt._core.Update]], typing.Any] = ..., *, "
-      "staleness: typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | None = None) "
-      "-> malt._core.Gathered\n\n"
+      "staleness: typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | None = None, "
+      "quorum: typing.SupportsFloat | None = None, deadline: typing.SupportsFloat | str | None = "
+      "None) -> malt._core.Gathered\n\n"
       "Fold what has arrived into this vector. Asks no peer for anything.\n\n"
       "Args:\n    fold: AVG (the default), SUM, WEIGHTED, REPLACE, MEDIAN, TRIMMED_MEAN(f), or a\n"
       "        function fold(mine, updates) that changes `mine` or returns what it becomes.\n"
@@ -312,10 +316,17 @@ void bind_dense(py::module_& module) {
       "        around, as NumPy's does; WEIGHTED is computed in double precision.\n"
       "    staleness: 0 waits for this iteration's update of every live in-neighbour (BSP),\n"
       "        k lets them be k iterations behind (SSP), None does not wait (ASP).\n"
-      "    timeout: seconds to wait; that of malt.init() if None.\n\n"
+      "    timeout: seconds to wait; that of malt.init() if None.\n"
+      "    quorum: the share of the live in-neighbours (above 0, at most 1; rounded up) to wait\n"
+      "        for until they have scattered this iteration; then fold who is there. None:\n"
+      "        nobody, or with a deadline all. Not with staleness=0, which waits for all.\n"
+      "    deadline: seconds after which to fold who is there although the quorum is not;\n"
+      "        \"auto\": three times as long as quorums took in the last gathers. None: the\n"
+      "        timeout, which is an error.\n\n"
       "Returns:\n    Gathered: count, ranks and staleness of the updates folded.\n\n"
       "Raises:\n    TimeoutError: the named ranks did not come; nothing was folded.\n"
-      "    ConfigError: another thread's call waits, or a fold makes the call (malt.vector() says "
+      "    ConfigError: an argument is out of range; another thread's call waits, or a fold makes "
+      "the call (malt.vector() says "
       "more).");
   add_method<PythonVector, &PythonVector::allreduce>(
       vector, "allreduce",

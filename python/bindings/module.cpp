@@ -6,18 +6,33 @@
 
 namespace malt_bindings {
 
-std::optional<std::chrono::nanoseconds> to_duration(std::optional<double> seconds) {
+std::optional<std::chrono::nanoseconds> to_duration(std::optional<double> seconds,
+                                                    const char* name) {
   if (!seconds) return std::nullopt;
   if (!(*seconds >= 0)) {
-    throw dstorm::ConfigError("timeout is " + std::to_string(*seconds) +
+    throw dstorm::ConfigError(std::string(name) + " is " + std::to_string(*seconds) +
                               " s; it must be at least 0");
   }
   constexpr double kMost = 1e9;  // 31 years, well inside what nanoseconds can count
   return std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(*seconds, kMost) * 1e9));
 }
 
+namespace {
+
+std::optional<std::chrono::nanoseconds> to_deadline(const py::object& deadline) {
+  py::detail::make_caster<std::optional<double>> caster;
+  if (!caster.load(deadline, true)) {
+    throw dstorm::ConfigError("deadline is " + py::repr(deadline).cast<std::string>() +
+                              "; it is a number of seconds, 'auto' or None");
+  }
+  return to_duration(py::detail::cast_op<std::optional<double>>(std::move(caster)), "deadline");
+}
+
+}  // namespace
+
 dstorm::GatherOptions to_gather_options(std::optional<std::int64_t> staleness,
-                                        std::optional<double> timeout) {
+                                        std::optional<double> timeout, std::optional<double> quorum,
+                                        const py::object& deadline) {
   if (staleness && *staleness < 0) {
     throw dstorm::ConfigError(
         "staleness is " + std::to_string(*staleness) +
@@ -26,6 +41,12 @@ dstorm::GatherOptions to_gather_options(std::optional<std::int64_t> staleness,
   dstorm::GatherOptions options;
   if (staleness) options.staleness = static_cast<std::uint64_t>(*staleness);
   options.timeout = to_duration(timeout);
+  if (quorum || !deadline.is_none()) {
+    options.quorum.emplace();
+    options.quorum->share = quorum.value_or(1);
+    options.quorum->is_usual = deadline.equal(py::str("auto"));
+    if (!options.quorum->is_usual) options.quorum->deadline = to_deadline(deadline);
+  }
   return options;
 }
 

@@ -146,8 +146,10 @@ void bind_one(py::module_& module, const std::string& suffix) {
       .def(
           "gather",
           [](Vector& self, const py::object& fold, std::optional<std::int64_t> staleness,
-             std::optional<double> timeout) {
-            const dstorm::GatherOptions options = to_gather_options(staleness, timeout);
+             std::optional<double> timeout, std::optional<double> quorum,
+             const py::object& deadline) {
+            const dstorm::GatherOptions options =
+                to_gather_options(staleness, timeout, quorum, deadline);
             const Fold* built_in = to_built_in(fold);
             const typename Vector::UserFold own = [&](const auto& mine, auto updates) {
               return call<T>(fold, mine, updates);
@@ -167,7 +169,8 @@ void bind_one(py::module_& module, const std::string& suffix) {
             return gathered;
           },
           py::arg("fold") = Fold::avg(), py::kw_only(), py::arg("staleness") = py::none(),
-          py::arg("timeout") = py::none(),
+          py::arg("timeout") = py::none(), py::arg("quorum") = py::none(),
+          py::arg("deadline") = py::none(),
           "As of a dense vector in which everything not stored is zero. A function of the user's "
           "own "
           "fold(mine, updates) returns (indices, values), indices strictly increasing.")

@@ -412,7 +412,7 @@ class Vector:
 
         Within an epoch, no update of it or of an earlier one arrives any more. It never goes back.
         """
-    def gather(self, fold: Fold | collections.abc.Callable[[numpy.ndarray, list[Update]], typing.Any] = ..., *, staleness: typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | None = None) -> Gathered:
+    def gather(self, fold: Fold | collections.abc.Callable[[numpy.ndarray, list[Update]], typing.Any] = ..., *, staleness: typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | None = None, quorum: typing.SupportsFloat | None = None, deadline: typing.SupportsFloat | str | None = None) -> Gathered:
         """
         Fold what has arrived into this vector. Asks no peer for anything.
 
@@ -424,13 +424,19 @@ class Vector:
             staleness: 0 waits for this iteration's update of every live in-neighbour (BSP),
                 k lets them be k iterations behind (SSP), None does not wait (ASP).
             timeout: seconds to wait; that of malt.init() if None.
+            quorum: the share of the live in-neighbours (above 0, at most 1; rounded up) to wait
+                for until they have scattered this iteration; then fold who is there. None:
+                nobody, or with a deadline all. Not with staleness=0, which waits for all.
+            deadline: seconds after which to fold who is there although the quorum is not;
+                "auto": three times as long as quorums took in the last gathers. None: the
+                timeout, which is an error.
 
         Returns:
             Gathered: count, ranks and staleness of the updates folded.
 
         Raises:
             TimeoutError: the named ranks did not come; nothing was folded.
-            ConfigError: another thread's call waits, or a fold makes the call (malt.vector() says more).
+            ConfigError: an argument is out of range; another thread's call waits, or a fold makes the call (malt.vector() says more).
         """
     def on_frontier(self, iteration: typing.SupportsInt | typing.SupportsIndex, function: collections.abc.Callable[[int], typing.Any]) -> None:
         """
@@ -563,7 +569,7 @@ class SparseVectorFloat32:
 
         Within an epoch, no update of it or of an earlier one arrives any more. It never goes back.
         """
-    def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> Gathered:
+    def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None, quorum: typing.SupportsFloat | typing.SupportsIndex | None = None, deadline: typing.Any = None) -> Gathered:
         """
         As of a dense vector in which everything not stored is zero. A function of the user's own fold(mine, updates) returns (indices, values), indices strictly increasing.
         """
@@ -671,7 +677,7 @@ class SparseVectorFloat64:
 
         Within an epoch, no update of it or of an earlier one arrives any more. It never goes back.
         """
-    def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> Gathered:
+    def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None, quorum: typing.SupportsFloat | typing.SupportsIndex | None = None, deadline: typing.Any = None) -> Gathered:
         """
         As of a dense vector in which everything not stored is zero. A function of the user's own fold(mine, updates) returns (indices, values), indices strictly increasing.
         """
@@ -779,7 +785,7 @@ class SparseVectorInt32:
 
         Within an epoch, no update of it or of an earlier one arrives any more. It never goes back.
         """
-    def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> Gathered:
+    def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None, quorum: typing.SupportsFloat | typing.SupportsIndex | None = None, deadline: typing.Any = None) -> Gathered:
         """
         As of a dense vector in which everything not stored is zero. A function of the user's own fold(mine, updates) returns (indices, values), indices strictly increasing.
         """
@@ -887,7 +893,7 @@ class SparseVectorInt64:
 
         Within an epoch, no update of it or of an earlier one arrives any more. It never goes back.
         """
-    def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> Gathered:
+    def gather(self, fold: typing.Any = ..., *, staleness: typing.SupportsInt | typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None, quorum: typing.SupportsFloat | typing.SupportsIndex | None = None, deadline: typing.Any = None) -> Gathered:
         """
         As of a dense vector in which everything not stored is zero. A function of the user's own fold(mine, updates) returns (indices, values), indices strictly increasing.
         """

@@ -65,11 +65,23 @@ struct Stats {
   double wait_seconds = 0;      // spent waiting in scatter and gather
 };
 
+// How many in-neighbours a gather waits for, and how long.
+struct Quorum {
+  double share = 1;  // of the live ones, above 0 and up to 1; rounded up
+  // Since the wait began; then what has come is folded. None: the gather's timeout, which is an
+  // error. `is_usual`: three times as long as quorums of this segment took lately.
+  std::optional<std::chrono::nanoseconds> deadline = std::nullopt;
+  bool is_usual = false;
+};
+
 struct GatherOptions {
   // 0 is BSP, s > 0 SSP: wait until each live in-neighbour is at most s iterations behind this
   // rank. None: do not wait (ASP).
   std::optional<std::uint64_t> staleness = std::nullopt;
   std::optional<std::chrono::nanoseconds> timeout = std::nullopt;  // the group's if not given
+  // Given: then wait until so many have scattered this rank's iteration. Staleness 0 waits for all,
+  // and takes none.
+  std::optional<Quorum> quorum = std::nullopt;
 };
 
 // A segment keeps its group alive. Threads: the functions that change the segment or wait, and

@@ -1,4 +1,5 @@
-// How a gather works. collect() waits as the options say, then finds the updates to fold and lists
+// How a gather works. collect() waits as the options say, first for the staleness and then for the
+// quorum, then finds the updates to fold and lists
 // them in updates_. There are three ways to find them: collect_own_iteration() at staleness 0,
 // collect_newest() under LATEST, and collect_queued() under QUEUE. The fold reads the updates in
 // their slots, or in the stash. Under LATEST this rank's cursors hold the slots meanwhile, so that
@@ -21,6 +22,11 @@ namespace {
 constexpr int kLooksForMissing = 64;
 // The longest time after which this rank learns of an epoch whose graph another rank uses already.
 constexpr std::chrono::seconds kNews{1};
+// A usual deadline: so many times the usual wait, and no less than that.
+constexpr int kUsual = 3;
+constexpr std::chrono::milliseconds kLeastUsual{1};
+constexpr int kLately = 8;          // gathers over which the wait for a quorum is averaged
+constexpr double kRounding = 1e-9;  // of a share
 
 }  // namespace
 
@@ -60,11 +66,22 @@ void Gathering::record(Recorder& recorder, Recorder::Time began) const noexcept 
 
 void Gathering::collect(const GatherOptions& options) {
   const nanoseconds timeout = options.timeout.value_or(state_.group().timeout());
+  if (options.quorum && !(options.quorum->share > 0 && options.quorum->share <= 1)) {
+    throw ConfigError("gather of " + state_.name() + ": the quorum is " +
+                      std::to_string(options.quorum->share) +
+                      " of the in-neighbours; it must be above 0 and at most 1");
+  }
+  if (options.quorum && options.staleness == 0) {
+    throw ConfigError("gather of " + state_.name() +
+                      " at staleness 0 waits for all in-neighbours; a quorum or a deadline needs "
+                      "staleness=None or at least 1");
+  }
   state_.take_in();
   if (options.staleness == 0) return collect_own_iteration(timeout);
   if (options.staleness && *options.staleness < state_.iteration) {
     wait_for_clocks(state_.iteration - *options.staleness, timeout);
   }
+  if (options.quorum) wait_for_quorum(*options.quorum, timeout);
   if (state_.is_queue()) {
     collect_queued(kMostIteration);
   } else {
@@ -128,6 +145,49 @@ void Gathering::wait_for_clocks(std::uint64_t target, nanoseconds timeout) {
   at +=
       ", " + describe_ranks({ranks[0]}) + " at " + std::to_string(state_.reader(ranks[0]).clock());
   throw TimeoutError(lacks(ranks) + " within " + format_seconds(timeout) + at + ")", ranks);
+}
+
+void Gathering::wait_for_quorum(const Quorum& quorum, nanoseconds timeout) {
+  const std::vector<int>& senders = state_.rounds.current().in;
+  const auto is_behind = [&](int r) {
+    return state_.reader(r).clock() < state_.iteration && state_.is_live(r);
+  };
+  const auto behind = [&] {
+    std::vector<int> ranks;
+    std::ranges::copy_if(senders, std::back_inserter(ranks), is_behind);
+    return ranks;
+  };
+  const auto is_there = [&] {
+    strays_.take_in(false);
+    const auto live = std::ranges::count_if(senders, [&](int r) { return state_.is_live(r); });
+    const auto may_lack =
+        static_cast<std::ptrdiff_t>((1 - quorum.share) * static_cast<double>(live) + kRounding);
+    return std::ranges::count_if(senders, is_behind) <= may_lack;
+  };
+  const auto lacks = [&](const std::vector<int>& ranks) {
+    return "gather of " + state_.name() + ": " + describe_ranks(ranks) +
+           " did not scatter iteration " + std::to_string(state_.iteration);
+  };
+  const auto began = std::chrono::steady_clock::now();
+  const nanoseconds limit = limit_of(quorum, timeout);
+  const auto missing = [&] {
+    const auto one = std::ranges::find_if(senders, is_behind);
+    return one == senders.end() ? -1 : *one;
+  };
+  const bool came = state_.wait(is_there, limit, [&] { return lacks(behind()); }, missing);
+  const std::vector<int> ranks = came ? std::vector<int>{} : behind();
+  if (limit == timeout && !ranks.empty()) {
+    throw TimeoutError(lacks(ranks) + " within " + format_seconds(timeout), ranks);
+  }
+  // A wait that was cut short counts in full, so that a deadline too short grows.
+  const nanoseconds waited = std::chrono::steady_clock::now() - began;
+  usual_wait_ = usual_wait_ ? *usual_wait_ + (waited - *usual_wait_) / kLately : waited;
+}
+
+nanoseconds Gathering::limit_of(const Quorum& quorum, nanoseconds timeout) const {
+  if (!quorum.is_usual) return std::min(quorum.deadline.value_or(timeout), timeout);
+  if (!usual_wait_) return timeout;
+  return std::min(std::max(kUsual * *usual_wait_, nanoseconds(kLeastUsual)), timeout);
 }
 
 // A part of BSP: the next scatter must find a slot without replacing an update that some rank has

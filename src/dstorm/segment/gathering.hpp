@@ -1,6 +1,10 @@
 // Finds the updates that have arrived for this rank, and gives them to a fold.
 #pragma once
 
+#include <chrono>
+#include <optional>
+#include <vector>
+
 #include "dstorm/segment/state.hpp"
 #include "dstorm/segment/strays.hpp"
 
@@ -33,6 +37,8 @@ class Gathering {
   void record(Recorder& recorder, Recorder::Time began) const noexcept;
   void let_go() noexcept;
   void wait_for_clocks(std::uint64_t target, std::chrono::nanoseconds timeout);
+  void wait_for_quorum(const Quorum& quorum, std::chrono::nanoseconds timeout);
+  std::chrono::nanoseconds limit_of(const Quorum& quorum, std::chrono::nanoseconds timeout) const;
   void wait_for_folds(std::chrono::nanoseconds timeout);
   bool hears_of_epoch();
   bool has_update(int rank);
@@ -46,6 +52,8 @@ class Gathering {
   std::vector<Found> found_;     // one for each of updates_, in the same order
   std::vector<int> held_;        // senders in whose mailboxes this rank holds a slot
   std::vector<int> senders_;     // of the updates that have been folded
+  // For how long gathers waited for their quorum, lately; none before the first one.
+  std::optional<std::chrono::nanoseconds> usual_wait_;
 };
 
 }  // namespace dstorm

@@ -1,0 +1,157 @@
+"""Gathers that wait for a share of the ranks, or until a deadline, and fold who is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from jobs import PROMPT, run_job
+
+
+@pytest.mark.parametrize("policy", ["latest", "queue"])
+def test_goes_on_when_the_quorum_is_there(tmp_path: Path, policy: str) -> None:
+    """Rank 3 scatters only when the others have gathered; its update is in their next gather."""
+    result = run_job(
+        tmp_path,
+        4,
+        """
+malt.init(timeout=60)
+w = np.full(2, 10.0 ** rank)
+v = malt.vector(w, policy=policy, depth=4)
+if rank == 3:
+    [await_flag(each) for each in range(3)]
+    v.scatter()
+    raise_flag("late")
+    malt.barrier()
+else:
+    v.scatter()
+    # Two of three: those of ranks 0, 1 and 2.
+    first = v.gather(malt.SUM, quorum=0.6)
+    tell(first=first.ranks, sum=w[0])
+    raise_flag(rank)
+    await_flag("late")
+    then = v.gather(malt.SUM, quorum=1.0)
+    tell(then=then.ranks, all=w[0])
+    malt.barrier()
+""",
+        policy=policy,
+    )
+    for rank in range(3):
+        told = result.told[rank]
+        others = tuple(each for each in range(3) if each != rank)
+        assert told["first"] == others
+        assert told["sum"] == 111
+        assert told["then"] == (3,)
+        assert told["all"] == 1111
+
+
+def test_goes_on_at_the_deadline(tmp_path: Path) -> None:
+    result = run_job(
+        tmp_path,
+        3,
+        """
+malt.init(timeout=60)
+w = np.full(2, 10.0 ** rank)
+v = malt.vector(w)
+if rank == 2:
+    await_flag(0), await_flag(1)
+else:
+    v.scatter()
+    first = v.gather(malt.SUM, quorum=0.5).ranks  # the other has come
+    v.scatter()
+    begin = time.monotonic()
+    some = v.gather(malt.SUM, deadline=0.3)
+    lasted = time.monotonic() - begin
+    tell(waited=lasted, some=some.ranks, first=first)
+    tell(none=error_of(v.gather, malt.SUM, quorum=1, timeout=0.3))
+    raise_flag(rank)
+malt.barrier()
+""",
+    )
+    for rank in (0, 1):
+        told = result.told[rank]
+        assert told["first"] == (1 - rank,)
+        assert told["some"] in ((1 - rank,), ())  # the first gather may have found its second
+        assert 0.3 <= told["waited"] < PROMPT
+        assert told["none"].kind == "TimeoutError"
+        assert told["none"].ranks == (2,)
+        assert told["none"].says("did not scatter iteration 2", "0.3 s")
+
+
+def test_an_automatic_deadline_follows_what_gathers_took(tmp_path: Path) -> None:
+    """Rank 1 comes at once in 20 rounds, and then not at all."""
+    result = run_job(
+        tmp_path,
+        2,
+        """
+malt.init(timeout=60)
+v = malt.vector(np.zeros(2))
+for _ in range(20):
+    v.scatter()
+    v.gather(malt.SUM, deadline="auto")
+malt.barrier()
+if rank == 0:
+    v.gather(malt.SUM)
+    v.scatter()
+    begin = time.monotonic()
+    counts = [v.gather(malt.SUM, deadline="auto").count for _ in range(3)]
+    tell(counts=counts, waited=time.monotonic() - begin)
+malt.barrier()
+""",
+    )
+    assert result.told[0]["counts"] == [0, 0, 0]
+    assert result.told[0]["waited"] < PROMPT
+
+
+def test_a_quorum_counts_the_live_ranks_and_bounds_the_others(tmp_path: Path) -> None:
+    """Rank 3 has left; rank 2 is as far behind as staleness allows, and then further."""
+    result = run_job(
+        tmp_path,
+        4,
+        """
+malt.init(timeout=60)
+v = malt.vector(np.zeros(2))
+if rank == 3:
+    raise SystemExit
+while len(malt.alive()) > 3:
+    time.sleep(0.01)
+if rank == 2:
+    await_flag(0), await_flag(1)
+else:
+    for _ in range(2):
+        v.scatter()
+        v.gather(malt.SUM, staleness=2, quorum=0.5)
+    tell(bounded=[error_of(v.gather, malt.SUM, staleness=1, quorum=0.5, timeout=0.3)])
+    raise_flag(rank)
+while len(malt.alive()) < 3: time.sleep(0.01)
+malt.barrier()
+""",
+    )
+    for rank in (0, 1):
+        (error,) = result.told[rank]["bounded"]
+        assert error.kind == "TimeoutError"
+        assert error.ranks == (2,)
+
+
+def test_wrong_arguments_are_named(tmp_path: Path) -> None:
+    result = run_job(
+        tmp_path,
+        1,
+        """
+malt.init(timeout=60)
+vectors = [malt.vector(np.zeros(2)), malt.sparse_vector(5, capacity=5)]
+tell(errors=[[
+    error_of(v.gather, quorum=0),
+    error_of(v.gather, quorum=1.5),
+    error_of(v.gather, deadline=-1),
+    error_of(v.gather, deadline="soon"),
+    error_of(v.gather, deadline=[1]),
+    error_of(v.gather, staleness=0, quorum=0.5),
+] for v in vectors])
+""",
+    )
+    for errors in result.told[0]["errors"]:
+        words = ["quorum is 0", "quorum is 1.5", "deadline is -1", "'soon'", "[1]", "staleness 0"]
+        for error, word in zip(errors, words, strict=True):
+            assert error.kind == "ConfigError"
+            assert error.says(word)
