@@ -22,7 +22,9 @@ with atheris.instrument_imports(include=["malt", "numpy.lib", "json", "zipfile"]
     import malt
     from malt._checkpoint import (
         checkpoint,  # noqa: F401 # to be instrumented
+        restoring,  # noqa: F401 # to be instrumented
         safetensors,  # noqa: F401 # to be instrumented
+        spread,  # noqa: F401 # to be instrumented
         vector_files,  # noqa: F401 # to be instrumented
     )
 

@@ -61,7 +61,7 @@ MUTANTS = [
     ),
     Mutant(
         "P12: nobody else is asked what a dead server was",
-        "hot_.forget_servers([this](int server) { return !is_live(server); });",
+        "hot_.forget([this](int server, std::uint64_t) { return !is_live(server); });",
         "",
         SERVER_DEATHS,
     ),

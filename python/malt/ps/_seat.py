@@ -39,6 +39,8 @@ class Seat:
     Attributes:
         name: for error messages.
         clients: the group of the present edition, of which this rank's client is a member.
+        ranks: those of the present edition, sorted.
+        edition: the number of the present edition.
         is_used: this rank has made a call of the table.
         is_closed: all ranks have closed the table.
     """
@@ -46,6 +48,8 @@ class Seat:
     def __init__(self, job: Job, name: str, description: str, core: Core, timeout: float) -> None:
         self.name = name
         self.clients: Group | None = None
+        self.ranks: list[int] = []
+        self.edition = -1
         self.is_used = False
         self.is_closed = False
         self._core: Core | None = core
@@ -193,6 +197,8 @@ class Seat:
     def _commit(self, formed: _joining.Formed) -> None:
         self.core.commit()
         self.clients = formed.clients
+        self.ranks = formed.ranks
+        self.edition += 1
 
     def _await_ranges(self, formed: _joining.Formed) -> None:
         """Wait until all ranges that other ranks hand to this one have come."""

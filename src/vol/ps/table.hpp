@@ -77,6 +77,13 @@ struct Head {
     // answers with kHandedOver (P11).
     kStop,
     kHandOver,
+    // A client to the server of its rank, for checkpoints (P13); answered with kAck, kBytes or
+    // kLost of the same id.
+    kAwait,     // until the clients have reached the clocks that follow
+    kRead,      // `count` bytes of range `first` from `clock` on: values, then states
+    kWrite,     // bytes of range `first` that follow, to `clock` on
+    kWritten,   // all bytes of range `first`: copies are to be made
+    kContinue,  // from the clocks that follow
     // A server to a client.
     kAck,
     kValues,
@@ -85,12 +92,14 @@ struct Head {
     kAllBye,  // every live client has said kBye
     kShown,   // where the client can read the server's rows in place (P9): a ShownAt follows
     kHandedOver,
+    kBytes,  // the answer to kRead
     // A server to another one: a push for its copy, answered with kForwarded of the same id.
     kForward,
     kForwarded,
     kHotValues,  // keys and values; `clock` is that of the rows
     // A server to one that is to hold a copy of range `first`: begins a copy without any push, has
     // a part of its bytes from `clock` on, or ends it with the numbers of the pushes that it has.
+    // The end is answered with kForwarded if it has an id.
     kCopyBegin,
     kCopyPart,
     kCopyEnd,
