@@ -98,6 +98,7 @@ class Table {
       before_ = seat_->server->await_stopped();
       if (before_ != nullptr) brought = before_->brought();
       brought.clock = client.clock();
+      brought.has_closed = client.has_closed() ? 1 : 0;
       for (const int rank : client.lost_with()) {
         brought.lost_with.push_back(static_cast<std::uint32_t>(rank));
       }

@@ -338,7 +338,7 @@ void Client::finish(Limit limit) {
   send_held_back(limit, "close");
   wait_until([this] { return sent_.empty(); }, limit, "close");
   send_to_all(Head::Kind::kBye);
-  is_finished_ = true;
+  is_finished_ = has_closed_ = true;
   wait_until([this] { return has_all_bye_; }, limit, "close", true);
 }
 
@@ -372,6 +372,7 @@ void Client::hand_over(Limit limit) {
 
 void Client::take_over(Client& before) {
   held_back_.take_over(before.held_back_);
+  has_closed_ = before.has_closed_;
   rows_in_place_ = before.rows_in_place_;
   bytes_out_before_ = before.bytes_out();
   bytes_in_before_ = before.bytes_in();

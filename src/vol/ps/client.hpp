@@ -60,6 +60,8 @@ class Client {
   // Waits for all pushes, also those held back, and until this rank's server has handed its ranges
   // over to others (P11). The client makes no call afterwards.
   void hand_over(Limit limit);
+  // Whether it has told servers that it closes the table, also in an earlier edition.
+  bool has_closed() const { return has_closed_; }
   // Takes what `before`, this rank's client in the last edition, has that is not in messages.
   void take_over(Client& before);
 
@@ -177,6 +179,7 @@ class Client {
   std::string failure_;
   std::vector<int> failed_ranks_;
   bool is_finished_ = false;
+  bool has_closed_ = false;
   bool has_all_bye_ = false;
   bool is_settling_ = false;
   bool has_handed_over_ = false;

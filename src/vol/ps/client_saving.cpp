@@ -94,9 +94,7 @@ void Client::continue_from(std::span<const std::uint64_t> clocks, Limit limit) {
 }
 
 std::vector<std::size_t> Client::ranges(std::span<const int> live) const {
-  const auto is_live = [live](int server) {
-    return std::ranges::find(live, server) != live.end();
-  };
+  const auto is_live = [live](int server) { return std::ranges::find(live, server) != live.end(); };
   std::vector<std::size_t> own;
   for (std::size_t range = 0; range < placement_.ranges(); ++range) {
     if (placement_.primary(range, is_live) == mail_.rank()) own.push_back(range);

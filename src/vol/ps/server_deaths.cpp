@@ -140,8 +140,8 @@ void Server::take_copy(int from, const Head& head, std::span<const std::byte> bo
     throw_damaged(reading_, "a part of a copy that was not begun");
   }
   const bool is_end = head.kind == Head::Kind::kCopyEnd;
-  const std::span<std::byte> to = is_end ? std::as_writable_bytes(held.coming->pushes())
-                                         : held.coming->bytes_from(head.clock);
+  const std::span<std::byte> to =
+      is_end ? std::as_writable_bytes(held.coming->pushes()) : held.coming->bytes_from(head.clock);
   if (body.size() > to.size()) throw_damaged(reading_, "a copy that is too long");
   if (!body.empty()) std::memcpy(to.data(), body.data(), body.size());
   if (!is_end) return;
