@@ -229,7 +229,7 @@ class SavedRows:
 
     def _find(self) -> list[_Saved]:
         """Return the saved ranges in order."""
-        pattern = re.compile(re.escape(self._name) + r"/(\d+)/values")
+        pattern = re.compile(re.escape(self._name) + r"/(0|[1-9][0-9]{0,17})/values")
         found = []
         for file in self._files:
             for name in file:
@@ -299,6 +299,8 @@ def open_saved(
         DamagedError: as SavedRows.
     """
     made = {}
+    if not isinstance(notes, dict):
+        raise DamagedError(f"{origin} is damaged: what it notes of tables is no object")
     for name, rows in tables.items():
         if name not in notes:
             listed = ", ".join(map(repr, notes)) or "none"
