@@ -392,7 +392,7 @@ def test_damaged_rows_are_found_before_any_row_is_changed(tmp_path: Path) -> Non
         other = tmp_path / "checkpoint-000001/rank-00000.safetensors"
         other.write_bytes(other.read_bytes()[:-1] + b"\x7f")
         before = table.pull()
-        with pytest.raises(malt.ConfigError, match="every checkpoint.*damaged"):
+        with pytest.raises(malt.ConfigError, match=r"every checkpoint.*damaged"):
             malt.restore(tmp_path, {"t": table})
         assert np.array_equal(table.pull(), before)
 
