@@ -87,7 +87,7 @@ class Rank {
   std::optional<Client> client;
 };
 
-// Returns when so many ranks have called it. `come`: how many have, also before.
+// Returns when so many ranks have called it. `come` counts them, always the same number of ranks.
 inline void meet(std::atomic<int>& come, int ranks) {
   const int goal = (come.fetch_add(1) / ranks + 1) * ranks;
   while (come < goal) std::this_thread::sleep_for(std::chrono::milliseconds(1));

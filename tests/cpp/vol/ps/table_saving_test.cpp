@@ -112,22 +112,22 @@ TEST(TableSaving, ARankReadsWhenItsServerKnowsOfTheDeaths) {
 TEST(TableSaving, RestoredRowsAreOnTheCopiesToo) {
   for (const int staleness : {-1, 0}) {
     Shared<Posts> posts;
-    Shared<std::atomic<int>> meeting;
+    Shared<std::atomic<int>> of_three, of_two;
     Job job(3, [&](dstorm::Bootstrap& bootstrap) {
       Rank one(*posts, bootstrap.rank(), 3, options_with(1, staleness, 200));
       one.add(every(kRows, 1), 1);
       one.client->wait({}, {});
-      meet(*meeting, 3);
+      meet(*of_three, 3);
       restore(one, {0, 1, 2}, 7);
       one.client->continue_from(std::vector<std::uint64_t>{0, 0, 0}, {});
-      meet(*meeting, 3);
+      meet(*of_three, 3);
       if (one.rank == 2) std::raise(SIGKILL);
       while (one.live() > 2) std::this_thread::sleep_for(1ms);
       CHECK_THAT(are_all(one.all(), 7));
       one.add(every(kRows, 1), 1);
       one.client->wait({}, {});
       one.client->advance({});
-      meet(*meeting, 2);
+      meet(*of_two, 2);
       CHECK_THAT(are_all(one.all(), 9));
       one.client->finish({});
       return 0;
@@ -201,10 +201,10 @@ TEST(TableSaving, PullsWaitForTheClocksThatWereRestored) {
 
 TEST(TableSaving, RowsThatWereLostAreThereOnceTheyAreRestored) {
   Shared<Posts> posts;
-  Shared<std::atomic<int>> meeting;
+  Shared<std::atomic<int>> of_three, of_two;
   Job job(3, [&](dstorm::Bootstrap& bootstrap) {
     Rank one(*posts, bootstrap.rank(), 3, options_with(0, -1));
-    meet(*meeting, 3);
+    meet(*of_three, 3);
     if (one.rank == 2) std::raise(SIGKILL);
     one.client->await_clocks(std::vector<std::uint64_t>{0, 0, kIsDead}, {});
     bool is_lost = false;
@@ -215,11 +215,11 @@ TEST(TableSaving, RowsThatWereLostAreThereOnceTheyAreRestored) {
     }
     CHECK_THAT(is_lost);
     restore(one, {0, 1}, 7);
-    meet(*meeting, 2);
+    meet(*of_two, 2);
     CHECK_THAT(are_all(one.all(), 7));
-    meet(*meeting, 2);
+    meet(*of_two, 2);
     one.client->wait(one.add(every(kRows, 1), 1), {});
-    meet(*meeting, 2);
+    meet(*of_two, 2);
     CHECK_THAT(are_all(one.all(), 9));
     one.client->finish({});
     return 0;
