@@ -53,6 +53,14 @@ void Client::await_clocks(std::span<const std::uint64_t> clocks, Limit limit) {
   Head head{};
   head.kind = Head::Kind::kAwait;
   ask_own(head, std::as_bytes(clocks), {}, limit);
+  const dstorm::Turn turn(mail_.turns(), "checkpoint", options_.name);
+  const auto knows_deaths = [&] {
+    for (std::size_t rank = 0; rank < live_.size(); ++rank) {
+      if (live_[rank] && clocks[rank] == kIsDead) return false;
+    }
+    return true;
+  };
+  wait_until(knows_deaths, limit, "checkpoint");  // an error of lost rows names the dead
 }
 
 // In pieces of one message: more of them at a time would only wait for the server's thread.

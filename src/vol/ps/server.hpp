@@ -155,7 +155,7 @@ class Server {
   };
   struct Await {  // for what a checkpoint needs (P13)
     std::uint64_t id;
-    std::vector<std::uint64_t> clocks;  // by client; the highest number: its rank is to be dead
+    std::vector<std::uint64_t> clocks;  // by client; or kIsDead
   };
   struct Stretch {  // rows of one range among those of a message
     std::size_t begin, end;

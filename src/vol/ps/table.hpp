@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -123,6 +124,9 @@ static_assert(sizeof(Head) == 56);
 // What follows begins at a multiple of eight bytes: keys, then values.
 inline constexpr std::size_t kHeadBytes = dstorm::kLine;
 inline constexpr std::size_t kRoom = kSlotBytes - kHeadBytes;
+
+// As the clock of a rank that Head::Kind::kAwait tells a server.
+inline constexpr std::uint64_t kIsDead = std::numeric_limits<std::uint64_t>::max();
 
 inline Head head_of(std::span<const std::byte> message) {  // of at least kHeadBytes
   Head head;

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
-#include <limits>
 #include <numeric>
 #include <thread>
 
@@ -15,7 +14,6 @@ namespace vol::ps {
 namespace {
 
 constexpr std::int64_t kRows = 3000;
-constexpr std::uint64_t kIsDead = std::numeric_limits<std::uint64_t>::max();
 
 TableOptions options_with(int replicas, int staleness, std::size_t width = 3) {
   TableOptions options = options_of(kRows, width);
@@ -124,6 +122,7 @@ TEST(TableSaving, RestoredRowsAreOnTheCopiesToo) {
       if (one.rank == 2) std::raise(SIGKILL);
       while (one.live() > 2) std::this_thread::sleep_for(1ms);
       CHECK_THAT(are_all(one.all(), 7));
+      meet(*of_two, 2);
       one.add(every(kRows, 1), 1);
       one.client->wait({}, {});
       one.client->advance({});
