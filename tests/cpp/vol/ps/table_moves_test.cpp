@@ -278,9 +278,9 @@ TableOptions stopping_options(const std::atomic<bool>& is_released, std::atomic<
   return options;
 }
 
-// Ranks 1 and 2 leave at the same time: neither has handed its rows over before it knows of the
-// other one, because the server of rank 3 does not answer. Then rank 1 leaves, and rank 2 stays for
-// a while. In the order of some of rank 1's ranges it comes next, so it is their primary (P11).
+// Rank 2 begins to leave, then rank 1, which knows of it. Neither has handed its rows over before,
+// because the server of rank 3 does not answer. Then rank 1 leaves first, and rank 2 stays for a
+// while. In the order of some of rank 1's ranges it comes next, so it is their primary (P11).
 TEST(TableMoves, AServerThatLeavesIsPrimaryUntilItHasLeft) {
   Shared<Scene> scene;
   Shared<std::atomic<bool>> has_stopped, is_released, has_left, has_pulled;
@@ -300,6 +300,7 @@ TEST(TableMoves, AServerThatLeavesIsPrimaryUntilItHasLeft) {
     if (rank == 3) one.add({placement.first_row(own)}, kStopping);
     await(*has_stopped);
     if (rank == 1 || rank == 2) {
+      if (rank == 1) std::this_thread::sleep_for(200ms);  // its server hears of rank 2
       one.client().hand_over({});
       if (rank == 2) await(*has_pulled);
       one.leave();
@@ -307,7 +308,7 @@ TEST(TableMoves, AServerThatLeavesIsPrimaryUntilItHasLeft) {
       return 0;
     }
     if (rank == 0) {
-      std::this_thread::sleep_for(300ms);  // both have begun to hand over
+      std::this_thread::sleep_for(500ms);  // both have begun to hand over
       *is_released = true;
       await(*has_left);
       while (one.live() == 4) std::this_thread::sleep_for(1ms);
