@@ -1,6 +1,7 @@
 // Tables in checkpoints: what is read at the primaries, and what comes of rows that are put there
 // (P13).
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -134,6 +135,40 @@ TEST(TableSaving, RestoredRowsAreOnTheCopiesToo) {
     EXPECT_EQ(job.wait(2), 128 + SIGKILL);
     for (int rank : {0, 1}) EXPECT_EQ(job.wait(rank), 0) << staleness;
   }
+}
+
+// The server of rank 0, which holds all copies of rank 1's ranges, is stopped in an update.
+TEST(TableSaving, ARangeCountsAsWrittenWhenItsCopiesAreWhole) {
+  Shared<std::atomic<bool>> has_stopped, is_released;
+  TableOptions options = options_with(1, -1, 1);
+  options.rule.kind = Rule::Kind::kFunction;
+  Shared<std::atomic<pid_t>> stops;  // the process; 0 at first
+  options.rule.function = [&](std::byte*, const std::byte*, std::size_t) {
+    if (getpid() != *stops) return;
+    *has_stopped = true;
+    await(*is_released);
+  };
+  run_ranks(2, options, [&](Rank& one) {
+    const Placement& placement = one.client->placement();
+    const std::size_t range = one.client->ranges(std::vector<int>{0, 1}).front();
+    if (one.rank == 0) {
+      *stops = getpid();
+      one.add({placement.first_row(range)}, 1);
+      return 0;
+    }
+    await(*has_stopped);
+    const std::vector<double> values(16, 7);
+    one.client->write(range, 0, std::as_bytes(std::span(values)), {});
+    bool is_late = false;
+    try {
+      one.client->end_write(range, 200ms);
+    } catch (const dstorm::TimeoutError&) {
+      is_late = true;
+    }
+    *is_released = true;
+    CHECK_THAT(is_late);
+    return 0;
+  });
 }
 
 // What was kept for a later clock, on the primary and on the copy, and what was held back.
