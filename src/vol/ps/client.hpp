@@ -69,8 +69,8 @@ class Client {
   // Waits until the servers have acknowledged all pushes; drops their errors, and what is held
   // back.
   void drop_pushes(Limit limit);
-  // Waits until this rank's server knows that the ranks have reached these clocks, by rank. kIsDead:
-  // until it and this client know that the rank is dead.
+  // Waits until this rank's server knows that the ranks have reached these clocks, by rank. For
+  // kIsDead it waits until the server and this client know that the rank is dead.
   void await_clocks(std::span<const std::uint64_t> clocks, Limit limit);
   // Copies bytes of a range of which this rank is the primary, from `offset` on: those of its
   // values, then of the rule's states. They are all of values or all of one state.
