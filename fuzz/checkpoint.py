@@ -22,7 +22,9 @@ with atheris.instrument_imports(include=["malt", "numpy.lib", "json", "zipfile"]
     import malt
     from malt._checkpoint import (
         checkpoint,  # noqa: F401 # to be instrumented
+        restoring,  # noqa: F401 # to be instrumented
         safetensors,  # noqa: F401 # to be instrumented
+        spread,  # noqa: F401 # to be instrumented
         vector_files,  # noqa: F401 # to be instrumented
     )
 
@@ -35,7 +37,7 @@ def sealed(rest: bytes) -> bytes:
     return struct.pack("<Q", len(header)) + header + bytes(16)
 
 
-def run(given: bytes, folder: Path, vectors: dict[str, Any]) -> None:
+def run(given: bytes, folder: Path, *vectors: dict[str, Any]) -> None:
     """Restore it as whatever there is, and into vectors: it is taken, or refused in words."""
     kind, content = given[0] % 4 if given else 0, given[1:]
     names = ("x.safetensors", "x.npz", "x.npy", "checkpoint-000001/rank-00000.safetensors")
@@ -43,7 +45,7 @@ def run(given: bytes, folder: Path, vectors: dict[str, Any]) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(sealed(content) if kind == 3 else content)
     source = path.parent if kind == 3 else path
-    for targets in (None, vectors):
+    for targets in (None, *vectors):
         try:
             malt.restore(source, targets)
         except malt.Error as error:
@@ -55,7 +57,8 @@ def run(given: bytes, folder: Path, vectors: dict[str, Any]) -> None:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder, malt.init():
         vectors = {"w": np.zeros(2), "s": malt.sparse_vector(4, capacity=4)}
-        atheris.Setup(sys.argv, lambda given: run(given, Path(folder), vectors))
+        tables = {"t": malt.ps.Table(2, update=malt.ps.Momentum(0.1))}
+        atheris.Setup(sys.argv, lambda given: run(given, Path(folder), vectors, tables))
         atheris.Fuzz()
 
 

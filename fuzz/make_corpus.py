@@ -411,6 +411,19 @@ def checkpoint() -> dict[str, bytes]:
     checksums = json.dumps({"w": zlib.crc32(bytes(16))})
     rest = json.dumps({"malt_checksums": checksums, "malt": note})[1:] + f',"w":{json.dumps(w)}}}'
     seeds["checkpoint"] = b"\x03" + rest.encode()
+    facts = {"rows": 2, "width": None, "dtype": "float32", "update": "Momentum"}
+    tables = {"t": {"facts": facts, "ranks": [0], "clocks": [7]}}
+    note = json.dumps({"version": 1, "ranks": [0], "extra": {}, "tables": tables})
+    names = ("t/0/v", "t/0/values")
+    checksums = json.dumps(dict.fromkeys(names, zlib.crc32(bytes(8))))
+    fields = {
+        name: {"dtype": "F32", "shape": [2], "data_offsets": [8 * i, 8 * i + 8]}
+        for i, name in enumerate(names)
+    }
+    rest = (
+        json.dumps({"malt_checksums": checksums, "malt": note})[1:] + "," + json.dumps(fields)[1:]
+    )
+    seeds["checkpoint_of_table"] = b"\x03" + rest.encode()
     return seeds
 
 

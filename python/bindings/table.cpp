@@ -3,6 +3,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -97,6 +98,7 @@ class Table {
       before_ = seat_->server->await_stopped();
       if (before_ != nullptr) brought = before_->brought();
       brought.clock = client.clock();
+      brought.has_closed = client.has_closed() ? 1 : 0;
       for (const int rank : client.lost_with()) {
         brought.lost_with.push_back(static_cast<std::uint32_t>(rank));
       }
@@ -165,6 +167,29 @@ class Table {
     auto* const values = static_cast<std::byte*>(to.mutable_data());
     const py::gil_scoped_release no_gil;
     client().pull(rows, values, to_duration(timeout));
+  }
+  // (number, first row, one past the last row) of each range of which this rank is the primary.
+  std::vector<std::tuple<std::size_t, std::int64_t, std::int64_t>> ranges(
+      const std::vector<int>& live) const {
+    std::vector<std::tuple<std::size_t, std::int64_t, std::int64_t>> made;
+    const vol::ps::Placement& placement = client().placement();
+    for (const std::size_t range : client().ranges(live)) {
+      made.emplace_back(range, placement.first_row(range), placement.end_row(range));
+    }
+    return made;
+  }
+  void read(std::size_t range, std::uint64_t offset, py::array& to, std::optional<double> timeout) {
+    const std::span bytes(static_cast<std::byte*>(to.mutable_data()),
+                          static_cast<std::size_t>(to.nbytes()));
+    const py::gil_scoped_release no_gil;
+    client().read(range, offset, bytes, to_duration(timeout));
+  }
+  void write(std::size_t range, std::uint64_t offset, const py::array& from,
+             std::optional<double> timeout) {
+    const std::span bytes(static_cast<const std::byte*>(from.data()),
+                          static_cast<std::size_t>(from.nbytes()));
+    const py::gil_scoped_release no_gil;
+    client().write(range, offset, bytes, to_duration(timeout));
   }
   Client& client() const {
     if (!seat_) throw dstorm::ConfigError("table '" + options_.name + "' has no group");
@@ -275,6 +300,19 @@ void bind_table(py::module_& module) {
   const auto hand_over = [](Table& self, std::optional<double> timeout) {
     self.client().hand_over(to_duration(timeout));
   };
+  using Clocks = std::vector<std::uint64_t>;
+  const auto drop_pushes = [](Table& self, std::optional<double> timeout) {
+    self.client().drop_pushes(to_duration(timeout));
+  };
+  const auto await_clocks = [](Table& self, const Clocks& clocks, std::optional<double> timeout) {
+    self.client().await_clocks(clocks, to_duration(timeout));
+  };
+  const auto end_write = [](Table& self, std::size_t range, std::optional<double> timeout) {
+    self.client().end_write(range, to_duration(timeout));
+  };
+  const auto continue_from = [](Table& self, const Clocks& clocks, std::optional<double> timeout) {
+    self.client().continue_from(clocks, to_duration(timeout));
+  };
   py::class_<Table>(module, "Table", "A rank's part of a table; for the package.")
       .def(py::init(make), py::arg("name"), py::arg("rows"), py::arg("width"), py::arg("dtype"),
            py::arg("initial"), py::arg("rule"), py::arg("function"), py::arg("row_shape"),
@@ -300,6 +338,21 @@ void bind_table(py::module_& module) {
            "Stop this rank's server; return what the rank brings to the next edition.")
       .def("hand_over", hand_over, py::arg("timeout"), NoGil(),
            "Hand this rank's ranges over to other ranks; no call but leave() may follow.")
+      .def("drop_pushes", drop_pushes, py::arg("timeout"), NoGil(),
+           "Wait until all pushes are acknowledged; drop their errors, and what is held back.")
+      .def("await_clocks", await_clocks, py::arg("clocks"), py::arg("timeout"), NoGil(),
+           "Wait until this rank's server knows of these clocks; 2**64 - 1: that the rank is dead.")
+      .def("ranges", &Table::ranges, py::arg("live"),
+           "Of which this rank is the primary: number, first row, one past the last row.")
+      .def("read", &Table::read, py::arg("range"), py::arg("offset"), py::arg("to"),
+           py::arg("timeout"), "Copy bytes of a range of which this rank is the primary.")
+      .def("write", &Table::write, py::arg("range"), py::arg("offset"), py::arg("given"),
+           py::arg("timeout"), "Put bytes there.")
+      .def("end_write", end_write, py::arg("range"), py::arg("timeout"), NoGil(),
+           "Wait until the copies of a range that has been written are whole.")
+      .def("continue_from", continue_from, py::arg("clocks"), py::arg("timeout"), NoGil(),
+           "Set the clocks of all ranks.")
+      .def_property_readonly("last_push", [](Table& self) { return self.client().last_push(); })
       .def_property_readonly(
           "moved", [](Table& self) { return self.moved(); },
           "How many ranges have been sent to this rank in moves.")

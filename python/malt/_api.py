@@ -1,6 +1,7 @@
 """The public names of `malt`."""
 
-from malt._checkpoint.checkpoint import Restored, restore, save
+from malt._checkpoint.checkpoint import save
+from malt._checkpoint.restoring import Restored, restore
 from malt._core_import import (
     ALL,
     AVG,

@@ -1514,6 +1514,10 @@ class Table:
         """
     def advance(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
         ...
+    def await_clocks(self, clocks: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
+        """
+        Wait until this rank's server knows of these clocks; 2**64 - 1: that the rank is dead.
+        """
     def begin(self, clients: Group, servers: Group, job: Group | None, ranks: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], brought: collections.abc.Sequence[bytes | None]) -> None:
         """
         Begin the first edition, or the next one with what each rank brings. Collective.
@@ -1521,6 +1525,18 @@ class Table:
     def commit(self) -> None:
         """
         Go over to the edition that has begun.
+        """
+    def continue_from(self, clocks: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
+        """
+        Set the clocks of all ranks.
+        """
+    def drop_pushes(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
+        """
+        Wait until all pushes are acknowledged; drop their errors, and what is held back.
+        """
+    def end_write(self, range: typing.SupportsInt | typing.SupportsIndex, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
+        """
+        Wait until the copies of a range that has been written are whole.
         """
     def finish(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
         ...
@@ -1540,6 +1556,14 @@ class Table:
         ...
     def push(self, keys: typing.Annotated[numpy.typing.ArrayLike, numpy.int64] | None, first: typing.SupportsInt | typing.SupportsIndex, gradients: numpy.ndarray, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> int:
         ...
+    def ranges(self, live: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> list[tuple[int, int, int]]:
+        """
+        Of which this rank is the primary: number, first row, one past the last row.
+        """
+    def read(self, range: typing.SupportsInt | typing.SupportsIndex, offset: typing.SupportsInt | typing.SupportsIndex, to: numpy.ndarray, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
+        """
+        Copy bytes of a range of which this rank is the primary.
+        """
     def settle(self, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
         """
         Wait until all pushes are acknowledged. Their errors stay for later calls.
@@ -1550,6 +1574,10 @@ class Table:
         """
     def wait(self, push: typing.SupportsInt | typing.SupportsIndex | None, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
         ...
+    def write(self, range: typing.SupportsInt | typing.SupportsIndex, offset: typing.SupportsInt | typing.SupportsIndex, given: numpy.ndarray, timeout: typing.SupportsFloat | typing.SupportsIndex | None) -> None:
+        """
+        Put bytes there.
+        """
     @property
     def bytes_in(self) -> int:
         ...
@@ -1561,6 +1589,9 @@ class Table:
         ...
     @property
     def hot_answers(self) -> int:
+        ...
+    @property
+    def last_push(self) -> int:
         ...
     @property
     def moved(self) -> int:

@@ -5,7 +5,7 @@
 
 Each row replaces one piece of a file of src/vol/ps or src/dstorm/collective by a weaker one. The
 tests of tables are built with the broken file, and run with real processes as ranks, over shared
-memory and then over TCP. The names P1 to P12 are those of src/vol/ps. A mutant that
+memory and then over TCP. The names P1 to P13 are those of src/vol/ps. A mutant that
 passes all is a hole in the tests, and the exit status is 1.
 """
 
@@ -39,8 +39,95 @@ SERVER_HOT = "vol/ps/server_hot.cpp"
 EDITION = "vol/ps/edition.cpp"
 SERVER_CLOCKS = "vol/ps/server_clocks.cpp"
 SERVER_MOVING = "vol/ps/server_moving.cpp"
+CLIENT_SAVING = "vol/ps/client_saving.cpp"
+SERVER_SAVING = "vol/ps/server_saving.cpp"
 
 MUTANTS = [
+    Mutant(
+        "P13: a rank reads before its server knows of all clocks",
+        "if (is_live && clocks_[client] < await_->clocks[client]) return;",
+        "",
+        SERVER_SAVING,
+    ),
+    Mutant(
+        "P13: a rank reads before its server knows of the deaths",
+        "if (is_live && clocks_[client] < await_->clocks[client]) return;",
+        "if (is_live && clocks_[client] < await_->clocks[client] && client < 2) return;",
+        SERVER_SAVING,
+    ),
+    Mutant(
+        "P13: what the rule keeps is not read",
+        "if (offset < value_bytes_) return values().subspan(offset);",
+        "if (offset >= value_bytes_) offset -= value_bytes_;\n"
+        "  if (offset < value_bytes_) return values().subspan(offset);",
+        RANGE,
+    ),
+    Mutant(
+        "P13: restored rows do not go to the copies",
+        "  held->copies.clear();\n  update_copies(range, made);",
+        "  update_copies(range, made);",
+        SERVER_SAVING,
+    ),
+    Mutant(
+        "P13: a range counts as written before its copies are whole",
+        "    ++answer->missing;\n    send_copy(",
+        "    send_copy(",
+        SERVER_DEATHS,
+    ),
+    Mutant(
+        "P13: pushes that are kept are applied to the restored rows",
+        "held->range->take_kept(std::numeric_limits<std::uint64_t>::max());",
+        "",
+        SERVER_SAVING,
+    ),
+    Mutant(
+        "P13: what is held back is added to the restored rows",
+        "held_back_.clear();",
+        "",
+        CLIENT_SAVING,
+    ),
+    Mutant(
+        "P13: hot rows of the time before are given",
+        "hot_ = HotRows(options_.row_bytes());",
+        "",
+        SERVER_SAVING,
+    ),
+    Mutant(
+        "P13: servers go on with the clocks of the time before",
+        "std::ranges::copy(clocks, clocks_.begin());",
+        "",
+        SERVER_SAVING,
+    ),
+    Mutant(
+        "P13: clients that read in place see the clock of the time before",
+        "if (shown_) shown_->set_clock(lowest_);",
+        "",
+        SERVER_SAVING,
+    ),
+    Mutant(
+        "P13: rows that are lost cannot be restored",
+        "if (held.range == nullptr) held.range = make_range(range);  // it was lost",
+        "if (held.range == nullptr) return done();",
+        SERVER_SAVING,
+    ),
+    Mutant(
+        "P5: a pull of lost rows waits for clocks",
+        "if (held.range != nullptr || held.coming != nullptr) continue;",
+        "continue;",
+        SERVER,
+    ),
+    Mutant(
+        "P10: a rank joins at a clock of which pushes have been applied",
+        "if (each->has_closed == 0) lowest",
+        "lowest",
+        EDITION,
+    ),
+    Mutant(
+        "P11: a server that leaves gets no copy, though another one leaves before it",
+        "if (!is_live(server) || std::ranges::find(held.copies",
+        "if (!may_take_over(server) || std::ranges::find(held.copies",
+        SERVER_DEATHS,
+    ),
     Mutant(
         "P12: a server gives a row of an earlier clock",
         "if (row.values.empty() || row.clock < clock) return std::nullopt;",
@@ -61,7 +148,7 @@ MUTANTS = [
     ),
     Mutant(
         "P12: nobody else is asked what a dead server was",
-        "hot_.forget_servers([this](int server) { return !is_live(server); });",
+        "hot_.forget([this](int server, std::uint64_t) { return !is_live(server); });",
         "",
         SERVER_DEATHS,
     ),
@@ -139,8 +226,8 @@ MUTANTS = [
     ),
     Mutant(
         "P10: a rank that joins has clock 0",
-        ": lowest == kNone ? 0 : lowest;",
-        ": 0;",
+        "lowest == kNone ? beyond : lowest;",
+        "0;",
         EDITION,
     ),
     Mutant(
@@ -285,8 +372,8 @@ MUTANTS = [
     ),
     Mutant(
         "P3: no copy takes the place of one on a dead server",
-        "send_copy(range, *held.range, server);",
-        "",
+        "send_copy(range, *held.range, server);\n      continue;",
+        "continue;",
         SERVER_DEATHS,
     ),
     Mutant(

@@ -7,58 +7,39 @@ leaves a whole checkpoint or none.
 
 from __future__ import annotations
 
-import errno
 import json
 import operator
 import os
-import re
 import secrets
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from malt._checkpoint import safetensors, vector_files
-from malt._checkpoint.safetensors import Array
-from malt._errors import ConfigError, DamagedError, Error
+from malt._checkpoint import safetensors, spread, vector_files
+from malt._checkpoint.layout import (
+    EXTRA,
+    NOTE,
+    SLOW_DISK,
+    VERSION,
+    check_named,
+    checkpoint_name,
+    file_name,
+    newest_in,
+    numbers_in,
+)
+from malt._checkpoint.safetensors import Array, Later
+from malt._errors import ConfigError, Error
 from malt._job import job as jobs
 from malt._job import missed
 from malt._job.agreement import Report, Together
 
-_VERSION = 1  # of the note, and of the arrays' names
-_NOTE = "malt"  # the note's name in a file's metadata
-_EXTRA = "extra/"  # the prefix of the names of the extras' arrays
-_CHECKPOINT = re.compile(r"checkpoint-(\d{6,})")
 _DRAFT, _OLD = ".malt-draft-", ".malt-old-"
-# Bytes/s that all ranks together write at least; by default ranks wait for one another that long.
-_SLOW_DISK = 20e6
 
 
-_Puts = list[Callable[[], None]]
-
-
-@dataclass(frozen=True)
-class Restored:
-    """The data that malt.restore() has read.
-
-    Attributes:
-        path: of the checkpoint (a directory) or the file.
-        extra: the saved extras; {} from a file that MALT has not written.
-        arrays: by name, if restore() was given no vectors.
-        damaged: newer checkpoints that were skipped because they are damaged.
-    """
-
-    path: Path
-    extra: dict[str, Any]
-    arrays: dict[str, Array] = field(default_factory=dict)
-    damaged: tuple[Path, ...] = ()
-
-
-# ---- Saving --------------------------------------------------------------------------------------
 def save(
     path: str | os.PathLike[str],
     vectors: Mapping[str, Any],
@@ -78,9 +59,12 @@ def save(
         path: a directory on a file system that all ranks share; it is made if it does not exist.
             Only one job may save there at a time.
         vectors: by name, of malt.vector() or malt.sparse_vector(), or NumPy arrays of any shape.
+            Also tables of malt.ps, of which each rank saves its part: all pushes that the ranks
+            made before this call, but at staleness 0 only those before their last clock().
         extra: further data to save: values that JSON has, and NumPy arrays.
         keep: how many of the newest checkpoints are kept, at least 1.
         each_rank: False if all ranks have the same values (BSP): the lowest rank's are saved.
+            Tables are saved as they always are.
         timeout: seconds to wait for other ranks, in each of three steps; if None, that of
             malt.init(), plus in the second step the time that a slow disk (20 MB/s) takes for all
             data.
@@ -90,7 +74,7 @@ def save(
 
     Raises:
         ConfigError: saving failed on a rank (no space, not writable, a vector that cannot be
-            saved); raised on every rank. Existing checkpoints stay.
+            saved, lost rows of a table); raised on every rank. Existing checkpoints stay.
         TimeoutError: the ranks that the error names did not come. Existing checkpoints stay.
     """
     folder = Path(path)
@@ -115,28 +99,39 @@ def _attempt(
 
     def start() -> tuple[_Content, Report]:
         content = _Content.of(folder, vectors, extra, keep)
-        return content, {"bytes": content.size, "draft": secrets.token_hex(8)}
+        for rows in content.tables.values():
+            rows.await_pushes()
+        clocks = spread.clocks_of(content.tables)
+        return content, {
+            "bytes": content.size,
+            "draft": secrets.token_hex(8),
+            "clocks": clocks,
+        }
 
     content, reports = call.step("start", start)
     ranks = sorted(reports)
     me, lead = call.group.rank, ranks[0]
-    writers = ranks if each_rank else [lead]
+    savers = ranks if each_rank else [lead]  # of vectors
+    writers = ranks if content.tables else savers
+    clocks = {rank: report["clocks"] for rank, report in reports.items()}
     # A random name: a rank of an earlier job that still runs on another host cannot use it.
     draft = folder / (_DRAFT + reports[lead]["draft"])
     patience = None
     if call.timeout is None:
-        in_all = sum(reports[rank]["bytes"] for rank in writers)
-        patience = jobs.current().settings.timeout + in_all / _SLOW_DISK
+        in_all = sum(reports[rank]["bytes"] for rank in savers)
+        in_all += sum(rows.size for rows in content.tables.values())
+        patience = jobs.current().settings.timeout + in_all / SLOW_DISK
 
     def write() -> tuple[None, Report]:
         if me in writers:
-            _write_draft(content, draft, me, writers)
-        return None, {}
+            whole = content if me in savers else content.without_vectors()
+            _write_draft(whole.with_rows(clocks), draft, me, savers, writers)
+        return None, {"editions": spread.editions_of(content.tables)}
 
     def commit() -> tuple[None, Report]:
         # Only the lead decides whether all files are there: ranks on different hosts may differ
         # about a rank that dies just now.
-        if me != lead or sorted(written) != ranks:
+        if me != lead or sorted(written) != ranks or not spread.are_of_one_edition(written):
             return None, {}
         return None, {"number": _commit(draft, writers)}
 
@@ -152,16 +147,18 @@ def _attempt(
         return None
     if me == lead:
         _drop_old(folder, keep)
-    return folder / _checkpoint_name(made)
+    return folder / checkpoint_name(made)
 
 
 @dataclass(frozen=True)
 class _Content:
     """The data that a rank saves. Nothing is copied, except values that must be converted."""
 
-    arrays: dict[str, Array]
+    arrays: Mapping[str, Array | Later]
     extra: dict[str, Any]
-    size: int  # bytes
+    size: int  # bytes, without those of tables until with_rows()
+    tables: spread.Tables
+    tables_note: Report = field(default_factory=dict)
 
     @staticmethod
     def of(
@@ -173,14 +170,14 @@ class _Content:
             )
         if operator.index(keep) < 1:
             raise ConfigError(f"keep is {keep}; it must be at least 1")
-        _check_named("vectors", vectors)
-        _check_named("extra", extra)
+        check_named("vectors", vectors)
+        check_named("extra", extra)
         arrays: dict[str, Array] = {}
-        named = [vector_files.arrays_of(name, vector) for name, vector in vectors.items()]
-        named.append({_EXTRA + k: v for k, v in extra.items() if isinstance(v, np.ndarray)})
+        tables = spread.tables_in(vectors)
+        named = [vector_files.arrays_of(n, v) for n, v in vectors.items() if n not in tables]
+        named.append({EXTRA + k: v for k, v in extra.items() if isinstance(v, np.ndarray)})
         for name, array in ((n, a) for one in named for n, a in one.items()):
-            if name in arrays or name == "__metadata__":
-                raise ConfigError(f"two arrays would be named {name!r}; rename a vector")
+            _check_name(name, arrays)
             safetensors.check_dtype(name, array)
             arrays[name] = array
         plain = {k: v for k, v in extra.items() if not isinstance(v, np.ndarray)}
@@ -191,11 +188,32 @@ class _Content:
                 f"extra has what JSON has not: {error}; it takes numbers, texts, lists, "
                 "dictionaries, True, False, None and NumPy arrays"
             ) from error
-        return _Content(arrays, plain, len(text) + sum(a.nbytes for a in arrays.values()))
+        size = len(text) + sum(a.nbytes for a in arrays.values())
+        return _Content(arrays, plain, size, tables)
 
-    def write(self, path: Path, writers: list[int]) -> None:
-        note = {"version": _VERSION, "ranks": writers, "extra": self.extra}
-        safetensors.write(path, self.arrays, {_NOTE: json.dumps(note, default=_plain)})
+    def without_vectors(self) -> _Content:
+        return replace(self, arrays={}, extra={})
+
+    def with_rows(self, clocks: Mapping[int, Report]) -> _Content:
+        """Return it with this rank's part of the tables; `clocks` by live rank."""
+        arrays = spread.arrays_of(self.tables, clocks)
+        for name in arrays:
+            _check_name(name, self.arrays)
+        note = spread.note_of(self.tables, clocks)
+        whole: dict[str, Array | Later] = {**self.arrays, **arrays}
+        size = self.size + sum(each.nbytes for each in arrays.values())
+        return replace(self, arrays=whole, size=size, tables_note=note)
+
+    def write(self, path: Path, savers: list[int]) -> None:
+        note = {"version": VERSION, "ranks": savers, "extra": self.extra}
+        if self.tables:
+            note["tables"] = self.tables_note
+        safetensors.write(path, self.arrays, {NOTE: json.dumps(note, default=_plain)})
+
+
+def _check_name(name: str, others: Mapping[str, Any]) -> None:
+    if name in others or name == "__metadata__":
+        raise ConfigError(f"two arrays would be named {name!r}; rename a vector")
 
 
 def _plain(value: Any) -> Any:
@@ -205,7 +223,9 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__}")
 
 
-def _write_draft(content: _Content, draft: Path, rank: int, writers: list[int]) -> None:
+def _write_draft(
+    content: _Content, draft: Path, rank: int, savers: list[int], writers: list[int]
+) -> None:
     """Write this rank's file; the first of the writers also prepares the folder."""
     folder = draft.parent
     try:
@@ -213,7 +233,7 @@ def _write_draft(content: _Content, draft: Path, rank: int, writers: list[int]) 
         if rank == writers[0]:
             _sweep(folder, but=draft)
         draft.mkdir(exist_ok=True)
-        content.write(draft / _file_name(rank), writers)
+        content.write(draft / file_name(rank), savers)
     except OSError as error:
         there = next(p for p in (folder, *folder.parents) if p.exists())
         raise ConfigError(
@@ -225,31 +245,24 @@ def _write_draft(content: _Content, draft: Path, rank: int, writers: list[int]) 
 
 def _commit(draft: Path, writers: list[int]) -> int:
     """Make the draft the newest checkpoint; return its number."""
-    missing = [rank for rank in writers if not (draft / _file_name(rank)).exists()]
+    missing = [rank for rank in writers if not (draft / file_name(rank)).exists()]
     if missing:
         raise ConfigError(
             f"rank {missing[0]} has written into {draft}, and it is not there for the rank that "
             "looked; path must be on a file system that all ranks share"
         )
     _sync(draft)
-    number = _newest(draft.parent) + 1
-    draft.rename(draft.parent / _checkpoint_name(number))
+    number = newest_in(draft.parent) + 1
+    draft.rename(draft.parent / checkpoint_name(number))
     _sync(draft.parent)
     return number
-
-
-def _check_named(what: str, given: Any) -> None:
-    if not isinstance(given, Mapping):
-        raise ConfigError(
-            f"{what} is a {type(given).__name__}; it is a dict by name: {{'w': vector}}"
-        )
 
 
 def _drop_old(folder: Path, keep: int) -> None:
     """Remove all but the newest, renamed first: a half-removed directory is no checkpoint."""
     try:
-        for number in sorted(_numbers(folder))[:-keep]:
-            name = _checkpoint_name(number)
+        for number in sorted(numbers_in(folder))[:-keep]:
+            name = checkpoint_name(number)
             (folder / name).rename(folder / (_OLD + name))
         _sweep(folder)
     except OSError as error:
@@ -281,169 +294,3 @@ def _sync(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-# ---- Restoring -----------------------------------------------------------------------------------
-def restore(
-    path: str | os.PathLike[str],
-    vectors: Mapping[str, Any] | None = None,
-    *,
-    resized: str = "average",
-    timeout: float | None = None,
-) -> Restored | None:
-    """Read the newest undamaged checkpoint into vectors. Collective.
-
-    If as many ranks restore as have saved (ranks that are dead not counted), each gets the values
-    of the rank in the same position. The call needs memory for a second copy of the vectors.
-
-    Args:
-        path: as in save(); or one checkpoint in that; or a file with the suffix .safetensors, .npz
-            or .npy, from which every rank gets the same.
-        vectors: as in save(), of the same names, dtypes and shapes; if None, arrays are returned.
-        resized: what a rank gets if another number of ranks saved: "average", the mean of all that
-            saved (sparse vectors too; integers are rounded toward zero), or "wrap", the values of
-            the rank at this one's position modulo their number. The extras and, without vectors,
-            the arrays are always those of the latter.
-        timeout: seconds to wait for other ranks, in each step; that of malt.init() if None.
-
-    Returns:
-        The data read; None if there is no checkpoint in `path`.
-
-    Raises:
-        ConfigError: on every rank: a vector is missing, or has another dtype or size; all
-            checkpoints are damaged; or the file is. The vectors are unchanged.
-        TimeoutError: the ranks that the error names did not come.
-    """
-    call = Together("malt.restore", timeout)
-    with jobs.current().turns.hold(call.call):
-        missed.excuse_unexchanged()
-        return _restore(call, Path(path), vectors, resized)
-
-
-def _restore(
-    call: Together, source: Path, vectors: Mapping[str, Any] | None, resized: str
-) -> Restored | None:
-    damaged: list[Path] = []
-    newest: DamagedError | None = None
-    number: int | None = None
-
-    def choose() -> tuple[None, Report]:
-        if resized not in ("average", "wrap"):
-            raise ConfigError(f"resized is {resized!r}; it is 'average' or 'wrap'")
-        if vectors is not None:
-            _check_named("vectors", vectors)
-        is_one = source.suffix in vector_files.SUFFIXES or _CHECKPOINT.fullmatch(source.name)
-        return None, {"number": None if is_one else _newest(source, number)}
-
-    while True:
-        _, reports = call.step("choose", choose)
-        ranks = sorted(reports)
-        number = reports[ranks[0]]["number"]
-        if number == 0:
-            if newest is not None:
-                raise ConfigError(
-                    f"every checkpoint in {source} is damaged; remove them to start over. "
-                    f"The newest: {newest}"
-                )
-            return None
-        origin = source if number is None else source / _checkpoint_name(number)
-        place = (ranks.index(call.group.rank), len(ranks))
-
-        read = partial(_read, origin, place, vectors, resized)
-        try:
-            (puts, restored), _ = call.step("read", read)
-        except DamagedError as error:
-            if number is None:
-                raise
-            newest = newest or error
-            if call.group.rank == ranks[0]:
-                jobs.log.warning("%s; restoring the checkpoint before it", error)
-            damaged.append(origin)
-            continue
-        for put in puts:
-            put()
-        return Restored(origin, restored.extra, restored.arrays, tuple(damaged))
-
-
-def _read(
-    origin: Path, place: tuple[int, int], vectors: Mapping[str, Any] | None, resized: str
-) -> tuple[tuple[_Puts, Restored], Report]:
-    """Read the data for the rank at position place[0] of place[1]."""
-    if origin.suffix in vector_files.SUFFIXES:
-        with vector_files.opened(origin, vectors or []) as file:
-            extra = {}
-            if isinstance(file, safetensors.SafetensorsFile) and _NOTE in file.notes:
-                extra = _extra_of(file, _note_of(file))
-            return _take(origin, vectors, file, [file], extra)
-    try:
-        first = min(origin.glob("rank-*.safetensors"), default=origin / _file_name(0))
-        saved = _note_of(safetensors.SafetensorsFile(first))["ranks"]
-        own = safetensors.SafetensorsFile(origin / _file_name(saved[place[0] % len(saved)]))
-        sources: list[vector_files.Source] = [own]
-        if len(saved) != place[1] and resized == "average":
-            sources = [safetensors.SafetensorsFile(origin / _file_name(rank)) for rank in saved]
-        return _take(origin, vectors, own, sources, _extra_of(own, _note_of(own)))
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.EIO):
-            raise
-        raise DamagedError(f"{origin} is damaged: {error}") from error
-
-
-def _take(
-    origin: Path,
-    vectors: Mapping[str, Any] | None,
-    own: vector_files.Source,
-    sources: list[vector_files.Source],
-    extra: dict[str, Any],
-) -> tuple[tuple[_Puts, Restored], Report]:
-    if vectors is None:
-        arrays = {name: own[name] for name in own if not name.startswith(_EXTRA)}
-        return ([], Restored(origin, extra, arrays)), {}
-    return (vector_files.prepare(vectors, sources, origin), Restored(origin, extra)), {}
-
-
-def _note_of(file: safetensors.SafetensorsFile) -> dict[str, Any]:
-    """Return the note that MALT has written in a file whose checksums have been checked."""
-    if not file.is_sealed or _NOTE not in file.notes:
-        raise DamagedError(f"{file.path} is damaged: what MALT notes in a checkpoint is missing")
-    try:
-        note = json.loads(file.notes[_NOTE])
-    except (ValueError, RecursionError) as error:
-        raise DamagedError(f"{file.path} is damaged: MALT's note is no JSON: {error}") from error
-    if not isinstance(note, dict) or "version" not in note:
-        raise DamagedError(f"{file.path} is damaged: MALT's note has no version")
-    if note["version"] != _VERSION:
-        raise ConfigError(
-            f"{file.path} is a checkpoint of version {note['version']}, and this MALT reads "
-            f"version {_VERSION}; restore it with the MALT that saved it"
-        )
-    ranks, extra = note.get("ranks"), note.get("extra")
-    if not ranks or not safetensors.are_sizes(ranks) or not isinstance(extra, dict):
-        raise DamagedError(f"{file.path} is damaged: MALT's note lacks ranks, or extras")
-    return note
-
-
-def _extra_of(file: safetensors.SafetensorsFile, note: dict[str, Any]) -> dict[str, Any]:
-    arrays = {name[len(_EXTRA) :]: file[name] for name in file if name.startswith(_EXTRA)}
-    return {**note["extra"], **arrays}
-
-
-# ---- Names ---------------------------------------------------------------------------------------
-def _checkpoint_name(number: int) -> str:
-    return f"checkpoint-{number:06d}"
-
-
-def _file_name(rank: int) -> str:
-    return f"rank-{rank:05d}.safetensors"
-
-
-def _numbers(folder: Path) -> list[int]:
-    if not folder.exists():
-        return []
-    matches = (_CHECKPOINT.fullmatch(entry.name) for entry in folder.iterdir())
-    return [int(match[1]) for match in matches if match]
-
-
-def _newest(folder: Path, below: int | None = None) -> int:
-    """Return the highest number of a checkpoint, below `below`; 0 if there is none."""
-    return max((n for n in _numbers(folder) if below is None or n < below), default=0)

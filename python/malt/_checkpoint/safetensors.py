@@ -22,7 +22,7 @@ import re
 import stat
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
@@ -57,7 +57,19 @@ class _ArrayEntry(NamedTuple):
     end: int
 
 
-def check_dtype(name: str, array: Array) -> None:
+class Later(NamedTuple):
+    """An array that is made when it is written, and dropped after it."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    make: Callable[[], Array]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def check_dtype(name: str, array: Array | Later) -> None:
     """Raise ConfigError unless the format has the dtype of this array."""
     if array.dtype.newbyteorder("<") not in _CODES:
         raise ConfigError(
@@ -66,33 +78,44 @@ def check_dtype(name: str, array: Array) -> None:
         )
 
 
-def write(path: Path, arrays: Mapping[str, Array], notes: Mapping[str, str]) -> None:
+def write(path: Path, arrays: Mapping[str, Array | Later], notes: Mapping[str, str]) -> None:
     """Write a new file and wait until it is on the disk. The arrays must pass check_dtype()."""
     # The widest dtypes first: each array then begins at a multiple of its element, as is best for
     # readers that map the file.
     ordered = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
-    views = [_bytes_of(arrays[name]) for name in ordered]
-    checksums = {name: zlib.crc32(view.data) for name, view in zip(ordered, views, strict=True)}
+    checksums = dict.fromkeys(ordered, 0xFFFFFFFF)  # the longest one
+    room = len(_header_of(arrays, checksums, notes))
+    room += -room % 8
+    with path.open("xb") as file:
+        file.seek(_LENGTH.size + room)
+        for name in ordered:
+            given = arrays[name]
+            view = _bytes_of(given.make() if isinstance(given, Later) else given)
+            checksums[name] = zlib.crc32(view.data)
+            file.write(view.data)
+        rest = _header_of(arrays, checksums, notes).ljust(room)[len(_SEAL % 0) :]
+        file.seek(0)
+        file.write(_LENGTH.pack(room) + _SEAL % zlib.crc32(rest) + rest)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _header_of(
+    arrays: Mapping[str, Array | Later], checksums: Mapping[str, int], notes: Mapping[str, str]
+) -> bytes:
+    """Return the header of a file that has the arrays in the order of `checksums`."""
     header: dict[str, Any] = {
         _METADATA: {"malt_crc32": "00000000", _CHECKSUMS: json.dumps(checksums), **notes}
     }
     end = 0
-    for name, view in zip(ordered, views, strict=True):
-        begin, end = end, end + view.size
+    for name in checksums:
+        begin, end = end, end + arrays[name].nbytes
         header[name] = {
             "dtype": _CODES[arrays[name].dtype.newbyteorder("<")],
             "shape": arrays[name].shape,
             "data_offsets": [begin, end],
         }
-    text = json.dumps(header, separators=(",", ":")).encode()
-    rest = text[len(_SEAL % 0) :] + b" " * (-len(text) % 8)
-    with path.open("xb") as file:
-        file.write(_LENGTH.pack(len(_SEAL % 0) + len(rest)))
-        file.write(_SEAL % zlib.crc32(rest) + rest)
-        for view in views:
-            file.write(view.data)
-        file.flush()
-        os.fsync(file.fileno())
+    return json.dumps(header, separators=(",", ":")).encode()
 
 
 def _bytes_of(array: Array) -> npt.NDArray[np.uint8]:
@@ -166,6 +189,13 @@ class SafetensorsFile(Mapping[str, Array]):
         if self.is_sealed and zlib.crc32(view.data) != self._checksums.get(name):
             raise self._damaged(f"array {name!r} does not have its checksum")
         return array
+
+    def shape_of(self, name: str) -> tuple[int, ...]:
+        return self._entries[name].shape
+
+    def dtype_of(self, name: str) -> np.dtype[Any] | None:
+        """Return an array's dtype; None if NumPy lacks it."""
+        return _DTYPES.get(self._entries[name].code)
 
     def _damaged(self, how: str) -> DamagedError:
         return DamagedError(f"{self.path} is damaged, or no safetensors file: {how}")

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeAlias
+
+import numpy.typing as npt
 
 from malt._errors import ConfigError
+
+UpdateFunction: TypeAlias = Callable[[npt.NDArray[Any], npt.NDArray[Any]], None]
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
     """A built-in update rule. The servers keep its state, and run it without Python."""
+
+    _states: ClassVar[tuple[str, ...]] = ()  # numbers that the servers keep for each value
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -49,6 +57,8 @@ class SGD(Rule):
 class Momentum(Rule):
     """``v = momentum * v + g; w -= rate * v``."""
 
+    _states = ("v",)
+
     rate: float
     momentum: float = 0.9
 
@@ -59,6 +69,8 @@ class AdaGrad(Rule):
 
     Source: Duchi, Hazan, Singer, "Adaptive subgradient methods", JMLR 2011.
     """
+
+    _states = ("n",)
 
     rate: float
     epsilon: float = 1e-10
@@ -72,7 +84,14 @@ class FTRL(Rule):
     whose names the arguments have.
     """
 
+    _states = ("z", "n")
+
     alpha: float
     beta: float = 1.0
     l1: float = 0.0
     l2: float = 0.0
+
+
+def states_of(rule: Rule | UpdateFunction) -> tuple[str, ...]:
+    """Return the names of the numbers that the servers keep for each value besides it."""
+    return rule._states if isinstance(rule, Rule) else ()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,6 +40,8 @@ class Seat:
     Attributes:
         name: for error messages.
         clients: the group of the present edition, of which this rank's client is a member.
+        ranks: those of the present edition, sorted.
+        edition: the same number on all ranks, and another one in each edition.
         is_used: this rank has made a call of the table.
         is_closed: all ranks have closed the table.
     """
@@ -46,6 +49,8 @@ class Seat:
     def __init__(self, job: Job, name: str, description: str, core: Core, timeout: float) -> None:
         self.name = name
         self.clients: Group | None = None
+        self.ranks: list[int] = []
+        self.edition = 0
         self.is_used = False
         self.is_closed = False
         self._core: Core | None = core
@@ -86,7 +91,7 @@ class Seat:
         except BaseException:
             _leave(formed)
             raise
-        self._commit(formed)
+        self._commit(formed, [])
         return self
 
     def regroup(self, group: Group) -> None:
@@ -175,7 +180,7 @@ class Seat:
             attempt.end(None)
         finally:
             if attempt.has_succeeded and formed is not None:
-                self._commit(formed)
+                self._commit(formed, brought)
             else:
                 self.core.abandon()
                 if formed is not None:
@@ -190,9 +195,11 @@ class Seat:
             brought=[each[1:] if each[:1] == _BRINGS else None for each in brought],
         )
 
-    def _commit(self, formed: _joining.Formed) -> None:
+    def _commit(self, formed: _joining.Formed, brought: Sequence[bytes]) -> None:
         self.core.commit()
         self.clients = formed.clients
+        self.ranks = formed.ranks
+        self.edition = zlib.crc32(b"".join(brought))
 
     def _await_ranges(self, formed: _joining.Formed) -> None:
         """Wait until all ranges that other ranks hand to this one have come."""

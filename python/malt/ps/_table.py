@@ -11,15 +11,17 @@ import numpy as np
 import numpy.typing as npt
 
 from malt import _core_import as core
+from malt._checkpoint.spread import Spread
 from malt._core_import import BFLOAT16, FLOAT16, INT8, Codec
 from malt._errors import ConfigError, SupersededError
 from malt._job import calls
 from malt._job import job as jobs
-from malt.ps._rules import Add, Assign, Rule
+from malt.ps._arguments import hot_rows_of, whole
+from malt.ps._rules import Add, Assign, Rule, UpdateFunction, states_of
+from malt.ps._saving import TableRows
 from malt.ps._seat import Seat
 
 Values: TypeAlias = npt.NDArray[Any]
-UpdateFunction: TypeAlias = Callable[[Values, Values], None]
 Keys: TypeAlias = "npt.NDArray[np.int64] | Sequence[int] | range | None"
 
 Result = TypeVar("Result")
@@ -44,7 +46,7 @@ class TableStats(NamedTuple):
     """Pulls of hot rows that this rank's server has answered, for ranks and for other servers."""
 
 
-class Table:
+class Table(Spread):
     """Rows of numbers, spread over the ranks of the job. Every rank is a server and a client.
 
     A range of rows lies on one rank, its primary, which rendezvous hashing chooses. A thread of
@@ -109,12 +111,12 @@ class Table:
         self._seat: Seat | None = None
         job = jobs.current()
         job.makes_due  # noqa: B018  a rank that joins enters the job's group
-        self.rows = _whole("rows", rows, 1, _MOST_ROWS)
+        self.rows = whole("rows", rows, 1, _MOST_ROWS)
         self.dtype = np.dtype(dtype)
         if self.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
             raise ConfigError(f"dtype is {self.dtype}; a table has float32 or float64")
         most_width = _MOST_ROW_BYTES // self.dtype.itemsize
-        self._row_shape = () if width is None else (_whole("width", width, 1, most_width),)
+        self._row_shape = () if width is None else (whole("width", width, 1, most_width),)
         width = 1 if width is None else int(width)
         rule = Add() if update is None else update
         if not isinstance(rule, Rule) and not callable(rule):
@@ -125,7 +127,7 @@ class Table:
         if not np.isfinite(initial):
             raise ConfigError(f"initial is {initial!r}; it is a finite number")
         if staleness is not None:
-            _whole("staleness", staleness, 0, 1 << 30)
+            whole("staleness", staleness, 0, 1 << 30)
         if codec is not None and repr(codec) not in _CODECS:
             raise ConfigError(
                 f"codec is {codec!r}; a table takes malt.FLOAT16, BFLOAT16 or INT8, and holds back "
@@ -137,15 +139,13 @@ class Table:
             raise ConfigError(
                 f"threshold is {threshold!r}; Assign() has none, as what is held back is summed"
             )
-        _whole("cached_keys", cached_keys, 0, _MOST_CACHED_KEYS)
-        hot_rows = self._hot_rows(hot, staleness)
+        whole("cached_keys", cached_keys, 0, _MOST_CACHED_KEYS)
+        hot_rows = hot_rows_of(hot, self.rows, staleness)
         live = len(jobs.alive())
         if job.generations is None:
-            _whole("replicas", replicas, 0, live - 1, f", as {live} ranks are live")
+            whole("replicas", replicas, 0, live - 1, f", as {live} ranks are live")
         else:
-            _whole(
-                "replicas", replicas, 0, max(job.size - 1, 0), f", as there are {job.size} ranks"
-            )
+            whole("replicas", replicas, 0, max(job.size - 1, 0), f", as there are {job.size} ranks")
         self.name = name if name is not None else f"table {next(_numbers)}"
         is_rule = isinstance(rule, Rule)
         list_bytes = 2 * 8 * cached_keys * live + len(hot_rows) * width * self.dtype.itemsize
@@ -181,13 +181,13 @@ class Table:
             about = f"malt.ps.Table {self.name!r} of {description}"
             calls.make(seat.enter, about, has_shared_values=False, is_of_loop=True)
         self._seat = seat
+        self._rule, self._is_bsp = rule, staleness == 0
         job.companions.add(self)
 
     def _check_memory(
         self, rule: Any, width: int, replicas: int, live: int, list_bytes: int
     ) -> None:
-        states = {"Momentum": 1, "AdaGrad": 1, "FTRL": 2}.get(type(rule).__name__, 0)
-        row_bytes = width * self.dtype.itemsize * (1 + states)
+        row_bytes = width * self.dtype.itemsize * (1 + len(states_of(rule)))
         needed = self.rows * row_bytes * (1 + replicas) // live + list_bytes
         there = core.available_bytes()
         if needed > there:
@@ -198,26 +198,6 @@ class Table:
                 f"{there >> 20} MB are free; use more ranks, fewer replicas, rows, cached keys or "
                 "hot rows, or another rule"
             )
-
-    def _hot_rows(self, hot: npt.ArrayLike, staleness: int | None) -> npt.NDArray[np.int64]:
-        """Return them sorted."""
-        rows = np.unique(np.asarray(hot))
-        if rows.size == 0:
-            return rows.astype(np.int64)
-        if rows.dtype.kind not in "iu":
-            raise ConfigError(f"hot has dtype {rows.dtype}; it is a list of rows, which are ints")
-        for row in (rows[0], rows[-1]):
-            if not 0 <= row < self.rows:
-                raise ConfigError(
-                    f"hot has {row}, which is not a row of the table; it has rows 0 to "
-                    f"{self.rows - 1}"
-                )
-        if staleness is None:
-            raise ConfigError(
-                "hot rows need a staleness, as servers keep them until a later clock is asked "
-                "for; pass staleness= and call clock() in each iteration"
-            )
-        return rows.astype(np.int64)
 
     def push(self, keys: Keys, gradients: npt.ArrayLike, *, timeout: float | None = None) -> int:
         """Send gradients to the rows' servers, which apply the update rule to them.
@@ -387,6 +367,14 @@ class Table:
             hands_over = job is not None and job.generations is not None
             self._seat.leave(hands_over=hands_over, timeout=timeout)
 
+    def _spread(self) -> TableRows:
+        width = self._row_shape[0] if self._row_shape else None
+        update = type(self._rule).__name__ if isinstance(self._rule, Rule) else "a function"
+        facts = {"rows": self.rows, "width": width, "dtype": str(self.dtype), "update": update}
+        size = jobs.current().size
+        states = states_of(self._rule)
+        return TableRows(self._open(), facts, states, size, is_bsp=self._is_bsp)
+
     def __enter__(self) -> Table:
         return self
 
@@ -435,11 +423,3 @@ class Table:
                 "dimensions; they are a 1-D array of int64 (keys.astype(numpy.int64))"
             )
         return np.ascontiguousarray(array), 0, len(array)
-
-
-def _whole(name: str, value: Any, least: int, most: int, why: str = "") -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise ConfigError(f"{name} is {value!r}; it is a whole number")
-    if not least <= value <= most:
-        raise ConfigError(f"{name} is {value}; it is {least} to {most}{why}")
-    return int(value)

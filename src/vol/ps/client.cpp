@@ -82,6 +82,13 @@ void Client::take(int sender, std::span<const std::byte> message) {
   switch (head.kind) {
     case Head::Kind::kAck:
       sent_.erase(head.id);
+      if (head.id == asked_own_) asked_own_ = 0;
+      break;
+    case Head::Kind::kBytes:
+      if (head.id != asked_own_) break;  // the call has ended with an error
+      if (message.size() - kHeadBytes != own_to_.size()) throw_damaged();
+      std::memcpy(own_to_.data(), message.data() + kHeadBytes, own_to_.size());
+      asked_own_ = 0;
       break;
     case Head::Kind::kValues:
       take_values(head, message.subspan(kHeadBytes));
@@ -89,7 +96,9 @@ void Client::take(int sender, std::span<const std::byte> message) {
     case Head::Kind::kLost:
       if (head.first < 0 || head.first >= options_.rows) throw_damaged();
       if (ask_primary(head.id)) break;
-      if (sent_.erase(head.id) + pull_.parts.erase(head.id) != 0) note_lost(head.first);
+      if (sent_.erase(head.id) + pull_.parts.erase(head.id) != 0 || head.id == asked_own_) {
+        note_lost(head.first);
+      }
       break;
     case Head::Kind::kFailed:
       sent_.erase(head.id);
@@ -199,8 +208,8 @@ bool Client::may_look_again(bool on_ranks) const {
   return on_ranks && options_.is_superseded && options_.is_superseded();
 }
 
-template <class Done>
-void Client::wait_until(Done&& done, Limit limit, const char* what, bool on_ranks) {
+void Client::wait_until(const std::function<bool()>& done, Limit limit, const char* what,
+                        bool on_ranks) {
   using dstorm::Clock;
   const auto start = Clock::now();
   const std::chrono::nanoseconds most = limit.value_or(mail_.group().timeout());
@@ -329,7 +338,7 @@ void Client::finish(Limit limit) {
   send_held_back(limit, "close");
   wait_until([this] { return sent_.empty(); }, limit, "close");
   send_to_all(Head::Kind::kBye);
-  is_finished_ = true;
+  is_finished_ = has_closed_ = true;
   wait_until([this] { return has_all_bye_; }, limit, "close", true);
 }
 
@@ -363,6 +372,7 @@ void Client::hand_over(Limit limit) {
 
 void Client::take_over(Client& before) {
   held_back_.take_over(before.held_back_);
+  has_closed_ = before.has_closed_;
   rows_in_place_ = before.rows_in_place_;
   bytes_out_before_ = before.bytes_out();
   bytes_in_before_ = before.bytes_in();

@@ -60,8 +60,32 @@ class Client {
   // Waits for all pushes, also those held back, and until this rank's server has handed its ranges
   // over to others (P11). The client makes no call afterwards.
   void hand_over(Limit limit);
+  // Whether it has told servers that it closes the table, also in an earlier edition.
+  bool has_closed() const { return has_closed_; }
   // Takes what `before`, this rank's client in the last edition, has that is not in messages.
   void take_over(Client& before);
+
+  // ---- checkpoints (P13 in server.hpp): all live ranks make these calls together
+  // Waits until the servers have acknowledged all pushes; drops their errors, and what is held
+  // back.
+  void drop_pushes(Limit limit);
+  // Waits until this rank's server knows that the ranks have reached these clocks, by rank. For
+  // kIsDead it waits until the server and this client know that the rank is dead.
+  void await_clocks(std::span<const std::uint64_t> clocks, Limit limit);
+  // Copies bytes of a range of which this rank is the primary, from `offset` on: those of its
+  // values, then of the rule's states. They are all of values or all of one state.
+  void read(std::size_t range, std::uint64_t offset, std::span<std::byte> to, Limit limit);
+  // Puts bytes there. end_write(), after the last bytes of the range, waits until its copies are
+  // whole.
+  void write(std::size_t range, std::uint64_t offset, std::span<const std::byte> from, Limit limit);
+  void end_write(std::size_t range, Limit limit);
+  // Goes on from these clocks, by rank, and so does this rank's server. Other ranks make the next
+  // call that is not one of these when all have returned from here.
+  void continue_from(std::span<const std::uint64_t> clocks, Limit limit);
+  // The ranges of which this rank is the primary when these ranks are live.
+  std::vector<std::size_t> ranges(std::span<const int> live) const;
+  const Placement& placement() const { return placement_; }
+
   std::uint64_t last_push() const { return last_push_; }
   // The ranks whose deaths have lost rows in earlier editions.
   const std::vector<int>& lost_with() const { return lost_with_; }
@@ -120,10 +144,12 @@ class Client {
   void send_again(const Sent& sent);
   void send_again(const Part& part);
   bool ask_primary(std::uint64_t id);
+  // A question to this rank's server (P13); a body follows it, or comes back to `to`.
+  void ask_own(Head head, std::span<const std::byte> body, std::span<std::byte> to, Limit limit);
   void look();
   // `on_ranks`: it waits for other ranks, and not only for servers.
-  template <class Done>
-  void wait_until(Done&& done, Limit limit, const char* what, bool on_ranks = false);
+  void wait_until(const std::function<bool()>& done, Limit limit, const char* what,
+                  bool on_ranks = false);
   bool may_look_again(bool on_ranks) const;
   void note_lost(std::int64_t row);
   void throw_if_failed();
@@ -148,9 +174,12 @@ class Client {
   std::vector<std::int64_t> keys_;  // of a part
   std::vector<std::byte> values_;   // of a part, without their codec
   Pull pull_;
+  std::uint64_t asked_own_ = 0;  // the id of a question that is not answered; 0: none
+  std::span<std::byte> own_to_;  // for its answer
   std::string failure_;
   std::vector<int> failed_ranks_;
   bool is_finished_ = false;
+  bool has_closed_ = false;
   bool has_all_bye_ = false;
   bool is_settling_ = false;
   bool has_handed_over_ = false;

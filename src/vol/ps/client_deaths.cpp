@@ -32,7 +32,7 @@ void Client::note_lost(std::int64_t row) {
              " a table survives " +
              (options_.replicas == 0 ? "no death"
                                      : std::to_string(options_.replicas) + " deaths at a time") +
-             "; raise replicas, or push from a checkpoint into a new table";
+             "; raise replicas, or restore the table from a checkpoint (malt.restore)";
 }
 
 int Client::primary(std::size_t range) const {

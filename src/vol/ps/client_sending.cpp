@@ -139,14 +139,15 @@ std::size_t Client::name_rows(Head& head, const Rows& rows, const Part& part) {
   if (lists.fits(part.rows)) {
     keys_.resize(part.rows);
     copy_keys(rows, part.stretches, reinterpret_cast<std::byte*>(keys_.data()));
-    if (const std::optional<std::uint64_t> number = lists.find(keys_)) {
+    const std::uint64_t hash = KeyLists::hash_of(keys_);
+    if (const std::optional<std::uint64_t> number = lists.find(keys_, hash)) {
       lists.use(*number);
       head.keys = KeyForm::kNumbered;
       head.first = static_cast<std::int64_t>(*number);
       return 0;
     }
     head.keys = KeyForm::kKept;
-    head.first = static_cast<std::int64_t>(lists.add(keys_));
+    head.first = static_cast<std::int64_t>(lists.add(keys_, hash));
   }
   return part.rows * sizeof(std::int64_t);
 }

@@ -59,6 +59,7 @@ class Unpacker {
 std::vector<std::byte> Brought::pack() const {
   std::vector<std::byte> bytes;
   put<std::uint64_t>(bytes, {&clock, 1});
+  put<std::uint64_t>(bytes, {&has_closed, 1});
   put_list(bytes, pushes);
   put_list(bytes, ranks);
   put_list(bytes, dead);
@@ -71,6 +72,7 @@ Brought Brought::unpack(std::span<const std::byte> bytes) {
   Unpacker from(bytes);
   Brought made;
   made.clock = from.number();
+  made.has_closed = from.number();
   made.pushes = from.list<std::uint64_t>();
   made.ranks = from.list<std::uint32_t>();
   made.dead = from.list<std::uint32_t>();
@@ -82,12 +84,14 @@ Brought Brought::unpack(std::span<const std::byte> bytes) {
 Edition::Edition(std::span<const std::optional<Brought>> brought, std::size_t count)
     : clocks(brought.size()), pushes(brought.size()), ranges(count) {
   constexpr std::uint64_t kNone = std::numeric_limits<std::uint64_t>::max();
-  std::uint64_t lowest = kNone;
+  std::uint64_t lowest = kNone;                 // of ranks that do not close the table
+  std::uint64_t beyond = 0;                     // the clocks of all ranks
   std::vector<bool> was_there(brought.size());  // in the last edition
   std::vector<bool> is_dead(brought.size());
   for (const std::optional<Brought>& each : brought) {
     if (!each) continue;
-    lowest = std::min(lowest, each->clock);
+    if (each->has_closed == 0) lowest = std::min(lowest, each->clock);
+    beyond = std::max(beyond, each->clock + 1);
     for (std::size_t client = 0; client < std::min(pushes.size(), each->pushes.size()); ++client) {
       pushes[client] = std::max(pushes[client], each->pushes[client]);
     }
@@ -99,8 +103,9 @@ Edition::Edition(std::span<const std::optional<Brought>> brought, std::size_t co
     }
     lost_with.insert(lost_with.end(), each->lost_with.begin(), each->lost_with.end());
   }
+  const std::uint64_t joined = lowest == kNone ? beyond : lowest;  // P10 (f)
   for (std::size_t client = 0; client < brought.size(); ++client) {
-    clocks[client] = brought[client] ? brought[client]->clock : lowest == kNone ? 0 : lowest;
+    clocks[client] = brought[client] ? brought[client]->clock : joined;
   }
 
   struct Has {

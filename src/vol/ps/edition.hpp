@@ -21,6 +21,7 @@ struct Brought {
     std::uint64_t check;
   };
   std::uint64_t clock = 0;
+  std::uint64_t has_closed = 0;          // 1: its client has begun to close the table
   std::vector<std::uint64_t> pushes;     // by client: the last one that this rank knows
   std::vector<std::uint32_t> ranks;      // of the last edition
   std::vector<std::uint32_t> dead;       // servers of the last edition, as far as this rank knows

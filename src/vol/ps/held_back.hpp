@@ -31,6 +31,11 @@ class HeldBack {
   Sifted take(std::size_t most);
   // Takes what another one holds back.
   void take_over(HeldBack& before);
+  void clear() {
+    places_.clear();
+    sums_.clear();
+    free_.clear();
+  }
   // Rows that are held back.
   std::size_t rows() const { return places_.size(); }
 

@@ -30,15 +30,9 @@ void HotRows::take(std::int64_t key, std::uint64_t clock, std::span<const std::b
   row.values.assign(values.begin(), values.end());
 }
 
-void HotRows::forget(std::uint64_t id) {
+void HotRows::forget(const std::function<bool(int, std::uint64_t)>& is_over) {
   for (auto& [key, row] : rows_) {
-    if (row.asked && row.asked->id == id) row.asked.reset();
-  }
-}
-
-void HotRows::forget_servers(const std::function<bool(int)>& is_dead) {
-  for (auto& [key, row] : rows_) {
-    if (row.asked && is_dead(row.asked->server)) row.asked.reset();
+    if (row.asked && is_over(row.asked->server, row.asked->id)) row.asked.reset();
   }
 }
 

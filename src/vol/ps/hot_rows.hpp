@@ -39,9 +39,8 @@ class HotRows {
   // Keeps a row that has come in the answer to question `id`.
   void take(std::int64_t key, std::uint64_t clock, std::span<const std::byte> values,
             std::uint64_t id);
-  // Forgets what was asked in question `id`, or of these servers.
-  void forget(std::uint64_t id);
-  void forget_servers(const std::function<bool(int)>& is_dead);
+  // Forgets what was asked in questions that get no answer, or have got it.
+  void forget(const std::function<bool(int server, std::uint64_t id)>& is_over);
 
  private:
   struct Asked {

@@ -4,9 +4,8 @@
 #include <iterator>
 
 namespace vol::ps {
-namespace {
 
-std::uint64_t hash_of(std::span<const std::int64_t> keys) {
+std::uint64_t KeyLists::hash_of(std::span<const std::int64_t> keys) {
   std::uint64_t hash = keys.size();
   for (std::int64_t key : keys) {  // As FNV-1a, of whole keys and with another factor
     hash = (hash ^ static_cast<std::uint64_t>(key)) * 0x9e3779b97f4a7c15U;
@@ -15,20 +14,19 @@ std::uint64_t hash_of(std::span<const std::int64_t> keys) {
   return hash;
 }
 
-}  // namespace
-
-std::optional<std::uint64_t> KeyLists::find(std::span<const std::int64_t> keys) const {
-  const auto found = by_hash_.find(hash_of(keys));
+std::optional<std::uint64_t> KeyLists::find(std::span<const std::int64_t> keys,
+                                            std::uint64_t hash) const {
+  const auto found = by_hash_.find(hash);
   if (found == by_hash_.end() || !std::ranges::equal(found->second->keys, keys)) return {};
   return found->second->number;
 }
 
-std::uint64_t KeyLists::add(std::span<const std::int64_t> keys) {
+std::uint64_t KeyLists::add(std::span<const std::int64_t> keys, std::uint64_t hash) {
   held_keys_ += keys.size() + kListKeys;
   while (held_keys_ > most_keys_) drop(std::prev(lists_.end()));
-  lists_.push_front({++last_number_, hash_of(keys), {keys.begin(), keys.end()}});
+  lists_.push_front({++last_number_, hash, {keys.begin(), keys.end()}});
   by_number_[last_number_] = lists_.begin();
-  by_hash_[lists_.front().hash] = lists_.begin();
+  by_hash_[hash] = lists_.begin();
   return last_number_;
 }
 

@@ -26,10 +26,12 @@ class KeyLists {
   static constexpr std::size_t kListKeys = 16;
 
   bool fits(std::size_t keys) const { return keys + kListKeys <= most_keys_; }
-  // The number of a list with these keys; none if there is none. It is not used by this.
-  std::optional<std::uint64_t> find(std::span<const std::int64_t> keys) const;
+  static std::uint64_t hash_of(std::span<const std::int64_t> keys);
+  // The number of a list with these keys, whose hash is `hash`; none if there is none. It is not
+  // used by this.
+  std::optional<std::uint64_t> find(std::span<const std::int64_t> keys, std::uint64_t hash) const;
   // Adds a list that fits and is not there, and returns its number.
-  std::uint64_t add(std::span<const std::int64_t> keys);
+  std::uint64_t add(std::span<const std::int64_t> keys, std::uint64_t hash);
   // The list, which is now the most recently used one; null: there is none of this number. Valid
   // until the next add().
   const std::vector<std::int64_t>* use(std::uint64_t number);

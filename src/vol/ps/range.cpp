@@ -61,6 +61,20 @@ void Range::hide() {
   version_ = nullptr;
 }
 
+std::span<std::byte> Range::bytes_from(std::uint64_t offset) {
+  if (offset < value_bytes_) return values().subspan(offset);
+  offset -= value_bytes_;
+  return offset < state_bytes_ ? states().subspan(offset) : std::span<std::byte>();
+}
+
+bool Range::restore(std::uint64_t offset, std::span<const std::byte> bytes) {
+  const std::span<std::byte> to = bytes_from(offset);
+  if (bytes.size() > to.size()) return false;
+  const Change change(version_);
+  std::memcpy(to.data(), bytes.data(), bytes.size());
+  return true;
+}
+
 bool Range::note_push(int client, std::uint64_t push) {
   std::uint64_t& last = pushes_[static_cast<std::size_t>(client)];
   if (push <= last) return false;

@@ -48,6 +48,14 @@ class Range {
   std::span<std::byte> states() { return {states_.get(), state_bytes_}; }
   std::span<const std::byte> values() const { return {values_, value_bytes_}; }
   std::span<const std::byte> states() const { return {states_.get(), state_bytes_}; }
+  // Those from `offset` on, counted through the values and then the states, as far as they lie
+  // together. None: the range has not so many.
+  std::span<std::byte> bytes_from(std::uint64_t offset);
+  std::span<const std::byte> bytes_from(std::uint64_t offset) const {
+    return const_cast<Range*>(this)->bytes_from(offset);
+  }
+  // Puts bytes there; false if they do not lie together there.
+  bool restore(std::uint64_t offset, std::span<const std::byte> bytes);
   std::span<std::uint64_t> pushes() { return pushes_; }  // by client, the last that it has
   std::span<const std::uint64_t> pushes() const { return pushes_; }
 

@@ -113,7 +113,8 @@ std::span<const std::int64_t> Server::read_keys(const Head& head, const std::byt
   if (std::ranges::adjacent_find(keys_, std::greater_equal()) != keys_.end()) {
     throw_damaged(reading_, "keys that do not grow");
   }
-  if (head.keys == KeyForm::kKept && (!lists.fits(count) || lists.add(keys_) != number)) {
+  if (head.keys != KeyForm::kKept) return keys_;
+  if (!lists.fits(count) || lists.add(keys_, KeyLists::hash_of(keys_)) != number) {
     throw_damaged(reading_, "a list out of turn");
   }
   return keys_;
@@ -185,6 +186,13 @@ void Server::take(int sender, std::span<const std::byte> message) {
       if (head.kind == Head::Kind::kHandOver) return hand_over();
       is_stopped_ = true;
       return;
+    case Head::Kind::kAwait:
+    case Head::Kind::kRead:
+    case Head::Kind::kWrite:
+    case Head::Kind::kWritten:
+    case Head::Kind::kContinue:
+      if (sender != own()) break;
+      return take_of_checkpoint(head, message.subspan(kHeadBytes));
     case Head::Kind::kLeaving:
       if (is_client) break;
       return take_leaving(sender - clients_, head);
@@ -201,10 +209,10 @@ void Server::take(int sender, std::span<const std::byte> message) {
     case Head::Kind::kCopyBegin:
     case Head::Kind::kCopyPart:
     case Head::Kind::kCopyEnd:
-      if (!is_client) {
-        return take_copy(sender - clients_, head, message.subspan(kHeadBytes));
-      }
-      break;
+      if (is_client) break;
+      take_copy(sender - clients_, head, message.subspan(kHeadBytes));
+      if (head.id != 0) send_to_server(Head::Kind::kForwarded, head.id, sender - clients_);
+      return;
     default:
       break;
   }
@@ -327,14 +335,7 @@ void Server::take_forward(int from, const Head& head, const Rows& rows,
       }
     }
   }
-  if (head.id != 0) {
-    Head reply{};
-    reply.kind = Head::Kind::kForwarded;
-    reply.id = head.id;
-    std::byte* const room = mail_.begin(kHeadBytes);
-    std::memcpy(room, &reply, sizeof(reply));
-    mail_.end(clients_ + from);
-  }
+  if (head.id != 0) send_to_server(Head::Kind::kForwarded, head.id, from);
 }
 
 void Server::take_forwarded(std::uint64_t id) {

@@ -45,7 +45,11 @@
 //     (e) The servers of the last edition stay as they are until all ranks know that all ranges
 //         have come everywhere. If a rank dies before that, the others make the edition anew,
 //         without it, from the servers of the last one.
-//     (f) A rank that joins has the lowest clock of the others.
+//     (f) A rank that joins has the lowest clock of the others that do not close the table. If all
+//         close it, it has a clock beyond theirs. For a client that has said bye does not hold
+//         servers back, and some may have applied pushes of clocks up to those of clients that have
+//         not, others not yet. No rank may push at such a clock: where the push came between the
+//         others it would differ (P6).
 //  P11 A rank that leaves in good order hands over its ranges first. Its server makes copies of the
 //     ranges it is primary of on those servers that will hold them without it, stays their primary,
 //     and forwards pushes to them. Then it tells all servers that it leaves, and waits until they
@@ -54,6 +58,17 @@
 //     anew; and once it has handed over, it no longer answers, so that the other one waits for its
 //     death. But a server that leaves is primary of a range, or holds a copy, as long as it comes
 //     before a later holder in the range's order. So it gets a copy as well.
+//  P13 A checkpoint, by calls that all ranks make:
+//     (a) Before a rank reads, the pushes of all ranks are acknowledged. Then each server waits for
+//         the clocks that the ranks have told one another, and knows the deaths of which the ranks
+//         know. So what is read has all pushes of earlier calls, but those that are kept for a
+//         later clock (P6). At staleness 0 that is all pushes of clocks below the lowest one.
+//     (b) A range is read at its primary, and written there. The ranks agree on who is live, so
+//         each range has one.
+//     (c) When a range is written, its copies are made anew, as those of a new primary (P4), and it
+//         counts as written when they are whole. The numbers of the pushes stay (P2). Pushes that
+//         are kept, and hot rows that servers keep, are of the time before, and are dropped.
+//     (d) No rank goes on before all servers have the new clocks.
 // P7, in key_lists.hpp, is about lists of keys that are sent once, P8, in held_back.hpp, about
 // gradients that a client holds back, P9, in shown_rows.hpp, about rows that clients on this host
 // read in place, and P12, in hot_rows.hpp, about rows that many clients pull.
@@ -138,6 +153,10 @@ class Server {
     std::shared_ptr<Range> range;
     int to;
   };
+  struct Await {  // for what a checkpoint needs (P13)
+    std::uint64_t id;
+    std::vector<std::uint64_t> clocks;  // by client; or kIsDead
+  };
   struct Stretch {  // rows of one range among those of a message
     std::size_t begin, end;
     std::size_t range;
@@ -162,8 +181,10 @@ class Server {
   bool follow_view();
   void settle(std::size_t range);
   void become_primary(std::size_t range);
-  void update_copies(std::size_t range);
-  void send_copy(std::size_t number, const Range& source, int to);
+  // `answer`: waits until the copies are whole.
+  void update_copies(std::size_t range, const std::shared_ptr<Answer>& answer = nullptr);
+  // `id`: of a Forwarding; 0: none.
+  void send_copy(std::size_t number, const Range& source, int to, std::uint64_t id = 0);
 
   void move_from(const Edition& edition, const Server* before);
   bool send_next_move();
@@ -174,6 +195,13 @@ class Server {
   void take_leaving_known(int from, std::uint64_t round);
   void send_to_server(Head::Kind kind, std::uint64_t id, int to);
 
+  void take_of_checkpoint(const Head& head, std::span<const std::byte> body);
+  std::vector<std::uint64_t> read_clocks(std::span<const std::byte> body) const;
+  void answer_await();
+  void answer_read(const Head& head);
+  void take_written(const Head& head);
+  void continue_from(std::span<const std::uint64_t> clocks);
+
   std::unique_ptr<Range> make_range(std::size_t range) const;
   Held* primary_of(std::size_t range);
   void keep(Range& range, const Head& head, const Rows& rows, const std::byte* gradients);
@@ -182,6 +210,7 @@ class Server {
   void apply(std::size_t range, const Rows& rows, const std::byte* gradients);
   void apply_kept(std::size_t range);
   void show();
+  void show(std::size_t range);
   void forward(const Head& head, const Rows& rows, const std::byte* gradients,
                std::span<const Stretch> stretches, int to, const std::shared_ptr<Answer>& answer);
   void send_rows(Head head, const Rows& rows, const std::byte* gradients, int to);
@@ -235,6 +264,7 @@ class Server {
   std::uint64_t round_ = 0;    // of kLeaving
   std::vector<int> untold_;    // servers that have not answered it
   std::vector<bool> leaving_;  // by server: it hands over its ranges
+  std::optional<Await> await_;
 };
 
 }  // namespace vol::ps

@@ -17,6 +17,7 @@ void Server::take_clock(const Head& head) {
   std::uint64_t& clock = clocks_[head.client];
   clock = head.kind == Head::Kind::kBye ? kNever : std::max(clock, head.clock);
   advance();
+  answer_await();
 }
 
 std::uint64_t Server::lowest_clock() const {

@@ -31,9 +31,10 @@ bool Server::follow_view() {
     --answer->missing;
     answer_if_done(answer);
   }
-  hot_.forget_servers([this](int server) { return !is_live(server); });  // P12 (d)
+  hot_.forget([this](int server, std::uint64_t) { return !is_live(server); });  // P12 (d)
   serve_hot();
   if (is_handing_over_) hand_over();
+  answer_await();
   return true;
 }
 
@@ -57,7 +58,7 @@ void Server::become_primary(std::size_t range) {
   update_copies(range);
 }
 
-void Server::update_copies(std::size_t range) {
+void Server::update_copies(std::size_t range, const std::shared_ptr<Answer>& answer) {
   Held& held = held_[range];
   std::erase_if(held.copies, [this](int server) { return !is_live(server); });
   const int place = placement_.place_of(range, own());
@@ -72,12 +73,18 @@ void Server::update_copies(std::size_t range) {
   for (int at = place + 1; at <= last; ++at) {
     const int server = placement_.server(range, at);
     if (!is_live(server) || std::ranges::find(held.copies, server) != held.copies.end()) continue;
-    send_copy(range, *held.range, server);
     held.copies.push_back(server);
+    if (answer == nullptr) {
+      send_copy(range, *held.range, server);
+      continue;
+    }
+    forwardings_.emplace(++last_id_, Forwarding{server, answer});
+    ++answer->missing;
+    send_copy(range, *held.range, server, last_id_);
   }
 }
 
-void Server::send_copy(std::size_t number, const Range& source, int to) {
+void Server::send_copy(std::size_t number, const Range& source, int to, std::uint64_t id) {
   Head head{};
   head.first = static_cast<std::int64_t>(number);
   const auto send = [&](Head::Kind kind, std::uint64_t offset, std::span<const std::byte> body) {
@@ -110,6 +117,7 @@ void Server::send_copy(std::size_t number, const Range& source, int to) {
                 kept.gradients.data() + begin * options_.row_bytes(), to);
     }
   }
+  head.id = id;
   send(Head::Kind::kCopyEnd, 0, std::as_bytes(source.pushes()));
 }
 
@@ -132,19 +140,10 @@ void Server::take_copy(int from, const Head& head, std::span<const std::byte> bo
     throw_damaged(reading_, "a part of a copy that was not begun");
   }
   const bool is_end = head.kind == Head::Kind::kCopyEnd;
-  std::span<std::byte> to = std::as_writable_bytes(held.coming->pushes());
-  std::uint64_t offset = head.clock;
-  if (!is_end) {
-    to = held.coming->values();
-    if (offset >= to.size()) {
-      offset -= to.size();
-      to = held.coming->states();
-    }
-  }
-  if (offset > to.size() || body.size() > to.size() - offset) {
-    throw_damaged(reading_, "a copy that is too long");
-  }
-  if (!body.empty()) std::memcpy(to.data() + offset, body.data(), body.size());
+  const std::span<std::byte> to =
+      is_end ? std::as_writable_bytes(held.coming->pushes()) : held.coming->bytes_from(head.clock);
+  if (body.size() > to.size()) throw_damaged(reading_, "a copy that is too long");
+  if (!body.empty()) std::memcpy(to.data(), body.data(), body.size());
   if (!is_end) return;
   held.range = std::move(held.coming);
   if (moves) note_moved(held);

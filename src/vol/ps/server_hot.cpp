@@ -111,7 +111,7 @@ void Server::take_hot_values(const Head& head, const Rows& rows, const std::byte
 
 // A parent has answered that `row` is lost: so say all that have asked for it.
 void Server::take_hot_lost(const Head& head) {
-  hot_.forget(head.id);
+  hot_.forget([&](int, std::uint64_t id) { return id == head.id; });
   std::erase_if(hot_pulls_, [&](const HotPull& pull) {
     if (std::ranges::find(pull.keys, head.first) == pull.keys.end()) return false;
     answer(Head::Kind::kLost, pull.asker, pull.head.id, head.first);

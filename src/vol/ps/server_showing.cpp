@@ -43,16 +43,19 @@ void Server::hide() noexcept {
 }
 
 // Shows the range before this server first changes it as its primary.
-void Server::apply(std::size_t range, const Rows& rows, const std::byte* gradients) {
+void Server::show(std::size_t range) {
   const Held& held = held_[range];
-  if (held.is_primary && shown_ && !is_full_ && !held.range->is_shown()) {
-    try {
-      held.range->show(shown_->reserve(range));
-    } catch (const dstorm::ConfigError&) {
-      is_full_ = true;  // clients pull this range by messages
-    }
+  if (!held.is_primary || !shown_ || is_full_ || held.range->is_shown()) return;
+  try {
+    held.range->show(shown_->reserve(range));
+  } catch (const dstorm::ConfigError&) {
+    is_full_ = true;  // clients pull this range by messages
   }
-  held.range->apply(rows, gradients);
+}
+
+void Server::apply(std::size_t range, const Rows& rows, const std::byte* gradients) {
+  show(range);
+  held_[range].range->apply(rows, gradients);
 }
 
 }  // namespace vol::ps

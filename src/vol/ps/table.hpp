@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -77,6 +78,13 @@ struct Head {
     // answers with kHandedOver (P11).
     kStop,
     kHandOver,
+    // A client to the server of its rank, for checkpoints (P13); answered with kAck, kBytes or
+    // kLost of the same id.
+    kAwait,     // until the clients have reached the clocks that follow
+    kRead,      // `count` bytes of range `first` from `clock` on: values, then states
+    kWrite,     // bytes of range `first` that follow, to `clock` on
+    kWritten,   // all bytes of range `first`: copies are to be made
+    kContinue,  // from the clocks that follow
     // A server to a client.
     kAck,
     kValues,
@@ -85,12 +93,14 @@ struct Head {
     kAllBye,  // every live client has said kBye
     kShown,   // where the client can read the server's rows in place (P9): a ShownAt follows
     kHandedOver,
+    kBytes,  // the answer to kRead
     // A server to another one: a push for its copy, answered with kForwarded of the same id.
     kForward,
     kForwarded,
     kHotValues,  // keys and values; `clock` is that of the rows
     // A server to one that is to hold a copy of range `first`: begins a copy without any push, has
     // a part of its bytes from `clock` on, or ends it with the numbers of the pushes that it has.
+    // The end is answered with kForwarded if it has an id.
     kCopyBegin,
     kCopyPart,
     kCopyEnd,
@@ -114,6 +124,9 @@ static_assert(sizeof(Head) == 56);
 // What follows begins at a multiple of eight bytes: keys, then values.
 inline constexpr std::size_t kHeadBytes = dstorm::kLine;
 inline constexpr std::size_t kRoom = kSlotBytes - kHeadBytes;
+
+// As the clock of a rank that Head::Kind::kAwait tells a server.
+inline constexpr std::uint64_t kIsDead = std::numeric_limits<std::uint64_t>::max();
 
 inline Head head_of(std::span<const std::byte> message) {  // of at least kHeadBytes
   Head head;

@@ -75,21 +75,32 @@ TEST(Edition, ARankThatJoinsHasTheLowestClockAndNumbersAboveThoseOfItsEarlierLif
   EXPECT_EQ(edition.pushes, (std::vector<std::uint64_t>{1, 2, 3, 2}));
 }
 
+TEST(Edition, ARankThatJoinsHasAClockOfWhichNoServerHasAppliedPushes) {
+  All all = three_holders();
+  all[0]->has_closed = 1;
+  EXPECT_EQ(Edition(all, 1).clocks[3], 8);
+  all[1]->has_closed = all[2]->has_closed = 1;
+  EXPECT_EQ(Edition(all, 1).clocks[3], 10);
+  EXPECT_EQ(Edition(All(2), 1).clocks, (std::vector<std::uint64_t>{0, 0}));
+}
+
 TEST(Edition, WhatARankBringsIsReadAsItWasWritten) {
   Brought brought = *three_holders()[1];
+  brought.has_closed = 1;
   brought.ranks = {1, 2};
   brought.dead = {2};
   brought.lost_with = {5, 6};
   std::vector<std::byte> bytes = brought.pack();
   const Brought read = Brought::unpack(bytes);
   EXPECT_EQ(read.clock, brought.clock);
+  EXPECT_EQ(read.has_closed, 1);
   EXPECT_EQ(read.pushes, brought.pushes);
   EXPECT_EQ(read.ranks, brought.ranks);
   EXPECT_EQ(read.dead, brought.dead);
   EXPECT_EQ(read.lost_with, brought.lost_with);
   ASSERT_EQ(read.ranges.size(), 1);
   EXPECT_EQ(read.ranges[0].check, 99);
-  for (const std::size_t size : {bytes.size() - 1, std::size_t{9}, std::size_t{0}}) {
+  for (const std::size_t size : {bytes.size() - 1, std::size_t{17}, std::size_t{0}}) {
     bytes.resize(size);
     EXPECT_THROW(Brought::unpack(bytes), dstorm::Error);
   }

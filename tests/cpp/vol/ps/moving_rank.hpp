@@ -95,6 +95,7 @@ class MovingRank {
       before = seat_->server->await_stopped();
       if (before != nullptr) mine = before->brought();
       mine.clock = seat_->client->clock();
+      mine.has_closed = seat_->client->has_closed() ? 1 : 0;
       mine.pushes.resize(kMostMovers);
       std::uint64_t& own = mine.pushes[static_cast<std::size_t>(rank)];
       own = std::max(own, seat_->client->last_push());
@@ -207,3 +208,10 @@ class MovingRank {
 };
 
 }  // namespace testing_table
+
+namespace vol::ps {  // the tests' namespace
+
+using testing_table::Board;
+using testing_table::MovingRank;
+
+}  // namespace vol::ps

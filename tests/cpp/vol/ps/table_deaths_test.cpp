@@ -12,15 +12,6 @@
 namespace vol::ps {
 namespace {
 
-using namespace std::chrono_literals;
-using testing_processes::Job;
-using testing_processes::Posts;
-using testing_processes::Shared;
-using testing_table::are_all;
-using testing_table::every;
-using testing_table::options_of;
-using testing_table::Rank;
-
 TEST(TableDeaths, AKilledServerLosesNothingThatWasAcknowledgedAndNothingComesTwice) {
   for (const int replicas : {1, 2}) {
     for (const int staleness : {-1, 0}) {
@@ -202,6 +193,42 @@ TEST(TableDeaths, AtStalenessNothingADeathChangesNoPull) {
     }
     for (int rank : {0, 1}) EXPECT_EQ(job.wait(rank), 0) << trial;
   }
+}
+
+// Rank 1 never ends its first clock, so a pull at the next one waits for it, but not one of rows
+// that no clock brings back.
+TEST(TableDeaths, APullOfLostRowsDoesNotWaitForClocks) {
+  Shared<Posts> posts;
+  Shared<std::atomic<bool>> has_failed;
+  Job job(3, [&](dstorm::Bootstrap& bootstrap) {
+    TableOptions options = options_of(1000, 1);
+    options.staleness = 0;
+    Rank one(*posts, bootstrap.rank(), 3, options);
+    if (one.rank == 2) std::raise(SIGKILL);
+    if (one.rank == 1) await(*has_failed);
+    while (one.live() == 3) std::this_thread::sleep_for(1ms);
+    const Placement& placement = one.client->placement();
+    std::size_t range = 0;
+    while (placement.server(range, 0) != 2) ++range;
+    if (one.rank == 0) {
+      one.client->advance({});
+      bool is_lost = false;
+      try {
+        std::vector<double> value(1);
+        one.client->pull({nullptr, placement.first_row(range), 1},
+                         std::as_writable_bytes(std::span(value)).data(), 10s);
+      } catch (const dstorm::PeerError& error) {
+        is_lost = error.ranks() == std::vector<int>{2};
+      } catch (const dstorm::TimeoutError&) {
+      }
+      *has_failed = true;
+      CHECK_THAT(is_lost);
+    }
+    one.client->finish({});
+    return 0;
+  });
+  EXPECT_EQ(job.wait(2), 128 + SIGKILL);
+  for (int rank : {0, 1}) EXPECT_EQ(job.wait(rank), 0);
 }
 
 TEST(TableDeaths, WithoutReplicasTheRowsOfADeadServerAreNamed) {

@@ -11,22 +11,10 @@
 namespace vol::ps {
 namespace {
 
-using namespace std::chrono_literals;
-using testing_processes::expect_all_well;
-using testing_processes::Job;
-using testing_processes::Posts;
-using testing_processes::Shared;
-using testing_table::are_all;
-using testing_table::every;
-using testing_table::options_of;
-using testing_table::Rank;
-
 TEST(TableFilters, AListOfKeysIsSentOnceToEachServer) {
-  Shared<Posts> posts;
-  Job job(2, [&](dstorm::Bootstrap& bootstrap) {
-    TableOptions options = options_of(20'000, 1);
-    options.cached_keys = 50'000;
-    Rank one(*posts, bootstrap.rank(), 2, options);
+  TableOptions options = options_of(20'000, 1);
+  options.cached_keys = 50'000;
+  run_ranks(2, options, [&](Rank& one) {
     const std::vector<std::int64_t> keys = every(20'000, 2);
     std::vector<std::uint64_t> bytes;  // of each round
     for (int round = 0; round < 3; ++round) {
@@ -38,21 +26,17 @@ TEST(TableFilters, AListOfKeysIsSentOnceToEachServer) {
     CHECK_THAT(bytes[0] > keys.size() * 2 * sizeof(double));
     CHECK_THAT(bytes[1] < keys.size() * sizeof(double) + heads && bytes[2] == bytes[1]);
     one.client->advance({});
-    one.client->finish({});
     return 0;
   });
-  expect_all_well(job);
 }
 
 // There is room for 2 of the 5 lists that a rank uses in turn, and for some of another 3 in
 // irregular order. So lists are dropped on both sides all the time.
 TEST(TableFilters, ListsThatHaveBeenDroppedAreSentAgain) {
-  Shared<Posts> posts;
   Shared<std::atomic<int>> finished;
-  Job job(3, [&](dstorm::Bootstrap& bootstrap) {
-    TableOptions options = options_of(3000, 2);
-    options.cached_keys = 500;
-    Rank one(*posts, bootstrap.rank(), 3, options);
+  TableOptions options = options_of(3000, 2);
+  options.cached_keys = 500;
+  run_ranks(3, options, [&](Rank& one) {
     std::uint64_t random = 5;
     for (int round = 0; round < 300; ++round) {
       random = random * 6364136223846793005U + 1442695040888963407U;
@@ -76,24 +60,20 @@ TEST(TableFilters, ListsThatHaveBeenDroppedAreSentAgain) {
       }
     }
     CHECK_THAT(one.all() == expected);
-    one.client->finish({});
     return 0;
   });
-  expect_all_well(job);
 }
 
 // Integers of at most 8 bits, which each of these codecs keeps as they are.
 TEST(TableFilters, ACodecKeepsWhatItCanRepresent) {
   for (const Codec& codec : {Codec::float16(), Codec::bfloat16(), Codec::int8()}) {
     for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
-      Shared<Posts> posts;
-      Job job(2, [&](dstorm::Bootstrap& bootstrap) {
-        TableOptions options = options_of(20'000, 1);
-        options.dtype = dtype;
-        options.codec = codec;
-        options.replicas = 1;
-        options.staleness = 0;
-        Rank one(*posts, bootstrap.rank(), 2, options);
+      TableOptions options = options_of(20'000, 1);
+      options.dtype = dtype;
+      options.codec = codec;
+      options.replicas = 1;
+      options.staleness = 0;
+      run_ranks(2, options, [&](Rank& one) {
         const std::size_t size = dtype_size(dtype);
         std::vector<std::byte> given(20'000 * size);
         for (std::size_t i = 0; i < 20'000; ++i) {  // twice this has 7 bits
@@ -117,21 +97,17 @@ TEST(TableFilters, ACodecKeepsWhatItCanRepresent) {
           if (dtype == DType::kFloat32) value = narrow;
           CHECK_THAT(value == 2 * (i % 2 == 0 ? 63.5 : static_cast<double>(i % 7) * 0.5));
         }
-        one.client->finish({});
         return 0;
       });
-      expect_all_well(job);
     }
   }
 }
 
 TEST(TableFilters, WhatIsHeldBackIsSentWhenItReachesTheThresholdOrByWaitOrAtTheEnd) {
-  Shared<Posts> posts;
   Shared<std::atomic<bool>> has_seen;
-  Job job(2, [&](dstorm::Bootstrap& bootstrap) {
-    TableOptions options = options_of(100'000, 1);
-    options.threshold = 1;
-    Rank one(*posts, bootstrap.rank(), 2, options);
+  TableOptions options = options_of(100'000, 1);
+  options.threshold = 1;
+  run_ranks(2, options, [&](Rank& one) {
     const std::vector<std::int64_t> keys = every(100'000, 1);
     if (one.rank == 0) {
       for (int push = 0; push < 3; ++push) {
@@ -154,10 +130,8 @@ TEST(TableFilters, WhatIsHeldBackIsSentWhenItReachesTheThresholdOrByWaitOrAtTheE
       }
       *has_seen = true;
     }
-    one.client->finish({});
     return 0;
   });
-  expect_all_well(job);
   EXPECT_TRUE(*has_seen);
 }
 

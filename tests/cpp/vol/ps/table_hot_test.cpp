@@ -16,16 +16,6 @@
 namespace vol::ps {
 namespace {
 
-using namespace std::chrono_literals;
-using testing_processes::expect_all_well;
-using testing_processes::Job;
-using testing_processes::Posts;
-using testing_processes::Shared;
-using testing_table::are_all;
-using testing_table::every;
-using testing_table::options_of;
-using testing_table::Rank;
-
 constexpr std::int64_t kRows = 400;
 
 TableOptions hot_options(std::uint64_t staleness) {
@@ -64,12 +54,10 @@ TEST(TableHot, EachServerAsksOneBeforeItAndIsAskedByFew) {
 
 TEST(TableHot, APullAtStalenessNothingSeesEachPushOfEarlierClocksAndNoneOfLater) {
   for (const Codec& codec : {Codec(), Codec::float16()}) {
-    Shared<Posts> posts;
-    Job job(5, [&](dstorm::Bootstrap& bootstrap) {
-      TableOptions options = hot_options(0);
-      options.codec = codec;
-      options.cached_keys = 1000;
-      Rank one(*posts, bootstrap.rank(), 5, options);
+    TableOptions options = hot_options(0);
+    options.codec = codec;
+    options.cached_keys = 1000;
+    run_ranks(5, options, [&](Rank& one) {
       for (int clock = 0; clock < 30; ++clock) {
         CHECK_THAT(are_all(one.pull(options.hot), 5 * clock));
         one.add(every(kRows, 1), 1);
@@ -77,18 +65,14 @@ TEST(TableHot, APullAtStalenessNothingSeesEachPushOfEarlierClocksAndNoneOfLater)
         CHECK_THAT(are_all(one.all(), 5 * clock));
         one.client->advance({});
       }
-      one.client->finish({});
       return 0;
     });
-    expect_all_well(job);
   }
 }
 
 TEST(TableHot, APullIsAtMostTheStalenessBehind) {
-  Shared<Posts> posts;
-  Job job(4, [&](dstorm::Bootstrap& bootstrap) {
-    const TableOptions options = hot_options(2);
-    Rank one(*posts, bootstrap.rank(), 4, options);
+  const TableOptions options = hot_options(2);
+  run_ranks(4, options, [&](Rank& one) {
     for (int clock = 0; clock < 40; ++clock) {
       const std::vector<double> values = one.pull(options.hot);
       CHECK_THAT(std::ranges::all_of(values, [&](double value) {
@@ -97,10 +81,8 @@ TEST(TableHot, APullIsAtMostTheStalenessBehind) {
       one.add(every(kRows, 1), 1);
       one.client->advance({});
     }
-    one.client->finish({});
     return 0;
   });
-  expect_all_well(job);
 }
 
 // (c): in each clock each of seven clients asks once, and the two servers below the root that have

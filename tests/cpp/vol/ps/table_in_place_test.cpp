@@ -16,32 +16,16 @@
 namespace vol::ps {
 namespace {
 
-using namespace std::chrono_literals;
-using testing_processes::expect_all_well;
-using testing_processes::Job;
-using testing_processes::Posts;
-using testing_processes::Shared;
-using testing_table::are_all;
-using testing_table::every;
-using testing_table::options_of;
-using testing_table::Rank;
-
 bool is_one_host() { return testing_processes::transport() == "shm"; }
-
-void await(const std::atomic<bool>& flag) {
-  while (!flag) std::this_thread::sleep_for(1ms);
-}
 
 // A server's acknowledgement comes after its word on where its rows are.
 TEST(TableInPlace, OnOneHostAPullReadsTheServersMemory) {
   for (const Codec& codec : {Codec(), Codec::float16()}) {
-    Shared<Posts> posts;
-    Job job(2, [&](dstorm::Bootstrap& bootstrap) {
-      const std::int64_t rows = 3000;
-      TableOptions options = options_of(rows, 3);
-      options.staleness = 0;
-      options.codec = codec;
-      Rank one(*posts, bootstrap.rank(), 2, options);
+    const std::int64_t rows = 3000;
+    TableOptions options = options_of(rows, 3);
+    options.staleness = 0;
+    options.codec = codec;
+    run_ranks(2, options, [&](Rank& one) {
       one.add(every(rows, 1), 1);
       one.client->advance({});
       CHECK_THAT(are_all(one.all(), 2));  // waits for the other client's clock
@@ -51,10 +35,8 @@ TEST(TableInPlace, OnOneHostAPullReadsTheServersMemory) {
       const std::uint64_t pulled = every(rows, 7).size() + static_cast<std::uint64_t>(rows);
       const bool is_in_place = is_one_host() && codec.kind() == Codec::Kind::kNone;
       CHECK_THAT(one.client->rows_in_place() - before == (is_in_place ? pulled : 0));
-      one.client->finish({});
       return 0;
     });
-    expect_all_well(job);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstring>
 #include <thread>
 
 #include "moving_rank.hpp"
@@ -11,16 +12,6 @@
 
 namespace vol::ps {
 namespace {
-
-using namespace std::chrono_literals;
-using testing_processes::Job;
-using testing_processes::Posts;
-using testing_processes::Shared;
-using testing_table::are_all;
-using testing_table::Board;
-using testing_table::every;
-using testing_table::MovingRank;
-using testing_table::options_of;
 
 constexpr std::int64_t kRows = 6000;  // so many that fewer servers would have larger ranges
 
@@ -37,12 +28,6 @@ struct Scene {
   Board board;
   std::atomic<int> pushed;
   std::atomic<int> finished;
-
-  // Returns when so many ranks have called it.
-  void meet(int ranks) {
-    const int goal = (finished.fetch_add(1) / ranks + 1) * ranks;
-    while (finished < goal) std::this_thread::sleep_for(1ms);
-  }
 };
 
 void add_rounds(MovingRank& one, Scene& scene, int rounds) {
@@ -57,7 +42,7 @@ void add_rounds(MovingRank& one, Scene& scene, int rounds) {
 std::vector<double> all_after(MovingRank& one, Scene& scene, int ranks) {
   one.client().wait({}, {});
   one.client().advance({});
-  scene.meet(ranks);
+  meet(scene.finished, ranks);
   while (one.client().clock() < 40) one.client().advance({});
   return one.all();
 }
@@ -222,7 +207,7 @@ TEST(TableMoves, RowsWhoseRankHasDiedAreLostForAllRanks) {
       one.found({0, 1, 2});
       one.add(every(kRows, 1), 1);
       one.client().wait({}, {});
-      scene->meet(3);
+      meet(scene->finished, 3);
       if (rank == 2) std::raise(SIGKILL);
     }
     while (!*is_dead) std::this_thread::sleep_for(1ms);
@@ -272,6 +257,129 @@ TEST(TableMoves, RanksThatLeaveHandOverTheirRanges) {
   }
 }
 
+// A table whose values are what was pushed last. A push of kStopping stops the server of a process
+// in which `stops` is true until `is_released`.
+constexpr double kStopping = -1;
+TableOptions stopping_options(const std::atomic<bool>& is_released, std::atomic<bool>& has_stopped,
+                              bool stops) {
+  TableOptions options = options_with(0, -1);
+  options.width = 1;
+  options.rule.kind = Rule::Kind::kFunction;
+  options.rule.function = [&, stops](std::byte* values, const std::byte* gradients,
+                                     std::size_t rows) {
+    double first = 0;
+    std::memcpy(&first, gradients, sizeof(first));
+    if (first == kStopping && stops) {
+      has_stopped = true;
+      await(is_released);
+    }
+    std::memcpy(values, gradients, rows * sizeof(double));
+  };
+  return options;
+}
+
+// Rank 2 begins to leave, then rank 1, which knows of it. Neither has handed its rows over before,
+// because the server of rank 3 does not answer. Then rank 1 leaves first, and rank 2 stays for a
+// while. In the order of some of rank 1's ranges it comes next, so it is their primary (P11).
+TEST(TableMoves, AServerThatLeavesIsPrimaryUntilItHasLeft) {
+  Shared<Scene> scene;
+  Shared<std::atomic<bool>> has_stopped, is_released, has_left, has_pulled;
+  Job job(4, [&](dstorm::Bootstrap& bootstrap) {
+    const int rank = bootstrap.rank();
+    TableOptions options = stopping_options(*is_released, *has_stopped, rank == 3);
+    options.rows = 16 * 16;  // few ranges, so that copies for rank 3 do not take all slots
+    MovingRank one(scene->posts, scene->board, rank, options);
+    one.found({0, 1, 2, 3});
+    if (rank == 0) {
+      one.add(every(options.rows, 1), 1);
+      one.client().wait({}, {});
+    }
+    meet(scene->finished, 4);
+    const Placement& placement = one.client().placement();
+    std::size_t own = 0;
+    while (placement.server(own, 0) != 3) ++own;
+    CHECK_THAT(placement.server(0, 0) == 1 && placement.server(0, 1) == 2);  // such a range
+    if (rank == 3) one.add({placement.first_row(own)}, kStopping);
+    await(*has_stopped);
+    if (rank == 1 || rank == 2) {
+      if (rank == 1) std::this_thread::sleep_for(200ms);  // its server hears of rank 2
+      one.client().hand_over({});
+      if (rank == 2) await(*has_pulled);
+      one.leave();
+      if (rank == 1) *has_left = true;
+      return 0;
+    }
+    if (rank == 0) {
+      std::this_thread::sleep_for(500ms);  // both have begun to hand over
+      *is_released = true;
+      await(*has_left);
+      while (one.live() == 4) std::this_thread::sleep_for(1ms);
+      std::vector<double> values;
+      try {
+        values = one.all();
+        values[static_cast<std::size_t>(placement.first_row(own))] = 1;
+      } catch (const dstorm::Error&) {  // rank 2 waits
+      }
+      *has_pulled = true;
+      CHECK_THAT(!values.empty() && are_all(values, 1));
+    }
+    one.client().finish({});
+    return 0;
+  });
+  for (int rank : {0, 1, 2, 3}) EXPECT_EQ(job.wait(rank), 0) << rank;
+}
+
+// Ranks 1 and 2 close the table at staleness 0. The server of rank 1 is stopped while clocks come,
+// and so it does not hear of the last ones, nor that rank 2 closes. It keeps rank 1's push, which
+// rank 2's server has applied. Rank 0, which joins then, pushes: after it, on both (P10 (f)).
+TEST(TableMoves, ARankThatJoinsWhileOthersClosePushesAfterTheirLastClock) {
+  Shared<Scene> scene;
+  Shared<std::atomic<bool>> has_stopped, is_released;
+  Job job(3, [&](dstorm::Bootstrap& bootstrap) {
+    const int rank = bootstrap.rank();
+    TableOptions options = stopping_options(*is_released, *has_stopped, rank == 1);
+    options.replicas = 1;
+    options.staleness = 0;
+    MovingRank one(scene->posts, scene->board, rank, options);
+    std::jthread releasing;
+    if (rank > 0) {
+      one.found({1, 2});
+      constexpr std::uint64_t kKept = 20;  // slots of a mailbox are fewer than the clocks before it
+      while (rank == 1 && one.client().clock() < kKept) one.client().advance({});
+      one.add(every(kRows, 1), rank == 1 ? 5 : kStopping);
+      one.client().wait({}, {});
+      meet(scene->finished, 2);
+      if (rank == 2) one.client().advance({});
+      await(*has_stopped);
+      while (rank == 2 && one.client().clock() < kKept + 6) one.client().advance({});
+      one.is_called = true;
+      bool is_superseded = false;
+      try {
+        one.client().finish({});
+      } catch (const dstorm::Superseded&) {
+        is_superseded = true;
+      }
+      CHECK_THAT(is_superseded);
+      releasing = std::jthread([&] {  // when rank 1 has told its server to stop
+        std::this_thread::sleep_for(300ms);
+        *is_released = true;
+      });
+    }
+    one.move(1, {0, 1, 2});
+    if (rank == 0) {
+      one.add(every(kRows, 1), 9);
+      one.client().advance({});
+      one.client().finish({});
+      return 0;
+    }
+    while (one.client().clock() < 40) one.client().advance({});
+    CHECK_THAT(are_all(one.all(), 9));
+    one.client().finish({});
+    return 0;
+  });
+  for (int rank : {0, 1, 2}) EXPECT_EQ(job.wait(rank), 0) << rank;
+}
+
 TEST(TableMoves, WhatIsHeldBackGoesAlong) {
   Shared<Scene> scene;
   Job job(3, [&](dstorm::Bootstrap& bootstrap) {
@@ -286,7 +394,7 @@ TEST(TableMoves, WhatIsHeldBackGoesAlong) {
     }
     one.move(1, {0, 1, 2});
     one.client().wait({}, {});
-    scene->meet(3);
+    meet(scene->finished, 3);
     CHECK_THAT(are_all(one.all(), 2));
     one.client().finish({});
     return 0;

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -79,9 +81,21 @@ class Rank {
     return count;
   }
 
+  std::size_t width() const { return options_.width; }
+
   int rank;
   std::optional<Client> client;
 };
+
+// Returns when so many ranks have called it. `come` counts them, always the same number of ranks.
+inline void meet(std::atomic<int>& come, int ranks) {
+  const int goal = (come.fetch_add(1) / ranks + 1) * ranks;
+  while (come < goal) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+inline void await(const std::atomic<bool>& flag) {
+  while (!flag) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
 
 inline std::vector<std::int64_t> every(std::int64_t rows, std::int64_t step) {
   std::vector<std::int64_t> keys;
@@ -93,4 +107,35 @@ inline bool are_all(const std::vector<double>& values, double value) {
   return std::ranges::all_of(values, [value](double each) { return each == value; });
 }
 
+// Runs `body(rank)` on so many ranks, which then close the table. It returns a rank's exit status:
+// 0, or what CHECK_THAT returns.
+template <class Body>
+void run_ranks(int ranks, const TableOptions& options, Body&& body) {
+  testing_processes::Shared<Posts> posts;
+  testing_processes::Job job(ranks, [&](dstorm::Bootstrap& bootstrap) {
+    Rank one(*posts, bootstrap.rank(), ranks, options);
+    if (const int status = body(one); status != 0) return status;
+    one.client->finish({});
+    return 0;
+  });
+  testing_processes::expect_all_well(job);
+}
+
 }  // namespace testing_table
+
+namespace vol::ps {  // the tests' namespace
+
+using namespace std::chrono_literals;
+using testing_processes::expect_all_well;
+using testing_processes::Job;
+using testing_processes::Posts;
+using testing_processes::Shared;
+using testing_table::are_all;
+using testing_table::await;
+using testing_table::every;
+using testing_table::meet;
+using testing_table::options_of;
+using testing_table::Rank;
+using testing_table::run_ranks;
+
+}  // namespace vol::ps

@@ -6,72 +6,49 @@
 namespace vol::ps {
 namespace {
 
-using testing_processes::expect_all_well;
-using testing_processes::Job;
-using testing_processes::Posts;
-using testing_processes::Shared;
-using testing_table::are_all;
-using testing_table::every;
-using testing_table::options_of;
-using testing_table::Rank;
-
 TEST(Table, WhatAllRanksPushIsThereOnce) {
   for (const std::size_t width : {std::size_t{1}, std::size_t{16}, std::size_t{5000}}) {
-    Shared<Posts> posts;
-    Job job(3, [&](dstorm::Bootstrap& bootstrap) {
-      const std::int64_t rows = 3000;
-      Rank one(*posts, bootstrap.rank(), 3, options_of(rows, width));
+    const std::int64_t rows = 3000;
+    run_ranks(3, options_of(rows, width), [&](Rank& one) {
       one.add(every(rows, 3), 1);
       one.add(every(rows, 1), 10);
       one.client->wait({}, {});
       one.client->advance({});
-      one.client->finish({});
       return 0;
     });
-    expect_all_well(job);
   }
 }
 
 TEST(Table, APullHasTheOwnPushesThatCameBeforeIt) {
-  Shared<Posts> posts;
-  Job job(2, [&](dstorm::Bootstrap& bootstrap) {
-    Rank one(*posts, bootstrap.rank(), 2, options_of(200, 4));
+  run_ranks(2, options_of(200, 4), [&](Rank& one) {
     const std::vector<std::int64_t> keys = {one.rank, 100 + one.rank};  // nobody else's
     for (int push = 1; push <= 2000; ++push) {
       one.add(keys, 1);
       if (push % 3 == 0) one.client->wait({}, {});
       CHECK_THAT(are_all(one.pull(keys), push));
     }
-    one.client->finish({});
     return 0;
   });
-  expect_all_well(job);
 }
 
 TEST(Table, APullAtStalenessNothingSeesEachPushOfEarlierClocksAndNoneOfLater) {
-  Shared<Posts> posts;
-  Job job(3, [&](dstorm::Bootstrap& bootstrap) {
-    TableOptions options = options_of(500, 2);
-    options.staleness = 0;
-    Rank one(*posts, bootstrap.rank(), 3, options);
+  TableOptions options = options_of(500, 2);
+  options.staleness = 0;
+  run_ranks(3, options, [&](Rank& one) {
     for (int clock = 0; clock < 30; ++clock) {
       CHECK_THAT(are_all(one.all(), 3 * clock));
       one.add(every(500, 1), 1);
       CHECK_THAT(are_all(one.pull(every(500, 7)), 3 * clock));
       one.client->advance({});
     }
-    one.client->finish({});
     return 0;
   });
-  expect_all_well(job);
 }
 
 TEST(Table, APullIsAtMostTheStalenessBehind) {
-  Shared<Posts> posts;
-  Job job(3, [&](dstorm::Bootstrap& bootstrap) {
-    TableOptions options = options_of(500, 1);
-    options.staleness = 2;
-    Rank one(*posts, bootstrap.rank(), 3, options);
+  TableOptions options = options_of(500, 1);
+  options.staleness = 2;
+  run_ranks(3, options, [&](Rank& one) {
     for (int clock = 0; clock < 30; ++clock) {
       const std::vector<double> values = one.all();
       CHECK_THAT(std::ranges::all_of(values, [&](double value) {
@@ -80,20 +57,16 @@ TEST(Table, APullIsAtMostTheStalenessBehind) {
       one.add(every(500, 1), 1);
       one.client->advance({});
     }
-    one.client->finish({});
     return 0;
   });
-  expect_all_well(job);
 }
 
 // Each rank assigns its own number, so the last rank's is the one that stays.
 TEST(Table, AtStalenessNothingPushesAreAppliedInTheOrderOfRanks) {
-  Shared<Posts> posts;
-  Job job(3, [&](dstorm::Bootstrap& bootstrap) {
-    TableOptions options = options_of(500, 1);
-    options.staleness = 0;
-    options.rule.kind = Rule::Kind::kAssign;
-    Rank one(*posts, bootstrap.rank(), 3, options);
+  TableOptions options = options_of(500, 1);
+  options.staleness = 0;
+  options.rule.kind = Rule::Kind::kAssign;
+  run_ranks(3, options, [&](Rank& one) {
     for (int clock = 0; clock < 60; ++clock) {
       if (one.rank == clock % 3) std::this_thread::yield();
       one.add(every(500, 1), -1);
@@ -101,10 +74,8 @@ TEST(Table, AtStalenessNothingPushesAreAppliedInTheOrderOfRanks) {
       one.client->advance({});
       CHECK_THAT(are_all(one.all(), 3 * clock + 2));
     }
-    one.client->finish({});
     return 0;
   });
-  expect_all_well(job);
 }
 
 }  // namespace

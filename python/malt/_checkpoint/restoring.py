@@ -1,0 +1,227 @@
+"""Restoring: the newest undamaged checkpoint is found, checked on all ranks, and put in place."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from malt._checkpoint import safetensors, spread, vector_files
+from malt._checkpoint.layout import (
+    CHECKPOINT,
+    EXTRA,
+    NOTE,
+    SLOW_DISK,
+    VERSION,
+    check_named,
+    checkpoint_name,
+    file_name,
+    newest_in,
+)
+from malt._checkpoint.safetensors import Array
+from malt._errors import ConfigError, DamagedError
+from malt._job import job as jobs
+from malt._job import missed
+from malt._job.agreement import Report, Together
+
+_Puts = list[Callable[[], None]]
+
+
+@dataclass(frozen=True)
+class Restored:
+    """The data that malt.restore() has read.
+
+    Attributes:
+        path: of the checkpoint (a directory) or the file.
+        extra: the saved extras; {} from a file that MALT has not written.
+        arrays: by name, if restore() was given no vectors.
+        damaged: newer checkpoints that were skipped because they are damaged.
+    """
+
+    path: Path
+    extra: dict[str, Any]
+    arrays: dict[str, Array] = field(default_factory=dict)
+    damaged: tuple[Path, ...] = ()
+
+
+def restore(
+    path: str | os.PathLike[str],
+    vectors: Mapping[str, Any] | None = None,
+    *,
+    resized: str = "average",
+    timeout: float | None = None,
+) -> Restored | None:
+    """Read the newest undamaged checkpoint into vectors. Collective.
+
+    If as many ranks restore as have saved (ranks that are dead not counted), each gets the values
+    of the rank in the same position. The call needs memory for a second copy of the vectors.
+
+    Args:
+        path: as in save(); or one checkpoint in that; or a file with the suffix .safetensors, .npz
+            or .npy, from which every rank gets the same.
+        vectors: as in save(), of the same names, dtypes and shapes; if None, arrays are returned.
+            A table gets the rows, the state of its rule and the clocks that were saved, on any
+            number of ranks and with any `replicas`; what its ranks hold back is dropped.
+        resized: what a rank gets if another number of ranks saved: "average", the mean of all that
+            saved (sparse vectors too; integers are rounded toward zero), or "wrap", the values of
+            the rank at this one's position modulo their number. The extras and, without vectors,
+            the arrays are always those of the latter.
+        timeout: seconds to wait for other ranks, in each step; that of malt.init() if None.
+
+    Returns:
+        The data read; None if there is no checkpoint in `path`.
+
+    Raises:
+        ConfigError: on every rank: a vector is missing, or has another dtype or size; all
+            checkpoints are damaged; or the file is. The vectors are unchanged.
+        PeerError: a rank died while tables were restored: call it again.
+        TimeoutError: the ranks that the error names did not come.
+    """
+    call = Together("malt.restore", timeout)
+    with jobs.current().turns.hold(call.call):
+        missed.excuse_unexchanged()
+        return _restore(call, Path(path), vectors, resized)
+
+
+def _restore(
+    call: Together, source: Path, vectors: Mapping[str, Any] | None, resized: str
+) -> Restored | None:
+    damaged: list[Path] = []
+    newest: DamagedError | None = None
+    number: int | None = None
+
+    def choose() -> tuple[_Targets, Report]:
+        if resized not in ("average", "wrap"):
+            raise ConfigError(f"resized is {resized!r}; it is 'average' or 'wrap'")
+        is_one = source.suffix in vector_files.SUFFIXES or CHECKPOINT.fullmatch(source.name)
+        report = {"number": None if is_one else newest_in(source, number)}
+        return _Targets.of(vectors, resized), report
+
+    while True:
+        targets, reports = call.step("choose", choose)
+        ranks = sorted(reports)
+        number = reports[ranks[0]]["number"]
+        if number == 0:
+            if newest is not None:
+                raise ConfigError(
+                    f"every checkpoint in {source} is damaged; remove them to start over. "
+                    f"The newest: {newest}"
+                )
+            return None
+        origin = source if number is None else source / checkpoint_name(number)
+        read = partial(_read, origin, (call.group.rank, ranks), targets)
+        patience = call.timeout
+        if targets.tables and patience is None:
+            in_all = sum(rows.size for rows in targets.tables.values())
+            patience = jobs.current().settings.timeout + in_all / SLOW_DISK
+        try:
+            (puts, saved, restored), _ = call.step("read", read, patience)
+        except DamagedError as error:
+            if number is None:
+                raise
+            newest = newest or error
+            if call.group.rank == ranks[0]:
+                jobs.log.warning("%s; restoring the checkpoint before it", error)
+            damaged.append(origin)
+            continue
+        if targets.tables:
+            spread.restore(call, targets.tables, saved, patience)
+        for put in puts:
+            put()
+        return Restored(origin, restored.extra, restored.arrays, tuple(damaged))
+
+
+@dataclass(frozen=True)
+class _Targets:
+    """Where the data go."""
+
+    vectors: Mapping[str, Any] | None  # None: they are returned
+    tables: spread.Tables
+    resized: str
+
+    @staticmethod
+    def of(given: Mapping[str, Any] | None, resized: str) -> _Targets:
+        if given is None:
+            return _Targets(None, {}, resized)
+        check_named("vectors", given)
+        tables = spread.tables_in(given)
+        return _Targets({n: v for n, v in given.items() if n not in tables}, tables, resized)
+
+
+_Read = tuple[_Puts, dict[str, spread.SavedRows], Restored]
+
+
+def _read(origin: Path, place: tuple[int, list[int]], targets: _Targets) -> tuple[_Read, Report]:
+    """Read the data for this rank; `place`: this rank, and all live ranks."""
+    vectors = targets.vectors
+    if origin.suffix in vector_files.SUFFIXES:
+        if targets.tables:
+            raise ConfigError(
+                f"{origin} is one file; a table is restored from a checkpoint's directory. Push "
+                "the values of a file with malt.ps.Assign()"
+            )
+        with vector_files.opened(origin, vectors or []) as file:
+            extra = {}
+            if isinstance(file, safetensors.SafetensorsFile) and NOTE in file.notes:
+                extra = _extra_of(file, _note_of(file))
+            return _take(origin, vectors, file, [file], extra, {})
+    try:
+        first = min(origin.glob("rank-*.safetensors"), default=origin / file_name(0))
+        note = _note_of(safetensors.SafetensorsFile(first))
+        saved, position = note["ranks"], place[1].index(place[0])
+        own = safetensors.SafetensorsFile(origin / file_name(saved[position % len(saved)]))
+        sources: list[vector_files.Source] = [own]
+        if len(saved) != len(place[1]) and targets.resized == "average":
+            sources = [safetensors.SafetensorsFile(origin / file_name(rank)) for rank in saved]
+        tables = spread.open_saved(targets.tables, note.get("tables", {}), origin, place[1])
+        return _take(origin, vectors, own, sources, _extra_of(own, _note_of(own)), tables)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.EIO):
+            raise
+        raise DamagedError(f"{origin} is damaged: {error}") from error
+
+
+def _take(
+    origin: Path,
+    vectors: Mapping[str, Any] | None,
+    own: vector_files.Source,
+    sources: list[vector_files.Source],
+    extra: dict[str, Any],
+    tables: dict[str, spread.SavedRows],
+) -> tuple[_Read, Report]:
+    if vectors is None:
+        arrays = {name: own[name] for name in own if not name.startswith(EXTRA)}
+        return ([], tables, Restored(origin, extra, arrays)), {}
+    puts = vector_files.prepare(vectors, sources, origin)
+    return (puts, tables, Restored(origin, extra)), {}
+
+
+def _note_of(file: safetensors.SafetensorsFile) -> dict[str, Any]:
+    """Return the note that MALT has written in a file whose checksums have been checked."""
+    if not file.is_sealed or NOTE not in file.notes:
+        raise DamagedError(f"{file.path} is damaged: what MALT notes in a checkpoint is missing")
+    try:
+        note = json.loads(file.notes[NOTE])
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{file.path} is damaged: MALT's note is no JSON: {error}") from error
+    if not isinstance(note, dict) or "version" not in note:
+        raise DamagedError(f"{file.path} is damaged: MALT's note has no version")
+    if note["version"] != VERSION:
+        raise ConfigError(
+            f"{file.path} is a checkpoint of version {note['version']}, and this MALT reads "
+            f"version {VERSION}; restore it with the MALT that saved it"
+        )
+    ranks, extra = note.get("ranks"), note.get("extra")
+    if not ranks or not safetensors.are_sizes(ranks) or not isinstance(extra, dict):
+        raise DamagedError(f"{file.path} is damaged: MALT's note lacks ranks, or extras")
+    return note
+
+
+def _extra_of(file: safetensors.SafetensorsFile, note: dict[str, Any]) -> dict[str, Any]:
+    arrays = {name[len(EXTRA) :]: file[name] for name in file if name.startswith(EXTRA)}
+    return {**note["extra"], **arrays}
