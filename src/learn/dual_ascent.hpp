@@ -137,8 +137,8 @@ struct DualGap {
 // One rank's part in solving a problem. T is float or double. It holds 16 or 32 bytes a row and,
 // for losses with a kink, up to half a copy of a sparse matrix: rows whose alpha rests at a bound
 // are left out of most sweeps, and all rows are looked at again every few sweeps. It borrows the
-// matrix, which must outlive it, and copies the targets. The matrix need not have passed its check():
-// the constructor checks the rank's own rows, and dealt rows all ranks together.
+// matrix, which must outlive it, and copies the targets. The matrix need not have passed its
+// check(): the constructor checks the rank's own rows, and dealt rows all ranks together.
 //
 // c and |x|^2 are rounded to T: the problem that is solved, and its gap, have these.
 //
@@ -147,10 +147,10 @@ struct DualGap {
 template <class T>
 class DualAscent {
  public:
-  // Throws dstorm::ConfigError if an option or a length is out of range, a row fails Csr::check(), a
-  // target or weight does not fit the loss, a row's |x|^2 or c is no finite T, or (one rank) all targets are the same
-  // label, with the log loss and an intercept: that has no minimum. Of several ranks no rank can
-  // know this: contribute() throws there.
+  // Throws dstorm::ConfigError if an option or a length is out of range, a row fails Csr::check(),
+  // a target or weight does not fit the loss, a row's |x|^2 or c is no finite T, or (one rank) all
+  // targets are the same label, with the log loss and an intercept: that has no minimum. Of several
+  // ranks no rank can know this: contribute() throws there.
   DualAscent(const DualOptions& options, const Csr<T>& matrix, const Targets<T>& targets,
              const DualStart<T>& start = {}, const DualDeal<T>& deal = {});
   DualAscent(const DualOptions& options, const Dense<T>& matrix, const Targets<T>& targets,

@@ -3,16 +3,15 @@
 // Sweeps go over blocks of neighbouring rows in random order: a random order of single rows
 // takes twice as long in memory and converges no faster. For losses with a kink, most alphas soon
 // rest at a bound. After kFirstSweeps full sweeps come rounds of one full sweep, which lists the
-// rows that do not rest, and kShortSweeps sweeps over those alone, fewer if the intercept moves so far
-// that others need not rest. Sparse rows are copied for it; dense ones are long enough to be read
-// where they are. Nothing is lost by a wrong guess: the next full sweep
-// looks at every row.
+// rows that do not rest, and kShortSweeps sweeps over those alone, fewer if the intercept moves so
+// far that others need not rest. Sparse rows are copied for it; dense ones are long enough to be
+// read where they are. Nothing is lost by a wrong guess: the next full sweep looks at every row.
 //
 // Dealt rows (DualDeal): every rank holds all rows, and draws the same order of the blocks. Rank r
 // takes the r-th part of that order. So no two ranks change one alpha in the same sweep. What the
 // ranks have found is listed in shared memory, so all list the same rows. The sums that end a sweep
-// order the changes of one sweep before the reads of the next. When a rank has died, nobody deals any
-// more: rows of the dead must not be swept, and no rank knows whose died.
+// order the changes of one sweep before the reads of the next. When a rank has died, nobody deals
+// any more: the rows of the dead must not be swept, and no rank knows which rows these are.
 #pragma once
 
 #include <cstddef>
