@@ -24,7 +24,9 @@ _ELEMENTS = 1 << 22  # of documents x topics that are in memory at a time
 def shares_of(counts: npt.NDArray[Any], beta: float) -> Floats:
     """Return of each topic the share of each word, words x topics."""
     totals = counts.sum(axis=0, dtype=np.float64) + len(counts) * beta
-    shares: Floats = (counts + np.float64(beta)).astype(np.float32)
+    shares: Floats = np.zeros(counts.shape, np.float32)
+    shares += counts
+    shares += np.float32(beta)
     shares /= totals.astype(np.float32)
     return shares
 
@@ -32,10 +34,10 @@ def shares_of(counts: npt.NDArray[Any], beta: float) -> Floats:
 def expected_topics(documents: Documents, shares: Floats, alpha: npt.NDArray[Any]) -> Floats:
     """Return alpha plus the expected number of each document's tokens in each topic."""
     starts, words, counts, _ = documents
-    used, words = np.unique(words, return_inverse=True)
+    used, places = np.unique(words, return_inverse=True)
     topics: Floats = infer_topics(
         starts,
-        words.astype(np.int32),
+        places.astype(np.int32),
         counts,
         shares=np.ascontiguousarray(shares[used]),
         alpha=alpha.astype(np.float32),

@@ -1,0 +1,237 @@
+"""Topic models: tokens a second and held-out perplexity, beside tomotopy and scikit-learn.
+
+    . .venv/bin/activate                                  # after ./dev test
+    pip install tomotopy==0.14.0
+    python benchmarks/topics.py
+    python benchmarks/topics.py --tokens 1e8 --output docs/performance.md
+
+The synthetic documents come from 100 topics over 50,000 words, whose frequencies follow Zipf's law.
+Rates are of whole sweeps, without the set-up: the time of some sweeps less that of fewer. On one
+core each round times one library after the other, and the median counts. Perplexity is of every
+second token of documents that no library has seen, given the others: of all libraries it is
+computed by the same function, from the topics' words and the prior that the library has learnt.
+"""
+
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+import sklearn.decomposition
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
+
+import newsgroups  # after the path
+import report
+import tomotopy
+from report import parser_with_output, table, times
+
+import malt
+from malt._topics.documents import as_documents
+from malt._topics.held_out import log_likelihood
+
+WORDS, TOPICS, LENGTH = 50_000, 100, 200
+ALPHA, BETA = 0.1, 0.01  # at first
+SWEEPS = 500  # until perplexity is compared
+EPOCHS = 20  # of scikit-learn's variational Bayes
+TARGET_RATE, TARGET_RANKS, TARGET_PERPLEXITY = 1.0, 1.9, 1.01
+
+
+def synthetic(tokens, seed=0):
+    """Documents of about 200 tokens, as a CSR matrix of int32."""
+    random = np.random.default_rng(0)
+    base = (np.arange(WORDS) + 10.0) ** -1.07
+    topics = np.cumsum(base * random.gamma(0.2, size=(TOPICS, WORDS)), axis=1)
+    random = np.random.default_rng([1, seed])
+    parts = []
+    for first in range(0, int(tokens) // LENGTH, 50_000):
+        lengths = random.poisson(LENGTH, min(50_000, int(tokens) // LENGTH - first)) + 1
+        document = np.repeat(np.arange(len(lengths)), lengths)
+        shares = np.cumsum(random.dirichlet(np.full(TOPICS, ALPHA), len(lengths)), axis=1)
+        ends = (shares + np.arange(len(lengths))[:, None]).ravel()
+        topic = np.searchsorted(ends, document + random.random(len(document))) % TOPICS
+        word = np.empty(len(document), np.int32)
+        for k in range(TOPICS):
+            at = np.flatnonzero(topic == k)
+            drawn = np.searchsorted(topics[k], random.random(len(at)) * topics[k][-1])
+            word[at] = np.minimum(drawn, WORDS - 1)
+        ones = np.ones(len(word), np.int32)
+        rows = sp.coo_matrix((ones, (document, word)), shape=(len(lengths), WORDS))
+        parts.append(rows.tocsr())
+    return sp.vstack(parts, format="csr")
+
+
+class Malt:
+    name = "MALT"
+
+    def __init__(self, X, topics, ranks=None):
+        self.X, self.topics, self.ranks = X, topics, ranks
+
+    def fit(self, sweeps):
+        self.model = malt.LatentDirichletAllocation(
+            self.topics, max_iter=sweeps, ranks=self.ranks, random_state=0
+        ).fit(self.X)
+
+    def sweep_seconds(self, sweeps):
+        """Return the seconds of a sweep."""
+        times = []
+        for n in (2, 2 + sweeps):
+            began = time.perf_counter()
+            self.fit(n)
+            times.append(time.perf_counter() - began)
+        return (times[1] - times[0]) / sweeps
+
+    def learnt(self):
+        return self.model.components_, self.model.doc_topic_prior_
+
+
+class Tomotopy:
+    name = "tomotopy"
+
+    def __init__(self, X, topics):
+        self.topics, self.words = topics, X.shape[1]
+        self.model = tomotopy.LDAModel(k=topics, alpha=ALPHA, eta=BETA, seed=1)
+        names = np.array([str(word) for word in range(X.shape[1])], object)
+        for row in range(X.shape[0]):
+            entries = slice(X.indptr[row], X.indptr[row + 1])
+            words = np.repeat(X.indices[entries], X.data[entries])
+            self.model.add_doc(names[words].tolist())
+        self.model.train(0)
+
+    def fit(self, sweeps):
+        self.model.train(sweeps, workers=1)
+
+    def sweep_seconds(self, sweeps):
+        began = time.perf_counter()
+        self.fit(sweeps)
+        return (time.perf_counter() - began) / sweeps
+
+    def learnt(self):
+        components = np.full((self.topics, self.words), BETA)
+        known = [int(name) for name in self.model.used_vocabs]
+        for k in range(self.topics):
+            components[k, known] = self.model.get_topic_word_dist(k, normalize=False)
+        return components, np.asarray(self.model.alpha)
+
+
+class ScikitLearn:
+    name = "scikit-learn"
+
+    def __init__(self, X, topics):
+        self.X, self.topics = X, topics
+
+    def fit(self, _):
+        kind = sklearn.decomposition.LatentDirichletAllocation
+        self.model = kind(self.topics, max_iter=EPOCHS, random_state=0).fit(self.X)
+
+    def learnt(self):
+        return self.model.components_, np.full(self.topics, self.model.doc_topic_prior_)
+
+
+def perplexity(library, X):
+    components, alpha = library.learnt()
+    shares = components / components.sum(axis=1, keepdims=True)
+    documents = as_documents(X, "perplexity")
+    total, count = log_likelihood(
+        documents, np.ascontiguousarray(shares.T, np.float32), np.asarray(alpha, np.float64)
+    )
+    return float(np.exp(-total / count))
+
+
+def rates_of(kinds, X, rounds, sweeps):
+    """Return the median tokens a second of each; they are timed in turn."""
+    seconds = {name: [] for name in kinds}
+    for _ in range(rounds):
+        for name, library in kinds.items():
+            report.say(f"{name}, {library.topics} topics")
+            seconds[name].append(library.sweep_seconds(sweeps))
+    return [int(X.sum()) / statistics.median(of_one) for of_one in seconds.values()]
+
+
+class Report(report.Report):
+    def rates(self, X, rounds, sweeps):
+        rows = []
+        for topics in (100, 1000):
+            libraries = {"MALT": Malt(X, topics), "tomotopy": Tomotopy(X, topics)}
+            ours, theirs = rates_of(libraries, X, rounds, sweeps)
+            missed = None if ours >= TARGET_RATE * theirs else times(ours / theirs)
+            verdict = self._verdict(f"{topics} topics on one core", missed)
+            figures = [f"{rate / 1e6:.1f}" for rate in (ours, theirs)]
+            rows.append(
+                [f"{topics:,}", *figures, times(ours / theirs), f"{TARGET_RATE:g}", verdict]
+            )
+        header = ["topics", "MALT", "tomotopy", "x tomotopy", "at least", ""]
+        self._sections.append(
+            f"10^6 tokens a second on one core; {X.shape[0]:,} synthetic documents with "
+            f"{int(X.sum()):,} tokens; tomotopy {tomotopy.__version__} with workers=1:\n\n"
+            f"{table(header, rows)}"
+        )
+
+    def ranks(self, X, rounds, sweeps):
+        rows = []
+        for topics in (100, 1000):
+            alone, both = rates_of(
+                {f"{ranks} ranks": Malt(X, topics, ranks) for ranks in (1, 2)}, X, rounds, sweeps
+            )
+            missed = None if both >= TARGET_RANKS * alone else times(both / alone)
+            verdict = self._verdict(f"{topics} topics on 2 ranks", missed)
+            figures = [f"{rate / 1e6:.1f}" for rate in (alone, both)]
+            rows.append(
+                [f"{topics:,}", *figures, times(both / alone), f"{TARGET_RANKS:g}", verdict]
+            )
+        header = ["topics", "1 rank", "2 ranks", "x 1 rank", "at least", ""]
+        self._sections.append(f"The same with `ranks=`:\n\n{table(header, rows)}")
+
+    def perplexities(self, corpora, sweeps):
+        rows = []
+        for name, (train, test), topics in corpora:
+            libraries = {
+                "tomotopy": Tomotopy(train, topics),
+                "MALT": Malt(train, topics),
+                "MALT, 2 ranks": Malt(train, topics, 2),
+                "scikit-learn": ScikitLearn(train, topics),
+            }
+            found = {}
+            for library, model in libraries.items():
+                report.say(f"{library}, {name}, {topics} topics")
+                began = time.perf_counter()
+                model.fit(sweeps)
+                seconds = time.perf_counter() - began
+                found[library] = perplexity(model, test)
+                ratio = found[library] / found["tomotopy"]
+                verdict = ""
+                if library.startswith("MALT"):
+                    missed = None if ratio <= TARGET_PERPLEXITY else times(ratio)
+                    verdict = self._verdict(f"perplexity of {library}, {name}, {topics}", missed)
+                passes = EPOCHS if library == "scikit-learn" else sweeps
+                row = [name, f"{topics}", library, f"{passes}", f"{seconds:.0f}"]
+                rows.append([*row, f"{found[library]:,.0f}", f"{ratio:.3f}", verdict])
+        header = ["documents", "topics", "library", "passes", "s", "perplexity", "x tomotopy", ""]
+        self._sections.append(
+            "Perplexity of held-out documents, which is to be at most "
+            f"{TARGET_PERPLEXITY} times tomotopy's; scikit-learn {sklearn.__version__}, whose "
+            f"variational Bayes makes {EPOCHS} passes:\n\n{table(header, rows)}"
+        )
+
+
+def main():
+    parser = parser_with_output(__doc__)
+    parser.add_argument("--tokens", type=float, default=1e7, help="of the synthetic documents")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--sweeps", type=int, default=5, help="timed at a time")
+    options = parser.parse_args()
+    made = Report("topics.py", "Topic models", f"{options.rounds} rounds")
+    X = synthetic(options.tokens)
+    made.rates(X, options.rounds, options.sweeps)
+    made.ranks(X, options.rounds, options.sweeps)
+    *news, _ = newsgroups.count_words()
+    corpora = [("20 Newsgroups", news, topics) for topics in (20, 100)]
+    corpora.append(("synthetic", (synthetic(2e6), synthetic(2e5, seed=1)), TOPICS))
+    made.perplexities(corpora, SWEEPS)
+    return made.finish(options.output)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
