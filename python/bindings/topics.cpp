@@ -13,15 +13,28 @@ learn::WordCounts to_documents(const py::array& starts, const py::array& words,
           borrow<std::int32_t>(counts, "counts", 1), vocabulary};
 }
 
-template <void (TopicTokens::*Call)(const learn::TopicCounts&, const learn::TopicPriors&,
-                                    std::uint64_t)>
-void with_counts(TopicTokens& self, const py::array& by_word, const py::array& totals,
-                 std::vector<double> alpha, double beta, std::uint64_t seed) {
+template <class Call>
+void with_counts(const py::array& by_word, const py::array& totals, std::vector<double> alpha,
+                 double beta, Call&& call) {
   const learn::TopicCounts counts{borrow_to_write<std::int32_t>(by_word, "by_word"),
                                   borrow_to_write<std::int64_t>(totals, "totals")};
   const learn::TopicPriors priors{std::move(alpha), beta};
   const py::gil_scoped_release no_gil;
-  (self.*Call)(counts, priors, seed);
+  call(counts, priors);
+}
+
+void draw(TopicTokens& self, const py::array& by_word, const py::array& totals,
+          std::vector<double> alpha, double beta, std::uint64_t seed) {
+  with_counts(by_word, totals, std::move(alpha), beta,
+              [&](const auto& counts, const auto& priors) { self.draw(counts, priors, seed); });
+}
+
+void sweep(TopicTokens& self, const py::array& by_word, const py::array& totals,
+           std::vector<double> alpha, double beta, std::uint64_t seed, std::int64_t step,
+           std::int64_t steps) {
+  with_counts(by_word, totals, std::move(alpha), beta, [&](const auto& counts, const auto& priors) {
+    self.sweep(counts, priors, seed, step, steps);
+  });
 }
 
 py::array_t<float> infer(const py::array& starts, const py::array& words, const py::array& counts,
@@ -57,13 +70,13 @@ void bind_topics(py::module_& module) {
            py::arg("vocabulary"), py::arg("topics"),
            "Copies the documents, rows of a CSR matrix: int64 starts, int32 words and counts.")
       .def("__len__", &TopicTokens::size)
-      .def("draw", with_counts<&TopicTokens::draw>, py::arg("by_word"), py::arg("totals"),
-           py::kw_only(), py::arg("alpha"), py::arg("beta"), py::arg("seed"),
+      .def("draw", draw, py::arg("by_word"), py::arg("totals"), py::kw_only(), py::arg("alpha"),
+           py::arg("beta"), py::arg("seed"),
            "Draw a first topic for each token, and count it in `by_word` (int32, words x topics) "
            "and `totals` (int64, by topic).")
-      .def("sweep", with_counts<&TopicTokens::sweep>, py::arg("by_word"), py::arg("totals"),
-           py::kw_only(), py::arg("alpha"), py::arg("beta"), py::arg("seed"),
-           "Sample the topic of each token once; the counts change accordingly.")
+      .def("sweep", sweep, py::arg("by_word"), py::arg("totals"), py::kw_only(), py::arg("alpha"),
+           py::arg("beta"), py::arg("seed"), py::arg("step"), py::arg("steps"),
+           "Sample the topic of each token once, in `steps` calls; the counts change accordingly.")
       .def(
           "restore",
           [](TopicTokens& self, const py::array& topics) {

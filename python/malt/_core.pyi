@@ -1609,9 +1609,9 @@ class TopicTokens:
         """
         The topics, document by document: uint16.
         """
-    def sweep(self, by_word: numpy.ndarray, totals: numpy.ndarray, *, alpha: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], beta: typing.SupportsFloat | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex) -> None:
+    def sweep(self, by_word: numpy.ndarray, totals: numpy.ndarray, *, alpha: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], beta: typing.SupportsFloat | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex, step: typing.SupportsInt | typing.SupportsIndex, steps: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
-        Sample the topic of each token once; the counts change accordingly.
+        Sample the topic of each token once, in `steps` calls; the counts change accordingly.
         """
 def add_changes(array: numpy.ndarray, places: numpy.ndarray, values: numpy.ndarray) -> None:
     """

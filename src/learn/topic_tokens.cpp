@@ -199,17 +199,33 @@ void TopicTokens::save(std::span<std::uint16_t> topics) const {
   for (std::size_t n = 0; n < topics.size(); ++n) topics[n] = tokens_[places_[n]].topic;
 }
 
-void TopicTokens::sweep(const TopicCounts& counts, const TopicPriors& priors, std::uint64_t seed) {
+void TopicTokens::sweep(const TopicCounts& counts, const TopicPriors& priors, std::uint64_t seed,
+                        std::int64_t step, std::int64_t steps) {
   check(counts, priors);
+  require_of_topics(steps >= 2 && steps % 2 == 0 && step >= 0 && step < steps,
+                    "step " + std::to_string(step) + " of " + std::to_string(steps) +
+                        ": steps are an even number, and count from 0");
   TopicLoop loop(counts.totals.data(), priors.alpha, priors.beta, vocabulary_, seed);
-  sweep_documents(loop);
-  sweep_words(loop, counts.by_word);
+  const std::int64_t half = steps / 2;
+  // The first of the runs that begins in the share, or behind it.
+  const auto first_of = [&](const std::vector<std::int64_t>& starts, std::int64_t share) {
+    const std::int64_t token = share == half ? size() + 1 : size() / half * share;
+    const auto found = std::lower_bound(starts.begin(), starts.end() - 1, token);
+    return static_cast<std::size_t>(found - starts.begin());
+  };
+  if (step < half) {
+    sweep_documents(loop, first_of(starts_, step), first_of(starts_, step + 1));
+  } else {
+    const std::int64_t share = step - half;
+    sweep_words(loop, counts.by_word, first_of(word_starts_, share),
+                first_of(word_starts_, share + 1));
+  }
 }
 
-void TopicTokens::sweep_documents(TopicLoop& loop) {
+void TopicTokens::sweep_documents(TopicLoop& loop, std::size_t begin, std::size_t end) {
   const auto visit = topic_kernels().visit_document;
   std::vector<Token> document;
-  for (std::size_t d = 0; d + 1 < starts_.size(); ++d) {
+  for (std::size_t d = begin; d < end; ++d) {
     const auto first = static_cast<std::size_t>(starts_[d]);
     const auto last = static_cast<std::size_t>(starts_[d + 1]);
     document.resize(last - first);
@@ -224,9 +240,10 @@ void TopicTokens::sweep_documents(TopicLoop& loop) {
   }
 }
 
-void TopicTokens::sweep_words(TopicLoop& loop, std::span<std::int32_t> by_word) {
+void TopicTokens::sweep_words(TopicLoop& loop, std::span<std::int32_t> by_word, std::size_t begin,
+                              std::size_t end) {
   const auto visit = topic_kernels().visit_word;
-  for (std::size_t n = 0; n < words_.size(); ++n) {
+  for (std::size_t n = begin; n < end; ++n) {
     const auto first = static_cast<std::size_t>(word_starts_[n]);
     const auto last = static_cast<std::size_t>(word_starts_[n + 1]);
     std::int32_t* row = by_word.data() + static_cast<std::size_t>(words_[n]) * loop.topics;

@@ -73,9 +73,13 @@ class TopicTokens {
   // Writes the topics, document by document. Throws dstorm::ConfigError if the length is another.
   void save(std::span<std::uint16_t> topics) const;
 
-  // Samples each token once. The same seed gives the same topics on every processor. Throws
-  // dstorm::ConfigError as draw() does, or if `counts` does not count these tokens.
-  void sweep(const TopicCounts& counts, const TopicPriors& priors, std::uint64_t seed);
+  // Samples each token once, if it is called for each step from 0 to steps - 1 in turn. The first
+  // half of the steps take a share of the documents each, and the second half a share of the words.
+  // Between steps the counts may change by other tokens' topics. The same seeds give the same
+  // topics on every processor. Throws dstorm::ConfigError as draw() does, if there is no such step,
+  // `steps` is odd, or `counts` does not count these tokens.
+  void sweep(const TopicCounts& counts, const TopicPriors& priors, std::uint64_t seed,
+             std::int64_t step = 0, std::int64_t steps = 2);
 
   // Adds to gradient[k], over the documents, digamma(tokens of topic k + alpha[k]) -
   // digamma(alpha[k]), and returns the sum of digamma(tokens + sum alpha) - digamma(sum alpha). Of
@@ -85,8 +89,9 @@ class TopicTokens {
 
  private:
   void check(const TopicCounts& counts, const TopicPriors& priors) const;
-  void sweep_documents(TopicLoop& loop);
-  void sweep_words(TopicLoop& loop, std::span<std::int32_t> by_word);
+  void sweep_documents(TopicLoop& loop, std::size_t begin, std::size_t end);
+  void sweep_words(TopicLoop& loop, std::span<std::int32_t> by_word, std::size_t begin,
+                   std::size_t end);
 
   std::int64_t vocabulary_;
   std::int64_t topics_;

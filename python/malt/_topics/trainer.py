@@ -20,6 +20,8 @@ Floats = npt.NDArray[np.float64]
 # Sweeps before the priors are learnt, and from one step to the next. Topics that have barely left
 # their random start would drive alpha up.
 _FIRST_STEP, _STEP_EVERY = 10, 5
+# A block is swept in shares of at least so many tokens; in between, changes go on to other ranks.
+_STEP_TOKENS, _MOST_SHARES = 1 << 17, 16
 _LEAST_PRIOR = 1e-5  # a topic that no document has keeps a chance
 _EVEN = 1e9  # with such a beta all first topics are equally likely
 
@@ -107,12 +109,17 @@ class _RankTrainer:
         )
         sums = np.zeros(len(self.priors.alpha) + 3)
         for number, block in enumerate(source.blocks()):
-            block.sweep(self._counts, self._totals, **self._how(sweep + 1, number))
+            steps = 2 * min(max(len(block) // _STEP_TOKENS, 1), _MOST_SHARES)
+            for step in range(steps):
+                how = self._how(sweep + 1, number, step)
+                block.sweep(self._counts, self._totals, step=step, steps=steps, **how)
+                if self._shared is not None and step + 1 < steps:
+                    self._note(self._shared.poll())
             if is_step:
                 terms = sums[:-3]
                 sums[-3] += block.add_to_fixed_point(self.priors.alpha.tolist(), terms)
-            if self._shared is not None and self._shared.exchange() > 0:
-                self._recount()
+            if self._shared is not None:
+                self._note(self._shared.exchange())
         if is_step:
             sums[-2:] = _terms_of_beta(self._counts, self._totals, self.priors.beta)
             self.priors = _stepped(self.priors, self._of_all(sums))
@@ -123,11 +130,15 @@ class _RankTrainer:
             self._shared.drain()
             self._recount()
 
+    def _note(self, added: int) -> None:
+        if added > 0:
+            self._recount()
+
     def _recount(self) -> None:
         self._counts.sum(axis=0, dtype=np.int64, out=self._totals)
 
-    def _how(self, sweep: int, block: int) -> dict[str, Any]:
-        mixed = np.random.SeedSequence([self._plan.seed, self._rank, sweep, block])
+    def _how(self, *at: int) -> dict[str, Any]:
+        mixed = np.random.SeedSequence([self._plan.seed, self._rank, *at])
         seed = int(mixed.generate_state(1, np.uint64)[0])
         return {"alpha": self.priors.alpha.tolist(), "beta": self.priors.beta, "seed": seed}
 

@@ -80,6 +80,13 @@ Counts recounted(const TopicTokens& tokens, const Corpus& corpus, std::int64_t t
   return counts;
 }
 
+void sweep(TopicTokens& tokens, const TopicCounts& counts, const TopicPriors& given,
+           std::uint64_t seed, std::int64_t steps = 2) {
+  for (std::int64_t step = 0; step < steps; ++step) {
+    tokens.sweep(counts, given, seed + static_cast<std::uint64_t>(step) * 1000003, step, steps);
+  }
+}
+
 std::string refusal(const std::function<void()>& call) {
   try {
     call();
@@ -95,8 +102,8 @@ TEST(TopicTokens, CountsAreThoseOfTheTokensAfterEachSweep) {
   TopicTokens tokens(corpus.view(), kTopics);
   Counts counts(corpus.vocabulary, kTopics);
   tokens.draw(counts.view(), priors(kTopics), 1);
-  for (std::uint64_t sweep = 0; sweep < 5; ++sweep) {
-    tokens.sweep(counts.view(), priors(kTopics), sweep);
+  for (std::uint64_t seed = 0; seed < 5; ++seed) {
+    sweep(tokens, counts.view(), priors(kTopics), seed);
     const Counts again = recounted(tokens, corpus, kTopics);
     ASSERT_EQ(counts.by_word, again.by_word);
     ASSERT_EQ(counts.totals, again.totals);
@@ -111,8 +118,8 @@ TEST(TopicTokens, SweepsFindSeparateTopics) {
   TopicTokens tokens(corpus.view(), kTopics);
   Counts counts(corpus.vocabulary, kTopics);
   tokens.draw(counts.view(), priors(kTopics), 1);
-  for (std::uint64_t sweep = 0; sweep < 200; ++sweep) {
-    tokens.sweep(counts.view(), priors(kTopics), sweep);
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    sweep(tokens, counts.view(), priors(kTopics), seed);
   }
   std::int64_t in_main_topic = 0;
   for (std::size_t topic = 0; topic < kTopics; ++topic) {
@@ -142,8 +149,8 @@ TEST(TopicTokens, ATokenHasEachTopicAsOftenAsTheOtherTokensSay) {
   tokens.draw(counts.view(), {alpha, kBeta}, 1);
   std::vector<double> found(3);
   constexpr int kSweeps = 40000;
-  for (std::uint64_t sweep = 0; sweep < kSweeps; ++sweep) {
-    tokens.sweep(counts.view(), {alpha, kBeta}, sweep);
+  for (std::uint64_t seed = 0; seed < kSweeps; ++seed) {
+    sweep(tokens, counts.view(), {alpha, kBeta}, seed);
     for (std::size_t k = 0; k < 3; ++k) {
       found[k] += (counts.by_word[k] - std::vector{2, 3, 0}[k]) / double{kSweeps};
     }
@@ -185,17 +192,41 @@ TEST(TopicTokens, EveryInstructionSetDrawsTheSameTopics) {
   EXPECT_EQ(sweep_with(topic_kernels()), sweep_with(kBaselineTopicKernels));
 }
 
+// With enough sweeps at once all tokens move: if a step left a token out, it would never move.
+TEST(TopicTokens, EverySharedSweepSamplesEachToken) {
+  const Corpus corpus = separate_topics(3, 7);
+  for (std::int64_t steps : {2, 4, 10, 60, 1000}) {
+    TopicTokens tokens(corpus.view(), 50);
+    Counts counts(corpus.vocabulary, 50);
+    const TopicPriors even{std::vector<double>(50, 1e6), 1e6};
+    tokens.draw(counts.view(), even, 1);
+    std::vector<std::uint16_t> first(static_cast<std::size_t>(tokens.size()));
+    tokens.save(first);
+    std::vector<bool> has_moved(first.size());
+    for (std::uint64_t seed = 0; seed < 10; ++seed) {
+      sweep(tokens, counts.view(), even, seed, steps);
+      std::vector<std::uint16_t> now(first.size());
+      tokens.save(now);
+      for (std::size_t n = 0; n < now.size(); ++n) {
+        has_moved[n] = has_moved[n] || now[n] != first[n];
+      }
+    }
+    EXPECT_EQ(std::count(has_moved.begin(), has_moved.end(), false), 0) << steps;
+    EXPECT_EQ(counts.by_word, recounted(tokens, corpus, 50).by_word);
+  }
+}
+
 TEST(TopicTokens, SavedTopicsAreRestored) {
   const Corpus corpus = separate_topics(3, 10);
   TopicTokens tokens(corpus.view(), 6);
   Counts counts(corpus.vocabulary, 6);
   tokens.draw(counts.view(), priors(6), 1);
-  tokens.sweep(counts.view(), priors(6), 2);
+  sweep(tokens, counts.view(), priors(6), 2);
   std::vector<std::uint16_t> saved(static_cast<std::size_t>(tokens.size()));
   tokens.save(saved);
   TopicTokens other(corpus.view(), 6);
   other.restore(saved);
-  other.sweep(counts.view(), priors(6), 3);
+  sweep(other, counts.view(), priors(6), 3);
   EXPECT_EQ(counts.by_word, recounted(other, corpus, 6).by_word);
   saved[0] = 6;
   EXPECT_EQ(refusal([&] { other.restore(saved); }), "token 0 has topic 6; there are topics 0 to 5");
@@ -212,8 +243,8 @@ TEST(TopicTokens, AWordWithMoreTokensThanUnitsIsSampled) {
   TopicTokens tokens(corpus.view(), 4);
   Counts counts(2, 4);
   tokens.draw(counts.view(), priors(4), 1);
-  tokens.sweep(counts.view(), priors(4), 2);
-  tokens.sweep(counts.view(), priors(4), 3);
+  sweep(tokens, counts.view(), priors(4), 2);
+  sweep(tokens, counts.view(), priors(4), 3);
   EXPECT_EQ(counts.by_word, recounted(tokens, corpus, 4).by_word);
 }
 
@@ -226,7 +257,7 @@ TEST(TopicTokens, DocumentsWithoutTokensAreSwept) {
   TopicTokens tokens(corpus.view(), 2);
   Counts counts(3, 2);
   tokens.draw(counts.view(), priors(2), 1);
-  tokens.sweep(counts.view(), priors(2), 2);
+  sweep(tokens, counts.view(), priors(2), 2);
   EXPECT_EQ(tokens.size(), 0);
   EXPECT_EQ(tokens.documents(), 2);
 }
@@ -242,9 +273,11 @@ TEST(TopicTokens, RefusesWhatDoesNotFit) {
   EXPECT_EQ(refusal([&] { tokens.draw(counts.view(), {{0.1, 0.0}, 0.01}, 1); }),
             "alpha and beta must be finite numbers above 0");
   tokens.draw(counts.view(), priors(2), 1);
+  EXPECT_EQ(refusal([&] { tokens.sweep(counts.view(), priors(2), 1, 3, 3); }),
+            "step 3 of 3: steps are an even number, and count from 0");
   Counts others(corpus.vocabulary, 2);
   EXPECT_NE(refusal([&] {
-              tokens.sweep(others.view(), priors(2), 1);
+              sweep(tokens, others.view(), priors(2), 1);
             }).find("the counts are of other documents"),
             std::string::npos);
   corpus.words[4] = 20;
