@@ -1,4 +1,4 @@
-#include "vol/changes.hpp"
+#include "vol/array_changes.hpp"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "vol/changes.hpp"
+#include "vol/array_changes.hpp"
 
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ struct Found {
   std::vector<T> values;
 };
 
-TEST(Changes, FindsElementsInGroupsAndBehindThem) {
+TEST(ArrayChanges, FindsElementsInGroupsAndBehindThem) {
   for (std::size_t n : {0U, 1U, 15U, 16U, 17U, 100U}) {
     for (std::size_t at = 0; at < n; ++at) {
       const std::vector<std::int64_t> copy(n, 7);
@@ -35,7 +35,7 @@ TEST(Changes, FindsElementsInGroupsAndBehindThem) {
   }
 }
 
-TEST(Changes, AddedToTheCopyGiveTheArray) {
+TEST(ArrayChanges, AddedToTheCopyGiveTheArray) {
   std::vector<std::int32_t> copy(1000);
   std::vector<std::int32_t> array(1000);
   for (int i = 0; i < 1000; ++i) {
@@ -47,7 +47,7 @@ TEST(Changes, AddedToTheCopyGiveTheArray) {
   EXPECT_EQ(copy, array);
 }
 
-TEST(Changes, IntegersWrapAround) {
+TEST(ArrayChanges, IntegersWrapAround) {
   constexpr auto kMost = std::numeric_limits<std::int32_t>::max();
   constexpr auto kLeast = std::numeric_limits<std::int32_t>::min();
   std::vector<std::int32_t> copy{kMost};
@@ -57,7 +57,7 @@ TEST(Changes, IntegersWrapAround) {
   EXPECT_EQ(copy, std::vector<std::int32_t>{kLeast});
 }
 
-TEST(Changes, NaNIsAChange) {
+TEST(ArrayChanges, NaNIsAChange) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   EXPECT_EQ(Found<float>({nan, 1}, {nan, 1}).places, std::vector<std::uint32_t>{0});
 }
