@@ -25,7 +25,7 @@ from malt._topics.settings import TopicSettings, check_alike, check_size, check_
 from malt._topics.sources import InMemory, Source, Streamed
 from malt._topics.trainer import Counts, Plan, Priors, train
 
-_MOST_EVERY = 1 << 24  # tokens from one exchange to the next: seconds of sampling
+_MOST_EVERY = 1 << 26  # tokens from one exchange to the next: some seconds of sampling
 
 Floats = npt.NDArray[np.float64]
 
@@ -50,7 +50,7 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
         max_iter: sweeps of a call.
         learn_priors: whether alpha, by topic, and beta are learnt (Minka, 2000).
         every: tokens that a rank samples from one exchange with the others to the next; None: all
-            of its own, and at most 2^24. For malt.Chunks it is a chunk.
+            of its own, and at most 2^26. For malt.Chunks it is a chunk.
         ranks: processes that fit() and partial_fit() start and end, which share the documents;
             None: one. In a job of several ranks leave it out: each gives its own documents.
         random_state: for the sampling; a job uses rank 0's.
