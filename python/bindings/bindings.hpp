@@ -37,6 +37,8 @@ void bind_dual_ascent(py::module_& module);
 void bind_svmlight(py::module_& module);
 void bind_table(py::module_& module);
 void bind_factorization(py::module_& module);
+void bind_changes(py::module_& module);
+void bind_topics(py::module_& module);
 
 // Seconds as Python gives them; throws ConfigError, with the name, below zero.
 std::optional<std::chrono::nanoseconds> to_duration(std::optional<double> seconds,

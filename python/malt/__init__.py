@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from malt._linear.sgd_classifier import SGDClassifier as SGDClassifier
     from malt._linear.sgd_regressor import SGDRegressor as SGDRegressor
     from malt._pool.pool import Pool as Pool
+    from malt._topics.estimator import LatentDirichletAllocation as LatentDirichletAllocation
     from malt._wrapping.wrap import wrap as wrap
 else:
     # Names that are loaded only on first use: their module, and the extra that installs what they
@@ -41,6 +42,7 @@ else:
     _WITH_EXTRAS = {
         "Chunks": ("malt._data.chunks", "data"),
         "Data": ("malt._data.chunks", "data"),
+        "LatentDirichletAllocation": ("malt._topics.estimator", "learn"),
         "LinearSVC": ("malt._linear.logistic_svc", "learn"),
         "LinearSVR": ("malt._linear.ridge_svr", "learn"),
         "LogisticRegression": ("malt._linear.logistic_svc", "learn"),

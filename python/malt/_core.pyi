@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'DualAscentFloat32', 'DualAscentFloat64', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'Exchange', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Held', 'INT8', 'Interface', 'LinearFloat32', 'LinearFloat64', 'Link', 'MEDIAN', 'Mail', 'Messages', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Recorder', 'Recording', 'Reducer', 'Route', 'RowVector', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Table', 'Turns', 'Update', 'Vector', 'WEIGHTED', 'add_linear_gradient', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'dealt_list_length', 'interfaces', 'linear_decisions', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'set_callbacks', 'shuffle', 'simd_level', 'top_k', 'trimmed_mean']
+__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'DualAscentFloat32', 'DualAscentFloat64', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'Exchange', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Held', 'INT8', 'Interface', 'LinearFloat32', 'LinearFloat64', 'Link', 'MEDIAN', 'Mail', 'Messages', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Recorder', 'Recording', 'Reducer', 'Route', 'RowVector', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Table', 'TopicTokens', 'Turns', 'Update', 'Vector', 'WEIGHTED', 'add_changes', 'add_linear_gradient', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'dealt_list_length', 'find_changes', 'infer_topics', 'interfaces', 'linear_decisions', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'set_callbacks', 'shuffle', 'simd_level', 'top_k', 'trimmed_mean']
 class Graph:
     """
     The ranks to which each rank sends in each round. ``Graph(edges)`` makes one from (from, to) pairs of ranks; ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR and RANDOM(k, seed) are ready-made.
@@ -1627,6 +1627,41 @@ class RatingBlocks:
         """
         Rounds of an epoch.
         """
+class TopicTokens:
+    """
+    The tokens of some documents, and their topics.
+    """
+    most_topics: typing.ClassVar[int] = 65536
+    def __init__(self, starts: numpy.ndarray, words: numpy.ndarray, counts: numpy.ndarray, *, vocabulary: typing.SupportsInt | typing.SupportsIndex, topics: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Copies the documents, rows of a CSR matrix: int64 starts, int32 words and counts.
+        """
+    def __len__(self) -> int:
+        ...
+    def add_to_fixed_point(self, alpha: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], sums: numpy.ndarray) -> float:
+        """
+        Add the documents' terms of Minka's fixed point for alpha to `sums` (float64, by topic); return those of their lengths.
+        """
+    def draw(self, by_word: numpy.ndarray, totals: numpy.ndarray, *, alpha: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], beta: typing.SupportsFloat | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Draw a first topic for each token, and count it in `by_word` (int32, words x topics) and `totals` (int64, by topic).
+        """
+    def restore(self, topics: numpy.ndarray) -> None:
+        """
+        Take topics that save() returned, which the counts count already.
+        """
+    def save(self) -> numpy.typing.NDArray[numpy.uint16]:
+        """
+        The topics, document by document: uint16.
+        """
+    def sweep(self, by_word: numpy.ndarray, totals: numpy.ndarray, *, alpha: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], beta: typing.SupportsFloat | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex, step: typing.SupportsInt | typing.SupportsIndex, steps: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Sample the topic of each token once, in `steps` calls; the counts change accordingly.
+        """
+def add_changes(array: numpy.ndarray, places: numpy.ndarray, values: numpy.ndarray) -> None:
+    """
+    array[places] += values, for places that are all different.
+    """
 @typing.overload
 def add_linear_gradient(examples: ExamplesFloat32, weights: numpy.ndarray, gradient: numpy.ndarray, first: typing.SupportsInt | typing.SupportsIndex = 0, last: typing.SupportsInt | typing.SupportsIndex | None = None, *, order: numpy.ndarray | None = None, loss: str = 'hinge', epsilon: typing.SupportsFloat | typing.SupportsIndex = 0.1, intercept: bool = True, outputs: typing.SupportsInt | typing.SupportsIndex = 1, class_weights: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] = []) -> float:
     """
@@ -1676,6 +1711,14 @@ def check_tls(folder: str) -> None:
 def dealt_list_length(rows: typing.SupportsInt | typing.SupportsIndex, ranks: typing.SupportsInt | typing.SupportsIndex) -> int:
     """
     How long each rank's part of `lists` is.
+    """
+def find_changes(array: numpy.ndarray, copy: numpy.ndarray) -> tuple[numpy.typing.NDArray[numpy.uint32], numpy.ndarray]:
+    """
+    The indices (uint32, increasing) where two flat arrays differ, and array - copy there.
+    """
+def infer_topics(starts: numpy.ndarray, words: numpy.ndarray, counts: numpy.ndarray, *, shares: numpy.ndarray, alpha: numpy.ndarray, most_steps: typing.SupportsInt | typing.SupportsIndex, tolerance: typing.SupportsFloat | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.float32]:
+    """
+    alpha plus the expected tokens of each topic, for documents as in TopicTokens; `shares` (float32, words x topics) has each word's share of a topic.
     """
 def interfaces() -> list[Interface]:
     """

@@ -1,5 +1,5 @@
-// Training kernels for linear models and matrix factorisation, and a parser of examples in text
-// form.
+// Training kernels for linear models, matrix factorisation and topic models, and a parser of
+// examples in text form.
 #pragma once
 
 #include "learn/dual_ascent.hpp"
@@ -8,3 +8,5 @@
 #include "learn/matrix.hpp"
 #include "learn/order.hpp"
 #include "learn/svmlight.hpp"
+#include "learn/topic_inference.hpp"
+#include "learn/topic_tokens.hpp"

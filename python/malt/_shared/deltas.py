@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from malt._core_import import add_changes, find_changes
 from malt._errors import ConfigError, DamagedError
 
 Array = npt.NDArray[Any]
@@ -58,10 +59,10 @@ def difference(array: Array, copy: Array) -> list[bytes]:
     parts, room = [b""], most
     for start in range(0, array.size, BLOCK):
         mine, last = array[start : start + BLOCK], copy[start : start + BLOCK]
-        changed = mine != last
-        if not changed.any():
+        places, values = find_changes(mine, last)
+        if len(places) == 0:
             continue
-        record = _record(start, mine, last, np.flatnonzero(changed))
+        record = _record(start, mine, last, places, values)
         if len(record) > room:
             parts.append(b"")
             room = most
@@ -70,11 +71,9 @@ def difference(array: Array, copy: Array) -> list[bytes]:
     return parts
 
 
-def _record(start: int, mine: Array, last: Array, places: Array) -> bytes:
-    with np.errstate(over="ignore", invalid="ignore"):  # integers wrap; floats are checked
-        values = mine[places] - last[places]
+def _record(start: int, mine: Array, last: Array, places: Array, values: Array) -> bytes:
     if values.dtype.kind == "f" and not np.isfinite(values).all():
-        at = places[np.flatnonzero(~np.isfinite(values))[0]]
+        at = int(places[np.flatnonzero(~np.isfinite(values))[0]])
         raise ConfigError(
             f"element {start + at} (counted from 0 in the flat array) changed from {last[at]} to "
             f"{mine[at]}, and a change must be a finite number: it would spoil the sum on all "
@@ -85,7 +84,7 @@ def _record(start: int, mine: Array, last: Array, places: Array) -> bytes:
         every[places] = values
         return _HEAD.pack(start, len(mine), _EVERY) + _pad(every)
     head = _HEAD.pack(start, len(mine), len(places))
-    return head + _pad(places.astype(_PLACE)) + _pad(values)
+    return head + _pad(places) + _pad(values)
 
 
 def _padded(length: int) -> int:
@@ -143,4 +142,4 @@ def add(changed: Sequence[Change], *arrays: Array) -> None:
                 if places is None:
                     array[block] += values
                 else:
-                    array[block][places] += values
+                    add_changes(array[block], places, values)

@@ -83,10 +83,7 @@ class Shared:
             raise ConfigError(f"staleness is {staleness}; it is None, or a number from 0 on")
         limit, replica = _limit(timeout), self._replica
         with self._turn("exchange"):
-            if replica.is_comparing:
-                raise ConfigError(
-                    f"{replica.what}: the last drain() ended with an error; call it again first"
-                )
+            self._check_drained()
             before = replica.added
             if bound is None:
                 self._in_group(replica.send_now)
@@ -103,6 +100,27 @@ class Shared:
                 target = self.iteration - bound
                 self._in_group(lambda: replica.await_exchanges(target, limit))
             replica.streams.forget_known(replica.messages.live())
+            return replica.added - before
+
+    def poll(self) -> int:
+        """Go on sending what exchange() had no room for, and add what has arrived. Never waits.
+
+        It begins no new delta, and so does not compare the array. Call it now and then between two
+        exchanges if the array is larger than a megabyte: a delta travels in pieces, of which only
+        a few are on their way at a time.
+
+        Returns:
+            How many deltas of other ranks have been added.
+
+        Raises:
+            ConfigError: a drain() ended with an error and has to be called again.
+        """
+        replica = self._replica
+        with self._turn("poll"):
+            self._check_drained()
+            before = replica.added
+            self._in_group(replica.send_now)
+            replica.receive()
             return replica.added - before
 
     def drain(self, *, timeout: float | None = None) -> None:
@@ -161,6 +179,12 @@ class Shared:
         self._replica.what = f"{call} of shared array {self.name!r}"
         self._replica.messages.live()  # ConfigError where it is closed
         return jobs.current().turns.hold(f"malt.Shared.{call}")
+
+    def _check_drained(self) -> None:
+        if self._replica.is_comparing:
+            raise ConfigError(
+                f"{self._replica.what}: the last drain() ended with an error; call it again first"
+            )
 
     def _in_group(self, step: Callable[[], None]) -> None:
         """Make a step, again in the next group if it is superseded."""

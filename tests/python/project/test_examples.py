@@ -248,7 +248,16 @@ def test_mf_predicts_ratings_held_out() -> None:
     assert float(rmse) <= 0.895
 
 
-# ---- wrap_existing.py ----------------------------------------------------------------------------
+# ---- lda.py and topics.py ------------------------------------------------------------------------
+def test_lda_finds_the_topics_of_newsgroups(newsgroups_data: Path) -> None:
+    text = output(sys.executable, EXAMPLES / "lda.py")
+
+    (perplexity,) = re.findall(r"perplexity (\d+)", text)
+    assert float(perplexity) < 4000
+    assert len(re.findall(r"^ *\d+%  (?:\w+ ?){8}$", text, re.MULTILINE)) == 8
+    assert re.search(r"\bgod\b.*\b(jesus|bible|christian)\b", text)
+
+
 def test_topics_are_found_and_every_word_is_counted() -> None:
     found = re.fullmatch(
         r"\[0\] 6400 words in 8 topics, purity ([0-9.]+)\n", malt_run(2, "topics.py")
@@ -257,6 +266,7 @@ def test_topics_are_found_and_every_word_is_counted() -> None:
     assert float(found[1]) > 0.7
 
 
+# ---- wrap_existing.py ----------------------------------------------------------------------------
 def test_wrapping_a_program_adds_an_import_and_three_lines() -> None:
     before = (EXAMPLES / "wrap_existing_serial.py").read_text().splitlines()
     after = (EXAMPLES / "wrap_existing.py").read_text().splitlines()

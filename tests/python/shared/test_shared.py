@@ -89,7 +89,9 @@ def test_of_a_dead_rank_all_have_the_same_deltas_and_those_acknowledged(
     rest = first - np.sum([told["mine"] for told in others], axis=0)
     told = result.told[dead]
     counts = [
-        told["first"] + index for index, sum_ in enumerate(told["sums"]) if np.array_equal(sum_, rest)
+        told["first"] + index
+        for index, sum_ in enumerate(told["sums"])
+        if np.array_equal(sum_, rest)
     ]
     assert counts, "the dead rank's part is no sum of its first deltas"
     assert max(counts) >= told["acknowledged"]
@@ -213,3 +215,32 @@ else:
 """
     result = run_job(tmp_path, 3, body)
     assert [told["x"].tolist() for told in result.told[1:]] == [[3, 3, 3]] * 2
+
+
+def test_a_large_delta_travels_by_polls(tmp_path: Path) -> None:
+    job = run_job(
+        tmp_path,
+        2,
+        """
+malt.init()
+counts = np.zeros(3_000_000, np.int32)
+shared = malt.Shared(counts)
+counts += rank + 1
+added = shared.exchange()
+polls = 0
+while added == 0:
+    added += shared.poll()
+    polls += 1
+tell(least=int(counts.min()), most=int(counts.max()), polls=polls)
+counts[0] += 1
+shared.poll()  # begins no delta
+tell(iteration=shared.iteration)
+shared.drain()
+tell(first=int(counts[0]), second=int(counts[1]))
+""",
+    )
+    assert job.each("least") == job.each("most") == [3, 3]
+    assert max(job.each("polls")) > 1
+    assert job.each("iteration") == [1, 1]
+    assert job.each("first") == [5, 5]
+    assert job.each("second") == [3, 3]

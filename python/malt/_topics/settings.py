@@ -1,0 +1,104 @@
+"""The settings of a topic model, checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from malt._core_import import TopicTokens, available_bytes
+from malt._errors import ConfigError
+from malt._topics.documents import MOST_TOKENS
+from malt._topics.trainer import Priors
+
+
+class TopicSettings(NamedTuple):
+    """The parameters of LatentDirichletAllocation that must be the same on all ranks."""
+
+    n_components: int
+    doc_topic_prior: Any
+    topic_word_prior: Any
+    max_iter: int
+    learn_priors: bool
+    every: int | None
+
+    def check(self) -> None:
+        """Raise ConfigError for values that are not allowed."""
+        check_whole("n_components", self.n_components, 1, TopicTokens.most_topics)
+        check_whole("max_iter", self.max_iter, 1, 2**31)
+        if self.every is not None:
+            check_whole("every", self.every, 1, MOST_TOKENS)
+        if not isinstance(self.learn_priors, (bool, np.bool_)):
+            raise ConfigError(f"learn_priors is {self.learn_priors!r}; it is True or False")
+        self.priors()
+
+    def priors(self) -> Priors:
+        """Return the first priors.
+
+        Raises:
+            ConfigError: a prior is not above 0, or there is not one for each topic.
+        """
+        alpha = _prior("doc_topic_prior", self.doc_topic_prior, 0.1)
+        beta = _prior("topic_word_prior", self.topic_word_prior, 0.01)
+        if alpha.shape not in ((), (self.n_components,)):
+            raise ConfigError(
+                f"doc_topic_prior has shape {alpha.shape}; it is a number, or one number for each "
+                f"of the {self.n_components} topics"
+            )
+        if beta.shape != ():
+            raise ConfigError(f"topic_word_prior has shape {beta.shape}; it is one number")
+        return Priors(np.broadcast_to(alpha, (self.n_components,)).copy(), float(beta))
+
+    def described(self) -> list[str]:
+        """Return the values as text, to be compared among ranks."""
+        return [np.array2string(np.asarray(value), threshold=32) for value in self]
+
+
+def check_size(vocabulary: int, topics: int, tokens: int, copies: int) -> None:
+    """Raise ConfigError if a model of all ranks' tokens is not possible, or does not fit here."""
+    if tokens < topics:
+        raise ConfigError(
+            f"n_components is {topics}, and the documents have {tokens} words in all: there may "
+            f"be at most one topic a word; take n_components={max(1, tokens // 10)}, say, or more "
+            "documents"
+        )
+    if tokens > MOST_TOKENS:
+        raise ConfigError(
+            f"the documents have {tokens} words in all; a model counts at most {MOST_TOKENS}: "
+            "leave out frequent words, or documents"
+        )
+    needed, free = copies * 4 * vocabulary * topics, available_bytes()
+    if needed > free:
+        raise ConfigError(
+            f"{vocabulary} words x {topics} topics need {needed / 1e9:.1f} GB, and "
+            f"{free / 1e9:.1f} GB are free; take fewer topics, or leave out rare words "
+            "(CountVectorizer(min_df=5))"
+        )
+
+
+def check_alike(call: str, settings: dict[int, Sequence[str]]) -> None:
+    """Raise ConfigError if the ranks' settings differ; `settings` has described(), by rank."""
+    for at, name in enumerate(TopicSettings._fields):
+        found = {rank: values[at] for rank, values in settings.items()}
+        if len(set(found.values())) > 1:
+            raise ConfigError(f"{call}: the ranks disagree about {name}, by rank {found}")
+
+
+def _prior(name: str, given: Any, default: float) -> Any:
+    try:
+        value = np.asarray(default if given is None else given, np.float64)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{name} is {given!r}; it is a number above 0") from None
+    if not (np.isfinite(value).all() and (value > 0).all()):
+        raise ConfigError(f"{name} is {given!r}; it is a finite number above 0")
+    return value
+
+
+def check_whole(name: str, value: Any, least: int, most: float = math.inf) -> None:
+    """Raise ConfigError unless `value` is an integer from `least` to `most`."""
+    is_whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not is_whole or not least <= value <= most:
+        limit = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
+        raise ConfigError(f"{name} is {value!r}; it is a whole number {limit}")

@@ -1,0 +1,167 @@
+"""The sweeps of a topic model on one rank, and its exchange of counts with the others."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import digamma
+
+from malt._core_import import SUM, TopicTokens, Vector
+from malt._job import joining, vectors
+from malt._shared.shared import Shared
+from malt._topics.sources import Source
+
+Counts = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float64]
+
+# Sweeps before the priors are learnt, and from one step to the next. Topics that have barely left
+# their random start would drive alpha up.
+_FIRST_STEP, _STEP_EVERY = 10, 5
+# A block is swept in shares of at least so many tokens; in between, changes go on to other ranks.
+_STEP_TOKENS, _MOST_SHARES = 1 << 17, 16
+_LEAST_PRIOR = 1e-5  # a topic that no document has keeps a chance
+_EVEN = 1e9  # with such a beta all first topics are equally likely
+
+
+class Priors(NamedTuple):
+    """The Dirichlet priors."""
+
+    alpha: Floats  # of a document's topics, by topic
+    beta: float  # of a topic's words, for each word
+
+
+class Plan(NamedTuple):
+    """How to train.
+
+    Attributes:
+        sweeps: how often each token is sampled.
+        seed: the same on all ranks.
+        learns_priors: whether the priors are learnt.
+    """
+
+    sweeps: int
+    seed: int
+    learns_priors: bool
+
+
+def train(counts: Counts, priors: Priors, source: Source, plan: Plan) -> Priors:
+    """Add the source's tokens to the counts, and sweep over them. Collective in a job.
+
+    Args:
+        counts: words x topics, changed in place; the same on all ranks, before and after.
+        priors: the first ones; the same on all ranks.
+        source: this rank's tokens.
+        plan: the same on all ranks.
+
+    Returns:
+        The priors that were learnt, the same on all ranks.
+    """
+    with contextlib.ExitStack() as stack:
+        rank = _RankTrainer(stack, counts, priors, plan)
+        rank.begin(source)
+        for sweep in range(plan.sweeps):
+            rank.sweep(source, sweep)
+        rank.drain()
+        return rank.priors
+
+
+class _RankTrainer:
+    def __init__(
+        self, stack: contextlib.ExitStack, counts: Counts, priors: Priors, plan: Plan
+    ) -> None:
+        """Prepare the training. Collective in a job."""
+        self.priors = priors
+        self._counts, self._plan = counts, plan
+        self._totals = counts.sum(axis=0, dtype=np.int64)
+        self._shared: Shared | None = None
+        self._sums: Vector | None = None
+        self._rank = 0
+        job = joining.company()
+        if job is not None:
+            self._rank = job.rank
+            self._shared = stack.enter_context(contextlib.closing(Shared(counts)))
+            if plan.learns_priors:
+                made = vectors.vector((len(priors.alpha) + 3,), dtype=np.float64)
+                self._sums = stack.enter_context(contextlib.closing(made))
+
+    def begin(self, source: Source) -> None:
+        """Draw all tokens' first topics; the counts are then those of all ranks' tokens."""
+        blocks = 0
+        is_new = not self._totals.any()
+
+        def draw(block: TopicTokens) -> None:
+            nonlocal blocks
+            how = self._how(0, blocks) | ({"beta": _EVEN} if is_new else {})
+            block.draw(self._counts, self._totals, **how)
+            blocks += 1
+
+        source.begin(draw)
+        self.drain()
+
+    def sweep(self, source: Source, sweep: int) -> None:
+        is_step = (
+            self._plan.learns_priors
+            and sweep >= _FIRST_STEP
+            and (sweep - _FIRST_STEP) % _STEP_EVERY == 0
+        )
+        sums = np.zeros(len(self.priors.alpha) + 3)
+        for number, block in enumerate(source.blocks()):
+            steps = 2 * min(max(len(block) // _STEP_TOKENS, 1), _MOST_SHARES)
+            for step in range(steps):
+                how = self._how(sweep + 1, number, step)
+                block.sweep(self._counts, self._totals, step=step, steps=steps, **how)
+                if self._shared is not None and step + 1 < steps:
+                    self._note(self._shared.poll())
+            if is_step:
+                terms = sums[:-3]
+                sums[-3] += block.add_to_fixed_point(self.priors.alpha.tolist(), terms)
+            if self._shared is not None:
+                self._note(self._shared.exchange())
+        if is_step:
+            sums[-2:] = _terms_of_beta(self._counts, self._totals, self.priors.beta)
+            self.priors = _stepped(self.priors, self._of_all(sums))
+
+    def drain(self) -> None:
+        """Make the counts those of all ranks. Collective."""
+        if self._shared is not None:
+            self._shared.drain()
+            self._recount()
+
+    def _note(self, added: int) -> None:
+        if added > 0:
+            self._recount()
+
+    def _recount(self) -> None:
+        self._counts.sum(axis=0, dtype=np.int64, out=self._totals)
+
+    def _how(self, *at: int) -> dict[str, Any]:
+        mixed = np.random.SeedSequence([self._plan.seed, self._rank, *at])
+        seed = int(mixed.generate_state(1, np.uint64)[0])
+        return {"alpha": self.priors.alpha.tolist(), "beta": self.priors.beta, "seed": seed}
+
+    def _of_all(self, sums: Floats) -> Floats:
+        if self._sums is None:
+            return sums
+        self._sums.array[:] = sums
+        self._sums.allreduce(SUM)
+        total: Floats = self._sums.array.copy()
+        return total
+
+
+def _stepped(priors: Priors, sums: Floats) -> Priors:
+    """Return the priors after a step of Minka's fixed point (2000, equation 55)."""
+    terms, lengths, of_counts, of_totals = sums[:-3], sums[-3], sums[-2], sums[-1]
+    alpha = np.maximum(priors.alpha * terms / lengths, _LEAST_PRIOR)
+    return Priors(alpha, max(priors.beta * of_counts / of_totals, _LEAST_PRIOR))
+
+
+def _terms_of_beta(counts: Counts, totals: npt.NDArray[np.int64], beta: float) -> Floats:
+    """Return what a step multiplies beta by, as a numerator and a denominator."""
+    words = len(counts)
+    occurring = counts[counts > 0]
+    of_counts = (digamma(occurring + beta) - digamma(beta)).sum()
+    of_totals = (digamma(totals + words * beta) - digamma(words * beta)).sum()
+    return np.array([of_counts, words * of_totals])
