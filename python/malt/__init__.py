@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from malt._data.chunks import Data as Data
     from malt._data.load import load_data as load_data
     from malt._factorization.estimator import MatrixFactorization as MatrixFactorization
+    from malt._linear.lasso import ElasticNet as ElasticNet
+    from malt._linear.lasso import Lasso as Lasso
     from malt._linear.logistic_svc import LinearSVC as LinearSVC
     from malt._linear.logistic_svc import LogisticRegression as LogisticRegression
     from malt._linear.ridge_svr import LinearSVR as LinearSVR
@@ -41,6 +43,8 @@ else:
     _WITH_EXTRAS = {
         "Chunks": ("malt._data.chunks", "data"),
         "Data": ("malt._data.chunks", "data"),
+        "ElasticNet": ("malt._linear.lasso", "learn"),
+        "Lasso": ("malt._linear.lasso", "learn"),
         "LinearSVC": ("malt._linear.logistic_svc", "learn"),
         "LinearSVR": ("malt._linear.ridge_svr", "learn"),
         "LogisticRegression": ("malt._linear.logistic_svc", "learn"),
