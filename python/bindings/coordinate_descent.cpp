@@ -71,14 +71,13 @@ void bind_descent(py::module_& module, const std::string& suffix) {
           "look",
           [](Bound& self) {
             const learn::DescentLook own = self.descent.look();
-            return std::array<double, 5>{own.most, own.excess, own.size, own.square, own.fall};
+            return std::array<double, 4>{own.most, own.excess, own.size, own.square};
           },
-          no_gil, "Five numbers for choose(): take the highest of the first, add the others up.")
+          no_gil, "Four numbers for choose(): take the highest of the first, add the others up.")
       .def(
           "choose",
-          [](Bound& self, const std::array<double, 5>& all) {
-            const learn::DescentGap gap =
-                self.descent.choose({all[0], all[1], all[2], all[3], all[4]});
+          [](Bound& self, const std::array<double, 4>& all) {
+            const learn::DescentGap gap = self.descent.choose({all[0], all[1], all[2], all[3]});
             return std::pair(gap.primal, gap.dual);
           },
           py::arg("all"), no_gil,
@@ -104,8 +103,9 @@ void bind_descent(py::module_& module, const std::string& suffix) {
       .def_property_readonly("looked", [](const Bound& self) { return self.descent.looked(); })
       .def_property_readonly("unscreened",
                              [](const Bound& self) { return self.descent.unscreened(); })
-      .def_property_readonly("mean", [](const Bound& self) { return self.descent.mean(); },
-                             "The sum of the columns' means times their weights.")
+      .def_property_readonly(
+          "mean", [](const Bound& self) { return self.descent.mean(); },
+          "The sum of the columns' means times their weights.")
       .def_property_readonly(
           "weights",
           [](const Bound& self) {

@@ -73,8 +73,10 @@ struct DescentState {
   virtual void sweep(double share, int most) = 0;
 
   DescentState(const DescentOptions& given, std::size_t columns_given, std::span<const T> targets,
-       std::span<const T> start)
-      : options(given), y(targets.begin(), targets.end()), columns(columns_given),
+               std::span<const T> start)
+      : options(given),
+        y(targets.begin(), targets.end()),
+        columns(columns_given),
         weights(columns_given) {
     check_descent(options);
     const auto n = static_cast<double>(y.size());
@@ -123,7 +125,6 @@ struct DescentState {
 
   void remember() {
     for (const std::uint32_t j : picked) weights_before[j] = weights[j];
-   
   }
 
   DescentGap choose(const DescentLook& all) {
@@ -196,13 +197,13 @@ struct DescentState {
   std::vector<T> y;  // centred
   std::vector<Column> columns;
   std::vector<T> weights;
-  std::vector<T> weights_before;         // of picked columns, at the last add_changes()
-  std::vector<T> residual;               // less `shift`
-  std::vector<T> before;                 // r at the last add_changes(), if there are several ranks
-  double shift = 0;                      // of r: what the means of columns have changed
-  std::vector<std::uint32_t> alive;      // own columns that are not screened
-  std::vector<std::uint32_t> picked;     // for the sweeps
-  std::vector<std::uint32_t> changed;    // by the last sweep
+  std::vector<T> weights_before;       // of picked columns, at the last add_changes()
+  std::vector<T> residual;             // less `shift`
+  std::vector<T> before;               // r at the last add_changes(), if there are several ranks
+  double shift = 0;                    // of r: what the means of columns have changed
+  std::vector<std::uint32_t> alive;    // own columns that are not screened
+  std::vector<std::uint32_t> picked;   // for the sweeps
+  std::vector<std::uint32_t> changed;  // by the last sweep
   std::vector<std::uint32_t> order;
   std::vector<std::pair<double, std::uint32_t>> falls;
   double best_dual = -std::numeric_limits<double>::infinity();
@@ -236,8 +237,8 @@ struct Descent final : DescentState<T> {
   }
 
   void contribute(std::span<T> contribution) const override {
-    check_length("the contribution", contribution.size(), this->y.size() + CoordinateDescent<T>::kSums,
-                 "change_length()");
+    check_length("the contribution", contribution.size(),
+                 this->y.size() + CoordinateDescent<T>::kSums, "change_length()");
     std::fill(contribution.begin(), contribution.end(), T{0});
     for (std::size_t j = 0; j < this->weights.size(); ++j) {
       if (this->weights[j] != 0) add(view_of(matrix, j), this->weights[j], contribution.data());
@@ -250,14 +251,12 @@ struct Descent final : DescentState<T> {
     for (const std::uint32_t j : this->alive) {
       Column& column = this->columns[j];
       const auto weight = static_cast<double>(this->weights[j]);
-      column.correlation =
-          static_cast<double>(dot(view_of(matrix, j), this->residual.data()));
+      column.correlation = static_cast<double>(dot(view_of(matrix, j), this->residual.data()));
       sums.most = std::max(sums.most, std::abs(column.correlation - this->l2 * weight));
       const double over = std::max(0.0, std::abs(column.correlation) - this->l1);
       sums.excess += over * over;
       sums.size += std::abs(weight);
       sums.square += weight * weight;
-      sums.fall += this->fall_of(j);
     }
     this->looked += std::ssize(this->alive);
     return sums;
@@ -269,8 +268,8 @@ struct Descent final : DescentState<T> {
     const auto weight = static_cast<double>(this->weights[j]);
     const auto view = view_of(matrix, j);
     const double rows = static_cast<double>(this->y.size());
-    const double correlation = static_cast<double>(dot(view, this->residual.data())) +
-                               this->shift * column.mean * rows;
+    const double correlation =
+        static_cast<double>(dot(view, this->residual.data())) + this->shift * column.mean * rows;
     const double curvature = column.square + this->l2;
     const T now =
         static_cast<T>(shrink(weight * column.square + correlation, this->l1) / curvature);
@@ -332,8 +331,7 @@ CoordinateDescent<T>::~CoordinateDescent() = default;
 template <class T>
 CoordinateDescent<T>::CoordinateDescent(CoordinateDescent&& other) noexcept = default;
 template <class T>
-CoordinateDescent<T>& CoordinateDescent<T>::operator=(CoordinateDescent&& other) noexcept =
-    default;
+CoordinateDescent<T>& CoordinateDescent<T>::operator=(CoordinateDescent&& other) noexcept = default;
 
 template <class T>
 std::size_t CoordinateDescent<T>::change_length() const {
@@ -390,9 +388,10 @@ double CoordinateDescent<T>::add_changes(std::span<const T> sum) {
     along += static_cast<double>(at.before[i]) * static_cast<double>(sum[i]);
   }
   const double slope = along - static_cast<double>(sum[rows]);
-  const double curvature =
-      squares(sum.data(), rows) + static_cast<double>(sum[rows + 1]);
-  const double length = curvature > 0 ? std::clamp(slope / curvature, 0.0, 1.0) : 1.0;
+  const double curvature = squares(sum.data(), rows) + static_cast<double>(sum[rows + 1]);
+  // Rounding hides the slope near the optimum, where 1 / ranks is a good step all the same.
+  const double least = 1.0 / at.options.ranks;
+  const double length = curvature > 0 ? std::clamp(slope / curvature, least, 1.0) : 1.0;
   const T by = static_cast<T>(length);
   for (std::size_t i = 0; i < rows; ++i) at.residual[i] = at.before[i] - by * sum[i];
   at.centre();

@@ -3,14 +3,14 @@
 //
 // The problem, for n rows, an intercept b without a penalty, and columns x_j:
 //   minimise P(w, b) = |y - X w - b|^2 / (2n) + alpha * (ratio |w|_1 + (1 - ratio) |w|^2 / 2)
-// Everything below is n times that: l1 = n alpha ratio, l2 = n alpha (1 - ratio). With an intercept,
-// y and the columns count as if their means were subtracted. No centred copy is made.
+// Everything below is n times that: l1 = n alpha ratio, l2 = n alpha (1 - ratio). With an
+// intercept, y and the columns count as if their means were subtracted. No centred copy is made.
 //
 // A step minimises over one weight at a time and keeps the residual r = y - X w up to date.
 //
-// Gap: any r, scaled so that the dual allows it, bounds the optimum from below (Fercoq, Gramfort and
-// Salmon 2015). For the elastic net the rows are extended by sqrt(l2) I; r as it is gives a second
-// bound, by the conjugate of the whole penalty. The higher one counts.
+// Gap: any r, scaled so that the dual allows it, bounds the optimum from below (Fercoq, Gramfort
+// and Salmon 2015). For the elastic net the rows are extended by sqrt(l2) I; r as it is gives a
+// second bound, by the conjugate of the whole penalty. The higher one counts.
 // Screening: a column whose correlation with the dual point is further below l1 than the gap allows
 // it to move has weight 0 at the optimum, and is looked at no more (the same paper).
 //
@@ -20,23 +20,23 @@
 // alternate with sweeps over those that changed in the last one. The random schedule: each sweep
 // takes every column that is not screened once, in a random order.
 //
-// Several ranks hold the same X. Each owns every ranks-th block of kBlock columns and takes steps as
-// if the others' weights stayed. The ranks' changes of r are then added. Columns of different ranks
-// may be correlated, and the sum overshoots. So the step along the sum is the one at which a bound
-// on the objective is least: the squares are known exactly along the line, and penalties are at most
-// their linear interpolation. A step of 1 / ranks lets the objective fall unless it is the least
-// one. So every round falls, and the optimum is exact for any number of ranks.
+// Several ranks hold the same X. Each owns every ranks-th block of 32 columns and takes steps
+// as if the others' weights stayed. The ranks' changes of r are then added. Columns of different
+// ranks may be correlated, and the sum overshoots. So the step along the sum is the one at which a
+// bound on the objective is least: the squares are known exactly along the line, and penalties are
+// at most their linear interpolation. A step of 1 / ranks lets the objective fall unless it is the
+// least one. So every round falls, and the optimum is exact for any number of ranks.
 //
-//   CoordinateDescent<double> descent(options, columns, y);     // of each rank
-//   add `descent.contribute(buffer)` up over ranks;  descent.settle(buffer);
-//   do {
-//     DescentLook own = descent.look();                    // `sum` it over the ranks; `most`: maximum
-//     gap = descent.choose(all);                           // screens, and picks the round's columns
-//     do {
-//       descent.sweep(all fall, pieces);
-//       add `descent.take_change(buffer)` up;  fall = descent.add_changes(buffer);
-//     } while (fall is not far below the round's);
-//   } while (gap > ...);
+// One rank:                                       Several ranks; `sum` adds over all of them:
+//   CoordinateDescent<T> descent(options, x, y);    CoordinateDescent<T> descent(options, x, y);
+//   while (gap(descent.choose(descent.look()))      while (gap(descent.choose(sum(descent.look())))
+//          > tol) {                                        > tol) {
+//     descent.sweep(0.1, 100);                        for (int k = 0; k < 10; ++k) {
+//   }                                                   descent.sweep(0.3, 3);
+//                                                       descent.take_change(buffer);
+//                                                       descent.add_changes(sum(buffer));
+//                                                     }
+//                                                   }
 #pragma once
 
 #include <cstddef>
@@ -64,7 +64,6 @@ struct DescentLook {
   double excess = 0;  // sum of squares of |x_j r| above l1
   double size = 0;    // |w|_1
   double square = 0;  // |w|^2
-  double fall = 0;    // sum of what single steps would let n P fall
 };
 
 // In units of P: dual <= the optimum <= primal.
@@ -76,10 +75,10 @@ struct DescentGap {
 template <class T>
 struct DescentState;  // internal
 
-// One rank's part. T is float or double. It holds 48 bytes a column and one value a row, and borrows
-// the matrix, whose rows are the columns of X (CSC, or Fortran order), and which must outlive it.
-// Equal calls with equal seeds give equal bits. For one thread at a time. No call blocks or
-// communicates.
+// One rank's part. T is float or double. It holds 48 bytes a column and one value a row, and
+// borrows the matrix, whose rows are the columns of X (CSC, or Fortran order), and which must
+// outlive it. Equal calls with equal seeds give equal bits. For one thread at a time. No call
+// blocks or communicates.
 template <class T>
 class CoordinateDescent {
  public:
@@ -113,14 +112,14 @@ class CoordinateDescent {
   // Writes the change of X w since the last add_changes(), what it changes of the penalty, and the
   // last sweep's fall. One rank alone needs neither this nor add_changes(), and has fall().
   void take_change(std::span<T> change);
-  // Takes the sum over ranks; returns the length of the step, from 0 to 1.
+  // Takes the sum over ranks; returns the length of the step, from 1 / ranks to 1.
   double add_changes(std::span<const T> sum);
   // What the steps of the last full sweep here let n P fall by.
   double fall() const;
 
-  std::int64_t updates() const;   // coordinate steps so far, of this rank
-  std::int64_t looked() const;    // columns read by looks so far, of this rank
-  std::int64_t unscreened() const;  // columns of this rank that may have a weight
+  std::int64_t updates() const;        // coordinate steps so far, of this rank
+  std::int64_t looked() const;         // columns read by looks so far, of this rank
+  std::int64_t unscreened() const;     // columns of this rank that may have a weight
   std::span<const T> weights() const;  // one for each column; of other ranks' columns 0
   // The mean of each own column times its weight, summed: the intercept is the mean of y less the
   // sum over ranks.

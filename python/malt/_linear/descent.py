@@ -23,7 +23,7 @@ _MOST_SWEEPS = 100
 _SHARE_BETWEEN = 0.3
 _SWEEPS_BETWEEN = 3
 _MOST_EXCHANGES = 40
-_FEW = 6
+_FEW = 5
 # The rounding of changes adds up in the residual. It is computed anew every so many rounds once the
 # gap is below this multiple of the objective's rounding.
 _DRIFT = 1e4
@@ -106,6 +106,7 @@ class _Descent:
         self._descent: Any = None
         deviations = targets - targets.mean(dtype=np.float64) if penalty.intercept else targets
         self._rounding = float(np.finfo(targets.dtype).eps)
+        # A gap of the objective that is all squares at w = 0 is rounding below this.
         self._floor = 4 * self._rounding * float(deviations @ deviations) / (2 * len(targets))
 
     def close(self) -> None:
@@ -127,7 +128,7 @@ class _Descent:
             except RankLostError as another:
                 lost = another
         if self._descent is not None:
-            self._before += (self._descent.updates, self._descent.looked)
+            self._before = self._work
         return weights
 
     def _sum_of_weights(self) -> Array:
@@ -138,7 +139,7 @@ class _Descent:
         penalty = self._penalty
         if len(self._alive) != self._few.ranks:
             start = self.divide(RankLostError(self._few.ranks))
-        self._descent = descent = self._kind(
+        self._descent = self._kind(
             self._columns,
             self._targets,
             alpha=penalty.alpha,
@@ -157,7 +158,9 @@ class _Descent:
             look = self._look()
             self._looks.append(look)
             self._watch(look)
-            has_converged = look.gap <= max(stopping.tol * look.primal, self._floor)
+            has_converged = look.gap <= max(
+                stopping.tol * look.primal, self._rounding * self._floor
+            )
             if has_converged or look.passes >= stopping.passes or self._is_rounding():
                 break
             settled += 1
@@ -171,9 +174,15 @@ class _Descent:
         centre = float(self._targets.mean(dtype=np.float64)) - mean if penalty.intercept else 0.0
         return Descended(weights, centre, self._looks, has_converged, round(updates))
 
+    @property
+    def _work(self) -> Array:
+        """This rank's steps, and the columns that it looked at."""
+        now: Array = np.add(self._before, (self._descent.updates, self._descent.looked))
+        return now
+
     def _counts(self) -> tuple[float, float, float]:
         """Return the steps and the columns looked at of all ranks, and the intercept's part."""
-        steps, looked = self._before + (self._descent.updates, self._descent.looked)
+        steps, looked = self._work
         updates, read, mean, *_ = self._few.add_few(steps, looked, self._descent.mean)
         return updates, read, mean
 
@@ -186,13 +195,13 @@ class _Descent:
         most, *sums = self._descent.look()
         own = self._few.array
         own[:] = 0
-        own[:4] = sums
-        own[4:_FEW] = self._before + (self._descent.updates, self._descent.looked)
+        own[:3] = sums
+        own[3:_FEW] = self._work
         own[_FEW + self._slot] = most
         every = self._few.add_up().tolist()
-        primal, dual = self._descent.choose([max(every[_FEW:]), *every[:4]])
-        passes = (every[4] + every[5]) / self._columns.rows
-        return Look(passes, primal, dual, time.time())
+        primal, dual = self._descent.choose([max(every[_FEW:]), *every[:3]])
+        passes = (every[3] + every[4]) / self._columns.rows
+        return Look(passes, primal, dual, time.time(), primal * self._rounding)
 
     def _sweep(self) -> None:
         """Sweep over the picked columns until little is left to gain, with exchanges."""
@@ -215,5 +224,5 @@ class _Descent:
         if len(self._looks) <= _STALLED:
             return False
         now, before = self._looks[-1], self._looks[-1 - _STALLED]
-        limit = _ROUNDING[self._targets.dtype.name]
-        return now.gap <= limit * now.primal and now.gap >= 0.9 * before.gap
+        limit = max(_ROUNDING[self._targets.dtype.name] * now.primal, _STALLED * self._floor)
+        return now.gap <= limit and now.gap >= 0.9 * before.gap

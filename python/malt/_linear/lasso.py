@@ -44,6 +44,7 @@ _HISTORY = np.dtype(
 class _Descended(RegressorMixin, LinearInput):
     """A regression whose weights are mostly 0."""
 
+    intercept_: Any
     n_iter_: float
     n_updates_: int
     dual_gap_: float
@@ -258,7 +259,7 @@ class Lasso(_Descended):
 
 
 class ElasticNet(_Descended):
-    """The elastic net: the lasso's squares + alpha * (r |w|_1 + (1 - r) |w|^2 / 2), r = l1_ratio."""
+    """The elastic net: the lasso with alpha * (l1_ratio |w|_1 + (1 - l1_ratio) |w|^2 / 2)."""
 
     def __init__(
         self,
