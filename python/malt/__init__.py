@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from malt import jax as jax
     from malt import ps as ps
     from malt import ray as ray
+    from malt import schedule as schedule
     from malt import spark as spark
     from malt import torch as torch
     from malt._api import *  # noqa: F403
@@ -58,6 +59,7 @@ else:
         "load_data": ("malt._data.load", "data"),
         "ps": ("malt.ps", ""),
         "ray": ("malt.ray", "ray"),
+        "schedule": ("malt.schedule", ""),
         "spark": ("malt.spark", "spark"),
         "torch": ("malt.torch", "torch"),
         "wrap": ("malt._wrapping.wrap", "learn"),
