@@ -16,11 +16,12 @@
 namespace learn {
 namespace {
 
-constexpr std::size_t kColumnBlock = 32;  // neighbouring columns of one rank
-constexpr std::size_t kLeastPicked = 64;  // a round's columns, if so many would change
-constexpr int kShortDescents = 5;         // sweeps over what changed, after each full sweep
-constexpr double kShortShare = 0.3;       // such sweeps end below this share of the full one's fall
-constexpr double kScreenMargin = 1e-3;    // of l1: rounding must not screen a column
+constexpr std::size_t kColumnBlock = 32;      // neighbouring columns of one rank
+constexpr std::size_t kLeastPicked = 64;      // a round's columns, if so many would change
+constexpr std::size_t kLookedAPicked = 1000;  // a look costs as much as steps of so many
+constexpr int kShortDescents = 5;             // sweeps over what changed, after each full sweep
+constexpr double kShortShare = 0.3;     // such sweeps end below this share of the full one's fall
+constexpr double kScreenMargin = 1e-3;  // of l1: rounding must not screen a column
 
 struct Column {
   double mean = 0;
@@ -183,8 +184,9 @@ struct DescentState {
       }
     }
     const auto ranks = static_cast<std::size_t>(options.ranks);
-    const std::size_t most =
-        std::min(falls.size(), std::max(kLeastPicked / ranks + 1, picked.size()));
+    const std::size_t most = std::min(
+        falls.size(),
+        std::max({kLeastPicked / ranks + 1, alive.size() / kLookedAPicked, picked.size()}));
     std::nth_element(falls.begin(), falls.begin() + static_cast<std::ptrdiff_t>(most), falls.end(),
                      std::greater<>());
     for (std::size_t i = 0; i < most; ++i) picked.push_back(falls[i].second);

@@ -15,7 +15,7 @@
 // it to move has weight 0 at the optimum, and is looked at no more (the same paper).
 //
 // The dynamic schedule: a look computes by how much a step of each column would let the objective
-// fall. The round's columns are those whose weight is not 0, and as many others, of the largest
+// fall. The round's columns are those whose weight is not 0 and as many others, of the largest
 // falls (Lee et al. 2014, STRADS; Massias, Gramfort and Salmon 2018, celer). Full sweeps over them
 // alternate with sweeps over those that changed in the last one. The random schedule: each sweep
 // takes every column that is not screened once, in a random order.
@@ -31,7 +31,7 @@
 //   CoordinateDescent<T> descent(options, x, y);    CoordinateDescent<T> descent(options, x, y);
 //   while (gap(descent.choose(descent.look()))      while (gap(descent.choose(sum(descent.look())))
 //          > tol) {                                        > tol) {
-//     descent.sweep(0.1, 100);                        for (int k = 0; k < 10; ++k) {
+//     descent.sweep(0.01, 100);                       for (int k = 0; k < 10; ++k) {
 //   }                                                   descent.sweep(0.3, 3);
 //                                                       descent.take_change(buffer);
 //                                                       descent.add_changes(sum(buffer));

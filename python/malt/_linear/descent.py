@@ -17,7 +17,7 @@ from malt._linear.sums import RankLostError, Sums
 Array = npt.NDArray[Any]
 
 # A round ends when a sweep lets the objective fall by this share of what its first one did.
-_SHARE = 0.1
+_SHARE = 0.01
 _MOST_SWEEPS = 100
 # Of several ranks: the sweeps between two exchanges end so, and a round has so many exchanges.
 _SHARE_BETWEEN = 0.3
