@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <string>
-#include <variant>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "learn/dual_check.hpp"
@@ -16,7 +18,10 @@
 namespace learn {
 namespace {
 
-constexpr std::size_t kColumnBlock = 32;      // neighbouring columns of one rank
+// Neighbouring columns are often correlated, so one rank has many of them. But it has columns from
+// all over X, or its share of those that have a weight might be far from even.
+constexpr std::size_t kBlocksOfRank = 16;
+constexpr std::size_t kLeastBlock = 32;
 constexpr std::size_t kLeastPicked = 64;      // a round's columns, if so many would change
 constexpr std::size_t kLookedAPicked = 1000;  // a look costs as much as steps of so many
 constexpr int kShortDescents = 5;             // sweeps over what changed, after each full sweep
@@ -90,8 +95,9 @@ struct DescentState {
     if (!start.empty()) check_length("the start", start.size(), columns_given, "one a column");
     const auto ranks = static_cast<std::size_t>(options.ranks);
     const auto rank = static_cast<std::size_t>(options.rank);
+    const std::size_t block = std::max(kLeastBlock, columns_given / (kBlocksOfRank * ranks));
     for (std::size_t j = 0; j < columns_given; ++j) {
-      if (j / kColumnBlock % ranks != rank) continue;
+      if (j / block % ranks != rank) continue;
       alive.push_back(static_cast<std::uint32_t>(j));
       if (start.empty()) continue;
       require_dual(std::isfinite(start[j]), "the start of column " + std::to_string(j),
@@ -227,6 +233,7 @@ struct Descent final : DescentState<T> {
     check_length("targets", targets.size(), static_cast<std::size_t>(given.features),
                  "one for each row");
     for (const std::uint32_t j : this->alive) {
+      if constexpr (std::is_same_v<Matrix, Csr<T>>) given.check(j, j + std::int64_t{1});
       Column& column = this->columns[j];
       column = measure_column(view_of(matrix, j), targets.size(), asked.intercept);
       require_dual(std::isfinite(static_cast<T>(column.square)),

@@ -20,8 +20,8 @@
 // alternate with sweeps over those that changed in the last one. The random schedule: each sweep
 // takes every column that is not screened once, in a random order.
 //
-// Several ranks hold the same X. Each owns every ranks-th block of 32 columns and takes steps
-// as if the others' weights stayed. The ranks' changes of r are then added. Columns of different
+// Several ranks hold the same X. Each owns blocks of neighbouring columns and takes steps as
+// if the others' weights stayed. The ranks' changes of r are then added. Columns of different
 // ranks may be correlated, and the sum overshoots. So the step along the sum is the one at which a
 // bound on the objective is least: the squares are known exactly along the line, and penalties are
 // at most their linear interpolation. A step of 1 / ranks lets the objective fall unless it is the
@@ -32,7 +32,7 @@
 //   while (gap(descent.choose(descent.look()))      while (gap(descent.choose(sum(descent.look())))
 //          > tol) {                                        > tol) {
 //     descent.sweep(0.01, 100);                       for (int k = 0; k < 10; ++k) {
-//   }                                                   descent.sweep(0.3, 3);
+//   }                                                   descent.sweep(0, 1);
 //                                                       descent.take_change(buffer);
 //                                                       descent.add_changes(sum(buffer));
 //                                                     }
@@ -75,16 +75,18 @@ struct DescentGap {
 template <class T>
 struct DescentState;  // internal
 
-// One rank's part. T is float or double. It holds 48 bytes a column and one value a row, and
-// borrows the matrix, whose rows are the columns of X (CSC, or Fortran order), and which must
-// outlive it. Equal calls with equal seeds give equal bits. For one thread at a time. No call
-// blocks or communicates.
+// One rank's part. T is float or double. It holds 48 bytes a column and one value a row. It borrows
+// the matrix, whose rows are the columns of X (CSC, or Fortran order), and which must outlive it.
+// The matrix need not have passed its check(): the constructor checks the rank's own columns.
+// Equal calls with equal seeds give equal bits. For one thread at a time. No call blocks or
+// communicates.
 template <class T>
 class CoordinateDescent {
  public:
-  // `start`: weights to begin with, one for each column, or none: zeros. Throws dstorm::ConfigError
-  // if an option or a length is out of range, or a target, a start or the |x|^2 of a column is no
-  // finite T. Columns that are constant (without an intercept: zero) get the weight 0.
+  // `start`: weights to begin with, one for each column, or none: zeros. Columns that are constant
+  // (without an intercept: zero) get the weight 0. Throws dstorm::ConfigError if an option or a
+  // length is out of range, a column fails Csr::check(), or a target, a start or the |x|^2 of a
+  // column is no finite T.
   CoordinateDescent(const DescentOptions& options, const Csr<T>& columns,
                     std::span<const T> targets, std::span<const T> start = {});
   CoordinateDescent(const DescentOptions& options, const Dense<T>& columns,

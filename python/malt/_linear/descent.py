@@ -19,10 +19,7 @@ Array = npt.NDArray[Any]
 # A round ends when a sweep lets the objective fall by this share of what its first one did.
 _SHARE = 0.01
 _MOST_SWEEPS = 100
-# Of several ranks: the sweeps between two exchanges end so, and a round has so many exchanges.
-_SHARE_BETWEEN = 0.3
-_SWEEPS_BETWEEN = 3
-_MOST_EXCHANGES = 40
+_MOST_EXCHANGES = 40  # of several ranks, in a round: one after each full sweep
 _FEW = 5
 # The rounding of changes adds up in the residual. It is computed anew every so many rounds once the
 # gap is below this multiple of the objective's rounding.
@@ -210,7 +207,7 @@ class _Descent:
             return
         first = 0.0
         for k in range(_MOST_EXCHANGES if self._dynamic else 1):
-            self._descent.sweep(_SHARE_BETWEEN, _SWEEPS_BETWEEN)
+            self._descent.sweep(_SHARE, 1)
             self._descent.take_change(self._changes.array)
             total = self._changes.add_up()
             self._descent.add_changes(total)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from scipy import sparse
 from sklearn.base import RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
+from sklearn.utils import assert_all_finite, check_random_state
 from sklearn.utils.validation import validate_data
 
 from malt._errors import ConfigError
@@ -81,7 +81,7 @@ class _Descended(RegressorMixin, LinearInput):
         self._check_parameters()
         X, y = self._agree(X, y)
         ranks = self._rank_count(X)
-        columns, targets = examples_of(X.T), np.ascontiguousarray(y, X.dtype)
+        columns, targets = examples_of(X.T, check=False), np.ascontiguousarray(y, X.dtype)
         start = self._start(X)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
@@ -98,11 +98,21 @@ class _Descended(RegressorMixin, LinearInput):
                 watch=self._watch(),
             )
 
-        self._finish(solve() if ranks == 1 else _on_ranks(ranks, X, solve))
+        try:
+            found = solve() if ranks == 1 else _on_ranks(ranks, X, solve)
+        except ConfigError:
+            assert_all_finite(
+                X.data if sparse.issparse(X) else X,
+                estimator_name=type(self).__name__,
+                input_name="X",
+            )
+            raise
+        self._finish(found)
         return self
 
     def _agree(self, X: Any, y: Any) -> tuple[Any, Array]:
         """Return checked X, whose columns can be read in place, and y; the same on all ranks."""
+        is_alone = joining.company() is None
 
         def take() -> tuple[tuple[Any, Array], Here]:
             rows, targets = validate_data(
@@ -114,12 +124,13 @@ class _Descended(RegressorMixin, LinearInput):
                 accept_sparse="csc",
                 dtype=[np.float64, np.float32],
                 order="F",
+                ensure_all_finite=not is_alone,  # alone, the descent finds them in passing
             )
             if rows.shape[0] > _MOST_ROWS:
                 raise ValueError(f"X has {rows.shape[0]} rows; a lasso takes at most {_MOST_ROWS}")
             rows = canonical(rows)
             settings = self._common_settings()
-            if joining.company() is not None:
+            if not is_alone:
                 settings["X and y"] = _digest(rows, targets)
             return (rows, targets), Here(
                 rows.shape[0], rows.shape[1], rows.dtype.name, None, settings

@@ -322,5 +322,16 @@ TEST(CoordinateDescent, RefusesWhatItCannotSolve) {
   EXPECT_NE(message({}).find("targets has 59 values; it needs 60"), std::string::npos);
 }
 
+TEST(CoordinateDescent, ChecksItsOwnColumns) {
+  Stored<double> stored{Columns{}};
+  stored.rows[static_cast<std::size_t>(stored.starts[40])] = kRows;  // in the second block
+  DescentOptions options;
+  EXPECT_THROW(stored.descent(options, true), dstorm::ConfigError);
+  options.ranks = 2;
+  EXPECT_NO_THROW(stored.descent(options, true));
+  options.rank = 1;
+  EXPECT_THROW(stored.descent(options, true), dstorm::ConfigError);
+}
+
 }  // namespace
 }  // namespace learn
