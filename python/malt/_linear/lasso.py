@@ -127,7 +127,9 @@ class _Descended(RegressorMixin, LinearInput):
                 ensure_all_finite=not is_alone,  # alone, the descent finds them in passing
             )
             if rows.shape[0] > _MOST_ROWS:
-                raise ValueError(f"X has {rows.shape[0]} rows; a lasso takes at most {_MOST_ROWS}")
+                raise ValueError(
+                    f"X has {rows.shape[0]} rows; a lasso takes at most {_MOST_ROWS}: draw fewer"
+                )
             rows = canonical(rows)
             settings = self._common_settings()
             if not is_alone:
