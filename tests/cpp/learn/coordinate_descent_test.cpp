@@ -264,6 +264,27 @@ TEST(CoordinateDescent, GivesConstantColumnsNoWeight) {
   EXPECT_EQ(without.weights()[4], 0);
 }
 
+TEST(CoordinateDescent, StepsSeeTheMeansOfColumns) {
+  Columns columns;
+  for (double& value : columns.values) value += 10;
+  for (std::size_t i = 0; i < kRows; ++i) columns.values[3 * kRows + i] = 0.7;  // its mean is not
+  const Stored<double> stored(columns);
+  for (const double ratio : {1.0, 0.0}) {
+    DescentOptions options;
+    options.alpha = 0.1;
+    options.l1_ratio = ratio;
+    for (const bool is_sparse : {true, false}) {
+      Team<double> team(stored, options, is_sparse);
+      const double before = team.look().primal;
+      team.ranks[0].sweep(0, 1);
+      const double after = team.look().primal;
+      EXPECT_LT(after, before / 2);
+      EXPECT_NEAR(after, columns.objective(options, team.weights()), 1e-9 * after);
+      EXPECT_EQ(team.weights()[3], 0);
+    }
+  }
+}
+
 TEST(CoordinateDescent, GoesOnFromWeights) {
   const Stored<double> stored{Columns{}};
   DescentOptions options;
