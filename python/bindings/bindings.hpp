@@ -33,6 +33,7 @@ void bind_fold(py::module_& module);
 void bind_dense(py::module_& module);
 void bind_sparse(py::module_& module);
 void bind_linear(py::module_& module);
+void bind_coordinate_descent(py::module_& module);
 void bind_dual_ascent(py::module_& module);
 void bind_svmlight(py::module_& module);
 void bind_table(py::module_& module);

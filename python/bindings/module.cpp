@@ -144,6 +144,7 @@ PYBIND11_MODULE(_core, module) {
   malt_bindings::bind_messages(module);
   malt_bindings::bind_process_group(module);
   malt_bindings::bind_linear(module);
+  malt_bindings::bind_coordinate_descent(module);
   malt_bindings::bind_dual_ascent(module);
   malt_bindings::bind_svmlight(module);
   malt_bindings::bind_table(module);

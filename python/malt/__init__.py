@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from malt import jax as jax
     from malt import ps as ps
     from malt import ray as ray
+    from malt import schedule as schedule
     from malt import spark as spark
     from malt import torch as torch
     from malt._api import *  # noqa: F403
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from malt._data.chunks import Data as Data
     from malt._data.load import load_data as load_data
     from malt._factorization.estimator import MatrixFactorization as MatrixFactorization
+    from malt._linear.lasso import ElasticNet as ElasticNet
+    from malt._linear.lasso import Lasso as Lasso
     from malt._linear.logistic_svc import LinearSVC as LinearSVC
     from malt._linear.logistic_svc import LogisticRegression as LogisticRegression
     from malt._linear.ridge_svr import LinearSVR as LinearSVR
@@ -42,6 +45,8 @@ else:
     _WITH_EXTRAS = {
         "Chunks": ("malt._data.chunks", "data"),
         "Data": ("malt._data.chunks", "data"),
+        "ElasticNet": ("malt._linear.lasso", "learn"),
+        "Lasso": ("malt._linear.lasso", "learn"),
         "LatentDirichletAllocation": ("malt._topics.estimator", "learn"),
         "LinearSVC": ("malt._linear.logistic_svc", "learn"),
         "LinearSVR": ("malt._linear.ridge_svr", "learn"),
@@ -56,6 +61,7 @@ else:
         "load_data": ("malt._data.load", "data"),
         "ps": ("malt.ps", ""),
         "ray": ("malt.ray", "ray"),
+        "schedule": ("malt.schedule", ""),
         "spark": ("malt.spark", "spark"),
         "torch": ("malt.torch", "torch"),
         "wrap": ("malt._wrapping.wrap", "learn"),

@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'DualAscentFloat32', 'DualAscentFloat64', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'Exchange', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Held', 'INT8', 'Interface', 'LinearFloat32', 'LinearFloat64', 'Link', 'MEDIAN', 'Mail', 'Messages', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Recorder', 'Recording', 'Reducer', 'Route', 'RowVector', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Table', 'TopicTokens', 'Turns', 'Update', 'Vector', 'WEIGHTED', 'add_changes', 'add_linear_gradient', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'dealt_list_length', 'find_changes', 'infer_topics', 'interfaces', 'linear_decisions', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'set_callbacks', 'shuffle', 'simd_level', 'top_k', 'trimmed_mean']
+__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'CoordinateDescentFloat32', 'CoordinateDescentFloat64', 'DualAscentFloat32', 'DualAscentFloat64', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'Exchange', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Held', 'INT8', 'Interface', 'LinearFloat32', 'LinearFloat64', 'Link', 'MEDIAN', 'Mail', 'Messages', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Recorder', 'Recording', 'Reducer', 'Route', 'RowVector', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Table', 'TopicTokens', 'Turns', 'Update', 'Vector', 'WEIGHTED', 'add_changes', 'add_linear_gradient', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'dealt_list_length', 'find_changes', 'infer_topics', 'interfaces', 'linear_decisions', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'set_callbacks', 'shuffle', 'simd_level', 'top_k', 'trimmed_mean']
 class Graph:
     """
     The ranks to which each rank sends in each round. ``Graph(edges)`` makes one from (from, to) pairs of ranks; ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR and RANDOM(k, seed) are ready-made.
@@ -1242,6 +1242,142 @@ class LinearFloat64:
     @property
     def steps(self) -> int:
         ...
+class CoordinateDescentFloat32:
+    """
+    One rank's part in solving a lasso or an elastic net to a known gap (learn/coordinate_descent.hpp).
+    """
+    def __init__(self, columns: ExamplesFloat32, targets: numpy.ndarray, *, alpha: typing.SupportsFloat | typing.SupportsIndex = 1.0, l1_ratio: typing.SupportsFloat | typing.SupportsIndex = 1.0, intercept: bool = True, dynamic: bool = True, rank: typing.SupportsInt | typing.SupportsIndex = 0, ranks: typing.SupportsInt | typing.SupportsIndex = 1, seed: typing.SupportsInt | typing.SupportsIndex = 0, start: numpy.ndarray | None = None) -> None:
+        """
+        Args:
+            columns: the columns of X, as rows of examples; read in place.
+            targets: (rows,).
+            dynamic: the schedule: dynamic or random.
+            start: (columns,) weights to begin with; settle() then comes first.
+
+        Raises:
+            ConfigError: an option is out of range, or a value is not finite.
+        """
+    def add_changes(self, sum: numpy.ndarray) -> float:
+        """
+        Take the sum of all ranks' changes; return the length of the step.
+        """
+    def choose(self, all: typing.Annotated[collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], "FixedSize(4)"]) -> tuple[float, float]:
+        """
+        Pick the columns of the next sweeps; return (primal, dual): the optimum is between.
+        """
+    def contribute(self, contribution: numpy.ndarray) -> None:
+        """
+        Write this rank's part of X w, to add up for settle().
+        """
+    def look(self) -> typing.Annotated[list[float], "FixedSize(4)"]:
+        """
+        Four numbers for choose(): take the highest of the first, add the others up.
+        """
+    def settle(self, sum: numpy.ndarray) -> None:
+        """
+        Take X w.
+        """
+    def sweep(self, share: typing.SupportsFloat | typing.SupportsIndex, most: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Sweep until a sweep lets the objective fall by at most `share` of the first.
+        """
+    def take_change(self, change: numpy.ndarray) -> None:
+        """
+        Write this rank's change: an array of change_length.
+        """
+    @property
+    def change_length(self) -> int:
+        ...
+    @property
+    def fall(self) -> float:
+        ...
+    @property
+    def looked(self) -> int:
+        ...
+    @property
+    def mean(self) -> float:
+        """
+        The sum of the columns' means times their weights.
+        """
+    @property
+    def unscreened(self) -> int:
+        ...
+    @property
+    def updates(self) -> int:
+        ...
+    @property
+    def weights(self) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        A copy: (columns,), of other ranks' columns 0.
+        """
+class CoordinateDescentFloat64:
+    """
+    One rank's part in solving a lasso or an elastic net to a known gap (learn/coordinate_descent.hpp).
+    """
+    def __init__(self, columns: ExamplesFloat64, targets: numpy.ndarray, *, alpha: typing.SupportsFloat | typing.SupportsIndex = 1.0, l1_ratio: typing.SupportsFloat | typing.SupportsIndex = 1.0, intercept: bool = True, dynamic: bool = True, rank: typing.SupportsInt | typing.SupportsIndex = 0, ranks: typing.SupportsInt | typing.SupportsIndex = 1, seed: typing.SupportsInt | typing.SupportsIndex = 0, start: numpy.ndarray | None = None) -> None:
+        """
+        Args:
+            columns: the columns of X, as rows of examples; read in place.
+            targets: (rows,).
+            dynamic: the schedule: dynamic or random.
+            start: (columns,) weights to begin with; settle() then comes first.
+
+        Raises:
+            ConfigError: an option is out of range, or a value is not finite.
+        """
+    def add_changes(self, sum: numpy.ndarray) -> float:
+        """
+        Take the sum of all ranks' changes; return the length of the step.
+        """
+    def choose(self, all: typing.Annotated[collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], "FixedSize(4)"]) -> tuple[float, float]:
+        """
+        Pick the columns of the next sweeps; return (primal, dual): the optimum is between.
+        """
+    def contribute(self, contribution: numpy.ndarray) -> None:
+        """
+        Write this rank's part of X w, to add up for settle().
+        """
+    def look(self) -> typing.Annotated[list[float], "FixedSize(4)"]:
+        """
+        Four numbers for choose(): take the highest of the first, add the others up.
+        """
+    def settle(self, sum: numpy.ndarray) -> None:
+        """
+        Take X w.
+        """
+    def sweep(self, share: typing.SupportsFloat | typing.SupportsIndex, most: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Sweep until a sweep lets the objective fall by at most `share` of the first.
+        """
+    def take_change(self, change: numpy.ndarray) -> None:
+        """
+        Write this rank's change: an array of change_length.
+        """
+    @property
+    def change_length(self) -> int:
+        ...
+    @property
+    def fall(self) -> float:
+        ...
+    @property
+    def looked(self) -> int:
+        ...
+    @property
+    def mean(self) -> float:
+        """
+        The sum of the columns' means times their weights.
+        """
+    @property
+    def unscreened(self) -> int:
+        ...
+    @property
+    def updates(self) -> int:
+        ...
+    @property
+    def weights(self) -> numpy.typing.NDArray[numpy.float64]:
+        """
+        A copy: (columns,), of other ranks' columns 0.
+        """
 class DualAscentFloat32:
     """
     One rank's part in solving a linear model with an L2 penalty to a known gap (learn/dual_ascent.hpp): |w|^2 / 2 + c * sum of weight * loss.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dstorm/errors.hpp"
+#include "learn/dual_ascent.hpp"
 #include "learn/dual_step.hpp"
 #include "learn/linear_check.hpp"
 

@@ -2,6 +2,7 @@
 // examples in text form.
 #pragma once
 
+#include "learn/coordinate_descent.hpp"
 #include "learn/dual_ascent.hpp"
 #include "learn/factorization.hpp"
 #include "learn/linear.hpp"

@@ -28,7 +28,7 @@ def canonical(X: Any) -> Any:
 def examples_of(
     X: Any, targets: Array | None = None, weights: Array | None = None, *, check: bool = True
 ) -> Examples:
-    """Return X in the form that kernels read; unchecked, only DualAscent may be given it."""
+    """Return X in the form that kernels read; unchecked, only solvers that check it."""
     kind = ExamplesFloat32 if X.dtype == np.float32 else ExamplesFloat64
     if targets is not None:
         targets = np.ascontiguousarray(targets, X.dtype)

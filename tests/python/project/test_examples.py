@@ -386,6 +386,19 @@ def test_ftrl_reaches_the_loss_served_and_averaged_and_served_moves_less() -> No
     assert min(int(served[3]), int(averaged[3])) > 30
 
 
+# ---- lasso_schedule.py ---------------------------------------------------------------------------
+def test_a_lasso_by_schedule_takes_fewer_updates_than_by_chance() -> None:
+    updates = []
+    for options in ((), ("--random",)):
+        text = malt_run(2, "lasso_schedule.py", "--close", "0.02", "--rounds", "20000", *options)
+        found = re.search(r"(\d+) rounds, (\d+) updates: ([\d.e-]+) above malt.Lasso's", text)
+        assert found, text
+        assert int(found[1]) < 20_000
+        assert float(found[3]) <= 0.02
+        updates.append(int(found[2]))
+    assert updates[0] < 0.7 * updates[1]
+
+
 # ---- cpp/ ----------------------------------------------------------------------------------------
 @pytest.fixture(scope="session")
 def cpp_svm(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -73,6 +73,6 @@ def test_folders_include_lower_ones_alone() -> None:
 def test_public_headers_are_those_installed() -> None:
     text = (ROOT / "cmake/install.cmake").read_text()
     installed = set((SOURCE / "dstorm").glob("*.hpp"))
-    for names, part in re.findall(r"foreach\(name ([a-z_ ]+)\)\s+install\(FILES src/(\w+)/", text):
+    for names, part in re.findall(r"foreach\(name ([a-z_\s]+)\)\s+install\(FILES src/(\w+)/", text):
         installed |= {SOURCE / part / f"{name}.hpp" for name in names.split()}
     assert public_headers() == installed

@@ -1,0 +1,225 @@
+"""Solving a lasso or an elastic net (learn/coordinate_descent.hpp), to a known gap."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from malt._core_import import CoordinateDescentFloat32, CoordinateDescentFloat64
+from malt._job.job import Job
+from malt._linear.problem import Look, Stopping
+from malt._linear.sums import RankLostError, Sums
+
+Array = npt.NDArray[Any]
+
+# A round ends when a sweep lets the objective fall by this share of what its first one did.
+_SHARE = 0.01
+_MOST_SWEEPS = 100
+_MOST_EXCHANGES = 40  # of several ranks, in a round: one after each full sweep
+_FEW = 5
+# The rounding of changes adds up in the residual. It is computed anew every so many rounds once the
+# gap is below this multiple of the objective's rounding.
+_DRIFT = 1e4
+_SETTLE_EVERY = 8
+# A gap below this share of the objective that has not fallen in so many rounds is due to rounding.
+_ROUNDING = {"float32": 1e-3, "float64": 1e-10}
+_STALLED = 6
+
+
+class Penalty(NamedTuple):
+    """alpha * (l1_ratio |w|_1 + (1 - l1_ratio) |w|^2 / 2), and whether there is an intercept."""
+
+    alpha: float
+    l1_ratio: float
+    intercept: bool
+
+
+class Descended(NamedTuple):
+    """A solved problem: the same on all ranks."""
+
+    weights: Array
+    intercept: float
+    looks: list[Look]
+    has_converged: bool
+    updates: int  # coordinate steps of all ranks
+
+
+def solve(
+    job: Job | None,
+    columns: Any,
+    targets: Array,
+    penalty: Penalty,
+    stopping: Stopping,
+    *,
+    dynamic: bool,
+    seed: int,
+    start: Array | None,
+    watch: Callable[[Look], object],
+) -> Descended:
+    """Solve over the columns of X, which all ranks have; each takes steps on its own. Collective.
+
+    If a rank dies, the others divide its columns, whose weights begin again at 0.
+    """
+    descent = _Descent(job, columns, targets, penalty, dynamic, seed, watch)
+    try:
+        while True:
+            try:
+                return descent.run(start, stopping)
+            except RankLostError as lost:
+                start = descent.divide(lost)
+    finally:
+        descent.close()
+
+
+class _Descent:
+    """One rank's part of a descent."""
+
+    def __init__(
+        self,
+        job: Job | None,
+        columns: Any,
+        targets: Array,
+        penalty: Penalty,
+        dynamic: bool,
+        seed: int,
+        watch: Callable[[Look], object],
+    ) -> None:
+        self._columns, self._targets, self._penalty = columns, targets, penalty
+        self._dynamic, self._seed, self._watch = dynamic, seed, watch
+        self._slot, slots = (0, 1) if job is None else (job.rank, job.size)
+        self._few = Sums(job, _FEW + slots, np.float64)
+        self._changes = Sums(job, len(targets) + 3, targets.dtype)
+        self._all = Sums(job, columns.rows, targets.dtype)
+        self._alive = list(range(slots))
+        self._looks: list[Look] = []
+        self._before = np.zeros(2)  # steps and columns looked at, before a rank died
+        self._kind: Any = (
+            CoordinateDescentFloat32 if targets.dtype == np.float32 else CoordinateDescentFloat64
+        )
+        self._descent: Any = None
+        deviations = targets - targets.mean(dtype=np.float64) if penalty.intercept else targets
+        self._rounding = float(np.finfo(targets.dtype).eps)
+        # A gap of the objective that is all squares at w = 0 is rounding below this.
+        self._floor = 4 * self._rounding * float(deviations @ deviations) / (2 * len(targets))
+
+    def close(self) -> None:
+        for sums in (self._few, self._changes, self._all):
+            sums.close()
+
+    def divide(self, lost: RankLostError | None) -> Array:
+        """Return the weights that the ranks that are left have, and make these the only ranks."""
+        while lost is not None:
+            for sums in (self._few, self._changes, self._all):
+                sums.ranks = lost.ranks
+            try:
+                self._few.array[:] = 0
+                self._few.array[_FEW + self._slot] = 1
+                seen = self._few.add_up()[_FEW:]
+                self._alive = [slot for slot, count in enumerate(seen) if count > 0]
+                weights = self._sum_of_weights()
+                lost = None
+            except RankLostError as another:
+                lost = another
+        if self._descent is not None:
+            self._before = self._work
+        return weights
+
+    def _sum_of_weights(self) -> Array:
+        self._all.array[:] = 0 if self._descent is None else self._descent.weights
+        return np.array(self._all.add_up())
+
+    def run(self, start: Array | None, stopping: Stopping) -> Descended:
+        penalty = self._penalty
+        if len(self._alive) != self._few.ranks:
+            start = self.divide(RankLostError(self._few.ranks))
+        self._descent = self._kind(
+            self._columns,
+            self._targets,
+            alpha=penalty.alpha,
+            l1_ratio=penalty.l1_ratio,
+            intercept=penalty.intercept,
+            dynamic=self._dynamic,
+            rank=self._alive.index(self._slot),
+            ranks=len(self._alive),
+            seed=self._seed,
+            start=start,
+        )
+        if start is not None:
+            self._settle()
+        settled = 0
+        while True:
+            look = self._look()
+            self._looks.append(look)
+            self._watch(look)
+            has_converged = look.gap <= max(
+                stopping.tol * look.primal, self._rounding * self._floor
+            )
+            if has_converged or look.passes >= stopping.passes or self._is_rounding():
+                break
+            settled += 1
+            drifts = self._rounding * look.primal * _DRIFT > look.gap
+            if drifts and settled >= _SETTLE_EVERY:
+                self._settle()
+                settled = 0
+            self._sweep()
+        updates, _, mean = self._counts()
+        weights = self._sum_of_weights()
+        centre = float(self._targets.mean(dtype=np.float64)) - mean if penalty.intercept else 0.0
+        return Descended(weights, centre, self._looks, has_converged, round(updates))
+
+    @property
+    def _work(self) -> Array:
+        """This rank's steps, and the columns that it looked at."""
+        now: Array = np.add(self._before, (self._descent.updates, self._descent.looked))
+        return now
+
+    def _counts(self) -> tuple[float, float, float]:
+        """Return the steps and the columns looked at of all ranks, and the intercept's part."""
+        steps, looked = self._work
+        updates, read, mean, *_ = self._few.add_few(steps, looked, self._descent.mean)
+        return updates, read, mean
+
+    def _settle(self) -> None:
+        """Compute the residual anew, from the weights of all ranks."""
+        self._descent.contribute(self._changes.array)
+        self._descent.settle(self._changes.add_up())
+
+    def _look(self) -> Look:
+        most, *sums = self._descent.look()
+        own = self._few.array
+        own[:] = 0
+        own[:3] = sums
+        own[3:_FEW] = self._work
+        own[_FEW + self._slot] = most
+        every = self._few.add_up().tolist()
+        primal, dual = self._descent.choose([max(every[_FEW:]), *every[:3]])
+        passes = (every[3] + every[4]) / self._columns.rows
+        return Look(passes, primal, dual, time.time(), primal * self._rounding)
+
+    def _sweep(self) -> None:
+        """Sweep over the picked columns until little is left to gain, with exchanges."""
+        if self._few.ranks == 1:
+            self._descent.sweep(_SHARE, _MOST_SWEEPS)
+            return
+        first = 0.0
+        for k in range(_MOST_EXCHANGES if self._dynamic else 1):
+            self._descent.sweep(_SHARE, 1)
+            self._descent.take_change(self._changes.array)
+            total = self._changes.add_up()
+            self._descent.add_changes(total)
+            fall = float(total[-1])
+            if k == 0:
+                first = fall
+            elif fall <= _SHARE * first:
+                break
+
+    def _is_rounding(self) -> bool:
+        if len(self._looks) <= _STALLED:
+            return False
+        now, before = self._looks[-1], self._looks[-1 - _STALLED]
+        limit = max(_ROUNDING[self._targets.dtype.name] * now.primal, _STALLED * self._floor)
+        return now.gap <= limit and now.gap >= 0.9 * before.gap

@@ -1,0 +1,345 @@
+"""The lasso and the elastic net, solved to a known gap by coordinate descent on a schedule."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+from sklearn.base import RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import assert_all_finite, check_random_state
+from sklearn.utils.validation import validate_data
+
+from malt._errors import ConfigError
+from malt._job import joining
+from malt._launch import forked
+from malt._linear import descent
+from malt._linear.input import LinearInput
+from malt._linear.labels import Here, agree
+from malt._linear.problem import Look, Stopping
+from malt._linear.sources import canonical, examples_of
+from malt._training.parameters import choose, number
+
+Array = npt.NDArray[Any]
+
+# Starting a rank takes as long as a few passes over so many values; fewer are not worth a rank.
+LEAST_VALUES = 2_000_000
+_MOST_ROWS = 2**31 - 1  # for any type of a sparse matrix's indices
+_HISTORY = np.dtype(
+    [
+        ("passes", np.float64),
+        ("objective", np.float64),
+        ("gap", np.float64),
+        ("time", np.float64),
+    ]
+)
+
+
+class _Descended(RegressorMixin, LinearInput):
+    """A regression whose weights are mostly 0."""
+
+    intercept_: Any
+    n_iter_: float
+    n_updates_: int
+    dual_gap_: float
+    objective_: float
+    history_: Array
+
+    @property
+    def _ratio(self) -> float:
+        raise NotImplementedError
+
+    def _check_parameters(self) -> None:
+        number("alpha", self.alpha, 0, above=True)
+        number("tol", self.tol, 0)
+        number("max_iter", self.max_iter, 1, whole=True)
+        choose("schedule", self.schedule, ("dynamic", "random"))
+        if self.ranks is not None:
+            number("ranks", self.ranks, 1, whole=True)
+            forked.check_ranks(int(self.ranks))
+
+    def fit(self, X: Any, y: Any) -> Any:
+        """Find the minimum; with warm_start, start from the last one. In a job: collective.
+
+        Args:
+            X: (rows, features), a NumPy array or a SciPy sparse matrix of float64 or float32. CSC
+                matrices and arrays in Fortran order are read in place, others are converted. In a
+                job every rank gives the same X and y.
+            y: (rows,), numbers.
+
+        Raises:
+            ValueError: a parameter or the data cannot be used.
+            malt.ConfigError: this happened on another rank of the job, which the message names, or
+                the ranks' data differ.
+        """
+        self._check_parameters()
+        X, y = self._agree(X, y)
+        ranks = self._rank_count(X)
+        columns, targets = examples_of(X.T, check=False), np.ascontiguousarray(y, X.dtype)
+        start = self._start(X)
+        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+
+        def solve() -> descent.Descended:
+            return descent.solve(
+                joining.company(),
+                columns,
+                targets,
+                descent.Penalty(float(self.alpha), self._ratio, bool(self.fit_intercept)),
+                Stopping(float(self.tol), int(self.max_iter)),
+                dynamic=self.schedule == "dynamic",
+                seed=seed,
+                start=start,
+                watch=self._watch(),
+            )
+
+        try:
+            found = solve() if ranks == 1 else _on_ranks(ranks, X, solve)
+        except ConfigError:
+            assert_all_finite(
+                X.data if sparse.issparse(X) else X,
+                estimator_name=type(self).__name__,
+                input_name="X",
+            )
+            raise
+        self._finish(found)
+        return self
+
+    def _agree(self, X: Any, y: Any) -> tuple[Any, Array]:
+        """Return checked X, whose columns can be read in place, and y; the same on all ranks."""
+        is_alone = joining.company() is None
+
+        def take() -> tuple[tuple[Any, Array], Here]:
+            rows, targets = validate_data(
+                self,
+                X,
+                y,
+                reset=True,
+                y_numeric=True,
+                accept_sparse="csc",
+                dtype=[np.float64, np.float32],
+                order="F",
+                ensure_all_finite=not is_alone,  # alone, the descent finds them in passing
+            )
+            if rows.shape[0] > _MOST_ROWS:
+                raise ValueError(
+                    f"X has {rows.shape[0]} rows; a lasso takes at most {_MOST_ROWS}: draw fewer"
+                )
+            rows = canonical(rows)
+            settings = self._common_settings()
+            if not is_alone:
+                settings["X and y"] = _digest(rows, targets)
+            return (rows, targets), Here(
+                rows.shape[0], rows.shape[1], rows.dtype.name, None, settings
+            )
+
+        taken, _ = agree(f"{type(self).__name__}.fit()", take)
+        return taken
+
+    def _rank_count(self, X: Any) -> int:
+        """Return how many ranks solve the problem here: at most `ranks`."""
+        if self.ranks is None:
+            return 1
+        if joining.company() is not None:
+            if self.ranks == 1:
+                return 1
+            raise ConfigError(
+                f"ranks={self.ranks} in a process that is a rank already: leave `ranks` out, and "
+                "the ranks of the job divide the columns"
+            )
+        values = int(X.nnz if sparse.issparse(X) else X.size)
+        return min(int(self.ranks), int(X.shape[1]), max(1, values // LEAST_VALUES))
+
+    def _start(self, X: Any) -> Array | None:
+        coef = getattr(self, "coef_", None)
+        if not self.warm_start or coef is None or coef.shape != (X.shape[1],):
+            return None
+        return np.ascontiguousarray(coef, X.dtype)
+
+    def _watch(self) -> Callable[[Look], object]:
+        if not self.verbose:
+            return lambda _: None
+        name = type(self).__name__
+
+        def show(look: Look) -> None:
+            company = joining.company()
+            if company is None or company.rank == 0:
+                print(
+                    f"{name}: {look.passes:.1f} passes, objective {look.primal:.8g}, gap "
+                    f"{look.gap:.2g} ({look.gap / max(look.primal, 1e-300):.1e} of it)",
+                    file=sys.stderr,
+                    flush=True,
+                )
+
+        return show
+
+    def _finish(self, found: descent.Descended) -> None:
+        """Set the attributes, and warn if the problem is not solved."""
+        self.coef_ = found.weights
+        self.intercept_ = found.intercept
+        last = found.looks[-1]
+        self.n_iter_, self.n_updates_ = last.passes, found.updates
+        self.objective_, self.dual_gap_ = last.primal, last.gap
+        self.history_ = np.array(
+            [(look.passes, look.primal, look.gap, look.time) for look in found.looks], _HISTORY
+        )
+        if found.has_converged:
+            return
+        is_out_of_passes = last.passes >= self.max_iter
+        warnings.warn(
+            f"after {last.passes:.0f} passes the gap is {last.gap / last.primal:.1e} of the "
+            f"objective; tol asks for {self.tol:g}: "
+            + (
+                "raise max_iter, scale the features, or raise alpha"
+                if is_out_of_passes
+                else f"{found.weights.dtype} allows no less; give X as float64"
+            ),
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+
+    def predict(self, X: Any) -> Array:
+        """Return X @ coef_ + intercept_: (rows,)."""
+        return self._decide(X)
+
+
+def _digest(X: Any, y: Array) -> str:
+    """Return a digest of the data, to compare ranks."""
+    digest = hashlib.sha256(np.ascontiguousarray(y).tobytes())
+    arrays = (X.indptr, X.indices, X.data) if sparse.issparse(X) else (X.T,)
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()[:32]
+
+
+def _on_ranks(ranks: int, X: Any, solve: Callable[[], descent.Descended]) -> descent.Descended:
+    """Solve on ranks forked here."""
+    weights = forked.shared_zeros((X.shape[1],), X.dtype)
+
+    def work() -> dict[str, Any]:
+        found = solve()
+        company = joining.company()
+        if company is not None and company.rank == 0:
+            weights[:] = found.weights
+        return {
+            "intercept": found.intercept,
+            "looks": [list(look) for look in found.looks],
+            "has_converged": found.has_converged,
+            "updates": found.updates,
+        }
+
+    report = forked.run(ranks, work)[0]
+    looks = [Look(*look) for look in report["looks"]]
+    return descent.Descended(
+        np.array(weights), report["intercept"], looks, report["has_converged"], report["updates"]
+    )
+
+
+class Lasso(_Descended):
+    """The lasso: |y - X w - b|^2 / (2 rows) + alpha * |w|_1."""
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        *,
+        tol: float = 1e-6,
+        fit_intercept: bool = True,
+        schedule: str = "dynamic",
+        random_state: Any = None,
+        max_iter: int = 1000,
+        verbose: int | bool = False,
+        warm_start: bool = False,
+        ranks: int | None = None,
+    ) -> None:
+        self.alpha = alpha
+        self.tol = tol
+        self.fit_intercept = fit_intercept
+        self.schedule = schedule
+        self.random_state = random_state
+        self.max_iter = max_iter
+        self.verbose = verbose
+        self.warm_start = warm_start
+        self.ranks = ranks
+
+    @property
+    def _ratio(self) -> float:
+        return 1.0
+
+
+class ElasticNet(_Descended):
+    """The elastic net: the lasso with alpha * (l1_ratio |w|_1 + (1 - l1_ratio) |w|^2 / 2)."""
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        *,
+        l1_ratio: float = 0.5,
+        tol: float = 1e-6,
+        fit_intercept: bool = True,
+        schedule: str = "dynamic",
+        random_state: Any = None,
+        max_iter: int = 1000,
+        verbose: int | bool = False,
+        warm_start: bool = False,
+        ranks: int | None = None,
+    ) -> None:
+        self.alpha = alpha
+        self.l1_ratio = l1_ratio
+        self.tol = tol
+        self.fit_intercept = fit_intercept
+        self.schedule = schedule
+        self.random_state = random_state
+        self.max_iter = max_iter
+        self.verbose = verbose
+        self.warm_start = warm_start
+        self.ranks = ranks
+
+    @property
+    def _ratio(self) -> float:
+        return float(self.l1_ratio)
+
+    def _check_parameters(self) -> None:
+        number("l1_ratio", self.l1_ratio, 0, most=1)
+        super()._check_parameters()
+
+
+_DOC = """
+
+    The minimum is found by coordinate descent (src/learn/coordinate_descent.hpp) until the
+    objective is known to be within `tol` times itself of the minimum. It is the same on any number
+    of ranks, which divide the columns. Constant columns get the weight 0. The intercept is not
+    penalised.
+
+    Args:
+        alpha: the weight of the penalty; above 0.
+{own}        tol: the largest gap, as a share of the objective; at least 0.
+        fit_intercept: whether the model has an intercept.
+        schedule: "dynamic" picks the columns by which the objective would fall most; "random" takes
+            all that may have a weight, in a random order, and is there to compare.
+        random_state: a seed or numpy.random.RandomState, for the random schedule.
+        max_iter: the most passes; a pass reads as many columns as there are, for steps or to look.
+        verbose: whether to print each measured gap to standard error.
+        warm_start: whether fit() starts from the last weights.
+        ranks: how many ranks to start, which share X and divide its columns; or None: this process,
+            or the ranks of its job, all of which give the same X and y. Small data get fewer.
+
+    Attributes:
+        coef_: (features,).
+        intercept_: a number.
+        n_iter_: passes made, of all ranks together.
+        n_updates_: coordinate steps made, of all ranks together.
+        objective_: the value of the objective.
+        dual_gap_: the objective is at most this far above the minimum.
+        history_: a record array of each measured gap: passes, objective, gap, time (seconds since
+            1970)."""
+
+for _kind, _text in (
+    (Lasso, ""),
+    (ElasticNet, "        l1_ratio: the share of the L1 penalty, from 0 to 1.\n"),
+):
+    _kind.__doc__ = f"{_kind.__doc__}{_DOC.format(own=_text)}"

@@ -1,0 +1,154 @@
+"""Rounds of a scheduled program: the same on all ranks, in flight as far as staleness allows."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from jobs import run_job
+
+import malt
+
+# Least squares over four columns a rank, divided anew in each round. A log of the calls shows which
+# state each push() saw.
+PROGRAM = """
+class Counting:
+    def __init__(self, most, die_at=None):
+        self.state, self.drawn, self.most, self.die_at = np.zeros(size * 4), 0, most, die_at
+        self.pulled, self.seen, self.random = 0, [], np.random.default_rng(3)
+
+    def schedule(self, ranks):
+        if self.drawn == self.most:
+            return None
+        self.drawn += 1
+        return np.array_split(self.random.permutation(len(self.state)), ranks)
+
+    def push(self, part):
+        self.seen.append(self.drawn - 1 - self.pulled)
+        if self.drawn == self.die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return np.cos(self.state[part] + part)
+
+    def pull(self, results):
+        self.pulled += 1
+        assert [result.rank for result in results] == sorted(result.rank for result in results)
+        for result in results:
+            self.state[result.part] += result.values[: len(result.part)]
+"""
+
+
+def alone(ranks: int, rounds: int, staleness: int) -> Any:
+    """The same rounds in one process."""
+    random, state = np.random.default_rng(3), np.zeros(ranks * 4)
+    flight: list[Any] = []
+    for _ in range(rounds):
+        part = random.permutation(len(state))
+        flight.append((part, np.cos(state[part] + part)))
+        if len(flight) > staleness:
+            part, values = flight.pop(0)
+            state[part] += values
+    for part, values in flight:
+        state[part] += values
+    return state
+
+
+@pytest.mark.parametrize(("ranks", "staleness"), [(1, 0), (2, 0), (3, 2), (2, 5)])
+def test_each_push_sees_a_state_as_old_as_the_staleness(
+    tmp_path: Path, ranks: int, staleness: int
+) -> None:
+    result = run_job(
+        tmp_path,
+        ranks,
+        PROGRAM
+        + f"""
+program = Counting(12)
+rounds = malt.schedule.run(program, length=8, staleness={staleness})
+tell(rounds=rounds, state=program.state, seen=program.seen)
+again = Counting(100)
+tell(limited=malt.schedule.run(again, length=8, rounds=4, staleness={staleness}), drawn=again.drawn)
+""",
+    )
+    assert result.code == 0, result.output
+    age = 0 if ranks == 1 else staleness
+    for told in result.told:
+        assert told["rounds"] == 12
+        assert told["seen"] == [min(k, age) for k in range(12)]
+        assert np.array_equal(told["state"], alone(ranks, 12, age))
+        assert told["limited"] == told["drawn"] == 4
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_a_dead_rank_is_named_on_all_ranks_that_are_left_and_they_go_on(
+    tmp_path: Path, staleness: int
+) -> None:
+    result = run_job(
+        tmp_path,
+        4,
+        PROGRAM
+        + f"""
+program = Counting(50, die_at=9 if rank == 2 else None)
+tell(error=error_of(malt.schedule.run, program, length=8, staleness={staleness}))
+rest = Counting(50)
+tell(rounds=malt.schedule.run(rest, length=8, staleness={staleness}), state=rest.state)
+tell(pulled=program.pulled)
+""",
+        "--keep-going",
+        code=128 + signal.SIGKILL,
+    )
+    left = [result.told[rank] for rank in (0, 1, 3)]
+    for told in left:
+        assert told["error"].kind == "PeerError"
+        assert told["error"].ranks == (2,)
+        assert told["error"].says("rank 2 has died", "put back a state")
+        assert told["pulled"] <= 9
+        assert told["rounds"] == 50
+        assert np.array_equal(told["state"], left[0]["state"])
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    class Wrong:
+        def __init__(self, parts: Any) -> None:
+            self.parts = parts
+
+        def schedule(self, ranks: int) -> Any:
+            return self.parts
+
+        def push(self, part: Any) -> Any:
+            return part
+
+        def pull(self, results: Any) -> None:
+            raise AssertionError("nothing was pushed")
+
+    run = malt.schedule.run
+    with pytest.raises(malt.ConfigError, match=r"schedule\(\) returned 2 parts for 1 ranks"):
+        run(Wrong([1, 2]), length=1)
+    with pytest.raises(malt.ConfigError, match=r"push\(\) returned 3 values; length=2 is the most"):
+        run(Wrong([[1, 2, 3]]), length=2)
+    for options, message in (
+        ({"length": 0}, "length is 0; it must be a whole number at least 1"),
+        ({"length": 1, "staleness": -1}, "staleness is -1; it must be a whole number at least 0"),
+        ({"length": 1, "rounds": -1}, "rounds is -1"),
+    ):
+        with pytest.raises(malt.ConfigError, match=message):
+            run(Wrong(None), **options)
+
+
+def test_independent_picks_the_highest_priorities_that_do_not_disturb_one_another() -> None:
+    correlations = np.eye(5)
+    correlations[0, 1] = correlations[1, 0] = -0.9
+    correlations[2, 3] = correlations[3, 2] = 0.2
+    pick = malt.schedule.independent
+    assert pick([5, 6, 1, 2, 0], correlations, bound=0.5, most=9).tolist() == [1, 3, 2, 4]
+    assert pick([5, 6, 1, 2, 0], correlations, bound=0.1, most=9).tolist() == [1, 3, 4]
+    assert pick([5, 6, 1, 2, 0], correlations, bound=1, most=2).tolist() == [1, 0]
+    for bad, message in (
+        (([1, 2], np.eye(3), 0.5, 1), "correlations"),
+        (([1, 2], np.eye(2), 1.5, 1), "bound is 1.5; it must be from 0 to 1"),
+        (([1, 2], np.eye(2), 0.5, -1), "most is -1"),
+        (([1, np.nan], np.eye(2), 0.5, 1), "not finite; give constant columns 0"),
+    ):
+        with pytest.raises(malt.ConfigError, match=message):
+            pick(*bad[:2], bound=bad[2], most=bad[3])
