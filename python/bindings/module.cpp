@@ -44,8 +44,9 @@ dstorm::GatherOptions to_gather_options(std::optional<std::int64_t> staleness,
   if (quorum || !deadline.is_none()) {
     options.quorum.emplace();
     options.quorum->share = quorum.value_or(1);
-    options.quorum->is_usual = deadline.equal(py::str("auto"));
-    if (!options.quorum->is_usual) options.quorum->deadline = to_deadline(deadline);
+    options.quorum->is_automatic =
+        py::isinstance<py::str>(deadline) && deadline.cast<std::string>() == "auto";
+    if (!options.quorum->is_automatic) options.quorum->deadline = to_deadline(deadline);
   }
   return options;
 }

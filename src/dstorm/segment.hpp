@@ -68,10 +68,12 @@ struct Stats {
 // How many in-neighbours a gather waits for, and how long.
 struct Quorum {
   double share = 1;  // of the live ones, above 0 and up to 1; rounded up
-  // Since the wait began; then what has come is folded. None: the gather's timeout, which is an
-  // error. `is_usual`: three times as long as quorums of this segment took lately.
+  // Since the wait for the quorum began; at the end of it, or of the gather's timeout, what has come
+  // is folded. None: the timeout, which is an error.
   std::optional<std::chrono::nanoseconds> deadline = std::nullopt;
-  bool is_usual = false;
+  // Instead: three times as long as quorums of this segment took lately, longer if it came too soon.
+  // None while no quorum has come.
+  bool is_automatic = false;
 };
 
 struct GatherOptions {
@@ -131,7 +133,9 @@ class Segment {
   // rank's own iteration (under QUEUE also older ones not folded yet), and gather returns only when
   // the next scatter finds a slot that all receivers have folded, so no update of a BSP round is
   // ever overwritten. If the fold throws, no update counts as folded and all stay pending. A
-  // TimeoutError names the in-neighbours waited for; nothing is folded then.
+  // TimeoutError names the in-neighbours waited for; nothing is folded then. With a quorum it waits
+  // for that too, after the staleness. Throws ConfigError if the share is out of range, or the
+  // staleness is 0.
   template <class Function>
   std::size_t gather(const GatherOptions& options, Function&& fold) {
     return gather_folded(options, Fold(std::ref(fold)));

@@ -18,6 +18,10 @@ namespace {
 
 constexpr const char* kLengths = "contribution_length()";
 
+void require_finite(double square) {
+  require_dual(std::isfinite(square), "|w|^2", square, "finite; scale columns down, or lower C");
+}
+
 template <class T>
 void round_to(std::span<T> rounded, const std::vector<double>& values) {
   std::transform(values.begin(), values.end(), rounded.begin(),
@@ -42,6 +46,10 @@ struct DualAscent<T>::Impl {
 
   void require_settled() const;
   void add_moved(double moved);
+  // One rank alone has nobody to exchange changes with: its own count as exchanged.
+  void add_swept() {
+    if (options.ranks == 1) add_moved(model.moved);
+  }
   double change_squared(std::span<const T> change) const;
   DualBalance balance_of(const DualScales& all) const;
 
@@ -128,7 +136,7 @@ template <class T>
 std::int64_t DualAscent<T>::begin_sweep() {
   Impl& own = *impl_;
   own.require_settled();
-  if (own.options.ranks == 1) own.add_moved(own.model.moved);
+  own.add_swept();
   own.multiplier.step(own.centre.pliancy());
   own.model.gap = own.centre.gap(own.weights) / own.options.ranks;
   own.centre.move(own.weights);
@@ -210,6 +218,7 @@ template <class T>
 void DualAscent<T>::contribute(const DualScales& all, std::span<T> contribution) {
   Impl& own = *impl_;
   check_length("the contribution", contribution.size(), contribution_length(), kLengths);
+  own.add_swept();
   const DualBalance balance = own.balance_of(all);
   if (!own.settled) std::visit([&](auto& rows) { rows.scale(balance); }, own.rows);
   own.multiplier.settle(all, own.settled);
@@ -227,7 +236,7 @@ void DualAscent<T>::settle(std::span<const T> sum) {
   std::vector<T> of_alphas(sum.begin(), sum.begin() + std::ssize(own.weights));
   for (std::size_t i = features; i < sum.size(); ++i) of_alphas[i - features] += sum[i];
   const double square = squares(of_alphas.data(), features);
-  require_dual(std::isfinite(square), "|w|^2", square, "finite; scale columns down, or lower C");
+  require_finite(square);
   own.centre.set_weights(of_alphas, own.weights);
   own.add_moved(0);
   own.settled = true;
@@ -238,6 +247,7 @@ DualLosses DualAscent<T>::losses(const DualScales& all, std::span<T> contributio
   Impl& own = *impl_;
   check_length("the contribution", contribution.size(), contribution_length(), kLengths);
   own.require_settled();
+  own.add_swept();
   own.balance = own.balance_of(all);
   own.multiplier.settle(all, true);
   own.add_moved(0);
@@ -265,7 +275,10 @@ DualGap DualAscent<T>::gap(const DualLosses& all, std::span<const T> sum) const 
     }
     dual_squares += alpha_x * alpha_x;
   }
-  return {squares(own.weights.data(), features) / 2 + all.primal, all.dual - dual_squares / 2};
+  const double square = squares(own.weights.data(), features);
+  require_finite(square);
+  require_finite(dual_squares);
+  return {square / 2 + all.primal, all.dual - dual_squares / 2};
 }
 
 template <class T>

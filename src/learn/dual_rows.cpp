@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <iterator>
 
 #include "learn/dual_check.hpp"
 #include "learn/linear_loss.hpp"
@@ -209,7 +210,11 @@ void DualRows<T, Matrix>::list_unrested() {
       const std::span<const std::uint32_t> list = list_of(rank);
       const auto width = static_cast<double>(std::bit_cast<float>(list[1]));
       may_move_ = rank == 0 ? width : std::min(may_move_, width);
-      listed_.insert(listed_.end(), list.begin() + 2, list.begin() + 2 + list[0]);
+      const std::span<const std::uint32_t> rows =
+          list.subspan(2, std::min<std::size_t>(list[0], list.size() - 2));
+      std::ranges::copy_if(rows, std::back_inserter(listed_), [this](std::uint32_t row) {
+        return row < coordinates_.size();  // another process wrote it
+      });
     }
   }
   if (listed_.size() > most_listed_) return;
@@ -272,7 +277,8 @@ template <class T, class Matrix>
 int DualRows<T, Matrix>::pieces_in_cache() const {
   if (is_short_) return 1;
   const std::size_t bytes = matrix_.values.size() * sizeof(T);
-  return static_cast<int>(std::clamp<std::size_t>(bytes / kPieceBytes, 1, order_.size()));
+  return static_cast<int>(
+      std::clamp<std::size_t>(bytes / kPieceBytes, 1, std::max<std::size_t>(order_.size(), 1)));
 }
 
 template <class T, class Matrix>

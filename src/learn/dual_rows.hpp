@@ -10,8 +10,9 @@
 // Dealt rows (DualDeal): every rank holds all rows, and draws the same order of the blocks. Rank r
 // takes the r-th part of that order. So no two ranks change one alpha in the same sweep. What the
 // ranks have found is listed in shared memory, so all list the same rows. The sums that end a sweep
-// order the changes of one sweep before the reads of the next. When a rank has died, nobody deals
-// any more: the rows of the dead must not be swept, and no rank knows which rows these are.
+// order the changes of one sweep before the reads of the next. When a rank has died, each rank
+// sweeps its own part alone: the rows of the dead must not be swept, and no rank knows which rows
+// these are.
 #pragma once
 
 #include <cstddef>

@@ -79,7 +79,7 @@ void Csr<T>::check(std::int64_t first_row, std::int64_t last_row) const {
     for (std::int64_t count = 0; row < last_row && count < kCheckedTogether; ++row) {
       const std::int64_t first = starts[static_cast<std::size_t>(row)];
       const std::int64_t last = starts[static_cast<std::size_t>(row) + 1];
-      if (first > last || last > end) {
+      if (first < 0 || first > last || last > end) {
         refuse(row, "goes from value " + std::to_string(first) + " to " + std::to_string(last) +
                         "; rows follow one another within " + std::to_string(end));
       }

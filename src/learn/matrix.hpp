@@ -32,7 +32,8 @@ struct Csr {
 
   // Throws dstorm::ConfigError unless the rows lie one after the other within the arrays and each
   // row's columns rise within the features; of rows first_row to last_row - 1, or of all. Reads
-  // their columns once. A kernel that gets an unchecked, wrong matrix has undefined behaviour.
+  // their columns once. A kernel that does not say that it checks its matrix itself has undefined
+  // behaviour if it gets a wrong one.
   void check(std::int64_t first_row, std::int64_t last_row) const;
   void check() const { check(0, rows()); }
 };

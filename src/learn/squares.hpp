@@ -1,4 +1,4 @@
-// The sum of squares, in double. Internal to dual ascent.
+// The sum of squares, in double. Internal to the kernels.
 #pragma once
 
 #include <cstddef>

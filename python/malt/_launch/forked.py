@@ -44,7 +44,7 @@ def shared(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def shared_zeros(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Make an array of zeros in memory as that of shared(). The system zeroes it at first use."""
+    """Make an array of zeros to which forked ranks can write too; its pages are made when used."""
     size, kind = math.prod(shape), np.dtype(dtype)
     memory = mmap.mmap(-1, max(1, size * kind.itemsize))
     return np.frombuffer(memory, kind, size).reshape(shape)

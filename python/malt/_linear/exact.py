@@ -77,7 +77,7 @@ class ExactModel(LinearInput):
     # Solving
 
     def _take_rows(self, X: Any, y: Any, sample_weight: Any) -> tuple[Given, All]:
-        """Return the given rows, of which those here alone may have values that are not finite.
+        """Return the given rows. Those of a process alone may have values that are not finite.
 
         The ascent finds these, on all ranks at once.
         """

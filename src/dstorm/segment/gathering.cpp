@@ -1,17 +1,18 @@
 // How a gather works. collect() waits as the options say, first for the staleness and then for the
-// quorum, then finds the updates to fold and lists
-// them in updates_. There are three ways to find them: collect_own_iteration() at staleness 0,
-// collect_newest() under LATEST, and collect_queued() under QUEUE. The fold reads the updates in
-// their slots, or in the stash. Under LATEST this rank's cursors hold the slots meanwhile, so that
-// no sender overwrites one. end() marks the updates as consumed, which frees their slots, and tells
-// the senders. If a wait or the fold throws, let_go() drops the holds, and all updates stay
-// pending.
+// quorum. It then finds the updates to fold and lists them in updates_. There are three ways to find
+// them: collect_own_iteration() at staleness 0, collect_newest() under LATEST, and collect_queued()
+// under QUEUE. The fold reads the updates in their slots, or in the stash. Under LATEST this rank's
+// cursors hold the slots meanwhile, so that no sender overwrites one. end() marks the updates as
+// consumed, which frees their slots, and tells the senders. If a wait or the fold throws, let_go()
+// drops the holds, and all updates stay pending.
 #include "dstorm/segment/gathering.hpp"
 
 #include <sched.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
+#include <utility>
 
 namespace dstorm {
 
@@ -22,9 +23,10 @@ namespace {
 constexpr int kLooksForMissing = 64;
 // The longest time after which this rank learns of an epoch whose graph another rank uses already.
 constexpr std::chrono::seconds kNews{1};
-// A usual deadline: so many times the usual wait, and no less than that.
-constexpr int kUsual = 3;
-constexpr std::chrono::milliseconds kLeastUsual{1};
+// An automatic deadline: so many times the usual wait, and no less than that.
+constexpr int kAutomatic = 3;
+constexpr int kMostLonger = 4;  // times as long after gathers that were cut short
+constexpr std::chrono::milliseconds kLeastAutomatic{1};
 constexpr int kLately = 8;          // gathers over which the wait for a quorum is averaged
 constexpr double kRounding = 1e-9;  // of a share
 
@@ -76,12 +78,13 @@ void Gathering::collect(const GatherOptions& options) {
                       " at staleness 0 waits for all in-neighbours; a quorum or a deadline needs "
                       "staleness=None or at least 1");
   }
+  const auto began = options.quorum ? Clock::now() : Clock::time_point{};
   state_.take_in();
   if (options.staleness == 0) return collect_own_iteration(timeout);
   if (options.staleness && *options.staleness < state_.iteration) {
     wait_for_clocks(state_.iteration - *options.staleness, timeout);
   }
-  if (options.quorum) wait_for_quorum(*options.quorum, timeout);
+  if (options.quorum) wait_for_quorum(*options.quorum, timeout, began);
   if (state_.is_queue()) {
     collect_queued(kMostIteration);
   } else {
@@ -147,47 +150,66 @@ void Gathering::wait_for_clocks(std::uint64_t target, nanoseconds timeout) {
   throw TimeoutError(lacks(ranks) + " within " + format_seconds(timeout) + at + ")", ranks);
 }
 
-void Gathering::wait_for_quorum(const Quorum& quorum, nanoseconds timeout) {
+// `timeout` is that of the whole gather, which has waited since `began`.
+void Gathering::wait_for_quorum(const Quorum& quorum, nanoseconds timeout,
+                                Clock::time_point began) {
   const std::vector<int>& senders = state_.rounds.current().in;
   const auto is_behind = [&](int r) {
     return state_.reader(r).clock() < state_.iteration && state_.is_live(r);
   };
-  const auto behind = [&] {
-    std::vector<int> ranks;
-    std::ranges::copy_if(senders, std::back_inserter(ranks), is_behind);
-    return ranks;
-  };
+  std::size_t live = 0;
+  std::size_t needed = 0;
+  std::size_t there = 0;
   const auto is_there = [&] {
     strays_.take_in(false);
-    const auto live = std::ranges::count_if(senders, [&](int r) { return state_.is_live(r); });
-    const auto may_lack =
-        static_cast<std::ptrdiff_t>((1 - quorum.share) * static_cast<double>(live) + kRounding);
-    return std::ranges::count_if(senders, is_behind) <= may_lack;
+    if (state_.is_queue()) strays_.help_up();
+    live = there = 0;
+    for (int r : senders) {
+      if (!state_.is_live(r)) continue;
+      ++live;
+      there += is_behind(r) ? 0 : 1;
+    }
+    const double share = quorum.share * static_cast<double>(live);
+    needed = std::max<std::size_t>(static_cast<std::size_t>(std::ceil(share - kRounding)), 1);
+    return there >= std::min(needed, live);
   };
-  const auto lacks = [&](const std::vector<int>& ranks) {
-    return "gather of " + state_.name() + ": " + describe_ranks(ranks) +
-           " did not scatter iteration " + std::to_string(state_.iteration);
+  const auto lacks = [&] {
+    std::vector<int> ranks;
+    std::ranges::copy_if(senders, std::back_inserter(ranks), is_behind);
+    return std::pair("gather of " + state_.name() + ": " + describe_ranks(ranks) +
+                         " did not scatter iteration " + std::to_string(state_.iteration) + "; " +
+                         std::to_string(needed) + " of " + std::to_string(live) +
+                         " in-neighbours are needed, and " + std::to_string(there) + " have",
+                     ranks);
   };
-  const auto began = std::chrono::steady_clock::now();
-  const nanoseconds limit = limit_of(quorum, timeout);
   const auto missing = [&] {
     const auto one = std::ranges::find_if(senders, is_behind);
     return one == senders.end() ? -1 : *one;
   };
-  const bool came = state_.wait(is_there, limit, [&] { return lacks(behind()); }, missing);
-  const std::vector<int> ranks = came ? std::vector<int>{} : behind();
-  if (limit == timeout && !ranks.empty()) {
-    throw TimeoutError(lacks(ranks) + " within " + format_seconds(timeout), ranks);
+  const auto begins = Clock::now();
+  const nanoseconds left = std::max(timeout - nanoseconds(begins - began), nanoseconds(0));
+  const std::optional<nanoseconds> deadline =
+      quorum.is_automatic ? automatic_deadline() : quorum.deadline;
+  const nanoseconds limit = std::min(deadline.value_or(left), left);
+  if (state_.wait(is_there, limit, [&] { return lacks().first; }, missing) || is_there()) {
+    const nanoseconds waited = Clock::now() - begins;
+    usual_wait_ = usual_wait_ ? *usual_wait_ + (waited - *usual_wait_) / kLately : waited;
+    cut_short_ = 0;
+    return;
   }
-  // A wait that was cut short counts in full, so that a deadline too short grows.
-  const nanoseconds waited = std::chrono::steady_clock::now() - began;
-  usual_wait_ = usual_wait_ ? *usual_wait_ + (waited - *usual_wait_) / kLately : waited;
+  if (!deadline) {
+    const auto [text, ranks] = lacks();
+    throw TimeoutError(text + " within " + format_seconds(timeout), ranks);
+  }
+  ++cut_short_;
 }
 
-nanoseconds Gathering::limit_of(const Quorum& quorum, nanoseconds timeout) const {
-  if (!quorum.is_usual) return std::min(quorum.deadline.value_or(timeout), timeout);
-  if (!usual_wait_) return timeout;
-  return std::min(std::max(kUsual * *usual_wait_, nanoseconds(kLeastUsual)), timeout);
+// Longer after gathers that it has cut short, as ranks may have become slower; but not without end,
+// as one of them may have stopped.
+std::optional<nanoseconds> Gathering::automatic_deadline() const {
+  if (!usual_wait_) return std::nullopt;
+  return std::max(kAutomatic * std::min(1 + cut_short_, kMostLonger) * *usual_wait_,
+                  nanoseconds(kLeastAutomatic));
 }
 
 // A part of BSP: the next scatter must find a slot without replacing an update that some rank has

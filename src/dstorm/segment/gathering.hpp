@@ -22,6 +22,7 @@ class Gathering {
   void reject(std::size_t update) { found_[update].is_folded = false; }
 
  private:
+  using Clock = std::chrono::steady_clock;
   struct Found {  // one for each Update
     std::uint64_t ordinal;
     bool is_stashed;  // it lies in the stash, not in a slot
@@ -37,8 +38,9 @@ class Gathering {
   void record(Recorder& recorder, Recorder::Time began) const noexcept;
   void let_go() noexcept;
   void wait_for_clocks(std::uint64_t target, std::chrono::nanoseconds timeout);
-  void wait_for_quorum(const Quorum& quorum, std::chrono::nanoseconds timeout);
-  std::chrono::nanoseconds limit_of(const Quorum& quorum, std::chrono::nanoseconds timeout) const;
+  void wait_for_quorum(const Quorum& quorum, std::chrono::nanoseconds timeout,
+                       Clock::time_point began);
+  std::optional<std::chrono::nanoseconds> automatic_deadline() const;
   void wait_for_folds(std::chrono::nanoseconds timeout);
   bool hears_of_epoch();
   bool has_update(int rank);
@@ -52,8 +54,9 @@ class Gathering {
   std::vector<Found> found_;     // one for each of updates_, in the same order
   std::vector<int> held_;        // senders in whose mailboxes this rank holds a slot
   std::vector<int> senders_;     // of the updates that have been folded
-  // For how long gathers waited for their quorum, lately; none before the first one.
+  // For how long gathers waited for a quorum that came, lately, whatever its share.
   std::optional<std::chrono::nanoseconds> usual_wait_;
+  int cut_short_ = 0;  // gathers since then, of which the deadline came first
 };
 
 }  // namespace dstorm

@@ -57,6 +57,12 @@ void Strays::relieve_senders() {
   for_each_peer([&](int r) { return stash(r, std::numeric_limits<std::uint64_t>::max(), most); });
 }
 
+void Strays::help_up() {
+  for_each_peer([&](int r) {
+    return state_.reader(r).clock() < state_.iteration && stash(r, state_.iteration, kAll);
+  });
+}
+
 bool Strays::stash(int rank, std::uint64_t limit, std::size_t most) {
   SlotReader& reader = state_.reader(rank);
   const std::uint64_t settled = std::min(limit, reader.clock());

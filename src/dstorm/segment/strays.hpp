@@ -27,6 +27,11 @@ class Strays {
   // other rank as much room as that rank has slots.
   void relieve_senders();
 
+  // QUEUE, while this rank waits for senders that are behind: stashes what they have sent, so that
+  // they find slots for the iterations that they lack. A sender may be behind by more than it has
+  // slots if this rank has gone on without it.
+  void help_up();
+
   // Stashes updates of `rank` up to iteration `limit`, until `most` of its updates are stashed. The
   // sender is not told. Returns whether there were any.
   bool stash(int rank, std::uint64_t limit, std::size_t most);

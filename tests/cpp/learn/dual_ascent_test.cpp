@@ -81,6 +81,22 @@ TEST_P(EachLoss, BoundsTheLeastValueAfterEverySweep) {
   }
 }
 
+TEST_P(EachLoss, AMeasurementChangesNothingForOneRankAlone) {
+  const DualProblem problem = random_problem(loss(), intercept());
+  const Shard<double> shard(problem, all_rows(problem));
+  DualAscent<double> ascent(problem.options, shard.csr(), shard.targets());
+  DualGap gap;
+  for (int sweep = 0; sweep < kMostSweeps; ++sweep) {
+    ascent.begin_sweep();
+    ascent.sweep(0, 1);
+    const double before = ascent.intercept();
+    gap = measure(ascent);
+    ASSERT_NEAR(ascent.intercept(), before, 1e-9 * (1 + std::abs(before))) << sweep;
+    if (gap.primal - gap.dual <= kClose * gap.primal) break;
+  }
+  EXPECT_LE(gap.primal - gap.dual, kClose * gap.primal);
+}
+
 TEST_P(EachLoss, FindsTheSameWhereColumnsAreConstantOrTwice) {
   DualProblem problem = random_problem(loss(), intercept());
   problem.options.c = 0.01;

@@ -49,6 +49,9 @@ TEST(Csr, RefusesRowsThatDoNotFollowOneAnother) {
   expect_refused(arrays, "row 1 of the CSR matrix goes from value 2 to 1");
   arrays.starts = {0, 9, 2, 3};
   expect_refused(arrays, "row 0 of the CSR matrix goes from value 0 to 9");
+  arrays.starts = {0, -2, 2, 3};
+  expect_refused(arrays, "row 0 of the CSR matrix goes from value 0 to -2");
+  EXPECT_THROW(arrays.csr().check(1, 2), dstorm::ConfigError);
   arrays.starts = {1, 2, 2, 3};
   expect_refused(arrays, "do not begin at 0 and end at its 3 values");
   arrays.starts = {0, 2, 2, 2};

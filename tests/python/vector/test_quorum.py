@@ -79,27 +79,100 @@ malt.barrier()
 
 
 def test_an_automatic_deadline_follows_what_gathers_took(tmp_path: Path) -> None:
-    """Rank 1 comes at once in 20 rounds, and then not at all."""
+    """Rank 1 comes at once in 20 rounds, and then not at all: no wait grows into an error."""
+    result = run_job(
+        tmp_path,
+        2,
+        """
+malt.init(timeout=2)
+v = malt.vector(np.zeros(2))
+for _ in range(20):
+    v.scatter()
+    v.gather(malt.SUM, deadline="auto", timeout=60)
+malt.barrier(60)
+if rank == 0:
+    v.gather(malt.SUM)
+    v.scatter()
+    tell(counts=[v.gather(malt.SUM, deadline="auto").count for _ in range(60)])
+    raise_flag("done")
+await_flag("done")
+malt.barrier(60)
+""",
+    )
+    assert result.told[0]["counts"] == [0] * 60
+
+
+def test_a_deadline_beyond_the_timeout_is_no_error(tmp_path: Path) -> None:
     result = run_job(
         tmp_path,
         2,
         """
 malt.init(timeout=60)
 v = malt.vector(np.zeros(2))
-for _ in range(20):
-    v.scatter()
-    v.gather(malt.SUM, deadline="auto")
-malt.barrier()
 if rank == 0:
-    v.gather(malt.SUM)
     v.scatter()
-    begin = time.monotonic()
-    counts = [v.gather(malt.SUM, deadline="auto").count for _ in range(3)]
-    tell(counts=counts, waited=time.monotonic() - begin)
+    tell(counts=[v.gather(malt.SUM, deadline=each, timeout=0.2).count for each in (0.2, 5, 0)])
 malt.barrier()
 """,
     )
     assert result.told[0]["counts"] == [0, 0, 0]
+
+
+def test_a_rank_far_behind_finds_slots_again(tmp_path: Path) -> None:
+    """Rank 1 is more iterations behind than it has slots, and rank 0 then waits for it."""
+    result = run_job(
+        tmp_path,
+        2,
+        """
+malt.init(timeout=60)
+v = malt.vector(np.ones(1), policy="queue", depth=2)
+if rank == 0:
+    folded = 0
+    for _ in range(5):
+        v.scatter()
+        folded += v.gather(malt.SUM, deadline=0.01).count
+    tell(folded=folded + v.gather(malt.SUM, quorum=1).count)
+else:
+    folded = 0
+    while folded < 5:
+        folded += v.gather(malt.SUM).count
+    for _ in range(5):
+        v.scatter()
+malt.barrier()
+""",
+    )
+    assert result.told[0]["folded"] == 5
+
+
+@pytest.mark.parametrize("stop", ["SIGKILL", "SIGSTOP"])
+def test_a_rank_that_ends_or_stops_meanwhile(tmp_path: Path, stop: str) -> None:
+    """A dead rank is not waited for; a stopped one no longer than the deadline."""
+    result = run_job(
+        tmp_path,
+        2,
+        """
+malt.init(timeout=60)
+v = malt.vector(np.zeros(2))
+if rank == 1:
+    raise_flag(os.getpid())
+    tell(pid=os.getpid())
+    os.kill(os.getpid(), getattr(signal, stop))
+    time.sleep(100)
+while not os.path.exists("told-1"): time.sleep(0.01)
+v.scatter()
+begin = time.monotonic()
+gathered = v.gather(malt.SUM, quorum=1, deadline=None if stop == "SIGKILL" else 0.3)
+tell(count=gathered.count, waited=time.monotonic() - begin)
+import pickle
+pid = pickle.loads(open("told-1", "rb").read())["pid"]
+if stop == "SIGSTOP":
+    os.kill(pid, signal.SIGKILL)
+""",
+        "--keep-going",
+        code=None,
+        stop=stop,
+    )
+    assert result.told[0]["count"] == 0
     assert result.told[0]["waited"] < PROMPT
 
 
@@ -123,7 +196,6 @@ else:
         v.gather(malt.SUM, staleness=2, quorum=0.5)
     tell(bounded=[error_of(v.gather, malt.SUM, staleness=1, quorum=0.5, timeout=0.3)])
     raise_flag(rank)
-while len(malt.alive()) < 3: time.sleep(0.01)
 malt.barrier()
 """,
     )
