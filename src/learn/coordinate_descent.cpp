@@ -16,6 +16,13 @@
 #include "learn/squares.hpp"
 
 namespace learn {
+
+struct DescentColumn {
+  double mean = 0;
+  double square = 0;       // |x|^2, of the centred column; 0: it gets no weight
+  double correlation = 0;  // x r, at the last look
+};
+
 namespace {
 
 // Neighbouring columns are often correlated, so one rank has many of them. But it has columns from
@@ -27,12 +34,6 @@ constexpr std::size_t kLookedAPicked = 1000;  // a look costs as much as steps o
 constexpr int kShortDescents = 5;             // sweeps over what changed, after each full sweep
 constexpr double kShortShare = 0.3;     // such sweeps end below this share of the full one's fall
 constexpr double kScreenMargin = 1e-3;  // of l1: rounding must not screen a column
-
-struct Column {
-  double mean = 0;
-  double square = 0;       // |x|^2, of the centred column; 0: it gets no weight
-  double correlation = 0;  // x r, at the last look
-};
 
 void check_descent(const DescentOptions& options) {
   require_dual(std::isfinite(options.alpha) && options.alpha > 0, "alpha", options.alpha,
@@ -49,9 +50,9 @@ double shrink(double value, double by) {
 }
 
 template <class View>
-Column measure_column(const View& view, std::size_t rows, bool is_centred) {
+DescentColumn measure_column(const View& view, std::size_t rows, bool is_centred) {
   using T = std::remove_cvref_t<decltype(view.values[0])>;
-  Column column;
+  DescentColumn column;
   column.square = squares(view.values, view.count);
   if (!is_centred || rows == 0) return column;
   double sum = 0;
@@ -162,7 +163,7 @@ struct DescentState {
   void screen(double scale, double radius) {
     const double limit = l1 * (1 - kScreenMargin);
     std::erase_if(alive, [&](std::uint32_t j) {
-      const Column& column = columns[j];
+      const DescentColumn& column = columns[j];
       if (weights[j] != 0) return false;
       return std::abs(scale * column.correlation) + radius * std::sqrt(column.square + l2) < limit;
     });
@@ -170,7 +171,7 @@ struct DescentState {
 
   // What a step of the column would let n P fall by.
   double fall_of(std::size_t j) const {
-    const Column& column = columns[j];
+    const DescentColumn& column = columns[j];
     if (column.square == 0) return 0;
     const double curvature = column.square + l2;
     const auto weight = static_cast<double>(weights[j]);
@@ -203,7 +204,7 @@ struct DescentState {
   double l1 = 0;
   double l2 = 0;
   std::vector<T> y;  // centred
-  std::vector<Column> columns;
+  std::vector<DescentColumn> columns;
   std::vector<T> weights;
   std::vector<T> weights_before;       // of picked columns, at the last add_changes()
   std::vector<T> residual;             // less `shift`
@@ -234,7 +235,7 @@ struct Descent final : DescentState<T> {
                  "one for each row");
     for (const std::uint32_t j : this->alive) {
       if constexpr (std::is_same_v<Matrix, Csr<T>>) given.check(j, j + std::int64_t{1});
-      Column& column = this->columns[j];
+      DescentColumn& column = this->columns[j];
       column = measure_column(view_of(matrix, j), targets.size(), asked.intercept);
       require_dual(std::isfinite(static_cast<T>(column.square)),
                    "|x|^2 of column " + std::to_string(j), column.square,
@@ -258,7 +259,7 @@ struct Descent final : DescentState<T> {
     this->centre();
     DescentLook sums;
     for (const std::uint32_t j : this->alive) {
-      Column& column = this->columns[j];
+      DescentColumn& column = this->columns[j];
       const auto weight = static_cast<double>(this->weights[j]);
       column.correlation = static_cast<double>(dot(view_of(matrix, j), this->residual.data()));
       sums.most = std::max(sums.most, std::abs(column.correlation - this->l2 * weight));
@@ -273,7 +274,7 @@ struct Descent final : DescentState<T> {
 
   // Returns by how much n P fell.
   double step(std::uint32_t j) {
-    const Column& column = this->columns[j];
+    const DescentColumn& column = this->columns[j];
     const auto weight = static_cast<double>(this->weights[j]);
     const auto view = view_of(matrix, j);
     const double rows = static_cast<double>(this->y.size());

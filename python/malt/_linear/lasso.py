@@ -133,7 +133,11 @@ class _Descended(RegressorMixin, LinearInput):
             rows = canonical(rows)
             settings = self._common_settings()
             if not is_alone:
-                settings["X and y"] = _digest(rows, targets)
+                is_sparse = sparse.issparse(rows)
+                parts = (rows.indptr, rows.indices, rows.data) if is_sparse else (rows.T,)
+                settings["X and y"] = _digest(targets, *parts)
+                start = self._start(rows)
+                settings["coef_ of the last fit"] = "none" if start is None else _digest(start)
             return (rows, targets), Here(
                 rows.shape[0], rows.shape[1], rows.dtype.name, None, settings
             )
@@ -208,10 +212,9 @@ class _Descended(RegressorMixin, LinearInput):
         return self._decide(X)
 
 
-def _digest(X: Any, y: Array) -> str:
-    """Return a digest of the data, to compare ranks."""
-    digest = hashlib.sha256(np.ascontiguousarray(y).tobytes())
-    arrays = (X.indptr, X.indices, X.data) if sparse.issparse(X) else (X.T,)
+def _digest(*arrays: Array) -> str:
+    """Return a digest of arrays, to compare ranks."""
+    digest = hashlib.sha256()
     for array in arrays:
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()[:32]
