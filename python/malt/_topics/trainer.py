@@ -110,16 +110,21 @@ class _RankTrainer:
         sums = np.zeros(len(self.priors.alpha) + 3)
         for number, block in enumerate(source.blocks()):
             steps = 2 * min(max(len(block) // _STEP_TOKENS, 1), _MOST_SHARES)
+            added = 0
             for step in range(steps):
                 how = self._how(sweep + 1, number, step)
                 block.sweep(self._counts, self._totals, step=step, steps=steps, **how)
                 if self._shared is not None and step + 1 < steps:
-                    self._note(self._shared.poll())
+                    added += self._shared.poll()
             if is_step:
                 terms = sums[:-3]
                 sums[-3] += block.add_to_fixed_point(self.priors.alpha.tolist(), terms)
             if self._shared is not None:
-                self._note(self._shared.exchange())
+                added += self._shared.exchange()
+            # Only now do the rows count all that the totals do: a sweep's first pass moves tokens
+            # in the totals, and its second one in the rows.
+            if added > 0:
+                self._recount()
         if is_step:
             sums[-2:] = _terms_of_beta(self._counts, self._totals, self.priors.beta)
             self.priors = _stepped(self.priors, self._of_all(sums))
@@ -128,10 +133,6 @@ class _RankTrainer:
         """Make the counts those of all ranks. Collective."""
         if self._shared is not None:
             self._shared.drain()
-            self._recount()
-
-    def _note(self, added: int) -> None:
-        if added > 0:
             self._recount()
 
     def _recount(self) -> None:
