@@ -155,6 +155,8 @@ class _RankTrainer:
 def _stepped(priors: Priors, sums: Floats) -> Priors:
     """Return the priors after a step of Minka's fixed point (2000, equation 55)."""
     terms, lengths, of_counts, of_totals = sums[:-3], sums[-3], sums[-2], sums[-1]
+    if lengths == 0 or of_totals == 0:  # no live rank has a token that could teach anything
+        return priors
     alpha = np.maximum(priors.alpha * terms / lengths, _LEAST_PRIOR)
     return Priors(alpha, max(priors.beta * of_counts / of_totals, _LEAST_PRIOR))
 
