@@ -301,13 +301,19 @@ def test_without_tokens_the_priors_stay() -> None:
     assert trainer._stepped(priors, np.zeros(TOPICS + 3)) is priors
 
 
-def test_more_topics_than_words_in_files_are_refused(tmp_path: Path) -> None:
+def test_files_with_too_few_or_too_many_words_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     np.save(tmp_path / "documents.npy", np.eye(3))
     chunks = malt.load_data(tmp_path / "documents.npy", chunk_rows=2)
     with pytest.raises(malt.ConfigError, match="n_components is 4, and the documents have 3 words"):
         model().fit(chunks)
     with pytest.raises(malt.ConfigError, match="max_iter is 0"):  # before the files are read
         model(max_iter=0).fit(malt.load_data(tmp_path / "documents.npy", chunk_rows=2, features=9))
+    np.save(tmp_path / "more.npy", X)
+    monkeypatch.setattr("malt._topics.documents.MOST_TOKENS", 11999)
+    with pytest.raises(malt.ConfigError, match="have 12000 words in all; a model counts at most"):
+        model().fit(malt.load_data(tmp_path / "more.npy", chunk_rows=200))
 
 
 class Arriving:
