@@ -38,6 +38,11 @@ struct TopicLanes {
     return static_cast<float>(static_cast<std::int32_t>(random >> 8)) * 0x1p-24F;
   }
 
+  // The share of proposals that come from a prior with this total, beside so many counted tokens.
+  [[gnu::always_inline]] static float share_of_prior(float total, std::uint32_t others) {
+    return others == 0 ? 1.0F : total / (static_cast<float>(others) + total);
+  }
+
   // Metropolis-Hastings steps of each token, from its topic to those proposed for it. A proposal
   // was drawn in proportion to one of the two factors of a topic's probability, so only the other
   // factor, (counts + prior) / divisor, decides. The token itself is not counted meanwhile.
@@ -111,7 +116,7 @@ struct TopicLanes {
                                                      std::size_t units, bool is_whole) {
     const auto topics = static_cast<std::uint32_t>(loop.topics);
     const auto others = static_cast<std::uint32_t>(is_whole ? units - 1 : units);
-    const float from_prior = loop.beta_total / (static_cast<float>(others) + loop.beta_total);
+    const float from_prior = share_of_prior(loop.beta_total, others);
     for (std::size_t begin = 0; begin < n; begin += kTopicLanes) {
       const std::size_t count = std::min(kTopicLanes, n - begin);
       for (std::size_t m = 0; m < kTopicProposals; ++m) {
@@ -137,8 +142,7 @@ struct TopicLanes {
                                                          std::size_t n) {
     const auto topics = static_cast<std::uint32_t>(loop.topics);
     const auto others = static_cast<std::uint32_t>(n - 1);
-    const auto alpha = static_cast<float>(loop.alpha_table.total);
-    const float from_prior = alpha / (static_cast<float>(others) + alpha);
+    const float from_prior = share_of_prior(static_cast<float>(loop.alpha_table.total), others);
     for (std::size_t begin = 0; begin < n; begin += kTopicLanes) {
       const std::size_t count = std::min(kTopicLanes, n - begin);
       for (std::size_t m = 0; m < kTopicProposals; ++m) {

@@ -2,9 +2,9 @@
 #include "learn/topic_tokens.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <numeric>
+#include <sstream>
 #include <string>
 
 #include "dstorm/errors.hpp"
@@ -155,10 +155,21 @@ void TopicTokens::check(const TopicCounts& counts, const TopicPriors& priors) co
   require_topic_length("by_word", counts.by_word.size(), vocabulary_ * topics_);
   require_topic_length("totals", counts.totals.size(), topics_);
   require_topic_length("alpha", priors.alpha.size(), topics_);
-  const auto is_prior = [](double value) { return std::isfinite(value) && value > 0; };
-  require_of_topics(
-      is_prior(priors.beta) && std::all_of(priors.alpha.begin(), priors.alpha.end(), is_prior),
-      "alpha and beta must be finite numbers above 0");
+  const auto require = [](const char* name, double value) {
+    using Limits = std::numeric_limits<float>;  // the sampler computes in floats
+    if (value >= double{Limits::min()} && value <= double{Limits::max()}) return;
+    std::ostringstream text;
+    text << name << " is " << value << "; it must be from " << Limits::min() << " to "
+         << Limits::max();
+    throw dstorm::ConfigError(text.str());
+  };
+  for (const double alpha : priors.alpha) require("a topic's alpha", alpha);
+  require("the sum of alpha", std::accumulate(priors.alpha.begin(), priors.alpha.end(), 0.0));
+  require("beta", priors.beta);
+  require("beta times the number of topics", static_cast<double>(topics_) * priors.beta);
+  if (vocabulary_ > 0) {
+    require("beta times the number of words", static_cast<double>(vocabulary_) * priors.beta);
+  }
 }
 
 void TopicTokens::draw(const TopicCounts& counts, const TopicPriors& priors, std::uint64_t seed) {

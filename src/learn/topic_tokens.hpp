@@ -35,8 +35,9 @@ struct TopicCounts {
 // Dirichlet priors: a document's topics come from Dirichlet(alpha), a topic's words from the
 // symmetric Dirichlet(beta).
 struct TopicPriors {
-  std::vector<double> alpha;  // by topic, above 0
-  double beta = 0;            // above 0
+  // Each, their sum, and beta times the topics or words, must be normal positive floats.
+  std::vector<double> alpha;  // by topic
+  double beta = 0;
 };
 
 // The tokens of some documents, and their topics. A sweep gives each token a new topic by
@@ -44,8 +45,8 @@ struct TopicPriors {
 // document, with topics proposed by the words' counts, then word by word, with topics proposed by
 // the documents' counts. So each pass has only one kind of counts in the cache (WarpLDA: Chen, Li,
 // Zhu, Chen, "WarpLDA: a cache efficient O(1) algorithm for latent Dirichlet allocation", VLDB
-// 2016). As in collapsed Gibbs sampling, and unlike there, a token is taken out of the counts that
-// decide about it, and its new topic counts at once. Only the proposals are as old as the pass
+// 2016). As in collapsed Gibbs sampling, and unlike in WarpLDA, a token is taken out of the counts
+// that decide about it, and its new topic counts at once. Only the proposals are as old as the pass
 // before. What does depend on the number of topics: each word's row of counts is read once a sweep.
 //
 // One thread at a time may use an object.
@@ -64,7 +65,8 @@ class TopicTokens {
   std::int64_t documents() const { return std::ssize(starts_) - 1; }
 
   // Draws a first topic for each token in proportion to its word's counts + beta, and counts it.
-  // Throws dstorm::ConfigError if the counts or priors are of other lengths than these tokens need.
+  // Throws dstorm::ConfigError if the counts or priors are of other lengths than these tokens need,
+  // or a prior is not as TopicPriors says.
   void draw(const TopicCounts& counts, const TopicPriors& priors, std::uint64_t seed);
 
   // Takes topics that have been counted before, in the order of save(). Throws dstorm::ConfigError

@@ -88,6 +88,21 @@ def as_documents(X: Any, call: str, first: int = 0) -> Documents:
     )
 
 
+def check_tokens(topics: int, tokens: int) -> None:
+    """Raise ConfigError if so many tokens, of all ranks, are no model of so many topics."""
+    if tokens < topics:
+        raise ConfigError(
+            f"n_components is {topics}, and the documents have {tokens} words in all: there may "
+            f"be at most one topic a word; take n_components={max(1, tokens // 10)}, say, or more "
+            "documents"
+        )
+    if tokens > MOST_TOKENS:
+        raise ConfigError(
+            f"the documents have {tokens} words in all; a model counts at most {MOST_TOKENS}: "
+            "leave out frequent words, or documents"
+        )
+
+
 def warn_of_empty(documents: Documents, call: str, first: int = 0) -> None:
     """Warn if a document has no words; `first` is the number of the first row, for the message."""
     ends = np.concatenate([[0], np.cumsum(documents.counts, dtype=np.int64)])[documents.starts]

@@ -16,14 +16,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from malt._data.chunks import Chunks, Survey
 from malt._errors import ConfigError
 from malt._job import job as jobs
-from malt._job import joining
-from malt._job.agreement import Report, Together
+from malt._job.agreement import Report
 from malt._launch import forked
-from malt._topics.documents import Documents, as_documents, warn_of_empty
+from malt._topics.documents import Documents, as_documents, check_tokens, warn_of_empty
 from malt._topics.held_out import expected_topics, log_likelihood, shares_of
-from malt._topics.settings import TopicSettings, check_alike, check_size, check_whole
+from malt._topics.settings import TopicSettings, check_alike, check_memory, check_whole
 from malt._topics.sources import InMemory, Source, Streamed
-from malt._topics.trainer import Counts, Plan, Priors, train
+from malt._topics.trainer import Counts, Plan, Priors, agreed, train
 
 _MOST_EVERY = 1 << 26  # tokens from one exchange to the next: some seconds of sampling
 
@@ -98,7 +97,8 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
         Raises:
             ConfigError: (a ValueError) a count is negative or fractional, there are more topics
                 than words in all documents, the counts do not fit into memory, or a parameter is
-                wrong. In a job it is raised on every rank, and names the rank concerned.
+                wrong. In a job it is raised on every rank, and names the rank concerned. Files that
+                change between sweeps raise it on the ranks that read them.
 
         Warns:
             UserWarning: a document has no words. It teaches nothing.
@@ -202,29 +202,32 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
     def _learn(self, call: str, X: Any, *, is_first: bool) -> None:
         named = f"{type(self).__name__}.{call}"
         settings = TopicSettings(*(getattr(self, name) for name in TopicSettings._fields))
-        survey = self._survey(named, X) if isinstance(X, Chunks) else None
         if not is_first:
             settings = settings._replace(n_components=self.word_topic_counts_.shape[1])
 
-        def look() -> tuple[Documents | None, Report]:
+        def check() -> tuple[None, Report]:
             settings.check()
             self._check_ranks()
+            return None, {}
+
+        def look() -> tuple[Documents | None, Report]:
             documents = None
             if survey is None:
                 documents = as_documents(self._checked(X, reset=is_first), named)
                 warn_of_empty(documents, named)
                 words, tokens = documents.vocabulary, documents.tokens
             else:
-                words, tokens = survey.features, settings.n_components  # read later
+                words, tokens = survey.features, settings.n_components  # train() counts them
+            settings.check_words(words)
+            check_memory(words, settings.n_components, copies=1 + 2 * ranks)
             seed = int(check_random_state(self.random_state).randint(2**31 - 1))
             described = settings.described()
             return documents, {"words": words, "tokens": tokens, "seed": seed, "all": described}
 
-        if joining.company() is None:
-            documents, mine = look()
-            reports = {0: mine}
-        else:
-            documents, reports = Together(named, None).step("look", look)
+        agreed(named, "checking the parameters", check)
+        ranks = 1 if self.ranks is None else self.ranks
+        survey = self._survey(named, X) if isinstance(X, Chunks) else None
+        documents, reports = agreed(named, "look", look)
         words = {rank: report["words"] for rank, report in reports.items()}
         if len(set(words.values())) > 1:
             raise ConfigError(f"{named}: the ranks' documents differ in words, by rank {words}")
@@ -234,15 +237,14 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
         shape = first["words"], settings.n_components
         if not is_first:
             tokens += int(self.word_topic_counts_.sum(dtype=np.int64))
-        ranks = 1 if self.ranks is None else self.ranks
-        check_size(*shape, tokens, copies=1 + 2 * ranks)
+        check_tokens(settings.n_components, tokens)
         if is_first:
             start: Counts = np.zeros(shape, np.int32)
             priors = settings.priors()
         else:
             start = self.word_topic_counts_.copy()
             priors = Priors(self.doc_topic_prior_, self.topic_word_prior_)
-        plan = Plan(settings.max_iter, first["seed"], bool(settings.learn_priors))
+        plan = Plan(settings.max_iter, first["seed"], bool(settings.learn_priors), named)
         maker = _Sources(X, documents, survey, settings, named)
         counts, priors = _train(start, priors, maker, plan, ranks)
         self.word_topic_counts_: Counts = counts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -38,7 +39,8 @@ class TopicSettings(NamedTuple):
         """Return the first priors.
 
         Raises:
-            ConfigError: a prior is not above 0, or there is not one for each topic.
+            ConfigError: a prior is not above 0, one or their sum is no normal float32, or
+                there is not one for each topic.
         """
         alpha = _prior("doc_topic_prior", self.doc_topic_prior, 0.1)
         beta = _prior("topic_word_prior", self.topic_word_prior, 0.01)
@@ -49,26 +51,26 @@ class TopicSettings(NamedTuple):
             )
         if beta.shape != ():
             raise ConfigError(f"topic_word_prior has shape {beta.shape}; it is one number")
-        return Priors(np.broadcast_to(alpha, (self.n_components,)).copy(), float(beta))
+        alpha = np.broadcast_to(alpha, (self.n_components,)).copy()
+        for value in (alpha.min(), alpha.max()):
+            _check_single("doc_topic_prior", value)
+        with np.errstate(over="ignore"):
+            _check_single("the sum of doc_topic_prior over the topics", alpha.sum())
+        _check_single("topic_word_prior", float(beta))
+        _check_single("topic_word_prior times n_components", float(beta) * self.n_components)
+        return Priors(alpha, float(beta))
+
+    def check_words(self, words: int) -> None:
+        """Raise ConfigError for a topic_word_prior that is too large for so many words."""
+        _check_single(f"topic_word_prior times {words} words", self.priors().beta * words)
 
     def described(self) -> list[str]:
         """Return the values as text, to be compared among ranks."""
-        return [np.array2string(np.asarray(value), threshold=32) for value in self]
+        return [_described(value) for value in self]
 
 
-def check_size(vocabulary: int, topics: int, tokens: int, copies: int) -> None:
-    """Raise ConfigError if a model of all ranks' tokens is not possible, or does not fit here."""
-    if tokens < topics:
-        raise ConfigError(
-            f"n_components is {topics}, and the documents have {tokens} words in all: there may "
-            f"be at most one topic a word; take n_components={max(1, tokens // 10)}, say, or more "
-            "documents"
-        )
-    if tokens > MOST_TOKENS:
-        raise ConfigError(
-            f"the documents have {tokens} words in all; a model counts at most {MOST_TOKENS}: "
-            "leave out frequent words, or documents"
-        )
+def check_memory(vocabulary: int, topics: int, copies: int) -> None:
+    """Raise ConfigError if so many copies of the counts do not fit into this rank's memory."""
     needed, free = copies * 4 * vocabulary * topics, available_bytes()
     if needed > free:
         raise ConfigError(
@@ -84,6 +86,22 @@ def check_alike(call: str, settings: dict[int, Sequence[str]]) -> None:
         found = {rank: values[at] for rank, values in settings.items()}
         if len(set(found.values())) > 1:
             raise ConfigError(f"{call}: the ranks disagree about {name}, by rank {found}")
+
+
+def _described(value: Any) -> str:
+    array = np.asarray(value)
+    if array.ndim == 0:
+        return str(array)
+    array = array.astype(np.float64)
+    digest = hashlib.sha256(array.tobytes()).hexdigest()[:16]  # of what the text leaves out, too
+    return f"{np.array2string(array, threshold=32)} (digest {digest})"
+
+
+def _check_single(name: str, value: float) -> None:
+    """Raise ConfigError for a value with which the sampler cannot compute in float32."""
+    least, most = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+    if not least <= value <= most:
+        raise ConfigError(f"{name} is {value:g}; it is a number from {least:.3g} to {most:.3g}")
 
 
 def _prior(name: str, given: Any, default: float) -> Any:

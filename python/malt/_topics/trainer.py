@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,11 +12,14 @@ from scipy.special import digamma
 
 from malt._core_import import SUM, TopicTokens, Vector
 from malt._job import joining, vectors
+from malt._job.agreement import Report, Together
 from malt._shared.shared import Shared
+from malt._topics.documents import check_tokens
 from malt._topics.sources import Source
 
 Counts = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float64]
+Result = TypeVar("Result")
 
 # Sweeps before the priors are learnt, and from one step to the next. Topics that have barely left
 # their random start would drive alpha up.
@@ -40,11 +44,13 @@ class Plan(NamedTuple):
         sweeps: how often each token is sampled.
         seed: the same on all ranks.
         learns_priors: whether the priors are learnt.
+        call: the name of the call, for messages.
     """
 
     sweeps: int
     seed: int
     learns_priors: bool
+    call: str
 
 
 def train(counts: Counts, priors: Priors, source: Source, plan: Plan) -> Priors:
@@ -58,6 +64,10 @@ def train(counts: Counts, priors: Priors, source: Source, plan: Plan) -> Priors:
 
     Returns:
         The priors that were learnt, the same on all ranks.
+
+    Raises:
+        ConfigError: on every rank: a rank cannot draw its tokens' first topics, or all ranks'
+            tokens are too few or too many.
     """
     with contextlib.ExitStack() as stack:
         rank = _RankTrainer(stack, counts, priors, plan)
@@ -66,6 +76,16 @@ def train(counts: Counts, priors: Priors, source: Source, plan: Plan) -> Priors:
             rank.sweep(source, sweep)
         rank.drain()
         return rank.priors
+
+
+def agreed(
+    call: str, name: str, action: Callable[[], tuple[Result, Report]]
+) -> tuple[Result, dict[int, Report]]:
+    """Run a step of `call` on every rank of the job, or here alone, as Together.step() does."""
+    if joining.company() is None:
+        result, report = action()
+        return result, {0: report}
+    return Together(call, None).step(name, action)
 
 
 class _RankTrainer:
@@ -90,7 +110,8 @@ class _RankTrainer:
     def begin(self, source: Source) -> None:
         """Draw all tokens' first topics; the counts are then those of all ranks' tokens."""
         blocks = 0
-        is_new = not self._totals.any()
+        earlier = int(self._totals.sum())
+        is_new = earlier == 0
 
         def draw(block: TopicTokens) -> None:
             nonlocal blocks
@@ -98,7 +119,14 @@ class _RankTrainer:
             block.draw(self._counts, self._totals, **how)
             blocks += 1
 
-        source.begin(draw)
+        def draw_all() -> tuple[None, Report]:
+            source.begin(draw)
+            return None, {"tokens": source.tokens}
+
+        _, reports = agreed(self._plan.call, "drawing the first topics", draw_all)
+        check_tokens(
+            len(self._totals), earlier + sum(report["tokens"] for report in reports.values())
+        )
         self.drain()
 
     def sweep(self, source: Source, sweep: int) -> None:
@@ -110,16 +138,21 @@ class _RankTrainer:
         sums = np.zeros(len(self.priors.alpha) + 3)
         for number, block in enumerate(source.blocks()):
             steps = 2 * min(max(len(block) // _STEP_TOKENS, 1), _MOST_SHARES)
+            added = 0
             for step in range(steps):
                 how = self._how(sweep + 1, number, step)
                 block.sweep(self._counts, self._totals, step=step, steps=steps, **how)
                 if self._shared is not None and step + 1 < steps:
-                    self._note(self._shared.poll())
+                    added += self._shared.poll()
             if is_step:
                 terms = sums[:-3]
                 sums[-3] += block.add_to_fixed_point(self.priors.alpha.tolist(), terms)
             if self._shared is not None:
-                self._note(self._shared.exchange())
+                added += self._shared.exchange()
+            # Only now do the rows count all that the totals do: a sweep's first pass moves tokens
+            # in the totals, and its second one in the rows.
+            if added > 0:
+                self._recount()
         if is_step:
             sums[-2:] = _terms_of_beta(self._counts, self._totals, self.priors.beta)
             self.priors = _stepped(self.priors, self._of_all(sums))
@@ -128,10 +161,6 @@ class _RankTrainer:
         """Make the counts those of all ranks. Collective."""
         if self._shared is not None:
             self._shared.drain()
-            self._recount()
-
-    def _note(self, added: int) -> None:
-        if added > 0:
             self._recount()
 
     def _recount(self) -> None:
@@ -154,6 +183,8 @@ class _RankTrainer:
 def _stepped(priors: Priors, sums: Floats) -> Priors:
     """Return the priors after a step of Minka's fixed point (2000, equation 55)."""
     terms, lengths, of_counts, of_totals = sums[:-3], sums[-3], sums[-2], sums[-1]
+    if lengths == 0 or of_totals == 0:  # no live rank has a token that could teach anything
+        return priors
     alpha = np.maximum(priors.alpha * terms / lengths, _LEAST_PRIOR)
     return Priors(alpha, max(priors.beta * of_counts / of_totals, _LEAST_PRIOR))
 

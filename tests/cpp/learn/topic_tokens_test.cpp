@@ -161,7 +161,6 @@ TEST(TopicTokens, ATokenHasEachTopicAsOftenAsTheOtherTokensSay) {
 }
 
 TEST(TopicTokens, EveryInstructionSetDrawsTheSameTopics) {
-  const Corpus corpus = separate_topics(8, 40);
   constexpr std::size_t kTopics = 37;
   const auto sweep_with = [&](const TopicKernels& kernels) {
     std::vector<std::int64_t> totals(kTopics);
@@ -190,6 +189,23 @@ TEST(TopicTokens, EveryInstructionSetDrawsTheSameTopics) {
     return topics;
   };
   EXPECT_EQ(sweep_with(topic_kernels()), sweep_with(kBaselineTopicKernels));
+}
+
+// Such a prior is 0 or infinite as a float, and its share beside no other token was not a number.
+TEST(TopicTokens, ATokenAloneTakesItsProposalsFromThePrior) {
+  constexpr std::size_t kTopics = 5;
+  for (const double prior : {1e-50, 1e-38, 1e38, 1e39}) {
+    std::vector<std::int64_t> totals{1, 0, 0, 0, 0};
+    TopicLoop loop(totals.data(), std::vector<double>(kTopics, prior), 0.01, 5, 9);
+    // What lies beyond a document of one token must be neither read nor written.
+    std::vector<Token> tokens(2, Token{0, 0, {0, 0}});
+    tokens[1].topic = 999;
+    for (int i = 0; i < 100; ++i) {
+      topic_kernels().visit_document(loop, tokens.data(), 1);
+      for (const std::uint16_t proposed : tokens[0].proposed) EXPECT_LT(proposed, kTopics);
+    }
+    EXPECT_EQ(tokens[1].topic, 999);
+  }
 }
 
 // With enough sweeps at once all tokens move: if a step left a token out, it would never move.
@@ -271,7 +287,11 @@ TEST(TopicTokens, RefusesWhatDoesNotFit) {
   EXPECT_EQ(refusal([&] { tokens.draw(counts.view(), priors(3), 1); }),
             "alpha has 3 elements; the tokens and topics need 2");
   EXPECT_EQ(refusal([&] { tokens.draw(counts.view(), {{0.1, 0.0}, 0.01}, 1); }),
-            "alpha and beta must be finite numbers above 0");
+            "a topic's alpha is 0; it must be from 1.17549e-38 to 3.40282e+38");
+  EXPECT_EQ(refusal([&] { tokens.draw(counts.view(), {{3e38, 3e38}, 0.01}, 1); }),
+            "the sum of alpha is 6e+38; it must be from 1.17549e-38 to 3.40282e+38");
+  EXPECT_EQ(refusal([&] { tokens.draw(counts.view(), {{0.1, 0.1}, 1e38}, 1); }),
+            "beta times the number of words is 2e+39; it must be from 1.17549e-38 to 3.40282e+38");
   tokens.draw(counts.view(), priors(2), 1);
   EXPECT_EQ(refusal([&] { tokens.sweep(counts.view(), priors(2), 1, 3, 3); }),
             "step 3 of 3: steps are an even number, and count from 0");

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +18,12 @@ from sklearn.datasets import dump_svmlight_file
 from sklearn.utils.estimator_checks import check_estimator
 
 import malt
+from malt._core_import import TopicTokens
+from malt._topics import trainer
 from malt._topics.documents import as_documents
 from malt._topics.held_out import log_likelihood
+from malt._topics.sources import InMemory
+from malt._topics.trainer import Plan, Priors
 
 TOPICS, OF_TOPIC = 4, 10  # words that only one topic has
 
@@ -181,6 +186,40 @@ tell(negative=str(error))
         assert re.search("rank 1: Negative values in data.*is -1", job.each("negative")[rank])
 
 
+def test_an_error_of_one_rank_is_raised_on_all(tmp_path: Path) -> None:
+    given = X.copy()
+    given[-1, 0] = -1
+    np.save(tmp_path / "wrong.npy", given)
+    np.save(tmp_path / "right.npy", X)
+    job = run_job(
+        tmp_path,
+        2,
+        """
+from malt._topics import settings
+malt.init()
+fit = lambda name, **changes: str(error_of(
+    malt.LatentDirichletAllocation(**{"n_components": 4, "max_iter": 2} | changes).fit,
+    malt.load_data(name + ".npy", chunk_rows=20),
+))
+tell(file=fit("wrong"))
+tell(parameter=fit("right", max_iter=2 - 2 * rank))
+alpha = np.ones(40)
+alpha[20] += 1e-12 * rank
+tell(differ=fit("right", n_components=40, doc_topic_prior=alpha))
+tell(few=fit("right", n_components=12001))
+if rank == 1:
+    settings.available_bytes = lambda: 10
+tell(memory=fit("right"))
+""",
+    )
+    for rank in range(2):
+        assert re.search("rank 1: Negative values .* is -1", job.each("file")[rank])
+        assert "rank 1: max_iter is 0" in job.each("parameter")[rank]
+        assert "the ranks disagree about doc_topic_prior" in job.each("differ")[rank]
+        assert "12001, and the documents have 12000 words in all" in job.each("few")[rank]
+        assert "rank 1: 40 words x 4 topics need" in job.each("memory")[rank]
+
+
 def changed(at: tuple[int, int], to: float) -> npt.NDArray[Any]:
     given = X.astype(float)
     given[at] = to
@@ -206,6 +245,15 @@ def changed(at: tuple[int, int], to: float) -> npt.NDArray[Any]:
         ({"doc_topic_prior": "high"}, X, "doc_topic_prior is 'high'; it is a number above 0"),
         ({"topic_word_prior": [1, 2]}, X, r"topic_word_prior has shape \(2,\); it is one number"),
         ({"topic_word_prior": np.inf}, X, "topic_word_prior is inf; it is a finite number"),
+        ({"doc_topic_prior": 1e-50}, X, r"doc_topic_prior is 1e-50; .* 1\.18e-38 to 3\.4e\+38"),
+        (
+            {"doc_topic_prior": [1, 1, 1, 1e39]},
+            X,
+            r"doc_topic_prior is 1e\+39; it is a number from",
+        ),
+        ({"doc_topic_prior": 3e38}, X, r"the sum of doc_topic_prior .* is 1\.2e\+39"),
+        ({"topic_word_prior": 1e-50}, X, "topic_word_prior is 1e-50; it is a number from"),
+        ({"topic_word_prior": 3e37}, X, r"topic_word_prior times 40 words is 1\.2e\+39"),
         ({"learn_priors": "yes"}, X, "learn_priors is 'yes'; it is True or False"),
     ],
 )
@@ -236,6 +284,78 @@ def test_counts_that_do_not_fit_into_memory_are_refused() -> None:
         malt.LatentDirichletAllocation(65536).fit(wide)
 
 
+@pytest.mark.parametrize("alpha", [1.2e-38, 8e37])
+def test_a_document_of_one_token_takes_any_prior_that_is_allowed(alpha: float) -> None:
+    found = model(doc_topic_prior=alpha, learn_priors=False, max_iter=20).fit(np.eye(20))
+    assert found.word_topic_counts_.sum(axis=1).tolist() == [1] * 20
+
+
+@pytest.mark.filterwarnings("ignore:.*has no words:UserWarning")
+def test_without_tokens_the_priors_stay() -> None:
+    found = model(max_iter=20).fit(X)
+    alpha, beta = found.doc_topic_prior_, found.topic_word_prior_
+    found.partial_fit(0 * X)
+    np.testing.assert_array_equal(found.doc_topic_prior_, alpha)
+    assert found.topic_word_prior_ == beta
+    priors = Priors(alpha, beta)
+    assert trainer._stepped(priors, np.zeros(TOPICS + 3)) is priors
+
+
+def test_files_with_too_few_or_too_many_words_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.save(tmp_path / "documents.npy", np.eye(3))
+    chunks = malt.load_data(tmp_path / "documents.npy", chunk_rows=2)
+    with pytest.raises(malt.ConfigError, match="n_components is 4, and the documents have 3 words"):
+        model().fit(chunks)
+    with pytest.raises(malt.ConfigError, match="max_iter is 0"):  # before the files are read
+        model(max_iter=0).fit(malt.load_data(tmp_path / "documents.npy", chunk_rows=2, features=9))
+    np.save(tmp_path / "more.npy", X)
+    monkeypatch.setattr("malt._topics.documents.MOST_TOKENS", 11999)
+    with pytest.raises(malt.ConfigError, match="have 12000 words in all; a model counts at most"):
+        model().fit(malt.load_data(tmp_path / "more.npy", chunk_rows=200))
+
+
+class Arriving:
+    """In place of malt.Shared: changes of others, which come in the middle of a sweep."""
+
+    def __init__(self, counts: Counts) -> None:
+        self.array, self.polls = counts, 0
+
+    def poll(self) -> int:
+        self.array[self.polls % len(self.array)] += 1
+        self.polls += 1
+        return 1
+
+    def exchange(self) -> int:
+        return 0
+
+
+def test_totals_count_what_arrives_within_a_sweep() -> None:
+    counts = np.zeros((X.shape[1], TOPICS), np.int32)
+    priors = Priors(np.full(TOPICS, 0.1), 0.01)
+    source = InMemory(as_documents(X, "test"), TOPICS, every=5000)
+
+    class Watched:
+        tokens = source.tokens
+        begin = source.begin
+
+        def blocks(self) -> Iterator[TopicTokens]:
+            for block in source.blocks():
+                yield block
+                assert rank._totals.tolist() == counts.sum(axis=0).tolist()
+
+    with contextlib.ExitStack() as stack:
+        rank = trainer._RankTrainer(stack, counts, priors, Plan(5, 0, False, "test"))
+        rank.begin(source)
+        arriving = Arriving(counts)
+        rank._shared = cast(Any, arriving)
+        for sweep in range(5):
+            rank.sweep(Watched(), sweep)
+    assert arriving.polls == 5 * 3
+    assert counts.sum() == X.sum() + 5 * 3 * TOPICS
+
+
 def test_documents_without_words_are_named() -> None:
     given = X.copy()
     given[[3, 8]] = 0
@@ -248,8 +368,6 @@ def test_a_file_that_changes_is_noticed(tmp_path: Path, monkeypatch: pytest.Monk
     file = tmp_path / "documents.npy"
     np.save(file, X.astype(np.float32))
     chunks = malt.load_data(file, chunk_rows=100)
-    from malt._topics import trainer
-
     begin = trainer._RankTrainer.begin
 
     def begin_and_change(self: Any, source: Any) -> None:
