@@ -234,6 +234,8 @@ def _write_draft(
             _sweep(folder, but=draft)
         draft.mkdir(exist_ok=True)
         content.write(draft / file_name(rank), savers)
+    except Error:  # malt's PeerError and TimeoutError are OSErrors too
+        raise
     except OSError as error:
         there = next(p for p in (folder, *folder.parents) if p.exists())
         raise ConfigError(

@@ -224,6 +224,7 @@ table.close()
     for rank in (0, 2):
         assert result.told[rank]["lost"].kind == "ConfigError"
         assert result.told[rank]["lost"].says("lost with rank 1", "malt.restore")
+        assert not result.told[rank]["lost"].says("make room")
         assert (result.told[rank]["values"] == 3).all()
         assert (result.told[rank]["after"] == 5).all()
     assert names(tmp_path / "c") == ["checkpoint-000001"]
