@@ -130,7 +130,7 @@ def _restore(
             damaged.append(origin)
             continue
         if targets.tables:
-            spread.restore(call, targets.tables, saved, patience)
+            spread.restore(call, targets.tables, saved, ranks, patience)
         for put in puts:
             put()
         return Restored(origin, restored.extra, restored.arrays, tuple(damaged))

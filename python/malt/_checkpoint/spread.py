@@ -310,7 +310,11 @@ def open_saved(
 
 
 def restore(
-    call: Together, tables: Tables, saved: Mapping[str, SavedRows], limit: float | None
+    call: Together,
+    tables: Tables,
+    saved: Mapping[str, SavedRows],
+    ranks: Sequence[int],
+    limit: float | None,
 ) -> None:
     """Put saved rows into tables. Collective.
 
@@ -318,11 +322,12 @@ def restore(
         call: malt.restore().
         tables: by name.
         saved: by name.
+        ranks: the sorted ones for which `saved` was made, each of which loads its part.
         limit: seconds to wait until the other ranks have read their rows.
 
     Raises:
         ConfigError: it failed on a rank.
-        PeerError: a rank died meanwhile, or the ranks moved to another group.
+        PeerError: one of the ranks has died since `saved` was made, or the ranks moved to another group.
     """
 
     def settle() -> tuple[None, Report]:
@@ -336,16 +341,15 @@ def restore(
         return None, {"editions": editions_of(tables)}
 
     def go_on() -> tuple[None, Report]:
-        is_whole = sorted(loaded) == ranks and are_of_one_edition(loaded)
+        is_whole = sorted(loaded) == [*ranks] and are_of_one_edition(loaded)
         for each in saved.values() if is_whole else ():
             each.go_on()
         return None, {"is_whole": is_whole}
 
     _, reports = call.step("settle", settle)
-    ranks = sorted(reports)
     _, loaded = call.step("load", load, limit)
     _, ends = call.step("go on", go_on)
-    if sorted(ends) != ranks or not all(each["is_whole"] for each in ends.values()):
+    if sorted(ends) != [*ranks] or not all(each["is_whole"] for each in ends.values()):
         dead = sorted(set(ranks) - set(ends))
         why = f"{describe_ranks(dead)} died" if dead else "ranks died, joined or left"
         raise PeerError(

@@ -260,6 +260,32 @@ table.close()
         assert (result.told[rank]["values"] == 3).all()
 
 
+def test_rows_of_a_rank_that_dies_while_it_reads_are_not_thought_restored(tmp_path: Path) -> None:
+    body = """
+from malt._checkpoint import spread
+malt.init(timeout=60)
+table = malt.ps.Table(3000, dtype=np.float64, replicas=1)
+table.push(None, 1.0)
+malt.save("c", {"t": table})
+malt.barrier()
+table.push(None, 5.0)
+if rank == 1:
+    spread.open_saved = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+tell(error=error_of(malt.restore, "c", {"t": table}))
+malt.restore("c", {"t": table})
+malt.barrier()
+tell(values=table.pull())
+table.close()
+"""
+    result = run_job(tmp_path, 3, body, "--keep-going", code=128 + signal.SIGKILL)
+    for rank in (0, 2):
+        error = result.told[rank]["error"]
+        assert error is not None, "rows of before, and no error"
+        assert error.kind == "PeerError"
+        assert error.says("rank 1 died", "call it again")
+        assert (result.told[rank]["values"] == 3).all()
+
+
 def test_restored_rows_have_their_copies(tmp_path: Path) -> None:
     body = """
 table.clock()
