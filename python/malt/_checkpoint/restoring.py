@@ -71,7 +71,8 @@ def restore(
             saved (sparse vectors too; integers are rounded toward zero), or "wrap", the values of
             the rank at this one's position modulo their number. The extras and, without vectors,
             the arrays are always those of the latter.
-        timeout: seconds to wait for other ranks, in each step; that of malt.init() if None.
+        timeout: seconds to wait for other ranks, in each step and each wait for rows of a table;
+            that of malt.init() if None.
 
     Returns:
         The data read; None if there is no checkpoint in `path`.
@@ -100,7 +101,7 @@ def _restore(
             raise ConfigError(f"resized is {resized!r}; it is 'average' or 'wrap'")
         is_one = source.suffix in vector_files.SUFFIXES or CHECKPOINT.fullmatch(source.name)
         report = {"number": None if is_one else newest_in(source, number)}
-        return _Targets.of(vectors, resized), report
+        return _Targets.of(vectors, resized, call.timeout), report
 
     while True:
         targets, reports = call.step("choose", choose)
@@ -145,11 +146,11 @@ class _Targets:
     resized: str
 
     @staticmethod
-    def of(given: Mapping[str, Any] | None, resized: str) -> _Targets:
+    def of(given: Mapping[str, Any] | None, resized: str, limit: float | None) -> _Targets:
         if given is None:
             return _Targets(None, {}, resized)
         check_named("vectors", given)
-        tables = spread.tables_in(given)
+        tables = spread.tables_in(given, limit)
         return _Targets({n: v for n, v in given.items() if n not in tables}, tables, resized)
 
 

@@ -33,6 +33,8 @@ class Range(NamedTuple):
 class SpreadRows(abc.ABC):
     """This rank's access to rows that are spread over the ranks.
 
+    Each wait ends with a TimeoutError after the limit that Spread._spread() was given.
+
     Attributes:
         facts: what a checkpoint must agree with, as JSON: rows, width, dtype, update.
         states: the names of the arrays that the update rule keeps, besides the values.
@@ -82,7 +84,7 @@ class SpreadRows(abc.ABC):
 
     @abc.abstractmethod
     def drop_pushes(self) -> None:
-        """Wait so too, and drop errors of pushes and what is held back."""
+        """Wait for them too, but drop their errors, and the pushes that are held back."""
 
     @abc.abstractmethod
     def await_clocks(self, clocks: Mapping[int, int]) -> None:
@@ -113,14 +115,16 @@ class Spread(abc.ABC):
     """Something that has such rows."""
 
     @abc.abstractmethod
-    def _spread(self) -> SpreadRows: ...
+    def _spread(self, limit: float | None) -> SpreadRows:
+        """Return the access to them; `limit`: seconds for each wait, the job's if None."""
 
 
 Tables = Mapping[str, SpreadRows]
 
 
-def tables_in(vectors: Mapping[str, Any]) -> dict[str, SpreadRows]:
-    return {name: each._spread() for name, each in vectors.items() if isinstance(each, Spread)}
+def tables_in(vectors: Mapping[str, Any], limit: float | None) -> dict[str, SpreadRows]:
+    spread = {name: each for name, each in vectors.items() if isinstance(each, Spread)}
+    return {name: each._spread(limit) for name, each in spread.items()}
 
 
 def clocks_of(tables: Tables) -> Report:

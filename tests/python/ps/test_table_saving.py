@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import tracemalloc
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from jobs import run_job, start_job
+from jobs import PROMPT, run_job, start_job
 from saved_files import names
 
 import malt
@@ -240,11 +241,11 @@ malt.save("c", {"t": table})
 table.push(None, 5.0)
 table.clock()
 if rank == 1:
-    real = table._spread().__class__.end_write
+    real = malt.ps._saving.TableRows.end_write
     def end_write(rows, part):
         real(rows, part)
         os.kill(os.getpid(), signal.SIGKILL)
-    table._spread().__class__.end_write = end_write
+    malt.ps._saving.TableRows.end_write = end_write
 error = error_of(malt.restore, "c", {"t": table})
 tell(error=error)
 malt.restore("c", {"t": table})
@@ -284,6 +285,42 @@ table.close()
         assert error.kind == "PeerError"
         assert error.says("rank 1 died", "call it again")
         assert (result.told[rank]["values"] == 3).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "where"),
+    [("save", "await_pushes"), ("restore", "drop_pushes"), ("restore", "end_write")],
+)
+def test_waits_for_the_rows_of_a_stopped_rank_end_at_the_time_limit(
+    tmp_path: Path, call: str, where: str
+) -> None:
+    body = """
+from malt.ps._saving import TableRows
+malt.init(timeout=60, silence=60)
+table = malt.ps.Table(3000, dtype=np.float64, replicas=1)
+malt.save("c", {"t": table})
+real = getattr(TableRows, where)
+def stopped(*args):
+    if rank == 1:
+        raise_flag("stops")
+        os.kill(os.getpid(), signal.SIGSTOP)
+    await_flag("stops")
+    time.sleep(0.1)
+    table.push(None, 1.0)
+    real(*args)
+setattr(TableRows, where, stopped)
+tell(pid=os.getpid())
+tell(error=error_of(getattr(malt, call), "c", {"t": table}, timeout=2))
+await_flag("never")
+"""
+    with start_job(tmp_path, 3, f"call, where = {call!r}, {where!r}\n{body}") as job:
+        pids = job.await_told("pid")
+        errors = job.await_told("error", ranks=[0, 2])
+        os.kill(pids[1], signal.SIGCONT)
+    for error in errors:
+        assert error.kind == "TimeoutError"
+        assert error.ranks == (1,)
+        assert error.seconds < PROMPT
 
 
 def test_restored_rows_have_their_copies(tmp_path: Path) -> None:
