@@ -74,7 +74,8 @@ def save(
 
     Raises:
         ConfigError: saving failed on a rank (no space, not writable, a vector that cannot be
-            saved, lost rows of a table); raised on every rank. Existing checkpoints stay.
+            saved, lost rows of a table), or the ranks name different tables; raised on every rank.
+            Existing checkpoints stay.
         TimeoutError: the ranks that the error names did not come. Existing checkpoints stay.
     """
     folder = Path(path)
@@ -123,6 +124,7 @@ def _attempt(
         patience = jobs.current().settings.timeout + in_all / SLOW_DISK
 
     def write() -> tuple[None, Report]:
+        spread.check_alike(clocks)
         if me in writers:
             whole = content if me in savers else content.without_vectors()
             _write_draft(whole.with_rows(clocks), draft, me, savers, writers)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -130,6 +130,22 @@ def tables_in(vectors: Mapping[str, Any], limit: float | None) -> dict[str, Spre
 def clocks_of(tables: Tables) -> Report:
     """Return what a rank tells the others of its tables before they are saved or restored."""
     return {name: rows.clock for name, rows in tables.items()}
+
+
+def check_alike(names: Mapping[int, Iterable[str]]) -> None:
+    """Raise a ConfigError if ranks name different tables; `names`: those of each live rank."""
+    ranks_of: dict[tuple[str, ...], list[int]] = {}
+    for rank, named in names.items():
+        ranks_of.setdefault(tuple(sorted(named)), []).append(rank)
+    if len(ranks_of) > 1:
+        listed = "; ".join(
+            f"{describe_ranks(ranks)}: {', '.join(map(repr, named)) or 'none'}"
+            for named, ranks in ranks_of.items()
+        )
+        raise ConfigError(
+            f"the ranks name different tables ({listed}); name the same ones on all ranks, and "
+            "none that a rank has left"
+        )
 
 
 def editions_of(tables: Tables) -> Report:
@@ -331,7 +347,8 @@ def restore(
 
     Raises:
         ConfigError: it failed on a rank.
-        PeerError: one of the ranks has died since `saved` was made, or the ranks moved to another group.
+        PeerError: one of the ranks has died since `saved` was made, or the ranks moved to another
+            group.
     """
 
     def settle() -> tuple[None, Report]:
