@@ -65,16 +65,17 @@ def save(
         keep: how many of the newest checkpoints are kept, at least 1.
         each_rank: False if all ranks have the same values (BSP): the lowest rank's are saved.
             Tables are saved as they always are.
-        timeout: seconds to wait for other ranks, in each of three steps; if None, that of
-            malt.init(), plus in the second step the time that a slow disk (20 MB/s) takes for all
-            data.
+        timeout: seconds to wait for other ranks, in each of three steps and each wait for rows of
+            a table; if None, that of malt.init(), plus in the second step the time that a slow disk
+            (20 MB/s) takes for all data.
 
     Returns:
         The checkpoint's directory, in `path`.
 
     Raises:
         ConfigError: saving failed on a rank (no space, not writable, a vector that cannot be
-            saved, lost rows of a table); raised on every rank. Existing checkpoints stay.
+            saved, lost rows of a table), or the ranks name different tables; raised on every rank.
+            Existing checkpoints stay.
         TimeoutError: the ranks that the error names did not come. Existing checkpoints stay.
     """
     folder = Path(path)
@@ -98,7 +99,7 @@ def _attempt(
     """Try to save; None if a rank has died meanwhile and another attempt is needed without it."""
 
     def start() -> tuple[_Content, Report]:
-        content = _Content.of(folder, vectors, extra, keep)
+        content = _Content.of(folder, vectors, extra, keep, call.timeout)
         for rows in content.tables.values():
             rows.await_pushes()
         clocks = spread.clocks_of(content.tables)
@@ -123,6 +124,7 @@ def _attempt(
         patience = jobs.current().settings.timeout + in_all / SLOW_DISK
 
     def write() -> tuple[None, Report]:
+        spread.check_alike(clocks)
         if me in writers:
             whole = content if me in savers else content.without_vectors()
             _write_draft(whole.with_rows(clocks), draft, me, savers, writers)
@@ -162,7 +164,11 @@ class _Content:
 
     @staticmethod
     def of(
-        folder: Path, vectors: Mapping[str, Any], extra: Mapping[str, Any], keep: int
+        folder: Path,
+        vectors: Mapping[str, Any],
+        extra: Mapping[str, Any],
+        keep: int,
+        limit: float | None,
     ) -> _Content:
         if folder.suffix in vector_files.SUFFIXES:
             raise ConfigError(
@@ -173,7 +179,7 @@ class _Content:
         check_named("vectors", vectors)
         check_named("extra", extra)
         arrays: dict[str, Array] = {}
-        tables = spread.tables_in(vectors)
+        tables = spread.tables_in(vectors, limit)
         named = [vector_files.arrays_of(n, v) for n, v in vectors.items() if n not in tables]
         named.append({EXTRA + k: v for k, v in extra.items() if isinstance(v, np.ndarray)})
         for name, array in ((n, a) for one in named for n, a in one.items()):
@@ -234,6 +240,8 @@ def _write_draft(
             _sweep(folder, but=draft)
         draft.mkdir(exist_ok=True)
         content.write(draft / file_name(rank), savers)
+    except Error:  # malt's PeerError and TimeoutError are OSErrors too
+        raise
     except OSError as error:
         there = next(p for p in (folder, *folder.parents) if p.exists())
         raise ConfigError(

@@ -71,14 +71,16 @@ def restore(
             saved (sparse vectors too; integers are rounded toward zero), or "wrap", the values of
             the rank at this one's position modulo their number. The extras and, without vectors,
             the arrays are always those of the latter.
-        timeout: seconds to wait for other ranks, in each step; that of malt.init() if None.
+        timeout: seconds to wait for other ranks, in each step and each wait for rows of a table;
+            that of malt.init() if None.
 
     Returns:
         The data read; None if there is no checkpoint in `path`.
 
     Raises:
         ConfigError: on every rank: a vector is missing, or has another dtype or size; all
-            checkpoints are damaged; or the file is. The vectors are unchanged.
+            checkpoints are damaged; the file is; or the ranks name different tables. The vectors
+            are unchanged.
         PeerError: a rank died while tables were restored: call it again.
         TimeoutError: the ranks that the error names did not come.
     """
@@ -99,8 +101,9 @@ def _restore(
         if resized not in ("average", "wrap"):
             raise ConfigError(f"resized is {resized!r}; it is 'average' or 'wrap'")
         is_one = source.suffix in vector_files.SUFFIXES or CHECKPOINT.fullmatch(source.name)
-        report = {"number": None if is_one else newest_in(source, number)}
-        return _Targets.of(vectors, resized), report
+        chosen = None if is_one else newest_in(source, number)
+        targets = _Targets.of(vectors, resized, call.timeout)
+        return targets, {"number": chosen, "tables": list(targets.tables)}
 
     while True:
         targets, reports = call.step("choose", choose)
@@ -114,7 +117,8 @@ def _restore(
                 )
             return None
         origin = source if number is None else source / checkpoint_name(number)
-        read = partial(_read, origin, (call.group.rank, ranks), targets)
+        named = {rank: report["tables"] for rank, report in reports.items()}
+        read = partial(_read, origin, call.group.rank, targets, named)
         patience = call.timeout
         if targets.tables and patience is None:
             in_all = sum(rows.size for rows in targets.tables.values())
@@ -130,7 +134,7 @@ def _restore(
             damaged.append(origin)
             continue
         if targets.tables:
-            spread.restore(call, targets.tables, saved, patience)
+            spread.restore(call, targets.tables, saved, ranks, patience)
         for put in puts:
             put()
         return Restored(origin, restored.extra, restored.arrays, tuple(damaged))
@@ -145,19 +149,23 @@ class _Targets:
     resized: str
 
     @staticmethod
-    def of(given: Mapping[str, Any] | None, resized: str) -> _Targets:
+    def of(given: Mapping[str, Any] | None, resized: str, limit: float | None) -> _Targets:
         if given is None:
             return _Targets(None, {}, resized)
         check_named("vectors", given)
-        tables = spread.tables_in(given)
+        tables = spread.tables_in(given, limit)
         return _Targets({n: v for n, v in given.items() if n not in tables}, tables, resized)
 
 
 _Read = tuple[_Puts, dict[str, spread.SavedRows], Restored]
 
 
-def _read(origin: Path, place: tuple[int, list[int]], targets: _Targets) -> tuple[_Read, Report]:
-    """Read the data for this rank; `place`: this rank, and all live ranks."""
+def _read(
+    origin: Path, rank: int, targets: _Targets, named: Mapping[int, list[str]]
+) -> tuple[_Read, Report]:
+    """Read the data for this rank; `named`: by live rank, the tables that it restores."""
+    spread.check_alike(named)
+    ranks = sorted(named)
     vectors = targets.vectors
     if origin.suffix in vector_files.SUFFIXES:
         if targets.tables:
@@ -173,12 +181,12 @@ def _read(origin: Path, place: tuple[int, list[int]], targets: _Targets) -> tupl
     try:
         first = min(origin.glob("rank-*.safetensors"), default=origin / file_name(0))
         note = _note_of(safetensors.SafetensorsFile(first))
-        saved, position = note["ranks"], place[1].index(place[0])
+        saved, position = note["ranks"], ranks.index(rank)
         own = safetensors.SafetensorsFile(origin / file_name(saved[position % len(saved)]))
         sources: list[vector_files.Source] = [own]
-        if len(saved) != len(place[1]) and targets.resized == "average":
-            sources = [safetensors.SafetensorsFile(origin / file_name(rank)) for rank in saved]
-        tables = spread.open_saved(targets.tables, note.get("tables", {}), origin, place[1])
+        if len(saved) != len(ranks) and targets.resized == "average":
+            sources = [safetensors.SafetensorsFile(origin / file_name(each)) for each in saved]
+        tables = spread.open_saved(targets.tables, note.get("tables", {}), origin, ranks)
         return _take(origin, vectors, own, sources, _extra_of(own, _note_of(own)), tables)
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.EIO):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +32,8 @@ class Range(NamedTuple):
 
 class SpreadRows(abc.ABC):
     """This rank's access to rows that are spread over the ranks.
+
+    Each wait ends with a TimeoutError after the limit that Spread._spread() was given.
 
     Attributes:
         facts: what a checkpoint must agree with, as JSON: rows, width, dtype, update.
@@ -82,7 +84,7 @@ class SpreadRows(abc.ABC):
 
     @abc.abstractmethod
     def drop_pushes(self) -> None:
-        """Wait so too, and drop errors of pushes and what is held back."""
+        """Wait for them too, but drop their errors, and the pushes that are held back."""
 
     @abc.abstractmethod
     def await_clocks(self, clocks: Mapping[int, int]) -> None:
@@ -113,19 +115,37 @@ class Spread(abc.ABC):
     """Something that has such rows."""
 
     @abc.abstractmethod
-    def _spread(self) -> SpreadRows: ...
+    def _spread(self, limit: float | None) -> SpreadRows:
+        """Return the access to them; `limit`: seconds for each wait, the job's if None."""
 
 
 Tables = Mapping[str, SpreadRows]
 
 
-def tables_in(vectors: Mapping[str, Any]) -> dict[str, SpreadRows]:
-    return {name: each._spread() for name, each in vectors.items() if isinstance(each, Spread)}
+def tables_in(vectors: Mapping[str, Any], limit: float | None) -> dict[str, SpreadRows]:
+    spread = {name: each for name, each in vectors.items() if isinstance(each, Spread)}
+    return {name: each._spread(limit) for name, each in spread.items()}
 
 
 def clocks_of(tables: Tables) -> Report:
     """Return what a rank tells the others of its tables before they are saved or restored."""
     return {name: rows.clock for name, rows in tables.items()}
+
+
+def check_alike(names: Mapping[int, Iterable[str]]) -> None:
+    """Raise a ConfigError if ranks name different tables; `names`: those of each live rank."""
+    ranks_of: dict[tuple[str, ...], list[int]] = {}
+    for rank, named in names.items():
+        ranks_of.setdefault(tuple(sorted(named)), []).append(rank)
+    if len(ranks_of) > 1:
+        listed = "; ".join(
+            f"{describe_ranks(ranks)}: {', '.join(map(repr, named)) or 'none'}"
+            for named, ranks in ranks_of.items()
+        )
+        raise ConfigError(
+            f"the ranks name different tables ({listed}); name the same ones on all ranks, and "
+            "none that a rank has left"
+        )
 
 
 def editions_of(tables: Tables) -> Report:
@@ -310,7 +330,11 @@ def open_saved(
 
 
 def restore(
-    call: Together, tables: Tables, saved: Mapping[str, SavedRows], limit: float | None
+    call: Together,
+    tables: Tables,
+    saved: Mapping[str, SavedRows],
+    ranks: Sequence[int],
+    limit: float | None,
 ) -> None:
     """Put saved rows into tables. Collective.
 
@@ -318,11 +342,13 @@ def restore(
         call: malt.restore().
         tables: by name.
         saved: by name.
+        ranks: the sorted ones for which `saved` was made, each of which loads its part.
         limit: seconds to wait until the other ranks have read their rows.
 
     Raises:
         ConfigError: it failed on a rank.
-        PeerError: a rank died meanwhile, or the ranks moved to another group.
+        PeerError: one of the ranks has died since `saved` was made, or the ranks moved to another
+            group.
     """
 
     def settle() -> tuple[None, Report]:
@@ -336,16 +362,15 @@ def restore(
         return None, {"editions": editions_of(tables)}
 
     def go_on() -> tuple[None, Report]:
-        is_whole = sorted(loaded) == ranks and are_of_one_edition(loaded)
+        is_whole = sorted(loaded) == [*ranks] and are_of_one_edition(loaded)
         for each in saved.values() if is_whole else ():
             each.go_on()
         return None, {"is_whole": is_whole}
 
     _, reports = call.step("settle", settle)
-    ranks = sorted(reports)
     _, loaded = call.step("load", load, limit)
     _, ends = call.step("go on", go_on)
-    if sorted(ends) != ranks or not all(each["is_whole"] for each in ends.values()):
+    if sorted(ends) != [*ranks] or not all(each["is_whole"] for each in ends.values()):
         dead = sorted(set(ranks) - set(ends))
         why = f"{describe_ranks(dead)} died" if dead else "ranks died, joined or left"
         raise PeerError(

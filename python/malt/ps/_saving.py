@@ -26,6 +26,7 @@ class TableRows(SpreadRows):
         facts: Mapping[str, Any],
         states: Sequence[str],
         size: int,
+        limit: float | None,
         *,
         is_bsp: bool,
     ) -> None:
@@ -34,6 +35,7 @@ class TableRows(SpreadRows):
         self.is_exact = is_bsp
         self._seat = seat
         self._size = size  # of the job
+        self._limit = limit
 
     @property
     def clock(self) -> int:
@@ -44,13 +46,13 @@ class TableRows(SpreadRows):
         return self._seat.edition
 
     def await_pushes(self) -> None:
-        self._seat.core.wait(self._seat.core.last_push, None)
+        self._seat.core.wait(self._seat.core.last_push, self._limit)
 
     def drop_pushes(self) -> None:
-        self._seat.core.drop_pushes(None)
+        self._seat.core.drop_pushes(self._limit)
 
     def await_clocks(self, clocks: Mapping[int, int]) -> None:
-        self._seat.core.await_clocks(self._by_rank(clocks, _IS_DEAD), None)
+        self._seat.core.await_clocks(self._by_rank(clocks, _IS_DEAD), self._limit)
 
     def ranges(self, live: Sequence[int]) -> list[Range]:
         there = [rank for rank in live if rank in self._seat.ranks]
@@ -59,19 +61,19 @@ class TableRows(SpreadRows):
     def read(self, part: Range, array: int) -> npt.NDArray[Any]:
         rows = part.end - part.first
         made = np.empty(self.shape_of(rows), self.dtype)
-        self._seat.core.read(part.number, array * rows * self.row_size, made, None)
+        self._seat.core.read(part.number, array * rows * self.row_size, made, self._limit)
         return made
 
     def write(self, part: Range, array: int, first: int, rows: npt.NDArray[Any]) -> None:
         before = array * (part.end - part.first) + first - part.first
         whole = np.ascontiguousarray(rows)
-        self._seat.core.write(part.number, before * self.row_size, whole, None)
+        self._seat.core.write(part.number, before * self.row_size, whole, self._limit)
 
     def end_write(self, part: Range) -> None:
-        self._seat.core.end_write(part.number, None)
+        self._seat.core.end_write(part.number, self._limit)
 
     def continue_from(self, clocks: Mapping[int, int], others: int) -> None:
-        self._seat.core.continue_from(self._by_rank(clocks, others), None)
+        self._seat.core.continue_from(self._by_rank(clocks, others), self._limit)
 
     def _by_rank(self, clocks: Mapping[int, int], others: int) -> list[int]:
         return [clocks.get(rank, others) for rank in range(self._size)]

@@ -367,13 +367,13 @@ class Table(Spread):
             hands_over = job is not None and job.generations is not None
             self._seat.leave(hands_over=hands_over, timeout=timeout)
 
-    def _spread(self) -> TableRows:
+    def _spread(self, limit: float | None) -> TableRows:
         width = self._row_shape[0] if self._row_shape else None
         update = type(self._rule).__name__ if isinstance(self._rule, Rule) else "a function"
         facts = {"rows": self.rows, "width": width, "dtype": str(self.dtype), "update": update}
         size = jobs.current().size
         states = states_of(self._rule)
-        return TableRows(self._open(), facts, states, size, is_bsp=self._is_bsp)
+        return TableRows(self._open(), facts, states, size, limit, is_bsp=self._is_bsp)
 
     def __enter__(self) -> Table:
         return self

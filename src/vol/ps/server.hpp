@@ -48,8 +48,8 @@
 //     (f) A rank that joins has the lowest clock of the others that do not close the table. If all
 //         close it, it has a clock beyond theirs. For a client that has said bye does not hold
 //         servers back, and some may have applied pushes of clocks up to those of clients that have
-//         not, others not yet. No rank may push at such a clock: where the push came between the
-//         others it would differ (P6).
+//         not, others not yet. No rank may push at such a clock. Otherwise servers would apply the
+//         pushes in different orders (P6).
 //  P11 A rank that leaves in good order hands over its ranges first. Its server makes copies of the
 //     ranges it is primary of on those servers that will hold them without it, stays their primary,
 //     and forwards pushes to them. Then it tells all servers that it leaves, and waits until they

@@ -1,20 +1,17 @@
-"""Tables in checkpoints: what comes back, on which ranks, and what is refused."""
+"""Tables in checkpoints of jobs: what comes back, and on which ranks."""
 
 from __future__ import annotations
 
+import os
 import signal
-import tracemalloc
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from jobs import run_job, start_job
+from jobs import PROMPT, refused, run_job, start_job
 from saved_files import names
 
-import malt
 from malt._checkpoint.safetensors import SafetensorsFile
-from malt.ps import FTRL, SGD, AdaGrad, Add, Assign, Momentum, Table
 
 RULES = ["Momentum(0.1, 0.8)", "AdaGrad(0.5)", "FTRL(0.2, 1.5, 0.6, 0.1)", "SGD(0.3)"]
 
@@ -178,6 +175,29 @@ with malt.ps.Table(500, dtype=np.float64, staleness=0, threshold=2, replicas=1) 
         assert (values == 14).all()
 
 
+def test_ranks_that_name_different_tables_are_refused(tmp_path: Path) -> None:
+    body = """
+malt.init(timeout=60)
+table, other = malt.ps.Table(300), malt.ps.Table(300)
+w = np.zeros(2)
+malt.save("c", {"w": w, "t": table})
+given = {"w": w, "t": table} if rank != 1 else {"w": w, "u": other}
+tell(other=[error_of(call, "c", given) for call in (malt.save, malt.restore)])
+malt.barrier()
+if rank == 1:
+    table.leave()
+    del given["u"]
+tell(left=[error_of(call, "c", given) for call in (malt.save, malt.restore)])
+malt.barrier()
+other.close()
+"""
+    result = run_job(tmp_path, 3, body)
+    for name, theirs in (("other", "rank 1: 'u'"), ("left", "rank 1: none")):
+        for errors in result.each(name):
+            assert all(refused(error, "ranks 0, 2: 't'", theirs) for error in errors)
+    assert names(tmp_path / "c") == ["checkpoint-000001"]
+
+
 # ---- Deaths --------------------------------------------------------------------------------------
 def test_others_save_what_a_rank_had_that_dies_meanwhile(tmp_path: Path) -> None:
     body = """
@@ -224,6 +244,7 @@ table.close()
     for rank in (0, 2):
         assert result.told[rank]["lost"].kind == "ConfigError"
         assert result.told[rank]["lost"].says("lost with rank 1", "malt.restore")
+        assert not result.told[rank]["lost"].says("make room")
         assert (result.told[rank]["values"] == 3).all()
         assert (result.told[rank]["after"] == 5).all()
     assert names(tmp_path / "c") == ["checkpoint-000001"]
@@ -239,11 +260,11 @@ malt.save("c", {"t": table})
 table.push(None, 5.0)
 table.clock()
 if rank == 1:
-    real = table._spread().__class__.end_write
+    real = malt.ps._saving.TableRows.end_write
     def end_write(rows, part):
         real(rows, part)
         os.kill(os.getpid(), signal.SIGKILL)
-    table._spread().__class__.end_write = end_write
+    malt.ps._saving.TableRows.end_write = end_write
 error = error_of(malt.restore, "c", {"t": table})
 tell(error=error)
 malt.restore("c", {"t": table})
@@ -257,6 +278,68 @@ table.close()
         assert error.kind == "PeerError"
         assert error.says("rank 1 died", "call it again")
         assert (result.told[rank]["values"] == 3).all()
+
+
+def test_rows_of_a_rank_that_dies_while_it_reads_are_not_thought_restored(tmp_path: Path) -> None:
+    body = """
+from malt._checkpoint import spread
+malt.init(timeout=60)
+table = malt.ps.Table(3000, dtype=np.float64, replicas=1)
+table.push(None, 1.0)
+malt.save("c", {"t": table})
+malt.barrier()
+table.push(None, 5.0)
+if rank == 1:
+    spread.open_saved = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+tell(error=error_of(malt.restore, "c", {"t": table}))
+malt.restore("c", {"t": table})
+malt.barrier()
+tell(values=table.pull())
+table.close()
+"""
+    result = run_job(tmp_path, 3, body, "--keep-going", code=128 + signal.SIGKILL)
+    for rank in (0, 2):
+        error = result.told[rank]["error"]
+        assert error is not None, "rows of before, and no error"
+        assert error.kind == "PeerError"
+        assert error.says("rank 1 died", "call it again")
+        assert (result.told[rank]["values"] == 3).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "where"),
+    [("save", "await_pushes"), ("restore", "drop_pushes"), ("restore", "end_write")],
+)
+def test_waits_for_the_rows_of_a_stopped_rank_end_at_the_time_limit(
+    tmp_path: Path, call: str, where: str
+) -> None:
+    body = """
+from malt.ps._saving import TableRows
+malt.init(timeout=60, silence=60)
+table = malt.ps.Table(3000, dtype=np.float64, replicas=1)
+malt.save("c", {"t": table})
+real = getattr(TableRows, where)
+def stopped(*args):
+    if rank == 1:
+        raise_flag("stops")
+        os.kill(os.getpid(), signal.SIGSTOP)
+    await_flag("stops")
+    time.sleep(0.1)
+    table.push(None, 1.0)
+    real(*args)
+setattr(TableRows, where, stopped)
+tell(pid=os.getpid())
+tell(error=error_of(getattr(malt, call), "c", {"t": table}, timeout=2))
+await_flag("never")
+"""
+    with start_job(tmp_path, 3, f"call, where = {call!r}, {where!r}\n{body}") as job:
+        pids = job.await_told("pid")
+        errors = job.await_told("error", ranks=[0, 2])
+        os.kill(pids[1], signal.SIGCONT)
+    for error in errors:
+        assert error.kind == "TimeoutError"
+        assert error.ranks == (1,)
+        assert error.seconds < PROMPT
 
 
 def test_restored_rows_have_their_copies(tmp_path: Path) -> None:
@@ -314,107 +397,3 @@ table.close()
     for told in result.told:
         assert np.array_equal(told["sum"], result.told[0]["sum"])
         assert np.array_equal(told["again"], result.told[0]["sum"])
-
-
-# ---- One process ---------------------------------------------------------------------------------
-@pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize(
-    ("given", "parts"),
-    [
-        ({"rows": 101}, ["rows=100", "rows=101"]),
-        ({"width": None}, ["width=3", "width=None"]),
-        ({"width": 4}, ["width=3", "width=4"]),
-        ({"dtype": np.float64}, ["dtype=float32", "dtype=float64"]),
-        ({"update": Add()}, ["update=AdaGrad", "update=Add"]),
-        ({"update": lambda values, gradients: None}, ["update=AdaGrad", "a function"]),
-    ],
-)
-def test_another_table_is_refused(tmp_path: Path, given: dict[str, Any], parts: list[str]) -> None:
-    like: dict[str, Any] = {"rows": 100, "width": 3, "update": AdaGrad(0.1)}
-    with Table(**like) as table:
-        table.push(None, 1.0)
-        malt.save(tmp_path, {"t": table})
-    with Table(**{**like, **given, "initial": 5.0}) as other:
-        w = np.zeros(1)
-        with pytest.raises(malt.ConfigError) as caught:
-            malt.restore(tmp_path, {"t": other})
-        assert all(part in str(caught.value) for part in [*parts, "'t'", "Assign()"])
-        with pytest.raises(malt.ConfigError, match=r"has no table 'u'; it has 't'"):
-            malt.restore(tmp_path, {"u": other})
-        with pytest.raises(malt.ConfigError, match=r"one file.*directory"):
-            malt.restore(tmp_path / "checkpoint-000001/rank-00000.safetensors", {"t": other})
-        with pytest.raises(malt.ConfigError, match=r"has no array 'w'"):
-            malt.restore(tmp_path, {"w": w})
-        assert (other.pull() == 5).all()
-
-
-@pytest.mark.usefixtures("alone")
-def test_a_rule_may_have_other_numbers(tmp_path: Path) -> None:
-    with Table(100, update=SGD(0.5)) as table:
-        table.push(None, -2.0)
-        malt.save(tmp_path, {"t": table})
-    with Table(100, update=SGD(2.0), initial=7) as other:
-        malt.restore(tmp_path, {"t": other})
-        assert (other.pull() == 1).all()
-        assert (other.push_pull([3], -1.0) == 3).all()
-
-
-@pytest.mark.usefixtures("alone")
-def test_the_values_can_be_read_without_a_table(tmp_path: Path) -> None:
-    with Table(100, 2, update=FTRL(0.1)) as table:
-        table.push(None, np.arange(200).reshape(100, 2))
-        malt.save(tmp_path, {"t": table})
-        expected = table.pull()
-    restored = malt.restore(tmp_path)
-    assert restored is not None
-    with Table(100, 2, update=Assign()) as values:
-        for name, array in restored.arrays.items():
-            _, first, kind = name.split("/")
-            if kind == "values":
-                values.push(range(int(first), int(first) + len(array)), array)
-        assert np.array_equal(values.pull(), expected)
-
-
-@pytest.mark.usefixtures("alone")
-def test_damaged_rows_are_found_before_any_row_is_changed(tmp_path: Path) -> None:
-    with Table(3000, update=Momentum(0.1)) as table:
-        for _ in range(2):
-            table.push(None, -1.0)
-            malt.save(tmp_path, {"t": table})
-        first = table.pull()
-        file = tmp_path / "checkpoint-000002/rank-00000.safetensors"
-        file.write_bytes(file.read_bytes()[:-1] + b"\x7f")
-        table.push(None, -1.0)
-        restored = malt.restore(tmp_path, {"t": table})
-        assert restored is not None
-        assert restored.path.name == "checkpoint-000001"
-        assert (table.pull() < first).all()
-        other = tmp_path / "checkpoint-000001/rank-00000.safetensors"
-        other.write_bytes(other.read_bytes()[:-1] + b"\x7f")
-        before = table.pull()
-        with pytest.raises(malt.ConfigError, match=r"every checkpoint.*damaged"):
-            malt.restore(tmp_path, {"t": table})
-        assert np.array_equal(table.pull(), before)
-
-
-@pytest.mark.usefixtures("alone")
-def test_a_closed_table_is_refused(tmp_path: Path) -> None:
-    table = Table(10, name="t")
-    table.close()
-    for call in (malt.save, malt.restore):
-        with pytest.raises(malt.ConfigError, match="'t' has been closed"):
-            call(tmp_path, {"t": table})
-
-
-@pytest.mark.usefixtures("alone")
-def test_saving_and_restoring_take_little_memory(tmp_path: Path) -> None:
-    rows = 1_000_000
-    with Table(rows, 4, update=AdaGrad(0.1)) as table:
-        table.push(None, 1.0)
-        table.wait()
-        tracemalloc.start()
-        malt.save(tmp_path, {"t": table})
-        malt.restore(tmp_path, {"t": table})
-        _, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        assert peak < rows * 4 * 4 * 2 / 20

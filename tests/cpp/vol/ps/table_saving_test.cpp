@@ -1,5 +1,4 @@
-// Tables in checkpoints: what is read at the primaries, and what comes of rows that are put there
-// (P13).
+// Tables in checkpoints: reading rows at their primaries, and putting rows there (P13).
 #include <gtest/gtest.h>
 #include <unistd.h>
 
