@@ -68,11 +68,11 @@ struct Stats {
 // How many in-neighbours a gather waits for, and how long.
 struct Quorum {
   double share = 1;  // of the live ones, above 0 and up to 1; rounded up
-  // Since the wait for the quorum began; at the end of it, or of the gather's timeout, what has come
-  // is folded. None: the timeout, which is an error.
+  // Since the wait for the quorum began; at the end of it, or of the gather's timeout, what has
+  // come is folded. None: the timeout, which is an error.
   std::optional<std::chrono::nanoseconds> deadline = std::nullopt;
-  // Instead: three times as long as quorums of this segment took lately, longer if it came too soon.
-  // None while no quorum has come.
+  // Instead: three times as long as quorums of this segment took lately, longer if it came too
+  // soon. None while no quorum has come.
   bool is_automatic = false;
 };
 
