@@ -1,10 +1,10 @@
-// How a gather works. collect() waits as the options say, first for the staleness and then for the
-// quorum. It then finds the updates to fold and lists them in updates_. There are three ways to
-// find them: collect_own_iteration() at staleness 0, collect_newest() under LATEST, and
-// collect_queued() under QUEUE. The fold reads the updates in their slots, or in the stash. Under LATEST this rank's
-// cursors hold the slots meanwhile, so that no sender overwrites one. end() marks the updates as
-// consumed, which frees their slots, and tells the senders. If a wait or the fold throws, let_go()
-// drops the holds, and all updates stay pending.
+// How a gather works. collect() waits as the options say, first for the staleness and then for
+// the quorum. It then finds the updates to fold and lists them in updates_. There are three ways
+// to find them: collect_own_iteration() at staleness 0, collect_newest() under LATEST, and
+// collect_queued() under QUEUE. The fold reads the updates in their slots, or in the stash.
+// Under LATEST this rank's cursors hold the slots meanwhile, so that no sender overwrites one.
+// end() marks the updates as consumed, which frees their slots, and tells the senders. If a wait
+// or the fold throws, let_go() drops the holds, and all updates stay pending.
 #include "dstorm/segment/gathering.hpp"
 
 #include <sched.h>
