@@ -25,7 +25,7 @@ std::optional<std::chrono::nanoseconds> to_deadline(const py::object& deadline) 
     throw dstorm::ConfigError("deadline is " + py::repr(deadline).cast<std::string>() +
                               "; it is a number of seconds, 'auto' or None");
   }
-  return to_duration(py::detail::cast_op<std::optional<double>>(std::move(caster)), "deadline");
+  return to_duration(py::detail::cast_op<std::optional<double>>(caster), "deadline");
 }
 
 }  // namespace

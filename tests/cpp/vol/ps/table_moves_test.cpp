@@ -318,7 +318,8 @@ TEST(TableMoves, AServerThatLeavesIsPrimaryUntilItHasLeft) {
       try {
         values = one.all();
         values[static_cast<std::size_t>(placement.first_row(own))] = 1;
-      } catch (const dstorm::Error&) {  // rank 2 waits
+      } catch (const dstorm::Error&) {
+        values.clear();  // the check fails when rank 2, which waits, has been let go
       }
       *has_pulled = true;
       CHECK_THAT(!values.empty() && are_all(values, 1));
