@@ -240,7 +240,7 @@ def test_passes_that_do_not_suffice_are_a_warning() -> None:
     for model in (
         malt.LogisticRegression(max_iter=2, tol=1e-9, random_state=0),
         malt.LinearSVR(max_iter=50, tol=1e-9, random_state=0),  # ends in Newton's method
-        malt.LinearSVC(C=1e8, max_iter=100, tol=1e-9, random_state=0),
+        malt.LinearSVC(C=1e8, max_iter=60, tol=1e-9, random_state=0),
     ):
         with pytest.warns(ConvergenceWarning) as seen:
             model.fit(X, y)
