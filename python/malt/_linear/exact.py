@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import assert_all_finite, check_random_state
+from sklearn.utils import check_random_state
 
 from malt._errors import ConfigError
 from malt._job import job as jobs
@@ -86,13 +86,6 @@ class ExactModel(LinearInput):
             "fit", X, y, sample_weight, reset=True, finite=not is_alone
         )
         return given, everywhere
-
-    def _insist_on_finite(self, X: Any) -> None:
-        assert_all_finite(
-            X.data if sparse.issparse(X) else X,
-            estimator_name=type(self).__name__,
-            input_name="X",
-        )
 
     def _solve_dual(self, X: Any, outputs: int, output: Callable[[int], Output]) -> None:
         """Solve each output's problem over rows in memory, with one weight vector an output."""

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from malt._core_import import linear_decisions
@@ -45,6 +47,13 @@ class LinearInput(BaseEstimator):
 
     def _rows(self, X: Any, *, reset: bool) -> Any:
         return _within_limits(canonical(validate_data(self, X, reset=reset, **_READS)))
+
+    def _insist_on_finite(self, X: Any) -> None:
+        assert_all_finite(
+            X.data if sparse.issparse(X) else X,
+            estimator_name=type(self).__name__,
+            input_name="X",
+        )
 
     def _weights(self, dtype: Any) -> Array:
         coef = np.atleast_2d(self.coef_)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from scipy import sparse
 from sklearn.base import RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import assert_all_finite, check_random_state
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from malt._errors import ConfigError
@@ -101,11 +101,7 @@ class _Descended(RegressorMixin, LinearInput):
         try:
             found = solve() if ranks == 1 else _on_ranks(ranks, X, solve)
         except ConfigError:
-            assert_all_finite(
-                X.data if sparse.issparse(X) else X,
-                estimator_name=type(self).__name__,
-                input_name="X",
-            )
+            self._insist_on_finite(X)
             raise
         self._finish(found)
         return self
