@@ -29,7 +29,7 @@ from linear import synthetic, timed
 from report import over, parser_with_output, say, table, times
 
 import malt
-from malt._launch import forked
+from malt._pool import forked
 
 ALPHA = linear.ALPHA["SYN"]
 PASSES = 20  # so that the start of ranks does not count for much

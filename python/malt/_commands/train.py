@@ -171,10 +171,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _train(parsed: argparse.Namespace) -> None:
-    from malt._launch import forked
+    from malt._pool import starting
 
     # Checks that would otherwise fail only after hours of reading or training.
-    forked.check_ranks(parsed.ranks or 1)
+    starting.check_ranks(parsed.ranks or 1)
     for path in (parsed.out, parsed.report, parsed.trace):
         if path is not None and not Path(path).absolute().parent.is_dir():
             raise ConfigError(f"there is no folder for {path}: {Path(path).absolute().parent}")

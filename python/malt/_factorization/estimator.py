@@ -19,7 +19,7 @@ from malt._factorization.ratings import Ratings, as_pairs, as_ratings, as_shape
 from malt._factorization.settings import FactorizationSettings, check_whole
 from malt._job import job as jobs
 from malt._job.averaging import Averaging
-from malt._launch import forked
+from malt._pool import forked, starting
 from malt._training.progress import Progress
 from malt._training.steps import history_of
 
@@ -208,7 +208,7 @@ class MatrixFactorization(BaseEstimator):
             Averaging(self.graph, self.sync)
             if self.ranks is not None:
                 check_whole("ranks", self.ranks, least=1)
-                forked.check_ranks(self.ranks)
+                starting.check_ranks(self.ranks)
             ratings = as_ratings(X, y)
             if self.implicit and ratings.values.min() <= 0:
                 raise ConfigError(

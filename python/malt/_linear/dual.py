@@ -15,10 +15,10 @@ from malt._core_import import DualAscentFloat32, DualAscentFloat64, dealt_list_l
 from malt._job import job as jobs
 from malt._job import joining
 from malt._job.job import Job
-from malt._launch import forked
 from malt._linear import newton
 from malt._linear.problem import Look, Problem, Solution, Stopping
 from malt._linear.sums import RankLostError, Sums
+from malt._pool import forked
 
 Array = npt.NDArray[Any]
 # A run of an ascent. It yields the ascent where one rank alone has begun a sweep.

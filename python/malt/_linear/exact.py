@@ -18,13 +18,13 @@ from sklearn.utils import check_random_state
 from malt._errors import ConfigError
 from malt._job import job as jobs
 from malt._job import joining
-from malt._launch import forked
 from malt._linear import dual, lbfgs
 from malt._linear.given import Given
 from malt._linear.input import LinearInput
 from malt._linear.labels import All
 from malt._linear.problem import Look, Problem, Solution, Stopping
 from malt._linear.sources import InMemory, Source, examples_of
+from malt._pool import forked, starting
 from malt._training.parameters import number
 
 Array = npt.NDArray[Any]
@@ -72,7 +72,7 @@ class ExactModel(LinearInput):
         number("max_iter", self.max_iter, 1, whole=True)
         if self.ranks is not None:
             number("ranks", self.ranks, 1, whole=True)
-            forked.check_ranks(int(self.ranks))
+            starting.check_ranks(int(self.ranks))
 
     # Solving
 

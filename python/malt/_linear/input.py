@@ -15,10 +15,10 @@ from malt._core_import import linear_decisions
 from malt._data.chunks import Chunks, Survey
 from malt._errors import ConfigError
 from malt._job import joining
-from malt._launch import forked
 from malt._linear.given import Given
 from malt._linear.labels import All, Here, agree
 from malt._linear.sources import canonical, examples_of
+from malt._pool import forked
 
 Array = npt.NDArray[Any]
 

@@ -18,12 +18,12 @@ from sklearn.utils.validation import validate_data
 
 from malt._errors import ConfigError
 from malt._job import joining
-from malt._launch import forked
 from malt._linear import descent
 from malt._linear.input import LinearInput
 from malt._linear.labels import Here, agree
 from malt._linear.problem import Look, Stopping
 from malt._linear.sources import canonical, examples_of
+from malt._pool import forked, starting
 from malt._training.parameters import choose, number
 
 Array = npt.NDArray[Any]
@@ -62,7 +62,7 @@ class _Descended(RegressorMixin, LinearInput):
         choose("schedule", self.schedule, ("dynamic", "random"))
         if self.ranks is not None:
             number("ranks", self.ranks, 1, whole=True)
-            forked.check_ranks(int(self.ranks))
+            starting.check_ranks(int(self.ranks))
 
     def fit(self, X: Any, y: Any) -> Any:
         """Find the minimum; with warm_start, start from the last one. In a job: collective.

@@ -14,11 +14,11 @@ from sklearn.utils import check_random_state
 
 from malt._job import job as jobs
 from malt._job.averaging import Averaging
-from malt._launch import forked
 from malt._linear.given import Given
 from malt._linear.input import LinearInput
 from malt._linear.sources import InMemory, Source, examples_of, weight_of
 from malt._linear.trainer import Arrays, ExchangePlan, Stopping, Trained, Trainer
+from malt._pool import forked, starting
 from malt._training.parameters import choose, number
 from malt._training.progress import Progress
 from malt._training.steps import history_of
@@ -88,7 +88,7 @@ class SGDModel(LinearInput):
             number("tol", self.tol, -np.inf)
         if self.ranks is not None:
             number("ranks", self.ranks, 1, whole=True)
-            forked.check_ranks(int(self.ranks))
+            starting.check_ranks(int(self.ranks))
         if self.every is not None:
             number("every", self.every, 1, whole=True)
         choose("exchange", self.exchange, ("model", "difference", "gradient", "once"))

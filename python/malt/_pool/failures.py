@@ -38,11 +38,13 @@ def caused_on(rank: int, error: BaseException, text: str) -> BaseException:
     return error
 
 
-def on_rank(rank: int, described: Sequence[object]) -> BaseException:
+def on_rank(
+    rank: int, described: Sequence[object], kept: type[Exception] = Exception
+) -> BaseException:
     """Return the exception that a rank of a job has described.
 
-    It has its own class if that is one of Python's or of MALT's that takes a text alone, and
-    malt.Error otherwise: no code of the sender's choice runs.
+    It has its own class if that is one of MALT's, or a `kept` one of Python's, and takes a text
+    alone, and malt.Error otherwise: no code of the sender's choice runs.
     """
     kind, text, trace = described
     if not (isinstance(kind, str) and isinstance(text, str) and isinstance(trace, str)):
@@ -51,7 +53,7 @@ def on_rank(rank: int, described: Sequence[object]) -> BaseException:
     error: BaseException = Error(f"rank {rank}: {kind}: {text}")
     if own := _OWN_KINDS.get(kind):
         error = own(f"rank {rank}: {text}")
-    elif isinstance(known, type) and issubclass(known, Exception):
+    elif isinstance(known, type) and issubclass(known, kept):
         with contextlib.suppress(TypeError):  # it wants other arguments
             error = known(text)
     return caused_on(rank, error, trace)

@@ -21,11 +21,10 @@ import signal
 import socket
 import subprocess
 import sys
-import warnings
 from collections.abc import Sequence
 
 from malt._launch import orphans
-from malt._pool import channel
+from malt._pool import channel, starting
 
 # A rank's descriptors at its start, in this order; then come the queues.
 CONTROL, ARGUMENTS, RESULTS, OUTPUT, ERRORS, QUEUES = range(6)
@@ -36,25 +35,12 @@ START, SIGNAL = range(2)
 _PROGRAM = (
     "import sys; sys.path[:] = {path!r}; from malt._pool import nursery; nursery.main({at}, {pool})"
 )
-_LAUNCH = (
-    "MALT_RENDEZVOUS",
-    "MALT_JOB_KEY",
-    "MALT_RANK",
-    "MALT_SIZE",
-    "MALT_LOCAL_RANK",
-    "MALT_NODE_RANK",
-    "MALT_NNODES",
-    "MALT_SUCCESSORS",
-    "MALT_RESTARTS",
-    "MALT_RECORD_FD",
-    "MALT_RANK_PROCESS",
-)
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def start(control: socket.socket, ranks: int) -> subprocess.Popen[bytes]:
     """Start the nursery, with `control` as its end of a socket pair."""
-    environ = {name: value for name, value in os.environ.items() if name not in _LAUNCH}
+    environ = {name: value for name, value in os.environ.items() if name not in starting.LAUNCH}
     # In a rank malt.init() is alone, but for pool.run(). And ranks share the cores.
     environ["MALT_BOOTSTRAP"] = "none"
     threads = str(max(1, len(os.sched_getaffinity(0)) // ranks))
@@ -147,23 +133,17 @@ class _Nursery:
             channel.send(self._control, channel.encode(message))
 
     def _fork(self, rank: int, descriptors: Sequence[int]) -> int:
-        nursery = os.getpid()
-        with warnings.catch_warnings():
-            # Threads of BLAS, which sees to forks by itself.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            process = os.fork()
-        if process != 0:
-            with contextlib.suppress(OSError):  # it has ended, or has done so itself
-                os.setpgid(process, process)
-            self._ranks.add(process)
-            return process
-        try:
-            orphans.die_with(nursery)
+        def become() -> int:
             os.setpgid(0, 0)
             self._become_rank(descriptors)
             self._worker.serve(rank, descriptors)
-        finally:
-            os._exit(0)
+            return 0
+
+        process = starting.fork(become)
+        with contextlib.suppress(OSError):  # it has ended, or has done so itself
+            os.setpgid(process, process)
+        self._ranks.add(process)
+        return process
 
     def _become_rank(self, descriptors: Sequence[int]) -> None:
         signal.set_wakeup_fd(-1)

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from malt._errors import ConfigError
 from malt._job.job import Job
-from malt._launch import forked
-from malt._pool import channel, over_job
+from malt._pool import channel, over_job, starting
 from malt._pool.calls import Calls
 from malt._pool.over_job import JobCalls
 from malt._pool.store import SharedData, is_count
@@ -278,7 +277,7 @@ def _checked(ranks: int | None) -> int:
         ranks = min(len(os.sched_getaffinity(0)), _MOST_RANKS)
     if not is_count(ranks, _MOST_RANKS):
         raise ConfigError(f"malt.Pool({ranks!r}): a pool has 1 to {_MOST_RANKS} ranks")
-    forked.check_ranks(ranks)
+    starting.check_ranks(ranks)
     return ranks
 
 

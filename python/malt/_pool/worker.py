@@ -23,8 +23,7 @@ from typing import Any
 
 import cloudpickle
 
-from malt._engines import rank as engine_rank
-from malt._pool import channel, failures, functions, nursery, packing, planning
+from malt._pool import channel, failures, functions, nursery, packing, planning, starting
 from malt._pool.memory import Memory, Parcel, Place
 from malt._pool.queues import take
 
@@ -32,8 +31,6 @@ from malt._pool.queues import take
 BOARD_BYTES = 64
 GIVEN_UP, CHUNK, DONE = range(3)  # the pool writes GIVEN_UP: a call; the rank the others
 NO_CHUNK = -1
-
-_START_SECONDS = 60.0
 
 
 def serve(rank: int, descriptors: Sequence[int]) -> None:
@@ -118,10 +115,7 @@ class _Worker:
     def _run(self, call: int, function: int, block: int, parcel: Parcel, environ: Any) -> None:
         def work() -> object:
             arguments, named = packing.unpack(self._blocks[block].get(parcel))
-            variables = {**environ, "MALT_BOOTSTRAP": "malt"}
-            return engine_rank.run(
-                variables, _START_SECONDS, self._functions[function], arguments, named
-            )
+            return starting.run_program(environ, self._functions[function], arguments, named)
 
         self._answer(call, work)
 

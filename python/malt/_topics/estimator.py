@@ -17,7 +17,7 @@ from malt._data.chunks import Chunks, Survey
 from malt._errors import ConfigError
 from malt._job import job as jobs
 from malt._job.agreement import Report
-from malt._launch import forked
+from malt._pool import forked, starting
 from malt._topics.documents import Documents, as_documents, check_tokens, warn_of_empty
 from malt._topics.held_out import expected_topics, log_likelihood, shares_of
 from malt._topics.settings import TopicSettings, check_alike, check_memory, check_whole
@@ -264,7 +264,7 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
         if self.ranks is None:
             return
         check_whole("ranks", self.ranks, 1)
-        forked.check_ranks(self.ranks)
+        starting.check_ranks(self.ranks)
 
 
 class _Sources:

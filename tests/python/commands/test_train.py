@@ -19,8 +19,8 @@ from sklearn.datasets import dump_svmlight_file, load_digits
 
 from malt._commands import main, train
 from malt._job import job as jobs
-from malt._launch import forked
 from malt._linear import trainer
+from malt._pool import forked
 
 X, Y = load_digits(return_X_y=True)
 X /= 16

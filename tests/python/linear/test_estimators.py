@@ -24,7 +24,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import malt
-from malt._launch import forked
+from malt._pool import forked
 
 DIGITS = train_test_split(*load_digits(return_X_y=True), random_state=0)
 TRAIN, TEST = (DIGITS[0] / 16, DIGITS[2]), (DIGITS[1] / 16, DIGITS[3])

@@ -29,8 +29,8 @@ from sklearn.svm import LinearSVC, LinearSVR
 from sklearn.utils.estimator_checks import check_estimator
 
 import malt
-from malt._launch import forked
 from malt._linear import dual, exact
+from malt._pool import forked
 
 KINDS = [malt.LogisticRegression, malt.LinearSVC, malt.LinearSVR, malt.Ridge]
 CLOSE = 1e-6  # of the optimum

@@ -13,7 +13,7 @@ from sklearn.datasets import dump_svmlight_file, load_digits, make_classificatio
 
 import malt
 from malt._commands import main
-from malt._launch import forked
+from malt._pool import forked
 
 X, Y = load_digits(return_X_y=True)
 X /= 16
