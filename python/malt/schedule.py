@@ -19,7 +19,6 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Sequence
-from numbers import Integral
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -30,6 +29,7 @@ from malt._errors import ConfigError, PeerError
 from malt._job import job as jobs
 from malt._job import joining
 from malt._job.vectors import vector
+from malt._training.parameters import whole
 
 __all__ = ["Program", "Result", "independent", "run"]
 
@@ -101,10 +101,10 @@ def run(
             `staleness` + 1 rounds more than others: put a state back that all have (malt.restore,
             or a broadcast of one rank's), and run the rest on the ranks that are left.
     """
-    _check_whole("length", length, 1)
-    _check_whole("staleness", staleness, 0)
+    whole("length", length, 1)
+    whole("staleness", staleness, 0)
     if rounds is not None:
-        _check_whole("rounds", rounds, 0)
+        whole("rounds", rounds, 0)
     if joining.company() is None:
         return _run_alone(program, length, rounds, np.dtype(dtype))
     running = _Running(program, length, staleness, np.dtype(dtype))
@@ -112,11 +112,6 @@ def run(
         return running.run(rounds)
     finally:
         running.close()
-
-
-def _check_whole(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
-        raise ConfigError(f"{name} is {value!r}; it must be a whole number at least {least}")
 
 
 def _filled(values: npt.ArrayLike, length: int, dtype: np.dtype[Any]) -> Array:

@@ -16,10 +16,11 @@ from malt._errors import ConfigError
 from malt._factorization import trainer as training
 from malt._factorization.factors import Floats
 from malt._factorization.ratings import Ratings, as_pairs, as_ratings, as_shape
-from malt._factorization.settings import FactorizationSettings, check_whole
+from malt._factorization.settings import FactorizationSettings
 from malt._job import job as jobs
 from malt._job.averaging import Averaging
 from malt._pool import forked, starting
+from malt._training.parameters import whole
 from malt._training.progress import Progress
 from malt._training.steps import history_of
 
@@ -207,7 +208,7 @@ class MatrixFactorization(BaseEstimator):
         def look() -> tuple[Ratings, tuple[int, int]]:
             Averaging(self.graph, self.sync)
             if self.ranks is not None:
-                check_whole("ranks", self.ranks, least=1)
+                whole("ranks", self.ranks, 1)
                 starting.check_ranks(self.ranks)
             ratings = as_ratings(X, y)
             if self.implicit and ratings.values.min() <= 0:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from malt._errors import ConfigError
+from malt._training.parameters import whole
 
 
 class FactorizationSettings(NamedTuple):
@@ -27,10 +28,10 @@ class FactorizationSettings(NamedTuple):
     def check(self) -> None:
         """Raise ConfigError for values that are not allowed."""
         for name in ("n_factors", "n_epochs"):
-            check_whole(name, getattr(self, name), least=1)
-        check_whole("negatives", self.negatives, least=0)
+            whole(name, getattr(self, name), 1)
+        whole("negatives", self.negatives, 0)
         if self.every is not None:
-            check_whole("every", self.every, least=1)
+            whole("every", self.every, 1)
         for name in ("lr", "reg", "decay", "alpha"):
             value = getattr(self, name)
             if not isinstance(value, (int, float, np.number)) or not 0 <= value < math.inf:
@@ -40,9 +41,3 @@ class FactorizationSettings(NamedTuple):
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; it is True or False")
         if self.lr == 0:
             raise ConfigError("lr is 0, with which nothing is learnt; it is above 0")
-
-
-def check_whole(name: str, value: Any, least: int) -> None:
-    """Raise ConfigError unless `value` is an integer of at least `least`."""
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
-        raise ConfigError(f"{name} is {value!r}; it is a whole number of at least {least}")

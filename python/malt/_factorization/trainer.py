@@ -21,10 +21,11 @@ from malt._factorization.exchange import (
 )
 from malt._factorization.factors import Factors, Floats, Sums, aligned_zeros, summed, sums
 from malt._factorization.ratings import Ratings
-from malt._factorization.settings import FactorizationSettings, check_whole
+from malt._factorization.settings import FactorizationSettings
 from malt._job import joining
 from malt._job.agreement import Report, Together
 from malt._job.averaging import Averaging
+from malt._training.parameters import whole
 from malt._training.steps import Step
 
 _LEAST_BANDS = 8
@@ -105,7 +106,7 @@ def agree(
 
     def report() -> tuple[Ratings, Report]:
         settings.check()
-        check_whole("threads", threads, least=1)
+        whole("threads", threads, 1)
         ratings, shape = look()
         _check_room(shape, settings)
         return ratings, {

@@ -25,7 +25,7 @@ from malt._linear.labels import All
 from malt._linear.problem import Look, Problem, Solution, Stopping
 from malt._linear.sources import InMemory, Source, examples_of
 from malt._pool import forked, starting
-from malt._training.parameters import number
+from malt._training.parameters import number, whole
 
 Array = npt.NDArray[Any]
 
@@ -69,9 +69,9 @@ class ExactModel(LinearInput):
 
     def _check_exact(self) -> None:
         number("tol", self.tol, 0)
-        number("max_iter", self.max_iter, 1, whole=True)
+        whole("max_iter", self.max_iter, 1)
         if self.ranks is not None:
-            number("ranks", self.ranks, 1, whole=True)
+            whole("ranks", self.ranks, 1)
             starting.check_ranks(int(self.ranks))
 
     # Solving

@@ -24,7 +24,7 @@ from malt._linear.labels import Here, agree
 from malt._linear.problem import Look, Stopping
 from malt._linear.sources import canonical, examples_of
 from malt._pool import forked, starting
-from malt._training.parameters import choose, number
+from malt._training.parameters import choose, number, whole
 
 Array = npt.NDArray[Any]
 
@@ -58,10 +58,10 @@ class _Descended(RegressorMixin, LinearInput):
     def _check_parameters(self) -> None:
         number("alpha", self.alpha, 0, above=True)
         number("tol", self.tol, 0)
-        number("max_iter", self.max_iter, 1, whole=True)
+        whole("max_iter", self.max_iter, 1)
         choose("schedule", self.schedule, ("dynamic", "random"))
         if self.ranks is not None:
-            number("ranks", self.ranks, 1, whole=True)
+            whole("ranks", self.ranks, 1)
             starting.check_ranks(int(self.ranks))
 
     def fit(self, X: Any, y: Any) -> Any:

@@ -19,7 +19,7 @@ from malt._linear.input import LinearInput
 from malt._linear.sources import InMemory, Source, examples_of, weight_of
 from malt._linear.trainer import Arrays, ExchangePlan, Stopping, Trained, Trainer
 from malt._pool import forked, starting
-from malt._training.parameters import choose, number
+from malt._training.parameters import choose, number, whole
 from malt._training.progress import Progress
 from malt._training.steps import history_of
 
@@ -69,7 +69,7 @@ class SGDModel(LinearInput):
                 )
         else:
             number("eta0", self.eta0, 0, above=True)
-        number("n_iter_no_change", self.n_iter_no_change, 1, whole=True)
+        whole("n_iter_no_change", self.n_iter_no_change, 1)
         number("validation_fraction", self.validation_fraction, 0, above=True, most=1)
         self._check_common()
 
@@ -83,14 +83,14 @@ class SGDModel(LinearInput):
             )
 
     def _check_common(self) -> None:
-        number("max_iter", self.max_iter, 1, whole=True)
+        whole("max_iter", self.max_iter, 1)
         if self.tol is not None:
             number("tol", self.tol, -np.inf)
         if self.ranks is not None:
-            number("ranks", self.ranks, 1, whole=True)
+            whole("ranks", self.ranks, 1)
             starting.check_ranks(int(self.ranks))
         if self.every is not None:
-            number("every", self.every, 1, whole=True)
+            whole("every", self.every, 1)
         choose("exchange", self.exchange, ("model", "difference", "gradient", "once"))
         Averaging(self.graph, self.sync)
 

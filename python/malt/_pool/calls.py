@@ -12,13 +12,12 @@
 from __future__ import annotations
 
 import contextlib
-import pickle
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from malt._errors import ConfigError, Error, PeerError
+from malt._errors import ConfigError, PeerError
 from malt._pool import channel, failures, packing, planning, worker
 from malt._pool.crew import Crew, Event, Rank
 from malt._pool.functions import KEPT, Functions
@@ -285,16 +284,7 @@ class Calls:
 
     def _exception(self, event: Event) -> BaseException:
         """Return the exception that a rank raised, with the rank's traceback as its cause."""
-        data, kind, text, trace = packing.unpack(self._parts(event))
-        rank = event.rank.rank
-        error: BaseException | None = None
-        if data is not None:
-            with contextlib.suppress(Exception):
-                error = pickle.loads(data)
-        if error is None:
-            error = Error(f"rank {rank}: {kind}: {text}")
-            error.was_stopped = kind == "KeyboardInterrupt"  # type: ignore[attr-defined]
-        return failures.caused_on(rank, error, trace)
+        return failures.from_pickle(event.rank.rank, packing.unpack(self._parts(event)))
 
 
 def _pack(argument: object, name: str) -> list[bytes | memoryview]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import pickle
 import traceback
 from collections.abc import Sequence
 from typing import Any
+
+import cloudpickle
 
 from malt._errors import ConfigError, DamagedError, Error, PeerError, TimeoutError  # noqa: A004
 
@@ -38,13 +41,39 @@ def caused_on(rank: int, error: BaseException, text: str) -> BaseException:
     return error
 
 
-def on_rank(
-    rank: int, described: Sequence[object], kept: type[Exception] = Exception
-) -> BaseException:
+def describe_with_pickle(error: BaseException) -> tuple[bytes | None, str, str, str]:
+    """Return an exception's pickle, or None if it has none that can be loaded, and describe().
+
+    Only for processes of which one has forked the other: a pickle runs code when it is loaded.
+    """
+    data = None
+    if isinstance(error, Exception):
+        try:
+            data = cloudpickle.dumps(error)
+            pickle.loads(data)
+        except Exception:  # pickle calls its constructor, which may want other arguments
+            data = None
+    return data, *describe(error)
+
+
+def from_pickle(rank: int, described: tuple[bytes | None, str, str, str]) -> BaseException:
+    """Return the exception of describe_with_pickle(), or a malt.Error if it cannot be loaded."""
+    data, kind, text, trace = described
+    error: BaseException | None = None
+    if data is not None:
+        with contextlib.suppress(Exception):
+            error = pickle.loads(data)
+    if error is None:
+        error = Error(f"rank {rank}: {kind}: {text}")
+        error.was_stopped = kind == "KeyboardInterrupt"  # type: ignore[attr-defined]
+    return caused_on(rank, error, trace)
+
+
+def on_rank(rank: int, described: Sequence[object]) -> BaseException:
     """Return the exception that a rank of a job has described.
 
-    It has its own class if that is one of MALT's, or a `kept` one of Python's, and takes a text
-    alone, and malt.Error otherwise: no code of the sender's choice runs.
+    It has its own class if that is one of Python's or of MALT's that takes a text alone, and
+    malt.Error otherwise: no code of the sender's choice runs.
     """
     kind, text, trace = described
     if not (isinstance(kind, str) and isinstance(text, str) and isinstance(trace, str)):
@@ -53,7 +82,7 @@ def on_rank(
     error: BaseException = Error(f"rank {rank}: {kind}: {text}")
     if own := _OWN_KINDS.get(kind):
         error = own(f"rank {rank}: {text}")
-    elif isinstance(known, type) and issubclass(known, kept):
+    elif isinstance(known, type) and issubclass(known, Exception):
         with contextlib.suppress(TypeError):  # it wants other arguments
             error = known(text)
     return caused_on(rank, error, trace)

@@ -7,12 +7,13 @@ import json
 import math
 import mmap
 import os
+import pickle
 import selectors
 import signal
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +43,11 @@ def shared_zeros(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[An
     return np.frombuffer(memory, kind, size).reshape(shape)
 
 
+class _Answer(NamedTuple):
+    report: Report
+    failure: tuple[bytes | None, str, str, str] | None = None
+
+
 @dataclass
 class _Forked:
     rank: int
@@ -56,7 +62,7 @@ def run(
     """Run `work` in `ranks` processes, which are the ranks of a job; return their reports.
 
     The processes share this process's memory as it is now, but writes to it stay their own. Results
-    come back in memory mapped as shared, or in the report, which JSON must be able to express.
+    come back in memory mapped as shared, or in the report, which must be picklable.
     While they work, this process calls `watch` ten times a second. If a rank fails, the others are
     ended.
 
@@ -83,7 +89,7 @@ def run(
             with contextlib.suppress(OSError):  # it has ended, which is heard below
                 one.channel.sendall(json.dumps(rendezvous.environ(one.rank)).encode() + b"\n")
         _await(crew, watch)
-        return [json.loads(one.answer)["report"] for one in crew]
+        return [pickle.loads(one.answer).report for one in crew]
 
 
 def _fork(rank: int, work: Callable[[], Report]) -> _Forked:
@@ -92,15 +98,15 @@ def _fork(rank: int, work: Callable[[], Report]) -> _Forked:
     def become() -> int:
         ours.close()
         answer = _answer(theirs, work)
-        theirs.sendall(json.dumps(answer).encode())
-        return 0 if "report" in answer else 1
+        theirs.sendall(pickle.dumps(answer))
+        return 0 if answer.failure is None else 1
 
     process = starting.fork(become)
     theirs.close()
     return _Forked(rank, process, ours)
 
 
-def _answer(channel: socket.socket, work: Callable[[], Report]) -> dict[str, Any]:
+def _answer(channel: socket.socket, work: Callable[[], Report]) -> _Answer:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and ends its ranks
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -114,9 +120,9 @@ def _answer(channel: socket.socket, work: Callable[[], Report]) -> dict[str, Any
     try:
         with channel.makefile("rb") as told:
             variables = json.loads(told.readline())
-        return {"report": starting.run_program(variables, program)}
+        return _Answer(starting.run_program(variables, program))
     except BaseException as error:  # the parent raises it
-        return {"failure": failures.describe(error)}
+        return _Answer({}, failures.describe_with_pickle(error))
 
 
 def _await(crew: list[_Forked], watch: Callable[[], object]) -> None:
@@ -138,12 +144,16 @@ def _await(crew: list[_Forked], watch: Callable[[], object]) -> None:
 
 
 def _check(one: _Forked, code: int) -> None:
-    if not one.answer:
+    if not one.answer or code < 0:  # perhaps in the middle of its answer
         raise _errors.PeerError(
             f"rank {one.rank} {describe_end(code)}, and the others were ended", [one.rank]
         )
-    if failure := json.loads(one.answer).get("failure"):
-        raise failures.on_rank(one.rank, failure, ValueError)
+    if (failure := pickle.loads(one.answer).failure) is not None:
+        error = failures.from_pickle(one.rank, failure)
+        if isinstance(error, (ValueError, _errors.Error)):
+            raise error
+        _, kind, text, _ = failure
+        raise _errors.Error(f"rank {one.rank}: {kind}: {text}") from error.__cause__
 
 
 def _end(crew: list[_Forked]) -> None:

@@ -14,14 +14,11 @@ its own queue, and then takes from those of the others. The kernel hands out eac
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-
-import cloudpickle
 
 from malt._pool import channel, failures, functions, nursery, packing, planning, starting
 from malt._pool.memory import Memory, Parcel, Place
@@ -154,7 +151,7 @@ class _Worker:
                 self._is_in_function = False
             kind = "done"
         except BaseException as error:  # the pool raises it
-            parcel = self._results.put(_describe(error))
+            parcel = self._results.put(packing.pack(failures.describe_with_pickle(error)))
             kind = "failed"
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -169,15 +166,3 @@ class _Worker:
     def _interrupt(self, _number: int, _frame: object) -> None:
         if self._is_in_function and self._board[GIVEN_UP] == self._call:
             raise KeyboardInterrupt
-
-
-def _describe(error: BaseException) -> list[bytes | memoryview]:
-    """Return the parts of: an exception's pickle or None, its kind, its text, its traceback."""
-    data = None
-    if isinstance(error, Exception):
-        try:
-            data = cloudpickle.dumps(error)
-            pickle.loads(data)
-        except Exception:  # pickle calls its constructor, which may want other arguments
-            data = None
-    return packing.pack((data, *failures.describe(error)))

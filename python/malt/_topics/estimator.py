@@ -20,9 +20,10 @@ from malt._job.agreement import Report
 from malt._pool import forked, starting
 from malt._topics.documents import Documents, as_documents, check_tokens, warn_of_empty
 from malt._topics.held_out import expected_topics, log_likelihood, shares_of
-from malt._topics.settings import TopicSettings, check_alike, check_memory, check_whole
+from malt._topics.settings import TopicSettings, check_alike, check_memory
 from malt._topics.sources import InMemory, Source, Streamed
 from malt._topics.trainer import Counts, Plan, Priors, agreed, train
+from malt._training.parameters import whole
 
 _MOST_EVERY = 1 << 26  # tokens from one exchange to the next: some seconds of sampling
 
@@ -263,7 +264,7 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
     def _check_ranks(self) -> None:
         if self.ranks is None:
             return
-        check_whole("ranks", self.ranks, 1)
+        whole("ranks", self.ranks, 1)
         starting.check_ranks(self.ranks)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ from malt._core_import import TopicTokens, available_bytes
 from malt._errors import ConfigError
 from malt._topics.documents import MOST_TOKENS
 from malt._topics.trainer import Priors
+from malt._training.parameters import whole
 
 
 class TopicSettings(NamedTuple):
@@ -27,10 +27,10 @@ class TopicSettings(NamedTuple):
 
     def check(self) -> None:
         """Raise ConfigError for values that are not allowed."""
-        check_whole("n_components", self.n_components, 1, TopicTokens.most_topics)
-        check_whole("max_iter", self.max_iter, 1, 2**31)
+        whole("n_components", self.n_components, 1, TopicTokens.most_topics)
+        whole("max_iter", self.max_iter, 1, 2**31)
         if self.every is not None:
-            check_whole("every", self.every, 1, MOST_TOKENS)
+            whole("every", self.every, 1, MOST_TOKENS)
         if not isinstance(self.learn_priors, (bool, np.bool_)):
             raise ConfigError(f"learn_priors is {self.learn_priors!r}; it is True or False")
         self.priors()
@@ -112,11 +112,3 @@ def _prior(name: str, given: Any, default: float) -> Any:
     if not (np.isfinite(value).all() and (value > 0).all()):
         raise ConfigError(f"{name} is {given!r}; it is a finite number above 0")
     return value
-
-
-def check_whole(name: str, value: Any, least: int, most: float = math.inf) -> None:
-    """Raise ConfigError unless `value` is an integer from `least` to `most`."""
-    is_whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not is_whole or not least <= value <= most:
-        limit = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
-        raise ConfigError(f"{name} is {value!r}; it is a whole number {limit}")

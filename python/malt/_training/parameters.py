@@ -1,31 +1,33 @@
-"""Checks of parameters, with messages of one form."""
+"""Checks of parameters. They raise malt.ConfigError with messages of one form."""
 
 from __future__ import annotations
 
+import math
 from numbers import Integral, Real
 from typing import Any
 
-import numpy as np
+from malt._errors import ConfigError
 
 
 def choose(name: str, value: object, choices: tuple[Any, ...]) -> None:
     if value not in choices:
-        raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, choices))}")
+        raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, choices))}")
 
 
 def number(
-    name: str,
-    value: Any,
-    least: float,
-    *,
-    above: bool = False,
-    most: float = np.inf,
-    whole: bool = False,
+    name: str, value: Any, least: float, *, above: bool = False, most: float = math.inf
 ) -> None:
-    kind = Integral if whole else Real
-    good = isinstance(value, kind) and not isinstance(value, bool)
-    if not (good and (value > least if above else value >= least) and value <= most):
-        limits = f"{'above' if above else 'at least'} {least:g}"
-        limits += f" and at most {most:g}" if most < np.inf else ""
-        noun = "a whole number" if whole else "a number"
-        raise ValueError(f"{name} is {value!r}; it must be {noun} {limits}")
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not (is_number and (value > least if above else value >= least) and value <= most):
+        words = f"a number {'above' if above else 'at least'} {least:g}"
+        words += f" and at most {most:g}" if most < math.inf else ""
+        raise ConfigError(f"{name} is {value!r}; it must be {words}")
+
+
+def whole(name: str, value: Any, least: int, most: int | None = None, why: str = "") -> int:
+    """Return the value as an int; `why` says why it cannot be more than `most`."""
+    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_whole or value < least or (most is not None and value > most):
+        limit = f"at least {least}" if most is None else f"from {least} to {most}"
+        raise ConfigError(f"{name} is {value!r}; it must be a whole number {limit}{why}")
+    return int(value)

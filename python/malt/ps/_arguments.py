@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from malt._errors import ConfigError
-
-
-def whole(name: str, value: Any, least: int, most: int, why: str = "") -> int:
-    """Return the argument `name` as an int.
-
-    Raises:
-        ConfigError: it is no whole number, or not one from `least` to `most`.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise ConfigError(f"{name} is {value!r}; it is a whole number")
-    if not least <= value <= most:
-        raise ConfigError(f"{name} is {value}; it is {least} to {most}{why}")
-    return int(value)
 
 
 def hot_rows_of(

@@ -16,7 +16,8 @@ from malt._core_import import BFLOAT16, FLOAT16, INT8, Codec
 from malt._errors import ConfigError, SupersededError
 from malt._job import calls
 from malt._job import job as jobs
-from malt.ps._arguments import hot_rows_of, whole
+from malt._training.parameters import whole
+from malt.ps._arguments import hot_rows_of
 from malt.ps._rules import Add, Assign, Rule, UpdateFunction, states_of
 from malt.ps._saving import TableRows
 from malt.ps._seat import Seat

@@ -150,14 +150,14 @@ def test_refuses_ratings_that_cannot_be(given: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [
-        ({"n_factors": 0}, "n_factors is 0; it is a whole number of at least 1"),
+        ({"n_factors": 0}, "n_factors is 0; it must be a whole number at least 1"),
         ({"n_epochs": 1.5}, "n_epochs is 1.5"),
         ({"threads": 0}, "threads is 0"),
         ({"every": 0}, "every is 0"),
-        ({"ranks": 0}, "ranks is 0; it is a whole number of at least 1"),
+        ({"ranks": 0}, "ranks is 0; it must be a whole number at least 1"),
         ({"graph": "ring"}, "graph is 'ring'; it is None, malt.ALL, HALTON"),
         ({"sync": "ssp"}, "sync is 'ssp'; it is 'bsp', 'ssp:K'"),
-        ({"ranks": 2, "lr": 30.0}, "rank .: the factors grew without bound"),
+        ({"ranks": 2, "lr": 30.0}, "the factors grew without bound"),
         ({"lr": 0}, "lr is 0"),
         ({"reg": -1}, "reg is -1; it is a finite number of at least 0"),
         ({"decay": float("inf")}, "decay is inf"),

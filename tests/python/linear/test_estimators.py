@@ -397,7 +397,7 @@ X3 = np.arange(6.0).reshape(3, 2)
         ({"exchange": "gossip"}, [0, 1, 1], "exchange is 'gossip'"),
         ({"exchange": "gradient"}, [0, 1, 1], "learning_rate is 'optimal', which is for a step"),
         (LONG_STEPS, [0, 1, 1], "under-/overflow occurred at epoch"),
-        ({**LONG_STEPS, "ranks": 2}, [0, 1, 1], "rank .: Floating-point under-/overflow"),
+        ({**LONG_STEPS, "ranks": 2}, [0, 1, 1], "Floating-point under-/overflow"),
     ],
 )
 def test_bad_settings_are_named(settings: dict[str, Any], y: list[int], words: str) -> None:
