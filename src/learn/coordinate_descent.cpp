@@ -154,7 +154,9 @@ struct Descent final : DescentState<T> {
       if (i > 0 && full <= share * first) return;
       extrapolation.begin();
       take_iterate();
-      for (std::size_t k = 0; k < kShortSweeps; ++k) {
+      // Of several ranks an exchange gains more than sweeps that are not shorter.
+      const bool is_short = this->changed.size() < this->picked.size();
+      for (std::size_t k = 0; k < kShortSweeps && (is_short || this->options.ranks == 1); ++k) {
         if (sweep_over(this->changed, false) <= kShortShare * full) break;
         take_iterate();
       }
