@@ -65,7 +65,10 @@ class Program(Protocol):
         """
 
     def push(self, part: Any, /) -> npt.ArrayLike:
-        """Return the update of this rank's part: at most `length` numbers. Changes no state."""
+        """Return the update of this rank's part: at most `length` numbers.
+
+        It changes nothing that another rank's push() or any schedule() reads.
+        """
 
     def pull(self, results: Sequence[Result], /) -> None:
         """Change the state by the results of a round, one a rank, in the order of ranks."""
