@@ -268,7 +268,7 @@ class _Running:
         self._counts[self._rank] = 1
         self._counts[-2:] = has_missed, has_failed
         self._agreement.allreduce(SUM)
-        *counts, missed, failed = self._counts
+        *counts, missed, failed = self._counts.tolist()
         return [rank for rank, count in enumerate(counts) if count > 0], missed > 0, failed > 0
 
     def _send(self, count: int, values: Array, mark: int) -> None:
