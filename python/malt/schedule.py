@@ -16,9 +16,10 @@ Strategies for Distributed Machine Learning).
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -28,13 +29,14 @@ from malt._core_import import SUM, Update, Vector
 from malt._errors import ConfigError, PeerError
 from malt._job import job as jobs
 from malt._job import joining
+from malt._job.agreement import Report, Together
 from malt._job.vectors import vector
 from malt._training.parameters import whole
 
 __all__ = ["Program", "Result", "independent", "run"]
 
 Array = npt.NDArray[Any]
-_MARK = 1  # the last value of an update: 0, or _MARK if its sender has missed a rank
+_MARK = 1  # the last value of an update: 0, or _MARK if its sender has ended early
 
 
 class Result(NamedTuple):
@@ -63,7 +65,10 @@ class Program(Protocol):
         """
 
     def push(self, part: Any, /) -> npt.ArrayLike:
-        """Return the update of this rank's part: at most `length` numbers. Changes no state."""
+        """Return the update of this rank's part: at most `length` numbers.
+
+        It changes nothing that another rank's push() or any schedule() reads.
+        """
 
     def pull(self, results: Sequence[Result], /) -> None:
         """Change the state by the results of a round, one a rank, in the order of ranks."""
@@ -96,7 +101,11 @@ def run(
 
     Raises:
         ConfigError: an argument is out of range, schedule() returned another number of parts than
-            there are ranks, or push() more values than `length`.
+            there are ranks, or push() more values than `length`. In a job also: schedule(), push()
+            or pull() raised an exception on a rank, which the message names. Raised on every rank.
+            Ranks may have pulled different numbers of rounds, as after a PeerError.
+        TimeoutError: the ranks that it names did not push for longer than malt.init()'s timeout, or
+            their schedule() ended in another round.
         PeerError: a rank has died, on all ranks that are left. Some of them may have pulled up to
             `staleness` + 1 rounds more than others: put a state back that all have (malt.restore,
             or a broadcast of one rank's), and run the rest on the ranks that are left.
@@ -146,6 +155,17 @@ def _run_alone(program: Program, length: int, rounds: int | None, dtype: np.dtyp
     raise AssertionError("unreachable")
 
 
+def _raise_together(failure: Exception | None) -> None:
+    """Raise ConfigError on every rank, with what some of them failed with."""
+
+    def report() -> tuple[None, Report]:
+        if failure is not None:
+            raise failure
+        return None, {}
+
+    Together("malt.schedule.run()", None).step("end", report)
+
+
 class _Begun(NamedTuple):
     """A round in flight."""
 
@@ -167,56 +187,84 @@ class _Running:
         self._rank, self._size = job.rank, job.size
         self._buffers = [np.zeros(length + 1, dtype) for _ in range(staleness + 1)]
         self._vectors = [vector(buffer) for buffer in self._buffers]
-        self._counts = np.zeros(job.size + 1)
+        self._counts = np.zeros(job.size + 2)
         self._agreement: Vector = vector(self._counts)
         self._flight: deque[_Begun] = deque()
+        self._begun = self._pulled = 0  # rounds
+        self._failure: Exception | None = None  # of the program, on this rank
 
     def close(self) -> None:
         for each in (*self._vectors, self._agreement):
             each.close()
 
     def run(self, rounds: int | None) -> int:
-        ranks = self._agree(has_missed=False)
-        begun = pulled = 0
+        ranks, _, _ = self._agree(False, False)
+        try:
+            self._run(ranks, rounds)
+        except Exception:
+            if self._failure is None:
+                raise
+            self._send(self._begun, np.zeros(self._length), _MARK)
+        left, missed, failed = self._agree(bool(self._flight), self._failure is not None)
+        if failed:
+            _raise_together(self._failure)
+        lost = sorted(set(ranks) - set(left))
+        if lost or missed:
+            raise PeerError(
+                f"rank {', '.join(map(str, lost))} has died; round {self._pulled} and "
+                f"{len(self._flight)} rounds in flight were not pulled here: put back a state that "
+                "all ranks have, and run the rest",
+                lost,
+            )
+        return self._pulled
+
+    def _run(self, ranks: list[int], rounds: int | None) -> None:
+        """Run all rounds, or until a rank has died or failed."""
         has_ended = False
         while True:
             if not has_ended:
-                parts = None if begun == rounds else _parts(self._program, len(ranks))
+                with self._in_program():
+                    parts = None if self._begun == rounds else _parts(self._program, len(ranks))
                 has_ended = parts is None
             if parts is not None:
-                values = self._program.push(parts[ranks.index(self._rank)])
-                own = _filled(values, self._length, self._buffers[0].dtype)
-                self._send(begun, own, 0)
+                with self._in_program():
+                    values = self._program.push(parts[ranks.index(self._rank)])
+                    own = _filled(values, self._length, self._buffers[0].dtype)
+                self._send(self._begun, own, 0)
                 self._flight.append(_Begun(parts, own))
-                begun += 1
+                self._begun += 1
             elif not self._flight:
-                break
+                return
             if has_ended or len(self._flight) == len(self._vectors):
-                results = self._receive(pulled, ranks)
+                results = self._receive(self._pulled, ranks)
                 if results is None:
                     # The others see the mark at the latest when they gather this round.
-                    self._send(begun, np.zeros(self._length), _MARK)
-                    break
-                self._program.pull(results)
-                pulled += 1
-        left = self._agree(has_missed=bool(self._flight))
-        lost = sorted(set(ranks) - set(left))
-        if lost or self._counts[-1] > 0:
-            raise PeerError(
-                f"rank {', '.join(map(str, lost))} has died; round {pulled} and {len(self._flight)}"
-                " rounds in flight were not pulled here: put back a state that all ranks have, and "
-                "run the rest",
-                lost,
-            )
-        return pulled
+                    self._send(self._begun, np.zeros(self._length), _MARK)
+                    return
+                with self._in_program():
+                    self._program.pull(results)
+                self._pulled += 1
 
-    def _agree(self, *, has_missed: bool) -> list[int]:
-        """Return the ranks that take part: the same on all."""
+    @contextlib.contextmanager
+    def _in_program(self) -> Iterator[None]:
+        """Remember an exception of the program: the other ranks must learn of it."""
+        try:
+            yield
+        except Exception as error:
+            self._failure = error
+            raise
+
+    def _agree(self, has_missed: bool, has_failed: bool) -> tuple[list[int], bool, bool]:
+        """Return the ranks that take part, and whether any of them has missed one or has failed.
+
+        These are the same on all ranks.
+        """
         self._counts[:] = 0
         self._counts[self._rank] = 1
-        self._counts[-1] = has_missed
+        self._counts[-2:] = has_missed, has_failed
         self._agreement.allreduce(SUM)
-        return [rank for rank, count in enumerate(self._counts[:-1]) if count > 0]
+        *counts, missed, failed = self._counts.tolist()
+        return [rank for rank, count in enumerate(counts) if count > 0], missed > 0, failed > 0
 
     def _send(self, count: int, values: Array, mark: int) -> None:
         turn = count % len(self._vectors)

@@ -4,50 +4,26 @@
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <numeric>
 #include <string>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
+#include "learn/descent_state.hpp"
 #include "learn/dual_check.hpp"
+#include "learn/extrapolation.hpp"
 #include "learn/order.hpp"
 #include "learn/row_view.hpp"
 #include "learn/squares.hpp"
 
 namespace learn {
-
-struct DescentColumn {
-  double mean = 0;
-  double square = 0;       // |x|^2, of the centred column; 0: it gets no weight
-  double correlation = 0;  // x r, at the last look
-};
-
 namespace {
 
-// Neighbouring columns are often correlated, so one rank has many of them. But it has columns from
-// all over X, or its share of those that have a weight might be far from even.
-constexpr std::size_t kBlocksOfRank = 16;
-constexpr std::size_t kLeastBlock = 32;
-constexpr std::size_t kLeastPicked = 64;      // a round's columns, if so many would change
-constexpr std::size_t kLookedAPicked = 1000;  // a look costs as much as steps of so many
-constexpr int kShortDescents = 5;             // sweeps over what changed, after each full sweep
-constexpr double kShortShare = 0.3;     // such sweeps end below this share of the full one's fall
-constexpr double kScreenMargin = 1e-3;  // of l1: rounding must not screen a column
-
-void check_descent(const DescentOptions& options) {
-  require_dual(std::isfinite(options.alpha) && options.alpha > 0, "alpha", options.alpha,
-               "above 0 and finite; without a penalty use least squares");
-  require_dual(options.l1_ratio >= 0 && options.l1_ratio <= 1, "l1_ratio", options.l1_ratio,
-               "from 0 to 1");
-  require_dual(options.ranks >= 1, "ranks", options.ranks, "at least 1");
-  require_dual(options.rank >= 0 && options.rank < options.ranks, "the rank", options.rank,
-               "from 0 to below the number of ranks");
-}
-
-double shrink(double value, double by) {
-  return value > by ? value - by : value < -by ? value + by : 0;
-}
+// Sweeps over what changed, after each full sweep. They end below this share of the full one's fall.
+constexpr std::size_t kShortSweeps = Extrapolation::kSteps;
+constexpr double kShortShare = 0.3;
+// The share of a weight that rounding leaves of it where it should be 0.
+template <class T>
+constexpr T kRoundedAway = 4 * std::numeric_limits<T>::epsilon();
 
 template <class View>
 DescentColumn measure_column(const View& view, std::size_t rows, bool is_centred) {
@@ -55,174 +31,17 @@ DescentColumn measure_column(const View& view, std::size_t rows, bool is_centred
   DescentColumn column;
   column.square = squares(view.values, view.count);
   if (!is_centred || rows == 0) return column;
-  double sum = 0;
-  for (std::size_t i = 0; i < view.count; ++i) sum += static_cast<double>(view.values[i]);
-  column.mean = sum / static_cast<double>(rows);
-  double square = static_cast<double>(rows - view.count) * column.mean * column.mean;
-  for (std::size_t i = 0; i < view.count; ++i) {
-    const double off = static_cast<double>(view.values[i]) - column.mean;
-    square += off * off;
-  }
+  const double mean = sum_of(view.values, view.count, std::identity()) / static_cast<double>(rows);
+  column.mean = mean;
+  const double square =
+      static_cast<double>(rows - view.count) * mean * mean +
+      sum_of(view.values, view.count, [mean](double x) { return (x - mean) * (x - mean); });
   // What rounding leaves of a constant column is not a column to fit.
   const double rounding = 4 * static_cast<double>(std::numeric_limits<T>::epsilon());
   const bool is_constant = square <= rounding * rounding * column.square;
   column.square = is_constant && std::isfinite(square) ? 0 : square;
   return column;
 }
-
-}  // namespace
-
-template <class T>
-struct DescentState {
-  virtual ~DescentState() = default;
-  virtual void contribute(std::span<T> contribution) const = 0;
-  virtual DescentLook look() = 0;
-  virtual void sweep(double share, int most) = 0;
-
-  DescentState(const DescentOptions& given, std::size_t columns_given, std::span<const T> targets,
-               std::span<const T> start)
-      : options(given),
-        y(targets.begin(), targets.end()),
-        columns(columns_given),
-        weights(columns_given) {
-    check_descent(options);
-    const auto n = static_cast<double>(y.size());
-    l1 = n * options.alpha * options.l1_ratio;
-    l2 = n * options.alpha * (1 - options.l1_ratio);
-    for (std::size_t i = 0; i < y.size(); ++i) {
-      require_dual(std::isfinite(y[i]), "the target of row " + std::to_string(i),
-                   static_cast<double>(y[i]), "finite");
-    }
-    if (!start.empty()) check_length("the start", start.size(), columns_given, "one a column");
-    const auto ranks = static_cast<std::size_t>(options.ranks);
-    const auto rank = static_cast<std::size_t>(options.rank);
-    const std::size_t block = std::max(kLeastBlock, columns_given / (kBlocksOfRank * ranks));
-    for (std::size_t j = 0; j < columns_given; ++j) {
-      if (j / block % ranks != rank) continue;
-      alive.push_back(static_cast<std::uint32_t>(j));
-      if (start.empty()) continue;
-      require_dual(std::isfinite(start[j]), "the start of column " + std::to_string(j),
-                   static_cast<double>(start[j]), "finite");
-      weights[j] = start[j];
-    }
-    residual = y;
-    centre();
-    y = residual;
-    before = residual;
-    weights_before = weights;
-  }
-
-  // Ends the implicit shift of r, and what rounding has left of its mean.
-  void centre() {
-    if (options.intercept && !residual.empty()) {
-      double sum = 0;
-      for (const T each : residual) sum += static_cast<double>(each);
-      const T mean = static_cast<T>(sum / static_cast<double>(residual.size()));
-      for (T& each : residual) each -= mean;
-    }
-    shift = 0;
-  }
-
-  void settle(std::span<const T> sum) {
-    check_length("the sum", sum.size(), y.size() + CoordinateDescent<T>::kSums, "change_length()");
-    for (std::size_t i = 0; i < y.size(); ++i) residual[i] = y[i] - sum[i];
-    centre();
-    before = residual;
-    remember();
-  }
-
-  void remember() {
-    for (const std::uint32_t j : picked) weights_before[j] = weights[j];
-  }
-
-  DescentGap choose(const DescentLook& all) {
-    const double rr = squares(residual.data(), residual.size());
-    double ry = 0;
-    for (std::size_t i = 0; i < y.size(); ++i) {
-      ry += static_cast<double>(y[i]) * static_cast<double>(residual[i]);
-    }
-    const double primal = rr / 2 + l1 * all.size + l2 * all.square / 2;
-    const double length = rr + l2 * all.square;  // |(r, -sqrt(l2) w)|^2
-    const double limit = all.most > 0 ? l1 / all.most : std::numeric_limits<double>::infinity();
-    const double scale = length > 0 ? std::clamp(ry / length, -limit, limit) : 1;
-    const double scaled = scale * ry - scale * scale * length / 2;
-    double dual = scaled;
-    if (l2 > 0) dual = std::max(dual, ry - rr / 2 - all.excess / (2 * l2));
-    best_dual = std::max(best_dual, dual);
-    if (l1 > 0) screen(scale, std::sqrt(2 * std::max(0.0, primal - scaled)));
-    if (options.dynamic) {
-      pick();
-    } else {
-      picked = alive;
-    }
-    remember();
-    const auto n = static_cast<double>(std::max<std::size_t>(1, y.size()));
-    return {primal / n, std::min(primal, best_dual) / n};
-  }
-
-  void screen(double scale, double radius) {
-    const double limit = l1 * (1 - kScreenMargin);
-    std::erase_if(alive, [&](std::uint32_t j) {
-      const DescentColumn& column = columns[j];
-      if (weights[j] != 0) return false;
-      return std::abs(scale * column.correlation) + radius * std::sqrt(column.square + l2) < limit;
-    });
-  }
-
-  // What a step of the column would let n P fall by.
-  double fall_of(std::size_t j) const {
-    const DescentColumn& column = columns[j];
-    if (column.square == 0) return 0;
-    const double curvature = column.square + l2;
-    const auto weight = static_cast<double>(weights[j]);
-    const double moved =
-        shrink(weight * column.square + column.correlation, l1) / curvature - weight;
-    return moved * moved * curvature / 2;
-  }
-
-  void pick() {
-    picked.clear();
-    falls.clear();
-    for (const std::uint32_t j : alive) {
-      if (weights[j] != 0) {
-        picked.push_back(j);
-      } else if (const double fall = fall_of(j); fall > 0) {
-        falls.emplace_back(fall, j);
-      }
-    }
-    const auto ranks = static_cast<std::size_t>(options.ranks);
-    const std::size_t most = std::min(
-        falls.size(),
-        std::max({kLeastPicked / ranks + 1, alive.size() / kLookedAPicked, picked.size()}));
-    std::nth_element(falls.begin(), falls.begin() + static_cast<std::ptrdiff_t>(most), falls.end(),
-                     std::greater<>());
-    for (std::size_t i = 0; i < most; ++i) picked.push_back(falls[i].second);
-    std::sort(picked.begin(), picked.end());
-  }
-
-  DescentOptions options;
-  double l1 = 0;
-  double l2 = 0;
-  std::vector<T> y;  // centred
-  std::vector<DescentColumn> columns;
-  std::vector<T> weights;
-  std::vector<T> weights_before;       // of picked columns, at the last add_changes()
-  std::vector<T> residual;             // less `shift`
-  std::vector<T> before;               // r at the last add_changes(), if there are several ranks
-  double shift = 0;                    // of r: what the means of columns have changed
-  std::vector<std::uint32_t> alive;    // own columns that are not screened
-  std::vector<std::uint32_t> picked;   // for the sweeps
-  std::vector<std::uint32_t> changed;  // by the last sweep
-  std::vector<std::uint32_t> order;
-  std::vector<std::pair<double, std::uint32_t>> falls;
-  double best_dual = -std::numeric_limits<double>::infinity();
-  double last_fall = 0;
-  std::uint64_t sweeps = 0;
-  std::int64_t updates = 0;
-  std::int64_t looked = 0;
-};
-
-namespace {
 
 template <class T, class Matrix>
 struct Descent final : DescentState<T> {
@@ -241,9 +60,11 @@ struct Descent final : DescentState<T> {
                    "|x|^2 of column " + std::to_string(j), column.square,
                    "finite; replace values that are not, and scale columns down");
       if (column.square == 0) this->weights[j] = 0;
+      read(j);  // while it is in the cache
     }
     std::erase_if(this->alive, [this](std::uint32_t j) { return this->columns[j].square == 0; });
     this->weights_before = this->weights;
+    this->seen = this->residual;
   }
 
   void contribute(std::span<T> contribution) const override {
@@ -257,19 +78,33 @@ struct Descent final : DescentState<T> {
 
   DescentLook look() override {
     this->centre();
+    this->measure_drift();
     DescentLook sums;
     for (const std::uint32_t j : this->alive) {
       DescentColumn& column = this->columns[j];
       const auto weight = static_cast<double>(this->weights[j]);
-      column.correlation = static_cast<double>(dot(view_of(matrix, j), this->residual.data()));
+      if (weight == 0) {
+        const double most = this->most_correlation(column);
+        if (most <= this->l1) {  // a step would leave it at 0
+          sums.most = std::max(sums.most, most);
+          continue;
+        }
+      }
+      read(j);
       sums.most = std::max(sums.most, std::abs(column.correlation - this->l2 * weight));
       const double over = std::max(0.0, std::abs(column.correlation) - this->l1);
       sums.excess += over * over;
       sums.size += std::abs(weight);
       sums.square += weight * weight;
     }
-    this->looked += std::ssize(this->alive);
     return sums;
+  }
+
+  void read(std::uint32_t j) {
+    DescentColumn& column = this->columns[j];
+    column.correlation = static_cast<double>(dot(view_of(matrix, j), this->residual.data()));
+    column.drift = this->drift;
+    ++this->looked;
   }
 
   // Returns by how much n P fell.
@@ -317,13 +152,71 @@ struct Descent final : DescentState<T> {
       const double full = sweep_over(this->picked, true);
       if (i == 0) first = this->last_fall = full;
       if (i > 0 && full <= share * first) return;
-      for (int k = 0; k < kShortDescents && this->changed.size() < this->picked.size(); ++k) {
+      extrapolation.begin();
+      take_iterate();
+      // Of several ranks an exchange gains more than sweeps that are not shorter.
+      const bool is_short = this->changed.size() < this->picked.size();
+      for (std::size_t k = 0; k < kShortSweeps && (is_short || this->options.ranks == 1); ++k) {
         if (sweep_over(this->changed, false) <= kShortShare * full) break;
+        take_iterate();
       }
+      if (extrapolation.is_full()) extrapolate();
+    }
+  }
+
+  void take_iterate() {
+    const std::span<double> iterate = extrapolation.take(this->changed.size());
+    for (std::size_t i = 0; i < iterate.size(); ++i) {
+      iterate[i] = static_cast<double>(this->weights[this->changed[i]]);
+    }
+  }
+
+  // Moves towards the combination of the last sweeps' weights, to where the objective is least
+  // before a weight changes its sign. A weight whose sign the combination would change goes to 0.
+  // Up to there the objective is a parabola, so it falls.
+  void extrapolate() {
+    const std::span<const double> combined = extrapolation.combine();
+    if (combined.empty()) return;
+    this->centre();
+    along.assign(this->y.size(), 0);
+    moves.assign(combined.size(), 0);
+    double linear = 0;
+    double square = 0;
+    double offset = 0;
+    double farthest = std::numeric_limits<double>::infinity();
+    for (std::size_t i = 0; i < combined.size(); ++i) {
+      const std::uint32_t j = this->changed[i];
+      const auto old = static_cast<double>(this->weights[j]);
+      const auto aim = static_cast<double>(static_cast<T>(combined[i]));
+      const double now = aim * old < 0 ? 0 : aim;
+      moves[i] = static_cast<T>(now - old);
+      if (std::abs(now) < std::abs(old)) farthest = std::min(farthest, old / (old - now));
+      add(view_of(matrix, j), moves[i], along.data());
+      offset += static_cast<double>(moves[i]) * this->columns[j].mean;
+      linear += this->l1 * (std::abs(now) - std::abs(old)) + this->l2 * old * (now - old);
+      square += this->l2 * (now - old) * (now - old);
+    }
+    double slope = -linear;
+    for (std::size_t i = 0; i < along.size(); ++i) {
+      along[i] -= static_cast<T>(offset);
+      slope += static_cast<double>(this->residual[i]) * static_cast<double>(along[i]);
+    }
+    const double curvature = squares(along.data(), along.size()) + square;
+    if (!(slope > 0 && curvature > 0)) return;
+    const auto length = static_cast<T>(std::min(farthest, slope / curvature));
+    for (std::size_t i = 0; i < along.size(); ++i) this->residual[i] -= length * along[i];
+    for (std::size_t i = 0; i < moves.size(); ++i) {
+      T& weight = this->weights[this->changed[i]];
+      const T old = weight;
+      weight += length * moves[i];
+      if (std::abs(weight) <= kRoundedAway<T> * std::abs(old)) weight = 0;
     }
   }
 
   Matrix matrix;
+  Extrapolation extrapolation;
+  std::vector<T> along;  // X times the move to the combination
+  std::vector<T> moves;
 };
 
 }  // namespace
@@ -370,47 +263,12 @@ void CoordinateDescent<T>::sweep(double share, int most) {
 
 template <class T>
 void CoordinateDescent<T>::take_change(std::span<T> change) {
-  DescentState<T>& at = *impl_;
-  check_length("the change", change.size(), change_length(), "change_length()");
-  at.centre();
-  const std::size_t rows = at.y.size();
-  for (std::size_t i = 0; i < rows; ++i) change[i] = at.before[i] - at.residual[i];
-  double linear = 0;
-  double square = 0;
-  for (const std::uint32_t j : at.picked) {
-    const auto old = static_cast<double>(at.weights_before[j]);
-    const auto now = static_cast<double>(at.weights[j]);
-    linear += at.l1 * (std::abs(now) - std::abs(old)) + at.l2 * old * (now - old);
-    square += at.l2 * (now - old) * (now - old);
-  }
-  change[rows] = static_cast<T>(linear);
-  change[rows + 1] = static_cast<T>(square);
-  change[rows + 2] = static_cast<T>(at.last_fall);
+  impl_->take_change(change);
 }
 
 template <class T>
 double CoordinateDescent<T>::add_changes(std::span<const T> sum) {
-  DescentState<T>& at = *impl_;
-  check_length("the sum", sum.size(), change_length(), "change_length()");
-  const std::size_t rows = at.y.size();
-  double along = 0;
-  for (std::size_t i = 0; i < rows; ++i) {
-    along += static_cast<double>(at.before[i]) * static_cast<double>(sum[i]);
-  }
-  const double slope = along - static_cast<double>(sum[rows]);
-  const double curvature = squares(sum.data(), rows) + static_cast<double>(sum[rows + 1]);
-  // Rounding hides the slope near the optimum, where 1 / ranks is a good step all the same.
-  const double least = 1.0 / at.options.ranks;
-  const double length = curvature > 0 ? std::clamp(slope / curvature, least, 1.0) : 1.0;
-  const T by = static_cast<T>(length);
-  for (std::size_t i = 0; i < rows; ++i) at.residual[i] = at.before[i] - by * sum[i];
-  at.centre();
-  at.before = at.residual;
-  for (const std::uint32_t j : at.picked) {
-    if (by < 1) at.weights[j] = at.weights_before[j] + by * (at.weights[j] - at.weights_before[j]);
-    at.weights_before[j] = at.weights[j];
-  }
-  return length;
+  return impl_->add_changes(sum);
 }
 
 template <class T>
@@ -435,11 +293,7 @@ std::span<const T> CoordinateDescent<T>::weights() const {
 }
 template <class T>
 double CoordinateDescent<T>::mean() const {
-  double sum = 0;
-  for (std::size_t j = 0; j < impl_->weights.size(); ++j) {
-    sum += impl_->columns[j].mean * static_cast<double>(impl_->weights[j]);
-  }
-  return sum;
+  return impl_->mean();
 }
 
 template class CoordinateDescent<float>;

@@ -12,13 +12,17 @@
 // and Salmon 2015). For the elastic net the rows are extended by sqrt(l2) I; r as it is gives a
 // second bound, by the conjugate of the whole penalty. The higher one counts.
 // Screening: a column whose correlation with the dual point is further below l1 than the gap allows
-// it to move has weight 0 at the optimum, and is looked at no more (the same paper).
+// it to move has weight 0 at the optimum, and is looked at no more (the same paper). A look also
+// leaves out columns without a weight whose correlation with r cannot have risen to l1 since they
+// were read: it changes by at most |x_j| times what r has moved (Johnson and Guestrin 2017,
+// StingyCD).
 //
 // The dynamic schedule: a look computes by how much a step of each column would let the objective
 // fall. The round's columns are those whose weight is not 0 and as many others, of the largest
 // falls (Lee et al. 2014, STRADS; Massias, Gramfort and Salmon 2018, celer). Full sweeps over them
-// alternate with sweeps over those that changed in the last one. The random schedule: each sweep
-// takes every column that is not screened once, in a random order.
+// alternate with sweeps over those that changed in the last one. Where these gain little, the
+// weights move to where they seem to go (extrapolation.hpp), as far as the objective falls. The
+// random schedule: each sweep takes every column that is not screened once, in a random order.
 //
 // Several ranks hold the same X. Each owns blocks of neighbouring columns and takes steps as
 // if the others' weights stayed. The ranks' changes of r are then added. Columns of different
@@ -60,7 +64,7 @@ struct DescentOptions {
 
 // A rank's part of a measured gap: add the sums over the ranks, and take the highest `most`.
 struct DescentLook {
-  double most = 0;    // the largest |x_j r - l2 w_j|
+  double most = 0;    // at least the largest |x_j r - l2 w_j|; exact if that is above l1
   double excess = 0;  // sum of squares of |x_j r| above l1
   double size = 0;    // |w|_1
   double square = 0;  // |w|^2
@@ -75,8 +79,9 @@ struct DescentGap {
 template <class T>
 struct DescentState;  // internal
 
-// One rank's part. T is float or double. It holds 48 bytes a column and one value a row. It borrows
-// the matrix, whose rows are the columns of X (CSC, or Fortran order), and which must outlive it.
+// One rank's part. T is float or double. It holds 56 bytes a column, 64 more for each that
+// changed in the last sweep, and 5 values a row. It borrows the matrix, whose rows are the columns
+// of X (CSC, or Fortran order), and which must outlive it.
 // The matrix need not have passed its check(): the constructor checks the rank's own columns.
 // Equal calls with equal seeds give equal bits. For one thread at a time. No call blocks or
 // communicates.
@@ -103,7 +108,8 @@ class CoordinateDescent {
   void contribute(std::span<T> contribution) const;
   void settle(std::span<const T> sum);
 
-  // Reads every column that is not screened. All changes have been added.
+  // Reads the columns that are not screened and may have or get a weight. All changes have been
+  // added.
   DescentLook look();
   // Takes all ranks' look, screens, and picks this rank's columns for the sweeps that follow.
   DescentGap choose(const DescentLook& all);
@@ -120,7 +126,7 @@ class CoordinateDescent {
   double fall() const;
 
   std::int64_t updates() const;        // coordinate steps so far, of this rank
-  std::int64_t looked() const;         // columns read by looks so far, of this rank
+  std::int64_t looked() const;         // columns read by looks and at the start, of this rank
   std::int64_t unscreened() const;     // columns of this rank that may have a weight
   std::span<const T> weights() const;  // one for each column; of other ranks' columns 0
   // The mean of each own column times its weight, summed: the intercept is the mean of y less the

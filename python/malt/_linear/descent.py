@@ -93,7 +93,7 @@ class _Descent:
         self._slot, slots = (0, 1) if job is None else (job.rank, job.size)
         self._few = Sums(job, _FEW + slots, np.float64)
         self._changes = Sums(job, len(targets) + 3, targets.dtype)
-        self._all = Sums(job, columns.rows, targets.dtype)
+        self._job = job
         self._alive = list(range(slots))
         self._looks: list[Look] = []
         self._before = np.zeros(2)  # steps and columns looked at, before a rank died
@@ -107,13 +107,13 @@ class _Descent:
         self._floor = 4 * self._rounding * float(deviations @ deviations) / (2 * len(targets))
 
     def close(self) -> None:
-        for sums in (self._few, self._changes, self._all):
+        for sums in (self._few, self._changes):
             sums.close()
 
     def divide(self, lost: RankLostError | None) -> Array:
         """Return the weights that the ranks that are left have, and make these the only ranks."""
         while lost is not None:
-            for sums in (self._few, self._changes, self._all):
+            for sums in (self._few, self._changes):
                 sums.ranks = lost.ranks
             try:
                 self._few.array[:] = 0
@@ -129,8 +129,28 @@ class _Descent:
         return weights
 
     def _sum_of_weights(self) -> Array:
-        self._all.array[:] = 0 if self._descent is None else self._descent.weights
-        return np.array(self._all.add_up())
+        """Return the weights of all ranks; only those that are not 0 are sent. Collective."""
+        own = np.zeros(self._columns.rows) if self._descent is None else self._descent.weights
+        if self._job is None:
+            return np.asarray(own, self._targets.dtype)
+        places = np.flatnonzero(own)
+        self._few.array[:] = 0
+        self._few.array[_FEW + self._slot] = len(places)
+        counts = self._few.add_up()[_FEW:].astype(np.int64)
+        first, total = int(counts[: self._slot].sum()), int(counts.sum())
+        pairs = Sums(self._job, 2 * total, np.float64)  # in which a place of any column is exact
+        try:
+            if pairs.ranks != self._few.ranks:
+                raise RankLostError(pairs.ranks)
+            pairs.array[:] = 0
+            pairs.array[first : first + len(places)] = places
+            pairs.array[total + first : total + first + len(places)] = own[places]
+            found = pairs.add_up()
+            weights = np.zeros(self._columns.rows, self._targets.dtype)
+            weights[found[:total].astype(np.int64)] = found[total:]
+            return weights
+        finally:
+            pairs.close()
 
     def run(self, start: Array | None, stopping: Stopping) -> Descended:
         penalty = self._penalty

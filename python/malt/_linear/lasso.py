@@ -28,8 +28,9 @@ from malt._training.parameters import choose, number, whole
 
 Array = npt.NDArray[Any]
 
-# Starting a rank takes as long as a few passes over so many values; fewer are not worth a rank.
-LEAST_VALUES = 2_000_000
+# Starting and ending a rank takes as long as one rank takes for so many values, where columns are
+# correlated; fewer are not worth a rank.
+LEAST_VALUES = 4_000_000
 _MOST_ROWS = 2**31 - 1  # for any type of a sparse matrix's indices
 _HISTORY = np.dtype(
     [

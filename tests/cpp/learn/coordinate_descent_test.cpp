@@ -235,6 +235,62 @@ TEST(CoordinateDescent, TheDynamicScheduleTakesFewerStepsThanTheRandomOne) {
   EXPECT_LT(dynamic.ranks[0].updates(), random.ranks[0].updates());
 }
 
+// Sweeps over all columns, in order, that end where those of the kernel do: without extrapolation.
+std::int64_t plain_steps(const Columns& columns, const DescentOptions& options, double objective) {
+  std::vector<double> w(kColumns);
+  std::vector<double> r = columns.y;
+  std::int64_t steps = 0;
+  while (columns.objective(options, w) > objective) {
+    for (std::size_t j = 0; j < kColumns; ++j, ++steps) {
+      double square = 0;
+      double product = 0;
+      for (std::size_t i = 0; i < kRows; ++i) {
+        square += columns.at(i, j) * columns.at(i, j);
+        product += columns.at(i, j) * r[i];
+      }
+      const double aim = w[j] * square + product;
+      const double limit = kRows * options.alpha;
+      const double shrunk = std::max(0.0, std::abs(aim) - limit) / std::max(square, 1e-300);
+      const double moved = std::copysign(shrunk, aim) - w[j];
+      for (std::size_t i = 0; i < kRows; ++i) r[i] -= moved * columns.at(i, j);
+      w[j] += moved;
+    }
+  }
+  return steps;
+}
+
+TEST(CoordinateDescent, ExtrapolatesWhereColumnsAreCorrelated) {
+  Columns columns;
+  for (std::size_t j = 1; j < kColumns; ++j) {
+    for (std::size_t i = 0; i < kRows; ++i) {
+      double& value = columns.values[j * kRows + i];
+      value = 0.95 * columns.at(i, j - 1) + 0.3 * value;
+    }
+  }
+  const Stored<double> stored(columns);
+  DescentOptions options;
+  options.alpha = 0.02;
+  options.intercept = false;
+  Team<double> team(stored, options, false);
+  const double least = team.solve(1e-9).primal;
+  EXPECT_LT(10 * team.ranks[0].updates(), plain_steps(columns, options, least * (1 + 1e-9)));
+}
+
+TEST(CoordinateDescent, LooksAtFewColumnsOnceLittleMoves) {
+  const Columns columns;
+  const Stored<double> stored(columns);
+  DescentOptions options;
+  options.alpha = 0.3;
+  for (const int ranks : {1, 2}) {
+    options.ranks = ranks;
+    Team<double> team(stored, options, false);
+    team.solve(1e-10);
+    std::int64_t looked = 0;
+    for (const auto& rank : team.ranks) looked += rank.looked();
+    EXPECT_LT(looked, std::ssize(team.gaps) * static_cast<std::int64_t>(kColumns) / 2);
+  }
+}
+
 TEST(CoordinateDescent, ScreensColumnsThatHaveNoWeight) {
   const Columns columns;
   const Stored<double> stored(columns);

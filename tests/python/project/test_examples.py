@@ -248,6 +248,26 @@ def test_mf_predicts_ratings_held_out() -> None:
     assert float(rmse) <= 0.895
 
 
+# ---- mf_blocks.py --------------------------------------------------------------------------------
+def test_mf_by_blocks_is_the_same_on_any_number_of_ranks() -> None:
+    options = ((1, ()), (2, ()), (3, ("--staleness", "0")))
+    texts = [malt_run(ranks, "mf_blocks.py", "--bands", "6", *more) for ranks, more in options]
+
+    assert len({re.findall(r"factors (\w{16})", text)[0] for text in texts}) == 1, texts
+    (rmse,) = re.findall(r"test RMSE ([\d.]+)", texts[0])
+    assert float(rmse) <= 0.895
+
+
+def test_mf_by_blocks_refuses_rounds_that_share_films() -> None:
+    done = run(
+        *(sys.executable, "-m", "malt", "run", "-n", "2"),
+        *(EXAMPLES / "mf_blocks.py", "--bands", "5"),
+    )
+
+    assert done.returncode != 0
+    assert "--bands is 5; 2 ranks need 6, or rounds share films" in done.stdout + done.stderr
+
+
 # ---- lda.py and topics.py ------------------------------------------------------------------------
 def test_lda_finds_the_topics_of_newsgroups(newsgroups_data: Path) -> None:
     text = output(sys.executable, EXAMPLES / "lda.py")

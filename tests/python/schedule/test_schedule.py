@@ -108,6 +108,84 @@ tell(pulled=program.pulled)
         assert np.array_equal(told["state"], left[0]["state"])
 
 
+@pytest.mark.parametrize("staleness", [0, 2])
+@pytest.mark.parametrize("call", ["schedule", "push", "pull"])
+def test_an_exception_in_a_call_of_one_rank_is_raised_on_all_ranks(
+    tmp_path: Path, call: str, staleness: int
+) -> None:
+    result = run_job(
+        tmp_path,
+        3,
+        PROGRAM
+        + f"""
+class Failing(Counting):
+    def count(self, call):
+        self.calls[call] = self.calls.get(call, 0) + 1
+        if rank == 1 and call == {call!r} and self.calls[call] == self.fail_at:
+            raise ValueError("no such film")
+
+    def schedule(self, ranks):
+        self.count("schedule")
+        return super().schedule(ranks)
+
+    def push(self, part):
+        self.count("push")
+        return super().push(part)
+
+    def pull(self, results):
+        super().pull(results)
+        self.count("pull")
+
+errors = []
+for at in (1, 7, 12):  # the last pull() comes after the last schedule()
+    program = Failing(12)
+    program.calls, program.fail_at = {{}}, at
+    errors.append(error_of(malt.schedule.run, program, length=8, staleness={staleness}))
+again = Counting(12)
+tell(errors=errors, rounds=malt.schedule.run(again, length=8, staleness={staleness}))
+tell(state=again.state)
+""",
+    )
+    assert result.code == 0, result.output
+    for told in result.told:
+        for error in told["errors"]:
+            assert error.kind == "ConfigError", error
+            assert error.says("malt.schedule.run(): rank 1: ValueError: no such film")
+            assert error.seconds < 20
+        assert told["rounds"] == 12
+        assert np.array_equal(told["state"], result.told[0]["state"])
+
+
+def test_a_rank_whose_push_takes_too_long_is_named(tmp_path: Path) -> None:
+    result = run_job(
+        tmp_path,
+        2,
+        """
+malt.init(timeout=2)
+
+class Slow:
+    def schedule(self, ranks):
+        return [None] * ranks
+
+    def push(self, part):
+        if rank == 1:
+            time.sleep(6)
+        return []
+
+    def pull(self, results):
+        pass
+
+error = error_of(malt.schedule.run, Slow(), length=1, rounds=1)
+tell(error=error)
+""",
+        code=None,
+    )
+    told = result.told[0]["error"]
+    assert told.kind == "TimeoutError", told
+    assert told.says("rank 1")
+    assert told.seconds < 6
+
+
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     class Wrong:
         def __init__(self, parts: Any) -> None:
