@@ -25,6 +25,7 @@ from malt._factorization.settings import FactorizationSettings, check_whole
 from malt._job import joining
 from malt._job.agreement import Report, Together
 from malt._job.averaging import Averaging
+from malt._partition import Partition
 from malt._training.steps import Step
 
 _LEAST_BANDS = 8
@@ -59,6 +60,7 @@ class RatingsPart(NamedTuple):
     longest: int  # the ratings of the rank that has most
     bands: int
     seed: int
+    partition: Partition | None = None  # that has placed the users
 
     def empty_model(self, settings: FactorizationSettings) -> FactorModel:
         """Return a model that has learnt nothing yet."""
@@ -69,11 +71,16 @@ class RatingsPart(NamedTuple):
     def divided(self, ranks: int) -> tuple[RatingsPart, Callable[[int], RatingsPart]]:
         """Divide the ratings among `ranks`: users with ratings in turn, each with all ratings.
 
+        A partition says which rank has a user.
+
         Returns:
             The whole, and a function that copies one rank's part out of it.
         """
         counts = np.bincount(self.ratings.users, minlength=self.shape[0])
-        owners = (np.cumsum(counts > 0) - 1) % ranks
+        if self.partition is None:
+            owners = (np.cumsum(counts > 0) - 1) % ranks
+        else:
+            owners = self.partition.rows
         whole = self._replace(longest=int(np.bincount(owners, counts).max()))
 
         def share(rank: int) -> RatingsPart:
@@ -89,6 +96,7 @@ def agree(
     settings: FactorizationSettings,
     threads: Any,
     seed: Callable[[], int],
+    partition: Partition | None,
 ) -> RatingsPart:
     """Check what every rank was given, and agree on the rest. Collective in a job.
 
@@ -98,6 +106,7 @@ def agree(
         settings: not checked yet.
         threads: not checked yet.
         seed: draws a seed, once everything else has been checked.
+        partition: not checked yet; what `look` returned has this rank's users already.
 
     Raises:
         ConfigError: on every rank, if a check fails on any.
@@ -114,6 +123,7 @@ def agree(
             "sum": float(ratings.values.sum(dtype=np.float64)),
             "bands": max(_LEAST_BANDS, 2 * int(threads)),
             "seed": seed(),
+            "partition": None if partition is None else partition.checksum,
             "settings": [value if value is None else float(value) for value in settings],
         }
 
@@ -128,6 +138,12 @@ def agree(
         if len(set(values)) > 1:
             found = dict(zip(reports, values, strict=True))
             raise ConfigError(f"{call}: the ranks disagree about {name}, by rank {found}")
+    placed = {rank: each["partition"] for rank, each in reports.items()}
+    if len(set(placed.values())) > 1:
+        raise ConfigError(
+            f"{call}: the ranks were given different partitions, with checksums {placed}; give all "
+            "the same, made from the same matrix with the same seed"
+        )
     users, items = (max(each["shape"][axis] for each in everyone) for axis in (0, 1))
     mean = sum(each["sum"] for each in everyone) / sum(each["size"] for each in everyone)
     return RatingsPart(
@@ -137,6 +153,7 @@ def agree(
         max(each["size"] for each in everyone),
         min(max(each["bands"] for each in everyone), RatingBlocks.most_bands),
         everyone[0]["seed"],
+        partition,
     )
 
 
@@ -234,7 +251,9 @@ class _RankTrainer:
         evidence = Evidence(h * users, h * items)
         self._factors = _at(vector.array[:elements], model, part, settings)
         self._factors.wake(evidence.seen, _SPREAD, [part.seed, first_epoch])
-        self._exchange = exchange_of(averaging, self._factors, vector, evidence)
+        self._exchange = exchange_of(
+            averaging, self._factors, vector, evidence, is_placed=part.partition is not None
+        )
 
     def train_epoch(self, epoch: int) -> tuple[float, float, float]:
         """Train; return the sum of squared errors, their number, and whether to end.
