@@ -245,9 +245,9 @@ MUTANTS = [
     ),
     Mutant(
         "P10: ranges are cut anew when ranks join",
-        "kRangesOfServer * most)",
-        "kRangesOfServer * this->servers())",
-        "vol/ps/placement.cpp",
+        "shift_(shift_of(rows, most))",
+        "shift_(shift_of(rows, this->servers()))",
+        PLACEMENT,
     ),
     Mutant(
         "P10: a range that stays is lost",

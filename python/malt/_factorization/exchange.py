@@ -101,8 +101,9 @@ class CollectiveExchange:
         self._base[:] = factors.memory
         return 0, self._vector.stats().bytes_out
 
-    def unite(self) -> None:
-        """Give all ranks one model: nothing to do, they have it."""
+    def unite(self) -> int:
+        """Give all ranks one model: nothing to do, they have it. Returns the bytes sent so far."""
+        return self._vector.stats().bytes_out
 
 
 class SharedRowsExchange(CollectiveExchange):
@@ -133,9 +134,12 @@ class SharedRowsExchange(CollectiveExchange):
         memory[places] = self._base[places]
         return 0, self._vector.stats().bytes_out + self._changes.stats().bytes_out
 
-    def unite(self) -> None:
-        """Exchange all rows."""
+    def unite(self) -> int:
+        """Exchange all rows. Returns the bytes sent so far."""
         super().__call__()
+        return self._vector.stats().bytes_out + self._changes.stats().bytes_out
+
+    def close(self) -> None:
         self._changes.close()
 
 
@@ -187,11 +191,12 @@ class Gossip:
         self._base[:] = factors.memory
         return oldest, self._vector.stats().bytes_out
 
-    def unite(self) -> None:
-        """Give all ranks one model: the mean of theirs. Collective."""
+    def unite(self) -> int:
+        """Give all ranks the mean of their models. Returns the bytes sent so far. Collective."""
         self._weigh()
         self._vector.allreduce(SUM)
         self._divide()
+        return self._vector.stats().bytes_out
 
     def _weigh(self) -> None:
         self._factors.multiply(self._by_kind(self._weights))

@@ -16,6 +16,7 @@ from malt._factorization.exchange import (
     CollectiveExchange,
     Evidence,
     Gossip,
+    SharedRowsExchange,
     exchange_of,
     vector_of,
 )
@@ -254,6 +255,8 @@ class _RankTrainer:
         self._exchange = exchange_of(
             averaging, self._factors, vector, evidence, is_placed=part.partition is not None
         )
+        if isinstance(self._exchange, SharedRowsExchange):
+            stack.enter_context(contextlib.closing(self._exchange))
 
     def train_epoch(self, epoch: int) -> tuple[float, float, float]:
         """Train; return the sum of squared errors, their number, and whether to end.
@@ -297,7 +300,8 @@ class _RankTrainer:
     def finish(self, mean: float) -> FactorModel:
         """Return the model of all ranks. Collective in a job."""
         if self._exchange is not None:
-            self._exchange.unite()
+            sent = self._exchange.unite()
+            self.history[-1] = self.history[-1]._replace(bytes_out=sent)
         arrays = (*self._factors.rows, *self._factors.biases)
         users, items, user_biases, item_biases = (array.copy() for array in arrays)
         return FactorModel(users, items, user_biases, item_biases, mean)

@@ -85,7 +85,7 @@ std::string refusal(const std::function<void()>& call) {
 
 TEST(Partition, RowsThatShareNoColumnAreKeptApart) {
   const Matrix matrix = groups_apart(4, 400);
-  const auto rows = partition_rows(matrix.view(), {.parts = 4});
+  const auto rows = partition_rows(matrix.view(), {.parts = 4, .passes = 10});
   const auto columns = partition_columns(matrix.view(), rows, 4);
   const PartTraffic traffic = partition_traffic(matrix.view(), rows, columns.owners, 4);
   EXPECT_EQ(sum(traffic.received), 0);
