@@ -17,7 +17,7 @@ from scipy import sparse
 import malt
 
 examples, features, groups, of_example = 20_000, 20_000, 40, 12
-rate, batches = 0.02, 20
+rate, batches = 0.01, 50
 
 arguments = argparse.ArgumentParser()
 arguments.add_argument("--passes", type=int, default=3)

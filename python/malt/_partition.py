@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import zipfile
 import zlib
 from typing import Any, NamedTuple
 
@@ -140,7 +141,7 @@ class Partition:
         """Write it to a file, in NumPy's .npz format."""
         arrays = {name: getattr(self, name) for name in ("rows", "columns", "shared", "parts")}
         with open(path, "wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
+            np.savez_compressed(file, **arrays)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Partition:
@@ -148,8 +149,15 @@ class Partition:
 
         Raises:
             ConfigError: the file has no partition.
+            OSError: it cannot be opened.
         """
-        with np.load(path, allow_pickle=False) as saved:
+        with open(path, "rb") as file:
+            try:
+                saved = np.load(file, allow_pickle=False)
+            except (ValueError, EOFError, zipfile.BadZipFile) as error:
+                raise ConfigError(f"{os.fspath(path)!r} has no partition: {error}") from error
+            if not isinstance(saved, np.lib.npyio.NpzFile):
+                raise ConfigError(f"{os.fspath(path)!r} has no partition, but an array")
             if missing := {"rows", "columns", "shared", "parts"} - set(saved):
                 raise ConfigError(
                     f"{os.fspath(path)!r} has no partition: {', '.join(sorted(missing))} missing; "

@@ -49,8 +49,11 @@ dstorm::SegmentOptions segment_options(const VectorOptions& options, DType dtype
   segment.kind = "sparse " + std::string(dtype_name(dtype)) + " x " + std::to_string(dim) +
                  ", capacity " + std::to_string(capacity);
   if (!shared.empty()) {
-    const auto count = static_cast<std::ptrdiff_t>(shared.size()) - std::ranges::count(shared, 0);
-    segment.kind += ", " + std::to_string(count) + " shared";
+    std::uint64_t sum = 0xcbf29ce484222325U;  // FNV-1a, for a comparison with the other ranks'
+    for (const std::uint8_t each : shared) {
+      sum = (sum ^ static_cast<std::uint64_t>(each != 0)) * 0x100000001b3U;
+    }
+    segment.kind += ", shared elements with checksum " + std::to_string(sum);
   }
   return segment;
 }
