@@ -13,7 +13,7 @@ foreach(name codec dense dtype fold screen sparse vol)
   install(FILES src/vol/${name}.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/vol)
 endforeach()
 foreach(name coordinate_descent dual_ascent factorization growing_array learn linear linear_clock matrix
-             order svmlight)
+             order partition svmlight)
   install(FILES src/learn/${name}.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/learn)
 endforeach()
 foreach(name topic_inference topic_tokens)

@@ -31,7 +31,7 @@ set(single_thread_tests accusations_test codec_test coordinate_descent_test deci
                         dual_ascent_test dual_check_test dual_coupling_test dual_deal_test
                         dual_step_test extrapolation_test graph_test kernels_copy_test
                         kernels_level_test kernels_test matrix_test membership_hosts_test
-                        membership_test)
+                        membership_test partition_test placement_test)
 
 set(header_owner)
 foreach(source IN LISTS test_sources)

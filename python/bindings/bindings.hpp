@@ -26,6 +26,7 @@ void bind_group(py::module_& module);
 void bind_mail(py::module_& module);
 void bind_messages(py::module_& module);
 void bind_network(py::module_& module);
+void bind_partition(py::module_& module);
 void bind_process_group(py::module_& module);
 void bind_recorder(py::module_& module);
 void bind_fault(py::module_& module);

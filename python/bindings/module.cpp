@@ -150,6 +150,7 @@ PYBIND11_MODULE(_core, module) {
   malt_bindings::bind_svmlight(module);
   malt_bindings::bind_table(module);
   malt_bindings::bind_factorization(module);
+  malt_bindings::bind_partition(module);
   malt_bindings::bind_topics(module);
   malt_bindings::bind_changes(module);
 }

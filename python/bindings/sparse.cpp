@@ -90,16 +90,19 @@ void bind_one(py::module_& module, const std::string& suffix) {
       .def(py::init([](const std::shared_ptr<dstorm::Group>& group, std::size_t dim,
                        std::size_t capacity, const std::string& name, const dstorm::Graph& graph,
                        const std::string& policy, int depth, bool reject_nonfinite,
-                       std::optional<double> max_norm, bool rejoins) {
+                       std::optional<double> max_norm, bool rejoins,
+                       const py::array_t<std::uint8_t, py::array::c_style>& shared) {
+             std::vector<std::uint8_t> held(shared.data(), shared.data() + shared.size());
              const py::gil_scoped_release no_gil;
              return std::make_unique<Vector>(
                  group, dim, capacity,
                  vol::VectorOptions{name, graph, to_policy(policy), depth, reject_nonfinite,
-                                    max_norm, rejoins});
+                                    max_norm, rejoins},
+                 std::move(held));
            }),
            py::kw_only(), py::arg("group"), py::arg("dim"), py::arg("capacity"), py::arg("name"),
            py::arg("graph"), py::arg("policy"), py::arg("depth"), py::arg("reject_nonfinite"),
-           py::arg("max_norm"), py::arg("rejoins"))
+           py::arg("max_norm"), py::arg("rejoins"), py::arg("shared"))
       .def(
           "set",
           [](Vector& self, const py::object& given_indices, const py::object& given_values) {

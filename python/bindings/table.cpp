@@ -124,7 +124,7 @@ class Table {
     edition_.reset();
     if (!all.empty()) {
       const vol::ps::Placement placement(options_.rows, options_.ranks, options_.replicas,
-                                         clients->size() / 2);
+                                         clients->size() / 2, options_.owners);
       edition_.emplace(all, placement.ranges());
     }
     if (job) {
@@ -263,7 +263,8 @@ void bind_table(py::module_& module) {
                        std::optional<UpdateFunction> function, std::vector<py::ssize_t> row_shape,
                        int replicas, std::optional<std::uint64_t> staleness,
                        const std::optional<vol::Codec>& codec, double threshold,
-                       std::size_t cached_keys, std::vector<std::int64_t> hot) {
+                       std::size_t cached_keys, std::vector<std::int64_t> hot,
+                       std::vector<int> owners) {
     TableOptions options;
     options.name = std::move(name);
     options.rows = rows;
@@ -282,6 +283,7 @@ void bind_table(py::module_& module) {
     options.threshold = threshold;
     options.cached_keys = cached_keys;
     options.hot = std::move(hot);
+    options.owners = std::move(owners);
     return std::make_unique<Table>(std::move(options));
   };
   const auto advance = [](Table& self, std::optional<double> timeout) {
@@ -317,7 +319,9 @@ void bind_table(py::module_& module) {
       .def(py::init(make), py::arg("name"), py::arg("rows"), py::arg("width"), py::arg("dtype"),
            py::arg("initial"), py::arg("rule"), py::arg("function"), py::arg("row_shape"),
            py::arg("replicas"), py::arg("staleness"), py::arg("codec"), py::arg("threshold"),
-           py::arg("cached_keys"), py::arg("hot"))
+           py::arg("cached_keys"), py::arg("hot"), py::arg("owners"))
+      .def_static("range_shift", &vol::ps::Placement::shift_of, py::arg("rows"), py::arg("most"),
+                  "The rows of a range, as a power of two, of a table on at most so many ranks.")
       .def("push", &Table::push, py::arg("keys"), py::arg("first"), py::arg("gradients"),
            py::arg("timeout"))
       .def("pull", &Table::pull, py::arg("keys"), py::arg("first"), py::arg("to"),
@@ -359,6 +363,7 @@ void bind_table(py::module_& module) {
       .def_property_readonly("clock", [](Table& self) { return self.client().clock(); })
       .def_property_readonly("bytes_out", [](Table& self) { return self.client().bytes_out(); })
       .def_property_readonly("bytes_in", [](Table& self) { return self.client().bytes_in(); })
+      .def_property_readonly("bytes_own", [](Table& self) { return self.client().bytes_own(); })
       .def_property_readonly("rows_held_back",
                              [](Table& self) { return self.client().rows_held_back(); })
       .def_property_readonly("hot_answers", &Table::hot_answers)

@@ -51,6 +51,7 @@ from malt._job.job import (
 from malt._job.joining import init
 from malt._job.reporting import report
 from malt._job.vectors import sparse_vector, vector
+from malt._partition import Partition, Traffic, partition
 from malt._rendezvous.driver import Rendezvous
 from malt._shared.shared import Shared
 
@@ -110,6 +111,7 @@ __all__ = [
     "Gathered",
     "Graph",
     "Job",
+    "Partition",
     "PeerError",
     "Rendezvous",
     "Restored",
@@ -118,6 +120,7 @@ __all__ = [
     "Shared",
     "Stats",
     "TimeoutError",
+    "Traffic",
     "Update",
     "Vector",
     "__version__",
@@ -131,6 +134,7 @@ __all__ = [
     "leave",
     "leaving",
     "on_change",
+    "partition",
     "rank",
     "report",
     "restarts",

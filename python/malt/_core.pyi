@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'CoordinateDescentFloat32', 'CoordinateDescentFloat64', 'DualAscentFloat32', 'DualAscentFloat64', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'Exchange', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Held', 'INT8', 'Interface', 'LinearFloat32', 'LinearFloat64', 'Link', 'MEDIAN', 'Mail', 'Messages', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Recorder', 'Recording', 'Reducer', 'Route', 'RowVector', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Table', 'TopicTokens', 'Turns', 'Update', 'Vector', 'WEIGHTED', 'add_changes', 'add_linear_gradient', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'dealt_list_length', 'find_changes', 'infer_topics', 'interfaces', 'linear_decisions', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'set_callbacks', 'shuffle', 'simd_level', 'top_k', 'trimmed_mean']
+__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'CoordinateDescentFloat32', 'CoordinateDescentFloat64', 'DualAscentFloat32', 'DualAscentFloat64', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'Exchange', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Held', 'INT8', 'Interface', 'LinearFloat32', 'LinearFloat64', 'Link', 'MEDIAN', 'Mail', 'Messages', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Recorder', 'Recording', 'Reducer', 'Route', 'RowVector', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Table', 'TopicTokens', 'Turns', 'Update', 'Vector', 'WEIGHTED', 'add_changes', 'add_linear_gradient', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'dealt_list_length', 'find_changes', 'infer_topics', 'interfaces', 'linear_decisions', 'partition_columns', 'partition_rows', 'partition_traffic', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'set_callbacks', 'shuffle', 'simd_level', 'top_k', 'trimmed_mean']
 class Graph:
     """
     The ranks to which each rank sends in each round. ``Graph(edges)`` makes one from (from, to) pairs of ranks; ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR and RANDOM(k, seed) are ready-made.
@@ -551,7 +551,7 @@ class SparseVectorFloat32:
     """
     A sparse vector that is scattered and gathered. Made by malt.sparse_vector().
     """
-    def __init__(self, *, group: Group, dim: typing.SupportsInt | typing.SupportsIndex, capacity: typing.SupportsInt | typing.SupportsIndex, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None, rejoins: bool) -> None:
+    def __init__(self, *, group: Group, dim: typing.SupportsInt | typing.SupportsIndex, capacity: typing.SupportsInt | typing.SupportsIndex, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None, rejoins: bool, shared: typing.Annotated[numpy.typing.ArrayLike, numpy.uint8]) -> None:
         ...
     def __repr__(self) -> str:
         ...
@@ -659,7 +659,7 @@ class SparseVectorFloat64:
     """
     A sparse vector that is scattered and gathered. Made by malt.sparse_vector().
     """
-    def __init__(self, *, group: Group, dim: typing.SupportsInt | typing.SupportsIndex, capacity: typing.SupportsInt | typing.SupportsIndex, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None, rejoins: bool) -> None:
+    def __init__(self, *, group: Group, dim: typing.SupportsInt | typing.SupportsIndex, capacity: typing.SupportsInt | typing.SupportsIndex, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None, rejoins: bool, shared: typing.Annotated[numpy.typing.ArrayLike, numpy.uint8]) -> None:
         ...
     def __repr__(self) -> str:
         ...
@@ -767,7 +767,7 @@ class SparseVectorInt32:
     """
     A sparse vector that is scattered and gathered. Made by malt.sparse_vector().
     """
-    def __init__(self, *, group: Group, dim: typing.SupportsInt | typing.SupportsIndex, capacity: typing.SupportsInt | typing.SupportsIndex, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None, rejoins: bool) -> None:
+    def __init__(self, *, group: Group, dim: typing.SupportsInt | typing.SupportsIndex, capacity: typing.SupportsInt | typing.SupportsIndex, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None, rejoins: bool, shared: typing.Annotated[numpy.typing.ArrayLike, numpy.uint8]) -> None:
         ...
     def __repr__(self) -> str:
         ...
@@ -875,7 +875,7 @@ class SparseVectorInt64:
     """
     A sparse vector that is scattered and gathered. Made by malt.sparse_vector().
     """
-    def __init__(self, *, group: Group, dim: typing.SupportsInt | typing.SupportsIndex, capacity: typing.SupportsInt | typing.SupportsIndex, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None, rejoins: bool) -> None:
+    def __init__(self, *, group: Group, dim: typing.SupportsInt | typing.SupportsIndex, capacity: typing.SupportsInt | typing.SupportsIndex, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None, rejoins: bool, shared: typing.Annotated[numpy.typing.ArrayLike, numpy.uint8]) -> None:
         ...
     def __repr__(self) -> str:
         ...
@@ -1642,7 +1642,12 @@ class Table:
     """
     A rank's part of a table; for the package.
     """
-    def __init__(self, name: str, rows: typing.SupportsInt | typing.SupportsIndex, width: typing.SupportsInt | typing.SupportsIndex, dtype: numpy.dtype[typing.Any], initial: typing.SupportsFloat | typing.SupportsIndex, rule: tuple[str, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]], function: collections.abc.Callable[[numpy.ndarray, numpy.ndarray], None] | None, row_shape: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], replicas: typing.SupportsInt | typing.SupportsIndex, staleness: typing.SupportsInt | typing.SupportsIndex | None, codec: Codec | None, threshold: typing.SupportsFloat | typing.SupportsIndex, cached_keys: typing.SupportsInt | typing.SupportsIndex, hot: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> None:
+    @staticmethod
+    def range_shift(rows: typing.SupportsInt | typing.SupportsIndex, most: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        The rows of a range, as a power of two, of a table on at most so many ranks.
+        """
+    def __init__(self, name: str, rows: typing.SupportsInt | typing.SupportsIndex, width: typing.SupportsInt | typing.SupportsIndex, dtype: numpy.dtype[typing.Any], initial: typing.SupportsFloat | typing.SupportsIndex, rule: tuple[str, collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]], function: collections.abc.Callable[[numpy.ndarray, numpy.ndarray], None] | None, row_shape: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], replicas: typing.SupportsInt | typing.SupportsIndex, staleness: typing.SupportsInt | typing.SupportsIndex | None, codec: Codec | None, threshold: typing.SupportsFloat | typing.SupportsIndex, cached_keys: typing.SupportsInt | typing.SupportsIndex, hot: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], owners: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> None:
         ...
     def abandon(self) -> None:
         """
@@ -1719,6 +1724,9 @@ class Table:
         ...
     @property
     def bytes_out(self) -> int:
+        ...
+    @property
+    def bytes_own(self) -> int:
         ...
     @property
     def clock(self) -> int:
@@ -1875,6 +1883,18 @@ def linear_decisions(examples: ExamplesFloat64, weights: numpy.ndarray, outputs:
 
     Raises:
         ConfigError: lengths do not fit.
+    """
+def partition_columns(starts: numpy.ndarray, columns: numpy.ndarray, width: typing.SupportsInt | typing.SupportsIndex, *, rows: numpy.ndarray, parts: typing.SupportsInt | typing.SupportsIndex) -> tuple[numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.uint8]]:
+    """
+    The owner of each column, int32, and whether parts share it, uint8 (learn/partition.hpp).
+    """
+def partition_rows(starts: numpy.ndarray, columns: numpy.ndarray, width: typing.SupportsInt | typing.SupportsIndex, *, parts: typing.SupportsInt | typing.SupportsIndex, slack: typing.SupportsFloat | typing.SupportsIndex, by_values: bool, passes: typing.SupportsInt | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.int32]:
+    """
+    The part of each row of a CSR matrix (learn/partition.hpp): int32.
+    """
+def partition_traffic(starts: numpy.ndarray, columns: numpy.ndarray, width: typing.SupportsInt | typing.SupportsIndex, *, rows: numpy.ndarray, owners: numpy.ndarray, parts: typing.SupportsInt | typing.SupportsIndex) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.int64]]:
+    """
+    How many columns each part gets, and sends: int64 by part (learn/partition.hpp).
     """
 def predict_ratings(user_factors: numpy.typing.NDArray[numpy.float32], item_factors: numpy.typing.NDArray[numpy.float32], user_biases: numpy.typing.NDArray[numpy.float32], item_biases: numpy.typing.NDArray[numpy.float32], *, mean: typing.SupportsFloat | typing.SupportsIndex, users: numpy.typing.NDArray[numpy.int32], items: numpy.typing.NDArray[numpy.int32]) -> numpy.typing.NDArray[numpy.float32]:
     """

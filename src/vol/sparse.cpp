@@ -26,7 +26,7 @@ using dstorm::Update;
 constexpr std::uint32_t kDenseBit = 1U << 8;
 
 dstorm::SegmentOptions segment_options(const VectorOptions& options, DType dtype, std::size_t dim,
-                                       std::size_t capacity) {
+                                       std::size_t capacity, std::span<const std::uint8_t> shared) {
   if (dim == 0 || dim > static_cast<std::size_t>(std::numeric_limits<Index>::max())) {
     throw ConfigError("sparse vector '" + options.name + "': dim is " + std::to_string(dim) +
                       "; it must be from 1 to " +
@@ -48,6 +48,13 @@ dstorm::SegmentOptions segment_options(const VectorOptions& options, DType dtype
   segment.rejoins = options.rejoins;
   segment.kind = "sparse " + std::string(dtype_name(dtype)) + " x " + std::to_string(dim) +
                  ", capacity " + std::to_string(capacity);
+  if (!shared.empty()) {
+    std::uint64_t sum = 0xcbf29ce484222325U;  // FNV-1a, for a comparison with the other ranks'
+    for (const std::uint8_t each : shared) {
+      sum = (sum ^ static_cast<std::uint64_t>(each != 0)) * 0x100000001b3U;
+    }
+    segment.kind += ", shared elements with checksum " + std::to_string(sum);
+  }
   return segment;
 }
 
@@ -60,12 +67,19 @@ dstorm::SegmentOptions segment_options(const VectorOptions& options, DType dtype
 
 template <class T>
 Sparse<T>::Sparse(std::shared_ptr<dstorm::Group> group, std::size_t dim, std::size_t capacity,
-                  VectorOptions options)
+                  VectorOptions options, std::vector<std::uint8_t> shared)
     : dim_(dim),
       capacity_(capacity),
+      shared_(std::move(shared)),
       screen_(options.reject_nonfinite, options.max_norm, DTypeOf<T>::value,
               "sparse vector '" + options.name + "'"),
-      segment_(std::move(group), segment_options(options, DTypeOf<T>::value, dim, capacity)) {}
+      segment_(std::move(group),
+               segment_options(options, DTypeOf<T>::value, dim, capacity, shared_)) {
+  if (!shared_.empty() && shared_.size() != dim) {
+    throw ConfigError("sparse vector '" + options.name + "': " + std::to_string(shared_.size()) +
+                      " elements are shared or not, but it has " + std::to_string(dim));
+  }
+}
 
 template <class T>
 void Sparse<T>::set(std::span<const std::int64_t> indices, std::span<const T> values) {
@@ -139,7 +153,8 @@ Screened Sparse<T>::screened() const {
 template <class T>
 std::span<const int> Sparse<T>::scatter(const dstorm::Graph* graph) {
   const Turn turn(segment_.turns(), "scatter", segment_.options().name);
-  const std::size_t count = own_.indices.size();
+  const Entries<T>& sent = select();
+  const std::size_t count = sent.indices.size();
   const auto format = static_cast<std::uint32_t>(DTypeOf<T>::value);
   return segment_.scatter(
       [&](std::span<std::byte> room) {
@@ -147,19 +162,33 @@ std::span<const int> Sparse<T>::scatter(const dstorm::Graph* graph) {
           T* values = reinterpret_cast<T*>(room.data());
           std::fill_n(values, dim_, T{0});
           for (std::size_t i = 0; i < count; ++i) {
-            values[static_cast<std::size_t>(own_.indices[i])] = own_.values[i];
+            values[static_cast<std::size_t>(sent.indices[i])] = sent.values[i];
           }
           return std::pair(dim_ * sizeof(T), dstorm::Tag{dim_, format | kDenseBit});
         }
         const std::size_t value_bytes = count * sizeof(T);
         const std::size_t index_bytes = count * sizeof(Index);
         if (count > 0) {
-          std::memcpy(room.data(), own_.values.data(), value_bytes);
-          std::memcpy(room.data() + value_bytes, own_.indices.data(), index_bytes);
+          std::memcpy(room.data(), sent.values.data(), value_bytes);
+          std::memcpy(room.data() + value_bytes, sent.indices.data(), index_bytes);
         }
         return std::pair(value_bytes + index_bytes, dstorm::Tag{count, format});
       },
       graph);
+}
+
+// The elements that an update has.
+template <class T>
+const Entries<T>& Sparse<T>::select() {
+  if (shared_.empty()) return own_;
+  selected_.indices.clear();
+  selected_.values.clear();
+  for (std::size_t i = 0; i < own_.indices.size(); ++i) {
+    if (shared_[static_cast<std::size_t>(own_.indices[i])] == 0) continue;
+    selected_.indices.push_back(own_.indices[i]);
+    selected_.values.push_back(own_.values[i]);
+  }
+  return selected_;
 }
 
 // Copies the update out of the slot, and then checks the copy: another rank's indices cannot be

@@ -43,9 +43,10 @@ class Sparse {
       std::function<Pairs(const Entries<T>& mine, std::span<const ArrivedEntries<T>> updates)>;
 
   // Collective, blocking. Throws ConfigError unless 1 <= capacity <= dim < 2^31, and what the
-  // constructor of dstorm::Segment throws.
+  // constructor of dstorm::Segment throws. `shared`: for each element whether updates have it, not
+  // 0 if so; empty: they have all. Throws ConfigError if its length is neither 0 nor dim.
   Sparse(std::shared_ptr<dstorm::Group> group, std::size_t dim, std::size_t capacity,
-         VectorOptions options);
+         VectorOptions options, std::vector<std::uint8_t> shared = {});
 
   // Replaces the stored elements. Any order is allowed; the values of an index that comes twice are
   // added. Throws ConfigError, changing nothing, if lengths differ, an index is outside [0, dim),
@@ -82,6 +83,7 @@ class Sparse {
  private:
   template <class Combine>
   const Gathered& gather_with(const dstorm::GatherOptions& options, Combine&& combine);
+  const Entries<T>& select();
   Entries<T> decode(const dstorm::Update& update) const;
   Entries<T> combine(const Fold& fold, std::span<const ArrivedEntries<T>> updates,
                      std::span<const double> weights) const;
@@ -93,9 +95,11 @@ class Sparse {
 
   std::size_t dim_;
   std::size_t capacity_;
+  std::vector<std::uint8_t> shared_;  // empty: all
   Screen screen_;
   dstorm::Segment segment_;
   Entries<T> own_;
+  Entries<T> selected_;  // of own_, those that are shared
   Gathered gathered_;
 };
 

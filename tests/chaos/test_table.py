@@ -16,8 +16,16 @@ import pytest
 from jobs import Running, start_job
 
 RANKS = 5
+# The owners of rows are drawn: whoever has a row must have it right.
+PLACED = """
+def placed(rows):
+    owners = np.random.default_rng(0).integers(0, size, rows)
+    return malt.Partition([0], owners, np.ones(rows, bool), size)
+"""
 SCRIPT = """
 malt.init(timeout=60)
+if is_placed:
+    filters["partition"] = placed(3000)
 table = malt.ps.Table(
     3000, size, dtype=np.float64, replicas=replicas, staleness=staleness, **filters
 )
@@ -77,16 +85,18 @@ def await_copies(job: Running, live: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("transport", "replicas", "staleness", "seed", "filters"),
+    ("transport", "replicas", "staleness", "seed", "filters", "is_placed"),
     [
-        ("shm", 1, None, 1, {}),
-        ("shm", 1, 0, 2, {}),
-        ("shm", 2, None, 3, {}),
-        ("tcp", 1, None, 4, {}),
-        ("tcp", 2, 1, 5, {}),
+        ("shm", 1, None, 1, {}, False),
+        ("shm", 1, 0, 2, {}, False),
+        ("shm", 2, None, 3, {}, False),
+        ("tcp", 1, None, 4, {}, False),
+        ("tcp", 2, 1, 5, {}, False),
+        ("shm", 1, 0, 8, {}, True),
+        ("tcp", 1, None, 9, {}, True),
         # Lists of 300 to 1,500 keys in turn, of which there is not room for all.
-        ("shm", 1, None, 6, {"cached_keys": 1600, "threshold": 2.5}),
-        ("tcp", 2, 0, 7, {"cached_keys": 1600, "threshold": 2.5}),
+        ("shm", 1, None, 6, {"cached_keys": 1600, "threshold": 2.5}, False),
+        ("tcp", 2, 0, 7, {"cached_keys": 1600, "threshold": 2.5}, False),
     ],
 )
 def test_each_push_is_there_once_whoever_dies(
@@ -96,9 +106,11 @@ def test_each_push_is_there_once_whoever_dies(
     staleness: int | None,
     seed: int,
     filters: dict[str, float],
+    is_placed: bool,
 ) -> None:
     rng = random.Random(seed)
     header = f"replicas, staleness, filters = {replicas}, {staleness}, {filters}\n"
+    header += f"is_placed = {is_placed}\n{PLACED}"
     environ = {"MALT_TRANSPORT": transport}
     with start_job(tmp_path, RANKS, header + SCRIPT, "--keep-going", environ=environ) as job:
         pids = job.await_told("pid")
@@ -140,7 +152,10 @@ from pathlib import Path
 malt.init(timeout=60)
 column = rank + size * malt.restarts()
 columns = size * lives
-table = malt.ps.Table(2000, columns, dtype=np.float64, replicas=2, staleness=staleness)
+partition = placed(2000) if is_placed else None
+table = malt.ps.Table(
+    2000, columns, dtype=np.float64, replicas=2, staleness=staleness, partition=partition
+)
 ones = np.zeros((2000, columns))
 ones[:, column] = 1
 begun = known = 0
@@ -169,13 +184,14 @@ table.close()
 
 
 @pytest.mark.parametrize(
-    ("transport", "staleness", "seed"), [("shm", None, 1), ("shm", 0, 2), ("tcp", 1, 3)]
+    ("transport", "staleness", "seed", "is_placed"),
+    [("shm", None, 1, False), ("shm", 0, 2, False), ("tcp", 1, 3, False), ("shm", 0, 4, True)],
 )
 def test_each_push_is_there_once_whichever_ranks_die_and_rejoin(
-    tmp_path: Path, transport: str, staleness: int | None, seed: int
+    tmp_path: Path, transport: str, staleness: int | None, seed: int, is_placed: bool
 ) -> None:
     rng = random.Random(seed)
-    header = f"staleness, lives = {staleness}, {LIVES}\n"
+    header = f"staleness, lives, is_placed = {staleness}, {LIVES}, {is_placed}\n{PLACED}"
     environ = {"MALT_TRANSPORT": transport}
     killed = set()
     end = time.monotonic() + 8

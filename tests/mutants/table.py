@@ -39,10 +39,23 @@ SERVER_HOT = "vol/ps/server_hot.cpp"
 EDITION = "vol/ps/edition.cpp"
 SERVER_CLOCKS = "vol/ps/server_clocks.cpp"
 SERVER_MOVING = "vol/ps/server_moving.cpp"
+PLACEMENT = "vol/ps/placement.cpp"
 CLIENT_SAVING = "vol/ps/client_saving.cpp"
 SERVER_SAVING = "vol/ps/server_saving.cpp"
 
 MUTANTS = [
+    Mutant(
+        "a server that goes before others takes their ranges along",
+        "if (owner != order.end()) std::rotate(order.begin(), owner, owner + 1);",
+        "if (owner != order.end()) std::iter_swap(order.begin(), owner);",
+        PLACEMENT,
+    ),
+    Mutant(
+        "ranges have no owners",
+        "if (range < owners.size()) {",
+        "if (range + 1 < owners.size()) {",
+        PLACEMENT,
+    ),
     Mutant(
         "P13: a rank reads before its server knows of all clocks",
         "if (is_live && clocks_[client] < await_->clocks[client]) return;",
@@ -232,9 +245,9 @@ MUTANTS = [
     ),
     Mutant(
         "P10: ranges are cut anew when ranks join",
-        "kRangesOfServer * most)",
-        "kRangesOfServer * this->servers())",
-        "vol/ps/placement.cpp",
+        "shift_(shift_of(rows, most))",
+        "shift_(shift_of(rows, this->servers()))",
+        PLACEMENT,
     ),
     Mutant(
         "P10: a range that stays is lost",

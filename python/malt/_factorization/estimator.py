@@ -15,10 +15,12 @@ from malt._core_import import Graph, predict_ratings
 from malt._errors import ConfigError
 from malt._factorization import trainer as training
 from malt._factorization.factors import Floats
-from malt._factorization.ratings import Ratings, as_pairs, as_ratings, as_shape
+from malt._factorization.ratings import Ratings, as_pairs, as_ratings, as_shape, placed
 from malt._factorization.settings import FactorizationSettings
 from malt._job import job as jobs
+from malt._job import joining
 from malt._job.averaging import Averaging
+from malt._partition import Partition
 from malt._pool import forked, starting
 from malt._training.parameters import whole
 from malt._training.progress import Progress
@@ -59,6 +61,10 @@ class MatrixFactorization(BaseEstimator):
         graph: which ranks send to which; None: malt.ALL.
         sync: "bsp" (all ranks wait for one another at every exchange), "ssp:K" (updates may be K
             exchanges late), or "async" (no rank waits).
+        partition: of a matrix of users x items: what malt.partition returned. A rank trains on the
+            ratings of its part's users, of those it is given. With graph=None and sync="bsp" the
+            ranks then exchange only the rows that several of them have ratings of; the others are
+            sent at the end, and are lost with a rank that dies before.
         verbose: whether tqdm shows a progress bar; None: if standard error is a terminal.
         random_state: for the first factors and the order of the ratings; a job uses rank 0's.
 
@@ -94,6 +100,7 @@ class MatrixFactorization(BaseEstimator):
         ranks: int | None = None,
         graph: Graph | None = None,
         sync: str = "bsp",
+        partition: Partition | None = None,
         verbose: int | bool | None = None,
         random_state: Any = None,
     ) -> None:
@@ -112,6 +119,7 @@ class MatrixFactorization(BaseEstimator):
         self.ranks = ranks
         self.graph = graph
         self.sync = sync
+        self.partition = partition
         self.verbose = verbose
         self.random_state = random_state
 
@@ -210,7 +218,7 @@ class MatrixFactorization(BaseEstimator):
             if self.ranks is not None:
                 whole("ranks", self.ranks, 1)
                 starting.check_ranks(self.ranks)
-            ratings = as_ratings(X, y)
+            ratings = self._of_this_rank(as_ratings(X, y))
             if self.implicit and ratings.values.min() <= 0:
                 raise ConfigError(
                     f"a rating is {ratings.values.min()}; with implicit=True they count how often "
@@ -223,7 +231,20 @@ class MatrixFactorization(BaseEstimator):
             return int(check_random_state(self.random_state).randint(2**31 - 1))
 
         name = f"MatrixFactorization.{call}"
-        return training.agree(name, look, settings, self.threads, seed)
+        return training.agree(name, look, settings, self.threads, seed, self.partition)
+
+    def _of_this_rank(self, ratings: Ratings) -> Ratings:
+        """Check the partition, and return the ratings of this rank's users.
+
+        With `ranks`, these are all.
+        """
+        if self.partition is None:
+            return ratings
+        if self.ranks is not None:
+            return placed(ratings, self.partition, self.ranks, None)
+        job = joining.company()
+        rank, size = (0, 1) if job is None else (job.rank, job.size)
+        return placed(ratings, self.partition, size, rank)
 
     def _model(self) -> training.FactorModel:
         return training.FactorModel(
@@ -242,7 +263,9 @@ class MatrixFactorization(BaseEstimator):
         epochs: range,
     ) -> None:
         averaging = Averaging(self.graph, self.sync)
-        ranks = 1 if self.ranks is None else min(self.ranks, len(np.unique(part.ratings.users)))
+        ranks = self.ranks or 1
+        if self.partition is None:
+            ranks = min(ranks, len(np.unique(part.ratings.users)))
         if ranks > 1:
             part, share = part.divided(ranks)
         with Progress(self.verbose, ranks, part.longest * len(epochs)) as progress:

@@ -43,14 +43,19 @@ class Evidence:
     def __init__(self, users: Sums, items: Sums) -> None:
         self._users = len(users)
         self.here = np.concatenate([users, items])
-        with contextlib.closing(sums(2 * len(self.here))) as vector:
-            both = summed(vector, np.concatenate([self.here, _way(self.here)]))
-        self.everywhere, self.ways = np.split(both, 2)
+        with contextlib.closing(sums(3 * len(self.here))) as vector:
+            all_three = summed(vector, np.concatenate([self.here, _way(self.here), self.here > 0]))
+        self.everywhere, self.ways, self._ranks = np.split(all_three, 3)
 
     @property
     def seen(self) -> tuple[npt.NDArray[np.bool_], ...]:
         """By user, and by item, whether any rank has ratings of it."""
         return self.by_kind(self.everywhere > 0)
+
+    @property
+    def shared(self) -> tuple[npt.NDArray[np.bool_], ...]:
+        """By user, and by item, whether two ranks or more have ratings of it."""
+        return self.by_kind(self._ranks > 1)
 
     def by_kind(self, rows: Any) -> tuple[Any, Any]:
         """Split `rows` into those of the users and those of the items."""
@@ -96,8 +101,46 @@ class CollectiveExchange:
         self._base[:] = factors.memory
         return 0, self._vector.stats().bytes_out
 
-    def unite(self) -> None:
-        """Give all ranks one model: nothing to do, they have it."""
+    def unite(self) -> int:
+        """Give all ranks one model: nothing to do, they have it. Returns the bytes sent so far."""
+        return self._vector.stats().bytes_out
+
+
+class SharedRowsExchange(CollectiveExchange):
+    """A collective exchange of the rows of which two ranks or more have ratings.
+
+    The row of one rank is that rank's, by the module's rule. So it is enough to send it at the end.
+
+    Args:
+        factors: as for CollectiveExchange, and so are the others.
+        vector: for the end.
+        evidence: for the rule.
+    """
+
+    def __init__(self, factors: Factors, vector: Vector, evidence: Evidence) -> None:
+        super().__init__(factors, vector, evidence)
+        self._places = np.flatnonzero(factors.spread(evidence.shared))
+        self._shared_scales = factors.spread(self._scales)[self._places]
+        self._changes = vectors.vector((max(len(self._places), 1),))
+
+    def __call__(self) -> tuple[int, int]:
+        """Exchange the shared rows, and return the same values as CollectiveExchange."""
+        memory, places = self._factors.memory, self._places
+        changes = self._changes.array[: len(places)]
+        with np.errstate(over="ignore", invalid="ignore"):
+            changes[:] = (memory[places] - self._base[places]) * self._shared_scales
+            self._changes.allreduce(SUM)
+            self._base[places] += changes
+        memory[places] = self._base[places]
+        return 0, self._vector.stats().bytes_out + self._changes.stats().bytes_out
+
+    def unite(self) -> int:
+        """Exchange all rows. Returns the bytes sent so far."""
+        super().__call__()
+        return self._vector.stats().bytes_out + self._changes.stats().bytes_out
+
+    def close(self) -> None:
+        self._changes.close()
 
 
 class Gossip:
@@ -148,11 +191,12 @@ class Gossip:
         self._base[:] = factors.memory
         return oldest, self._vector.stats().bytes_out
 
-    def unite(self) -> None:
-        """Give all ranks one model: the mean of theirs. Collective."""
+    def unite(self) -> int:
+        """Give all ranks the mean of their models. Returns the bytes sent so far. Collective."""
         self._weigh()
         self._vector.allreduce(SUM)
         self._divide()
+        return self._vector.stats().bytes_out
 
     def _weigh(self) -> None:
         self._factors.multiply(self._by_kind(self._weights))
@@ -169,9 +213,13 @@ def vector_of(averaging: Averaging, elements: int, rows: int) -> Vector:
 
 
 def exchange_of(
-    averaging: Averaging, factors: Factors, vector: Vector, evidence: Evidence
+    averaging: Averaging, factors: Factors, vector: Vector, evidence: Evidence, *, is_placed: bool
 ) -> CollectiveExchange | Gossip:
-    """Make the exchange for factors in a vector of `vector_of`."""
+    """Make the exchange for factors in a vector of `vector_of`.
+
+    `is_placed`: a partition has placed the users. Collective.
+    """
     if averaging.is_exact:
-        return CollectiveExchange(factors, vector, evidence)
+        kind = SharedRowsExchange if is_placed else CollectiveExchange
+        return kind(factors, vector, evidence)
     return Gossip(factors, vector, evidence, averaging)

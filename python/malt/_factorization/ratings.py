@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from malt._errors import ConfigError
+from malt._partition import check_partition
 
 _MOST_IDS = 2**31 - 1
 
@@ -68,6 +69,30 @@ def as_shape(ratings: Ratings, wanted: Any) -> tuple[int, int]:
                 "from 0; give the constructor a shape=(users, items) that holds all there will be"
             )
     return int(wanted[0]), int(wanted[1])
+
+
+def placed(ratings: Ratings, partition: Any, ranks: int, rank: int | None) -> Ratings:
+    """Return the ratings of the users that a partition gives to a rank; None: all.
+
+    Raises:
+        ConfigError: it is no partition of the users among so many ranks, or a rank gets no ratings.
+    """
+    given = check_partition(partition, parts=ranks, exactly=True)
+    if (last := int(ratings.users.max())) >= len(given.rows):
+        raise ConfigError(
+            f"a rating has user {last}, but the partition has {len(given.rows)} rows; make it of a "
+            "matrix with a row for each user"
+        )
+    parts = given.rows[ratings.users]
+    for part in range(ranks) if rank is None else [rank]:
+        if not (parts == part).any():
+            raise ConfigError(
+                f"none of the {len(parts)} ratings is of a user of part {part}; give each rank "
+                "ratings of its part's users (partition.rows_of), or all ratings to all"
+            )
+    if rank is None:
+        return ratings
+    return Ratings(*(array[parts == rank] for array in ratings))
 
 
 def as_pairs(users: Any, items: Any) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:

@@ -16,6 +16,7 @@ from malt._factorization.exchange import (
     CollectiveExchange,
     Evidence,
     Gossip,
+    SharedRowsExchange,
     exchange_of,
     vector_of,
 )
@@ -25,6 +26,7 @@ from malt._factorization.settings import FactorizationSettings
 from malt._job import joining
 from malt._job.agreement import Report, Together
 from malt._job.averaging import Averaging
+from malt._partition import Partition
 from malt._training.parameters import whole
 from malt._training.steps import Step
 
@@ -60,6 +62,7 @@ class RatingsPart(NamedTuple):
     longest: int  # the ratings of the rank that has most
     bands: int
     seed: int
+    partition: Partition | None = None  # that has placed the users
 
     def empty_model(self, settings: FactorizationSettings) -> FactorModel:
         """Return a model that has learnt nothing yet."""
@@ -70,11 +73,16 @@ class RatingsPart(NamedTuple):
     def divided(self, ranks: int) -> tuple[RatingsPart, Callable[[int], RatingsPart]]:
         """Divide the ratings among `ranks`: users with ratings in turn, each with all ratings.
 
+        A partition says which rank has a user.
+
         Returns:
             The whole, and a function that copies one rank's part out of it.
         """
         counts = np.bincount(self.ratings.users, minlength=self.shape[0])
-        owners = (np.cumsum(counts > 0) - 1) % ranks
+        if self.partition is None:
+            owners = (np.cumsum(counts > 0) - 1) % ranks
+        else:
+            owners = self.partition.rows
         whole = self._replace(longest=int(np.bincount(owners, counts).max()))
 
         def share(rank: int) -> RatingsPart:
@@ -90,6 +98,7 @@ def agree(
     settings: FactorizationSettings,
     threads: Any,
     seed: Callable[[], int],
+    partition: Partition | None,
 ) -> RatingsPart:
     """Check what every rank was given, and agree on the rest. Collective in a job.
 
@@ -99,6 +108,7 @@ def agree(
         settings: not checked yet.
         threads: not checked yet.
         seed: draws a seed, once everything else has been checked.
+        partition: not checked yet; what `look` returned has this rank's users already.
 
     Raises:
         ConfigError: on every rank, if a check fails on any.
@@ -115,6 +125,7 @@ def agree(
             "sum": float(ratings.values.sum(dtype=np.float64)),
             "bands": max(_LEAST_BANDS, 2 * int(threads)),
             "seed": seed(),
+            "partition": None if partition is None else partition.checksum,
             "settings": [value if value is None else float(value) for value in settings],
         }
 
@@ -129,6 +140,12 @@ def agree(
         if len(set(values)) > 1:
             found = dict(zip(reports, values, strict=True))
             raise ConfigError(f"{call}: the ranks disagree about {name}, by rank {found}")
+    placed = {rank: each["partition"] for rank, each in reports.items()}
+    if len(set(placed.values())) > 1:
+        raise ConfigError(
+            f"{call}: the ranks were given different partitions, with checksums {placed}; give all "
+            "the same, made from the same matrix with the same seed"
+        )
     users, items = (max(each["shape"][axis] for each in everyone) for axis in (0, 1))
     mean = sum(each["sum"] for each in everyone) / sum(each["size"] for each in everyone)
     return RatingsPart(
@@ -138,6 +155,7 @@ def agree(
         max(each["size"] for each in everyone),
         min(max(each["bands"] for each in everyone), RatingBlocks.most_bands),
         everyone[0]["seed"],
+        partition,
     )
 
 
@@ -235,7 +253,11 @@ class _RankTrainer:
         evidence = Evidence(h * users, h * items)
         self._factors = _at(vector.array[:elements], model, part, settings)
         self._factors.wake(evidence.seen, _SPREAD, [part.seed, first_epoch])
-        self._exchange = exchange_of(averaging, self._factors, vector, evidence)
+        self._exchange = exchange_of(
+            averaging, self._factors, vector, evidence, is_placed=part.partition is not None
+        )
+        if isinstance(self._exchange, SharedRowsExchange):
+            stack.enter_context(contextlib.closing(self._exchange))
 
     def train_epoch(self, epoch: int) -> tuple[float, float, float]:
         """Train; return the sum of squared errors, their number, and whether to end.
@@ -279,7 +301,8 @@ class _RankTrainer:
     def finish(self, mean: float) -> FactorModel:
         """Return the model of all ranks. Collective in a job."""
         if self._exchange is not None:
-            self._exchange.unite()
+            sent = self._exchange.unite()
+            self.history[-1] = self.history[-1]._replace(bytes_out=sent)
         arrays = (*self._factors.rows, *self._factors.biases)
         users, items, user_biases, item_biases = (array.copy() for array in arrays)
         return FactorModel(users, items, user_biases, item_biases, mean)

@@ -28,6 +28,7 @@ from malt._errors import ConfigError
 from malt._job import calls
 from malt._job import job as jobs
 from malt._job.vector_types import SparseVector
+from malt._partition import Partition, check_partition
 
 Parameters = ParamSpec("Parameters")
 Made = TypeVar("Made")
@@ -330,6 +331,7 @@ def sparse_vector(
     depth: int = 2,
     reject_nonfinite: bool = False,
     max_norm: float | None = None,
+    partition: Partition | None = None,
 ) -> SparseVector:
     """Make a sparse vector that can be scattered and gathered. Collective.
 
@@ -343,9 +345,13 @@ def sparse_vector(
         depth: slots per sender.
         reject_nonfinite: refuse updates that contain NaN or infinity, and count them.
         max_norm: an update with a larger L2 norm is scaled down to this one.
+        partition: of data whose columns are the elements, each rank having the rows of its part.
+            Updates then leave out the elements that only one rank's rows have. Give all ranks the
+            same.
 
     Raises:
-        ConfigError: as vector() does.
+        ConfigError: as vector() does; or the partition has another number of columns than `dim`, or
+            parts for more ranks than there are.
         TimeoutError: as vector() does.
     """
     for what, value in (("dim", dim), ("capacity", capacity)):
@@ -355,10 +361,21 @@ def sparse_vector(
     if kind.name not in _SPARSE:
         raise ConfigError(f"dtype is {kind}; a sparse vector has {', '.join(_SPARSE)}")
     options = _options(name, graph, policy, depth, reject_nonfinite, max_norm)
+    shared = np.zeros(0, np.uint8)
+    shown = f"sparse {kind} x {dim}, capacity {capacity},"
+    if partition is not None:
+        check_partition(partition, parts=jobs.size(), exactly=False)
+        if len(partition.columns) != dim:
+            raise ConfigError(
+                f"partition has {len(partition.columns)} columns, but dim is {dim}; make it of "
+                "data with as many columns as the vector has elements"
+            )
+        shared = partition.shared.astype(np.uint8)
+        shown += f" partition {partition.checksum:08x},"
 
     def build(group: Group, rejoins: bool) -> SparseVector:
         return _SPARSE[kind.name](
-            group=group, dim=dim, capacity=capacity, rejoins=rejoins, **options
+            group=group, dim=dim, capacity=capacity, rejoins=rejoins, shared=shared, **options
         )
 
-    return calls.make(build, _describe(f"sparse {kind} x {dim}, capacity {capacity},", options))
+    return calls.make(build, _describe(shown, options))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from malt.ps._rules import FTRL, SGD, AdaGrad, Add, Assign, Momentum, Rule
-from malt.ps._table import Table, TableStats
+from malt.ps._stats import TableStats
+from malt.ps._table import Table
 
 __all__ = [
     "FTRL",

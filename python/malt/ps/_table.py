@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +16,14 @@ from malt._core_import import BFLOAT16, FLOAT16, INT8, Codec
 from malt._errors import ConfigError, SupersededError
 from malt._job import calls
 from malt._job import job as jobs
+from malt._partition import Partition
 from malt._training.parameters import whole
 from malt.ps._arguments import hot_rows_of
+from malt.ps._placing import Placing
 from malt.ps._rules import Add, Assign, Rule, UpdateFunction, states_of
 from malt.ps._saving import TableRows
 from malt.ps._seat import Seat
+from malt.ps._stats import TableStats
 
 Values: TypeAlias = npt.NDArray[Any]
 Keys: TypeAlias = "npt.NDArray[np.int64] | Sequence[int] | range | None"
@@ -32,19 +35,6 @@ _MOST_ROW_BYTES = 64 << 10
 _MOST_CACHED_KEYS = 1 << 30
 _CODECS = [repr(codec) for codec in (FLOAT16, BFLOAT16, INT8)]
 _numbers = itertools.count(1)  # for default names
-
-
-class TableStats(NamedTuple):
-    """Counters of this rank's pushes and pulls."""
-
-    bytes_out: int
-    """Bytes that this rank has sent to the servers, its own among them."""
-    bytes_in: int
-    """Bytes that the servers have sent to this rank; rows read in place do not count."""
-    rows_held_back: int
-    """Rows whose gradients this rank holds back, because they are below the threshold."""
-    hot_answers: int
-    """Pulls of hot rows that this rank's server has answered, for ranks and for other servers."""
 
 
 class Table(Spread):
@@ -83,6 +73,9 @@ class Table(Spread):
             pull of these goes through a tree of servers that keep them, so that no server has to
             answer all ranks. Such a pull is as fresh as `staleness` says, but may lack this rank's
             own later pushes. Each rank needs memory for a copy of them. Needs a staleness.
+        partition: of data whose columns are the rows: what malt.partition returned. A row's primary
+            is then the rank that owns its column, while that rank is live, and calls of ranks that
+            have the rows of their part send least. It takes 10 bytes for each row on each rank.
         name: in errors; the ranks number their tables if it is None.
         timeout: seconds to wait for the other ranks, which make the same table; the job's if None.
 
@@ -106,6 +99,7 @@ class Table(Spread):
         threshold: float = 0.0,
         cached_keys: int = 0,
         hot: npt.ArrayLike = (),
+        partition: Partition | None = None,
         name: str | None = None,
         timeout: float | None = None,
     ) -> None:
@@ -142,6 +136,12 @@ class Table(Spread):
             )
         whole("cached_keys", cached_keys, 0, _MOST_CACHED_KEYS)
         hot_rows = hot_rows_of(hot, self.rows, staleness)
+        self._placing = None
+        self._room, partition_text = self.rows, None
+        if partition is not None:
+            self._placing = Placing(partition, self.rows, job.size)
+            self._room, partition_text = self._placing.room, self._placing.text
+            hot_rows = np.sort(self._placing.places[hot_rows])
         live = len(jobs.alive())
         if job.generations is None:
             whole("replicas", replicas, 0, live - 1, f", as {live} ranks are live")
@@ -155,11 +155,12 @@ class Table(Spread):
             f"rows={self.rows}, width={width}, update={rule if is_rule else 'a function'}, "
             f"dtype={self.dtype}, initial={initial}, replicas={replicas}, staleness={staleness}, "
             f"codec={codec}, threshold={threshold}, cached_keys={cached_keys}, "
-            f"hot={len(hot_rows)} rows (checksum {zlib.crc32(hot_rows.tobytes()):08x})"
+            f"hot={len(hot_rows)} rows (checksum {zlib.crc32(hot_rows.tobytes()):08x}), "
+            f"partition={partition_text}"
         )
         made = core.Table(
             name=self.name,
-            rows=self.rows,
+            rows=self._room,
             width=width,
             dtype=self.dtype,
             initial=float(initial),
@@ -172,6 +173,7 @@ class Table(Spread):
             threshold=float(threshold),
             cached_keys=cached_keys,
             hot=hot_rows.tolist(),
+            owners=[] if self._placing is None else self._placing.owners.tolist(),
         )
         limit = job.settings.timeout if timeout is None else timeout
         seat = Seat(job, self.name, description, made, limit)
@@ -189,7 +191,8 @@ class Table(Spread):
         self, rule: Any, width: int, replicas: int, live: int, list_bytes: int
     ) -> None:
         row_bytes = width * self.dtype.itemsize * (1 + len(states_of(rule)))
-        needed = self.rows * row_bytes * (1 + replicas) // live + list_bytes
+        rows = self.rows // live if self._placing is None else self._placing.most
+        needed = rows * row_bytes * (1 + replicas) + list_bytes
         there = core.available_bytes()
         if needed > there:
             raise ConfigError(
@@ -230,6 +233,9 @@ class Table(Spread):
                 f"table '{self.name}': gradients have shape {given.shape}; for {count} keys they "
                 f"have shape {shape}"
             )
+        if self._placing is not None:
+            array, order = self._placing.of(array, first, count)
+            given = given[order]
         whole = np.ascontiguousarray(given)
         return self._call("push", lambda table: table.push(array, first, whole, timeout))
 
@@ -266,8 +272,13 @@ class Table(Spread):
                 f"table '{self.name}': out has shape {out.shape} and dtype {out.dtype}; it is a "
                 f"writable C-contiguous array of shape {shape} and dtype {self.dtype}"
             )
-        to = out
-        self._call("pull", lambda table: table.pull(array, first, to, timeout))
+        if self._placing is None:
+            self._call("pull", lambda table: table.pull(array, first, out, timeout))
+            return out
+        places, order = self._placing.of(array, first, count)
+        found = np.empty(shape, dtype=self.dtype)
+        self._call("pull", lambda table: table.pull(places, 0, found, timeout))
+        out[order] = found
         return out
 
     def push_pull(
@@ -322,8 +333,7 @@ class Table(Spread):
 
     def stats(self) -> TableStats:
         """Return what this rank's calls have moved. Copies for replicas are not in it."""
-        table = self._open().core
-        return TableStats(table.bytes_out, table.bytes_in, table.rows_held_back, table.hot_answers)
+        return TableStats.of(self._open().core)
 
     def close(self, *, timeout: float | None = None) -> None:
         """Wait until every live rank has called it; then the table's values are gone. Idempotent.
@@ -371,7 +381,13 @@ class Table(Spread):
     def _spread(self, limit: float | None) -> TableRows:
         width = self._row_shape[0] if self._row_shape else None
         update = type(self._rule).__name__ if isinstance(self._rule, Rule) else "a function"
-        facts = {"rows": self.rows, "width": width, "dtype": str(self.dtype), "update": update}
+        facts = {
+            "rows": self._room,
+            "width": width,
+            "dtype": str(self.dtype),
+            "update": update,
+            "partition": None if self._placing is None else self._placing.text,
+        }
         size = jobs.current().size
         states = states_of(self._rule)
         return TableRows(self._open(), facts, states, size, limit, is_bsp=self._is_bsp)

@@ -28,6 +28,7 @@ std::byte* Mail::begin(std::size_t bytes) {
 void Mail::end(int to) {
   if (!is_live(to)) return;  // M3
   bytes_out_ += begun_bytes_;
+  peers_[static_cast<std::size_t>(to)].bytes += begun_bytes_;
   if (slot_ >= 0) {
     publish(slot_, begun_bytes_, to);
   } else {

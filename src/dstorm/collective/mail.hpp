@@ -77,6 +77,10 @@ class Mail {
   // Of the messages sent, and of those taken.
   std::uint64_t bytes_out() const { return bytes_out_; }
   std::uint64_t bytes_in() const { return bytes_in_; }
+  // Of both, those sent to this member or taken from it.
+  std::uint64_t bytes_with(int member) const {
+    return peers_[static_cast<std::size_t>(member)].bytes;
+  }
   // Leaves: the other ranks no longer wait for this one. Any thread, at any time.
   void shut() noexcept { segment_.shut(); }
 
@@ -84,7 +88,8 @@ class Mail {
   struct Peer {
     int rank;
     SlotReader reader;
-    std::uint64_t read = 0;  // its messages up to this iteration have been taken
+    std::uint64_t read = 0;   // its messages up to this iteration have been taken
+    std::uint64_t bytes = 0;  // of messages in both directions
   };
   struct Waiting {
     int to;
@@ -107,6 +112,7 @@ class Mail {
       peer.read = header.iteration;
       peer.reader.release(header.iteration);
       bytes_in_ += header.payload_bytes;
+      peer.bytes += header.payload_bytes;
       has_taken = true;
     }
     if (has_taken) state_.channel().acknowledge({&peer.rank, 1}, true);

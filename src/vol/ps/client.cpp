@@ -32,7 +32,7 @@ Client::Client(std::shared_ptr<dstorm::Group> group, const TableOptions& options
                const Edition* edition)
     : options_(options),
       servers_(group->size() / 2),
-      placement_(options.rows, options.ranks, options.replicas, servers_),
+      placement_(options.rows, options.ranks, options.replicas, servers_, options.owners),
       mail_(std::move(group), options.name, kSlotBytes, kDepth),
       live_(static_cast<std::size_t>(servers_), true),
       held_back_(options),
@@ -376,6 +376,7 @@ void Client::take_over(Client& before) {
   rows_in_place_ = before.rows_in_place_;
   bytes_out_before_ = before.bytes_out();
   bytes_in_before_ = before.bytes_in();
+  bytes_own_before_ = before.bytes_own();
   failure_ = std::move(before.failure_);
   failed_ranks_ = std::move(before.failed_ranks_);
   if (before.sent_.empty() || !failure_.empty()) return;

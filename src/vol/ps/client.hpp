@@ -92,6 +92,10 @@ class Client {
 
   std::uint64_t bytes_out() const { return bytes_out_before_ + mail_.bytes_out(); }
   std::uint64_t bytes_in() const { return bytes_in_before_ + mail_.bytes_in(); }
+  // Of both, those that stay on this rank: to and from its own server.
+  std::uint64_t bytes_own() const {
+    return bytes_own_before_ + mail_.bytes_with(servers_ + mail_.rank());
+  }
   std::size_t rows_held_back() const { return held_back_.rows(); }
   std::uint64_t rows_in_place() const { return rows_in_place_; }  // pulled so
 
@@ -186,6 +190,7 @@ class Client {
   std::vector<int> lost_with_;
   std::uint64_t bytes_out_before_ = 0;  // in earlier editions
   std::uint64_t bytes_in_before_ = 0;
+  std::uint64_t bytes_own_before_ = 0;
 };
 
 }  // namespace vol::ps

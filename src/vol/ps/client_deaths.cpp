@@ -27,7 +27,8 @@ void Client::note_lost(std::int64_t row) {
   failed_ranks_ = dead;
   failure_ = "table '" + options_.name +
              "': " + describe(placement_.first_row(range), placement_.end_row(range) - 1) +
-             " are lost with " + dstorm::describe_ranks(dead) +
+             (options_.owners.empty() ? "" : " in the order of the partition") + " are lost with " +
+             dstorm::describe_ranks(dead) +
              ", and others may be; with replicas=" + std::to_string(options_.replicas) +
              " a table survives " +
              (options_.replicas == 0 ? "no death"

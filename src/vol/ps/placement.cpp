@@ -23,19 +23,32 @@ std::uint64_t weight(std::size_t range, int server) {
 
 }  // namespace
 
-Placement::Placement(std::int64_t rows, std::vector<int> servers, int replicas, int most)
+Placement::Placement(std::int64_t rows, std::vector<int> servers, int replicas, int most,
+                     std::span<const int> owners)
     : rows_(rows),
       servers_(std::move(servers)),
       replicas_(std::min(replicas, this->servers() - 1)),
-      shift_(kLeastShift) {
-  while ((rows - 1) >> shift_ >= kRangesOfServer * most) ++shift_;
+      shift_(shift_of(rows, most)) {
+  if (!owners.empty()) {
+    for (shift_ = kLeastShift; (rows - 1) >> shift_ >= std::ssize(owners);) ++shift_;
+  }
   const auto ranges = static_cast<std::size_t>((rows - 1) >> shift_) + 1;
   orders_.reserve(ranges * servers_.size());
   std::vector<int> order = servers_;
   for (std::size_t range = 0; range < ranges; ++range) {
     std::ranges::sort(order, {}, [range](int server) { return weight(range, server); });
+    if (range < owners.size()) {
+      const auto owner = std::ranges::find(order, owners[range]);
+      if (owner != order.end()) std::rotate(order.begin(), owner, owner + 1);
+    }
     orders_.insert(orders_.end(), order.begin(), order.end());
   }
+}
+
+int Placement::shift_of(std::int64_t rows, int most) {
+  int shift = kLeastShift;
+  while ((rows - 1) >> shift >= kRangesOfServer * most) ++shift;
+  return shift;
 }
 
 std::int64_t Placement::end_row(std::size_t range) const {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace vol::ps {
@@ -15,7 +16,12 @@ class Placement {
  public:
   // `rows` is above 0, and `servers` is sorted. The ranges are those of a table on `most` servers,
   // whichever of them are there. There are fewer replicas if there are not so many servers.
-  Placement(std::int64_t rows, std::vector<int> servers, int replicas, int most);
+  // `owners`: for each range the server that comes first in its order while it is there, whatever
+  // its hash. There are then so many ranges, each of the same power of two of rows but the last.
+  Placement(std::int64_t rows, std::vector<int> servers, int replicas, int most,
+            std::span<const int> owners = {});
+  // The rows of a range, as a power of two, without owners.
+  static int shift_of(std::int64_t rows, int most);
 
   std::int64_t rows() const { return rows_; }
   int servers() const { return static_cast<int>(servers_.size()); }

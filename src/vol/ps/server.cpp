@@ -19,7 +19,7 @@ Server::Server(std::shared_ptr<dstorm::Group> group, const TableOptions& options
     : options_(options),
       clients_(group->size() / 2),
       ranks_(options.ranks),
-      placement_(options.rows, options.ranks, options.replicas, clients_),
+      placement_(options.rows, options.ranks, options.replicas, clients_, options.owners),
       mail_(std::move(group), options.name, kSlotBytes, kDepth),
       held_(placement_.ranges()),
       live_(static_cast<std::size_t>(2 * clients_), true),

@@ -29,7 +29,8 @@ struct TableOptions {
   DType dtype = DType::kFloat32;  // or kFloat64
   double initial = 0;             // each value's, at first
   Rule rule;
-  std::vector<int> ranks;  // of the edition that is made next, sorted
+  std::vector<int> ranks;   // of the edition that is made next, sorted
+  std::vector<int> owners;  // by range: see Placement; empty: there are none
   int replicas = 0;
   std::optional<std::uint64_t> staleness = std::nullopt;  // none: asynchronous
   Codec codec;                    // of pushed gradients and pulled values; not top-k

@@ -419,6 +419,16 @@ def test_a_lasso_by_schedule_takes_fewer_updates_than_by_chance() -> None:
     assert updates[0] < 0.7 * updates[1]
 
 
+# ---- partition.py --------------------------------------------------------------------------------
+def test_less_travels_with_a_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MALT_TRANSPORT", "tcp")
+    text = malt_run(2, "partition.py")
+    found = re.findall(r": loss (0\.\d+), ([\d.]+) MB", text)
+    (loss, dealt), (placed_loss, placed) = [map(float, each) for each in found]
+    assert placed < dealt / 2
+    assert abs(placed_loss - loss) < 0.05
+
+
 # ---- cpp/ ----------------------------------------------------------------------------------------
 @pytest.fixture(scope="session")
 def cpp_svm(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -18,7 +18,13 @@ COUNT = """
 malt.init(timeout=30)
 life = malt.restarts()
 column = rank + 4 * life
-table = malt.ps.Table(3000, 16, dtype=np.float64, replicas=replicas, staleness=staleness)
+partition = None
+if is_placed:
+    owners = np.random.default_rng(0).integers(0, 4, 3000)
+    partition = malt.Partition([0], owners, np.ones(3000, bool), 4)
+table = malt.ps.Table(
+    3000, 16, dtype=np.float64, replicas=replicas, staleness=staleness, partition=partition
+)
 ones = np.zeros((3000, 16))
 ones[:, column] = 1
 begun = known = 0
@@ -53,9 +59,9 @@ def write(column, begun, known):
 MODES = {"asynchronous": None, "ssp": 2, "bsp": 0}
 
 
-def script(replicas: int, staleness: int | None) -> str:
+def script(replicas: int, staleness: int | None, *, is_placed: bool = False) -> str:
     header = f"from pathlib import Path\nreplicas, staleness = {replicas}, {staleness}\n"
-    return header + WRITE + COUNT
+    return f"{header}is_placed = {is_placed}\n{WRITE}{COUNT}"
 
 
 def check_counts(job: Running, ranks: list[int], path: Path, killed: tuple[int, ...] = ()) -> None:
@@ -89,12 +95,12 @@ def scale_to(job: Running, count: int) -> None:
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("mode", "is_placed"), [*((mode, False) for mode in MODES), ("bsp", True)])
 def test_a_rank_that_rejoins_gets_its_ranges_back(
-    tmp_path: Path, transport: str, mode: str
+    tmp_path: Path, transport: str, mode: str, is_placed: bool
 ) -> None:
     environ = {"MALT_TRANSPORT": transport}
-    body = script(1, MODES[mode])
+    body = script(1, MODES[mode], is_placed=is_placed)
     with start_job(tmp_path, 4, body, "--respawn=9", environ=environ) as job:
         job.kill_and_await_return(2)
         job.set_goal(10)
@@ -107,20 +113,22 @@ def test_a_rank_that_rejoins_gets_its_ranges_back(
 
 
 @pytest.mark.parametrize(
-    ("mode", "replicas", "transport"),
+    ("mode", "replicas", "transport", "is_placed"),
     [
-        ("asynchronous", 0, "shm"),
-        ("asynchronous", 0, "tcp"),
-        ("ssp", 1, "shm"),
-        ("bsp", 0, "shm"),
-        ("bsp", 0, "tcp"),
+        ("asynchronous", 0, "shm", False),
+        ("asynchronous", 0, "tcp", False),
+        ("ssp", 1, "shm", False),
+        ("bsp", 0, "shm", False),
+        ("bsp", 0, "tcp", False),
+        ("asynchronous", 0, "shm", True),
+        ("bsp", 1, "tcp", True),
     ],
 )
 def test_ranks_that_are_added_take_ranges_and_hand_them_back(
-    tmp_path: Path, mode: str, replicas: int, transport: str
+    tmp_path: Path, mode: str, replicas: int, transport: str, is_placed: bool
 ) -> None:
     environ = {"MALT_TRANSPORT": transport}
-    body = script(replicas, MODES[mode])
+    body = script(replicas, MODES[mode], is_placed=is_placed)
     with start_job(tmp_path, 2, body, "--elastic", "1:4", environ=environ) as job:
         await_alive(job, 0, 1)
         scale_to(job, 4)

@@ -112,7 +112,7 @@ class MovingRank {
         if (!bytes->empty()) brought[static_cast<std::size_t>(each)] = Brought::unpack(*bytes);
       }
       const vol::ps::Placement placement(options_.rows, options_.ranks, options_.replicas,
-                                         kMostMovers);
+                                         kMostMovers, options_.owners);
       edition_.emplace(brought, placement.ranges());
       begin(4 * number + attempt, options_.ranks, &*edition_, before);
       while_it_moves(attempt);
