@@ -27,7 +27,7 @@ def layers_of(layers: Any) -> OrderedDict[str, torch.nn.Module]:
                 f"the network is a {type(layers).__name__}, whose forward() is its own; give "
                 "nn.Sequential of its layers, or a list of them"
             )
-        named = list(layers.named_children())
+        named = [(name, layers[place]) for place, name in enumerate(layers._modules)]
     elif isinstance(layers, Sequence):
         named = [(str(place), layer) for place, layer in enumerate(layers)]
     else:
