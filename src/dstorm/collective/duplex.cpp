@@ -15,7 +15,7 @@ using std::chrono::nanoseconds;
 // In a slot the body follows the head at once; the slot's format is the length of the head.
 
 Duplex::Duplex(std::shared_ptr<Group> group, std::string name, int peer, std::size_t slot_bytes,
-           int depth)
+               int depth)
     : segment_(std::move(group), SegmentOptions{.name = std::move(name),
                                                 .slot_bytes = slot_bytes,
                                                 .depth = depth,
@@ -80,9 +80,9 @@ Duplex::Arrived Duplex::peek(nanoseconds limit) {
   const auto missed = [&] { return "a message of rank " + std::to_string(peer_); };
   const auto is_news = [&] { return (found_ = find()).has_value() || is_gone(); };
   if (!state.wait(is_news, std::max(limit, nanoseconds(0)), missed)) {
-    throw TimeoutError("no message of rank " + std::to_string(peer_) + " came within " +
-                           format_seconds(limit),
-                       {peer_});
+    throw TimeoutError(
+        "no message of rank " + std::to_string(peer_) + " came within " + format_seconds(limit),
+        {peer_});
   }
   if (!found_ && !(found_ = find())) throw_gone();
   const std::byte* const begin = state.reader(peer_).payload(found_->slot);

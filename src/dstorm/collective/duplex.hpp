@@ -25,7 +25,8 @@ class Duplex {
   // Collective, blocking: the ranks of `group`, which are this one and `peer`, make it.
   // `depth` messages of up to `slot_bytes` bytes, head and body, can be on their way from each of
   // them. Throws what the constructor of Segment throws.
-  Duplex(std::shared_ptr<Group> group, std::string name, int peer, std::size_t slot_bytes, int depth);
+  Duplex(std::shared_ptr<Group> group, std::string name, int peer, std::size_t slot_bytes,
+         int depth);
 
   // Returns when the message has been copied into a slot. Waits for a slot as long as the group's
   // time limit. Throws ConfigError if the message does not fit a slot, TimeoutError, and PeerError

@@ -162,7 +162,7 @@ class Pipeline:
         return iter(self.module.parameters())
 
     def step(self, inputs: Any, targets: Any, loss_fn: LossFunction) -> float:
-        """Compute the loss of a batch, and add its gradients to those of the parameters. Collective.
+        """Compute a batch's loss, and add its gradients to those of the parameters. Collective.
 
         The optimizer's step and zero_grad() are the caller's.
 
@@ -190,6 +190,8 @@ class Pipeline:
             rows = sum(map(len, marks))
             total = 0.0
             self._stage.begin()
+            for wire in self._wires():
+                wire.owed = self._microbatches
             for is_forward, each in order_of(
                 self._schedule, self.stage, self.stages, self._microbatches
             ):
@@ -206,7 +208,7 @@ class Pipeline:
     def _forward(self, microbatch: int, part: torch.Tensor | None) -> None:
         given, needs_gradient = part, False
         if self._before is not None:
-            given, number = self._before.receive(ACTIVATION)
+            given, number = self._before.receive(ACTIVATION, self._look)
             needs_gradient = number != 0
         assert given is not None
         output = self._stage.forward(microbatch, given, has_arrived=needs_gradient)
@@ -219,7 +221,7 @@ class Pipeline:
         """Do a micro-batch's backward pass; return the loss of the step up to it, or beyond."""
         gradient = None
         if self._after is not None:
-            gradient, total = self._after.receive(GRADIENT)
+            gradient, total = self._after.receive(GRADIENT, self._look)
         else:
             assert self._stage.loss is not None
             total = self._stage.loss.item()
@@ -228,7 +230,6 @@ class Pipeline:
             self._before.send(GRADIENT, further, total, may_grow=False)
         return total
 
-    @torch.no_grad()
     def predict(self, inputs: Any) -> torch.Tensor | None:
         """Return the network's outputs on the last stage, and None on others. Collective.
 
@@ -242,16 +243,16 @@ class Pipeline:
             PeerError: as step().
             TimeoutError: as step().
         """
-        with self._call("predict"):
+        with self._call("predict"), torch.no_grad():
             parts = list(self._split("inputs", inputs, at_least=1)) if self.is_first else []
-            outputs = []
+            outputs: list[torch.Tensor] = []
             left = len(parts)
             may_grow = True
             while left or not outputs:
                 if self._before is None:
                     given: torch.Tensor | None = parts[-left]
                 else:
-                    given, number = self._before.receive(PREDICTION)
+                    given, number = self._before.receive(PREDICTION, self._look)
                     left = int(number)
                 assert given is not None
                 output = check_tensor(self.module(given))
@@ -296,6 +297,10 @@ class Pipeline:
             wire.close()
         self._replicas.close()
 
+    def _look(self) -> None:
+        for wire in self._wires():
+            wire.look()
+
     def _wires(self) -> list[Wire]:
         return [wire for wire in (self._before, self._after) if wire is not None]
 
@@ -314,7 +319,8 @@ class Pipeline:
                 "row each (drop_last=True in the DataLoader), or make the pipeline with fewer "
                 "microbatches"
             )
-        return batch.tensor_split(min(self._microbatches, len(batch)))
+        parts: tuple[torch.Tensor, ...] = batch.tensor_split(min(self._microbatches, len(batch)))
+        return parts
 
     @contextlib.contextmanager
     def _call(self, name: str) -> Iterator[None]:
@@ -339,9 +345,7 @@ class Pipeline:
                 if (heard := wire.heard()) is not None:
                     return heard
             dead = self._await_dead() or set(error.ranks)
-            return Failure(
-                sorted(dead), f"{_CALL}: {describe_ranks(dead)} is dead, or has left"
-            )
+            return Failure(sorted(dead), f"{_CALL}: {describe_ranks(dead)} is dead, or has left")
         rank = jobs.current().rank
         if isinstance(error, ConfigError):
             text = str(error)

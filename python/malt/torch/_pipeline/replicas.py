@@ -40,14 +40,16 @@ class Replicas:
             TimeoutError: a replica did not come.
         """
         for part in self._parts.values():
-            part.collect()
+            with torch.no_grad():
+                part.collect()
             others = part.reducer.allreduce(
                 part.memory.data_ptr(), part.memory.numel(), True, self._timeout
             )
             rank = self._group.rank if self._group is not None else 0
             if missing := set(self._members) - {rank, *others}:
                 raise PeerError(f"{describe_ranks(missing)} is dead, or has left", missing)
-            part.put_back()
+            with torch.no_grad():
+                part.put_back()
 
     def close(self) -> None:
         for part in self._parts.values():
@@ -71,20 +73,16 @@ class _Part:
         tensors: list[torch.Tensor] = [*parameters, *buffers]
         self.memory = torch.zeros(sum(each.numel() for each in tensors), dtype=dtype)
         pieces = self.memory.split([each.numel() for each in tensors])
-        self._views = [
-            piece.view(each.shape) for piece, each in zip(pieces, tensors, strict=True)
-        ]
+        self._views = [piece.view(each.shape) for piece, each in zip(pieces, tensors, strict=True)]
         name = DTYPES[dtype]
         self.reducer = Reducer(group, name, self.memory.numel(), f"replicas {name}")
 
-    @torch.no_grad()
     def collect(self) -> None:
         """Copy the values to the memory; a parameter without a gradient counts as zeros."""
         gradients = [parameter.grad for parameter in self._parameters]
         for view, value in zip(self._views, [*gradients, *self._buffers], strict=True):
             view.zero_() if value is None else view.copy_(value)
 
-    @torch.no_grad()
     def put_back(self) -> None:
         count = len(self._parameters)
         for parameter, view in zip(self._parameters, self._views[:count], strict=True):

@@ -34,7 +34,7 @@ class _Arrive(torch.autograd.Function):  # type: ignore[misc] # PyTorch is optio
         return tensor
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor | None) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor | None) -> Any:
         ctx.arrived.gradient = gradient
         return None, None
 
@@ -65,9 +65,7 @@ class Stage:
         self.loss = None
         self._kept.clear()
 
-    def forward(
-        self, microbatch: int, given: torch.Tensor, *, has_arrived: bool
-    ) -> torch.Tensor:
+    def forward(self, microbatch: int, given: torch.Tensor, *, has_arrived: bool) -> torch.Tensor:
         """Return the activation. `has_arrived`: `given` needs a gradient for the stage before."""
         arrived = _Arrived(given) if has_arrived else None
         entering = given if arrived is None else _Arrive.apply(self._anchor, arrived)
@@ -75,9 +73,7 @@ class Stage:
         self._kept[microbatch] = _Kept(result, arrived)
         return result
 
-    def finish(
-        self, microbatch: int, loss_fn: LossFunction, target: Any, share: float
-    ) -> None:
+    def finish(self, microbatch: int, loss_fn: LossFunction, target: Any, share: float) -> None:
         """Compute a micro-batch's loss from its activation; on the last stage.
 
         Args:

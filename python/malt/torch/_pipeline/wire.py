@@ -5,18 +5,29 @@
    the calls before have been received: so no message is on its way in the slots that are left.
 2. A rank that fails tells its neighbours why, if a slot is free, and leaves. They take what it sent
    before they miss it, tell their own neighbours the same, and leave too.
+3. A rank that waits for one neighbour looks after the other from time to time, if that one still
+   owes it messages of this step: a neighbour that waits itself tells nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 
 from malt._core_import import Duplex, Group
-from malt._errors import ConfigError, DamagedError, Error, PeerError, describe_ranks
+from malt._errors import (
+    ConfigError,
+    DamagedError,
+    Error,
+    PeerError,
+    TimeoutError,  # noqa: A004
+    describe_ranks,
+)
 from malt._job import array_head
 from malt._job.array_head import Head
 
@@ -25,6 +36,7 @@ ACTIVATION, PREDICTION, GRADIENT, GROW, FAILURE = range(5)
 _NAMES = {ACTIVATION: "step()", PREDICTION: "predict()", GRADIENT: "step()"}
 _FIRST_SLOT_BYTES = 4096
 _MOST_TEXT = 2048  # bytes of a failure's message
+_LOOK_SECONDS = 0.5  # from one look after the other neighbour to the next
 
 
 class Failure(NamedTuple):
@@ -50,10 +62,14 @@ class Wire:
         peer: the other one.
         depth: how many messages can be on their way in each direction.
         timeout: seconds to wait for the other rank.
+
+    Attributes:
+        owed: how many messages the other rank has still to send in this step.
     """
 
     def __init__(self, group: Group, peer: int, depth: int, timeout: float) -> None:
         self.peer = peer
+        self.owed = 0
         self._group = group
         self._depth = depth
         self._timeout = timeout
@@ -61,7 +77,9 @@ class Wire:
         self._slot_bytes = 0
         self._duplex = self._make(_FIRST_SLOT_BYTES)
 
-    def send(self, kind: int, tensor: torch.Tensor | None, number: float, *, may_grow: bool) -> None:
+    def send(
+        self, kind: int, tensor: torch.Tensor | None, number: float, *, may_grow: bool
+    ) -> None:
         """Send a tensor, or that there is none, and a number.
 
         Raises:
@@ -88,8 +106,12 @@ class Wire:
             self._duplex = self._make(need)
         self._put(head, given.data_ptr(), size)
 
-    def receive(self, kind: int) -> Received:
+    def receive(self, kind: int, look: Callable[[], None]) -> Received:
         """Return the next message, which must be of this kind.
+
+        Args:
+            kind: of the message.
+            look: called from time to time in a long wait; may raise.
 
         Raises:
             ConfigError: the other rank makes another call; or the failure of a rank.
@@ -97,7 +119,7 @@ class Wire:
             TimeoutError: no message came in time.
         """
         while True:
-            data, size = self._duplex.peek(self._timeout)
+            data, size = self._await(look)
             head = array_head.unpack(data)
             if head.kind == FAILURE:
                 raise self._failure(size).error()
@@ -110,7 +132,31 @@ class Wire:
                     f"rank {self.peer} calls {_NAMES.get(head.kind, 'another call')}, and this "
                     f"rank {_NAMES[kind]}: all ranks make the same calls in the same order"
                 )
+            self.owed -= 1
             return Received(self._take(head, size), head.number)
+
+    def _await(self, look: Callable[[], None]) -> tuple[bytes, int]:
+        """Return the head of the next message, and the length of its body."""
+        deadline = time.monotonic() + self._timeout
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                return self._duplex.peek(min(left, _LOOK_SECONDS))
+            except TimeoutError:
+                if left <= _LOOK_SECONDS:
+                    raise TimeoutError(
+                        f"no message of rank {self.peer} came within {self._timeout:g} s",
+                        [self.peer],
+                    ) from None
+            look()
+
+    def look(self) -> None:
+        """Raise PeerError if the other rank is gone, or its failure, while it owes messages."""
+        if self.owed > 0:
+            with contextlib.suppress(TimeoutError):
+                data, size = self._duplex.peek(0)
+                if array_head.unpack(data).kind == FAILURE:
+                    raise self._failure(size).error()
 
     def _take(self, head: Head, size: int) -> torch.Tensor | None:
         if not head.dtype:
