@@ -1,10 +1,10 @@
 """One rank of a job under `pipeline.py`, started by `malt run`.
 
-    malt run -n 2 pipeline_worker.py --out FOLDER/result.json --hidden 256 --rows 128
+    malt run -n 2 pipeline_worker.py --out FOLDER/result.json --cases 256,128,4 64,64,8
 
-Rank 0 writes the seconds a step, of blocks in which the ways take turns: `malt.torch.Pipeline`,
-torch.distributed.pipelining over gloo, and the undivided network on rank 0 alone, with one thread
-and with two.
+A case is the units of each layer, the rows of a batch, and the micro-batches. Rank 0 writes, by
+case, the seconds a step of blocks in which the ways take turns: `malt.torch.Pipeline`,
+torch.distributed.pipelining over gloo, and the undivided network on rank 0 alone.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import distributed, nn
@@ -20,24 +21,28 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 import malt
 
 RATE = 0.01
+LAYERS = 8
+
+
+class Case(NamedTuple):
+    hidden: int
+    rows: int
+    microbatches: int
 
 
 def parse():
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--hidden", type=int, default=256, help="of each layer")
-    parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--rows", type=int, default=128, help="of a batch")
-    parser.add_argument("--microbatches", type=int, default=4)
+    parser.add_argument("--cases", nargs="+", required=True)
     parser.add_argument("--schedule", choices=["1f1b", "gpipe"], default="1f1b")
-    parser.add_argument("--seconds", type=float, default=0.5, help="of a block, about")
+    parser.add_argument("--seconds", type=float, default=0.2, help="of a block, about")
     parser.add_argument("--blocks", type=int, default=5)
     return parser.parse_args()
 
 
-def network(options):
+def network(case):
     torch.manual_seed(0)
-    pairs = [(nn.Linear(options.hidden, options.hidden), nn.ReLU()) for _ in range(options.layers)]
+    pairs = [(nn.Linear(case.hidden, case.hidden), nn.ReLU()) for _ in range(LAYERS)]
     return nn.Sequential(*(layer for pair in pairs for layer in pair))
 
 
@@ -45,10 +50,8 @@ def sgd(parameters):
     return torch.optim.SGD(parameters, lr=RATE)
 
 
-def ours(options, x, y):
-    pipe = malt.torch.Pipeline(
-        network(options), microbatches=options.microbatches, schedule=options.schedule
-    )
+def ours(case, schedule, x, y):
+    pipe = malt.torch.Pipeline(network(case), microbatches=case.microbatches, schedule=schedule)
     optimizer = sgd(pipe.parameters())
 
     def step():
@@ -57,30 +60,23 @@ def ours(options, x, y):
         optimizer.zero_grad()
         return loss
 
-    return step
+    return step, pipe.close
 
 
-def theirs(options, x, y):
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    distributed.init_process_group(
-        "gloo",
-        init_method=f"file://{options.out}.gloo",
-        rank=malt.rank(),
-        world_size=malt.size(),
-    )
-    whole, half = network(options), options.layers  # a Linear and a ReLU a layer
-    module = whole[:half] if malt.rank() == 0 else whole[half:]
+def theirs(case, schedule, x, y):
+    whole = network(case)  # a Linear and a ReLU a layer
+    module = whole[:LAYERS] if malt.rank() == 0 else whole[LAYERS:]
     stage = PipelineStage(module, malt.rank(), 2, torch.device("cpu"))
-    kind = Schedule1F1B if options.schedule == "1f1b" else ScheduleGPipe
-    schedule = kind(stage, options.microbatches, loss_fn=nn.functional.mse_loss)
+    kind = Schedule1F1B if schedule == "1f1b" else ScheduleGPipe
+    running = kind(stage, case.microbatches, loss_fn=nn.functional.mse_loss)
     optimizer = sgd(module.parameters())
 
     def step():
         losses = []
         if malt.rank() == 0:
-            schedule.step(x)
+            running.step(x)
         else:
-            schedule.step(target=y, losses=losses)
+            running.step(target=y, losses=losses)
         optimizer.step()
         optimizer.zero_grad()
         return torch.stack(losses).mean().item() if losses else None
@@ -88,18 +84,16 @@ def theirs(options, x, y):
     return step
 
 
-def alone(options, x, y, threads):
+def alone(case, x, y):
     """The undivided network, on rank 0."""
-    model = network(options)
+    model = network(case)
     optimizer = sgd(model.parameters())
 
     def step():
         if malt.rank() == 0:
-            torch.set_num_threads(threads)
             nn.functional.mse_loss(model(x), y).backward()
             optimizer.step()
             optimizer.zero_grad()
-            torch.set_num_threads(1)
 
     return step
 
@@ -113,16 +107,13 @@ def time_block(step, count):
     return (time.perf_counter() - start) / count
 
 
-def main():
-    options = parse()
-    torch.set_num_threads(1)
-    malt.init()
-    x, y = torch.randn(2, options.rows, options.hidden, generator=torch.Generator().manual_seed(1))
+def measure(case, options):
+    x, y = torch.randn(2, case.rows, case.hidden, generator=torch.Generator().manual_seed(1))
+    own, close = ours(case, options.schedule, x, y)
     ways = {
-        "malt": ours(options, x, y),
-        "torch": theirs(options, x, y),
-        "alone": alone(options, x, y, 1),
-        "alone, 2 threads": alone(options, x, y, 2),
+        "malt": own,
+        "torch": theirs(case, options.schedule, x, y),
+        "alone": alone(case, x, y),
     }
     losses = [ways["malt"](), ways["torch"]()]  # torch's looks at shapes in the first step
     if malt.rank() == 1:
@@ -135,8 +126,24 @@ def main():
             taken = time_block(step, count)
             if block:
                 seconds[name].append(taken)
+    close()
+    return seconds
+
+
+def main():
+    options = parse()
+    torch.set_num_threads(1)
+    malt.init()
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    distributed.init_process_group(
+        "gloo",
+        init_method=f"file://{options.out}.gloo",
+        rank=malt.rank(),
+        world_size=malt.size(),
+    )
+    found = {each: measure(Case(*map(int, each.split(","))), options) for each in options.cases}
     if malt.rank() == 0:
-        options.out.write_text(json.dumps(seconds))
+        options.out.write_text(json.dumps(found))
     malt.barrier()
     distributed.destroy_process_group()
 
