@@ -63,16 +63,15 @@ class Edge:
         self._rank = job.rank
         self._timeout = job.settings.timeout
         self._duplex: Duplex | None = None
-        self._group: Group | None = further.form([self.src, self.dst])
-        if self._group is not None:
-            room = self.capacity + array_head.MOST_BYTES
-            peer = self.dst if self._rank == self.src else self.src
-            try:
-                self._duplex = Duplex(self._group, repr(self), peer, room, self.depth)
-            except BaseException:
-                self._group.leave()
-                raise
+        self._group: Group | None = None
+        further.form([self.src, self.dst], self._open)
         job.companions.add(self)
+
+    def _open(self, group: Group) -> None:
+        room = self.capacity + array_head.MOST_BYTES
+        peer = self.dst if self._rank == self.src else self.src
+        self._duplex = Duplex(group, repr(self), peer, room, self.depth)
+        self._group = group
 
     def send(self, array: npt.ArrayLike) -> None:
         """Send an array: a NumPy array, or anything on the CPU with DLPack, such as a tensor.

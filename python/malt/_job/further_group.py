@@ -10,11 +10,14 @@ from __future__ import annotations
 import base64
 import itertools
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from malt._core_import import Group, Turns
 from malt._errors import ConfigError, PeerError, describe_ranks
 from malt._job import job as jobs
 from malt._job.agreement import Report, Together
+
+Made = TypeVar("Made")
 
 
 def check_never_rejoins(call: str) -> None:
@@ -60,14 +63,14 @@ class FurtherGroups:
                     )
         return sorted(reports)
 
-    def form(self, members: Sequence[int]) -> Group | None:
-        """Form the group of `members`, the same on all ranks; None on a rank that is not in it.
+    def form(self, members: Sequence[int], build: Callable[[Group], Made]) -> Made | None:
+        """Form the group of `members`, the same on all ranks, and return build(group).
 
         The group has the job's numbers of ranks and turns of its own: a call on it may wait in one
-        thread while another thread uses the job.
+        thread while another thread uses the job. Returns None on a rank that is not in the group.
 
         Raises:
-            ConfigError: on all ranks, if it failed on one.
+            ConfigError: on all ranks, if it or `build` failed on one.
             PeerError: on all ranks, if a rank of the group is dead or has left.
             TimeoutError: the ranks that the error names did not come.
         """
@@ -88,20 +91,20 @@ class FurtherGroups:
                 parts[rank] = base64.b64decode(report["data"])
             return parts
 
-        job = self._job
+        job, group = self._job, None
         try:
             group = job.make_further(job.rank, job.size, Turns(), False)(listed, allgather)
-        except Exception as error:
-            failure = error
-            if not in_step:  # the other ranks do not know of it yet
+            made = build(group)
+            in_step = True
+            self._step(listed, None)
+        except BaseException as error:
+            if group is not None:
+                group.leave()
+            if isinstance(error, Exception) and not in_step:  # the others do not know of it yet
+                failure = error
                 self._together.step(self._next_name(), lambda: _raise(failure))
             raise
-        try:
-            self._step(listed, None)
-        except BaseException:
-            group.leave()
-            raise
-        return group
+        return made
 
     def _step(self, members: Sequence[int], data: bytes | None) -> dict[int, Report]:
         """Give `data` to the others; return what the members gave. None: this rank is done."""

@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from malt.torch._pipeline import division
 from malt.torch._pipeline.order import SCHEDULES, order_of
 from malt.torch._pipeline.replicas import Replicas
 from malt.torch._pipeline.stage import LossFunction, Stage, check_tensor
-from malt.torch._pipeline.wire import ACTIVATION, GRADIENT, PREDICTION, Failure, Wire
+from malt.torch._pipeline.wire import ACTIVATION, GRADIENT, PREDICTION, Failure, FailureError, Wire
 
 _CALL = "malt.torch.Pipeline"
 _MOST_DEPTH = 8
@@ -124,6 +125,7 @@ class Pipeline:
         self._ended = ""  # why no more calls can be made
         self._before: Wire | None = None
         self._after: Wire | None = None
+        self._replicas: Replicas | None = None  # if there are several
         self._form(further, places)
         job.companions.add(self)
 
@@ -135,17 +137,17 @@ class Pipeline:
         for replica in range(self.replicas):
             for stage in range(self.stages - 1):
                 ends = places[stage][replica], places[stage + 1][replica]
-                if (group := further.form(ends)) is not None:
-                    is_before = job.rank == ends[1]
-                    wire = Wire(group, ends[0] if is_before else ends[1], depth, timeout)
-                    if is_before:
-                        self._before = wire
-                    else:
-                        self._after = wire
-        group = None
+                peer = ends[0] if job.rank == ends[1] else ends[1]
+                wire = further.form(ends, partial(Wire, peer=peer, depth=depth, timeout=timeout))
+                if wire is not None and peer == ends[0]:
+                    self._before = wire
+                elif wire is not None:
+                    self._after = wire
         for replicas in places if self.replicas > 1 else ():
-            group = further.form(replicas) or group
-        self._replicas = Replicas(group, self.module, timeout)
+            averaged = further.form(
+                replicas, partial(Replicas, module=self.module, timeout=timeout)
+            )
+            self._replicas = averaged or self._replicas
 
     @property
     def is_first(self) -> bool:
@@ -202,7 +204,8 @@ class Pipeline:
                         self._stage.finish(each, loss_fn, marks[each], share)
                 else:
                     total = self._backward(each)
-            self._replicas.average()
+            if self._replicas is not None:
+                self._replicas.average()
             return total
 
     def _forward(self, microbatch: int, part: torch.Tensor | None) -> None:
@@ -295,7 +298,8 @@ class Pipeline:
         self._ended = why
         for wire in self._wires():
             wire.close()
-        self._replicas.close()
+        if self._replicas is not None:
+            self._replicas.close()
 
     def _look(self) -> None:
         for wire in self._wires():
@@ -334,12 +338,14 @@ class Pipeline:
             for wire in self._wires():
                 wire.tell(failure)
             self._end(f"it has ended: {failure.text}")
-            if isinstance(error, (ConfigError, PeerError)):
+            if isinstance(error, (ConfigError, PeerError, FailureError)):
                 raise failure.error() from error
             raise
 
     def _failure_of(self, error: BaseException) -> Failure:
         """Return why the call failed: also where a neighbour has left because of another rank."""
+        if isinstance(error, FailureError):
+            return error.failure
         if isinstance(error, PeerError):
             for wire in self._wires():
                 if (heard := wire.heard()) is not None:
@@ -348,8 +354,7 @@ class Pipeline:
             return Failure(sorted(dead), f"{_CALL}: {describe_ranks(dead)} is dead, or has left")
         rank = jobs.current().rank
         if isinstance(error, ConfigError):
-            text = str(error)
-            return Failure([], text if text.startswith("rank ") else f"rank {rank}: {text}")
+            return Failure([], f"rank {rank}: {error}")
         if isinstance(error, errors.TimeoutError):
             return Failure(list(error.ranks), f"rank {rank}: {error}")
         return Failure([], f"rank {rank}: {type(error).__name__}: {error}")

@@ -13,24 +13,23 @@ class Replicas:
     """The ranks that have the same stage. Its calls are collective over them.
 
     Args:
-        group: of these ranks. None: there is one.
+        group: of these ranks.
         module: the stage.
         timeout: seconds to wait for other ranks.
     """
 
-    def __init__(self, group: Group | None, module: torch.nn.Module, timeout: float) -> None:
+    def __init__(self, group: Group, module: torch.nn.Module, timeout: float) -> None:
         self._group = group
         self._timeout = timeout
-        self._members = () if group is None else group.alive()
+        self._members = group.alive()
         trained = [p for p in module.parameters() if p.requires_grad]
         statistics = [b for b in module.buffers() if b.dtype in DTYPES and b.numel()]
         self._parts: dict[torch.dtype, _Part] = {}
-        if group is not None:
-            for dtype in DTYPES:
-                parameters = [p for p in trained if p.dtype == dtype]
-                buffers = [b for b in statistics if b.dtype == dtype]
-                if parameters or buffers:
-                    self._parts[dtype] = _Part(group, dtype, parameters, buffers)
+        for dtype in DTYPES:
+            parameters = [p for p in trained if p.dtype == dtype]
+            buffers = [b for b in statistics if b.dtype == dtype]
+            if parameters or buffers:
+                self._parts[dtype] = _Part(group, dtype, parameters, buffers)
 
     def average(self) -> None:
         """Replace gradients, and buffers such as BatchNorm's statistics, by the replicas' mean.
@@ -45,8 +44,7 @@ class Replicas:
             others = part.reducer.allreduce(
                 part.memory.data_ptr(), part.memory.numel(), True, self._timeout
             )
-            rank = self._group.rank if self._group is not None else 0
-            if missing := set(self._members) - {rank, *others}:
+            if missing := set(self._members) - {self._group.rank, *others}:
                 raise PeerError(f"{describe_ranks(missing)} is dead, or has left", missing)
             with torch.no_grad():
                 part.put_back()
@@ -54,8 +52,7 @@ class Replicas:
     def close(self) -> None:
         for part in self._parts.values():
             part.reducer.shut()
-        if self._group is not None:
-            self._group.leave()
+        self._group.leave()
 
 
 class _Part:

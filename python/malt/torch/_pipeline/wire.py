@@ -49,6 +49,14 @@ class Failure(NamedTuple):
         return PeerError(self.text, self.ranks) if self.ranks else ConfigError(self.text)
 
 
+class FailureError(Error):
+    """A neighbour has told a failure, its own or that of another rank."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.text)
+        self.failure = failure
+
+
 class Received(NamedTuple):
     tensor: torch.Tensor | None
     number: float
@@ -83,8 +91,7 @@ class Wire:
         """Send a tensor, or that there is none, and a number.
 
         Raises:
-            ConfigError: the tensor is larger than any before, and that is not allowed here; or the
-                failure of a rank.
+            ConfigError: the tensor is larger than any before, and that is not allowed here.
             PeerError: the other rank is dead or has left.
             TimeoutError: the other rank received nothing for too long.
         """
@@ -114,7 +121,8 @@ class Wire:
             look: called from time to time in a long wait; may raise.
 
         Raises:
-            ConfigError: the other rank makes another call; or the failure of a rank.
+            ConfigError: the other rank makes another call.
+            FailureError: the other rank told why it left.
             PeerError: as send().
             TimeoutError: no message came in time.
         """
@@ -122,7 +130,7 @@ class Wire:
             data, size = self._await(look)
             head = array_head.unpack(data)
             if head.kind == FAILURE:
-                raise self._failure(size).error()
+                raise FailureError(self._failure(size))
             if head.kind == GROW:
                 self._duplex.take(0, 0)
                 self._duplex = self._make(int(head.number))
@@ -151,12 +159,12 @@ class Wire:
             look()
 
     def look(self) -> None:
-        """Raise PeerError if the other rank is gone, or its failure, while it owes messages."""
+        """Raise what receive() would if the other rank owes messages, and is gone or has failed."""
         if self.owed > 0:
             with contextlib.suppress(TimeoutError):
                 data, size = self._duplex.peek(0)
                 if array_head.unpack(data).kind == FAILURE:
-                    raise self._failure(size).error()
+                    raise FailureError(self._failure(size))
 
     def _take(self, head: Head, size: int) -> torch.Tensor | None:
         if not head.dtype:
