@@ -20,26 +20,20 @@ from malt._job.agreement import Report, Together
 Made = TypeVar("Made")
 
 
-def check_never_rejoins(call: str) -> None:
-    """Raise ConfigError if the job's ranks may rejoin: a further group cannot take them in."""
-    if jobs.current().generations is not None:
-        raise ConfigError(
-            f"{call}: a rank that rejoins could not enter it; start the job without --respawn and "
-            "--elastic, and with --keep-going against deaths"
-        )
-
-
 class FurtherGroups:
     """Forms such groups, one after the other, for one call. Collective over the live ranks.
 
     Args:
         call: names the call in errors.
-        timeout: seconds to wait for other ranks in each step; None: that of malt.init().
     """
 
-    def __init__(self, call: str, timeout: float | None = None) -> None:
-        check_never_rejoins(call)
-        self._together = Together(call, timeout)
+    def __init__(self, call: str) -> None:
+        if jobs.current().generations is not None:
+            raise ConfigError(
+                f"{call}: a rank that rejoins could not enter it; start the job without --respawn "
+                "and --elastic, and with --keep-going against deaths"
+            )
+        self._together = Together(call, None)
         self._job = jobs.current()
         self._steps = itertools.count(1)
 

@@ -47,6 +47,7 @@ if rank == 1:
 tell(wrong=[
     error_of(malt.Edge, 0, 3), error_of(malt.Edge, 1, 1), error_of(malt.Edge, 0, 1, depth=0),
     error_of(malt.Edge, 0, 1, capacity=2.5), error_of(malt.Edge, 0, 1, capacity=rank + 1),
+    error_of(malt.Edge, 0, 1, capacity=1 << 44),
 ])
 if rank == 0:
     tell(here=[
@@ -115,6 +116,7 @@ def test_wrong_arguments_are_refused_on_all_ranks(job: Result) -> None:
         assert refused(wrong[1], "both 1", "another rank")
         assert refused(wrong[2], "depth is 0", "at least 1")
         assert refused(wrong[3], "capacity is 2.5", "integer")
+        assert refused(wrong[5], "rank 0", "MB of shared memory", "smaller depth")
         assert refused(wrong[4], "capacity is 2 on rank 1, and 1 on rank 0")
 
 
