@@ -20,6 +20,7 @@ namespace malt_bindings {
 
 namespace py = pybind11;
 
+void bind_duplex(py::module_& module);
 void bind_errors(py::module_& module);
 void bind_graph(py::module_& module);
 void bind_group(py::module_& module);

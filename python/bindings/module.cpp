@@ -141,6 +141,7 @@ PYBIND11_MODULE(_core, module) {
   malt_bindings::bind_fold(module);
   malt_bindings::bind_dense(module);
   malt_bindings::bind_sparse(module);
+  malt_bindings::bind_duplex(module);
   malt_bindings::bind_mail(module);
   malt_bindings::bind_messages(module);
   malt_bindings::bind_process_group(module);

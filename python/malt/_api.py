@@ -35,6 +35,7 @@ from malt._errors import ConfigError, Error, PeerError, TimeoutError  # noqa: A0
 from malt._job.bootstrap import Bootstrap
 from malt._job.calls import barrier
 from malt._job.collective import allreduce, broadcast
+from malt._job.edge import Edge
 from malt._job.frontier import Frontier
 from malt._job.job import (
     Job,
@@ -105,6 +106,7 @@ __all__ = [
     "Bootstrap",
     "Codec",
     "ConfigError",
+    "Edge",
     "Error",
     "Fold",
     "Frontier",

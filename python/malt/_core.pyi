@@ -8,6 +8,7 @@ import numpy.typing
 import typing
 import typing_extensions
 __all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'CoordinateDescentFloat32', 'CoordinateDescentFloat64', 'DualAscentFloat32', 'DualAscentFloat64', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'Exchange', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Held', 'INT8', 'Interface', 'LinearFloat32', 'LinearFloat64', 'Link', 'MEDIAN', 'Mail', 'Messages', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Recorder', 'Recording', 'Reducer', 'Route', 'RowVector', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Table', 'TopicTokens', 'Turns', 'Update', 'Vector', 'WEIGHTED', 'add_changes', 'add_linear_gradient', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'dealt_list_length', 'find_changes', 'infer_topics', 'interfaces', 'linear_decisions', 'partition_columns', 'partition_rows', 'partition_traffic', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'set_callbacks', 'shuffle', 'simd_level', 'top_k', 'trimmed_mean']
+__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'CoordinateDescentFloat32', 'CoordinateDescentFloat64', 'DualAscentFloat32', 'DualAscentFloat64', 'Duplex', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'Exchange', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Held', 'INT8', 'Interface', 'LinearFloat32', 'LinearFloat64', 'Link', 'MEDIAN', 'Mail', 'Messages', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Recorder', 'Recording', 'Reducer', 'Route', 'RowVector', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Table', 'TopicTokens', 'Turns', 'Update', 'Vector', 'WEIGHTED', 'add_changes', 'add_linear_gradient', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'dealt_list_length', 'find_changes', 'infer_topics', 'interfaces', 'linear_decisions', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'set_callbacks', 'shuffle', 'simd_level', 'top_k', 'trimmed_mean']
 class Graph:
     """
     The ranks to which each rank sends in each round. ``Graph(edges)`` makes one from (from, to) pairs of ranks; ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR and RANDOM(k, seed) are ready-made.
@@ -962,6 +963,38 @@ class SparseVectorInt64:
     def values(self) -> numpy.typing.NDArray[numpy.int64]:
         """
         One for each index; a copy.
+        """
+class Duplex:
+    """
+    Messages between two ranks, each way; for the package.
+    """
+    def __init__(self, group: Group, name: str, peer: typing.SupportsInt | typing.SupportsIndex, slot_bytes: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def peek(self, timeout: typing.SupportsFloat | typing.SupportsIndex) -> tuple[bytes, int]:
+        """
+        Wait for a message.
+
+        Returns:
+            The head of the oldest one, and its body's bytes.
+        """
+    def send(self, head: bytes, data: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Send `head` and the bytes at the address `data`. Waits for a slot.
+        """
+    def shut(self) -> None:
+        """
+        Leave, at any time in any thread.
+        """
+    def take(self, data: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Copy the body of the message that peek() returned to the address `data`.
+        """
+    def try_send(self, head: bytes, data: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        """
+        Send if that needs no wait.
+
+        Returns:
+            Whether it did.
         """
 class Mail:
     """

@@ -1,4 +1,4 @@
-"""PyTorch models on many ranks: model averaging, gradient exchange, or DiLoCo.
+"""PyTorch models on many ranks: model averaging, gradient exchange, DiLoCo, or a layer pipeline.
 
     malt.init()
     average = malt.torch.average(model, every=32)
@@ -27,6 +27,7 @@ from malt.torch._backend.process_group import register as _register
 from malt.torch._diloco import DiLoCo
 from malt.torch._gossip import Gossip, gossip
 from malt.torch._gradients import GradientExchange
+from malt.torch._pipeline.pipeline import Pipeline
 from malt.torch._sampler import Sampler
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "DiLoCo",
     "Gossip",
     "GradientExchange",
+    "Pipeline",
     "Sampler",
     "average",
     "gossip",

@@ -458,3 +458,17 @@ def test_cpp_svm_learns_newsgroups(cpp_svm: Path, newsgroups_data: Path, tmp_pat
 
 def final_error(text: str) -> float:
     return float(re.findall(r"epoch 10 .* test error +([\d.]+)%", text)[0])
+
+
+# ---- pipeline.py ---------------------------------------------------------------------------------
+def test_a_pipeline_has_the_losses_of_the_undivided_network() -> None:
+    pytest.importorskip("torch")
+    losses = {}
+    for ranks, options in ((1, ()), (2, ("--schedule", "gpipe")), (2, ("--replicas", "2"))):
+        text = malt_run(ranks, "pipeline.py", "--epochs", "2", *options)
+        losses[(ranks, *options)] = re.findall(r"epoch \d: loss ([\d.]+)", text)
+        assert re.search(r"[\d.]+% of the examples are right", text)
+    alone, divided, replicas = losses.values()
+    assert len(alone) == 2
+    assert alone == divided
+    assert float(replicas[-1]) < float(replicas[0])

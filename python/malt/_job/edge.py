@@ -1,0 +1,186 @@
+"""A queue of arrays from one rank to one other: malt.Edge."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from malt._core_import import Duplex, Group
+from malt._errors import ConfigError, DamagedError
+from malt._job import array_head
+from malt._job import job as jobs
+from malt._job.agreement import Report
+from malt._job.array_head import Head
+from malt._job.further_group import FurtherGroups
+
+_KINDS = "biufc"  # of dtypes: bool, int, unsigned int, float, complex
+
+
+class Edge:
+    """A queue of arrays from rank `src` to rank `dst`. Making it is collective over the job.
+
+        edge = malt.Edge(0, 1, capacity=1 << 20)
+        if malt.rank() == 0:
+            edge.send(array)              # waits while `depth` arrays are on their way
+        if malt.rank() == 1:
+            array = edge.receive()        # in the order in which they were sent, each once
+
+    Arrays may differ in shape and dtype from one to the next. Between ranks of one host an array is
+    copied once into memory that both share, and once out of it. An edge works by itself: it needs
+    no other rank than these two, and an edge may wait in one thread while another thread uses the
+    job's vectors.
+
+    Args:
+        src: the rank that sends.
+        dst: the rank that receives.
+        capacity: the most bytes of an array.
+        depth: how many arrays can be on their way. Both ranks have memory for so many.
+
+    Raises:
+        ConfigError: on all ranks: an argument is out of range or differs between ranks, there is no
+            room, or ranks of the job may rejoin.
+        PeerError: on all ranks: `src` or `dst` is dead or has left.
+        TimeoutError: the ranks that the error names did not make the edge.
+    """
+
+    def __init__(self, src: int, dst: int, *, capacity: int = 1 << 20, depth: int = 4) -> None:
+        job = jobs.current()
+        call = "malt.Edge"
+        further = FurtherGroups(call)
+
+        def check() -> Report:
+            given = {"src": src, "dst": dst, "capacity": capacity, "depth": depth}
+            return {name: _whole(name, value) for name, value in given.items()} | _ends(
+                src, dst, job.size
+            )
+
+        further.agree(check)
+        self.src, self.dst = operator.index(src), operator.index(dst)
+        self.capacity, self.depth = operator.index(capacity), operator.index(depth)
+        self._rank = job.rank
+        self._timeout = job.settings.timeout
+        self._duplex: Duplex | None = None
+        self._group: Group | None = None
+        further.form([self.src, self.dst], self._open)
+        job.companions.add(self)
+
+    def _open(self, group: Group) -> None:
+        room = self.capacity + array_head.MOST_BYTES
+        peer = self.dst if self._rank == self.src else self.src
+        self._duplex = Duplex(group, repr(self), peer, room, self.depth)
+        self._group = group
+
+    def send(self, array: npt.ArrayLike) -> None:
+        """Send an array: a NumPy array, or anything on the CPU with DLPack, such as a tensor.
+
+        Returns when the array has been copied: it may then be changed. Waits while `depth` arrays
+        have not been received, at most as long as malt.init() says.
+
+        Raises:
+            ConfigError: this rank is not `src`; the array is larger than the capacity or not of
+                numbers; the edge is closed.
+            TimeoutError: `dst` did not receive in time; nothing was sent.
+            PeerError: `dst` is dead or has left.
+        """
+        duplex = self._end(self.src, "send")
+        given = _array(array)
+        if given.nbytes > self.capacity:
+            raise ConfigError(
+                f"an array of {given.nbytes:,} bytes (shape {given.shape}, {given.dtype}) is more "
+                f"than the edge takes, {self.capacity:,}: make it with capacity={given.nbytes}"
+            )
+        head = Head(0, given.dtype.name, given.shape)
+        duplex.send(head.pack(), given.ctypes.data, given.nbytes)
+
+    def receive(self, *, timeout: float | None = None) -> npt.NDArray[Any]:
+        """Return the next array, in memory of the caller's own; torch.from_numpy() takes it.
+
+        Args:
+            timeout: the most seconds to wait for it; that of malt.init() if None.
+
+        Raises:
+            ConfigError: this rank is not `dst`; the edge is closed.
+            TimeoutError: none came in time.
+            PeerError: `src` is dead or has left, and all that it had sent has been received.
+        """
+        duplex = self._end(self.dst, "receive")
+        data, body_bytes = duplex.peek(self._timeout if timeout is None else timeout)
+        head = array_head.unpack(data)
+        dtype = _dtype(head.dtype)
+        head.check_length(body_bytes, dtype.itemsize)
+        array = np.empty(head.shape, dtype)
+        duplex.take(array.ctypes.data, array.nbytes)
+        return array
+
+    def close(self) -> None:
+        """Leave: what was sent can still be received, and no more can be sent. Idempotent."""
+        if self._duplex is not None:
+            self._duplex.shut()
+            self._duplex = None
+        if self._group is not None:
+            self._group.leave()
+            self._group = None
+
+    leave = close  # with the job
+
+    def __repr__(self) -> str:
+        return f"edge {self.src} -> {self.dst}"
+
+    def _end(self, of: int, verb: str) -> Duplex:
+        if self._rank != of:
+            raise ConfigError(f"{self!r}: this is rank {self._rank}; {verb} on rank {of}")
+        if self._duplex is None:
+            raise ConfigError(f"{self!r} is closed")
+        return self._duplex
+
+
+def _ends(src: int, dst: int, size: int) -> Report:
+    for name, rank in (("src", src), ("dst", dst)):
+        if not 0 <= rank < size:
+            raise ConfigError(f"{name} is {rank}; the job has ranks from 0 to {size - 1}")
+    if src == dst:
+        raise ConfigError(f"src and dst are both {src}; an edge goes to another rank")
+    return {}
+
+
+def _whole(name: str, value: Any) -> int:
+    """Return `value` as an integer; `capacity` and `depth` are at least 1."""
+    least = 0 if name in ("src", "dst") else 1
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if number < least or isinstance(value, bool):
+        raise ConfigError(f"{name} is {value!r}; it is an integer of at least {least}")
+    return number
+
+
+def _array(given: Any) -> npt.NDArray[Any]:
+    if not isinstance(given, np.ndarray) and hasattr(given, "__dlpack__"):
+        try:
+            given = np.from_dlpack(given.detach() if hasattr(given, "detach") else given)
+        except (BufferError, RuntimeError, TypeError) as error:
+            raise ConfigError(
+                f"cannot send a {type(given).__name__}: {error}; an edge takes arrays on the CPU "
+                "of NumPy's dtypes: convert it first"
+            ) from error
+    array = np.asarray(given, order="C")
+    if array.dtype.kind not in _KINDS or not array.dtype.isnative:
+        raise ConfigError(
+            f"an array of dtype {array.dtype} cannot be sent; bool, int, float and complex of this "
+            "machine's byte order can: convert it first"
+        )
+    return array
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    try:
+        dtype = np.dtype(name)
+    except TypeError:
+        dtype = np.dtype(object)
+    if dtype.kind not in _KINDS:
+        raise DamagedError(f"a message says that it carries an array of dtype {name!r}")
+    return dtype

@@ -1,0 +1,233 @@
+"""Activations and gradients between this stage and the one before or after it.
+
+1. The first message that is larger than a slot makes the slots larger: its sender says so, and both
+   ranks make new ones. Only activations do, and only the first of a call, when all gradients of
+   the calls before have been received: so no message is on its way in the slots that are left.
+2. A rank that fails tells its neighbours why, if a slot is free, and leaves. They take what it sent
+   before they miss it, tell their own neighbours the same, and leave too.
+3. A rank that waits for one neighbour looks after the other from time to time, if that one still
+   owes it messages of this step: a neighbour that waits itself tells nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from malt._core_import import Duplex, Group
+from malt._errors import (
+    ConfigError,
+    DamagedError,
+    Error,
+    PeerError,
+    TimeoutError,  # noqa: A004
+    describe_ranks,
+)
+from malt._job import array_head
+from malt._job.array_head import Head
+
+# Kinds of messages. GROW: the sender needs slots of `number` bytes. FAILURE: why it left.
+ACTIVATION, PREDICTION, GRADIENT, GROW, FAILURE = range(5)
+_NAMES = {ACTIVATION: "step()", PREDICTION: "predict()", GRADIENT: "step()"}
+_FIRST_SLOT_BYTES = 4096
+_MOST_TEXT = 2048  # bytes of a failure's message
+_LOOK_SECONDS = 0.5  # from one look after the other neighbour to the next
+
+
+class Failure(NamedTuple):
+    """Why a rank has left the pipeline: the ranks that are dead, if any, and an error message."""
+
+    ranks: list[int]
+    text: str
+
+    def error(self) -> Error:
+        return PeerError(self.text, self.ranks) if self.ranks else ConfigError(self.text)
+
+
+class FailureError(Error):
+    """A neighbour has told a failure, its own or that of another rank."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.text)
+        self.failure = failure
+
+
+class Received(NamedTuple):
+    tensor: torch.Tensor | None
+    number: float
+
+
+class Wire:
+    """The messages to and from a neighbouring stage. Making it is collective over the two ranks.
+
+    Args:
+        group: of these two ranks.
+        peer: the other one.
+        depth: how many messages can be on their way in each direction.
+        timeout: seconds to wait for the other rank.
+
+    Attributes:
+        owed: how many messages the other rank has still to send in this step.
+    """
+
+    def __init__(self, group: Group, peer: int, depth: int, timeout: float) -> None:
+        self.peer = peer
+        self.owed = 0
+        self._group = group
+        self._depth = depth
+        self._timeout = timeout
+        self._made = 0
+        self._slot_bytes = 0
+        self._duplex = self._make(_FIRST_SLOT_BYTES)
+
+    def send(
+        self, kind: int, tensor: torch.Tensor | None, number: float, *, may_grow: bool
+    ) -> None:
+        """Send a tensor, or that there is none, and a number.
+
+        Raises:
+            ConfigError: the tensor is larger than any before, and that is not allowed here.
+            PeerError: the other rank is dead or has left.
+            TimeoutError: the other rank received nothing for too long.
+        """
+        if tensor is None:
+            self._put(Head(kind, number=number), 0, 0)
+            return
+        given = tensor.detach().contiguous()
+        head = Head(kind, str(given.dtype).removeprefix("torch."), tuple(given.shape), number)
+        size = given.numel() * given.element_size()
+        need = size + array_head.MOST_BYTES
+        if need > self._slot_bytes:
+            if not may_grow:
+                raise ConfigError(
+                    f"a micro-batch has an activation of {size:,} bytes, and the first of the "
+                    f"step had at most {self._slot_bytes - array_head.MOST_BYTES:,}: put the "
+                    "largest first"
+                )
+            self._put(Head(GROW, number=need), 0, 0)
+            self._duplex = self._make(need)
+        self._put(head, given.data_ptr(), size)
+
+    def receive(self, kind: int, look: Callable[[], None]) -> Received:
+        """Return the next message, which must be of this kind.
+
+        Args:
+            kind: of the message.
+            look: called from time to time in a long wait; may raise.
+
+        Raises:
+            ConfigError: the other rank makes another call.
+            FailureError: the other rank told why it left.
+            PeerError: as send().
+            TimeoutError: no message came in time.
+        """
+        while True:
+            data, size = self._await(look)
+            head = array_head.unpack(data)
+            if head.kind == FAILURE:
+                raise FailureError(self._failure(size))
+            if head.kind == GROW:
+                self._duplex.take(0, 0)
+                self._duplex = self._make(int(head.number))
+                continue
+            if head.kind != kind:
+                raise ConfigError(
+                    f"rank {self.peer} calls {_NAMES.get(head.kind, 'another call')}, and this "
+                    f"rank {_NAMES[kind]}: all ranks make the same calls in the same order"
+                )
+            self.owed -= 1
+            return Received(self._take(head, size), head.number)
+
+    def _await(self, look: Callable[[], None]) -> tuple[bytes, int]:
+        """Return the head of the next message, and the length of its body."""
+        deadline = time.monotonic() + self._timeout
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                return self._duplex.peek(min(left, _LOOK_SECONDS))
+            except TimeoutError:
+                if left <= _LOOK_SECONDS:
+                    raise TimeoutError(
+                        f"no message of rank {self.peer} came within {self._timeout:g} s",
+                        [self.peer],
+                    ) from None
+            look()
+
+    def look(self) -> None:
+        """Raise what receive() would if the other rank owes messages, and is gone or has failed."""
+        if self.owed > 0:
+            with contextlib.suppress(TimeoutError):
+                data, size = self._duplex.peek(0)
+                if array_head.unpack(data).kind == FAILURE:
+                    raise FailureError(self._failure(size))
+
+    def _take(self, head: Head, size: int) -> torch.Tensor | None:
+        if not head.dtype:
+            self._duplex.take(0, 0)
+            return None
+        dtype = getattr(torch, head.dtype, None)
+        if not isinstance(dtype, torch.dtype):
+            raise DamagedError(f"rank {self.peer} sent a tensor of dtype {head.dtype!r}")
+        head.check_length(size, dtype.itemsize)
+        tensor = torch.empty(head.shape, dtype=dtype)
+        self._duplex.take(tensor.data_ptr(), size)
+        return tensor
+
+    def tell(self, failure: Failure) -> None:
+        """Tell the other rank why this one leaves, if that needs no wait."""
+        text = failure.text.encode()[:_MOST_TEXT].decode(errors="ignore")
+        body = torch.frombuffer(
+            bytearray(json.dumps([failure.ranks, text]).encode()), dtype=torch.uint8
+        )
+        if body.numel() + array_head.MOST_BYTES <= self._slot_bytes:
+            with contextlib.suppress(Error):
+                head = Head(FAILURE).pack()
+                self._duplex.try_send(head, body.data_ptr(), body.numel())
+
+    def heard(self) -> Failure | None:
+        """Return the failure that the other rank has told, without a wait; drop all before it."""
+        with contextlib.suppress(Error):
+            while True:
+                data, size = self._duplex.peek(0)
+                head = array_head.unpack(data)
+                if head.kind == FAILURE:
+                    return self._failure(size)
+                self._duplex.take(*_scratch(size))
+        return None
+
+    def close(self) -> None:
+        self._duplex.shut()
+        self._group.leave()
+
+    def _put(self, head: Head, data: int, size: int) -> None:
+        self._duplex.send(head.pack(), data, size)
+
+    def _make(self, slot_bytes: int) -> Duplex:
+        """Make slots of this size together with the other rank."""
+        self._made += 1
+        name = f"wire {self._made}"
+        made = Duplex(self._group, name, self.peer, slot_bytes, self._depth)
+        if self._slot_bytes:
+            self._duplex.shut()
+        self._slot_bytes = slot_bytes
+        return made
+
+    def _failure(self, size: int) -> Failure:
+        body = torch.empty(size, dtype=torch.uint8)
+        self._duplex.take(body.data_ptr(), size)
+        try:
+            ranks, text = json.loads(bytes(body.numpy()))
+            return Failure([int(rank) for rank in ranks], str(text))
+        except (ValueError, TypeError) as error:
+            raise DamagedError(
+                f"{describe_ranks([self.peer])} sent a damaged message of its failure"
+            ) from error
+
+
+def _scratch(size: int) -> tuple[int, int]:
+    return torch.empty(size, dtype=torch.uint8).data_ptr(), size

@@ -1,0 +1,182 @@
+"""malt.Edge: arrays from one rank to one other, in order, each once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from jobs import PROMPT, Result, refused, run_job
+
+# They share one job, which a worker runs once.
+pytestmark = pytest.mark.xdist_group("edge")
+
+JOB = """
+malt.init(timeout=60)
+
+# Arrays of any shape and dtype
+edge = malt.Edge(2, 0, capacity=800, depth=2)
+sent = [np.arange(100.0), np.zeros((0, 3), np.int8), np.array(7, np.uint16), np.array([[True]]),
+        np.arange(12, dtype=np.complex64).reshape(3, 4)[:, ::2], np.asfortranarray(np.eye(3)[:2])]
+if rank == 2:
+    for each in sent:
+        edge.send(each)
+if rank == 0:
+    tell(came=[edge.receive() for _ in sent], sent=sent)
+
+# Nothing is lost or comes twice, however far the sender is ahead
+edge = malt.Edge(0, 1, depth=3)
+if rank == 0:
+    for i in range(2000):
+        edge.send(np.full(i % 7, i))
+if rank == 1:
+    tell(order=[edge.receive().tolist() for _ in range(2000)])
+
+# An array is copied: the sender may change it
+held = malt.Edge(0, 1)
+if rank == 0:
+    array = np.zeros(3)
+    held.send(array)
+    array[:] = 1
+    raise_flag("changed")
+if rank == 1:
+    await_flag("changed")
+    tell(kept=held.receive().tolist())
+
+# What is wrong
+tell(wrong=[
+    error_of(malt.Edge, 0, 3), error_of(malt.Edge, 1, 1), error_of(malt.Edge, 0, 1, depth=0),
+    error_of(malt.Edge, 0, 1, capacity=2.5), error_of(malt.Edge, 0, 1, capacity=rank + 1),
+    error_of(malt.Edge, 0, 1, capacity=1 << 44),
+])
+if rank == 0:
+    tell(here=[
+        error_of(edge.receive), error_of(edge.send, np.zeros(1 << 18)),
+        error_of(edge.send, np.array(["a"])),
+    ])
+if rank == 1:
+    tell(here=[error_of(edge.send, 1), error_of(edge.receive, timeout=0.1)])
+malt.barrier()
+edge.close()
+if rank < 2:
+    tell(closed=error_of(edge.send, 1) if rank == 0 else error_of(edge.receive))
+
+
+# One end closes: what was sent is received first
+last = malt.Edge(0, 1)
+if rank == 0:
+    last.send([5])
+    last.close()
+if rank == 1:
+    tell(last=last.receive().tolist(), left=error_of(last.receive))
+malt.barrier()
+
+# An edge waits in one thread while another uses the job
+waiting = malt.Edge(0, 1)
+if rank == 1:
+    came = []
+    thread = threading.Thread(target=lambda: came.append(waiting.receive().tolist()))
+    thread.start()
+total = malt.allreduce(rank, malt.SUM)
+if rank == 0:
+    waiting.send([total])
+if rank == 1:
+    thread.join()
+    tell(threads=came)
+malt.barrier()
+"""
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    result = run_job(tmp_path_factory.mktemp("edge"), 3, JOB)
+    assert result.code == 0, result.output
+    return result
+
+
+def test_arrays_of_any_shape_and_dtype_arrive(job: Result) -> None:
+    told = job.told[0]
+
+    for came, sent in zip(told["came"], told["sent"], strict=True):
+        assert (came.dtype, came.shape) == (sent.dtype, sent.shape)
+        assert came.tolist() == sent.tolist()
+
+
+def test_all_arrive_in_order_and_each_once(job: Result) -> None:
+    assert job.told[1]["order"] == [[i] * (i % 7) for i in range(2000)]
+
+
+def test_the_sender_may_change_what_it_has_sent(job: Result) -> None:
+    assert job.told[1]["kept"] == [0.0, 0.0, 0.0]
+
+
+def test_wrong_arguments_are_refused_on_all_ranks(job: Result) -> None:
+    for wrong in job.each("wrong"):
+        assert refused(wrong[0], "dst is 3", "ranks from 0 to 2")
+        assert refused(wrong[1], "both 1", "another rank")
+        assert refused(wrong[2], "depth is 0", "at least 1")
+        assert refused(wrong[3], "capacity is 2.5", "integer")
+        assert refused(wrong[5], "rank 0", "MB of shared memory", "smaller depth")
+        assert refused(wrong[4], "capacity is 2 on rank 1, and 1 on rank 0")
+
+
+def test_the_wrong_rank_and_what_does_not_fit_are_refused(job: Result) -> None:
+    receiving, large, text = job.told[0]["here"]
+
+    assert refused(receiving, "edge 0 -> 1", "this is rank 0", "receive on rank 1")
+    assert refused(large, "2,097,152 bytes", "1,048,576", "capacity=2097152")
+    assert refused(text, "<U1", "convert")
+    assert refused(job.told[1]["here"][0], "this is rank 1", "send on rank 0")
+    assert job.told[1]["here"][1].kind == "TimeoutError"
+    assert job.told[1]["here"][1].ranks == (0,)
+    for rank in (0, 1):
+        assert refused(job.told[rank]["closed"], "is closed")
+
+
+def test_what_was_sent_before_a_close_is_received(job: Result) -> None:
+    told = job.told[1]
+
+    assert told["last"] == [5]
+    assert told["left"].kind == "PeerError"
+    assert told["left"].ranks == (0,)
+    assert told["left"].seconds < PROMPT
+
+
+def test_an_edge_waits_beside_the_jobs_own_calls(job: Result) -> None:
+    assert job.told[1]["threads"] == [[3.0]]
+
+
+def test_a_sender_waits_for_a_slot_no_longer_than_the_time_limit(tmp_path: Path) -> None:
+    body = """
+malt.init(timeout=2)
+edge = malt.Edge(0, 1, depth=1)
+if rank == 0:
+    edge.send(1)
+    tell(full=error_of(edge.send, 2))
+    raise_flag("full")
+if rank == 1:
+    await_flag("full")
+    tell(came=int(edge.receive()))
+"""
+    result = run_job(tmp_path, 2, body)
+
+    full = result.told[0]["full"]
+    assert full.kind == "TimeoutError"
+    assert full.ranks == (1,)
+    assert result.told[1]["came"] == 1
+
+
+def test_tensors_can_be_sent(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    body = """
+import torch
+malt.init(timeout=60)
+edge = malt.Edge(0, 1)
+if rank == 0:
+    edge.send(torch.arange(6.0, requires_grad=True).reshape(2, 3).T)
+if rank == 1:
+    tell(came=torch.from_numpy(edge.receive()).numpy())
+"""
+    result = run_job(tmp_path, 2, body)
+
+    assert np.array_equal(result.told[1]["came"], np.arange(6.0).reshape(2, 3).T)
