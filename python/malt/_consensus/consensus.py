@@ -127,9 +127,10 @@ class Consensus:
             timeout: seconds to wait for other ranks; that of malt.init() if None.
 
         Raises:
-            ConfigError: on all ranks: x is not finite on some; or the constraints in the ranks'
-                functions have no common solution (found with adapt). Or, on
-                this one: it is closed, or prox() returned what is no z.
+            ConfigError: on all ranks: x is not finite on some (asynchronous: on those that hear of
+                it before that rank sends a finite one); or the constraints in the ranks' functions
+                have no common solution (found with adapt). Or, on this one: it is closed, or
+                prox() returned what is no z.
             TimeoutError: the ranks that the error names did not come. Nothing has changed: call it
                 again.
         """
