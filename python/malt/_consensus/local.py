@@ -128,7 +128,7 @@ class Local:
         """Write this rank's payload."""
         own, places = self._rows.own, self._rows.places
         payload[:] = 0
-        self.layout.values(payload)[places] = self.rho * self._w[own].reshape(len(own), -1)
+        self.layout.values(payload)[places] = self.rho * self._w.reshape(len(self._w), -1)[own]
         self.layout.weights(payload)[places] = self.rho
         self.write_norms(payload)
 
@@ -170,7 +170,7 @@ class Local:
         own, places = self._rows.own, self._rows.places
         weights = self.layout.weights(total)[places]
         z = self._w.copy()
-        z[own] = (self.layout.values(total)[places] / weights[:, None]).reshape(z[own].shape)
+        z.reshape(len(z), -1)[own] = self.layout.values(total)[places] / weights[:, None]
         is_shared = np.zeros(len(z), bool)
         is_shared[own] = weights > np.asarray(self.rho, weights.dtype)
         return z, is_shared

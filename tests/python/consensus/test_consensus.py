@@ -102,8 +102,9 @@ tell(more=c.z, both=sum(A[i].T @ b[i] for i in [rank]))
     )
     assert result.each("again") == [False] * 4
     random = np.random.default_rng(5)
-    A = [random.standard_normal((12, 8)) * (1 + each) for each in range(4)]
-    second = np.linalg.solve(sum(each.T @ each for each in A), np.sum(result.each("both"), axis=0))
+    parts = [random.standard_normal((12, 8)) * (1 + each) for each in range(4)]
+    squares = sum(each.T @ each for each in parts)
+    second = np.linalg.solve(squares, np.sum(result.each("both"), axis=0))
     for told in result.told:
         assert np.allclose(told["z"], told["total"], rtol=1e-4, atol=1e-4)
         assert np.array_equal(told["z"], result.told[0]["z"])
@@ -160,11 +161,11 @@ def test_ranks_agree_on_the_rows_that_several_of_them_hold(
     tmp_path: Path, dtype: str, options: dict[str, Any]
 ) -> None:
     result = run(tmp_path, 4, RING, dtype=dtype, options=options)
-    H, g = np.zeros((5, 5)), np.zeros((5, 2))
+    h, g = np.zeros((5, 5)), np.zeros((5, 2))
     for rank, ids in enumerate(result.each("ids")):
-        H[np.ix_(ids, ids)] += np.ones((3, 3)) + 0.1 * np.eye(3)
+        h[np.ix_(ids, ids)] += np.ones((3, 3)) + 0.1 * np.eye(3)
         g[ids] += rank + np.arange(2) + 0.1 * ids[:, None]
-    optimum = np.linalg.solve(H, g)
+    optimum = np.linalg.solve(h, g)
     for told in result.told:
         assert told["z"].dtype == dtype
         assert np.allclose(told["z"], optimum[told["ids"]], atol=2e-2)
@@ -222,6 +223,28 @@ tell(shared=c.is_shared, z=c.z)
     assert result.told[1]["shared"].tolist() == [True, False]
     assert np.allclose(result.told[0]["z"][:, 0], [0, 0.5], atol=1e-3)
     assert np.allclose(result.told[1]["z"][:, 0], [0.5, 1], atol=1e-3)
+
+
+@pytest.mark.parametrize("options", [{}, {"quorum": 1}])
+def test_a_rank_that_shares_no_row_keeps_its_own_solution(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    result = run(
+        tmp_path,
+        3,
+        """
+x = np.zeros(2)
+c = malt.Consensus(x, ids=[[0, 1], [1, 2], [7, 5]][rank], **options)
+while not c.converged:
+    x[:] = (rank + c.rho * c.is_shared * c.target) / (1 + c.rho * c.is_shared)
+    c.exchange()
+tell(z=c.z, shared=c.is_shared.tolist())
+""",
+        options=options,
+    )
+    assert result.each("shared") == [[False, True], [True, False], [False, False]]
+    wanted = [[0, 0.5], [0.5, 1], [2, 2]]
+    assert np.allclose(result.each("z"), wanted, atol=1e-3)
 
 
 def test_ranks_that_never_hear_of_a_slow_one_go_on_for_max_delay_rounds(tmp_path: Path) -> None:
@@ -433,4 +456,9 @@ def test_alone_a_process_finds_its_own_optimum(options: dict[str, Any]) -> None:
             c.exchange()
         assert np.allclose(c.z, goal)
         assert c.ranks == (0,)
-        assert repr(c) == f"<malt.Consensus 'consensus-1', {c.rounds} rounds>"
+        own = malt.Consensus(x, ids=[4, 2, 9], **options)
+        assert not own.is_shared.any()
+        while not own.converged:
+            own.exchange()
+        assert np.array_equal(own.z, x)
+        assert repr(c) == f"<malt.Consensus {c._name!r}, {c.rounds} rounds>"
