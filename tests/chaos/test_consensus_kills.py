@@ -1,7 +1,7 @@
 """The ranks that are left end at the optimum of what is left, whenever others are killed.
 
-MALT_SEEDS=100 pytest tests/chaos/test_consensus.py    more of it
-MALT_SEED=17 pytest tests/chaos/test_consensus.py      this seed alone, once more
+MALT_SEEDS=100 pytest tests/chaos/test_consensus_kills.py    more of it
+MALT_SEED=17 pytest tests/chaos/test_consensus_kills.py      this seed alone, once more
 """
 
 from __future__ import annotations
