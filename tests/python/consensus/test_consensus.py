@@ -282,6 +282,44 @@ tell(z=c.z, total=total(range(size)))
         assert np.allclose(told["z"], told["total"], rtol=1e-2)
 
 
+def test_a_quorum_is_of_the_ranks_that_are_left(tmp_path: Path) -> None:
+    result = run(
+        tmp_path,
+        4,
+        SQUARES
+        + """
+x = np.zeros(8)
+c = malt.Consensus(x, quorum=0.5, max_delay=100, adapt=False, rtol=1e-9, atol=0)
+solve(c, x)
+c.exchange()
+malt.barrier()
+if rank == 3:                               # the others are a quorum
+    await_flag("gone on")
+elif rank == 2:                             # rank 0 and 1 are not
+    agree(c, x, most=20)
+    await_flag("gone on")
+else:
+    error = None
+    while not error:
+        solve(c, x)
+        error = error_of(c.exchange, timeout=2)
+    tell(error=error, rounds=c.rounds)
+    raise_flag(f"tried {rank}")
+    await_flag("tried 0")
+    await_flag("tried 1")
+    raise_flag("gone on")
+agree(c, x)
+tell(z=c.z, total=total(range(size)))
+""",
+    )
+    for told in result.told[:2]:
+        assert 15 <= told["rounds"] <= 25
+        assert told["error"].kind == "TimeoutError"
+        assert {2, 3} <= set(told["error"].ranks)
+    for told in result.told:
+        assert np.allclose(told["z"], told["total"], rtol=1e-5)
+
+
 @pytest.mark.parametrize("options", [{}, {"quorum": 1}])
 def test_ranks_do_not_wait_for_one_that_has_closed_it(
     tmp_path: Path, options: dict[str, Any]
