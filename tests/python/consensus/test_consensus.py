@@ -500,3 +500,18 @@ def test_alone_a_process_finds_its_own_optimum(options: dict[str, Any]) -> None:
             own.exchange()
         assert np.array_equal(own.z, x)
         assert repr(c) == f"<malt.Consensus {c._name!r}, {c.rounds} rounds>"
+
+
+def test_multipliers_stay_as_they_are_when_rho_changes() -> None:
+    with malt.init():
+        x, changes = np.zeros(3), 0
+        goal = np.array([1.0, -20, 300])
+        c = malt.Consensus(x, rho=1e-4, prox=lambda v, step: v / (1 + step))
+        while not c.converged:
+            x[:] = (goal + c.rho * c.target) / (1 + c.rho)
+            w, rho = x + c.u, c.rho
+            c.exchange()
+            assert np.allclose(c.rho * c.u, rho * (w - c.z))
+            changes += c.rho != rho
+        assert changes > 5
+        assert np.allclose(c.z, goal / 2, rtol=1e-3)
