@@ -2,6 +2,7 @@
 
 from malt._checkpoint.checkpoint import save
 from malt._checkpoint.restoring import Restored, restore
+from malt._consensus.consensus import Consensus
 from malt._core_import import (
     ALL,
     AVG,
@@ -106,6 +107,7 @@ __all__ = [
     "Bootstrap",
     "Codec",
     "ConfigError",
+    "Consensus",
     "Edge",
     "Error",
     "Fold",

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,10 +23,10 @@ ROOT = Path(__file__).parents[2]
 
 
 class Mutant(NamedTuple):
-    module: str  # of malt._pool
+    module: str  # of malt._pool, or of another package
     old: str
     new: str
-    tests: str  # a file of tests/python/pool, or a test in one
+    tests: str  # a file of tests/python/pool (or of the other package), or a test in one
 
 
 OVER_JOB = "test_over_job.py"
@@ -252,21 +253,21 @@ sys.meta_path[:] = [one for one in sys.meta_path if "Redirecting" not in type(on
 """
 
 
-def check(mutant: Mutant) -> str:
+def check(mutant: Mutant, package_name: str) -> str:
     """Return the line of the first test that fails, or "" if none does."""
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder) / "malt"
         shutil.copytree(ROOT / "python" / "malt", package)
         shutil.copy(malt._core.__file__, package)
         (Path(folder) / "sitecustomize.py").write_text(_SITE)
-        file = package / "_pool" / f"{mutant.module}.py"
+        file = package / f"_{package_name}" / f"{mutant.module}.py"
         source = file.read_text()
         assert mutant.old in source, "the mutant is of other code"
         file.write_text(source.replace(mutant.old, mutant.new))
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"),
-                *("--timeout", "100", ROOT / "tests" / "python" / "pool" / mutant.tests),
+                *("--timeout", "100", ROOT / "tests" / "python" / package_name / mutant.tests),
             ],
             env={**os.environ, "PYTHONPATH": folder},
             cwd=ROOT,
@@ -280,11 +281,11 @@ def check(mutant: Mutant) -> str:
     return next((line for line in lines if line.startswith("FAILED")), lines[-1])
 
 
-def main() -> int:
+def run(mutants: Mapping[str, Mutant], package_name: str) -> int:
     """Returns the exit status: 1 if a mutant survives."""
     survivors = []
-    for name in sys.argv[1:] or MUTANTS:
-        outcome = check(MUTANTS[name])
+    for name in sys.argv[1:] or mutants:
+        outcome = check(mutants[name], package_name)
         print(f"{name}: {outcome or 'SURVIVES'}", flush=True)
         if not outcome:
             survivors.append(name)
@@ -292,4 +293,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(MUTANTS, "pool"))

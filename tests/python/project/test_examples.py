@@ -472,3 +472,39 @@ def test_a_pipeline_has_the_losses_of_the_undivided_network() -> None:
     assert len(alone) == 2
     assert alone == divided
     assert float(replicas[-1]) < float(replicas[0])
+
+
+# ---- consensus_logistic.py, consensus_lasso.py and graph_factorization.py ------------------------
+@pytest.mark.parametrize("options", [(), ("--quorum", "0.5")])
+def test_consensus_logistic_ends_at_the_optimum_over_all_rows(options: tuple[str, ...]) -> None:
+    text = malt_run(3, "consensus_logistic.py", *options)
+    found = re.fullmatch(
+        r"\[0\] \d+ rounds: (\S+) above the optimum [0-9.]+; the mean of the ranks' own optima is "
+        r"(\S+) above it\n",
+        text,
+    )
+    assert found, text
+    assert abs(float(found[1])) < 1e-7 < float(found[2])
+
+
+@pytest.mark.parametrize("options", [(), ("--max-delay", "10")])
+def test_consensus_lasso_agrees_with_malt_lasso(options: tuple[str, ...]) -> None:
+    text = malt_run(3, "consensus_lasso.py", *options)
+    found = re.fullmatch(
+        r"\[0\] \d+ rounds, (\d+) of 100 weights: (\S+) above malt.Lasso's [0-9.]+\n", text
+    )
+    assert found, text
+    assert 0 < int(found[1]) < 30
+    assert abs(float(found[2])) < 1e-6
+
+
+@pytest.mark.parametrize("options", [(), ("--max-delay", "4")])
+def test_graph_factorization_is_as_good_as_in_one_place(options: tuple[str, ...]) -> None:
+    text = malt_run(4, "graph_factorization.py", *options)
+    found = re.fullmatch(
+        r"\[0\] 1106 edges, 107 of 120 vertices on several ranks; \d+ rounds: objective ([0-9.]+), "
+        r"in one place ([0-9.]+)\n",
+        text,
+    )
+    assert found, text
+    assert float(found[1]) < 1.05 * float(found[2])

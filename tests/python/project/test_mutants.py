@@ -26,7 +26,9 @@ def test_each_mutant_of_the_core_breaks_one_place(
         assert (ROOT / "src" / mutant.file).read_text().count(mutant.old) == 1, mutant.name
 
 
-@pytest.mark.parametrize(("table", "package"), [("rejoining", ""), ("pool", "_pool")])
+@pytest.mark.parametrize(
+    ("table", "package"), [("rejoining", ""), ("pool", "_pool"), ("consensus", "_consensus")]
+)
 def test_each_mutant_of_the_package_breaks_one_place(
     table: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

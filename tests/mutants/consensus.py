@@ -1,0 +1,74 @@
+"""Breaks the rules of malt.Consensus and checks that a test notices.
+
+    python tests/mutants/consensus.py [NAME...]
+
+Not here: a mark that is not repeated, and residuals that are judged in the round of a death. A test
+would have to kill a rank between two statements of another one; tests/chaos kills at any time.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from pool import Mutant, run
+
+TESTS = "test_consensus.py"
+SYNCHRONOUS = f"{TESTS}::test_synchronous_rounds_find_the_optimum_with_the_same_bits_in_each_run"
+ASYNCHRONOUS = f"{TESTS}::test_asynchronous_rounds_find_the_same_optimum_and_all_ranks_stop"
+RESCALED = f"{TESTS}::test_multipliers_stay_as_they_are_when_rho_changes"
+NOT_FINITE = f"{TESTS}::test_a_value_that_is_not_finite_is_refused_on_all_ranks_which_then_go_on"
+MUTANTS = {
+    "NO_MULTIPLIERS": Mutant("local", "np.subtract(self._w, z)", "np.zeros_like(z)", SYNCHRONOUS),
+    "MULTIPLIERS_KEEP_THEIR_SCALE": Mutant("local", "self.u /= factor", "pass", RESCALED),
+    "DUAL_RESIDUAL_IS_NOT_SEEN": Mutant(
+        "local", "self.rho**2 * _square(z - self._before)", "0.0", SYNCHRONOUS
+    ),
+    "STEP_OF_THE_PROX_IS_ONE_RANKS": Mutant(
+        "local",
+        "1 / weight), z)",
+        "1 / self.rho), z)",
+        f"{TESTS}::test_a_prox_gives_the_optimum_of_a_lasso",
+    ),
+    "ROWS_OF_DEAD_RANKS_STAY_SHARED": Mutant(
+        "local",
+        "weights > np.asarray(self.rho, weights.dtype)",
+        "weights >= np.asarray(self.rho, weights.dtype)",
+        f"{TESTS}::test_a_row_whose_other_holders_have_died_is_no_longer_shared",
+    ),
+    "MARKS_ARE_NOT_SEEN": Mutant(
+        "rounds",
+        "(self._newest[:, -1] == self._phase).any()",
+        "False",
+        f"{ASYNCHRONOUS}[options1-shm]",
+    ),
+    "QUORUM_IS_NOT_AWAITED": Mutant(
+        "rounds",
+        "if len(live) - 1 - len(absent) < needed:",
+        "if needed < 0:",
+        f"{TESTS}::test_a_quorum_is_of_the_ranks_that_are_left",
+    ),
+    "ONE_ROUND_MORE_THAN_MAX_DELAY": Mutant(
+        "rounds",
+        "self._missed[rank] >= self._options.max_delay",
+        "self._missed[rank] > self._options.max_delay",
+        f"{TESTS}::test_ranks_that_never_hear_of_a_slow_one_go_on_for_max_delay_rounds",
+    ),
+    "CLOSED_RANKS_ARE_AWAITED": Mutant(
+        "rounds",
+        "rank for rank in alive if not has_closed[rank]",
+        "rank for rank in alive if has_closed[rank] >= 0",
+        f"{TESTS}::test_ranks_do_not_wait_for_one_that_has_closed_it[options1]",
+    ),
+    "AN_ERROR_IS_RAISED_FOR_EVER": Mutant(
+        "rounds", "self._newest[wrong] = 0", "pass", f"{NOT_FINITE}[options1]"
+    ),
+    "ARGUMENTS_ARE_NOT_COMPARED": Mutant(
+        "arguments",
+        '    _compare({rank: report["alike"] for rank, report in told.items()})',
+        "",
+        f"{TESTS}::test_what_does_not_fit_is_refused_on_all_ranks",
+    ),
+}
+
+if __name__ == "__main__":
+    sys.exit(run(MUTANTS, "consensus"))

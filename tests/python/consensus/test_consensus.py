@@ -1,0 +1,517 @@
+"""malt.Consensus between real ranks: optima, deaths, waits and errors."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from jobs import PROMPT, Result, refused, run_job
+
+import malt
+
+# Least squares with rows on each rank. `total` is the optimum of the functions of some ranks.
+SQUARES = """
+random = np.random.default_rng(5)
+A = [random.standard_normal((12, 8)) * (1 + each) for each in range(size)]
+b = [each @ np.arange(8.0) + 3 * random.standard_normal(12) for each in A]
+
+def total(ranks):
+    return np.linalg.solve(sum(A[i].T @ A[i] for i in ranks), sum(A[i].T @ b[i] for i in ranks))
+
+def solve(c, x):
+    x[:] = np.linalg.solve(A[rank].T @ A[rank] + c.rho * np.eye(8),
+                           A[rank].T @ b[rank] + c.rho * c.target)
+
+def agree(c, x, most=20000):
+    while not c.converged and c.rounds < most:
+        solve(c, x)
+        c.exchange()
+"""
+ASYNCHRONOUS: list[dict[str, Any]] = [
+    {"quorum": 0.5},
+    {"quorum": 1},
+    {"max_delay": 0},
+    {"max_delay": 7},
+    {"quorum": 0.3, "max_delay": 3},
+]
+
+
+def run(directory: Path, size: int, body: str, *arguments: str, **given: Any) -> Result:
+    return run_job(directory, size, "malt.init(timeout=60)\n" + body, *arguments, **given)
+
+
+def test_synchronous_rounds_find_the_optimum_with_the_same_bits_in_each_run(tmp_path: Path) -> None:
+    script = (
+        SQUARES
+        + """
+x = np.zeros(8)
+c = malt.Consensus(x, rho=rho, rtol=1e-9, atol=1e-9)
+agree(c, x)
+tell(z=c.z, total=total(range(size)), rounds=c.rounds, ranks=c.ranks, y=c.rho * c.u, x=x)
+tell(residuals=(c.primal_residual, c.dual_residual), shared=c.is_shared)
+"""
+    )
+    found = []
+    for turn, rho in enumerate((1e-3, 1e-3, 1e4)):
+        (tmp_path / str(turn)).mkdir()
+        found.append(run(tmp_path / str(turn), 3, script, rho=rho))
+        for told in found[-1].told:
+            assert np.allclose(told["z"], told["total"], rtol=1e-7)
+            assert np.array_equal(told["z"], found[-1].told[0]["z"])
+            assert np.allclose(told["x"], told["z"], rtol=1e-6)
+            assert told["ranks"] == (0, 1, 2)
+            assert told["rounds"] < 500
+            assert max(told["residuals"]) < 1e-4
+            assert told["shared"].all()
+        multipliers = np.array(found[-1].each("y"))
+        assert np.abs(multipliers.sum(0)).max() < 1e-6 * np.abs(multipliers).max()
+    assert np.array_equal(found[0].told[0]["z"], found[1].told[0]["z"])
+    assert found[0].told[0]["rounds"] == found[1].told[0]["rounds"]
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("options", ASYNCHRONOUS)
+def test_asynchronous_rounds_find_the_same_optimum_and_all_ranks_stop(
+    tmp_path: Path, options: dict[str, Any], transport: str
+) -> None:
+    result = run(
+        tmp_path,
+        4,
+        SQUARES
+        + """
+x = np.zeros(8)
+c = malt.Consensus(x, rtol=1e-7, atol=1e-9, **options)
+while not c.converged:
+    if rank == 2:
+        time.sleep(0.002)
+    solve(c, x)
+    c.exchange()
+tell(z=c.z, total=total(range(size)), y=c.rho * c.u)
+b[rank] += 5                                # another problem, from where the ranks are
+solve(c, x)
+c.exchange()
+tell(again=c.converged)
+agree(c, x, most=10**6)
+tell(more=c.z, both=sum(A[i].T @ b[i] for i in [rank]))
+""",
+        options=options,
+        environ={"MALT_TRANSPORT": transport},
+    )
+    assert result.each("again") == [False] * 4
+    random = np.random.default_rng(5)
+    parts = [random.standard_normal((12, 8)) * (1 + each) for each in range(4)]
+    squares = sum(each.T @ each for each in parts)
+    second = np.linalg.solve(squares, np.sum(result.each("both"), axis=0))
+    for told in result.told:
+        assert np.allclose(told["z"], told["total"], rtol=1e-4, atol=1e-4)
+        assert np.array_equal(told["z"], result.told[0]["z"])
+        assert np.allclose(told["more"], second, rtol=1e-4, atol=1e-4)
+    multipliers = np.array(result.each("y"))
+    assert np.abs(multipliers.sum(0)).max() < 1e-2 * np.abs(multipliers).max()
+
+
+@pytest.mark.parametrize("options", [{}, {"max_delay": 4}])
+def test_a_prox_gives_the_optimum_of_a_lasso(tmp_path: Path, options: dict[str, Any]) -> None:
+    result = run(
+        tmp_path,
+        3,
+        SQUARES
+        + """
+def soft(v, step):
+    return np.sign(v) * np.maximum(0, np.abs(v) - 400 * step)
+
+x = np.zeros(8)
+c = malt.Consensus(x, prox=soft, rtol=1e-9, atol=1e-9, **options)
+agree(c, x)
+gradient = sum(A[i].T @ (A[i] @ c.z - b[i]) for i in range(size))
+tell(z=c.z, gradient=gradient)
+""",
+        options=options,
+    )
+    for told in result.told:
+        is_zero = told["z"] == 0
+        assert 0 < is_zero.sum() < 8
+        assert np.abs(told["gradient"][is_zero]).max() <= 400
+        ends = -400 * np.sign(told["z"][~is_zero])
+        assert np.allclose(told["gradient"][~is_zero], ends, atol=1e-2)
+
+
+# Rank i holds the rows i, ..., i + 2 of a ring of as many rows as ranks, and draws the sum of their
+# elements to something.
+RING = """
+ids = (rank + np.arange(3)) % (size + 1)
+x = np.zeros((3, 2), dtype)
+c = malt.Consensus(x, ids=ids, rtol=1e-5, atol=1e-7, **options)
+while not c.converged and c.rounds < 5000:
+    for column in range(2):
+        H = np.ones((3, 3)) + 0.1 * np.eye(3) + c.rho * np.diag(c.is_shared)
+        near = 0.1 * ids + c.rho * c.is_shared * c.target[:, column]
+        x[:, column] = np.linalg.solve(H, (rank + column) + near)
+    c.exchange()
+tell(z=c.z, ids=ids, shared=c.is_shared, rounds=c.rounds)
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("options", [{}, {"quorum": 0.5}])
+def test_ranks_agree_on_the_rows_that_several_of_them_hold(
+    tmp_path: Path, dtype: str, options: dict[str, Any]
+) -> None:
+    result = run(tmp_path, 4, RING, dtype=dtype, options=options)
+    h, g = np.zeros((5, 5)), np.zeros((5, 2))
+    for rank, ids in enumerate(result.each("ids")):
+        h[np.ix_(ids, ids)] += np.ones((3, 3)) + 0.1 * np.eye(3)
+        g[ids] += rank + np.arange(2) + 0.1 * ids[:, None]
+    optimum = np.linalg.solve(h, g)
+    for told in result.told:
+        assert told["z"].dtype == dtype
+        assert np.allclose(told["z"], optimum[told["ids"]], atol=2e-2)
+        assert told["shared"].all()
+
+
+@pytest.mark.parametrize("options", [{}, {"quorum": 0.5}, {"max_delay": 3}])
+def test_a_dead_rank_leaves_the_sum(tmp_path: Path, options: dict[str, Any]) -> None:
+    result = run(
+        tmp_path,
+        4,
+        SQUARES
+        + """
+x = np.zeros(8)
+c = malt.Consensus(x, rtol=1e-8, atol=1e-9, **options)
+while not c.converged:
+    if rank == 1 and c.rounds == 9:
+        os.kill(os.getpid(), signal.SIGKILL)
+    solve(c, x)
+    c.exchange()
+tell(z=c.z, left=total([0, 2, 3]), ranks=c.ranks)
+""",
+        "--keep-going",
+        code=128 + signal.SIGKILL,
+        options=options,
+    )
+    for rank in (0, 2, 3):
+        told = result.told[rank]
+        assert told["ranks"] == (0, 2, 3)
+        assert np.allclose(told["z"], told["left"], rtol=1e-5)
+
+
+def test_a_row_whose_other_holders_have_died_is_no_longer_shared(tmp_path: Path) -> None:
+    result = run(
+        tmp_path,
+        3,
+        """
+ids = np.array([[0, 1], [1, 2], [2, 3]][rank])
+x = np.zeros((2, 1))
+c = malt.Consensus(x, ids=ids)
+tell(first=c.is_shared)
+if rank == 2:
+    os.kill(os.getpid(), signal.SIGKILL)
+while not c.converged:
+    weight = 1 + c.rho * c.is_shared
+    x[:, 0] = (rank + c.rho * c.is_shared * c.target[:, 0]) / weight
+    c.exchange()
+tell(shared=c.is_shared, z=c.z)
+""",
+        "--keep-going",
+        code=128 + signal.SIGKILL,
+    )
+    assert result.told[0]["first"].tolist() == [False, True]
+    assert result.told[1]["first"].tolist() == [True, True]
+    assert result.told[1]["shared"].tolist() == [True, False]
+    assert np.allclose(result.told[0]["z"][:, 0], [0, 0.5], atol=1e-3)
+    assert np.allclose(result.told[1]["z"][:, 0], [0.5, 1], atol=1e-3)
+
+
+@pytest.mark.parametrize("options", [{}, {"quorum": 1}])
+def test_a_rank_that_shares_no_row_keeps_its_own_solution(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    result = run(
+        tmp_path,
+        3,
+        """
+x = np.zeros(2)
+c = malt.Consensus(x, ids=[[0, 1], [1, 2], [7, 5]][rank], **options)
+while not c.converged:
+    x[:] = (rank + c.rho * c.is_shared * c.target) / (1 + c.rho * c.is_shared)
+    c.exchange()
+tell(z=c.z, shared=c.is_shared.tolist())
+""",
+        options=options,
+    )
+    assert result.each("shared") == [[False, True], [True, False], [False, False]]
+    wanted = [[0, 0.5], [0.5, 1], [2, 2]]
+    assert np.allclose(result.each("z"), wanted, atol=1e-3)
+
+
+def test_ranks_that_never_hear_of_a_slow_one_go_on_for_max_delay_rounds(tmp_path: Path) -> None:
+    result = run(
+        tmp_path,
+        3,
+        SQUARES
+        + """
+x = np.zeros(8)
+c = malt.Consensus(x, max_delay=5, adapt=False)
+solve(c, x)
+c.exchange()
+tell(rounds=c.rounds)
+if rank == 2:
+    await_flag("tried 0")
+    await_flag("tried 1")
+else:
+    for _ in range(5):
+        solve(c, x)
+        c.exchange()
+    solve(c, x)
+    error = error_of(c.exchange, timeout=0.5)
+    tell(error=error, rounds=c.rounds)
+    raise_flag(f"tried {rank}")
+agree(c, x)
+tell(z=c.z, total=total(range(size)))
+""",
+    )
+    for told in result.told[:2]:
+        assert told["rounds"] == 6
+        assert told["error"].kind == "TimeoutError"
+        assert 2 in told["error"].ranks  # and the other one, if that has given up before
+        assert told["error"].says("sent no update within 0.5 s", "round 7", "max_delay=5")
+    for told in result.told:
+        assert np.allclose(told["z"], told["total"], rtol=1e-2)
+
+
+def test_a_quorum_is_of_the_ranks_that_are_left(tmp_path: Path) -> None:
+    result = run(
+        tmp_path,
+        4,
+        SQUARES
+        + """
+x = np.zeros(8)
+c = malt.Consensus(x, quorum=0.5, max_delay=100, adapt=False, rtol=1e-9, atol=0)
+solve(c, x)
+c.exchange()
+malt.barrier()
+if rank == 3:                               # the others are a quorum
+    await_flag("gone on")
+elif rank == 2:                             # rank 0 and 1 are not
+    agree(c, x, most=20)
+    await_flag("gone on")
+else:
+    error = None
+    while not error:
+        solve(c, x)
+        error = error_of(c.exchange, timeout=2)
+    tell(error=error, rounds=c.rounds)
+    raise_flag(f"tried {rank}")
+    await_flag("tried 0")
+    await_flag("tried 1")
+    raise_flag("gone on")
+agree(c, x)
+tell(z=c.z, total=total(range(size)))
+""",
+    )
+    for told in result.told[:2]:
+        assert 15 <= told["rounds"] <= 25
+        assert told["error"].kind == "TimeoutError"
+        assert {2, 3} <= set(told["error"].ranks)
+    for told in result.told:
+        assert np.allclose(told["z"], told["total"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"quorum": 1}])
+def test_ranks_do_not_wait_for_one_that_has_closed_it(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    result = run(
+        tmp_path,
+        3,
+        SQUARES
+        + """
+x = np.zeros(8)
+c = malt.Consensus(x, rtol=1e-8, **options)
+agree(c, x, most=5 if rank == 1 else 10000)
+if rank == 1:
+    c.close()
+    tell(error=error_of(c.exchange))
+    await_flag("done 0")
+    await_flag("done 2")
+raise_flag(f"done {rank}")
+tell(z=c.z, left=total([0, 2]), ranks=c.ranks)
+""",
+        options=options,
+    )
+    assert refused(result.told[1]["error"], "has been closed")
+    for rank in (0, 2):
+        assert result.told[rank]["ranks"] == (0, 2)
+        assert np.allclose(result.told[rank]["z"], result.told[rank]["left"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"quorum": 1}, {"max_delay": 2}])
+def test_a_value_that_is_not_finite_is_refused_on_all_ranks_which_then_go_on(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    result = run(
+        tmp_path,
+        3,
+        SQUARES
+        + """
+x = np.zeros(8)
+c = malt.Consensus(x, **options)
+errors = []
+while not c.converged:
+    solve(c, x)
+    if rank == 1 and c.rounds == 3 and not errors:
+        x[2] = np.nan
+    error = error_of(c.exchange)
+    if error:
+        errors.append(error)
+        raise_flag(f"heard {rank}")
+        for other in range(size):
+            await_flag(f"heard {other}")
+tell(errors=errors, z=c.z, total=total(range(size)))
+""",
+        options=options,
+    )
+    for told in result.told:
+        assert len(told["errors"]) == 1
+        assert refused(told["errors"][0], "a value that is not finite on rank 1")
+        assert np.allclose(told["z"], told["total"], rtol=1e-2)
+
+
+@pytest.mark.parametrize("options", [{}, {"quorum": 1}, {"max_delay": 5}])
+def test_constraints_without_a_common_solution_are_an_error_on_all_ranks(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    result = run(
+        tmp_path,
+        3,
+        """
+x = np.zeros(2)
+c = malt.Consensus(x, **options)
+
+def run():
+    while not c.converged:
+        x[:] = np.maximum(c.target, 1) if rank else np.minimum(c.target, -1)
+        c.exchange()
+
+tell(error=error_of(run), rounds=c.rounds)
+touching = malt.Consensus(x, **options)
+while not touching.converged:
+    x[:] = np.maximum(touching.target, 1) if rank else np.minimum(touching.target, 1)
+    touching.exchange()
+tell(z=touching.z)
+""",
+        options=options,
+    )
+    for told in result.told:
+        assert refused(told["error"], "is infeasible", "no x meets the constraints of all ranks")
+        assert told["rounds"] < 5000
+        assert np.allclose(told["z"], 1, atol=1e-3)
+
+
+def test_a_synchronous_round_names_the_rank_that_does_not_come_and_can_be_made_later(
+    tmp_path: Path,
+) -> None:
+    result = run(
+        tmp_path,
+        2,
+        SQUARES
+        + """
+x = np.zeros(8)
+c = malt.Consensus(x, rtol=1e-8)
+if rank == 0:
+    solve(c, x)
+    tell(error=error_of(c.exchange, timeout=0.3), rounds=c.rounds)
+    raise_flag("tried")
+await_flag("tried")
+while not c.converged:
+    solve(c, x)
+    while error_of(c.exchange):     # one that comes while another gives up does so too
+        pass
+tell(z=c.z, total=total(range(size)))
+""",
+    )
+    error = result.told[0]["error"]
+    assert error.kind == "TimeoutError"
+    assert error.ranks == (1,)
+    assert result.told[0]["rounds"] == 0
+    for told in result.told:
+        assert np.allclose(told["z"], told["total"], rtol=1e-5)
+
+
+BAD: list[tuple[str, list[str]]] = [
+    ("np.zeros(3), rho=0", ["rank 0: rho is 0; it must be a number above 0"]),
+    ("np.zeros(3), rho=float('nan')", ["rho is nan"]),
+    ("np.zeros(3), quorum=1.5", ["quorum is 1.5; it is a share of the other ranks"]),
+    ("np.zeros(3), max_delay=-1", ["max_delay is -1; it is a whole number at least 0"]),
+    ("np.zeros(3), rtol=-1", ["rtol is -1; it must be a number at least 0"]),
+    ("np.zeros(3), prox=3", ["prox is 3; it must be a function"]),
+    ("np.zeros(3, int)", ["x has the dtype int64; it must be float32 or float64"]),
+    ("np.zeros(())", ["x has the shape ()"]),
+    ("np.full(3, np.inf)", ["not finite on ranks 0, 1"]),
+    ("np.zeros(3 + rank)", ["the shape of x", "is [3] on rank 0, but [4] on rank 1"]),
+    ("np.zeros(3), rho=1 + rank", ["rho is 1.0 on rank 0, but 2.0 on rank 1"]),
+    ("np.zeros(3), prox=abs if rank else None", ["whether there is a prox is False on rank 0"]),
+    ("np.zeros(3, 'f8' if rank else 'f4')", ["the dtype of x is float32 on rank 0"]),
+    ("np.zeros(3), ids=[0, 1]", ["ids are int64 of the shape (2,)", "the 3 rows of x"]),
+    ("np.zeros(3), ids=[0, 1, 1]", ["id 1 is given twice"]),
+    ("np.zeros(3), ids=[0, 1, -1]", ["an id is -1; ids are from 0"]),
+    ("np.zeros(3), ids=np.arange(3) + 3 * rank", ["no id is held by two ranks"]),
+    ("np.zeros(3), ids=[0, 1, 2], prox=abs", ["prox and ids are both given"]),
+    ("np.zeros(3) if rank else None", ["rank 0: a vector is made over a NumPy array"]),
+]
+
+
+def test_what_does_not_fit_is_refused_on_all_ranks(tmp_path: Path) -> None:
+    calls = "".join(f"error_of(lambda: malt.Consensus({call})),\n" for call, _ in BAD)
+    result = run(tmp_path, 2, f"tell(errors=[{calls}], one=error_of(bool))\n")
+    for errors in result.each("errors"):
+        for error, (call, parts) in zip(errors, BAD, strict=True):
+            assert refused(error, *parts), call
+            assert error.seconds < PROMPT
+
+
+def test_a_prox_that_returns_no_z_is_refused() -> None:
+    with malt.init():
+        x = np.ones(3)
+        c = malt.Consensus(x, prox=lambda v, step: v[:2])
+        with pytest.raises(malt.ConfigError, match=r"returned an array of the shape \(2,\); z has"):
+            c.exchange()
+        c = malt.Consensus(x, prox=lambda v, step: v / 0)
+        with np.errstate(all="ignore"), pytest.raises(malt.ConfigError, match="not finite"):
+            c.exchange()
+
+
+@pytest.mark.parametrize("options", [{}, {"max_delay": 1}])
+def test_alone_a_process_finds_its_own_optimum(options: dict[str, Any]) -> None:
+    with malt.init():
+        x, goal = np.zeros(3), np.array([1.0, -2, 3])
+        c = malt.Consensus(x, rtol=1e-9, atol=1e-9, **options)
+        while not c.converged:
+            x[:] = (goal + c.rho * c.target) / (1 + c.rho)
+            c.exchange()
+        assert np.allclose(c.z, goal)
+        assert c.ranks == (0,)
+        own = malt.Consensus(x, ids=[4, 2, 9], **options)
+        assert not own.is_shared.any()
+        while not own.converged:
+            own.exchange()
+        assert np.array_equal(own.z, x)
+        assert repr(c) == f"<malt.Consensus {c._name!r}, {c.rounds} rounds>"
+
+
+def test_multipliers_stay_as_they_are_when_rho_changes() -> None:
+    with malt.init():
+        x, changes = np.zeros(3), 0
+        goal = np.array([1.0, -20, 300])
+        c = malt.Consensus(x, rho=1e-4, prox=lambda v, step: v / (1 + step))
+        while not c.converged:
+            x[:] = (goal + c.rho * c.target) / (1 + c.rho)
+            w, rho = x + c.u, c.rho
+            c.exchange()
+            assert np.allclose(c.rho * c.u, rho * (w - c.z))
+            changes += c.rho != rho
+        assert changes > 5
+        assert np.allclose(c.z, goal / 2, rtol=1e-3)
