@@ -197,7 +197,8 @@ class Wire:
                 head = array_head.unpack(data)
                 if head.kind == FAILURE:
                     return self._failure(size)
-                self._duplex.take(*_scratch(size))
+                dropped = torch.empty(size, dtype=torch.uint8)
+                self._duplex.take(dropped.data_ptr(), size)
         return None
 
     def close(self) -> None:
@@ -227,7 +228,3 @@ class Wire:
             raise DamagedError(
                 f"{describe_ranks([self.peer])} sent a damaged message of its failure"
             ) from error
-
-
-def _scratch(size: int) -> tuple[int, int]:
-    return torch.empty(size, dtype=torch.uint8).data_ptr(), size
