@@ -10,6 +10,7 @@ optimum is scikit-learn's. Graph factorisation with vertices that several ranks 
 come late by a number of rounds: ranks that add each other's changes, and malt.Consensus.
 """
 
+import functools
 import json
 import os
 import statistics
@@ -49,6 +50,7 @@ SPEEDS = ("alike", "pauses", "one slow")
 
 
 # ---- logistic regression -------------------------------------------------------------------------
+@functools.cache
 def part(rank):
     random = np.random.default_rng(rank)
     X = random.standard_normal((ROWS, COLUMNS)) + KINDS * random.standard_normal(COLUMNS)
@@ -125,10 +127,10 @@ def optimum():
 
 def first_within(found, least, share):
     """Rounds and seconds after which the objective stays so close to the least, or None."""
-    errors = [total(np.array(z)) / least - 1 for _, z in found]
-    late = [at for at, error in enumerate(errors) if error > share]
-    at = late[-1] + 1 if late else 0
-    return (at + 1, found[at][0]) if at < len(found) else None
+    for at in range(len(found) - 1, -1, -1):
+        if total(np.array(found[at][1])) / least - 1 > share:
+            return (at + 2, found[at + 1][0]) if at + 1 < len(found) else None
+    return 1, found[0][0]
 
 
 # ---- graph factorisation -------------------------------------------------------------------------

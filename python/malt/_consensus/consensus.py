@@ -129,8 +129,8 @@ class Consensus:
         Raises:
             ConfigError: on all ranks: x is not finite on some (asynchronous: on those that hear of
                 it before that rank sends a finite one); or the constraints in the ranks' functions
-                have no common solution (found with adapt). Or, on this one: it is closed, or
-                prox() returned what is no z.
+                have no common solution (found in synchronous rounds, with adapt). Or, on this one:
+                it is closed, or prox() returned what is no z.
             TimeoutError: the ranks that the error names did not come. Nothing has changed: call it
                 again.
         """

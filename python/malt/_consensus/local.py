@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 
 _IMBALANCE, _FACTOR = 10, 2  # Boyd et al., 3.4.1
 _MOST_CHANGES = 50  # of rho: ADMM converges when rho stays as it is
-HERE, CLOSED, NOT_FINITE, INFEASIBLE = 1, 2, 3, 4  # a rank's word in its payload
+HERE, CLOSED, NOT_FINITE = 1, 2, 3  # a rank's word in its payload
 
 
 class Norms(NamedTuple):
@@ -179,20 +179,21 @@ class Local:
         """Note that the next x is of another round."""
         np.copyto(self._last, self._x)
 
-    def adapt(self, primal: float, dual: float, *, is_stuck: bool) -> None:
-        """Change rho if one residual is far larger than the other, or x does not follow at all."""
+    def adapt(self, primal: float, dual: float) -> bool:
+        """Change rho if one residual is far larger than the other; return whether it rose."""
         if self._changes == _MOST_CHANGES:
-            return
-        if is_stuck or primal > _IMBALANCE * dual:
+            return False
+        if primal > _IMBALANCE * dual:
             factor = float(_FACTOR)
         elif dual > _IMBALANCE * primal:
             factor = 1 / _FACTOR
         else:
-            return
+            return False
         self._changes += 1
         self.rho *= factor
         self.u /= factor  # the unscaled multipliers, rho u, stay
         np.add(self.z, self.u, out=self._w)
+        return factor > 1
 
 
 def _square(values: Array) -> float:

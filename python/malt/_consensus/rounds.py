@@ -28,7 +28,6 @@ from malt import _errors as errors
 from malt._consensus.arguments import Options
 from malt._consensus.local import (
     CLOSED,
-    INFEASIBLE,
     NOT_FINITE,
     Local,
     Norms,
@@ -66,7 +65,6 @@ class Rounds(abc.ABC):
         self.has_converged = False
         self._local, self._options, self._name = local, options, name
         self._layout = local.layout
-        self._stuck = 0  # rounds on end
         self._sum = np.zeros(self._layout.length, local.z.dtype)
         self._summed: Vector = vector(self._sum, name=name)
 
@@ -105,28 +103,6 @@ class Rounds(abc.ABC):
                 f"{describe_ranks(wrong)}: the function there has no minimum, or its solver "
                 "diverged (a larger rho or a shorter step may help)"
             )
-        if self._layout.ranks(payload, INFEASIBLE):
-            raise ConfigError(
-                f"consensus {self._name!r} is infeasible: in {_STUCK_ROUNDS} rounds rho has risen "
-                f"to {self._local.rho:.3g}, and the ranks' x stay as they are, "
-                f"{self.residuals.primal:.3g} from their mean (norm of the differences): no x "
-                "meets the constraints of all ranks. Check the constraints in the ranks' "
-                "functions; if there are none, begin with a far larger rho"
-            )
-
-    def _adapt(self, all_: Norms, primal: float, dual: float) -> bool:
-        """Adapt rho; return whether it has risen so often for nothing that there is no solution.
-
-        Args:
-            all_: of all ranks.
-            primal: the residual by which this rank adapts.
-            dual: likewise.
-        """
-        is_apart = self.residuals.primal > self.residuals.primal_bound
-        is_stuck = is_apart and all_.moved <= _STUCK**2 * all_.primal
-        self._local.adapt(primal, dual, is_stuck=is_stuck)
-        self._stuck = self._stuck + 1 if is_stuck else 0
-        return self._stuck >= _STUCK_ROUNDS
 
 
 class Synchronous(Rounds):
@@ -139,6 +115,7 @@ class Synchronous(Rounds):
     def __init__(self, local: Local, options: Options, name: str) -> None:
         super().__init__(local, options, name)
         self._judged = False  # the next round can judge the residuals of the last one
+        self._stuck = 0  # rounds on end
 
     def exchange(self, limit: float) -> None:
         self._add_up(self._local.take_x(), limit)
@@ -157,9 +134,24 @@ class Synchronous(Rounds):
         self.has_converged = self.residuals.are_small
         if self.has_converged:
             self._judged = False  # rounds after it are judged anew
-        elif self._options.adapt and self._adapt(norms, *self.residuals[:2]):
-            self._local.write_word(self._sum, INFEASIBLE)  # on all ranks alike
-            self._check_words(self._sum)
+        elif self._options.adapt:
+            self._adapt(norms)
+
+    def _adapt(self, norms: Norms) -> None:
+        """Adapt rho, on all ranks alike; it rises for nothing where there is no solution."""
+        primal, dual = self.residuals[:2]
+        has_risen = self._local.adapt(primal, dual)
+        is_stuck = primal > self.residuals.primal_bound and norms.moved <= (_STUCK * primal) ** 2
+        self._stuck = self._stuck + 1 if has_risen and is_stuck else 0
+        if self._stuck == _STUCK_ROUNDS:
+            self._stuck = 0
+            raise ConfigError(
+                f"consensus {self._name!r} is infeasible: in {_STUCK_ROUNDS} rounds rho has risen "
+                f"to {self._local.rho:.3g}, and the ranks' x stay as they are, {primal:.3g} from "
+                "their mean (norm of the differences): no x meets the constraints of all ranks. "
+                "Check the constraints in the ranks' functions; if there are none, begin with a "
+                "far larger rho"
+            )
 
 
 class Asynchronous(Rounds):
@@ -206,16 +198,12 @@ class Asynchronous(Rounds):
 
     def _begin_round(self) -> None:
         if not self._local.take_x():
-            self._give_up(NOT_FINITE)
+            self._local.write_word(self._own[:-2], NOT_FINITE)
+            self._send(mark=0)
+            self._refuse()
         self._local.write(self._own[:-2])
         self._send(mark=0)
         self._is_sent = True
-
-    def _give_up(self, word: int) -> None:
-        """Tell the others why, and raise it."""
-        self._local.write_word(self._own[:-2], word)
-        self._send(mark=0)
-        self._refuse()
 
     def _end_round(self) -> None:
         self._local.end_round()
@@ -274,7 +262,6 @@ class Asynchronous(Rounds):
         for rank in wrong:
             self._missed[rank] = _NEVER
         self._is_sent = False
-        self._stuck = 0
         self._check_words(found)
 
     def _missing(self, live: tuple[int, ...]) -> list[int]:
@@ -300,8 +287,7 @@ class Asynchronous(Rounds):
         self._since |= self._fresh
         if self._options.adapt and self._since.issuperset(set(self.ranks) - {self._rank}):
             self._since.clear()
-            if self._adapt(known, primal, dual):
-                self._give_up(INFEASIBLE)
+            self._local.adapt(primal, dual)
         return False
 
     def _end_phase(self, limit: float) -> None:
