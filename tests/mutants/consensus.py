@@ -13,9 +13,10 @@ import sys
 from pool import Mutant, run
 
 TESTS = "test_consensus.py"
+ARGUMENTS = "test_consensus_arguments.py"
 SYNCHRONOUS = f"{TESTS}::test_synchronous_rounds_find_the_optimum_with_the_same_bits_in_each_run"
 ASYNCHRONOUS = f"{TESTS}::test_asynchronous_rounds_find_the_same_optimum_and_all_ranks_stop"
-RESCALED = f"{TESTS}::test_multipliers_stay_as_they_are_when_rho_changes"
+RESCALED = f"{ARGUMENTS}::test_multipliers_stay_as_they_are_when_rho_changes"
 NOT_FINITE = f"{TESTS}::test_a_value_that_is_not_finite_is_refused_on_all_ranks_which_then_go_on"
 MUTANTS = {
     "NO_MULTIPLIERS": Mutant("local", "np.subtract(self._w, z)", "np.zeros_like(z)", SYNCHRONOUS),
@@ -66,7 +67,7 @@ MUTANTS = {
         "arguments",
         '    _compare({rank: report["alike"] for rank, report in told.items()})',
         "",
-        f"{TESTS}::test_what_does_not_fit_is_refused_on_all_ranks",
+        f"{ARGUMENTS}::test_what_does_not_fit_is_refused_on_all_ranks",
     ),
 }
 
