@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from jobs import PROMPT, Result, refused, run_job
+from jobs import PROMPT, Result, refused, run_job, start_job
 
 # They share one job, which a worker runs once.
 pytestmark = pytest.mark.xdist_group("edge")
@@ -180,3 +180,24 @@ if rank == 1:
     result = run_job(tmp_path, 2, body)
 
     assert np.array_equal(result.told[1]["came"], np.arange(6.0).reshape(2, 3).T)
+
+
+def test_a_dead_sender_is_named_once_all_that_it_sent_has_come(tmp_path: Path) -> None:
+    body = """
+malt.init(timeout=60)
+edge = malt.Edge(0, 1, depth=4)
+if rank == 0:
+    for i in range(3):
+        edge.send(i)
+    os.kill(os.getpid(), signal.SIGKILL)
+while 0 in malt.alive():
+    time.sleep(0.01)
+tell(came=[int(edge.receive()) for _ in range(3)], error=error_of(edge.receive))
+"""
+    with start_job(tmp_path, 2, body, "--keep-going") as job:
+        result = job.finish()
+
+    assert result.told[1]["came"] == [0, 1, 2]
+    error = result.told[1]["error"]
+    assert (error.kind, error.ranks) == ("PeerError", (0,))
+    assert error.seconds < PROMPT
