@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from malt import _core_import as core
+from malt._arguments import whole
 from malt._errors import ConfigError
 
 Placed = npt.NDArray[np.int32]
@@ -71,7 +72,7 @@ class Partition:
     parts: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "parts", _whole("parts", self.parts, 1, _MOST_PARTS))
+        object.__setattr__(self, "parts", whole("parts", self.parts, 1, _MOST_PARTS))
         for name in ("rows", "columns"):
             object.__setattr__(self, name, _placed(name, getattr(self, name), self.parts))
         shared = np.asarray(self.shared, np.bool_)
@@ -95,7 +96,7 @@ class Partition:
             ConfigError: as malt.partition does, or `rows` is not one part for each row.
         """
         pattern = _Pattern.of(X)
-        _whole("parts", parts, 1, _MOST_PARTS)
+        whole("parts", parts, 1, _MOST_PARTS)
         placed = _placed("rows", rows, parts)
         columns, shared = core.partition_columns(*pattern.arrays, rows=placed, parts=parts)
         return Partition(placed, columns, shared.astype(np.bool_), parts)
@@ -115,11 +116,11 @@ class Partition:
 
     def rows_of(self, part: int) -> npt.NDArray[np.intp]:
         """Return the rows of a part, in growing order: `X[p.rows_of(malt.rank())]`."""
-        return np.flatnonzero(self.rows == _whole("part", part, 0, self.parts - 1))
+        return np.flatnonzero(self.rows == whole("part", part, 0, self.parts - 1))
 
     def columns_of(self, part: int) -> npt.NDArray[np.intp]:
         """Return the columns that a part owns, in growing order."""
-        return np.flatnonzero(self.columns == _whole("part", part, 0, self.parts - 1))
+        return np.flatnonzero(self.columns == whole("part", part, 0, self.parts - 1))
 
     def traffic(self, X: Any) -> Traffic:
         """Count what travels with this partition of `X`, or of other data of the same shape.
@@ -196,13 +197,13 @@ def partition(
         ConfigError: an argument is out of range, X is no matrix, or has no rows or no columns.
     """
     pattern = _Pattern.of(X)
-    _whole("parts", parts, 1, _MOST_PARTS)
+    whole("parts", parts, 1, _MOST_PARTS)
     if balance not in _BALANCES:
         raise ConfigError(f"balance is {balance!r}; it is 'rows' or 'values'")
     if isinstance(slack, bool) or not isinstance(slack, (int, float, np.number)):
         raise ConfigError(f"slack is {slack!r}; it is a number from 0 to 1")
-    _whole("passes", passes, 1, 1000)
-    _whole("seed", seed, 0, 2**64 - 1)
+    whole("passes", passes, 1, 1000)
+    whole("seed", seed, 0, 2**64 - 1)
     needed = 4 * min(pattern.width, len(pattern.columns) // 2) * -(-parts // _LANES) * _LANES
     if needed > (free := core.available_bytes()):
         raise ConfigError(
@@ -280,14 +281,6 @@ class _Pattern(NamedTuple):
     @property
     def arrays(self) -> tuple[npt.NDArray[np.int64], Placed, int]:
         return self.starts, self.columns, self.width
-
-
-def _whole(name: str, value: Any, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise ConfigError(f"{name} is {value!r}; it is a whole number")
-    if not least <= value <= most:
-        raise ConfigError(f"{name} is {value}; it is {least} to {most}")
-    return int(value)
 
 
 def _placed(name: str, given: npt.ArrayLike, parts: int) -> Placed:

@@ -25,13 +25,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from malt._arguments import whole
 from malt._core_import import SUM, Update, Vector
 from malt._errors import ConfigError, PeerError
 from malt._job import job as jobs
 from malt._job import joining
 from malt._job.agreement import Report, Together
 from malt._job.vectors import vector
-from malt._training.parameters import whole
 
 __all__ = ["Program", "Result", "independent", "run"]
 

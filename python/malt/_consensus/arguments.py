@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from malt._arguments import whole
 from malt._core_import import SUM
 from malt._errors import ConfigError, describe_ranks
 from malt._job import job as jobs
@@ -63,10 +64,8 @@ def checked(
             f"quorum is {quorum!r}; it is a share of the other ranks, above 0 and at most 1, or "
             "None"
         )
-    if max_delay is not None and (
-        isinstance(max_delay, bool) or not isinstance(max_delay, Integral) or max_delay < 0
-    ):
-        raise ConfigError(f"max_delay is {max_delay!r}; it is a whole number at least 0, or None")
+    if max_delay is not None:
+        whole("max_delay", max_delay, 0)
     for name, tol in (("rtol", rtol), ("atol", atol)):
         if not _is_number(tol) or not 0 <= tol < math.inf:
             raise ConfigError(f"{name} is {tol!r}; it must be a number at least 0")

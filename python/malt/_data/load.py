@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, overload
 
+from malt._arguments import whole
 from malt._data.chunks import READERS, Chunks, Data, threads_of, to_data
 from malt._data.columns import Layout, agree_on, stored
 from malt._data.files import Url, find_files
@@ -179,5 +180,5 @@ def _check(asked: Reading) -> None:
             raise ConfigError(f"{name} is {value!r}; it is {listed}")
     for name in ("features", "chunk_rows", "threads"):
         count = getattr(asked, name)
-        if count is not None and (not hasattr(count, "__index__") or count < 1):
-            raise ConfigError(f"{name} is {count!r}; it is an integer of at least 1")
+        if count is not None:
+            whole(name, count, 1)

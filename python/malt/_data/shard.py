@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
+from malt._arguments import whole
 from malt._core_import import Group
 from malt._data import ledger
 from malt._data.bar import Bar, check_bar
@@ -286,8 +287,8 @@ def _agree(
 
     def check() -> tuple[None, Report]:
         for name, value, least in (("chunk", chunk, 1), ("shuffle", shuffle, 0)):
-            if value is not None and not (_is_integer(value) and least <= value < 2**63):
-                raise ConfigError(f"{name} is {value!r}; it is an integer of at least {least}")
+            if value is not None:
+                whole(name, value, least, 2**63 - 1)
         if bar and jobs.rank() == 0:
             check_bar()
         lengths = [_length(one) for one in data]
@@ -315,10 +316,6 @@ def _agree(
                 f"malt.shard: {name} is {listed}; all ranks must give the same data and options"
             )
     return reports[job.rank]
-
-
-def _is_integer(value: Any) -> bool:
-    return hasattr(value, "__index__") and not isinstance(value, bool)
 
 
 def _length(data: Any) -> int:

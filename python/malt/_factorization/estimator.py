@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from malt._arguments import whole
 from malt._core_import import Graph, predict_ratings
 from malt._errors import ConfigError
 from malt._factorization import trainer as training
@@ -22,7 +23,6 @@ from malt._job import joining
 from malt._job.averaging import Averaging
 from malt._partition import Partition
 from malt._pool import forked, starting
-from malt._training.parameters import whole
 from malt._training.progress import Progress
 from malt._training.steps import history_of
 

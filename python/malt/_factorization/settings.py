@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from malt._arguments import whole
 from malt._errors import ConfigError
-from malt._training.parameters import whole
 
 
 class FactorizationSettings(NamedTuple):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from malt._arguments import whole
 from malt._core_import import RatingBlocks, Vector, available_bytes
 from malt._errors import ConfigError
 from malt._factorization.exchange import (
@@ -27,7 +28,6 @@ from malt._job import joining
 from malt._job.agreement import Report, Together
 from malt._job.averaging import Averaging
 from malt._partition import Partition
-from malt._training.parameters import whole
 from malt._training.steps import Step
 
 _LEAST_BANDS = 8

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import numpy as np
@@ -58,21 +57,6 @@ def _staleness(sync: str) -> int | None:
             f"sync is {sync!r}; it is 'bsp', 'ssp:K' with a whole number K, or 'async'"
         )
     return int(bound)
-
-
-def positive(name: str, value: Any) -> int:
-    """Return `value` as an integer of at least 1.
-
-    Raises:
-        ConfigError: `value` is not such an integer.
-    """
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = 0
-    if number < 1 or isinstance(value, bool):
-        raise ConfigError(f"{name} is {value!r}; it is an integer of at least 1")
-    return number
 
 
 def start_alike(vector: Vector) -> None:

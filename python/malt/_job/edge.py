@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from malt._arguments import whole
 from malt._core_import import Duplex, Group
 from malt._errors import ConfigError, DamagedError
 from malt._job import array_head
@@ -52,14 +52,19 @@ class Edge:
         further = FurtherGroups(call)
 
         def check() -> Report:
-            given = {"src": src, "dst": dst, "capacity": capacity, "depth": depth}
-            return {name: _whole(name, value) for name, value in given.items()} | _ends(
-                src, dst, job.size
-            )
+            report = {
+                "src": whole("src", src, 0, job.size - 1),
+                "dst": whole("dst", dst, 0, job.size - 1),
+                "capacity": whole("capacity", capacity, 1),
+                "depth": whole("depth", depth, 1),
+            }
+            if src == dst:
+                raise ConfigError(f"src and dst are both {src}; an edge goes to another rank")
+            return report
 
         further.agree(check)
-        self.src, self.dst = operator.index(src), operator.index(dst)
-        self.capacity, self.depth = operator.index(capacity), operator.index(depth)
+        self.src, self.dst = int(src), int(dst)
+        self.capacity, self.depth = int(capacity), int(depth)
         self._rank = job.rank
         self._timeout = job.settings.timeout
         self._duplex: Duplex | None = None
@@ -135,27 +140,6 @@ class Edge:
         if self._duplex is None:
             raise ConfigError(f"{self!r} is closed")
         return self._duplex
-
-
-def _ends(src: int, dst: int, size: int) -> Report:
-    for name, rank in (("src", src), ("dst", dst)):
-        if not 0 <= rank < size:
-            raise ConfigError(f"{name} is {rank}; the job has ranks from 0 to {size - 1}")
-    if src == dst:
-        raise ConfigError(f"src and dst are both {src}; an edge goes to another rank")
-    return {}
-
-
-def _whole(name: str, value: Any) -> int:
-    """Return `value` as an integer; `capacity` and `depth` are at least 1."""
-    least = 0 if name in ("src", "dst") else 1
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = -1
-    if number < least or isinstance(value, bool):
-        raise ConfigError(f"{name} is {value!r}; it is an integer of at least {least}")
-    return number
 
 
 def _array(given: Any) -> npt.NDArray[Any]:

@@ -15,6 +15,7 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
+from malt._arguments import number, whole
 from malt._errors import ConfigError
 from malt._job import job as jobs
 from malt._job import joining
@@ -25,7 +26,6 @@ from malt._linear.labels import All
 from malt._linear.problem import Look, Problem, Solution, Stopping
 from malt._linear.sources import InMemory, Source, examples_of
 from malt._pool import forked, starting
-from malt._training.parameters import number, whole
 
 Array = npt.NDArray[Any]
 

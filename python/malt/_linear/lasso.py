@@ -16,6 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
+from malt._arguments import choose, number, whole
 from malt._errors import ConfigError
 from malt._job import joining
 from malt._linear import descent
@@ -24,7 +25,6 @@ from malt._linear.labels import Here, agree
 from malt._linear.problem import Look, Stopping
 from malt._linear.sources import canonical, examples_of
 from malt._pool import forked, starting
-from malt._training.parameters import choose, number, whole
 
 Array = npt.NDArray[Any]
 

@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.utils.validation import check_is_fitted
 
+from malt._arguments import choose, number
 from malt._data.chunks import Chunks
 from malt._linear.classifier import Classifier
 from malt._linear.exact import ExactModel, Output
 from malt._linear.lbfgs import SMOOTH_LOSSES
 from malt._linear.problem import Problem
 from malt._linear.sources import Source, Streamed
-from malt._training.parameters import choose, number
 
 Array = npt.NDArray[Any]
 

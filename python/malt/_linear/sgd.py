@@ -12,6 +12,7 @@ import numpy.typing as npt
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
+from malt._arguments import choose, number, whole
 from malt._job import job as jobs
 from malt._job.averaging import Averaging
 from malt._linear.given import Given
@@ -19,7 +20,6 @@ from malt._linear.input import LinearInput
 from malt._linear.sources import InMemory, Source, examples_of, weight_of
 from malt._linear.trainer import Arrays, ExchangePlan, Stopping, Trained, Trainer
 from malt._pool import forked, starting
-from malt._training.parameters import choose, number, whole
 from malt._training.progress import Progress
 from malt._training.steps import history_of
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.utils.metaestimators import available_if
 
+from malt._arguments import choose
 from malt._core_import import Graph, linear_decisions
 from malt._data.chunks import Chunks
 from malt._linear.classifier import Classifier, winners
@@ -16,7 +17,6 @@ from malt._linear.labels import All
 from malt._linear.sgd import SGDModel
 from malt._linear.sources import Source, Streamed, examples_of
 from malt._linear.trainer import Stopping
-from malt._training.parameters import choose
 
 Array = npt.NDArray[Any]
 

@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import RegressorMixin
 
+from malt._arguments import choose
 from malt._core_import import Graph, linear_decisions
 from malt._data.chunks import Chunks
 from malt._linear.given import Given
 from malt._linear.sgd import SGDModel
 from malt._linear.sources import Source, Streamed, examples_of
 from malt._linear.trainer import Arrays, Stopping
-from malt._training.parameters import choose
 
 Array = npt.NDArray[Any]
 

@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from malt._arguments import whole
 from malt._data.chunks import Chunks, Survey
 from malt._errors import ConfigError
 from malt._job import job as jobs
@@ -23,7 +24,6 @@ from malt._topics.held_out import expected_topics, log_likelihood, shares_of
 from malt._topics.settings import TopicSettings, check_alike, check_memory
 from malt._topics.sources import InMemory, Source, Streamed
 from malt._topics.trainer import Counts, Plan, Priors, agreed, train
-from malt._training.parameters import whole
 
 _MOST_EVERY = 1 << 26  # tokens from one exchange to the next: some seconds of sampling
 

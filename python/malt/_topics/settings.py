@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from malt._arguments import whole
 from malt._core_import import TopicTokens, available_bytes
 from malt._errors import ConfigError
 from malt._topics.documents import MOST_TOKENS
 from malt._topics.trainer import Priors
-from malt._training.parameters import whole
 
 
 class TopicSettings(NamedTuple):

@@ -1,4 +1,4 @@
-"""The parts that all estimators share: parameter checks, their steps, and a progress bar.
+"""The parts that all estimators share: their steps, and a progress bar.
 
 May import: `malt._job` and what that may.
 """

@@ -11,12 +11,13 @@ from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
 from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
 
+from malt._arguments import whole
 from malt._core_import import AVG, Graph, Vector
 from malt._errors import ConfigError
 from malt._job import job as jobs
 from malt._job import joining
 from malt._job.agreement import Report, Together
-from malt._job.averaging import Averaging, positive, start_alike
+from malt._job.averaging import Averaging, start_alike
 from malt._job.vectors import vector
 from malt._wrapping.learnt import (
     check_is_used,
@@ -213,8 +214,8 @@ class DataParallelEstimator(MetaEstimatorMixin, BaseEstimator):
                     "one rank"
                 )
         if self.every is not None:
-            positive("every", self.every)
-        positive("epochs", self.epochs)
+            whole("every", self.every, 1)
+        whole("epochs", self.epochs, 1)
         self._averaging = Averaging(self.graph, self.sync)
 
     def _settings(self) -> list[str]:

@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from malt import _core_import as core
+from malt._arguments import whole
 from malt._checkpoint.spread import Spread
 from malt._core_import import BFLOAT16, FLOAT16, INT8, Codec
 from malt._errors import ConfigError, SupersededError
 from malt._job import calls
 from malt._job import job as jobs
 from malt._partition import Partition
-from malt._training.parameters import whole
 from malt.ps._arguments import hot_rows_of
 from malt.ps._placing import Placing
 from malt.ps._rules import Add, Assign, Rule, UpdateFunction, states_of

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
+from malt._arguments import whole
 from malt._core_import import Graph, Vector
 from malt._errors import ConfigError
-from malt._job.averaging import Averaging, positive
+from malt._job.averaging import Averaging
 from malt.torch import _model
 from malt.torch._flat import Flat
 from malt.torch._join import Join
@@ -61,7 +62,7 @@ class Average:
     def __init__(
         self, model: torch.nn.Module, every: int, averaging: Averaging, buffers: bool
     ) -> None:
-        self._every = positive("every", every)
+        self._every = whole("every", every, 1)
         self._model = model
         parameters = _model.trained(model)
         tensors = parameters | _model.statistics(model, buffers)

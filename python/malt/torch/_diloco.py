@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
+from malt._arguments import whole
 from malt._errors import ConfigError
-from malt._job.averaging import Averaging, positive
+from malt._job.averaging import Averaging
 from malt.torch import _model
 from malt.torch._flat import Flat
 from malt.torch._optimizer import Around
@@ -59,7 +60,7 @@ class DiLoCo(Around):
         outer_momentum: float = 0.9,
         buffers: bool = True,
     ) -> None:
-        self._every = positive("every", every)
+        self._every = whole("every", every, 1)
         if not 0 < outer_rate < math.inf:
             raise ConfigError(f"outer_rate is {outer_rate!r}; it is a number above 0")
         if not 0 <= outer_momentum < 1:

@@ -15,7 +15,7 @@ BAD: list[tuple[str, list[str]]] = [
     ("np.zeros(3), rho=0", ["rank 0: rho is 0; it must be a number above 0"]),
     ("np.zeros(3), rho=float('nan')", ["rho is nan"]),
     ("np.zeros(3), quorum=1.5", ["quorum is 1.5; it is a share of the other ranks"]),
-    ("np.zeros(3), max_delay=-1", ["max_delay is -1; it is a whole number at least 0"]),
+    ("np.zeros(3), max_delay=-1", ["max_delay is -1; it must be a whole number at least 0"]),
     ("np.zeros(3), rtol=-1", ["rtol is -1; it must be a number at least 0"]),
     ("np.zeros(3), prox=3", ["prox is 3; it must be a function"]),
     ("np.zeros(3, int)", ["x has the dtype int64; it must be float32 or float64"]),

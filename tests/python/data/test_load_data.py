@@ -452,7 +452,7 @@ def test_a_file_cut_short_is_named(tmp_path: Path, name: str) -> None:
         ({"features": 3}, r"line 1: the index is not from 0 to 3: "),
         ({"features": 3, "zero_based": False}, r"the index is not from 1 to 3: "),
         ({"features": FEATURES, "zero_based": True}, "the index is not from 0 to 39: '40:"),
-        ({"features": 0}, "features is 0; it is an integer of at least 1"),
+        ({"features": 0}, "features is 0; it must be a whole number at least 1"),
         ({"chunk_rows": 2.5}, r"chunk_rows is 2\.5"),
         ({"threads": -1}, "threads is -1"),
         ({"dtype": "int32"}, "dtype is 'int32'; it is 'float32' or 'float64'"),

@@ -119,10 +119,10 @@ def test_a_loop_that_was_left_goes_on_with_the_chunk_it_was_left_at(alone: None)
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        (([1],), {"chunk": 0}, "chunk is 0; it is an integer of at least 1"),
+        (([1],), {"chunk": 0}, "chunk is 0; it must be a whole number from 1"),
         (([1],), {"chunk": 2.5}, r"chunk is 2\.5"),
         (([1],), {"chunk": True}, "chunk is True"),
-        (([1],), {"chunk": 1, "shuffle": -1}, "shuffle is -1; it is an integer of at least 0"),
+        (([1],), {"chunk": 1, "shuffle": -1}, "shuffle is -1; it must be a whole number from 0"),
         (([1], [1, 2]), {"chunk": 1}, "have 1, 2 elements"),
         ((iter([1]),), {"chunk": 1}, r"list_iterator in chunks \(.*: it needs a length"),
         (({1: 2},), {"chunk": 1}, "dict in chunks"),

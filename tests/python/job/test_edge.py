@@ -112,10 +112,10 @@ def test_the_sender_may_change_what_it_has_sent(job: Result) -> None:
 
 def test_wrong_arguments_are_refused_on_all_ranks(job: Result) -> None:
     for wrong in job.each("wrong"):
-        assert refused(wrong[0], "dst is 3", "ranks from 0 to 2")
+        assert refused(wrong[0], "dst is 3", "from 0 to 2")
         assert refused(wrong[1], "both 1", "another rank")
         assert refused(wrong[2], "depth is 0", "at least 1")
-        assert refused(wrong[3], "capacity is 2.5", "integer")
+        assert refused(wrong[3], "capacity is 2.5", "whole number")
         assert refused(wrong[5], "rank 0", "MB of shared memory", "smaller depth")
         assert refused(wrong[4], "capacity is 2 on rank 1, and 1 on rank 0")
 

@@ -119,15 +119,20 @@ def test_rows_placed_by_something_else_get_owners() -> None:
     ("X", "parts", "options", "text"),
     [
         (np.ones((1, 3)), 2, {}, "parts is 2, but the matrix has 1 rows: ask for at most so many"),
-        (np.ones((4, 3)), 0, {}, "parts is 0; it is 1 to 1024"),
-        (np.ones((4, 3)), 1025, {}, "parts is 1025; it is 1 to 1024"),
-        (np.ones((4, 3)), 2.0, {}, "parts is 2.0; it is a whole number"),
-        (np.ones((4, 3)), True, {}, "parts is True; it is a whole number"),
+        (np.ones((4, 3)), 0, {}, "parts is 0; it must be a whole number from 1 to 1024"),
+        (np.ones((4, 3)), 1025, {}, "parts is 1025; it must be a whole number from 1 to 1024"),
+        (np.ones((4, 3)), 2.0, {}, "parts is 2.0; it must be a whole number"),
+        (np.ones((4, 3)), True, {}, "parts is True; it must be a whole number"),
         (np.ones((4, 3)), 2, {"slack": 2}, "slack is 2.000000; it is 0 to 1"),
         (np.ones((4, 3)), 2, {"slack": "5 %"}, "slack is '5 %'; it is a number from 0 to 1"),
         (np.ones((4, 3)), 2, {"balance": "even"}, "balance is 'even'; it is 'rows' or 'values'"),
-        (np.ones((4, 3)), 2, {"passes": 0}, "passes is 0; it is 1 to 1000"),
-        (np.ones((4, 3)), 2, {"seed": -1}, "seed is -1; it is 0 to"),
+        (
+            np.ones((4, 3)),
+            2,
+            {"passes": 0},
+            "passes is 0; it must be a whole number from 1 to 1000",
+        ),
+        (np.ones((4, 3)), 2, {"seed": -1}, "seed is -1; it must be a whole number from 0 to"),
         (np.ones(4), 2, {}, "X is an array of shape (4,); it is a SciPy sparse matrix or a NumPy"),
         ([[1, 2]], 2, {}, "X is list; it is a SciPy sparse matrix or a NumPy array"),
         (np.ones((0, 3)), 1, {}, "X has the shape (0, 3); it needs a row and a column at least"),
@@ -150,7 +155,7 @@ def test_refuses_parts_that_are_none() -> None:
         malt.Partition([0], [[0]], [True], 3)
     with pytest.raises(malt.ConfigError, match="shared has the shape"):
         malt.Partition([0], [0], [True, False], 3)
-    with pytest.raises(malt.ConfigError, match="part is 3; it is 0 to 2"):
+    with pytest.raises(malt.ConfigError, match="part is 3; it must be a whole number from 0 to 2"):
         p.rows_of(3)
     with pytest.raises(malt.ConfigError, match="there are parts for 300 rows, but the matrix has"):
         p.traffic(X[:10])

@@ -362,7 +362,7 @@ def test_prediction_before_fit_says_so(digits: tuple[Any, Any]) -> None:
         (SGDClassifier, {}, "SGDClassifier.* has no partial_fit"),
         (IncrementalPCA(), {}, "orthonormal basis"),
         (Birch(), {}, "a tree"),
-        (SGDClassifier(), {"every": 0}, "every is 0; it is an integer of at least 1"),
+        (SGDClassifier(), {"every": 0}, "every is 0; it must be a whole number at least 1"),
         (SGDClassifier(), {"epochs": 1.5}, "epochs is 1.5"),
         (SGDClassifier(), {"sync": "ssp"}, "sync is 'ssp'; it is 'bsp', 'ssp:K'"),
         (SGDClassifier(), {"graph": "ring"}, "graph is 'ring'; it is None, malt.ALL"),

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from malt import _errors as errors
+from malt._arguments import whole
 from malt._errors import ConfigError, PeerError, describe_ranks
 from malt._job import job as jobs
 from malt._job.agreement import Report
-from malt._job.averaging import positive
 from malt._job.further_group import FurtherGroups
 from malt.torch import _model
 from malt.torch._flat import DTYPES
@@ -97,7 +97,7 @@ class Pipeline:
             return {
                 "ranks": [list(stage) for stage in places],
                 "the division of the layers": divided,
-                "microbatches": positive("microbatches", microbatches),
+                "microbatches": whole("microbatches", microbatches, 1),
                 "schedule": schedule,
             }
 
@@ -106,8 +106,8 @@ class Pipeline:
             raise ConfigError(
                 f"{_CALL}: {describe_ranks(idle)} has no stage; give each rank one in ranks="
             )
-        whole = torch.nn.Sequential(named)
-        tensors = dict(whole.named_parameters()) | dict(whole.named_buffers())
+        network = torch.nn.Sequential(named)
+        tensors = dict(network.named_parameters()) | dict(network.named_buffers())
         _model.check_alike(_CALL, {}, tensors, "one network")
         self.stage, self.replica = next(
             (stage, replicas.index(job.rank))
@@ -118,7 +118,7 @@ class Pipeline:
         self.module = torch.nn.Sequential(
             OrderedDict((name, named[name]) for name in divided[self.stage])
         )
-        self._names = set(whole.state_dict())
+        self._names = set(network.state_dict())
         self._microbatches, self._schedule = microbatches, schedule
         self._stage = Stage(self.module)
         self._ranks = {rank for stage in places for rank in stage}
