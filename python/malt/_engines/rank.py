@@ -31,6 +31,15 @@ _running: _Running | None = None
 _lock = threading.Lock()  # guards _running
 
 
+def _forget() -> None:
+    """In a forked child, which runs no function of an engine's."""
+    global _running, _lock
+    _running, _lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
 def run(
     variables: Mapping[str, str],
     start_seconds: float,

@@ -11,7 +11,9 @@ import pickle
 import selectors
 import signal
 import socket
-from collections.abc import Callable, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,6 +22,7 @@ import numpy.typing as npt
 
 from malt import _errors
 from malt._job import joining
+from malt._job.settings import Settings
 from malt._pool import failures, starting
 from malt._rendezvous.driver import Rendezvous
 from malt._rendezvous.exit_code import describe_end
@@ -49,11 +52,14 @@ class _Answer(NamedTuple):
 
 
 @dataclass
-class _Forked:
+class _Rank:
     rank: int
     process: int
+    end: int  # a pidfd: readable once the process has ended, and never another one's
     channel: socket.socket  # to the rank: where the ranks meet; from it: its answer
     answer: bytes = b""
+    has_ended: bool = False
+    stopped_since: float = math.inf
 
 
 def run(
@@ -64,11 +70,11 @@ def run(
     The processes share this process's memory as it is now, but writes to it stay their own. Results
     come back in memory mapped as shared, or in the report, which must be picklable.
     While they work, this process calls `watch` ten times a second. If a rank fails, the others are
-    ended.
+    ended. So is a rank that stays stopped (SIGSTOP) when another one has ended.
 
     Raises:
         malt.ConfigError: such a job is impossible, or this process is in a job already.
-        malt.PeerError: a rank was killed.
+        malt.PeerError: a rank was killed, or stopped.
         Exception: what a rank raised, with its traceback as the cause; of ValueError or malt.Error
             with their type, else malt.Error.
     """
@@ -79,20 +85,40 @@ def run(
             "`ranks` out, and each rank gives its own part of the data"
         )
     starting.check_ranks(ranks)
-    crew: list[_Forked] = []
+    silence = Settings.read(None, None, None, None).silence
+    crew: list[_Rank] = []
     with contextlib.ExitStack() as stack:
         stack.callback(_end, crew)
-        for rank in range(ranks):  # before the rendezvous, whose thread a fork would not take over
-            crew.append(_fork(rank, work))
+        with _interrupts_held():
+            for rank in range(ranks):  # before the rendezvous, whose thread no fork would take over
+                crew.append(_fork(rank, work))
         rendezvous = stack.enter_context(Rendezvous(ranks))
         for one in crew:
             with contextlib.suppress(OSError):  # it has ended, which is heard below
                 one.channel.sendall(json.dumps(rendezvous.environ(one.rank)).encode() + b"\n")
-        _await(crew, watch)
+        _await(crew, watch, silence)
         return [pickle.loads(one.answer).report for one in crew]
 
 
-def _fork(rank: int, work: Callable[[], Report]) -> _Forked:
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Let Ctrl-C wait: in the middle of a fork Python loses it, or raises it in the child too."""
+    is_main = threading.current_thread() is threading.main_thread()  # others are not interrupted
+    before = signal.getsignal(signal.SIGINT)
+    if not is_main or before is None:  # None: not Python's
+        yield
+        return
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
+
+
+def _fork(rank: int, work: Callable[[], Report]) -> _Rank:
     ours, theirs = socket.socketpair()
 
     def become() -> int:
@@ -103,12 +129,13 @@ def _fork(rank: int, work: Callable[[], Report]) -> _Forked:
 
     process = starting.fork(become)
     theirs.close()
-    return _Forked(rank, process, ours)
+    ours.setblocking(False)
+    return _Rank(rank, process, os.pidfd_open(process), ours)
 
 
 def _answer(channel: socket.socket, work: Callable[[], Report]) -> _Answer:
-    signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and ends its ranks
+    signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for name in starting.LAUNCH:
         os.environ.pop(name, None)
@@ -125,43 +152,97 @@ def _answer(channel: socket.socket, work: Callable[[], Report]) -> _Answer:
         return _Answer({}, failures.describe_with_pickle(error))
 
 
-def _await(crew: list[_Forked], watch: Callable[[], object]) -> None:
+def _await(crew: list[_Rank], watch: Callable[[], object], silence: float) -> None:
     """Wait until all have answered; raise the first failure."""
     with selectors.DefaultSelector() as selector:
         for one in crew:
             selector.register(one.channel, selectors.EVENT_READ, one)
+            selector.register(one.end, selectors.EVENT_READ, one)
         while selector.get_map():
             for key, _ in selector.select(_LOOK_SECONDS):
                 one = key.data
-                received = one.channel.recv(1 << 16)
-                one.answer += received
-                if not received:
-                    selector.unregister(one.channel)
-                    _, status = os.waitpid(one.process, 0)
-                    one.process = 0
-                    _check(one, os.waitstatus_to_exitcode(status))
+                if key.fd != one.end:
+                    if not _receive(one):
+                        selector.unregister(one.channel)
+                    continue
+                while _receive(one):
+                    pass
+                for source in (one.channel, one.end):
+                    with contextlib.suppress(KeyError):
+                        selector.unregister(source)
+                one.has_ended = True
+                _check(one, _reap(one))
+            if any(one.has_ended for one in crew):
+                _check_stopped(crew, silence)
             watch()
 
 
-def _check(one: _Forked, code: int) -> None:
-    if not one.answer or code < 0:  # perhaps in the middle of its answer
+def _receive(one: _Rank) -> bool:
+    """Take in what has come of the answer; return whether more may come."""
+    try:
+        received = one.channel.recv(1 << 16)
+    except BlockingIOError:
+        return False
+    one.answer += received
+    return bool(received)
+
+
+def _reap(one: _Rank) -> int:
+    """Return the exit code of a process that has ended, or 0 if another waited for it."""
+    try:
+        _, status = os.waitpid(one.process, 0)
+    except ChildProcessError:  # a thread of the user's, or SIGCHLD is ignored
+        return 0
+    return os.waitstatus_to_exitcode(status)
+
+
+def _check(one: _Rank, code: int) -> None:
+    try:
+        answer = pickle.loads(one.answer)
+    except (EOFError, pickle.UnpicklingError):  # in the middle of its answer, or before
+        answer = None
+    if answer is None or code < 0:
         raise _errors.PeerError(
             f"rank {one.rank} {describe_end(code)}, and the others were ended", [one.rank]
         )
-    if (failure := pickle.loads(one.answer).failure) is not None:
-        error = failures.from_pickle(one.rank, failure)
+    if answer.failure is not None:
+        error = failures.from_pickle(one.rank, answer.failure)
         if isinstance(error, (ValueError, _errors.Error)):
             raise error
-        _, kind, text, _ = failure
+        _, kind, text, _ = answer.failure
         raise _errors.Error(f"rank {one.rank}: {kind}: {text}") from error.__cause__
 
 
-def _end(crew: list[_Forked]) -> None:
+def _check_stopped(crew: list[_Rank], silence: float) -> None:
+    """Raise PeerError for a rank that is stopped for so long that others have gone on without it.
+
+    Only for a stopped one: a rank may work for much longer than others.
+    """
+    now = time.monotonic()
     for one in crew:
-        if one.process != 0:
-            os.kill(one.process, signal.SIGKILL)
+        is_stopped = not one.has_ended and _state_of(one.process) == "T"
+        one.stopped_since = min(one.stopped_since, now) if is_stopped else math.inf
+        if now - one.stopped_since > silence:
+            raise _errors.PeerError(
+                f"rank {one.rank} (process {one.process}) has been stopped for {silence:g} s, and "
+                "was ended; a longer limit: MALT_SILENCE",
+                [one.rank],
+            )
+
+
+def _state_of(process: int) -> str:
+    """Return the state of a process as proc(5) has it: T is stopped by a signal."""
+    with contextlib.suppress(OSError), open(f"/proc/{process}/stat") as file:
+        return file.read().rpartition(") ")[2][:1]
+    return ""
+
+
+def _end(crew: list[_Rank]) -> None:
+    for one in crew:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(one.end, signal.SIGKILL)
     for one in crew:
         one.channel.close()
-        if one.process != 0:
-            os.waitpid(one.process, 0)
-            one.process = 0
+        os.close(one.end)
+        if not one.has_ended:
+            _reap(one)

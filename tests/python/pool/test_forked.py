@@ -77,9 +77,61 @@ def test_a_rank_that_is_killed_is_named() -> None:
     assert caught.value.ranks == (0,)
 
 
-def test_who_watches_may_end_them() -> None:
+def test_an_exception_of_watch_ends_the_ranks() -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         forked.run(2, lambda: time.sleep(60) or {}, interrupt)
+
+
+def test_a_rank_that_stays_stopped_is_ended_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MALT_SILENCE", "0.3")
+
+    def work() -> Mapping[str, Any]:
+        if malt.rank() == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return {}
+
+    with pytest.raises(malt.PeerError, match=r"rank 1 \(process \d+\) has been stopped") as caught:
+        forked.run(2, work)
+    assert caught.value.ranks == (1,)
+
+
+def test_another_may_wait_for_the_ranks() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert forked.run(2, lambda: {"rank": malt.rank()}) == [{"rank": 0}, {"rank": 1}]
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def test_an_interrupt_in_the_middle_of_a_fork_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    process, forks, fork = os.getpid(), [], os.fork
+
+    def interrupted() -> int:
+        forks.append(fork())
+        os.kill(os.getpid(), signal.SIGINT)  # a terminal's goes to the ranks too
+        return forks[-1]
+
+    monkeypatch.setattr(os, "fork", interrupted)
+
+    def run() -> None:
+        try:
+            forked.run(2, dict)
+        finally:
+            if os.getpid() != process:
+                os._exit(1)  # or the rank would run all tests that are left
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert len(forks) == 2
+
+
+def nested() -> Any:
+    return forked.run(2, lambda: {"size": malt.size()})
+
+
+def test_a_program_of_one_rank_may_start_ranks() -> None:
+    with malt.Pool(1) as pool:
+        assert pool.run(nested) == [[{"size": 2}] * 2]
