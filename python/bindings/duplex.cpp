@@ -37,16 +37,16 @@ std::pair<py::bytes, std::size_t> peek(Duplex& self, double timeout) {
 
 void bind_duplex(py::module_& module) {
   py::class_<Duplex>(module, "Duplex", "Messages between two ranks, each way; for the package.")
-      .def(py::init<std::shared_ptr<dstorm::Group>, std::string, int, std::size_t, int>(),
+      .def(py::init<std::shared_ptr<dstorm::Group>, std::string, int, std::size_t, int, int>(),
            py::arg("group"), py::arg("name"), py::arg("peer"), py::arg("slot_bytes"),
-           py::arg("depth"), NoGil())
+           py::arg("depth"), py::arg("spare") = 0, NoGil())
       .def(
           "send",
           [](Duplex& self, const py::bytes& head, std::uintptr_t data, std::size_t bytes) {
             send_of(head, data, bytes, [&](auto front, auto body) { self.send(front, body); });
           },
           py::arg("head"), py::arg("data"), py::arg("bytes"),
-          "Send `head` and the bytes at the address `data`. Waits for a slot.")
+          "Send `head` and the bytes at the address `data`. Waits for a slot that is not spare.")
       .def(
           "try_send",
           [](Duplex& self, const py::bytes& head, std::uintptr_t data, std::size_t bytes) {
@@ -54,7 +54,7 @@ void bind_duplex(py::module_& module) {
                            [&](auto front, auto body) { return self.try_send(front, body); });
           },
           py::arg("head"), py::arg("data"), py::arg("bytes"),
-          "Send if that needs no wait.\n\nReturns:\n    Whether it did.")
+          "Send if that needs no wait, also into a spare slot.\n\nReturns:\n    Whether it did.")
       .def("peek", &peek, py::arg("timeout"),
            "Wait for a message.\n\nReturns:\n    The head of the oldest one, and its body's bytes.")
       .def(

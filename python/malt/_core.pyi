@@ -967,7 +967,7 @@ class Duplex:
     """
     Messages between two ranks, each way; for the package.
     """
-    def __init__(self, group: Group, name: str, peer: typing.SupportsInt | typing.SupportsIndex, slot_bytes: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex) -> None:
+    def __init__(self, group: Group, name: str, peer: typing.SupportsInt | typing.SupportsIndex, slot_bytes: typing.SupportsInt | typing.SupportsIndex, depth: typing.SupportsInt | typing.SupportsIndex, spare: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
         ...
     def peek(self, timeout: typing.SupportsFloat | typing.SupportsIndex) -> tuple[bytes, int]:
         """
@@ -978,7 +978,7 @@ class Duplex:
         """
     def send(self, head: bytes, data: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
-        Send `head` and the bytes at the address `data`. Waits for a slot.
+        Send `head` and the bytes at the address `data`. Waits for a slot that is not spare.
         """
     def shut(self) -> None:
         """
@@ -990,7 +990,7 @@ class Duplex:
         """
     def try_send(self, head: bytes, data: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex) -> bool:
         """
-        Send if that needs no wait.
+        Send if that needs no wait, also into a spare slot.
 
         Returns:
             Whether it did.

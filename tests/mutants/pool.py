@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Mutant(NamedTuple):
-    module: str  # of malt._pool, or of another package
+    module: str  # of malt._pool, or of another package; with dots where it is in one of that
     old: str
     new: str
     tests: str  # a file of tests/python/pool (or of the other package), or a test in one
@@ -254,13 +254,19 @@ sys.meta_path[:] = [one for one in sys.meta_path if "Redirecting" not in type(on
 
 
 def check(mutant: Mutant, package_name: str) -> str:
-    """Return the line of the first test that fails, or "" if none does."""
+    """Return the line of the first test that fails, or "" if none does.
+
+    Args:
+        mutant: what to break.
+        package_name: "pool" for malt._pool and tests/python/pool; "" for malt and tests/python.
+    """
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder) / "malt"
         shutil.copytree(ROOT / "python" / "malt", package)
         shutil.copy(malt._core.__file__, package)
         (Path(folder) / "sitecustomize.py").write_text(_SITE)
-        file = package / f"_{package_name}" / f"{mutant.module}.py"
+        home = package / f"_{package_name}" if package_name else package
+        file = home / f"{mutant.module.replace('.', '/')}.py"
         source = file.read_text()
         assert mutant.old in source, "the mutant is of other code"
         file.write_text(source.replace(mutant.old, mutant.new))

@@ -10,6 +10,7 @@ from malt._errors import DamagedError
 
 _FIXED = struct.Struct("<B15sd")  # kind, dtype, number
 _MOST_DIMENSIONS = 64  # NumPy's and PyTorch's
+_MOST_ARRAY_BYTES = (1 << 63) - 1  # NumPy's and PyTorch's
 MOST_BYTES = _FIXED.size + 8 * _MOST_DIMENSIONS
 
 
@@ -32,9 +33,24 @@ class Head(NamedTuple):
         fixed = _FIXED.pack(self.kind, self.dtype.encode(), self.number)
         return fixed + struct.pack(f"<{len(self.shape)}Q", *self.shape)
 
+    def whole(self, least: int, most: int) -> int:
+        """Return the number.
+
+        Raises:
+            DamagedError: it is not a whole one from `least` to `most`.
+        """
+        if not (self.number.is_integer() and least <= self.number <= most):
+            raise DamagedError(
+                f"a message has the number {self.number}; it must be a whole one from {least} to "
+                f"{most}"
+            )
+        return int(self.number)
+
     def check_length(self, body_bytes: int, item_bytes: int) -> None:
         """Raise DamagedError unless the body is such an array of elements of so many bytes."""
-        if math.prod(self.shape) * item_bytes != body_bytes:
+        # An empty array's other dimensions must not overflow either.
+        widest = math.prod(filter(None, self.shape)) * item_bytes
+        if math.prod(self.shape) * item_bytes != body_bytes or widest > _MOST_ARRAY_BYTES:
             raise DamagedError(
                 f"a message says that it carries {self.dtype} {list(self.shape)}, and has "
                 f"{body_bytes} bytes"

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from malt._arguments import whole
+from malt._arguments import number, whole
 from malt._core_import import Duplex, Group
-from malt._errors import ConfigError, DamagedError
+from malt._errors import (
+    ConfigError,
+    DamagedError,
+    Error,
+    TimeoutError,  # noqa: A004
+)
 from malt._job import array_head
 from malt._job import job as jobs
 from malt._job.agreement import Report
 from malt._job.array_head import Head
 from malt._job.further_group import FurtherGroups
 
+_MOST_CAPACITY = 1 << 48
+_MOST_DEPTH = 1024  # a segment's
 _KINDS = "biufc"  # of dtypes: bool, int, unsigned int, float, complex
 
 
@@ -31,7 +42,7 @@ class Edge:
     Arrays may differ in shape and dtype from one to the next. Between ranks of one host an array is
     copied once into memory that both share, and once out of it. An edge works by itself: it needs
     no other rank than these two, and an edge may wait in one thread while another thread uses the
-    job's vectors.
+    job's vectors. Several threads may send, and several may receive: each array comes to one.
 
     Args:
         src: the rank that sends.
@@ -55,8 +66,8 @@ class Edge:
             report = {
                 "src": whole("src", src, 0, job.size - 1),
                 "dst": whole("dst", dst, 0, job.size - 1),
-                "capacity": whole("capacity", capacity, 1),
-                "depth": whole("depth", depth, 1),
+                "capacity": whole("capacity", capacity, 1, _MOST_CAPACITY),
+                "depth": whole("depth", depth, 1, _MOST_DEPTH),
             }
             if src == dst:
                 raise ConfigError(f"src and dst are both {src}; an edge goes to another rank")
@@ -69,6 +80,7 @@ class Edge:
         self._timeout = job.settings.timeout
         self._duplex: Duplex | None = None
         self._group: Group | None = None
+        self._receiving = threading.Lock()  # from the look at a message until it is taken
         further.form([self.src, self.dst], self._open)
         job.companions.add(self)
 
@@ -98,7 +110,8 @@ class Edge:
                 f"than the edge takes, {self.capacity:,}: make it with capacity={given.nbytes}"
             )
         head = Head(0, given.dtype.name, given.shape)
-        duplex.send(head.pack(), given.ctypes.data, given.nbytes)
+        with self._naming_a_close():
+            duplex.send(head.pack(), given.ctypes.data, given.nbytes)
 
     def receive(self, *, timeout: float | None = None) -> npt.NDArray[Any]:
         """Return the next array, in memory of the caller's own; torch.from_numpy() takes it.
@@ -109,16 +122,29 @@ class Edge:
         Raises:
             ConfigError: this rank is not `dst`; the edge is closed.
             TimeoutError: none came in time.
-            PeerError: `src` is dead or has left, and all that it had sent has been received.
+            PeerError: `src` is dead or has left, and what it had sent has been received. Between
+                hosts, arrays that were still on their way when `src` was killed are lost.
         """
         duplex = self._end(self.dst, "receive")
-        data, body_bytes = duplex.peek(self._timeout if timeout is None else timeout)
-        head = array_head.unpack(data)
-        dtype = _dtype(head.dtype)
-        head.check_length(body_bytes, dtype.itemsize)
-        array = np.empty(head.shape, dtype)
-        duplex.take(array.ctypes.data, array.nbytes)
-        return array
+        if timeout is None:
+            timeout = self._timeout
+        number("timeout", timeout, 0)
+        deadline = time.monotonic() + timeout
+        if not self._receiving.acquire(timeout=min(timeout, threading.TIMEOUT_MAX)):
+            raise TimeoutError(
+                f"{self!r}: another thread has waited for an array for {timeout:g} s", [self.src]
+            )
+        try:
+            with self._naming_a_close():
+                data, body_bytes = duplex.peek(max(0, deadline - time.monotonic()))
+                head = array_head.unpack(data)
+                dtype = _dtype(head.dtype)
+                head.check_length(body_bytes, dtype.itemsize)
+                array = np.empty(head.shape, dtype)
+                duplex.take(array.ctypes.data, array.nbytes)
+                return array
+        finally:
+            self._receiving.release()
 
     def close(self) -> None:
         """Leave: what was sent can still be received, and no more can be sent. Idempotent."""
@@ -141,17 +167,35 @@ class Edge:
             raise ConfigError(f"{self!r} is closed")
         return self._duplex
 
+    @contextmanager
+    def _naming_a_close(self) -> Iterator[None]:
+        """If another thread closes the edge in a wait, say so."""
+        try:
+            yield
+        except Error as error:
+            if self._duplex is None:
+                raise ConfigError(f"{self!r} has been closed by another thread") from error
+            raise
+
 
 def _array(given: Any) -> npt.NDArray[Any]:
     if not isinstance(given, np.ndarray) and hasattr(given, "__dlpack__"):
         try:
-            given = np.from_dlpack(given.detach() if hasattr(given, "detach") else given)
+            for settle in ("detach", "resolve_conj", "resolve_neg"):  # PyTorch's; DLPack needs them
+                given = getattr(given, settle)() if hasattr(given, settle) else given
+            given = np.from_dlpack(given)
         except (BufferError, RuntimeError, TypeError) as error:
             raise ConfigError(
                 f"cannot send a {type(given).__name__}: {error}; an edge takes arrays on the CPU "
                 "of NumPy's dtypes: convert it first"
             ) from error
-    array = np.asarray(given, order="C")
+    try:
+        array = np.asarray(given, order="C")
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"cannot send a {type(given).__name__}: {error}; an edge takes arrays, numbers, and "
+            "lists of them whose rows have the same length"
+        ) from error
     if array.dtype.kind not in _KINDS or not array.dtype.isnative:
         raise ConfigError(
             f"an array of dtype {array.dtype} cannot be sent; bool, int, float and complex of this "

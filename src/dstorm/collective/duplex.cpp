@@ -15,13 +15,14 @@ using std::chrono::nanoseconds;
 // In a slot the body follows the head at once; the slot's format is the length of the head.
 
 Duplex::Duplex(std::shared_ptr<Group> group, std::string name, int peer, std::size_t slot_bytes,
-               int depth)
+               int depth, int spare)
     : segment_(std::move(group), SegmentOptions{.name = std::move(name),
                                                 .slot_bytes = slot_bytes,
-                                                .depth = depth,
+                                                .depth = depth + spare,
                                                 .policy = Policy::kQueue,
                                                 .kind = "duplex"}),
-      peer_(peer) {}
+      peer_(peer),
+      depth_(static_cast<std::size_t>(depth)) {}
 
 void Duplex::throw_gone() const {
   throw PeerError("rank " + std::to_string(peer_) + " is dead, or has left", {peer_});
@@ -29,6 +30,27 @@ void Duplex::throw_gone() const {
 
 void Duplex::send(std::span<const std::byte> head, std::span<const std::byte> body) {
   const Turn turn(segment_.turns(), "send", segment_.options().name);
+  await_slot();
+  put(head, body);
+}
+
+void Duplex::await_slot() {
+  SegmentState& state = segment_.parts().state;
+  state.begin_call(false);
+  const auto has_slot = [&] {
+    return !state.is_live(peer_) || state.writer().pending(peer_) < depth_;
+  };
+  const auto missed = [&] {
+    return "rank " + std::to_string(peer_) + " received none of the " + std::to_string(depth_) +
+           " messages on their way";
+  };
+  const nanoseconds limit = state.group().timeout();
+  if (!state.wait(has_slot, limit, missed, [&] { return peer_; })) {
+    throw TimeoutError(missed() + " within " + format_seconds(limit), {peer_});
+  }
+}
+
+void Duplex::put(std::span<const std::byte> head, std::span<const std::byte> body) {
   const std::size_t bytes = head.size() + body.size();
   if (bytes > segment_.options().slot_bytes) {
     throw ConfigError("a message of " + std::to_string(bytes) + " bytes does not fit a slot of " +
@@ -47,7 +69,7 @@ bool Duplex::try_send(std::span<const std::byte> head, std::span<const std::byte
   const SegmentState& state = segment_.parts().state;
   if (!state.is_live(peer_)) return false;
   if (!state.writer().has_free([&](int rank) { return state.is_live(rank); })) return false;
-  send(head, body);
+  put(head, body);
   return true;
 }
 

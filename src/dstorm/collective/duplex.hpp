@@ -24,16 +24,16 @@ class Duplex {
  public:
   // Collective, blocking: the ranks of `group`, which are this one and `peer`, make it.
   // `depth` messages of up to `slot_bytes` bytes, head and body, can be on their way from each of
-  // them. Throws what the constructor of Segment throws.
+  // them, and `spare` more that try_send() sends. Throws what the constructor of Segment throws.
   Duplex(std::shared_ptr<Group> group, std::string name, int peer, std::size_t slot_bytes,
-         int depth);
+         int depth, int spare = 0);
 
-  // Returns when the message has been copied into a slot. Waits for a slot as long as the group's
-  // time limit. Throws ConfigError if the message does not fit a slot, TimeoutError, and PeerError
-  // if the receiver is dead or has left.
+  // Returns when the message has been copied into a slot. Waits for a slot that is not spare, as
+  // long as the group's time limit. Throws ConfigError if the message does not fit a slot,
+  // TimeoutError, and PeerError if the receiver is dead or has left.
   void send(std::span<const std::byte> head, std::span<const std::byte> body);
 
-  // Sends if a slot is free and the receiver is live; returns whether it did. Never waits.
+  // Sends if any slot is free and the receiver is live; returns whether it did. Never waits.
   bool try_send(std::span<const std::byte> head, std::span<const std::byte> body);
 
   struct Arrived {
@@ -53,6 +53,8 @@ class Duplex {
 
  private:
   [[noreturn]] void throw_gone() const;
+  void await_slot();
+  void put(std::span<const std::byte> head, std::span<const std::byte> body);
 
   struct Found {
     int slot;
@@ -62,6 +64,7 @@ class Duplex {
 
   Segment segment_;
   int peer_;
+  std::size_t depth_;           // without the spare slots
   std::uint64_t taken_ = 0;     // the sender's iterations up to this one have been taken
   std::optional<Found> found_;  // what peek() has returned
 };

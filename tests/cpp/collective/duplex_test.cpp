@@ -82,6 +82,33 @@ TEST(Duplex, ASenderIsAheadByAsManyMessagesAsThereAreSlots) {
   expect_all_well(job);
 }
 
+TEST(Duplex, ASpareSlotIsLeftForTrySend) {
+  Shared<std::atomic<bool>> has_sent_two;
+  Job job(2, [&](Bootstrap& bootstrap) {
+    const auto group = join(bootstrap);
+    Duplex duplex(group, "d", 1 - group->rank(), kRoom, 1, 1);
+    if (group->rank() == 0) {
+      duplex.send({}, content(1, 1));
+      duplex.send({}, content(2, 2));  // waits until the first has been taken
+      *has_sent_two = true;
+      CHECK_THAT(duplex.try_send({}, content(3, 3)));
+      CHECK_THAT(!duplex.try_send({}, content(4, 4)));
+      group->barrier();
+    } else {
+      CHECK_THAT(duplex.peek(10s).body_bytes == 1);
+      std::this_thread::sleep_for(100ms);
+      CHECK_THAT(!*has_sent_two);
+      CHECK_THAT(take(duplex) == content(1, 1));
+      group->barrier();
+      CHECK_THAT(take(duplex) == content(2, 2));
+      CHECK_THAT(take(duplex) == content(3, 3));
+    }
+    group->barrier();
+    return 0;
+  });
+  expect_all_well(job);
+}
+
 TEST(Duplex, WhatDoesNotFitIsRefusedAndNothingIsTaken) {
   Job job(2, [](Bootstrap& bootstrap) {
     const auto group = join(bootstrap);

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 from jobs import PROMPT, Result, refused, run_job, start_job
+
+from malt._errors import DamagedError
+from malt._job import array_head
+from malt._job.array_head import Head
 
 # They share one job, which a worker runs once.
 pytestmark = pytest.mark.xdist_group("edge")
@@ -47,15 +52,17 @@ if rank == 1:
 tell(wrong=[
     error_of(malt.Edge, 0, 3), error_of(malt.Edge, 1, 1), error_of(malt.Edge, 0, 1, depth=0),
     error_of(malt.Edge, 0, 1, capacity=2.5), error_of(malt.Edge, 0, 1, capacity=rank + 1),
-    error_of(malt.Edge, 0, 1, capacity=1 << 44),
+    error_of(malt.Edge, 0, 1, capacity=1 << 44), error_of(malt.Edge, 0, 1, capacity=1 << 64),
+    error_of(malt.Edge, 0, 1, depth=1 << 31),
 ])
 if rank == 0:
     tell(here=[
         error_of(edge.receive), error_of(edge.send, np.zeros(1 << 18)),
-        error_of(edge.send, np.array(["a"])),
+        error_of(edge.send, np.array(["a"])), error_of(edge.send, [[1], [1, 2]]),
     ])
 if rank == 1:
-    tell(here=[error_of(edge.send, 1), error_of(edge.receive, timeout=0.1)])
+    tell(here=[error_of(edge.send, 1), error_of(edge.receive, timeout=0.1),
+               error_of(edge.receive, timeout="a"), error_of(edge.receive, timeout=float("nan"))])
 malt.barrier()
 edge.close()
 if rank < 2:
@@ -84,12 +91,47 @@ if rank == 1:
     thread.join()
     tell(threads=came)
 malt.barrier()
+
+# Two threads receive from one edge
+shared = malt.Edge(0, 1)
+if rank == 0:
+    for i in range(3000):
+        shared.send(np.full(1, i, np.int64 if i % 2 else np.float64))
+    shared.close()
+if rank == 1:
+    got, ends = [], []
+    def receive():
+        while True:
+            try:
+                got.append(shared.receive())
+            except malt.Error as error:
+                ends.append(type(error).__name__)
+                return
+    threads = [threading.Thread(target=receive) for _ in range(2)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    tell(shared=[(array.dtype.kind, int(array[0])) for array in got], ends=ends)
+malt.barrier()
+
+# An edge is closed in a wait
+waited = malt.Edge(0, 1)
+if rank == 1:
+    errors = []
+    thread = threading.Thread(target=lambda: errors.append(error_of(waited.receive)))
+    thread.start()
+    time.sleep(0.3)
+    tell(late=error_of(waited.receive, timeout=0.1))
+    waited.close()
+    thread.join()
+    tell(in_wait=errors[0])
+malt.barrier()
 """
 
 
-@pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Result:
-    result = run_job(tmp_path_factory.mktemp("edge"), 3, JOB)
+@pytest.fixture(scope="module", params=["shm", "tcp"])
+def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    environ = {"MALT_TRANSPORT": request.param}
+    result = run_job(tmp_path_factory.mktemp("edge"), 3, JOB, environ=environ)
     assert result.code == 0, result.output
     return result
 
@@ -114,21 +156,26 @@ def test_wrong_arguments_are_refused_on_all_ranks(job: Result) -> None:
     for wrong in job.each("wrong"):
         assert refused(wrong[0], "dst is 3", "from 0 to 2")
         assert refused(wrong[1], "both 1", "another rank")
-        assert refused(wrong[2], "depth is 0", "at least 1")
+        assert refused(wrong[2], "depth is 0", "from 1 to 1024")
         assert refused(wrong[3], "capacity is 2.5", "whole number")
         assert refused(wrong[5], "rank 0", "MB of shared memory", "smaller depth")
         assert refused(wrong[4], "capacity is 2 on rank 1, and 1 on rank 0")
+        assert refused(wrong[6], f"capacity is {1 << 64}", f"from 1 to {1 << 48}")
+        assert refused(wrong[7], f"depth is {1 << 31}", "from 1 to 1024")
 
 
 def test_the_wrong_rank_and_what_does_not_fit_are_refused(job: Result) -> None:
-    receiving, large, text = job.told[0]["here"]
+    receiving, large, text, ragged = job.told[0]["here"]
 
     assert refused(receiving, "edge 0 -> 1", "this is rank 0", "receive on rank 1")
     assert refused(large, "2,097,152 bytes", "1,048,576", "capacity=2097152")
     assert refused(text, "<U1", "convert")
+    assert refused(ragged, "cannot send a list", "same length")
     assert refused(job.told[1]["here"][0], "this is rank 1", "send on rank 0")
     assert job.told[1]["here"][1].kind == "TimeoutError"
     assert job.told[1]["here"][1].ranks == (0,)
+    assert refused(job.told[1]["here"][2], "timeout is 'a'", "a number at least 0")
+    assert refused(job.told[1]["here"][3], "timeout is nan", "a number at least 0")
     for rank in (0, 1):
         assert refused(job.told[rank]["closed"], "is closed")
 
@@ -144,6 +191,28 @@ def test_what_was_sent_before_a_close_is_received(job: Result) -> None:
 
 def test_an_edge_waits_beside_the_jobs_own_calls(job: Result) -> None:
     assert job.told[1]["threads"] == [[3.0]]
+
+
+def test_each_array_comes_whole_to_one_of_two_threads_that_receive(job: Result) -> None:
+    told = job.told[1]
+
+    assert sorted(told["shared"], key=lambda each: each[1]) == [
+        ("i" if i % 2 else "f", i) for i in range(3000)
+    ]
+    assert told["ends"] == ["PeerError"] * 2
+
+
+def test_a_thread_waits_no_longer_than_its_timeout_for_another_one(job: Result) -> None:
+    late = job.told[1]["late"]
+
+    assert (late.kind, late.ranks) == ("TimeoutError", (0,))
+    assert late.seconds < PROMPT
+
+
+def test_a_receiver_learns_that_another_thread_has_closed_the_edge(job: Result) -> None:
+    in_wait = job.told[1]["in_wait"]
+
+    assert refused(in_wait, "edge 0 -> 1 has been closed by another thread")
 
 
 def test_a_sender_waits_for_a_slot_no_longer_than_the_time_limit(tmp_path: Path) -> None:
@@ -163,6 +232,7 @@ if rank == 1:
     full = result.told[0]["full"]
     assert full.kind == "TimeoutError"
     assert full.ranks == (1,)
+    assert full.says("rank 1 received none of the 1 messages on their way within 2 s")
     assert result.told[1]["came"] == 1
 
 
@@ -174,12 +244,33 @@ malt.init(timeout=60)
 edge = malt.Edge(0, 1)
 if rank == 0:
     edge.send(torch.arange(6.0, requires_grad=True).reshape(2, 3).T)
+    lazy = torch.tensor([1 + 2j]).conj()
+    edge.send(lazy)
+    edge.send(lazy.imag)
 if rank == 1:
     tell(came=torch.from_numpy(edge.receive()).numpy())
+    tell(lazy=[edge.receive().tolist() for _ in range(2)])
 """
     result = run_job(tmp_path, 2, body)
 
     assert np.array_equal(result.told[1]["came"], np.arange(6.0).reshape(2, 3).T)
+    assert result.told[1]["lazy"] == [[1 - 2j], [-2.0]]
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, -1.0, 0.5, 8.0])
+def test_a_number_of_a_message_must_be_whole_and_in_range(number: float) -> None:
+    head = array_head.unpack(Head(0, number=number).pack())
+
+    with pytest.raises(DamagedError, match=rf"number {number}; .* from 0 to 7"):
+        head.whole(0, 7)
+
+
+@pytest.mark.parametrize("shape", [(3,), (0, 1 << 63), (1 << 40, 0, 1 << 40)])
+def test_a_shape_must_fit_the_body_and_memory(shape: tuple[int, ...]) -> None:
+    head = array_head.unpack(Head(0, "float64", shape).pack())
+
+    with pytest.raises(DamagedError, match="and has 0 bytes"):
+        head.check_length(0, 8)
 
 
 def test_a_dead_sender_is_named_once_all_that_it_sent_has_come(tmp_path: Path) -> None:

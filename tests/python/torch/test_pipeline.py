@@ -32,6 +32,10 @@ def network(seed=0):
         nn.ReLU(inplace=True), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 3),
     )
 
+def linears():
+    torch.manual_seed(0)
+    return [nn.Linear(5, 5), nn.Linear(5, 5)]
+
 def batches(count=4, rows=22, seed=1):
     generator = torch.Generator().manual_seed(seed)
     return [(torch.randn(rows, 5, generator=generator),
@@ -122,6 +126,32 @@ tell(frozen=(pipe.step(x, y, nn.functional.cross_entropy), accumulate(whole, x, 
 half = malt.torch.Pipeline(network().bfloat16(), microbatches=2)
 tell(half=(half.step(x.bfloat16(), y, nn.functional.cross_entropy),
            accumulate(network().bfloat16(), x.bfloat16(), y, 2)))
+
+# Tensors that are conjugated or negated only when they are read
+class Scale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([1 + 2j, 3 - 1j]))
+    def forward(self, x):
+        return x * self.weight
+class Conjugate(nn.Module):
+    def forward(self, x):
+        return x.conj()
+class Imaginary(nn.Module):
+    def forward(self, x):
+        return x.conj().imag
+def lazy():
+    return [nn.Sequential(Scale(), Conjugate()), nn.Sequential(Conjugate(), Scale(), Imaginary()),
+            nn.Tanh()]
+z = torch.tensor([[1 + 1j, 2 - 1j]])
+def summed(output, _):
+    return output.sum()
+pipe, whole = malt.torch.Pipeline(lazy()), nn.Sequential(*lazy())
+loss, expected = pipe.step(z, z, summed), whole(z).sum()
+expected.backward()
+state = dict(whole.named_parameters())
+tell(lazy=(loss, expected.item(), [torch.equal(p.grad, state[name].grad)
+                                   for name, p in pipe.module.named_parameters()]))
 
 # How many micro-batches' activations a stage keeps: live tensors that a layer has saved
 import weakref
@@ -217,6 +247,12 @@ def test_frozen_layers_and_other_dtypes_train_too(job: Result) -> None:
         assert loss == expected
 
 
+def test_tensors_that_are_conjugated_when_they_are_read_arrive_so(job: Result) -> None:
+    for loss, expected, is_same in job.each("lazy"):
+        assert loss == expected
+        assert all(is_same)
+
+
 def test_1f1b_keeps_the_activations_of_no_more_microbatches_than_stages(job: Result) -> None:
     assert [most["1f1b"] for most in job.each("most")] == [3, 2, 1]
     assert [most["gpipe"] for most in job.each("most")] == [11, 11, 11]
@@ -272,6 +308,10 @@ FAILURES = {
         "pipe.step(x, y, lambda output, target: 1 / 0)",
         ("ConfigError", "rank 2: ZeroDivisionError"),
     ),
+    "a loss that raises much": (
+        "pipe.step(x, y, fails)",
+        ("ConfigError", "rank 2: ValueError: \nééé", "é" * 1000),
+    ),
     "a loss that is no number": (
         "pipe.step(x, y, lambda output, target: output)",
         ("ConfigError", "rank 2: loss_fn returned", "one number"),
@@ -298,6 +338,8 @@ if {case != "a short batch"}:
     pipe.step(x, y, nn.functional.cross_entropy)
 if {case == "a layer that fails"} and rank == 1:
     pipe.module[-1].register_forward_hook(lambda *_: rank)
+def fails(*_):
+    raise ValueError("\\n" + "\\xe9" * 3000)
 def call():
     {call}
 tell(error=error_of(call), again=error_of(pipe.step, x, y, nn.functional.cross_entropy))
@@ -308,12 +350,146 @@ malt.barrier()
     assert result.code == 0, result.output
     for rank, error in enumerate(result.each("error")):
         assert error.seconds < PROMPT
-        if case == "a loss that raises" and rank == 2:
-            assert error.kind == "builtins.ZeroDivisionError"
+        if case.startswith("a loss that raises") and rank == 2:
+            assert error.kind in ("builtins.ZeroDivisionError", "builtins.ValueError")
             continue
         assert error.kind == kind, error
         assert error.says(*says), error
         assert refused(result.told[rank]["again"], "has ended", "make a new one")
+
+
+def test_a_rank_that_waits_for_one_neighbour_learns_of_the_other(tmp_path: Path) -> None:
+    body = f"""{HEAD}
+malt.init(timeout=60)
+pipe = malt.torch.Pipeline(network(), microbatches=4)
+x, y = batches(1)[0]
+if rank == 0:
+    await_flag("learnt")
+error = error_of(pipe.step, x, y[:2] if rank == 2 else y, nn.functional.cross_entropy)
+if rank == 1:
+    raise_flag("learnt")
+tell(error=error)
+malt.barrier()
+"""
+    for error in run_job(tmp_path, 3, body).each("error"):
+        assert refused(error, "rank 2: targets has 2 rows")
+
+
+def test_an_error_comes_out_on_all_ranks_while_all_slots_hold_messages(tmp_path: Path) -> None:
+    body = f"""{HEAD}
+malt.init(timeout=60)
+class Fails(nn.Module):
+    count = 0
+    def forward(self, x):
+        self.count += 1
+        if rank == 0 and self.count == 6:  # four are in slots, one has been received
+            raise ValueError("in micro-batch 6")
+        if rank == 1:
+            await_flag("failed")
+        return x
+pipe = malt.torch.Pipeline([nn.Sequential(linears()[0], Fails()), Fails()], microbatches=8,
+                           schedule="gpipe")
+x = torch.ones(8, 5)
+error = error_of(pipe.step, x, x, nn.functional.mse_loss)
+raise_flag("failed")
+tell(error=error)
+malt.barrier()
+"""
+    first, second = run_job(tmp_path, 2, body).each("error")
+
+    assert first.kind == "builtins.ValueError"
+    assert refused(second, "rank 0: ValueError: in micro-batch 6")
+
+
+def test_an_error_of_one_replica_comes_out_on_all_ranks(tmp_path: Path) -> None:
+    body = f"""{HEAD}
+malt.init(timeout=60)
+x = torch.ones(8, 5)
+for failing, places in ((2, [(0, 1), (2, 3)]), (0, [(0, 1, 2, 3)])):
+    layers = linears()
+    pipe = malt.torch.Pipeline(layers, ranks=places, microbatches=2)
+    def loss(output, target):
+        if rank == failing:
+            raise ValueError("a bad row")
+        return nn.functional.mse_loss(output, target)
+    tell(**{{str(failing): error_of(pipe.step, x, x, loss)}})
+    malt.barrier()
+
+# A replica leaves the pipeline, and not the job
+pipe = malt.torch.Pipeline(layers, ranks=[(0, 1, 2, 3)])
+if rank == 3:
+    pipe.close()
+else:
+    tell(left=error_of(pipe.step, x, x, nn.functional.mse_loss))
+malt.barrier()
+
+# Frozen while the pipeline is made
+layers[0].requires_grad_(False)
+pipe = malt.torch.Pipeline(layers, ranks=[(0, 1), (2, 3)])
+pipe.step(x, x, nn.functional.mse_loss)
+layers[0].requires_grad_(True)
+tell(unfrozen=error_of(pipe.step, x, x, nn.functional.mse_loss))
+malt.barrier()
+"""
+    result = run_job(tmp_path, 4, body)
+
+    for failing in (2, 0):
+        for rank, error in enumerate(result.each(str(failing))):
+            if rank == failing:
+                assert error.kind == "builtins.ValueError"
+            else:
+                assert refused(error, f"rank {failing}: ValueError: a bad row")
+    for told in result.told[:3]:
+        assert (told["left"].kind, told["left"].ranks) == ("PeerError", (3,))
+        assert told["left"].says("rank 3 has left the pipeline")
+        assert told["left"].seconds < PROMPT
+    for error in result.each("unfrozen"):
+        assert refused(error, "0.weight was frozen", "make a new pipeline")
+
+
+def test_a_slow_rank_is_named_as_late_and_not_as_dead(tmp_path: Path) -> None:
+    body = f"""{HEAD}
+meet("start")
+malt.init(timeout=5)
+pipe = malt.torch.Pipeline(linears(), microbatches=2)
+def loss(output, target):
+    await_flag("late")
+    return nn.functional.mse_loss(output, target)
+x = torch.ones(8, 5)
+error = error_of(pipe.step, x, x, loss)
+raise_flag("late")
+tell(error=error)
+"""
+    result = run_job(tmp_path, 2, body)
+
+    for error in result.each("error"):
+        assert (error.kind, error.ranks) == ("TimeoutError", (1,))
+        assert error.says("no message of rank 1 came within 5 s")
+
+
+def test_numbers_in_messages_are_checked(tmp_path: Path) -> None:
+    body = f"""{HEAD}
+from malt._job.array_head import Head
+from malt.torch._pipeline import wire
+malt.init(timeout=60)
+x = torch.ones(8, 5)
+errors = []
+for number in (float("nan"), float("inf"), -5.0, 1e300):
+    for kind in (wire.GROW, wire.ACTIVATION, wire.PREDICTION, wire.FAILURE):
+        pipe = malt.torch.Pipeline(linears(), microbatches=2)
+        if rank == 0:
+            head = Head(kind, "float32" if kind in wire._NAMES else "", (0, 5), number)
+            pipe._after._duplex.send(head.pack(), 0, 0)
+        call = pipe.predict if kind == wire.PREDICTION else pipe.step
+        given = [x] if kind == wire.PREDICTION else [x, x, nn.functional.mse_loss]
+        errors.append(error_of(call, *given))
+        malt.barrier()
+tell(errors=[error and error.kind for error in errors])
+"""
+    result = run_job(tmp_path, 2, body)
+
+    kinds = result.told[1]["errors"]
+    assert kinds == ["malt._errors.DamagedError"] * 16
 
 
 def test_one_rank_is_the_whole_network(tmp_path: Path) -> None:

@@ -7,13 +7,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
 
 from malt import _errors as errors
 from malt._arguments import whole
-from malt._errors import ConfigError, PeerError, describe_ranks
+from malt._errors import ConfigError, DamagedError, Error, PeerError, describe_ranks
 from malt._job import job as jobs
 from malt._job.agreement import Report
 from malt._job.further_group import FurtherGroups
@@ -27,7 +28,7 @@ from malt.torch._pipeline.wire import ACTIVATION, GRADIENT, PREDICTION, Failure,
 
 _CALL = "malt.torch.Pipeline"
 _MOST_DEPTH = 8
-_NEWS_SECONDS = 2.0  # how long a death may take to become known, after a neighbour has left
+_NEWS_SECONDS = 2.0  # how long it may take to become known why a neighbour has left
 
 
 class Pipeline:
@@ -125,6 +126,7 @@ class Pipeline:
         self._ended = ""  # why no more calls can be made
         self._before: Wire | None = None
         self._after: Wire | None = None
+        self._beside: list[Wire] = []  # to replicas of this stage; they carry failures alone
         self._replicas: Replicas | None = None  # if there are several
         self._form(further, places)
         job.companions.add(self)
@@ -148,6 +150,11 @@ class Pipeline:
                 replicas, partial(Replicas, module=self.module, timeout=timeout)
             )
             self._replicas = averaged or self._replicas
+            for ends in pairwise(replicas):
+                peer = ends[0] if job.rank == ends[1] else ends[1]
+                wire = further.form(ends, partial(Wire, peer=peer, depth=1, timeout=timeout))
+                if wire is not None:
+                    self._beside.append(wire)
 
     @property
     def is_first(self) -> bool:
@@ -179,14 +186,17 @@ class Pipeline:
             micro-batches' losses, each times its share of the rows.
 
         Raises:
-            ConfigError: an argument is wrong, or a layer or loss_fn of another rank raised.
+            ConfigError: an argument is wrong, a layer or loss_fn of another rank raised, or a
+                parameter was frozen when the pipeline was made and is trained now (with replicas).
             PeerError: a rank is dead or has left; it names that rank.
-            TimeoutError: a rank did not come.
+            TimeoutError: a rank did not come in time; it is named, and gets the same error.
 
         After an exception no rank can use the pipeline any more. Some stages may have taken one
         step more than others: put back a checkpoint, and make a new pipeline.
         """
         with self._call("step"), torch.enable_grad():
+            if self._replicas is not None:
+                self._replicas.check()
             parts = self._split("inputs", inputs) if self.is_first else ()
             marks = self._split("targets", targets) if self.is_last else ()
             rows = sum(map(len, marks))
@@ -211,8 +221,8 @@ class Pipeline:
     def _forward(self, microbatch: int, part: torch.Tensor | None) -> None:
         given, needs_gradient = part, False
         if self._before is not None:
-            given, number = self._before.receive(ACTIVATION, self._look)
-            needs_gradient = number != 0
+            given, head = self._before.receive(ACTIVATION, self._look)
+            needs_gradient = head.whole(0, 1) == 1
         assert given is not None
         output = self._stage.forward(microbatch, given, has_arrived=needs_gradient)
         if self._after is not None:
@@ -224,7 +234,8 @@ class Pipeline:
         """Do a micro-batch's backward pass; return the loss of the step up to it, or beyond."""
         gradient = None
         if self._after is not None:
-            gradient, total = self._after.receive(GRADIENT, self._look)
+            gradient, head = self._after.receive(GRADIENT, self._look)
+            total = head.number
         else:
             assert self._stage.loss is not None
             total = self._stage.loss.item()
@@ -255,8 +266,8 @@ class Pipeline:
                 if self._before is None:
                     given: torch.Tensor | None = parts[-left]
                 else:
-                    given, number = self._before.receive(PREDICTION, self._look)
-                    left = int(number)
+                    given, head = self._before.receive(PREDICTION, self._look)
+                    left = head.whole(1, self._microbatches)
                 assert given is not None
                 output = check_tensor(self.module(given))
                 if self._after is not None:
@@ -296,7 +307,7 @@ class Pipeline:
 
     def _end(self, why: str) -> None:
         self._ended = why
-        for wire in self._wires():
+        for wire in self._all_wires():
             wire.close()
         if self._replicas is not None:
             self._replicas.close()
@@ -306,7 +317,11 @@ class Pipeline:
             wire.look()
 
     def _wires(self) -> list[Wire]:
+        """Return those to the stages before and after."""
         return [wire for wire in (self._before, self._after) if wire is not None]
+
+    def _all_wires(self) -> list[Wire]:
+        return [*self._wires(), *self._beside]
 
     def _split(
         self, name: str, batch: Any, at_least: int | None = None
@@ -335,7 +350,7 @@ class Pipeline:
             yield
         except BaseException as error:
             failure = self._failure_of(error)
-            for wire in self._wires():
+            for wire in self._all_wires():
                 wire.tell(failure)
             self._end(f"it has ended: {failure.text}")
             if isinstance(error, (ConfigError, PeerError, FailureError)):
@@ -347,24 +362,32 @@ class Pipeline:
         if isinstance(error, FailureError):
             return error.failure
         if isinstance(error, PeerError):
-            for wire in self._wires():
+            return self._await_news(error)
+        rank = jobs.current().rank
+        if isinstance(error, errors.TimeoutError):
+            return Failure(errors.TimeoutError, f"rank {rank}: {error}", error.ranks)
+        if isinstance(error, ConfigError):
+            kind: type[Error] = DamagedError if isinstance(error, DamagedError) else ConfigError
+            return Failure(kind, f"rank {rank}: {error}")
+        return Failure(ConfigError, f"rank {rank}: {type(error).__name__}: {error}")
+
+    def _await_news(self, error: PeerError) -> Failure:
+        """Return why a neighbour has left: what it has told, or which rank is dead."""
+        job = jobs.current()
+        if job.group.is_left_out(job.rank):  # it is not the others that are dead
+            return Failure(PeerError, f"{_CALL}: {error}", error.ranks)
+        deadline = time.monotonic() + _NEWS_SECONDS
+        while True:
+            for wire in self._all_wires():
                 if (heard := wire.heard()) is not None:
                     return heard
-            dead = self._await_dead() or set(error.ranks)
-            return Failure(sorted(dead), f"{_CALL}: {describe_ranks(dead)} is dead, or has left")
-        rank = jobs.current().rank
-        if isinstance(error, ConfigError):
-            return Failure([], f"rank {rank}: {error}")
-        if isinstance(error, errors.TimeoutError):
-            return Failure(list(error.ranks), f"rank {rank}: {error}")
-        return Failure([], f"rank {rank}: {type(error).__name__}: {error}")
-
-    def _await_dead(self) -> set[int]:
-        """Return the ranks of the pipeline that are dead, once the job knows of any."""
-        deadline = time.monotonic() + _NEWS_SECONDS
-        while not (dead := self._ranks - set(jobs.alive())) and time.monotonic() < deadline:
+            if dead := self._ranks - set(jobs.alive()):
+                text = f"{describe_ranks(dead)} is dead, or has left the job"
+                return Failure(PeerError, f"{_CALL}: {text}", tuple(sorted(dead)))
+            if time.monotonic() > deadline:
+                text = f"{describe_ranks(error.ranks)} has left the pipeline"
+                return Failure(PeerError, f"{_CALL}: {text}", error.ranks)
             time.sleep(0.01)
-        return dead
 
 
 def _check_tensors(named: Mapping[str, torch.nn.Module], *, has_replicas: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from malt._core_import import Group, Reducer
-from malt._errors import PeerError, describe_ranks
+from malt._errors import ConfigError, PeerError, describe_ranks
 from malt.torch._flat import DTYPES
 
 
@@ -22,14 +22,25 @@ class Replicas:
         self._group = group
         self._timeout = timeout
         self._members = group.alive()
-        trained = [p for p in module.parameters() if p.requires_grad]
+        self._module = module
+        self._trained = [p for p in module.parameters() if p.requires_grad]
         statistics = [b for b in module.buffers() if b.dtype in DTYPES and b.numel()]
         self._parts: dict[torch.dtype, _Part] = {}
         for dtype in DTYPES:
-            parameters = [p for p in trained if p.dtype == dtype]
+            parameters = [p for p in self._trained if p.dtype == dtype]
             buffers = [b for b in statistics if b.dtype == dtype]
             if parameters or buffers:
                 self._parts[dtype] = _Part(group, dtype, parameters, buffers)
+
+    def check(self) -> None:
+        """Raise ConfigError if a parameter is trained that was not when the pipeline was made."""
+        averaged = set(self._trained)
+        for name, parameter in self._module.named_parameters():
+            if parameter.requires_grad and parameter not in averaged:
+                raise ConfigError(
+                    f"{name} was frozen when the pipeline was made, or not there, and is trained "
+                    "now: make a new pipeline, whose replicas average its gradients too"
+                )
 
     def average(self) -> None:
         """Replace gradients, and buffers such as BatchNorm's statistics, by the replicas' mean.

@@ -3,8 +3,9 @@
 1. The first message that is larger than a slot makes the slots larger: its sender says so, and both
    ranks make new ones. Only activations do, and only the first of a call, when all gradients of
    the calls before have been received: so no message is on its way in the slots that are left.
-2. A rank that fails tells its neighbours why, if a slot is free, and leaves. They take what it sent
-   before they miss it, tell their own neighbours the same, and leave too.
+2. A rank that fails tells its neighbours why, for which a slot is kept, and leaves. They take what
+   it sent before they miss it, tell their own neighbours the same, and leave too. The replicas of a
+   stage are neighbours in this: each has a wire to the next.
 3. A rank that waits for one neighbour looks after the other from time to time, if that one still
    owes it messages of this step: a neighbour that waits itself tells nothing.
 """
@@ -12,7 +13,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import struct
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -26,27 +27,40 @@ from malt._errors import (
     Error,
     PeerError,
     TimeoutError,  # noqa: A004
-    describe_ranks,
 )
 from malt._job import array_head
 from malt._job.array_head import Head
 
-# Kinds of messages. GROW: the sender needs slots of `number` bytes. FAILURE: why it left.
+# Kinds of messages. GROW: the sender needs slots of `number` bytes. FAILURE: why it left; `number`
+# is the place of the error's class in _ERRORS, and the body has `shape` ranks before the text.
 ACTIVATION, PREDICTION, GRADIENT, GROW, FAILURE = range(5)
 _NAMES = {ACTIVATION: "step()", PREDICTION: "predict()", GRADIENT: "step()"}
 _FIRST_SLOT_BYTES = 4096
+_MOST_SLOT_BYTES = 1 << 50
 _MOST_TEXT = 2048  # bytes of a failure's message
 _LOOK_SECONDS = 0.5  # from one look after the other neighbour to the next
 
 
 class Failure(NamedTuple):
-    """Why a rank has left the pipeline: the ranks that are dead, if any, and an error message."""
+    """Why a rank has left the pipeline.
 
-    ranks: list[int]
+    Attributes:
+        kind: the class of the error that other ranks get; one of _ERRORS.
+        text: the message.
+        ranks: which are dead, or late.
+    """
+
+    kind: type[Error]
     text: str
+    ranks: tuple[int, ...] = ()
 
     def error(self) -> Error:
-        return PeerError(self.text, self.ranks) if self.ranks else ConfigError(self.text)
+        if issubclass(self.kind, (PeerError, TimeoutError)):
+            return self.kind(self.text, self.ranks)
+        return self.kind(self.text)
+
+
+_ERRORS: tuple[type[Error], ...] = (ConfigError, DamagedError, PeerError, TimeoutError)
 
 
 class FailureError(Error):
@@ -59,7 +73,7 @@ class FailureError(Error):
 
 class Received(NamedTuple):
     tensor: torch.Tensor | None
-    number: float
+    head: Head
 
 
 class Wire:
@@ -98,7 +112,7 @@ class Wire:
         if tensor is None:
             self._put(Head(kind, number=number), 0, 0)
             return
-        given = tensor.detach().contiguous()
+        given = tensor.detach().resolve_conj().resolve_neg().contiguous()
         head = Head(kind, str(given.dtype).removeprefix("torch."), tuple(given.shape), number)
         size = given.numel() * given.element_size()
         need = size + array_head.MOST_BYTES
@@ -130,10 +144,11 @@ class Wire:
             data, size = self._await(look)
             head = array_head.unpack(data)
             if head.kind == FAILURE:
-                raise FailureError(self._failure(size))
+                raise FailureError(self._failure(head, size))
             if head.kind == GROW:
+                head.check_length(size, 0)
                 self._duplex.take(0, 0)
-                self._duplex = self._make(int(head.number))
+                self._duplex = self._make(head.whole(self._slot_bytes + 1, _MOST_SLOT_BYTES))
                 continue
             if head.kind != kind:
                 raise ConfigError(
@@ -141,7 +156,7 @@ class Wire:
                     f"rank {_NAMES[kind]}: all ranks make the same calls in the same order"
                 )
             self.owed -= 1
-            return Received(self._take(head, size), head.number)
+            return Received(self._take(head, size), head)
 
     def _await(self, look: Callable[[], None]) -> tuple[bytes, int]:
         """Return the head of the next message, and the length of its body."""
@@ -159,15 +174,22 @@ class Wire:
             look()
 
     def look(self) -> None:
-        """Raise what receive() would if the other rank owes messages, and is gone or has failed."""
+        """Look whether the other rank has failed, if it owes messages. Never waits.
+
+        Raises:
+            FailureError: the other rank told why it left.
+            PeerError: the other rank is dead or has left, and told nothing.
+        """
         if self.owed > 0:
             with contextlib.suppress(TimeoutError):
                 data, size = self._duplex.peek(0)
-                if array_head.unpack(data).kind == FAILURE:
-                    raise FailureError(self._failure(size))
+                head = array_head.unpack(data)
+                if head.kind == FAILURE:
+                    raise FailureError(self._failure(head, size))
 
     def _take(self, head: Head, size: int) -> torch.Tensor | None:
-        if not head.dtype:
+        if not head.dtype and head.kind == GRADIENT:  # the other stages get none
+            head.check_length(size, 0)
             self._duplex.take(0, 0)
             return None
         dtype = getattr(torch, head.dtype, None)
@@ -180,13 +202,13 @@ class Wire:
 
     def tell(self, failure: Failure) -> None:
         """Tell the other rank why this one leaves, if that needs no wait."""
-        text = failure.text.encode()[:_MOST_TEXT].decode(errors="ignore")
-        body = torch.frombuffer(
-            bytearray(json.dumps([failure.ranks, text]).encode()), dtype=torch.uint8
-        )
+        text = failure.text.encode(errors="replace")[:_MOST_TEXT]
+        told = struct.pack(f"<{len(failure.ranks)}I", *failure.ranks) + text
+        body = torch.frombuffer(bytearray(told), dtype=torch.uint8)
         if body.numel() + array_head.MOST_BYTES <= self._slot_bytes:
             with contextlib.suppress(Error):
-                head = Head(FAILURE).pack()
+                kind = _ERRORS.index(failure.kind)
+                head = Head(FAILURE, shape=(len(failure.ranks),), number=kind).pack()
                 self._duplex.try_send(head, body.data_ptr(), body.numel())
 
     def heard(self) -> Failure | None:
@@ -196,7 +218,7 @@ class Wire:
                 data, size = self._duplex.peek(0)
                 head = array_head.unpack(data)
                 if head.kind == FAILURE:
-                    return self._failure(size)
+                    return self._failure(head, size)
                 dropped = torch.empty(size, dtype=torch.uint8)
                 self._duplex.take(dropped.data_ptr(), size)
         return None
@@ -212,19 +234,19 @@ class Wire:
         """Make slots of this size together with the other rank."""
         self._made += 1
         name = f"wire {self._made}"
-        made = Duplex(self._group, name, self.peer, slot_bytes, self._depth)
+        made = Duplex(self._group, name, self.peer, slot_bytes, self._depth, spare=1)
         if self._slot_bytes:
             self._duplex.shut()
         self._slot_bytes = slot_bytes
         return made
 
-    def _failure(self, size: int) -> Failure:
+    def _failure(self, head: Head, size: int) -> Failure:
         body = torch.empty(size, dtype=torch.uint8)
         self._duplex.take(body.data_ptr(), size)
-        try:
-            ranks, text = json.loads(bytes(body.numpy()))
-            return Failure([int(rank) for rank in ranks], str(text))
-        except (ValueError, TypeError) as error:
-            raise DamagedError(
-                f"{describe_ranks([self.peer])} sent a damaged message of its failure"
-            ) from error
+        kind = _ERRORS[head.whole(0, len(_ERRORS) - 1)]
+        told = bytes(body.numpy())
+        count = head.shape[0] if len(head.shape) == 1 else len(told)
+        ranks = struct.unpack_from(f"<{count}I", told) if 4 * count <= len(told) else (-1,)
+        if not all(0 <= rank < self._group.size for rank in ranks):
+            raise DamagedError(f"rank {self.peer} sent a damaged message of its failure")
+        return Failure(kind, told[4 * count :].decode(errors="ignore"), ranks)
