@@ -1,10 +1,11 @@
-"""Breaks the rules of a table of malt.ps and checks that a test notices.
+"""Breaks the rules of tables of malt.ps and of messages between two ranks (malt.Edge, pipelines),
+and checks that a test notices.
 
     cmake --preset dev && cmake --build --preset dev --target table_test
     python tests/mutants/table.py [NAME...]
 
 Each row replaces one piece of a file of src/vol/ps or src/dstorm/collective by a weaker one. The
-tests of tables are built with the broken file, and run with real processes as ranks, over shared
+tests of both are built with the broken file, and run with real processes as ranks, over shared
 memory and then over TCP. The names P1 to P13 are those of src/vol/ps. A mutant that
 passes all is a hole in the tests, and the exit status is 1.
 """
@@ -21,8 +22,15 @@ from memory import Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "dev"
-TESTS = sorted((ROOT / "tests/cpp/vol/ps").glob("*_test.cpp"))
-SOURCES = [*sorted((ROOT / "src/vol/ps").glob("*.cpp")), ROOT / "src/dstorm/collective/mail.cpp"]
+TESTS = [
+    *sorted((ROOT / "tests/cpp/vol/ps").glob("*_test.cpp")),
+    ROOT / "tests/cpp/collective/duplex_test.cpp",
+]
+COLLECTIVE = ROOT / "src/dstorm/collective"
+SOURCES = [
+    *sorted((ROOT / "src/vol/ps").glob("*.cpp")),
+    *(COLLECTIVE / "mail.cpp", COLLECTIVE / "duplex.cpp"),
+]
 TRIES = {"shm": 3, "tcp": 1}  # a death must come at the right moment
 SECONDS = {"shm": 120, "tcp": 600}  # tests that take longer count as hanging
 
@@ -42,6 +50,7 @@ SERVER_MOVING = "vol/ps/server_moving.cpp"
 PLACEMENT = "vol/ps/placement.cpp"
 CLIENT_SAVING = "vol/ps/client_saving.cpp"
 SERVER_SAVING = "vol/ps/server_saving.cpp"
+DUPLEX = "dstorm/collective/duplex.cpp"
 
 MUTANTS = [
     Mutant(
@@ -498,6 +507,54 @@ MUTANTS = [
         'send_held_back(limit, "close");',
         "",
         CLIENT,
+    ),
+    Mutant(
+        "messages: send() takes the spare slots",
+        "return !state.is_live(peer_) || state.writer().pending(peer_) < depth_;",
+        "return true;",
+        DUPLEX,
+    ),
+    Mutant(
+        "messages: try_send() waits for a slot",
+        "if (!state.writer().has_free(",
+        "if (false && !state.writer().has_free(",
+        DUPLEX,
+    ),
+    Mutant(
+        "messages: what a dead rank sent is lost",
+        "if (!found_ && !(found_ = find())) throw_gone();",
+        "if (is_gone()) throw_gone();",
+        DUPLEX,
+    ),
+    Mutant(
+        "messages: the dead rank is not named",
+        '" is dead, or has left", {peer_});',
+        '" is dead, or has left", std::vector<int>{});',
+        DUPLEX,
+    ),
+    Mutant(
+        "messages: a message to a dead rank counts as sent",
+        "if (receivers.empty()) throw_gone();",
+        "",
+        DUPLEX,
+    ),
+    Mutant(
+        "messages: one is taken again",
+        "  taken_ = header.iteration;\n",
+        "",
+        DUPLEX,
+    ),
+    Mutant(
+        "messages: a slot is not given back",
+        "reader.consume(header.iteration, reader.ordinal(found_->slot), true);",
+        "",
+        DUPLEX,
+    ),
+    Mutant(
+        "messages: one is cut to the room for it",
+        "if (to.size() != bytes) {",
+        "if (to.size() > bytes) {",
+        DUPLEX,
     ),
 ]
 

@@ -23,7 +23,7 @@ from malt._job import array_head
 from malt._job import job as jobs
 from malt._job.agreement import Report
 from malt._job.array_head import Head
-from malt._job.further_group import FurtherGroups
+from malt._job.subgroup import Subgroups
 
 _MOST_CAPACITY = 1 << 48
 _MOST_DEPTH = 1024  # a segment's
@@ -60,7 +60,7 @@ class Edge:
     def __init__(self, src: int, dst: int, *, capacity: int = 1 << 20, depth: int = 4) -> None:
         job = jobs.current()
         call = "malt.Edge"
-        further = FurtherGroups(call)
+        subgroups = Subgroups(call)
 
         def check() -> Report:
             report = {
@@ -73,7 +73,7 @@ class Edge:
                 raise ConfigError(f"src and dst are both {src}; an edge goes to another rank")
             return report
 
-        further.agree(check)
+        subgroups.agree(check)
         self.src, self.dst = int(src), int(dst)
         self.capacity, self.depth = int(capacity), int(depth)
         self._rank = job.rank
@@ -81,7 +81,7 @@ class Edge:
         self._duplex: Duplex | None = None
         self._group: Group | None = None
         self._receiving = threading.Lock()  # from the look at a message until it is taken
-        further.form([self.src, self.dst], self._open)
+        subgroups.form([self.src, self.dst], self._open)
         job.companions.add(self)
 
     def _open(self, group: Group) -> None:
@@ -174,7 +174,9 @@ class Edge:
             yield
         except Error as error:
             if self._duplex is None:
-                raise ConfigError(f"{self!r} has been closed by another thread") from error
+                raise ConfigError(
+                    f"{self!r} has been closed by another thread, or with the job"
+                ) from error
             raise
 
 

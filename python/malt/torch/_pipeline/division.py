@@ -50,7 +50,9 @@ def ranks_of(ranks: Any, size: int) -> Ranks:
     """
     listed = range(size) if ranks is None else ranks
     if not isinstance(listed, Sequence) or not listed:
-        raise ConfigError(f"ranks is {ranks!r}; it is a list with a rank, or several, a stage")
+        raise ConfigError(
+            f"ranks is {ranks!r}; give one entry a stage: a rank, or a tuple of ranks"
+        )
     stages = tuple(_stage(stage, entry) for stage, entry in enumerate(listed))
     counts = {len(stage) for stage in stages}
     if len(counts) > 1:

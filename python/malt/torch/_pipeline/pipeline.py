@@ -17,7 +17,7 @@ from malt._arguments import whole
 from malt._errors import ConfigError, DamagedError, Error, PeerError, describe_ranks
 from malt._job import job as jobs
 from malt._job.agreement import Report
-from malt._job.further_group import FurtherGroups
+from malt._job.subgroup import Subgroups
 from malt.torch import _model
 from malt.torch._flat import DTYPES
 from malt.torch._pipeline import division
@@ -82,7 +82,7 @@ class Pipeline:
         schedule: str = "1f1b",
     ) -> None:
         job = jobs.current()
-        further = FurtherGroups(_CALL)
+        subgroups = Subgroups(_CALL)
         named: OrderedDict[str, torch.nn.Module] = OrderedDict()
         places: division.Ranks = ()
         divided: list[list[str]] = []
@@ -102,7 +102,7 @@ class Pipeline:
                 "schedule": schedule,
             }
 
-        live = further.agree(check)
+        live = subgroups.agree(check)
         if idle := set(live) - {rank for stage in places for rank in stage}:
             raise ConfigError(
                 f"{_CALL}: {describe_ranks(idle)} has no stage; give each rank one in ranks="
@@ -128,10 +128,10 @@ class Pipeline:
         self._after: Wire | None = None
         self._beside: list[Wire] = []  # to replicas of this stage; they carry failures alone
         self._replicas: Replicas | None = None  # if there are several
-        self._form(further, places)
+        self._form(subgroups, places)
         job.companions.add(self)
 
-    def _form(self, further: FurtherGroups, places: division.Ranks) -> None:
+    def _form(self, subgroups: Subgroups, places: division.Ranks) -> None:
         """Form the groups of neighbours, and of the replicas of each stage, in the same order."""
         job = jobs.current()
         timeout = job.settings.timeout
@@ -140,19 +140,19 @@ class Pipeline:
             for stage in range(self.stages - 1):
                 ends = places[stage][replica], places[stage + 1][replica]
                 peer = ends[0] if job.rank == ends[1] else ends[1]
-                wire = further.form(ends, partial(Wire, peer=peer, depth=depth, timeout=timeout))
+                wire = subgroups.form(ends, partial(Wire, peer=peer, depth=depth, timeout=timeout))
                 if wire is not None and peer == ends[0]:
                     self._before = wire
                 elif wire is not None:
                     self._after = wire
         for replicas in places if self.replicas > 1 else ():
-            averaged = further.form(
+            averaged = subgroups.form(
                 replicas, partial(Replicas, module=self.module, timeout=timeout)
             )
             self._replicas = averaged or self._replicas
             for ends in pairwise(replicas):
                 peer = ends[0] if job.rank == ends[1] else ends[1]
-                wire = further.form(ends, partial(Wire, peer=peer, depth=1, timeout=timeout))
+                wire = subgroups.form(ends, partial(Wire, peer=peer, depth=1, timeout=timeout))
                 if wire is not None:
                     self._beside.append(wire)
 

@@ -1,8 +1,8 @@
-"""Forms a group of some of a job's ranks, besides the job's own group.
+"""Forms a subgroup: a group of some of a job's ranks, besides the job's own group.
 
 All ranks of the job make the call, so that they agree on its arguments and learn of its failure:
-the ranks of the further group exchange what they need through the job's group, and the others take
-part in these exchanges until that is done.
+the ranks of the subgroup exchange what they need through the job's group, and the others take part
+in these exchanges until that is done.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from malt._job.agreement import Report, Together
 Made = TypeVar("Made")
 
 
-class FurtherGroups:
-    """Forms such groups, one after the other, for one call. Collective over the live ranks.
+class Subgroups:
+    """Forms subgroups, one after the other, for one call. Collective over the live ranks.
 
     Args:
         call: names the call in errors.
@@ -58,14 +58,14 @@ class FurtherGroups:
         return sorted(reports)
 
     def form(self, members: Sequence[int], build: Callable[[Group], Made]) -> Made | None:
-        """Form the group of `members`, the same on all ranks, and return build(group).
+        """Form the subgroup of `members`, the same on all ranks, and return build(group).
 
-        The group has the job's numbers of ranks and turns of its own: a call on it may wait in one
-        thread while another thread uses the job. Returns None on a rank that is not in the group.
+        It has the job's numbers of ranks and turns of its own: a call on it may wait in one thread
+        while another thread uses the job. Returns None on a rank that is not in it.
 
         Raises:
             ConfigError: on all ranks, if it or `build` failed on one.
-            PeerError: on all ranks, if a rank of the group is dead or has left.
+            PeerError: on all ranks, if a rank of the subgroup is dead or has left.
             TimeoutError: the ranks that the error names did not come.
         """
         listed = sorted(set(members))
@@ -111,7 +111,7 @@ class FurtherGroups:
         return {rank: reports[rank] for rank in members}
 
     def _next_name(self) -> str:
-        return f"forming a group, part {next(self._steps)}"
+        return f"forming a subgroup, part {next(self._steps)}"
 
 
 def _raise(error: Exception) -> tuple[None, Report]:
