@@ -18,7 +18,9 @@ rows, columns, alpha = 300, 100, 0.1  # rows of each rank
 
 arguments = argparse.ArgumentParser()
 arguments.add_argument("--rho", type=float, default=1.0)
-arguments.add_argument("--max-delay", type=int, help="rounds without an update of a rank; else 0")
+arguments.add_argument(
+    "--max-delay", type=int, help="asynchronous: rounds without an update of a rank"
+)
 arguments = arguments.parse_args()
 
 malt.init()

@@ -22,7 +22,9 @@ steps, rate = 5, 0.02
 arguments = argparse.ArgumentParser()
 arguments.add_argument("--rho", type=float, default=5.0)
 arguments.add_argument("--rounds", type=int, default=300)
-arguments.add_argument("--max-delay", type=int, help="rounds without an update of a rank; else 0")
+arguments.add_argument(
+    "--max-delay", type=int, help="asynchronous: rounds without an update of a rank"
+)
 arguments = arguments.parse_args()
 
 

@@ -14,15 +14,17 @@ from pool import Mutant, run
 
 TESTS = "test_consensus.py"
 ARGUMENTS = "test_consensus_arguments.py"
+ENDS = "test_consensus_ends.py"
 SYNCHRONOUS = f"{TESTS}::test_synchronous_rounds_find_the_optimum_with_the_same_bits_in_each_run"
 ASYNCHRONOUS = f"{TESTS}::test_asynchronous_rounds_find_the_same_optimum_and_all_ranks_stop"
 RESCALED = f"{ARGUMENTS}::test_multipliers_stay_as_they_are_when_rho_changes"
 NOT_FINITE = f"{TESTS}::test_a_value_that_is_not_finite_is_refused_on_all_ranks_which_then_go_on"
+INEXACT = "test_rounds_of_an_inexact_solver_do_not_end_while_x_moves"
 MUTANTS = {
     "NO_MULTIPLIERS": Mutant("local", "np.subtract(self._w, z)", "np.zeros_like(z)", SYNCHRONOUS),
     "MULTIPLIERS_KEEP_THEIR_SCALE": Mutant("local", "self.u /= factor", "pass", RESCALED),
     "DUAL_RESIDUAL_IS_NOT_SEEN": Mutant(
-        "local", "self.rho**2 * _square(z - self._before)", "0.0", SYNCHRONOUS
+        "local", "self.rho**2 * _square((z - self._before)[counts])", "0.0", SYNCHRONOUS
     ),
     "STEP_OF_THE_PROX_IS_ONE_RANKS": Mutant(
         "local",
@@ -38,8 +40,8 @@ MUTANTS = {
     ),
     "MARKS_ARE_NOT_SEEN": Mutant(
         "rounds",
-        "(self._newest[:, -1] == self._phase).any()",
-        "False",
+        "self._is_marked |= said == _DONE",
+        "pass",
         f"{ASYNCHRONOUS}[options1-shm]",
     ),
     "QUORUM_IS_NOT_AWAITED": Mutant(
@@ -56,12 +58,42 @@ MUTANTS = {
     ),
     "CLOSED_RANKS_ARE_AWAITED": Mutant(
         "rounds",
-        "rank for rank in alive if not has_closed[rank]",
-        "rank for rank in alive if has_closed[rank] >= 0",
+        "rank for rank in alive if rank not in self._closed",
+        "rank for rank in alive if rank >= 0",
         f"{TESTS}::test_ranks_do_not_wait_for_one_that_has_closed_it[options1]",
     ),
     "AN_ERROR_IS_RAISED_FOR_EVER": Mutant(
-        "rounds", "self._newest[wrong] = 0", "pass", f"{NOT_FINITE}[options1]"
+        "rounds",
+        "wrong, self._gave_up = self._gave_up, set()",
+        "wrong = self._gave_up",
+        f"{NOT_FINITE}[options1]",
+    ),
+    "RHO_FALLS_WHILE_ALL_X_ARE_ALIKE": Mutant(
+        "local", " and primal > residuals.primal_bound", "", f"{ENDS}::{INEXACT}"
+    ),
+    "X_MAY_STILL_MOVE": Mutant(
+        "local", "and self.moved <= self.moved_bound", "", f"{ENDS}::{INEXACT}"
+    ),
+    "ROWS_OF_ONE_RANK_COUNT": Mutant(
+        "local", "is_shared if self._has_ids else slice(None)", "slice(None)", f"{ENDS}::{INEXACT}"
+    ),
+    "WORDS_ARE_REPLACED": Mutant(
+        "rounds",
+        'policy="queue", depth=_WORDS',
+        "depth=2",
+        f"{ENDS}::test_a_word_arrives_although_every_slot_is_being_read",
+    ),
+    "STUCK_ROUNDS_NEED_A_RISE": Mutant(
+        "local",
+        "return factor > 1",
+        "return factor > 1 and self._changes < _MOST_CHANGES",
+        f"{ENDS}::test_constraints_without_a_common_solution_are_an_error_on_all_ranks",
+    ),
+    "STEEP_IS_CALLED_INFEASIBLE": Mutant(
+        "rounds",
+        "if norms.moved > 2 * moved * self._local.rho / rho:",
+        "if False:",
+        f"{ENDS}::test_functions_far_steeper_than_rho_are_not_infeasible",
     ),
     "ARGUMENTS_ARE_NOT_COMPARED": Mutant(
         "arguments",

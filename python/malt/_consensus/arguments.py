@@ -21,6 +21,7 @@ Array = npt.NDArray[Any]
 Prox = Callable[[Array, float], npt.ArrayLike]
 
 _DELAY = 10  # rounds; of a quorum without a max_delay
+_PIECE = 1 << 20  # ids that are counted at a time
 
 
 class Options(NamedTuple):
@@ -41,6 +42,7 @@ class Rows(NamedTuple):
     own: npt.NDArray[np.intp]
     places: npt.NDArray[np.intp]
     total: int  # of all ranks
+    has_ids: bool  # else all rows of all ranks are the same ones
 
 
 def checked(
@@ -94,6 +96,11 @@ def as_floats(x: Any) -> Array:
     Raises:
         ConfigError: it has no memory of floats that can be shared, or is empty.
     """
+    if not isinstance(x, np.ndarray) and not hasattr(x, "__dlpack__"):
+        raise ConfigError(
+            f"x is {x!r:.50}; it must be one array: of NumPy, or of another library with DLPack on "
+            "the CPU"
+        )
     array = as_array(x)
     if array.dtype.kind != "f":
         raise ConfigError(f"x has the dtype {array.dtype}; it must be float32 or float64")
@@ -133,7 +140,7 @@ def agree(x: Any, ids: Any, check: Callable[[], Options]) -> tuple[Array, Option
     _compare({rank: report["alike"] for rank, report in told.items()})
     if names is None:
         every = np.arange(len(array))
-        return array, options, Rows(every, every, len(array))
+        return array, options, Rows(every, every, len(array), False)
     rows = _shared_rows(names, max(report["largest"] for report in told.values()))
     if rows.total == 0 and len(told) > 1:
         raise ConfigError(
@@ -174,17 +181,21 @@ def _checked_ids(ids: Any, rows: int) -> Array:
     kinds, counts = np.unique(names, return_counts=True)
     if counts.max() > 1:
         raise ConfigError(f"id {kinds[counts.argmax()]} is given twice; a rank has one row of it")
-    return names
+    return names.astype(np.int64)
 
 
 def _shared_rows(names: Array, largest: int) -> Rows:
     """Find the ids that two ranks or more hold. Collective."""
-    holders = np.zeros(largest + 1, np.int32)
-    holders[names] = 1
+    holders = np.zeros(min(largest + 1, _PIECE), np.int32)
+    found = [np.empty(0, np.intp)]
     if jobs.current().size > 1:
         counting = vector(holders)
-        counting.allreduce(SUM)
+        for begin in range(0, largest + 1, _PIECE):
+            holders[:] = 0
+            holders[names[(names >= begin) & (names < begin + _PIECE)] - begin] = 1
+            counting.allreduce(SUM)
+            found.append(begin + np.flatnonzero(holders > 1))
         counting.close()
-    shared = np.flatnonzero(holders > 1)
-    own = np.flatnonzero(holders[names] > 1)
-    return Rows(own, np.searchsorted(shared, names[own]), len(shared))
+    shared = np.concatenate(found)
+    own = np.flatnonzero(np.isin(names, shared))
+    return Rows(own, np.searchsorted(shared, names[own]), len(shared), True)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from malt._arguments import number
 from malt._consensus import arguments
 from malt._consensus.arguments import Prox
 from malt._consensus.local import Local
@@ -15,6 +16,8 @@ from malt._errors import ConfigError
 from malt._job import job as jobs
 
 Array = npt.NDArray[Any]
+
+_UNMOVED_ROUNDS = 10  # without another x, after which there is a warning
 
 
 class Consensus:
@@ -77,12 +80,13 @@ class Consensus:
             prox: prox(v, step) returns the minimum of g(z) + |z - v|^2 / (2 step), for a g that all
                 ranks share. It must return the same on all ranks. Not with ids.
             ids: (len(x),) whole numbers: the row of the whole problem that each row of x is. A row
-                of only one rank has no constraint: leave it out of the penalty, by is_shared. Ranks
-                need 4 bytes for each id up to the largest.
+                of only one rank has no constraint: leave it out of the penalty, by is_shared. To
+                find the others, ranks exchange 4 bytes for each id up to the largest, in pieces.
             adapt: change rho, at most 50 times, by a factor of 2 where one residual is more than 10
-                times the other.
-            rtol: of the residuals, by the norms of x, z and rho u.
-            atol: of the residuals, for each element.
+                times the other. It does not fall while the primal residual is small enough.
+            rtol: the primal residual may be rtol times the norm of x or z (the larger), the dual
+                one rtol times that of rho u, and the last change of x rtol times that of x.
+            atol: each may be larger by atol times the square root of the number of elements.
             name: for error messages.
 
         Raises:
@@ -103,7 +107,7 @@ class Consensus:
                 lambda: arguments.checked(rho, quorum, max_delay, adapt, rtol, atol, prox),
             )
             name = f"consensus-{job.vectors + 1}" if name is None else name
-            self.x, self._name = x, name
+            self.x, self._name, self._has_warned = x, name, False
             self._local = Local(array, options, rows, job.rank, job.size)
             kind = Synchronous if options.max_delay is None else Asynchronous
             self._rounds: Rounds = kind(self._local, options, name)
@@ -127,20 +131,34 @@ class Consensus:
             timeout: seconds to wait for other ranks; that of malt.init() if None.
 
         Raises:
-            ConfigError: on all ranks: x is not finite on some (asynchronous: on those that hear of
-                it before that rank sends a finite one); or the constraints in the ranks' functions
-                have no common solution (found in synchronous rounds, with adapt). Or, on this one:
-                it is closed, or prox() returned what is no z.
+            ConfigError: on all ranks: x is not finite on some (asynchronous: the other ranks hear
+                of it in their next round, unless all have converged before); or the constraints in
+                the ranks' functions have no common solution (found in synchronous rounds, with
+                adapt). Or, on this one: an argument is wrong, it is closed, or prox() returned
+                another shape or a value that is not finite.
             TimeoutError: the ranks that the error names did not come. Nothing has changed: call it
                 again.
         """
+        if timeout is not None:
+            number("timeout", timeout, 0)
         limit = jobs.current().settings.timeout if timeout is None else float(timeout)
-        if not limit >= 0:
-            raise ConfigError(f"timeout is {timeout!r}; it is a number of seconds, at least 0")
         if self.is_closed:
             raise ConfigError(f"consensus {self._name!r} has been closed")
         with jobs.current().turns.hold("malt.Consensus.exchange"):
             self._rounds.exchange(limit)
+        self._warn_unmoved()
+
+    def _warn_unmoved(self) -> None:
+        """Warn, once, if no round has brought another x."""
+        is_time = self.converged or self.rounds == _UNMOVED_ROUNDS
+        if is_time and not self._local.has_moved and not self._has_warned:
+            self._has_warned = True
+            jobs.log.warning(
+                "no round of consensus '%s' has changed x: was it rebound (x = solve(...))? Change "
+                "it in place (x[:] = ...), or use the consensus's .x; if x was right from the "
+                "beginning, nothing is wrong",
+                self._name,
+            )
 
     @property
     def target(self) -> Array:
@@ -179,17 +197,23 @@ class Consensus:
 
     @property
     def converged(self) -> bool:
-        """Whether the last round met both tolerances, on all ranks."""
+        """Whether the residuals met the tolerances and x stayed, on all ranks.
+
+        A synchronous round judges the round before it, an asynchronous one itself.
+        """
         return self._rounds.has_converged
 
     @property
     def primal_residual(self) -> float:
-        """The norm of x - z over all ranks, as far as this one knows. NaN at first."""
+        """The norm of x - z over all ranks, in the round that was judged last. NaN at first.
+
+        Asynchronous: as far as this rank knows. Rows that only one rank holds do not count.
+        """
         return self._rounds.residuals.primal
 
     @property
     def dual_residual(self) -> float:
-        """The norm of rho (z - the z before) over all ranks, likewise."""
+        """The norm of rho (z - the z before), of the same ranks, round and rows."""
         return self._rounds.residuals.dual
 
     @property

@@ -24,32 +24,51 @@ Array = npt.NDArray[Any]
 
 _IMBALANCE, _FACTOR = 10, 2  # Boyd et al., 3.4.1
 _MOST_CHANGES = 50  # of rho: ADMM converges when rho stays as it is
-HERE, CLOSED, NOT_FINITE = 1, 2, 3  # a rank's word in its payload
+HERE, NOT_FINITE = 1, 2  # a rank's word in its payload
 
 
 class Norms(NamedTuple):
-    """Squares, summed over a rank's elements. Those of ranks can be added."""
+    """Squares, summed over a rank's elements. Those of ranks can be added.
+
+    A row that only this rank has is not in the residuals: no penalty concerns it, so neither do
+    rho and the multipliers.
+    """
 
     primal: float = 0.0  # |x - z|^2
     dual: float = 0.0  # |rho (z - z of the round before)|^2
     x: float = 0.0
     z: float = 0.0
     y: float = 0.0  # |rho u|^2
-    moved: float = 0.0  # |x - x of the round before|^2
     elements: float = 0.0  # how many
+    moved: float = 0.0  # of all rows: |x - x of the round before|^2
+    all_x: float = 0.0
+    all_elements: float = 0.0
 
 
 class Residuals(NamedTuple):
-    """Boyd et al., 3.3: the residuals and the bounds under which they count as small."""
+    """Boyd et al., 3.3: the residuals and the bounds under which they count as small.
+
+    That both are small is enough where each x is the minimum of its round. A solver that only comes
+    closer from round to round may still be under way, with all ranks' x alike, or with a rho so
+    small that no step counts; so x has to stay as well.
+    """
 
     primal: float
     dual: float
     primal_bound: float
     dual_bound: float
+    moved: float
+    moved_bound: float
 
     @property
     def are_small(self) -> bool:
-        return self.primal <= self.primal_bound and self.dual <= self.dual_bound
+        bounds = self.primal_bound, self.dual_bound, self.moved_bound
+        return (
+            all(map(math.isfinite, bounds))  # elements of float32 may overflow
+            and self.primal <= self.primal_bound
+            and self.dual <= self.dual_bound
+            and self.moved <= self.moved_bound
+        )
 
 
 def residuals_of(norms: Norms, options: Options) -> Residuals:
@@ -59,6 +78,8 @@ def residuals_of(norms: Norms, options: Options) -> Residuals:
         math.sqrt(norms.dual),
         absolute + options.rtol * math.sqrt(max(norms.x, norms.z)),
         absolute + options.rtol * math.sqrt(norms.y),
+        math.sqrt(norms.moved),
+        math.sqrt(norms.all_elements) * options.atol + options.rtol * math.sqrt(norms.all_x),
     )
 
 
@@ -100,6 +121,7 @@ class Local:
     Attributes:
         rho, z, u, is_shared: as malt.Consensus has them.
         norms: of the last sum.
+        has_moved: whether x has changed in any round.
     """
 
     def __init__(self, x: Array, options: Options, rows: Rows, rank: int, size: int) -> None:
@@ -108,8 +130,10 @@ class Local:
         self.u: Array = np.zeros_like(x)
         self.is_shared = np.zeros(len(x), bool)
         self.norms = Norms()
+        self.has_moved = False
         self.layout = Layout(rows.total, x[0].size, size)
         self._given, self._rows, self._prox, self._rank = x, rows, options.prox, rank
+        self._has_ids = rows.has_ids
         self._x, self._w = x.copy(), x.copy()
         self._last = x.copy()  # x of the round before
         self._before = self.z  # z by which x was computed
@@ -149,20 +173,26 @@ class Local:
         """Compute z and the multipliers from the sum of the payloads, in which this rank's is.
 
         Raises:
-            ConfigError: prox() returned what is no z; nothing was changed.
+            ConfigError: prox() returned another shape, or a value that is not finite; nothing was
+                changed.
         """
         z, is_shared = self._mean(total)
         if self._prox is not None:
             weight = float(self.layout.weights(total)[0])
             z[:] = _checked_prox(self._prox(z.copy(), 1 / weight), z)
         self.z, self.u, self.is_shared = z, np.subtract(self._w, z), is_shared
+        moved = _square(self._x - self._last)
+        self.has_moved = self.has_moved or moved > 0
+        counts = is_shared if self._has_ids else slice(None)
         self.norms = Norms(
-            _square(self._x - z),
-            self.rho**2 * _square(z - self._before),
+            _square((self._x - z)[counts]),
+            self.rho**2 * _square((z - self._before)[counts]),
+            _square(self._x[counts]),
+            _square(z[counts]),
+            self.rho**2 * _square(self.u[counts]),
+            float(z[counts].size),
+            moved,
             _square(self._x),
-            _square(z),
-            self.rho**2 * _square(self.u),
-            _square(self._x - self._last),
             float(z.size),
         )
 
@@ -179,20 +209,27 @@ class Local:
         """Note that the next x is of another round."""
         np.copyto(self._last, self._x)
 
-    def adapt(self, primal: float, dual: float) -> bool:
-        """Change rho if one residual is far larger than the other; return whether it rose."""
-        if self._changes == _MOST_CHANGES:
-            return False
+    def adapt(self, residuals: Residuals) -> bool:
+        """Change rho if one residual is far larger than the other, and changes are left.
+
+        Where the ranks' x are alike already, a smaller rho would make the dual residual smaller
+        without a step towards the optimum.
+
+        Returns:
+            Whether rho is too small, changed or not.
+        """
+        primal, dual = residuals.primal, residuals.dual
         if primal > _IMBALANCE * dual:
             factor = float(_FACTOR)
-        elif dual > _IMBALANCE * primal:
+        elif dual > _IMBALANCE * primal and primal > residuals.primal_bound:
             factor = 1 / _FACTOR
         else:
             return False
-        self._changes += 1
-        self.rho *= factor
-        self.u /= factor  # the unscaled multipliers, rho u, stay
-        np.add(self.z, self.u, out=self._w)
+        if self._changes < _MOST_CHANGES:
+            self._changes += 1
+            self.rho *= factor
+            self.u /= factor  # the unscaled multipliers, rho u, stay
+            np.add(self.z, self.u, out=self._w)
         return factor > 1
 
 

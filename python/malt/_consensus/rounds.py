@@ -2,14 +2,16 @@
 
 What the asynchronous rounds rely on:
 
-1. A rank scatters once a round, before it waits, and waits for others' updates that came since its
-   last round ended. Of ranks that all wait, the one that scattered first has an update of each
-   other one. So some rank always goes on.
-2. A rank that finds that all are done marks an update with the number of the phase and goes into
-   the collective end of that phase. Who waits and receives a mark of the present phase stops
-   waiting, marks an update of its own, and goes there too. A mark is a rank's last update of its
-   phase, so none replaces it before all have gathered it; and if its sender dies, it has reached
-   either nobody, or someone who repeats it. So no rank waits for one that has stopped.
+1. A rank scatters in each round, before it waits (again, if it has reached nobody), and waits for
+   others' updates that came since its last round ended. Of ranks that all wait, the one that
+   scattered first has an update of each other one. So some rank always goes on.
+2. A rank that finds that all are done sends a mark, the number of the phase, and goes into the
+   collective end of that phase. A rank that waits and receives a mark of the present phase stops
+   waiting, sends a mark of its own, and goes there too. Marks, and the words by which a rank closes
+   the consensus or gives up a round, are sent once; so they have a vector of their own whose policy
+   loses nothing. (A newer update replaces an older one, and one that finds every slot being read is
+   skipped.) If the sender of a mark dies, it has reached either nobody, or a rank that repeats it.
+   So no rank waits for one that has stopped.
 3. The end of a phase computes z and the residuals exactly, and alike on all ranks. If they are not
    small after all, because what a rank knew of others was old, the next phase begins.
 """
@@ -19,6 +21,7 @@ from __future__ import annotations
 import abc
 import math
 import time
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -26,14 +29,7 @@ import numpy.typing as npt
 
 from malt import _errors as errors
 from malt._consensus.arguments import Options
-from malt._consensus.local import (
-    CLOSED,
-    NOT_FINITE,
-    Local,
-    Norms,
-    Residuals,
-    residuals_of,
-)
+from malt._consensus.local import NOT_FINITE, Local, Norms, residuals_of
 from malt._core_import import SUM, Update, Vector
 from malt._errors import ConfigError, describe_ranks
 from malt._job import job as jobs
@@ -41,11 +37,14 @@ from malt._job.vectors import vector
 
 Array = npt.NDArray[Any]
 
-# Constraints without a common solution: rho rises again and again, and no x moves any more.
+# Constraints without a common solution: rho is too small again and again, and no x moves any more.
 _STUCK_ROUNDS = 30
 _STUCK = 1e-3  # of the primal residual
 _ROUNDING = 1e-9  # of a share
 _NEVER = 1 << 62
+_DONE, _GIVEN_UP, _CLOSED = 1, 2, 3  # words of a rank: it ends the phase; its x is not finite
+_WORDS = 8  # of a rank that others have yet to hear
+_LOOK = 0.02  # seconds, between two looks for words while no update comes
 
 
 class Rounds(abc.ABC):
@@ -61,7 +60,7 @@ class Rounds(abc.ABC):
     def __init__(self, local: Local, options: Options, name: str) -> None:
         self.count = 0
         self.ranks: tuple[int, ...] = ()
-        self.residuals = Residuals(math.nan, math.nan, 0, 0)
+        self.residuals = residuals_of(Norms(math.nan, math.nan), options)
         self.has_converged = False
         self._local, self._options, self._name = local, options, name
         self._layout = local.layout
@@ -92,16 +91,15 @@ class Rounds(abc.ABC):
         else:
             self._local.write_word(self._sum, NOT_FINITE)
         self._summed.allreduce(SUM, timeout=limit)
-        self._check_words(self._sum)
+        self._check_finite(self._layout.ranks(self._sum, NOT_FINITE))
 
-    def _check_words(self, payload: Array) -> None:
-        """Raise what a rank has found."""
-        wrong = self._layout.ranks(payload, NOT_FINITE)
+    def _check_finite(self, wrong: Collection[int]) -> None:
+        """Raise ConfigError if there are ranks whose x is not finite."""
         if wrong:
             raise ConfigError(
                 f"consensus {self._name!r}: x has a value that is not finite on "
-                f"{describe_ranks(wrong)}: the function there has no minimum, or its solver "
-                "diverged (a larger rho or a shorter step may help)"
+                f"{describe_ranks(sorted(wrong))}: the function there has no minimum, or its "
+                "solver diverged (a larger rho or a shorter step may help)"
             )
 
 
@@ -116,6 +114,7 @@ class Synchronous(Rounds):
         super().__init__(local, options, name)
         self._judged = False  # the next round can judge the residuals of the last one
         self._stuck = 0  # rounds on end
+        self._at_first = (0.0, 0.0)  # of these: the square of x's movement, and rho
 
     def exchange(self, limit: float) -> None:
         self._add_up(self._local.take_x(), limit)
@@ -139,42 +138,58 @@ class Synchronous(Rounds):
 
     def _adapt(self, norms: Norms) -> None:
         """Adapt rho, on all ranks alike; it rises for nothing where there is no solution."""
-        primal, dual = self.residuals[:2]
-        has_risen = self._local.adapt(primal, dual)
-        is_stuck = primal > self.residuals.primal_bound and norms.moved <= (_STUCK * primal) ** 2
-        self._stuck = self._stuck + 1 if has_risen and is_stuck else 0
-        if self._stuck == _STUCK_ROUNDS:
+        primal = self.residuals.primal
+        is_too_small = self._local.adapt(self.residuals)
+        is_still = norms.moved <= (_STUCK * primal) ** 2
+        if not (is_too_small and is_still and primal > self.residuals.primal_bound):
             self._stuck = 0
-            raise ConfigError(
-                f"consensus {self._name!r} is infeasible: in {_STUCK_ROUNDS} rounds rho has risen "
-                f"to {self._local.rho:.3g}, and the ranks' x stay as they are, {primal:.3g} from "
-                "their mean (norm of the differences): no x meets the constraints of all ranks. "
-                "Check the constraints in the ranks' functions; if there are none, begin with a "
-                "far larger rho"
-            )
+            return
+        if self._stuck == 0:
+            self._at_first = norms.moved, self._local.rho
+        self._stuck += 1
+        if self._stuck < _STUCK_ROUNDS:
+            return
+        self._stuck = 0
+        moved, rho = self._at_first
+        if norms.moved > 2 * moved * self._local.rho / rho:
+            return  # x follows as rho rises: functions far steeper than rho, not constraints
+        raise ConfigError(
+            f"consensus {self._name!r} is infeasible: for {_STUCK_ROUNDS} rounds rho was too "
+            f"small, at last {self._local.rho:.3g}, and the ranks' x stay as they are, "
+            f"{primal:.3g} from their mean (norm of the differences): no x meets the constraints "
+            "of all ranks. Check the constraints in the ranks' functions, and that each x is "
+            "changed in place (x[:] = ...); if there are no constraints, begin with a far larger "
+            "rho"
+        )
 
 
 class Asynchronous(Rounds):
     """Each round uses the newest payload of each live rank.
 
-    After the payload of an update come the phase of whose rounds the norms in it are (0: none yet),
-    and the mark: the phase that its sender ends, or 0.
+    After the payload of an update comes the phase of whose rounds the norms in it are (0: none
+    yet).
     """
 
     def __init__(self, local: Local, options: Options, name: str) -> None:
         super().__init__(local, options, name)
         job = jobs.current()
-        self._rank = job.rank
-        self._newest = np.zeros((job.size, self._layout.length + 2), local.z.dtype)
-        self._payloads = self._newest[:, :-2]
+        self._job, self._rank = job, job.rank
+        self._newest = np.zeros((job.size, self._layout.length + 1), local.z.dtype)
+        self._payloads = self._newest[:, :-1]
         self._fresh: set[int] = set()  # ranks of which an update has come in this round
         self._since: set[int] = set()  # likewise, since rho was judged
         self._missed = [_NEVER] * job.size  # by rank: rounds on end without an update of it
         self._phase = 1
         self._has_norms = False  # of the present phase
         self._is_sent = self._is_ending = self._is_exact = False  # how far this round has come
+        self._is_out = False  # the last update has reached those that are alive
         self._own = np.zeros_like(self._newest[0])
         self._updates: Vector = vector(self._own, name=f"{name} updates")
+        self._word = np.zeros(2, np.int64)  # and the phase
+        self._words: Vector = vector(self._word, name=f"{name} words", policy="queue", depth=_WORDS)
+        self._is_marked = False  # another rank has ended the present phase
+        self._closed: set[int] = set()
+        self._gave_up: set[int] = set()  # a round, because of their x
 
     def exchange(self, limit: float) -> None:
         if not self._is_sent:
@@ -184,25 +199,27 @@ class Asynchronous(Rounds):
             if not self._await_updates(limit) and not self._make_round():
                 self._end_round()
                 return
-            self._send(mark=self._phase)
+            self._say(_DONE)
+            self._send()  # the last norms, and it wakes those that wait
             self._is_ending = True
         self._end_phase(limit)
         self._end_round()
 
     def close(self) -> None:
-        if not self.is_closed:
-            self._local.write_word(self._own[:-2], CLOSED)
-            self._send(mark=0)
-        super().close()
-        self._updates.close()
+        try:
+            if not self.is_closed and jobs.present() is self._job:
+                self._say(_CLOSED)
+        finally:
+            super().close()
+            self._updates.close()
+            self._words.close()
 
     def _begin_round(self) -> None:
         if not self._local.take_x():
-            self._local.write_word(self._own[:-2], NOT_FINITE)
-            self._send(mark=0)
-            self._refuse()
-        self._local.write(self._own[:-2])
-        self._send(mark=0)
+            self._say(_GIVEN_UP)
+            self._check_finite([self._rank])
+        self._local.write(self._own[:-1])
+        self._send()
         self._is_sent = True
 
     def _end_round(self) -> None:
@@ -214,27 +231,43 @@ class Asynchronous(Rounds):
         self._is_sent = self._is_ending = False
         self.count += 1
 
-    def _send(self, mark: int) -> None:
-        self._own[-2:] = self._phase if self._has_norms else 0, mark
+    def _send(self) -> None:
+        self._own[-1] = self._phase if self._has_norms else 0
         self._newest[self._rank] = self._own
-        self._updates.scatter()
+        self._is_out = bool(self._updates.scatter())
+
+    def _say(self, word: int) -> None:
+        self._word[:] = word, self._phase
+        self._words.scatter()
 
     def _keep(self, _: Array, updates: list[Update]) -> None:
         for update in updates:
             self._newest[update.rank] = update.values
             self._fresh.add(update.rank)
 
+    def _hear(self, _: Array, words: list[Update]) -> None:
+        for word in words:
+            said, phase = map(int, word.values)
+            if said == _CLOSED:
+                self._closed.add(word.rank)
+            elif phase == self._phase:
+                self._is_marked |= said == _DONE
+                if said == _GIVEN_UP:
+                    self._gave_up.add(word.rank)
+
     def _await_updates(self, limit: float) -> bool:
-        """Wait as quorum and max_delay say; return whether a rank has marked the phase instead."""
+        """Wait as quorum and max_delay say; return whether a rank has ended the phase instead."""
         deadline = time.monotonic() + limit
         while True:
+            if not self._is_out:  # every slot was being read: of ranks that wait, some lack it
+                self._send()
             alive = jobs.current().group.alive()  # first: what they have sent before is received
+            self._words.gather(self._hear)
+            self._refuse_round()
             self._updates.gather(self._keep)
-            self._refuse()
-            has_closed = self._layout.words(self._payloads.T).max(axis=0) == CLOSED
-            live = tuple(rank for rank in alive if not has_closed[rank])
-            if (self._newest[:, -1] == self._phase).any():
+            if self._is_marked:
                 return True
+            live = tuple(rank for rank in alive if rank not in self._closed)
             missing = self._missing(live)
             if not missing:
                 self.ranks = live
@@ -248,21 +281,21 @@ class Asynchronous(Rounds):
                     " exchange(timeout=), malt.init(timeout=) or MALT_TIMEOUT",
                     missing,
                 )
-            self._updates.await_update(len(alive), left)
+            self._updates.await_update(len(alive), min(left, _LOOK))
 
-    def _refuse(self) -> None:
-        """Raise what a rank has given up for, once; its next update has to come before a round."""
-        words = self._layout.words(self._payloads.T).max(axis=0)
-        wrong = np.flatnonzero(words >= NOT_FINITE)
-        if len(wrong) == 0:
+    def _refuse_round(self) -> None:
+        """Give up this round if another rank has given up one, and say so once.
+
+        The next round needs an update that this rank sends when it goes on.
+        """
+        wrong, self._gave_up = self._gave_up, set()
+        if not wrong:
             return
-        found = self._newest[wrong].sum(axis=0)
-        self._newest[wrong] = 0
-        self._fresh.difference_update(map(int, wrong))
+        self._fresh -= wrong
         for rank in wrong:
             self._missed[rank] = _NEVER
         self._is_sent = False
-        self._check_words(found)
+        self._check_finite(wrong)
 
     def _missing(self, live: tuple[int, ...]) -> list[int]:
         """The ranks without whose updates this round does not go on."""
@@ -279,15 +312,14 @@ class Asynchronous(Rounds):
         self._has_norms = True
         own = self._local.norms
         others = self._newest[[rank for rank in self.ranks if rank != self._rank]]
-        known = Norms(*(own + self._layout.norms(others[:, :-2].T).sum(axis=1)))
+        known = Norms(*(own + self._layout.norms(others[:, :-1].T).sum(axis=1)))
         self.residuals = residuals_of(known, self._options)
-        if self.residuals.are_small and (others[:, -2] == self._phase).all():
+        if self.residuals.are_small and (others[:, -1] == self._phase).all():
             return True
-        primal, dual = math.sqrt(own.primal), math.sqrt(own.dual)
         self._since |= self._fresh
         if self._options.adapt and self._since.issuperset(set(self.ranks) - {self._rank}):
             self._since.clear()
-            self._local.adapt(primal, dual)
+            self._local.adapt(residuals_of(own, self._options))
         return False
 
     def _end_phase(self, limit: float) -> None:
@@ -306,4 +338,4 @@ class Asynchronous(Rounds):
         is_whole = self._layout.ranks(self._sum) == self.ranks
         self.has_converged = is_whole and self.residuals.are_small
         self._phase += 1
-        self._is_exact = self._has_norms = False
+        self._is_exact = self._has_norms = self._is_marked = False

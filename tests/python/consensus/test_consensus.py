@@ -378,33 +378,6 @@ tell(errors=errors, z=c.z, total=total(range(size)))
         assert np.allclose(told["z"], told["total"], rtol=1e-2)
 
 
-def test_constraints_without_a_common_solution_are_an_error_on_all_ranks(tmp_path: Path) -> None:
-    result = run(
-        tmp_path,
-        3,
-        """
-x = np.zeros(2)
-c = malt.Consensus(x)
-
-def run():
-    while not c.converged:
-        x[:] = np.maximum(c.target, 1) if rank else np.minimum(c.target, -1)
-        c.exchange()
-
-tell(error=error_of(run), rounds=c.rounds)
-touching = malt.Consensus(x)
-while not touching.converged:
-    x[:] = np.maximum(touching.target, 1) if rank else np.minimum(touching.target, 1)
-    touching.exchange()
-tell(z=touching.z)
-""",
-    )
-    for told in result.told:
-        assert refused(told["error"], "is infeasible", "no x meets the constraints of all ranks")
-        assert told["rounds"] < 50
-        assert np.allclose(told["z"], 1, atol=1e-3)
-
-
 def test_a_synchronous_round_names_the_rank_that_does_not_come_and_can_be_made_later(
     tmp_path: Path,
 ) -> None:

@@ -30,7 +30,8 @@ BAD: list[tuple[str, list[str]]] = [
     ("np.zeros(3), ids=[0, 1, -1]", ["an id is -1; ids are from 0"]),
     ("np.zeros(3), ids=np.arange(3) + 3 * rank", ["no id is held by two ranks"]),
     ("np.zeros(3), ids=[0, 1, 2], prox=abs", ["prox and ids are both given"]),
-    ("np.zeros(3) if rank else None", ["rank 0: a vector is made over a NumPy array"]),
+    ("np.zeros(3) if rank else None", ["rank 0: x is None; it must be one array: of NumPy"]),
+    ("[np.zeros(3)]", ["x is [array([0., 0., 0.])]; it must be one array"]),
 ]
 
 
@@ -72,6 +73,19 @@ def test_alone_a_process_finds_its_own_optimum(options: dict[str, Any]) -> None:
             own.exchange()
         assert np.array_equal(own.z, x)
         assert repr(c) == f"<malt.Consensus {c._name!r}, {c.rounds} rounds>"
+
+
+def test_a_wrong_timeout_is_refused_and_closing_after_the_job_is_quiet() -> None:
+    with malt.init():
+        consensuses = [malt.Consensus(np.ones(2)), malt.Consensus(np.ones(2), max_delay=1)]
+        for c in consensuses:
+            for wrong in ("abc", -1, float("nan")):
+                with pytest.raises(malt.ConfigError, match=r"timeout is .*; it must be a"):
+                    c.exchange(timeout=wrong)
+            c.exchange(timeout=float("inf"))
+    for c in consensuses:
+        c.close()
+        assert c.is_closed
 
 
 def test_multipliers_stay_as_they_are_when_rho_changes() -> None:

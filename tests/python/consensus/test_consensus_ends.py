@@ -1,0 +1,220 @@
+"""How rounds of malt.Consensus end: inexact solvers, constraints, closing, an x that stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from jobs import Result, refused, run_job
+
+import malt
+from malt._consensus import arguments
+
+
+def run(directory: Path, size: int, body: str, *given: str, **named: Any) -> Result:
+    return run_job(directory, size, "malt.init(timeout=60)\n" + body, *given, **named)
+
+
+# Gradient steps on |x - wanted|^2 / 2. Where all ranks have the same function, and in the rows that
+# only one has, the primal residual is 0 throughout.
+INEXACT = """
+def solve(wanted, **options):
+    x = np.zeros(np.shape(wanted))
+    c = malt.Consensus(x, **options)
+    while not c.converged and c.rounds < 9000:
+        for _ in range(3):
+            x -= 0.003 * (x - wanted + c.rho * c.is_shared * (x - c.target))
+        c.exchange()
+    c.close()
+    return c.z, c.rho
+
+tell(same=solve([1, 100.0], **options))
+tell(small=solve([1, 100.0], rho=1e-6, **options))
+tell(own=solve([1, 100.0], ids=[0, 10 + rank], **options))
+tell(differs=solve([1.0 + rank] + [100.0] * 9, ids=[0, *range(10 + 9 * rank, 19 + 9 * rank)],
+                   **options))
+"""
+
+
+@pytest.mark.parametrize("options", [{}, {"max_delay": 2}])
+def test_rounds_of_an_inexact_solver_do_not_end_while_x_moves(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    result = run(tmp_path, 2, INEXACT, options=options)
+    for told in result.told:
+        assert np.allclose(told["same"][0], [1, 100], rtol=0.02)
+        assert np.allclose(told["small"][0], [1, 100], rtol=0.02)
+        assert np.allclose(told["own"][0], [1, 100], rtol=0.02)
+        assert np.allclose(told["differs"][0], [1.5] + [100] * 9, rtol=0.02)
+        for rho in (told["same"][1], told["own"][1], told["differs"][1]):
+            assert rho > 0.1
+
+
+def test_alone_the_rounds_end_when_the_solver_stays() -> None:
+    with malt.init():
+        for given in ({}, {"ids": [3, 5]}):
+            x, wanted = np.zeros(2), np.array([1.0, 100])
+            c = malt.Consensus(x, **given)
+            while not c.converged:
+                pull = c.rho * c.is_shared * (x - c.target)
+                x -= 0.01 * (x - wanted + pull)
+                c.exchange()
+            assert np.allclose(c.z, wanted, rtol=0.02)
+
+
+def test_norms_that_overflow_do_not_count_as_small() -> None:
+    with malt.init(), np.errstate(over="ignore"):
+        x = np.ones(3, np.float32)
+        c = malt.Consensus(x)
+        for scale in (1e20, 2e20, 4e20, 8e20):
+            x[:] = scale
+            c.exchange()
+            assert not c.converged
+
+
+def test_constraints_without_a_common_solution_are_an_error_on_all_ranks(tmp_path: Path) -> None:
+    result = run(
+        tmp_path,
+        2,
+        """
+def solve(bound, steep=0.0, rho=1.0):
+    x = np.zeros(2)
+    c = malt.Consensus(x, rho=rho)
+    while not c.converged and c.rounds < 1000:
+        near = (steep * (1e3 if rank else -1e3) + c.rho * c.target) / (steep + c.rho)
+        x[:] = np.maximum(near, 1) if rank else np.minimum(near, bound)
+        c.exchange()
+    return c.z
+
+errors = [
+    error_of(solve, -1.0),
+    error_of(solve, -1.0, steep=1e8),               # rho cannot rise any more before x stays
+    error_of(solve, -1.0, steep=1e4, rho=1e-6),
+]
+tell(errors=errors, z=solve(1.0))
+""",
+    )
+    for told in result.told:
+        for error in told["errors"]:
+            assert refused(error, "is infeasible", "no x meets the constraints of all ranks")
+        assert np.allclose(told["z"], 1, atol=1e-3)
+
+
+def test_functions_far_steeper_than_rho_are_not_infeasible(tmp_path: Path) -> None:
+    result = run(
+        tmp_path,
+        2,
+        """
+x, steep = np.zeros(2), 1e14
+c = malt.Consensus(x)
+while not c.converged and c.rounds < 1000:
+    x[:] = (steep * np.array([1.0, 2.0]) * (rank + 1) + c.rho * c.target) / (steep + c.rho)
+    c.exchange()
+tell(z=c.z)
+""",
+    )
+    assert np.allclose(result.each("z"), [1.5, 3], rtol=1e-3)
+
+
+# Rank 1 and 2 each hold one of rank 0's two slots when rank 0 closes, or finds that x is not
+# finite.
+HELD = """
+from malt._consensus import rounds
+
+x, reads = np.zeros(2), []
+c = malt.Consensus(x, max_delay=3, adapt=False, rtol=1e-9, atol=1e-9)
+
+def solve():
+    x[:] = (np.array([1.0, 5]) * (rank + 1) + c.rho * c.target) / (1 + c.rho)
+
+def go_on():
+    solve()
+    c.exchange()
+
+keep = rounds.Asynchronous._keep
+
+def slow(self, mine, updates):
+    if reads and any(update.rank == 0 for update in updates):
+        raise_flag(reads.pop())
+        await_flag("said")
+    keep(self, mine, updates)
+
+rounds.Asynchronous._keep = slow
+go_on()
+malt.barrier()
+if rank == 0:
+    await_flag("1 is ready")
+    go_on()
+    await_flag("1 reads")
+    go_on()
+    raise_flag("sent again")
+    await_flag("2 reads")
+    if closes:
+        c.close()
+    else:
+        x[0] = np.nan
+        error = error_of(c.exchange)
+    raise_flag("said")
+else:
+    c._rounds._updates.gather(c._rounds._keep)  # what has come so far
+    if rank == 1:
+        raise_flag("1 is ready")
+    else:
+        await_flag("sent again")
+    reads.append(f"{rank} reads")
+if rank or not closes:
+    errors = [error] if rank == 0 else []
+    while not c.converged:
+        solve()
+        error = error_of(c.exchange)
+        if error:
+            errors.append(error)
+    tell(z=c.z, ranks=c.ranks, errors=errors)
+malt.barrier()
+"""
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_word_arrives_although_every_slot_is_being_read(tmp_path: Path, closes: bool) -> None:
+    result = run(tmp_path, 3, HELD, closes=closes)
+    for told in result.told[1 if closes else 0 :]:
+        assert told["ranks"] == ((1, 2) if closes else (0, 1, 2))
+        assert np.allclose(told["z"], np.array([1, 5]) * (2.5 if closes else 2))
+        assert len(told["errors"]) == (0 if closes else 1)
+        assert all(refused(each, "not finite on rank 0") for each in told["errors"])
+
+
+def test_an_x_that_no_round_changes_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with malt.init():
+        for is_rebound in (False, True):
+            x = np.zeros(3)
+            c = malt.Consensus(x)
+            while not c.converged:
+                if is_rebound:
+                    x = x + 1
+                else:
+                    x[:] = 1
+                c.exchange()
+            c.exchange()
+            assert len(caplog.records) == is_rebound
+    assert "has changed x: was it rebound" in caplog.records[0].message
+
+
+def test_ids_are_found_in_pieces(tmp_path: Path) -> None:
+    result = run(
+        tmp_path,
+        2,
+        """
+from malt._consensus import arguments
+
+arguments._PIECE = 4
+ids = np.array([[9, 3, 0, 12], [4, 12, 3, 21]][rank], np.uint8)
+c = malt.Consensus(np.full(4, 1.0 + rank), ids=ids)
+tell(shared=c.is_shared.tolist(), z=c.z)
+""",
+    )
+    assert result.each("shared") == [[False, True, False, True], [False, True, True, False]]
+    assert np.array_equal(result.each("z"), [[1, 1.5, 1, 1.5], [2, 1.5, 1.5, 2]])
+    assert arguments._PIECE <= 2**20  # the memory of all ids up to 2^31 would be 8 GiB
