@@ -3,15 +3,16 @@
 The kernels are in `src/learn/partition.cpp`. `malt.ps.Table`, `malt.sparse_vector` and
 `malt.MatrixFactorization` take a Partition as `partition=`.
 
-May import: `malt._core_import`, `malt._errors`.
+May import: `malt._arguments`, `malt._core_import`, `malt._errors`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
-import zipfile
 import zlib
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,7 +54,7 @@ class Partition:
     """Which part, from 0 to parts - 1, has each row and owns each column of a matrix.
 
     Part k is for rank k. Made by `malt.partition`, or by `from_rows` for rows that something else
-    has placed. It can be pickled, and saved with `save`.
+    has placed. It can be pickled, and saved with `save`. Its arrays are copies, and read-only.
 
     Args:
         rows: (rows,) the part of each row.
@@ -75,13 +76,19 @@ class Partition:
         object.__setattr__(self, "parts", whole("parts", self.parts, 1, _MOST_PARTS))
         for name in ("rows", "columns"):
             object.__setattr__(self, name, _placed(name, getattr(self, name), self.parts))
-        shared = np.asarray(self.shared, np.bool_)
+        shared = np.array(self.shared, np.bool_)
         if shared.shape != self.columns.shape:
             raise ConfigError(
                 f"shared has the shape {shared.shape}; it is one bool for each of the "
                 f"{len(self.columns)} columns"
             )
         object.__setattr__(self, "shared", shared)
+        for array in (self.rows, self.columns, shared):
+            array.setflags(write=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # NumPy's pickles forget that an array is read-only.
+        return Partition, (self.rows, self.columns, self.shared, self.parts)
 
     @staticmethod
     def from_rows(X: Any, rows: npt.ArrayLike, parts: int) -> Partition:
@@ -98,6 +105,7 @@ class Partition:
         pattern = _Pattern.of(X)
         whole("parts", parts, 1, _MOST_PARTS)
         placed = _placed("rows", rows, parts)
+        _check_room(pattern, parts)
         columns, shared = core.partition_columns(*pattern.arrays, rows=placed, parts=parts)
         return Partition(placed, columns, shared.astype(np.bool_), parts)
 
@@ -108,7 +116,7 @@ class Partition:
 
     @property
     def checksum(self) -> int:
-        """A number that differs between partitions, to compare those of several ranks."""
+        """A CRC-32, to compare the partitions of several ranks."""
         found = zlib.crc32(np.packbits(self.shared).tobytes(), self.parts)
         for array in (self.rows, self.columns):
             found = zlib.crc32(array.tobytes(), found)
@@ -130,6 +138,7 @@ class Partition:
         """
         pattern = _Pattern.of(X)
         arrays, parts = pattern.arrays, self.parts
+        _check_room(pattern, parts)
         received, sent = core.partition_traffic(
             *arrays, rows=self.rows, owners=self.columns, parts=parts
         )
@@ -149,22 +158,17 @@ class Partition:
         """Read what `save` has written.
 
         Raises:
-            ConfigError: the file has no partition.
-            OSError: it cannot be opened.
+            ConfigError: the file has no partition, or is damaged.
+            OSError: it cannot be read.
         """
-        with open(path, "rb") as file:
-            try:
-                saved = np.load(file, allow_pickle=False)
-            except (ValueError, EOFError, zipfile.BadZipFile) as error:
-                raise ConfigError(f"{os.fspath(path)!r} has no partition: {error}") from error
-            if not isinstance(saved, np.lib.npyio.NpzFile):
-                raise ConfigError(f"{os.fspath(path)!r} has no partition, but an array")
-            if missing := {"rows", "columns", "shared", "parts"} - set(saved):
-                raise ConfigError(
-                    f"{os.fspath(path)!r} has no partition: {', '.join(sorted(missing))} missing; "
-                    "it is a file that Partition.save() wrote"
-                )
-            return Partition(saved["rows"], saved["columns"], saved["shared"], int(saved["parts"]))
+        data = Path(path).read_bytes()
+        try:
+            return _read(data)
+        except Exception as error:  # NumPy's, zipfile's and those of several decompressors
+            raise ConfigError(
+                f"{os.fspath(path)!r} has no partition: {error}; it must be a file that "
+                "Partition.save() wrote: save it once more"
+            ) from error
 
 
 def partition(
@@ -204,12 +208,8 @@ def partition(
         raise ConfigError(f"slack is {slack!r}; it is a number from 0 to 1")
     whole("passes", passes, 1, 1000)
     whole("seed", seed, 0, 2**64 - 1)
-    needed = 4 * min(pattern.width, len(pattern.columns) // 2) * -(-parts // _LANES) * _LANES
-    if needed > (free := core.available_bytes()):
-        raise ConfigError(
-            f"{parts} parts of {pattern.width} columns need {needed / 1e9:.1f} GB, and "
-            f"{free / 1e9:.1f} GB are free: ask for fewer parts, or leave columns out"
-        )
+    counted = min(pattern.width, len(pattern.columns) // 2)  # in two rows or more
+    _check_room(pattern, parts, 4 * counted * -(-parts // _LANES) * _LANES)
     rows = core.partition_rows(
         *pattern.arrays,
         parts=int(parts),
@@ -254,8 +254,11 @@ class _Pattern(NamedTuple):
 
     @staticmethod
     def of(X: Any) -> _Pattern:
-        if hasattr(X, "tocsr"):
+        if hasattr(X, "tocsr") and len(X.shape) == 2:
             rows = X.tocsr()
+            if not rows.has_canonical_format:  # has an element twice, or in any order
+                rows = rows.copy()
+                rows.sum_duplicates()
             starts, columns, shape = rows.indptr, rows.indices, rows.shape
         elif isinstance(X, np.ndarray) and X.ndim == 2:
             places, columns = np.nonzero(X)
@@ -283,6 +286,29 @@ class _Pattern(NamedTuple):
         return self.starts, self.columns, self.width
 
 
+def _read(data: bytes) -> Partition:
+    saved = np.load(io.BytesIO(data), allow_pickle=False)
+    if not isinstance(saved, np.lib.npyio.NpzFile):
+        raise ConfigError("it has one array")
+    if missing := {"rows", "columns", "shared", "parts"} - set(saved):
+        raise ConfigError(f"{', '.join(sorted(missing))} missing")
+    return Partition(saved["rows"], saved["columns"], saved["shared"], saved["parts"].item())
+
+
+def _check_room(pattern: _Pattern, parts: int, counts: int = 0) -> None:
+    """Raise ConfigError if there is no memory to look at the columns, and for so many more bytes.
+
+    A column takes a bit for each part, and 20 bytes for what is found of it.
+    """
+    needed = pattern.width * (20 + 8 * -(-parts // 64)) + counts
+    if needed > (free := core.available_bytes()):
+        raise ConfigError(
+            f"{parts} parts of {pattern.width} columns need {needed / 1e9:.1f} GB, and "
+            f"{free / 1e9:.1f} GB are free: ask for fewer parts, or number the columns that occur "
+            "anew (np.unique)"
+        )
+
+
 def _placed(name: str, given: npt.ArrayLike, parts: int) -> Placed:
     array = np.asarray(given)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
@@ -296,4 +322,4 @@ def _placed(name: str, given: npt.ArrayLike, parts: int) -> Placed:
             f"{name}[{outside[0]}] is {array[outside[0]]}; with {parts} parts it is 0 to "
             f"{parts - 1}"
         )
-    return np.ascontiguousarray(array, np.int32)
+    return np.array(array, np.int32)

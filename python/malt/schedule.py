@@ -211,9 +211,9 @@ class _Running:
         lost = sorted(set(ranks) - set(left))
         if lost or missed:
             raise PeerError(
-                f"rank {', '.join(map(str, lost))} has died; round {self._pulled} and "
-                f"{len(self._flight)} rounds in flight were not pulled here: put back a state that "
-                "all ranks have, and run the rest",
+                f"rank {', '.join(map(str, lost))} has died or left the job; round "
+                f"{self._pulled} and {len(self._flight)} rounds in flight were not pulled here: "
+                "put back a state that all ranks have, and run the rest",
                 lost,
             )
         return self._pulled

@@ -22,8 +22,8 @@ class Extrapolation {
   // Returns the memory of the next iterate, to be written: at most kSteps + 1 of one size.
   std::span<double> take(std::size_t size);
   bool is_full() const { return count_ == iterates_.size(); }
-  // Returns the combination, or nothing if no iterate differs from the next, or a value is not finite.
-  // is_full().
+  // Returns the combination, or nothing if no iterate differs from the next, or a value is not
+  // finite. Call it only if is_full().
   std::span<const double> combine();
 
  private:

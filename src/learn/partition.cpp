@@ -98,6 +98,7 @@ class RowPlacing {
         counts_(shared_.shares.size() * lanes_),
         scores_(lanes_),
         loads_(place(options.parts)),
+        held_(place(options.parts)),
         placed_(place(matrix.rows()), -1) {
     const auto total =
         static_cast<double>(options.by_values ? std::ssize(matrix.columns) : matrix.rows());
@@ -135,7 +136,7 @@ class RowPlacing {
 
   bool place_first(std::size_t row, double load, double most) {
     score(row, kFirstSoftness);
-    for (std::size_t part = 0; part < loads_.size(); ++part) {
+    for (std::size_t part = 0; most_ > 0 && part < loads_.size(); ++part) {
       scores_[part] *= static_cast<float>(1 - loads_[part] / most_);
     }
     put(row, load, best(load, most, -1));
@@ -146,6 +147,7 @@ class RowPlacing {
     const std::int32_t before = placed_[row];
     add(row, before, -1);
     loads_[place(before)] -= load;
+    --held_[place(before)];
     score(row, kLaterSoftness);
     put(row, load, best(load, most_, before));
     return placed_[row] != before;
@@ -154,6 +156,7 @@ class RowPlacing {
   void put(std::size_t row, double load, std::int32_t part) {
     add(row, part, 1);
     loads_[place(part)] += load;
+    ++held_[place(part)];
     placed_[row] = part;
   }
 
@@ -178,17 +181,19 @@ class RowPlacing {
   }
 
   // The part of the highest score among those with room; of equal ones `before`, else the one with
-  // least load. Without room anywhere it is the one with least load.
+  // least load. Without room anywhere it is the one with least load. A row without load would not
+  // change which one that is, so the rows are counted for it.
   std::int32_t best(double load, double most, std::int32_t before) const {
     constexpr float kEqual = 1e-5F;
+    const std::vector<double>& weights = load > 0 ? loads_ : held_;
     std::int32_t found = -1;
     std::int32_t emptiest = 0;
     for (std::int32_t part = 0; part < options_.parts; ++part) {
-      if (loads_[place(part)] < loads_[place(emptiest)]) emptiest = part;
+      if (weights[place(part)] < weights[place(emptiest)]) emptiest = part;
       if (loads_[place(part)] + load > most) continue;
       const float more = found < 0 ? 1 : scores_[place(part)] - scores_[place(found)];
       const bool is_preferred = part == before || (found != before && found >= 0 &&
-                                                   loads_[place(part)] < loads_[place(found)]);
+                                                   weights[place(part)] < weights[place(found)]);
       if (more > kEqual || (more > -kEqual && is_preferred)) found = part;
     }
     return found < 0 ? emptiest : found;
@@ -201,6 +206,7 @@ class RowPlacing {
   std::vector<float> counts_;  // exact up to 2^24
   std::vector<float> scores_;
   std::vector<double> loads_;  // by part, in rows or elements
+  std::vector<double> held_;   // by part, in rows
   std::vector<std::int32_t> placed_;
   double mean_ = 0, mean_row_ = 0, most_ = 0;
 };

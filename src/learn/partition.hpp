@@ -50,7 +50,8 @@ struct PartitionOptions {
 // place it anew, then by the cost alone, until hardly any moves (restreaming: Nishimura, Ugander,
 // KDD 2013).
 //
-// Takes 4 bytes for each part and each column that two rows or more have, and 4 for each element.
+// Takes 4 bytes for each part and each column that two rows or more have, 8 to 12 for each column,
+// and 4 for each element.
 // Throws dstorm::ConfigError as Pattern::check() does, or if an option is out of range.
 std::vector<std::int32_t> partition_rows(const Pattern& matrix, const PartitionOptions& options);
 
@@ -61,7 +62,8 @@ struct PartitionedColumns {
 
 // A column's owner is one of the parts that need it, as any other would cost one transfer more:
 // the one that so far sends and gets fewest (Parsa, section 4.3). A column that no row has goes to
-// the part with fewest columns. Throws dstorm::ConfigError as Pattern::check() does, or unless there
+// the part with fewest columns. Takes a bit for each part and column, in words of 64, and some 12
+// bytes a column. Throws dstorm::ConfigError as Pattern::check() does, or unless there
 // is a part in [0, parts) for each row.
 PartitionedColumns partition_columns(const Pattern& matrix, std::span<const std::int32_t> rows,
                                      int parts);

@@ -1,8 +1,10 @@
 """Rows that are spread over the ranks, such as a table of malt.ps: each rank saves its part.
 
 The rows of a table `t` lie in the ranks' files in parts, one for each range of rows. `t/16/values`
-has the values of rows 16 and following; `t/16/n` is what the update rule keeps for them. A part is
-read and written as a whole, so no rank needs memory for more than one besides the table.
+has the values of rows 16 and following; `t/16/n` is what the update rule keeps for them. With a
+partition the rows lie in the order of their places, and `t/16/keys` has the keys of places 16 and
+following, -1 for padding. A part is read and written as a whole, so no rank needs memory for more
+than one besides the table.
 """
 
 from __future__ import annotations
@@ -36,12 +38,16 @@ class SpreadRows(abc.ABC):
     Each wait ends with a TimeoutError after the limit that Spread._spread() was given.
 
     Attributes:
-        facts: what a checkpoint must agree with, as JSON: rows, width, dtype, update.
+        facts: what a checkpoint must agree with, as JSON: rows, width, dtype, update, partition.
+        places: how many rows are saved: those of the table and, with a partition, padding.
+        has_keys: the rows are in the order of a partition, and their keys are saved.
         states: the names of the arrays that the update rule keeps, besides the values.
         is_exact: the saved rows have the pushes of all clocks below the lowest one, and no others.
     """
 
     facts: Mapping[str, Any]
+    places: int
+    has_keys: bool
     states: Sequence[str]
     is_exact: bool
 
@@ -53,7 +59,7 @@ class SpreadRows(abc.ABC):
     @property
     def size(self) -> int:
         """The bytes of all rows."""
-        return int(self.facts["rows"] * self.row_size * len(self.arrays))
+        return int(self.places * self.row_size * len(self.arrays))
 
     @property
     def row_size(self) -> int:
@@ -93,6 +99,10 @@ class SpreadRows(abc.ABC):
     @abc.abstractmethod
     def ranges(self, live: Sequence[int]) -> list[Range]:
         """Return the ranges that this rank saves and restores if these ranks are live."""
+
+    @abc.abstractmethod
+    def keys_of(self, part: Range) -> Array:
+        """Return the keys of a range's rows as int64, -1 for padding, if it has keys."""
 
     @abc.abstractmethod
     def read(self, part: Range, array: int) -> Array:
@@ -169,10 +179,15 @@ def arrays_of(tables: Tables, clocks: Mapping[int, Report]) -> dict[str, Later]:
     for name, rows in tables.items():
         rows.await_clocks({rank: each[name] for rank, each in clocks.items()})
         for part in rows.ranges(sorted(clocks)):
-            shape = rows.shape_of(part.end - part.first)
+            count = part.end - part.first
+            if rows.has_keys:
+                keys = Later(np.dtype(np.int64), (count,), partial(rows.keys_of, part))
+                arrays[f"{name}/{part.first}/keys"] = keys
             for index, array in enumerate(rows.arrays):
                 make = partial(rows.read, part, index)
-                arrays[f"{name}/{part.first}/{array}"] = Later(rows.dtype, shape, make)
+                arrays[f"{name}/{part.first}/{array}"] = Later(
+                    rows.dtype, rows.shape_of(count), make
+                )
     return arrays
 
 
@@ -238,13 +253,17 @@ class SavedRows:
             pass
 
     def _check_facts(self, facts: Mapping[str, Any]) -> None:
+        values, keys = f"{self._name}/0/values", ""
+        if facts.get("partition") is not None:
+            keys = f", to the keys in {self._name}/0/keys"
         for key, value in self._rows.facts.items():
             saved = facts.get(key)
             if saved != value:
                 raise ConfigError(
                     f"{self._origin}: table {self._name!r} was saved with {key}={saved}, and the "
                     f"one it is for has {key}={value}; make it as it was saved, or read the values "
-                    "with malt.restore(path) and push them with malt.ps.Assign()"
+                    f"({values} and so on) with malt.restore(path) and push them with "
+                    f"malt.ps.Assign(){keys}"
                 )
 
     def _find(self) -> list[_Saved]:
@@ -265,10 +284,10 @@ class SavedRows:
             if saved.first != end or saved.end == end:
                 break
             end = saved.end
-        if end != self._rows.facts["rows"] or (found and found[-1].end != end):
+        if end != self._rows.places or (found and found[-1].end != end):
             raise DamagedError(
                 f"{self._origin} is damaged: of table {self._name!r} it lacks row {end} of "
-                f"{self._rows.facts['rows']}, or has it twice"
+                f"{self._rows.places}, or has it twice"
             )
         return found
 

@@ -119,8 +119,8 @@ class SharedRowsExchange(CollectiveExchange):
 
     def __init__(self, factors: Factors, vector: Vector, evidence: Evidence) -> None:
         super().__init__(factors, vector, evidence)
-        self._places = np.flatnonzero(factors.spread(evidence.shared))
-        self._shared_scales = factors.spread(self._scales)[self._places]
+        self._places = np.flatnonzero(factors.per_element(evidence.shared))
+        self._shared_scales = factors.per_element(self._scales)[self._places]
         self._changes = vectors.vector((max(len(self._places), 1),))
 
     def __call__(self) -> tuple[int, int]:

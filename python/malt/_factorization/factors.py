@@ -36,18 +36,20 @@ class Factors:
         """Return how many elements the memory needs."""
         return sum(shape) * (_stride(rank) + biased)
 
-    def spread(self, by: tuple[npt.NDArray[Any], ...]) -> npt.NDArray[Any]:
+    def per_element(self, by: tuple[npt.NDArray[Any], ...]) -> npt.NDArray[Any]:
         """Return, for each element of the memory, the number of its user or item."""
         rows = [np.repeat(each, self._padded[0].shape[1]) for each in by]
         biases = [each[: len(own)] for each, own in zip(by, self.biases, strict=True)]
         return np.concatenate([*rows, *biases])
 
-    def wake(self, seen: tuple[npt.NDArray[np.bool_], ...], spread: float, seed: list[int]) -> None:
+    def wake(
+        self, seen: tuple[npt.NDArray[np.bool_], ...], deviation: float, seed: list[int]
+    ) -> None:
         """Draw random values for seen rows that are zero; training would leave them zero."""
         random = np.random.default_rng(seed)
         for rows, is_seen in zip(self.rows, seen, strict=True):
             new = is_seen & ~rows.any(axis=1)
-            rows[new] = random.normal(0, spread, (int(new.sum()), rows.shape[1]))
+            rows[new] = random.normal(0, deviation, (int(new.sum()), rows.shape[1]))
 
     def multiply(self, by: tuple[Floats, ...]) -> None:
         """Multiply each user's row and bias by the user's number, and each item's by the item's."""

@@ -31,7 +31,7 @@ from malt._partition import Partition
 from malt._training.steps import Step
 
 _LEAST_BANDS = 8
-_SPREAD = 0.1  # standard deviation of a factor before its first step
+_DEVIATION = 0.1  # standard deviation of a factor before its first step
 # The curvature in the rule of exchange.py. A bias has curvature 1, factors have less. On
 # MovieLens-100K 0.25 is as good as training on one rank, but with 6 ranks at a rate of 0.05 the
 # factors grew without bound; 1 lags behind.
@@ -83,7 +83,7 @@ class RatingsPart(NamedTuple):
             owners = (np.cumsum(counts > 0) - 1) % ranks
         else:
             owners = self.partition.rows
-        whole = self._replace(longest=int(np.bincount(owners, counts).max()))
+        whole = self._replace(longest=int(np.bincount(owners[self.ratings.users]).max()))
 
         def share(rank: int) -> RatingsPart:
             own = owners[self.ratings.users] == rank
@@ -118,7 +118,7 @@ def agree(
         settings.check()
         whole("threads", threads, 1)
         ratings, shape = look()
-        _check_room(shape, settings)
+        _check_room(shape, settings, partition)
         return ratings, {
             "shape": [int(n) for n in shape],
             "size": len(ratings.values),
@@ -159,9 +159,20 @@ def agree(
     )
 
 
-def _check_room(shape: tuple[int, int], settings: FactorizationSettings) -> None:
-    """Raise ConfigError if the factors, and a copy to train, do not fit into memory."""
+def _check_room(
+    shape: tuple[int, int], settings: FactorizationSettings, partition: Partition | None
+) -> None:
+    """Raise ConfigError if the factors, and a copy to train, do not fit into memory.
+
+    With a partition also what SharedRowsExchange takes: 8 bytes an element while it is made, and
+    28 for each element of the items that several ranks have, as no users are.
+    """
     needed = 2 * 4 * Factors.elements(shape, settings.n_factors, settings.biased)
+    if partition is not None:
+        are_all_drawn = settings.implicit and settings.negatives > 0
+        items = shape[1] if are_all_drawn else min(shape[1], int(partition.shared.sum()))
+        shared = 28 * Factors.elements((0, items), settings.n_factors, settings.biased)
+        needed += max(needed, shared)
     free = available_bytes()
     if needed > free:
         raise ConfigError(
@@ -243,7 +254,7 @@ class _RankTrainer:
         users, items = _weights(part, settings)
         if joining.company() is None:
             self._factors = _at(aligned_zeros(elements), model, part, settings)
-            self._factors.wake((users > 0, items > 0), _SPREAD, [part.seed, first_epoch])
+            self._factors.wake((users > 0, items > 0), _DEVIATION, [part.seed, first_epoch])
             return
         vector = vector_of(averaging, elements, sum(part.shape))
         stack.enter_context(contextlib.closing(vector))
@@ -252,7 +263,7 @@ class _RankTrainer:
         h = settings.lr * (_CURVATURE + settings.reg) * self._rounds / part.bands
         evidence = Evidence(h * users, h * items)
         self._factors = _at(vector.array[:elements], model, part, settings)
-        self._factors.wake(evidence.seen, _SPREAD, [part.seed, first_epoch])
+        self._factors.wake(evidence.seen, _DEVIATION, [part.seed, first_epoch])
         self._exchange = exchange_of(
             averaging, self._factors, vector, evidence, is_placed=part.partition is not None
         )

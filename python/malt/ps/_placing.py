@@ -2,7 +2,7 @@
 
 The compiled table places ranges of rows. So rows are numbered anew: those of an owner lie one after
 the other, in the order of their keys, from the beginning of a range on. A new number is a place.
-The places at the end of an owner's last range are of no row.
+The places at the end of an owner's last range are padding.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Placing:
         owners: the rank that owns each range of places.
         places: by row.
         room: how many places there are.
-        most: how many places the rank has that has most.
+        most: places of the rank that has most of them.
 
     Raises:
         ConfigError: it is no partition, has another number of columns than the table has rows, or
@@ -49,7 +49,8 @@ class Placing:
                 "it of data with as many columns as the table has rows"
             )
         self._parts = given.columns.astype(np.uint16)  # which NumPy sorts in linear time
-        shift = Table.range_shift(rows, ranks)
+        # By the parts, so that the places are the same whatever the number of ranks.
+        shift = Table.range_shift(rows, given.parts)
         counts = np.bincount(self._parts, minlength=given.parts)
         ranges = -(-counts >> shift)
         ends = np.cumsum(ranges) << shift
@@ -58,9 +59,20 @@ class Placing:
         self.most = int(ranges.max()) << shift
         self.places: Places = np.empty(rows, np.int64)
         order = np.argsort(self._parts, kind="stable")
-        skipped = ends - (ranges << shift) - (np.cumsum(counts) - counts)
+        self._shift = shift
+        self._starts = ends - (ranges << shift)  # by part
+        skipped = self._starts - (np.cumsum(counts) - counts)
         self.places[order] = np.arange(rows) + np.repeat(skipped, counts)
         self.text = f"{given.checksum:08x}"
+
+    def keys_at(self, first: int, end: int) -> npt.NDArray[np.int64]:
+        """Return the keys of places that are within one range; -1 for padding."""
+        owner = self.owners[first >> self._shift]
+        found = np.full(end - first, -1)
+        skipped = first - self._starts[owner]
+        keys = np.flatnonzero(self._parts == owner)[skipped : skipped + end - first]
+        found[: len(keys)] = keys
+        return found
 
     def of(self, keys: npt.NDArray[np.int64] | None, first: int, count: int) -> PlacedKeys:
         """Return the places of keys; None: of so many rows from `first` on.

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from malt._checkpoint.spread import Range, SpreadRows
+from malt.ps._placing import Placing
 from malt.ps._seat import Seat
 
 _IS_DEAD = (1 << 64) - 1  # as a clock
@@ -28,11 +29,15 @@ class TableRows(SpreadRows):
         size: int,
         limit: float | None,
         *,
+        placing: Placing | None,
         is_bsp: bool,
     ) -> None:
         self.facts = facts
+        self.places = facts["rows"] if placing is None else placing.room
+        self.has_keys = placing is not None
         self.states = states
         self.is_exact = is_bsp
+        self._placing = placing
         self._seat = seat
         self._size = size  # of the job
         self._limit = limit
@@ -57,6 +62,10 @@ class TableRows(SpreadRows):
     def ranges(self, live: Sequence[int]) -> list[Range]:
         there = [rank for rank in live if rank in self._seat.ranks]
         return [Range(*each) for each in self._seat.core.ranges(there)]
+
+    def keys_of(self, part: Range) -> npt.NDArray[np.int64]:
+        assert self._placing is not None
+        return self._placing.keys_at(part.first, part.end)
 
     def read(self, part: Range, array: int) -> npt.NDArray[Any]:
         rows = part.end - part.first

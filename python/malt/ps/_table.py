@@ -137,10 +137,10 @@ class Table(Spread):
         whole("cached_keys", cached_keys, 0, _MOST_CACHED_KEYS)
         hot_rows = hot_rows_of(hot, self.rows, staleness)
         self._placing = None
-        self._room, partition_text = self.rows, None
+        room, partition_text = self.rows, None
         if partition is not None:
             self._placing = Placing(partition, self.rows, job.size)
-            self._room, partition_text = self._placing.room, self._placing.text
+            room, partition_text = self._placing.room, self._placing.text
             hot_rows = np.sort(self._placing.places[hot_rows])
         live = len(jobs.alive())
         if job.generations is None:
@@ -160,7 +160,7 @@ class Table(Spread):
         )
         made = core.Table(
             name=self.name,
-            rows=self._room,
+            rows=room,
             width=width,
             dtype=self.dtype,
             initial=float(initial),
@@ -382,15 +382,21 @@ class Table(Spread):
         width = self._row_shape[0] if self._row_shape else None
         update = type(self._rule).__name__ if isinstance(self._rule, Rule) else "a function"
         facts = {
-            "rows": self._room,
+            "partition": None if self._placing is None else self._placing.text,
+            "rows": self.rows,
             "width": width,
             "dtype": str(self.dtype),
             "update": update,
-            "partition": None if self._placing is None else self._placing.text,
         }
-        size = jobs.current().size
-        states = states_of(self._rule)
-        return TableRows(self._open(), facts, states, size, limit, is_bsp=self._is_bsp)
+        return TableRows(
+            self._open(),
+            facts,
+            states_of(self._rule),
+            jobs.current().size,
+            limit,
+            placing=self._placing,
+            is_bsp=self._is_bsp,
+        )
 
     def __enter__(self) -> Table:
         return self

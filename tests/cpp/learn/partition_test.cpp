@@ -157,6 +157,23 @@ TEST(Partition, InvariantsHoldOnRandomMatrices) {
   }
 }
 
+TEST(Partition, EmptyRowsAreSpreadEvenlyByValuesToo) {
+  for (const int full : {0, 4}) {  // one of the full rows has more than all others
+    Matrix matrix;
+    matrix.width = 9;
+    for (std::int32_t i = 0; i < full; ++i) {
+      matrix.add_row(i == 0 ? std::vector<std::int32_t>{0, 1, 2, 3, 4} : std::vector{5 + i});
+    }
+    for (int i = 0; i < 12; ++i) matrix.add_row({});
+    const auto rows =
+        partition_rows(matrix.view(), {.parts = 4, .slack = 1, .by_values = true, .passes = 3});
+    for (std::int32_t part = 0; part < 4; ++part) {
+      const auto held = std::ranges::count(rows, part);
+      EXPECT_LE(held, full == 0 ? 3 : 8) << "part " << part << ", full rows: " << full;
+    }
+  }
+}
+
 TEST(Partition, ColumnsOfNoRowAreSpreadEvenly) {
   Matrix matrix;
   matrix.width = 100;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import scipy.sparse as sp
 from jobs import run_job
 
 import malt
+from malt import _partition
+from malt._factorization import trainer
 
 
 def groups(rows: int = 300, count: int = 3, mixed: float = 0.0) -> sp.csr_matrix:
@@ -84,7 +87,9 @@ def test_is_the_same_for_the_same_seed_and_every_form_of_the_matrix() -> None:
     X = groups(mixed=0.5)
     p = malt.partition(X, 4, seed=1)
 
-    for same in (X.copy(), X.tocsc(), X.tocoo(), X.toarray(), sp.csr_array(X)):
+    backwards = sp.csr_matrix(X[:, ::-1])
+    backwards.indices = X.shape[1] - 1 - backwards.indices  # columns of a row in falling order
+    for same in (X.copy(), X.tocsc(), X.tocoo(), X.toarray(), sp.csr_array(X), backwards):
         assert malt.partition(same, 4, seed=1).checksum == p.checksum
     assert malt.partition(X, 4, seed=2).checksum != p.checksum
 
@@ -104,6 +109,81 @@ def test_can_be_pickled_and_saved(tmp_path: Path) -> None:
     for name in ("array.npy", "text"):
         with pytest.raises(malt.ConfigError, match="has no partition"):
             malt.Partition.load(tmp_path / name)
+
+
+def test_a_damaged_file_has_no_partition(tmp_path: Path) -> None:
+    p = malt.partition(groups(60), 3)
+    p.save(tmp_path / "whole.npz")
+    whole = (tmp_path / "whole.npz").read_bytes()
+    damaged = [whole[:end] for end in range(0, len(whole), 50)]
+    for at in range(0, len(whole), 3):
+        damaged += [whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :] for bit in (255, 1)]
+    whole_ones = 0  # a date has changed, or what nobody reads
+    for data in damaged:
+        (tmp_path / "damaged.npz").write_bytes(data)
+        with contextlib.suppress(malt.ConfigError):
+            whole_ones += malt.Partition.load(tmp_path / "damaged.npz").checksum == p.checksum
+    assert whole_ones < len(damaged) / 2
+    arrays = {name: getattr(p, name) for name in ("rows", "columns", "shared")}
+    for name, wrong, text in [
+        ("rows", np.array([0, None], object), "Object arrays cannot be loaded"),
+        ("parts", [2, 3], "size 1"),
+        ("parts", "x", "parts is 'x'; it must be a whole number"),
+        ("parts", 2, "2; with 2 parts it is 0 to 1"),
+    ]:
+        np.savez(tmp_path / "other.npz", **{**arrays, "parts": 3, name: wrong})
+        with pytest.raises(malt.ConfigError, match=r"other.npz' has no partition") as caught:
+            malt.Partition.load(tmp_path / "other.npz")
+        assert text in str(caught.value)
+
+
+def test_does_not_change_with_the_arrays_it_was_made_of() -> None:
+    X, rows, columns = np.ones((4, 5)), np.zeros(4, np.int32), np.zeros(5, np.int32)
+    shared = np.ones(5, bool)
+    p = malt.Partition(rows, columns, shared, 2)
+    placed = malt.Partition.from_rows(X, rows, 2)
+    rows[0] = columns[0] = 7
+    shared[0] = False
+
+    assert not p.rows.any()
+    assert not p.columns.any()
+    assert not placed.rows.any()
+    assert p.shared.all()
+    for each in (p, placed, pickle.loads(pickle.dumps(p))):
+        for array in (each.rows, each.columns, each.shared):
+            with pytest.raises(ValueError, match="read-only"):
+                array[0] = 1
+
+
+def test_an_element_that_is_stored_twice_counts_once() -> None:
+    once = groups(mixed=0.3)
+    places = once.nonzero()
+    starts = 2 * once.indptr
+    twice = sp.csr_matrix((np.ones(2 * once.nnz), np.repeat(places[1], 2), starts), once.shape)
+    p = malt.partition(twice, 3)
+
+    assert p.checksum == malt.partition(once, 3).checksum
+    assert p.traffic(twice).random == p.traffic(once).random
+    assert twice.nnz == 2 * once.nnz
+
+
+@pytest.mark.parametrize(("parts", "balance"), [(4, "rows"), (4, "values"), (7, "values")])
+def test_empty_rows_are_spread_evenly(parts: int, balance: str) -> None:
+    p = malt.partition(sp.csr_matrix((28, 4)), parts, balance=balance)
+    assert np.bincount(p.rows, minlength=parts).tolist() == [28 // parts] * parts
+
+
+def test_names_the_memory_that_wide_data_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = sp.csr_matrix((np.ones(4), [0, 1, 0, 1], [0, 2, 4]), shape=(2, 100_000))
+    p = malt.partition(X, 2)
+    monkeypatch.setattr(_partition.core, "available_bytes", lambda: 2_700_000)
+    for call in (
+        lambda: malt.partition(X, 2),
+        lambda: malt.Partition.from_rows(X, [0] * 2, 65),  # two words of bits a column
+        lambda: p.traffic(X),
+    ):
+        with pytest.raises(malt.ConfigError, match="of 100000 columns need"):
+            call()
 
 
 def test_rows_placed_by_something_else_get_owners() -> None:
@@ -134,6 +214,7 @@ def test_rows_placed_by_something_else_get_owners() -> None:
         ),
         (np.ones((4, 3)), 2, {"seed": -1}, "seed is -1; it must be a whole number from 0 to"),
         (np.ones(4), 2, {}, "X is an array of shape (4,); it is a SciPy sparse matrix or a NumPy"),
+        (sp.coo_array(np.ones(3)), 2, {}, "X is an array of shape (3,); it is a SciPy sparse"),
         ([[1, 2]], 2, {}, "X is list; it is a SciPy sparse matrix or a NumPy array"),
         (np.ones((0, 3)), 1, {}, "X has the shape (0, 3); it needs a row and a column at least"),
     ],
@@ -271,13 +352,54 @@ with malt.ps.Table(100, partition=p) as table:
     malt.restore(where, {{"t": table}})
     tell(values=table.pull())
 with malt.ps.Table(100) as table:
-    tell(error=error_of(malt.restore, where, {{"t": table}}))
+    tell(without=error_of(malt.restore, where, {{"t": table}}))
+with malt.ps.Table(100, update=malt.ps.SGD(1.0), partition=p) as table:
+    tell(rule=error_of(malt.restore, where, {{"t": table}}))
+with malt.ps.Table(100, update=malt.ps.Assign()) as table:
+    arrays = malt.restore(where).arrays
+    for name in arrays:
+        if name.endswith("/keys"):
+            is_row = arrays[name] >= 0
+            table.push(arrays[name][is_row], arrays[name.replace("keys", "values")][is_row])
+    table.wait()
+    malt.barrier()
+    tell(by_keys=table.pull())
 """
     result = run_job(tmp_path, 2, script)
     assert result.code == 0, result.output
+    advice = "push them with malt.ps.Assign(), to the keys in t/0/keys"
     for told in result.told:
         assert told["values"].tolist() == list(range(100))
-        assert told["error"].kind == "ConfigError"
+        assert told["by_keys"].tolist() == list(range(100))
+        assert told["without"].kind == "ConfigError"
+        assert told["without"].says("saved with partition=", "has partition=None", advice)
+        assert told["rule"].says("saved with update=Add", "has update=SGD", advice)
+
+
+def test_a_checkpoint_fits_other_numbers_of_ranks(tmp_path: Path) -> None:
+    script = f"""
+malt.init(timeout=30)
+p = malt.Partition([0], np.random.default_rng(0).integers(0, 2, 5000), np.ones(5000, bool), 2)
+where = {str(tmp_path / "saved")!r}
+with malt.ps.Table(5000, partition=p) as table:
+    if malt.restore(where, {{"t": table}}) is None:
+        if rank == 0:
+            table.push(None, np.arange(5000))
+        table.clock()
+        malt.barrier()
+        malt.save(where, {{"t": table}})
+    malt.barrier()
+    tell(values=table.pull())
+with malt.ps.Table(5008, partition=malt.Partition([0], [0] * 5008, [True] * 5008, 1)) as table:
+    tell(wider=error_of(malt.restore, where, {{"t": table}}))
+"""
+    for size in (2, 3):
+        (tmp_path / str(size)).mkdir()
+        result = run_job(tmp_path / str(size), size, script)
+        assert result.code == 0, result.output
+        for told in result.told:
+            assert told["values"].tolist() == list(range(5000))
+            assert told["wider"].says("was saved with partition=")
 
 
 RATINGS = """
@@ -335,7 +457,41 @@ def test_forked_ranks_take_the_users_of_their_parts() -> None:
     fitted = space["model"](partition=p, ranks=2).fit(given)
 
     assert fitted.rmse(given) < 0.3
+    is_train = given[0] < 150  # the last users are held out
+    trained = space["model"](partition=p, ranks=2, shape=None)
+    trained.fit(tuple(each[is_train] for each in given))
+    assert trained.user_factors_.shape[0] == 150
     with pytest.raises(malt.ConfigError, match="partition has 2 parts, but there are 3 ranks"):
         space["model"](partition=p, ranks=3).fit(given)
     with pytest.raises(malt.ConfigError, match="partition is a str"):
         space["model"](partition="p", ranks=2).fit(given)
+
+
+def test_drawn_pairs_make_all_items_shared_and_no_users() -> None:
+    users, items = np.divmod(np.arange(2000), 50)
+    items += 50 * (users % 2)  # two halves that have nothing in common
+    X = sp.csr_matrix((np.ones(2000), (users, items)), shape=(40, 100))
+    p = malt.partition(X, 2)
+    sent = {}
+    for epochs in (1, 11):
+        for negatives in (0, 1):
+            model = malt.MatrixFactorization(
+                16, epochs, implicit=True, negatives=negatives, partition=p, ranks=2, verbose=False
+            )
+            sent[negatives, epochs] = model.fit(X).history_["bytes_out"].max()
+
+    def by_epoch(negatives: int) -> float:
+        return (sent[negatives, 11] - sent[negatives, 1]) / 10 / 4 / (16 + 1)  # in rows
+
+    assert not p.shared.any()
+    assert by_epoch(0) < 5
+    assert 100 <= by_epoch(1) < 110
+
+
+def test_the_exchange_of_shared_rows_counts_as_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = sp.csr_matrix(np.ones((20, 1000)))  # all items are shared
+    p = malt.Partition.from_rows(X, np.arange(20) % 2, 2)
+    monkeypatch.setattr(trainer, "available_bytes", lambda: 20 * 1020 * 17)
+    malt.MatrixFactorization(16, 1, ranks=2, verbose=False).fit(X)
+    with pytest.raises(malt.ConfigError, match="20 users and 1000 items with 16 factors need"):
+        malt.MatrixFactorization(16, 1, ranks=2, partition=p, verbose=False).fit(X)

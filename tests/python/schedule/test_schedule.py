@@ -102,7 +102,7 @@ tell(pulled=program.pulled)
     for told in left:
         assert told["error"].kind == "PeerError"
         assert told["error"].ranks == (2,)
-        assert told["error"].says("rank 2 has died", "put back a state")
+        assert told["error"].says("rank 2 has died or left the job", "put back a state")
         assert told["pulled"] <= 9
         assert told["rounds"] == 50
         assert np.array_equal(told["state"], left[0]["state"])
