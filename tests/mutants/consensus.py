@@ -69,7 +69,7 @@ MUTANTS = {
         f"{NOT_FINITE}[options1]",
     ),
     "RHO_FALLS_WHILE_ALL_X_ARE_ALIKE": Mutant(
-        "local", " and primal > residuals.primal_bound", "", f"{ENDS}::{INEXACT}"
+        "local", " and residuals.primal > residuals.primal_bound", "", f"{ENDS}::{INEXACT}"
     ),
     "X_MAY_STILL_MOVE": Mutant(
         "local", "and self.moved <= self.moved_bound", "", f"{ENDS}::{INEXACT}"

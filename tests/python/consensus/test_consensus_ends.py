@@ -48,8 +48,9 @@ def test_rounds_of_an_inexact_solver_do_not_end_while_x_moves(
         assert np.allclose(told["small"][0], [1, 100], rtol=0.02)
         assert np.allclose(told["own"][0], [1, 100], rtol=0.02)
         assert np.allclose(told["differs"][0], [1.5] + [100] * 9, rtol=0.02)
-        for rho in (told["same"][1], told["own"][1], told["differs"][1]):
-            assert rho > 0.1
+        if not options:  # with a delay, x - z is the distance that x has gone meanwhile
+            for rho in (told["same"][1], told["own"][1], told["differs"][1]):
+                assert rho > 0.1
 
 
 def test_alone_the_rounds_end_when_the_solver_stays() -> None:
