@@ -16,7 +16,6 @@ TESTS = "test_consensus.py"
 ARGUMENTS = "test_consensus_arguments.py"
 ENDS = "test_consensus_ends.py"
 SYNCHRONOUS = f"{TESTS}::test_synchronous_rounds_find_the_optimum_with_the_same_bits_in_each_run"
-ASYNCHRONOUS = f"{TESTS}::test_asynchronous_rounds_find_the_same_optimum_and_all_ranks_stop"
 RESCALED = f"{ARGUMENTS}::test_multipliers_stay_as_they_are_when_rho_changes"
 NOT_FINITE = f"{TESTS}::test_a_value_that_is_not_finite_is_refused_on_all_ranks_which_then_go_on"
 INEXACT = "test_rounds_of_an_inexact_solver_do_not_end_while_x_moves"
@@ -42,7 +41,7 @@ MUTANTS = {
         "rounds",
         "self._is_marked |= said == _DONE",
         "pass",
-        f"{ASYNCHRONOUS}[options1-shm]",
+        f"{ENDS}::test_a_mark_ends_the_phase_of_ranks_that_do_not_find_it_done",
     ),
     "QUORUM_IS_NOT_AWAITED": Mutant(
         "rounds",
@@ -69,7 +68,7 @@ MUTANTS = {
         f"{NOT_FINITE}[options1]",
     ),
     "RHO_FALLS_WHILE_ALL_X_ARE_ALIKE": Mutant(
-        "local", " and primal > residuals.primal_bound", "", f"{ENDS}::{INEXACT}"
+        "local", " and residuals.primal > residuals.primal_bound", "", f"{ENDS}::{INEXACT}"
     ),
     "X_MAY_STILL_MOVE": Mutant(
         "local", "and self.moved <= self.moved_bound", "", f"{ENDS}::{INEXACT}"
@@ -81,7 +80,7 @@ MUTANTS = {
         "rounds",
         'policy="queue", depth=_WORDS',
         "depth=2",
-        f"{ENDS}::test_a_word_arrives_although_every_slot_is_being_read",
+        f"{ENDS}::test_no_word_replaces_another",
     ),
     "STUCK_ROUNDS_NEED_A_RISE": Mutant(
         "local",

@@ -45,9 +45,10 @@ class Consensus:
     Threads: as for malt.vector().
 
     Sources: Boyd et al. 2011, Distributed Optimization and Statistical Learning via ADMM, sections
-    7.1 (consensus; 7.1.1: with g), 7.2 (rows that only some ranks hold), 3.3 (stopping) and 3.4.1
-    (rho); Zhang & Kwok 2014, Asynchronous Distributed ADMM for Consensus Optimization (quorum and
-    max_delay); Peng et al. 2016, ARock (x + u as the only state).
+    7.1 (consensus; 7.1.1: with g), 7.2 (rows that only some ranks hold) and 3.3 (stopping);
+    Wohlberg 2017, ADMM Penalty Parameter Selection by Residual Balancing (rho); Zhang & Kwok 2014,
+    Asynchronous Distributed ADMM for Consensus Optimization (quorum and max_delay); Peng et al.
+    2016, ARock (x + u as the only state).
 
     Attributes:
         x: the array that was given.
@@ -83,7 +84,8 @@ class Consensus:
                 of only one rank has no constraint: leave it out of the penalty, by is_shared. To
                 find the others, ranks exchange 4 bytes for each id up to the largest, in pieces.
             adapt: change rho, at most 50 times, by a factor of 2 where one residual is more than 10
-                times the other. It does not fall while the primal residual is small enough.
+                times as far above its bound as the other. It does not fall while the primal
+                residual is small enough, nor change at all if rtol and atol are 0.
             rtol: the primal residual may be rtol times the norm of x or z (the larger), the dual
                 one rtol times that of rho u, and the last change of x rtol times that of x.
             atol: each may be larger by atol times the square root of the number of elements.

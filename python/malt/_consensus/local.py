@@ -212,16 +212,18 @@ class Local:
     def adapt(self, residuals: Residuals) -> bool:
         """Change rho if one residual is far larger than the other, and changes are left.
 
-        Where the ranks' x are alike already, a smaller rho would make the dual residual smaller
-        without a step towards the optimum.
+        Each is compared with its bound (Wohlberg 2017), so that neither the units of x nor those of
+        the functions matter. Where the ranks' x are alike already, a smaller rho would make the
+        dual residual smaller without a step towards the optimum.
 
         Returns:
             Whether rho is too small, changed or not.
         """
-        primal, dual = residuals.primal, residuals.dual
+        primal = residuals.primal * residuals.dual_bound  # the quotients, times both bounds
+        dual = residuals.dual * residuals.primal_bound
         if primal > _IMBALANCE * dual:
             factor = float(_FACTOR)
-        elif dual > _IMBALANCE * primal and primal > residuals.primal_bound:
+        elif dual > _IMBALANCE * primal and residuals.primal > residuals.primal_bound:
             factor = 1 / _FACTOR
         else:
             return False
