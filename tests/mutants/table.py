@@ -522,7 +522,7 @@ MUTANTS = [
     ),
     Mutant(
         "messages: what a dead rank sent is lost",
-        "if (!found_ && !(found_ = find())) throw_gone();",
+        "if (!found_) throw_gone();",
         "if (is_gone()) throw_gone();",
         DUPLEX,
     ),
