@@ -18,7 +18,7 @@
 namespace learn {
 namespace {
 
-// Sweeps over what changed, after each full sweep. They end below this share of the full one's fall.
+// Sweeps over what changed, after each full one. They end below this share of its fall.
 constexpr std::size_t kShortSweeps = Extrapolation::kSteps;
 constexpr double kShortShare = 0.3;
 // The share of a weight that rounding leaves of it where it should be 0.

@@ -1,5 +1,5 @@
-// Training kernels for linear models, matrix factorisation and topic models, a parser of examples in
-// text form, and the placing of examples and columns.
+// Training kernels for linear models, matrix factorisation and topic models, a parser of examples
+// in text form, and the placing of examples and columns.
 #pragma once
 
 #include "learn/coordinate_descent.hpp"
