@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable
 from numbers import Real
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from malt._arguments import whole
+from malt._arguments import number, whole
 from malt._core_import import SUM
 from malt._errors import ConfigError, describe_ranks
 from malt._job import job as jobs
@@ -22,6 +22,7 @@ Prox = Callable[[Array, float], npt.ArrayLike]
 
 _DELAY = 10  # rounds; of a quorum without a max_delay
 _PIECE = 1 << 20  # ids that are counted at a time
+_MOST = sys.float_info.max
 
 
 class Options(NamedTuple):
@@ -59,18 +60,17 @@ def checked(
     Raises:
         ConfigError: one is out of range.
     """
-    if not _is_number(rho) or not 0 < rho < math.inf:
-        raise ConfigError(f"rho is {rho!r}; it must be a number above 0")
-    if quorum is not None and not (_is_number(quorum) and 0 < quorum <= 1):
+    number("rho", rho, 0, above=True, most=_MOST)
+    is_number = isinstance(quorum, Real) and not isinstance(quorum, bool)
+    if quorum is not None and not (is_number and 0 < quorum <= 1):
         raise ConfigError(
             f"quorum is {quorum!r}; it is a share of the other ranks, above 0 and at most 1, or "
             "None"
         )
     if max_delay is not None:
-        whole("max_delay", max_delay, 0)
-    for name, tol in (("rtol", rtol), ("atol", atol)):
-        if not _is_number(tol) or not 0 <= tol < math.inf:
-            raise ConfigError(f"{name} is {tol!r}; it must be a number at least 0")
+        max_delay = whole("max_delay", max_delay, 0)
+    number("rtol", rtol, 0, most=_MOST)
+    number("atol", atol, 0, most=_MOST)
     if prox is not None and not callable(prox):
         raise ConfigError(f"prox is {prox!r}; it must be a function of a vector and a step")
     if quorum is not None and max_delay is None:
@@ -78,16 +78,12 @@ def checked(
     return Options(
         float(rho),
         None if quorum is None else float(quorum),
-        None if max_delay is None else int(max_delay),
+        max_delay,
         bool(adapt),
         float(rtol),
         float(atol),
         prox,
     )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def as_floats(x: Any) -> Array:

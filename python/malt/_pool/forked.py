@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,6 +58,7 @@ class _Rank:
     end: int  # a pidfd: readable once the process has ended, and never another one's
     channel: socket.socket  # to the rank: where the ranks meet; from it: its answer
     answer: bytes = b""
+    report: Report = field(default_factory=dict)  # in the answer, once it has ended
     has_ended: bool = False
     stopped_since: float = math.inf
 
@@ -97,7 +98,7 @@ def run(
             with contextlib.suppress(OSError):  # it has ended, which is heard below
                 one.channel.sendall(json.dumps(rendezvous.environ(one.rank)).encode() + b"\n")
         _await(crew, watch, silence)
-        return [pickle.loads(one.answer).report for one in crew]
+        return [one.report for one in crew]
 
 
 @contextlib.contextmanager
@@ -171,7 +172,7 @@ def _await(crew: list[_Rank], watch: Callable[[], object], silence: float) -> No
                     with contextlib.suppress(KeyError):
                         selector.unregister(source)
                 one.has_ended = True
-                _check(one, _reap(one))
+                one.report = _report_of(one, _reap(one))
             if any(one.has_ended for one in crew):
                 _check_stopped(crew, silence)
             watch()
@@ -196,7 +197,8 @@ def _reap(one: _Rank) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def _check(one: _Rank, code: int) -> None:
+def _report_of(one: _Rank, code: int) -> Report:
+    """Return what a rank that has ended reports, or raise why it failed."""
     try:
         answer = pickle.loads(one.answer)
     except (EOFError, pickle.UnpicklingError):  # in the middle of its answer, or before
@@ -211,6 +213,8 @@ def _check(one: _Rank, code: int) -> None:
             raise error
         _, kind, text, _ = answer.failure
         raise _errors.Error(f"rank {one.rank}: {kind}: {text}") from error.__cause__
+    report: Report = answer.report
+    return report
 
 
 def _check_stopped(crew: list[_Rank], silence: float) -> None:
