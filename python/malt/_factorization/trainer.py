@@ -25,7 +25,7 @@ from malt._factorization.factors import Factors, Floats, Sums, aligned_zeros, su
 from malt._factorization.ratings import Ratings
 from malt._factorization.settings import FactorizationSettings
 from malt._job import joining
-from malt._job.agreement import Report, Together
+from malt._job.agreement import Report, Together, check_alike
 from malt._job.averaging import Averaging
 from malt._partition import Partition
 from malt._training.steps import Step
@@ -135,11 +135,8 @@ def agree(
     else:
         ratings, reports = Together(call, None).step("look", report)
     everyone = list(reports.values())
-    for at, name in enumerate(FactorizationSettings._fields):
-        values = [each["settings"][at] for each in everyone]
-        if len(set(values)) > 1:
-            found = dict(zip(reports, values, strict=True))
-            raise ConfigError(f"{call}: the ranks disagree about {name}, by rank {found}")
+    given = {rank: each["settings"] for rank, each in reports.items()}
+    check_alike(call, FactorizationSettings._fields, given)
     placed = {rank: each["partition"] for rank, each in reports.items()}
     if len(set(placed.values())) > 1:
         raise ConfigError(

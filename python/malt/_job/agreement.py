@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from malt._core_import import Group
@@ -19,6 +19,14 @@ _LENGTH = struct.Struct("<I")  # the length of a post, sent before it
 _MOST_BYTES = 768  # the most bytes of one exchange: Group::kMostExchanged
 _MOST_TOLD = 4096  # bytes of an error message sent to the other ranks
 _DONE, _DAMAGED, _FAILED = b"+", b"?", b"!"
+
+
+def check_alike(call: str, names: Sequence[str], given: Mapping[int, Sequence[Any]]) -> None:
+    """Raise ConfigError if ranks differ in a value; `given` has a value for each name, by rank."""
+    for at, name in enumerate(names):
+        found = {rank: values[at] for rank, values in given.items()}
+        if len(set(found.values())) > 1:
+            raise ConfigError(f"{call}: the ranks disagree about {name}, by rank {found}")
 
 
 class Together:

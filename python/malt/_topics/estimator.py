@@ -17,11 +17,11 @@ from malt._arguments import whole
 from malt._data.chunks import Chunks, Survey
 from malt._errors import ConfigError
 from malt._job import job as jobs
-from malt._job.agreement import Report
+from malt._job.agreement import Report, check_alike
 from malt._pool import forked, starting
 from malt._topics.documents import Documents, as_documents, check_tokens, warn_of_empty
 from malt._topics.held_out import expected_topics, log_likelihood, shares_of
-from malt._topics.settings import TopicSettings, check_alike, check_memory
+from malt._topics.settings import TopicSettings, check_memory
 from malt._topics.sources import InMemory, Source, Streamed
 from malt._topics.trainer import Counts, Plan, Priors, agreed, train
 
@@ -232,7 +232,8 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
         words = {rank: report["words"] for rank, report in reports.items()}
         if len(set(words.values())) > 1:
             raise ConfigError(f"{named}: the ranks' documents differ in words, by rank {words}")
-        check_alike(named, {rank: report["all"] for rank, report in reports.items()})
+        given = {rank: report["all"] for rank, report in reports.items()}
+        check_alike(named, TopicSettings._fields, given)
         first = next(iter(reports.values()))
         tokens = sum(report["tokens"] for report in reports.values())
         shape = first["words"], settings.n_components

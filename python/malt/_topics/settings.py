@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,14 +77,6 @@ def check_memory(vocabulary: int, topics: int, copies: int) -> None:
             f"{free / 1e9:.1f} GB are free; take fewer topics, or leave out rare words "
             "(CountVectorizer(min_df=5))"
         )
-
-
-def check_alike(call: str, settings: dict[int, Sequence[str]]) -> None:
-    """Raise ConfigError if the ranks' settings differ; `settings` has described(), by rank."""
-    for at, name in enumerate(TopicSettings._fields):
-        found = {rank: values[at] for rank, values in settings.items()}
-        if len(set(found.values())) > 1:
-            raise ConfigError(f"{call}: the ranks disagree about {name}, by rank {found}")
 
 
 def _described(value: Any) -> str:
