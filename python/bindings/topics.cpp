@@ -99,6 +99,15 @@ void bind_topics(py::module_& module) {
           py::arg("alpha"), py::arg("sums"),
           "Add the documents' terms of Minka's fixed point for alpha to `sums` (float64, by topic);"
           " return those of their lengths.");
+  module.def(
+      "sum_of_digamma_rises",
+      [](const py::array& counts, double x) {
+        const std::span<const std::int32_t> values = borrow<std::int32_t>(counts, "counts", 2);
+        const py::gil_scoped_release no_gil;
+        return learn::sum_of_rises(values, x);
+      },
+      py::arg("counts"), py::arg("x"),
+      "The sum over `counts` (int32) of digamma(count + x) - digamma(x).");
   module.def("infer_topics", infer, py::arg("starts"), py::arg("words"), py::arg("counts"),
              py::kw_only(), py::arg("shares"), py::arg("alpha"), py::arg("most_steps"),
              py::arg("tolerance"),

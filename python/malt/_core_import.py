@@ -71,6 +71,7 @@ try:
         random_graph,
         set_callbacks,
         shuffle,
+        sum_of_digamma_rises,
         top_k,
         trimmed_mean,
     )
@@ -151,6 +152,7 @@ __all__ = [
     "random_graph",
     "set_callbacks",
     "shuffle",
+    "sum_of_digamma_rises",
     "top_k",
     "trimmed_mean",
 ]

@@ -276,11 +276,16 @@ double TopicTokens::add_to_fixed_point(const std::vector<double>& alpha,
   std::vector<std::int64_t> counts(alpha.size());
   double lengths = 0;
   for (std::size_t d = 0; d + 1 < starts_.size(); ++d) {
-    for (std::int64_t n = starts_[d]; n < starts_[d + 1]; ++n) {
-      ++counts[tokens_[places_[static_cast<std::size_t>(n)]].topic];
+    const auto first = static_cast<std::size_t>(starts_[d]);
+    const auto last = static_cast<std::size_t>(starts_[d + 1]);
+    for (std::size_t n = first; n < last; ++n) {
+      if (n + kTokensAhead < places_.size()) {
+        __builtin_prefetch(&tokens_[places_[n + kTokensAhead]]);
+      }
+      ++counts[tokens_[places_[n]].topic];
     }
-    for (std::int64_t n = starts_[d]; n < starts_[d + 1]; ++n) {
-      const std::size_t topic = tokens_[places_[static_cast<std::size_t>(n)]].topic;
+    for (std::size_t n = first; n < last; ++n) {
+      const std::size_t topic = tokens_[places_[n]].topic;
       gradient[topic] += of_topic[topic](counts[topic]);
       counts[topic] = 0;
     }

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import digamma
 
-from malt._core_import import SUM, TopicTokens, Vector
+from malt._core_import import SUM, TopicTokens, Vector, sum_of_digamma_rises
 from malt._job import joining, vectors
 from malt._job.agreement import Report, Together
 from malt._shared.shared import Shared
@@ -21,9 +21,9 @@ Counts = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float64]
 Result = TypeVar("Result")
 
-# Sweeps before the priors are learnt, and from one step to the next. Topics that have barely left
-# their random start would drive alpha up.
-_FIRST_STEP, _STEP_EVERY = 10, 5
+# The priors are learnt in each of the first sweeps, while the topics take shape (fewer steps then
+# end with topics that predict worse), and later in each fifth one, because a step costs time.
+_EARLY_SWEEPS, _STEP_EVERY = 50, 5
 # A block is swept in shares of at least so many tokens; in between, changes go on to other ranks.
 _STEP_TOKENS, _MOST_SHARES = 1 << 17, 16
 _LEAST_PRIOR = 1e-5  # a topic that no document has keeps a chance
@@ -130,10 +130,8 @@ class _RankTrainer:
         self.drain()
 
     def sweep(self, source: Source, sweep: int) -> None:
-        is_step = (
-            self._plan.learns_priors
-            and sweep >= _FIRST_STEP
-            and (sweep - _FIRST_STEP) % _STEP_EVERY == 0
+        is_step = self._plan.learns_priors and (
+            sweep < _EARLY_SWEEPS or sweep % _STEP_EVERY == 0
         )
         sums = np.zeros(len(self.priors.alpha) + 3)
         for number, block in enumerate(source.blocks()):
@@ -192,7 +190,6 @@ def _stepped(priors: Priors, sums: Floats) -> Priors:
 def _terms_of_beta(counts: Counts, totals: npt.NDArray[np.int64], beta: float) -> Floats:
     """Return what a step multiplies beta by, as a numerator and a denominator."""
     words = len(counts)
-    occurring = counts[counts > 0]
-    of_counts = (digamma(occurring + beta) - digamma(beta)).sum()
+    of_counts = sum_of_digamma_rises(counts, beta)
     of_totals = (digamma(totals + words * beta) - digamma(words * beta)).sum()
     return np.array([of_counts, words * of_totals])
