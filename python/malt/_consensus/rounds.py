@@ -177,7 +177,6 @@ class Asynchronous(Rounds):
         self._newest = np.zeros((job.size, self._layout.length + 1), local.z.dtype)
         self._payloads = self._newest[:, :-1]
         self._fresh: set[int] = set()  # ranks of which an update has come in this round
-        self._since: set[int] = set()  # likewise, since rho was judged
         self._missed = [_NEVER] * job.size  # by rank: rounds on end without an update of it
         self._phase = 1
         self._has_norms = False  # of the present phase
@@ -316,9 +315,7 @@ class Asynchronous(Rounds):
         self.residuals = residuals_of(known, self._options)
         if self.residuals.are_small and (others[:, -1] == self._phase).all():
             return True
-        self._since |= self._fresh
-        if self._options.adapt and self._since.issuperset(set(self.ranks) - {self._rank}):
-            self._since.clear()
+        if self._options.adapt:
             self._local.adapt(residuals_of(own, self._options))
         return False
 
