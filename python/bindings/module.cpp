@@ -1,7 +1,10 @@
+#include <array>
+#include <cstring>
 #include <limits>
 
 #include "bindings.hpp"
 #include "dstorm/host/memory.hpp"
+#include "dstorm/slot/checksum.hpp"
 #include "vol/kernels.hpp"
 
 namespace malt_bindings {
@@ -122,6 +125,29 @@ void bind_errors(py::module_&) {
   });
 }
 
+std::uint64_t checksum(const py::array& array) {
+  if ((array.flags() & py::array::c_style) == 0) {
+    throw dstorm::ConfigError("the array is not contiguous");
+  }
+  const auto* bytes = static_cast<const std::byte*>(array.data());
+  const auto size = static_cast<std::size_t>(array.nbytes());
+  const py::gil_scoped_release no_gil;
+  dstorm::Checksum sum;
+  const std::size_t whole = size / sizeof(std::uint64_t) * sizeof(std::uint64_t);
+  sum.add({bytes, whole});
+  std::array<std::byte, sizeof(std::uint64_t)> rest{};  // the last bytes, filled up with zeros
+  std::memcpy(rest.data(), bytes + whole, size - whole);
+  if (size > whole) sum.add(rest);
+  return sum.value();
+}
+
+void bind_checksum(py::module_& module) {
+  module.def(
+      "checksum", checksum, py::arg("array"),
+      "CRC-64 of the bytes of a contiguous array. Of two arrays of the same length that differ, "
+      "it is the same by chance only, in one of 2^64 cases.");
+}
+
 }  // namespace malt_bindings
 
 PYBIND11_MODULE(_core, module) {
@@ -132,6 +158,7 @@ PYBIND11_MODULE(_core, module) {
       "Instruction set of the built-in folds: 'avx512', 'avx2' or 'baseline'.");
   module.def("available_bytes", &dstorm::host::available_bytes,
              "Memory this process may still allocate, control groups considered, in bytes.");
+  malt_bindings::bind_checksum(module);
   malt_bindings::bind_errors(module);
   malt_bindings::bind_graph(module);
   malt_bindings::bind_recorder(module);

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 import warnings
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from malt._arguments import choose, number, whole
+from malt._core_import import checksum
 from malt._errors import ConfigError
 from malt._job import joining
 from malt._linear import descent
@@ -210,11 +210,8 @@ class _Descended(RegressorMixin, LinearInput):
 
 
 def _digest(*arrays: Array) -> str:
-    """Return a digest of arrays, to compare ranks."""
-    digest = hashlib.sha256()
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()[:32]
+    """Return a digest of arrays of known types and lengths, to compare ranks."""
+    return " ".join(f"{checksum(np.ascontiguousarray(array)):016x}" for array in arrays)
 
 
 def _on_ranks(ranks: int, X: Any, solve: Callable[[], descent.Descended]) -> descent.Descended:

@@ -130,9 +130,7 @@ class _RankTrainer:
         self.drain()
 
     def sweep(self, source: Source, sweep: int) -> None:
-        is_step = self._plan.learns_priors and (
-            sweep < _EARLY_SWEEPS or sweep % _STEP_EVERY == 0
-        )
+        is_step = self._plan.learns_priors and (sweep < _EARLY_SWEEPS or sweep % _STEP_EVERY == 0)
         sums = np.zeros(len(self.priors.alpha) + 3)
         for number, block in enumerate(source.blocks()):
             steps = 2 * min(max(len(block) // _STEP_TOKENS, 1), _MOST_SHARES)

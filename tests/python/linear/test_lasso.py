@@ -18,6 +18,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import check_estimator
 
 import malt
+from malt._core_import import checksum
 from malt._linear import lasso
 
 CLOSE = 1e-6  # of the objective
@@ -242,6 +243,17 @@ tell(ranks=error_of(malt.Lasso(0.05, ranks=2).fit, X, y))
         assert error.says("Lasso.fit()", "X and y", "give all ranks the same")
     for error in result.each("ranks"):
         assert error.says("ranks=2 in a process that is a rank already: leave `ranks` out")
+
+
+def test_the_digest_of_arrays_reads_all_their_bytes() -> None:
+    values = np.arange(15, dtype=np.int32).reshape(3, 5)  # no multiple of 8 bytes
+    digests = {checksum(values)}
+    for place in np.ndindex(values.shape):
+        values[place] += 1
+        digests.add(checksum(values))
+    assert len(digests) == 1 + values.size
+    with pytest.raises(malt.ConfigError, match="not contiguous"):
+        checksum(values[:, 1:])
 
 
 def test_the_ranks_that_are_left_divide_a_dead_ranks_columns(tmp_path: Path) -> None:
