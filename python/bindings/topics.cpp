@@ -1,5 +1,6 @@
 #include "bindings.hpp"
 #include "examples.hpp"
+#include "learn/digamma.hpp"
 #include "learn/learn.hpp"
 
 namespace malt_bindings {

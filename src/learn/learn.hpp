@@ -3,7 +3,6 @@
 #pragma once
 
 #include "learn/coordinate_descent.hpp"
-#include "learn/digamma.hpp"
 #include "learn/dual_ascent.hpp"
 #include "learn/factorization.hpp"
 #include "learn/linear.hpp"
