@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from malt._arguments import number, whole
 from malt._core_import import SUM
-from malt._errors import ConfigError, describe_ranks
+from malt._errors import ConfigError
 from malt._job import job as jobs
-from malt._job.agreement import Report, Together
+from malt._job.agreement import Report, Together, check_alike
 from malt._job.vectors import as_array, vector
 
 Array = npt.NDArray[Any]
@@ -123,17 +123,17 @@ def agree(x: Any, ids: Any, check: Callable[[], Options]) -> tuple[Array, Option
         names = None if ids is None else _checked_ids(ids, len(array))
         shape = list(array.shape if names is None else array.shape[1:])
         alike = {
-            "dtype": str(array.dtype),
-            "shape": shape,
-            "ids": names is not None,
-            "prox": options.prox is not None,
+            "the dtype of x": str(array.dtype),
+            "the shape of x (of its rows, if there are ids)": shape,
+            "whether there are ids": names is not None,
+            "whether there is a prox": options.prox is not None,
             **{key: value for key, value in options._asdict().items() if key != "prox"},
         }
         largest = -1 if names is None else int(names.max())
         return (array, options, names), {"alike": alike, "largest": largest}
 
     (array, options, names), told = together.step("the arguments", look)
-    _compare({rank: report["alike"] for rank, report in told.items()})
+    check_alike(together.call, {rank: report["alike"] for rank, report in told.items()})
     if names is None:
         every = np.arange(len(array))
         return array, options, Rows(every, every, len(array), False)
@@ -144,24 +144,6 @@ def agree(x: Any, ids: Any, check: Callable[[], Options]) -> tuple[Array, Option
             "the numbers of rows in the whole problem, not in this rank's part"
         )
     return array, options, rows
-
-
-def _compare(alike: dict[int, dict[str, Any]]) -> None:
-    first = min(alike)
-    for key, value in alike[first].items():
-        others = [rank for rank, report in alike.items() if report[key] != value]
-        if not others:
-            continue
-        what = {
-            "shape": "the shape of x (of its rows, if there are ids)",
-            "dtype": "the dtype of x",
-            "ids": "whether there are ids",
-            "prox": "whether there is a prox",
-        }.get(key, key)
-        raise ConfigError(
-            f"malt.Consensus: {what} is {value} on rank {first}, but {alike[others[0]][key]} on "
-            f"{describe_ranks(others)}; give all ranks the same"
-        )
 
 
 def _checked_ids(ids: Any, rows: int) -> Array:

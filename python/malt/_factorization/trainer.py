@@ -126,7 +126,10 @@ def agree(
             "bands": max(_LEAST_BANDS, 2 * int(threads)),
             "seed": seed(),
             "partition": None if partition is None else partition.checksum,
-            "settings": [value if value is None else float(value) for value in settings],
+            "settings": {
+                name: value if value is None else float(value)
+                for name, value in settings._asdict().items()
+            },
         }
 
     if joining.company() is None:
@@ -135,8 +138,7 @@ def agree(
     else:
         ratings, reports = Together(call, None).step("look", report)
     everyone = list(reports.values())
-    given = {rank: each["settings"] for rank, each in reports.items()}
-    check_alike(call, FactorizationSettings._fields, given)
+    check_alike(call, {rank: each["settings"] for rank, each in reports.items()})
     placed = {rank: each["partition"] for rank, each in reports.items()}
     if len(set(placed.values())) > 1:
         raise ConfigError(

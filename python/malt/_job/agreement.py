@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from malt._core_import import Group
@@ -21,12 +21,18 @@ _MOST_TOLD = 4096  # bytes of an error message sent to the other ranks
 _DONE, _DAMAGED, _FAILED = b"+", b"?", b"!"
 
 
-def check_alike(call: str, names: Sequence[str], given: Mapping[int, Sequence[Any]]) -> None:
-    """Raise ConfigError if ranks differ in a value; `given` has a value for each name, by rank."""
-    for at, name in enumerate(names):
-        found = {rank: values[at] for rank, values in given.items()}
-        if len(set(found.values())) > 1:
-            raise ConfigError(f"{call}: the ranks disagree about {name}, by rank {found}")
+def check_alike(call: str, given: Mapping[int, Mapping[str, Any]]) -> None:
+    """Raise ConfigError if ranks differ in a value; `given` has each rank's values by name."""
+    first, expected = next(iter(given.items()))
+    for name, value in expected.items():
+        others = {rank: theirs[name] for rank, theirs in given.items() if theirs[name] != value}
+        if others:
+            other = next(iter(others.values()))
+            ranks = describe_ranks(rank for rank, theirs in others.items() if theirs == other)
+            raise ConfigError(
+                f"{call}: {name} is {value} on rank {first}, and {other} on {ranks}; give all "
+                "ranks the same"
+            )
 
 
 class Together:

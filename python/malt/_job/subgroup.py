@@ -15,7 +15,7 @@ from typing import TypeVar
 from malt._core_import import Group, Turns
 from malt._errors import ConfigError, PeerError, describe_ranks
 from malt._job import job as jobs
-from malt._job.agreement import Report, Together
+from malt._job.agreement import Report, Together, check_alike
 
 Made = TypeVar("Made")
 
@@ -47,14 +47,7 @@ class Subgroups:
             ConfigError: on all ranks, if it was raised on one or the ranks differ.
         """
         reports = self._together.step("the arguments", lambda: (None, check()))[1]
-        first, expected = next(iter(reports.items()))
-        for rank, report in reports.items():
-            for name, value in report.items():
-                if value != expected[name]:
-                    raise ConfigError(
-                        f"{self._together.call}: {name} is {value} on rank {rank}, and "
-                        f"{expected[name]} on rank {first}; give all ranks the same arguments"
-                    )
+        check_alike(self._together.call, reports)
         return sorted(reports)
 
     def form(self, members: Sequence[int], build: Callable[[Group], Made]) -> Made | None:

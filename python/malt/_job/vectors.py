@@ -52,7 +52,8 @@ def as_array(data: Any) -> npt.NDArray[Any]:
         except (BufferError, RuntimeError, TypeError) as error:
             raise ConfigError(
                 f"cannot share the memory of a {type(data).__name__}: {error}; only memory on the "
-                "CPU can be shared"
+                "CPU can be shared: make the vector over a copy there, and copy between it and the "
+                "device around each exchange"
             ) from error
         if not array.flags.writeable:  # NumPy before 2.2.5 sees all memory from DLPack as read-only
             if not hasattr(data, "detach"):

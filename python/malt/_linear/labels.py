@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from malt._errors import ConfigError
 from malt._job import joining
-from malt._job.agreement import Report, Together
+from malt._job.agreement import Report, Together, check_alike
 
 Taken = TypeVar("Taken")
 
@@ -62,7 +62,7 @@ def agree(call: str, take: Callable[[], tuple[Taken, Here]]) -> tuple[Taken, All
     taken, reports = Together(call, None).step("checking what each rank was given", act)
     _check_equal(call, reports, "features", "features; load it with the same features= everywhere")
     _check_equal(call, reports, "dtype", "values; convert X with .astype()")
-    _check_settings(call, reports)
+    check_alike(call, {rank: report["settings"] for rank, report in reports.items()})
     rows = sum(report["rows"] for report in reports.values())
     return taken, All(rows, _common_labels(call, reports, mine[0].labels))
 
@@ -87,17 +87,6 @@ def _check_equal(call: str, reports: dict[int, Report], name: str, noun: str) ->
             raise ConfigError(
                 f"{call}: rank {rank} has X of {report[name]} {noun} (rank {first}: {expected})"
             )
-
-
-def _check_settings(call: str, reports: dict[int, Report]) -> None:
-    (first, expected), *others = ((rank, report["settings"]) for rank, report in reports.items())
-    for rank, settings in others:
-        for name, value in settings.items():
-            if value != expected[name]:
-                raise ConfigError(
-                    f"{call}: rank {rank} has {name}={value} (rank {first}: {expected[name]}); "
-                    "give all ranks the same"
-                )
 
 
 def _common_labels(

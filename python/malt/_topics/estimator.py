@@ -222,18 +222,14 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
             settings.check_words(words)
             check_memory(words, settings.n_components, copies=1 + 2 * ranks)
             seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-            described = settings.described()
-            return documents, {"words": words, "tokens": tokens, "seed": seed, "all": described}
+            alike = {"the number of words of the documents": words, **settings.described()}
+            return documents, {"words": words, "tokens": tokens, "seed": seed, "alike": alike}
 
         agreed(named, "checking the parameters", check)
         ranks = 1 if self.ranks is None else self.ranks
         survey = self._survey(named, X) if isinstance(X, Chunks) else None
         documents, reports = agreed(named, "look", look)
-        words = {rank: report["words"] for rank, report in reports.items()}
-        if len(set(words.values())) > 1:
-            raise ConfigError(f"{named}: the ranks' documents differ in words, by rank {words}")
-        given = {rank: report["all"] for rank, report in reports.items()}
-        check_alike(named, TopicSettings._fields, given)
+        check_alike(named, {rank: report["alike"] for rank, report in reports.items()})
         first = next(iter(reports.values()))
         tokens = sum(report["tokens"] for report in reports.values())
         shape = first["words"], settings.n_components

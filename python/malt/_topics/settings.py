@@ -63,9 +63,9 @@ class TopicSettings(NamedTuple):
         """Raise ConfigError for a topic_word_prior that is too large for so many words."""
         _check_single(f"topic_word_prior times {words} words", self.priors().beta * words)
 
-    def described(self) -> list[str]:
+    def described(self) -> dict[str, str]:
         """Return the values as text, to be compared among ranks."""
-        return [_described(value) for value in self]
+        return {name: _described(value) for name, value in self._asdict().items()}
 
 
 def check_memory(vocabulary: int, topics: int, copies: int) -> None:

@@ -240,7 +240,7 @@ tell(wild=error_of(make(lr=30.0).fit, (users[mine], items[mine], values[mine])))
 
     assert each_says("bad", "MatrixFactorization.fit: rank 1: Input ratings contain nan (rating 3)")
     assert each_says("none", "rank 1: there are no ratings")
-    assert each_says("differ", "the ranks disagree about n_epochs, by rank {0: 1.0, 1: 2.0}")
+    assert each_says("differ", "n_epochs is 1.0 on rank 0, and 2.0 on rank 1")
     assert each_says("ranks", "ranks=2", "one of 2 ranks already", "leave `ranks` out")
     assert each_says("wild", "grew without bound in epoch 0")
 

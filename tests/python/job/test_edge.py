@@ -159,7 +159,7 @@ def test_wrong_arguments_are_refused_on_all_ranks(job: Result) -> None:
         assert refused(wrong[2], "depth is 0", "from 1 to 1024")
         assert refused(wrong[3], "capacity is 2.5", "whole number")
         assert refused(wrong[5], "rank 0", "MB of shared memory", "smaller depth")
-        assert refused(wrong[4], "capacity is 2 on rank 1, and 1 on rank 0")
+        assert refused(wrong[4], "capacity is 1 on rank 0, and 2 on rank 1")
         assert refused(wrong[6], f"capacity is {1 << 64}", f"from 1 to {1 << 48}")
         assert refused(wrong[7], f"depth is {1 << 31}", "from 1 to 1024")
 

@@ -464,7 +464,7 @@ tell(settings=error_of(malt.SGDClassifier(every=10 + rank).fit, X, y))
     assert all(np.array_equal(classes, np.arange(300)) for classes in result.each("many"))
     assert all(len(classes) == 30 for classes in result.each("words"))
     for error in result.each("settings"):
-        assert error.says("rank 1 has every=11 (rank 0: 10)", "give all ranks the same")
+        assert error.says("every is 10 on rank 0, and 11 on rank 1", "give all ranks the same")
     for error in result.each("others"):
         assert error.says("rank 1 has 300 labels and rank 0 others", "too many to compare")
 

@@ -234,7 +234,7 @@ def test_wrong_arguments_are_refused_on_all_ranks(job: Result) -> None:
         assert refused(wrong[8], "a int", "nn.Sequential")
         assert refused(wrong[9], "0.weight", "7.weight", "tied")
         assert refused(wrong[10], "other values", "one seed")
-        assert refused(wrong[11], "microbatches is 2 on rank 1, and 1 on rank 0")
+        assert refused(wrong[11], "microbatches is 1 on rank 0, and 2 on rank 1")
         assert refused(wrong[12], "rank 0", "a int")
         assert refused(wrong[13], "stage 1 has 1.5")
 
@@ -447,11 +447,14 @@ malt.barrier()
         assert refused(error, "0.weight was frozen", "make a new pipeline")
 
 
-def test_a_slow_rank_is_named_as_late_and_not_as_dead(tmp_path: Path) -> None:
+@pytest.mark.parametrize("wait", [0, 6])
+def test_a_slow_rank_is_named_as_late_and_not_as_dead(tmp_path: Path, wait: int) -> None:
     body = f"""{HEAD}
 meet("start")
 malt.init(timeout=5)
 pipe = malt.torch.Pipeline(linears(), microbatches=2)
+if rank == 0:
+    pipe._look = lambda: time.sleep({wait})  # beyond the limit: as if it did not run meanwhile
 def loss(output, target):
     await_flag("late")
     return nn.functional.mse_loss(output, target)

@@ -164,7 +164,7 @@ class Wire:
         while True:
             left = deadline - time.monotonic()
             try:
-                return self._duplex.peek(min(left, _LOOK_SECONDS))
+                return self._duplex.peek(min(max(left, 0), _LOOK_SECONDS))
             except TimeoutError:
                 if left <= _LOOK_SECONDS:
                     raise TimeoutError(
