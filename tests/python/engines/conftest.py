@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -65,9 +66,11 @@ def dask_cluster() -> Iterator[Any]:
 
 
 @pytest.fixture
-def ray_cluster() -> Any:
+def ray_cluster() -> Iterator[Any]:
     """Ray itself, with room for four ranks."""
-    return shared("ray", ray_instance)
+    handler = signal.getsignal(signal.SIGINT)
+    yield shared("ray", ray_instance)
+    signal.signal(signal.SIGINT, handler)  # Ray's trainers leave their own
 
 
 @contextlib.contextmanager
