@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 
 # Boyd et al., 3.4.1, with 10 for both. A rho that is too small costs more rounds than one that is
 # too large, above all where updates come late.
-_TOO_SMALL, _TOO_LARGE, _FACTOR = 2, 10, 2
+_TOO_SMALL, _TOO_LARGE, _FACTOR = 4, 10, 2
 _MOST_CHANGES = 50  # of rho: ADMM converges when rho stays as it is
 HERE, NOT_FINITE = 1, 2  # a rank's word in its payload
 
