@@ -71,7 +71,7 @@ Waiter::Patience::Patience(Waiter& waiter, std::chrono::nanoseconds limit, bool 
       start_(Clock::now()),
       looked_at_signals_(start_),
       awake_since_(start_),
-      spin_(waiter.spin_),
+      spin_(std::min(waiter.spin_, limit)),
       nap_(kNap),
       polls_(polls) {
   if (polls) nap_ = kFirstNap;
@@ -113,7 +113,7 @@ void Waiter::Patience::renew() noexcept {
     return;
   }
   awake_since_ = now;
-  spin_ = waiter_.spin_;
+  spin_ = std::min<std::chrono::nanoseconds>(waiter_.spin_, deadline_ - now);
   looks_ = yields_ = 0;
 }
 

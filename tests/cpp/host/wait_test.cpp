@@ -51,4 +51,13 @@ TEST_F(Waiting, LooksAtItsDeadlineThoughItsWorkMoves) {
   EXPECT_FALSE(waiter_.until([] { return false; }, 20ms));
 }
 
+TEST_F(Waiting, SpinsNoLongerThanItsLimit) {
+  Waiter spinning(bell_, 60s, alarm_, nullptr);
+  for (const auto limit : {0ms, 1ms}) {
+    const auto began = dstorm::Clock::now();
+    EXPECT_FALSE(spinning.until([] { return false; }, limit));
+    EXPECT_LT(dstorm::Clock::now() - began, 30s);
+  }
+}
+
 }  // namespace
