@@ -19,7 +19,20 @@ SYNCHRONOUS = f"{TESTS}::test_synchronous_rounds_find_the_optimum_with_the_same_
 RESCALED = f"{ARGUMENTS}::test_multipliers_stay_as_they_are_when_rho_changes"
 NOT_FINITE = f"{TESTS}::test_a_value_that_is_not_finite_is_refused_on_all_ranks_which_then_go_on"
 INEXACT = "test_rounds_of_an_inexact_solver_do_not_end_while_x_moves"
+CURVATURE = f"{ENDS}::test_rho_becomes_what_the_curvature_of_the_functions_needs"
 MUTANTS = {
+    "LATE_ROUNDS_KEEP_THEIR_RHO": Mutant(
+        "rounds",
+        "self._local.adapt(residuals_of(own, self._options))",
+        "pass",
+        CURVATURE,
+    ),
+    "RHO_THAT_HOLDS_BACK_STAYS": Mutant(
+        "local", "or self._is_held_back(residuals)", "or False", CURVATURE
+    ),
+    "RHO_FALLS_THOUGH_X_DOES_NOT_FOLLOW": Mutant(
+        "local", "or moved <= _FURTHER * self._moved:", "or False:", f"{ENDS}::{INEXACT}"
+    ),
     "NO_MULTIPLIERS": Mutant("local", "np.subtract(self._w, z)", "np.zeros_like(z)", SYNCHRONOUS),
     "MULTIPLIERS_KEEP_THEIR_SCALE": Mutant("local", "self.u /= factor", "pass", RESCALED),
     "DUAL_RESIDUAL_IS_NOT_SEEN": Mutant(
@@ -66,9 +79,6 @@ MUTANTS = {
         "wrong, self._gave_up = self._gave_up, set()",
         "wrong = self._gave_up",
         f"{NOT_FINITE}[options1]",
-    ),
-    "RHO_FALLS_WHILE_ALL_X_ARE_ALIKE": Mutant(
-        "local", " and residuals.primal > residuals.primal_bound", "", f"{ENDS}::{INEXACT}"
     ),
     "X_MAY_STILL_MOVE": Mutant(
         "local", "and self.moved <= self.moved_bound", "", f"{ENDS}::{INEXACT}"

@@ -84,9 +84,10 @@ class Consensus:
                 of only one rank has no constraint: leave it out of the penalty, by is_shared. To
                 find the others, ranks exchange 4 bytes for each id up to the largest, in pieces.
             adapt: change rho, at most 50 times. It doubles where the primal residual, by its bound,
-                is more than twice the dual one by its own, and is halved where the dual one is more
-                than 10 times the primal one. It does not fall while the primal residual is small
-                enough, nor change at all if rtol and atol are 0.
+                is more than 4 times the dual one by its own, and is halved where the dual one is
+                more than 10 times the primal one. Where the primal residual is small enough
+                already, it falls only as long as x moves further for it. It stays if rtol and atol
+                are 0.
             rtol: the primal residual may be rtol times the norm of x or z (the larger), the dual
                 one rtol times that of rho u, and the last change of x rtol times that of x.
             atol: each may be larger by atol times the square root of the number of elements.

@@ -25,6 +25,7 @@ Array = npt.NDArray[Any]
 # Boyd et al., 3.4.1, with 10 for both. A rho that is too small costs more rounds than one that is
 # too large, above all where updates come late.
 _TOO_SMALL, _TOO_LARGE, _FACTOR = 4, 10, 2
+_FURTHER = 1.2
 _MOST_CHANGES = 50  # of rho: ADMM converges when rho stays as it is
 HERE, NOT_FINITE = 1, 2  # a rank's word in its payload
 
@@ -140,6 +141,7 @@ class Local:
         self._last = x.copy()  # x of the round before
         self._before = self.z  # z by which x was computed
         self._changes = 0  # of rho
+        self._moved = 0.0  # by how much x moved when rho fell because it held x back
 
     def take_x(self) -> bool:
         """Begin a round with the x that the user has computed; return whether it is finite."""
@@ -215,8 +217,9 @@ class Local:
         """Change rho if one residual is far larger than the other, and changes are left.
 
         Each is compared with its bound (Wohlberg 2017), so that neither the units of x nor those of
-        the functions matter. Where the ranks' x are alike already, a smaller rho would make the
-        dual residual smaller without a step towards the optimum.
+        the functions matter. Where the ranks' x are alike already, a smaller rho makes the dual
+        residual smaller without a step towards the optimum; unless it lets x move further, as where
+        rho, and not the solver, is what holds x back.
 
         Returns:
             Whether rho is too small, changed or not.
@@ -225,7 +228,9 @@ class Local:
         dual = residuals.dual * residuals.primal_bound
         if primal > _TOO_SMALL * dual:
             factor = float(_FACTOR)
-        elif dual > _TOO_LARGE * primal and residuals.primal > residuals.primal_bound:
+        elif dual > _TOO_LARGE * primal and (
+            residuals.primal > residuals.primal_bound or self._is_held_back(residuals)
+        ):
             factor = 1 / _FACTOR
         else:
             return False
@@ -235,6 +240,15 @@ class Local:
             self.u /= factor  # the unscaled multipliers, rho u, stay
             np.add(self.z, self.u, out=self._w)
         return factor > 1
+
+
+    def _is_held_back(self, residuals: Residuals) -> bool:
+        """Whether x still moves, and further than before rho fell for this reason last."""
+        moved = residuals.moved
+        if moved <= residuals.moved_bound or moved <= _FURTHER * self._moved:
+            return False
+        self._moved = moved
+        return True
 
 
 def _square(values: Array) -> float:

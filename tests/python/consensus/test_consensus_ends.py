@@ -268,3 +268,28 @@ tell(shared=c.is_shared.tolist(), z=c.z)
     assert result.each("shared") == [[False, True, False, True], [False, True, True, False]]
     assert np.array_equal(result.each("z"), [[1, 1.5, 1, 1.5], [2, 1.5, 1.5, 2]])
     assert arguments._PIECE <= 2**20  # the memory of all ids up to 2^31 would be 8 GiB
+
+
+@pytest.mark.parametrize("options", [{}, {"quorum": 1}])
+def test_rho_becomes_what_the_curvature_of_the_functions_needs(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    result = run(
+        tmp_path,
+        2,
+        """
+for curvature in (1e-5, 1, 1e5):    # of functions whose sum is least at 2
+    x = np.zeros(1)
+    c = malt.Consensus(x, rtol=1e-4, atol=1e-9, **options)
+    while not c.converged and c.rounds < 300:
+        x[:] = (curvature * (1 + 2 * rank) + c.rho * c.target) / (curvature + c.rho)
+        c.exchange()
+    tell(**{f"rho {curvature:g}": c.rho, f"z {curvature:g}": float(c.z[0])})
+    c.close()
+    malt.barrier()
+""",
+        options=options,
+    )
+    for told in result.told:
+        assert np.allclose([told["z 1e-05"], told["z 1"], told["z 100000"]], 2, atol=1e-2)
+        assert told["rho 1e-05"] < 1e-2 < told["rho 1"] < 1e2 < told["rho 100000"]
