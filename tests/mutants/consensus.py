@@ -106,7 +106,7 @@ MUTANTS = {
     ),
     "ARGUMENTS_ARE_NOT_COMPARED": Mutant(
         "arguments",
-        '    _compare({rank: report["alike"] for rank, report in told.items()})',
+        '    check_alike(together.call, {rank: report["alike"] for rank, report in told.items()})',
         "",
         f"{ARGUMENTS}::test_what_does_not_fit_is_refused_on_all_ranks",
     ),

@@ -241,7 +241,6 @@ class Local:
             np.add(self.z, self.u, out=self._w)
         return factor > 1
 
-
     def _is_held_back(self, residuals: Residuals) -> bool:
         """Whether x still moves, and further than before rho fell for this reason last."""
         moved = residuals.moved
