@@ -108,24 +108,32 @@ def check_alike(
 
     _, reports = Together(call, None).step("comparing the models", describe)
     first, expected = next(iter(reports.items()))
+    values = "parameters that are not trained" if exchanged else "parameters or buffers"
     for key, meaning in (
         ("settings", "other settings"),
         ("layout", "a model with other parameters (names, shapes, dtypes)"),
-        ("untouched", "other values of parameters that are not trained"),
+        ("untouched", f"other values of {values}"),
     ):
         other = [rank for rank, report in reports.items() if report[key] != expected[key]]
         if other:
+            have = "has" if len(other) == 1 else "have"
             raise ConfigError(
-                f"{call}: {describe_ranks(other)} has {meaning} than rank {first}: "
-                f"{_shown(reports[other[0]], key)} there, {_shown(expected, key)} here; all ranks "
-                "make the same model, from one seed or file, and call this alike"
+                f"{call}: {describe_ranks(other)} {have} {meaning} than rank {first}"
+                f"{_shown(reports[other[0]], expected, key)}; all ranks make the same model, from "
+                "one seed or file, and call this alike"
             )
 
 
-def _shown(report: Report, key: str) -> str:
-    if key == "layout":
-        return f"{report['tensors']} tensors of {report['elements']:,} elements"
-    return str(report[key])
+def _shown(there: Report, here: Report, key: str) -> str:
+    if key == "untouched":
+        return ""  # these are digests
+    texts = [
+        f"{report['tensors']} tensors of {report['elements']:,} elements"
+        if key == "layout"
+        else str(report[key])
+        for report in (there, here)
+    ]
+    return f": {texts[0]} there, {texts[1]} here"
 
 
 def _digest(tensors: Mapping[str, torch.Tensor]) -> str:
