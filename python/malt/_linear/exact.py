@@ -302,7 +302,7 @@ class ExactModel(LinearInput):
                     else f"{weights.dtype} allows no less; give X as float64"
                 ),
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
 
 

@@ -20,7 +20,7 @@ from malt._core_import import checksum
 from malt._errors import ConfigError
 from malt._job import joining
 from malt._linear import descent
-from malt._linear.input import LinearInput
+from malt._linear.input import LinearInput, all_or_nothing
 from malt._linear.labels import Here, agree
 from malt._linear.problem import Look, Stopping
 from malt._linear.sources import canonical, examples_of
@@ -65,6 +65,7 @@ class _Descended(RegressorMixin, LinearInput):
             whole("ranks", self.ranks, 1)
             starting.check_ranks(int(self.ranks))
 
+    @all_or_nothing
     def fit(self, X: Any, y: Any) -> Any:
         """Find the minimum; with warm_start, start from the last one. In a job: collective.
 
@@ -201,7 +202,7 @@ class _Descended(RegressorMixin, LinearInput):
                 else f"{found.weights.dtype} allows no less; give X as float64"
             ),
             ConvergenceWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
     def predict(self, X: Any) -> Array:

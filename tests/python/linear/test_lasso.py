@@ -158,8 +158,9 @@ def test_float32_is_solved_in_float32() -> None:
 
 def test_passes_that_do_not_suffice_are_a_warning() -> None:
     X, y = data_set("correlated")
-    with pytest.warns(ConvergenceWarning, match=r"tol asks for 1e-06: raise max_iter"):
+    with pytest.warns(ConvergenceWarning, match=r"tol asks for 1e-06: raise max_iter") as seen:
         malt.Lasso(strength(X, y, 0.01), max_iter=2).fit(X, y)
+    assert seen[0].filename == __file__
 
 
 @pytest.mark.parametrize(

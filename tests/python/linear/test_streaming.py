@@ -242,7 +242,7 @@ def test_files_that_shrink_meanwhile_and_tables_without_targets_are_refused(
             rows = text[:-5000].rpartition(b"\n")[0]
             path.write_bytes(rows + (len(text) - len(rows)) * b"\n")
 
-    shrunk = r"x\.svm or files beside it have changed: at first they had 1797 rows .*, and now 17\d\d"
+    shrunk = r"x\.svm or files beside it have changed: at first they had 1797 rows .*, and now 17"
     with pytest.raises(malt.ConfigError, match=shrunk):
         Shrinks(max_iter=2).fit(malt.load_data(path, chunk_rows=500))
     with pytest.raises(malt.ConfigError, match="no targets: label= names the column"):
