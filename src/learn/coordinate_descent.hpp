@@ -53,7 +53,7 @@
 namespace learn {
 
 struct DescentOptions {
-  double alpha = 1;     // above 0
+  double alpha = 1;     // above 0; finite, also times the rows
   double l1_ratio = 1;  // from 0 to 1
   bool intercept = true;
   bool dynamic = true;  // the schedule
@@ -90,8 +90,8 @@ class CoordinateDescent {
  public:
   // `start`: weights to begin with, one for each column, or none: zeros. Columns that are constant
   // (without an intercept: zero) get the weight 0. Throws dstorm::ConfigError if an option or a
-  // length is out of range, a column fails Csr::check(), or a target, a start or the |x|^2 of a
-  // column is no finite T.
+  // length is out of range, a column fails Csr::check(), or a target, a start, the |x|^2 of a
+  // column or the |y|^2 of the targets is no finite T.
   CoordinateDescent(const DescentOptions& options, const Csr<T>& columns,
                     std::span<const T> targets, std::span<const T> start = {});
   CoordinateDescent(const DescentOptions& options, const Dense<T>& columns,

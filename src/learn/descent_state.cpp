@@ -43,6 +43,8 @@ DescentState<T>::DescentState(const DescentOptions& given, std::size_t columns_g
   const auto n = static_cast<double>(y.size());
   l1 = n * options.alpha * options.l1_ratio;
   l2 = n * options.alpha * (1 - options.l1_ratio);
+  require_dual(std::isfinite(n * options.alpha), "alpha times the rows", n * options.alpha,
+               "finite; lower alpha");
   for (std::size_t i = 0; i < y.size(); ++i) {
     require_dual(std::isfinite(y[i]), "the target of row " + std::to_string(i),
                  static_cast<double>(y[i]), "finite");
@@ -62,6 +64,9 @@ DescentState<T>::DescentState(const DescentOptions& given, std::size_t columns_g
   residual = y;
   centre();
   y = residual;
+  const double square = squares(y.data(), y.size());
+  require_dual(std::isfinite(static_cast<T>(square)), "|y|^2 of the targets", square,
+               "finite; scale the targets and alpha down");
   before = residual;
   weights_before = weights;
 }

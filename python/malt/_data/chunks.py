@@ -118,13 +118,17 @@ class Chunks:
         """The dtype of X."""
         return np.dtype(self._asked.dtype)
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """All files of the data, as in malt.Data."""
+        return tuple(file.name for file in self._files)
+
     def read(self, features: int | None, *, zero_based: bool | None) -> Iterator[Data]:
         """Yield the same chunks as a loop does, with `features` columns."""
         parts, asked = self._begin(features=features, zero_based=zero_based)
         assert asked.chunk_rows is not None
-        names = [file.name for file in self._files]
         for rows in rechunked(pieces(parts, asked), asked.chunk_rows):
-            yield to_data(rows, names, asked, zero_based)
+            yield to_data(rows, self.files, asked, zero_based)
 
     def survey(self, call: str, *, labels: bool) -> Survey:
         """Read all of this rank's part once without keeping the rows. Collective in a job.

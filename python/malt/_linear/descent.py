@@ -101,10 +101,12 @@ class _Descent:
             CoordinateDescentFloat32 if targets.dtype == np.float32 else CoordinateDescentFloat64
         )
         self._descent: Any = None
-        deviations = targets - targets.mean(dtype=np.float64) if penalty.intercept else targets
+        with np.errstate(over="ignore"):  # the kernel refuses such targets
+            centre = targets.mean(dtype=np.float64) if penalty.intercept else 0.0
+            square = np.square(targets - centre, dtype=np.float64).sum()
         self._rounding = float(np.finfo(targets.dtype).eps)
         # A gap of the objective that is all squares at w = 0 is rounding below this.
-        self._floor = 4 * self._rounding * float(deviations @ deviations) / (2 * len(targets))
+        self._floor = 4 * self._rounding * float(square) / (2 * len(targets))
 
     def close(self) -> None:
         for sums in (self._few, self._changes):

@@ -23,7 +23,7 @@ from malt._linear import dual, lbfgs
 from malt._linear.given import Given
 from malt._linear.input import LinearInput
 from malt._linear.labels import All
-from malt._linear.problem import Look, Problem, Solution, Stopping
+from malt._linear.problem import Look, Problem, Solution, Stopping, below_rounding
 from malt._linear.sources import InMemory, Source, examples_of
 from malt._pool import forked, starting
 
@@ -299,10 +299,10 @@ class ExactModel(LinearInput):
                 + (
                     "raise max_iter, scale the features, or lower C"
                     if is_out_of_passes
-                    else f"{weights.dtype} allows no less; give X as float64"
+                    else below_rounding(weights.dtype)
                 ),
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
 
 

@@ -9,13 +9,21 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from malt._errors import ConfigError
+from malt._errors import ConfigError, describe_ranks
 from malt._job import joining
 from malt._job.agreement import Report, Together, check_alike
 
 Taken = TypeVar("Taken")
 
 _MOST_SHOWN = 400  # characters of labels in a report, which must be short
+
+
+class Same(NamedTuple):
+    """Arrays that all ranks must give alike."""
+
+    name: str
+    digest: str
+    remedy: str  # the way out if they differ
 
 
 class Here(NamedTuple):
@@ -26,6 +34,7 @@ class Here(NamedTuple):
     dtype: str
     labels: npt.NDArray[Any] | None  # sorted; None for a regression
     settings: dict[str, str]  # of the training
+    same: tuple[Same, ...] = ()
 
 
 class All(NamedTuple):
@@ -41,7 +50,7 @@ def agree(call: str, take: Callable[[], tuple[Taken, Here]]) -> tuple[Taken, All
     Raises:
         Exception: the exception of `take`, if this process is alone.
         ConfigError: on every rank: `take` failed on a rank, which the message names, or numbers of
-            features, dtypes, settings or labels differ.
+            features, dtypes, settings, labels or the arrays of `same` differ.
     """
     if joining.company() is None:
         taken, here = take()
@@ -56,6 +65,7 @@ def agree(call: str, take: Callable[[], tuple[Taken, Here]]) -> tuple[Taken, All
             "features": here.features,
             "dtype": here.dtype,
             "settings": here.settings,
+            "digests": {one.name: one.digest for one in here.same},
             **_described(here.labels),
         }
 
@@ -63,6 +73,7 @@ def agree(call: str, take: Callable[[], tuple[Taken, Here]]) -> tuple[Taken, All
     _check_equal(call, reports, "features", "features; load it with the same features= everywhere")
     _check_equal(call, reports, "dtype", "values; convert X with .astype()")
     check_alike(call, {rank: report["settings"] for rank, report in reports.items()})
+    _check_same(call, reports, mine[0].same)
     rows = sum(report["rows"] for report in reports.values())
     return taken, All(rows, _common_labels(call, reports, mine[0].labels))
 
@@ -87,6 +98,16 @@ def _check_equal(call: str, reports: dict[int, Report], name: str, noun: str) ->
             raise ConfigError(
                 f"{call}: rank {rank} has X of {report[name]} {noun} (rank {first}: {expected})"
             )
+
+
+def _check_same(call: str, reports: dict[int, Report], same: tuple[Same, ...]) -> None:
+    first = next(iter(reports))
+    for name, _, remedy in same:
+        digests = {rank: report["digests"][name] for rank, report in reports.items()}
+        others = [rank for rank, digest in digests.items() if digest != digests[first]]
+        if others:
+            ranks = describe_ranks(others)
+            raise ConfigError(f"{call}: {name} differ ({ranks} from rank {first}); {remedy}")
 
 
 def _common_labels(

@@ -17,12 +17,13 @@ from sklearn.utils.validation import validate_data
 
 from malt._arguments import choose, number, whole
 from malt._core_import import checksum
+from malt._data.chunks import Chunks
 from malt._errors import ConfigError
 from malt._job import joining
 from malt._linear import descent
-from malt._linear.input import LinearInput
-from malt._linear.labels import Here, agree
-from malt._linear.problem import Look, Stopping
+from malt._linear.input import LinearInput, all_or_nothing
+from malt._linear.labels import Here, Same, agree
+from malt._linear.problem import Look, Stopping, below_rounding
 from malt._linear.sources import canonical, examples_of
 from malt._pool import forked, starting
 
@@ -32,6 +33,10 @@ Array = npt.NDArray[Any]
 # correlated; fewer are not worth a rank.
 LEAST_VALUES = 4_000_000
 _MOST_ROWS = 2**31 - 1  # for any type of a sparse matrix's indices
+_GIVE_ALL_ROWS = (
+    "a lasso divides the columns, so give each rank all rows (malt.load_data: shard=False), in the "
+    "same format"
+)
 _HISTORY = np.dtype(
     [
         ("passes", np.float64),
@@ -65,13 +70,14 @@ class _Descended(RegressorMixin, LinearInput):
             whole("ranks", self.ranks, 1)
             starting.check_ranks(int(self.ranks))
 
-    def fit(self, X: Any, y: Any) -> Any:
+    @all_or_nothing
+    def fit(self, X: Any, y: Any = None) -> Any:
         """Find the minimum; with warm_start, start from the last one. In a job: collective.
 
         Args:
             X: (rows, features), a NumPy array or a SciPy sparse matrix of float64 or float32. CSC
                 matrices and arrays in Fortran order are read in place, others are converted. In a
-                job every rank gives the same X and y.
+                job every rank gives the same X and y, that is all rows. Not malt.Chunks.
             y: (rows,), numbers.
 
         Raises:
@@ -112,6 +118,12 @@ class _Descended(RegressorMixin, LinearInput):
         is_alone = joining.company() is None
 
         def take() -> tuple[tuple[Any, Array], Here]:
+            if isinstance(X, Chunks):
+                raise ValueError(
+                    f"X is malt.Chunks, a few rows at a time; {type(self).__name__} reads columns, "
+                    "of all rows: load them all (malt.load_data without chunk_rows), or take "
+                    "malt.Ridge or malt.SGDRegressor(penalty='l1')"
+                )
             rows, targets = validate_data(
                 self,
                 X,
@@ -128,19 +140,32 @@ class _Descended(RegressorMixin, LinearInput):
                     f"X has {rows.shape[0]} rows; a lasso takes at most {_MOST_ROWS}: draw fewer"
                 )
             rows = canonical(rows)
-            settings = self._common_settings()
-            if not is_alone:
-                is_sparse = sparse.issparse(rows)
-                parts = (rows.indptr, rows.indices, rows.data) if is_sparse else (rows.T,)
-                settings["X and y"] = _digest(targets, *parts)
-                start = self._start(rows)
-                settings["coef_ of the last fit"] = "none" if start is None else _digest(start)
             return (rows, targets), Here(
-                rows.shape[0], rows.shape[1], rows.dtype.name, None, settings
+                rows.shape[0],
+                rows.shape[1],
+                rows.dtype.name,
+                None,
+                self._common_settings(),
+                () if is_alone else self._same(rows, targets),
             )
 
         taken, _ = agree(f"{type(self).__name__}.fit()", take)
         return taken
+
+    def _same(self, X: Any, y: Array) -> tuple[Same, ...]:
+        """Return digests of the data, and of the weights to start from."""
+        parts: tuple[Array, ...] = (X.T,)
+        if sparse.issparse(X):  # SciPy's indices are of 32 or of 64 bits
+            parts = X.indptr.astype(np.int64), X.indices.astype(np.int32), X.data
+        start = self._start(X)
+        return (
+            Same("the ranks' X or y", _digest(y, *parts), _GIVE_ALL_ROWS),
+            Same(
+                "with warm_start, the ranks' coef_ of the last fit",
+                "none" if start is None else _digest(start),
+                "each rank must start from the same weights: fit the same data on all ranks before",
+            ),
+        )
 
     def _rank_count(self, X: Any) -> int:
         """Return how many ranks solve the problem here: at most `ranks`."""
@@ -198,10 +223,10 @@ class _Descended(RegressorMixin, LinearInput):
             + (
                 "raise max_iter, scale the features, or raise alpha"
                 if is_out_of_passes
-                else f"{found.weights.dtype} allows no less; give X as float64"
+                else below_rounding(found.weights.dtype)
             ),
             ConvergenceWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
     def predict(self, X: Any) -> Array:
@@ -319,7 +344,8 @@ _DOC = """
         schedule: "dynamic" picks the columns by which the objective would fall most; "random" takes
             all that may have a weight, in a random order, and is there to compare.
         random_state: a seed or numpy.random.RandomState, for the random schedule.
-        max_iter: the most passes; a pass reads as many columns as there are, for steps or to look.
+        max_iter: about the most passes: fit() ends at the first look after so many. A pass reads as
+            many columns as there are, for steps or to look.
         verbose: whether to print each measured gap to standard error.
         warm_start: whether fit() starts from the last weights.
         ranks: how many ranks to start, which share X and divide its columns; or None: this process,

@@ -12,6 +12,7 @@ from malt._arguments import choose, number
 from malt._data.chunks import Chunks
 from malt._linear.classifier import Classifier
 from malt._linear.exact import ExactModel, Output
+from malt._linear.input import all_or_nothing
 from malt._linear.lbfgs import SMOOTH_LOSSES
 from malt._linear.problem import Problem
 from malt._linear.sources import Source, Streamed
@@ -38,6 +39,7 @@ class _ExactClassifier(Classifier, ExactModel):
         loss = "softmax" if self._is_multinomial else self._loss
         return Problem(loss, float(self.C), bool(self.fit_intercept))
 
+    @all_or_nothing
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """Find the minimum; with warm_start, start from the last one.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
@@ -47,3 +48,9 @@ class Solution(NamedTuple):
     alphas: Array | None  # of the dual solver: (rows,)
     looks: list[Look]
     has_converged: bool
+
+
+def below_rounding(dtype: npt.DTypeLike) -> str:
+    """Return words for a gap that cannot fall to `tol` because values of this type are rounded."""
+    name = np.dtype(dtype).name
+    return f"{name} allows no less; " + ("give X as float64" if name == "float32" else "raise tol")

@@ -10,6 +10,7 @@ from sklearn.base import RegressorMixin
 from malt._arguments import choose, number
 from malt._data.chunks import Chunks
 from malt._linear.exact import ExactModel, Output
+from malt._linear.input import all_or_nothing
 from malt._linear.lbfgs import SMOOTH_LOSSES
 from malt._linear.problem import Problem
 from malt._linear.sources import Source, Streamed
@@ -23,6 +24,7 @@ class _ExactRegressor(RegressorMixin, ExactModel):
     def _check_parameters(self) -> None:
         self._check_exact()
 
+    @all_or_nothing
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """Find the minimum; with warm_start, start from the last one.
 

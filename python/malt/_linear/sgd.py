@@ -183,7 +183,7 @@ class SGDModel(LinearInput):
                 f"max_iter={self.max_iter} passes were made before the loss had ceased to fall by "
                 f"tol={self.tol}: raise max_iter, or scale the features",
                 ConvergenceWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def _train_forked(self, train: _Part, ranks: int, progress: Progress) -> list[Trained]:

@@ -13,6 +13,7 @@ from malt._core_import import Graph, linear_decisions
 from malt._data.chunks import Chunks
 from malt._linear.classifier import Classifier, winners
 from malt._linear.given import Given
+from malt._linear.input import all_or_nothing
 from malt._linear.labels import All
 from malt._linear.sgd import SGDModel
 from malt._linear.sources import Source, Streamed, examples_of
@@ -134,6 +135,7 @@ class SGDClassifier(Classifier, SGDModel):
         choose("loss", self.loss, _LOSSES)
         super()._check_parameters()
 
+    @all_or_nothing
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """Train from the start; with warm_start, continue where the last training ended.
 
@@ -185,6 +187,7 @@ class SGDClassifier(Classifier, SGDModel):
         found = winners(values.ravel() if values.shape[1] == 1 else values)
         return float(np.average(self.classes_[found] == held_out.y, weights=held_out.weights))
 
+    @all_or_nothing
     def partial_fit(
         self,
         X: Any,

@@ -12,6 +12,7 @@ from malt._arguments import choose
 from malt._core_import import Graph, linear_decisions
 from malt._data.chunks import Chunks
 from malt._linear.given import Given
+from malt._linear.input import all_or_nothing
 from malt._linear.sgd import SGDModel
 from malt._linear.sources import Source, Streamed, examples_of
 from malt._linear.trainer import Arrays, Stopping
@@ -96,6 +97,7 @@ class SGDRegressor(RegressorMixin, SGDModel):
         choose("loss", self.loss, _LOSSES)
         super()._check_parameters()
 
+    @all_or_nothing
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """Train from the start; with warm_start, continue where the last training ended.
 
@@ -123,6 +125,7 @@ class SGDRegressor(RegressorMixin, SGDModel):
         self._train(shares, self._stopping(), held_out)
         return self
 
+    @all_or_nothing
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Train one more pass; X, y and sample_weight as for fit()."""
         self._check_parameters_of_pass()

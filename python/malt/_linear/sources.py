@@ -88,15 +88,19 @@ class Streamed(NamedTuple):
 
     def blocks(self) -> Iterator[tuple[Examples, int, int, float]]:
         _, features, zero_based, *_ = self.survey
+        read = 0
         for data in self.chunks.read(features, zero_based=zero_based):
             assert data.y is not None
             targets, weights = self.prepare(data.y)
             rows = data.X.shape[0]
+            read += rows
             yield examples_of(data.X, targets, weights), 0, rows, weight_of(rows, weights)
-        raise ConfigError(
-            f"{data.files[0]} or files beside it have changed: at first they had {self.rows} rows "
-            "for this rank, and now fewer"
-        )
+        if read != self.rows:
+            raise ConfigError(
+                f"{self.chunks.files[0]} or files beside it have changed: at first they had "
+                f"{self.rows} rows for this rank, and now {read}: call malt.load_data and fit() "
+                "again"
+            )
 
 
 class Pass:

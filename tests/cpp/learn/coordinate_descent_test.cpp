@@ -381,6 +381,9 @@ TEST(CoordinateDescent, RefusesWhatItCannotSolve) {
   DescentOptions options;
   options.alpha = 0;
   EXPECT_NE(message(options).find("alpha is 0; it must be above 0"), std::string::npos);
+  options.alpha = 1e308;
+  EXPECT_NE(message(options).find("alpha times the rows is inf; it must be finite; lower alpha"),
+            std::string::npos);
   options = {};
   options.l1_ratio = 1.5;
   EXPECT_NE(message(options).find("l1_ratio is 1.5; it must be from 0 to 1"), std::string::npos);
@@ -391,6 +394,10 @@ TEST(CoordinateDescent, RefusesWhatItCannotSolve) {
   std::vector<double> start(kColumns);
   start[7] = std::numeric_limits<double>::infinity();
   EXPECT_NE(message({}, start).find("the start of column 7 is inf"), std::string::npos);
+  stored.y[2] = 1e200;
+  EXPECT_NE(message({}).find("|y|^2 of the targets is inf; it must be finite; scale the targets"),
+            std::string::npos);
+  stored.y[2] = 0;
   stored.values[9 * kRows] = 1e200;
   EXPECT_NE(message({}).find("|x|^2 of column 9 is inf; it must be finite"), std::string::npos);
   stored.y[2] = std::nan("");

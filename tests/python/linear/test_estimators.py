@@ -333,8 +333,9 @@ def test_passes_that_do_not_suffice_are_a_warning(ranks: int | None) -> None:
     X, y = tumours()
     model = malt.SGDClassifier(random_state=0, ranks=ranks)
     assert 5 < model.fit(X, y).n_iter_ < model.max_iter
-    with pytest.warns(ConvergenceWarning, match=r"max_iter=3 passes .* tol=0.001"):
+    with pytest.warns(ConvergenceWarning, match=r"max_iter=3 passes .* tol=0.001") as seen:
         assert model.set_params(max_iter=3).fit(X, y).n_iter_ == 3
+    assert seen[0].filename == __file__
 
 
 def test_training_stops_when_scikit_learns_does() -> None:

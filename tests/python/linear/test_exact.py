@@ -247,6 +247,7 @@ def test_passes_that_do_not_suffice_are_a_warning() -> None:
         share = f"{model.dual_gap_ / model.objective_:.1e}"
         text = str(seen[0].message)
         assert f"the gap is {share} of the objective; tol asks for 1e-09: raise max_iter" in text
+        assert seen[0].filename == __file__
 
 
 def test_separable_classes_have_an_optimum_because_of_the_penalty() -> None:

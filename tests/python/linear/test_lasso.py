@@ -154,12 +154,15 @@ def test_float32_is_solved_in_float32() -> None:
     assert model.objective_ == pytest.approx(exact.objective_, rel=1e-3)
     with pytest.warns(ConvergenceWarning, match="float32 allows no less; give X as float64"):
         malt.Lasso(alpha, tol=1e-12).fit(X.astype(np.float32), y)
+    with pytest.warns(ConvergenceWarning, match="float64 allows no less; raise tol"):
+        malt.Lasso(alpha, tol=0).fit(X, y)
 
 
 def test_passes_that_do_not_suffice_are_a_warning() -> None:
     X, y = data_set("correlated")
-    with pytest.warns(ConvergenceWarning, match=r"tol asks for 1e-06: raise max_iter"):
+    with pytest.warns(ConvergenceWarning, match=r"tol asks for 1e-06: raise max_iter") as seen:
         malt.Lasso(strength(X, y, 0.01), max_iter=2).fit(X, y)
+    assert seen[0].filename == __file__
 
 
 @pytest.mark.parametrize(
@@ -196,6 +199,33 @@ def test_data_that_cannot_be_used_are_refused() -> None:
         malt.Lasso().fit(X, np.arange(4))
 
 
+@pytest.mark.parametrize(("dtype", "unit"), [(np.float64, 1e200), (np.float32, 1e20)])
+@pytest.mark.parametrize("intercept", [True, False])
+def test_targets_and_penalties_that_overflow_are_refused(
+    dtype: Any, unit: float, intercept: bool
+) -> None:
+    X, y = np.eye(4, dtype=dtype), np.arange(4.0)
+    settings: dict[str, Any] = {"fit_intercept": intercept}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(
+            malt.ConfigError, match=r"\|y\|\^2 of the targets is .* scale the targets"
+        ):
+            malt.Lasso(unit / 10, **settings).fit(X, unit * y)
+        with pytest.raises(malt.ConfigError, match=r"alpha times the rows is inf.*lower alpha"):
+            malt.Lasso(1e308, **settings).fit(X, y)
+        malt.Lasso(unit**0.4 / 10, **settings).fit(X, unit**0.4 * y)
+
+
+@pytest.mark.parametrize("kind", [malt.Lasso, malt.ElasticNet])
+def test_chunks_and_missing_targets_are_refused(kind: Any, tmp_path: Path) -> None:
+    (tmp_path / "x.svm").write_text("1 1:2\n2 2:1\n")
+    with pytest.raises(ValueError, match=r"X is malt\.Chunks.*load them all .*or take malt\.Ridge"):
+        kind().fit(malt.load_data(tmp_path / "x.svm", chunk_rows=1))
+    with pytest.raises(ValueError, match="requires y to be passed, but the target y is None"):
+        kind().fit(np.eye(4))
+
+
 @pytest.mark.parametrize("kind", [malt.Lasso, malt.ElasticNet])
 def test_scikit_learns_checks_pass(kind: Any) -> None:
     with warnings.catch_warnings():
@@ -224,10 +254,21 @@ def test_ranks_of_a_job_divide_the_columns(tmp_path: Path) -> None:
         3,
         OF_A_JOB
         + """
+from scipy import sparse
+
 model = malt.Lasso(0.05).fit(X, y)
 tell(found=(model.objective_, model.dual_gap_, model.coef_, model.intercept_))
 tell(differ=error_of(malt.Lasso(0.05).fit, X, y + rank))
 tell(ranks=error_of(malt.Lasso(0.05, ranks=2).fit, X, y))
+columns = sparse.csc_array(X)
+if rank == 1:
+    columns.indices = columns.indices.astype(np.int64)
+    columns.indptr = columns.indptr.astype(np.int64)
+tell(sparse=malt.Lasso(0.05).fit(columns, y).coef_)
+warm = malt.Lasso(0.05, warm_start=True)
+if rank > 0:
+    warm.coef_ = np.zeros(600)
+tell(start=error_of(warm.fit, X, y))
 """,
     )
     assert result.code == 0, result.output
@@ -240,7 +281,13 @@ tell(ranks=error_of(malt.Lasso(0.05, ranks=2).fit, X, y))
         assert found <= alone.objective_ * (1 + CLOSE)
         assert gap <= CLOSE * found
     for error in result.each("differ"):
-        assert error.says("Lasso.fit()", "X and y", "give all ranks the same")
+        assert error.says(
+            "Lasso.fit(): the ranks' X or y differ (rank", "so give each rank all rows"
+        )
+    for coef in result.each("sparse"):  # whatever the type of a rank's indices
+        np.testing.assert_allclose(coef, told[0][2], atol=1e-3)
+    for error in result.each("start"):
+        assert error.says("the ranks' coef_ of the last fit differ (ranks 1, 2 from rank 0)")
     for error in result.each("ranks"):
         assert error.says("ranks=2 in a process that is a rank already: leave `ranks` out")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -71,6 +72,30 @@ def test_streaming_learns_as_well_as_from_memory(digits: str, way: dict[str, Any
     assert set(model.history_["rank"]) == set(range(way.get("ranks", 1)))
     each = [model.history_[model.history_["rank"] == rank] for rank in set(model.history_["rank"])]
     assert sum(int(steps["examples"].max()) for steps in each) == 10 * len(Y)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        malt.LogisticRegression,
+        malt.LinearSVC,
+        malt.Ridge,
+        functools.partial(malt.LinearSVR, loss="squared_epsilon_insensitive"),
+    ],
+    ids=["LogisticRegression", "LinearSVC", "Ridge", "LinearSVR"],
+)
+def test_solved_models_find_the_same_optimum_from_chunks(digits: str, make: Any) -> None:
+    in_memory = make(tol=1e-4).fit(X, Y)
+    least = in_memory.objective_ - in_memory.dual_gap_
+
+    def solve(**settings: Any) -> Mapping[str, Any]:
+        model = make(tol=1e-4, **settings).fit(malt.load_data(digits, chunk_rows=500))
+        assert model.dual_gap_ <= 1e-4 * model.objective_
+        return {"objective": model.objective_, "score": model.score(X, Y)}
+
+    for found in (solve(), solve(ranks=2), *forked.run(2, solve)):
+        assert least * (1 - 1e-6) <= found["objective"] <= in_memory.objective_ * (1 + 1e-3)
+        assert found["score"] == pytest.approx(in_memory.score(X, Y), abs=0.005)
 
 
 def test_a_regression_of_a_table_is_streamed_and_scored(
@@ -217,7 +242,8 @@ def test_files_that_shrink_meanwhile_and_tables_without_targets_are_refused(
             rows = text[:-5000].rpartition(b"\n")[0]
             path.write_bytes(rows + (len(text) - len(rows)) * b"\n")
 
-    with pytest.raises(malt.ConfigError, match=r"x\.svm or files beside it have changed: at first"):
+    shrunk = r"x\.svm or files beside it have changed: at first they had 1797 rows .*, and now 17"
+    with pytest.raises(malt.ConfigError, match=shrunk):
         Shrinks(max_iter=2).fit(malt.load_data(path, chunk_rows=500))
     with pytest.raises(malt.ConfigError, match="no targets: label= names the column"):
         malt.SGDRegressor().fit(malt.load_data(tmp_path / "x.npy", chunk_rows=500))

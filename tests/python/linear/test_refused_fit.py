@@ -1,0 +1,46 @@
+"""A fit() that raises: the model stays what it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import is_classifier
+
+import malt
+
+RANDOM = np.random.default_rng(0)
+X = pd.DataFrame(RANDOM.standard_normal((60, 3)), columns=["a", "b", "c"])
+Y = (X["a"] > 0).to_numpy(np.float64)
+WIDE = pd.DataFrame(RANDOM.standard_normal((60, 5)), columns=list("vwxyz"))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        malt.SGDClassifier,
+        malt.SGDRegressor,
+        malt.LogisticRegression,
+        malt.LinearSVC,
+        malt.Ridge,
+        malt.LinearSVR,
+        malt.Lasso,
+        malt.ElasticNet,
+    ],
+)
+def test_a_refused_fit_leaves_the_model_as_it_was(make: Any) -> None:
+    fresh, fitted = make(), make().fit(X, Y)
+    guesses = fitted.predict(X)
+    no_targets = np.full(60, 1.0 if is_classifier(fitted) else np.inf)
+    for refused in ((WIDE.where(WIDE > -2), Y), (WIDE, no_targets)):
+        for model in (fresh, fitted):
+            before = dict(vars(model))
+            with pytest.raises(
+                ValueError, match=r"contains NaN|contains infinity|one; got 1 class"
+            ):
+                model.fit(*refused)
+            assert vars(model).keys() == before.keys()
+            assert all(vars(model)[name] is value for name, value in before.items())
+    assert np.array_equal(fitted.predict(X), guesses)
