@@ -90,6 +90,7 @@ wrong = malt.Partition([0], owners % 1, np.ones(5000, bool), size + 1)
 tell(parts=error_of(malt.ps.Table, 5000, partition=wrong))
 tell(width=error_of(malt.ps.Table, 5001, partition=p))
 tell(differ=error_of(malt.ps.Table, 5000, partition=p if rank else None, timeout=5))
+tell(one=error_of(malt.ps.Table, 5000, partition=p if rank else wrong))
 """
 
 
@@ -107,6 +108,8 @@ def test_a_table_with_owners_has_the_same_values(tmp_path: Path, size: int, tran
         assert told["parts"].says(f"partition has {size + 1} parts, but there are {size} ranks")
         assert told["width"].says("partition has 5000 columns, but the table has 5001 rows")
         assert size == 1 or told["differ"].kind == "ConfigError"
+        assert told["one"].says(f"partition has {size + 1} parts, but there are {size} ranks")
+        assert told["one"].seconds < 15
 
 
 def test_an_owners_keys_are_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
