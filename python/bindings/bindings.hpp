@@ -46,10 +46,10 @@ void bind_topics(py::module_& module);
 // Seconds as Python gives them; throws ConfigError, with the name, below zero.
 std::optional<std::chrono::nanoseconds> to_duration(std::optional<double> seconds,
                                                     const char* name = "timeout");
-// Of gather()'s arguments; `deadline` is None, "auto" or seconds.
+// Of gather()'s arguments; `quorum` is None or a share, `deadline` is None, "auto" or seconds.
 dstorm::GatherOptions to_gather_options(std::optional<std::int64_t> staleness,
                                         std::optional<double> timeout,
-                                        std::optional<double> quorum = std::nullopt,
+                                        const py::object& quorum = py::none(),
                                         const py::object& deadline = py::none());
 dstorm::Policy to_policy(const std::string& name);
 // The graph given with a call; null for None. (A pointer parameter would do the same, but pybind11

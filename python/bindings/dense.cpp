@@ -104,7 +104,7 @@ class PythonVector {
     const dstorm::GatherOptions options =
         to_gather_options(parameters.get<std::optional<std::int64_t>>(given, 1, std::nullopt),
                           parameters.get<std::optional<double>>(given, 2, std::nullopt),
-                          parameters.get<std::optional<double>>(given, 3, std::nullopt),
+                          parameters.get<py::object>(given, 3, py::none()),
                           parameters.get<py::object>(given, 4, py::none()));
     const Fold fold = to_fold(given[0]);
     check_used(true);

@@ -31,10 +31,22 @@ std::optional<std::chrono::nanoseconds> to_deadline(const py::object& deadline) 
   return to_duration(py::detail::cast_op<std::optional<double>>(caster), "deadline");
 }
 
+double to_share(const py::object& quorum) {
+  py::detail::make_caster<double> caster;
+  const bool is_number = PyBool_Check(quorum.ptr()) == 0 && caster.load(quorum, true);
+  const double share = is_number ? py::detail::cast_op<double>(caster) : 0;
+  if (!(share > 0 && share <= 1)) {
+    throw dstorm::ConfigError("quorum is " + py::repr(quorum).cast<std::string>() +
+                              "; it is a share of the in-neighbours, above 0 and at most 1, or "
+                              "None");
+  }
+  return share;
+}
+
 }  // namespace
 
 dstorm::GatherOptions to_gather_options(std::optional<std::int64_t> staleness,
-                                        std::optional<double> timeout, std::optional<double> quorum,
+                                        std::optional<double> timeout, const py::object& quorum,
                                         const py::object& deadline) {
   if (staleness && *staleness < 0) {
     throw dstorm::ConfigError(
@@ -44,9 +56,9 @@ dstorm::GatherOptions to_gather_options(std::optional<std::int64_t> staleness,
   dstorm::GatherOptions options;
   if (staleness) options.staleness = static_cast<std::uint64_t>(*staleness);
   options.timeout = to_duration(timeout);
-  if (quorum || !deadline.is_none()) {
+  if (!quorum.is_none() || !deadline.is_none()) {
     options.quorum.emplace();
-    options.quorum->share = quorum.value_or(1);
+    options.quorum->share = quorum.is_none() ? 1 : to_share(quorum);
     options.quorum->is_automatic =
         py::isinstance<py::str>(deadline) && deadline.cast<std::string>() == "auto";
     if (!options.quorum->is_automatic) options.quorum->deadline = to_deadline(deadline);

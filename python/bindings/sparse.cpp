@@ -149,8 +149,7 @@ void bind_one(py::module_& module, const std::string& suffix) {
       .def(
           "gather",
           [](Vector& self, const py::object& fold, std::optional<std::int64_t> staleness,
-             std::optional<double> timeout, std::optional<double> quorum,
-             const py::object& deadline) {
+             std::optional<double> timeout, const py::object& quorum, const py::object& deadline) {
             const dstorm::GatherOptions options =
                 to_gather_options(staleness, timeout, quorum, deadline);
             const Fold* built_in = to_built_in(fold);

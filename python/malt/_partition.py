@@ -165,8 +165,9 @@ class Partition:
         try:
             return _read(data)
         except Exception as error:  # NumPy's, zipfile's and those of several decompressors
+            why = f": {error}" if isinstance(error, ConfigError) else ""  # others name internals
             raise ConfigError(
-                f"{os.fspath(path)!r} has no partition: {error}; it must be a file that "
+                f"{os.fspath(path)!r} has no partition{why}; it must be a file that "
                 "Partition.save() wrote: save it once more"
             ) from error
 
@@ -264,9 +265,12 @@ class _Pattern(NamedTuple):
             places, columns = np.nonzero(X)
             starts, shape = np.searchsorted(places, np.arange(len(X) + 1)), X.shape
         else:
-            shown = f"an array of shape {X.shape}" if hasattr(X, "shape") else type(X).__name__
+            of_shape = f" of shape {X.shape}" if hasattr(X, "shape") else ""
+            is_frame = hasattr(X, "to_numpy") and len(X.shape) == 2
+            way_out = ": give X.to_numpy()" if is_frame else ""
             raise ConfigError(
-                f"X is {shown}; it is a SciPy sparse matrix or a NumPy array of two dimensions"
+                f"X is a {type(X).__name__}{of_shape}; it is a SciPy sparse matrix or a NumPy "
+                f"array of two dimensions{way_out}"
             )
         if shape[1] > _MOST_COLUMNS:
             raise ConfigError(

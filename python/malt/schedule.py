@@ -17,7 +17,6 @@ Strategies for Distributed Machine Learning).
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -25,17 +24,19 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from malt._arguments import whole
+from malt._arguments import number, whole
 from malt._core_import import SUM, Update, Vector
-from malt._errors import ConfigError, PeerError
+from malt._errors import ConfigError, PeerError, TimeoutError, describe_ranks  # noqa: A004
 from malt._job import job as jobs
-from malt._job import joining
-from malt._job.agreement import Report, Together
+from malt._job import joining, missed
+from malt._job.agreement import Report, Together, check_alike
 from malt._job.vectors import vector
 
 __all__ = ["Program", "Result", "independent", "run"]
 
 Array = npt.NDArray[Any]
+_CALL = "malt.schedule.run()"
+_DTYPES = ("float32", "float64", "int32", "int64")
 _MARK = 1  # the last value of an update: 0, or _MARK if its sender has ended early
 
 
@@ -65,7 +66,7 @@ class Program(Protocol):
         """
 
     def push(self, part: Any, /) -> npt.ArrayLike:
-        """Return the update of this rank's part: at most `length` numbers.
+        """Return the update of this rank's part: at most `length` numbers, or an empty list.
 
         It changes nothing that another rank's push() or any schedule() reads.
         """
@@ -87,7 +88,8 @@ def run(
     Rounds begin and are pulled in the same order on all ranks: the same job ends with the same
     bits. With a staleness of s a rank begins up to s rounds before it waits for the results of the
     first of them, and each push() sees a state that is exactly s rounds old, fewer at the start.
-    More hides longer waits; the state that a push() sees is older.
+    More hides longer waits; the state that a push() sees is older. A process alone has the same
+    rounds in flight.
 
     Args:
         program: the three calls. Alone, a process is a job of one rank.
@@ -100,35 +102,80 @@ def run(
         How many rounds were pulled.
 
     Raises:
-        ConfigError: an argument is out of range, schedule() returned another number of parts than
-            there are ranks, or push() more values than `length`. In a job also: schedule(), push()
-            or pull() raised an exception on a rank, which the message names. Raised on every rank.
-            Ranks may have pulled different numbers of rounds, as after a PeerError.
+        ConfigError: an argument is out of range or differs between ranks, schedule() returned
+            another number of parts than there are ranks, or push() None, more values than `length`
+            or values that `dtype` does not hold, such as fractions for an int64. In a job also:
+            schedule(), push() or pull() raised an exception on a rank, which the message names.
+            Raised on every rank. Ranks may have pulled different numbers of rounds, as after a
+            PeerError.
         TimeoutError: the ranks that it names did not push for longer than malt.init()'s timeout, or
             their schedule() ended in another round.
         PeerError: a rank has died, on all ranks that are left. Some of them may have pulled up to
             `staleness` + 1 rounds more than others: put a state back that all have (malt.restore,
             or a broadcast of one rank's), and run the rest on the ranks that are left.
     """
-    whole("length", length, 1)
-    whole("staleness", staleness, 0)
-    if rounds is not None:
-        whole("rounds", rounds, 0)
     if joining.company() is None:
-        return _run_alone(program, length, rounds, np.dtype(dtype))
-    running = _Running(program, length, staleness, np.dtype(dtype))
+        return _Running(program, _checked(length, rounds, staleness, dtype)).run()
+    together = Together(_CALL, None)
+
+    def check() -> tuple[_Options, Report]:
+        options = _checked(length, rounds, staleness, dtype)
+        return options, options._replace(dtype=str(options.dtype))._asdict()
+
+    options, told = together.step("the arguments", check)
+    check_alike(_CALL, told)
+    running = _RunningInJob(program, options)
     try:
-        return running.run(rounds)
+        return running.run()
     finally:
         running.close()
 
 
-def _filled(values: npt.ArrayLike, length: int, dtype: np.dtype[Any]) -> Array:
+class _Options(NamedTuple):
+    """The arguments of run(), of which all ranks have the same."""
+
+    length: int
+    rounds: int | None
+    staleness: int
+    dtype: Any
+
+
+def _checked(length: Any, rounds: Any, staleness: Any, dtype: Any) -> _Options:
+    """Return the arguments.
+
+    Raises:
+        ConfigError: one is out of range.
+    """
+    try:
+        kind = np.dtype(dtype)
+    except TypeError:
+        kind = None
+    if kind is None or kind not in [np.dtype(name) for name in _DTYPES]:
+        shown = repr(dtype) if kind is None else kind
+        raise ConfigError(f"dtype is {shown}; it must be one of {', '.join(_DTYPES)}")
+    return _Options(
+        whole("length", length, 1),
+        None if rounds is None else whole("rounds", rounds, 0),
+        whole("staleness", staleness, 0),
+        kind,
+    )
+
+
+def _filled(values: npt.ArrayLike | None, length: int, dtype: np.dtype[Any]) -> Array:
     """Return `length` values, of which the first are those given."""
-    given = np.asarray(values, dtype).ravel()
+    if values is None:
+        raise ConfigError(
+            "push() returned None: it must return its update; an empty list if there is none"
+        )
+    given = np.asarray(values).ravel()
     if len(given) > length:
         raise ConfigError(
             f"push() returned {len(given)} values; length={length} is the most: give run() more"
+        )
+    if len(given) > 0 and not np.can_cast(given.dtype, dtype, "same_kind"):
+        raise ConfigError(
+            f"push() returned values of dtype {given.dtype}, and run() has dtype={dtype}: return "
+            "numbers of that kind, or give run() another dtype"
         )
     filled = np.zeros(length, dtype)
     filled[: len(given)] = given
@@ -145,16 +192,6 @@ def _parts(program: Program, ranks: int) -> Sequence[Any] | None:
     return parts
 
 
-def _run_alone(program: Program, length: int, rounds: int | None, dtype: np.dtype[Any]) -> int:
-    for done in itertools.count():
-        parts = None if done == rounds else _parts(program, 1)
-        if parts is None:
-            return done
-        values = _filled(program.push(parts[0]), length, dtype)
-        program.pull([Result(0, parts[0], values)])
-    raise AssertionError("unreachable")
-
-
 def _raise_together(failure: Exception | None) -> None:
     """Raise ConfigError on every rank, with what some of them failed with."""
 
@@ -163,7 +200,7 @@ def _raise_together(failure: Exception | None) -> None:
             raise failure
         return None, {}
 
-    Together("malt.schedule.run()", None).step("end", report)
+    Together(_CALL, None).step("end", report)
 
 
 class _Begun(NamedTuple):
@@ -174,52 +211,21 @@ class _Begun(NamedTuple):
 
 
 class _Running:
-    """A program that this rank of a job runs.
+    """A program that this process runs, alone. The same rounds are in flight as in a job."""
 
-    Rounds take turns on `staleness` + 1 vectors. A rank scatters each round's results once, and
-    gathers them `staleness` rounds later, before it scatters on the same vector again. So each
-    gather waits for this very round of all others.
-    """
-
-    def __init__(self, program: Program, length: int, staleness: int, dtype: np.dtype[Any]) -> None:
-        job = jobs.current()
-        self._program, self._length = program, length
-        self._rank, self._size = job.rank, job.size
-        self._buffers = [np.zeros(length + 1, dtype) for _ in range(staleness + 1)]
-        self._vectors = [vector(buffer) for buffer in self._buffers]
-        self._counts = np.zeros(job.size + 2)
-        self._agreement: Vector = vector(self._counts)
+    def __init__(self, program: Program, options: _Options, rank: int = 0) -> None:
+        self._program, self._options, self._rank = program, options, rank
         self._flight: deque[_Begun] = deque()
         self._begun = self._pulled = 0  # rounds
         self._failure: Exception | None = None  # of the program, on this rank
 
-    def close(self) -> None:
-        for each in (*self._vectors, self._agreement):
-            each.close()
-
-    def run(self, rounds: int | None) -> int:
-        ranks, _, _ = self._agree(False, False)
-        try:
-            self._run(ranks, rounds)
-        except Exception:
-            if self._failure is None:
-                raise
-            self._send(self._begun, np.zeros(self._length), _MARK)
-        left, missed, failed = self._agree(bool(self._flight), self._failure is not None)
-        if failed:
-            _raise_together(self._failure)
-        lost = sorted(set(ranks) - set(left))
-        if lost or missed:
-            raise PeerError(
-                f"rank {', '.join(map(str, lost))} has died or left the job; round "
-                f"{self._pulled} and {len(self._flight)} rounds in flight were not pulled here: "
-                "put back a state that all ranks have, and run the rest",
-                lost,
-            )
+    def run(self) -> int:
+        self._run([self._rank])
         return self._pulled
 
-    def _run(self, ranks: list[int], rounds: int | None) -> None:
+    def _run(self, ranks: list[int]) -> None:
         """Run all rounds, or until a rank has died or failed."""
+        length, rounds, staleness, dtype = self._options
         has_ended = False
         while True:
             if not has_ended:
@@ -229,17 +235,17 @@ class _Running:
             if parts is not None:
                 with self._in_program():
                     values = self._program.push(parts[ranks.index(self._rank)])
-                    own = _filled(values, self._length, self._buffers[0].dtype)
-                self._send(self._begun, own, 0)
+                    own = _filled(values, length, dtype)
+                self._send(own, 0)
                 self._flight.append(_Begun(parts, own))
                 self._begun += 1
             elif not self._flight:
                 return
-            if has_ended or len(self._flight) == len(self._vectors):
-                results = self._receive(self._pulled, ranks)
+            if has_ended or len(self._flight) > staleness:
+                results = self._receive(ranks)
                 if results is None:
                     # The others see the mark at the latest when they gather this round.
-                    self._send(self._begun, np.zeros(self._length), _MARK)
+                    self._send(np.zeros(length), _MARK)
                     return
                 with self._in_program():
                     self._program.pull(results)
@@ -254,6 +260,79 @@ class _Running:
             self._failure = error
             raise
 
+    def _receive(self, ranks: list[int]) -> list[Result] | None:
+        """Return the results of the oldest round in flight, or None if a rank's are missing."""
+        begun = self._flight[0]
+        values = {self._rank: begun.own, **self._gather()}
+        if any(rank not in values for rank in ranks):
+            return None
+        self._flight.popleft()
+        return [
+            Result(rank, part, values[rank]) for rank, part in zip(ranks, begun.parts, strict=True)
+        ]
+
+    def _send(self, values: Array, mark: int) -> None:
+        """Send the update of the round that begins to the other ranks."""
+
+    def _gather(self) -> dict[int, Array]:
+        """Return by rank what other ranks have pushed for the oldest round in flight."""
+        return {}
+
+
+class _RunningInJob(_Running):
+    """A program that this rank of a job runs.
+
+    Rounds take turns on `staleness` + 1 vectors. A rank scatters each round's results once, and
+    gathers them `staleness` rounds later, before it scatters on the same vector again. So each
+    gather waits for this very round of all others.
+    """
+
+    def __init__(self, program: Program, options: _Options) -> None:
+        job = jobs.current()
+        super().__init__(program, options, job.rank)
+        self._limit = job.settings.timeout
+        turns = range(options.staleness + 1)
+        self._buffers = [np.zeros(options.length + 1, options.dtype) for _ in turns]
+        self._vectors = [vector(buffer) for buffer in self._buffers]
+        self._counts = np.zeros(job.size + 2)
+        self._agreement: Vector = vector(self._counts)
+        for each in (*self._vectors, self._agreement):
+            missed.excuse_departures(each)  # the PeerError tells of them
+
+    def close(self) -> None:
+        for each in (*self._vectors, self._agreement):
+            each.close()
+
+    def run(self) -> int:
+        ranks, _, _ = self._agree(False, False)
+        try:
+            self._run(ranks)
+        except Exception:
+            if self._failure is None:
+                raise
+            self._send(np.zeros(self._options.length), _MARK)
+        try:
+            left, misses, failed = self._agree(bool(self._flight), self._failure is not None)
+        except TimeoutError as error:
+            raise TimeoutError(
+                f"{_CALL}: this rank ended after {_rounds(self._pulled)}, and "
+                f"{_have(error.ranks)} not ended within {self._limit:g} s: let schedule() end in "
+                "the same round on all ranks, or give malt.init() a longer timeout",
+                error.ranks,
+            ) from (self._failure or error)
+        if failed:
+            _raise_together(self._failure)
+        lost = sorted(set(ranks) - set(left))
+        if lost or misses:
+            who, in_flight = _have(lost) if lost else "a rank has", len(self._flight)
+            raise PeerError(
+                f"{who} died or left the job; this rank has pulled {_rounds(self._pulled)}; "
+                f"{_rounds(in_flight)} that had begun {'is' if in_flight == 1 else 'are'} lost: "
+                "put back a state that all ranks have, and run the rest",
+                lost,
+            )
+        return self._pulled
+
     def _agree(self, has_missed: bool, has_failed: bool) -> tuple[list[int], bool, bool]:
         """Return the ranks that take part, and whether any of them has missed one or has failed.
 
@@ -263,34 +342,41 @@ class _Running:
         self._counts[self._rank] = 1
         self._counts[-2:] = has_missed, has_failed
         self._agreement.allreduce(SUM)
-        *counts, missed, failed = self._counts.tolist()
-        return [rank for rank, count in enumerate(counts) if count > 0], missed > 0, failed > 0
+        *counts, misses, failed = self._counts.tolist()
+        return [rank for rank, count in enumerate(counts) if count > 0], misses > 0, failed > 0
 
-    def _send(self, count: int, values: Array, mark: int) -> None:
-        turn = count % len(self._vectors)
+    def _send(self, values: Array, mark: int) -> None:
+        turn = self._begun % len(self._vectors)
         self._buffers[turn][:-1] = values
         self._buffers[turn][-1] = mark
         self._vectors[turn].scatter()
 
-    def _receive(self, count: int, ranks: list[int]) -> list[Result] | None:
-        """Return the results of the oldest round in flight, or None if a rank's are missing."""
-        begun = self._flight[0]
-        values = {self._rank: begun.own}
-        marks = 0
+    def _gather(self) -> dict[int, Array]:
+        values: dict[int, Array] = {}
 
         def keep(_: Array, updates: list[Update]) -> None:
-            nonlocal marks
             for update in updates:
-                values[update.rank] = np.array(update.values[:-1])
-                marks += int(update.values[-1])
+                if update.values[-1] != _MARK:
+                    values[update.rank] = np.array(update.values[:-1])
 
-        self._vectors[count % len(self._vectors)].gather(keep, staleness=0)
-        if marks > 0 or any(rank not in values for rank in ranks):
-            return None
-        self._flight.popleft()
-        return [
-            Result(rank, part, values[rank]) for rank, part in zip(ranks, begun.parts, strict=True)
-        ]
+        try:
+            self._vectors[self._pulled % len(self._vectors)].gather(keep, staleness=0)
+        except TimeoutError as error:
+            raise TimeoutError(
+                f"{_CALL}: {_have(error.ranks)} not pushed round {self._pulled + 1} within "
+                f"{self._limit:g} s: give malt.init() a longer timeout, or let schedule() end in "
+                "the same round on all ranks",
+                error.ranks,
+            ) from error
+        return values
+
+
+def _rounds(count: int) -> str:
+    return f"{count} round{'s' * (count != 1)}"
+
+
+def _have(ranks: Sequence[int]) -> str:
+    return f"{describe_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'}"
 
 
 def independent(
@@ -320,10 +406,8 @@ def independent(
             f"priorities have the shape {order.shape} and correlations {sizes.shape}; they must be "
             "(candidates,) and (candidates, candidates)"
         )
-    if not 0 <= bound <= 1:
-        raise ConfigError(f"bound is {bound!r}; it must be from 0 to 1")
-    if most < 0:
-        raise ConfigError(f"most is {most!r}; it must be at least 0")
+    number("bound", bound, 0, most=1)
+    whole("most", most, 0)
     if not (np.isfinite(order).all() and np.isfinite(sizes).all()):
         raise ConfigError("a priority or a correlation is not finite; give constant columns 0")
     picked: list[int] = []

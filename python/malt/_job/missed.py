@@ -19,6 +19,7 @@ log = logging.getLogger("malt")
 _noted: list[str] = []
 _made: weakref.WeakSet[AnyVector] = weakref.WeakSet()  # that rank 0 is expected to exchange
 _made_count = 0  # with those that exist no longer: nobody knows whether they were used, but for ...
+_excused: set[str] = set()  # the names of vectors whose makers tell of ranks that leave
 _alike: set[str] = set()  # ... the names of those exchanged only to start with the same values
 
 
@@ -32,6 +33,8 @@ def note_unsent(name: str) -> None:
 
 def note_left(name: str, ranks: list[int], scatters: int) -> None:
     """Note that ranks left the job with fewer scatters than this one; the core calls it."""
+    if name in _excused:
+        return
     _noted.append(
         f"vector '{name}': {describe_ranks(ranks)} left the job after {scatters} scatters, so "
         "later gather(staleness=0) calls folded nothing from there: give all ranks equally many "
@@ -41,7 +44,7 @@ def note_left(name: str, ranks: list[int], scatters: int) -> None:
 
 def note_left_allreduce(name: str, ranks: list[int]) -> None:
     """Note that this rank called allreduce() after ranks had left; the core calls it."""
-    if "MALT_RESTARTS" in os.environ:
+    if name in _excused or "MALT_RESTARTS" in os.environ:
         return  # under --respawn and --elastic ranks come and go
     _noted.append(
         f"vector '{name}': {describe_ranks(ranks)} left the job before this rank's last "
@@ -65,6 +68,11 @@ def note_alike(vector: AnyVector) -> None:
 def note_exchange(vector: AnyVector) -> None:
     """Note an exchange of a vector that was given to note_alike()."""
     _alike.discard(vector.name)
+
+
+def excuse_departures(vector: AnyVector) -> None:
+    """Note nothing about ranks that leave before exchanges of this vector."""
+    _excused.add(vector.name)
 
 
 def excuse_unexchanged() -> None:
@@ -91,6 +99,7 @@ def forget() -> None:
     """Drop all notes: an error explains them."""
     global _made_count
     _noted.clear()
+    _excused.clear()
     excuse_unexchanged()
     _made_count = 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from malt import _core_import as core
 from malt._errors import ConfigError
 
 
@@ -32,3 +33,37 @@ def hot_rows_of(
             "for; pass staleness= and call clock() in each iteration"
         )
     return rows.astype(np.int64)
+
+
+def check_memory(
+    name: str,
+    rows: int,
+    rows_here: int,
+    row_bytes: int,
+    replicas: int,
+    live: int,
+    list_bytes: int,
+) -> None:
+    """Check that a table fits into this rank's memory.
+
+    Args:
+        name: of the table.
+        rows: of the table.
+        rows_here: of this rank, without replicas.
+        row_bytes: of a row with the rule's state.
+        replicas: of each row.
+        live: how many ranks are live.
+        list_bytes: of cached keys and hot rows.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    needed = rows_here * row_bytes * (1 + replicas) + list_bytes
+    there = core.available_bytes()
+    if needed > there:
+        raise ConfigError(
+            f"table '{name}' needs about {needed >> 20} MB on this rank ({rows} rows of "
+            f"{row_bytes} bytes with the rule's state, {1 + replicas} times, on {live} ranks, and "
+            f"{list_bytes >> 20} MB of cached keys and hot rows), and {there >> 20} MB are free; "
+            "use more ranks, fewer replicas, rows, cached keys or hot rows, or another rule"
+        )

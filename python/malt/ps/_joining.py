@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from malt._core_import import Group, Turns
-from malt._errors import ConfigError, PeerError, TimeoutError  # noqa: A004
+from malt._errors import ConfigError, Error, PeerError, TimeoutError  # noqa: A004
+from malt._job import calls
 from malt._job.job import Job
 
 _MOST_EXCHANGED = 768  # bytes, Group::kMostExchanged
+_REFUSED = b"!"  # begins what a rank gives instead of a description
 
 
 class Formed(NamedTuple):
@@ -21,6 +24,28 @@ class Formed(NamedTuple):
     clients: Group
     servers: Group
     ranks: list[int]
+
+
+@contextlib.contextmanager
+def refused_by_all(job: Job, what: str, timeout: float) -> Iterator[None]:
+    """Tell the other ranks of an exception in the block: this rank makes no table.
+
+    They learn of it where they would form the table's group.
+
+    Args:
+        job: of this rank.
+        what: names the call in errors.
+        timeout: seconds to wait for other ranks.
+    """
+    try:
+        yield
+    except Exception as error:
+        if job.size > 1 and not job.makes_due:
+            kind = "" if isinstance(error, ConfigError) else f"{type(error).__name__}: "
+            told = _REFUSED + f"{kind}{error}".encode()
+            with contextlib.suppress(Error):
+                calls.call(what, lambda group: _Exchange(group, what, timeout).all(told))
+        raise
 
 
 def form_first(
@@ -36,13 +61,17 @@ def form_first(
         timeout: seconds to wait for other ranks; None: the job's limit.
 
     Raises:
-        ConfigError: the ranks make different tables.
+        ConfigError: the ranks make different tables, or a rank refused to make its own.
         TimeoutError: the ranks that the error names did not come.
         PeerError: a rank died meanwhile.
     """
     exchange = _Exchange(group, what, timeout)
     descriptions = exchange.all(description.encode())
     ranks = sorted(descriptions)
+    for rank, theirs in descriptions.items():
+        if theirs.startswith(_REFUSED):
+            why = theirs.removeprefix(_REFUSED).decode(errors="replace")
+            raise ConfigError(f"{what}: rank {rank}: {why}")
     for rank, theirs in descriptions.items():
         if theirs.decode() != description:
             raise ConfigError(

@@ -48,6 +48,7 @@ class Placing:
                 f"partition has {len(given.columns)} columns, but the table has {rows} rows; make "
                 "it of data with as many columns as the table has rows"
             )
+        self._listed = -1, np.empty(0, np.int32)  # an owner and its keys
         self._parts = given.columns.astype(np.uint16)  # which NumPy sorts in linear time
         # By the parts, so that the places are the same whatever the number of ranks.
         shift = Table.range_shift(rows, given.parts)
@@ -70,9 +71,17 @@ class Placing:
         owner = self.owners[first >> self._shift]
         found = np.full(end - first, -1)
         skipped = first - self._starts[owner]
-        keys = np.flatnonzero(self._parts == owner)[skipped : skipped + end - first]
+        keys = self._keys_of(owner)[skipped : skipped + end - first]
         found[: len(keys)] = keys
         return found
+
+    def _keys_of(self, owner: int) -> npt.NDArray[np.int32]:
+        """Return the keys of an owner, which are kept: its ranges are saved one after the other."""
+        listed, keys = self._listed
+        if listed != owner:
+            keys = np.flatnonzero(self._parts == owner).astype(np.int32)
+            self._listed = owner, keys
+        return keys
 
     def of(self, keys: npt.NDArray[np.int64] | None, first: int, count: int) -> PlacedKeys:
         """Return the places of keys; None: of so many rows from `first` on.

@@ -18,7 +18,8 @@ from malt._errors import ConfigError, SupersededError
 from malt._job import calls
 from malt._job import job as jobs
 from malt._partition import Partition
-from malt.ps._arguments import hot_rows_of
+from malt.ps import _joining
+from malt.ps._arguments import check_memory, hot_rows_of
 from malt.ps._placing import Placing
 from malt.ps._rules import Add, Assign, Rule, UpdateFunction, states_of
 from malt.ps._saving import TableRows
@@ -75,13 +76,14 @@ class Table(Spread):
             own later pushes. Each rank needs memory for a copy of them. Needs a staleness.
         partition: of data whose columns are the rows: what malt.partition returned. A row's primary
             is then the rank that owns its column, while that rank is live, and calls of ranks that
-            have the rows of their part send least. It takes 10 bytes for each row on each rank.
+            have the rows of their part send least. It takes 10 bytes for each row on each rank, and
+            4 more for each row of its own once it is saved.
         name: in errors; the ranks number their tables if it is None.
         timeout: seconds to wait for the other ranks, which make the same table; the job's if None.
 
     Raises:
-        ConfigError: an argument is wrong, differs between ranks, or asks for more memory than
-            there is.
+        ConfigError: an argument is wrong on a rank, differs between ranks, or asks for more memory
+            than there is. Raised on every rank.
         TimeoutError: the ranks that the error names did not make the table in time.
     """
 
@@ -106,76 +108,82 @@ class Table(Spread):
         self._seat: Seat | None = None
         job = jobs.current()
         job.makes_due  # noqa: B018  a rank that joins enters the job's group
-        self.rows = whole("rows", rows, 1, _MOST_ROWS)
-        self.dtype = np.dtype(dtype)
-        if self.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
-            raise ConfigError(f"dtype is {self.dtype}; a table has float32 or float64")
-        most_width = _MOST_ROW_BYTES // self.dtype.itemsize
-        self._row_shape = () if width is None else (whole("width", width, 1, most_width),)
-        width = 1 if width is None else int(width)
-        rule = Add() if update is None else update
-        if not isinstance(rule, Rule) and not callable(rule):
-            raise ConfigError(
-                f"update is {rule!r}; it is a rule of malt.ps, as malt.ps.SGD(0.1), or a function "
-                "f(values, gradients)"
-            )
-        if not np.isfinite(initial):
-            raise ConfigError(f"initial is {initial!r}; it is a finite number")
-        if staleness is not None:
-            whole("staleness", staleness, 0, 1 << 30)
-        if codec is not None and repr(codec) not in _CODECS:
-            raise ConfigError(
-                f"codec is {codec!r}; a table takes malt.FLOAT16, BFLOAT16 or INT8, and holds back "
-                "small gradients with threshold="
-            )
-        if not 0 <= threshold < float("inf"):
-            raise ConfigError(f"threshold is {threshold!r}; it is a finite number of at least 0")
-        if threshold > 0 and isinstance(rule, Assign):
-            raise ConfigError(
-                f"threshold is {threshold!r}; Assign() has none, as what is held back is summed"
-            )
-        whole("cached_keys", cached_keys, 0, _MOST_CACHED_KEYS)
-        hot_rows = hot_rows_of(hot, self.rows, staleness)
-        self._placing = None
-        room, partition_text = self.rows, None
-        if partition is not None:
-            self._placing = Placing(partition, self.rows, job.size)
-            room, partition_text = self._placing.room, self._placing.text
-            hot_rows = np.sort(self._placing.places[hot_rows])
-        live = len(jobs.alive())
-        if job.generations is None:
-            whole("replicas", replicas, 0, live - 1, f", as {live} ranks are live")
-        else:
-            whole("replicas", replicas, 0, max(job.size - 1, 0), f", as there are {job.size} ranks")
         self.name = name if name is not None else f"table {next(_numbers)}"
-        is_rule = isinstance(rule, Rule)
-        list_bytes = 2 * 8 * cached_keys * live + len(hot_rows) * width * self.dtype.itemsize
-        self._check_memory(rule, width, replicas, live, list_bytes)
-        description = (
-            f"rows={self.rows}, width={width}, update={rule if is_rule else 'a function'}, "
-            f"dtype={self.dtype}, initial={initial}, replicas={replicas}, staleness={staleness}, "
-            f"codec={codec}, threshold={threshold}, cached_keys={cached_keys}, "
-            f"hot={len(hot_rows)} rows (checksum {zlib.crc32(hot_rows.tobytes()):08x}), "
-            f"partition={partition_text}"
-        )
-        made = core.Table(
-            name=self.name,
-            rows=room,
-            width=width,
-            dtype=self.dtype,
-            initial=float(initial),
-            rule=(type(rule).__name__, rule.numbers() if isinstance(rule, Rule) else []),
-            function=None if isinstance(rule, Rule) else rule,
-            row_shape=self._row_shape,
-            replicas=replicas,
-            staleness=staleness,
-            codec=codec,
-            threshold=float(threshold),
-            cached_keys=cached_keys,
-            hot=hot_rows.tolist(),
-            owners=[] if self._placing is None else self._placing.owners.tolist(),
-        )
         limit = job.settings.timeout if timeout is None else timeout
+        with _joining.refused_by_all(job, f"malt.ps.Table {self.name!r}", limit):
+            self.rows = whole("rows", rows, 1, _MOST_ROWS)
+            self.dtype = np.dtype(dtype)
+            if self.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
+                raise ConfigError(f"dtype is {self.dtype}; a table has float32 or float64")
+            most_width = _MOST_ROW_BYTES // self.dtype.itemsize
+            self._row_shape = () if width is None else (whole("width", width, 1, most_width),)
+            width = 1 if width is None else int(width)
+            rule = Add() if update is None else update
+            if not isinstance(rule, Rule) and not callable(rule):
+                raise ConfigError(
+                    f"update is {rule!r}; it is a rule of malt.ps, as malt.ps.SGD(0.1), or a "
+                    "function f(values, gradients)"
+                )
+            if not np.isfinite(initial):
+                raise ConfigError(f"initial is {initial!r}; it is a finite number")
+            if staleness is not None:
+                whole("staleness", staleness, 0, 1 << 30)
+            if codec is not None and repr(codec) not in _CODECS:
+                raise ConfigError(
+                    f"codec is {codec!r}; a table takes malt.FLOAT16, BFLOAT16 or INT8, and holds "
+                    "back small gradients with threshold="
+                )
+            if not 0 <= threshold < float("inf"):
+                raise ConfigError(
+                    f"threshold is {threshold!r}; it is a finite number of at least 0"
+                )
+            if threshold > 0 and isinstance(rule, Assign):
+                raise ConfigError(
+                    f"threshold is {threshold!r}; Assign() has none, as what is held back is summed"
+                )
+            whole("cached_keys", cached_keys, 0, _MOST_CACHED_KEYS)
+            hot_rows = hot_rows_of(hot, self.rows, staleness)
+            self._placing = None
+            room, partition_text = self.rows, None
+            if partition is not None:
+                self._placing = Placing(partition, self.rows, job.size)
+                room, partition_text = self._placing.room, self._placing.text
+                hot_rows = np.sort(self._placing.places[hot_rows])
+            live = len(jobs.alive())
+            most, why = live - 1, f", as {live} ranks are live"
+            if job.generations is not None:
+                most, why = max(job.size - 1, 0), f", as there are {job.size} ranks"
+            whole("replicas", replicas, 0, most, why)
+            is_rule = isinstance(rule, Rule)
+            list_bytes = 2 * 8 * cached_keys * live + len(hot_rows) * width * self.dtype.itemsize
+            row_bytes = width * self.dtype.itemsize * (1 + len(states_of(rule)))
+            here = self.rows // live if self._placing is None else self._placing.most
+            check_memory(self.name, self.rows, here, row_bytes, replicas, live, list_bytes)
+            description = (
+                f"rows={self.rows}, width={width}, update={rule if is_rule else 'a function'}, "
+                f"dtype={self.dtype}, initial={initial}, replicas={replicas}, "
+                f"staleness={staleness}, codec={codec}, threshold={threshold}, "
+                f"cached_keys={cached_keys}, "
+                f"hot={len(hot_rows)} rows (checksum {zlib.crc32(hot_rows.tobytes()):08x}), "
+                f"partition={partition_text}"
+            )
+            made = core.Table(
+                name=self.name,
+                rows=room,
+                width=width,
+                dtype=self.dtype,
+                initial=float(initial),
+                rule=(type(rule).__name__, rule.numbers() if isinstance(rule, Rule) else []),
+                function=None if isinstance(rule, Rule) else rule,
+                row_shape=self._row_shape,
+                replicas=replicas,
+                staleness=staleness,
+                codec=codec,
+                threshold=float(threshold),
+                cached_keys=cached_keys,
+                hot=hot_rows.tolist(),
+                owners=[] if self._placing is None else self._placing.owners.tolist(),
+            )
         seat = Seat(job, self.name, description, made, limit)
         if job.generations is None:
             with job.turns.hold("making a table"):
@@ -186,22 +194,6 @@ class Table(Spread):
         self._seat = seat
         self._rule, self._is_bsp = rule, staleness == 0
         job.companions.add(self)
-
-    def _check_memory(
-        self, rule: Any, width: int, replicas: int, live: int, list_bytes: int
-    ) -> None:
-        row_bytes = width * self.dtype.itemsize * (1 + len(states_of(rule)))
-        rows = self.rows // live if self._placing is None else self._placing.most
-        needed = rows * row_bytes * (1 + replicas) + list_bytes
-        there = core.available_bytes()
-        if needed > there:
-            raise ConfigError(
-                f"table '{self.name}' needs about {needed >> 20} MB on this rank ({self.rows} rows "
-                f"of {row_bytes} bytes with the rule's state, {1 + replicas} times, on {live} "
-                f"ranks, and {list_bytes >> 20} MB of cached keys and hot rows), and "
-                f"{there >> 20} MB are free; use more ranks, fewer replicas, rows, cached keys or "
-                "hot rows, or another rule"
-            )
 
     def push(self, keys: Keys, gradients: npt.ArrayLike, *, timeout: float | None = None) -> int:
         """Send gradients to the rows' servers, which apply the update rule to them.

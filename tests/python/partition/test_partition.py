@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 
@@ -105,8 +106,9 @@ def test_can_be_pickled_and_saved(tmp_path: Path) -> None:
     np.save(tmp_path / "array.npy", p.rows)
     (tmp_path / "text").write_text("no partition")
     for name in ("array.npy", "text"):
-        with pytest.raises(malt.ConfigError, match="has no partition"):
+        with pytest.raises(malt.ConfigError, match="has no partition") as caught:
             malt.Partition.load(tmp_path / name)
+        assert "allow_pickle" not in str(caught.value)
 
 
 def test_a_damaged_file_has_no_partition(tmp_path: Path) -> None:
@@ -124,8 +126,8 @@ def test_a_damaged_file_has_no_partition(tmp_path: Path) -> None:
     assert whole_ones < len(damaged) / 2
     arrays = {name: getattr(p, name) for name in ("rows", "columns", "shared")}
     for name, wrong, text in [
-        ("rows", np.array([0, None], object), "Object arrays cannot be loaded"),
-        ("parts", [2, 3], "size 1"),
+        ("rows", np.array([0, None], object), "has no partition; it must be a file that Part"),
+        ("parts", [2, 3], "has no partition; it must be a file that Partition.save() wrote"),
         ("parts", "x", "parts is 'x'; it must be a whole number"),
         ("parts", 2, "2; with 2 parts it is 0 to 1"),
     ]:
@@ -211,9 +213,11 @@ def test_rows_placed_by_something_else_get_owners() -> None:
             "passes is 0; it must be a whole number from 1 to 1000",
         ),
         (np.ones((4, 3)), 2, {"seed": -1}, "seed is -1; it must be a whole number from 0 to"),
-        (np.ones(4), 2, {}, "X is an array of shape (4,); it is a SciPy sparse matrix or a NumPy"),
-        (sp.coo_array(np.ones(3)), 2, {}, "X is an array of shape (3,); it is a SciPy sparse"),
-        ([[1, 2]], 2, {}, "X is list; it is a SciPy sparse matrix or a NumPy array"),
+        (np.ones(4), 2, {}, "X is a ndarray of shape (4,); it is a SciPy sparse matrix or a NumPy"),
+        (sp.coo_array(np.ones(3)), 2, {}, "X is a coo_array of shape (3,); it is a SciPy sparse"),
+        (pd.DataFrame(np.ones((4, 3))), 2, {}, "X is a DataFrame of shape (4, 3); it is a SciPy"),
+        (pd.DataFrame(np.ones((4, 3))), 2, {}, "of two dimensions: give X.to_numpy()"),
+        ([[1, 2]], 2, {}, "X is a list; it is a SciPy sparse matrix or a NumPy array"),
         (np.ones((0, 3)), 1, {}, "X has the shape (0, 3); it needs a row and a column at least"),
     ],
 )

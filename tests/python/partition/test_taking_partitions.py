@@ -12,6 +12,7 @@ from jobs import run_job
 
 import malt
 from malt._factorization import trainer
+from malt.ps._placing import Placing
 
 SPARSE = """
 malt.init(timeout=30)
@@ -89,6 +90,7 @@ wrong = malt.Partition([0], owners % 1, np.ones(5000, bool), size + 1)
 tell(parts=error_of(malt.ps.Table, 5000, partition=wrong))
 tell(width=error_of(malt.ps.Table, 5001, partition=p))
 tell(differ=error_of(malt.ps.Table, 5000, partition=p if rank else None, timeout=5))
+tell(one=error_of(malt.ps.Table, 5000, partition=p if rank else wrong))
 """
 
 
@@ -106,6 +108,24 @@ def test_a_table_with_owners_has_the_same_values(tmp_path: Path, size: int, tran
         assert told["parts"].says(f"partition has {size + 1} parts, but there are {size} ranks")
         assert told["width"].says("partition has 5000 columns, but the table has 5001 rows")
         assert size == 1 or told["differ"].kind == "ConfigError"
+        assert told["one"].says(f"partition has {size + 1} parts, but there are {size} ranks")
+        assert told["one"].seconds < 15
+
+
+def test_an_owners_keys_are_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    owners = np.random.default_rng(0).integers(0, 3, 100_000)
+    p = malt.Partition([0], owners, np.ones(len(owners), bool), 3)
+    placing = Placing(p, len(owners), 4)
+    scans, scan = [], np.flatnonzero
+    monkeypatch.setattr(np, "flatnonzero", lambda array: scans.append(array) or scan(array))
+    size = placing.room // len(placing.owners)
+    firsts = range(0, placing.room, size)
+    keys = np.concatenate([placing.keys_at(first, first + size) for first in firsts])
+    monkeypatch.undo()
+
+    assert len(placing.owners) > len(scans) == 3
+    assert np.array_equal(placing.places[keys[keys >= 0]], np.flatnonzero(keys >= 0))
+    assert (keys >= 0).sum() == len(owners)
 
 
 def test_a_checkpoint_fits_tables_with_the_same_partition(tmp_path: Path) -> None:

@@ -302,6 +302,8 @@ def test_ranks_that_make_different_tables_are_told(tmp_path: Path) -> None:
         """
 malt.init(timeout=60)
 tell(error=error_of(malt.ps.Table, 10 + rank, name="t"))
+tell(wrong=[error_of(malt.ps.Table, 10, **{option: value if rank else 0}) for option, value in (
+    ("replicas", 2), ("staleness", -1), ("initial", "x"))])
 with malt.ps.Table(10, name="t") as table:
     table.push([1], 1.0)
     table.clock()
@@ -312,6 +314,19 @@ with malt.ps.Table(10, name="t") as table:
     for error in result.each("error"):
         assert error.kind == "ConfigError"
         assert error.says("'t'", "rows=10", "rows=11")
+    for errors in result.each("wrong"):
+        assert all(error.seconds < 20 for error in errors)
+    for error, text in zip(
+        result.told[0]["wrong"],
+        (
+            "malt.ps.Table 'table 1': rank 1: replicas is 2; it must be a whole number",
+            "malt.ps.Table 'table 2': rank 1: staleness is -1",
+            "malt.ps.Table 'table 3': rank 1: TypeError: ",
+        ),
+        strict=True,
+    ):
+        assert error.kind == "ConfigError"
+        assert error.says(text)
     assert result.each("value") == [2, 2]
 
 

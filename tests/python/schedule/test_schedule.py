@@ -55,7 +55,7 @@ def alone(ranks: int, rounds: int, staleness: int) -> Any:
     return state
 
 
-@pytest.mark.parametrize(("ranks", "staleness"), [(1, 0), (2, 0), (3, 2), (2, 5)])
+@pytest.mark.parametrize(("ranks", "staleness"), [(1, 0), (1, 2), (2, 0), (3, 2), (2, 5)])
 def test_each_push_sees_a_state_as_old_as_the_staleness(
     tmp_path: Path, ranks: int, staleness: int
 ) -> None:
@@ -72,11 +72,10 @@ tell(limited=malt.schedule.run(again, length=8, rounds=4, staleness={staleness})
 """,
     )
     assert result.code == 0, result.output
-    age = 0 if ranks == 1 else staleness
     for told in result.told:
         assert told["rounds"] == 12
-        assert told["seen"] == [min(k, age) for k in range(12)]
-        assert np.array_equal(told["state"], alone(ranks, 12, age))
+        assert told["seen"] == [min(k, staleness) for k in range(12)]
+        assert np.array_equal(told["state"], alone(ranks, 12, staleness))
         assert told["limited"] == told["drawn"] == 4
 
 
@@ -103,6 +102,7 @@ tell(pulled=program.pulled)
         assert told["error"].kind == "PeerError"
         assert told["error"].ranks == (2,)
         assert told["error"].says("rank 2 has died or left the job", "put back a state")
+        assert told["error"].says(f"this rank has pulled {told['pulled']} rounds")
         assert told["pulled"] <= 9
         assert told["rounds"] == 50
         assert np.array_equal(told["state"], left[0]["state"])
@@ -182,11 +182,95 @@ tell(error=error)
     )
     told = result.told[0]["error"]
     assert told.kind == "TimeoutError", told
-    assert told.says("rank 1")
+    assert told.says("malt.schedule.run(): rank 1 has not pushed round 1 within 2 s", "malt.init()")
+    assert told.ranks == (1,)
     assert told.seconds < 6
 
 
-def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_a_rank_whose_schedule_ends_later_is_named(tmp_path: Path) -> None:
+    result = run_job(
+        tmp_path,
+        2,
+        PROGRAM
+        + """
+malt.init(timeout=2)
+
+class Longer(Counting):
+    def push(self, part):
+        while self.drawn == 6 and not flag_is_up("waited"):
+            time.sleep(0.01)
+        return super().push(part)
+
+error = error_of(malt.schedule.run, Longer(5 + rank), length=8)
+raise_flag("waited")
+tell(error=error)
+""",
+        code=None,
+    )
+    error = result.told[0]["error"]
+    assert error.kind == "TimeoutError"
+    assert error.says("this rank ended after 5 rounds, and rank 1 has not ended within 2 s")
+
+
+def test_arguments_that_are_wrong_on_one_rank_or_differ_are_refused_on_all(tmp_path: Path) -> None:
+    result = run_job(
+        tmp_path,
+        2,
+        PROGRAM
+        + """
+malt.init(timeout=60)
+errors = [
+    error_of(malt.schedule.run, Counting(3), **{"length": 8, **options})
+    for options in (
+        {"length": rank},
+        {"length": 8 + rank},
+        {"staleness": rank},
+        {"rounds": 3 + rank},
+        {"dtype": np.float32 if rank else np.float64},
+    )
+]
+tell(errors=errors, rounds=malt.schedule.run(Counting(3), length=8))
+""",
+    )
+    assert result.code == 0, result.output
+    for told in result.told:
+        for error, what in zip(
+            told["errors"],
+            (
+                "rank 0: length is 0; it must be a whole number at least 1",
+                "length is 8 on rank 0, and 9 on rank 1; give all ranks the same",
+                "staleness is 0 on rank 0, and 1 on rank 1",
+                "rounds is 3 on rank 0, and 4 on rank 1",
+                "dtype is float64 on rank 0, and float32 on rank 1",
+            ),
+            strict=True,
+        ):
+            assert error.kind == "ConfigError"
+            assert error.says(f"malt.schedule.run(): {what}")
+            assert error.seconds < 20
+        assert told["rounds"] == 3
+
+
+def test_a_rank_that_has_left_takes_no_part_and_is_not_told_of(tmp_path: Path) -> None:
+    result = run_job(
+        tmp_path,
+        2,
+        PROGRAM
+        + """
+malt.init(timeout=60)
+if rank == 1:
+    malt.finalize()
+else:
+    while len(malt.alive()) == 2:
+        time.sleep(0.01)
+    tell(rounds=malt.schedule.run(Counting(3), length=8))
+""",
+    )
+    assert result.told[0]["rounds"] == 3
+    assert result.output == ""
+
+
+def test_what_does_not_fit_is_refused() -> None:
     class Wrong:
         def __init__(self, parts: Any) -> None:
             self.parts = parts
@@ -205,10 +289,17 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         run(Wrong([1, 2]), length=1)
     with pytest.raises(malt.ConfigError, match=r"push\(\) returned 3 values; length=2 is the most"):
         run(Wrong([[1, 2, 3]]), length=2)
+    with pytest.raises(malt.ConfigError, match=r"push\(\) returned None: it must return"):
+        run(Wrong([None]), length=2)
+    for dtype, values in (("int64", [0.9]), ("float32", ["1"]), ("float64", [1j])):
+        with pytest.raises(malt.ConfigError, match=rf"push\(\) returned.* has dtype={dtype}"):
+            run(Wrong([values]), length=2, dtype=dtype)
     for options, message in (
         ({"length": 0}, "length is 0; it must be a whole number at least 1"),
         ({"length": 1, "staleness": -1}, "staleness is -1; it must be a whole number at least 0"),
         ({"length": 1, "rounds": -1}, "rounds is -1"),
+        ({"length": 1, "dtype": "float16"}, "dtype is float16; it must be one of float32, float64"),
+        ({"length": 1, "dtype": "x"}, "dtype is 'x'; it must be one of float32, float64"),
     ):
         with pytest.raises(malt.ConfigError, match=message):
             run(Wrong(None), **options)
@@ -224,8 +315,9 @@ def test_independent_picks_the_highest_priorities_that_do_not_disturb_one_anothe
     assert pick([5, 6, 1, 2, 0], correlations, bound=1, most=2).tolist() == [1, 0]
     for bad, message in (
         (([1, 2], np.eye(3), 0.5, 1), "correlations"),
-        (([1, 2], np.eye(2), 1.5, 1), "bound is 1.5; it must be from 0 to 1"),
+        (([1, 2], np.eye(2), 1.5, 1), "bound is 1.5; it must be a number at least 0"),
         (([1, 2], np.eye(2), 0.5, -1), "most is -1"),
+        (([1, 2], np.eye(2), 0.5, 1.5), "most is 1.5; it must be a whole number at least 0"),
         (([1, np.nan], np.eye(2), 0.5, 1), "not finite; give constant columns 0"),
     ):
         with pytest.raises(malt.ConfigError, match=message):

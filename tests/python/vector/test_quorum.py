@@ -215,6 +215,8 @@ vectors = [malt.vector(np.zeros(2)), malt.sparse_vector(5, capacity=5)]
 tell(errors=[[
     error_of(v.gather, quorum=0),
     error_of(v.gather, quorum=1.5),
+    error_of(v.gather, quorum="x"),
+    error_of(v.gather, quorum=True),
     error_of(v.gather, deadline=-1),
     error_of(v.gather, deadline="soon"),
     error_of(v.gather, deadline=[1]),
@@ -223,7 +225,8 @@ tell(errors=[[
 """,
     )
     for errors in result.told[0]["errors"]:
-        words = ["quorum is 0", "quorum is 1.5", "deadline is -1", "'soon'", "[1]", "staleness 0"]
-        for error, word in zip(errors, words, strict=True):
+        quorums = [f"quorum is {each}; it is a share" for each in ("0", "1.5", "'x'", "True")]
+        words = ["deadline is -1", "'soon'", "[1]", "staleness 0"]
+        for error, word in zip(errors, [*quorums, *words], strict=True):
             assert error.kind == "ConfigError"
             assert error.says(word)
