@@ -38,6 +38,14 @@ void sweep(TopicTokens& self, const py::array& by_word, const py::array& totals,
   });
 }
 
+template <class Count>
+double sum_of_rises(const py::array& counts, double x) {
+  const std::span<const Count> values =
+      borrow<Count>(counts, "counts", static_cast<int>(counts.ndim()));
+  const py::gil_scoped_release no_gil;
+  return learn::sum_of_rises(values, x);
+}
+
 py::array_t<float> infer(const py::array& starts, const py::array& words, const py::array& counts,
                          const py::array& shares, const py::array& alpha, int most_steps,
                          float tolerance) {
@@ -103,12 +111,12 @@ void bind_topics(py::module_& module) {
   module.def(
       "sum_of_digamma_rises",
       [](const py::array& counts, double x) {
-        const std::span<const std::int32_t> values = borrow<std::int32_t>(counts, "counts", 2);
-        const py::gil_scoped_release no_gil;
-        return learn::sum_of_rises(values, x);
+        return py::isinstance<py::array_t<std::int64_t>>(counts)
+                   ? sum_of_rises<std::int64_t>(counts, x)
+                   : sum_of_rises<std::int32_t>(counts, x);
       },
       py::arg("counts"), py::arg("x"),
-      "The sum over `counts` (int32) of digamma(count + x) - digamma(x).");
+      "The sum over `counts` (int32 or int64) of digamma(count + x) - digamma(x).");
   module.def("infer_topics", infer, py::arg("starts"), py::arg("words"), py::arg("counts"),
              py::kw_only(), py::arg("shares"), py::arg("alpha"), py::arg("most_steps"),
              py::arg("tolerance"),

@@ -1967,7 +1967,7 @@ def simd_level() -> str:
     """
 def sum_of_digamma_rises(counts: numpy.ndarray, x: typing.SupportsFloat | typing.SupportsIndex) -> float:
     """
-    The sum over `counts` (int32) of digamma(count + x) - digamma(x).
+    The sum over `counts` (int32 or int64) of digamma(count + x) - digamma(x).
     """
 def top_k(fraction: typing.SupportsFloat | typing.SupportsIndex) -> Codec:
     ...

@@ -15,7 +15,7 @@ class DigammaRise {
   explicit DigammaRise(double x) : x_(x), rises_{0} {}
 
   double operator()(std::int64_t n) {
-    if (n > kKept) return (*this)(kKept) + large(n) - large(kKept);
+    if (n > kKept) return (*this)(kKept) + beyond_kept(n);
     while (static_cast<std::int64_t>(rises_.size()) <= n) {
       rises_.push_back(rises_.back() + 1 / (x_ + static_cast<double>(rises_.size() - 1)));
     }
@@ -25,10 +25,15 @@ class DigammaRise {
  private:
   static constexpr std::int64_t kKept = 4096;
 
-  // digamma(n + x), within 1 / (120 n^4): less than a double's rounding where n is at least kKept.
-  double large(std::int64_t n) const {
-    const double at = static_cast<double>(n) + x_;
-    return std::log(at) - 1 / (2 * at) - 1 / (12 * at * at);
+  // digamma(n + x) - digamma(kKept + x), by digamma(a) = log(a) - 1 / (2a) - 1 / (12a^2), which is
+  // within 1 / (120 a^4): less than a double's rounding for a of at least kKept. Each term's
+  // difference is taken by itself, because the digammas are almost equal where x is far above n.
+  double beyond_kept(std::int64_t n) const {
+    const auto more = static_cast<double>(n - kKept);
+    const double low = static_cast<double>(kKept) + x_;
+    const double high = static_cast<double>(n) + x_;
+    const double fall = more / low / high;  // 1 / low - 1 / high
+    return std::log1p(more / low) + fall / 2 + fall * (1 / low + 1 / high) / 12;
   }
 
   double x_;
@@ -36,10 +41,11 @@ class DigammaRise {
 };
 
 // The sum over the counts, each at least 0, of digamma(count + x) - digamma(x).
-inline double sum_of_rises(std::span<const std::int32_t> counts, double x) {
+template <class Count>
+double sum_of_rises(std::span<const Count> counts, double x) {
   DigammaRise rise(x);
   double sum = 0;
-  for (const std::int32_t count : counts) {
+  for (const Count count : counts) {
     if (count > 0) sum += rise(count);
   }
   return sum;

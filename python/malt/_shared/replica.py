@@ -44,6 +44,7 @@ class Replica:
         is_comparing: all ranks have come to the drain, and have not compared yet.
         is_used: this rank has exchanged or drained it.
         added: how many deltas of other ranks have been added.
+        drained: the ranks that took part in the last drain.
     """
 
     def __init__(self, flat: npt.NDArray[Any], name: str) -> None:
@@ -55,6 +56,7 @@ class Replica:
         self.is_comparing = False
         self.is_used = False
         self.added = 0
+        self.drained: list[int] = []
         self._flat = flat
         self._copy = flat.copy()
         self._rank, self._size = job.rank, job.size
@@ -256,6 +258,7 @@ class Replica:
             rows = self._compare(limit)
             self.is_comparing = False
             if self._are_even(rows, limit):
+                self.drained = sorted(rows)
                 return
 
     def _mark(self, limit: float) -> None:

@@ -123,11 +123,14 @@ class Shared:
             replica.receive()
             return replica.added - before
 
-    def drain(self, *, timeout: float | None = None) -> None:
+    def drain(self, *, timeout: float | None = None) -> list[int]:
         """Make all ranks' arrays equal: the sum of all changes. Collective.
 
         Args:
             timeout: seconds to wait for other ranks in each step; that of malt.init() if None.
+
+        Returns:
+            The ranks that took part, this one too, sorted. All of their changes are in the sum.
 
         Raises:
             ConfigError: a float change is infinite or NaN.
@@ -136,6 +139,7 @@ class Shared:
         limit = _limit(timeout)
         with self._turn("drain"):
             self._in_group(lambda: self._replica.drain(limit))
+            return self._replica.drained
 
     @property
     def name(self) -> str:
@@ -149,6 +153,12 @@ class Shared:
         A rejoining rank begins at the lowest of the other ranks.
         """
         return self._replica.streams.exchanges
+
+    @property
+    def iterations(self) -> list[int]:
+        """By rank: of how many of its exchanges the changes are in this rank's array."""
+        clocks: list[int] = self._replica.streams.clocks.tolist()
+        return clocks
 
     @property
     def acknowledged(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import warnings
 from typing import Any, NamedTuple
 
@@ -90,10 +91,15 @@ def as_documents(X: Any, call: str, first: int = 0) -> Documents:
 
 def check_tokens(topics: int, tokens: int) -> None:
     """Raise ConfigError if so many tokens, of all ranks, are no model of so many topics."""
+    if tokens == 0:
+        raise ConfigError(
+            "no document has a word: the topics are learnt from words; make X with a vectorizer "
+            "that knows the words of these documents"
+        )
     if tokens < topics:
         raise ConfigError(
             f"n_components is {topics}, and the documents have {tokens} words in all: there may "
-            f"be at most one topic a word; take n_components={max(1, tokens // 10)}, say, or more "
+            f"be no more topics than that; take n_components={max(1, tokens // 10)}, say, or more "
             "documents"
         )
     if tokens > MOST_TOKENS:
@@ -103,14 +109,37 @@ def check_tokens(topics: int, tokens: int) -> None:
         )
 
 
-def warn_of_empty(documents: Documents, call: str, first: int = 0) -> None:
-    """Warn if a document has no words; `first` is the number of the first row, for the message."""
-    ends = np.concatenate([[0], np.cumsum(documents.counts, dtype=np.int64)])[documents.starts]
-    empty = np.flatnonzero(ends[1:] == ends[:-1])
-    if len(empty):
-        warnings.warn(
-            f"{call}: document {empty[0] + first} (row of X) has no words, and so have "
-            f"{len(empty) - 1} others of {documents.size}; nothing can be learnt from them: "
-            "leave them out, X = X[X.sum(axis=1) > 0]",
-            stacklevel=4,  # the caller of fit()
-        )
+class Empty:
+    """The documents without words among those that a rank has read."""
+
+    def __init__(self) -> None:
+        self._seen = self._count = 0
+        self._first: int | None = None  # row
+
+    def note(self, documents: Documents) -> None:
+        """Note the documents that follow those of earlier calls."""
+        ends = np.concatenate([[0], np.cumsum(documents.counts, dtype=np.int64)])[documents.starts]
+        empty = np.flatnonzero(ends[1:] == ends[:-1])
+        if self._first is None and len(empty):
+            self._first = self._seen + int(empty[0])
+        self._count += len(empty)
+        self._seen += documents.size
+
+    def warn(self, call: str) -> None:
+        """Warn if there were any."""
+        if self._count:
+            have = "has" if self._count == 1 else "have"
+            warn(
+                f"{call}: {self._count} of {self._seen} documents {have} no words; the first is "
+                f"row {self._first}. Nothing can be learnt from a document without words: leave it "
+                "out, X = X[X.sum(axis=1) > 0]",
+                UserWarning,
+            )
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Warn of the line outside of malt and scikit-learn that made the call."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back and frame.f_globals["__name__"].split(".")[0] in ("malt", "sklearn"):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)

@@ -14,18 +14,21 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from malt._arguments import whole
-from malt._data.chunks import Chunks, Survey
-from malt._errors import ConfigError
+from malt._core_import import checksum
+from malt._data.chunks import Chunks, Data, Survey
+from malt._errors import ConfigError, describe_ranks
 from malt._job import job as jobs
 from malt._job.agreement import Report, check_alike
 from malt._pool import forked, starting
-from malt._topics.documents import Documents, as_documents, check_tokens, warn_of_empty
+from malt._topics.documents import Documents, Empty, as_documents, check_tokens, warn
 from malt._topics.held_out import expected_topics, log_likelihood, shares_of
 from malt._topics.settings import TopicSettings, check_memory
 from malt._topics.sources import InMemory, Source, Streamed
-from malt._topics.trainer import Counts, Plan, Priors, agreed, train
+from malt._topics.trainer import Counts, Plan, Priors, Trained, agreed, live_ranks, train
 
 _MOST_EVERY = 1 << 26  # tokens from one exchange to the next: some seconds of sampling
+
+_OF_INPUT = "n_features_in_", "feature_names_in_"  # what validate_data() sets
 
 Floats = npt.NDArray[np.float64]
 
@@ -89,6 +92,8 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
     def fit(self, X: Any, y: Any = None) -> LatentDirichletAllocation:  # noqa: ARG002
         """Learn topics from the start. Collective in a job.
 
+        After an error the estimator has the model that it had before the call, if any.
+
         Args:
             X: documents x words: how often each document has each word, as CountVectorizer gives
                 it; an array or a sparse matrix. Or malt.Chunks: documents that stay in their files
@@ -98,11 +103,17 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
         Raises:
             ConfigError: (a ValueError) a count is negative or fractional, there are more topics
                 than words in all documents, the counts do not fit into memory, or a parameter is
-                wrong. In a job it is raised on every rank, and names the rank concerned. Files that
-                change between sweeps raise it on the ranks that read them.
+                wrong. In a job it is raised on every rank, and names the rank concerned. Files
+                whose documents change between sweeps raise it on the ranks that read them; the
+                others go on without these ranks.
+            TimeoutError: the ranks that it names did not come to this call, or sent no changes for
+                longer than malt.init()'s timeout; for that a rank must be stopped, or take longer
+                for the tokens from one exchange to the next.
 
         Warns:
             UserWarning: a document has no words. It teaches nothing.
+            RuntimeWarning: ranks have died or left the job during the call. The model lacks their
+                last changes, or all of their tokens.
         """
         self._learn("fit", X, is_first=True)
         return self
@@ -118,12 +129,20 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
             y: is not used.
 
         Raises:
-            ConfigError: as fit().
+            ConfigError: as fit(); or the ranks' models differ.
+            TimeoutError: as fit().
         """
-        if isinstance(X, Chunks):
-            raise ConfigError("partial_fit() takes documents in memory: give malt.Chunks to fit()")
         self._learn("partial_fit", X, is_first=not hasattr(self, "word_topic_counts_"))
         return self
+
+    def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
+        """Learn topics from the start, and return each document's shares of them.
+
+        Raises:
+            ConfigError: as fit(), or X is malt.Chunks.
+        """
+        _check_in_memory("fit_transform", X)
+        return super().fit_transform(X, y, **fit_params)
 
     def transform(self, X: Any) -> Floats:
         """Return each document's shares of the topics, of shape (documents, n_components).
@@ -132,7 +151,8 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
         that are expected of any.
 
         Raises:
-            ConfigError: X has other words than the model, or is no matrix of counts.
+            ConfigError: X has other words than the model, or is no matrix of counts. Of malt.Chunks
+                give the X of one chunk after the other.
         """
         documents = self._known(X, "transform")
         topics = expected_topics(documents, self._shares(), self.doc_topic_prior_)
@@ -184,11 +204,16 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
         tags.transformer_tags.preserves_dtype = []
         return tags
 
+    def _digest(self) -> str:
+        arrays = self.word_topic_counts_, self.doc_topic_prior_, np.array(self.topic_word_prior_)
+        return "one of checksum " + " ".join(f"{checksum(array):016x}" for array in arrays)
+
     def _shares(self) -> npt.NDArray[np.float32]:
         return shares_of(self.word_topic_counts_, self.topic_word_prior_)
 
     def _known(self, X: Any, call: str) -> Documents:
         check_is_fitted(self)
+        _check_in_memory(call, X)
         return as_documents(self._checked(X, reset=False), f"{type(self).__name__}.{call}")
 
     def _checked(self, X: Any, *, reset: bool) -> Any:
@@ -201,6 +226,17 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
         )
 
     def _learn(self, call: str, X: Any, *, is_first: bool) -> None:
+        mine = self.__dict__
+        before = {name: mine[name] for name in _OF_INPUT if name in mine}
+        try:
+            self._learn_from(call, X, is_first=is_first)
+        except BaseException:
+            for name in _OF_INPUT:
+                mine.pop(name, None)
+            mine.update(before)
+            raise
+
+    def _learn_from(self, call: str, X: Any, *, is_first: bool) -> None:
         named = f"{type(self).__name__}.{call}"
         settings = TopicSettings(*(getattr(self, name) for name in TopicSettings._fields))
         if not is_first:
@@ -209,22 +245,30 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
         def check() -> tuple[None, Report]:
             settings.check()
             self._check_ranks()
+            _check_in_memory(call, X)
             return None, {}
 
         def look() -> tuple[Documents | None, Report]:
             documents = None
             if survey is None:
                 documents = as_documents(self._checked(X, reset=is_first), named)
-                warn_of_empty(documents, named)
+                empty = Empty()
+                empty.note(documents)
+                empty.warn(named)
                 words, tokens = documents.vocabulary, documents.tokens
             else:
                 words, tokens = survey.features, settings.n_components  # train() counts them
             settings.check_words(words)
             check_memory(words, settings.n_components, copies=1 + 2 * ranks)
             seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-            alike = {"the number of words of the documents": words, **settings.described()}
+            alike = {
+                "the model so far": "none" if is_first else self._digest(),
+                "the number of words of the documents": words,
+                **settings.described(),
+            }
             return documents, {"words": words, "tokens": tokens, "seed": seed, "alike": alike}
 
+        began = live_ranks()
         agreed(named, "checking the parameters", check)
         ranks = 1 if self.ranks is None else self.ranks
         survey = self._survey(named, X) if isinstance(X, Chunks) else None
@@ -244,13 +288,21 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
             priors = Priors(self.doc_topic_prior_, self.topic_word_prior_)
         plan = Plan(settings.max_iter, first["seed"], bool(settings.learn_priors), named)
         maker = _Sources(X, documents, survey, settings, named)
-        counts, priors = _train(start, priors, maker, plan, ranks)
+        counts, (priors, last) = _train(start, priors, maker, plan, ranks)
+        if missing := sorted(began - set(last)):
+            warn(
+                f"{named}: {describe_ranks(missing)} died or left the job during the call: the "
+                "model lacks the last changes, or all tokens, of the documents there; to learn "
+                "from all documents, call it again with the ranks that are left",
+                RuntimeWarning,
+            )
         self.word_topic_counts_: Counts = counts
         self.doc_topic_prior_: Floats = priors.alpha
         self.topic_word_prior_: float = priors.beta
         self.n_iter_ = plan.sweeps
         if survey is not None:
             self.n_features_in_ = survey.features
+            self.__dict__.pop("feature_names_in_", None)
 
     def _survey(self, call: str, chunks: Chunks) -> Survey:
         survey = chunks.survey(call, labels=False)
@@ -295,9 +347,20 @@ class _Sources:
             yield streamed
 
 
+def _check_in_memory(call: str, X: Any) -> None:
+    if isinstance(X, Chunks) and call != "fit":
+        way = {
+            "partial_fit": "give malt.Chunks to fit()",
+            "fit_transform": "call fit(chunks), and then transform(data.X) for each data in chunks",
+        }.get(call, f"call {call}(data.X) for each data in chunks")
+        raise ConfigError(f"{call}() takes documents in memory, no malt.Chunks: {way}")
+    if isinstance(X, Data):
+        raise ConfigError(f"{call}() takes a matrix of documents, no malt.Data: give its .X")
+
+
 def _train(
     counts: Counts, priors: Priors, sources: _Sources, plan: Plan, ranks: int
-) -> tuple[Counts, Priors]:
+) -> tuple[Counts, Trained]:
     """Train here, or by ranks forked here, which read the documents in place."""
     documents = sources.documents
     parts = [documents] * ranks if documents is None else documents.cut(ranks)
@@ -312,7 +375,7 @@ def _train(
             found = train(counts, priors, source, plan)
         if rank == 0:
             learnt[:] = counts
-        return {"alpha": found.alpha.tolist(), "beta": found.beta}
+        return {"alpha": found.priors.alpha.tolist(), "beta": found.priors.beta}
 
     report = forked.run(len(parts), work)[0]
-    return learnt.copy(), Priors(np.array(report["alpha"]), report["beta"])
+    return learnt.copy(), Trained(Priors(np.array(report["alpha"]), report["beta"]), [0])

@@ -8,10 +8,10 @@ from typing import IO, Any, Protocol
 
 import numpy as np
 
-from malt._core_import import TopicTokens
+from malt._core_import import TopicTokens, checksum
 from malt._data.chunks import Chunks, Survey
 from malt._errors import ConfigError
-from malt._topics.documents import Documents, as_documents, warn_of_empty
+from malt._topics.documents import Documents, Empty, as_documents
 
 Begin = Callable[[TopicTokens], object]
 
@@ -57,6 +57,7 @@ class Streamed:
 
     def __init__(self, chunks: Chunks, survey: Survey, topics: int, call: str) -> None:
         self.tokens = 0
+        self._checksums: list[list[int]] = []  # by chunk, as begin() read it
         self._chunks, self._survey, self._topics, self._call = chunks, survey, topics, call
         self._file: IO[bytes] = tempfile.TemporaryFile(prefix="malt-topics-")  # noqa: SIM115
 
@@ -64,37 +65,47 @@ class Streamed:
         self._file.close()
 
     def begin(self, draw: Begin) -> None:
-        for block in self._read(warns=True):
+        empty = Empty()
+        for documents in self._read():
+            empty.note(documents)
+            self._checksums.append(_checksums(documents))
+            block = tokens_of(documents, self._topics)
             draw(block)
             self.tokens += len(block)
             block.save().tofile(self._file)
+        empty.warn(self._call)
 
     def blocks(self) -> Iterator[TopicTokens]:
         self._file.seek(0)
-        for block in self._read():
+        chunks = 0
+        for documents in self._read():
+            if self._checksums[chunks : chunks + 1] != [_checksums(documents)]:
+                self._raise_changed()
+            chunks += 1
+            block = tokens_of(documents, self._topics)
             at = self._file.tell()
             topics: Any = np.fromfile(self._file, np.uint16, len(block))
-            if len(topics) < len(block):
-                self._raise_changed()
             block.restore(topics)
             yield block
             self._file.seek(at)
             block.save().tofile(self._file)
-        if self._file.tell() != 2 * self.tokens:
+        if chunks < len(self._checksums):
             self._raise_changed()
 
-    def _read(self, *, warns: bool = False) -> Iterator[TopicTokens]:
+    def _read(self) -> Iterator[Documents]:
         first = 0
         _, features, zero_based, *_ = self._survey
         for data in self._chunks.read(features, zero_based=zero_based):
             documents = as_documents(data.X, self._call, first)
-            if warns:
-                warn_of_empty(documents, self._call, first)
-            yield tokens_of(documents, self._topics)
+            yield documents
             first += documents.size
 
     def _raise_changed(self) -> None:
         raise ConfigError(
-            f"{self._call}: the files have changed: at first they had {self.tokens} words for this "
-            "rank; leave them as they are while fit() reads them"
+            f"{self._call}: the files have changed since this call began, when they had "
+            f"{self.tokens} words for this rank; leave them as they are while fit() reads them"
         )
+
+
+def _checksums(documents: Documents) -> list[int]:
+    return [checksum(array) for array in (documents.starts, documents.words, documents.counts)]

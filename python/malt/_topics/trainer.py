@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import digamma
 
 from malt._core_import import SUM, TopicTokens, Vector, sum_of_digamma_rises
+from malt._errors import TimeoutError  # noqa: A004
+from malt._job import job as jobs
 from malt._job import joining, vectors
 from malt._job.agreement import Report, Together
 from malt._shared.shared import Shared
@@ -53,7 +55,19 @@ class Plan(NamedTuple):
     call: str
 
 
-def train(counts: Counts, priors: Priors, source: Source, plan: Plan) -> Priors:
+class Trained(NamedTuple):
+    """What the sweeps end with, the same on all ranks.
+
+    Attributes:
+        priors: as they were learnt.
+        ranks: those whose last changes the counts have.
+    """
+
+    priors: Priors
+    ranks: list[int]
+
+
+def train(counts: Counts, priors: Priors, source: Source, plan: Plan) -> Trained:
     """Add the source's tokens to the counts, and sweep over them. Collective in a job.
 
     Args:
@@ -62,20 +76,17 @@ def train(counts: Counts, priors: Priors, source: Source, plan: Plan) -> Priors:
         source: this rank's tokens.
         plan: the same on all ranks.
 
-    Returns:
-        The priors that were learnt, the same on all ranks.
-
     Raises:
         ConfigError: on every rank: a rank cannot draw its tokens' first topics, or all ranks'
             tokens are too few or too many.
+        TimeoutError: the other ranks sent no changes for longer than malt.init()'s timeout.
     """
     with contextlib.ExitStack() as stack:
         rank = _RankTrainer(stack, counts, priors, plan)
         rank.begin(source)
         for sweep in range(plan.sweeps):
             rank.sweep(source, sweep)
-        rank.drain()
-        return rank.priors
+        return Trained(rank.priors, rank.drain())
 
 
 def agreed(
@@ -86,6 +97,12 @@ def agreed(
         result, report = action()
         return result, {0: report}
     return Together(call, None).step(name, action)
+
+
+def live_ranks() -> set[int]:
+    """Return the live ranks of the job, or 0 for a process that is alone."""
+    job = joining.company()
+    return {0} if job is None else set(job.group.alive())
 
 
 class _RankTrainer:
@@ -153,11 +170,14 @@ class _RankTrainer:
             sums[-2:] = _terms_of_beta(self._counts, self._totals, self.priors.beta)
             self.priors = _stepped(self.priors, self._of_all(sums))
 
-    def drain(self) -> None:
-        """Make the counts those of all ranks. Collective."""
-        if self._shared is not None:
-            self._shared.drain()
-            self._recount()
+    def drain(self) -> list[int]:
+        """Make the counts those of all ranks; return which ranks these are. Collective."""
+        shared = self._shared
+        if shared is None:
+            return [self._rank]
+        ranks = _wait(lambda limit: shared.drain(timeout=limit), lambda: shared.iterations)
+        self._recount()
+        return ranks
 
     def _recount(self) -> None:
         self._counts.sum(axis=0, dtype=np.int64, out=self._totals)
@@ -168,20 +188,52 @@ class _RankTrainer:
         return {"alpha": self.priors.alpha.tolist(), "beta": self.priors.beta, "seed": seed}
 
     def _of_all(self, sums: Floats) -> Floats:
-        if self._sums is None:
+        shared, vector = self._shared, self._sums
+        if shared is None or vector is None:
             return sums
-        self._sums.array[:] = sums
-        self._sums.allreduce(SUM)
-        total: Floats = self._sums.array.copy()
+
+        def received() -> int:
+            if shared.poll() > 0:
+                self._recount()
+            return shared.stats().bytes_in
+
+        vector.array[:] = sums
+        _wait(lambda limit: vector.allreduce(SUM, timeout=limit), received)
+        total: Floats = vector.array.copy()
         return total
+
+
+def _wait(step: Callable[[float], Result], progress: Callable[[], object]) -> Result:
+    """Make a step that waits for all ranks, of which some may have more to sweep than others.
+
+    Args:
+        step: takes a limit in seconds, and can be made again after a TimeoutError.
+        progress: returns a value that changes whenever another rank that sweeps has sent changes.
+
+    Raises:
+        TimeoutError: there was no progress for as long as malt.init()'s timeout.
+    """
+    limit = jobs.current().settings.timeout
+    last, deadline = progress(), time.monotonic() + limit
+    while True:
+        try:
+            return step(max(0.0, deadline - time.monotonic()))
+        except TimeoutError:  # also where another rank's limit has ended the step on all ranks
+            now = progress()
+            if now != last:
+                last, deadline = now, time.monotonic() + limit
+            elif time.monotonic() >= deadline:
+                raise
 
 
 def _stepped(priors: Priors, sums: Floats) -> Priors:
     """Return the priors after a step of Minka's fixed point (2000, equation 55)."""
     terms, lengths, of_counts, of_totals = sums[:-3], sums[-3], sums[-2], sums[-1]
-    if lengths == 0 or of_totals == 0:  # no live rank has a token that could teach anything
+    if lengths == 0:  # no live rank has a token that could teach anything
         return priors
     alpha = np.maximum(priors.alpha * terms / lengths, _LEAST_PRIOR)
+    if of_totals == 0:
+        return Priors(alpha, priors.beta)
     return Priors(alpha, max(priors.beta * of_counts / of_totals, _LEAST_PRIOR))
 
 
@@ -189,5 +241,4 @@ def _terms_of_beta(counts: Counts, totals: npt.NDArray[np.int64], beta: float) -
     """Return what a step multiplies beta by, as a numerator and a denominator."""
     words = len(counts)
     of_counts = sum_of_digamma_rises(counts, beta)
-    of_totals = (digamma(totals + words * beta) - digamma(words * beta)).sum()
-    return np.array([of_counts, words * of_totals])
+    return np.array([of_counts, words * sum_of_digamma_rises(totals, words * beta)])

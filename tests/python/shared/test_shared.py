@@ -210,11 +210,14 @@ if rank == 0:
 else:
     while shared.iteration < 3 or x[0] < size:
         shared.exchange()
-    shared.drain()
-    tell(x=x.copy())
+    tell(drained=shared.drain(), x=x.copy(), iterations=shared.iterations, own=shared.iteration)
 """
     result = run_job(tmp_path, 3, body)
-    assert [told["x"].tolist() for told in result.told[1:]] == [[3, 3, 3]] * 2
+    for rank in (1, 2):
+        told = result.told[rank]
+        assert told["x"].tolist() == [3, 3, 3]
+        assert told["drained"] == [1, 2]
+        assert told["iterations"] == [1, *(each["own"] for each in result.told[1:])]
 
 
 def test_a_large_delta_travels_by_polls(tmp_path: Path) -> None:

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import pickle
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import pytest
 import scipy.sparse as sp
-from jobs import run_job
 from sklearn.datasets import dump_svmlight_file
 from sklearn.utils.estimator_checks import check_estimator
 
 import malt
-from malt._core_import import TopicTokens
 from malt._topics import trainer
 from malt._topics.documents import as_documents
 from malt._topics.held_out import log_likelihood
-from malt._topics.sources import InMemory
-from malt._topics.trainer import Plan, Priors
+from malt._topics.trainer import Priors
 
 TOPICS, OF_TOPIC = 4, 10  # words that only one topic has
 
@@ -52,13 +48,15 @@ def purity(counts: Counts) -> float:
 
 X = documents(300)
 HELD_OUT = documents(50, seed=1)
+CHUNKS = malt.load_data(__file__, format="csv", chunk_rows=1)  # is not read
+DATA = malt.Data(X, None, ("documents.npy",), None, 0, ())
 
 
 def model(**settings: Any) -> malt.LatentDirichletAllocation:
     return malt.LatentDirichletAllocation(TOPICS, **{"random_state": 0} | settings)
 
 
-@pytest.mark.filterwarnings("ignore:.*has no words:UserWarning")
+@pytest.mark.filterwarnings("ignore:.* no words:UserWarning")
 def test_scikit_learns_checks_pass() -> None:
     results = check_estimator(malt.LatentDirichletAllocation(max_iter=5), on_skip=None)
     assert sum(result["status"] == "passed" for result in results) > 40
@@ -149,80 +147,6 @@ def test_files_are_read_for_each_sweep(tmp_path: Path, ranks: int | None) -> Non
     assert found.n_features_in_ == X.shape[1]
 
 
-def test_ranks_of_a_job_give_their_own_documents(tmp_path: Path) -> None:
-    job = run_job(
-        tmp_path,
-        3,
-        """
-malt.init()
-rng = np.random.default_rng(rank)
-X = rng.poisson(0.5, (60, 30))
-X[:, 0] += 1
-model = malt.LatentDirichletAllocation(5, max_iter=20, random_state=rank).fit(X)
-model.partial_fit(X[:10])
-tell(
-    tokens=int(X.sum() + X[:10].sum()),
-    counted=int(model.word_topic_counts_.sum()),
-    counts=model.word_topic_counts_,
-    alpha=model.doc_topic_prior_,
-    beta=model.topic_word_prior_,
-)
-error = error_of(malt.LatentDirichletAllocation(5 + (rank == 2)).fit, X)
-tell(settings=str(error))
-error = error_of(malt.LatentDirichletAllocation(5).fit, X[:, : 30 - rank])
-tell(words=str(error))
-error = error_of(malt.LatentDirichletAllocation(5).fit, X - (rank == 1))
-tell(negative=str(error))
-""",
-    )
-    assert len(set(job.each("counted"))) == 1
-    assert job.each("counted")[0] == sum(job.each("tokens"))
-    for name in ("counts", "alpha", "beta"):
-        for other in job.each(name)[1:]:
-            np.testing.assert_array_equal(other, job.each(name)[0])
-    for rank in range(3):
-        assert "n_components is" in job.each("settings")[rank]
-        assert (
-            "the number of words of the documents is 30 on rank 0, and 29 on rank 1"
-            in job.each("words")[rank]
-        )
-        assert re.search("rank 1: Negative values in data.*is -1", job.each("negative")[rank])
-
-
-def test_an_error_of_one_rank_is_raised_on_all(tmp_path: Path) -> None:
-    given = X.copy()
-    given[-1, 0] = -1
-    np.save(tmp_path / "wrong.npy", given)
-    np.save(tmp_path / "right.npy", X)
-    job = run_job(
-        tmp_path,
-        2,
-        """
-from malt._topics import settings
-malt.init()
-fit = lambda name, **changes: str(error_of(
-    malt.LatentDirichletAllocation(**{"n_components": 4, "max_iter": 2} | changes).fit,
-    malt.load_data(name + ".npy", chunk_rows=20),
-))
-tell(file=fit("wrong"))
-tell(parameter=fit("right", max_iter=2 - 2 * rank))
-alpha = np.ones(40)
-alpha[20] += 1e-12 * rank
-tell(differ=fit("right", n_components=40, doc_topic_prior=alpha))
-tell(few=fit("right", n_components=12001))
-if rank == 1:
-    settings.available_bytes = lambda: 10
-tell(memory=fit("right"))
-""",
-    )
-    for rank in range(2):
-        assert re.search("rank 1: Negative values .* is -1", job.each("file")[rank])
-        assert "rank 1: max_iter is 0" in job.each("parameter")[rank]
-        assert "doc_topic_prior is" in job.each("differ")[rank]
-        assert "12001, and the documents have 12000 words in all" in job.each("few")[rank]
-        assert "rank 1: 40 words x 4 topics need" in job.each("memory")[rank]
-
-
 def changed(at: tuple[int, int], to: float) -> npt.NDArray[Any]:
     given = X.astype(float)
     given[at] = to
@@ -237,6 +161,7 @@ def changed(at: tuple[int, int], to: float) -> npt.NDArray[Any]:
         ({}, changed((1, 1), 2.0**40), r"Values above 2147483647 .*: X\[1, 1\] is"),
         ({}, changed((1, 1), np.nan), "NaN"),
         ({"n_components": 9}, np.eye(3), "n_components is 9, and the documents have 3 words"),
+        ({}, DATA, "malt.Data: give its .X"),
         ({"n_components": 0}, X, "n_components is 0; it must be a whole number from 1 to 65536"),
         ({"n_components": 10**6}, X, "n_components is 1000000; it must be .* from 1 to 65536"),
         ({"max_iter": 1.5}, X, "max_iter is 1.5; it must be a whole number"),
@@ -273,7 +198,14 @@ def test_refuses_wrong_input(settings: dict[str, Any], given: Any, words: str) -
         (lambda m: m.partial_fit(X[:, :5]), "X has 5 features, but .* is expecting 40 features"),
         (lambda m: m.transform(changed((0, 1), -1)), r"Negative values in .*transform: X\[0, 1\]"),
         (lambda m: m.perplexity(0 * X), "none of the 300 documents has a word of the model"),
-        (lambda m: m.partial_fit(malt.load_data(__file__, format="csv", chunk_rows=1)), "to fit"),
+        (lambda m: m.partial_fit(CHUNKS), r"partial_fit\(\) takes documents .*: give .* to fit"),
+        (
+            lambda m: m.fit_transform(CHUNKS),
+            r"call fit\(chunks\), and then transform\(data.X\) for",
+        ),
+        (lambda m: m.transform(CHUNKS), r"call transform\(data.X\) for each data in chunks"),
+        (lambda m: m.perplexity(CHUNKS), r"call perplexity\(data.X\) for each data in chunks"),
+        (lambda m: m.transform(DATA), r"transform\(\) takes .* no malt.Data: give its .X"),
     ],
 )
 def test_refuses_what_the_model_does_not_know(call: Callable[[Any], Any], words: str) -> None:
@@ -293,8 +225,10 @@ def test_a_document_of_one_token_takes_any_prior_that_is_allowed(alpha: float) -
     assert found.word_topic_counts_.sum(axis=1).tolist() == [1] * 20
 
 
-@pytest.mark.filterwarnings("ignore:.*has no words:UserWarning")
+@pytest.mark.filterwarnings("ignore:.* no words:UserWarning")
 def test_without_tokens_the_priors_stay() -> None:
+    with pytest.raises(malt.ConfigError, match="no document has a word"):
+        model().fit(0 * X)
     found = model(max_iter=20).fit(X)
     alpha, beta = found.doc_topic_prior_, found.topic_word_prior_
     found.partial_fit(0 * X)
@@ -302,6 +236,16 @@ def test_without_tokens_the_priors_stay() -> None:
     assert found.topic_word_prior_ == beta
     priors = Priors(alpha, beta)
     assert trainer._stepped(priors, np.zeros(TOPICS + 3)) is priors
+    alpha, beta = trainer._stepped(priors, np.array([1, 1, 1, 1, 2, 1, 0]))
+    np.testing.assert_array_equal(alpha, found.doc_topic_prior_ / 2)
+    assert beta == found.topic_word_prior_
+
+
+def test_a_beta_far_above_the_counts_is_learnt() -> None:
+    counts = np.array([[10**6, 0], [0, 10**6]], np.int32)
+    of_counts, of_totals = trainer._terms_of_beta(counts, counts.sum(axis=0, dtype=np.int64), 1e18)
+    assert of_counts == pytest.approx(2e-12)
+    assert of_totals == pytest.approx(2e-12)
 
 
 def test_files_with_too_few_or_too_many_words_are_refused(
@@ -319,64 +263,56 @@ def test_files_with_too_few_or_too_many_words_are_refused(
         model().fit(malt.load_data(tmp_path / "more.npy", chunk_rows=200))
 
 
-class Arriving:
-    """In place of malt.Shared: changes of others, which come in the middle of a sweep."""
-
-    def __init__(self, counts: Counts) -> None:
-        self.array, self.polls = counts, 0
-
-    def poll(self) -> int:
-        self.array[self.polls % len(self.array)] += 1
-        self.polls += 1
-        return 1
-
-    def exchange(self) -> int:
-        return 0
-
-
-def test_totals_count_what_arrives_within_a_sweep() -> None:
-    counts = np.zeros((X.shape[1], TOPICS), np.int32)
-    priors = Priors(np.full(TOPICS, 0.1), 0.01)
-    source = InMemory(as_documents(X, "test"), TOPICS, every=5000)
-
-    class Watched:
-        tokens = source.tokens
-        begin = source.begin
-
-        def blocks(self) -> Iterator[TopicTokens]:
-            for block in source.blocks():
-                yield block
-                assert rank._totals.tolist() == counts.sum(axis=0).tolist()
-
-    with contextlib.ExitStack() as stack:
-        rank = trainer._RankTrainer(stack, counts, priors, Plan(5, 0, False, "test"))
-        rank.begin(source)
-        arriving = Arriving(counts)
-        rank._shared = cast(Any, arriving)
-        for sweep in range(5):
-            rank.sweep(Watched(), sweep)
-    assert arriving.polls == 5 * 3
-    assert counts.sum() == X.sum() + 5 * 3 * TOPICS
-
-
-def test_documents_without_words_are_named() -> None:
-    given = X.copy()
+@pytest.mark.parametrize("call", ["fit", "fit_transform", "of a file"])
+def test_documents_without_words_are_named(tmp_path: Path, call: str) -> None:
+    given: Any = X.copy()
     given[[3, 8]] = 0
-    with pytest.warns(UserWarning, match=r"document 3 \(row of X\) has no words.* 1 others of 300"):
-        found = model(max_iter=2).fit(given)
-    assert found.word_topic_counts_.sum() == given.sum()
+    tokens = given.sum()
+    np.save(tmp_path / "documents.npy", given)
+    asked = model(max_iter=2)
+    if call == "of a file":
+        given, call = malt.load_data(tmp_path / "documents.npy", chunk_rows=7), "fit"
+    words = r"fit: 2 of 300 documents have no words; the first is row 3\."
+    with pytest.warns(UserWarning, match=words) as warned:
+        getattr(asked, call)(given)
+    assert [warning.filename for warning in warned] == [__file__]
+    assert asked.word_topic_counts_.sum() == tokens
+    with pytest.warns(UserWarning, match="1 of 2 documents has no words; the first is row 1"):
+        asked.fit(X[:2] * [[1], [0]])
 
 
-def test_a_file_that_changes_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("chunk", [0, 2])
+def test_files_that_change_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
     file = tmp_path / "documents.npy"
-    np.save(file, X.astype(np.float32))
+    np.save(file, X)
     chunks = malt.load_data(file, chunk_rows=100)
-    begin = trainer._RankTrainer.begin
+    sweep = trainer._RankTrainer.sweep
+    given = X.copy()
+    given[100 * chunk] = np.roll(given[100 * chunk], 1)  # as many words, but others
 
-    def begin_and_change(self: Any, source: Any) -> None:
-        begin(self, source)
-        np.save(file, 2 * X.astype(np.float32))
+    def change_and_sweep(self: Any, source: Any, number: int) -> None:
+        if number == 1:
+            np.save(file, given)
+        sweep(self, source, number)
 
-    monkeypatch.setattr(trainer._RankTrainer, "begin", begin_and_change)
-    with pytest.raises(malt.ConfigError, match="the files have changed: at first they had 12000"):
+    monkeypatch.setattr(trainer._RankTrainer, "sweep", change_and_sweep)
+    with pytest.raises(malt.ConfigError, match=r"the files have changed since .* 12000 words"):
         model().fit(chunks)
+
+
+def test_a_refused_call_leaves_the_earlier_model() -> None:
+    names = [f"word{place}" for place in range(X.shape[1])]
+    found = model(max_iter=2).fit(pd.DataFrame(X, columns=names))
+    shares = found.transform(pd.DataFrame(HELD_OUT, columns=names))
+    with pytest.raises(malt.ConfigError, match="Negative"):
+        found.fit(-X[:, :5])
+    assert found.n_features_in_ == X.shape[1]
+    assert found.feature_names_in_.tolist() == names
+    again = found.transform(pd.DataFrame(HELD_OUT, columns=names))
+    np.testing.assert_array_equal(again, shares)
+    fresh = model()
+    with pytest.raises(malt.ConfigError, match="Negative"):
+        fresh.fit(-X)
+    assert not hasattr(fresh, "n_features_in_")
