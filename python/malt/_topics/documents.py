@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 import warnings
 from typing import Any, NamedTuple
@@ -140,6 +141,7 @@ class Empty:
 def warn(message: str, category: type[Warning]) -> None:
     """Warn of the line outside of malt and scikit-learn that made the call."""
     level, frame = 1, sys._getframe()
-    while frame.f_back and frame.f_globals["__name__"].split(".")[0] in ("malt", "sklearn"):
+    ours = re.compile(r"(malt|sklearn)(\.|$)")
+    while frame.f_back and ours.match(frame.f_globals.get("__name__", "")):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)

@@ -106,9 +106,9 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
                 wrong. In a job it is raised on every rank, and names the rank concerned. Files
                 whose documents change between sweeps raise it on the ranks that read them; the
                 others go on without these ranks.
-            TimeoutError: the ranks that it names did not come to this call, or sent no changes for
-                longer than malt.init()'s timeout; for that a rank must be stopped, or take longer
-                for the tokens from one exchange to the next.
+            TimeoutError: the ranks that it names did not come to this call, or no rank sent changes
+                for as long as malt.init()'s timeout: a rank is stopped, or needs longer than that
+                from one exchange to the next, or to draw the first topics.
 
         Warns:
             UserWarning: a document has no words. It teaches nothing.
