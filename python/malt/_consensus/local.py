@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 # Boyd et al., 3.4.1, with 10 for both. A rho that is too small costs more rounds than one that is
 # too large, above all where updates come late.
 _TOO_SMALL, _TOO_LARGE, _FACTOR = 4, 10, 2
-_FURTHER = 1.2
+_FURTHER = 1.2  # times as far, after rho has fallen: rho was what held x back
 _MOST_CHANGES = 50  # of rho: ADMM converges when rho stays as it is
 HERE, NOT_FINITE = 1, 2  # a rank's word in its payload
 
@@ -242,7 +242,7 @@ class Local:
         return factor > 1
 
     def _is_held_back(self, residuals: Residuals) -> bool:
-        """Whether x still moves, and further than before rho fell for this reason last."""
+        """Whether x still moves, and further than when this was so last."""
         moved = residuals.moved
         if moved <= residuals.moved_bound or moved <= _FURTHER * self._moved:
             return False
