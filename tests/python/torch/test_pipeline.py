@@ -449,6 +449,27 @@ malt.barrier()
         assert refused(error, "0.weight was frozen", "make a new pipeline")
 
 
+def test_ranks_that_are_left_make_a_pipeline_of_their_own(tmp_path: Path) -> None:
+    body = f"""{HEAD}
+malt.init(timeout=60)
+if rank == 2:
+    malt.finalize()
+else:
+    while len(malt.alive()) > 2:
+        time.sleep(0.01)
+    error = error_of(malt.torch.Pipeline, network())
+    pipe = malt.torch.Pipeline(network(), ranks=malt.alive())
+    x, y = torch.ones(8, 5), torch.ones(8, 3)
+    tell(error=error, loss=pipe.step(x, y, nn.functional.mse_loss))
+"""
+    told = run_job(tmp_path, 3, body).told[:2]
+
+    assert told[0]["loss"] == told[1]["loss"]
+    for each in told:
+        assert (each["error"].kind, each["error"].ranks) == ("PeerError", (2,))
+        assert each["error"].says("rank 2 is dead, or has left", "ranks=malt.alive()")
+
+
 @pytest.mark.parametrize("wait", [0, 6])
 def test_a_slow_rank_is_named_as_late_and_not_as_dead(tmp_path: Path, wait: int) -> None:
     body = f"""{HEAD}

@@ -102,8 +102,15 @@ class Pipeline:
                 "schedule": schedule,
             }
 
-        live = subgroups.agree(check)
-        if idle := set(live) - {rank for stage in places for rank in stage}:
+        live = set(subgroups.agree(check))
+        every = {rank for stage in places for rank in stage}
+        if dead := every - live:
+            raise PeerError(
+                f"{_CALL}: {describe_ranks(dead)} is dead, or has left; divide the layers among "
+                "the others: ranks=malt.alive()",
+                dead,
+            )
+        if idle := live - every:
             raise ConfigError(
                 f"{_CALL}: {describe_ranks(idle)} has no stage; give each rank one in ranks="
             )
@@ -122,7 +129,7 @@ class Pipeline:
         self._names = set(network.state_dict())
         self._microbatches, self._schedule = microbatches, schedule
         self._stage = Stage(self.module)
-        self._ranks = {rank for stage in places for rank in stage}
+        self._ranks = every
         self._ended = ""  # why no more calls can be made
         self._before: Wire | None = None
         self._after: Wire | None = None
