@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +21,6 @@ from malt._linear.sources import canonical, examples_of
 from malt._pool import forked
 
 Array = npt.NDArray[Any]
-Method = TypeVar("Method", bound=Callable[..., Any])
 
 # Training reads such arrays in place; others are converted.
 _READS: dict[str, Any] = {
@@ -34,26 +31,6 @@ _READS: dict[str, Any] = {
 _MOST_FEATURES = 2**31 - 1  # for any type of a sparse matrix's indices
 # Parameters that may differ from rank to rank.
 _OWN_SETTINGS = ("random_state", "verbose")
-
-
-def all_or_nothing(method: Method) -> Method:
-    """Make a method that trains leave the estimator as it was if it raises.
-
-    Otherwise the attributes of refused data, such as n_features_in_, would stand beside the weights
-    of the last fit.
-    """
-
-    @functools.wraps(method)
-    def call(self: Any, *args: Any, **settings: Any) -> Any:
-        before = vars(self).copy()
-        try:
-            return method(self, *args, **settings)
-        except BaseException:
-            vars(self).clear()
-            vars(self).update(before)
-            raise
-
-    return cast(Method, call)
 
 
 class LinearInput(BaseEstimator):

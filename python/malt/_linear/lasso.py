@@ -21,11 +21,12 @@ from malt._data.chunks import Chunks
 from malt._errors import ConfigError
 from malt._job import joining
 from malt._linear import descent
-from malt._linear.input import LinearInput, all_or_nothing
+from malt._linear.input import LinearInput
 from malt._linear.labels import Here, Same, agree
 from malt._linear.problem import Look, Stopping, below_rounding
 from malt._linear.sources import canonical, examples_of
 from malt._pool import forked, starting
+from malt._training.all_or_nothing import all_or_nothing
 
 Array = npt.NDArray[Any]
 

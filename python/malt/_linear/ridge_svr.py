@@ -10,10 +10,10 @@ from sklearn.base import RegressorMixin
 from malt._arguments import choose, number
 from malt._data.chunks import Chunks
 from malt._linear.exact import ExactModel, Output
-from malt._linear.input import all_or_nothing
 from malt._linear.lbfgs import SMOOTH_LOSSES
 from malt._linear.problem import Problem
 from malt._linear.sources import Source, Streamed
+from malt._training.all_or_nothing import all_or_nothing
 
 Array = npt.NDArray[Any]
 

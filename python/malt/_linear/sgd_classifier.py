@@ -13,11 +13,11 @@ from malt._core_import import Graph, linear_decisions
 from malt._data.chunks import Chunks
 from malt._linear.classifier import Classifier, winners
 from malt._linear.given import Given
-from malt._linear.input import all_or_nothing
 from malt._linear.labels import All
 from malt._linear.sgd import SGDModel
 from malt._linear.sources import Source, Streamed, examples_of
 from malt._linear.trainer import Stopping
+from malt._training.all_or_nothing import all_or_nothing
 
 Array = npt.NDArray[Any]
 

@@ -12,10 +12,10 @@ from malt._arguments import choose
 from malt._core_import import Graph, linear_decisions
 from malt._data.chunks import Chunks
 from malt._linear.given import Given
-from malt._linear.input import all_or_nothing
 from malt._linear.sgd import SGDModel
 from malt._linear.sources import Source, Streamed, examples_of
 from malt._linear.trainer import Arrays, Stopping
+from malt._training.all_or_nothing import all_or_nothing
 
 Array = npt.NDArray[Any]
 

@@ -25,10 +25,9 @@ from malt._topics.held_out import expected_topics, log_likelihood, shares_of
 from malt._topics.settings import TopicSettings, check_memory
 from malt._topics.sources import InMemory, Source, Streamed
 from malt._topics.trainer import Counts, Plan, Priors, Trained, agreed, live_ranks, train
+from malt._training.all_or_nothing import all_or_nothing
 
 _MOST_EVERY = 1 << 26  # tokens from one exchange to the next: some seconds of sampling
-
-_OF_INPUT = "n_features_in_", "feature_names_in_"  # what validate_data() sets
 
 Floats = npt.NDArray[np.float64]
 
@@ -225,18 +224,8 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
             reset=reset,
         )
 
+    @all_or_nothing
     def _learn(self, call: str, X: Any, *, is_first: bool) -> None:
-        mine = self.__dict__
-        before = {name: mine[name] for name in _OF_INPUT if name in mine}
-        try:
-            self._learn_from(call, X, is_first=is_first)
-        except BaseException:
-            for name in _OF_INPUT:
-                mine.pop(name, None)
-            mine.update(before)
-            raise
-
-    def _learn_from(self, call: str, X: Any, *, is_first: bool) -> None:
         named = f"{type(self).__name__}.{call}"
         settings = TopicSettings(*(getattr(self, name) for name in TopicSettings._fields))
         if not is_first:

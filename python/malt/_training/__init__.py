@@ -1,4 +1,4 @@
-"""The parts that all estimators share: their steps, and a progress bar.
+"""The parts that estimators share: steps, a progress bar, trainings that fail as a whole.
 
 May import: `malt._job` and what that may.
 """

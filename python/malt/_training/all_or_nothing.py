@@ -1,0 +1,29 @@
+"""Trainings that leave an estimator as it was if they fail."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def all_or_nothing(method: Method) -> Method:
+    """Make a method that trains leave the estimator as it was if it raises.
+
+    Otherwise the attributes of refused data, such as n_features_in_, would stand beside what the
+    last training learnt.
+    """
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **settings: Any) -> Any:
+        before = vars(self).copy()
+        try:
+            return method(self, *args, **settings)
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+
+    return cast(Method, call)
