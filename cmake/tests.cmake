@@ -98,6 +98,36 @@ foreach(name transport_choice_test rdma_faults_test rdma_order_test settings_tes
   target_include_directories(${name} PRIVATE tests/fake_verbs)
 endforeach()
 
+# A CUDA driver and an NVRTC that tests load in place of the machine's, because they have the same
+# names.
+add_library(fake_cuda SHARED
+            tests/fake_cuda/contexts.cpp tests/fake_cuda/devices.cpp tests/fake_cuda/host_memory.cpp
+            tests/fake_cuda/ipc.cpp tests/fake_cuda/memory.cpp tests/fake_cuda/modules.cpp
+            tests/fake_cuda/state.cpp tests/fake_cuda/streams.cpp tests/fake_cuda/work.cpp)
+set_target_properties(fake_cuda PROPERTIES OUTPUT_NAME cuda SOVERSION 1)
+add_library(fake_nvrtc SHARED tests/fake_cuda/nvrtc.cpp)
+set_target_properties(fake_nvrtc PROPERTIES OUTPUT_NAME nvrtc SOVERSION 12)
+foreach(name cuda nvrtc)
+  set(map ${PROJECT_SOURCE_DIR}/tests/fake_cuda/${name}.map)
+  set_target_properties(fake_${name} PROPERTIES LINK_DEPENDS ${map}
+                        LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fake_cuda)
+  target_include_directories(fake_${name} PRIVATE src tests/fake_cuda)
+  target_compile_options(fake_${name} PRIVATE -O1 -ffp-contract=off)
+  target_link_options(fake_${name} PRIVATE -Wl,--version-script=${map})
+  target_link_libraries(fake_${name} PRIVATE Threads::Threads malt_warnings malt_sanitizers)
+endforeach()
+# Its threads live until the process ends.
+target_link_options(fake_cuda PRIVATE -Wl,-z,nodelete)
+foreach(name fake_cuda_test device_kernels_test)
+  if(NOT TARGET ${name})
+    continue()
+  endif()
+  add_dependencies(${name} fake_cuda fake_nvrtc)
+  target_compile_definitions(${name} PRIVATE FAKE_CUDA="$<TARGET_FILE:fake_cuda>")
+  target_include_directories(${name} PRIVATE tests/fake_cuda)
+  target_compile_options(${name} PRIVATE -ffp-contract=off)
+endforeach()
+
 # These programs need an RDMA device. They are built with the rest, but tests/softroce runs them,
 # not ctest. They run without a sanitizer, for which the guest is too slow.
 add_executable(verbs_test ${verbs_test_sources})

@@ -33,6 +33,7 @@ void bind_recorder(py::module_& module);
 void bind_fault(py::module_& module);
 void bind_fold(py::module_& module);
 void bind_dense(py::module_& module);
+void bind_device(py::module_& module);
 void bind_sparse(py::module_& module);
 void bind_linear(py::module_& module);
 void bind_coordinate_descent(py::module_& module);

@@ -2,9 +2,7 @@
 #include <utility>
 
 #include "method.hpp"
-#include "missed.hpp"
-#include "notices.hpp"
-#include "regroup.hpp"
+#include "vector_methods.hpp"
 
 namespace malt_bindings {
 namespace {
@@ -26,23 +24,6 @@ struct PythonUpdate {
   int rank;
   std::uint64_t iteration;
   py::array values;
-};
-
-// A tuple of ranks. Most calls return the same ranks as the call before, so they return the same
-// object.
-class RankTuple {
- public:
-  py::object of(std::span<const int> ranks) {
-    if (!object_ || !std::ranges::equal(ranks, ranks_)) {
-      ranks_.assign(ranks.begin(), ranks.end());
-      object_ = to_tuple(ranks);
-    }
-    return object_;
-  }
-
- private:
-  std::vector<int> ranks_;
-  py::object object_;
 };
 
 class PythonVector {
@@ -113,7 +94,7 @@ class PythonVector {
         in_group(turns(), [&]() -> const vol::Gathered& { return vector_->gather(fold, options); });
     end_round(vector_->segment());
     if (options.staleness) missed_.note(vector_->segment(), *options.staleness, gathered.count);
-    return to_object(gathered);
+    return gathered_.of(gathered);
   }
 
   py::object allreduce(PyObject* const* arguments, std::size_t count, PyObject* keywords) {
@@ -128,7 +109,7 @@ class PythonVector {
         turns(), [&]() -> const vol::Gathered& { return vector_->allreduce(fold, limit, last); });
     end_round(vector_->segment());
     missed_.note_allreduce(vector_->segment(), gathered.ranks);
-    return to_object(gathered);
+    return gathered_.of(gathered);
   }
 
  private:
@@ -168,15 +149,6 @@ class PythonVector {
         });
   }
 
-  // Most calls have the same result as the call before, so they return the same object.
-  py::object to_object(const vol::Gathered& gathered) {
-    if (gathered_ == nullptr || *gathered_ != gathered) {
-      gathered_object_ = py::cast(gathered);
-      gathered_ = gathered_object_.cast<const vol::Gathered*>();
-    }
-    return gathered_object_;
-  }
-
   void run(const py::object& fold, std::span<std::byte> mine,
            std::span<const dstorm::Update> updates) {
     const std::size_t count = vector_->count();
@@ -198,8 +170,7 @@ class PythonVector {
   bool has_folded_ = false;
   Missed missed_;
   Notices notices_;
-  py::object gathered_object_;               // what the last gather or allreduce returned
-  const vol::Gathered* gathered_ = nullptr;  // inside gathered_object_
+  GatheredObject gathered_;
   RankTuple scattered_;
   std::shared_ptr<DenseVector> vector_;
 };
@@ -358,67 +329,8 @@ void bind_dense(py::module_& module) {
            py::arg("policy"), py::arg("depth"), py::arg("reject_nonfinite"), py::arg("max_norm"),
            py::arg("rejoins"), py::arg("codec") = py::none(), py::arg("on_unused") = py::none())
       .def_property("array", &PythonVector::array, &PythonVector::set_array,
-                    "The caller's array (or list of them), or the vector's own memory.")
-      .def(
-          "stats",
-          [](const PythonVector& self) {
-            return stats_of(self.vector().segment(), self.vector().stats(),
-                            self.vector().screened());
-          },
-          "This vector's counters. Any thread, at any time.")
-      .def(
-          "close", [](const PythonVector& self) { self.vector().close(); },
-          "Leave the vector: the other ranks no longer wait for this one. Idempotent.")
-      .def(
-          "regroup",
-          [](const PythonVector& self, const std::shared_ptr<dstorm::Group>& group) {
-            self.vector().regroup(group);
-          },
-          py::arg("group"), py::call_guard<py::gil_scoped_release>(),
-          "Move to another group. Collective; for the package.")
-      .def(
-          "clock_of",
-          [](const PythonVector& self, int rank) { return self.vector().segment().clock_of(rank); },
-          py::arg("rank"), "The rank's last iteration that has arrived here; for the package.")
-      .def(
-          "await_update",
-          [](const PythonVector& self, std::size_t live, double timeout) {
-            return self.vector().segment().await_update(live, *to_duration(timeout));
-          },
-          py::arg("live"), py::arg("timeout"), py::call_guard<py::gil_scoped_release>(),
-          "Wait for an update to gather, or until more or fewer ranks are alive; for the package.")
-      .def_property_readonly(
-          "is_used",
-          [](const PythonVector& self) {
-            const dstorm::Turns::Look look(self.turns());
-            return self.vector().segment().is_used();
-          },
-          "Whether this rank has scattered, gathered or reduced it.")
-      .def_property_readonly("is_closed",
-                             [](const PythonVector& self) {
-                               const dstorm::Turns::Look look(self.turns());
-                               return self.vector().segment().is_closed();
-                             })
-      .def_property_readonly(
-          "iteration",
-          [](const PythonVector& self) {
-            const dstorm::Turns::Look look(self.turns());
-            return self.vector().segment().iteration();
-          },
-          "How often this rank has scattered it.")
-      .def_property_readonly(
-          "name", [](const PythonVector& self) { return self.vector().segment().options().name; })
-      .def_property_readonly(
-          "dtype", [](const PythonVector& self) { return from_dtype(self.vector().dtype()); })
-      .def("__len__", [](const PythonVector& self) { return self.vector().count(); })
-      .def("__repr__", [](const PythonVector& self) {
-        const auto& options = self.vector().segment().options();
-        return "<malt.Vector '" + options.name + "', " + options.kind + ", graph " +
-               options.graph.name() + ">";
-      });
-  add_frontier(
-      vector, [](PythonVector& self) -> Notices& { return self.notices(); },
-      [](PythonVector& self) -> dstorm::Segment& { return self.vector().segment(); });
+                    "The caller's array (or list of them), or the vector's own memory.");
+  add_vector_methods(vector);
   bind_rows(module);
 }
 

@@ -16,6 +16,7 @@ void bind_fold(py::module_& module) {
   module.attr("WEIGHTED") = Fold::weighted();
   module.attr("REPLACE") = Fold::replace();
   module.attr("MEDIAN") = Fold::median();
+  module.attr("LOWEST") = Fold::lowest();  // for the package
   module.def("trimmed_mean", &Fold::trimmed_mean, py::arg("fraction"));
 
   using vol::Codec;

@@ -179,6 +179,7 @@ PYBIND11_MODULE(_core, module) {
   malt_bindings::bind_fault(module);
   malt_bindings::bind_fold(module);
   malt_bindings::bind_dense(module);
+  malt_bindings::bind_device(module);
   malt_bindings::bind_sparse(module);
   malt_bindings::bind_duplex(module);
   malt_bindings::bind_mail(module);

@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'CoordinateDescentFloat32', 'CoordinateDescentFloat64', 'DualAscentFloat32', 'DualAscentFloat64', 'Duplex', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'Exchange', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Held', 'INT8', 'Interface', 'LinearFloat32', 'LinearFloat64', 'Link', 'MEDIAN', 'Mail', 'Messages', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Recorder', 'Recording', 'Reducer', 'Route', 'RowVector', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Table', 'TopicTokens', 'Turns', 'Update', 'Vector', 'WEIGHTED', 'add_changes', 'add_linear_gradient', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'checksum', 'dealt_list_length', 'find_changes', 'infer_topics', 'interfaces', 'linear_decisions', 'partition_columns', 'partition_rows', 'partition_traffic', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'set_callbacks', 'shuffle', 'simd_level', 'sum_of_digamma_rises', 'top_k', 'trimmed_mean']
+__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'CoordinateDescentFloat32', 'CoordinateDescentFloat64', 'DeviceReducer', 'DeviceVector', 'DualAscentFloat32', 'DualAscentFloat64', 'Duplex', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'Exchange', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Held', 'INT8', 'Interface', 'LOWEST', 'LinearFloat32', 'LinearFloat64', 'Link', 'MEDIAN', 'Mail', 'Messages', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Recorder', 'Recording', 'Reducer', 'Route', 'RowVector', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Table', 'TopicTokens', 'Turns', 'Update', 'Vector', 'WEIGHTED', 'add_changes', 'add_linear_gradient', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'checksum', 'cuda_version', 'dealt_list_length', 'describe_gpus', 'find_changes', 'has_gpu', 'infer_topics', 'interfaces', 'linear_decisions', 'look_for_nvrtc_in', 'nvrtc_library', 'partition_columns', 'partition_rows', 'partition_traffic', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'set_callbacks', 'shuffle', 'simd_level', 'sum_of_digamma_rises', 'top_k', 'trimmed_mean']
 class Graph:
     """
     The ranks to which each rank sends in each round. ``Graph(edges)`` makes one from (from, to) pairs of ranks; ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR and RANDOM(k, seed) are ready-made.
@@ -530,6 +530,172 @@ class RowVector(Vector):
 
         Returns:
             The ranks written to.
+        """
+class DeviceReducer:
+    """
+    A vector that is reduced wherever it lies on a GPU; for the package.
+    """
+    def __init__(self, group: Group, dtype: str, count: typing.SupportsInt | typing.SupportsIndex, name: str, data: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def allreduce(self, data: typing.SupportsInt | typing.SupportsIndex, count: typing.SupportsInt | typing.SupportsIndex, mean: bool, timeout: typing.SupportsFloat | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> list[int]:
+        """
+        Replace `count` elements by the sum or mean of the live ranks'. Collective.
+
+        Returns:
+            The other ranks that took part.
+        """
+    def shut(self) -> None:
+        """
+        Leave. Any thread, at any time.
+        """
+class DeviceVector:
+    """
+    A dense vector in the memory of a GPU. Made by malt.vector().
+
+    Its calls are those of a Vector, in the order of the caller's current stream.
+    """
+    def __init__(self, *, group: Group, dtype: numpy.dtype[typing.Any], places: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], shown: typing.Any, stream: collections.abc.Callable, slots: str, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None, rejoins: bool, codec: Codec | None = None) -> None:
+        ...
+    def __len__(self) -> int:
+        ...
+    def __repr__(self) -> str:
+        ...
+    def allreduce(self, fold: Fold = ..., *, timeout: typing.SupportsFloat | None = None, last: bool = False) -> Gathered:
+        """
+        The exact fold of the vectors of all live ranks, on all of them. Collective.
+
+        Args:
+            fold: AVG (the default), SUM, MEDIAN or TRIMMED_MEAN(f).
+            timeout: seconds to wait; that of malt.init() if None.
+            last: as of Vector.allreduce().
+
+        Raises:
+            TimeoutError: the named ranks did not come; the vector is unchanged, and when this rank calls again, what it has sent already counts.
+            ConfigError: as of Vector.allreduce() and scatter().
+        """
+    def await_update(self, live: typing.SupportsInt | typing.SupportsIndex, timeout: typing.SupportsFloat | typing.SupportsIndex) -> bool:
+        """
+        Wait for an update to gather, or until more or fewer ranks are alive; for the package.
+        """
+    def clock_of(self, rank: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        The rank's last iteration that has arrived here; for the package.
+        """
+    def close(self) -> None:
+        """
+        Leave the vector: the other ranks no longer wait for this one. Idempotent.
+        """
+    def frontier(self) -> int:
+        """
+        The highest iteration of which every live in-neighbour's update has arrived.
+
+        Within an epoch, no update of it or of an earlier one arrives any more. It never goes back.
+        """
+    def gather(self, fold: Fold = ..., *, staleness: typing.SupportsIndex | None = None, timeout: typing.SupportsFloat | None = None, quorum: typing.SupportsFloat | None = None, deadline: typing.SupportsFloat | str | None = None) -> Gathered:
+        """
+        Fold what has arrived into this vector, before what the stream gets next.
+
+        Args:
+            fold: AVG (the default), SUM, WEIGHTED, REPLACE, MEDIAN or TRIMMED_MEAN(f).
+            staleness: this and the following as of Vector.gather(); a wait is one of this thread.
+            timeout: seconds.
+            quorum: the share of the in-neighbours to wait for.
+            deadline: seconds, or "auto".
+
+        Returns:
+            Gathered: count, ranks and staleness of the updates folded.
+
+        Raises:
+            TimeoutError: the named ranks did not come; nothing was folded.
+            ConfigError: as scatter(); or the fold is a function.
+            Error: the GPU has failed.
+        """
+    def leave(self) -> None:
+        """
+        Close, when the GPU has finished; for the package.
+        """
+    def on_frontier(self, iteration: typing.SupportsInt | typing.SupportsIndex, function: collections.abc.Callable[[int], typing.Any]) -> None:
+        """
+        Have function(iteration) called once, when frontier() has reached `iteration`.
+
+        It is called in the thread of this rank's next scatter, gather, wait_for or frontier of the vector, when that call has done its work. An error in it comes out of that call.
+
+        Raises:
+            ConfigError: `iteration` is below 0.
+        """
+    def read(self) -> numpy.ndarray:
+        """
+        Return a copy of the elements in the host's memory. Waits for the GPU.
+        """
+    def regroup(self, group: Group) -> None:
+        """
+        Move to another group. Collective; for the package.
+        """
+    def scatter(self, graph: Graph | None = None) -> tuple[int, ...]:
+        """
+        Write this vector to this round's out-neighbours, behind what the stream has.
+
+        Returns before the GPU has done so. Waits only for this vector's scatter before, and under policy 'queue' for a free slot.
+
+        Args:
+            graph: over which to send, this once, instead of the vector's own.
+
+        Returns:
+            The ranks written to.
+
+        Raises:
+            TimeoutError: every slot holds an update that the named ranks have yet to gather.
+            ConfigError: an array has moved; the stream is being captured.
+            Error: the GPU has no room for the slots, or has failed.
+        """
+    def stats(self) -> Stats:
+        """
+        This vector's counters. Any thread, at any time.
+        """
+    def wait_for(self, iteration: typing.SupportsInt | typing.SupportsIndex, *, timeout: typing.SupportsFloat | typing.SupportsIndex | None = None) -> None:
+        """
+        Wait until frontier() is at least `iteration`, or no other rank is alive.
+
+        Args:
+            iteration: from 0 on.
+            timeout: seconds to wait; that of malt.init() if None.
+
+        Raises:
+            TimeoutError: the named ranks did not scatter it.
+            ConfigError: `iteration` is below 0.
+        """
+    def write(self, values: numpy.ndarray) -> None:
+        """
+        Replace the elements by those of a NumPy array. Waits for the GPU.
+        """
+    @property
+    def array(self) -> typing.Any:
+        """
+        The caller's array, or list of them.
+        """
+    @property
+    def dtype(self) -> numpy.dtype[typing.Any]:
+        ...
+    @property
+    def is_closed(self) -> bool:
+        ...
+    @property
+    def is_used(self) -> bool:
+        """
+        Whether this rank has scattered, gathered or reduced it.
+        """
+    @property
+    def iteration(self) -> int:
+        """
+        How often this rank has scattered it.
+        """
+    @property
+    def name(self) -> str:
+        ...
+    @property
+    def slots(self) -> str:
+        """
+        Where updates lie: 'ipc', in the memory of the senders' GPUs; or 'host: ...', with the reason.
         """
 class SparseUpdateFloat32:
     """
@@ -1888,13 +2054,25 @@ def checksum(array: numpy.ndarray) -> int:
     """
     CRC-64 of the bytes of a contiguous array. Of two arrays of the same length that differ, it is the same by chance only, in one of 2^64 cases.
     """
+def cuda_version() -> str:
+    """
+    Of the driver, as '13.0'; '' without one.
+    """
 def dealt_list_length(rows: typing.SupportsInt | typing.SupportsIndex, ranks: typing.SupportsInt | typing.SupportsIndex) -> int:
     """
     How long each rank's part of `lists` is.
     """
+def describe_gpus() -> list[str]:
+    """
+    A line for each GPU that this process sees, or one that says why there is none.
+    """
 def find_changes(array: numpy.ndarray, copy: numpy.ndarray) -> tuple[numpy.typing.NDArray[numpy.uint32], numpy.ndarray]:
     """
     The indices (uint32, increasing) where two flat arrays differ, and array - copy there.
+    """
+def has_gpu() -> bool:
+    """
+    Whether NVIDIA's driver works in this process and finds a GPU.
     """
 def infer_topics(starts: numpy.ndarray, words: numpy.ndarray, counts: numpy.ndarray, *, shares: numpy.ndarray, alpha: numpy.ndarray, most_steps: typing.SupportsInt | typing.SupportsIndex, tolerance: typing.SupportsFloat | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.float32]:
     """
@@ -1919,6 +2097,17 @@ def linear_decisions(examples: ExamplesFloat64, weights: numpy.ndarray, outputs:
 
     Raises:
         ConfigError: lengths do not fit.
+    """
+def look_for_nvrtc_in(folders: collections.abc.Sequence[str]) -> None:
+    """
+    Also look for libnvrtc there.
+    """
+def nvrtc_library() -> str:
+    """
+    The library that compiles the kernels.
+
+    Raises:
+        ConfigError: there is none.
     """
 def partition_columns(starts: numpy.ndarray, columns: numpy.ndarray, width: typing.SupportsInt | typing.SupportsIndex, *, rows: numpy.ndarray, parts: typing.SupportsInt | typing.SupportsIndex) -> tuple[numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.uint8]]:
     """
@@ -1980,6 +2169,7 @@ EXPONENTIAL: Graph
 FLOAT16: Codec
 HALTON: Graph
 INT8: Codec
+LOWEST: Fold
 MEDIAN: Fold
 ONE_PEER: Graph
 REPLACE: Fold

@@ -13,8 +13,9 @@ The calls work between jitted functions, and inside them:
         return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients)
 
 Needs JAX 0.4.30 or later (`pip install "malt-sgd[jax]"`), which `import malt` alone never imports.
-The arrays must be in the memory of the CPU. Several processes on one machine each have a copy of
-JAX, which takes all cores: set `XLA_FLAGS=--xla_cpu_multi_thread_eigen=false` if ranks share them.
+Arrays on a GPU are copied to the host's memory for the exchange, and back. Several processes on
+one machine each have a copy of JAX, which takes all cores: set
+`XLA_FLAGS=--xla_cpu_multi_thread_eigen=false` if ranks share them.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ def average(tree: Any, *, graph: Graph | None = None, sync: str = "bsp", name: s
     averaged in float32.
 
     Args:
-        tree: a pytree of arrays on the CPU, or inside `jax.jit` of its values; of one structure,
-            with the same shapes and dtypes, on all ranks. Each structure has memory of its own
+        tree: a pytree of arrays, or inside `jax.jit` of its values; of one structure, with the same
+            shapes and dtypes, on all ranks. Each structure has memory of its own
             until malt.finalize().
         graph: which ranks send to which; None: every rank to every rank.
         sync: "bsp" (a call waits for the other ranks' call of the same number), "ssp:K" (for the
@@ -68,11 +69,12 @@ def average(tree: Any, *, graph: Graph | None = None, sync: str = "bsp", name: s
         name: tells trees of one structure apart, where several are averaged by "ssp:K" or "async".
 
     Returns:
-        A tree of the same structure, with JAX arrays for the leaves that were exchanged.
+        A tree of the same structure, with JAX arrays for the leaves that were exchanged, each on
+        the device of its leaf.
 
     Raises:
-        ConfigError: an argument is wrong, a leaf is not on the CPU, or, on every rank, the ranks'
-            trees differ.
+        ConfigError: an argument is wrong, a leaf is not all in this process, or, on every rank, the
+            ranks' trees differ.
         TimeoutError: the ranks that the error names did not come to this exchange.
     """
     averaging = Averaging(graph, sync)
@@ -136,10 +138,17 @@ def _exchange(
         shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in given]
         found = io_callback(on_host, shapes, *given, ordered=True)
     else:
-        found = [jax.numpy.asarray(array) for array in on_host(*given)]
+        found = [_like(leaf, array) for leaf, array in zip(given, on_host(*given), strict=True)]
     for k, leaf in zip(exchanged, found, strict=True):
         leaves[k] = leaf
     return jax.tree_util.tree_unflatten(structure, leaves)
+
+
+def _like(leaf: Any, array: Array) -> jax.Array:
+    """Return the array where the leaf is."""
+    if isinstance(leaf, jax.Array):
+        return jax.device_put(array, leaf.sharding)
+    return jax.numpy.asarray(array)
 
 
 def _layouts(names: list[str], leaves: list[Any], has_integers: bool) -> list[_Layout]:
@@ -154,13 +163,12 @@ def _layouts(names: list[str], leaves: list[Any], has_integers: bool) -> list[_L
                     "float32, float64, int32 and int64: convert it with .astype()"
                 )
             continue
-        if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer):
-            platforms = sorted({device.platform for device in leaf.devices()})
-            if platforms != ["cpu"]:
-                raise ConfigError(
-                    f"{name} is in the memory of {' and '.join(platforms)}; malt.jax takes arrays "
-                    "in that of the CPU: give it jax.device_get(tree)"
-                )
+        is_array = isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
+        if is_array and not leaf.is_fully_addressable:
+            raise ConfigError(
+                f"{name} is spread over other processes by jax.distributed; malt.jax takes arrays "
+                "that are all in this one"
+            )
         if leaf.size:
             places.setdefault(kind, []).append(k)
     return [

@@ -45,6 +45,23 @@ std::size_t Segment::gather_folded(const GatherOptions& options, const Fold& fol
   return parts_->gathering.gather(options, fold);
 }
 
+std::optional<std::span<const int>> Segment::begin_scatter_filled(const Fill& fill,
+                                                                  const Graph* graph) {
+  return parts_->scattering.begin_later(fill, graph);
+}
+
+void Segment::finish_scatter() noexcept { parts_->scattering.finish(); }
+
+std::size_t Segment::begin_gather_folded(const GatherOptions& options, const Fold& fold) {
+  return parts_->gathering.begin_later(options, fold);
+}
+
+void Segment::finish_gather() noexcept { parts_->gathering.finish(); }
+
+bool Segment::is_scatter_begun() const noexcept { return parts_->scattering.is_begun(); }
+
+bool Segment::is_gather_begun() const noexcept { return parts_->gathering.is_begun(); }
+
 void Segment::reject(std::size_t update) { parts_->gathering.reject(update); }
 
 bool Segment::await_update(std::size_t live, std::chrono::nanoseconds timeout) {

@@ -31,6 +31,10 @@ struct SegmentOptions {
   std::size_t home_bytes = 0;    // memory per rank that all ranks of the host may read
   std::size_t result_bytes = 0;  // memory for a shared fold
   std::string kind = {};         // what the layer above keeps in it; must agree between ranks
+  // Given if a payload says where the values lie (in a device's memory, say) instead of having them:
+  // copies the values of an update of `rank` out, when the update has to leave its slot before it
+  // is folded.
+  std::function<std::vector<std::byte>(int rank, std::span<const std::byte> payload)> copy_out = {};
   // This rank rejoins the job: the others regroup() the segment while this rank makes it.
   bool rejoins = false;
 };
@@ -42,6 +46,7 @@ struct Update {
   std::span<const std::byte> payload;
   std::uint64_t count;
   std::uint32_t format;
+  bool is_stashed = false;  // copied out of its slot (SegmentOptions::copy_out)
 };
 
 // The layer above describes a payload by a Tag. The receivers' folds see its values in Update.
@@ -140,6 +145,27 @@ class Segment {
   std::size_t gather(const GatherOptions& options, Function&& fold) {
     return gather_folded(options, Fold(std::ref(fold)));
   }
+  // scatter() and gather() for a device that works on after the call has returned: `fill` and `fold`
+  // only begin (slot/layout.hpp, S8). When the device has written the payload, or has read the
+  // updates, finish_scatter() or finish_gather() has to be called, once, by any thread; they wait
+  // for nothing. Before that, the segment may be gathered after begin_scatter(), and every other
+  // call on it, except for stats() and shut(), has to wait for the finish: the caller sees to that.
+  // begin_scatter() returns nullopt, and there is nothing to finish, where scatter() counts the
+  // update as overwritten; begin_gather() returns 0, likewise, if there is nothing to fold.
+  template <class Function>
+  std::optional<std::span<const int>> begin_scatter(Function&& fill, const Graph* graph = nullptr) {
+    return begin_scatter_filled(Fill(std::ref(fill)), graph);
+  }
+  void finish_scatter() noexcept;
+  template <class Function>
+  std::size_t begin_gather(const GatherOptions& options, Function&& fold) {
+    return begin_gather_folded(options, Fold(std::ref(fold)));
+  }
+  void finish_gather() noexcept;
+  // Whether a finish is still to come. Any thread; one that sees that it has come sees everything
+  // that it has stored.
+  bool is_scatter_begun() const noexcept;
+  bool is_gather_begun() const noexcept;
   // Inside a fold: this update counts as rejected instead of folded.
   void reject(std::size_t update);
   // LATEST: waits until a gather without staleness would find something, until more or fewer than
@@ -209,6 +235,8 @@ class Segment {
   std::span<const int> scatter_filled(const Fill& fill, const Graph* graph, bool may_lag);
   bool wait_until(const std::function<bool()>& ready, std::chrono::nanoseconds timeout);
   std::size_t gather_folded(const GatherOptions& options, const Fold& fold);
+  std::optional<std::span<const int>> begin_scatter_filled(const Fill& fill, const Graph* graph);
+  std::size_t begin_gather_folded(const GatherOptions& options, const Fold& fold);
 
   std::unique_ptr<SegmentParts> parts_;
 };

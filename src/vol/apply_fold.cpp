@@ -60,6 +60,7 @@ void apply_fold(const Fold& fold, const Kernels& kernels, void* out,
       return kernels.trimmed_mean(out, in.data(), static_cast<std::size_t>(trim), k, n);
     }
     case Fold::Kind::kReplace:
+    case Fold::Kind::kLowest:
     case Fold::Kind::kUser:
       assert(false && "not element by element");
   }

@@ -195,6 +195,10 @@ void DenseVector::Parts::fold(const Fold& fold, std::span<const Update> updates)
     return elements.copy_in(newest->payload.data(), elements.whole());
   }
   const int rank = segment.group().rank();
+  if (fold.kind() == Fold::Kind::kLowest) {
+    if (updates[0].rank < rank) elements.copy_in(updates[0].payload.data(), elements.whole());
+    return;
+  }
   Folding::Operands& operands = folding.operands_of(updates, rank);
   if (fold.kind() == Fold::Kind::kWeighted) {
     operands.weights = mixing_weights(segment, updates);  // this rank's is the first

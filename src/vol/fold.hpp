@@ -30,7 +30,16 @@ struct Gathered {
 // itself: gather() and allreduce() apply it.
 class Fold {
  public:
-  enum class Kind : std::uint8_t { kAvg, kSum, kWeighted, kReplace, kMedian, kTrimmedMean, kUser };
+  enum class Kind : std::uint8_t {
+    kAvg,
+    kSum,
+    kWeighted,
+    kReplace,
+    kMedian,
+    kTrimmedMean,
+    kLowest,
+    kUser
+  };
   // A function that gets this rank's values, which it changes in place, and the updates, all as
   // bytes. Dense<T>::fold makes one of a function over T.
   using Function = std::function<void(std::span<std::byte>, std::span<const dstorm::Update>)>;
@@ -43,7 +52,9 @@ class Fold {
     return Fold(Kind::kWeighted);
   }  // by mixing weights; integers: in double
   static Fold replace() { return Fold(Kind::kReplace); }  // the newest update
-  static Fold median() { return Fold(Kind::kMedian); }    // element by element, own among them
+  // The values of the lowest rank, of this one and the senders. For the start of a loop.
+  static Fold lowest() { return Fold(Kind::kLowest); }
+  static Fold median() { return Fold(Kind::kMedian); }  // element by element, own among them
   // Element by element, the mean without the floor(fraction * (count + 1)) smallest and as many
   // largest. Throws ConfigError unless 0 <= fraction < 0.5.
   static Fold trimmed_mean(double fraction) {
@@ -81,8 +92,8 @@ class Fold {
   double fraction() const noexcept { return fraction_; }
   const Function& function() const noexcept { return function_; }
   const char* name() const noexcept {
-    constexpr const char* kNames[] = {"AVG",    "SUM",          "WEIGHTED",   "REPLACE",
-                                      "MEDIAN", "TRIMMED_MEAN", "a user fold"};
+    constexpr const char* kNames[] = {"AVG",    "SUM",          "WEIGHTED", "REPLACE",
+                                      "MEDIAN", "TRIMMED_MEAN", "LOWEST",   "a user fold"};
     return kNames[static_cast<int>(kind_)];
   }
 

@@ -36,6 +36,14 @@ std::optional<double> Screen::factor(const void* values, std::size_t n) const {
   return max_norm_ ? factor_beyond_squares(values, n) : 1.0;
 }
 
+std::optional<double> Screen::factor(double sum_of_squares, bool is_nonfinite) const {
+  if (is_nonfinite) return std::nullopt;
+  if (!max_norm_) return 1.0;
+  const double norm = std::sqrt(sum_of_squares);
+  if (norm <= *max_norm_) return 1.0;
+  return std::isfinite(norm) ? std::optional(*max_norm_ / norm) : std::nullopt;
+}
+
 // For finite elements whose squares are infinite; these are float64.
 double Screen::factor_beyond_squares(const void* values, std::size_t n) const {
   constexpr double kDown = 0x1p-600;

@@ -33,6 +33,9 @@ class Screen {
   // update is to be refused. With a max_norm, updates with NaN or infinity are always refused,
   // because no factor makes them shorter.
   std::optional<double> factor(const void* values, std::size_t n) const;
+  // The same of elements on a device, which has added up their squares. Elements whose squares
+  // overflow are refused too if there is a max_norm.
+  std::optional<double> factor(double sum_of_squares, bool is_nonfinite) const;
   // out = factor * values; `out` may be `values`.
   void scale(void* out, const void* values, double factor, std::size_t n) const;
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from malt._checkpoint.safetensors import Array, SafetensorsFile, open_file
-from malt._core_import import Vector
+from malt._core_import import DeviceVector, Vector
 from malt._errors import ConfigError
 from malt._job.vector_types import SPARSE_VECTORS, SparseVector
 
@@ -19,7 +21,12 @@ Source = Mapping[str, Array]  # a file's arrays
 
 
 def arrays_of(name: str, vector: Any) -> dict[str, Array]:
-    """Return a vector's arrays by their names in a file; those of a dense one are its memory."""
+    """Return a vector's arrays by their names in a file.
+
+    Those of a dense one are its memory, or copies if that is on a GPU.
+    """
+    if isinstance(vector, DeviceVector):
+        return _copies(name, vector)
     if isinstance(vector, SPARSE_VECTORS):
         return {
             f"{name}/indices": vector.indices,
@@ -101,9 +108,25 @@ def prepare(
         if isinstance(vector, SPARSE_VECTORS):
             puts.append(_prepare_sparse(name, vector, sources, origin))
             continue
-        for part, target in arrays_of(name, vector).items():
+        parts = arrays_of(name, vector)
+        for part, target in parts.items():
             puts.append(_prepare_dense(part, target, sources, origin))
+        if isinstance(vector, DeviceVector):
+            puts.append(functools.partial(_write, vector, list(parts.values())))
     return puts
+
+
+def _copies(name: str, vector: DeviceVector) -> dict[str, Array]:
+    several = isinstance(vector.array, Sequence)
+    shapes = [tuple(each.shape) for each in (vector.array if several else [vector.array])]
+    ends = np.cumsum([math.prod(shape) for shape in shapes])
+    parts = np.split(vector.read(), ends[:-1])
+    shaped = [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+    return {f"{name}/{i}": part for i, part in enumerate(shaped)} if several else {name: shaped[0]}
+
+
+def _write(vector: DeviceVector, parts: Sequence[Array]) -> None:
+    vector.write(np.concatenate([part.reshape(-1) for part in parts]))
 
 
 def _prepare_dense(

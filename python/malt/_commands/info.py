@@ -20,6 +20,7 @@ from typing import Any
 from malt._distribution import NAME, pip_install
 from malt._errors import ConfigError
 from malt._job import launchers
+from malt._job.nvrtc import nvrtc_folders
 
 _CGROUP = Path("/sys/fs/cgroup")
 _NAMES = ("shm", "tcp", "verbs")  # of the transports
@@ -48,6 +49,7 @@ def gather() -> list[Fact]:
         _kernel,
         _limits,
         _transports,
+        _gpus,
         _launcher,
         _mpi_facts,
     )
@@ -251,6 +253,27 @@ def _tcp(core: Any) -> list[Fact]:
         Fact("tcp_tls", "", bool(folder), ""),
         Fact("tcp_address", "", address, ""),
         Fact("networks", "networks", found, networks or "loopback alone"),
+    ]
+
+
+def _gpus() -> list[Fact]:
+    """Report the GPUs in whose memory a vector can be."""
+    core, _ = _core()
+    if core is None:
+        return [Fact("gpus", "GPUs", [], "not without the compiled core")]
+    found = core.describe_gpus()
+    if not core.has_gpu():
+        return [Fact("gpus", "GPUs", [], f"none: {found[0]}")]
+    core.look_for_nvrtc_in(nvrtc_folders())
+    try:
+        compiler, text = core.nvrtc_library(), f"kernels by {core.nvrtc_library()}"
+    except ConfigError as error:
+        compiler, text = None, f"unusable: {error}"
+    version = core.cuda_version()
+    return [
+        Fact("gpus", "GPUs", found, "; ".join(found)),
+        Fact("cuda", "CUDA", version, f"driver for {version}; {text}"),
+        Fact("nvrtc", "", compiler, ""),
     ]
 
 

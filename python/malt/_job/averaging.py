@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
-
-from malt._core_import import ALL, AVG, Fold, Graph, Update, Vector
+from malt._core_import import ALL, AVG, LOWEST, Fold, Graph, Vector
 from malt._errors import ConfigError
 from malt._job import job as jobs
 from malt._job import missed
@@ -67,12 +62,6 @@ def start_alike(vector: Vector) -> None:
     job = jobs.current()
     if job.size == 1 or job.is_rejoining:
         return
-
-    def take_lowest(mine: npt.NDArray[Any], updates: list[Update]) -> None:
-        lowest = min(updates, key=lambda update: update.rank, default=None)
-        if lowest is not None and lowest.rank < job.rank:
-            np.copyto(mine, lowest.values)
-
     vector.scatter(ALL)
-    vector.gather(take_lowest, staleness=0)
+    vector.gather(LOWEST, staleness=0)
     missed.note_alike(vector)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from malt import _errors as errors
-from malt._core_import import ALL, Group, Update, Vector
+from malt._core_import import ALL, DeviceVector, Group, Update, Vector
 from malt._errors import DamagedError, PeerError
 from malt._job.vector_types import SPARSE_VECTORS, AnyVector
 
@@ -96,10 +96,13 @@ def copy_of(vector: AnyVector) -> Copy:
 def _views(vector: AnyVector, *, room: bool = False) -> list[Bytes]:
     """Return a vector's memory as bytes.
 
-    Of a sparse vector this is a copy; with `room`, zeros of the most that it can hold.
+    Of a sparse vector, or one on a GPU, this is a copy; with `room`, zeros of the most that it can
+    hold.
     """
     if isinstance(vector, Vector):
         arrays = vector.array if isinstance(vector.array, list) else [vector.array]
+    elif isinstance(vector, DeviceVector):
+        arrays = [np.zeros(len(vector), vector.dtype) if room else vector.read()]
     elif room:
         most = vector.capacity
         arrays = [np.zeros(most, np.int32), np.zeros(most, vector.values.dtype)]
@@ -146,6 +149,10 @@ class _Taker:
             dtype = vector.values.dtype
             values: Any = np.frombuffer(self._next(dtype.itemsize * count), dtype)
             vector.set(indices, values)
+            return
+        if isinstance(vector, DeviceVector):
+            length = len(vector) * vector.dtype.itemsize
+            vector.write(np.frombuffer(self._next(length), vector.dtype))
             return
         for view in _views(vector):
             view[:] = np.frombuffer(self._next(len(view)), np.uint8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol, TypeAlias
 
 from malt._core_import import (
+    DeviceVector,
     Group,
     SparseVectorFloat32,
     SparseVectorFloat64,
@@ -16,7 +17,7 @@ from malt._core_import import (
 SparseVector: TypeAlias = (
     SparseVectorFloat32 | SparseVectorFloat64 | SparseVectorInt32 | SparseVectorInt64
 )
-AnyVector: TypeAlias = Vector | SparseVector
+AnyVector: TypeAlias = Vector | DeviceVector | SparseVector
 SPARSE_VECTORS = (
     SparseVectorFloat32,
     SparseVectorFloat64,

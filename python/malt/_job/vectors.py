@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import math
 import operator
+import os
 from collections.abc import Callable, Sequence
 from numbers import Real
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ import numpy.typing as npt
 from malt._core_import import (
     ALL,
     Codec,
+    DeviceVector,
     Graph,
     Group,
     RowVector,
@@ -23,10 +25,13 @@ from malt._core_import import (
     SparseVectorInt32,
     SparseVectorInt64,
     Vector,
+    look_for_nvrtc_in,
 )
 from malt._errors import ConfigError
 from malt._job import calls
 from malt._job import job as jobs
+from malt._job.device_arrays import DeviceArrays, is_on_gpu
+from malt._job.nvrtc import nvrtc_folders
 from malt._job.vector_types import SparseVector
 from malt._partition import Partition, check_partition
 
@@ -51,9 +56,9 @@ def as_array(data: Any) -> npt.NDArray[Any]:
             array = np.from_dlpack(data.detach() if hasattr(data, "detach") else data)
         except (BufferError, RuntimeError, TypeError) as error:
             raise ConfigError(
-                f"cannot share the memory of a {type(data).__name__}: {error}; only memory on the "
-                "CPU can be shared: make the vector over a copy there, and copy between it and the "
-                "device around each exchange"
+                f"cannot share the memory of a {type(data).__name__}: {error}; memory on the CPU "
+                "and on NVIDIA's GPUs can be shared: make the vector over a copy there, and copy "
+                "between it and the device around each exchange"
             ) from error
         if not array.flags.writeable:  # NumPy before 2.2.5 sees all memory from DLPack as read-only
             if not hasattr(data, "detach"):
@@ -65,8 +70,9 @@ def as_array(data: Any) -> npt.NDArray[Any]:
             array = data.detach().numpy()
     else:
         raise ConfigError(
-            "a vector is made over a NumPy array, anything with DLPack on the CPU, a list of "
-            f"those, or a shape; this is {data!r:.50}{_way_out(data)}"
+            "a vector is made over a NumPy array, anything with DLPack on the CPU or with "
+            "__cuda_array_interface__ on a GPU, a list of those, or a shape; this is "
+            f"{data!r:.50}{_way_out(data)}"
         )
     if array.dtype.name not in _SPARSE:
         raise ConfigError(
@@ -229,10 +235,11 @@ def vector(
 
     Args:
         data: an array (NumPy; PyTorch on the CPU; with NumPy 2.2.5 anything on the CPU with
-            DLPack), whose memory is shared, not copied; a list of arrays of one dtype, which make
-            one vector and may not share memory; or a shape, for zeros in memory of MALT's own, with
-            which allreduce() copies less. Two vectors may be over one array (say, with different
-            graphs): each folds into it by itself.
+            DLPack; a PyTorch or CuPy array on an NVIDIA GPU), whose memory is shared, not copied; a
+            list of arrays of one dtype, which make one vector and may not share memory; or a shape,
+            for zeros in memory of MALT's own on the CPU, with which allreduce() copies less. Two
+            vectors may be over one array (say, with different graphs): each folds into it by
+            itself. All ranks give memory of the same kind, on the CPU or on GPUs.
         dtype: float32, float64, int32 or int64. An array has its own; for a shape, float32 if None.
         name: for error messages; each open vector has a name of its own.
         graph: which ranks send to which.
@@ -266,6 +273,14 @@ def vector(
         return made
     several = isinstance(data, Sequence) and not isinstance(data, (str, bytes))
     given = data if several else [data]
+    on_gpu = [is_on_gpu(part) for part in given]
+    if any(on_gpu):
+        if not all(on_gpu):
+            raise ConfigError(
+                "some arrays are on a GPU and some are not; make a vector for each kind of memory"
+            )
+        # It has the calls of a Vector, and users should see it as one.
+        return cast(Vector, _make_on_gpu(DeviceArrays(given), dtype, data, options))
     arrays = [as_array(part) for part in given]
     _check_apart(arrays)
     kinds = sorted({array.dtype.name for array in arrays})
@@ -318,6 +333,34 @@ def _make(
     count = own_count + sum(array.size for array in arrays)
     owner = "of its own memory" if own_count else "over arrays"
     return calls.make(build, _describe(f"{dtype} x {count} {owner}", options))
+
+
+def _make_on_gpu(
+    arrays: DeviceArrays, dtype: npt.DTypeLike | None, shown: Any, options: dict[str, Any]
+) -> DeviceVector:
+    if dtype is not None and np.dtype(dtype) != arrays.dtype:
+        raise ConfigError(
+            f"dtype is {np.dtype(dtype)}, but the array has {arrays.dtype}; its memory is shared, "
+            "so it cannot be converted: leave dtype out, or convert the array first"
+        )
+    look_for_nvrtc_in(nvrtc_folders())
+
+    def build(group: Group, rejoins: bool) -> DeviceVector:
+        return DeviceVector(
+            group=group,
+            dtype=arrays.dtype,
+            places=arrays.places,
+            shown=shown,
+            stream=arrays.stream,
+            slots=os.environ.get("MALT_DEVICE_SLOTS", ""),
+            rejoins=rejoins,
+            **options,
+        )
+
+    count = sum(count for _, count in arrays.places)
+    made = calls.make(build, _describe(f"{arrays.dtype} x {count} on GPUs", options))
+    jobs.current().companions.add(made)  # the GPU may still be sending when the program ends
+    return made
 
 
 @_one_call

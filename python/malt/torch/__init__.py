@@ -9,7 +9,8 @@
         average.step()
 
 Needs PyTorch 2.2 or later (`pip install "malt-sgd[torch]"`), which `import malt` alone never
-imports. The tensors that are exchanged must be in the memory of the CPU.
+imports. The tensors that are exchanged are in the memory of the CPU or of an
+NVIDIA GPU.
 """
 
 from malt._distribution import pip_install as _pip_install

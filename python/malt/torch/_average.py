@@ -36,8 +36,8 @@ def average(
     Optimizers' moments stay each rank's own, as in local SGD (Stich, 2019).
 
     Args:
-        model: with parameters in float32 or float64, on the CPU. Do not move or convert it
-            afterwards.
+        model: with parameters in float32 or float64, on the CPU or an NVIDIA GPU. Do not move or
+            convert it afterwards.
         every: steps from one exchange to the next.
         graph: which ranks send to which; None: every rank to every rank.
         sync: "bsp" (an exchange waits for the other ranks' exchange of the same number), "ssp:K"

@@ -35,8 +35,9 @@ class DiLoCo(Around):
     with the lowest rank's values, and must take equally many steps.
 
     Args:
-        model: the module whose parameters the optimizer has, in float32 or float64, on the CPU. Do
-            not move or convert it afterwards: its parameters are in the vectors' memory.
+        model: the module whose parameters the optimizer has, in float32 or float64, on the CPU or
+            an NVIDIA GPU. Do not move or convert it afterwards: its parameters are in the vectors'
+            memory.
         optimizer: the inner one, from torch.optim.
         every: inner steps from one outer step to the next (the paper's H, 500).
         outer_rate: of the outer steps, above 0 (the paper's: 0.7).

@@ -40,7 +40,7 @@ class Flat:
 
     Attributes:
         tensors: the given tensors.
-        vectors: by dtype; their memory is MALT's own.
+        vectors: by dtype; their memory is MALT's own, or PyTorch's where the tensors are on a GPU.
         memory: by dtype, the same memory as a tensor of one dimension.
     """
 
@@ -59,11 +59,16 @@ class Flat:
         for place in self._places.values():
             end = place.offset + torch.Size(place.size).numel()
             counts[place.dtype] = max(end, counts.get(place.dtype, 0))
-        self.vectors: dict[torch.dtype, Vector] = {
-            dtype: vector(count, dtype=DTYPES[dtype], graph=averaging.graph, policy=policy)
-            for dtype, count in counts.items()
-        }
-        self.memory = {dtype: torch.from_numpy(v.array) for dtype, v in self.vectors.items()}
+        device = next((tensor.device for tensor in self.tensors.values()), torch.device("cpu"))
+        self.vectors: dict[torch.dtype, Vector] = {}
+        self.memory: dict[torch.dtype, torch.Tensor] = {}
+        for dtype, count in counts.items():
+            given: Any = count
+            if device.type != "cpu":
+                given = torch.zeros(count, dtype=dtype, device=device)
+            made = vector(given, dtype=DTYPES[dtype], graph=averaging.graph, policy=policy)
+            self.vectors[dtype] = made
+            self.memory[dtype] = torch.from_numpy(made.array) if given is count else given
 
     def views(
         self, memory: Mapping[torch.dtype, torch.Tensor]
@@ -135,6 +140,7 @@ def places_of(tensors: Mapping[str, torch.Tensor], *, tied: bool = True) -> dict
         ConfigError: a tensor cannot lie in a vector, or two share a part of their memory.
     """
     _check_apart(tensors)
+    _check_one_device(tensors)
     places: dict[str, Place] = {}
     ends: dict[torch.dtype, int] = {}
     named: dict[int, str] = {}  # by address
@@ -148,6 +154,19 @@ def places_of(tensors: Mapping[str, torch.Tensor], *, tied: bool = True) -> dict
             place = places[first]
         places[name] = place
     return places
+
+
+def _check_one_device(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raise ConfigError if the tensors are on several devices."""
+    first: dict[torch.device, str] = {}
+    for name, tensor in tensors.items():
+        first.setdefault(tensor.device, name)
+    if len(first) > 1:
+        listed = ", ".join(f"{name} on {device}" for device, name in first.items())
+        raise ConfigError(
+            f"the model is on several devices ({listed}): exchange the part on each device by "
+            "itself, or move the model to one"
+        )
 
 
 def _check_apart(tensors: Mapping[str, torch.Tensor]) -> None:
@@ -189,9 +208,22 @@ def _shares(one: torch.Tensor, other: torch.Tensor) -> bool:
         return True
 
 
+class _Addresses:
+    """A tensor's elements as NumPy describes an array. Nothing reads them: they may be on a GPU."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        item = tensor.element_size()
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": tuple(tensor.shape),
+            "strides": tuple(step * item for step in tensor.stride()),
+            "typestr": np.dtype(DTYPES[tensor.dtype]).str,
+            "data": (tensor.data_ptr(), True),
+        }
+
+
 def _numpy(tensor: torch.Tensor) -> npt.NDArray[Any]:
-    array: npt.NDArray[Any] = tensor.detach().numpy()
-    return array
+    return np.asarray(_Addresses(tensor))
 
 
 def _span(tensor: torch.Tensor) -> int:
@@ -204,10 +236,10 @@ def _check(name: str, tensor: torch.Tensor) -> None:
     """Raise ConfigError unless the tensor can lie in a vector."""
     if is_lazy(tensor):
         raise ConfigError(f"{name} has no shape yet: run the model on one batch first")
-    if tensor.device.type != "cpu":
+    if tensor.device.type not in ("cpu", "cuda") or torch.version.hip is not None:
         raise ConfigError(
-            f"{name} is on device {tensor.device}; MALT exchanges memory of the CPU: call "
-            "model.cpu() first"
+            f"{name} is on device {tensor.device}; MALT exchanges memory of the CPU and of "
+            "NVIDIA's GPUs: call model.cpu() first"
         )
     if tensor.layout != torch.strided:
         raise ConfigError(f"{name} is {tensor.layout}; make it dense with .to_dense() first")

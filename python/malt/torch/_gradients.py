@@ -30,7 +30,8 @@ class GradientExchange(Around):
     on every rank, it stays without one.
 
     Args:
-        model: the module whose parameters the optimizer has, in float32 or float64, on the CPU.
+        model: the module whose parameters the optimizer has, in float32 or float64, on the CPU or
+            an NVIDIA GPU.
         optimizer: one of torch.optim.
         graph: which ranks send to which; None: every rank to every rank.
         sync: "bsp" (a step waits for the other ranks' step of the same number), "ssp:K" (for the

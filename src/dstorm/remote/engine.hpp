@@ -112,6 +112,11 @@ class Engine final : public Work {
   // sent at once; or, if this rank has lately sent an update of its own each time, together with
   // its next update, when it sleeps, or after kAwayAlone at most.
   void acknowledge(Attachment& attachment) noexcept;
+  // As flush(), from any thread: the engine's thread sends it.
+  void tell(Attachment& attachment) noexcept {
+    number_change(attachment, true);
+    handoff_.wake();
+  }
   void flush_notices() noexcept { drive(); }
   // A live member knows for certain that `rank`, of another host, has ended. The engine marks it
   // dead here when everything it has sent has been taken in. Any thread.

@@ -127,9 +127,23 @@ void Channel::acknowledge(std::span<const int> senders, bool awaited) noexcept {
 
 void Channel::wake(std::span<const int> ranks) noexcept { control_.ring(ranks); }
 
+void Channel::tell(std::span<const int> ranks) noexcept {
+  control_.ring(ranks);
+  if (engine_ != nullptr) engine_->tell(*attachment_);
+}
+
+void Channel::wake_self() noexcept {
+  const int own = control_.rank();
+  control_.ring({&own, 1});
+}
+
 bool Channel::make_room() noexcept {
   return engine_ != nullptr && engine_->make_room(*attachment_);
 }
+
+const std::vector<int>& Channel::locals() const noexcept { return control_.locals(); }
+
+int Channel::pidfd(int rank) const noexcept { return control_.pidfd(rank); }
 
 void Channel::close() noexcept {
   memory_->closed(control_.rank()).store(1, std::memory_order_release);

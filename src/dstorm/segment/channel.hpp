@@ -49,6 +49,10 @@ class Channel {
   // Wakes ranks of this host that may be waiting for a change that this rank has made in its
   // memory.
   void wake(std::span<const int> ranks) noexcept;
+  // The same from any thread, for ranks of any host: this rank has published an update for the
+  // ranks, or has folded updates of theirs.
+  void tell(std::span<const int> ranks) noexcept;
+  void wake_self() noexcept;  // from any thread
   // LATEST: makes the network read the update that it is still sending from a copy instead of the
   // slot. Returns true if that may have freed a slot.
   bool make_room() noexcept;
@@ -62,6 +66,11 @@ class Channel {
   // This rank will neither send nor receive here any more; the other ranks no longer wait for it.
   void close() noexcept;
   bool is_closed(int rank) const noexcept { return memory_->is_closed(rank); }
+
+  // The ranks of this host, this one included, sorted. A descriptor that is readable when the
+  // process of such a rank has ended; -1 for this rank.
+  const std::vector<int>& locals() const noexcept;
+  int pidfd(int rank) const noexcept;
 
  private:
   host::Control& control_;

@@ -3,8 +3,8 @@
 // to find them: collect_own_iteration() at staleness 0, collect_newest() under LATEST, and
 // collect_queued() under QUEUE. The fold reads the updates in their slots, or in the stash.
 // Under LATEST this rank's cursors hold the slots meanwhile, so that no sender overwrites one.
-// end() marks the updates as consumed, which frees their slots, and tells the senders. If a wait
-// or the fold throws, let_go() drops the holds, and all updates stay pending.
+// release() marks the updates as consumed, which frees their slots. Then the senders are told. If a
+// wait or the fold throws, let_go() drops the holds, and all updates stay pending.
 #include "dstorm/segment/gathering.hpp"
 
 #include <sched.h>
@@ -36,6 +36,45 @@ std::size_t Gathering::gather(const GatherOptions& options, const Segment::Fold&
   const Turn turn(state_.turns(), "gather", state_.options().name);
   Recorder* const recorder = state_.recorder();
   const Recorder::Time began = recorder != nullptr ? Recorder::now() : 0;
+  find(options, fold);
+  if (!state_.group().is_forked()) {  // by the fold: only the rank itself has gathered
+    settle();
+    release();
+    // A QUEUE sender may be waiting for a slot, a BSP sender for its receivers' folds.
+    if (!updates_.empty()) {
+      state_.channel().acknowledge(senders_, state_.is_queue() || !state_.rounds.is_in_step());
+    }
+    for (const Update& update : updates_) state_.stash.erase(update.rank, update.iteration);
+  }
+  if (recorder != nullptr) record(*recorder, began);
+  return updates_.size();
+}
+
+std::size_t Gathering::begin_later(const GatherOptions& options, const Segment::Fold& fold) {
+  const Turn turn(state_.turns(), "gather", state_.options().name);
+  Recorder* const recorder = state_.recorder();
+  const Recorder::Time began = recorder != nullptr ? Recorder::now() : 0;
+  find(options, fold);
+  settle();
+  for (const Update& update : updates_) state_.stash.erase(update.rank, update.iteration);
+  if (recorder != nullptr) record(*recorder, began);
+  if (updates_.empty()) {
+    release();
+  } else {
+    is_begun_.store(true, std::memory_order_relaxed);
+  }
+  return updates_.size();
+}
+
+void Gathering::finish() noexcept {
+  release();
+  state_.channel().tell(senders_);
+  is_begun_.store(false, std::memory_order_release);
+  state_.channel().wake_self();
+}
+
+// Finds the updates and calls the fold.
+void Gathering::find(const GatherOptions& options, const Segment::Fold& fold) {
   state_.begin_call(!options.staleness);
   updates_.clear();
   found_.clear();
@@ -50,9 +89,6 @@ std::size_t Gathering::gather(const GatherOptions& options, const Segment::Fold&
     let_go();
     throw;
   }
-  end();
-  if (recorder != nullptr) record(*recorder, began);
-  return updates_.size();
 }
 
 void Gathering::record(Recorder& recorder, Recorder::Time began) const noexcept {
@@ -351,35 +387,35 @@ void Gathering::take(int rank, int slot, std::uint64_t after, std::uint64_t limi
                       header.iteration,
                       {reader.payload(slot), header.payload_bytes},
                       header.count,
-                      header.format});
+                      header.format,
+                      false});
   found_.push_back({reader.ordinal(slot), false, true});
 }
 
 void Gathering::take(const Stash::Stashed& update) {
   updates_.push_back({update.rank, update.header.iteration, update.payload, update.header.count,
-                      update.header.format});
+                      update.header.format, true});
   found_.push_back({update.ordinal, true, true});
 }
 
 // If it throws, nothing counts as folded.
-void Gathering::end() {
-  if (state_.group().is_forked()) return;  // by the fold: only the rank itself has gathered
+void Gathering::settle() {
   state_.is_in_round = false;
   state_.group().check_standing();  // the slots of an evicted rank may have been written meanwhile
+  senders_.clear();
   for (std::size_t i = 0; i < updates_.size(); ++i) {
-    const Update& update = updates_[i];
-    SlotReader& reader = state_.reader(update.rank);
+    senders_.push_back(updates_[i].rank);
+    if (found_[i].is_folded) state_.bytes_in += updates_[i].payload.size();
+  }
+}
+
+void Gathering::release() noexcept {
+  for (std::size_t i = 0; i < updates_.size(); ++i) {
+    SlotReader& reader = state_.reader(updates_[i].rank);
     reader.count(found_[i].ordinal, found_[i].is_folded);
-    if (!found_[i].is_stashed) reader.release(update.iteration);
-    if (found_[i].is_folded) state_.bytes_in += update.payload.size();
+    if (!found_[i].is_stashed) reader.release(updates_[i].iteration);
   }
   let_go();
-  if (updates_.empty()) return;
-  // A QUEUE sender may be waiting for a slot, a BSP sender for its receivers' folds.
-  senders_.clear();
-  for (const Update& update : updates_) senders_.push_back(update.rank);
-  state_.channel().acknowledge(senders_, state_.is_queue() || !state_.rounds.is_in_step());
-  for (const Update& update : updates_) state_.stash.erase(update.rank, update.iteration);
 }
 
 void Gathering::let_go() noexcept {

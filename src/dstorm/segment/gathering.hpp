@@ -1,6 +1,7 @@
 // Finds the updates that have arrived for this rank, and gives them to a fold.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <optional>
 #include <vector>
@@ -16,6 +17,10 @@ class Gathering {
 
   // See Segment::gather.
   std::size_t gather(const GatherOptions& options, const Segment::Fold& fold);
+  // See Segment::begin_gather and finish_gather.
+  std::size_t begin_later(const GatherOptions& options, const Segment::Fold& fold);
+  void finish() noexcept;
+  bool is_begun() const noexcept { return is_begun_.load(std::memory_order_acquire); }
   // See Segment::await_update.
   bool await_update(std::size_t live, std::chrono::nanoseconds timeout);
   // See Segment::reject.
@@ -34,7 +39,9 @@ class Gathering {
   void collect_own_iteration_of(int rank, std::uint64_t own);
   void collect_newest();
   void collect_queued(std::uint64_t limit);
-  void end();
+  void find(const GatherOptions& options, const Segment::Fold& fold);
+  void settle();
+  void release() noexcept;
   void record(Recorder& recorder, Recorder::Time began) const noexcept;
   void let_go() noexcept;
   void wait_for_clocks(std::uint64_t target, std::chrono::nanoseconds timeout);
@@ -50,10 +57,11 @@ class Gathering {
 
   SegmentState& state_;
   Strays& strays_;
-  std::vector<Update> updates_;  // being gathered
-  std::vector<Found> found_;     // one for each of updates_, in the same order
-  std::vector<int> held_;        // senders in whose mailboxes this rank holds a slot
-  std::vector<int> senders_;     // of the updates that have been folded
+  std::vector<Update> updates_;        // being gathered
+  std::vector<Found> found_;           // one for each of updates_, in the same order
+  std::vector<int> held_;              // senders in whose mailboxes this rank holds a slot
+  std::vector<int> senders_;           // of the updates that have been folded
+  std::atomic<bool> is_begun_{false};  // finish() is to end a gather
   // For how long gathers waited for a quorum that came, lately, whatever its share.
   std::optional<std::chrono::nanoseconds> usual_wait_;
   int cut_short_ = 0;  // gathers since then, of which the deadline came first

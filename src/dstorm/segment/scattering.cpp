@@ -10,16 +10,37 @@ std::span<const int> Scattering::scatter(const Segment::Fill& fill, const Graph*
   if (state_.recorder() != nullptr) began_ = Recorder::now();
   std::byte* const room = begin(graph);
   if (room == nullptr) return skip();
-  try {
-    const std::pair<std::size_t, Tag> filled = [&] {
-      const Turns::Inside inside(state_.turns(), Turns::Code::kFold);
-      return fill(std::span(room, state_.options().slot_bytes));
-    }();
-    return end(filled.first, filled.second, may_lag);
-  } catch (...) {
-    cancel();
-    throw;
+  fill_with(fill, room);
+  last_sent_ = state_.writer().payload(slot_);
+  state_.writer().show(slot_);
+  slot_ = -1;
+  state_.channel().deliver(to_, bytes_, may_lag);
+  record(bytes_, to_);
+  return to_;
+}
+
+std::optional<std::span<const int>> Scattering::begin_later(const Segment::Fill& fill,
+                                                            const Graph* graph) {
+  const Turn turn(state_.turns(), "scatter", state_.options().name);
+  if (state_.recorder() != nullptr) began_ = Recorder::now();
+  last_sent_ = nullptr;
+  std::byte* const room = begin(graph);
+  if (room == nullptr) {
+    skip();
+    return std::nullopt;
   }
+  fill_with(fill, room);
+  begun_ = std::exchange(slot_, -1);
+  is_begun_.store(true, std::memory_order_relaxed);
+  record(bytes_, to_);
+  return to_;
+}
+
+void Scattering::finish() noexcept {
+  state_.writer().show(begun_);
+  state_.channel().tell(to_);
+  is_begun_.store(false, std::memory_order_release);
+  state_.channel().wake_self();
 }
 
 // Claims a slot. Returns null if, under LATEST, every slot is being read at this moment.
@@ -66,26 +87,33 @@ int Scattering::wait_for_slot(nanoseconds timeout) {
   return slot;
 }
 
-std::span<const int> Scattering::end(std::size_t bytes, Tag tag, bool may_lag) {
-  if (bytes > state_.options().slot_bytes) {
-    throw ConfigError(state_.name() + ": an update of " + std::to_string(bytes) +
-                      " bytes does not fit a slot of " +
-                      std::to_string(state_.options().slot_bytes));
+// Fills the claimed slot and announces the update. If it throws, everything is as before.
+void Scattering::fill_with(const Segment::Fill& fill, std::byte* room) {
+  try {
+    const auto [bytes, tag] = [&] {
+      const Turns::Inside inside(state_.turns(), Turns::Code::kFold);
+      return fill(std::span(room, state_.options().slot_bytes));
+    }();
+    if (bytes > state_.options().slot_bytes) {
+      throw ConfigError(state_.name() + ": an update of " + std::to_string(bytes) +
+                        " bytes does not fit a slot of " +
+                        std::to_string(state_.options().slot_bytes));
+    }
+    state_.group().check_standing();  // this rank may have been stopped, and evicted meanwhile
+    SlotHeader header{};
+    header.iteration = state_.iteration + 1;
+    header.payload_bytes = bytes;
+    header.count = tag.count;
+    header.format = tag.format;
+    state_.writer().announce(slot_, header, to_);
+    bytes_ = bytes;
+  } catch (...) {
+    cancel();
+    throw;
   }
-  state_.group().check_standing();  // this rank may have been stopped, and evicted meanwhile
-  SlotHeader header{};
-  header.iteration = ++state_.iteration;
+  ++state_.iteration;
   state_.is_in_round = true;
-  header.payload_bytes = bytes;
-  header.count = tag.count;
-  header.format = tag.format;
-  state_.writer().publish(slot_, header, to_);
-  last_sent_ = state_.writer().payload(slot_);
-  state_.channel().deliver(to_, bytes, may_lag);
-  slot_ = -1;
-  state_.bytes_out += bytes * to_.size();
-  record(bytes, to_);
-  return to_;
+  state_.bytes_out += bytes_ * to_.size();
 }
 
 std::span<const int> Scattering::skip() {

@@ -72,9 +72,11 @@ bool Strays::stash(int rank, std::uint64_t limit, std::size_t most) {
     const int slot = reader.oldest(consumed, settled);
     if (slot < 0) break;
     const SlotHeader header = state_.header_of(rank, slot, consumed, settled);
-    const std::byte* payload = reader.payload(slot);
-    state_.stash.add(
-        {rank, header, reader.ordinal(slot), {payload, payload + header.payload_bytes}});
+    const std::span payload(reader.payload(slot), header.payload_bytes);
+    const auto& copy_out = state_.options().copy_out;
+    state_.stash.add({rank, header, reader.ordinal(slot),
+                      copy_out ? copy_out(rank, payload)
+                               : std::vector<std::byte>(payload.begin(), payload.end())});
     reader.release(header.iteration);
     is_any = true;
   }

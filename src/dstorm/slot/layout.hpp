@@ -54,6 +54,14 @@
 //     holds or restored the tickets (S4 b). The next writer therefore assumes that the update which
 //     a slot's header names is being read: it does not write into the slot while a hold covers that
 //     update, whether there is a ticket or not.
+//  S8 A device may write the payload of an update, or read the payloads of others, after the call
+//     that began it has returned. The sender then stores the tickets and the clock of the update
+//     (S2, S6) when the device has finished, and begins no other update before that. The receiver
+//     keeps its holds, and stores `consumed`, when the device has finished (S3, S4), and looks for
+//     no other update before that. So S2 to S6 hold as if the device's work were a part of the
+//     store or the load that follows it. What has to hold between device and processor is in
+//     device/lane.hpp. A process that is killed meanwhile has stored nothing: its update is not
+//     seen, and its holds are those of a dead receiver.
 #pragma once
 
 #include <atomic>

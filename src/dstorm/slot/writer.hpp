@@ -95,6 +95,13 @@ class SlotWriter {
   // Makes a claimed slot, which the caller has filled with `header.payload_bytes` bytes, visible to
   // the ranks `to` (S2), then moves the clock (S6).
   void publish(int slot, const SlotHeader& given, std::span<const int> to) {
+    announce(slot, given, to);
+    show(slot);
+  }
+  // The two parts of publish(), for a payload that a device is still writing (S8). From announce()
+  // on the update counts as sent. Any one thread calls show() once the payload is whole; until it
+  // has returned, no other function of this writer may store.
+  void announce(int slot, const SlotHeader& given, std::span<const int> to) {
     SlotHeader header = given;
     header.sequence = ++sequence_;
     header.sender = static_cast<std::uint32_t>(sender_);
@@ -102,9 +109,15 @@ class SlotWriter {
     Sent& sent = put_header(slot, header);
     for (int r : to) {
       sent.to.push_back(r);
-      put_ticket(slot, {r, ++ordinals_[static_cast<std::size_t>(r)]}, header.iteration);
+      ++ordinals_[static_cast<std::size_t>(r)];
     }
-    advance(header.iteration);
+  }
+  void show(int slot) {
+    const Sent& sent = slots_[static_cast<std::size_t>(slot)];
+    for (int r : sent.to) {
+      put_ticket(slot, {r, ordinals_[static_cast<std::size_t>(r)]}, sent.iteration);
+    }
+    advance(sent.iteration);
   }
 
   // The same in a copy of the mailbox. The header and the ordinals are those that the sender has

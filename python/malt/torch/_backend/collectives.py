@@ -15,6 +15,7 @@ from torch.distributed import ReduceOp
 from malt._errors import ConfigError
 from malt.torch._backend import members as _members
 from malt.torch._backend.members import NATIVE, SLOT_BYTES, Members
+from malt.torch._backend.streams import staged
 
 Tensors = Sequence[torch.Tensor]
 
@@ -62,6 +63,7 @@ def barrier(members: Members, timeout: float) -> None:
     members.run([], [], _BARRIER, timeout, _members.goes_on())
 
 
+@staged
 def broadcast(members: Members, tensor: torch.Tensor, root: int, timeout: float) -> None:
     """Give all ranks the root's values."""
     kind = _BROADCAST | root << 8
@@ -78,6 +80,7 @@ def broadcast(members: Members, tensor: torch.Tensor, root: int, timeout: float)
     landing.settle()
 
 
+@staged
 def all_gather(members: Members, outputs: Tensors, own: torch.Tensor, timeout: float) -> None:
     """Give all ranks the values of all; `outputs` has a tensor for each rank."""
     _check_count(outputs, members.size, "output tensors")
@@ -94,6 +97,7 @@ def all_gather(members: Members, outputs: Tensors, own: torch.Tensor, timeout: f
     landing.settle()
 
 
+@staged
 def gather(
     members: Members, outputs: Tensors, own: torch.Tensor, root: int, timeout: float
 ) -> None:
@@ -114,6 +118,7 @@ def gather(
     landing.settle()
 
 
+@staged
 def scatter(
     members: Members, output: torch.Tensor, inputs: Tensors, root: int, timeout: float
 ) -> None:
@@ -133,6 +138,7 @@ def scatter(
     landing.settle()
 
 
+@staged
 def all_to_all(members: Members, outputs: Tensors, inputs: Tensors, timeout: float) -> None:
     """Give each rank its tensor of every rank's `inputs`, in the order of the ranks."""
     _check_count(inputs, members.size, "input tensors")
@@ -165,6 +171,14 @@ def all_to_all(members: Members, outputs: Tensors, inputs: Tensors, timeout: flo
 
 def all_reduce(members: Members, tensor: torch.Tensor, op: ReduceOp, timeout: float) -> None:
     """Replace the values by the reduction of all ranks' values, the same bits on all ranks."""
+    if tensor.is_cuda and members.folds_on_gpu(tensor, op):
+        members.reduce(tensor, op == ReduceOp.AVG, timeout)
+    else:
+        _all_reduce(members, tensor, op, timeout)
+
+
+@staged
+def _all_reduce(members: Members, tensor: torch.Tensor, op: ReduceOp, timeout: float) -> None:
     if tensor.layout is not torch.strided:
         return _all_reduce_sparse(members, tensor, op, timeout)
     mean = op == ReduceOp.AVG
@@ -180,11 +194,13 @@ def all_reduce(members: Members, tensor: torch.Tensor, op: ReduceOp, timeout: fl
     return _fold(members, tensor, tensor, op, range(members.size), timeout)
 
 
+@staged
 def reduce(members: Members, tensor: torch.Tensor, op: ReduceOp, root: int, timeout: float) -> None:
     """Give the root the reduction of all ranks' values."""
     _fold(members, tensor, tensor, op, [root], timeout)
 
 
+@staged
 def reduce_scatter(
     members: Members, output: torch.Tensor, inputs: Tensors, op: ReduceOp, timeout: float
 ) -> None:

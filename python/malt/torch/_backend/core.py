@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from malt.torch._backend.errors import translated
 from malt.torch._backend.members import Members
 from malt.torch._backend.point_to_point import Mail
+from malt.torch._backend.streams import on_stream_of
 from malt.torch._backend.work import Call, Line, join_threads, recorded
 
 
@@ -52,12 +54,16 @@ class Core:
         members = self.members
         timeout = seconds_of(getattr(opts, "timeout", None), members.timeout)
 
+        stream = on_stream_of(tensors, arguments)
+
         def step() -> None:
-            with translated(name, members.names):
+            with translated(name, members.names), stream or contextlib.nullcontext():
                 function(members, *arguments, timeout)
 
         def begin() -> Call:
-            return self.line.call(step, tensors, getattr(opts, "asyncOp", True))
+            call = self.line.call(step, tensors, getattr(opts, "asyncOp", True))
+            call.stream = stream
+            return call
 
         return self.recorded(name, tensors if shown is None else shown, begin)
 

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
+from torch.distributed import ReduceOp
 
 from malt import _errors as errors
-from malt._core_import import Exchange, Group, Reducer
+from malt._core_import import DeviceReducer, Exchange, Group, Reducer, look_for_nvrtc_in
 from malt._job.joining import form_group
+from malt._job.nvrtc import nvrtc_folders
 from malt.torch._backend.errors import PeerError, TimeoutError, translated  # noqa: A004
 from malt.torch._backend.store_bootstrap import bootstrap_over
 
@@ -20,6 +22,7 @@ _FEW_RANKS = 2
 _FOLD_BYTES = 32 << 10
 _LEAST_REDUCED = 64 << 10  # bytes of the smallest vector that is kept for reducing
 _LINE_BYTES = 64  # the least of a slot
+_LARGEST_ON_GPU = 64 << 20  # bytes of a tensor on a GPU that are folded at a time
 _MOST_KEPT = 32  # vectors between hosts, where each length has its own
 
 # As vol::DType numbers them.
@@ -73,6 +76,7 @@ class Members:
         # Ranks that miss a monitored barrier stay in step elsewhere.
         self._monitor: Exchange | None = None
         self._reducers: dict[tuple[torch.dtype, int], Reducer] = {}
+        self._on_gpu: dict[tuple[torch.dtype, torch.device, int], DeviceReducer] = {}
         self._made = 0
         self._folds_all = False
         if size > 1:
@@ -154,7 +158,9 @@ class Members:
         if self._exchange is None or not count:
             return
         dtype = tensor.dtype
-        if _going_on:
+        if tensor.is_cuda:
+            self._reduce_on_gpu(tensor.view(-1), mean, timeout)
+        elif _going_on:
             self._reduce_living(tensor, mean, timeout)
         elif self._folds_all or count * tensor.element_size() <= _FOLD_BYTES:
             self._exchange.fold(tensor.data_ptr(), count, _NUMBERS[dtype], mean, timeout)
@@ -164,6 +170,48 @@ class Members:
             if len(others) + 1 < self.size:
                 missing = set(range(self.size)) - {self.rank, *others}
                 raise errors.PeerError("ranks are dead", missing)
+
+    def folds_on_gpu(self, tensor: torch.Tensor, op: ReduceOp) -> bool:
+        """Return whether reduce() takes this CUDA tensor. The answer is the same on all ranks."""
+        return (
+            self.size > 1
+            and self.group.is_one_host
+            and op in (ReduceOp.SUM, ReduceOp.AVG)
+            and tensor.layout is torch.strided
+            and tensor.dtype in NATIVE
+            and tensor.is_contiguous()
+        )
+
+    def _reduce_on_gpu(self, tensor: torch.Tensor, mean: bool, timeout: float) -> None:
+        stream = torch.cuda.current_stream(tensor.device).cuda_stream
+        for part in tensor.split(_LARGEST_ON_GPU // tensor.element_size()):
+            reducer = self._reducer_on_gpu(part)
+            others = reducer.allreduce(part.data_ptr(), part.numel(), mean, timeout, stream)
+            living = len(others) + 1
+            if living == self.size:
+                continue
+            if not _going_on:
+                missing = set(range(self.size)) - {self.rank, *others}
+                raise errors.PeerError("ranks are dead", missing)
+            if not mean and tensor.dtype.is_floating_point:
+                part.mul_(self.size / living)
+
+    def _reducer_on_gpu(self, part: torch.Tensor) -> DeviceReducer:
+        """Return a vector that takes the part. All ranks choose and make the same."""
+        least = _LEAST_REDUCED // part.element_size()
+        capacity = max(least, 1 << (part.numel() - 1).bit_length())
+        key = part.dtype, part.device, capacity
+        found = self._on_gpu.pop(key, None)
+        if found is None:
+            look_for_nvrtc_in(nvrtc_folders())
+            self._made += 1
+            found = DeviceReducer(
+                self.group, _NAMES[part.dtype], capacity, f"reducer-{self._made}", part.data_ptr()
+            )
+        self._on_gpu[key] = found  # the last used is the last
+        if len(self._on_gpu) > _MOST_KEPT:
+            self._on_gpu.pop(next(iter(self._on_gpu))).shut()
+        return found
 
     def _reduce_living(self, tensor: torch.Tensor, mean: bool, timeout: float) -> None:
         count = tensor.numel()
@@ -192,7 +240,7 @@ class Members:
 
     def close(self) -> None:
         """Leave the group: the others' calls fail from now on. Idempotent."""
-        for reducer in self._reducers.values():
+        for reducer in (*self._reducers.values(), *self._on_gpu.values()):
             reducer.shut()
         for exchange in (self._exchange, self._monitor):
             if exchange is not None:

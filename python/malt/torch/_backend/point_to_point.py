@@ -6,6 +6,7 @@ its sender announces it in the store, and both ranks join.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from malt.torch._backend.collectives import bytes_of
 from malt.torch._backend.errors import translated
 from malt.torch._backend.members import Members
 from malt.torch._backend.store_bootstrap import bootstrap_over
+from malt.torch._backend.streams import OnStream, on_stream_of
 from malt.torch._backend.work import Call, Line, start_thread
 
 _Kept = TypeVar("_Kept")
@@ -82,7 +84,7 @@ class Sender:
 
     def send(self, tensor: torch.Tensor, tag: int) -> Call:
         """Send a tensor: at once if there is room for it, else in a thread."""
-        given = tensor.contiguous()
+        given = (tensor.cpu() if tensor.is_cuda else tensor).contiguous()
 
         def step() -> None:
             with translated("send", self._end.names):
@@ -123,6 +125,7 @@ class Receiver:
             done.end(source=self._source)
             return done
         call = Call.pending([tensor])
+        call.stream = on_stream_of(tensor)
         with self._lock:
             self._waiting.append((tensor, tag, call))
             if not self._has_thread:
@@ -140,7 +143,8 @@ class Receiver:
         return True
 
     def _read(self, link: Link, tensor: torch.Tensor, tag: int) -> None:
-        here = tensor if tensor.is_contiguous() else torch.empty(tensor.shape, dtype=tensor.dtype)
+        is_direct = tensor.is_contiguous() and not tensor.is_cuda
+        here = tensor if is_direct else torch.empty(tensor.shape, dtype=tensor.dtype)
         link.receive(here.data_ptr(), bytes_of(here), tag, self._timeout)
         if here is not tensor:
             tensor.copy_(here)
@@ -160,7 +164,7 @@ class Receiver:
                     if place is None:
                         continue
                     tensor, tag, call = self._waiting[place]
-                    failure = self._failure_of(tensor, tag)
+                    failure = self._failure_of(tensor, tag, call.stream)
             except BaseException as error:  # all that wait hear of it
                 self._fail_all(error)
                 return
@@ -169,10 +173,13 @@ class Receiver:
             call.end(failure, self._source)
             deadline = time.monotonic() + self._timeout
 
-    def _failure_of(self, tensor: torch.Tensor, tag: int) -> BaseException | None:
+    def _failure_of(
+        self, tensor: torch.Tensor, tag: int, stream: OnStream | None
+    ) -> BaseException | None:
         """Receive a tensor; return what is wrong with its message, which concerns no other."""
         try:
-            self._read(self._end.link(), tensor, tag)
+            with stream or contextlib.nullcontext():
+                self._read(self._end.link(), tensor, tag)
         except errors.ConfigError as error:
             return errors.ConfigError(f"recv: {error}")
         return None
@@ -219,7 +226,15 @@ class Mail:
     def receive_any(self, tensor: torch.Tensor, tag: int) -> Call:
         """Receive a tensor from whichever rank sends one with this tag first."""
         line = self._kept(self._any, tag, lambda: Line("malt receive from any"))
-        return line.later(lambda: self._search(tensor, tag), [tensor])
+        stream = on_stream_of(tensor)
+
+        def search() -> int:
+            with stream or contextlib.nullcontext():
+                return self._search(tensor, tag)
+
+        call = line.later(search, [tensor])
+        call.stream = stream
+        return call
 
     def _search(self, tensor: torch.Tensor, tag: int) -> int:
         others = [rank for rank in range(self._members.size) if rank != self._members.rank]

@@ -1,4 +1,4 @@
-"""The process groups that torch gets: of CPU tensors alone, or beside those of other backends.
+"""The process groups that torch gets: of all tensors, or beside those of other backends.
 
 torch makes a process group by create(). It stops at the first ProcessGroup that it is given, so
 with "cpu:malt,cuda:nccl" ours has torch make another one for the other devices, and hands on the
@@ -21,7 +21,7 @@ from malt.torch._backend.operations import Operations
 
 
 class MaltProcessGroup(Operations, dist.ProcessGroup):  # type: ignore[misc] # PyTorch is optional
-    """A process group of CPU tensors."""
+    """A process group."""
 
     def __init__(self, store: dist.Store, core: Core) -> None:
         dist.ProcessGroup.__init__(self, core.members.rank, core.members.size)
@@ -59,7 +59,7 @@ class MaltProcessGroup(Operations, dist.ProcessGroup):  # type: ignore[misc] # P
 
 
 class MixedProcessGroup(MaltProcessGroup):
-    """A process group of CPU tensors that hands on the calls about others.
+    """A process group of CPU tensors that hands on the calls about those of other backends.
 
     Args:
         store: as for MaltProcessGroup.
@@ -151,4 +151,4 @@ def _other_devices() -> str:
 def register() -> None:
     """Make `malt` a name that torch.distributed.init_process_group() knows. Idempotent."""
     if dist.is_available() and "MALT" not in dist.Backend._plugins:
-        dist.Backend.register_backend("malt", create, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend("malt", create, extended_api=True, devices=["cpu", "cuda"])

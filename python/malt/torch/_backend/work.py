@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from malt.torch._backend.streams import OnStream
+
 Step = Callable[[], Any]
 
 _lock = threading.Lock()  # held for an instant, when a future is made or a call begins or ends
@@ -42,7 +44,12 @@ class Call(_Work):  # type: ignore[misc] # PyTorch is no dependency
 
     Args:
         tensors: what result() and the future give.
+
+    Attributes:
+        stream: on which the call works with CUDA tensors; wait() lets the present one wait for it.
     """
+
+    stream: OnStream | None = None
 
     def __init__(self, tensors: Any) -> None:
         super().__init__()
@@ -87,6 +94,8 @@ class Call(_Work):  # type: ignore[misc] # PyTorch is no dependency
                 raise RuntimeError(f"wait(timeout): the call has not ended within {limit} s")
         if self._error is not None:
             raise self._error
+        if self.stream is not None:
+            self.stream.join()
         return True
 
     def synchronize(self) -> None:

@@ -1,0 +1,166 @@
+"""Calls are in the order of the program's stream, and no rank sees an update before it is whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gpus import controls_the_driver, run_gpu_job
+
+both_kinds = pytest.mark.parametrize("slots", ["ipc", "host"])
+
+
+@controls_the_driver
+@both_kinds
+def test_scatter_returns_before_the_gpu_has_copied_and_the_update_comes_after(
+    tmp_path: Path, slots: str
+) -> None:
+    """The copy takes a second; the sender changes its array behind it."""
+    result = run_gpu_job(
+        tmp_path,
+        2,
+        """
+if rank == 0: os.environ["FAKE_CUDA_COPY_DELAY_US"] = "125000"  # after each 64 KB
+malt.init(timeout=40)
+x = DeviceArray(8 * 16384, np.int32).fill(1 + rank)
+v = malt.vector(x, graph=malt.Graph([(0, 1), (1, 0)]))
+malt.barrier()
+if rank == 0:
+    start = time.monotonic()
+    v.scatter()
+    tell(under_way=counters(v))
+    x.fill(7)
+    raise_flag("scattered")
+    tell(filled=time.monotonic() - start)
+    await_flag("come")
+    tell(come=counters(v))
+else:
+    await_flag("scattered")
+    start, looks = time.monotonic(), 0
+    while not v.gather(malt.REPLACE).count: looks += 1
+    tell(waited=time.monotonic() - start, looks=looks, values=set(x.get().tolist()))
+    raise_flag("come")
+malt.barrier()
+""",
+        slots=slots,
+    )
+    sender, receiver = result.told
+    assert sender["filled"] < 0.3
+    for name, pending in (("under_way", 1), ("come", 0)):
+        stats = sender[name]
+        assert (stats["sent"], stats["pending"], stats["folded"]) == (1, pending, 1 - pending)
+    assert 0.6 < receiver["waited"] < 5
+    assert receiver["looks"] > 10
+    assert receiver["values"] == {0x01010101}
+
+
+@controls_the_driver
+@both_kinds
+def test_gather_returns_before_the_gpu_has_folded_and_the_slot_is_kept_until_then(
+    tmp_path: Path, slots: str
+) -> None:
+    """Under "queue" with one slot the sender's next scatter waits for the end of the fold."""
+    result = run_gpu_job(
+        tmp_path,
+        2,
+        """
+if rank == 1: os.environ["FAKE_CUDA_COPY_DELAY_US"] = "100000"  # after each 64 KB
+malt.init(timeout=40)
+x = DeviceArray(8 * 16384, np.int32).fill(1 + rank)
+v = malt.vector(x, graph=malt.Graph([(0, 1), (1, 0)]), policy="queue", depth=1)
+malt.barrier()
+if rank == 0:
+    v.scatter()
+    x.fill(9)
+    await_flag("gathered")
+    start = time.monotonic()
+    v.scatter()
+    tell(waited=time.monotonic() - start)
+else:
+    while v.clock_of(0) < 1: time.sleep(0.001)
+    start = time.monotonic()
+    count = v.gather(malt.REPLACE).count
+    tell(gathered=time.monotonic() - start, count=count)
+    raise_flag("gathered")
+    tell(values=set(x.get()[::999].tolist()))
+    while not v.gather(malt.REPLACE).count: time.sleep(0.001)
+    tell(then=set(x.get()[::999].tolist()))
+malt.barrier()
+""",
+        slots=slots,
+    )
+    sender, receiver = result.told
+    assert (receiver["count"], receiver["values"]) == (1, {0x01010101})
+    assert receiver["gathered"] < 0.3
+    assert sender["waited"] > 0.6
+    assert receiver["then"] == {0x09090909}
+
+
+@both_kinds
+@pytest.mark.parametrize("policy", ["latest", "queue"])
+def test_no_update_is_torn_or_folded_out_of_order(
+    tmp_path: Path, slots: str, policy: str
+) -> None:
+    """All ranks overwrite their arrays behind each call, while copies and folds take their time."""
+    result = run_gpu_job(
+        tmp_path,
+        3,
+        """
+malt.init(timeout=40)
+x = DeviceArray(5 * 16384, np.int32)
+v = malt.vector(x, policy=policy, depth=2)
+wrong, seen, newest = [], 0, {}
+for step in range(60):
+    x.fill(1 + (3 * step + rank) % 250)
+    v.scatter()
+    x.fill(0)
+    g = v.gather(malt.REPLACE)
+    values = np.unique(x.get())
+    x.fill(255)
+    if not g.count:
+        if values.tolist() != [0]: wrong.append((step, "changed", values[:4]))
+        continue
+    seen += 1
+    byte = int(values[0]) & 255
+    sender = (byte - 1) % 3 if byte else -1
+    if len(values) != 1 or sender not in g.ranks:
+        wrong.append((step, g.ranks, values[:4]))
+        continue
+    if newest.get(sender, 0) > byte: wrong.append((step, sender, newest[sender], byte))
+    newest[sender] = byte
+raise_flag(rank)
+while not all(flag_is_up(r) for r in range(size)): v.gather(malt.REPLACE)
+tell(wrong=wrong, seen=seen)
+malt.barrier()
+""",
+        slots=slots,
+        policy=policy,
+        environ={"FAKE_CUDA_COPY_DELAY_US": "200"},
+    )
+    assert result.each("wrong") == [[]] * 3
+    assert min(result.each("seen")) > 5
+
+
+def test_a_gather_is_seen_by_the_work_that_comes_next_on_the_stream(tmp_path: Path) -> None:
+    """Nothing waits for the GPU here until the end: the values only come out right in order."""
+    result = run_gpu_job(
+        tmp_path,
+        3,
+        """
+malt.init(timeout=40)
+x = on_gpu(np.full(40_000, float(rank)))
+v = malt.vector(x, policy="queue", depth=4)
+for step in range(30):
+    v.scatter()
+    v.gather(malt.AVG, staleness=0)
+    v.allreduce(malt.SUM)
+    v.scatter()
+    v.gather(malt.TRIMMED_MEAN(0), staleness=0)
+    v.allreduce(malt.MEDIAN)
+got = x.get()
+tell(ends=(got.min(), got.max()))
+malt.barrier()
+""",
+        environ={"FAKE_CUDA_COPY_DELAY_US": "300"},
+    )
+    assert result.each("ends") == [(3.0**30, 3.0**30)] * 3
