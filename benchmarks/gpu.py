@@ -7,13 +7,19 @@
 All ranks are on one GPU. An exchange is scatter and gather at staleness 0 of float32 elements. All
 that is compared is measured in one job, in turns: exchanges with the slots in the GPU's memory
 ("ipc") and in the host's ("host"), gloo's all_reduce of the same CUDA tensor, and plain copies by
-rank 0 alone. The training is that of a transformer as large as GPT-2 (124 million parameters,
-nanoGPT's default), in blocks of steps without and with malt.torch.average(every=32).
+rank 0 alone. Where nvidia-cuda-mps-control is installed, this is measured once more under NVIDIA's
+MPS, which lets processes share the GPU without switching between them. The training is that of a
+transformer as large as GPT-2 (124 million parameters, nanoGPT's default), in blocks of steps
+without and with malt.torch.average(every=32).
 """
 
+import contextlib
 import json
 import os
+import shutil
 import statistics
+import subprocess
+import tempfile
 import time
 
 from report import MB, Report, microseconds, parser_with_output, run_ranks, size_text, table, times
@@ -210,12 +216,13 @@ def training_worker(batch):
 class Gpu(Report):
     def exchanges(self, measured):
         rows = []
-        for ranks, found in measured.items():
+        for (ranks, under_mps), found in measured.items():
             rate = found["copies"]
             for size, seconds in found["sizes"].items():
                 size = int(size)
                 ms = {name: statistics.median(each) for name, each in seconds.items()}
-                what = f"{size_text(size)} on {ranks} ranks"
+                mps = "yes" if under_mps else ""
+                what = f"{size_text(size)} on {ranks} ranks" + (" under MPS" if mps else "")
                 # A scatter reads and writes the vector, a gather reads all and writes it.
                 moved = ranks * (ranks + 3) * size / ms["ipc"] / rate["gpu"]
                 # Each vector once to the host, and once to each other rank.
@@ -228,11 +235,11 @@ class Gpu(Report):
                     staged < LEAST["host"] and f"host {staged:.0%}",
                     faster < LEAST["gloo"] and f"gloo {times(faster)}",
                 )
-                row = [size_text(size), str(ranks), verdict]
+                row = [size_text(size), str(ranks), mps, verdict]
                 row += [microseconds(ms[name]) for name in ("ipc", "ipc allreduce", "host")]
                 row += [microseconds(ms["host allreduce"]), microseconds(ms["gloo"])]
                 rows.append([*row, f"{moved:.0%}", f"{staged:.0%}", times(faster)])
-        header = ["float32", "ranks", "", "ipc", "ipc allreduce", "host", "host allreduce"]
+        header = ["float32", "ranks", "MPS", "", "ipc", "ipc allreduce", "host", "host allreduce"]
         header += ["gloo", "of the GPU's copy", "of the pinned copy", "x gloo"]
         one = next(iter(measured.values()))
         rates = {name: f"{rate / 1e9:,.0f}" for name, rate in one["copies"].items()}
@@ -245,7 +252,9 @@ class Gpu(Report):
             "exchange has to read and write, of all ranks together, by its time and the rate of "
             f"plain copies (wanted: {LEAST['ipc']:.0%}). *Of the pinned copy*: likewise over the "
             f"bus, one direction after the other, with the slots in the host's memory (wanted: "
-            f"{LEAST['host']:.0%}). *x gloo*: gloo's time by ipc's (wanted: {LEAST['gloo']}).\n\n"
+            f"{LEAST['host']:.0%}). *x gloo*: gloo's time by ipc's (wanted: {LEAST['gloo']}). "
+            "*MPS*: under NVIDIA's Multi-Process Service; without it the GPU runs the ranks in "
+            "turn.\n\n"
             + table(header, rows)
         )
 
@@ -271,6 +280,19 @@ class Gpu(Report):
         )
 
 
+@contextlib.contextmanager
+def mps():
+    """The environment of a job under MPS, whose daemon runs meanwhile."""
+    with tempfile.TemporaryDirectory() as folder:
+        environ = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+        control = "nvidia-cuda-mps-control"
+        subprocess.run([control, "-d"], env=os.environ | environ, check=True)
+        try:
+            yield environ
+        finally:
+            subprocess.run([control], input=b"quit\n", env=os.environ | environ, check=True)
+
+
 def main():
     options = parse()
     if options.worker:
@@ -285,9 +307,14 @@ def main():
         malt.barrier()
         return 0
     made = Gpu("gpu.py", "Vectors on GPUs", f"{TURNS} turns")
-    made.exchanges(
-        {ranks: run_ranks(ranks, __file__, "--worker", "exchange") for ranks in options.ranks}
-    )
+    worker = (__file__, "--worker", "exchange")
+    exchanges = {(ranks, False): run_ranks(ranks, *worker) for ranks in options.ranks}
+    if shutil.which("nvidia-cuda-mps-control"):
+        with mps() as environ:
+            exchanges |= {
+                (ranks, True): run_ranks(ranks, *worker, **environ) for ranks in options.ranks
+            }
+    made.exchanges(exchanges)
     if not options.skip_training:
         arguments = ("--worker", "training", "--batch", options.batch)
         made.training({ranks: run_ranks(ranks, __file__, *arguments) for ranks in options.ranks})

@@ -17,12 +17,13 @@ using vol::device::Stream;
 
 class PythonDeviceVector {
  public:
+  using Streams = py::typing::Callable<py::int_()>;
   using Places = std::vector<std::pair<std::uintptr_t, std::size_t>>;  // address, elements
 
   // `stream` returns the handle of the stream on which the caller works. It raises an error if the
   // arrays are no longer where they were.
   PythonDeviceVector(const std::shared_ptr<dstorm::Group>& group, const py::dtype& dtype,
-                     const Places& places, py::object shown, py::function stream,
+                     const Places& places, py::object shown, Streams stream,
                      const std::string& slots, vol::VectorOptions options)
       : array_(std::move(shown)), stream_(std::move(stream)) {
     const vol::DType type = to_dtype(dtype);
@@ -134,7 +135,7 @@ class PythonDeviceVector {
   }
 
   py::object array_;
-  py::function stream_;
+  Streams stream_;
   Missed missed_;
   Notices notices_;
   GatheredObject gathered_;
@@ -147,14 +148,16 @@ class DeviceReducer {
  public:
   // `data`: any memory on the GPU.
   DeviceReducer(const std::shared_ptr<dstorm::Group>& group, const std::string& dtype,
-                std::size_t count, const std::string& name, std::uintptr_t data) {
+                std::size_t count, const std::string& name, std::uintptr_t data,
+                const std::string& slots) {
     vol::VectorOptions options;
     options.name = name;
     const vol::DType type = to_dtype(py::dtype(dtype));
+    const auto kind = dstorm::device::slot_kind(slots);
     const py::gil_scoped_release no_gil;
     vector_ = std::make_unique<DeviceVector>(
         group, type, std::vector<vol::Piece>{{reinterpret_cast<void*>(data), count}},
-        std::move(options), dstorm::device::SlotKind::kAuto, false);
+        std::move(options), kind, false);
   }
 
   std::vector<int> allreduce(std::uintptr_t data, std::size_t count, bool mean, double timeout,
@@ -217,8 +220,9 @@ void bind_device(py::module_& module) {
   py::class_<DeviceReducer>(module, "DeviceReducer",
                             "A vector that is reduced wherever it lies on a GPU; for the package.")
       .def(py::init<const std::shared_ptr<dstorm::Group>&, const std::string&, std::size_t,
-                    const std::string&, std::uintptr_t>(),
-           py::arg("group"), py::arg("dtype"), py::arg("count"), py::arg("name"), py::arg("data"))
+                    const std::string&, std::uintptr_t, const std::string&>(),
+           py::arg("group"), py::arg("dtype"), py::arg("count"), py::arg("name"), py::arg("data"),
+           py::arg("slots"))
       .def("allreduce", &DeviceReducer::allreduce, py::arg("data"), py::arg("count"),
            py::arg("mean"), py::arg("timeout"), py::arg("stream"),
            "Replace `count` elements by the sum or mean of the live ranks'. Collective.\n\n"
@@ -240,7 +244,7 @@ void bind_device(py::module_& module) {
       "Returns:\n    The ranks written to.\n\n"
       "Raises:\n    TimeoutError: every slot holds an update that the named ranks have yet to "
       "gather.\n    ConfigError: an array has moved; the stream is being captured.\n"
-      "    Error: the GPU has no room for the slots, or has failed.");
+      "    Error: the GPU has failed.");
   add_method<PythonDeviceVector, &PythonDeviceVector::then_notify<&PythonDeviceVector::gather>>(
       vector, "gather",
       "gather(self: malt._core.DeviceVector, fold: malt._core.Fold = ..., *, "
@@ -270,9 +274,10 @@ void bind_device(py::module_& module) {
   vector
       .def(py::init([](const std::shared_ptr<dstorm::Group>& group, const py::dtype& dtype,
                        const PythonDeviceVector::Places& places, py::object shown,
-                       py::function stream, const std::string& slots, const std::string& name,
-                       const dstorm::Graph& graph, const std::string& policy, int depth,
-                       bool reject_nonfinite, std::optional<double> max_norm, bool rejoins,
+                       PythonDeviceVector::Streams stream, const std::string& slots,
+                       const std::string& name, const dstorm::Graph& graph,
+                       const std::string& policy, int depth, bool reject_nonfinite,
+                       std::optional<double> max_norm, bool rejoins,
                        const std::optional<vol::Codec>& codec) {
              return std::make_unique<PythonDeviceVector>(
                  group, dtype, places, std::move(shown), std::move(stream), slots,

@@ -535,7 +535,7 @@ class DeviceReducer:
     """
     A vector that is reduced wherever it lies on a GPU; for the package.
     """
-    def __init__(self, group: Group, dtype: str, count: typing.SupportsInt | typing.SupportsIndex, name: str, data: typing.SupportsInt | typing.SupportsIndex) -> None:
+    def __init__(self, group: Group, dtype: str, count: typing.SupportsInt | typing.SupportsIndex, name: str, data: typing.SupportsInt | typing.SupportsIndex, slots: str) -> None:
         ...
     def allreduce(self, data: typing.SupportsInt | typing.SupportsIndex, count: typing.SupportsInt | typing.SupportsIndex, mean: bool, timeout: typing.SupportsFloat | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> list[int]:
         """
@@ -554,7 +554,7 @@ class DeviceVector:
 
     Its calls are those of a Vector, in the order of the caller's current stream.
     """
-    def __init__(self, *, group: Group, dtype: numpy.dtype[typing.Any], places: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], shown: typing.Any, stream: collections.abc.Callable, slots: str, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None, rejoins: bool, codec: Codec | None = None) -> None:
+    def __init__(self, *, group: Group, dtype: numpy.dtype[typing.Any], places: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], shown: typing.Any, stream: collections.abc.Callable[[], int], slots: str, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None, rejoins: bool, codec: Codec | None = None) -> None:
         ...
     def __len__(self) -> int:
         ...
@@ -646,7 +646,7 @@ class DeviceVector:
         Raises:
             TimeoutError: every slot holds an update that the named ranks have yet to gather.
             ConfigError: an array has moved; the stream is being captured.
-            Error: the GPU has no room for the slots, or has failed.
+            Error: the GPU has failed.
         """
     def stats(self) -> Stats:
         """

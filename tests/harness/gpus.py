@@ -57,7 +57,7 @@ def _compile(to: Path) -> None:
     )
     for name, exports, files in libraries:
         link = f"-Wl,-soname,{name},-z,nodelete,--version-script={_FAKE / exports}"
-        command = [*_COMPILE, f"-I{_ROOT / 'src'}", link, "-o", to / name, *files]
+        command = [*_COMPILE, f"-I{_ROOT / 'src'}", link, "-o", str(to / name), *map(str, files)]
         subprocess.run(command, check=True)
 
 

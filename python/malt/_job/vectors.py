@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import operator
-import os
 from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any, ParamSpec, TypeVar, cast
@@ -30,7 +29,7 @@ from malt._core_import import (
 from malt._errors import ConfigError
 from malt._job import calls
 from malt._job import job as jobs
-from malt._job.device_arrays import DeviceArrays, is_on_gpu
+from malt._job.device_arrays import DeviceArrays, device_slots, is_on_gpu
 from malt._job.nvrtc import nvrtc_folders
 from malt._job.vector_types import SparseVector
 from malt._partition import Partition, check_partition
@@ -56,9 +55,9 @@ def as_array(data: Any) -> npt.NDArray[Any]:
             array = np.from_dlpack(data.detach() if hasattr(data, "detach") else data)
         except (BufferError, RuntimeError, TypeError) as error:
             raise ConfigError(
-                f"cannot share the memory of a {type(data).__name__}: {error}; memory on the CPU "
-                "and on NVIDIA's GPUs can be shared: make the vector over a copy there, and copy "
-                "between it and the device around each exchange"
+                f"cannot share the memory of a {type(data).__name__}: {error}; only memory on the "
+                "CPU can be shared so: make the vector over a copy there, and copy between it and "
+                "the device around each exchange"
             ) from error
         if not array.flags.writeable:  # NumPy before 2.2.5 sees all memory from DLPack as read-only
             if not hasattr(data, "detach"):
@@ -70,9 +69,8 @@ def as_array(data: Any) -> npt.NDArray[Any]:
             array = data.detach().numpy()
     else:
         raise ConfigError(
-            "a vector is made over a NumPy array, anything with DLPack on the CPU or with "
-            "__cuda_array_interface__ on a GPU, a list of those, or a shape; this is "
-            f"{data!r:.50}{_way_out(data)}"
+            "a vector is made over a NumPy array, anything with DLPack on the CPU, a list of "
+            f"those, or a shape; this is {data!r:.50}{_way_out(data)}"
         )
     if array.dtype.name not in _SPARSE:
         raise ConfigError(
@@ -352,7 +350,7 @@ def _make_on_gpu(
             places=arrays.places,
             shown=shown,
             stream=arrays.stream,
-            slots=os.environ.get("MALT_DEVICE_SLOTS", ""),
+            slots=device_slots(),
             rejoins=rejoins,
             **options,
         )

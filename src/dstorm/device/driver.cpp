@@ -2,7 +2,8 @@
 
 #include <dlfcn.h>
 
-#include <mutex>
+#include <algorithm>
+#include <iterator>
 
 #include "dstorm/errors.hpp"
 #include "dstorm/host/fork.hpp"
@@ -94,7 +95,12 @@ std::string describe(Result result) {
 
 void check(Result result, std::string_view what) {
   if (result == kSuccess) return;
-  throw Error(std::string(what) + ": " + describe(result));
+  // After these every call of the process fails.
+  constexpr Result kFatal[] = {4, 214, 700, 701, 702, 709, 710, 714, 715, 716, 717, 718, 719};
+  const bool is_fatal = std::ranges::find(kFatal, result) != std::end(kFatal);
+  throw Error(
+      std::string(what) + ": " + describe(result) +
+      (is_fatal ? "; the process has lost its GPU, and everything on it: start it again" : ""));
 }
 
 }  // namespace dstorm::device

@@ -1,6 +1,7 @@
 // A GPU as this process uses it, and memory on it.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -30,6 +31,10 @@ class Gpu {
   int capability() const noexcept { return capability_; }  // 90 for 9.0
   std::string describe() const;                            // "GPU 0 (NVIDIA H100 80GB HBM3)"
 
+  // Whether a wait for it has been given up (Lane::await_idle): then later ones end at once.
+  bool has_hung() const noexcept { return has_hung_.load(std::memory_order_relaxed); }
+  void note_hung() noexcept { has_hung_.store(true, std::memory_order_relaxed); }
+
   // While this object lives, the calls of this thread are made in the GPU's context.
   class [[nodiscard]] Use {
    public:
@@ -47,6 +52,7 @@ class Gpu {
   std::string name_;
   int multiprocessors_ = 0;
   int capability_ = 0;
+  std::atomic<bool> has_hung_{false};
 };
 
 // Memory on a GPU. Movable.

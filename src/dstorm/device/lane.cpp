@@ -1,6 +1,5 @@
 #include "dstorm/device/lane.hpp"
 
-#include <chrono>
 #include <thread>
 
 #include "dstorm/errors.hpp"
@@ -38,19 +37,21 @@ void Lane::check() const {
   const Gpu::Use use(*gpu_);
   const Result result = Driver::get().stream_query(stream_);
   if (result == kNotReady) return;
-  device::check(result, gpu_->describe() +
-                            " has failed, and the context with everything in it is lost; start "
-                            "this process again");
+  device::check(result, gpu_->describe() + " has failed");
 }
 
-bool Lane::await_idle(double seconds) const noexcept {
+bool Lane::await_idle(std::chrono::nanoseconds limit) const noexcept {
   const Driver* const driver = Driver::find();
   if (driver == nullptr) return true;
-  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  const auto end = std::chrono::steady_clock::now() + limit;
   try {
     const Gpu::Use use(*gpu_);
     while (driver->stream_query(stream_) == kNotReady) {
-      if (std::chrono::steady_clock::now() > end) return false;
+      if (gpu_->has_hung()) return false;
+      if (std::chrono::steady_clock::now() > end) {
+        gpu_->note_hung();
+        return false;
+      }
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
   } catch (const Error&) {

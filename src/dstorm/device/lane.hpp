@@ -17,6 +17,7 @@
 //     for an event of another: it waits for tickets, and these are not there.
 #pragma once
 
+#include <chrono>
 #include <memory>
 
 #include "dstorm/device/gpu.hpp"
@@ -39,8 +40,8 @@ class Lane {
   void follow(Stream stream, void (*finish)(void*), void* argument);
   // Throws Error if the device has failed, so that finishes may never come.
   void check() const;
-  // Whether all finishes have returned, or never will; waits for at most `seconds`.
-  bool await_idle(double seconds) const noexcept;
+  // Whether all finishes have returned, or never will; waits for at most `limit`. Any thread.
+  bool await_idle(std::chrono::nanoseconds limit) const noexcept;
 
  private:
   std::shared_ptr<Gpu> gpu_;

@@ -14,6 +14,7 @@ constexpr std::size_t kTrial = std::size_t{1} << 16;  // bytes that the others t
 struct Offer {
   bool has_come = false;
   SlotKind wish = SlotKind::kAuto;
+  SlotKind present = SlotKind::kAuto;
   bool has_memory = false;
   IpcHandle memory{};
   char error[512] = {};  // why it has none
@@ -52,14 +53,15 @@ SlotKind slot_kind(const std::string& name) {
 }
 
 SlotChoice choose_slots(Group& group, const std::shared_ptr<Gpu>& gpu, const std::string& what,
-                        SlotKind wish) {
+                        SlotKind wish, SlotKind present) {
   if (group.size() == 1) return {SlotKind::kIpc, ""};
   Memory trial;
   Offer mine;
   mine.wish = wish;
+  mine.present = present;
   const bool may_share = group.is_one_host() && wish != SlotKind::kHost;
   if (may_share) make_trial(gpu, trial, mine);
-  const auto offers = post(group, what + ", the devices", mine);
+  const auto offers = post(group, what + " on a GPU, where the slots can be", mine);
   std::string why;
   if (wish == SlotKind::kHost) why = "MALT_DEVICE_SLOTS=host";
   if (!group.is_one_host()) why = "the ranks are on several hosts";
@@ -69,6 +71,7 @@ SlotChoice choose_slots(Group& group, const std::shared_ptr<Gpu>& gpu, const std
       throw ConfigError(what + ": MALT_DEVICE_SLOTS differs between rank " + std::to_string(r) +
                         " and rank " + std::to_string(group.rank()) + "; set it alike on all");
     }
+    if (why.empty() && offers[r].present == SlotKind::kHost) why = "as in an earlier group";
     if (why.empty() && !offers[r].has_memory) {
       why = "rank " + std::to_string(r) +
             " cannot share memory of its GPU: " + get_text(offers[r].error);
@@ -77,7 +80,7 @@ SlotChoice choose_slots(Group& group, const std::shared_ptr<Gpu>& gpu, const std
   if (why.empty()) {
     Outcome tried;
     attempt(tried, [&] { try_others(*gpu, group.rank(), offers); });
-    for (const Outcome& one : post(group, what + ", a trial of CUDA IPC", tried)) {
+    for (const Outcome& one : post(group, what + " on a GPU, a trial of CUDA IPC", tried)) {
       if (why.empty()) why = get_text(one.error);
     }
   }

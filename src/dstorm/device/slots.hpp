@@ -27,9 +27,10 @@ struct SlotChoice {
 // Collective over the live ranks, blocking: which kind all ranks of the job use for `what`. kIpc,
 // if all ranks share one host and each can map the memory of all others; that is tried. Throws the
 // same ConfigError on all ranks if one of them wishes kIpc and it cannot be had, or if the wishes
-// differ; TimeoutError as Group::exchange.
+// differ; TimeoutError as Group::exchange. `present`: what a rank has from an earlier group; if that
+// is kHost on any rank, all have kHost.
 SlotChoice choose_slots(Group& group, const std::shared_ptr<Gpu>& gpu, const std::string& what,
-                        SlotKind wish);
+                        SlotKind wish, SlotKind present = SlotKind::kAuto);
 
 // The payloads of one segment. For the one thread that uses it.
 class Slots {

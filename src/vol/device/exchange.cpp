@@ -18,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 namespace {
 
 constexpr std::chrono::milliseconds kLook{100};  // a GPU that fails wakes nobody
-constexpr double kLongestEnd = 60;               // seconds
+constexpr std::chrono::seconds kLongestEnd{60};
 
 }  // namespace
 
@@ -39,7 +39,7 @@ Exchange::Exchange(std::shared_ptr<dstorm::Group> group, dstorm::SegmentOptions 
 
 Exchange::~Exchange() {
   shut();
-  if (segment_->group().is_forked() || lane_->await_idle(0)) {
+  if (segment_->group().is_forked() || lane_->await_idle(nanoseconds(0))) {
     slots_.reset();  // before the segment's memory goes
     return;
   }
@@ -102,7 +102,7 @@ void Exchange::await_device() { await(true); }
 
 void Exchange::shut() noexcept {
   if (segment_->group().is_forked()) return;
-  lane_->await_idle(kLongestEnd);
+  lane_->await_idle(std::min<nanoseconds>(kLongestEnd, segment_->group().timeout()));
   segment_->shut();
 }
 
@@ -110,7 +110,7 @@ void Exchange::await(bool with_scatter) {
   const auto is_done = [&] {
     return !segment_->is_gather_begun() && !(with_scatter && segment_->is_scatter_begun());
   };
-  if (is_done()) return;
+  if (is_done()) return lane_->check();
   const nanoseconds timeout = segment_->group().timeout();
   const auto end = Clock::now() + timeout;
   for (;;) {

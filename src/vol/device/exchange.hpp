@@ -48,6 +48,8 @@ class Exchange {
   // Waits until the GPU has finished all that was begun here. Throws TimeoutError after the group's
   // time limit, and Error if the GPU has failed.
   void await_device();
+  // Throws Error if the GPU has failed.
+  void check_device() const { lane_->check(); }
   // As Segment::shut(), when the GPU has finished: a rank that has left has sent everything before
   // it says so, and others count on that. A GPU that does not finish is given a minute. Any thread.
   void shut() noexcept;
@@ -63,8 +65,8 @@ class Exchange {
   std::size_t bytes_;
   dstorm::device::SlotKind kind_;
   bool sends_;
-  std::unique_ptr<dstorm::device::Slots> slots_;
   std::unique_ptr<dstorm::Segment> segment_;
+  std::unique_ptr<dstorm::device::Slots> slots_;  // uses the segment, and is destroyed before it
   std::unique_ptr<dstorm::device::Lane> lane_;
   std::vector<Address> addresses_;
 };

@@ -43,6 +43,7 @@ std::shared_ptr<Gpu> gpu_of(std::span<const Piece> pieces, const std::string& wh
     throw ConfigError(what + " has memory on " + gpu->describe() + " and on " + here->describe() +
                       "; make a vector for each GPU");
   }
+  dstorm::device::Lane(gpu).check();  // before the others wait for this rank
   return gpu;
 }
 
@@ -123,6 +124,7 @@ struct DeviceVector::Parts {
   // Of allreduce(): made by its first call, and again in each group.
   bool have_met = false;
   std::unique_ptr<Exchange> reducing;
+  Address sent_at = 0;  // the slot of its last scatter
   std::unique_ptr<DenseVector> on_host;
   dstorm::Stats reduced;  // of the ones of earlier groups
   Gathered gathered;
@@ -172,7 +174,8 @@ void DeviceVector::regroup(std::shared_ptr<dstorm::Group> group) {
   const Turn turn(segment().turns(), "regroup", segment().options().name);
   Parts& parts = *parts_;
   parts.exchange.await_device();
-  const SlotChoice slots = dstorm::device::choose_slots(*group, parts.gpu, parts.what, parts.wish);
+  const SlotChoice slots =
+      dstorm::device::choose_slots(*group, parts.gpu, parts.what, parts.wish, parts.slots.kind);
   if (slots.kind != parts.slots.kind) {
     throw ConfigError(parts.what + ": in the new group its slots cannot be where they were (" +
                       slots.why + ")");
@@ -303,6 +306,7 @@ const Gathered& DeviceVector::allreduce(Stream stream, const Fold& fold,
   parts.state().begin_call(segment().iteration() == 0);
   if (segment().group().size() == 1) return parts.gathered;
   parts.exchange.await_device();
+  parts.exchange.check_device();  // before the others wait for this rank
   parts.meet(limit);
   const nanoseconds left = std::max(limit - nanoseconds(Clock::now() - start), nanoseconds(0));
   if (parts.reducing != nullptr) {
@@ -327,7 +331,7 @@ void DeviceVector::move_to(void* data, std::size_t count) {
 void DeviceVector::Parts::meet(nanoseconds limit) {
   if (reducing != nullptr || on_host != nullptr) return;
   dstorm::Group& group = exchange.segment().group();
-  const std::string name = "allreduce of " + what;
+  const std::string name = exchange.segment().options().name + ", allreduce";
   if (!have_met) group.exchange(name, {}, limit);
   have_met = true;
   VectorOptions options;
@@ -340,14 +344,20 @@ void DeviceVector::Parts::meet(nanoseconds limit) {
   }
 }
 
-// A rank whose call has timed out has sent its values already: when it calls again, it goes on with
-// these, so that no call is ever paired with another one of the other ranks.
+// A rank whose call has timed out has sent its values already. When it calls again, it goes on with
+// these values, whatever it has in the vector by now: no call is ever paired with another one of the
+// other ranks.
 void DeviceVector::Parts::reduce_on_device(Stream stream, const Fold& fold, nanoseconds limit,
                                            bool last) {
   const std::uint32_t format = operation_code(fold) | (last ? kLast : 0);
   const std::size_t present = total_count(pieces);  // see move_to()
-  if (!reducing->segment().parts().state.is_in_round) {
-    reducing->scatter(stream, [&](Address to) { device::copy_out(pieces, dtype, to, stream); },
+  const bool is_repeated = reducing->segment().parts().state.is_in_round;
+  if (!is_repeated) {
+    reducing->scatter(stream,
+                      [&](Address to) {
+                        device::copy_out(pieces, dtype, to, stream);
+                        sent_at = to;
+                      },
                       {present, format});
   }
   dstorm::GatherOptions options;
@@ -360,6 +370,7 @@ void DeviceVector::Parts::reduce_on_device(Stream stream, const Fold& fold, nano
                        if (update.format != format || update.count != present) differs = true;
                      }
                      if (differs) return;
+                     if (is_repeated) device::copy_in(pieces, dtype, sent_at, stream);
                      this->fold(fold, updates, at, Wire::kPlain, {}, stream);
                      gathered.count = updates.size();
                      for (const Update& update : updates) gathered.ranks.push_back(update.rank);

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
+import subprocess
 from pathlib import Path
 
 import pytest
-from gpus import controls_the_driver, fake_driver, gpu_environ, run_gpu_job
+from gpus import controls_the_driver, fake_driver, run_gpu_job
 from jobs import PROMPT, Err, refused, run_job
 
 
@@ -64,6 +64,7 @@ tell(errors={
     "moved and reduced": error_of(v.allreduce),
     "moved and read": error_of(v.read),
 })
+moving.array = flat
 v.close()
 tell(closed=error_of(v.scatter))
 same = Changed(x, strides=(24, 4))  # strides that say contiguous
@@ -191,14 +192,10 @@ tell(error=error_of(malt.vector, x))
 def test_driver_that_lacks_a_function_is_too_old(tmp_path: Path) -> None:
     source = tmp_path / "old.c"
     source.write_text("int cuInit(unsigned flags) { return (int)flags; }\n")
-    library = tmp_path / "libcuda.so.1"
-    os.system(f"cc -shared -fPIC -o {library} {source}")
-    result = run_job(
-        tmp_path,
-        1,
-        LENT + "tell(error=error_of(malt.vector, Lent()))",
-        environ={"LD_LIBRARY_PATH": str(tmp_path)},
-    )
+    command = ["cc", "-shared", "-fPIC", "-o", str(tmp_path / "libcuda.so.1"), str(source)]
+    subprocess.run(command, check=True)
+    body = LENT + "tell(error=error_of(malt.vector, Lent()))"
+    result = run_job(tmp_path, 1, body, environ={"LD_LIBRARY_PATH": str(tmp_path)})
     assert refused(result.told[0]["error"], "libcuda.so.1 has no cu", "CUDA 11.4", "update it")
 
 
@@ -225,7 +222,7 @@ malt.barrier()
         ("FAKE_CUDA_NO_PEER", 2, ("rank 1 cannot map memory of rank 0", "MAP")),
     )
     for variable, devices, parts in cases:
-        for slots in ("ipc", "auto"):
+        for slots in ("ipc", "auto") if devices == 1 else ("auto",):
             result = run_gpu_job(
                 tmp_path / f"{variable}-{slots}",
                 3,
@@ -266,7 +263,7 @@ malt.barrier()
 """,
     )
     for told in result.told:
-        assert refused(told["differ"], "MALT_DEVICE_SLOTS differs between the ranks", "rank 1")
+        assert refused(told["differ"], "MALT_DEVICE_SLOTS differs between", "rank 1", "alike")
         assert refused(told["wrong"], "MALT_DEVICE_SLOTS is 'gpu'; it is auto, ipc or host")
         assert told["x"] == {111.0}
         assert told["slots"] == "host: MALT_DEVICE_SLOTS=host"
@@ -289,7 +286,7 @@ malt.barrier()
 """,
     )
     for told in result.told:
-        assert refused(told["error"], "on GPUs")
+        assert refused(told["error"], "vector 'vector-1'", "rank 1")
         assert refused(told["length"], "float64 x")
         assert told["x"] == {111.0}
 
@@ -299,23 +296,23 @@ malt.barrier()
 
 @controls_the_driver
 @pytest.mark.parametrize("slots", ["ipc", "host"])
-def test_gpu_without_room_says_how_much_is_needed_and_the_vector_works_when_there_is(
+def test_gpu_without_room_is_refused_on_all_ranks_and_the_vector_can_be_made_when_there_is(
     tmp_path: Path, slots: str
 ) -> None:
+    """Rank 1 has no room for the slots. Those on the host need none on the GPU."""
     result = run_gpu_job(
         tmp_path,
         2,
         """
 malt.init(timeout=20)
 x = on_gpu(np.full(1 << 18, 10 ** rank, np.int32))  # 1 MB
-filler = DeviceArray((free_bytes() >> 20) - 1 << 20, np.int8)
-v = malt.vector(x)
-tell(error=error_of(v.scatter), kept=set(x.get().tolist()))
+filler = DeviceArray((free_bytes() >> 20) - 1 << 20, np.int8) if rank == 1 else None
+made = []
+tell(error=error_of(lambda: made.append(malt.vector(x, name="v"))), kept=set(x.get().tolist()))
 malt.barrier()
 del filler
-if rank == 0 or slots == "ipc": v.scatter()
-elif tell(error=None) is None: v.scatter()
-v.gather(malt.SUM, staleness=0)
+v = made[0] if made else malt.vector(x, name="v")
+v.scatter(), v.gather(malt.SUM, staleness=0)
 tell(x=set(x.get().tolist()))
 malt.barrier()
 """,
@@ -324,11 +321,13 @@ malt.barrier()
     )
     for rank, told in enumerate(result.told):
         assert told["kept"] == {10**rank}
-        if slots == "ipc":
-            error = told["error"]
-            assert is_error(error, "vector 'vector-1' needs 2 MB on GPU 0 (Fake GPU 0)", "1 of 16 MB")
-            assert error.says("CUDA_ERROR_OUT_OF_MEMORY", "MALT_DEVICE_SLOTS=host", "depth=")
-            assert told["x"] == {11}
+        assert told["x"] == {11}
+        if slots == "host":
+            assert told["error"] is None
+            continue
+        needed = "rank 1: vector 'v' needs 2 MB on GPU 0 (Fake GPU 0)"
+        assert refused(told["error"], needed, "1 of 16 MB", "CUDA_ERROR_OUT_OF_MEMORY")
+        assert told["error"].says("MALT_DEVICE_SLOTS=host", "depth=")
 
 
 @controls_the_driver
@@ -347,7 +346,7 @@ malt.barrier()
     )
     for told in result.told:
         for call, error in zip(("scatter", "gather", "allreduce"), told["errors"], strict=True):
-            assert refused(error, f"{call} of ", "captured into a CUDA graph", "between replays")
+            assert refused(error, call, "captured into a CUDA graph", "between replays")
 
 
 @controls_the_driver
@@ -359,7 +358,7 @@ def test_rank_whose_context_is_lost_says_so_and_ends_and_the_others_go_on(
         tmp_path,
         3,
         """
-malt.init(timeout=60)
+malt.init(timeout=20)
 x = on_gpu(np.full(1000, 10.0 ** rank))
 v, q = malt.vector(x), malt.vector(x, policy="queue")
 for u in (v, q): u.scatter(), u.gather(malt.SUM, staleness=0)
@@ -369,7 +368,7 @@ if rank == 2:
     v.scatter()
     fake().fake_cuda_lose_context()
     calls = [error_of(call) for call in (v.scatter, v.gather, v.allreduce, v.read, q.scatter)]
-    tell(errors=calls, made=error_of(malt.vector, x))
+    tell(errors=calls)
     raise_flag("lost")
     sys.exit(3)
 await_flag("lost")
@@ -387,9 +386,9 @@ malt.barrier()
         code=3,
         slots=slots,
     )
-    for error in [*result.told[2]["errors"], result.told[2]["made"]]:
+    for error in result.told[2]["errors"]:
         assert is_error(error, "ILLEGAL_ADDRESS"), error
-    assert any(error.says("GPU 0", "lost", "start this process again") for error in result.told[2]["errors"])
+        assert error.says("lost its GPU", "start it again")
     for rank, told in enumerate(result.told[:2]):
         assert told["ranks"] in [(1 - rank,), (1 - rank, 2)]
         assert told["x"] <= {11.0, 111.0}
@@ -399,10 +398,7 @@ malt.barrier()
 
 
 @controls_the_driver
-@pytest.mark.parametrize("slots", ["ipc", "host"])
-def test_gpu_that_hangs_is_named_by_its_rank_within_the_time_limit(
-    tmp_path: Path, slots: str
-) -> None:
+def test_gpu_that_hangs_is_named_by_its_rank_within_the_time_limit(tmp_path: Path) -> None:
     """The kernels of rank 1 do not end for a while; the others cannot have its update."""
     result = run_gpu_job(
         tmp_path,
@@ -424,11 +420,10 @@ else:
     v.scatter()
     tell(errors=[error_of(v.gather, malt.SUM, staleness=0)])
     await_flag("goes on")
-g = v.gather(malt.SUM, staleness=0)
+g = v.gather(malt.SUM, staleness=0, timeout=20)
 tell(x=set(x.get().tolist()), ranks=g.ranks, alive=malt.alive())
 malt.barrier()
 """,
-        slots=slots,
     )
     assert result.told[1]["began"] < 1
     for error in result.told[1]["errors"]:
@@ -454,6 +449,7 @@ malt.barrier()
 if rank == 1:
     fake().fake_cuda_stall(1)
     v.scatter()
+    x.address = 0  # or freeing it waits for the GPU
     tell(end=time.monotonic())
     sys.exit()
 while malt.alive() != (0,): time.sleep(0.01)
@@ -505,29 +501,3 @@ malt.barrier()
         assert told["code"] == 0
         assert told["rounds"] == [{11.0}] * 10
         assert told["alive"] == (0, 1)
-
-
-@controls_the_driver
-def test_info_names_the_gpus_and_what_compiles_for_them() -> None:
-    import json
-    import subprocess
-    import sys
-
-    def info(**environ: str) -> tuple[dict[str, object], str]:
-        command = [sys.executable, "-m", "malt", "info"]
-        variables = {**os.environ, **gpu_environ(), **environ}
-        said = [
-            subprocess.run(command + more, capture_output=True, text=True, env=variables, check=True)
-            for more in (["--json"], [])
-        ]
-        return json.loads(said[0].stdout), said[1].stdout
-
-    facts, table = info(FAKE_CUDA_DEVICES="2", FAKE_CUDA_MEMORY=str(3 << 30))
-    assert facts["gpus"] == ["GPU 0: Fake GPU 0, 3072 MB", "GPU 1: Fake GPU 1, 3072 MB"]
-    assert str(facts["cuda"]).startswith("1")
-    assert "libnvrtc.so" in str(facts["nvrtc"])
-    assert "GPU 1: Fake GPU 1, 3072 MB" in table
-    for variables in ({"LD_LIBRARY_PATH": ""}, {"FAKE_CUDA_DEVICES": "0"}):
-        facts, table = info(**variables)
-        assert facts["gpus"] == []
-        assert "none: NVIDIA's driver" in table

@@ -57,7 +57,7 @@ def test_folds_and_codecs_give_the_bits_of_a_vector_on_the_host(
 
 
 def test_values_at_the_ends_of_their_range_are_folded_as_on_the_host(tmp_path: Path) -> None:
-    """Infinity, zero of either sign, the smallest numbers, and sums of integers that wrap around."""
+    """Infinity, zeros of either sign, the smallest numbers, and integers whose sum wraps around."""
     result = run_gpu_job(
         tmp_path,
         3,
@@ -67,7 +67,8 @@ wrong = []
 for dtype in ("float32", "float64", "int32", "int64"):
     if dtype.startswith("f"):
         info = np.finfo(dtype)
-        edges = [0.0, -0.0, np.inf, -np.inf, info.max, -info.max, info.tiny, info.smallest_subnormal]
+        edges = [0.0, -0.0, np.inf, -np.inf, info.max, -info.max, info.tiny]
+        edges.append(info.smallest_subnormal)
     else:
         info = np.iinfo(dtype)
         edges = [0, -1, info.max, info.min, info.max - 1, info.min + 1, 1, 7]
@@ -173,7 +174,6 @@ for step in range((0, 3, 1)[rank]):
     x.set(10 * rank + step)
     v.scatter()
     x.get()
-while v.stats().sent < 2 * (0, 3, 1)[rank]: time.sleep(0.001)
 malt.barrier()
 if rank == 0:
     g = v.gather(malt.REPLACE)
@@ -253,7 +253,7 @@ def balance(stats: dict[str, int]) -> bool:
     return stats["sent"] == sum(stats[name] for name in ends)
 
 
-@pytest.mark.parametrize(("slots", "depth"), [("ipc", 1), ("ipc", 4), ("host", 2)])
+@pytest.mark.parametrize(("slots", "depth"), [("ipc", 1), ("host", 3)])
 def test_queue_loses_nothing(tmp_path: Path, slots: str, depth: int) -> None:
     result = run_gpu_job(
         tmp_path,
@@ -290,8 +290,7 @@ malt.barrier()
     assert result.told[0]["stats"]["bytes_in"] == 120 * 8000
 
 
-@pytest.mark.parametrize("policy", ["latest", "queue"])
-@pytest.mark.parametrize("slots", ["ipc", "host"])
+@pytest.mark.parametrize(("slots", "policy"), [("ipc", "latest"), ("host", "queue")])
 def test_counters_balance_after_a_storm(tmp_path: Path, slots: str, policy: str) -> None:
     """Every rank scatters and gathers as it likes; in the end each update is accounted for."""
     result = run_gpu_job(
@@ -310,10 +309,7 @@ for step in range(200):
 raise_flag(rank)
 while policy == "queue" and not all(flag_is_up(r) for r in range(size)):
     gathered += v.gather(malt.AVG).count
-while v.stats().sent < 600: time.sleep(0.001)  # the GPU has sent the last
-x.get()
-malt.barrier()
-v.read()
+x.get()  # the GPU has sent and folded the last
 malt.barrier()
 tell(stats=counters(v), gathered=gathered, x=x.get())
 malt.barrier()

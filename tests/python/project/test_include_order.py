@@ -23,8 +23,10 @@ FLOORS = {
     "dstorm/segment": 7,
     "dstorm/group": 7,
     "dstorm/collective": 8,
+    "dstorm/device": 8,
     "dstorm": 9,  # their sources, which join the parts
     "vol": 10,
+    "vol/device": 11,
     "vol/ps": 11,
     "learn": 11,
 }

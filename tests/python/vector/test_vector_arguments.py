@@ -98,7 +98,7 @@ def test_memory_of_a_device_is_refused(alone: None) -> None:
         def __dlpack_device__(self) -> tuple[int, int]:
             return (2, 0)
 
-    with pytest.raises(malt.ConfigError, match=r"OnDevice.*memory on the CPU"):
+    with pytest.raises(malt.ConfigError, match=r"OnDevice.*only memory on the CPU"):
         malt.vector(OnDevice())
 
 

@@ -10,6 +10,7 @@ from torch.distributed import ReduceOp
 
 from malt import _errors as errors
 from malt._core_import import DeviceReducer, Exchange, Group, Reducer, look_for_nvrtc_in
+from malt._job.device_arrays import device_slots
 from malt._job.joining import form_group
 from malt._job.nvrtc import nvrtc_folders
 from malt.torch._backend.errors import PeerError, TimeoutError, translated  # noqa: A004
@@ -186,7 +187,11 @@ class Members:
         stream = torch.cuda.current_stream(tensor.device).cuda_stream
         for part in tensor.split(_LARGEST_ON_GPU // tensor.element_size()):
             reducer = self._reducer_on_gpu(part)
-            others = reducer.allreduce(part.data_ptr(), part.numel(), mean, timeout, stream)
+            try:
+                others = reducer.allreduce(part.data_ptr(), part.numel(), mean, timeout, stream)
+            except errors.TimeoutError:
+                reducer.shut()  # the others may still fold what this call has sent
+                raise
             living = len(others) + 1
             if living == self.size:
                 continue
@@ -206,7 +211,12 @@ class Members:
             look_for_nvrtc_in(nvrtc_folders())
             self._made += 1
             found = DeviceReducer(
-                self.group, _NAMES[part.dtype], capacity, f"reducer-{self._made}", part.data_ptr()
+                self.group,
+                _NAMES[part.dtype],
+                capacity,
+                f"reducer-{self._made}",
+                part.data_ptr(),
+                device_slots(),
             )
         self._on_gpu[key] = found  # the last used is the last
         if len(self._on_gpu) > _MOST_KEPT:
@@ -240,8 +250,10 @@ class Members:
 
     def close(self) -> None:
         """Leave the group: the others' calls fail from now on. Idempotent."""
-        for reducer in (*self._reducers.values(), *self._on_gpu.values()):
+        for reducer in self._reducers.values():
             reducer.shut()
+        for on_gpu in self._on_gpu.values():
+            on_gpu.shut()
         for exchange in (self._exchange, self._monitor):
             if exchange is not None:
                 exchange.shut()

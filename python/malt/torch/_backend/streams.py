@@ -73,7 +73,7 @@ def staged(function: Callable[Parameters, None]) -> Callable[Parameters, None]:
         if _first_on_gpu(arguments) is None:
             return function(*arguments, **options)
         here = [_on_host(each) for each in arguments]
-        function(*here, **options)  # type: ignore[arg-type] # as `arguments`, elsewhere
+        function(*here, **options)
         _copy_back(arguments[1], here[1])
         return None
 
