@@ -254,8 +254,7 @@ class Gpu(Report):
             f"bus, one direction after the other, with the slots in the host's memory (wanted: "
             f"{LEAST['host']:.0%}). *x gloo*: gloo's time by ipc's (wanted: {LEAST['gloo']}). "
             "*MPS*: under NVIDIA's Multi-Process Service; without it the GPU runs the ranks in "
-            "turn.\n\n"
-            + table(header, rows)
+            "turn.\n\n" + table(header, rows)
         )
 
     def training(self, measured):

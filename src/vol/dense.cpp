@@ -22,12 +22,6 @@ using dstorm::Turn;
 using dstorm::Update;
 using std::chrono::nanoseconds;
 
-std::size_t total_count(std::span<const Piece> pieces) {
-  std::size_t count = 0;
-  for (const Piece& piece : pieces) count += piece.count;
-  return count;
-}
-
 // `coded` is the length of an update in bytes, after the codec.
 dstorm::SegmentOptions segment_options(const VectorOptions& options, DType dtype, std::size_t count,
                                        std::size_t coded, bool owns, bool shares) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,12 @@
 #include "vol/dtype.hpp"
 
 namespace vol {
+
+inline std::size_t total_count(std::span<const Piece> pieces) {
+  std::size_t count = 0;
+  for (const Piece& piece : pieces) count += piece.count;
+  return count;
+}
 
 // Ranges are in bytes from the start of the vector, and begin and end between two elements.
 class Elements {

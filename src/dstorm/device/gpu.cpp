@@ -83,13 +83,8 @@ Memory::Memory(std::shared_ptr<Gpu> gpu, std::size_t bytes, const std::string& w
 }
 
 Memory::~Memory() {
-  const Driver* const driver = Driver::find();
-  if (address_ == 0 || driver == nullptr) return;
-  try {
-    const Gpu::Use use(*gpu_);
-    driver->free(address_);
-  } catch (const Error&) {  // the context is lost, and its memory with it
-  }
+  if (address_ == 0) return;
+  gpu_->if_usable([this](const Driver& driver) { driver.free(address_); });
 }
 
 Memory::Memory(Memory&& other) noexcept
@@ -111,13 +106,7 @@ PinnedMemory::PinnedMemory(std::shared_ptr<Gpu> gpu, std::size_t bytes) : gpu_(s
 }
 
 PinnedMemory::~PinnedMemory() {
-  const Driver* const driver = Driver::find();
-  if (driver == nullptr) return;
-  try {
-    const Gpu::Use use(*gpu_);
-    driver->host_free(data_);
-  } catch (const Error&) {
-  }
+  gpu_->if_usable([this](const Driver& driver) { driver.host_free(data_); });
 }
 
 }  // namespace dstorm::device

@@ -44,6 +44,17 @@ class Gpu {
     Use& operator=(const Use&) = delete;
   };
 
+  // For what may not throw: calls function(driver) in the GPU's context, unless the process has lost
+  // it, and all memory there with it.
+  template <class Function>
+  void if_usable(Function&& function) const noexcept {
+    const Driver* const driver = Driver::find();
+    if (driver == nullptr || driver->context_push(context_) != kSuccess) return;
+    function(*driver);
+    Context popped = nullptr;
+    driver->context_pop(&popped);
+  }
+
  private:
   const Driver& driver_;
   Ordinal ordinal_;

@@ -37,14 +37,10 @@ void HostSlots::lock(Segment& segment) {
 }
 
 void HostSlots::detach() noexcept {
-  const Driver* const driver = Driver::find();
-  if (driver != nullptr && !locked_.empty()) {
-    try {
-      const Gpu::Use use(*gpu_);
-      for (const Locked& mailbox : locked_) driver->host_unregister(mailbox.begin);
-    } catch (const Error&) {
-    }
-  }
+  if (locked_.empty()) return;
+  gpu_->if_usable([this](const Driver& driver) {
+    for (const Locked& mailbox : locked_) driver.host_unregister(mailbox.begin);
+  });
   locked_.clear();
 }
 

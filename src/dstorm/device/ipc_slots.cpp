@@ -199,13 +199,7 @@ void IpcSlots::map(int rank, const IpcHandle& memory) {
 }
 
 void IpcSlots::unmap(Address at) noexcept {
-  const Driver* const driver = Driver::find();
-  if (driver == nullptr) return;
-  try {
-    const Gpu::Use use(*gpu_);
-    driver->ipc_close(at);
-  } catch (const Error&) {
-  }
+  gpu_->if_usable([at](const Driver& driver) { driver.ipc_close(at); });
 }
 
 std::vector<std::byte> IpcSlots::copy_out(int rank, std::span<const std::byte> payload) {

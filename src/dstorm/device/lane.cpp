@@ -16,14 +16,10 @@ Lane::Lane(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)) {
 }
 
 Lane::~Lane() {
-  const Driver* const driver = Driver::find();
-  if (driver == nullptr) return;
-  try {
-    const Gpu::Use use(*gpu_);
-    driver->event_destroy(event_);
-    driver->stream_destroy(stream_);
-  } catch (const Error&) {
-  }
+  gpu_->if_usable([this](const Driver& driver) {
+    driver.event_destroy(event_);
+    driver.stream_destroy(stream_);
+  });
 }
 
 void Lane::follow(Stream stream, void (*finish)(void*), void* argument) {
@@ -41,22 +37,16 @@ void Lane::check() const {
 }
 
 bool Lane::await_idle(std::chrono::nanoseconds limit) const noexcept {
-  const Driver* const driver = Driver::find();
-  if (driver == nullptr) return true;
   const auto end = std::chrono::steady_clock::now() + limit;
-  try {
-    const Gpu::Use use(*gpu_);
-    while (driver->stream_query(stream_) == kNotReady) {
-      if (gpu_->has_hung()) return false;
-      if (std::chrono::steady_clock::now() > end) {
-        gpu_->note_hung();
-        return false;
-      }
+  bool is_idle = true;
+  gpu_->if_usable([&](const Driver& driver) {
+    while (!(is_idle = driver.stream_query(stream_) != kNotReady)) {
+      if (gpu_->has_hung()) return;
+      if (std::chrono::steady_clock::now() > end) return gpu_->note_hung();
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
-  } catch (const Error&) {
-  }
-  return true;
+  });
+  return is_idle;
 }
 
 void check_not_captured(Stream stream, const std::string& what) {

@@ -11,7 +11,7 @@ namespace {
 constexpr std::size_t kTrial = std::size_t{1} << 16;  // bytes that the others try to map
 
 // What each rank posts first.
-struct Offer {
+struct Candidate {
   bool has_come = false;
   SlotKind wish = SlotKind::kAuto;
   SlotKind present = SlotKind::kAuto;
@@ -20,7 +20,7 @@ struct Offer {
   char error[512] = {};  // why it has none
 };
 
-void make_trial(const std::shared_ptr<Gpu>& gpu, Memory& memory, Offer& mine) {
+void make_trial(const std::shared_ptr<Gpu>& gpu, Memory& memory, Candidate& mine) {
   attempt(mine, [&] {
     memory = Memory(gpu, kTrial, "a trial of CUDA IPC");
     const Gpu::Use use(*gpu);
@@ -30,7 +30,7 @@ void make_trial(const std::shared_ptr<Gpu>& gpu, Memory& memory, Offer& mine) {
 }
 
 // Throws Error if the memory of another rank cannot be mapped.
-void try_others(const Gpu& gpu, int own, const std::vector<Offer>& offers) {
+void try_others(const Gpu& gpu, int own, const std::vector<Candidate>& offers) {
   const Driver& driver = Driver::get();
   const Gpu::Use use(gpu);
   for (std::size_t r = 0; r < offers.size(); ++r) {
@@ -56,7 +56,7 @@ SlotChoice choose_slots(Group& group, const std::shared_ptr<Gpu>& gpu, const std
                         SlotKind wish, SlotKind present) {
   if (group.size() == 1) return {SlotKind::kIpc, ""};
   Memory trial;
-  Offer mine;
+  Candidate mine;
   mine.wish = wish;
   mine.present = present;
   const bool may_share = group.is_one_host() && wish != SlotKind::kHost;

@@ -10,7 +10,6 @@ namespace vol::device {
 
 using dstorm::Update;
 using dstorm::device::Driver;
-using dstorm::device::Memory;
 using dstorm::device::PinnedMemory;
 
 namespace {

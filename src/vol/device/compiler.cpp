@@ -97,7 +97,8 @@ std::string log_of(const Nvrtc& library, ProgramHandle program) {
   if (library.log_size(program, &size) != 0 || size < 2) return "";
   std::string text(size, '\0');
   library.log(program, text.data());
-  return text.c_str();
+  text.resize(text.find('\0'));
+  return text;
 }
 
 }  // namespace

@@ -32,7 +32,8 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-constexpr std::uint32_t kLast = 1U << 31;  // in the format of an allreduce: the call after the loop
+constexpr std::uint32_t kLastCall =
+    1U << 31;  // in the format of an allreduce: the call after the loop
 
 std::shared_ptr<Gpu> gpu_of(std::span<const Piece> pieces, const std::string& what) {
   std::shared_ptr<Gpu> gpu;
@@ -45,12 +46,6 @@ std::shared_ptr<Gpu> gpu_of(std::span<const Piece> pieces, const std::string& wh
   }
   dstorm::device::Lane(gpu).check();  // before the others wait for this rank
   return gpu;
-}
-
-std::size_t total_count(std::span<const Piece> pieces) {
-  std::size_t count = 0;
-  for (const Piece& piece : pieces) count += piece.count;
-  return count;
 }
 
 dstorm::SegmentOptions segment_options(const VectorOptions& options, DType dtype,
@@ -349,7 +344,7 @@ void DeviceVector::Parts::meet(nanoseconds limit) {
 // other ranks.
 void DeviceVector::Parts::reduce_on_device(Stream stream, const Fold& fold, nanoseconds limit,
                                            bool last) {
-  const std::uint32_t format = operation_code(fold) | (last ? kLast : 0);
+  const std::uint32_t format = operation_code(fold) | (last ? kLastCall : 0);
   const std::size_t present = total_count(pieces);  // see move_to()
   const bool is_repeated = reducing->segment().parts().state.is_in_round;
   if (!is_repeated) {

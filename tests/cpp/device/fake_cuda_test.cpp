@@ -557,9 +557,9 @@ TEST(FakeCudaIpc, KilledProcessLeavesAPartOfACopy) {
     const std::atomic_ref first(*host(opened));
     while (first != std::byte{6}) std::this_thread::yield();
     kill(writer, SIGKILL);
+    EXPECT_EQ(host(opened)[kBytes - 1], std::byte{5});
     exchange->step = 2;
     wait_until(exchange->step, 3);
-    EXPECT_EQ(host(opened)[kBytes - 1], std::byte{5});
     exchange->step = 4;
   });
   waitpid(writer, nullptr, 0);

@@ -92,7 +92,7 @@ beside = malt.vector([on_gpu(np.full(5, 7.0 + rank)), on_gpu(np.full((2, 2), 8.0
 malt.barrier()
 tell(pid=os.getpid(), start=v.iteration, restarts=malt.restarts())
 if malt.restarts(): tell(beside=beside.read().tolist(), first=float(x.get()[0]))
-while v.iteration < goal():
+while v.iteration < goal() or ({mode} == 0 and len(malt.alive()) < 3):
     x.set(x.get() + 0.001)
     v.scatter()
     v.gather(malt.AVG, staleness={mode})

@@ -391,7 +391,7 @@ malt.barrier()
         assert error.says("lost its GPU", "start it again")
     for rank, told in enumerate(result.told[:2]):
         assert told["ranks"] in [(1 - rank,), (1 - rank, 2)]
-        assert told["x"] <= {11.0, 111.0}
+        assert told["x"] <= {11.0, 11.0 + 333.0}
         assert told["seconds"] < PROMPT
         assert told["alive"] == (0, 1)
         assert told["reduced"] == {11.0}
@@ -457,6 +457,76 @@ tell(end=time.monotonic())
 """,
     )
     assert result.told[0]["end"] - result.told[1]["end"] < 10
+
+
+@controls_the_driver
+@pytest.mark.parametrize("symbol", ["cuLaunchKernel", "cuMemcpyAsync"])
+def test_scatter_whose_work_cannot_be_queued_fails_and_can_be_repeated(
+    tmp_path: Path, symbol: str
+) -> None:
+    result = run_gpu_job(
+        tmp_path,
+        2,
+        """
+malt.init(timeout=20)
+x = on_gpu(np.full(1000, 10.0 ** rank))
+v = malt.vector(x, codec=malt.FLOAT16 if symbol == "cuLaunchKernel" else None)
+if rank == 0:
+    fake().fake_cuda_fail(symbol.encode(), 1, 2)
+    tell(error=error_of(v.scatter), kept=set(x.get().tolist()))
+malt.barrier()
+if rank == 1: tell(came=v.gather(malt.SUM).count)
+malt.barrier()
+v.scatter()
+g = v.gather(malt.SUM, staleness=0)
+tell(x=set(x.get().tolist()), staleness=g.staleness)
+malt.barrier()
+""",
+        symbol=symbol,
+    )
+    assert is_error(result.told[0]["error"], "OUT_OF_MEMORY")
+    assert result.told[0]["kept"] == {1.0}
+    assert result.told[1]["came"] == 0
+    assert result.each("x") == [{11.0}] * 2
+    assert result.each("staleness") == [(0,)] * 2
+
+
+@controls_the_driver
+def test_ctrl_c_ends_each_wait_and_the_calls_can_be_made_again(tmp_path: Path) -> None:
+    """For an update, for the others in allreduce(), and for a GPU that hangs."""
+    result = run_gpu_job(
+        tmp_path,
+        2,
+        """
+malt.init(timeout=20)
+x = on_gpu(np.full(10, 10.0 ** rank))
+v = malt.vector(x)
+malt.barrier()
+if rank == 0:
+    v.scatter()
+    errors = [interrupted(lambda: v.gather(malt.SUM, staleness=0)),
+              interrupted(lambda: v.allreduce(malt.SUM))]
+    fake().fake_cuda_stall(1)
+    v.scatter()
+    errors.append(interrupted(v.scatter))
+    fake().fake_cuda_stall(0)
+    tell(errors=errors)
+    raise_flag("goes on")
+else:
+    await_flag("goes on")
+    v.scatter(), v.scatter()
+v.gather(malt.SUM, staleness=0)
+tell(folded=set(x.get().tolist()))
+x.set(10.0 ** rank)
+v.allreduce(malt.SUM)
+tell(summed=set(x.get().tolist()))
+malt.barrier()
+""",
+    )
+    for error in result.told[0]["errors"]:
+        assert error.kind == "builtins.KeyboardInterrupt"
+        assert error.seconds < PROMPT
+    assert result.each("folded") == result.each("summed") == [{11.0}] * 2
 
 
 # Forks

@@ -48,6 +48,7 @@ malt.barrier()
     assert result.each("wrong") == [[]] * 3
 
 
+@controls_the_driver  # a real one counts the memory of all processes
 def test_memory_of_updates_is_given_back_when_all_ranks_have_dropped_the_vector(
     tmp_path: Path,
 ) -> None:
