@@ -160,6 +160,13 @@ class DeviceReducer {
         std::move(options), kind, false);
   }
 
+  ~DeviceReducer() {
+    const py::gil_scoped_release no_gil;  // it may wait for the GPU
+    vector_.reset();
+  }
+  DeviceReducer(const DeviceReducer&) = delete;
+  DeviceReducer& operator=(const DeviceReducer&) = delete;
+
   std::vector<int> allreduce(std::uintptr_t data, std::size_t count, bool mean, double timeout,
                              std::uintptr_t stream) {
     const py::gil_scoped_release no_gil;

@@ -35,6 +35,7 @@ struct SegmentOptions {
   // copies the values of an update of `rank` out, when the update has to leave its slot before it
   // is folded.
   std::function<std::vector<std::byte>(int rank, std::span<const std::byte> payload)> copy_out = {};
+  std::size_t most_updates = ~std::size_t{0};  // of a gather; the others stay pending
   // This rank rejoins the job: the others regroup() the segment while this rank makes it.
   bool rejoins = false;
 };

@@ -73,9 +73,8 @@ Result context_pop(Context* context) {
   return kSuccess;
 }
 
-// Not in driver.hpp: device_array.py calls it.
-extern "C" Result cuCtxSynchronize() {
-  Call call("cuCtxSynchronize", Needs::kContext);
+Result context_synchronize() {
+  Call call(symbol::context_synchronize, Needs::kContext);
   if (call.refusal != kSuccess) return call.refusal;
   return finish_device(call.lock, current_context()->ordinal);
 }

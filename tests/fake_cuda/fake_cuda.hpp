@@ -1,5 +1,5 @@
 // A CUDA driver for tests on machines without a GPU: a libcuda.so.1 whose devices are in memory. It
-// has the functions of src/dstorm/device/driver.hpp and three more, which device_array.py uses.
+// has the functions of src/dstorm/device/driver.hpp and two more, which device_array.py uses.
 //
 // What it does as the real driver does:
 // - Device memory lies in a region of its own and can be mapped by other processes (cuIpc*). Such a

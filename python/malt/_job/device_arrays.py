@@ -104,6 +104,11 @@ def _check(array: Any, face: dict[str, Any]) -> None:
             f"dtype is {kind}; a vector has {', '.join(DTYPES)}: convert the array first, then use "
             "that one in the loop"
         )
+    if not kind.isnative:
+        raise ConfigError(
+            f"dtype {kind} has foreign byte order; convert the array first, then use that one in "
+            "the loop"
+        )
     if face["data"][1]:
         raise ConfigError(
             f"the memory of the {type(array).__name__} is read-only, so nothing could be gathered "

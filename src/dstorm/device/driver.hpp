@@ -69,6 +69,7 @@ inline constexpr unsigned kMemoryTypeDevice = 2;
   X(context_release, "cuDevicePrimaryCtxRelease_v2", Ordinal)                                     \
   X(context_push, "cuCtxPushCurrent_v2", Context)                                                 \
   X(context_pop, "cuCtxPopCurrent_v2", Context*)                                                  \
+  X(context_synchronize, "cuCtxSynchronize")                                                      \
   X(pointer_attribute, "cuPointerGetAttribute", void*, int, Address)                              \
   X(address_range, "cuMemGetAddressRange_v2", Address*, std::size_t*, Address)                    \
   X(memory_info, "cuMemGetInfo_v2", std::size_t*, std::size_t*)                                   \

@@ -31,9 +31,9 @@ class Gpu {
   int capability() const noexcept { return capability_; }  // 90 for 9.0
   std::string describe() const;                            // "GPU 0 (NVIDIA H100 80GB HBM3)"
 
-  // Whether a wait for it has been given up (Lane::await_idle): then later ones end at once.
+  // Whether the last wait for it was given up (Lane::await_idle): then the next ones end at once.
   bool has_hung() const noexcept { return has_hung_.load(std::memory_order_relaxed); }
-  void note_hung() noexcept { has_hung_.store(true, std::memory_order_relaxed); }
+  void note_hung(bool has_hung) noexcept { has_hung_.store(has_hung, std::memory_order_relaxed); }
 
   // While this object lives, the calls of this thread are made in the GPU's context.
   class [[nodiscard]] Use {

@@ -148,6 +148,7 @@ void IpcSlots::reserve() {
 
 Address IpcSlots::place(std::span<std::byte> room) {
   const auto slot = std::ranges::find(own_rooms_, room.data()) - own_rooms_.begin();
+  if (slot == depth_) throw Error(what_ + ": the slot is none of this rank's");
   const Place place{static_cast<std::size_t>(slot) * stride_, bytes_};
   std::memcpy(room.data(), &place, sizeof(place));
   return own_.at() + place.offset;

@@ -1,5 +1,6 @@
 #include "dstorm/device/lane.hpp"
 
+#include <algorithm>
 #include <thread>
 
 #include "dstorm/errors.hpp"
@@ -24,9 +25,15 @@ Lane::~Lane() {
 
 void Lane::follow(Stream stream, void (*finish)(void*), void* argument) {
   const Driver& driver = Driver::get();
-  device::check(driver.event_record(event_, stream), "recording an event");
-  device::check(driver.stream_wait(stream_, event_, 0), "waiting for an event");
-  device::check(driver.launch_host(stream_, finish, argument), "following a stream");
+  try {
+    device::check(driver.event_record(event_, stream), "recording an event");
+    device::check(driver.stream_wait(stream_, event_, 0), "waiting for an event");
+    device::check(driver.launch_host(stream_, finish, argument), "following a stream");
+  } catch (const Error&) {
+    // The GPU may be well, and the stream none of its own: what was begun is then at an end here.
+    if (driver.context_synchronize() == kSuccess) finish(argument);
+    throw;
+  }
 }
 
 void Lane::check() const {
@@ -37,16 +44,34 @@ void Lane::check() const {
 }
 
 bool Lane::await_idle(std::chrono::nanoseconds limit) const noexcept {
-  const auto end = std::chrono::steady_clock::now() + limit;
   bool is_idle = true;
   gpu_->if_usable([&](const Driver& driver) {
-    while (!(is_idle = driver.stream_query(stream_) != kNotReady)) {
-      if (gpu_->has_hung()) return;
-      if (std::chrono::steady_clock::now() > end) return gpu_->note_hung();
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
-    }
+    is_idle = await(driver, stream_, gpu_->has_hung() ? std::chrono::nanoseconds(0) : limit);
+    gpu_->note_hung(!is_idle);
   });
   return is_idle;
+}
+
+bool Lane::await(Stream stream, std::chrono::nanoseconds limit) const {
+  const Gpu::Use use(*gpu_);
+  const Driver& driver = Driver::get();
+  if (!await(driver, stream, limit)) return false;
+  device::check(driver.stream_query(stream), gpu_->describe() + " has failed");
+  return true;
+}
+
+bool Lane::await(const Driver& driver, Stream stream, std::chrono::nanoseconds limit) noexcept {
+  constexpr std::chrono::microseconds kShortest{20};
+  constexpr std::chrono::microseconds kLongest{1000};
+  const auto end = std::chrono::steady_clock::now() + limit;
+  for (auto nap = kShortest; driver.stream_query(stream) == kNotReady;
+       nap = std::min(2 * nap, kLongest)) {
+    const bool is_over = std::chrono::steady_clock::now() > end;
+    std::this_thread::sleep_for(nap);
+    // Once more: this process may have been stopped past the limit.
+    if (is_over) return driver.stream_query(stream) != kNotReady;
+  }
+  return true;
 }
 
 void check_not_captured(Stream stream, const std::string& what) {

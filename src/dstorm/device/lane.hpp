@@ -36,14 +36,19 @@ class Lane {
   const Gpu& gpu() const noexcept { return *gpu_; }
   // Calls finish(argument) once, in a thread of the driver's, when the device has done all that
   // `stream` has now. `finish` may store, and wake threads; it may not wait, and not call CUDA.
-  // Throws Error if the device has failed; finish is then not called.
+  // Throws Error if it cannot; finish has then been called already, unless the device has failed.
   void follow(Stream stream, void (*finish)(void*), void* argument);
   // Throws Error if the device has failed, so that finishes may never come.
   void check() const;
+  // Whether the device has done all that `stream` has; waits for at most `limit`. Throws Error if it
+  // has failed.
+  bool await(Stream stream, std::chrono::nanoseconds limit) const;
   // Whether all finishes have returned, or never will; waits for at most `limit`. Any thread.
   bool await_idle(std::chrono::nanoseconds limit) const noexcept;
 
  private:
+  static bool await(const Driver& driver, Stream stream, std::chrono::nanoseconds limit) noexcept;
+
   std::shared_ptr<Gpu> gpu_;
   Stream stream_ = nullptr;
   Event event_ = nullptr;

@@ -64,7 +64,8 @@ SlotChoice choose_slots(Group& group, const std::shared_ptr<Gpu>& gpu, const std
   const auto offers = post(group, what + " on a GPU, where the slots can be", mine);
   std::string why;
   if (wish == SlotKind::kHost) why = "MALT_DEVICE_SLOTS=host";
-  if (!group.is_one_host()) why = "the ranks are on several hosts";
+  if (!group.is_one_host())
+    why = "the ranks do not all share memory (several hosts, or MALT_TRANSPORT)";
   for (std::size_t r = 0; r < offers.size(); ++r) {
     if (!offers[r].has_come) continue;
     if (offers[r].wish != wish) {

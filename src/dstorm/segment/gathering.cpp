@@ -335,6 +335,7 @@ bool Gathering::hears_of_epoch() {
 
 void Gathering::collect_newest() {
   for (int r : state_.peers()) {
+    if (held_.size() >= state_.options().most_updates) break;
     if (!has_update(r)) continue;
     state_.reader(r).hold_from(state_.reader(r).consumed() + 1);
     held_.push_back(r);
@@ -366,14 +367,14 @@ void Gathering::collect_queued(std::uint64_t limit) {
   for (int r : state_.peers()) {
     if (state_.group().is_left_out(r)) continue;
     for (const Stash::Stashed& update : state_.stash.updates()) {
-      if (update.rank == r && update.header.iteration <= limit) take(update);
+      if (update.rank == r && update.header.iteration <= limit && !is_full()) take(update);
     }
     // Only up to the clock: a rank that died while it published an update may have stored only some
     // of the update's tickets (S6).
     SlotReader& reader = state_.reader(r);
     const std::uint64_t settled = std::min(limit, reader.clock());
     std::uint64_t after = reader.consumed();
-    for (int slot; (slot = reader.oldest(after, settled)) >= 0;) {
+    for (int slot; !is_full() && (slot = reader.oldest(after, settled)) >= 0;) {
       take(r, slot, after, settled);
       after = updates_.back().iteration;
     }
@@ -405,7 +406,9 @@ void Gathering::settle() {
   senders_.clear();
   for (std::size_t i = 0; i < updates_.size(); ++i) {
     senders_.push_back(updates_[i].rank);
-    if (found_[i].is_folded) state_.bytes_in += updates_[i].payload.size();
+    if (!found_[i].is_folded) continue;
+    // What was copied out may be longer than the payload that said where it lay.
+    state_.bytes_in += std::min(updates_[i].payload.size(), state_.options().slot_bytes);
   }
 }
 

@@ -40,6 +40,7 @@ class Gathering {
   void collect_newest();
   void collect_queued(std::uint64_t limit);
   void find(const GatherOptions& options, const Segment::Fold& fold);
+  bool is_full() const { return updates_.size() >= state_.options().most_updates; }
   void settle();
   void release() noexcept;
   void record(Recorder& recorder, Recorder::Time began) const noexcept;

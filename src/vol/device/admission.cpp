@@ -3,23 +3,17 @@
 #include <algorithm>
 #include <cmath>
 
-#include "dstorm/device/driver.hpp"
 #include "dstorm/errors.hpp"
 
 namespace vol::device {
 
 using dstorm::Update;
-using dstorm::device::Driver;
 using dstorm::device::PinnedMemory;
 
 namespace {
 
 constexpr unsigned kScreenBlocks = 256;
 constexpr std::size_t kFoundBytes = kScreenBlocks * sizeof(Found);
-
-void await(Stream stream) {
-  dstorm::device::check(Driver::get().stream_synchronize(stream), "waiting for the GPU");
-}
 
 }  // namespace
 
@@ -92,7 +86,7 @@ void Admission::place(std::span<const Update> updates, std::span<const Address> 
     *wrong = 0;
     at_[i] = scratch(i);
     coder_.place(at_[i], at[i], wrong, stream);
-    await(stream);
+    await_(stream);
     if (*wrong == 0) continue;
     throw dstorm::Error("rank " + std::to_string(updates[i].rank) +
                         " sent an update with indices out of order; its memory is damaged");
@@ -124,7 +118,7 @@ std::optional<double> Admission::factor(Address at, Wire wire, Stream stream) {
   Found* const found = reinterpret_cast<Found*>(found_->data());
   program_->launch("screen", kScreenBlocks,
                    ScreenArgs{reinterpret_cast<const void*>(at), count_, wire, found}, stream);
-  await(stream);
+  await_(stream);
   double sum = 0;
   Count nonfinite = 0;
   for (unsigned block = 0; block < kScreenBlocks; ++block) {

@@ -2,6 +2,7 @@
 // clipped. As vol::Admission, on the GPU.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -17,6 +18,8 @@ class Admission {
   // Throws ConfigError for options that do not fit the elements.
   Admission(const VectorOptions& options, DType dtype, std::size_t count, std::shared_ptr<Gpu> gpu,
             std::shared_ptr<Program> program);
+  // How it waits for a stream; may throw. To be called before admit().
+  void await_by(std::function<void(Stream)> await) { await_ = std::move(await); }
 
   Coder& coder() noexcept { return coder_; }
   std::uint32_t format() const noexcept;  // the only Update::format that is accepted
@@ -49,6 +52,7 @@ class Admission {
   std::shared_ptr<Gpu> gpu_;
   std::shared_ptr<Program> program_;
   std::string what_;
+  std::function<void(Stream)> await_;
   Screen screen_;
   Coder coder_;
   std::unique_ptr<dstorm::device::PinnedMemory> found_;  // what the GPU tells the processor

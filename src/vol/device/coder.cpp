@@ -78,8 +78,7 @@ Address Coder::flat(std::span<const Piece> pieces, Stream stream) {
 
 void Coder::encode_largest(Address from, Address to, Stream stream) {
   const unsigned blocks = program_->blocks_for(count_);
-  const bool is_first = !largest_;
-  if (is_first) {
+  if (!largest_) {
     largest_.emplace(Largest{Memory(gpu_, count_ * dtype_size(dtype_), what_),
                              Memory(gpu_, sizeof(LargestState), what_),
                              Memory(gpu_, 256 * sizeof(Count), what_),
@@ -90,12 +89,13 @@ void Coder::encode_largest(Address from, Address to, Stream stream) {
                          at<void>(to),
                          count_,
                          bytes_ / (dtype_size(dtype_) + sizeof(int)),
-                         is_first ? 1 : 0,
+                         has_kept_ ? 0 : 1,
                          blocks,
                          at<LargestState>(largest_->state.at()),
                          at<Count>(largest_->histogram.at()),
                          at<LargestTally>(largest_->tallies.at())};
   program_->launch("largest_begin", blocks, args, stream);
+  has_kept_ = true;
   for (std::size_t byte = 0; byte < dtype_size(dtype_); ++byte) {
     program_->launch("largest_count", blocks, args, stream);
     program_->launch("largest_choose", 1, args, stream);

@@ -45,6 +45,7 @@ class Coder {
   std::string what_;
   dstorm::device::Memory flat_;  // several arrays as one
   std::optional<Largest> largest_;
+  bool has_kept_ = false;  // largest_ has what was not sent
 };
 
 // Copies the elements to one array, and from one.

@@ -3,6 +3,7 @@
 #include "vol/device/vector.hpp"
 
 #include <algorithm>
+#include <mutex>
 
 #include "dstorm/collective/allreduce.hpp"
 #include "dstorm/errors.hpp"
@@ -10,16 +11,16 @@
 #include "vol/apply_fold.hpp"
 #include "vol/dense_allreduce.hpp"
 #include "vol/device/admission.hpp"
-#include "vol/device/exchange.hpp"
+#include "vol/device/stream_exchange.hpp"
 #include "vol/elements.hpp"
 #include "vol/folding.hpp"
 
 namespace vol {
 
 using device::Address;
-using device::Exchange;
 using device::Gpu;
 using device::Stream;
+using device::StreamExchange;
 using device::Wire;
 using dstorm::ConfigError;
 using dstorm::Turn;
@@ -35,10 +36,29 @@ namespace {
 constexpr std::uint32_t kLastCall =
     1U << 31;  // in the format of an allreduce: the call after the loop
 
-std::shared_ptr<Gpu> gpu_of(std::span<const Piece> pieces, const std::string& what) {
+// A GPU that reads past the end of its memory, or at an odd address, loses its context.
+void check_place(Address address, std::size_t bytes, std::size_t alignment,
+                 const std::string& what) {
+  if (address % alignment != 0) {
+    throw ConfigError(what + " begins at an address that is no multiple of " +
+                      std::to_string(alignment) + ", the bytes of an element");
+  }
+  Address base = 0;
+  std::size_t size = 0;
+  // Some allocators' memory has no range.
+  if (Driver::get().address_range(&base, &size, address) != dstorm::device::kSuccess) return;
+  if (bytes <= size - (address - base)) return;
+  throw ConfigError(what + " has " + std::to_string(bytes) + " bytes, but the memory there ends " +
+                    std::to_string(size - (address - base)) + " bytes from its beginning");
+}
+
+std::shared_ptr<Gpu> gpu_of(std::span<const Piece> pieces, DType dtype, bool is_all,
+                            const std::string& what) {
   std::shared_ptr<Gpu> gpu;
   for (const Piece& piece : pieces) {
-    const auto here = Gpu::of(reinterpret_cast<Address>(piece.data), what);
+    const auto address = reinterpret_cast<Address>(piece.data);
+    const auto here = Gpu::of(address, what);
+    if (is_all) check_place(address, piece.count * dtype_size(dtype), dtype_size(dtype), what);
     if (gpu == nullptr) gpu = here;
     if (gpu->ordinal() == here->ordinal()) continue;
     throw ConfigError(what + " has memory on " + gpu->describe() + " and on " + here->describe() +
@@ -56,6 +76,7 @@ dstorm::SegmentOptions segment_options(const VectorOptions& options, DType dtype
   segment.policy = options.policy;
   segment.graph = options.graph;
   segment.rejoins = options.rejoins;
+  segment.most_updates = device::kMostInputs - 1;
   segment.kind =
       "dense " + std::string(dtype_name(dtype)) + " x " + std::to_string(count) + " on GPUs";
   if (options.codec.kind() != Codec::Kind::kNone) segment.kind += ", " + options.codec.name();
@@ -86,15 +107,22 @@ struct DeviceVector::Parts {
         dtype(given_dtype),
         pieces(std::move(given)),
         count(total_count(pieces)),
-        gpu(gpu_of(pieces, what)),
+        gpu(gpu_of(pieces, dtype, sends, what)),
         program(device::Program::on(gpu, dtype)),
         admission(options, dtype, count, gpu, program),
         wish(given_wish),
         slots(dstorm::device::choose_slots(*group, gpu, what, given_wish)),
         exchange(group, segment_options(options, dtype, count), admission.coder().bytes(), gpu,
-                 slots.kind, sends) {}
+                 slots.kind, sends) {
+    admission.await_by([this](Stream stream) {
+      exchange.await_stream(stream, exchange.segment().group().timeout());
+    });
+  }
 
   std::size_t bytes() const { return count * dtype_size(dtype); }
+  bool is_idle() const {
+    return exchange.is_idle() && (reducing == nullptr || reducing->is_idle());
+  }
   dstorm::SegmentState& state() { return exchange.segment().parts().state; }
   void fold(const Fold& fold, std::span<const Update> updates, std::span<const Address> at,
             Wire wire, std::span<const double> weights, Stream stream);
@@ -115,12 +143,13 @@ struct DeviceVector::Parts {
   device::Admission admission;
   SlotKind wish;
   SlotChoice slots;
-  Exchange exchange;
+  StreamExchange exchange;
   // Of allreduce(): made by its first call, and again in each group.
   bool have_met = false;
-  std::unique_ptr<Exchange> reducing;
+  std::mutex mutex;  // of the next two, for shut()
+  std::shared_ptr<StreamExchange> reducing;
   Address sent_at = 0;  // the slot of its last scatter
-  std::unique_ptr<DenseVector> on_host;
+  std::shared_ptr<DenseVector> on_host;
   dstorm::Stats reduced;  // of the ones of earlier groups
   Gathered gathered;
 };
@@ -132,7 +161,12 @@ DeviceVector::DeviceVector(std::shared_ptr<dstorm::Group> group, DType dtype,
   parts_ = std::make_unique<Parts>(group, dtype, std::move(pieces), options, slots, sends);
 }
 
-DeviceVector::~DeviceVector() = default;
+// The memory that a GPU may still use is not freed.
+DeviceVector::~DeviceVector() {
+  shut();
+  if (parts_->is_idle()) return;
+  [[maybe_unused]] const Parts* const kept = parts_.release();
+}
 
 DType DeviceVector::dtype() const noexcept { return parts_->dtype; }
 std::size_t DeviceVector::count() const noexcept { return parts_->count; }
@@ -161,8 +195,12 @@ void DeviceVector::close() {
 
 void DeviceVector::shut() noexcept {
   parts_->exchange.shut();
-  if (parts_->reducing != nullptr) parts_->reducing->shut();
-  if (parts_->on_host != nullptr) parts_->on_host->shut();
+  const auto [reducing, on_host] = [this] {
+    const std::lock_guard lock(parts_->mutex);
+    return std::pair(parts_->reducing, parts_->on_host);
+  }();
+  if (reducing != nullptr) reducing->shut();
+  if (on_host != nullptr) on_host->shut();
 }
 
 void DeviceVector::regroup(std::shared_ptr<dstorm::Group> group) {
@@ -178,8 +216,11 @@ void DeviceVector::regroup(std::shared_ptr<dstorm::Group> group) {
   parts.reduced = dstorm::Stats{};
   if (parts.reducing != nullptr) add_traffic(parts.reduced, parts.reducing->stats());
   if (parts.on_host != nullptr) add_traffic(parts.reduced, parts.on_host->stats());
-  parts.reducing.reset();
-  parts.on_host.reset();
+  {
+    const std::lock_guard lock(parts.mutex);
+    parts.reducing.reset();
+    parts.on_host.reset();
+  }
   parts.have_met = false;
   parts.exchange.regroup(std::move(group));
 }
@@ -300,6 +341,10 @@ const Gathered& DeviceVector::allreduce(Stream stream, const Fold& fold,
   parts.begin_result();
   parts.state().begin_call(segment().iteration() == 0);
   if (segment().group().size() == 1) return parts.gathered;
+  {
+    const Gpu::Use use(*parts.gpu);
+    dstorm::device::check_not_captured(stream, "allreduce of " + segment().options().name);
+  }
   parts.exchange.await_device();
   parts.exchange.check_device();  // before the others wait for this rank
   parts.meet(limit);
@@ -332,10 +377,14 @@ void DeviceVector::Parts::meet(nanoseconds limit) {
   VectorOptions options;
   options.name = name;
   if (group.is_one_host()) {
-    reducing = std::make_unique<Exchange>(
+    auto made = std::make_shared<StreamExchange>(
         group.shared_from_this(), segment_options(options, dtype, count), bytes(), gpu, slots.kind);
+    const std::lock_guard lock(mutex);
+    reducing = std::move(made);
   } else {
-    on_host = std::make_unique<DenseVector>(group.shared_from_this(), dtype, count, options);
+    auto made = std::make_shared<DenseVector>(group.shared_from_this(), dtype, count, options);
+    const std::lock_guard lock(mutex);
+    on_host = std::move(made);
   }
 }
 
@@ -347,7 +396,9 @@ void DeviceVector::Parts::reduce_on_device(Stream stream, const Fold& fold, nano
   const std::uint32_t format = operation_code(fold) | (last ? kLastCall : 0);
   const std::size_t present = total_count(pieces);  // see move_to()
   const bool is_repeated = reducing->segment().parts().state.is_in_round;
-  if (!is_repeated) {
+  if (is_repeated) {
+    reducing->await_device();  // the values may have been sent on another stream
+  } else {
     reducing->scatter(stream,
                       [&](Address to) {
                         device::copy_out(pieces, dtype, to, stream);
@@ -381,27 +432,27 @@ void DeviceVector::Parts::reduce_on_device(Stream stream, const Fold& fold, nano
 void DeviceVector::Parts::reduce_on_host(Stream stream, const Fold& fold, nanoseconds limit,
                                          bool last) {
   const Gpu::Use use(*gpu);
-  dstorm::device::check_not_captured(stream, "allreduce of " + what);
-  const Driver& driver = Driver::get();
   const auto values = reinterpret_cast<Address>(on_host->pieces()[0].data);
   device::copy_out(pieces, dtype, values, stream);
-  dstorm::device::check(driver.stream_synchronize(stream), what);
+  exchange.await_stream(stream, limit);
   gathered = on_host->allreduce(fold, limit, last);
   device::copy_in(pieces, dtype, values, stream);
   // The next call writes the memory that is read here.
-  dstorm::device::check(driver.stream_synchronize(stream), what);
+  exchange.await_stream(stream, exchange.segment().group().timeout());
 }
 
 void DeviceVector::read(std::span<std::byte> to, Stream stream) const {
+  const Turn turn(segment().turns(), "read", segment().options().name);
   const Gpu::Use use(*parts_->gpu);
   device::copy_out(parts_->pieces, parts_->dtype, reinterpret_cast<Address>(to.data()), stream);
-  dstorm::device::check(Driver::get().stream_synchronize(stream), parts_->what);
+  parts_->exchange.await_stream(stream, segment().group().timeout());
 }
 
 void DeviceVector::write(std::span<const std::byte> from, Stream stream) {
+  const Turn turn(segment().turns(), "write", segment().options().name);
   const Gpu::Use use(*parts_->gpu);
   device::copy_in(parts_->pieces, parts_->dtype, reinterpret_cast<Address>(from.data()), stream);
-  dstorm::device::check(Driver::get().stream_synchronize(stream), parts_->what);
+  parts_->exchange.await_stream(stream, segment().group().timeout());
 }
 
 }  // namespace vol

@@ -61,9 +61,7 @@ class Core:
                 function(members, *arguments, timeout)
 
         def begin() -> Call:
-            call = self.line.call(step, tensors, getattr(opts, "asyncOp", True))
-            call.stream = stream
-            return call
+            return self.line.call(step, tensors, getattr(opts, "asyncOp", True), stream)
 
         return self.recorded(name, tensors if shown is None else shown, begin)
 

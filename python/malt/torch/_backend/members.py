@@ -160,7 +160,10 @@ class Members:
             return
         dtype = tensor.dtype
         if tensor.is_cuda:
-            self._reduce_on_gpu(tensor.view(-1), mean, timeout)
+            whole = tensor.contiguous()
+            self._reduce_on_gpu(whole.view(-1), mean, timeout)
+            if whole is not tensor:
+                tensor.copy_(whole)
         elif _going_on:
             self._reduce_living(tensor, mean, timeout)
         elif self._folds_all or count * tensor.element_size() <= _FOLD_BYTES:
@@ -180,7 +183,6 @@ class Members:
             and op in (ReduceOp.SUM, ReduceOp.AVG)
             and tensor.layout is torch.strided
             and tensor.dtype in NATIVE
-            and tensor.is_contiguous()
         )
 
     def _reduce_on_gpu(self, tensor: torch.Tensor, mean: bool, timeout: float) -> None:
@@ -189,7 +191,7 @@ class Members:
             reducer = self._reducer_on_gpu(part)
             try:
                 others = reducer.allreduce(part.data_ptr(), part.numel(), mean, timeout, stream)
-            except errors.TimeoutError:
+            except BaseException:  # an interrupt too
                 reducer.shut()  # the others may still fold what this call has sent
                 raise
             living = len(others) + 1
@@ -250,9 +252,9 @@ class Members:
 
     def close(self) -> None:
         """Leave the group: the others' calls fail from now on. Idempotent."""
-        for reducer in self._reducers.values():
+        for reducer in list(self._reducers.values()):
             reducer.shut()
-        for on_gpu in self._on_gpu.values():
+        for on_gpu in list(self._on_gpu.values()):  # a thread may be adding one
             on_gpu.shut()
         for exchange in (self._exchange, self._monitor):
             if exchange is not None:

@@ -232,9 +232,7 @@ class Mail:
             with stream or contextlib.nullcontext():
                 return self._search(tensor, tag)
 
-        call = line.later(search, [tensor])
-        call.stream = stream
-        return call
+        return line.later(search, [tensor], stream)
 
     def _search(self, tensor: torch.Tensor, tag: int) -> int:
         others = [rank for rank in range(self._members.size) if rank != self._members.rank]

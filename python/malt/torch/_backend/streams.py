@@ -39,6 +39,10 @@ class OnStream:
         assert self._block is not None
         self._block.__exit__(kind, error, trace)
 
+    def active(self) -> contextlib.AbstractContextManager[Any]:
+        """Make it the present stream in a `with` block."""
+        return torch.cuda.stream(self._stream)
+
     def join(self) -> None:
         """Let the stream that is current now wait for what the call has begun."""
         current = torch.cuda.current_stream(self._stream.device)

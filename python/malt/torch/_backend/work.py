@@ -75,7 +75,9 @@ class Call(_Work):  # type: ignore[misc] # PyTorch is no dependency
             self._ended.set()
             future = self._future
         if future is not None:
-            future.set_result(None)
+            # What waits for the future is called here, and works behind this call.
+            with contextlib.nullcontext() if self.stream is None else self.stream.active():
+                future.set_result(None)
 
     def is_completed(self) -> bool:
         return self._ended is None or self._ended.is_set()
@@ -165,21 +167,26 @@ class Line:
         """Whether the thread has no call to make."""
         return self._unended == 0
 
-    def call(self, step: Step, tensors: Any, is_async: bool) -> Call:
+    def call(
+        self, step: Step, tensors: Any, is_async: bool, stream: OnStream | None = None
+    ) -> Call:
         """Make the call `step`, in the thread if `is_async` or if it still has earlier calls.
 
         A call that a future's callback makes in the thread itself is made at once.
         """
         is_inside = threading.current_thread() is self._thread
         if is_async or (self._unended and not is_inside):
-            return self.later(step, tensors)
+            return self.later(step, tensors, stream)
         with self._turn:
             step()
-        return Call(tensors)
+        call = Call(tensors)
+        call.stream = stream
+        return call
 
-    def later(self, step: Step, tensors: Any) -> Call:
+    def later(self, step: Step, tensors: Any, stream: OnStream | None = None) -> Call:
         """Make the call `step` in the thread."""
         call = Call.pending(tensors)
+        call.stream = stream
         with _lock:
             self._unended += 1
             if self._thread is None:

@@ -19,17 +19,18 @@ using dstorm::device::Stream;
 
 // Threads: as for a Segment. The caller has the turn. At most one scatter and one gather are on
 // their way: a scatter waits for those before it, and a gather for the gather before it.
-class Exchange {
+class StreamExchange {
  public:
   // Collective: see the constructor of Segment. `options` says all but the slots' bytes; an update
   // has `bytes` bytes. Without `sends` it takes no memory, and nothing can be scattered or gathered.
   // Also throws the same ConfigError on all ranks if one of them has no memory for the slots.
-  Exchange(std::shared_ptr<dstorm::Group> group, dstorm::SegmentOptions options, std::size_t bytes,
-           std::shared_ptr<Gpu> gpu, dstorm::device::SlotKind kind, bool sends = true);
+  StreamExchange(std::shared_ptr<dstorm::Group> group, dstorm::SegmentOptions options,
+                 std::size_t bytes, std::shared_ptr<Gpu> gpu, dstorm::device::SlotKind kind,
+                 bool sends = true);
   // Waits until the GPU has finished. If it does not, the memory that it may use is never freed.
-  ~Exchange();
-  Exchange(const Exchange&) = delete;
-  Exchange& operator=(const Exchange&) = delete;
+  ~StreamExchange();
+  StreamExchange(const StreamExchange&) = delete;
+  StreamExchange& operator=(const StreamExchange&) = delete;
 
   dstorm::Segment& segment() noexcept { return *segment_; }
   const dstorm::Segment& segment() const noexcept { return *segment_; }
@@ -50,6 +51,11 @@ class Exchange {
   void await_device();
   // Throws Error if the GPU has failed.
   void check_device() const { lane_->check(); }
+  // Waits until the GPU has done what `stream` has, for at most `limit`. The caller's thread is not
+  // busy meanwhile. Throws TimeoutError, and Error if the GPU has failed.
+  void await_stream(Stream stream, std::chrono::nanoseconds limit);
+  // Whether the GPU has finished all that was begun here; does not wait.
+  bool is_idle() const noexcept { return lane_->await_idle(std::chrono::nanoseconds(0)); }
   // As Segment::shut(), when the GPU has finished: a rank that has left has sent everything before
   // it says so, and others count on that. A GPU that does not finish is given a minute. Any thread.
   void shut() noexcept;
@@ -60,7 +66,7 @@ class Exchange {
 
  private:
   void await(bool with_scatter);
-  void follow(Stream stream, void (*finish)(void*));
+  [[noreturn]] void throw_timeout(std::chrono::nanoseconds limit) const;
 
   std::size_t bytes_;
   dstorm::device::SlotKind kind_;
