@@ -6,17 +6,19 @@
 
 namespace fake_cuda {
 
-using namespace dstorm::device;
+using namespace dstorm::device;  // NOLINT(google-build-using-namespace): it stands in for it
 
 #define FAKE_DECLARE(name, symbol, ...) Result name(__VA_ARGS__) __asm__(symbol);
 DSTORM_CUDA_FUNCTIONS(FAKE_DECLARE)
 #undef FAKE_DECLARE
 
+// NOLINTBEGIN(readability-identifier-naming): the names of the functions
 namespace symbol {
 #define FAKE_SYMBOL(name, symbol, ...) inline constexpr const char* name = symbol;
 DSTORM_CUDA_FUNCTIONS(FAKE_SYMBOL)
 #undef FAKE_SYMBOL
 }  // namespace symbol
+// NOLINTEND(readability-identifier-naming)
 
 // CUresults that are not in driver.hpp.
 inline constexpr Result kNotInitialised = 3;

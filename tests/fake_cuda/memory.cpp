@@ -75,8 +75,9 @@ void unmap(std::map<Address, Allocation>::iterator at) {
   if (at->second.is_exported) {
     std::memset(reinterpret_cast<void*>(at->first), kFreedByte, at->second.bytes);
   }
-  mmap(reinterpret_cast<void*>(at->first), at->second.mapped_bytes, PROT_NONE,
-       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  [[maybe_unused]] const void* const reserved =
+      mmap(reinterpret_cast<void*>(at->first), at->second.mapped_bytes, PROT_NONE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   if (at->second.fd >= 0) close(at->second.fd);
   state().memory.erase(at);
 }

@@ -51,6 +51,7 @@ Result copy_of(const Program* program, std::string Program::* text, char* to) {
 
 }  // namespace
 
+// NOLINTBEGIN(readability-identifier-naming): the names of NVRTC
 extern "C" {
 
 Result nvrtcVersion(int* major, int* minor) {
@@ -144,3 +145,4 @@ Result nvrtcGetProgramLog(Program* program, char* to) {
   return copy_of(program, &Program::log, to);
 }
 }
+// NOLINTEND(readability-identifier-naming)

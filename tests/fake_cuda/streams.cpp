@@ -2,7 +2,7 @@
 #include "streams.hpp"
 
 #include <pthread.h>
-#include <signal.h>
+#include <signal.h>  // NOLINT(modernize-deprecated-headers): POSIX signal masks
 
 #include <thread>
 #include <utility>

@@ -123,10 +123,12 @@ Result launch(Kernel kernel, unsigned blocks, unsigned blocks_y, unsigned blocks
 }
 
 // Not in driver.hpp: device_array.py calls them.
+// NOLINTNEXTLINE(readability-identifier-naming): the driver's name
 extern "C" Result cuMemcpyHtoD_v2(Address to, const void* from, std::size_t bytes) {
   Call call("cuMemcpyHtoD_v2", Needs::kContext);
   return copy_on(call, nullptr, to, reinterpret_cast<Address>(from), bytes, true);
 }
+// NOLINTNEXTLINE(readability-identifier-naming): the driver's name
 extern "C" Result cuMemcpyDtoH_v2(void* to, Address from, std::size_t bytes) {
   Call call("cuMemcpyDtoH_v2", Needs::kContext);
   return copy_on(call, nullptr, reinterpret_cast<Address>(to), from, bytes, true);

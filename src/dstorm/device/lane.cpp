@@ -30,9 +30,9 @@ void Lane::follow(Stream stream, void (*finish)(void*), void* argument) {
     device::check(driver.stream_wait(stream_, event_, 0), "waiting for an event");
     device::check(driver.launch_host(stream_, finish, argument), "following a stream");
   } catch (const Error&) {
-    // The GPU may be well, and the stream none of its own: what was begun is then at an end here.
-    if (driver.context_synchronize() == kSuccess) finish(argument);
-    throw;
+    // The GPU may be well, and the stream none of its own. The call is then done when the GPU is.
+    if (driver.context_synchronize() != kSuccess) throw;
+    finish(argument);
   }
 }
 

@@ -36,7 +36,8 @@ class Lane {
   const Gpu& gpu() const noexcept { return *gpu_; }
   // Calls finish(argument) once, in a thread of the driver's, when the device has done all that
   // `stream` has now. `finish` may store, and wake threads; it may not wait, and not call CUDA.
-  // Throws Error if it cannot; finish has then been called already, unless the device has failed.
+  // If the driver cannot, it waits for the device and calls finish itself. Throws Error if the device
+  // has failed; finish is then not called.
   void follow(Stream stream, void (*finish)(void*), void* argument);
   // Throws Error if the device has failed, so that finishes may never come.
   void check() const;

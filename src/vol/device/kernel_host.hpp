@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+// NOLINTBEGIN(readability-identifier-naming): CUDA's names
 #define __global__ inline
 #define __device__ inline
 #define __shared__ static thread_local
@@ -53,6 +54,8 @@ inline long long __double_as_longlong(double value) {
   std::memcpy(&bits, &value, sizeof bits);
   return bits;
 }
+
+// NOLINTEND(readability-identifier-naming)
 
 namespace vol::device {
 

@@ -16,7 +16,7 @@
 #include "processes.hpp"
 #include "vol/device/kernel_args.hpp"
 
-using namespace dstorm::device;
+using namespace dstorm::device;  // NOLINT(google-build-using-namespace): its driver is tested
 using testing_fake::driver;
 using testing_processes::Shared;
 
