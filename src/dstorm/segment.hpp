@@ -1,6 +1,6 @@
-// A segment: each rank writes updates of up to `slot_bytes` bytes for its out-neighbours (scatter),
-// and folds the updates that its in-neighbours have written (gather). Each sender has a receive
-// queue of `depth` slots, its mailbox.
+// A segment: each rank writes updates of up to `slot_bytes` bytes for its out-neighbours
+// (scatter), and folds the updates that its in-neighbours have written (gather). Each sender has a
+// receive queue of `depth` slots, its mailbox.
 #pragma once
 
 #include <chrono>
@@ -31,9 +31,9 @@ struct SegmentOptions {
   std::size_t home_bytes = 0;    // memory per rank that all ranks of the host may read
   std::size_t result_bytes = 0;  // memory for a shared fold
   std::string kind = {};         // what the layer above keeps in it; must agree between ranks
-  // Given if a payload says where the values lie (in a device's memory, say) instead of having them:
-  // copies the values of an update of `rank` out, when the update has to leave its slot before it
-  // is folded.
+  // Given if a payload says where the values lie (in a device's memory, say) instead of having
+  // them: copies the values of an update of `rank` out, when the update has to leave its slot
+  // before it is folded.
   std::function<std::vector<std::byte>(int rank, std::span<const std::byte> payload)> copy_out = {};
   std::size_t most_updates = ~std::size_t{0};  // of a gather; the others stay pending
   // This rank rejoins the job: the others regroup() the segment while this rank makes it.
@@ -87,8 +87,8 @@ struct GatherOptions {
   // rank. None: do not wait (ASP).
   std::optional<std::uint64_t> staleness = std::nullopt;
   std::optional<std::chrono::nanoseconds> timeout = std::nullopt;  // the group's if not given
-  // Given: then wait until so many have scattered this rank's iteration. Staleness 0 waits for all,
-  // and takes none.
+  // Given: then wait until so many have scattered this rank's iteration. Staleness 0 waits for
+  // all, and takes none.
   std::optional<Quorum> quorum = std::nullopt;
 };
 
@@ -117,13 +117,13 @@ class Segment {
   // If it throws, the segment can neither send nor gather until another regroup().
   void regroup(std::shared_ptr<Group> group);
 
-  // Writes one update to the out-neighbours of this round and returns those written to. `fill` gets
-  // the slot's memory (slot_bytes, 64-byte aligned) and returns (bytes used, Tag). Advances the
-  // iteration. If `fill` throws, everything is as before. LATEST never blocks: if receivers are
-  // reading every slot at this moment, the update counts as overwritten and the result is empty.
-  // QUEUE waits for a slot; a TimeoutError names the ranks that hold them all, and the iteration is
-  // as before. `may_lag`: other hosts may get the update together with what this rank sends them
-  // next, when it waits, or 0.1 s later, even if this process is killed before.
+  // Writes one update to the out-neighbours of this round and returns those written to. `fill`
+  // gets the slot's memory (slot_bytes, 64-byte aligned) and returns (bytes used, Tag). Advances
+  // the iteration. If `fill` throws, everything is as before. LATEST never blocks: if receivers
+  // are reading every slot at this moment, the update counts as overwritten and the result is
+  // empty. QUEUE waits for a slot; a TimeoutError names the ranks that hold them all, and the
+  // iteration is as before. `may_lag`: other hosts may get the update together with what this rank
+  // sends them next, when it waits, or 0.1 s later, even if this process is killed before.
   template <class Function>
   std::span<const int> scatter(Function&& fill, const Graph* graph = nullptr,
                                bool may_lag = false) {
@@ -136,23 +136,24 @@ class Segment {
   // and returns their number. The updates of dead ranks are folded if they arrived; nobody waits
   // for dead ranks. LATEST: at most one update a sender, its newest; the updates it replaces count
   // as overwritten. QUEUE: all of them. At staleness 0 the fold gets exactly the updates of this
-  // rank's own iteration (under QUEUE also older ones not folded yet), and gather returns only when
-  // the next scatter finds a slot that all receivers have folded, so no update of a BSP round is
-  // ever overwritten. If the fold throws, no update counts as folded and all stay pending. A
-  // TimeoutError names the in-neighbours waited for; nothing is folded then. With a quorum it waits
-  // for that too, after the staleness. Throws ConfigError if the share is out of range, or the
-  // staleness is 0.
+  // rank's own iteration (under QUEUE also older ones not folded yet), and gather returns only
+  // when the next scatter finds a slot that all receivers have folded, so no update of a BSP round
+  // is ever overwritten. If the fold throws, no update counts as folded and all stay pending. A
+  // TimeoutError names the in-neighbours waited for; nothing is folded then. With a quorum it
+  // waits for that too, after the staleness. Throws ConfigError if the share is out of range, or
+  // the staleness is 0.
   template <class Function>
   std::size_t gather(const GatherOptions& options, Function&& fold) {
     return gather_folded(options, Fold(std::ref(fold)));
   }
-  // scatter() and gather() for a device that works on after the call has returned: `fill` and `fold`
-  // only begin (slot/layout.hpp, S8). When the device has written the payload, or has read the
-  // updates, finish_scatter() or finish_gather() has to be called, once, by any thread; they wait
-  // for nothing. Before that, the segment may be gathered after begin_scatter(), and every other
-  // call on it, except for stats() and shut(), has to wait for the finish: the caller sees to that.
-  // begin_scatter() returns nullopt, and there is nothing to finish, where scatter() counts the
-  // update as overwritten; begin_gather() returns 0, likewise, if there is nothing to fold.
+  // scatter() and gather() for a device that works on after the call has returned: `fill` and
+  // `fold` only begin (slot/layout.hpp, S8). When the device has written the payload, or has read
+  // the updates, finish_scatter() or finish_gather() has to be called, once, by any thread; they
+  // wait for nothing. Before that, the segment may be gathered after begin_scatter(), and every
+  // other call on it, except for stats() and shut(), has to wait for the finish: the caller sees
+  // to that. begin_scatter() returns nullopt, and there is nothing to finish, where scatter()
+  // counts the update as overwritten; begin_gather() returns 0, likewise, if there is nothing to
+  // fold.
   template <class Function>
   std::optional<std::span<const int>> begin_scatter(Function&& fill, const Graph* graph = nullptr) {
     return begin_scatter_filled(Fill(std::ref(fill)), graph);
@@ -174,8 +175,8 @@ class Segment {
   // is up.
   bool await_update(std::size_t live, std::chrono::nanoseconds timeout);
 
-  // Waits until ready() is true; returns false when the time is up. ready() must be a cheap look at
-  // what other ranks' scatters and gathers change. The time counts in stats().wait_seconds.
+  // Waits until ready() is true; returns false when the time is up. ready() must be a cheap look
+  // at what other ranks' scatters and gathers change. The time counts in stats().wait_seconds.
   template <class Ready>
   bool wait(Ready&& ready, std::chrono::nanoseconds timeout) {
     return ready() || wait_until(std::ref(ready), timeout);

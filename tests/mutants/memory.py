@@ -78,6 +78,17 @@ MUTANTS = [
         "dstorm/slot/reader.hpp",
     ),
     Mutant(
+        "S8: an update is shown when it is announced",
+        "      ++ordinals_[static_cast<std::size_t>(r)];\n    }\n  }\n  void show",
+        "      ++ordinals_[static_cast<std::size_t>(r)];\n    }\n    show(slot);\n  }\n  void show",
+    ),
+    Mutant(
+        "S8: the clock moves when an update is announced",
+        "      ++ordinals_[static_cast<std::size_t>(r)];\n    }\n  }\n  void show",
+        "      ++ordinals_[static_cast<std::size_t>(r)];\n    }\n    advance(header.iteration);\n"
+        "  }\n  void show",
+    ),
+    Mutant(
         "S3: a reader stores no hold",
         "cursor_->hold.store(iteration << 1 | 1, std::memory_order_release);",
         "(void)iteration;",

@@ -44,8 +44,8 @@ class Gpu {
     Use& operator=(const Use&) = delete;
   };
 
-  // For what may not throw: calls function(driver) in the GPU's context, unless the process has lost
-  // it, and all memory there with it.
+  // For what may not throw: calls function(driver) in the GPU's context, unless the process has
+  // lost it, and all memory there with it.
   template <class Function>
   void if_usable(Function&& function) const noexcept {
     const Driver* const driver = Driver::find();

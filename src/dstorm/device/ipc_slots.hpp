@@ -5,8 +5,8 @@
 // more. So:
 //  P1 Each rank maps the memory of all ranks of its host before any of them can send (attach). Then
 //     the last updates of a rank that dies can be folded, by all ranks alike.
-//  P2 A rank that has ended all its mappings, and will make no more, says so in the segment's memory
-//     on this host.
+//  P2 A rank that has ended all its mappings, and will make no more, says so in the memory that the
+//     segment has on this host.
 //  P3 A sender frees its slots when each rank of its host has said so, or its process has ended.
 //     Until then the slots are retired: they outlive the vector.
 #pragma once

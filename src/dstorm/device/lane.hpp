@@ -35,14 +35,14 @@ class Lane {
 
   const Gpu& gpu() const noexcept { return *gpu_; }
   // Calls finish(argument) once, in a thread of the driver's, when the device has done all that
-  // `stream` has now. `finish` may store, and wake threads; it may not wait, and not call CUDA.
-  // If the driver cannot, it waits for the device and calls finish itself. Throws Error if the device
+  // `stream` has now. `finish` may store, and wake threads; it may not wait, and not call CUDA. If
+  // the driver cannot, it waits for the device and calls finish itself. Throws Error if the device
   // has failed; finish is then not called.
   void follow(Stream stream, void (*finish)(void*), void* argument);
   // Throws Error if the device has failed, so that finishes may never come.
   void check() const;
-  // Whether the device has done all that `stream` has; waits for at most `limit`. Throws Error if it
-  // has failed.
+  // Whether the device has done all that `stream` has; waits for at most `limit`. Throws Error if
+  // it has failed.
   bool await(Stream stream, std::chrono::nanoseconds limit) const;
   // Whether all finishes have returned, or never will; waits for at most `limit`. Any thread.
   bool await_idle(std::chrono::nanoseconds limit) const noexcept;

@@ -27,8 +27,8 @@ struct SlotChoice {
 // Collective over the live ranks, blocking: which kind all ranks of the job use for `what`. kIpc,
 // if all ranks share one host and each can map the memory of all others; that is tried. Throws the
 // same ConfigError on all ranks if one of them wishes kIpc and it cannot be had, or if the wishes
-// differ; TimeoutError as Group::exchange. `present`: what a rank has from an earlier group; if that
-// is kHost on any rank, all have kHost.
+// differ; TimeoutError as Group::exchange. `present`: what a rank has from an earlier group; if
+// that is kHost on any rank, all have kHost.
 SlotChoice choose_slots(Group& group, const std::shared_ptr<Gpu>& gpu, const std::string& what,
                         SlotKind wish, SlotKind present = SlotKind::kAuto);
 
@@ -44,9 +44,9 @@ class Slots {
 
   // For the segment's options.
   virtual std::size_t slot_bytes() const noexcept = 0;
-  // Collective over the live ranks, blocking: the segment has its memory. Without it nothing can be
-  // sent. Throws the same ConfigError on all ranks if one of them has no room, or cannot map the memory
-  // of another; TimeoutError as Group::exchange.
+  // Collective over the live ranks, blocking: the segment has its memory. Without it nothing can
+  // be sent. Throws the same ConfigError on all ranks if one of them has no room, or cannot map
+  // the memory of another; TimeoutError as Group::exchange.
   virtual void attach(Segment& segment) = 0;
   // The segment will soon have other memory, and the device is idle.
   virtual void detach() noexcept = 0;
@@ -54,8 +54,8 @@ class Slots {
   // In a scatter: writes into `room`, the segment's slot, what the receivers need to know, and
   // returns where the device is to write the payload. The update has slot_bytes() bytes.
   virtual Address place(std::span<std::byte> room) = 0;
-  // In a gather: where the device finds the payload. What does not lie where the device can read it
-  // is copied there, on `stream`, and kept until the next begin_gather(). Throws Error if the
+  // In a gather: where the device finds the payload. What does not lie where the device can read
+  // it is copied there, on `stream`, and kept until the next begin_gather(). Throws Error if the
   // update names memory that its sender does not have.
   virtual Address find(const Update& update, Stream stream) = 0;
   void begin_gather() noexcept { uploads_.clear(); }

@@ -1,6 +1,7 @@
-// CUDA's words, as far as kernels.cu uses them, for an ordinary C++ compiler: tests run the kernels
-// without a GPU. A block has one thread and a warp one lane, and the blocks run one after the other.
-// So barriers do nothing, shared memory belongs to the thread, and an addition is atomic.
+// CUDA's words, as far as kernels.cu uses them, for an ordinary C++ compiler: tests run the
+// kernels without a GPU. A block has one thread and a warp one lane, and the blocks run one after
+// the other. So barriers do nothing, shared memory belongs to the thread, and an addition is
+// atomic.
 #pragma once
 
 #include <cmath>

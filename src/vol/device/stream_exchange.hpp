@@ -22,8 +22,9 @@ using dstorm::device::Stream;
 class StreamExchange {
  public:
   // Collective: see the constructor of Segment. `options` says all but the slots' bytes; an update
-  // has `bytes` bytes. Without `sends` it takes no memory, and nothing can be scattered or gathered.
-  // Also throws the same ConfigError on all ranks if one of them has no memory for the slots.
+  // has `bytes` bytes. Without `sends` it takes no memory, and nothing can be scattered or
+  // gathered. Also throws the same ConfigError on all ranks if one of them has no memory for the
+  // slots.
   StreamExchange(std::shared_ptr<dstorm::Group> group, dstorm::SegmentOptions options,
                  std::size_t bytes, std::shared_ptr<Gpu> gpu, dstorm::device::SlotKind kind,
                  bool sends = true);
@@ -46,18 +47,19 @@ class StreamExchange {
   using Fold = std::function<void(std::span<const dstorm::Update>, std::span<const Address>)>;
   std::size_t gather(Stream stream, const dstorm::GatherOptions& options, const Fold& fold);
 
-  // Waits until the GPU has finished all that was begun here. Throws TimeoutError after the group's
-  // time limit, and Error if the GPU has failed.
+  // Waits until the GPU has finished all that was begun here. Throws TimeoutError after the
+  // group's time limit, and Error if the GPU has failed.
   void await_device();
   // Throws Error if the GPU has failed.
   void check_device() const { lane_->check(); }
-  // Waits until the GPU has done what `stream` has, for at most `limit`. The caller's thread is not
-  // busy meanwhile. Throws TimeoutError, and Error if the GPU has failed.
+  // Waits until the GPU has done what `stream` has, for at most `limit`. The caller's thread is
+  // not busy meanwhile. Throws TimeoutError, and Error if the GPU has failed.
   void await_stream(Stream stream, std::chrono::nanoseconds limit);
   // Whether the GPU has finished all that was begun here; does not wait.
   bool is_idle() const noexcept { return lane_->await_idle(std::chrono::nanoseconds(0)); }
   // As Segment::shut(), when the GPU has finished: a rank that has left has sent everything before
-  // it says so, and others count on that. A GPU that does not finish is given a minute. Any thread.
+  // it says so, and others count on that. A GPU that does not finish is given a minute. Any
+  // thread.
   void shut() noexcept;
   // Collective: see Segment::regroup.
   void regroup(std::shared_ptr<dstorm::Group> group);

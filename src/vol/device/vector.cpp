@@ -388,9 +388,9 @@ void DeviceVector::Parts::meet(nanoseconds limit) {
   }
 }
 
-// A rank whose call has timed out has sent its values already. When it calls again, it goes on with
-// these values, whatever it has in the vector by now: no call is ever paired with another one of the
-// other ranks.
+// A rank whose call has timed out has sent its values already. When it calls again, it goes on
+// with these values, whatever it has in the vector by now: no call is ever paired with another one
+// of the other ranks.
 void DeviceVector::Parts::reduce_on_device(Stream stream, const Fold& fold, nanoseconds limit,
                                            bool last) {
   const std::uint32_t format = operation_code(fold) | (last ? kLastCall : 0);

@@ -29,9 +29,9 @@ class DeviceVector {
  public:
   // Over the caller's memory on one GPU, which must outlive the vector. `slots`: where updates lie
   // (dstorm/device/slots.hpp). Also throws, on this rank only, ConfigError if the memory is not on
-  // one GPU, and Error if the kernels cannot be compiled; and on all ranks ConfigError if one of them
-  // has no memory for its slots.
-  // Without `sends` it can only be reduced, and has no slots for updates.
+  // one GPU, and Error if the kernels cannot be compiled; and on all ranks ConfigError if one of
+  // them has no memory for its slots. Without `sends` it can only be reduced, and has no slots for
+  // updates.
   DeviceVector(std::shared_ptr<dstorm::Group> group, DType dtype, std::vector<Piece> pieces,
                VectorOptions options, dstorm::device::SlotKind slots, bool sends = true);
   ~DeviceVector();
@@ -46,8 +46,8 @@ class DeviceVector {
                             std::optional<std::chrono::nanoseconds> timeout = std::nullopt,
                             bool last = false);
 
-  // As DenseVector::move_to(): from then on allreduce() is of `count` elements at `data`, at most as
-  // many as the vector was made with, on the same GPU.
+  // As DenseVector::move_to(): from then on allreduce() is of `count` elements at `data`, at most
+  // as many as the vector was made with, on the same GPU.
   void move_to(void* data, std::size_t count);
 
   DType dtype() const noexcept;
@@ -62,8 +62,8 @@ class DeviceVector {
   void read(std::span<std::byte> to, device::Stream stream) const;
   void write(std::span<const std::byte> from, device::Stream stream);
 
-  // As of DenseVector; they wait until the GPU has finished what was begun here. To be called before
-  // the group is left: what the GPU has not written by then is lost.
+  // As of DenseVector; they wait until the GPU has finished what was begun here. To be called
+  // before the group is left: what the GPU has not written by then is lost.
   void close();
   void shut() noexcept;
 

@@ -107,7 +107,7 @@ TEST(BegunScatter, GatherAtStaleness0WaitsForTheFinishInAnotherThread) {
   Job job(3, [](Bootstrap& bootstrap) {
     const auto group = join(bootstrap);
     Segment segment(group, options_of(Policy::kLatest));
-    const auto own = static_cast<std::uint64_t>(group->rank() + 1);
+    const auto own = static_cast<std::uint64_t>(group->rank()) + 1;
     for (std::uint64_t round = 1; round <= stressed(200); ++round) {
       std::thread device;
       segment.begin_scatter([&](std::span<std::byte> room) {

@@ -104,6 +104,24 @@ TEST(Slot, UpdateIsSeenByThoseItIsForAndByNobodyElse) {
   EXPECT_EQ(fold_newest(box.reader(3)), 7U);
 }
 
+TEST(Slot, AnnouncedUpdateIsSeenOnlyWhenItIsShown) {
+  Box box(3, 2, 64);
+  const int slot = box.writer().claim(Policy::kLatest, kAllLive);
+  ASSERT_GE(slot, 0);
+  SlotHeader header{};
+  header.iteration = 1;
+  header.payload_bytes = sizeof(std::uint64_t);
+  box.writer().announce(slot, header, box.all());
+  EXPECT_EQ(box.writer().addressed(1), 1U);
+  EXPECT_EQ(box.reader(1).clock(), 0U);
+  EXPECT_EQ(box.reader(1).newest(0), -1);
+  *reinterpret_cast<std::uint64_t*>(box.writer().payload(slot)) = 1;  // as a device does meanwhile
+  box.writer().show(slot);
+  EXPECT_EQ(box.reader(2).clock(), 1U);
+  EXPECT_EQ(fold_newest(box.reader(1)), 1U);
+  EXPECT_EQ(fold_newest(box.reader(2)), 1U);
+}
+
 TEST(Slot, UpdateIsFoldedOnce) {
   Box box(2, 2, 64);
   ASSERT_TRUE(box.send(1, Policy::kLatest));

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gpus import IS_REAL, run_gpu_job, start_gpu_job
+from gpus import run_gpu_job, start_gpu_job
 
 
 def test_vectors_come_back_on_gpus_and_on_the_host(tmp_path: Path) -> None:
@@ -124,5 +124,5 @@ malt.barrier()
     assert back["start"] >= 5
     means = result.each("mean")
     assert max(means) - min(means) < 0.2
-    if mode == 0 and not IS_REAL:  # a real GPU takes a rank longer than the others need to end
+    if mode == 0 and result.told[0]["at"] > back["start"]:  # a rank may need longer to rejoin
         assert result.told[0]["alive"] == (0, 1, 2)

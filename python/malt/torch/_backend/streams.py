@@ -41,7 +41,8 @@ class OnStream:
 
     def active(self) -> contextlib.AbstractContextManager[Any]:
         """Make it the present stream in a `with` block."""
-        return torch.cuda.stream(self._stream)
+        block: contextlib.AbstractContextManager[Any] = torch.cuda.stream(self._stream)
+        return block
 
     def join(self) -> None:
         """Let the stream that is current now wait for what the call has begun."""
