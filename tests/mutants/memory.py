@@ -161,8 +161,8 @@ MUTANTS = [
     ),
     Mutant(
         "S6: clock moves before the tickets",
-        "      put_ticket(slot, {r, ++ordinals_",
-        "      advance(header.iteration);\n      put_ticket(slot, {r, ++ordinals_",
+        "      put_ticket(slot, {r, ordinals_",
+        "      advance(sent.iteration);\n      put_ticket(slot, {r, ordinals_",
     ),
     Mutant(
         "QUEUE: only one look for the oldest update (one is skipped)",
