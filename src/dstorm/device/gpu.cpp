@@ -40,7 +40,6 @@ Gpu::Gpu(Ordinal ordinal) : driver_(Driver::get()), ordinal_(ordinal) {
   char name[256] = {};
   check(driver_.device_name(name, sizeof(name) - 1, ordinal), what);
   name_ = name;
-  check(driver_.device_uuid(&uuid_, ordinal), what);
   int major = 0;
   int minor = 0;
   check(driver_.device_attribute(&major, kComputeMajor, ordinal), what);

@@ -26,7 +26,6 @@ class Gpu {
   Gpu& operator=(const Gpu&) = delete;
 
   Ordinal ordinal() const noexcept { return ordinal_; }
-  const Uuid& uuid() const noexcept { return uuid_; }
   int multiprocessors() const noexcept { return multiprocessors_; }
   int capability() const noexcept { return capability_; }  // 90 for 9.0
   std::string describe() const;                            // "GPU 0 (NVIDIA H100 80GB HBM3)"
@@ -59,7 +58,6 @@ class Gpu {
   const Driver& driver_;
   Ordinal ordinal_;
   Context context_ = nullptr;
-  Uuid uuid_{};
   std::string name_;
   int multiprocessors_ = 0;
   int capability_ = 0;
