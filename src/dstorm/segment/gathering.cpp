@@ -61,7 +61,7 @@ std::size_t Gathering::begin_later(const GatherOptions& options, const Segment::
   if (updates_.empty()) {
     release();
   } else {
-    is_begun_.store(true, std::memory_order_relaxed);
+    is_begun_.store(true, std::memory_order_release);
   }
   return updates_.size();
 }

@@ -31,7 +31,7 @@ std::optional<std::span<const int>> Scattering::begin_later(const Segment::Fill&
   }
   fill_with(fill, room);
   begun_ = std::exchange(slot_, -1);
-  is_begun_.store(true, std::memory_order_relaxed);
+  is_begun_.store(true, std::memory_order_release);
   record(bytes_, to_);
   return to_;
 }
