@@ -10,7 +10,6 @@ namespace {
 
 using dstorm::Turn;
 using dstorm::device::Driver;
-using dstorm::device::Gpu;
 using vol::DeviceVector;
 using vol::Fold;
 using vol::device::Stream;
