@@ -326,7 +326,7 @@ class Consensus(report.Report):
                     missed = None if ends <= AS_GOOD else f"{ends:.3f}"
                     cells.append(self._verdict(f"delay {delay}", missed))
             lines.append(cells)
-        header = ["rounds late", "without multipliers", "with", f"at most {AS_GOOD:g}"]
+        header = ["rounds late", "without multipliers", f"with (at most {AS_GOOD:g})", ""]
         self._sections.append(
             f"### Graph factorisation with late updates, {RANKS} ranks\n\n{edges:,} edges, "
             f"{boundary} of {OF_A_RANK * RANKS} vertices on several ranks, {ROUNDS} rounds of "

@@ -78,12 +78,23 @@ class Report(report.Report):
         ]
         settings = " ".join(f"{LABELS[name]}: {SETTINGS[name]}." for name in libraries)
         self._sections.append(
-            "### From Python\n\n"
+            f"### From Python\n\n{self._beside_mpi(rows)}"
             "Microseconds an average of one float32 vector over all ranks; more ranks than "
             f"{CORES} share the cores. *x MPI* is the better MPI's time by MALT's, so above 1 "
             "MALT is faster; over the caller's memory, the better of MALT's two ways. *x gloo* is "
             f"gloo's time by MALT's, wanted: {GLOO_TARGET:g}. {settings}\n\n"
             + table([*header, "wanted", ""], rows)
+        )
+
+    @staticmethod
+    def _beside_mpi(rows):
+        """The conclusion, from the column "caller's memory: x MPI"."""
+        ratios = [float(row[-5]) for row in rows if row[-5]]
+        if not ratios:
+            return ""
+        return (
+            f"Over the caller's memory MALT is {times(min(ratios))} to {times(max(ratios))} times "
+            "as fast as the better MPI.\n\n"
         )
 
     def cpp(self, medians):

@@ -91,12 +91,13 @@ class Blocks(report.Report):
         program = "factorization_blocks.py"
         super().__init__(program, "Matrix factorisation by blocks", f"{repeats} runs")
         self._sections.append(
-            "`malt.MatrixFactorization` divides the ratings by user and averages the items' "
-            "factors after each epoch. By blocks (`examples/mf_blocks.py`) ranks train at the same "
-            "time what shares no user and no item, and the factors are the same as those of one "
-            f"rank. Both have rank {mf_blocks.factors} and the same epochs and learning rates. "
-            "Seconds are those of the whole training. *x* is the time on 1 rank by that on 2. The "
-            f"goal is a test RMSE at most {CLOSE} above the least in the table."
+            "`malt.MatrixFactorization` divides the ratings by user. After each epoch it adds up "
+            "what each rank has changed in the items' factors, and divides each item's sum by how "
+            "far the ranks together overshoot it. By blocks (`examples/mf_blocks.py`) ranks train "
+            "at the same time what shares no user and no item, and the factors are the same as "
+            f"those of one rank. Both have rank {mf_blocks.factors} and the same epochs and "
+            "learning rates. Seconds are those of the whole training. *x* is the time on 1 rank by "
+            f"that on 2. The goal is a test RMSE at most {CLOSE} above the least in the table."
         )
 
     def measured(self, name, found):

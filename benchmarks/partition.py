@@ -201,7 +201,8 @@ class Partitions(report.Report):
             counts[1] = np.bincount(each.rows, np.diff(X.indptr), parts)
             cells += [f"{of.max() / of.mean():.2f}" for of in counts]
             lines.append(cells)
-        header = ["placed by", "columns", "x", "at least", "", "s", "x of METIS", "at least 10"]
+        header = ["placed by", "columns", "x", "at least", "", "s"]
+        header += [f"x of METIS (at least {FASTER:.0f})", ""]
         self._sections.append(
             f"### {name} in {parts} parts\n\n{X.shape[0]:,} rows, {X.shape[1]:,} columns, "
             f"{X.nnz:,} elements.\n\n{table([*header, 'rows', 'elements'], lines)}"

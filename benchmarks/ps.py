@@ -228,7 +228,7 @@ class Report(report.Report):
                 rows.append(row)
         header = ["keys a push", "width", "MALT (million keys/s)"]
         for name, (_, target) in peers.items():
-            header += [f"{name} (million keys/s)", f"x {name}", f"at least {target:.0f}"]
+            header += [f"{name} (million keys/s)", f"x {name} (at least {target:.0f})", ""]
         self._sections.append(
             f"{WORKERS} workers and {WORKERS} servers; a round pushes, waits for the "
             "acknowledgement, and pulls the same keys. MALT and ps-lite pull into an array that is "

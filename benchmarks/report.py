@@ -29,7 +29,23 @@ def times(ratio):
     return "" if ratio is None else f"{ratio:.1f}" if ratio >= 10 else f"{ratio:.2f}"
 
 
+OK, SHORT = "ok", "**short**"
+
+
 def table(header, rows):
+    """In Markdown. Verdicts, below an empty header, come first, and a sentence counts them."""
+    columns = zip(header, *rows, strict=True)
+    told = [at for at, cells in enumerate(columns) if {"", OK, SHORT} >= {*cells}]
+    verdicts = [min(filter(None, (row[at] for at in told)), default="") for row in rows]
+    if not any(verdicts):
+        return _lines(header, rows)
+    rest = [[cell for at, cell in enumerate(row) if at not in told] for row in (header, *rows)]
+    rows = [[verdict, *row] for verdict, row in zip(verdicts, rest[1:], strict=True)]
+    met, judged = verdicts.count(OK), len(verdicts) - verdicts.count("")
+    return f"**Targets met: {met} of {judged} rows.**\n\n{_lines(['target', *rest[0]], rows)}"
+
+
+def _lines(header, rows):
     lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
@@ -91,12 +107,12 @@ class Report:
         self.short = []  # what misses its target
 
     def _verdict(self, what, *missed):
-        """A cell: "ok" unless something is missed, which is noted."""
+        """A cell: OK unless something is missed, which is noted."""
         missed = [each for each in missed if each]
         if not missed:
-            return "ok"
+            return OK
         self.short.append(f"{what} ({', '.join(missed)})")
-        return "**short**"
+        return SHORT
 
     def text(self):
         summary = (

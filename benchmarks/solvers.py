@@ -293,8 +293,9 @@ class Solvers(report.Report):
             "tolerance and number of iterations.\n\n"
             "liblinear and lbfgs are scikit-learn's. All but MALT on 2 ranks and Snap ML on 2 "
             "threads use one core. Each solver is fitted to 500 rows first, because skglm compiles "
-            "its code at the first fit. skglm is not measured with the log loss: its solver is "
-            "made for L1 penalties. Cyanure has no hinge loss."
+            "its code at the first fit. skglm is not measured with the log loss: its "
+            "ready estimator of that loss has an L1 penalty, and its smooth penalties and L-BFGS, "
+            "which a user can combine, were not tried. Cyanure has no hinge loss."
             + (f" Not installed, so not measured: {', '.join(missing)}." if missing else "")
         )
 

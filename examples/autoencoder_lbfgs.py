@@ -6,11 +6,11 @@
 Needs SciPy: pip install "malt-sgd[examples]". The data, patches of Fashion-MNIST, are fetched once
 (see fashion_mnist.py).
 
-This is how Qjam (Batra et al., "Distributing computation to large GPU clusters") trains: cost and
-gradient have summation form (Chu et al., NIPS 2006), so each rank computes them over its patches
-and one exact sum gives every rank those over all. As every rank gets the same bits, every rank's
-L-BFGS-B takes the same step; nothing else is exchanged. The network and its cost are those of Ng's
-"Sparse autoencoder" (CS294A lecture notes, sections 2 and 3).
+This is how Qjam (Batiz-Benet, Slack, Sparks and Yahya, "Parallelizing Machine Learning Algorithms")
+trains: cost and gradient have summation form (Chu et al., NIPS 2006), so each rank computes them
+over its patches and one exact sum gives every rank those over all. As every rank gets the same
+bits, every rank's L-BFGS-B takes the same step; nothing else is exchanged. The network and its cost
+are those of Ng's "Sparse autoencoder" (CS294A lecture notes, sections 2 and 3).
 """
 
 from __future__ import annotations

@@ -131,8 +131,8 @@ void decision_values(const Dense<T>& matrix, std::span<const T> weights, int out
 
 // Adds to `gradient`, which has the layout of the weights, the slopes of the weighted losses of
 // `rows` in all weights, without the penalty. This is a mini-batch's part of a step that many ranks
-// take together (SendGradient: Zhang et al., "MLlib*", ICDE 2019, section 3). Of the options it
-// uses loss, epsilon, intercept and outputs. Returns the sum of the losses. Throws
+// take together (SendGradient: Zhang et al., "MLlib*", ICDE 2019, section II.B). Of the options
+// it uses loss, epsilon, intercept and outputs. Returns the sum of the losses. Throws
 // dstorm::ConfigError if lengths or rows do not fit.
 template <class T>
 double add_gradient(const Csr<T>& matrix, const Targets<T>& targets, const Rows& rows,

@@ -1,7 +1,8 @@
 """DiLoCo: local steps of one optimizer, and from time to time a common step of another.
 
 After Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models" (2023),
-algorithm 1; Nesterov's momentum as in Sutskever et al. (2013), the form of torch.optim.SGD.
+algorithm 1; Nesterov's momentum in the form of torch.optim.SGD, where the rate is no part of the
+velocity (Sutskever et al. 2013 have it there; at a constant rate both take the same steps).
 """
 
 from __future__ import annotations

@@ -213,31 +213,48 @@ def test_svm_explains_a_wrong_synchronisation() -> None:
     assert "--sync ssp: give bsp, ssp:K with a whole number K, or async" in done.stderr
 
 
-def test_svm_demo_shows_progress_a_table_and_a_picture(
-    newsgroups_data: Path, tmp_path: Path
-) -> None:
-    text = output(
-        *(sys.executable, EXAMPLES / "svm.py", "--demo", "--ranks", "2", "--repeats", "1"),
+def test_svm_demo_shows_progress_a_table_a_picture_and_a_conclusion(tmp_path: Path) -> None:
+    done = run(
+        *(sys.executable, EXAMPLES / "svm.py", "--demo", "--made", "4000", "--ranks", "2", "3"),
         *("--epochs", "2", "--out", tmp_path),
+        environ={"MALT_DATA": str(tmp_path)},
     )
+    text = done.stdout
+    assert done.returncode == 0, text + done.stderr
 
     assert re.search(r"\[0\].*epoch +[\d.]+ +updates +\d+ +[\d,]+ examples/s +test error", text)
-    head = next(line for line in text.splitlines() if line.lstrip().startswith("ranks"))
-    assert re.split(r"  +", head.strip()) == [
-        *("ranks", "graph", "mode", "examples/s", "s to 5.1%", "updates to 5.1%"),
-        *("final test error", "bytes sent"),
-    ]
     lines = text.splitlines()
-    start = lines.index(head) + 2
-    rows = [re.split(r"  +", line.strip()) for line in lines[start : start + 4]]
+    start = next(i for i, line in enumerate(lines) if line.lstrip().startswith("ranks"))
+    assert re.split(r"  +", lines[start].strip()) == [
+        *("ranks", "graph", "mode", "s to 14.5%", "x serial", "updates to 14.5%"),
+        *("examples/s", "final test error", "bytes sent"),
+    ]
+    rows = [re.split(r"  +", line.strip()) for line in lines[start + 2 : start + 6]]
     assert [row[:3] for row in rows] == [
         ["1", "-", "serial"],
         ["2", "ALL", "BSP"],
-        ["2", "HALTON", "SSP:2"],
-        ["2", "HALTON", "ASYNC"],
+        ["3", "ALL", "BSP"],
+        ["3", "HALTON", "SSP:2"],
     ]
-    assert all(len(row) == 8 for row in rows)
+    assert all(len(row) == 9 for row in rows)
     assert (tmp_path / "svm.png").read_bytes().startswith(b"\x89PNG")
+    # So few documents do not suffice.
+    assert "No conclusion: 1 rank or 2 ranks did not reach a test error of 14.5%." in text
+
+
+def test_svm_demo_concludes_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    svm_demo = pytest.importorskip("svm_demo")
+    monkeypatch.setattr(svm_demo, "CORES", 2)
+
+    def runs(ranks: int, seconds: float) -> Any:
+        curve = [(1, seconds / 2, 0.3), (2, seconds, svm_demo.TARGET), (3, 99.0, 0.1)]
+        return {svm_demo.Setting(ranks, "all", "bsp"): [{"curve": curve, "documents": 480_000}]}
+
+    assert svm_demo.conclusion(runs(1, 10.0) | runs(2, 5.3) | runs(4, 2.6)) == (
+        "2 ranks on 2 core(s) reached a test error of 14.5% 1.9 times as soon as 1 rank: after "
+        "5.3 s instead of 10.0 s, on 480,000 made documents of 50,000 words."
+    )
 
 
 # ---- mf.py ---------------------------------------------------------------------------------------

@@ -139,6 +139,31 @@ def test_readme_shows_code_that_runs() -> None:
     assert any(block.language == "bash" for block in BLOCKS)
 
 
+def test_programs_of_the_first_page_fit_a_terminal() -> None:
+    for block in blocks_of((ROOT / "README.md").read_text()):
+        if block.language == "python":
+            assert max(map(len, block.text.splitlines())) <= 80, block.text
+
+
+@pytest.mark.parametrize(("program", "ranks"), [("loop.py", "4"), ("fold.py", "2")])
+def test_the_first_page_shows_what_its_programs_print(
+    program: str, ranks: str, tmp_path: Path
+) -> None:
+    blocks = blocks_of((ROOT / "README.md").read_text())
+    at = next(i for i, block in enumerate(blocks) if block.file == program)
+    source, command, shown = blocks[at : at + 3]
+    assert command.text == f"malt run -n {ranks} {program}\n"
+    (tmp_path / program).write_text(source.text)
+    words = [sys.executable, "-m", "malt", "run", "-n", ranks, program]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    # Shares differ from run to run, as ranks do not wait for one another.
+    masked = [
+        sorted(re.sub(r"\d+\.\d%", "%", line) for line in text.splitlines())
+        for text in (shown.text, done.stdout)
+    ]
+    assert masked[0] == masked[1], done.stdout + done.stderr
+
+
 def test_blocks_are_told_apart() -> None:
     found = blocks_of(
         "x\n```python file=a.py\n1\n```\n```bash norun\nfalse\n```\n```text\nt\n```\n"
