@@ -144,4 +144,5 @@ endforeach()
 target_link_libraries(verbs_test PRIVATE GTest::gtest_main)
 
 # Everything that tests/softroce runs.
-add_custom_target(rdma_tests DEPENDS verbs_test host_death slot_test ${conformance_tests})
+add_custom_target(rdma_tests DEPENDS verbs_test host_death slot_test fake_cuda fake_nvrtc
+                                     ${conformance_tests})

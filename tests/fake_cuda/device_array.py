@@ -111,7 +111,8 @@ def free_bytes(device: int = 0) -> int:
 def fake() -> ctypes.CDLL:
     """The driver, for the functions of fake_cuda.hpp, which only the fake one has."""
     driver = _driver()
-    driver.fake_cuda_calls.restype = ctypes.c_uint64
+    for function in (driver.fake_cuda_calls, driver.fake_cuda_registered):
+        function.restype = ctypes.c_uint64
     return driver
 
 

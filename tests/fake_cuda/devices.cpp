@@ -160,29 +160,12 @@ Result device_count(int* count) {
   return kSuccess;
 }
 
-Result device_get(Ordinal* device, int ordinal) {
-  const Call call(symbol::device_get, Needs::kInit);
-  if (call.refusal != kSuccess) return call.refusal;
-  if (!has_device(ordinal)) return kInvalidDevice;
-  *device = ordinal;
-  return kSuccess;
-}
-
 Result device_name(char* name, int bytes, Ordinal device) {
   const Call call(symbol::device_name, Needs::kInit);
   if (call.refusal != kSuccess) return call.refusal;
   if (!has_device(device)) return kInvalidDevice;
   if (bytes <= 0) return kInvalidValue;
   std::snprintf(name, static_cast<std::size_t>(bytes), "Fake GPU %d", device);
-  return kSuccess;
-}
-
-Result device_uuid(Uuid* uuid, Ordinal device) {
-  const Call call(symbol::device_uuid, Needs::kInit);
-  if (call.refusal != kSuccess) return call.refusal;
-  if (!has_device(device)) return kInvalidDevice;
-  std::memcpy(uuid->bytes, "fake gpu uuid \0", sizeof(uuid->bytes));
-  uuid->bytes[15] = static_cast<std::byte>(device);
   return kSuccess;
 }
 
@@ -200,14 +183,6 @@ Result device_memory(std::size_t* bytes, Ordinal device) {
   if (call.refusal != kSuccess) return call.refusal;
   if (!has_device(device)) return kInvalidDevice;
   *bytes = state().settings.memory_bytes;
-  return kSuccess;
-}
-
-Result can_access_peer(int* can, Ordinal device, Ordinal peer) {
-  const Call call(symbol::can_access_peer, Needs::kInit);
-  if (call.refusal != kSuccess) return call.refusal;
-  if (!has_device(device) || !has_device(peer)) return kInvalidDevice;
-  *can = device != peer && state().settings.has_peers ? 1 : 0;  // a device is not its own peer
   return kSuccess;
 }
 

@@ -35,6 +35,9 @@ extern "C" {
 void fake_cuda_fail(const char* symbol, int nth, int result);
 // How often `symbol` has been called.
 std::uint64_t fake_cuda_calls(const char* symbol);
+// Bytes of host memory that are registered. Memory that was unmapped before it was unregistered
+// stays registered.
+std::uint64_t fake_cuda_registered();
 // From now on calls that need a context fail with 700 (illegal address), and so does all work that
 // has been queued: host functions among it never run.
 void fake_cuda_lose_context();

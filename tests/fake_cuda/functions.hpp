@@ -21,6 +21,8 @@ DSTORM_CUDA_FUNCTIONS(FAKE_SYMBOL)
 // NOLINTEND(readability-identifier-naming)
 
 // CUresults that are not in driver.hpp.
+inline constexpr Result kInvalidValue = 1;
+inline constexpr Result kOutOfMemory = 2;
 inline constexpr Result kNotInitialised = 3;
 inline constexpr Result kDeinitialised = 4;
 inline constexpr Result kNoDevice = 100;
@@ -32,6 +34,7 @@ inline constexpr Result kInvalidHandle = 400;
 inline constexpr Result kNotFound = 500;
 inline constexpr Result kIllegalAddress = 700;
 inline constexpr Result kContextIsDestroyed = 709;
+inline constexpr Result kHostMemoryAlreadyRegistered = 712;
 inline constexpr Result kHostMemoryNotRegistered = 713;
 inline constexpr Result kNotPermitted = 800;
 inline constexpr Result kNotSupported = 801;

@@ -38,6 +38,7 @@ Result host_unregister(void* memory) {
   if (const Result result = finish_device(call.lock, -1); result != kSuccess) return result;
   const auto found = all.host_memory.find(reinterpret_cast<Address>(memory));
   if (found == all.host_memory.end() || found->second.is_allocated) return kHostMemoryNotRegistered;
+  if (!is_mapped(found->first, found->second.bytes)) return kInvalidValue;
   all.host_memory.erase(found);
   return kSuccess;
 }

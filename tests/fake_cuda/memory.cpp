@@ -140,9 +140,6 @@ Result pointer_attribute(void* value, int attribute, Address address) {
                               ? all.contexts[static_cast<std::size_t>(device->second.ordinal)].get()
                               : host->second.context;
   switch (attribute) {
-    case kPointerContext:
-      *static_cast<Context*>(value) = context;
-      return kSuccess;
     case kPointerMemoryType:
       *static_cast<unsigned*>(value) = is_device ? kMemoryTypeDevice : 1;
       return kSuccess;

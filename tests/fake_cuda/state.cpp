@@ -105,6 +105,16 @@ std::uint64_t fake_cuda_calls(const char* symbol) {
   return all.faults[symbol].calls;
 }
 
+std::uint64_t fake_cuda_registered() {
+  auto& all = fake_cuda::state();
+  const std::lock_guard lock(all.mutex);
+  std::uint64_t bytes = 0;
+  for (const auto& [address, range] : all.host_memory) {
+    if (!range.is_allocated) bytes += range.bytes;
+  }
+  return bytes;
+}
+
 void fake_cuda_lose_context() {
   auto& all = fake_cuda::state();
   const std::lock_guard lock(all.mutex);

@@ -210,13 +210,4 @@ Result event_record(Event event, Stream stream) {
   return kSuccess;
 }
 
-Result event_query(Event event) {
-  const Call call(symbol::event_query, Needs::kContext);
-  if (call.refusal != kSuccess) return call.refusal;
-  const auto found = state().events.find(event);
-  if (found == state().events.end()) return kInvalidHandle;
-  const auto& last = found->second->last;
-  return last == nullptr || last->is_reached ? kSuccess : kNotReady;
-}
-
 }  // namespace fake_cuda

@@ -13,7 +13,9 @@
 
 extern "C" {
 
-// What all processes share of the network between the adapters. Made by the test, before it forks.
+// Makes what all processes share of the network between the adapters. A test calls it before it
+// forks. Processes that are started each by itself share the network in the file that the
+// environment variable FAKE_VERBS_WORLD names, which the first of them makes.
 void fake_verbs_begin();
 
 // Of this process's adapters. The `nth` call from now on, and the `count` - 1 after it, fail with

@@ -13,6 +13,8 @@
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -49,7 +51,25 @@ struct World {
   SharedPair pair[kMostPairs];
   SharedRegion region[kMostRegions];
 };
-World* world = nullptr;
+World* map_world(int fd) {
+  void* at = mmap(nullptr, sizeof(World), PROT_READ | PROT_WRITE,
+                  MAP_SHARED | (fd < 0 ? MAP_ANONYMOUS : 0), fd, 0);
+  return at == MAP_FAILED ? nullptr : static_cast<World*>(at);  // of zeros at first
+}
+// What FAKE_VERBS_WORLD names.
+World* open_world() {
+  const char* const path = std::getenv("FAKE_VERBS_WORLD");
+  if (path == nullptr) return nullptr;
+  const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  World* const opened = ftruncate(fd, sizeof(World)) == 0 ? map_world(fd) : nullptr;
+  if (opened == nullptr) {
+    std::perror(path);
+    std::abort();
+  }
+  close(fd);
+  return opened;
+}
+World* world = open_world();
 
 // ---- This process's -----------------------------------------------------------------------------
 struct Fault {
@@ -268,9 +288,7 @@ extern "C" {
 // ---- The tests' side ----------------------------------------------------------------------------
 void fake_verbs_begin() {
   if (world != nullptr) munmap(world, sizeof(World));
-  void* at =
-      mmap(nullptr, sizeof(World), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  world = at == MAP_FAILED ? nullptr : new (at) World;
+  world = map_world(-1);
 }
 
 void fake_verbs_fail(const char* call, std::uint64_t nth, std::uint64_t count, int error) {

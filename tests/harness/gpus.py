@@ -1,7 +1,8 @@
 """Jobs whose vectors are in the memory of a GPU: one of tests/fake_cuda, or a real one.
 
 With MALT_TEST_GPU=1 the ranks use the machine's GPUs by NVIDIA's driver. Otherwise they load a
-driver whose GPUs are in the host's memory, which the first job compiles (.cache/dev/fake_cuda).
+driver whose GPUs are in the host's memory, which the first job compiles (.cache/dev/fake_cuda). In
+the environment of over_rdma() they also have an RDMA adapter in memory.
 
 Besides what jobs.py says, a script has by name:
 
@@ -20,17 +21,17 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from jobs import Result, Running, run_job, start_job
 
 _ROOT = Path(__file__).parents[2]
 _FAKE = _ROOT / "tests/fake_cuda"
-_BUILT = _ROOT / ".cache/dev/fake_cuda"
+_BUILT = _ROOT / ".cache/dev"
 _COMPILE = [os.environ.get("CXX", "c++"), "-std=c++20", "-O1", "-fPIC", "-shared", "-pthread"]
 _NAMES = "from device_array import DeviceArray, Part, fake, free_bytes, on_gpu\n"
 _NO_VARIABLES: Mapping[str, str] = {}
@@ -40,55 +41,76 @@ IS_REAL = os.environ.get("MALT_TEST_GPU") == "1"
 controls_the_driver = pytest.mark.skipif(IS_REAL, reason="a real GPU's driver cannot be controlled")
 
 
-def _sources() -> list[Path]:
-    """The files that the fake is made of."""
-    kernels = _ROOT / "src/vol/device"
-    files = [*_FAKE.glob("*.cpp"), *_FAKE.glob("*.hpp"), *_FAKE.glob("*.map")]
-    files += [kernels / "kernels.cu", *kernels.glob("kernel_*.hpp")]
-    return sorted([*files, _ROOT / "src/dstorm/device/driver.hpp"])
+class _Library(NamedTuple):
+    name: str
+    exports: Path
+    sources: list[Path]
 
 
-def _compile(to: Path) -> None:
-    own = "nvrtc.cpp"
-    sources = [file for file in _FAKE.glob("*.cpp") if file.name != own]
-    libraries = (
-        ("libcuda.so.1", "cuda.map", sources),
-        ("libnvrtc.so.12", "nvrtc.map", [_FAKE / own]),
-    )
-    for name, exports, files in libraries:
-        link = f"-Wl,-soname,{name},-z,nodelete,--version-script={_FAKE / exports}"
-        command = [*_COMPILE, f"-I{_ROOT / 'src'}", link, "-o", str(to / name), *map(str, files)]
-        subprocess.run(command, check=True)
+def _compiled(home: Path, libraries: Iterable[_Library], others: Iterable[Path] = ()) -> Path:
+    """A folder with libraries of the tests' own in place of the machine's, compiled once.
+
+    Their files are in `home`, except for these others.
+    """
+    digest = hashlib.sha256()
+    for file in sorted([*home.glob("*.?pp"), *home.glob("*.map"), *others]):
+        digest.update(file.read_bytes())
+    built = _BUILT / home.name
+    made = built / digest.hexdigest()[:16]
+    built.mkdir(parents=True, exist_ok=True)
+    with (built / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests of several processes
+        if not made.exists():
+            draft = built / "draft"
+            for old in built.glob("*/"):
+                shutil.rmtree(old)
+            draft.mkdir()
+            for name, exports, sources in libraries:
+                link = f"-Wl,-soname,{name},-z,nodelete,--version-script={exports}"
+                command = [*_COMPILE, f"-I{_ROOT / 'src'}", link, "-o", str(draft / name)]
+                subprocess.run([*command, *map(str, sources)], check=True)
+            draft.rename(made)
+    return made
 
 
 @functools.cache
 def fake_driver() -> Path:
-    """The folder with the fake libcuda.so.1 and libnvrtc.so.12, which is compiled once."""
-    digest = hashlib.sha256()
-    for file in _sources():
-        digest.update(file.read_bytes())
-    made = _BUILT / digest.hexdigest()[:16]
-    _BUILT.mkdir(parents=True, exist_ok=True)
-    with (_BUILT / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # tests of several processes
-        if not made.exists():
-            draft = _BUILT / "draft"
-            for old in _BUILT.glob("*/"):
-                shutil.rmtree(old)
-            draft.mkdir()
-            _compile(draft)
-            draft.rename(made)
-    return made
+    """The folder with the fake libcuda.so.1 and libnvrtc.so.12."""
+    nvrtc = _FAKE / "nvrtc.cpp"
+    driver = [file for file in _FAKE.glob("*.cpp") if file != nvrtc]
+    kernels = _ROOT / "src/vol/device"
+    libraries = (
+        _Library("libcuda.so.1", _FAKE / "cuda.map", driver),
+        _Library("libnvrtc.so.12", _FAKE / "nvrtc.map", [nvrtc]),
+    )
+    included = [kernels / "kernels.cu", *kernels.glob("kernel_*.hpp")]
+    return _compiled(_FAKE, libraries, [*included, _ROOT / "src/dstorm/device/driver.hpp"])
 
 
 def gpu_environ() -> dict[str, str]:
     """The variables of a program that uses GPUs and has the names above."""
     path = [str(_ROOT / "tests/harness"), str(_FAKE), os.environ.get("PYTHONPATH", "")]
-    environ = {"PYTHONPATH": os.pathsep.join(filter(None, path))}
+    libraries = [os.environ.get("LD_LIBRARY_PATH", "")]
     if not IS_REAL:
-        libraries = [str(fake_driver()), os.environ.get("LD_LIBRARY_PATH", "")]
-        environ["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, libraries))
-    return environ
+        libraries.insert(0, str(fake_driver()))
+    return {
+        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+        "LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries)),
+    }
+
+
+def over_rdma(directory: Path) -> dict[str, str]:
+    """The variables of such a program whose ranks are hosts with RDMA (tests/fake_verbs)."""
+    home = _ROOT / "tests/fake_verbs"
+    library = _Library("libibverbs.so.1", home / "ibverbs.map", [home / "ibverbs.cpp"])
+    environ = gpu_environ()
+    libraries = [str(_compiled(home, [library])), environ["LD_LIBRARY_PATH"]]
+    return {
+        **environ,
+        "LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries)),
+        "FAKE_VERBS_WORLD": str(directory / "network"),
+        "MALT_TRANSPORT": "verbs",
+    }
 
 
 def start_gpu_job(

@@ -27,6 +27,7 @@ rows=(
   "python-svm|200|train_over_verbs"
   "calls-cut|120|cut_calls"
   "mixed|120|mixed_job"
+  "gpu|240|gpu_job"
   "info|90|MALT_RDMA_DEVICE=rxe3 MALT_RDMA_PKEY=0xffff MALT_RDMA_SL=3 python -m malt info | grep 'transport verbs *yes, by rxe3:1:1 (RoCE v2, 10.88.0.3, MTU 4096, P_Key 0xffff, service level 3)'"
 )
 # At the end of the guest: rxe2 does not come back.
@@ -60,10 +61,23 @@ train_over_verbs() { # each rank over an adapter of its own
   echo "measured: trained over verbs: $(learnt /tmp/svm.json)"
   [[ $(learnt /tmp/svm.json) == "$(learnt "$trained_over_shm")" ]]
 }
-cut_calls() { # likewise
+cut_calls() { # each rank over an adapter of its own
   # shellcheck disable=SC2016 # Expanded by each rank.
   MALT_TRANSPORT=verbs python -m malt run -n 2 -- \
     bash -c 'MALT_RDMA_DEVICE=rxe$((MALT_RANK + 1)) exec python tests/softroce/cut_calls.py'
+}
+# Two hosts that cannot map one another's memory, of two ranks each, of which the last is killed.
+gpu_job() {
+  local run="python -m malt run --nnodes 2 --rendezvous 127.0.0.1:29500 -n 2 --keep-going" node hosts=()
+  export LD_LIBRARY_PATH=$build/fake_cuda FAKE_CUDA_COPY_DELAY_US=4000
+  for node in 0 1; do
+    MALT_RDMA_DEVICE=rxe$((node + 1)) unshare --pid --fork --mount-proc --ipc \
+      $run --node-rank $node tests/softroce/gpu.py >/tmp/told$node 2>&1 &
+    hosts+=($!)
+  done
+  for node in 0 1; do wait "${hosts[node]}" || true; done # the status is that of the killed rank
+  cat /tmp/told?
+  [[ $(cat /tmp/told? | grep -c measured:) == 3 ]]
 }
 # Four hosts that cannot map one another's memory, of two, two, one and one ranks; the third sees no adapter,
 # and what is between the fourth's and the others carries only shorter packets than the adapters do.
@@ -101,8 +115,8 @@ repair() {
 # run_rows RESULTS: leaves NAME.log and NAME.result (status, seconds) for each row.
 run_rows() {
   local row name seconds line code start
-  export -f impair train_over_verbs learnt cut_calls mixed_job
-  export nics GTEST_COLOR=no
+  export -f impair train_over_verbs learnt cut_calls mixed_job gpu_job
+  export build nics GTEST_COLOR=no
   for row in "${rows[@]}"; do
     IFS='|' read -r name seconds line <<<"$row"
     start=$SECONDS code=0

@@ -24,17 +24,9 @@ struct IpcHandle {
   std::byte bytes[64];
   bool operator==(const IpcHandle& other) const = default;
 };
-// CUuuid.
-struct Uuid {
-  std::byte bytes[16];
-  bool operator==(const Uuid& other) const = default;
-};
 
 inline constexpr Result kSuccess = 0;
-inline constexpr Result kInvalidValue = 1;
-inline constexpr Result kOutOfMemory = 2;
 inline constexpr Result kNotReady = 600;
-inline constexpr Result kHostMemoryAlreadyRegistered = 712;
 
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
@@ -47,7 +39,6 @@ inline constexpr int kCaptureNone = 0;
 inline constexpr int kMultiprocessors = 16;
 inline constexpr int kComputeMajor = 75;
 inline constexpr int kComputeMinor = 76;
-inline constexpr int kPointerContext = 1;
 inline constexpr int kPointerMemoryType = 2;
 inline constexpr int kPointerOrdinal = 9;
 inline constexpr unsigned kMemoryTypeDevice = 2;
@@ -59,12 +50,9 @@ inline constexpr unsigned kMemoryTypeDevice = 2;
   X(error_name, "cuGetErrorName", Result, const char**)                                           \
   X(error_string, "cuGetErrorString", Result, const char**)                                       \
   X(device_count, "cuDeviceGetCount", int*)                                                       \
-  X(device_get, "cuDeviceGet", Ordinal*, int)                                                     \
   X(device_name, "cuDeviceGetName", char*, int, Ordinal)                                          \
-  X(device_uuid, "cuDeviceGetUuid_v2", Uuid*, Ordinal)                                            \
   X(device_attribute, "cuDeviceGetAttribute", int*, int, Ordinal)                                 \
   X(device_memory, "cuDeviceTotalMem_v2", std::size_t*, Ordinal)                                  \
-  X(can_access_peer, "cuDeviceCanAccessPeer", int*, Ordinal, Ordinal)                             \
   X(context_retain, "cuDevicePrimaryCtxRetain", Context*, Ordinal)                                \
   X(context_release, "cuDevicePrimaryCtxRelease_v2", Ordinal)                                     \
   X(context_push, "cuCtxPushCurrent_v2", Context)                                                 \
@@ -94,7 +82,6 @@ inline constexpr unsigned kMemoryTypeDevice = 2;
   X(event_create, "cuEventCreate", Event*, unsigned)                                              \
   X(event_destroy, "cuEventDestroy_v2", Event)                                                    \
   X(event_record, "cuEventRecord", Event, Stream)                                                 \
-  X(event_query, "cuEventQuery", Event)                                                           \
   X(launch_host, "cuLaunchHostFunc", Stream, void (*)(void*), void*)                              \
   X(module_load, "cuModuleLoadData", Module*, const void*)                                        \
   X(module_unload, "cuModuleUnload", Module)                                                      \

@@ -8,8 +8,7 @@
 
 namespace dstorm::device {
 
-// Locks only the mailboxes, whose memory is reserved. The copies that a host has of a remote
-// sender's mailbox, but for the first, get memory when they are needed: find() copies from them.
+// H4: locks only the mailboxes, whose memory is reserved.
 void HostSlots::attach(Segment& segment) {
   Outcome mine;
   attempt(mine, [&] { lock(segment); });

@@ -18,13 +18,13 @@ namespace {
 
 constexpr std::size_t kAlignment = 256;  // of a payload: the GPU reads 16 bytes at a time
 
-// What a slot of the segment has.
+// The content of a slot of the segment.
 struct Place {
   std::uint64_t offset;  // in the sender's memory
   std::uint64_t bytes;
 };
 
-// What each rank posts.
+// The record that each rank posts.
 struct Offer {
   bool has_come = false;
   IpcHandle memory{};

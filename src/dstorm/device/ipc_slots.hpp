@@ -1,6 +1,6 @@
 // Slots in the memory of the sender's GPU.
 //
-// What happens to a mapping whose memory its process frees is undefined (CUDA Driver API,
+// A mapping of memory that its process has freed is undefined (CUDA Driver API,
 // cuIpcOpenMemHandle). The death of that process leaves it whole, but nobody can map its memory any
 // more. So:
 //  P1 Each rank maps the memory of all ranks of its host before any of them can send (attach). Then

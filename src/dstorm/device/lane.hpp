@@ -1,5 +1,5 @@
-// What the processor does when a device has finished: it publishes an update, or frees the slots
-// that have been folded.
+// When a device has finished, the processor publishes an update, or frees the slots that have been
+// folded.
 //
 // Invariants, with those of slot/layout.hpp (S8):
 //  D1 follow() makes the lane's own stream wait for an event behind all that the caller's stream
@@ -8,8 +8,8 @@
 //     written visible to the whole system before it calls a host function.
 //  D2 The caller's stream never waits for the lane.
 //  D3 A receiver launches the kernel that reads a slot after it has loaded the slot's ticket with
-//     acquire. What the sender's device wrote before the ticket was stored is then in the memory
-//     that the kernel reads, for a kernel begins with empty caches of its own.
+//     acquire. All that the sender's device wrote before the ticket was stored is then in the
+//     memory that the kernel reads, for a kernel begins with empty caches of its own.
 //  D4 A sender enqueues the copy into a slot after it has loaded `consumed`, or has seen that no
 //     hold covers the slot (S4). The receiver stored these in a finish, so its kernel had ended.
 //  D5 When the process is killed, or its context is lost, the driver calls no further host function

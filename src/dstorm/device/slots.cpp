@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kTrial = std::size_t{1} << 16;  // bytes that the others try to map
 
-// What each rank posts first.
+// The record that each rank posts first.
 struct Candidate {
   bool has_come = false;
   SlotKind wish = SlotKind::kAuto;

@@ -1,4 +1,4 @@
-// Where the payloads of a segment lie when a device writes and reads them.
+// The memory of a segment's payloads if a device writes and reads them.
 #pragma once
 
 #include <cstddef>
@@ -54,9 +54,9 @@ class Slots {
   // In a scatter: writes into `room`, the segment's slot, what the receivers need to know, and
   // returns where the device is to write the payload. The update has slot_bytes() bytes.
   virtual Address place(std::span<std::byte> room) = 0;
-  // In a gather: where the device finds the payload. What does not lie where the device can read
-  // it is copied there, on `stream`, and kept until the next begin_gather(). Throws Error if the
-  // update names memory that its sender does not have.
+  // In a gather: where the device finds the payload. A payload that the device cannot read in
+  // place is copied to its memory, on `stream`, and kept until the next begin_gather(). Throws
+  // Error if the update names memory that its sender does not have.
   virtual Address find(const Update& update, Stream stream) = 0;
   void begin_gather() noexcept { uploads_.clear(); }
   // For SegmentOptions::copy_out; blocks.

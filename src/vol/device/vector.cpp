@@ -1,17 +1,13 @@
-// A device vector has an exchange for scatter and gather. allreduce() is a round of another one,
-// over all ranks at staleness 0; between hosts it is that of a vector in the host's memory.
 #include "vol/device/vector.hpp"
 
 #include <algorithm>
-#include <mutex>
 
-#include "dstorm/collective/allreduce.hpp"
 #include "dstorm/errors.hpp"
 #include "dstorm/segment/parts.hpp"
 #include "vol/apply_fold.hpp"
 #include "vol/dense_allreduce.hpp"
 #include "vol/device/admission.hpp"
-#include "vol/device/stream_exchange.hpp"
+#include "vol/device/allreduce.hpp"
 #include "vol/elements.hpp"
 #include "vol/folding.hpp"
 
@@ -29,12 +25,8 @@ using dstorm::device::Driver;
 using dstorm::device::SlotChoice;
 using dstorm::device::SlotKind;
 using std::chrono::nanoseconds;
-using Clock = std::chrono::steady_clock;
 
 namespace {
-
-constexpr std::uint32_t kLastCall =
-    1U << 31;  // in the format of an allreduce: the call after the loop
 
 // A GPU that reads past the end of its memory, or at an odd address, loses its context.
 void check_place(Address address, std::size_t bytes, std::size_t alignment,
@@ -83,74 +75,52 @@ dstorm::SegmentOptions segment_options(const VectorOptions& options, DType dtype
   return segment;
 }
 
-device::FoldKind kind_of(const Fold& fold) {
-  switch (fold.kind()) {
-    case Fold::Kind::kSum:
-      return device::FoldKind::kSum;
-    case Fold::Kind::kWeighted:
-      return device::FoldKind::kWeighted;
-    case Fold::Kind::kMedian:
-      return device::FoldKind::kMedian;
-    case Fold::Kind::kTrimmedMean:
-      return device::FoldKind::kTrimmedMean;
-    default:
-      return device::FoldKind::kMean;
-  }
+// Of allreduce(), on one host.
+dstorm::SegmentOptions reduction_options(const std::string& name, DType dtype, std::size_t count) {
+  VectorOptions options;
+  options.name = name + ", allreduce";
+  return segment_options(options, dtype, count);
 }
 
 }  // namespace
 
 struct DeviceVector::Parts {
-  Parts(const std::shared_ptr<dstorm::Group>& group, DType given_dtype, std::vector<Piece> given,
+  Parts(const std::shared_ptr<dstorm::Group>& group, DType dtype, std::vector<Piece> pieces,
         const VectorOptions& options, SlotKind given_wish, bool sends)
       : what("vector '" + options.name + "'"),
-        dtype(given_dtype),
-        pieces(std::move(given)),
-        count(total_count(pieces)),
-        gpu(gpu_of(pieces, dtype, sends, what)),
+        elements(dtype, std::move(pieces)),
+        gpu(gpu_of(elements.pieces, dtype, sends, what)),
         program(device::Program::on(gpu, dtype)),
-        admission(options, dtype, count, gpu, program),
+        admission(options, dtype, elements.count, gpu, program),
         wish(given_wish),
         slots(dstorm::device::choose_slots(*group, gpu, what, given_wish)),
-        exchange(group, segment_options(options, dtype, count), admission.coder().bytes(), gpu,
-                 slots.kind, sends) {
+        exchange(group, segment_options(options, dtype, elements.count), admission.coder().bytes(),
+                 gpu, slots.kind, sends),
+        folding(elements, program, what),
+        reduction(exchange, elements, folding, gpu,
+                  reduction_options(options.name, dtype, elements.count), what) {
     admission.await_by([this](Stream stream) {
       exchange.await_stream(stream, exchange.segment().group().timeout());
     });
   }
 
-  std::size_t bytes() const { return count * dtype_size(dtype); }
-  bool is_idle() const {
-    return exchange.is_idle() && (reducing == nullptr || reducing->is_idle());
-  }
-  dstorm::SegmentState& state() { return exchange.segment().parts().state; }
-  void fold(const Fold& fold, std::span<const Update> updates, std::span<const Address> at,
-            Wire wire, std::span<const double> weights, Stream stream);
+  bool is_idle() const { return exchange.is_idle() && reduction.is_idle(); }
+  int rank() const { return exchange.segment().group().rank(); }
   void replace(Address at, Wire wire, Stream stream);
   std::vector<double> weights_of(std::span<const Update> updates);
   Gathered& begin_result();
   void note(std::span<const Update> updates);
-  void meet(nanoseconds limit);
-  void reduce_on_device(Stream stream, const Fold& fold, nanoseconds limit, bool last);
-  void reduce_on_host(Stream stream, const Fold& fold, nanoseconds limit, bool last);
 
   std::string what;
-  DType dtype;
-  std::vector<Piece> pieces;
-  std::size_t count;
+  device::Elements elements;
   std::shared_ptr<Gpu> gpu;
   std::shared_ptr<device::Program> program;
   device::Admission admission;
   SlotKind wish;
   SlotChoice slots;
   StreamExchange exchange;
-  // Of allreduce(): made by its first call, and again in each group.
-  bool have_met = false;
-  std::mutex mutex;  // of the next two, for shut()
-  std::shared_ptr<StreamExchange> reducing;
-  Address sent_at = 0;  // the slot of its last scatter
-  std::shared_ptr<DenseVector> on_host;
-  dstorm::Stats reduced;  // of the ones of earlier groups
+  device::Folding folding;
+  device::Allreduce reduction;
   Gathered gathered;
 };
 
@@ -168,8 +138,8 @@ DeviceVector::~DeviceVector() {
   [[maybe_unused]] const Parts* const kept = parts_.release();
 }
 
-DType DeviceVector::dtype() const noexcept { return parts_->dtype; }
-std::size_t DeviceVector::count() const noexcept { return parts_->count; }
+DType DeviceVector::dtype() const noexcept { return parts_->elements.dtype; }
+std::size_t DeviceVector::count() const noexcept { return parts_->elements.count; }
 dstorm::Segment& DeviceVector::segment() noexcept { return parts_->exchange.segment(); }
 const dstorm::Segment& DeviceVector::segment() const noexcept { return parts_->exchange.segment(); }
 const SlotChoice& DeviceVector::slots() const noexcept { return parts_->slots; }
@@ -177,9 +147,7 @@ const SlotChoice& DeviceVector::slots() const noexcept { return parts_->slots; }
 dstorm::Stats DeviceVector::stats() const {
   const dstorm::Turns::Look look(segment().turns());
   dstorm::Stats stats = parts_->exchange.stats();
-  add_traffic(stats, parts_->reduced);
-  if (parts_->reducing != nullptr) add_traffic(stats, parts_->reducing->stats());
-  if (parts_->on_host != nullptr) add_traffic(stats, parts_->on_host->stats());
+  add_traffic(stats, parts_->reduction.stats());
   return stats;
 }
 
@@ -195,12 +163,7 @@ void DeviceVector::close() {
 
 void DeviceVector::shut() noexcept {
   parts_->exchange.shut();
-  const auto [reducing, on_host] = [this] {
-    const std::lock_guard lock(parts_->mutex);
-    return std::pair(parts_->reducing, parts_->on_host);
-  }();
-  if (reducing != nullptr) reducing->shut();
-  if (on_host != nullptr) on_host->shut();
+  parts_->reduction.shut();
 }
 
 void DeviceVector::regroup(std::shared_ptr<dstorm::Group> group) {
@@ -213,15 +176,7 @@ void DeviceVector::regroup(std::shared_ptr<dstorm::Group> group) {
     throw ConfigError(parts.what + ": in the new group its slots cannot be where they were (" +
                       slots.why + ")");
   }
-  parts.reduced = dstorm::Stats{};
-  if (parts.reducing != nullptr) add_traffic(parts.reduced, parts.reducing->stats());
-  if (parts.on_host != nullptr) add_traffic(parts.reduced, parts.on_host->stats());
-  {
-    const std::lock_guard lock(parts.mutex);
-    parts.reducing.reset();
-    parts.on_host.reset();
-  }
-  parts.have_met = false;
+  parts.reduction.reset();
   parts.exchange.regroup(std::move(group));
 }
 
@@ -229,8 +184,8 @@ std::span<const int> DeviceVector::scatter(Stream stream, const dstorm::Graph* g
   const Turn turn(segment().turns(), "scatter", segment().options().name);
   device::Coder& coder = parts_->admission.coder();
   return parts_->exchange.scatter(
-      stream, [&](Address to) { coder.encode(parts_->pieces, to, stream); },
-      {parts_->count, parts_->admission.format()}, graph);
+      stream, [&](Address to) { coder.encode(parts_->elements.pieces, to, stream); },
+      {parts_->elements.count, parts_->admission.format()}, graph);
 }
 
 const Gathered& DeviceVector::gather(Stream stream, const Fold& fold,
@@ -256,12 +211,13 @@ const Gathered& DeviceVector::gather(Stream stream, const Fold& fold,
           return parts.replace(admitted.at[place], admitted.wire, stream);
         }
         if (fold.kind() == Fold::Kind::kLowest) {
-          if (admitted.updates[0].rank > segment().group().rank()) return;
+          if (admitted.updates[0].rank > parts.rank()) return;
           return parts.replace(admitted.at[0], admitted.wire, stream);
         }
         std::vector<double> weights;
         if (fold.kind() == Fold::Kind::kWeighted) weights = parts.weights_of(admitted.updates);
-        parts.fold(fold, admitted.updates, admitted.at, admitted.wire, weights, stream);
+        parts.folding.fold(fold, parts.rank(), admitted.updates, admitted.at, admitted.wire,
+                           weights, stream);
       });
   parts.admission.count(gathered);
   return gathered;
@@ -277,181 +233,60 @@ Gathered& DeviceVector::Parts::begin_result() {
 }
 
 void DeviceVector::Parts::note(std::span<const Update> updates) {
+  const std::uint64_t iteration = exchange.segment().parts().state.iteration;
   gathered.count = updates.size();
   for (const Update& update : updates) {
     gathered.ranks.push_back(update.rank);
-    gathered.staleness.push_back(static_cast<std::int64_t>(state().iteration - update.iteration));
+    gathered.staleness.push_back(static_cast<std::int64_t>(iteration - update.iteration));
   }
 }
 
 // This rank's weight in its place among those of the updates.
 std::vector<double> DeviceVector::Parts::weights_of(std::span<const Update> updates) {
   std::vector<double> weights = mixing_weights(exchange.segment(), updates);
-  const auto place =
-      static_cast<std::ptrdiff_t>(Folding::place_of(updates, exchange.segment().group().rank()));
+  const auto place = static_cast<std::ptrdiff_t>(Folding::place_of(updates, rank()));
   std::rotate(weights.begin(), weights.begin() + 1, weights.begin() + 1 + place);
   return weights;
 }
 
-void DeviceVector::Parts::fold(const Fold& fold, std::span<const Update> updates,
-                               std::span<const Address> at, Wire wire,
-                               std::span<const double> weights, Stream stream) {
-  const std::size_t inputs = updates.size() + 1;
-  if (inputs > device::kMostInputs) {
-    throw ConfigError("gather of " + what + " has " + std::to_string(updates.size()) +
-                      " updates to fold at once; on a GPU it is at most " +
-                      std::to_string(device::kMostInputs - 1) +
-                      ": use a graph with fewer neighbours, such as malt.HALTON");
-  }
-  device::FoldArgs args{};
-  args.kind = kind_of(fold);
-  args.wire = wire;
-  args.total = count;
-  args.inputs = static_cast<int>(inputs);
-  args.own = static_cast<int>(Folding::place_of(updates, exchange.segment().group().rank()));
-  args.trim = static_cast<int>(fold.fraction() * static_cast<double>(inputs));
-  for (int j = 0, next = 0; j < args.inputs; ++j) {
-    if (j != args.own)
-      args.in[j] = reinterpret_cast<const void*>(at[static_cast<std::size_t>(next++)]);
-  }
-  std::ranges::copy(weights, args.weight);
-  for (const Piece& piece : pieces) {
-    args.out = piece.data;
-    args.count = piece.count;
-    program->launch("fold", program->blocks_for(piece.count), args, stream);
-    args.begin += piece.count;
-  }
-}
-
 void DeviceVector::Parts::replace(Address at, Wire wire, Stream stream) {
   if (wire != Wire::kPlain) at = admission.decode(at, wire, stream);
-  device::copy_in(pieces, dtype, at, stream);
+  device::copy_in(elements.pieces, elements.dtype, at, stream);
 }
 
 const Gathered& DeviceVector::allreduce(Stream stream, const Fold& fold,
                                         std::optional<nanoseconds> timeout, bool last) {
   Parts& parts = *parts_;
   const Turn turn(segment().turns(), "allreduce", segment().options().name);
-  const auto start = Clock::now();
-  const nanoseconds limit = timeout.value_or(segment().group().timeout());
-  if (!is_shareable(fold)) {
-    throw ConfigError(std::string("allreduce takes AVG, SUM, MEDIAN and TRIMMED_MEAN, not ") +
-                      fold.name() + "; use scatter and gather");
-  }
-  parts.begin_result();
-  parts.state().begin_call(segment().iteration() == 0);
-  if (segment().group().size() == 1) return parts.gathered;
-  {
-    const Gpu::Use use(*parts.gpu);
-    dstorm::device::check_not_captured(stream, "allreduce of " + segment().options().name);
-  }
-  parts.exchange.await_device();
-  parts.exchange.check_device();  // before the others wait for this rank
-  parts.meet(limit);
-  const nanoseconds left = std::max(limit - nanoseconds(Clock::now() - start), nanoseconds(0));
-  if (parts.reducing != nullptr) {
-    parts.reduce_on_device(stream, fold, left, last);
-  } else {
-    parts.reduce_on_host(stream, fold, left, last);
-  }
-  return parts.gathered;
+  Gathered& gathered = parts.begin_result();
+  parts.reduction.run(stream, fold, timeout.value_or(segment().group().timeout()), last, gathered);
+  return gathered;
 }
 
 void DeviceVector::move_to(void* data, std::size_t count) {
   const Turn turn(segment().turns(), "allreduce", segment().options().name);
-  if (parts_->pieces.size() != 1 || count < 1 || count > parts_->count) {
+  device::Elements& elements = parts_->elements;
+  if (elements.pieces.size() != 1 || count < 1 || count > elements.count) {
     throw ConfigError(parts_->what + " cannot move to memory of " + std::to_string(count) +
                       " elements: it is over one array, of at most " +
-                      std::to_string(parts_->count) + " elements");
+                      std::to_string(elements.count) + " elements");
   }
-  parts_->pieces[0] = {data, count};
-}
-
-// If ranks are late, this fails within the limit and names them; the next call begins here again.
-void DeviceVector::Parts::meet(nanoseconds limit) {
-  if (reducing != nullptr || on_host != nullptr) return;
-  dstorm::Group& group = exchange.segment().group();
-  const std::string name = exchange.segment().options().name + ", allreduce";
-  if (!have_met) group.exchange(name, {}, limit);
-  have_met = true;
-  VectorOptions options;
-  options.name = name;
-  if (group.is_one_host()) {
-    auto made = std::make_shared<StreamExchange>(
-        group.shared_from_this(), segment_options(options, dtype, count), bytes(), gpu, slots.kind);
-    const std::lock_guard lock(mutex);
-    reducing = std::move(made);
-  } else {
-    auto made = std::make_shared<DenseVector>(group.shared_from_this(), dtype, count, options);
-    const std::lock_guard lock(mutex);
-    on_host = std::move(made);
-  }
-}
-
-// A rank whose call has timed out has sent its values already. When it calls again, it goes on
-// with these values, whatever it has in the vector by now: no call is ever paired with another one
-// of the other ranks.
-void DeviceVector::Parts::reduce_on_device(Stream stream, const Fold& fold, nanoseconds limit,
-                                           bool last) {
-  const std::uint32_t format = operation_code(fold) | (last ? kLastCall : 0);
-  const std::size_t present = total_count(pieces);  // see move_to()
-  const bool is_repeated = reducing->segment().parts().state.is_in_round;
-  if (is_repeated) {
-    reducing->await_device();  // the values may have been sent on another stream
-  } else {
-    reducing->scatter(stream,
-                      [&](Address to) {
-                        device::copy_out(pieces, dtype, to, stream);
-                        sent_at = to;
-                      },
-                      {present, format});
-  }
-  dstorm::GatherOptions options;
-  options.staleness = 0;
-  options.timeout = limit;
-  bool differs = false;
-  reducing->gather(stream, options,
-                   [&](std::span<const Update> updates, std::span<const Address> at) {
-                     for (const Update& update : updates) {
-                       if (update.format != format || update.count != present) differs = true;
-                     }
-                     if (differs) return;
-                     if (is_repeated) device::copy_in(pieces, dtype, sent_at, stream);
-                     this->fold(fold, updates, at, Wire::kPlain, {}, stream);
-                     gathered.count = updates.size();
-                     for (const Update& update : updates) gathered.ranks.push_back(update.rank);
-                   });
-  gathered.staleness.assign(gathered.count, 0);
-  if (differs) {
-    throw ConfigError(
-        dstorm::disagreement("allreduce of " + what,
-                             {format, std::string(fold.name()) + (last ? ", the last one" : "")}));
-  }
-}
-
-void DeviceVector::Parts::reduce_on_host(Stream stream, const Fold& fold, nanoseconds limit,
-                                         bool last) {
-  const Gpu::Use use(*gpu);
-  const auto values = reinterpret_cast<Address>(on_host->pieces()[0].data);
-  device::copy_out(pieces, dtype, values, stream);
-  exchange.await_stream(stream, limit);
-  gathered = on_host->allreduce(fold, limit, last);
-  device::copy_in(pieces, dtype, values, stream);
-  // The next call writes the memory that is read here.
-  exchange.await_stream(stream, exchange.segment().group().timeout());
+  elements.pieces[0] = {data, count};
 }
 
 void DeviceVector::read(std::span<std::byte> to, Stream stream) const {
   const Turn turn(segment().turns(), "read", segment().options().name);
   const Gpu::Use use(*parts_->gpu);
-  device::copy_out(parts_->pieces, parts_->dtype, reinterpret_cast<Address>(to.data()), stream);
+  const device::Elements& elements = parts_->elements;
+  device::copy_out(elements.pieces, elements.dtype, reinterpret_cast<Address>(to.data()), stream);
   parts_->exchange.await_stream(stream, segment().group().timeout());
 }
 
 void DeviceVector::write(std::span<const std::byte> from, Stream stream) {
   const Turn turn(segment().turns(), "write", segment().options().name);
   const Gpu::Use use(*parts_->gpu);
-  device::copy_in(parts_->pieces, parts_->dtype, reinterpret_cast<Address>(from.data()), stream);
+  const device::Elements& elements = parts_->elements;
+  device::copy_in(elements.pieces, elements.dtype, reinterpret_cast<Address>(from.data()), stream);
   parts_->exchange.await_stream(stream, segment().group().timeout());
 }
 

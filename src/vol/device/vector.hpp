@@ -13,10 +13,10 @@
 
 namespace vol {
 
-// Threads, collective calls and errors: as for DenseVector. What is different:
-//  - Each call takes the stream of the caller's work (a CUstream). What it writes is read from the
-//    elements as they are behind that work, and what it folds is there for the work that comes
-//    next on the stream. Neither waits for the GPU, except as follows.
+// Threads, collective calls and errors: as for DenseVector. The differences:
+//  - Each call takes the stream of the caller's work (a CUstream). A scatter sends the elements as
+//    they are behind that work, and the result of a fold is there for the work that comes next on
+//    the stream. Neither waits for the GPU, except as follows.
 //  - A scatter waits until the scatter before it has been carried out, and each call until the
 //    gather before it has been. So a program is never further ahead of the GPU than by one of each.
 //  - Receivers see an update when the GPU has written it, not when scatter() returns.
@@ -56,7 +56,7 @@ class DeviceVector {
   const dstorm::Segment& segment() const noexcept;
   dstorm::Stats stats() const;
   Screened screened() const;
-  // Where the updates lie: "ipc", or "host" and why.
+  // The place of the updates: "ipc", or "host" and why.
   const dstorm::device::SlotChoice& slots() const noexcept;
   // Copies the elements to the host's memory, and from there. They wait for the GPU.
   void read(std::span<std::byte> to, device::Stream stream) const;

@@ -1,4 +1,7 @@
-"""Vectors on GPUs of several hosts: with tcp between them each rank is a host by itself."""
+"""Vectors on GPUs of several hosts: with tcp or verbs between them each rank is a host by itself.
+
+The adapters are those of tests/fake_verbs; tests/softroce has the kernel's own.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,19 @@ import signal
 from pathlib import Path
 
 import pytest
-from gpus import run_gpu_job
+from gpus import controls_the_driver, over_rdma, run_gpu_job
 from jobs import PROMPT, refused
 
-TCP = {"MALT_TRANSPORT": "tcp"}
+
+@pytest.fixture(params=["tcp", "verbs"])
+def environ(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    """The job's variables, by which it goes over this transport or fails in malt.init()."""
+    return over_rdma(tmp_path) if request.param == "verbs" else {"MALT_TRANSPORT": "tcp"}
 
 
-def test_folds_and_codecs_over_tcp_give_the_bits_of_a_vector_on_the_host(tmp_path: Path) -> None:
+def test_folds_and_codecs_give_the_bits_of_a_vector_on_the_host(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
     result = run_gpu_job(
         tmp_path,
         3,
@@ -39,21 +48,91 @@ for dtype in ("float32", "float64", "int64"):
         stats = [(s.sent, s.bytes_out) for s in (v.stats() for v in (host, gpu))]
         if stats[0] != stats[1]: wrong.append((dtype, name, *stats))
         slots = gpu.slots
+        routes = {route.transport for route in gpu.stats().routes.values()}
         host.close(), gpu.close()
-tell(wrong=wrong, done=done, slots=slots)
+tell(wrong=wrong, done=done, slots=slots, routes=routes)
 malt.barrier()
 """,
-        environ=TCP,
+        environ=environ,
     )
     assert result.each("wrong") == [[]] * 3
     assert result.each("done") == [9 * 6] * 3
+    assert result.each("routes") == [{environ["MALT_TRANSPORT"]}] * 3
     assert (
         result.each("slots")
         == ["host: the ranks do not all share memory (several hosts, or MALT_TRANSPORT)"] * 3
     )
 
 
-def test_ipc_between_hosts_is_refused_on_all(tmp_path: Path) -> None:
+def test_lengths_from_one_element_to_megabytes_are_exact(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    """The longest takes several writes of an adapter."""
+    result = run_gpu_job(
+        tmp_path,
+        3,
+        """
+malt.init(timeout=40)
+wrong = []
+for count in (1, 3, 16385, 3_000_000):
+    values = np.arange(count) % 1000
+    x = DeviceArray(count, np.float32)
+    v = malt.vector(x)
+    def check(call, expected):
+        x.set(values + 1000 * rank)
+        call()
+        if not (x.get() == expected).all(): wrong.append((count, expected[:3], x.get()[:3]))
+    for _ in range(3):  # more than there are slots
+        def exchange():
+            v.scatter()
+            v.gather(malt.SUM, staleness=0)
+        check(exchange, 3 * values + 3000)
+        check(lambda: v.allreduce(malt.SUM), 3 * values + 3000)
+        check(lambda: v.allreduce(malt.AVG), values + 1000)
+tell(wrong=wrong)
+malt.barrier()
+""",
+        environ=environ,
+    )
+    assert result.each("wrong") == [[]] * 3
+
+
+@controls_the_driver
+@pytest.mark.parametrize("transport", ["shm", "verbs"])
+def test_memory_is_unlocked_for_gpu_and_adapter_before_it_is_unmapped(
+    tmp_path: Path, transport: str
+) -> None:
+    """Under verbs both drivers have this rank's mailbox locked at the same time."""
+    result = run_gpu_job(
+        tmp_path,
+        2,
+        """
+import ctypes
+malt.init(timeout=40)
+adapter = ctypes.CDLL("libibverbs.so.1") if transport == "verbs" else None
+def locked(): return fake().fake_cuda_registered(), adapter and adapter.fake_verbs_objects()
+def exchange():
+    v = malt.vector(on_gpu(np.full(5003, 1.0)))
+    v.scatter(), v.gather(malt.SUM, staleness=0)
+    malt.barrier()  # the other has its updates
+    return locked()
+before = locked()
+during, _ = exchange(), exchange()
+while adapter and adapter.fake_verbs_objects() > before[1]: time.sleep(0.001)
+tell(before=before, during=during, after=locked())
+malt.barrier()
+""",
+        transport=transport,
+        environ=over_rdma(tmp_path) if transport == "verbs" else {},
+        slots="host",
+    )
+    for told in result.told:
+        assert told["before"][0] < told["during"][0]
+        assert transport == "shm" or told["before"][1] < told["during"][1]
+        assert told["after"] == told["before"]
+
+
+def test_ipc_between_hosts_is_refused_on_all(tmp_path: Path, environ: dict[str, str]) -> None:
     result = run_gpu_job(
         tmp_path,
         2,
@@ -62,7 +141,7 @@ malt.init(timeout=20)
 tell(error=error_of(malt.vector, on_gpu(np.zeros(3))))
 malt.barrier()
 """,
-        environ=TCP,
+        environ=environ,
         slots="ipc",
     )
     for error in result.each("error"):
@@ -74,7 +153,9 @@ malt.barrier()
 
 
 @pytest.mark.parametrize("policy", ["latest", "queue"])
-def test_survivors_of_a_death_over_tcp_see_whole_updates_only(tmp_path: Path, policy: str) -> None:
+def test_survivors_of_a_death_see_whole_updates_only(
+    tmp_path: Path, environ: dict[str, str], policy: str
+) -> None:
     """Rank 2 dies while it and its links are at work, in the middle of a copy of its GPU."""
     result = run_gpu_job(
         tmp_path,
@@ -105,7 +186,7 @@ malt.barrier()
         "--keep-going",
         code=128 + signal.SIGKILL,
         policy=policy,
-        environ={**TCP, "FAKE_CUDA_COPY_DELAY_US": "1500"},
+        environ={**environ, "FAKE_CUDA_COPY_DELAY_US": "1500"},
     )
     for told in result.told[:2]:
         assert told["wrong"] == []
@@ -114,7 +195,7 @@ malt.barrier()
         assert told["seconds"] < PROMPT
 
 
-def test_queue_over_tcp_loses_nothing(tmp_path: Path) -> None:
+def test_queue_loses_nothing(tmp_path: Path, environ: dict[str, str]) -> None:
     result = run_gpu_job(
         tmp_path,
         3,
@@ -137,7 +218,7 @@ while rank and v.stats().folded < 30: time.sleep(0.001)
 tell(total=set(x.get().tolist()), stats=counters(v))
 malt.barrier()
 """,
-        environ=TCP,
+        environ=environ,
     )
     assert result.told[0]["total"] == {sum(1000 * r + s for r in (1, 2) for s in range(30))}
     for rank in (1, 2):
