@@ -12,6 +12,8 @@ struct Callbacks {
   py::object regroup = py::none();              // (): moves to the next group
   py::object keep_round = py::none();           // (name): keeps what a gather or an allreduce left
   py::object note_unsent = py::none();          // (name)
+  py::object note_nan = py::none();             // (rank, name, call): it sends NaN
+  py::object write = py::none();                // (name, arrays, values): copies them in
   py::object note_left = py::none();            // (name, ranks, scatters)
   py::object note_left_allreduce = py::none();  // (name, ranks)
   py::object do_nothing = py::none();           // (): a Python function, in a wait

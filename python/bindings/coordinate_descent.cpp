@@ -18,15 +18,19 @@ struct HeldDescent {
 template <class T>
 std::unique_ptr<HeldDescent<T>> make_descent(const Examples<T>& columns, const py::array& targets,
                                              const learn::DescentOptions& options,
-                                             const std::optional<py::array>& start) {
+                                             const std::optional<py::array>& start,
+                                             const std::optional<py::array>& roots) {
   const auto own = borrow<T>(targets, "targets", 1);
   const auto begin = borrow<T>(start, "start");
+  const auto root = borrow<T>(roots, "roots");
   const py::gil_scoped_release no_gil;
-  return std::make_unique<HeldDescent<T>>(HeldDescent<T>{
-      std::visit(
-          [&](const auto& matrix) { return CoordinateDescent<T>(options, matrix, own, begin); },
-          columns.matrix),
-      columns.arrays});
+  return std::make_unique<HeldDescent<T>>(
+      HeldDescent<T>{std::visit(
+                         [&](const auto& matrix) {
+                           return CoordinateDescent<T>(options, matrix, own, begin, root);
+                         },
+                         columns.matrix),
+                     columns.arrays});
 }
 
 template <class T>
@@ -38,19 +42,25 @@ void bind_descent(py::module_& module, const std::string& suffix) {
                     "(learn/coordinate_descent.hpp).")
       .def(py::init([](const Examples<T>& columns, const py::array& targets, double alpha,
                        double l1_ratio, bool intercept, bool dynamic, int rank, int ranks,
-                       std::uint64_t seed, const std::optional<py::array>& start) {
+                       std::uint64_t seed, bool positive, const std::optional<py::array>& start,
+                       const std::optional<py::array>& roots) {
              return make_descent<T>(
-                 columns, targets, {alpha, l1_ratio, intercept, dynamic, rank, ranks, seed}, start);
+                 columns, targets,
+                 {alpha, l1_ratio, intercept, dynamic, rank, ranks, seed, positive}, start, roots);
            }),
            py::arg("columns"), py::arg("targets"), py::kw_only(), py::arg("alpha") = 1.0,
            py::arg("l1_ratio") = 1.0, py::arg("intercept") = true, py::arg("dynamic") = true,
            py::arg("rank") = 0, py::arg("ranks") = 1, py::arg("seed") = 0,
-           py::arg("start") = py::none(),
+           py::arg("positive") = false, py::arg("start") = py::none(),
+           py::arg("roots") = py::none(),
            "Args:\n"
            "    columns: the columns of X, as rows of examples; read in place.\n"
            "    targets: (rows,).\n"
            "    dynamic: the schedule: dynamic or random.\n"
-           "    start: (columns,) weights to begin with; settle() then comes first.\n\n"
+           "    positive: whether no weight may be below 0.\n"
+           "    start: (columns,) weights to begin with; settle() then comes first.\n"
+           "    roots: (rows,) of the rows' weights; X and targets are already multiplied by "
+           "them.\n\n"
            "Raises:\n"
            "    ConfigError: an option is out of range, or a value is not finite.")
       .def_property_readonly("change_length",

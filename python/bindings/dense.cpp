@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "method.hpp"
+#include "nan_watch.hpp"
 #include "vector_methods.hpp"
 
 namespace malt_bindings {
@@ -30,9 +31,13 @@ class PythonVector {
  public:
   PythonVector(const std::shared_ptr<dstorm::Group>& group, const py::dtype& dtype,
                const std::vector<py::array>& arrays, py::ssize_t own_count, py::object shown,
-               py::object on_unused, vol::VectorOptions options)
-      : array_(std::move(shown)), arrays_(arrays), on_unused_(std::move(on_unused)) {
+               py::object watch, vol::VectorOptions options)
+      : array_(std::move(shown)), arrays_(arrays), watch_(std::move(watch)) {
     const vol::DType type = to_dtype(dtype);
+    const bool has_nan = type == vol::DType::kFloat32 || type == vol::DType::kFloat64;
+    if (!has_nan || options.reject_nonfinite || options.max_norm || group->size() == 1) {
+      nan_watch_.stop();
+    }
     std::vector<vol::Piece> pieces;
     for (py::array& array : arrays_) {
       pieces.push_back({array.mutable_data(), static_cast<std::size_t>(array.size())});
@@ -44,18 +49,26 @@ class PythonVector {
                                             std::move(options))
             : std::make_shared<DenseVector>(group, type, std::move(pieces), std::move(options));
   }
-  ~PythonVector() { vector_->shut(); }
+  ~PythonVector() {
+    uses();
+    vector_->shut();
+  }
   PythonVector(const PythonVector&) = delete;
   PythonVector& operator=(const PythonVector&) = delete;
 
   const py::object& array() {
-    on_unused_ = py::none();  // the program uses the array that this returns
+    watch_ = py::none();  // the program uses the array that this returns
     if (array_.is_none()) {
       array_ = view_of(vector_, vector_->pieces()[0].data, vector_->count());
     }
     return array_;
   }
-  void set_array(py::object array) { array_ = std::move(array); }
+  void show(py::object array) { array_ = std::move(array); }
+  // `v.array = x` copies; after `v.array += x` the values are there already.
+  void write(const py::object& values) {
+    if (!values.is(array())) callbacks().write(name(), array(), values);
+  }
+  const std::shared_ptr<Uses>& uses() { return missed_.look(vector_->segment().stats()); }
   DenseVector& vector() const { return *vector_; }
   dstorm::Turns& turns() const { return vector_->segment().turns(); }
   const std::string& name() const { return vector_->segment().options().name; }
@@ -73,8 +86,9 @@ class PythonVector {
     static const Parameters<1> parameters("scatter", 1, {"graph"});
     const auto given = parameters.match(arguments, count, keywords);
     const auto* graph = parameters.get<const dstorm::Graph*>(given, 0, nullptr);
-    check_used(false);
+    look_for_nan("scatter");
     const Turn turn(turns(), "scatter", name());
+    missed_.note_scatter();
     return scattered_.of(in_group(turns(), [&] { return vector_->scatter(graph); }));
   }
 
@@ -88,12 +102,13 @@ class PythonVector {
                           parameters.get<py::object>(given, 3, py::none()),
                           parameters.get<py::object>(given, 4, py::none()));
     const Fold fold = to_fold(given[0]);
-    check_used(true);
+    check_used();
     const Turn turn(turns(), "gather", name());
     const vol::Gathered& gathered =
         in_group(turns(), [&]() -> const vol::Gathered& { return vector_->gather(fold, options); });
     end_round(vector_->segment());
-    if (options.staleness) missed_.note(vector_->segment(), *options.staleness, gathered.count);
+    if (gathered.count > 0) nan_watch_.after_fold(vector_->pieces(), vector_->dtype());
+    missed_.note_gather(vector_->segment(), options.staleness, gathered.count);
     return gathered_.of(gathered);
   }
 
@@ -103,45 +118,35 @@ class PythonVector {
     const auto limit = to_duration(parameters.get<std::optional<double>>(given, 1, std::nullopt));
     const bool last = parameters.get<bool>(given, 2, false);
     const Fold fold = to_fold(given[0]);
-    check_used(true);
+    check_used();
+    look_for_nan("allreduce");
     const Turn turn(turns(), "allreduce", name());
     const vol::Gathered& gathered = in_group(
         turns(), [&]() -> const vol::Gathered& { return vector_->allreduce(fold, limit, last); });
     end_round(vector_->segment());
+    nan_watch_.after_fold(vector_->pieces(), vector_->dtype());
     missed_.note_allreduce(vector_->segment(), gathered.ranks);
     return gathered_.of(gathered);
   }
 
  private:
-  // Calls on_unused_ once, with the index of the first array that nothing else in the program
-  // refers to any more: what is folded into it is lost. It waits until an earlier call has folded,
-  // because a program that uses the vector through array() has called array() by then. `folds`:
-  // this call folds.
-  void check_used(bool folds) {
-    if (on_unused_.is_none()) return;
-    if (!has_folded_) {
-      has_folded_ = folds;
-      return;
-    }
-    const auto unused =
-        std::ranges::find_if(arrays_, [](const py::array& array) { return !has_others(array); });
-    if (unused == arrays_.end()) return;
-    const py::object tell = std::exchange(on_unused_, py::none());
-    tell(unused - arrays_.begin());
+  // Calls watch_ at folds 3 to 8, and then ever more seldom, until it returns false. At the first
+  // two, a program that uses the vector through array() may not have called array() yet.
+  void check_used() {
+    if (watch_.is_none() || ++folds_ < next_look_) return;
+    next_look_ = std::max(next_look_ + 1, next_look_ / 8 * 16);
+    if (!watch_().cast<bool>()) watch_ = py::none();
   }
 
-  // Whether anything but this vector refers to the array, or to its memory.
-  static bool has_others(const py::array& array) {
-    constexpr py::ssize_t kOwn = 2;  // from arrays_, and from array_ (or the list that array_ is)
-    if (Py_REFCNT(array.ptr()) > kOwn) return true;
-    const PyObject* const base = py::detail::array_proxy(array.ptr())->base;
-    return base != nullptr && Py_REFCNT(const_cast<PyObject*>(base)) > 1;
+  void look_for_nan(const char* call) {
+    nan_watch_.before_send(vector_->pieces(), vector_->dtype(), vector_->segment(), call);
   }
 
   // `given` must outlive the fold.
   Fold to_fold(PyObject* given) {
     if (given == nullptr) return Fold::avg();
     if (const Fold* built_in = to_built_in(given)) return *built_in;
+    nan_watch_.stop();
     return Fold::user(
         [this, given](std::span<std::byte> mine, std::span<const dstorm::Update> updates) {
           const py::gil_scoped_acquire gil;
@@ -166,8 +171,10 @@ class PythonVector {
 
   py::object array_;
   std::vector<py::array> arrays_;  // keeps the caller's memory alive
-  py::object on_unused_;           // a function to call once, or None; see check_used()
-  bool has_folded_ = false;
+  py::object watch_;               // a function to call, or None; see check_used()
+  int folds_ = 0;
+  int next_look_ = 3;
+  NanWatch nan_watch_;
   Missed missed_;
   Notices notices_;
   GatheredObject gathered_;
@@ -318,18 +325,23 @@ void bind_dense(py::module_& module) {
                        py::object shown, const std::string& name, const dstorm::Graph& graph,
                        const std::string& policy, int depth, bool reject_nonfinite,
                        std::optional<double> max_norm, bool rejoins,
-                       const std::optional<vol::Codec>& codec, py::object on_unused) {
+                       const std::optional<vol::Codec>& codec, py::object watch) {
              return std::make_unique<PythonVector>(
-                 group, dtype, arrays, own_count, std::move(shown), std::move(on_unused),
+                 group, dtype, arrays, own_count, std::move(shown), std::move(watch),
                  vol::VectorOptions{name, graph, to_policy(policy), depth, reject_nonfinite,
                                     max_norm, rejoins, codec.value_or(vol::Codec())});
            }),
            py::kw_only(), py::arg("group"), py::arg("dtype"), py::arg("arrays"),
            py::arg("own_count"), py::arg("shown"), py::arg("name"), py::arg("graph"),
            py::arg("policy"), py::arg("depth"), py::arg("reject_nonfinite"), py::arg("max_norm"),
-           py::arg("rejoins"), py::arg("codec") = py::none(), py::arg("on_unused") = py::none())
-      .def_property("array", &PythonVector::array, &PythonVector::set_array,
-                    "The caller's array (or list of them), or the vector's own memory.");
+           py::arg("rejoins"), py::arg("codec") = py::none(), py::arg("watch") = py::none())
+      .def("show", &PythonVector::show, py::arg("array"),
+           "Have `array` return this view of the vector's own memory; for the package.")
+      .def_property("array", &PythonVector::array, &PythonVector::write,
+                    "The caller's array (or a sequence of them), or the vector's own memory.\n\n"
+                    "Assigning to it (`v.array = x`) copies the values into that memory.\n\n"
+                    "Raises:\n    ConfigError: the values have another shape, or do not fit the "
+                    "dtype.");
   add_vector_methods(vector);
   bind_rows(module);
 }

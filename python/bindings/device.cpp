@@ -36,6 +36,7 @@ class PythonDeviceVector {
         std::make_shared<DeviceVector>(group, type, std::move(pieces), std::move(options), kind);
   }
   ~PythonDeviceVector() {
+    uses();
     const py::gil_scoped_release no_gil;  // it may wait for the GPU
     vector_->shut();
     vector_.reset();
@@ -44,6 +45,7 @@ class PythonDeviceVector {
   PythonDeviceVector& operator=(const PythonDeviceVector&) = delete;
 
   const py::object& array() const { return array_; }
+  const std::shared_ptr<Uses>& uses() { return missed_.look(vector_->segment().stats()); }
   DeviceVector& vector() const { return *vector_; }
   dstorm::Turns& turns() const { return vector_->segment().turns(); }
   const std::string& name() const { return vector_->segment().options().name; }
@@ -62,6 +64,7 @@ class PythonDeviceVector {
     const auto* graph = parameters.get<const dstorm::Graph*>(given, 0, nullptr);
     const Stream on = stream();
     const Turn turn(turns(), "scatter", name());
+    missed_.note_scatter();
     return scattered_.of(in_group(turns(), [&] { return vector_->scatter(on, graph); }));
   }
 
@@ -80,7 +83,7 @@ class PythonDeviceVector {
     const vol::Gathered& gathered = in_group(
         turns(), [&]() -> const vol::Gathered& { return vector_->gather(on, fold, options); });
     end_round(vector_->segment());
-    if (options.staleness) missed_.note(vector_->segment(), *options.staleness, gathered.count);
+    missed_.note_gather(vector_->segment(), options.staleness, gathered.count);
     return gathered_.of(gathered);
   }
 

@@ -49,8 +49,9 @@ std::unique_ptr<Solver<T>> make_solver(const Examples<T>& examples,
       std::move(arrays)});
 }
 
-learn::DualScales to_scales(const std::array<double, 6>& all) {
-  return {all[0], all[1], all[2], all[3], all[4], all[5]};
+using Scales = std::array<double, 7>;
+learn::DualScales to_scales(const Scales& all) {
+  return {all[0], all[1], all[2], all[3], all[4], all[5], all[6]};
 }
 
 template <class T>
@@ -85,10 +86,12 @@ void bind_one(py::module_& module, const std::string& suffix) {
           "sweep.\n\nRaises:\n    ConfigError: an option, a target, a weight or a length is out of "
           "range; or one rank alone has one label, with log_loss and an intercept.")
       .def(
-          "begin_sweep", [](Bound& self) { return self.ascent.begin_sweep(); }, no_gil,
-          "On all ranks, with the last sweep's changes added. Returns the sweep's rows "
-          "here.\n\nRaises:\n    ConfigError: of "
-          "several ranks, before settle().")
+          "begin_sweep",
+          [](Bound& self, bool may_accelerate) { return self.ascent.begin_sweep(may_accelerate); },
+          no_gil, py::arg("may_accelerate") = true,
+          "On all ranks, with the last sweep's changes added. Returns the sweep's rows here. "
+          "`may_accelerate`: whether the sum of the ranks' estimates has not risen.\n\nRaises:\n"
+          "    ConfigError: of several ranks, before settle().")
       .def(
           "sweep",
           [](Bound& self, int piece, int pieces) { return self.ascent.sweep(piece, pieces); },
@@ -104,6 +107,15 @@ void bind_one(py::module_& module, const std::string& suffix) {
           },
           no_gil, py::arg("solvers"),
           "sweep(0, 1) of each, in one pass over the rows that they share.")
+      .def(
+          "ascend",
+          [](Bound& self, int sweeps, double enough) {
+            const learn::DualSweeps done = self.ascent.ascend(sweeps, enough);
+            return std::pair(done.visited, done.gap);
+          },
+          no_gil, py::arg("sweeps"), py::arg("enough"),
+          "Of one rank alone: (rows visited, the gap that is forecast) of at most so many sweeps, "
+          "until the forecast is at most `enough`.")
       .def_property_readonly(
           "estimate", [](const Bound& self) { return self.ascent.estimate(); },
           "An estimate of the gap, to be added up over the ranks: the sum of each row's share in "
@@ -127,29 +139,33 @@ void bind_one(py::module_& module, const std::string& suffix) {
           "scales",
           [](const Bound& self) {
             const learn::DualScales own = self.ascent.scales();
-            return std::array<double, 6>{own.rows, own.positive, own.negative,
-                                         own.cost, own.norms,    own.curvature};
+            return Scales{own.rows,  own.positive,  own.negative, own.cost,
+                          own.norms, own.curvature, own.labels};
           },
-          no_gil, "Six numbers to add up over the ranks, for contribute().")
+          no_gil, "Seven numbers to add up over the ranks, for contribute().")
       .def(
           "contribute",
-          [](Bound& self, const std::array<double, 6>& all, const py::array& contribution) {
-            const std::span<T> out = borrow_to_write<T>(contribution, "contribution");
+          [](Bound& self, const Scales& all, const py::array& contribution) {
+            const std::span<double> out = borrow_to_write<double>(contribution, "contribution");
             const py::gil_scoped_release released;
             self.ascent.contribute(to_scales(all), out);
           },
           py::arg("all"), py::arg("contribution"),
-          "Write this rank's part of the weights: an array of contribution_length, to add up for "
-          "settle().\n\nRaises:\n    ConfigError: all ranks together have one label, with log_loss "
+          "Write this rank's part of the weights: a float64 array of contribution_length, to add "
+          "up "
+          "for settle().\n\nRaises:\n    ConfigError: all ranks together have one label, with "
+          "log_loss "
           "and an intercept.")
       .def(
           "settle",
-          [](Bound& self, const py::array& sum) { self.ascent.settle(borrow<T>(sum, "sum", 1)); },
+          [](Bound& self, const py::array& sum) {
+            self.ascent.settle(borrow<double>(sum, "sum", 1));
+          },
           py::arg("sum"), "Take the weights.\n\nRaises:\n    ConfigError: a weight is not finite.")
       .def(
           "losses",
-          [](Bound& self, const std::array<double, 6>& all, const py::array& contribution) {
-            const std::span<T> out = borrow_to_write<T>(contribution, "contribution");
+          [](Bound& self, const Scales& all, const py::array& contribution) {
+            const std::span<double> out = borrow_to_write<double>(contribution, "contribution");
             const py::gil_scoped_release released;
             const learn::DualLosses own = self.ascent.losses(to_scales(all), out);
             return std::pair(own.primal, own.dual);
@@ -162,7 +178,8 @@ void bind_one(py::module_& module, const std::string& suffix) {
       .def(
           "gap",
           [](const Bound& self, double primal, double dual, const py::array& sum) {
-            const learn::DualGap gap = self.ascent.gap({primal, dual}, borrow<T>(sum, "sum", 1));
+            const learn::DualGap gap =
+                self.ascent.gap({primal, dual}, borrow<double>(sum, "sum", 1));
             return std::pair(gap.primal, gap.dual);
           },
           py::arg("primal"), py::arg("dual"), py::arg("sum"),

@@ -1,4 +1,4 @@
-#include "bindings.hpp"
+#include "missed.hpp"
 
 namespace malt_bindings {
 
@@ -46,6 +46,14 @@ void bind_fold(py::module_& module) {
         return "Gathered(count=" + std::to_string(gathered.count) +
                ", ranks=" + py::repr(to_tuple(gathered.ranks)).cast<std::string>() + ")";
       });
+
+  py::class_<Uses, std::shared_ptr<Uses>>(module, "Uses",
+                                          "How a rank has used one vector; for the package.")
+      .def_readonly("scatters", &Uses::scatters)
+      .def_readonly("gathers", &Uses::gathers)
+      .def_readonly("allreduces", &Uses::allreduces)
+      .def_readonly("found", &Uses::found, "Updates folded here.")
+      .def_readonly("folded", &Uses::folded, "This rank's updates that others have folded.");
 
   using Stats = VectorStats;
   py::class_<Stats>(module, "Stats",

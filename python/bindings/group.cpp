@@ -174,17 +174,18 @@ void bind_callbacks(py::module_& module) {
   module.def(
       "set_callbacks",
       [](py::object new_epoch, py::object slow, py::object look_again, py::object regroup,
-         py::object keep_round, py::object note_unsent, py::object note_left,
-         py::object note_left_allreduce, py::object do_nothing) {
+         py::object keep_round, py::object note_unsent, py::object note_nan, py::object write,
+         py::object note_left, py::object note_left_allreduce, py::object do_nothing) {
         callbacks() = {std::move(new_epoch),  std::move(slow),
                        std::move(look_again), std::move(regroup),
                        std::move(keep_round), std::move(note_unsent),
+                       std::move(note_nan),   std::move(write),
                        std::move(note_left),  std::move(note_left_allreduce),
                        std::move(do_nothing)};
       },
       py::kw_only(), py::arg("new_epoch"), py::arg("slow"), py::arg("look_again"),
-      py::arg("regroup"), py::arg("keep_round"), py::arg("note_unsent"), py::arg("note_left"),
-      py::arg("note_left_allreduce"), py::arg("do_nothing"),
+      py::arg("regroup"), py::arg("keep_round"), py::arg("note_unsent"), py::arg("note_nan"),
+      py::arg("write"), py::arg("note_left"), py::arg("note_left_allreduce"), py::arg("do_nothing"),
       "Set the functions that the core calls; for the package.");
 }
 

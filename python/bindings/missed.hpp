@@ -2,18 +2,40 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
 
 #include "callbacks.hpp"
 
 namespace malt_bindings {
 
+// How this rank has used one vector. It outlives the vector.
+struct Uses {
+  std::uint64_t scatters = 0;
+  std::uint64_t gathers = 0;
+  std::uint64_t allreduces = 0;
+  std::uint64_t found = 0;   // updates folded here
+  std::uint64_t folded = 0;  // this rank's updates that others have folded, when last looked at
+};
+
 // The notes of one vector. The rank logs them when it leaves the job (malt/_job/missed.py).
 class Missed {
  public:
+  // To be called before the vector is closed, and before its uses are read.
+  const std::shared_ptr<Uses>& look(const dstorm::Stats& stats) noexcept {
+    uses_->folded = stats.folded;
+    return uses_;
+  }
+
+  void note_scatter() noexcept { ++uses_->scatters; }
+
   // A gather with this staleness has folded `found` updates.
-  void note(dstorm::Segment& segment, std::uint64_t staleness, std::size_t found) {
+  void note_gather(dstorm::Segment& segment, std::optional<std::uint64_t> given_staleness,
+                   std::size_t found) {
+    ++uses_->gathers;
+    uses_->found += found;
     const dstorm::Group& group = segment.group();
-    if (group.size() == 1) return;
+    if (!given_staleness || group.size() == 1) return;
+    const std::uint64_t staleness = *given_staleness;
     const std::string& name = segment.options().name;
     if (segment.iteration() == 0 && ++unsent_ == 2) {  // one may begin a loop
       callbacks().note_unsent(name);
@@ -38,6 +60,7 @@ class Missed {
 
   // An allreduce with these other ranks has ended. The lowest rank that took part reports.
   void note_allreduce(const dstorm::Segment& segment, const std::vector<int>& others) {
+    ++uses_->allreduces;
     const dstorm::Group& group = segment.group();
     if (static_cast<int>(others.size()) + 1 == group.size() || has_noted_left_) return;
     std::vector<int> left;
@@ -52,6 +75,7 @@ class Missed {
   }
 
  private:
+  std::shared_ptr<Uses> uses_ = std::make_shared<Uses>();
   int unsent_ = 0;  // gathers that were to wait, before any scatter
   bool has_noted_left_ = false;
 };

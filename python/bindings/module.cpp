@@ -80,8 +80,11 @@ const vol::Fold* to_built_in(py::handle fold) {
   py::detail::make_caster<vol::Fold> built_in;
   if (built_in.load(fold, false)) return static_cast<const vol::Fold*>(built_in);
   if (PyCallable_Check(fold.ptr()) == 0) {
-    throw py::type_error("fold is neither a built-in fold (AVG, SUM, ...) nor a callable: " +
-                         py::repr(fold).cast<std::string>());
+    const std::string given = py::repr(fold).cast<std::string>();
+    const bool is_mean = given == "'mean'" || given == "'avg'" || given == "'average'";
+    throw py::type_error("fold is " + given + "; it is malt.AVG" + (is_mean ? " (the mean)" : "") +
+                         ", SUM, WEIGHTED, REPLACE, MEDIAN, TRIMMED_MEAN(f), or a function "
+                         "fold(mine, updates)");
   }
   return nullptr;
 }

@@ -80,6 +80,8 @@ void bind_one(py::module_& module, const std::string& suffix) {
 
   struct Vector : Sparse<T> {
     using Sparse<T>::Sparse;
+    ~Vector() { uses(); }
+    const std::shared_ptr<Uses>& uses() { return missed.look(this->segment().stats()); }
     Missed missed;
     Notices notices;
   };
@@ -140,6 +142,7 @@ void bind_one(py::module_& module, const std::string& suffix) {
             dstorm::Turns& turns = self.segment().turns();
             auto ranks = [&] {
               const dstorm::Turn turn(turns, "scatter", self.segment().options().name);
+              self.missed.note_scatter();
               return to_tuple(in_group(turns, [&] { return self.scatter(graph); }));
             }();
             self.notices.call(self.segment());
@@ -164,7 +167,7 @@ void bind_one(py::module_& module, const std::string& suffix) {
                                            : self.gather(own, options);
               });
               end_round(self.segment());
-              if (staleness) self.missed.note(self.segment(), *options.staleness, result.count);
+              self.missed.note_gather(self.segment(), options.staleness, result.count);
               return result;
             }();
             self.notices.call(self.segment());
@@ -180,6 +183,7 @@ void bind_one(py::module_& module, const std::string& suffix) {
            [](const Vector& self) {
              return stats_of(self.segment(), self.segment().stats(), self.screened());
            })
+      .def_property_readonly("uses", &Vector::uses, "As of a dense vector.")
       .def("close", &Vector::close)
       .def("regroup", &Vector::regroup, py::arg("group"), py::call_guard<py::gil_scoped_release>(),
            "As of a dense vector.")

@@ -52,6 +52,7 @@ void add_vector_methods(py::class_<Vector, Options...>& to) {
           return stats_of(self.vector().segment(), self.vector().stats(), self.vector().screened());
         },
         "This vector's counters. Any thread, at any time.")
+      .def_property_readonly("uses", &Vector::uses, "How this rank has used it; for the package.")
       .def(
           "close", [](const Vector& self) { self.vector().close(); },
           py::call_guard<py::gil_scoped_release>(),

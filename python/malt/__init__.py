@@ -8,7 +8,7 @@
     m.scatter()                           # write it into the other ranks' memory
     m.gather(malt.AVG)                    # fold what has arrived here
 
-After MALT: Distributed Data Parallelism for Existing ML Applications (EuroSys 2015).
+After MALT: Distributed Data-Parallelism for Existing ML Applications (EuroSys 2015).
 """
 
 import importlib
@@ -83,7 +83,9 @@ else:
         try:
             return globals()[name]
         except KeyError:
-            raise AttributeError(f"module 'malt' has no attribute '{name}'") from None
+            from malt._words import no_attribute
+
+            raise no_attribute(name, [*_api.__all__, *_WITH_EXTRAS]) from None
 
     def _load_with_extra(name: str) -> object:
         home, extra = _WITH_EXTRAS[name]

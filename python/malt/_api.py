@@ -56,6 +56,9 @@ from malt._job.vectors import sparse_vector, vector
 from malt._partition import Partition, Traffic, partition
 from malt._rendezvous.driver import Rendezvous
 from malt._shared.shared import Shared
+from malt._uncaught import show_program_last
+
+show_program_last()
 
 
 def RANDOM(k: int, seed: int) -> Graph:  # noqa: N802  (a name users know in capitals)

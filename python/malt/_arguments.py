@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
 
 from malt._errors import ConfigError
+
+
+def variable(name: str, otherwise: str = "", env: Mapping[str, str] = os.environ) -> str:
+    """Return an environment variable; one that is empty counts as unset."""
+    return env.get(name) or otherwise
 
 
 def choose(name: str, value: object, choices: tuple[Any, ...]) -> None:

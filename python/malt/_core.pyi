@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'CoordinateDescentFloat32', 'CoordinateDescentFloat64', 'DeviceReducer', 'DeviceVector', 'DualAscentFloat32', 'DualAscentFloat64', 'Duplex', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'Exchange', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Held', 'INT8', 'Interface', 'LOWEST', 'LinearFloat32', 'LinearFloat64', 'Link', 'MEDIAN', 'Mail', 'Messages', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Recorder', 'Recording', 'Reducer', 'Route', 'RowVector', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Table', 'TopicTokens', 'Turns', 'Update', 'Vector', 'WEIGHTED', 'add_changes', 'add_linear_gradient', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'checksum', 'cuda_version', 'dealt_list_length', 'describe_gpus', 'find_changes', 'has_gpu', 'infer_topics', 'interfaces', 'linear_decisions', 'look_for_nvrtc_in', 'nvrtc_library', 'partition_columns', 'partition_rows', 'partition_traffic', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'set_callbacks', 'shuffle', 'simd_level', 'sum_of_digamma_rises', 'top_k', 'trimmed_mean']
+__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'CoordinateDescentFloat32', 'CoordinateDescentFloat64', 'DeviceReducer', 'DeviceVector', 'DualAscentFloat32', 'DualAscentFloat64', 'Duplex', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'Exchange', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Held', 'INT8', 'Interface', 'LOWEST', 'LinearFloat32', 'LinearFloat64', 'Link', 'MEDIAN', 'Mail', 'Messages', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Recorder', 'Recording', 'Reducer', 'Route', 'RowVector', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Table', 'TopicTokens', 'Turns', 'Update', 'Uses', 'Vector', 'WEIGHTED', 'add_changes', 'add_linear_gradient', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'checksum', 'cuda_version', 'dealt_list_length', 'describe_gpus', 'find_changes', 'has_gpu', 'infer_topics', 'interfaces', 'linear_decisions', 'look_for_nvrtc_in', 'nvrtc_library', 'partition_columns', 'partition_rows', 'partition_traffic', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'set_callbacks', 'shuffle', 'simd_level', 'sum_of_digamma_rises', 'top_k', 'trimmed_mean']
 class Graph:
     """
     The ranks to which each rank sends in each round. ``Graph(edges)`` makes one from (from, to) pairs of ranks; ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR and RANDOM(k, seed) are ready-made.
@@ -301,6 +301,29 @@ class Gathered:
         """
         This rank's iteration less the update's, for each; below 0: from ahead.
         """
+class Uses:
+    """
+    How a rank has used one vector; for the package.
+    """
+    @property
+    def allreduces(self) -> int:
+        ...
+    @property
+    def folded(self) -> int:
+        """
+        This rank's updates that others have folded.
+        """
+    @property
+    def found(self) -> int:
+        """
+        Updates folded here.
+        """
+    @property
+    def gathers(self) -> int:
+        ...
+    @property
+    def scatters(self) -> int:
+        ...
 class Stats:
     """
     Counters of one vector. Of the updates this rank has sent (one to three ranks counts three): sent = folded + overwritten + rejected + pending + to_dead.
@@ -374,7 +397,7 @@ class Vector:
     """
     A dense vector that is scattered and gathered. Made by malt.vector().
     """
-    def __init__(self, *, group: Group, dtype: numpy.dtype[typing.Any], arrays: collections.abc.Sequence[numpy.ndarray], own_count: typing.SupportsInt | typing.SupportsIndex, shown: typing.Any, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None, rejoins: bool, codec: Codec | None = None, on_unused: typing.Any = None) -> None:
+    def __init__(self, *, group: Group, dtype: numpy.dtype[typing.Any], arrays: collections.abc.Sequence[numpy.ndarray], own_count: typing.SupportsInt | typing.SupportsIndex, shown: typing.Any, name: str, graph: Graph, policy: str, depth: typing.SupportsInt | typing.SupportsIndex, reject_nonfinite: bool, max_norm: typing.SupportsFloat | typing.SupportsIndex | None, rejoins: bool, codec: Codec | None = None, watch: typing.Any = None) -> None:
         ...
     def __len__(self) -> int:
         ...
@@ -466,6 +489,10 @@ class Vector:
         Raises:
             TimeoutError: every slot holds an update that the named ranks have yet to gather.
         """
+    def show(self, array: typing.Any) -> None:
+        """
+        Have `array` return this view of the vector's own memory; for the package.
+        """
     def stats(self) -> Stats:
         """
         This vector's counters. Any thread, at any time.
@@ -485,7 +512,12 @@ class Vector:
     @property
     def array(self) -> typing.Any:
         """
-        The caller's array (or list of them), or the vector's own memory.
+        The caller's array (or a sequence of them), or the vector's own memory.
+
+        Assigning to it (`v.array = x`) copies the values into that memory.
+
+        Raises:
+            ConfigError: the values have another shape, or do not fit the dtype.
         """
     @array.setter
     def array(self, arg1: typing.Any) -> None:
@@ -509,6 +541,11 @@ class Vector:
     @property
     def name(self) -> str:
         ...
+    @property
+    def uses(self) -> Uses:
+        """
+        How this rank has used it; for the package.
+        """
 class RowVector(Vector):
     """
     A vector over this rank's row of `rows`, one for each rank; for the package.
@@ -697,6 +734,11 @@ class DeviceVector:
         """
         Where updates lie: 'ipc', in the memory of the senders' GPUs; or 'host: ...', with the reason.
         """
+    @property
+    def uses(self) -> Uses:
+        """
+        How this rank has used it; for the package.
+        """
 class SparseUpdateFloat32:
     """
     One sparse update, as a fold of the user's own sees it.
@@ -800,6 +842,11 @@ class SparseVectorFloat32:
     @property
     def name(self) -> str:
         ...
+    @property
+    def uses(self) -> Uses:
+        """
+        As of a dense vector.
+        """
     @property
     def values(self) -> numpy.typing.NDArray[numpy.float32]:
         """
@@ -909,6 +956,11 @@ class SparseVectorFloat64:
     def name(self) -> str:
         ...
     @property
+    def uses(self) -> Uses:
+        """
+        As of a dense vector.
+        """
+    @property
     def values(self) -> numpy.typing.NDArray[numpy.float64]:
         """
         One for each index; a copy.
@@ -1017,6 +1069,11 @@ class SparseVectorInt32:
     def name(self) -> str:
         ...
     @property
+    def uses(self) -> Uses:
+        """
+        As of a dense vector.
+        """
+    @property
     def values(self) -> numpy.typing.NDArray[numpy.int32]:
         """
         One for each index; a copy.
@@ -1124,6 +1181,11 @@ class SparseVectorInt64:
     @property
     def name(self) -> str:
         ...
+    @property
+    def uses(self) -> Uses:
+        """
+        As of a dense vector.
+        """
     @property
     def values(self) -> numpy.typing.NDArray[numpy.int64]:
         """
@@ -1444,13 +1506,15 @@ class CoordinateDescentFloat32:
     """
     One rank's part in solving a lasso or an elastic net to a known gap (learn/coordinate_descent.hpp).
     """
-    def __init__(self, columns: ExamplesFloat32, targets: numpy.ndarray, *, alpha: typing.SupportsFloat | typing.SupportsIndex = 1.0, l1_ratio: typing.SupportsFloat | typing.SupportsIndex = 1.0, intercept: bool = True, dynamic: bool = True, rank: typing.SupportsInt | typing.SupportsIndex = 0, ranks: typing.SupportsInt | typing.SupportsIndex = 1, seed: typing.SupportsInt | typing.SupportsIndex = 0, start: numpy.ndarray | None = None) -> None:
+    def __init__(self, columns: ExamplesFloat32, targets: numpy.ndarray, *, alpha: typing.SupportsFloat | typing.SupportsIndex = 1.0, l1_ratio: typing.SupportsFloat | typing.SupportsIndex = 1.0, intercept: bool = True, dynamic: bool = True, rank: typing.SupportsInt | typing.SupportsIndex = 0, ranks: typing.SupportsInt | typing.SupportsIndex = 1, seed: typing.SupportsInt | typing.SupportsIndex = 0, positive: bool = False, start: numpy.ndarray | None = None, roots: numpy.ndarray | None = None) -> None:
         """
         Args:
             columns: the columns of X, as rows of examples; read in place.
             targets: (rows,).
             dynamic: the schedule: dynamic or random.
+            positive: whether no weight may be below 0.
             start: (columns,) weights to begin with; settle() then comes first.
+            roots: (rows,) of the rows' weights; X and targets are already multiplied by them.
 
         Raises:
             ConfigError: an option is out of range, or a value is not finite.
@@ -1512,13 +1576,15 @@ class CoordinateDescentFloat64:
     """
     One rank's part in solving a lasso or an elastic net to a known gap (learn/coordinate_descent.hpp).
     """
-    def __init__(self, columns: ExamplesFloat64, targets: numpy.ndarray, *, alpha: typing.SupportsFloat | typing.SupportsIndex = 1.0, l1_ratio: typing.SupportsFloat | typing.SupportsIndex = 1.0, intercept: bool = True, dynamic: bool = True, rank: typing.SupportsInt | typing.SupportsIndex = 0, ranks: typing.SupportsInt | typing.SupportsIndex = 1, seed: typing.SupportsInt | typing.SupportsIndex = 0, start: numpy.ndarray | None = None) -> None:
+    def __init__(self, columns: ExamplesFloat64, targets: numpy.ndarray, *, alpha: typing.SupportsFloat | typing.SupportsIndex = 1.0, l1_ratio: typing.SupportsFloat | typing.SupportsIndex = 1.0, intercept: bool = True, dynamic: bool = True, rank: typing.SupportsInt | typing.SupportsIndex = 0, ranks: typing.SupportsInt | typing.SupportsIndex = 1, seed: typing.SupportsInt | typing.SupportsIndex = 0, positive: bool = False, start: numpy.ndarray | None = None, roots: numpy.ndarray | None = None) -> None:
         """
         Args:
             columns: the columns of X, as rows of examples; read in place.
             targets: (rows,).
             dynamic: the schedule: dynamic or random.
+            positive: whether no weight may be below 0.
             start: (columns,) weights to begin with; settle() then comes first.
+            roots: (rows,) of the rows' weights; X and targets are already multiplied by them.
 
         Raises:
             ConfigError: an option is out of range, or a value is not finite.
@@ -1596,16 +1662,20 @@ class DualAscentFloat32:
         """
         Take the sum of all ranks' changes.
         """
-    def begin_sweep(self) -> int:
+    def ascend(self, sweeps: typing.SupportsInt | typing.SupportsIndex, enough: typing.SupportsFloat | typing.SupportsIndex) -> tuple[int, float]:
         """
-        On all ranks, with the last sweep's changes added. Returns the sweep's rows here.
+        Of one rank alone: (rows visited, the gap that is forecast) of at most so many sweeps, until the forecast is at most `enough`.
+        """
+    def begin_sweep(self, may_accelerate: bool = True) -> int:
+        """
+        On all ranks, with the last sweep's changes added. Returns the sweep's rows here. `may_accelerate`: whether the sum of the ranks' estimates has not risen.
 
         Raises:
             ConfigError: of several ranks, before settle().
         """
-    def contribute(self, all: typing.Annotated[collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], "FixedSize(6)"], contribution: numpy.ndarray) -> None:
+    def contribute(self, all: typing.Annotated[collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], "FixedSize(7)"], contribution: numpy.ndarray) -> None:
         """
-        Write this rank's part of the weights: an array of contribution_length, to add up for settle().
+        Write this rank's part of the weights: a float64 array of contribution_length, to add up for settle().
 
         Raises:
             ConfigError: all ranks together have one label, with log_loss and an intercept.
@@ -1618,16 +1688,16 @@ class DualAscentFloat32:
         """
         (primal, dual): the optimum is between them. `sum`: of the contributions.
         """
-    def losses(self, all: typing.Annotated[collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], "FixedSize(6)"], contribution: numpy.ndarray) -> tuple[float, float]:
+    def losses(self, all: typing.Annotated[collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], "FixedSize(7)"], contribution: numpy.ndarray) -> tuple[float, float]:
         """
         Two numbers to add up over the ranks, for gap(); also writes what contribute() does. The sweep's changes have been added.
 
         Raises:
             ConfigError: of several ranks, before settle(); or as contribute().
         """
-    def scales(self) -> typing.Annotated[list[float], "FixedSize(6)"]:
+    def scales(self) -> typing.Annotated[list[float], "FixedSize(7)"]:
         """
-        Six numbers to add up over the ranks, for contribute().
+        Seven numbers to add up over the ranks, for contribute().
         """
     def set_ranks(self, ranks: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
@@ -1684,16 +1754,20 @@ class DualAscentFloat64:
         """
         Take the sum of all ranks' changes.
         """
-    def begin_sweep(self) -> int:
+    def ascend(self, sweeps: typing.SupportsInt | typing.SupportsIndex, enough: typing.SupportsFloat | typing.SupportsIndex) -> tuple[int, float]:
         """
-        On all ranks, with the last sweep's changes added. Returns the sweep's rows here.
+        Of one rank alone: (rows visited, the gap that is forecast) of at most so many sweeps, until the forecast is at most `enough`.
+        """
+    def begin_sweep(self, may_accelerate: bool = True) -> int:
+        """
+        On all ranks, with the last sweep's changes added. Returns the sweep's rows here. `may_accelerate`: whether the sum of the ranks' estimates has not risen.
 
         Raises:
             ConfigError: of several ranks, before settle().
         """
-    def contribute(self, all: typing.Annotated[collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], "FixedSize(6)"], contribution: numpy.ndarray) -> None:
+    def contribute(self, all: typing.Annotated[collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], "FixedSize(7)"], contribution: numpy.ndarray) -> None:
         """
-        Write this rank's part of the weights: an array of contribution_length, to add up for settle().
+        Write this rank's part of the weights: a float64 array of contribution_length, to add up for settle().
 
         Raises:
             ConfigError: all ranks together have one label, with log_loss and an intercept.
@@ -1706,16 +1780,16 @@ class DualAscentFloat64:
         """
         (primal, dual): the optimum is between them. `sum`: of the contributions.
         """
-    def losses(self, all: typing.Annotated[collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], "FixedSize(6)"], contribution: numpy.ndarray) -> tuple[float, float]:
+    def losses(self, all: typing.Annotated[collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], "FixedSize(7)"], contribution: numpy.ndarray) -> tuple[float, float]:
         """
         Two numbers to add up over the ranks, for gap(); also writes what contribute() does. The sweep's changes have been added.
 
         Raises:
             ConfigError: of several ranks, before settle(); or as contribute().
         """
-    def scales(self) -> typing.Annotated[list[float], "FixedSize(6)"]:
+    def scales(self) -> typing.Annotated[list[float], "FixedSize(7)"]:
         """
-        Six numbers to add up over the ranks, for contribute().
+        Seven numbers to add up over the ranks, for contribute().
         """
     def set_ranks(self, ranks: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
@@ -2142,7 +2216,7 @@ def rdma_ports() -> list[RdmaPort]:
     Raises:
         ConfigError: libibverbs is missing, or cannot list them.
     """
-def set_callbacks(*, new_epoch: typing.Any, slow: typing.Any, look_again: typing.Any, regroup: typing.Any, keep_round: typing.Any, note_unsent: typing.Any, note_left: typing.Any, note_left_allreduce: typing.Any, do_nothing: typing.Any) -> None:
+def set_callbacks(*, new_epoch: typing.Any, slow: typing.Any, look_again: typing.Any, regroup: typing.Any, keep_round: typing.Any, note_unsent: typing.Any, note_nan: typing.Any, write: typing.Any, note_left: typing.Any, note_left_allreduce: typing.Any, do_nothing: typing.Any) -> None:
     """
     Set the functions that the core calls; for the package.
     """

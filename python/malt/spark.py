@@ -99,7 +99,7 @@ class Distributor:
         estimator: Any,
         data: DataFrame,
         *,
-        features: Sequence[str],
+        features: str | Sequence[str],
         label: str,
         weight: str | None = None,
     ) -> Any:
@@ -116,6 +116,8 @@ class Distributor:
         Returns:
             The estimator, fitted.
         """
+        if isinstance(features, str):
+            features = [features]
         columns = [label, *([] if weight is None else [weight]), *features]
         has_weights = weight is not None
         fitted = self.run_on(data.select(*columns), _fit, estimator, has_weights)

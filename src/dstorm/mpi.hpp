@@ -15,7 +15,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
-#include <cstdlib>
 #include <limits>
 #include <memory>
 #include <span>
@@ -27,6 +26,7 @@
 
 #include "dstorm/bootstrap.hpp"
 #include "dstorm/errors.hpp"
+#include "dstorm/rdma_options.hpp"
 
 namespace dstorm {
 
@@ -43,11 +43,11 @@ inline void check(int code, const char* call) {
 // Under `malt run` each process has an MPI of its own, and would be a job of one rank. Throws
 // ConfigError there.
 inline void refuse_malt_run() {
-  const char* size = std::getenv("MALT_SIZE");
-  const bool is_rank = std::getenv("MALT_RENDEZVOUS") != nullptr && size != nullptr &&
-                       std::getenv("MALT_RANK_PROCESS") == nullptr;  // not a child of a rank
-  if (!is_rank || std::string(size) == "1") return;
-  throw ConfigError("`malt run` started this process as one of " + std::string(size) +
+  const std::string size = environment("MALT_SIZE");
+  const bool is_rank = !environment("MALT_RENDEZVOUS").empty() && !size.empty() &&
+                       environment("MALT_RANK_PROCESS").empty();  // not a child of a rank
+  if (!is_rank || size == "1") return;
+  throw ConfigError("`malt run` started this process as one of " + size +
                     " ranks, but its MPI has only this process: start a program that finds its "
                     "ranks by MPI with mpirun or srun (mpirun -n " +
                     size + " PROGRAM)");

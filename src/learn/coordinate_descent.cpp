@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "learn/descent_state.hpp"
@@ -25,17 +26,44 @@ constexpr double kShortShare = 0.3;
 template <class T>
 constexpr T kRoundedAway = 4 * std::numeric_limits<T>::epsilon();
 
+// The part of a column along the roots, as a multiple of these, and the square of the rest.
+template <class T, class View>
+std::pair<double, double> split(const DescentState<T>& state, const View& view) {
+  const std::size_t rows = state.y.size();
+  double along = 0;
+  for (std::size_t i = 0; i < view.count; ++i) {
+    along += state.root(view.feature(i)) * static_cast<double>(view.values[i]);
+  }
+  const double mean = along / static_cast<double>(rows);
+  double square = 0;
+  double left = static_cast<double>(rows);  // squares of the roots of rows that are not stored
+  for (std::size_t i = 0; i < view.count; ++i) {
+    const double root = state.root(view.feature(i));
+    const double rest = static_cast<double>(view.values[i]) - mean * root;
+    square += rest * rest;
+    left -= root * root;
+  }
+  if (view.count < rows) square += mean * mean * std::max(0.0, left);
+  return {mean, square};
+}
+
 template <class View>
-DescentColumn measure_column(const View& view, std::size_t rows, bool is_centred) {
-  using T = std::remove_cvref_t<decltype(view.values[0])>;
-  DescentColumn column;
-  column.square = squares(view.values, view.count);
-  if (!is_centred || rows == 0) return column;
+std::pair<double, double> split(const View& view, std::size_t rows) {
   const double mean = sum_of(view.values, view.count, std::identity()) / static_cast<double>(rows);
-  column.mean = mean;
   const double square =
       static_cast<double>(rows - view.count) * mean * mean +
       sum_of(view.values, view.count, [mean](double x) { return (x - mean) * (x - mean); });
+  return {mean, square};
+}
+
+template <class T, class View>
+DescentColumn measure_column(const DescentState<T>& state, const View& view) {
+  const std::size_t rows = state.y.size();
+  DescentColumn column;
+  column.square = squares(view.values, view.count);
+  if (!state.options.intercept || rows == 0) return column;
+  const auto [mean, square] = state.roots.empty() ? split(view, rows) : split(state, view);
+  column.mean = mean;
   // What rounding leaves of a constant column is not a column to fit.
   const double rounding = 4 * static_cast<double>(std::numeric_limits<T>::epsilon());
   const bool is_constant = square <= rounding * rounding * column.square;
@@ -48,14 +76,14 @@ struct Descent final : DescentState<T> {
   using Base = DescentState<T>;
 
   Descent(const DescentOptions& asked, const Matrix& given, std::span<const T> targets,
-          std::span<const T> start)
-      : Base(asked, static_cast<std::size_t>(given.rows()), targets, start), matrix(given) {
+          std::span<const T> start, std::span<const T> roots)
+      : Base(asked, static_cast<std::size_t>(given.rows()), targets, start, roots), matrix(given) {
     check_length("targets", targets.size(), static_cast<std::size_t>(given.features),
                  "one for each row");
     for (const std::uint32_t j : this->alive) {
       if constexpr (std::is_same_v<Matrix, Csr<T>>) given.check(j, j + std::int64_t{1});
       DescentColumn& column = this->columns[j];
-      column = measure_column(view_of(matrix, j), targets.size(), asked.intercept);
+      column = measure_column(*this, view_of(matrix, j));
       require_dual(std::isfinite(static_cast<T>(column.square)),
                    "|x|^2 of column " + std::to_string(j), column.square,
                    "finite; replace values that are not, and scale columns down");
@@ -84,15 +112,15 @@ struct Descent final : DescentState<T> {
       DescentColumn& column = this->columns[j];
       const auto weight = static_cast<double>(this->weights[j]);
       if (weight == 0) {
-        const double most = this->most_correlation(column);
+        const double most = this->most_reach(column);
         if (most <= this->l1) {  // a step would leave it at 0
           sums.most = std::max(sums.most, most);
           continue;
         }
       }
       read(j);
-      sums.most = std::max(sums.most, std::abs(column.correlation - this->l2 * weight));
-      const double over = std::max(0.0, std::abs(column.correlation) - this->l1);
+      sums.most = std::max(sums.most, this->reach(column.correlation - this->l2 * weight));
+      const double over = std::max(0.0, this->reach(column.correlation) - this->l1);
       sums.excess += over * over;
       sums.size += std::abs(weight);
       sums.square += weight * weight;
@@ -116,8 +144,7 @@ struct Descent final : DescentState<T> {
     const double correlation =
         static_cast<double>(dot(view, this->residual.data())) + this->shift * column.mean * rows;
     const double curvature = column.square + this->l2;
-    const T now =
-        static_cast<T>(shrink(weight * column.square + correlation, this->l1) / curvature);
+    const T now = static_cast<T>(this->shrink(weight * column.square + correlation) / curvature);
     const T moved = now - this->weights[j];
     if (moved == 0) return 0;
     add(view, -moved, this->residual.data());
@@ -188,7 +215,7 @@ struct Descent final : DescentState<T> {
       const std::uint32_t j = this->changed[i];
       const auto old = static_cast<double>(this->weights[j]);
       const auto aim = static_cast<double>(static_cast<T>(combined[i]));
-      const double now = aim * old < 0 ? 0 : aim;
+      const double now = aim * old < 0 || (this->options.positive && aim < 0) ? 0 : aim;
       moves[i] = static_cast<T>(now - old);
       if (std::abs(now) < std::abs(old)) farthest = std::min(farthest, old / (old - now));
       add(view_of(matrix, j), moves[i], along.data());
@@ -198,7 +225,7 @@ struct Descent final : DescentState<T> {
     }
     double slope = -linear;
     for (std::size_t i = 0; i < along.size(); ++i) {
-      along[i] -= static_cast<T>(offset);
+      along[i] -= static_cast<T>(offset * this->root(i));
       slope += static_cast<double>(this->residual[i]) * static_cast<double>(along[i]);
     }
     const double curvature = squares(along.data(), along.size()) + square;
@@ -223,12 +250,14 @@ struct Descent final : DescentState<T> {
 
 template <class T>
 CoordinateDescent<T>::CoordinateDescent(const DescentOptions& options, const Csr<T>& columns,
-                                        std::span<const T> targets, std::span<const T> start)
-    : impl_(std::make_unique<Descent<T, Csr<T>>>(options, columns, targets, start)) {}
+                                        std::span<const T> targets, std::span<const T> start,
+                                        std::span<const T> roots)
+    : impl_(std::make_unique<Descent<T, Csr<T>>>(options, columns, targets, start, roots)) {}
 template <class T>
 CoordinateDescent<T>::CoordinateDescent(const DescentOptions& options, const Dense<T>& columns,
-                                        std::span<const T> targets, std::span<const T> start)
-    : impl_(std::make_unique<Descent<T, Dense<T>>>(options, columns, targets, start)) {}
+                                        std::span<const T> targets, std::span<const T> start,
+                                        std::span<const T> roots)
+    : impl_(std::make_unique<Descent<T, Dense<T>>>(options, columns, targets, start, roots)) {}
 template <class T>
 CoordinateDescent<T>::~CoordinateDescent() = default;
 template <class T>

@@ -5,6 +5,8 @@
 //   minimise P(w, b) = |y - X w - b|^2 / (2n) + alpha * (ratio |w|_1 + (1 - ratio) |w|^2 / 2)
 // Everything below is n times that: l1 = n alpha ratio, l2 = n alpha (1 - ratio). With an
 // intercept, y and the columns count as if their means were subtracted. No centred copy is made.
+// Rows whose squares weigh v_i, n together: give y and X multiplied by sqrt(v_i), and these roots,
+// along which then lies what the intercept explains.
 //
 // A step minimises over one weight at a time and keeps the residual r = y - X w up to date.
 //
@@ -60,6 +62,7 @@ struct DescentOptions {
   int rank = 0;
   int ranks = 1;           // that own the columns
   std::uint64_t seed = 0;  // of the random schedule
+  bool positive = false;   // no weight may be below 0
 };
 
 // A rank's part of a measured gap: add the sums over the ranks, and take the highest `most`.
@@ -88,14 +91,17 @@ struct DescentState;  // internal
 template <class T>
 class CoordinateDescent {
  public:
-  // `start`: weights to begin with, one for each column, or none: zeros. Columns that are constant
-  // (without an intercept: zero) get the weight 0. Throws dstorm::ConfigError if an option or a
+  // `start`: weights to begin with, one for each column, or none: zeros. `roots`: of the rows'
+  // weights, or none: all 1. Columns that are constant (without an intercept: zero) get the weight
+  // 0. Throws dstorm::ConfigError if an option or a
   // length is out of range, a column fails Csr::check(), or a target, a start, the |x|^2 of a
   // column or the |y|^2 of the targets is no finite T.
   CoordinateDescent(const DescentOptions& options, const Csr<T>& columns,
-                    std::span<const T> targets, std::span<const T> start = {});
+                    std::span<const T> targets, std::span<const T> start = {},
+                    std::span<const T> roots = {});
   CoordinateDescent(const DescentOptions& options, const Dense<T>& columns,
-                    std::span<const T> targets, std::span<const T> start = {});
+                    std::span<const T> targets, std::span<const T> start = {},
+                    std::span<const T> roots = {});
   ~CoordinateDescent();
   CoordinateDescent(CoordinateDescent&& other) noexcept;
   CoordinateDescent& operator=(CoordinateDescent&& other) noexcept;

@@ -34,8 +34,10 @@ void check_descent(const DescentOptions& options) {
 
 template <class T>
 DescentState<T>::DescentState(const DescentOptions& given, std::size_t columns_given,
-                              std::span<const T> targets, std::span<const T> start)
+                              std::span<const T> targets, std::span<const T> start,
+                              std::span<const T> roots_given)
     : options(given),
+      roots(roots_given.begin(), roots_given.end()),
       y(targets.begin(), targets.end()),
       columns(columns_given),
       weights(columns_given) {
@@ -50,6 +52,7 @@ DescentState<T>::DescentState(const DescentOptions& given, std::size_t columns_g
                  static_cast<double>(y[i]), "finite");
   }
   if (!start.empty()) check_length("the start", start.size(), columns_given, "one a column");
+  if (!roots.empty()) check_length("the roots", roots.size(), y.size(), "one a row");
   const auto ranks = static_cast<std::size_t>(options.ranks);
   const auto rank = static_cast<std::size_t>(options.rank);
   const std::size_t block = std::max(kLeastBlock, columns_given / (kBlocksOfRank * ranks));
@@ -59,7 +62,7 @@ DescentState<T>::DescentState(const DescentOptions& given, std::size_t columns_g
     if (start.empty()) continue;
     require_dual(std::isfinite(start[j]), "the start of column " + std::to_string(j),
                  static_cast<double>(start[j]), "finite");
-    weights[j] = start[j];
+    weights[j] = options.positive ? std::max(T{0}, start[j]) : start[j];
   }
   residual = y;
   centre();
@@ -74,9 +77,18 @@ DescentState<T>::DescentState(const DescentOptions& given, std::size_t columns_g
 template <class T>
 void DescentState<T>::centre() {
   if (options.intercept && !residual.empty()) {
-    const double sum = sum_of(residual.data(), residual.size(), std::identity());
+    double sum = 0;
+    if (roots.empty()) {
+      sum = sum_of(residual.data(), residual.size(), std::identity());
+    } else {
+      for (std::size_t i = 0; i < roots.size(); ++i) {
+        sum += root(i) * static_cast<double>(residual[i]);
+      }
+    }
     const T mean = static_cast<T>(sum / static_cast<double>(residual.size()));
-    for (T& each : residual) each -= mean;
+    for (std::size_t i = 0; i < residual.size(); ++i) {
+      residual[i] -= roots.empty() ? mean : mean * roots[i];
+    }
   }
   shift = 0;
 }
@@ -93,8 +105,8 @@ void DescentState<T>::measure_drift() {
 }
 
 template <class T>
-double DescentState<T>::most_correlation(const DescentColumn& column) const {
-  return std::abs(column.correlation) + std::sqrt(column.square) * (drift - column.drift);
+double DescentState<T>::most_reach(const DescentColumn& column) const {
+  return reach(column.correlation) + std::sqrt(column.square) * (drift - column.drift);
 }
 
 template <class T>
@@ -121,7 +133,8 @@ DescentGap DescentState<T>::choose(const DescentLook& all) {
   const double primal = rr / 2 + l1 * all.size + l2 * all.square / 2;
   const double length = rr + l2 * all.square;  // |(r, -sqrt(l2) w)|^2
   const double limit = all.most > 0 ? l1 / all.most : std::numeric_limits<double>::infinity();
-  const double scale = length > 0 ? std::clamp(ry / length, -limit, limit) : 1;
+  const double scale =
+      length > 0 ? std::clamp(ry / length, options.positive ? 0 : -limit, limit) : 1;
   const double scaled = scale * ry - scale * scale * length / 2;
   double dual = scaled;
   if (l2 > 0) dual = std::max(dual, ry - rr / 2 - all.excess / (2 * l2));
@@ -143,8 +156,7 @@ void DescentState<T>::screen(double scale, double radius) {
   std::erase_if(alive, [&](std::uint32_t j) {
     const DescentColumn& column = columns[j];
     if (weights[j] != 0) return false;
-    return std::abs(scale) * most_correlation(column) + radius * std::sqrt(column.square + l2) <
-           limit;
+    return std::abs(scale) * most_reach(column) + radius * std::sqrt(column.square + l2) < limit;
   });
 }
 
@@ -155,7 +167,7 @@ double DescentState<T>::fall_of(std::size_t j) const {
   if (column.square == 0) return 0;
   const double curvature = column.square + l2;
   const auto weight = static_cast<double>(weights[j]);
-  const double moved = shrink(weight * column.square + column.correlation, l1) / curvature - weight;
+  const double moved = shrink(weight * column.square + column.correlation) / curvature - weight;
   return moved * moved * curvature / 2;
 }
 

@@ -2,6 +2,7 @@
 // schedule, and the exchange. Internal to coordinate descent.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -20,14 +21,10 @@ struct DescentColumn {
   double drift = 0;        // the state's, then
 };
 
-inline double shrink(double value, double by) {
-  return value > by ? value - by : value < -by ? value + by : 0;
-}
-
 template <class T>
 struct DescentState {
   DescentState(const DescentOptions& given, std::size_t columns_given, std::span<const T> targets,
-               std::span<const T> start);
+               std::span<const T> start, std::span<const T> roots_given);
   virtual ~DescentState() = default;
   virtual void contribute(std::span<T> contribution) const = 0;
   virtual DescentLook look() = 0;
@@ -43,13 +40,27 @@ struct DescentState {
   void centre();
   // Adds how far r has moved since the last call to `drift`.
   void measure_drift();
-  // At least |x r|: it has not changed by more than |x| times what r has moved.
-  double most_correlation(const DescentColumn& column) const;
+  // What counts of x r against l1: its size, but only above 0 where no weight may be below.
+  double reach(double correlation) const {
+    return options.positive ? correlation : std::abs(correlation);
+  }
+  // `value` moved by l1 towards 0, where it is if that is nearer, or if it may not be below 0.
+  double shrink(double value) const {
+    if (value > l1) return value - l1;
+    return value < -l1 && !options.positive ? value + l1 : 0;
+  }
+  // The direction in the space of rows in which the intercept moves r.
+  double root(std::size_t row) const {
+    return roots.empty() ? 1.0 : static_cast<double>(roots[row]);
+  }
+  // At least reach(x r): it has not changed by more than |x| times what r has moved.
+  double most_reach(const DescentColumn& column) const;
 
   DescentOptions options;
   double l1 = 0;
   double l2 = 0;
-  std::vector<T> y;  // centred
+  std::vector<T> roots;  // of the rows' weights; none: all 1
+  std::vector<T> y;      // centred
   std::vector<DescentColumn> columns;
   std::vector<T> weights;
   std::vector<T> weights_before;       // of picked columns, at the last add_changes()

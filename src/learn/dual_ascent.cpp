@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <variant>
 #include <vector>
 
@@ -20,12 +21,6 @@ constexpr const char* kLengths = "contribution_length()";
 
 void require_finite(double square) {
   require_dual(std::isfinite(square), "|w|^2", square, "finite; scale columns down, or lower C");
-}
-
-template <class T>
-void round_to(std::span<T> rounded, const std::vector<double>& values) {
-  std::transform(values.begin(), values.end(), rounded.begin(),
-                 [](double value) { return static_cast<T>(value); });
 }
 
 }  // namespace
@@ -62,6 +57,8 @@ struct DualAscent<T>::Impl {
   std::vector<T> weights;
   std::vector<T> base;  // the weights at the last exchange
   DualModel<T> model{nullptr, 1, 0, 0, 1, 0, 0};
+  double estimate = std::numeric_limits<double>::infinity();  // after ascend()'s last sweep,
+  bool falls = true;                                          // and whether it has fallen
   bool swept = false;
   bool settled = false;
   DualBalance balance;  // of the alphas whose dual is measured
@@ -100,9 +97,9 @@ double DualAscent<T>::Impl::change_squared(std::span<const T> change) const {
 template <class T>
 DualBalance DualAscent<T>::Impl::balance_of(const DualScales& all) const {
   if (!options.intercept) return {};
-  const bool is_one_label = all.positive == 0 || all.negative == 0;
-  if (options.loss == Loss::kLog && swept && is_one_label && all.cost > 0) {
-    refuse_one_label(all.positive > 0 ? 1 : -1);
+  const bool is_one_label = all.rows > 0 && std::abs(all.labels) == all.rows;
+  if (options.loss == Loss::kLog && swept && is_one_label) {
+    refuse_one_label(all.labels / all.rows);
   }
   const double kept = std::min(all.positive, all.negative);
   return {all.positive > kept ? kept / all.positive : 1,
@@ -133,13 +130,13 @@ template <class T>
 DualAscent<T>& DualAscent<T>::operator=(DualAscent&& other) noexcept = default;
 
 template <class T>
-std::int64_t DualAscent<T>::begin_sweep() {
+std::int64_t DualAscent<T>::begin_sweep(bool may_accelerate) {
   Impl& own = *impl_;
   own.require_settled();
   own.add_swept();
   own.multiplier.step(own.centre.pliancy());
   own.model.gap = own.centre.gap(own.weights) / own.options.ranks;
-  own.centre.move(own.weights);
+  own.centre.move(own.weights, may_accelerate);
   own.add_moved(0);
   const std::uint64_t seed = own.random.next();
   const bool may_rest = !own.centre.is_used();
@@ -176,6 +173,23 @@ void DualAscent<T>::sweep_together(std::span<DualAscent* const> ascents) {
   for (int piece = 0; piece < pieces; ++piece) {
     for (DualAscent* const one : full) one->sweep(piece, pieces);
   }
+}
+
+// An estimate is that of the middle of a sweep. By its end the gap has fallen by half of what it
+// falls from the middle of one sweep to that of the next.
+template <class T>
+DualSweeps DualAscent<T>::ascend(int sweeps, double enough) {
+  DualSweeps found{0, std::numeric_limits<double>::infinity()};
+  for (int k = 0; k < sweeps && !(found.gap <= enough); ++k) {
+    found.visited += begin_sweep(impl_->falls);
+    sweep(0, 1);
+    const double before = impl_->estimate;
+    impl_->estimate = std::max(estimate(), 0.0);
+    impl_->falls = impl_->estimate < before;
+    const bool is_known = impl_->falls && std::isfinite(before);
+    found.gap = impl_->estimate * std::sqrt(is_known ? impl_->estimate / before : 1);
+  }
+  return found;
 }
 
 template <class T>
@@ -215,7 +229,7 @@ DualScales DualAscent<T>::scales() const {
 }
 
 template <class T>
-void DualAscent<T>::contribute(const DualScales& all, std::span<T> contribution) {
+void DualAscent<T>::contribute(const DualScales& all, std::span<double> contribution) {
   Impl& own = *impl_;
   check_length("the contribution", contribution.size(), contribution_length(), kLengths);
   own.add_swept();
@@ -223,17 +237,16 @@ void DualAscent<T>::contribute(const DualScales& all, std::span<T> contribution)
   if (!own.settled) std::visit([&](auto& rows) { rows.scale(balance); }, own.rows);
   own.multiplier.settle(all, own.settled);
   own.centre.choose(own.options, all, own.weights.size());
-  std::vector<double> sums(contribution.size());
-  std::visit([&](const auto& rows) { rows.contribute(sums); }, own.rows);
-  round_to(contribution, sums);
+  std::ranges::fill(contribution, 0);
+  std::visit([=](const auto& rows) { rows.contribute(contribution); }, own.rows);
 }
 
 template <class T>
-void DualAscent<T>::settle(std::span<const T> sum) {
+void DualAscent<T>::settle(std::span<const double> sum) {
   Impl& own = *impl_;
   check_length("the sum of contributions", sum.size(), contribution_length(), kLengths);
   const std::size_t features = own.weights.size();
-  std::vector<T> of_alphas(sum.begin(), sum.begin() + std::ssize(own.weights));
+  std::vector<double> of_alphas(sum.begin(), sum.begin() + std::ssize(own.weights));
   for (std::size_t i = features; i < sum.size(); ++i) of_alphas[i - features] += sum[i];
   const double square = squares(of_alphas.data(), features);
   require_finite(square);
@@ -243,7 +256,7 @@ void DualAscent<T>::settle(std::span<const T> sum) {
 }
 
 template <class T>
-DualLosses DualAscent<T>::losses(const DualScales& all, std::span<T> contribution) {
+DualLosses DualAscent<T>::losses(const DualScales& all, std::span<double> contribution) {
   Impl& own = *impl_;
   check_length("the contribution", contribution.size(), contribution_length(), kLengths);
   own.require_settled();
@@ -251,27 +264,25 @@ DualLosses DualAscent<T>::losses(const DualScales& all, std::span<T> contributio
   own.balance = own.balance_of(all);
   own.multiplier.settle(all, true);
   own.add_moved(0);
-  std::vector<double> sums(contribution.size());
-  const DualLosses losses = std::visit(
+  std::ranges::fill(contribution, 0);
+  const auto intercept = static_cast<double>(static_cast<T>(own.model.intercept));
+  return std::visit(
       [&](const auto& rows) {
-        return rows.losses(own.weights.data(), own.model.intercept, own.balance, sums);
+        return rows.losses(own.weights.data(), intercept, own.balance, contribution);
       },
       own.rows);
-  round_to(contribution, sums);
-  return losses;
 }
 
 template <class T>
-DualGap DualAscent<T>::gap(const DualLosses& all, std::span<const T> sum) const {
+DualGap DualAscent<T>::gap(const DualLosses& all, std::span<const double> sum) const {
   const Impl& own = *impl_;
   check_length("the sum of contributions", sum.size(), contribution_length(), kLengths);
   const std::size_t features = own.weights.size();
   double dual_squares = 0;  // |sum of alpha x|^2
   for (std::size_t i = 0; i < features; ++i) {
-    double alpha_x = static_cast<double>(sum[i]);
+    double alpha_x = sum[i];
     if (own.options.intercept) {
-      alpha_x = own.balance.positive * alpha_x +
-                own.balance.negative * static_cast<double>(sum[features + i]);
+      alpha_x = own.balance.positive * alpha_x + own.balance.negative * sum[features + i];
     }
     dual_squares += alpha_x * alpha_x;
   }
@@ -291,7 +302,7 @@ void DualAscent<T>::set_ranks(int ranks) {
   impl_->coupling.set_ranks(ranks);
   impl_->settled = false;
   if (ranks > 1) return;
-  std::vector<T> sum(contribution_length());
+  std::vector<double> sum(contribution_length());
   contribute(scales(), sum);
   settle(sum);
 }
@@ -313,7 +324,7 @@ void DualAscent<T>::copy_alphas(std::span<T> alphas) const {
 
 template <class T>
 DualGap measure(DualAscent<T>& ascent) {
-  std::vector<T> sum(ascent.contribution_length());
+  std::vector<double> sum(ascent.contribution_length());
   const DualLosses own = ascent.losses(ascent.scales(), sum);
   return ascent.gap(own, sum);
 }

@@ -120,6 +120,7 @@ struct DualScales {
   double cost = 0;       // sum of c
   double norms = 0;      // sum of c |x|^2
   double curvature = 0;  // sum of c times the loss's second derivative (at a kink: rise of slope)
+  double labels = 0;     // sum of the targets of these rows
 };
 
 // This rank's parts of P and D without the penalty. Add them field by field.
@@ -132,6 +133,12 @@ struct DualLosses {
 struct DualGap {
   double primal = 0;
   double dual = 0;
+};
+
+// What ascend() did.
+struct DualSweeps {
+  std::int64_t visited = 0;  // rows
+  double gap = 0;            // as it is forecast after the last sweep
 };
 
 // One rank's part in solving a problem. T is float or double. It holds 16 or 32 bytes a row and,
@@ -163,8 +170,9 @@ class DualAscent {
   // ranks, after the last sweep's changes have been added. All ranks must be given sums of the same
   // bits, or their intercepts drift apart. Returns the sweep's number of rows on this rank: short
   // sweeps need fewer exchanges. With several ranks, throws dstorm::ConfigError before the first
-  // settle().
-  std::int64_t begin_sweep();
+  // settle(). `may_accelerate`: false where the last sweep led away from the optimum, as estimate(),
+  // added over the ranks, has risen.
+  std::int64_t begin_sweep(bool may_accelerate = true);
   // Takes one step for each row of a piece of the sweep, 0 <= piece < pieces. Call it once for each
   // piece. Returns the number of rows. A rank without rows has pieces without rows. Dealt rows need
   // two pieces or more, with an exchange after each.
@@ -174,6 +182,10 @@ class DualAscent {
   // one class against the rest, whose weights fit the cache together. All have begun a sweep. The
   // results are those of sweep(0, 1).
   static void sweep_together(std::span<DualAscent* const> ascents);
+
+  // For one rank alone: sweeps at most so many times, and ends once the gap after a sweep is forecast
+  // to be at most `enough`.
+  DualSweeps ascend(int sweeps, double enough);
 
   // An estimate of the gap, to be added over the ranks: the sum of each row's share in it, before
   // its step in this sweep. The gap at the end of the sweep is smaller. It costs nothing, and tells
@@ -190,7 +202,8 @@ class DualAscent {
   // The three calls that compute w anew from all alphas. Make them before the first sweep (one rank
   // alone has done it), and after a rank has died. In float they also end the drift of w: make them
   // every few sweeps if a small gap is asked for. contribute() and settle() take sums over ranks;
-  // contributions have contribution_length() values.
+  // contributions have contribution_length() values, in double: those of opposite labels nearly
+  // cancel.
   //
   // With an intercept, the gap is that of alphas that sum to 0: those of one sign count scaled
   // down. The first time, and after set_ranks(), they are scaled down in fact. contribute() throws
@@ -198,14 +211,15 @@ class DualAscent {
   // if a weight is not finite.
   std::size_t contribution_length() const;
   DualScales scales() const;
-  void contribute(const DualScales& all, std::span<T> contribution);
-  void settle(std::span<const T> sum);
+  void contribute(const DualScales& all, std::span<double> contribution);
+  void settle(std::span<const double> sum);
 
   // The gap of w as it is and of the alphas, after the changes of a sweep have been added. losses()
   // takes the sum of scales(), writes a contribution, and reads the matrix once. It throws
-  // dstorm::ConfigError as begin_sweep() and contribute() do. gap() takes the sums of both.
-  DualLosses losses(const DualScales& all, std::span<T> contribution);
-  DualGap gap(const DualLosses& all, std::span<const T> sum) const;
+  // dstorm::ConfigError as begin_sweep() and contribute() do. gap() takes the sums of both. It is
+  // the gap of weights() and of the intercept rounded to T, computed in double.
+  DualLosses losses(const DualScales& all, std::span<double> contribution);
+  DualGap gap(const DualLosses& all, std::span<const double> sum) const;
 
   // For the ranks that are left of a job, before scales(), contribute() and settle(). Their problem
   // is that of their own rows.

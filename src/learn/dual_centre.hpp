@@ -30,8 +30,9 @@ class DualCentre {
   }
 
   // Sets the weights to (alpha_x + kappa z) / (1 + kappa).
-  void set_weights(std::span<const T> alpha_x, std::vector<T>& weights) {
-    weights.assign(alpha_x.begin(), alpha_x.end());
+  void set_weights(std::span<const double> alpha_x, std::vector<T>& weights) {
+    std::ranges::transform(alpha_x, weights.begin(),
+                           [](double value) { return static_cast<T>(value); });
     if (!is_used()) {
       z_.clear();
       return;
@@ -54,8 +55,9 @@ class DualCentre {
   }
 
   // Moves z to the weights and beyond by Nesterov's momentum, which fits a penalty of 1 in steps of
-  // 1 + kappa; not beyond where that has led uphill (O'Donoghue and Candes 2015, section 3.2).
-  void move(std::vector<T>& weights) {
+  // 1 + kappa; not beyond where that has led uphill (O'Donoghue and Candes 2015, section 3.2), or
+  // where the gap has risen.
+  void move(std::vector<T>& weights, bool may_accelerate) {
     if (z_.empty()) return;
     double uphill = 0;
     for (std::size_t i = 0; i < weights.size(); ++i) {
@@ -63,7 +65,7 @@ class DualCentre {
       uphill += (static_cast<double>(z_[i]) - at) * (at - static_cast<double>(before_[i]));
     }
     const double root = std::sqrt(pliancy());
-    const double momentum = uphill > 0 ? 0 : (1 - root) / (1 + root);
+    const double momentum = uphill > 0 || !may_accelerate ? 0 : (1 - root) / (1 + root);
     const double follow = kappa_ * pliancy();
     for (std::size_t i = 0; i < weights.size(); ++i) {
       const auto at = static_cast<double>(weights[i]);

@@ -32,6 +32,22 @@ double squared_norm(const DenseView<T>& row) {
   return static_cast<double>(dot(row, row.values));
 }
 
+// dot() in double.
+template <class View, class T>
+double precise_dot(const View& row, const T* weights) {
+  const auto product = [&](std::size_t i) {
+    return static_cast<double>(row.values[i]) * static_cast<double>(weights[row.feature(i)]);
+  };
+  constexpr std::size_t kAtOnce = 8;  // as in sum_of()
+  double sums[kAtOnce]{};
+  std::size_t i = 0;
+  for (; row.count - i >= kAtOnce; i += kAtOnce) {
+    for (std::size_t k = 0; k < kAtOnce; ++k) sums[k] += product(i + k);
+  }
+  for (; i < row.count; ++i) sums[0] += product(i);
+  return ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
+}
+
 // Adds rows times their alphas to sums.
 template <class View, class T>
 class RowSums;
@@ -57,7 +73,7 @@ class RowSums<DenseView<T>, T> {
   explicit RowSums(double* sums) : sums_(sums) {}
   void add(const DenseView<T>& row, T alpha) {
     rows_[waiting_] = row.values;
-    alphas_[waiting_] = alpha;
+    alphas_[waiting_] = static_cast<double>(alpha);
     count_ = row.count;
     if (++waiting_ == kAtOnce) finish();
   }
@@ -70,8 +86,9 @@ class RowSums<DenseView<T>, T> {
     waiting_ = 0;
     const auto [a, b, c, d] = rows_;
     const auto [by_a, by_b, by_c, by_d] = alphas_;
+    const auto of = [](T value) { return static_cast<double>(value); };
     for (std::size_t i = 0; i < count_; ++i) {
-      sums_[i] += static_cast<double>((by_a * a[i] + by_b * b[i]) + (by_c * c[i] + by_d * d[i]));
+      sums_[i] += (by_a * of(a[i]) + by_b * of(b[i])) + (by_c * of(c[i]) + by_d * of(d[i]));
     }
   }
 
@@ -81,7 +98,7 @@ class RowSums<DenseView<T>, T> {
   std::size_t count_ = 0;
   std::size_t waiting_ = 0;
   std::array<const T*, kAtOnce> rows_{};
-  std::array<T, kAtOnce> alphas_{};
+  std::array<double, kAtOnce> alphas_{};
 };
 
 // Adds rows times their alphas to `sums`; if these have twice the features, those of negative
@@ -89,7 +106,7 @@ class RowSums<DenseView<T>, T> {
 template <class View, class T>
 class SignedSums {
  public:
-  SignedSums(std::vector<double>& sums, std::int64_t features)
+  SignedSums(std::span<double> sums, std::int64_t features)
       : positive_(sums.data()),
         negative_(sums.data() + sums.size() - static_cast<std::size_t>(features)) {}
   void add(const View& row, T alpha) {
@@ -379,12 +396,13 @@ DualScales DualRows<T, Matrix>::scales(bool swept) const {
     sums.cost += cost;
     sums.norms += cost * static_cast<double>(at.norm);
     sums.curvature += swept ? curvature_at(loss_, alpha, cost) : most_curvature(loss_, cost);
+    sums.labels += static_cast<double>(at.target);
   }
   return sums;
 }
 
 template <class T, class Matrix>
-void DualRows<T, Matrix>::contribute(std::vector<double>& sums) const {
+void DualRows<T, Matrix>::contribute(std::span<double> sums) const {
   const std::span<const Coordinate<T>> own = own_coordinates();
   SignedSums<decltype(view_of(matrix_, 0)), T> all(sums, matrix_.features);
   for (std::size_t i = 0; i < own.size(); ++i) all.add(view_of(matrix_, first_ + i), own[i].alpha);
@@ -393,8 +411,7 @@ void DualRows<T, Matrix>::contribute(std::vector<double>& sums) const {
 
 template <class T, class Matrix>
 DualLosses DualRows<T, Matrix>::losses(const T* weights, double intercept,
-                                       const DualBalance& balance,
-                                       std::vector<double>& sums) const {
+                                       const DualBalance& balance, std::span<double> sums) const {
   DualLosses losses;
   const std::span<const Coordinate<T>> own = own_coordinates();
   SignedSums<decltype(view_of(matrix_, 0)), T> all(sums, matrix_.features);
@@ -405,7 +422,7 @@ DualLosses DualRows<T, Matrix>::losses(const T* weights, double intercept,
     const std::size_t ahead = std::min(i + kRowAhead, own.size() - 1);
     const auto view = view_and_prefetch(matrix_, first_ + i, first_ + ahead);
     const auto target = static_cast<double>(at.target);
-    const double p = static_cast<double>(dot(view, weights)) + intercept;
+    const double p = precise_dot(view, weights) + intercept;
     const double alpha = balance.of(static_cast<double>(at.alpha));
     losses.primal += cost * loss_at(loss_, epsilon_, target, p).loss;
     losses.dual += dual_at(loss_, epsilon_, alpha, target, cost);

@@ -85,11 +85,11 @@ class DualRows {
   DualScales scales(bool swept) const;
   // Adds alpha x of each row to `sums`; if these have twice the features, that of negative alphas
   // to the second half.
-  void contribute(std::vector<double>& sums) const;
+  void contribute(std::span<double> sums) const;
   // Does the same, and returns the losses. The dual is that of the alphas as scale() would leave
   // them.
   DualLosses losses(const T* weights, double intercept, const DualBalance& balance,
-                    std::vector<double>& sums) const;
+                    std::span<double> sums) const;
   void scale(const DualBalance& balance);
   void copy_alphas(std::span<T> alphas) const;
 

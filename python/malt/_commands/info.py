@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from malt._arguments import variable
 from malt._distribution import NAME, pip_install
 from malt._errors import ConfigError
 from malt._job import launchers
@@ -214,7 +215,7 @@ def _transports() -> list[Fact]:
 def _verbs(core: Any) -> list[Fact]:
     """Report how a rank that starts here would use the variables MALT_RDMA_*."""
     names = ("DEVICE", "PKEY", "SL", "TRAFFIC_CLASS")
-    wanted = [os.environ.get(f"MALT_RDMA_{name}", "") for name in names]
+    wanted = [variable(f"MALT_RDMA_{name}") for name in names]
     ports: list[Any] = []
     try:
         ports = core.rdma_ports()
@@ -231,7 +232,7 @@ def _verbs(core: Any) -> list[Fact]:
 
 def _tcp(core: Any) -> list[Fact]:
     """Report how a rank that starts here would use MALT_INTERFACE and MALT_TLS."""
-    wanted, folder = os.environ.get("MALT_INTERFACE", ""), os.environ.get("MALT_TLS", "")
+    wanted, folder = variable("MALT_INTERFACE"), variable("MALT_TLS")
     address, problem = None, ""
     found: dict[str, list[str]] = {}
     try:
@@ -283,7 +284,7 @@ def _launcher() -> list[Fact]:
         found = launchers.choose(os.environ)
     except ConfigError as error:
         return [Fact("launcher", "launcher", None, f"no: {error}")]
-    chosen = os.environ.get("MALT_BOOTSTRAP", "")
+    chosen = variable("MALT_BOOTSTRAP")
     by = f" (MALT_BOOTSTRAP={chosen})" if chosen else ""
     text = f"{found}{by}" if found else f"none: malt.init() makes a job of one rank{by}"
     return [Fact("launcher", "launcher", found.way if found else "none", text)]

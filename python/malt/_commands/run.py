@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from malt._arguments import variable
 from malt._errors import ConfigError
 from malt._job.recorder_memory import check_writable
 from malt._launch import kubernetes
@@ -287,7 +288,7 @@ def command_line(program: Sequence[str]) -> list[str]:
 
 def _set_recording(options: Options, parsed: argparse.Namespace) -> None:
     """Open what is asked for now, so that a mistake shows before the ranks run."""
-    trace = parsed.trace or os.environ.get("MALT_TRACE", "")
+    trace = parsed.trace or variable("MALT_TRACE")
     if parsed.otel:
         from malt._watching import opentelemetry  # only here: to start soon otherwise
 
@@ -389,12 +390,12 @@ def _key(path: str | None) -> bytes:
         if warning is not None:
             print(f"malt run: warning: {warning}", file=sys.stderr)
         return key
-    if not os.environ.get("MALT_JOB_KEY"):
+    if not variable("MALT_JOB_KEY"):
         raise ConfigError(
             "several nodes need a key that they share, in MALT_JOB_KEY or --key-file PATH; "
             f"`openssl rand -hex {wire.KEY_BYTES}` makes one"
         )
-    return wire.parse_key(os.environ["MALT_JOB_KEY"], "MALT_JOB_KEY")
+    return wire.parse_key(variable("MALT_JOB_KEY"), "MALT_JOB_KEY")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -408,7 +409,7 @@ def main(arguments: Sequence[str]) -> int:
     environ = {"PYTHONUNBUFFERED": "1"}
     if not os.environ.get("OMP_NUM_THREADS"):
         environ["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // parsed.ranks))
-    if parsed.verbose and not os.environ.get("MALT_LOG"):
+    if parsed.verbose and not variable("MALT_LOG"):
         environ["MALT_LOG"] = "info"
     if parsed.timeout is not None:
         environ["MALT_TIMEOUT"] = f"{parsed.timeout:g}"

@@ -93,8 +93,13 @@ def reading(name: str) -> Iterator[None]:
     """Turn the errors that libraries raise about the file `name` into MALT's errors."""
     try:
         yield
-    except (Error, MemoryError):
+    except Error:
         raise
+    except MemoryError as error:
+        raise ConfigError(
+            f"{name} does not fit into memory ({str(error) or 'it is full'}): read it in chunks, "
+            "chunk_rows=, or with ranks on more hosts"
+        ) from error
     except (EOFError, zlib.error) as error:
         raise DamagedError(f"{name} is cut short or damaged: {error}") from error
     except FileNotFoundError as error:
@@ -103,7 +108,9 @@ def reading(name: str) -> Iterator[None]:
         raise ConfigError(f"{name}: there is no such file{reached}") from error
     except Exception as error:  # a file system or a format's library may raise anything
         kind = type(error).__name__
-        raise ConfigError(f"cannot read {name}: {kind}: {error}") from error
+        is_arrow = type(error).__module__.partition(".")[0] == "pyarrow"
+        what = f"{error}" if is_arrow else f"{kind}: {error}"
+        raise ConfigError(f"cannot read {name}: {what}") from error
 
 
 def find_files(url: Url | Sequence[Url], format_: str | None) -> list[File]:
@@ -144,8 +151,8 @@ def _find_here(url: str, format_: str | None) -> list[File]:
             raise ConfigError(
                 f"{url} is a directory; name its files, as in {url.rstrip('/')}/*.svm"
             )
-        size = os.stat(found).st_size
-        files.append(_file(found, found, size, format_, system=None, has_ranges=True))
+        size = os.stat(found).st_size  # 0 of a pipe or a device, which are read to their ends
+        files.append(_file(found, found, size, format_, system=None, has_ranges=size > 0))
     return files
 
 

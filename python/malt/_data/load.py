@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Literal, overload
 
 from malt._arguments import whole
 from malt._data.chunks import READERS, Chunks, Data, threads_of, to_data
 from malt._data.columns import Layout, agree_on, stored
-from malt._data.files import Url, find_files
+from malt._data.files import Url, find_files, reading
 from malt._data.parts import Part, split
 from malt._data.reader import Reading, Rows, joined
 from malt._data.svmlight import SvmlightReader
@@ -27,6 +28,7 @@ def load_data(
     dtype: Literal["float32", "float64"] = "float32",
     zero_based: bool | Literal["auto"] = "auto",
     label: str | int | None = None,
+    header: bool | None = None,
     on_bad: Literal["raise", "count"] = "raise",
     chunk_rows: None = None,
     threads: int | None = None,
@@ -44,6 +46,7 @@ def load_data(
     dtype: Literal["float32", "float64"] = "float32",
     zero_based: bool | Literal["auto"] = "auto",
     label: str | int | None = None,
+    header: bool | None = None,
     on_bad: Literal["raise", "count"] = "raise",
     chunk_rows: int,
     threads: int | None = None,
@@ -60,6 +63,7 @@ def load_data(
     dtype: Literal["float32", "float64"] = "float32",
     zero_based: bool | Literal["auto"] = "auto",
     label: str | int | None = None,
+    header: bool | None = None,
     on_bad: Literal["raise", "count"] = "raise",
     chunk_rows: int | None = None,
     threads: int | None = None,
@@ -82,7 +86,10 @@ def load_data(
         dtype: of X. Numbers are rounded as by std::from_chars.
         zero_based: whether svmlight indices count from 0; "auto": if any is 0 on any rank.
         label: the column of a table or .npy file that is y, by name or position; None: y is None.
-            svmlight text and .npz files have their own.
+            svmlight text and .npz files have their own. The index of a pandas frame is no feature,
+            but may be the label, by its name.
+        header: whether the first line of CSV has the columns' names; None: if a cell of it is a
+            name. A first cell without a name is that of pandas' index.
         on_bad: "raise" for the first bad line, or "count": leave bad lines out. A line is bad if it
             is not of the format, or has a value that is missing, NaN or infinite.
         chunk_rows: read at most this many rows at a time; the call then returns a malt.Chunks, to
@@ -99,10 +106,17 @@ def load_data(
     job = jobs.joined() if shard else None
     rank, size = (0, 1) if job is None else (job.rank, job.size)
     parsers = threads_of(size) if threads is None else threads
-    asked = Reading(dtype, features, zero_based, label, on_bad, chunk_rows, parsers)
+    asked = Reading(dtype, features, zero_based, label, on_bad, chunk_rows, parsers, header)
     _check(asked)
     if chunk_rows is not None:
-        return Chunks(find_files(url, format), asked, shard=shard, threads=threads)
+        files = find_files(url, format)
+        for file in files:
+            if file.system is None and not os.path.isfile(file.path):
+                raise ConfigError(
+                    f"{file.name} is a pipe or a device, which is read once; chunk_rows= reads "
+                    "anew for each pass: give a file, or leave chunk_rows= out"
+                )
+        return Chunks(files, asked, shard=shard, threads=threads)
     names: list[str] = []
     loading = _Loading(asked)
 
@@ -118,7 +132,13 @@ def load_data(
     else:
         reports = Together("malt.load_data", timeout).step("reading", load)[1]
     layout = agree_on(reports, asked, features, size)
-    return to_data(loading.take(layout), names, asked, layout.zero_based)
+    with reading(f"the part of rank {rank}"):
+        data = to_data(loading.take(layout), names, asked, layout.zero_based)
+    if job is not None and size > 1:
+        job.matching.note_part(data.X)
+        if data.y is not None:
+            job.matching.note_part(data.y)
+    return data
 
 
 class _Loading:
@@ -171,6 +191,7 @@ def _check(asked: Reading) -> None:
     choices: dict[str, tuple[object, ...]] = {
         "dtype": ("float32", "float64"),
         "zero_based": (True, False, "auto"),
+        "header": (True, False, None),
         "on_bad": ("raise", "count"),
     }
     for name, values in choices.items():
@@ -178,6 +199,8 @@ def _check(asked: Reading) -> None:
         if not any(value is one or value == one for one in values):
             listed = " or ".join(map(repr, values))
             raise ConfigError(f"{name} is {value!r}; it is {listed}")
+    if isinstance(asked.label, bool):
+        raise ConfigError(f"label is {asked.label!r}; it is the name of a column, or its position")
     for name in ("features", "chunk_rows", "threads"):
         count = getattr(asked, name)
         if count is not None:

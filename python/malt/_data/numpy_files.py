@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+import math
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from malt._data.files import extra
 from malt._data.parts import Part
 from malt._data.reader import Reading, Rows, csr
 from malt._errors import ConfigError, DamagedError
@@ -18,7 +21,8 @@ from malt._errors import ConfigError, DamagedError
 class StoredArray:
     """An array in an open .npy file; read() reads slices along its first axis."""
 
-    def __init__(self, file: Any, name: str) -> None:
+    def __init__(self, file: Any, name: str, size: int) -> None:
+        """`size` is how many bytes the file has."""
         self._file, self._name = file, name
         version = np.lib.format.read_magic(file)
         headers = {
@@ -30,8 +34,12 @@ class StoredArray:
         self.shape, self._is_fortran, self.dtype = headers[version](file)
         if self.dtype.kind not in "biuf" or not self.shape:
             raise ConfigError(
-                f"{name} holds {self.dtype} of shape {self.shape}; it must hold rows of numbers"
+                f"{name} holds {self.dtype} of shape {self.shape}; it must hold rows of numbers: "
+                "save array.astype(float)"
             )
+        missing = file.tell() + math.prod(self.shape) * self.dtype.itemsize - size
+        if missing > 0 or min(self.shape) < 0:
+            raise DamagedError(f"{name} is cut short: {missing} bytes are missing")
         self._offset = file.tell()
 
     def read(self, first: int, last: int) -> npt.NDArray[Any]:
@@ -91,81 +99,166 @@ def read_npy(part: Part, asked: Reading) -> Iterator[Rows]:
     """Yield the part's rows of a 2-D array; label= is one of its columns."""
     name = part.file.name
     with part.file.open() as file:
-        stored = StoredArray(file, name)
-        if len(stored.shape) != 2:
-            raise ConfigError(f"{name} has shape {stored.shape}; it must have rows and columns")
-        label = _column(name, asked.label, stored.shape[1])
-        asked.check_width(name, stored.shape[1] - (label is not None))
-        for begin, end in _pieces(part.share(stored.shape[0]), asked):
+        size = file.seek(0, io.SEEK_END)
+        file.seek(0)
+        stored = StoredArray(file, name, size)
+        rows, columns = _shape(name, "the array", stored.shape)
+        label = _column(name, asked.label, columns)
+        asked.check_width(name, columns - (label is not None))
+        for begin, end in _pieces(part.share(rows), asked):
             x = stored.read(begin, end)
             y = None
             if label is not None:
                 y = x[:, label].astype(np.float64)
                 x = np.delete(x, label, axis=1)
-            yield asked.only_finite(Rows(asked.rounded(x), y), name, begin.__add__)
+            place = partial(_place, name, label, begin, x, y)
+            yield asked.only_finite(Rows(asked.rounded(x), y), place)
 
 
 def read_npz(part: Part, asked: Reading) -> Iterator[Rows]:
-    """Yield the part's rows of `x` (or `X`) and `y`, or of a scipy.sparse.save_npz() CSR matrix."""
+    """Yield the part's rows of `x` and `y`, or of a scipy.sparse.save_npz() matrix."""
     name = part.file.name
+    if asked.label is not None:
+        raise ConfigError(
+            f"{name}: label is {asked.label!r}; an .npz file has labels of its own, the array y"
+        )
     with part.file.open() as file:
-        names = zipfile.ZipFile(_Place(file)).namelist()
-        members = {member.removesuffix(".npy") for member in names}
-
-        def stored(member: str) -> StoredArray:
-            archive = zipfile.ZipFile(_Place(file))
-            return StoredArray(archive.open(f"{member}.npy"), f"{name}, array {member}")
-
-        labels = stored("y") if "y" in members else None
-        read = _read_csr if "indptr" in members else _read_dense
-        if read is _read_dense and not members & {"x", "X"}:
+        members = _Members(file, name)
+        rows, read = _rows_of(members, asked)
+        labels = members.stored("y") or members.stored("Y")
+        if labels is not None and labels.shape != (rows,):
             raise ConfigError(
-                f"{name} has the arrays {', '.join(sorted(members)) or 'none'}; it needs x and y, "
-                "or a CSR matrix as scipy.sparse.save_npz() writes"
+                f"{name}: y has shape {labels.shape} and x has {rows} rows; save one label a row "
+                "(y.ravel() of a column)"
             )
-        x = read(part, asked, members, stored)
-        for begin, end, rows in x:
-            y = None
-            if labels is not None:
-                y = labels.read(begin, end).astype(np.float64)
-                if y.shape != (end - begin,):
-                    raise ConfigError(f"{name}: y has shape {labels.shape}; it needs one a row")
-            yield asked.only_finite(Rows(rows, y), name, begin.__add__)
+        for begin, end in _pieces(part.share(rows), asked):
+            y = None if labels is None else labels.read(begin, end).astype(np.float64)
+            x = read(begin, end)
+            place = partial(_place, name, None, begin, x, y)
+            yield asked.only_finite(Rows(asked.rounded(x), y), place)
 
 
-def _read_dense(part: Part, asked: Reading, members: set[str], stored: Any) -> Iterator[Any]:
-    array = stored("x" if "x" in members else "X")
-    if len(array.shape) != 2:
-        raise ConfigError(f"{part.file.name}: x has shape {array.shape}; it needs rows and columns")
-    asked.check_width(part.file.name, array.shape[1])
-    for begin, end in _pieces(part.share(array.shape[0]), asked):
-        yield begin, end, asked.rounded(array.read(begin, end))
+def _place(
+    name: str, label: int | None, begin: int, x: Any, y: Any, row: int, feature: int | None
+) -> tuple[str, object]:
+    """Return the place and the value of a feature, or of the label, in rows from `begin` on."""
+    if feature is None:
+        column, value = "y" if label is None else label, y[row]
+    else:
+        column = feature + (label is not None and feature >= label)
+        value = x[row, feature]
+    return f"{name}, row {begin + row} (from 0), column {column}", value.item()
 
 
-def _read_csr(part: Part, asked: Reading, members: set[str], stored: Any) -> Iterator[Any]:
-    name = part.file.name
-    missing = {"data", "indices", "shape"} - members
-    if missing:
-        raise ConfigError(f"{name} has indptr, but not {', '.join(sorted(missing))}: no CSR matrix")
-    rows, features = stored("shape").read(0, 2).tolist()
+class _Members:
+    """The arrays of an .npz file."""
+
+    def __init__(self, file: Any, name: str) -> None:
+        self.name = name
+        self._file = file
+        self._infos = {info.filename: info for info in zipfile.ZipFile(_Place(file)).infolist()}
+        self.names = {member.removesuffix(".npy") for member in self._infos}
+
+    def stored(self, member: str) -> StoredArray | None:
+        if (info := self._infos.get(f"{member}.npy")) is None:
+            return None
+        return StoredArray(self._open(info), f"{self.name}, array {member}", info.file_size)
+
+    def matrix_format(self) -> str:
+        """Return the format of a saved matrix; "" if there is none."""
+        if "format.npy" not in self._infos:
+            return "csr" if "indptr" in self.names else ""
+        with self._open(self._infos["format.npy"]) as file:
+            text = np.lib.format.read_array(file, allow_pickle=False).item()
+        return text.decode() if isinstance(text, bytes) else str(text)
+
+    def matrix(self) -> Any:
+        """Return the saved matrix."""
+        sparse = extra("scipy.sparse", "a sparse matrix")
+        try:
+            matrix = sparse.load_npz(_Place(self._file))
+            if hasattr(matrix, "check_format"):
+                matrix.check_format(full_check=True)  # SciPy reads where the indices say
+        except (ValueError, LookupError, NotImplementedError) as error:
+            raise DamagedError(f"{self.name} holds no sparse matrix: {error}") from error
+        _shape(self.name, "the matrix", matrix.shape)
+        if matrix.dtype.kind not in "biuf":
+            raise ConfigError(f"{self.name} holds a matrix of {matrix.dtype}; it must hold numbers")
+        return matrix
+
+    def _open(self, info: zipfile.ZipInfo) -> Any:
+        return zipfile.ZipFile(_Place(self._file)).open(info)
+
+
+Read = Callable[[int, int], Any]
+
+
+def _rows_of(members: _Members, asked: Reading) -> tuple[int, Read]:
+    """Return how many rows the file has, and what reads some of them."""
+    if (kind := members.matrix_format()) == "csr":
+        return _csr_rows(members, asked)
+    if kind:
+        matrix = members.matrix().tocsr()  # whole: its rows do not lie one after the other
+        matrix.sum_duplicates()
+        asked.check_width(members.name, matrix.shape[1])
+        return matrix.shape[0], lambda begin, end: matrix[begin:end]
+    array = members.stored("x") or members.stored("X")
+    if array is None:
+        raise ConfigError(
+            f"{members.name} has the arrays {', '.join(sorted(members.names)) or 'none'}; it needs "
+            "x and y, or a matrix as scipy.sparse.save_npz() writes"
+        )
+    rows, columns = _shape(members.name, "x", array.shape)
+    asked.check_width(members.name, columns)
+    return rows, array.read
+
+
+def _csr_rows(members: _Members, asked: Reading) -> tuple[int, Read]:
+    name = members.name
+    arrays = [members.stored(one) for one in ("shape", "indptr", "indices", "data")]
+    if (shape := arrays[0]) is None or any(one is None for one in arrays):
+        raise ConfigError(f"{name} has no shape, indptr, indices or data: no CSR matrix")
+    rows, features = _shape(name, "the matrix", tuple(shape.read(0, shape.shape[0]).tolist()))
+    indptr, columns, values = (one for one in arrays[1:] if one is not None)
+    if indptr.shape != (rows + 1,) or columns.shape != values.shape or len(values.shape) != 1:
+        raise DamagedError(
+            f"{name} is no CSR matrix of {rows} rows: indptr has shape {indptr.shape}, indices "
+            f"{columns.shape} and data {values.shape}"
+        )
     asked.check_width(name, features)
-    starts = stored("indptr").read(0, rows + 1)
-    columns, values = stored("indices"), stored("data")
-    for begin, end in _pieces(part.share(rows), asked):
+    starts = indptr.read(0, rows + 1)
+    if starts.dtype.kind not in "iu" or columns.dtype.kind not in "iu" or starts[0] < 0:
+        raise DamagedError(f"{name} is no CSR matrix: its indices are no whole numbers from 0 on")
+    if np.any(starts[1:] < starts[:-1]) or starts[-1] > values.shape[0]:
+        raise DamagedError(f"{name} is no CSR matrix: indptr decreases, or ends behind data")
+
+    def read(begin: int, end: int) -> Any:
         first, last = int(starts[begin]), int(starts[end])
         matrix = csr(
-            asked.rounded(values.read(first, last)),
+            values.read(first, last),
             columns.read(first, last),
-            starts[begin : end + 1] - first,
+            starts[begin : end + 1] - starts[begin],
             features,
         )
         try:
-            matrix.check_format()
+            matrix.check_format(full_check=True)
         except ValueError as error:
             raise DamagedError(f"{name} is no CSR matrix: {error}") from error
-        matrix.has_canonical_format = False  # SciPy may have stored duplicates
+        # SciPy may have stored duplicates, and indices in any order.
+        matrix.has_sorted_indices = matrix.has_canonical_format = False
         matrix.sum_duplicates()
-        yield begin, end, matrix
+        return matrix
+
+    return rows, read
+
+
+def _shape(name: str, what: str, shape: tuple[int, ...]) -> tuple[int, int]:
+    if len(shape) != 2:
+        raise ConfigError(
+            f"{name}: {what} has shape {shape}; it must have rows and columns, as of "
+            "x.reshape(-1, 1)"
+        )
+    return shape[0], shape[1]
 
 
 def _pieces(rows: tuple[int, int], asked: Reading) -> Iterator[tuple[int, int]]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import io
+import codecs
 from collections.abc import Generator, Iterator, Sequence
+from functools import cached_property
 from typing import BinaryIO, NamedTuple
 
 from malt._data.files import File
-from malt._errors import DamagedError
+from malt._errors import ConfigError, DamagedError
 
 BLOCK_BYTES = 1 << 20
 
@@ -59,7 +60,8 @@ def split(files: Sequence[File], rank: int, size: int) -> list[Part]:
 class Lines:
     """The lines of a text file that begin in a part of it, in blocks of bytes.
 
-    A block is only valid until the next one. A block may end in the middle of a line.
+    A block is only valid until the next one. A block may end in the middle of a line. The mark by
+    which some editors begin UTF-8 text is left out; UTF-16 is refused.
     """
 
     def __init__(self, part: Part, block_bytes: int = BLOCK_BYTES) -> None:
@@ -72,12 +74,15 @@ class Lines:
 
     def blocks(self) -> Generator[memoryview, None, None]:
         with self._part.file.open() as file:
-            if self._part.file.has_ranges:
-                yield from self._cut(file)
-            else:
-                self._first = 0
-                while count := _fill(file, self._buffer):
-                    yield memoryview(self._buffer)[:count]
+            blocks = self._cut(file) if self._part.file.has_ranges else self._whole(file)
+            if self._part.begin == 0 and (first := next(blocks, None)):
+                yield first[_mark_bytes(first, self._part.file.name) :]
+            yield from blocks
+
+    def _whole(self, file: BinaryIO) -> Iterator[memoryview]:
+        self._first = 0
+        while count := _fill(file, self._buffer):
+            yield memoryview(self._buffer)[:count]
 
     def _cut(self, file: BinaryIO) -> Iterator[memoryview]:
         _, begin, end = self._part
@@ -118,7 +123,7 @@ class Lines:
             return f"{file.name}, line {line} after byte {self._first}"
         return f"{file.name}, line {self.lines_before + line}"
 
-    @property
+    @cached_property
     def lines_before(self) -> int:
         """How many lines of the file come before these. Reads those lines."""
         left = self._first or 0
@@ -130,30 +135,12 @@ class Lines:
         return count
 
 
-class LinesFile(io.RawIOBase):
-    """The lines of a part as a file to read."""
-
-    def __init__(self, lines: Lines) -> None:
-        self._blocks = lines.blocks()
-        self._left = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        self._blocks.close()
-        super().close()
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        while not self._left:
-            block = next(self._blocks, None)
-            if block is None:
-                return 0
-            self._left = block
-        count = min(len(buffer), len(self._left))
-        buffer[:count] = self._left[:count]
-        self._left = self._left[count:]
-        return count
+def _mark_bytes(text: memoryview, name: str) -> int:
+    """Return how many bytes of a file's first block are a byte-order mark."""
+    begin = bytes(text[:3])
+    if begin[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        raise ConfigError(f"{name} is UTF-16 text; save it as UTF-8")
+    return 3 if begin == codecs.BOM_UTF8 else 0
 
 
 def _fill(file: BinaryIO, buffer: bytearray) -> int:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +14,8 @@ import numpy.typing as npt
 
 from malt._data.files import extra
 from malt._errors import ConfigError
+
+Place = Callable[[int, int | None], tuple[str, object]]
 
 _MOST_NAMED = 10  # the most bad lines that are described
 
@@ -36,50 +41,70 @@ class Reading:
     on_bad: str
     chunk_rows: int | None
     threads: int
+    header: bool | None = None  # of CSV
     bad: int = 0
     bad_lines: list[str] = field(default_factory=list)
 
-    def leave_out(self, where: str) -> None:
-        """Note a bad line, or refuse it.
+    def leave_out(self, where: str | Callable[[], str]) -> None:
+        """Note a bad line, or refuse it; `where` says, if it is to be shown, what is bad.
 
         Raises:
             ConfigError: bad lines must not be left out.
         """
+        is_shown = self.on_bad == "raise" or len(self.bad_lines) < _MOST_NAMED
+        said = "" if not is_shown else where if isinstance(where, str) else where()
         if self.on_bad == "raise":
-            raise ConfigError(f"{where}; on_bad='count' skips such lines")
+            raise ConfigError(f"{said}; on_bad='count' skips such lines")
         self.bad += 1
-        if len(self.bad_lines) < _MOST_NAMED:
-            self.bad_lines.append(where)
+        if is_shown:
+            self.bad_lines.append(said)
 
-    def only_finite(self, rows: Rows, where: str, number_of: Callable[[int], int]) -> Rows:
-        """Leave out rows with NaN or infinite values; number_of(row) is its number in `where`."""
+    def only_finite(self, rows: Rows, place: Place) -> Rows:
+        """Leave out rows with NaN or infinite values.
+
+        `place` says of a row, and of its feature or its label (None), where that is, and the value
+        as the file has it.
+        """
         values = rows.x.data if hasattr(rows.x, "indptr") else rows.x
         if np.isfinite(values).all() and (rows.y is None or np.isfinite(rows.y).all()):
             return rows
-        if hasattr(rows.x, "indptr"):
-            good = np.ones(rows.x.shape[0], dtype=bool)
-            good[np.repeat(np.arange(len(good)), np.diff(rows.x.indptr))[~np.isfinite(values)]] = 0
-        else:
-            good = np.isfinite(values).all(axis=1)
+        bad: dict[int, int | None] = {}  # by row: its first bad feature, or the label
         if rows.y is not None:
-            good &= np.isfinite(rows.y)
-        for row in np.flatnonzero(~good).tolist():
-            self.leave_out(
-                f"{where}, row {number_of(row)} (from 0): a value is missing, NaN or infinite"
-            )
+            bad |= dict.fromkeys(np.flatnonzero(~np.isfinite(rows.y)).tolist())
+        if hasattr(rows.x, "indptr"):
+            at = np.flatnonzero(~np.isfinite(values))
+            where = np.searchsorted(rows.x.indptr, at, side="right") - 1
+            features = rows.x.indices[at]
+        else:
+            where, features = np.nonzero(~np.isfinite(values))
+        bad |= dict(zip(where[::-1].tolist(), features[::-1].tolist(), strict=True))
+        for row in sorted(bad):
+            self.leave_out(partial(self._not_finite, place, row, bad[row]))
+        good = np.ones(rows.x.shape[0], dtype=bool)
+        good[list(bad)] = False
         return Rows(rows.x[good], None if rows.y is None else rows.y[good])
 
-    def rounded(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _not_finite(self, place: Place, row: int, feature: int | None) -> str:
+        where, value = place(row, feature)
+        with contextlib.suppress(TypeError, ValueError):
+            if math.isfinite(float(value)):  # type: ignore[arg-type]
+                way_out = "; dtype='float64' may hold it" if self.dtype == "float32" else ""
+                return f"{where}: {value!s} is beyond {self.dtype}{way_out}"
+        return f"{where}: {value!r}: the value is missing, NaN or infinite"
+
+    def rounded(self, values: Any) -> Any:
         """Convert to `dtype`; a value too large for it becomes infinite, and so its row bad."""
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             return values.astype(self.dtype, copy=False)
 
     def check_width(self, name: str, width: int) -> None:
         """Check that all files have as many columns as the first one.
 
         Raises:
-            ConfigError: this file has another number.
+            ConfigError: this file has another number, or none.
         """
+        if width < 1:
+            raise ConfigError(f"{name} has no features: give it columns besides the label")
         if self.features is None:
             self.features = width
         if self.features != width:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import array
 import logging
 import sys
 import time
+from collections import UserList
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import islice
@@ -25,6 +27,9 @@ from malt._job.vectors import own_rows
 log = logging.getLogger("malt")
 
 Data = TypeVar("Data")
+
+_SLICED = ("csr", "csc", "lil")  # SciPy's formats with slices of rows
+_SEQUENCES = (list, tuple, range, str, bytes, bytearray, memoryview, array.array, UserList)
 
 _ANY = 2**62  # staleness, in iterations
 
@@ -60,9 +65,11 @@ def shard(
     collective, and all ranks must give the same data and options.
 
     Args:
-        data: an array or matrix (rows are elements; a NumPy array gives a view), a list, range or
-            other sequence that can be sliced, or (without `chunk`) a PyTorch dataset, which gives a
-            Subset, or any iterable, which gives an iterator.
+        data: an array, data frame or sparse matrix (rows are elements; a NumPy array gives a view,
+            a COO, BSR, DIA or DOK matrix a CSR matrix), a list, tuple or range, another collection
+            with a length and elements by position, which gives a sequence of its elements (in
+            chunks, a list), or (without `chunk`) a PyTorch dataset, which gives a Subset, or any
+            iterable, which gives an iterator.
         more: with `chunk`, others of the same length.
         chunk: the number of elements that the loop gets at a time. If a rank dies while it trains
             on a chunk, another rank trains on that chunk again.
@@ -84,6 +91,9 @@ def shard(
     if chunk is not None:
         if even:
             raise ConfigError("with chunk=, lockstep=True has all ranks take equally many turns")
+        if jobs.size() > 1:
+            for each in (data, *more):
+                jobs.current().matching.note_shared_out(each, jobs.rank())
         return Shard((data, *more), chunk, shuffle, lockstep, bar)
     if more or shuffle is not None or lockstep or bar:
         raise ConfigError(
@@ -92,34 +102,54 @@ def shard(
         )
     _refuse_unordered(data)
     rank, size = jobs.rank(), jobs.size()
-    end = None
-    if even:
-        if not hasattr(data, "__len__") and not hasattr(data, "shape"):
-            raise ConfigError(f"even=True takes data with a length; {type(data).__name__} has none")
-        count = data.shape[0] if hasattr(data, "shape") else len(data)
-        end = count // size * size
-    every = slice(rank, end, size)
     datasets = getattr(sys.modules.get("torch"), "utils", None)  # does not import PyTorch itself
     if datasets and isinstance(data, datasets.data.DataLoader):
         raise ConfigError(
             "a DataLoader cannot be shared out: its shuffles would differ from rank to rank; share "
             "out its dataset, DataLoader(malt.shard(dataset), batch_size=..., shuffle=True)"
         )
-    if datasets and isinstance(data, datasets.data.Dataset) and hasattr(data, "__len__"):
-        return datasets.data.Subset(data, range(len(data))[every])
-    rows = getattr(data, "iloc", data)  # pandas slices rows by position through .iloc
-    if hasattr(rows, "__getitem__") and (hasattr(data, "__len__") or hasattr(data, "shape")):
-        return rows[every]
-    if isinstance(data, Iterable):
+    if not hasattr(data, "__len__") and not hasattr(data, "shape"):
+        if not isinstance(data, Iterable):
+            raise ConfigError(
+                f"{type(data).__name__} cannot be shared out: give an array, a sequence or an "
+                "iterable"
+            )
+        if even:
+            raise ConfigError(f"even=True takes data with a length; {type(data).__name__} has none")
         return islice(data, rank, None, size)
-    raise ConfigError(
-        f"{type(data).__name__} cannot be shared out: give an array, a sequence or an iterable"
-    )
+    count = _length(data)
+    every = range(rank, count // size * size if even else count, size)
+    job = jobs.joined() if size > 1 else None
+    if job is not None:
+        job.matching.note_shared_out(data, rank)
+    if datasets and isinstance(data, datasets.data.Dataset):
+        part = datasets.data.Subset(data, every)
+    elif hasattr(data, "__getitem__") and not _is_sliced(data):
+        part = _Elements(data, every)
+    else:
+        part = _part(data, slice(every.start, every.stop, size))
+    if job is not None:
+        job.matching.note_part(part)
+    return part
+
+
+class _Elements(Sequence[Any]):
+    """The elements of a data set at some positions; each is fetched when it is asked for."""
+
+    def __init__(self, data: Any, at: range) -> None:
+        self._data, self._at = data, at
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    def __getitem__(self, i: Any) -> Any:
+        at = self._at[i]
+        return _Elements(self._data, at) if isinstance(at, range) else self._data[at]
 
 
 def _refuse_unordered(data: Any) -> None:
     """Raise ConfigError for collections without elements that all ranks count alike."""
-    if isinstance(data, Mapping):
+    if isinstance(data, Mapping) and not hasattr(data, "tocsr"):  # as a DOK matrix
         raise ConfigError(
             f"a {type(data).__name__} cannot be shared out; share out each of its values: "
             "{name: malt.shard(values) for name, values in data.items()}"
@@ -155,7 +185,7 @@ class Shard:
     ) -> None:
         agreed = _agree(data, chunk, shuffle, lockstep, bar)
         self.repeated: list[tuple[int, int]] = []
-        self._data = data
+        self._data = tuple(map(_by_rows, data))
         self._elements: int = agreed["elements"]
         self._chunk: int = agreed["chunk"]
         self._shuffle: int | None = agreed["shuffle"]
@@ -322,20 +352,49 @@ def _length(data: Any) -> int:
     """Return how many elements there are.
 
     Raises:
-        ConfigError: `data` has no length, or cannot be sliced.
+        ConfigError: `data` has no length, or its elements cannot be had by their positions.
     """
+    _refuse_unordered(data)
+    if getattr(data, "shape", None) == ():
+        raise ConfigError(f"a {type(data).__name__} without dimensions cannot be shared out")
     try:
-        _part(data, slice(0, 0))
-        return int(data.shape[0]) if hasattr(data, "shape") else len(data)  # CSR has no len()
+        count = int(data.shape[0]) if hasattr(data, "shape") else len(data)  # CSR has no len()
     except Exception as error:  # a container may raise anything for an operation it lacks
         raise ConfigError(
-            f"cannot share out a {type(data).__name__} in chunks ({error}): it needs a length and "
-            "slices, as an array, a list or a CSR matrix has; give .tocsr(), or a list() of it"
+            f"cannot share out a {type(data).__name__} ({error}): it needs a length, as an array "
+            "or a list has; give numpy.asarray() or list() of it"
         ) from error
+    _part(data, slice(0, 0))
+    return count
+
+
+def _by_rows(data: Any) -> Any:
+    """Return a sparse matrix as one with slices of rows, and other things as they are."""
+    return data.tocsr() if hasattr(data, "tocsr") and data.format not in _SLICED else data
+
+
+def _is_sliced(data: Any) -> bool:
+    """Return whether slices are as a list's: those of a map-style data set may be anything."""
+    return hasattr(data, "shape") or isinstance(data, _SEQUENCES)
 
 
 def _part(data: Any, which: slice | npt.NDArray[np.int64]) -> Any:
-    rows = getattr(data, "iloc", data)
-    if isinstance(which, slice) or hasattr(data, "shape"):
-        return rows[which]
-    return [rows[i] for i in which.tolist()]
+    """Return these elements: of what can be sliced a part of its kind, of other things a list.
+
+    Raises:
+        ConfigError: they cannot be had.
+    """
+    data = _by_rows(data)
+    rows = getattr(data, "iloc", data)  # pandas slices rows by position through .iloc
+    try:
+        if hasattr(data, "shape") or (isinstance(which, slice) and _is_sliced(data)):
+            return rows[which]
+        elements = data if hasattr(data, "__getitem__") else list(data)
+        at = range(*which.indices(len(data))) if isinstance(which, slice) else which.tolist()
+        return [elements[i] for i in at]
+    except Exception as error:  # a container may raise anything for an operation it lacks
+        raise ConfigError(
+            f"cannot share out a {type(data).__name__} ({error}): it needs a length, and slices or "
+            "elements by position, as an array, a list or a CSR matrix has; give numpy.asarray() "
+            "or list() of it"
+        ) from error

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from malt._core_import import SvmlightParserFloat32, SvmlightParserFloat64
+from malt._data.files import reading
 from malt._data.parts import BLOCK_BYTES, Lines, Part
 from malt._data.reader import Reading, Rows, csr
 from malt._errors import ConfigError
 
 _MOST_INDEX = 2**31 - 1
+_WAYS_OUT = {"the number is out of the type's range": "; dtype='float64' may hold it"}
 
 
 class SvmlightReader:
@@ -32,10 +34,11 @@ class SvmlightReader:
         asked, parser = self._asked, self.parser
         lines = Lines(part, BLOCK_BYTES * asked.threads)
         for block in lines:
-            try:
-                parser.feed(block)
-            except ConfigError as error:
-                raise ConfigError(f"{part.file.name}: {error}") from error
+            with reading(part.file.name):
+                try:
+                    parser.feed(block)
+                except ConfigError as error:
+                    raise ConfigError(f"{part.file.name}: {error}") from error
             self._note_bad(lines)
             yield
         parser.end_text()
@@ -52,5 +55,6 @@ class SvmlightReader:
         if parser.bad_count == asked.bad:
             return
         for line, reason, text in parser.take_bad_lines():
-            asked.leave_out(f"{lines.name_of(line)}: {reason}: {text!r}")
+            way_out = _WAYS_OUT.get(reason, "") if asked.dtype == "float32" else ""
+            asked.leave_out(f"{lines.name_of(line)}: {reason}: {text!r}{way_out}")
         asked.bad = parser.bad_count  # includes bad lines that were not kept

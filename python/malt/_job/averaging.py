@@ -7,6 +7,8 @@ from malt._errors import ConfigError
 from malt._job import job as jobs
 from malt._job import missed
 
+_GRAPHS = ("ALL", "HALTON", "RING", "EXPONENTIAL", "ONE_PEER", "STAR")
+
 
 class Averaging:
     """An estimator's `graph=` and `sync=` settings.
@@ -21,11 +23,8 @@ class Averaging:
     """
 
     def __init__(self, graph: Graph | None, sync: str) -> None:
-        if graph is not None and not isinstance(graph, Graph):
-            raise ConfigError(
-                f"graph is {graph!r}; it is None, malt.ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, "
-                "STAR, RANDOM(k, seed) or Graph(edges)"
-            )
+        if graph is not None:
+            check_graph(graph, "None, ")
         self.graph = ALL if graph is None else graph
         self.staleness = _staleness(sync)
         # An allreduce leaves the same bits on all ranks, and reads the vector's memory in place.
@@ -40,6 +39,17 @@ class Averaging:
         vector.scatter()
         ages = vector.gather(fold, staleness=self.staleness).staleness
         return max(ages, default=0)
+
+
+def check_graph(graph: object, otherwise: str = "") -> None:
+    """Raise ConfigError if `graph` is not a graph; `otherwise` names other values it may have."""
+    if isinstance(graph, Graph):
+        return
+    meant = next((name for name in _GRAPHS if name == str(graph).upper()), "")
+    raise ConfigError(
+        f"graph is {graph!r}; it is {otherwise}malt.{', '.join(_GRAPHS)}, RANDOM(k, seed) or "
+        f"Graph(edges){meant and f': write graph=malt.{meant}, without quotes'}"
+    )
 
 
 def _staleness(sync: str) -> int | None:

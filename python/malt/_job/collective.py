@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from malt._arguments import whole
 from malt._core_import import AVG, SUM, Fold
 from malt._errors import ConfigError, PeerError, describe_ranks
 from malt._job import job as jobs
+from malt._job import values
 from malt._job.agreement import Report, Together
 
 _MOST_BYTES = 1 << 20  # of a value in its encoded form
+_CALL = "malt.allreduce"
 
 
 def allreduce(
@@ -22,22 +27,26 @@ def allreduce(
 ) -> Any:
     """Combine all ranks' values into one: `malt.allreduce(loss)`. Collective.
 
-    The result is exact, over all live ranks. Use it for an occasional number; for data exchanged in
-    every round use a vector (`v.allreduce`).
+    The result is exact, over all live ranks, and rounded once. Use it for an occasional number; for
+    data exchanged in every round use a vector (`v.allreduce`).
 
     Args:
-        value: a number, or a NumPy array of numbers (of the same shape and dtype on all ranks), of
-            at most 1 MiB.
+        value: a number, or an array of numbers (of the same shape and dtype on all ranks), of at
+            most 1 MiB. Lists and CPU tensors become NumPy arrays. A truth value counts as 0 or 1.
         fold: malt.AVG, malt.SUM, or a function that takes the list of values, ordered by rank, such
             as max.
         timeout: the most seconds to wait for other ranks; that of malt.init() if None.
 
     Returns:
-        The same value on every rank. The mean of integers is a float.
+        The same value on every rank: of single numbers, also NumPy's, a Python number, else a NumPy
+        array. The mean of floats has their dtype, that of integers and truth values is a float64.
+        A sum has the dtype of numpy.sum: of integers of fewer than 64 bits and of truth values
+        int64 or uint64; but of float16 it is a float32.
 
     Raises:
-        ConfigError: the ranks' values do not fit together, or this rank is rejoining and the others
-            made this call long ago; raised on every rank.
+        ConfigError: the ranks' values do not fit together or are no numbers, a sum is beyond its
+            dtype, or this rank is rejoining and the others made this call long ago; raised on every
+            rank.
         TimeoutError: the ranks that the error names did not come.
     """
     if fold is not AVG and fold is not SUM and (isinstance(fold, Fold) or not callable(fold)):
@@ -45,29 +54,34 @@ def allreduce(
             f"fold is {fold!r}; malt.allreduce takes malt.AVG, malt.SUM, or a function of the list "
             "of values, such as max"
         )
-    told = _tell_all("malt.allreduce", lambda: _of_number(value), timeout)
-    values = [_restored(report["value"]) for _, report in sorted(told.items())]
-    kinds: dict[str, list[int]] = {}
-    for rank, each in zip(sorted(told), values, strict=True):
-        kinds.setdefault(_kind(each), []).append(rank)
-    if len(kinds) > 1:
-        listed = "; ".join(f"{describe_ranks(ranks)}: {kind}" for kind, ranks in kinds.items())
-        raise ConfigError(f"malt.allreduce of values that do not fit together: {listed}")
-    if isinstance(fold, Fold):
-        total = sum(values[1:], values[0])
-        return total if fold is SUM else total / len(values)
-    return fold(values)
+    told = _tell_all(_CALL, lambda: _numbers(value), timeout)
+    ranks_of: dict[str, list[int]] = {}
+    for rank, each in told.items():
+        ranks_of.setdefault(_kind(each), []).append(rank)
+    if len(ranks_of) > 1:
+        listed = "; ".join(f"{describe_ranks(ranks)}: {kind}" for kind, ranks in ranks_of.items())
+        raise ConfigError(f"{_CALL} of values that do not fit together: {listed}")
+    given = list(told.values())
+    if not isinstance(fold, Fold):
+        return fold(given)
+    if isinstance(given[0], np.ndarray) and given[0].ndim:
+        return _fold_arrays(given, fold)
+    return _fold_numbers([each.item() if hasattr(each, "item") else each for each in given], fold)
 
 
 def broadcast(value: Any = None, root: int = 0, *, timeout: float | None = None) -> Any:
     """Return the value that rank `root` gives: `settings = malt.broadcast(settings)`. Collective.
 
     Args:
-        value: on `root`, None, a bool, a number, a text, bytes, a NumPy array of numbers, or lists,
-            tuples and dicts of these, of at most 1 MiB; other ranks' values are ignored. Nothing is
-            pickled: data from the network can create objects of these types only.
+        value: on `root`, None, a bool, a number, a text, bytes, a NumPy array of numbers or texts,
+            a CPU tensor, a CSR matrix, or lists, tuples and dicts of these, of at most 1 MiB; other
+            ranks' values are ignored. Nothing is pickled: data from the network can create objects
+            of these types only. Subclasses of them are refused.
         root: the rank whose value is returned.
         timeout: the most seconds to wait for other ranks; that of malt.init() if None.
+
+    Returns:
+        A copy of it on every rank, of the same types on all.
 
     Raises:
         ConfigError: `root` gives a value of another type, or this rank is rejoining and the others
@@ -75,21 +89,21 @@ def broadcast(value: Any = None, root: int = 0, *, timeout: float | None = None)
         PeerError: `root` is dead or has left.
         TimeoutError: the ranks that the error names did not come.
     """
-    size = jobs.current().size
-    if not 0 <= root < size:
-        raise ConfigError(f"root is {root}; the job has ranks from 0 to {size - 1}")
-    is_root = jobs.current().rank == root
-    told = _tell_all("malt.broadcast", lambda: _plain(value) if is_root else None, timeout)
+    job = jobs.current()
+    root = whole("root", root, 0, job.size - 1, f": the job has {job.size} ranks")
+    told = _tell_all("malt.broadcast", lambda: value if job.rank == root else None, timeout)
     if root not in told:
         raise PeerError(f"malt.broadcast: rank {root}, whose value it is, has ended", [root])
-    return value if is_root else _restored(told[root]["value"])
+    return told[root]
 
 
-def _tell_all(call: str, plain: Callable[[], Any], timeout: float | None) -> dict[int, Report]:
+def _tell_all(call: str, own: Callable[[], Any], timeout: float | None) -> dict[int, Any]:
+    """Return each rank's value, in the order of the ranks."""
     together = Together(call, timeout)
 
     def tell() -> tuple[None, Report]:
-        report = {"value": plain()}
+        head, *buffers = values.pack(own(), "the value")
+        report = {"parts": [base64.b64encode(part).decode() for part in (head, *buffers)]}
         if (length := len(json.dumps(report))) > _MOST_BYTES:
             raise ConfigError(
                 f"a value of {length} bytes, as it is sent; at most {_MOST_BYTES} can be: use a "
@@ -98,56 +112,96 @@ def _tell_all(call: str, plain: Callable[[], Any], timeout: float | None) -> dic
         return None, report
 
     with jobs.current().turns.hold(call):
-        return together.step("the value", tell)[1]
+        told = together.step("the value", tell)[1]
+    return {rank: _unpacked(report["parts"]) for rank, report in sorted(told.items())}
+
+
+def _unpacked(parts: list[str]) -> Any:
+    # Arrays are views of the parts, and the caller may write to them.
+    return values.unpack([memoryview(bytearray(base64.b64decode(part))) for part in parts])
+
+
+# Numbers
+
+
+def _numbers(value: Any) -> Any:
+    """Return a number or a NumPy array of numbers.
+
+    Raises:
+        ConfigError: it is no such thing.
+    """
+    if type(value) in (bool, int, float, complex):
+        return value
+    name = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+    try:
+        if isinstance(value, np.ma.MaskedArray):
+            raise TypeError("the mask would be lost; fill it, value.filled(0.0)")
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # of lists of unlike rows, of tensors
+        raise ConfigError(
+            f"{name} is no number or array of numbers that NumPy can read: {error}; a tensor's is "
+            "value.detach().cpu().float().numpy()"
+        ) from error
+    if array.dtype.kind not in "biufc":
+        raise ConfigError(
+            f"{name} of dtype {array.dtype} is no number or array of numbers; give float(value), "
+            "or an array's value.astype(float)"
+        )
+    return array
 
 
 def _kind(value: Any) -> str:
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) and value.ndim:
         return f"an array of {value.dtype} {list(value.shape)}"
     return "a number"
 
 
-def _of_number(value: Any) -> Any:
-    if not isinstance(value, bool | int | float | np.number | np.bool_ | np.ndarray):
-        value = np.asarray(value)  # a tensor, a list
-    return _plain(value)
+def _fold_numbers(numbers: list[Any], fold: Fold) -> Any:
+    try:
+        total = sum(numbers)
+        if _is_finite(total) or not all(map(_is_finite, numbers)):
+            return total if fold is SUM else total / len(numbers)
+        if fold is AVG:
+            return sum(each / len(numbers) for each in numbers)
+    except OverflowError:  # of integers, where they become floats
+        pass
+    largest = repr(max(numbers, key=abs))
+    raise _beyond(f"{largest[:30]} and others", "float64", "give smaller numbers, or logarithms")
 
 
-def _plain(value: Any) -> Any:
-    """Encode a value as JSON types, tagged so that `_restored` gets the same type back."""
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    if isinstance(value, tuple):
-        return {"tuple": [_plain(each) for each in value]}
-    if isinstance(value, dict):
-        return {"dict": [[_plain(key), _plain(each)] for key, each in value.items()]}
-    if isinstance(value, bytes):
-        return {"bytes": base64.b64encode(value).decode()}
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
-        array = np.asarray(value)
-        data = base64.b64encode(array.tobytes()).decode()
-        kind = "array" if isinstance(value, np.ndarray) else "scalar"
-        return {kind: [array.dtype.str, list(array.shape), data]}
-    raise ConfigError(
-        f"{type(value).__name__!r} objects cannot be told to other ranks; numbers, texts, bytes, "
-        "NumPy arrays of numbers, and lists, tuples and dicts of these can"
-    )
+def _is_finite(number: Any) -> bool:
+    return isinstance(number, int) or math.isfinite(abs(number))
 
 
-def _restored(plain: Any) -> Any:
-    if isinstance(plain, list):
-        return [_restored(each) for each in plain]
-    if not isinstance(plain, dict):
-        return plain
-    ((kind, content),) = plain.items()
-    if kind == "tuple":
-        return tuple(_restored(each) for each in content)
-    if kind == "dict":
-        return {_restored(key): _restored(each) for key, each in content}
-    if kind == "bytes":
-        return base64.b64decode(content)
-    dtype, shape, data = content
-    array = np.frombuffer(base64.b64decode(data), np.dtype(dtype)).reshape(shape).copy()
-    return array if kind == "array" else array[()]
+def _fold_arrays(arrays: list[npt.NDArray[Any]], fold: Fold) -> npt.NDArray[Any]:
+    dtype = arrays[0].dtype
+    if dtype.kind in "biu":
+        exact = np.sum([array.astype(object) for array in arrays], axis=0)
+        if fold is AVG:
+            return np.asarray(exact / len(arrays), np.float64)
+        wide = np.uint64 if dtype.kind == "u" else np.int64
+        limits = np.iinfo(wide)
+        beyond = (exact < limits.min) | (exact > limits.max)
+        if beyond.any():
+            raise _beyond(_first(arrays, beyond), np.dtype(wide).name, "give value.astype(float)")
+        return np.asarray(exact, wide)
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = np.sum(arrays, axis=0, dtype=np.result_type(dtype, np.longdouble))
+        if fold is AVG:
+            return np.asarray(total / len(arrays), dtype)
+        kind = np.dtype(np.float32) if dtype == np.float16 else dtype
+        result = np.asarray(total, kind)
+    beyond = np.isfinite(total) & ~np.isfinite(result)
+    if beyond.any():
+        addends = _first(arrays, beyond)
+        raise _beyond(addends, kind.name, "give a wider dtype, smaller values, or take malt.AVG")
+    return result
+
+
+def _first(arrays: list[npt.NDArray[Any]], where: npt.NDArray[np.bool_]) -> str:
+    listed = [str(array[where][0]) for array in arrays[:3]]
+    return ", ".join(listed) + (", ..." if len(arrays) > 3 else "")
+
+
+def _beyond(addends: Any, dtype: str, way_out: str) -> ConfigError:
+    return ConfigError(f"{_CALL}: the sum of {addends} is beyond {dtype}: {way_out}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from malt._arguments import variable
 from malt._errors import ConfigError
 
 DTYPES = ("float32", "float64", "int32", "int64")
@@ -16,7 +16,7 @@ DTYPES = ("float32", "float64", "int32", "int64")
 
 def device_slots() -> str:
     """Return where the slots of vectors on GPUs are to be: "auto", "ipc", "host", or "" as auto."""
-    return os.environ.get("MALT_DEVICE_SLOTS", "")
+    return variable("MALT_DEVICE_SLOTS")
 
 
 def is_on_gpu(data: Any) -> bool:

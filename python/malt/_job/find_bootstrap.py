@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
+from malt._arguments import variable
 from malt._errors import ConfigError
 from malt._job import launchers, mpi, slurm, torch_store
 from malt._job.bootstrap import Bootstrap, Solo, ThroughRendezvous
@@ -39,7 +40,7 @@ def find(
         return ThroughRendezvous(session.Client.from_environ(env, timeout))
     if launcher is not None and launcher.is_of_several:
         return _join(launcher, env, timeout)
-    world = None if env.get("MALT_BOOTSTRAP") == "none" else mpi.running_world()
+    world = None if variable("MALT_BOOTSTRAP", env=env) == "none" else mpi.running_world()
     if world is not None and world.Get_size() > 1:
         return mpi.Mpi(world)
     return Solo("none" if launcher is None else launcher.way)
@@ -62,7 +63,7 @@ def adopt(given: object, timeout: float) -> Bootstrap:
         malt.TimeoutError: the rendezvous does not answer.
     """
     if isinstance(given, Mapping):
-        if "MALT_RENDEZVOUS" not in given:
+        if not variable("MALT_RENDEZVOUS", env=given):
             raise ConfigError(
                 "malt.init(bootstrap=) takes the variables that malt.Rendezvous.environ(rank) "
                 "returns; MALT_RENDEZVOUS is not among those given"

@@ -100,7 +100,7 @@ def _views(vector: AnyVector, *, room: bool = False) -> list[Bytes]:
     hold.
     """
     if isinstance(vector, Vector):
-        arrays = vector.array if isinstance(vector.array, list) else [vector.array]
+        arrays = vector.array if isinstance(vector.array, (list, tuple)) else [vector.array]
     elif isinstance(vector, DeviceVector):
         arrays = [np.zeros(len(vector), vector.dtype) if room else vector.read()]
     elif room:

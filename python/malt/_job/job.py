@@ -10,11 +10,13 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from malt._arguments import variable
 from malt._core_import import Group, Turns
 from malt._errors import ConfigError
 from malt._job import faults, missed, rank_mark, recording
 from malt._job.forming import MakeGroup
 from malt._job.generations import Follower, Generations
+from malt._job.matching import Matching
 from malt._job.settings import Settings
 
 log = logging.getLogger("malt")
@@ -61,6 +63,7 @@ class Job:
         self._groups = groups
         self.settings = settings
         self.vectors = 0  # how many this rank has made, for their default names
+        self.matching = Matching()
         self.on_change: list[OnChange] = []
         self.make_further = make_further
         self.companions: weakref.WeakSet[Companion] = weakref.WeakSet()  # they leave with the job
@@ -288,7 +291,7 @@ def restarts() -> int:
 
     `malt run --respawn` starts a rank again, and `malt scale` starts one late.
     """
-    return int(os.environ.get("MALT_RESTARTS", "0"))
+    return int(variable("MALT_RESTARTS", "0"))
 
 
 def alive() -> tuple[int, ...]:

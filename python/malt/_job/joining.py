@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from malt._arguments import variable
 from malt._core_import import Group, Recorder, Turns, set_callbacks
 from malt._errors import ConfigError
+from malt._job import assigning, launchers, missed, rank_mark
 from malt._job import job as jobs
-from malt._job import launchers, missed, rank_mark
 from malt._job.bootstrap import Bootstrap
 from malt._job.find_bootstrap import adopt, find
 from malt._job.forming import MakeGroup
@@ -114,7 +115,7 @@ def _join(
     jobs.check_has_not_left()
     start_log()
     _set_callbacks()
-    if os.environ.get("MALT_LOCAL_RANK", "0") == "0":  # one rank on each host
+    if variable("MALT_LOCAL_RANK", "0") == "0":  # one rank on each host
         tls.warn_of_exposed_key()
     if comm is None and bootstrap is None and _may_rejoin():
         job = _join_generations(settings)
@@ -132,6 +133,8 @@ def _set_callbacks() -> None:
         regroup=jobs.regroup,
         keep_round=jobs.keep_round,
         note_unsent=missed.note_unsent,
+        note_nan=missed.note_nan,
+        write=assigning.write,
         note_left=missed.note_left,
         note_left_allreduce=missed.note_left_allreduce,
         do_nothing=_do_nothing,
@@ -163,7 +166,7 @@ def _do_nothing() -> None:
 
 def _may_rejoin() -> bool:
     """Return whether this process is a rank of `malt run --respawn` or `--elastic`."""
-    if "MALT_RESTARTS" not in os.environ:
+    if not variable("MALT_RESTARTS"):
         return False
     launcher = launchers.choose(os.environ)
     return launcher is not None and launcher.way == "malt"
@@ -241,7 +244,7 @@ def _group_maker(
             transport=settings.transport,
             silence=settings.silence,
             lowest_wins=settings.tie == "lowest",
-            interface=os.environ.get("MALT_INTERFACE", ""),
+            interface=variable("MALT_INTERFACE"),
             toward=meeting_point,
             secret=secret,
             slow_after=settings.slow_after,

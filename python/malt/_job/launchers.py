@@ -11,6 +11,7 @@ import importlib.util
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from malt._arguments import variable
 from malt._errors import ConfigError
 from malt._job import mpi
 
@@ -54,12 +55,13 @@ def choose(env: Mapping[str, str]) -> Launcher | None:
             contradict one another; a launcher of several processes has set too little, or is one
             that MALT cannot use.
     """
-    wanted = env.get("MALT_BOOTSTRAP", "") or "auto"
+    wanted = variable("MALT_BOOTSTRAP", "auto", env)
     if wanted not in _SIGNS:
         raise ConfigError(f"MALT_BOOTSTRAP is {wanted!r}; it is one of {', '.join(_SIGNS)}")
     if wanted == "none":
         return None
-    if "MALT_RENDEZVOUS" in env and wanted in ("auto", "malt"):  # inside whatever else there is
+    # Inside whatever else there is.
+    if variable("MALT_RENDEZVOUS", env=env) and wanted in ("auto", "malt"):
         return Launcher("malt", "malt run", _number(env, "MALT_RANK"), _number(env, "MALT_SIZE"))
     found = _find_all(env)
     if wanted == "auto":

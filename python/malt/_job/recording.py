@@ -6,6 +6,7 @@ import logging
 import os
 from pathlib import Path
 
+from malt._arguments import variable
 from malt._core_import import Group, Recorder
 from malt._errors import ConfigError
 from malt._job import recorder_memory, tensorboard
@@ -34,11 +35,11 @@ def recorder_of(rank: int, size: int) -> Recorder | None:
     """
     global _made, _present
     _present = None
-    asked = os.environ.get("MALT_RECORD", "")
+    asked = variable("MALT_RECORD")
     if asked not in ("0", "1", ""):
         raise ConfigError(f"MALT_RECORD is {asked!r}; it is 1 (record) or 0")
     others = ("MALT_TRACE", "MALT_TENSORBOARD")
-    if asked != "1" and not any(os.environ.get(name) for name in others):
+    if asked != "1" and not any(map(variable, others)):
         return None
     if _made is None or _made[0] != os.getpid():
         _made = (os.getpid(), _make(rank, size))
@@ -62,9 +63,9 @@ def present() -> Recorder | None:
 def _make(rank: int, size: int) -> Recorder:
     """Use the memory that the launcher gave, or make some. The rank's children get neither."""
     global _is_collected
-    given = os.environ.pop("MALT_RECORD_FD", None)
-    _is_collected = given is not None
-    descriptor = recorder_memory.make(size) if given is None else int(given)
+    given = os.environ.pop("MALT_RECORD_FD", "")
+    _is_collected = bool(given)
+    descriptor = int(given) if given else recorder_memory.make(size)
     try:
         return Recorder(descriptor, rank, size)  # it keeps a descriptor of its own
     finally:
@@ -78,7 +79,7 @@ def collect(recorder: Recorder | None, group: Group) -> None:
         ConfigError: the file cannot be written.
     """
     global _collecting
-    path = os.environ.get("MALT_TRACE", "")
+    path = variable("MALT_TRACE")
     if recorder is None or not path or _is_collected or _collecting is not None:
         return
     posts = group.exchange("MALT_TRACE", f"{os.getpid()} {recorder.fd}".encode())

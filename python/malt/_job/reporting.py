@@ -69,4 +69,4 @@ def _number(name: str, value: SupportsFloat) -> float:
         raise ConfigError(
             f"malt.report({name}=…): a value is one number, such as a float or a tensor of one "
             f"element, not {type(value).__qualname__} ({error})"
-        ) from error
+        ) from None

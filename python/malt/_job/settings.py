@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 from typing import NamedTuple
 
+from malt._arguments import variable
 from malt._errors import ConfigError
 
 
@@ -36,20 +36,20 @@ class Settings(NamedTuple):
         )
 
 
-def _setting(given: str | None, variable: str, otherwise: str) -> str:
-    return given if given is not None else os.environ.get(variable, otherwise)
+def _setting(given: str | None, name: str, otherwise: str) -> str:
+    return given if given is not None else variable(name, otherwise)
 
 
 def _seconds(given: float | None, name: str, otherwise: str, least: float = 0.0) -> float:
-    variable = f"MALT_{name.upper()}"
-    text = _setting(None if given is None else str(given), variable, otherwise)
+    told = f"MALT_{name.upper()}"
+    text = _setting(None if given is None else str(given), told, otherwise)
     try:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
     if not seconds > 0 or seconds < least:
         limit = f"of at least {least:g}" if least else "above 0"
-        raise ConfigError(f"{name} (or {variable}) is {text!r}; it is a number of seconds {limit}")
+        raise ConfigError(f"{name} (or {told}) is {text!r}; it is a number of seconds {limit}")
     return seconds
 
 
@@ -62,7 +62,7 @@ def _tie(given: str | None) -> str:
 
 def start_log() -> None:
     """Write the log to standard error where MALT_LOG says so."""
-    level = os.environ.get("MALT_LOG", "").upper()
+    level = variable("MALT_LOG").upper()
     if not level:
         return
     if level not in ("DEBUG", "INFO", "WARNING", "ERROR"):

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from malt._arguments import variable
 from malt._distribution import pip_install
 from malt._errors import ConfigError
 
@@ -24,7 +25,7 @@ def open_for(rank: int) -> None:
         ConfigError: no package that writes such files is installed, or the folder cannot be made.
     """
     global _opened
-    directory = os.environ.get("MALT_TENSORBOARD", "")
+    directory = variable("MALT_TENSORBOARD")
     if not directory or (_opened is not None and _opened[0] == os.getpid()):
         return
     write = _writer_class()

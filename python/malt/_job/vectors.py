@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
 from numbers import Real
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -27,15 +27,15 @@ from malt._core_import import (
     look_for_nvrtc_in,
 )
 from malt._errors import ConfigError
-from malt._job import calls
+from malt._job import calls, rebinding
 from malt._job import job as jobs
+from malt._job.assigning import Arrays
+from malt._job.averaging import check_graph
 from malt._job.device_arrays import DeviceArrays, device_slots, is_on_gpu
+from malt._job.matching import Site, digest_of, place
 from malt._job.nvrtc import nvrtc_folders
 from malt._job.vector_types import SparseVector
 from malt._partition import Partition, check_partition
-
-Parameters = ParamSpec("Parameters")
-Made = TypeVar("Made")
 
 _MOST_ELEMENTS = 2**57  # more than any memory holds, and their bytes still fit into 64 bits
 _SPARSE: dict[str, type[SparseVector]] = {
@@ -58,7 +58,7 @@ def as_array(data: Any) -> npt.NDArray[Any]:
                 f"cannot share the memory of a {type(data).__name__}: {error}; only memory on the "
                 "CPU can be shared so: make the vector over a copy there, and copy between it and "
                 "the device around each exchange"
-            ) from error
+            ) from None
         if not array.flags.writeable:  # NumPy before 2.2.5 sees all memory from DLPack as read-only
             if not hasattr(data, "detach"):
                 raise ConfigError(
@@ -106,6 +106,12 @@ def _way_out(data: Any) -> str:
         )
     if isinstance(data, (list, tuple, dict)):
         return ": give one flat list of arrays"
+    if hasattr(data, "tocsr"):
+        return (
+            ": of a sparse matrix exchange its values alone (w = matrix.data, if all ranks store "
+            "the same places), a dense copy (matrix.toarray()), or changes of few elements by "
+            "malt.sparse_vector(dim, capacity=n)"
+        )
     if hasattr(data, "parameters"):
         return ": use malt.torch.average(model), or give list(model.parameters())"
     return ""
@@ -163,11 +169,7 @@ def _options(
     reject_nonfinite: bool,
     max_norm: float | None,
 ) -> dict[str, Any]:
-    if not isinstance(graph, Graph):
-        raise ConfigError(
-            f"graph is {graph!r}; it is malt.ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR, "
-            "RANDOM(k, seed) or Graph(edges)"
-        )
+    check_graph(graph)
     return {
         "name": name if name is not None else f"vector-{jobs.current().vectors + 1}",
         "graph": graph,
@@ -178,17 +180,6 @@ def _options(
     }
 
 
-def _warn_unused(name: str, several: bool, index: int) -> None:
-    which = f"array {index} (counted from 0)" if several else "the array"
-    jobs.log.warning(
-        "%s of vector '%s' is no longer used by anybody else, so what is gathered into it is lost: "
-        "was it rebound (w = w - g)? Change it in place (w -= g, or w[:] = ...), or use the "
-        "vector's .array",
-        which,
-        name,
-    )
-
-
 def _describe(kind: str, options: dict[str, Any]) -> str:
     """Describe a vector such that a rejoining rank must make one with the same description."""
     shown = ", ".join(f"{key}={options[key]}" for key in ("policy", "depth"))
@@ -197,18 +188,6 @@ def _describe(kind: str, options: dict[str, Any]) -> str:
     return f"{kind} vector {options['name']!r} over {options['graph']!r}, {shown}"
 
 
-def _one_call(make: Callable[Parameters, Made]) -> Callable[Parameters, Made]:
-    """Hold the job's turn from the choice of a name to the end of `make`."""
-
-    @functools.wraps(make)
-    def call(*args: Parameters.args, **options: Parameters.kwargs) -> Made:
-        with jobs.current().turns.hold("making a vector"):
-            return make(*args, **options)
-
-    return call
-
-
-@_one_call
 def vector(
     data: Any,
     *,
@@ -259,15 +238,29 @@ def vector(
             ranks disagree, the graph does not connect them, or there is no room.
         TimeoutError: the ranks that the error names did not make the vector.
     """
-    options = _options(name, graph, policy, depth, reject_nonfinite, max_norm)
+    counted = sys.getrefcount(data)  # by itself: an argument of another call would be one more
+    kept = rebinding.references_kept(data, counted)
+    with jobs.current().turns.hold("making a vector"):
+        options = _options(name, graph, policy, depth, reject_nonfinite, max_norm)
+        return _dense(data, dtype, codec, kept, name, options)
+
+
+def _dense(
+    data: Any,
+    dtype: npt.DTypeLike | None,
+    codec: Codec | None,
+    kept: list[int],
+    name: str | None,
+    options: dict[str, Any],
+) -> Vector:
     if codec is not None and not isinstance(codec, Codec):
         raise ConfigError(f"codec is {codec!r}; it is malt.FLOAT16, BFLOAT16, INT8 or TOP_K(f)")
     options["codec"] = codec
     shape = _as_shape(data)
     if shape is not None:
         kind = np.dtype(np.float32 if dtype is None else dtype)
-        made = _make(kind, [], math.prod(shape), None, options)
-        made.array = made.array.reshape(shape)
+        made = _make(kind, [], math.prod(shape), None, options, name)
+        made.show(made.array.reshape(shape))
         return made
     several = isinstance(data, Sequence) and not isinstance(data, (str, bytes))
     given = data if several else [data]
@@ -278,7 +271,7 @@ def vector(
                 "some arrays are on a GPU and some are not; make a vector for each kind of memory"
             )
         # It has the calls of a Vector, and users should see it as one.
-        return cast(Vector, _make_on_gpu(DeviceArrays(given), dtype, data, options))
+        return cast(Vector, _make_on_gpu(DeviceArrays(given), dtype, data, options, name))
     arrays = [as_array(part) for part in given]
     _check_apart(arrays)
     kinds = sorted({array.dtype.name for array in arrays})
@@ -292,10 +285,9 @@ def vector(
             "it cannot be converted: leave dtype out, or convert the array first (w = "
             "w.astype(...)), then use that w in the loop"
         )
-    shown = arrays if several else (data if isinstance(data, np.ndarray) else arrays[0])
-    if all(isinstance(part, np.ndarray) for part in given):
-        options["on_unused"] = functools.partial(_warn_unused, options["name"], several)
-    return _make(arrays[0].dtype, arrays, 0, shown, options)
+    options["watch"] = rebinding.watch(options["name"], given, kept, several)
+    shown = data if isinstance(data, np.ndarray) else Arrays(arrays) if several else arrays[0]
+    return _make(arrays[0].dtype, arrays, 0, shown, options, name)
 
 
 def own_rows(rows: npt.NDArray[np.int64], name: str, depth: int, description: str) -> RowVector:
@@ -316,8 +308,12 @@ def _make(
     own_count: int,
     shown: Any,
     options: dict[str, Any],
+    name: str | None,
 ) -> Vector:
+    site = Site(name, place(), digest_of(arrays) if arrays else 0, is_on_gpu=False)
+
     def build(group: Group, rejoins: bool) -> Vector:
+        _compare(group, rejoins, site, options)
         return Vector(
             group=group,
             dtype=dtype,
@@ -333,8 +329,18 @@ def _make(
     return calls.make(build, _describe(f"{dtype} x {count} {owner}", options))
 
 
+def _compare(group: Group, rejoins: bool, site: Site, options: dict[str, Any]) -> None:
+    """Tell the other ranks of a vector that all make now."""
+    if not rejoins and group.size > 1:
+        jobs.current().matching.compare(group, options["name"], site)
+
+
 def _make_on_gpu(
-    arrays: DeviceArrays, dtype: npt.DTypeLike | None, shown: Any, options: dict[str, Any]
+    arrays: DeviceArrays,
+    dtype: npt.DTypeLike | None,
+    shown: Any,
+    options: dict[str, Any],
+    name: str | None,
 ) -> DeviceVector:
     if dtype is not None and np.dtype(dtype) != arrays.dtype:
         raise ConfigError(
@@ -342,8 +348,10 @@ def _make_on_gpu(
             "so it cannot be converted: leave dtype out, or convert the array first"
         )
     look_for_nvrtc_in(nvrtc_folders())
+    site = Site(name, place(), 0, is_on_gpu=True)
 
     def build(group: Group, rejoins: bool) -> DeviceVector:
+        _compare(group, rejoins, site, options)
         return DeviceVector(
             group=group,
             dtype=arrays.dtype,
@@ -361,7 +369,6 @@ def _make_on_gpu(
     return made
 
 
-@_one_call
 def sparse_vector(
     dim: int,
     *,
@@ -396,28 +403,32 @@ def sparse_vector(
             parts for more ranks than there are.
         TimeoutError: as vector() does.
     """
-    for what, value in (("dim", dim), ("capacity", capacity)):
-        if operator.index(value) < 1:
-            raise ConfigError(f"{what} is {value}; it must be at least 1")
-    kind = np.dtype(dtype)
-    if kind.name not in _SPARSE:
-        raise ConfigError(f"dtype is {kind}; a sparse vector has {', '.join(_SPARSE)}")
-    options = _options(name, graph, policy, depth, reject_nonfinite, max_norm)
-    shared = np.zeros(0, np.uint8)
-    shown = f"sparse {kind} x {dim}, capacity {capacity},"
-    if partition is not None:
-        check_partition(partition, parts=jobs.size(), exactly=False)
-        if len(partition.columns) != dim:
-            raise ConfigError(
-                f"partition has {len(partition.columns)} columns, but dim is {dim}; make it of "
-                "data with as many columns as the vector has elements"
+    with jobs.current().turns.hold("making a vector"):
+        for what, value in (("dim", dim), ("capacity", capacity)):
+            if operator.index(value) < 1:
+                raise ConfigError(f"{what} is {value}; it must be at least 1")
+        kind = np.dtype(dtype)
+        if kind.name not in _SPARSE:
+            raise ConfigError(f"dtype is {kind}; a sparse vector has {', '.join(_SPARSE)}")
+        options = _options(name, graph, policy, depth, reject_nonfinite, max_norm)
+        shared = np.zeros(0, np.uint8)
+        shown = f"sparse {kind} x {dim}, capacity {capacity},"
+        if partition is not None:
+            check_partition(partition, parts=jobs.size(), exactly=False)
+            if len(partition.columns) != dim:
+                raise ConfigError(
+                    f"partition has {len(partition.columns)} columns, but dim is {dim}; make it of "
+                    "data with as many columns as the vector has elements"
+                )
+            shared = partition.shared.astype(np.uint8)
+            shown += f" partition {partition.checksum:08x},"
+
+        site = Site(name, place(), 0, is_on_gpu=False)
+
+        def build(group: Group, rejoins: bool) -> SparseVector:
+            _compare(group, rejoins, site, options)
+            return _SPARSE[kind.name](
+                group=group, dim=dim, capacity=capacity, rejoins=rejoins, shared=shared, **options
             )
-        shared = partition.shared.astype(np.uint8)
-        shown += f" partition {partition.checksum:08x},"
 
-    def build(group: Group, rejoins: bool) -> SparseVector:
-        return _SPARSE[kind.name](
-            group=group, dim=dim, capacity=capacity, rejoins=rejoins, shared=shared, **options
-        )
-
-    return calls.make(build, _describe(shown, options))
+        return calls.make(build, _describe(shown, options))

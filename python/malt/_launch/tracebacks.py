@@ -1,13 +1,16 @@
-"""Shortens equal tracebacks of several ranks: the first is shown whole.
+"""Shortens equal tracebacks and warnings of several ranks: the first is shown whole.
 
-Of the others only the last line is shown, which has the error, and which rank's traceback it is
-like.
+Of the other tracebacks only the last line is shown, which has the error, and which rank's traceback
+it is like. Of the other warnings nothing is shown.
 """
 
 from __future__ import annotations
 
+import re
+
 _BEGIN = b"Traceback (most recent call last):\n"
-_MOST = 1000  # the most tracebacks that are remembered
+_WARNING = re.compile(rb"malt( WARNING)?: |\S+:\d+: \w*Warning: ")  # MALT's, and Python's
+_MOST = 1000  # the most tracebacks that are remembered, and as many warnings
 
 
 class Tracebacks:
@@ -15,6 +18,7 @@ class Tracebacks:
 
     def __init__(self) -> None:
         self._first: dict[bytes, int] = {}
+        self._warned: dict[bytes, int] = {}
 
     def shorten(self, rank: int, frames: bytes) -> bytes:
         """Return the lines to show: `frames`, or a reference to the rank that has shown them."""
@@ -22,6 +26,15 @@ class Tracebacks:
             self._first.setdefault(frames, rank)
         first = self._first.get(frames, rank)
         return frames if first == rank else b"(traceback as on rank %d)\n" % first
+
+    def is_again(self, rank: int, line: bytes) -> bool:
+        """Return whether the line is a warning that another rank has shown."""
+        if not _WARNING.match(line):
+            return False
+        line = line.replace(b"rank %d " % rank, b"rank # ")
+        if len(self._warned) < _MOST:
+            self._warned.setdefault(line, rank)
+        return self._warned.get(line, rank) != rank
 
 
 class Watched:
@@ -31,6 +44,7 @@ class Watched:
         self._rank = rank
         self._shown = shown
         self._frames = bytearray()
+        self._skips_code = False  # a warning was left out; Python may show its line of code next
 
     @property
     def is_held(self) -> bool:
@@ -41,11 +55,16 @@ class Watched:
         """Take whole lines; return those to show now."""
         output = bytearray()
         for line in lines.splitlines(keepends=True):
+            skips_code, self._skips_code = self._skips_code, False
             if line == _BEGIN:
                 output += self.release()
                 self._frames += line
             elif not self._frames:
-                output += line
+                if skips_code and line.startswith(b"  "):
+                    continue
+                self._skips_code = self._shown.is_again(self._rank, line)
+                if not self._skips_code:
+                    output += line
             elif line.startswith(b" "):
                 self._frames += line
             else:

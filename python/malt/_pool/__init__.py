@@ -11,8 +11,7 @@ On one machine, `calls.py` makes calls on the ranks of `crew.py`, which do what 
 `packing.py` lays objects out in memory, and `functions.py` knows which functions the ranks have.
 
 Over a job, `over_job.py` makes the calls on rank 0, and `serving.py` serves them on the others,
-which keep `chunks.py`. `post.py` carries messages, `values.py` lays objects out in them without
-pickle, and `naming.py` finds functions by name.
+which keep `chunks.py`. `post.py` carries messages, and `naming.py` finds functions by name.
 
 May import: `malt._engines` and what that may.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from malt._pool import values
+from malt._job import values
 
 # The place of a chunk on rank 0: its block of memory, and its offset there. No two chunks are in
 # one place at a time, and blocks' numbers are not used again.

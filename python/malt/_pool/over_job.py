@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from malt._errors import Error
+from malt._job import values
 from malt._job.job import Job
-from malt._pool import naming, serving, values
+from malt._pool import naming, serving
 from malt._pool.copies import Copies
 from malt._pool.ear import Ear
 from malt._pool.post import Post

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from malt._errors import ConfigError
 from malt._job.job import Job
@@ -16,6 +16,7 @@ from malt._pool import channel, over_job, starting
 from malt._pool.calls import Calls
 from malt._pool.over_job import JobCalls
 from malt._pool.store import SharedData, is_count
+from malt._words import no_attribute_of_pool
 
 _MOST_RANKS = channel.MOST_DESCRIPTORS - 8  # a rank gets a queue of each with one message
 
@@ -112,6 +113,11 @@ class Pool:
         self._close = weakref.finalize(self, _close, calls, self._process)
         if calls is None:
             self._close()
+
+    if not TYPE_CHECKING:  # where it would hide misspelt names
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute_of_pool(name)
 
     @property
     def ranks(self) -> int:

@@ -14,8 +14,8 @@ from typing import Any
 from malt._core_import import Turns
 from malt._engines.stopping import Stop, stop_thread
 from malt._job import job as jobs
+from malt._job import values
 from malt._job.job import Job
-from malt._pool import values
 
 AllGather = Callable[[bytes, float], list[bytes]]
 

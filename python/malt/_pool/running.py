@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from malt._errors import PeerError, TimeoutError, describe_ranks  # noqa: A004
+from malt._job import values
 from malt._job.job import Job
-from malt._pool import failures, values
+from malt._pool import failures
 from malt._pool.ear import Ear
 from malt._pool.post import Message, Post
 from malt._pool.program import Program, StoppedError

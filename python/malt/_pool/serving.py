@@ -13,8 +13,9 @@ from typing import Any
 
 from malt._errors import ConfigError, DamagedError, PeerError
 from malt._job import job as jobs
+from malt._job import values
 from malt._job.job import Job
-from malt._pool import failures, naming, planning, values
+from malt._pool import failures, naming, planning
 from malt._pool.chunks import Chunks, Key
 from malt._pool.ear import Ear
 from malt._pool.hand import Hand

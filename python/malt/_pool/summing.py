@@ -18,7 +18,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from malt._pool import failures, naming, planning, values
+from malt._job import values
+from malt._pool import failures, naming, planning
 from malt._pool.copies import Copies
 from malt._pool.ear import Ear
 from malt._pool.hand import Hand

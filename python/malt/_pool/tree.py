@@ -8,6 +8,7 @@ adds what it has of the tree, and the pool the rest.
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,14 @@ import numpy as np
 from malt._errors import ConfigError
 
 _FIXED = (int, float, complex, np.generic, type(None))
+
+# By the kind of a dtype: the dtype of a sum.
+_WIDE = {
+    "b": np.dtype(np.int64),
+    "i": np.dtype(np.int64),
+    "u": np.dtype(np.uint64),
+    "f": np.dtype(np.float32),
+}
 
 # A node of the tree: its height, and its number among the nodes of that height.
 Node = tuple[int, int]
@@ -84,12 +93,25 @@ def leaf(chunk: int) -> Node:
 
 
 def counted(value: Any) -> Any:
-    """Return a chunk's result as a summand: truth values count as 0 or 1, as in Python's sum."""
-    kind = type(value)
-    if kind is tuple or kind is list:
-        return kind(map(counted, value))
-    if isinstance(value, np.ndarray | np.generic) and value.dtype == np.bool_:
-        return value.astype(np.int64)
+    """Return a chunk's result as a summand.
+
+    Of arrays, matrices and tensors, truth values count as 0 or 1, and narrow integers are widened
+    as by numpy.sum, to int64 or uint64, so that no sum wraps; float16 becomes float32.
+    """
+    if isinstance(value, tuple | list):
+        items = map(counted, value)
+        return value._make(items) if hasattr(value, "_make") else type(value)(items)
+    if isinstance(value, dict):
+        return {key: counted(item) for key, item in value.items()}
+    dtype = getattr(value, "dtype", None)
+    if isinstance(dtype, np.dtype):
+        wide = _WIDE.get(dtype.kind, dtype)
+        return value.astype(wide) if dtype.itemsize < wide.itemsize else value  # type: ignore[attr-defined]
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        is_narrow_float = value.dtype in (torch.float16, torch.bfloat16)
+        if is_narrow_float or not (value.is_floating_point() or value.is_complex()):
+            return value.to(torch.float32 if is_narrow_float else torch.int64)
     return value
 
 
@@ -120,9 +142,27 @@ def _add(left: Any, right: Any, *, is_own: bool) -> Any:
     if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
         if left.shape != right.shape:
             raise ValueError(f"their shapes are {left.shape} and {right.shape}")
-        if is_own and left.dtype == right.dtype and left.flags.writeable:
+        if (
+            is_own
+            and left.dtype == right.dtype
+            and left.flags.writeable
+            and left.dtype.kind in "fc"
+        ):
             return np.add(left, right, out=left)
-    return left + right
+    with np.errstate(over="ignore"):
+        total = left + right
+    _check_wrapped(left, right, total)
+    return total
+
+
+def _check_wrapped(left: Any, right: Any, total: Any) -> None:
+    """Raise ValueError if NumPy's sum of integers is beyond their dtype."""
+    if not isinstance(total, np.ndarray | np.generic) or total.dtype.kind not in "iu":
+        return
+    is_unsigned = total.dtype.kind == "u"
+    wrapped = total < left if is_unsigned else ((left ^ total) & (right ^ total)) < 0
+    if wrapped.any():
+        raise ValueError(f"the sum is beyond {total.dtype}; return floats")
 
 
 def _copy(value: Any) -> Any:

@@ -15,6 +15,7 @@ from collections.abc import MutableMapping, Sequence
 from typing import TypeVar
 
 from malt import _errors as errors
+from malt._arguments import variable
 from malt._errors import ConfigError, Error, PeerError, describe_ranks
 from malt._rendezvous import tls, wire
 
@@ -268,7 +269,7 @@ class RankSession(Session):
             return environ[name]
 
         def take_key(address: str) -> bytes:
-            if address not in _taken_keys or environ.get("MALT_JOB_KEY"):
+            if address not in _taken_keys or variable("MALT_JOB_KEY", env=environ):
                 wire.parse_key(get("MALT_JOB_KEY"), "MALT_JOB_KEY")
                 _taken_keys[address] = environ.pop("MALT_JOB_KEY")
             return bytes.fromhex(_taken_keys[address])
@@ -282,7 +283,7 @@ class RankSession(Session):
         if not 0 <= rank < size <= wire.MAX_RANKS:
             raise ConfigError(f"MALT_RANK={rank} is not a rank of a job of MALT_SIZE={size}")
         address = get("MALT_RENDEZVOUS")
-        successors = environ.get("MALT_SUCCESSORS", "")
+        successors = variable("MALT_SUCCESSORS", env=environ)
         return cls(
             address,
             take_key(address),

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import os
 import socket
 import ssl
 import struct
@@ -22,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from malt._arguments import variable
 from malt._errors import ConfigError
 from malt._rendezvous.exposure import exposure
 
@@ -171,7 +171,7 @@ def context(*, server_side: bool) -> ssl.SSLContext | None:
     Raises:
         malt.ConfigError: a file in the folder, which the message names, cannot be used.
     """
-    folder = os.environ.get("MALT_TLS")
+    folder = variable("MALT_TLS")
     if not folder:
         return None
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server_side else ssl.PROTOCOL_TLS_CLIENT)
@@ -210,7 +210,7 @@ def context(*, server_side: bool) -> ssl.SSLContext | None:
 
 def explain(error: ssl.SSLError) -> str:
     """Say why a client's connection failed, and what to check."""
-    folder = Path(os.environ["MALT_TLS"])
+    folder = Path(variable("MALT_TLS"))
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not valid by {folder / 'ca.pem'}: {error.verify_message}"
     reason = _reason(error)
@@ -228,7 +228,7 @@ def _reason(error: Exception) -> str:
 
 def warn_of_exposed_key() -> None:
     """Log a warning if others can read or write the private key in MALT_TLS."""
-    if folder := os.environ.get("MALT_TLS"):
+    if folder := variable("MALT_TLS"):
         with contextlib.suppress(OSError):  # context() reports a file that cannot be read
             if (warning := exposure(Path(folder, "key.pem"))) is not None:
                 log.warning("MALT_TLS: %s", warning)

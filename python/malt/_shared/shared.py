@@ -11,6 +11,7 @@ from malt._core_import import Stats
 from malt._errors import ConfigError, SupersededError
 from malt._job import calls
 from malt._job import job as jobs
+from malt._job.device_arrays import is_on_gpu
 from malt._job.vectors import as_array
 from malt._shared.replica import Replica
 
@@ -43,6 +44,12 @@ class Shared:
             ConfigError: the array cannot be shared; or, on every rank, the ranks' arrays differ.
             TimeoutError: the ranks that the error names did not share theirs.
         """
+        if is_on_gpu(data):
+            raise ConfigError(
+                "malt.Shared takes an array on the CPU, and this one is on a GPU: share a copy "
+                "(w.cpu()), and copy between the two around exchange(); malt.vector(w) takes "
+                "arrays on a GPU"
+            )
         array = as_array(data)
         job = jobs.current()
         self.array = data

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dstorm/errors.hpp"
@@ -167,9 +168,10 @@ void expect_optimal(const Columns& columns, const DescentOptions& options,
     slope -= options.alpha * (1 - options.l1_ratio) * w[j];
     const double limit = options.alpha * options.l1_ratio;
     if (w[j] == 0) {
-      EXPECT_LE(std::abs(slope), limit + 1e-5) << j;
+      EXPECT_LE(options.positive ? slope : std::abs(slope), limit + 1e-5) << j;
     } else {
       EXPECT_NEAR(slope, w[j] > 0 ? limit : -limit, 1e-5) << j;
+      EXPECT_TRUE(w[j] > 0 || !options.positive) << j;
     }
   }
 }
@@ -178,10 +180,12 @@ TEST(CoordinateDescent, MeetsTheConditionsOfOptimalityOnAnyNumberOfRanks) {
   const Columns columns;
   const Stored<double> stored(columns);
   for (const double ratio : {1.0, 0.5, 0.0}) {
-    for (const bool intercept : {true, false}) {
+    for (const auto& [intercept, positive] :
+         std::vector<std::pair<bool, bool>>{{true, false}, {false, false}, {true, true}}) {
       for (const int ranks : {1, 2, 4}) {
         for (const bool is_sparse : {true, false}) {
           DescentOptions options;
+          options.positive = positive;
           options.alpha = 0.1;
           options.l1_ratio = ratio;
           options.intercept = intercept;

@@ -98,10 +98,11 @@ TEST(DualAscent, NamesTheLengthThatIsWrong) {
   EXPECT_EQ(refusal([&] { ascent.take_change(wrong); }),
             "the change has 7 values; it needs 4, features + 2");
   EXPECT_NE(refusal([&] { ascent.add_changes(wrong); }), "");
-  EXPECT_NE(refusal([&] { ascent.contribute({}, wrong); }), "");
-  EXPECT_NE(refusal([&] { ascent.settle(wrong); }), "");
-  EXPECT_NE(refusal([&] { ascent.losses({}, wrong); }), "");
-  EXPECT_NE(refusal([&] { ascent.gap({}, wrong); }), "");
+  std::vector<double> wrong_sum(7);
+  EXPECT_NE(refusal([&] { ascent.contribute({}, wrong_sum); }), "");
+  EXPECT_NE(refusal([&] { ascent.settle(wrong_sum); }), "");
+  EXPECT_NE(refusal([&] { ascent.losses({}, wrong_sum); }), "");
+  EXPECT_NE(refusal([&] { ascent.gap({}, wrong_sum); }), "");
   EXPECT_NE(refusal([&] { ascent.copy_alphas(wrong); }), "");
 }
 
@@ -158,7 +159,7 @@ TEST(DualAscent, NamesTooFewPiecesOfDealtRows) {
   std::vector<std::uint32_t> lists(2 * dealt_list_length(2, 2));
   given.deal = {memory, lists, 0};
   DualAscent<float> ascent = given.make();
-  std::vector<float> sum(ascent.contribution_length());
+  std::vector<double> sum(ascent.contribution_length());
   ascent.contribute(ascent.scales(), sum);
   ascent.settle(sum);
   ascent.begin_sweep();
@@ -194,7 +195,7 @@ TEST(DualAscent, RefusesCallsOutOfTurn) {
 TEST(DualAscent, RefusesSumsThatAreNotFinite) {
   const Given given;
   DualAscent<float> ascent = given.make();
-  EXPECT_EQ(refusal([&] { ascent.settle(std::vector<float>{1, kNan}); }),
+  EXPECT_EQ(refusal([&] { ascent.settle(std::vector<double>{1, kNan}); }),
             "|w|^2 is nan; it must be finite; scale columns down, or lower C");
 }
 

@@ -127,12 +127,13 @@ class DualJob {
       all.cost += own.cost;
       all.norms += own.norms;
       all.curvature += own.curvature;
+      all.labels += own.labels;
     }
     return all;
   }
   void settle() {
     const DualScales all = scales();
-    exchange(
+    exchange<double>(
         ranks_.front().contribution_length(),
         [&](auto& rank, auto own) { rank.contribute(all, own); },
         [](auto& rank, auto sum) { rank.settle(sum); });
@@ -142,7 +143,7 @@ class DualJob {
     for (DualAscent<T>& rank : ranks_) rows.announced += rank.begin_sweep();
     for (int piece = 0; piece < pieces; ++piece) {
       for (DualAscent<T>& rank : ranks_) rows.visited += rank.sweep(piece, pieces);
-      exchange(
+      exchange<T>(
           features_ + 2, [](auto& rank, auto own) { rank.take_change(own); },
           [](auto& rank, auto sum) { rank.add_changes(sum); });
     }
@@ -156,7 +157,7 @@ class DualJob {
     const DualScales scales_of_all = scales();
     DualLosses all;
     DualGap gap;
-    exchange(
+    exchange<double>(
         ranks_.front().contribution_length(),
         [&](auto& rank, auto own_part) {
           const DualLosses own = rank.losses(scales_of_all, own_part);
@@ -195,15 +196,15 @@ class DualJob {
       ranks_.emplace_back(options, shard.dense(), shard.targets(), start, deal);
     }
   }
-  template <class Give, class Take>
+  template <class Value, class Give, class Take>
   void exchange(std::size_t length, Give give, Take take) {
-    std::vector<T> sum(length);
-    std::vector<T> own(length);
+    std::vector<Value> sum(length);
+    std::vector<Value> own(length);
     for (DualAscent<T>& rank : ranks_) {
-      give(rank, std::span<T>(own));
+      give(rank, std::span<Value>(own));
       for (std::size_t j = 0; j < length; ++j) sum[j] += own[j];
     }
-    for (DualAscent<T>& rank : ranks_) take(rank, std::span<const T>(sum));
+    for (DualAscent<T>& rank : ranks_) take(rank, std::span<const Value>(sum));
   }
 
   std::size_t features_;

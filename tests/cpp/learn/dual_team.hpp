@@ -66,22 +66,22 @@ class DualTeam {
   }
   DualScales scales(std::size_t k) {
     const DualScales own = job_.rank(k).scales();
-    const std::vector<double> all =
-        few_.add(k, {own.rows, own.positive, own.negative, own.cost, own.norms, own.curvature});
-    return {all[0], all[1], all[2], all[3], all[4], all[5]};
+    const std::vector<double> all = few_.add(
+        k, {own.rows, own.positive, own.negative, own.cost, own.norms, own.curvature, own.labels});
+    return {all[0], all[1], all[2], all[3], all[4], all[5], all[6]};
   }
   void settle(std::size_t k) {
     DualAscent<T>& rank = job_.rank(k);
-    std::vector<T> contribution(rank.contribution_length());
+    std::vector<double> contribution(rank.contribution_length());
     rank.contribute(scales(k), contribution);
-    rank.settle(wide_.add(k, contribution));
+    rank.settle(few_.add(k, contribution));
   }
   DualGap measure(std::size_t k) {
     DualAscent<T>& rank = job_.rank(k);
-    std::vector<T> contribution(rank.contribution_length());
+    std::vector<double> contribution(rank.contribution_length());
     const DualLosses own = rank.losses(scales(k), contribution);
     const std::vector<double> all = few_.add(k, {own.primal, own.dual});
-    return rank.gap({all[0], all[1]}, wide_.add(k, contribution));
+    return rank.gap({all[0], all[1]}, few_.add(k, contribution));
   }
   void take_sweep(std::size_t k, int pieces) {
     DualAscent<T>& rank = job_.rank(k);

@@ -7,6 +7,7 @@ than rejoining needs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -367,6 +368,7 @@ class Vector:
         self.iteration = 0
         self.is_closed = False
         self.is_used = False
+        self.uses = SimpleNamespace(scatters=0, gathers=0, allreduces=1, found=0, folded=0)
         self.array: Any = np.zeros(own_count, dtype)
         self._is_queue = policy == "queue"
         self._depth = depth

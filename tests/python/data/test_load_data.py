@@ -398,27 +398,28 @@ def test_bad_lines_of_a_table_raise_or_are_counted(tmp_path: Path) -> None:
     path = write(tmp_path / "x.csv", "a,y\n1,2\n3\n,4\n5,inf\n6,7\n8,9,10\n")
 
     with pytest.raises(
-        malt.ConfigError, match=r"x\.csv, row 1 \(from 0\): 1 cells, where there are 2 columns: '3'"
+        malt.ConfigError, match=r"x\.csv, line 3: 1 cells, where there are 2 columns: '3'"
     ):
         malt.load_data(path, label="y")
     data = malt.load_data(path, label="y", on_bad="count")
 
     assert data.X.tolist() == [[1], [6]]
     assert data.bad == 4
-    rows = sorted(int(line.partition("row ")[2].partition(" ")[0]) for line in data.bad_lines)
-    assert rows == [1, 2, 3, 5]
+    lines = sorted(int(re.findall(r"line (\d+)", said)[0]) for said in data.bad_lines)
+    assert lines == [3, 4, 5, 7]
 
 
 WRONG_FILES: dict[str, tuple[str | bytes, str]] = {
     "binary.svm": (bytes(range(256)) * 9, r"line 1: the label is not one number: '\?\?"),
-    "word.csv": ("a,b\n1,2\n3,x\n", "word.csv: .*'x'"),
+    "word.csv": ("a,b\n1,2\n3,x\n", "word.csv, line 3, column 'b': 'x' is no number"),
     "twice.csv": ("a,a\n1,2\n", "several columns have one name"),
-    "wide.csv": ("1," * (1 << 17) + "1\n", "131,073 columns .* at most 131,072 .* write wider"),
-    "long.csv": ("a" * (1 << 24) + "b,c\n1,2\n", "16,777,217 bytes or more"),
+    "wide.csv": ("1," * (1 << 17) + "1\n", "131,073 columns .* at most 131,072 columns .* write wider"),
+    "long.csv": ("a" * (1 << 24) + "b,c\n1,2\n", "line 1 has 2 columns in 16,777,219 bytes"),
     "wrong.npy": (b"no numpy", "wrong.npy"),
     "wrong.npz": (b"no zip", "wrong.npz"),
     "wrong.parquet": (b"PAR1 no table", "wrong.parquet"),
     "wrong.arrow": (b"no arrow", "wrong.arrow"),
+    "endless.csv": ("1\n" + "a" * (1 << 25), "line 2 has .* bytes or more; .* write wider"),
     "wrong.svm.gz": (b"no gzip", "cannot read .*wrong.svm.gz: BadGzipFile"),
     "empty.svm": ("# nothing\n", "no rows for rank 0 of 1"),
     "empty.csv": ("a,b\n", "no rows for rank 0 of 1"),

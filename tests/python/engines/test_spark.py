@@ -97,3 +97,5 @@ def test_linear_model_fits_the_partitions_of_a_dataframe(spark_session: Any) -> 
     assert fitted is model
     alone = malt.LogisticRegression(tol=1e-9).fit(rows, labels)
     np.testing.assert_allclose(model.coef_, alone.coef_, rtol=1e-3)
+    malt_spark.Distributor(2).fit(model, frame, features="a", label="label")
+    assert model.coef_.shape == (1, 1)

@@ -166,6 +166,65 @@ def test_jobs_that_exchange_or_have_nothing_to_exchange_end_without_a_word(
     assert "exchanged none" not in run_job(tmp_path, 2, program).output
 
 
+@pytest.mark.parametrize("made", ["malt.vector(np.ones(3))", "malt.vector(torch.ones(3))"])
+def test_a_vector_that_is_freed_before_it_is_exchanged_is_told_in_a_line(
+    tmp_path: Path, made: str
+) -> None:
+    pytest.importorskip("torch")
+    program = f"import torch\nmalt.init(timeout=20); {made}\n"
+    assert run_job(tmp_path, 2, program).output == UNEXCHANGED.format("1 vector")
+    program += "v = malt.vector(2); v.allreduce()\n"
+    assert run_job(tmp_path, 2, program).output == (
+        "[0] vector 'vector-1' was freed before it was exchanged: keep it (v = malt.vector(w)), "
+        "and call scatter() and gather(), or allreduce(), in the loop\n"
+    )
+
+
+# ---- Vectors that are scattered only, or gathered only -------------------------------------------
+KINDS = pytest.mark.parametrize("kind", ["vector(3,", "sparse_vector(3, capacity=1,"])
+
+
+@KINDS
+def test_gathers_without_any_scatter_are_told_in_a_line(tmp_path: Path, kind: str) -> None:
+    program = f"malt.init(timeout=20)\nv = malt.{kind} name='w')\nfor _ in range(5): v.gather()\n"
+    said = (
+        "[0] vector 'w': rank 0 gathered it 5 times, and no rank scattered it, so nothing was "
+        "folded: each round is scatter(), then gather()\n"
+    )
+    assert run_job(tmp_path, 2, program).output == said
+    assert run_job(tmp_path, 2, program + "del v").output == said
+
+
+@KINDS
+def test_scatters_without_any_gather_are_told_in_a_line(tmp_path: Path, kind: str) -> None:
+    program = f"malt.init(timeout=20)\nv = malt.{kind} name='w')\nfor _ in range(5): v.scatter()\n"
+    said = (
+        "[0] vector 'w': rank 0 scattered it 5 times, and no rank gathered it, so nothing was "
+        "folded: each round is scatter(), then gather()\n"
+    )
+    assert run_job(tmp_path, 2, program).output == said
+    assert run_job(tmp_path, 2, program + "v.close()").output == said
+
+
+@pytest.mark.parametrize("sender", [0, 1])
+def test_a_rank_may_only_scatter_or_only_gather(tmp_path: Path, sender: int) -> None:
+    result = run_job(
+        tmp_path,
+        2,
+        """
+malt.init(timeout=20)
+v = malt.vector(3)
+for _ in range(5):
+    if rank == sender: v.scatter()
+    malt.barrier()
+    if rank != sender: v.gather()
+    malt.barrier()
+""",
+        sender=sender,
+    )
+    assert result.output == ""
+
+
 def test_a_rank_alone_has_nobody_to_exchange_with(tmp_path: Path) -> None:
     assert run_job(tmp_path, 1, MAKE).output == ""
 

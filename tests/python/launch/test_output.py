@@ -11,7 +11,7 @@ import pytest
 from launches import Script, assert_gone, noted, run, running
 
 from malt._launch.output import Sink, Stream
-from malt._launch.tracebacks import Tracebacks
+from malt._launch.tracebacks import Tracebacks, Watched
 
 
 def test_lines_get_their_rank_and_keep_their_stream(script: Script) -> None:
@@ -181,3 +181,30 @@ def test_reader_that_goes_away_ends_the_job(script: Script) -> None:
         assert job.wait(100) != 0
         job.stdout = None
     assert_gone(*noted("pid0", "pid1"))
+
+
+def test_of_warnings_alike_the_first_is_shown_and_of_other_lines_all(script: Script) -> None:
+    path = script("""
+import logging, warnings
+warnings.warn("alike")
+warnings.warn(f"of rank {rank}")
+logging.getLogger("malt").warning("malt: rank %d has NaN", rank)
+print("malt is here", file=sys.stderr)
+""")
+    lines = run("-n", 3, path).stderr.splitlines()
+    for text, times in {
+        b"UserWarning: alike": 1,
+        b'  warnings.warn("alike")': 1,
+        b"UserWarning: of rank ": 3,
+        b"  warnings.warn(f": 3,
+        b"malt: rank ": 1,
+        b"malt is here": 3,
+    }.items():
+        assert sum(line[:1] == b"[" and text in line for line in lines) == times, text
+
+
+def test_a_rank_may_repeat_its_own_warning() -> None:
+    shown = Tracebacks()
+    first, other = (Watched(rank, shown) for rank in range(2))
+    assert [first.take(b"malt: late\n") for _ in range(2)] == [b"malt: late\n"] * 2
+    assert other.take(b"malt: late\n  indented\nnext\n") == b"next\n"

@@ -57,6 +57,39 @@ def test_bits_are_the_same_whoever_does_which_chunk(pool: malt.Pool) -> None:
         assert alone.sum(work, 0, alone.share(X, chunks=13)).tobytes() in sums
 
 
+NARROW: dict[str, tuple[Any, Any]] = {
+    "uint8": (np.array([200], np.uint8), np.array([800], np.uint64)),
+    "int8": (np.int8(-100), np.int64(-400)),
+    "truth value": ({"a": np.True_}, {"a": np.int64(4)}),
+    "named tuple": (Pair(np.array([True]), np.int16(30000)), Pair(np.array([4]), np.int64(120000))),
+    "float16": (np.float16(60000), np.float32(240000)),
+}
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_narrow_numbers_are_widened(pool: malt.Pool, name: str) -> None:
+    value, total = NARROW[name]
+    found = pool.sum(lambda theta, x: theta, value, pool.share(np.arange(4), chunks=4))
+    assert repr(found) == repr(total)
+
+
+def test_narrow_tensors_are_widened(pool: malt.Pool) -> None:
+    torch = pytest.importorskip("torch")
+    for value, total in (
+        (torch.tensor([200], dtype=torch.uint8), torch.tensor([800])),
+        (torch.tensor([60000.0], dtype=torch.float16), torch.tensor([240000.0])),
+    ):
+        found = pool.sum(lambda theta, x: theta, value, pool.share(np.arange(4), chunks=4))
+        assert found.dtype == total.dtype
+        assert torch.equal(found, total)
+
+
+@pytest.mark.parametrize("value", [np.array([2**62]), np.int64(-(2**62)), np.uint64(2**63)])
+def test_sum_of_whole_numbers_beyond_64_bits_is_refused(pool: malt.Pool, value: Any) -> None:
+    with pytest.raises(malt.ConfigError, match=r"the sum is beyond u?int64; return floats"):
+        pool.sum(lambda theta, x: theta, value, pool.share(np.arange(4), chunks=4))
+
+
 def test_idle_rank_takes_chunks_of_a_slow_one(pool: malt.Pool, tmp_path: Path) -> None:
     """The rank that does chunk 0 is not done before all other chunks are."""
 

@@ -17,6 +17,7 @@ import numpy as np
 from malt._errors import ConfigError, DamagedError
 
 _KINDS = "biufcSUmM"  # of dtypes: all but objects and records
+_MATRICES = ("csr_matrix", "csr_array")
 _MOST_DEPTH = 100
 
 Parts = list[bytes | memoryview]
@@ -70,19 +71,22 @@ def _describe(value: object, buffers: Parts, depth: int) -> Any:
     package = kind.__module__.partition(".")[0]
     if package == "torch" and (array := _array_of(value)) is not None:
         return ["tensor", *_describe_array(array, buffers)]
-    if package == "scipy" and getattr(value, "format", "") == "csr":
+    if package == "scipy" and kind.__name__ in _MATRICES:
         csr: Any = value
         arrays = [_describe_array(each, buffers) for each in (csr.data, csr.indices, csr.indptr)]
         return [kind.__name__, list(map(int, csr.shape)), *arrays]
     raise TypeError(
         f"{kind.__module__}.{kind.__qualname__} is no array, number or text, nor a tuple, list or "
-        "dictionary of these"
+        "dictionary of these; numpy.asarray(), tuple(), dict() or .tocsr() make one of it"
     )
 
 
 def _describe_array(array: Any, buffers: Parts) -> list[Any]:
     if array.dtype.kind not in _KINDS or array.dtype.hasobject:
-        raise TypeError(f"an array of dtype {array.dtype} is not one of numbers or text")
+        raise TypeError(
+            f"an array of dtype {array.dtype} is not one of numbers or text; .astype(float) "
+            "makes numbers of it"
+        )
     columns = array.flags.f_contiguous and not array.flags.c_contiguous
     flat = array.reshape(-1, order="F" if columns else "C")
     buffers.append(np.ascontiguousarray(flat).view(np.uint8).data if flat.nbytes else b"")
@@ -90,7 +94,9 @@ def _describe_array(array: Any, buffers: Parts) -> list[Any]:
 
 
 def _array_of(tensor: Any) -> Any:
-    """Return a CPU tensor's array; None if NumPy has none for it."""
+    """Return a CPU tensor's array; None if NumPy has none for it, or it is a Parameter."""
+    if type(tensor).__name__ != "Tensor":
+        return None
     try:
         return tensor.detach().numpy()
     except (TypeError, RuntimeError, AttributeError):
@@ -119,12 +125,14 @@ def _build(told: Any, parts: Sequence[bytes | memoryview]) -> Any:
         import torch
 
         return torch.from_numpy(_build_array(items, parts).copy())  # which has no read-only ones
-    if kind in ("csr_matrix", "csr_array"):
+    if kind in _MATRICES:
         from scipy import sparse
 
         shape, *arrays = items
         data, indices, pointers = (_build_array(each, parts) for each in arrays)
-        return getattr(sparse, kind)((data, indices, pointers), shape=tuple(shape))
+        matrix = getattr(sparse, kind)((data, indices, pointers), shape=tuple(shape))
+        matrix.check_format(full_check=True)  # SciPy reads where the indices say
+        return matrix
     raise ValueError(f"an object of kind {kind!r}")
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from malt._errors import ConfigError, DamagedError
-from malt._pool import values
+from malt._job import values
 
 Pair = namedtuple("Pair", "one two")
 
@@ -94,12 +94,28 @@ def test_sparse_matrices_and_tensors_arrive() -> None:
         {1, 2},
         np.array([object()]),
         np.zeros(2, [("a", int)]),
+        np.arange(2).view(np.recarray),
+        np.ma.masked_array([1], [True]),
         [{"a": object()}],
     ],
 )
 def test_other_objects_are_refused(value: object) -> None:
     with pytest.raises(ConfigError, match="it cannot be sent"):
         values.pack(value, "it")
+
+
+def test_parameters_are_no_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(ConfigError, match="Parameter is no array"):
+        values.pack(torch.nn.Parameter(torch.ones(2)), "it")
+
+
+def test_indices_outside_of_a_matrix_are_damage() -> None:
+    sparse = pytest.importorskip("scipy.sparse")
+    parts = values.pack(sparse.csr_matrix(np.eye(2)), "it")
+    parts[2] = np.array([0, 9], np.int32).tobytes()
+    with pytest.raises(DamagedError, match="indices must be < 2"):
+        values.unpack(parts)
 
 
 def test_endless_lists_are_refused() -> None:
