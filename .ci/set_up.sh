@@ -1,8 +1,12 @@
 # shellcheck shell=bash
 # Part of ./dev: installs what the machine lacks, makes .venv and builds the package into it.
-# It calls `say`, `fail` and `quietly` of ./dev, and reads `logs`.
+# It calls `say`, `fail` and `quietly` of ./dev, which calls `show_counts`, and reads `logs`.
 
 # ---- The machine ---------------------------------------------------------------------------------
+# By these words a command gets to be root.
+become=()
+((EUID == 0)) || become=(sudo -n)
+can_install() { command -v apt-get && "${become[@]}" true; }
 python_works() {
   "$1" - >/dev/null 2>&1 <<'END'
 import ensurepip, os, sys, sysconfig, venv
@@ -20,6 +24,8 @@ find_python() {
   done
   return 1
 }
+# Saves what is compiled twice, but nobody has to have it.
+has_ccache() { has_command ccache || ! can_install; }
 has_compiler() {
   [[ $(echo __GNUC__ | "${CXX:-g++}" -E -P -x c++ - 2>/dev/null) =~ ^[0-9]+$ ]]
 }
@@ -31,6 +37,8 @@ has_fuzzer() {
 }
 # By this name Slurm loads it.
 has_pmix() { [[ -n $(find /usr/lib* -name libpmix.so -print -quit) ]]; }
+# Ubuntu's Chromium is a snap, which cannot be installed everywhere and does not read /tmp.
+has_browser() { has_command chromium || grep -qx ID=ubuntu /etc/os-release; }
 has_header() { echo "#include <$1>" | "${CXX:-g++}" -E -x c++ - >/dev/null 2>&1; }
 
 # A check, and the packages that make it pass.
@@ -40,10 +48,10 @@ needs_of_build=(
   "has_header openssl/ssl.h|libssl-dev"
   "has_header infiniband/verbs.h|libibverbs-dev"
   "test -e /etc/ssl/certs/ca-certificates.crt|ca-certificates"
+  "has_ccache|ccache"
 )
 needs_of_test=(
   "${needs_of_build[@]}"
-  "has_command ccache|ccache"
   "has_header gtest/gtest.h|libgtest-dev"
   "has_header benchmark/benchmark.h|libbenchmark-dev"
   "has_command pkg-config|pkg-config"
@@ -54,8 +62,8 @@ needs_of_test=(
   "has_command slurmd|slurm-wlm"
   "has_pmix|libpmix-dev"
   "has_command spin|spin"
-  "has_command java|openjdk-17-jre-headless" # for Spark
-  "has_command chromium|chromium" # for the dashboard
+  "has_command java|default-jre-headless" # for Spark
+  "has_browser|chromium" # for the dashboard
 )
 needs_of_docs=(
   "find_python|python3 python3-venv python3-dev"
@@ -75,7 +83,7 @@ needs_of_arm64=(
   "command -v qemu-aarch64-static|qemu-user-static"
   "test -e /usr/src/googletest/CMakeLists.txt|googletest"
 )
-needs_of_wheel=(
+needs_of_trees=(
   "has_command mmdebstrap|mmdebstrap"
 )
 needs_of_asan=(
@@ -83,21 +91,18 @@ needs_of_asan=(
 )
 
 ensure_system() {
-  local need packages=() sudo=()
+  local need packages=()
   for need in "$@"; do
     # shellcheck disable=SC2086 # Both halves are lists of words.
     ${need%|*} >/dev/null 2>&1 || packages+=(${need#*|})
   done
   ((${#packages[@]})) || return 0
   command -v apt-get >/dev/null || fail "please install what Debian calls: ${packages[*]}"
-  if ((EUID != 0)); then
-    sudo -n true 2>/dev/null || fail "system packages are missing; please run
+  can_install >/dev/null 2>&1 || fail "system packages are missing; please run
   sudo apt-get update && sudo apt-get install -y --no-install-recommends ${packages[*]}"
-    sudo=(sudo)
-  fi
   say "Installing system packages: ${packages[*]}"
-  quietly apt "${sudo[@]}" apt-get update
-  quietly apt "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
+  quietly apt "${become[@]}" apt-get update
+  quietly apt "${become[@]}" env DEBIAN_FRONTEND=noninteractive \
     apt-get install -y --no-install-recommends "${packages[@]}"
 }
 
@@ -121,6 +126,23 @@ ensure_venv() {
   export VIRTUAL_ENV=$PWD/.venv PATH=$PWD/.venv/bin:$PATH
 }
 
+# Of what it reads, shows how far ninja is: on a terminal in a line that is rewritten, else in a
+# line every half minute.
+show_counts() {
+  local line shown=$SECONDS count='^ *(\[[0-9]+/[0-9]+\], about [0-9:?]+ left): '
+  while IFS= read -r line; do
+    if [[ ! $line =~ $count ]]; then
+      continue
+    elif [[ -t 1 ]]; then
+      printf '\r    %s\e[K' "${BASH_REMATCH[1]}"
+    elif ((SECONDS - shown >= 30)); then
+      shown=$SECONDS
+      printf '    %s\n' "${BASH_REMATCH[1]}"
+    fi
+  done
+  [[ ! -t 1 ]] || printf '\r\e[K'
+}
+
 # Prints what pyproject.toml requires: to build, to run, and for the extras named.
 requirements() {
   python - "$@" <<'END'
@@ -134,7 +156,7 @@ with open("pyproject.toml", "rb") as file:
 project = settings["project"]
 wanted = [settings["build-system"]["requires"], project["dependencies"]]
 wanted += [project["optional-dependencies"][extra] for extra in sys.argv[1:]]
-print("\n".join(sum(wanted, ["cmake>=3.25", "ninja>=1.11"])))
+print("\n".join(sum(wanted, ["cmake>=3.25", "ninja>=1.12"])))
 END
 }
 
@@ -142,19 +164,25 @@ END
 test_extras=(examples mpi learn data pool otel test)
 
 ensure_packages() { # ensure_packages NAME EXTRA...
-  local name=$1 wanted
+  local name=$1 wanted torch
   shift
   wanted=$(requirements "$@")
   ! fresh "packages-$name" "$wanted" || return 0
   say "Installing Python packages into .venv (a minute or two)"
   echo "$wanted" >"$logs/requirements-$name.txt"
+  # PyTorch's own index has a build without the 5 GB of CUDA that PyPI's brings. PyPI's will do
+  # where that index cannot be reached.
+  if torch=$(grep '^torch==' <<<"$wanted"); then
+    pip install --no-compile --no-deps --retries 0 --timeout 15 \
+      --index-url https://download.pytorch.org/whl/cpu "$torch" >"$logs/torch.log" 2>&1 || true
+  fi
   # Python compiles what is imported, when it is: a tenth of what these packages have.
   quietly pip pip install --no-compile -r "$logs/requirements-$name.txt"
   echo "$wanted" >".venv/stamps/packages-$name"
 }
 
 # As the preset dev compiles, so that ccache finds what that has in common with the extension.
-as_in_dev=(-C "cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O3 -DNDEBUG -g1")
+as_in_dev=(--config-settings "cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O3 -DNDEBUG -g1")
 
 ensure_package() {
   local inputs
@@ -164,7 +192,7 @@ ensure_package() {
   )
   ! fresh malt "$inputs" || return 0
   say "Building MALT"
-  quietly build pip install --no-deps --no-build-isolation "${as_in_dev[@]}" --editable .
+  quietly build pip install --verbose --no-deps --no-build-isolation "${as_in_dev[@]}" --editable .
   echo "$inputs" >.venv/stamps/malt
 }
 
@@ -177,7 +205,8 @@ set_up() { # set_up build|test [later]: `later`, install_test_packages does what
   ensure_system "${!needs}"
   if has_command ccache >/dev/null; then
     export CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_NOHASHDIR=1
-    export CCACHE_SLOPPINESS=pch_defines,time_macros # what a precompiled header takes
+    # What a precompiled header takes, and the same objects for all languages of messages.
+    export CCACHE_SLOPPINESS=pch_defines,time_macros,locale
   fi
   ensure_venv
   if [[ $1 == test && ${2:-} != later ]]; then

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Part of ./dev: the steps of ./dev test. Each is a function step_NAME whose output goes to a log.
-# They call .ci/set_up.sh, and read `logs` and `cores`.
+# They call .ci/set_up.sh and .ci/trees.sh, and read `logs` and `cores`.
 
 # With what a step ends that cannot be run here, after a line that begins with SKIPPED and says why.
 exit_skipped=77
@@ -90,6 +90,37 @@ step_wheel() {
   check_wheel_file "$out"/*.whl
   try_wheel "$out"/*.whl python
 }
+# README.md's two commands where nothing is installed: in a bare tree, on a clone of HEAD.
+step_fresh() {
+  local suite=${FRESH_SYSTEM:-bookworm} clone=$logs/fresh tree command begin caches=() took=()
+  local quick=(ruff mypy format mpi2)
+  [[ $suite =~ ^(bookworm|trixie|noble)$ ]] ||
+    fail "FRESH_SYSTEM=$suite is none of bookworm, trixie and noble"
+  # Root shares what has been downloaded and compiled.
+  if ((EUID == 0)); then
+    caches=("$(python -m pip cache dir)" "$(ccache --get-config cache_dir)")
+    mkdir -p "${caches[@]}"
+  fi
+  if ! git diff --quiet HEAD; then
+    cannot_run MALT_FRESH "a clone lacks what has not been committed" || return
+  elif ! bare_tree "$suite"; then
+    cannot_run MALT_FRESH "no bare tree of $suite can be made here (the log says why)" || return
+  fi
+  rm -rf "$clone"
+  git clone --quiet --depth 1 "file://$PWD" "$clone"
+  tree=$bare.fresh
+  copy_tree "$tree" "$clone" "$PWD"
+  join_network "$tree"
+  for command in demo "test ${quick[*]}"; do
+    begin=$SECONDS
+    # shellcheck disable=SC2086 # A list of words.
+    in_tree "$tree" "${caches[*]}" \
+      env -C "$PWD" "${network[@]}" HOME="$HOME" ./dev $command
+    took+=("\`./dev $command\` $((SECONDS - begin)) s")
+  done
+  echo "row a bare $suite: $(IFS=, && echo "${took[*]}")"
+  "${become[@]}" rm -rf "$tree"
+}
 step_arm64() {
   ensure_system "${needs_of_arm64[@]}"
   local out=$PWD/build/arm64 prefix=$PWD/build/arm64/googletest toolchain=$PWD/cmake/arm64.cmake
@@ -123,9 +154,26 @@ step_fuzz() {
 # Jobs wait more than they compute: one test more than there are cores runs at a time. Tests of one
 # xdist_group take turns. Beyond eight the longest test alone takes longer than all others.
 beside=(--dist loadgroup -n "$((cores < 8 ? cores + 1 : 8))")
+# Where apt has no Chromium, the tests of web pages are left out.
+may_lack_browser() {
+  has_command chromium >/dev/null ||
+    { echo "SKIPPED: the tests in a browser: apt has no Chromium" && export MALT_WITHOUT_BROWSER=1; }
+}
 step_python() {
+  may_lack_browser
   pytests python python -m pytest "${beside[@]}" --durations 40 tests/python \
     --ignore tests/python/project/test_readme.py
+}
+# Other libraries' own tests, with malt's classes in place of theirs: tests/peers.
+step_peers() {
+  local there=$PWD/.cache/dev/peers
+  if ! python -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+    echo "SKIPPED: the scikit-learn whose tests they are needs Python 3.11"
+    return "$exit_skipped"
+  fi
+  pip install --quiet --upgrade --no-deps --target "$there" \
+    celer==0.7.4 llvmlite==0.50.0 numba==0.68.1 skglm==0.5
+  OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONPATH=$there python tests/peers/peers.py -n "$cores"
 }
 # Prints a Python of this version that builds extensions: on PATH, of pyenv, or one uv downloads.
 python_of() {
@@ -180,6 +228,7 @@ build_site() {
 }
 step_docs() {
   build_site
+  may_lack_browser
   python -m pytest -p no:cacheprovider tests/site
 }
 # mpi_tests RANKS: each rank logs to its own file; rank 0's and the failed ones' are shown.
@@ -205,9 +254,18 @@ mpi_tests() {
 step_mpi1() { mpi_tests 1; }
 step_mpi2() { mpi_tests 2; }
 step_mpi4() { mpi_tests 4; }
-# Hosts are namespaces, which take root to make: as such, or in a namespace of users, or through
-# sudo. Where none of these can be had, the step is skipped, but not where CI or MALT_HOSTS=required
+# cannot_run VARIABLE WHY...: ends a step, which is skipped, or fails where CI or VARIABLE=required
 # asks for it.
+cannot_run() {
+  if [[ -n ${CI:-} || ${!1:-} == required ]]; then
+    echo "${*:2}"
+    return 1
+  fi
+  echo "SKIPPED: ${*:2}; $1=required makes this a failure"
+  return "$exit_skipped"
+}
+# Hosts are namespaces, which take root to make: as such, or in a namespace of users, or through
+# sudo.
 step_hosts() {
   local python become
   python=$(command -v python)
@@ -220,14 +278,8 @@ step_hosts() {
       return
     fi
   done
-  local why="these tests need root, a user namespace or sudo without a password"
-  why+=" to make network namespaces"
-  if [[ -n ${CI:-} || ${MALT_HOSTS:-} == required ]]; then
-    echo "$why"
-    return 1
-  fi
-  echo "SKIPPED: $why; MALT_HOSTS=required makes this a failure"
-  return "$exit_skipped"
+  cannot_run MALT_HOSTS "these tests need root, a user namespace or sudo without a password to make" \
+    "network namespaces"
 }
 step_model() { python tests/model/run.py; }
 step_chaos() { pytests chaos python -m pytest "${beside[@]}" tests/chaos; }
@@ -253,7 +305,7 @@ step_tidy_tests() { tidy tests; }
 
 lint_steps=(ruff mypy format tidy tidy_tests)
 # After `cpp`, beside whose build `tidy` cannot begin.
-test_steps=(install wheel python readme docs mpi1 mpi2 mpi4 hosts model chaos ruff mypy format)
+test_steps=(install wheel python peers readme docs mpi1 mpi2 mpi4 hosts model chaos ruff mypy format)
 sanitized_steps=('packages&' cpp packages 'builds&' "${test_steps[@]}" 'tidy&' builds asan tsan
   fuzz)
 pythons_steps=(oldest newest)

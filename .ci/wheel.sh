@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Part of ./dev: the sdist and the wheels (./dev wheel), and how a wheel is tried out.
-# It calls .ci/set_up.sh, and python_of and supported_pythons of .ci/steps.sh.
+# It calls .ci/set_up.sh and .ci/trees.sh, and python_of and supported_pythons of .ci/steps.sh.
 
 # The wheels run on this C library and later ones: RHEL 8, Debian 10, Ubuntu 20.04. Zig brings its
 # headers and symbols, so that the machine's own C library does not matter.
@@ -91,16 +91,10 @@ try_wheel() {
     3.13) suite=trixie ;;
     *) suite= ;;
   esac
-  if [[ $suite ]] && bare_tree "$suite"; then
+  if [[ $suite ]] && bare_tree "$suite" python3 python3-venv; then
     echo "row $(basename "$wheel"): in a bare $suite"
-    $become unshare --mount --pid --fork --kill-child bash -euc '
-      mount -t proc proc "$0/proc"
-      mount --rbind /dev "$0/dev"
-      mount -t tmpfs tmpfs "$0/tmp"
-      cp -r "$1" "$0/tmp/things"
-      PATH=$PATH:/usr/sbin:/sbin exec chroot "$0" \
-        /usr/bin/env -i PATH=/usr/bin:/bin HOME=/tmp sh /tmp/things/try_wheel.sh python3
-    ' "$PWD/.cache/dev/bare/$suite" "$things"
+    copy_tree "$bare.wheel" "$things" /root/things
+    in_tree "$bare.wheel" "" sh /root/things/try_wheel.sh python3
     return
   fi
   echo "row $(basename "$wheel"): here, with an empty environment"
@@ -109,21 +103,6 @@ try_wheel() {
   done
   env -i PATH="$things/bin" HOME="$things" sh "$things/try_wheel.sh" \
     "$("$python" -c 'import os, sys; print(os.path.realpath(sys.executable))')"
-}
-
-# The tree of a suite, made once. Sets `become`, the words by which a command gets to be root.
-bare_tree() { # bare_tree SUITE
-  local tree=$PWD/.cache/dev/bare/$1
-  become=
-  ((EUID == 0)) || become="sudo -n"
-  $become true 2>/dev/null || return
-  if [[ ! -e $tree.made ]]; then
-    ensure_system "${needs_of_wheel[@]}"
-    mkdir -p "${tree%/*}"
-    $become rm -rf "$tree" &&
-      $become mmdebstrap --quiet --variant=minbase --include=python3,python3-venv "$1" "$tree" &&
-      touch "$tree.made"
-  fi
 }
 
 # ./dev wheel [VERSION...]

@@ -170,8 +170,8 @@ class DualAscent {
   // ranks, after the last sweep's changes have been added. All ranks must be given sums of the same
   // bits, or their intercepts drift apart. Returns the sweep's number of rows on this rank: short
   // sweeps need fewer exchanges. With several ranks, throws dstorm::ConfigError before the first
-  // settle(). `may_accelerate`: false where the last sweep led away from the optimum, as estimate(),
-  // added over the ranks, has risen.
+  // settle(). `may_accelerate`: false where the last sweep led away from the optimum, which shows in
+  // an estimate() that, added over the ranks, has risen.
   std::int64_t begin_sweep(bool may_accelerate = true);
   // Takes one step for each row of a piece of the sweep, 0 <= piece < pieces. Call it once for each
   // piece. Returns the number of rows. A rank without rows has pieces without rows. Dealt rows need
@@ -183,8 +183,8 @@ class DualAscent {
   // results are those of sweep(0, 1).
   static void sweep_together(std::span<DualAscent* const> ascents);
 
-  // For one rank alone: sweeps at most so many times, and ends once the gap after a sweep is forecast
-  // to be at most `enough`.
+  // For one rank alone: sweeps at most so many times, and ends once the gap after a sweep is
+  // forecast to be at most `enough`.
   DualSweeps ascend(int sweeps, double enough);
 
   // An estimate of the gap, to be added over the ranks: the sum of each row's share in it, before

@@ -138,7 +138,7 @@ def test_the_readmes_loop_runs_unchanged_under_a_real_srun(slurm: Slurm) -> None
     slurm.write("train.py", block[1])
     code, output, errors = slurm.run(WITHOUT_MPI)
     assert code == 0, errors
-    assert sorted(re.findall(r"rank (\d): [0-9.]+% right", output)) == list("0123")
+    assert sorted(re.findall(r"rank (\d) of \d: [0-9.]+% right", output)) == list("0123")
 
 
 def test_srun_without_pmi_names_the_rank_that_does_not_come(slurm: Slurm) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
@@ -23,11 +22,12 @@ from malt._job import joining
 from malt._job.averaging import Averaging
 from malt._partition import Partition
 from malt._pool import forked, starting
+from malt._training.estimator import Estimator
 from malt._training.progress import Progress
 from malt._training.steps import history_of
 
 
-class MatrixFactorization(BaseEstimator):
+class MatrixFactorization(Estimator):
     """Predicts a rating as mean + user bias + item bias + user's factors . item's factors, by SGD.
 
     Minimises the squared errors plus, for each rating, `reg` times the squares of the biases and

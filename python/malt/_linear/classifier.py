@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import expit
 from sklearn.base import ClassifierMixin
+from sklearn.linear_model._base import SparseCoefMixin
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
@@ -20,7 +21,7 @@ from malt._linear.trainer import add_up
 Array = npt.NDArray[Any]
 
 
-class Classifier(ClassifierMixin, LinearInput):
+class Classifier(ClassifierMixin, SparseCoefMixin, LinearInput):
     """A classifier with one output for two classes, else one output for each class."""
 
     classes_: Array
@@ -78,17 +79,22 @@ class Classifier(ClassifierMixin, LinearInput):
         """
         return len(self.classes_) > 2 and not self._is_multinomial
 
-    def _class_weights(self, y: Array) -> Array | None:
-        """Return the weight of each class. "balanced" counts all ranks' rows and is collective."""
+    def _class_weights(self, y: Array, weights: Array | None = None) -> Array | None:
+        """Return the weight of each class; "balanced" adds up all ranks' `weights` or rows.
+
+        "balanced" is collective. A class whose rows all have the weight 0 gets 0.
+        """
         if self.class_weight is None:
             return None
         if self.class_weight != "balanced":
             given: Array = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
             return given
         numbers = np.searchsorted(self.classes_, y)
-        counts = np.bincount(numbers, minlength=len(self.classes_)).astype(np.float64)
+        counts = np.bincount(numbers, weights, len(self.classes_)).astype(np.float64)
         add_up(counts)
-        balanced: Array = counts.sum() / (len(counts) * counts)
+        balanced: Array = np.divide(
+            counts.sum(), len(counts) * counts, out=np.zeros_like(counts), where=counts > 0
+        )
         return balanced
 
     def _weigh(self, y: Array, weights: Array | None, by_class: Array | None) -> Array | None:

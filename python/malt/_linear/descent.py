@@ -31,11 +31,12 @@ _STALLED = 6
 
 
 class Penalty(NamedTuple):
-    """alpha * (l1_ratio |w|_1 + (1 - l1_ratio) |w|^2 / 2), and whether there is an intercept."""
+    """alpha * (l1_ratio |w|_1 + (1 - l1_ratio) |w|^2 / 2), and what the model may have."""
 
     alpha: float
     l1_ratio: float
     intercept: bool
+    positive: bool  # no weight may be below 0
 
 
 class Descended(NamedTuple):
@@ -58,13 +59,16 @@ def solve(
     dynamic: bool,
     seed: int,
     start: Array | None,
+    roots: Array | None,
     watch: Callable[[Look], object],
 ) -> Descended:
     """Solve over the columns of X, which all ranks have; each takes steps on its own. Collective.
 
+    `roots`: of the rows' weights, which add up to the number of rows; X and the targets have been
+    multiplied by them.
     If a rank dies, the others divide its columns, whose weights begin again at 0.
     """
-    descent = _Descent(job, columns, targets, penalty, dynamic, seed, watch)
+    descent = _Descent(job, columns, targets, penalty, dynamic, seed, roots, watch)
     try:
         while True:
             try:
@@ -86,9 +90,11 @@ class _Descent:
         penalty: Penalty,
         dynamic: bool,
         seed: int,
+        roots: Array | None,
         watch: Callable[[Look], object],
     ) -> None:
         self._columns, self._targets, self._penalty = columns, targets, penalty
+        self._roots = roots
         self._dynamic, self._seed, self._watch = dynamic, seed, watch
         self._slot, slots = (0, 1) if job is None else (job.rank, job.size)
         self._few = Sums(job, _FEW + slots, np.float64)
@@ -102,8 +108,11 @@ class _Descent:
         )
         self._descent: Any = None
         with np.errstate(over="ignore"):  # the kernel refuses such targets
-            centre = targets.mean(dtype=np.float64) if penalty.intercept else 0.0
-            square = np.square(targets - centre, dtype=np.float64).sum()
+            along = np.ones_like(targets) if roots is None else roots
+            self._centre = float(np.mean(along * targets, dtype=np.float64))
+            if not penalty.intercept:
+                self._centre = 0.0
+            square = np.square(targets - self._centre * along, dtype=np.float64).sum()
         self._rounding = float(np.finfo(targets.dtype).eps)
         # A gap of the objective that is all squares at w = 0 is rounding below this.
         self._floor = 4 * self._rounding * float(square) / (2 * len(targets))
@@ -164,11 +173,13 @@ class _Descent:
             alpha=penalty.alpha,
             l1_ratio=penalty.l1_ratio,
             intercept=penalty.intercept,
+            positive=penalty.positive,
             dynamic=self._dynamic,
             rank=self._alive.index(self._slot),
             ranks=len(self._alive),
             seed=self._seed,
             start=start,
+            roots=self._roots,
         )
         if start is not None:
             self._settle()
@@ -190,8 +201,8 @@ class _Descent:
             self._sweep()
         updates, _, mean = self._counts()
         weights = self._sum_of_weights()
-        centre = float(self._targets.mean(dtype=np.float64)) - mean if penalty.intercept else 0.0
-        return Descended(weights, centre, self._looks, has_converged, round(updates))
+        intercept = self._centre - mean if penalty.intercept else 0.0
+        return Descended(weights, intercept, self._looks, has_converged, round(updates))
 
     @property
     def _work(self) -> Array:

@@ -1,22 +1,31 @@
-"""Solving a linear model with an L2 penalty in the dual (learn/dual_ascent.hpp), to a known gap."""
+"""Solving a linear model with an L2 penalty, to a known gap.
+
+Small problems with a smooth loss are solved by Newton's method (newton.py). Others begin in the
+dual (learn/dual_ascent.hpp), and Newton's method goes on where that is slow.
+"""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Generator, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 from malt._core_import import DualAscentFloat32, DualAscentFloat64, dealt_list_length
 from malt._job import job as jobs
 from malt._job import joining
 from malt._job.job import Job
-from malt._linear import newton
+from malt._linear import equations, second_order
+from malt._linear.losses import KINKED, Losses
 from malt._linear.problem import Look, Problem, Solution, Stopping
+from malt._linear.rows import Rows as Products
+from malt._linear.rows import column_means
 from malt._linear.sums import RankLostError, Sums
 from malt._pool import forked
 
@@ -30,7 +39,7 @@ _Run = Generator[Any, None, "Solution"]
 _EXCHANGES = 32
 _LEAST_EXCHANGES = 4
 _COST_OF_EXCHANGE = 2
-_FEW = 7
+_FEW = _SCALES = 7
 # The rounding of changes adds up in the weights. They are computed anew after so many passes once
 # the gap is below this multiple of the objective's rounding.
 _DRIFT = 1e4
@@ -38,16 +47,26 @@ _SETTLE_EVERY = 8.0
 _MOST_BETWEEN_LOOKS = 16.0  # passes
 _LEAST_BETWEEN_LOOKS = 0.5
 _MOST_CORRECTED = 4.0
-# After so many passes a problem with few features is left to Newton's method.
-_PATIENCE = 40.0
-_MOST_FEATURES = 1000
-_MOST_COPIED = 1 << 29  # bytes of float64
+_TINY = 1e-300
+# After so many passes a problem is left to Newton's method if the ascent would need so many more: a
+# few if Newton's equations are formed.
+_PATIENCE = 32.0
+_FEW_MORE, _MANY_MORE = 30.0, 100.0
+_SWEEPS_AT_ONCE = 8
+_MOST_COPIED = 1 << 29  # bytes of float64, of a sparse matrix of float32
+# Newton's method comes first if so many operations may do.
+_NEWTON_STEPS = {"squared_error": 1.0}
+_SMOOTH_STEPS = 10.0
+_MOST_OPERATIONS = 4e8
+_OPERATIONS_A_VALUE = 600
 # Ranks whose targets differ by more than this share of all targets' variance have unlike rows.
 _UNLIKE = 0.05
 _KAPPA_OF_UNLIKE = 10.0
 _CACHE = 1 << 21  # bytes, of a core's own
 # A gap below this share of the objective that has not fallen since half of the passes is due to
 # rounding.
+# An objective below this many eps (its square, for squares) of that of no weights is rounding.
+_FLOOR = 16.0
 _ROUNDING = {"float32": 1e-4, "float64": 1e-11}
 
 
@@ -108,14 +127,30 @@ def solve(
 
     `alone`: this rank solves them by itself, over its own rows.
     """
-    job = None if alone else joining.company()
+    company = joining.company()
+    job = None if alone else company
+    made = _Made(job, is_alone=company is None)
     if job is None and _fit_together(outputs):
-        ascents = [_Ascent(None, output(), problem, seed, len(outputs)) for output in outputs]
+        ascents = [_Ascent(made, output(), problem, seed, len(outputs)) for output in outputs]
         return _finish_all([ascent.run(stopping, keeps_alphas) for ascent in ascents])
     return [
-        _solve_one(job, output(), problem, stopping, seed + k, keeps_alphas)
+        _solve_one(made, output(), problem, stopping, seed + k, keeps_alphas)
         for k, output in enumerate(outputs)
     ]
+
+
+class _Made:
+    """What all outputs' problems share."""
+
+    def __init__(self, job: Job | None, *, is_alone: bool) -> None:
+        self.job, self.is_alone = job, is_alone
+        self._products: Products | None = None
+
+    def products(self, X: Any, *, intercept: bool) -> Products:
+        """Return these rows as Newton's method reads them. Collective at first."""
+        if self._products is None:
+            self._products = Products(X, column_means(X, self.job) if intercept else None)
+        return self._products
 
 
 def _fit_together(outputs: Sequence[Callable[[], Output]]) -> bool:
@@ -131,14 +166,14 @@ def _fit_together(outputs: Sequence[Callable[[], Output]]) -> bool:
 
 
 def _solve_one(
-    job: Job | None,
+    made: _Made,
     output: Output,
     problem: Problem,
     stopping: Stopping,
     seed: int,
     keeps_alphas: bool,
 ) -> Solution:
-    ascent = _Ascent(job, output, problem, seed)
+    ascent = _Ascent(made, output, problem, seed)
     try:
         return _finish_all([ascent.run(stopping, keeps_alphas)])[0]
     finally:
@@ -162,23 +197,37 @@ def _finish_all(runs: list[_Run]) -> list[Solution]:
     return [solutions[k] for k in range(len(runs))]
 
 
+class _Best(NamedTuple):
+    """The least objective that was measured, the greatest of the dual, and the former's weights."""
+
+    primal: float
+    dual: float
+    weights: Array  # and the intercept
+
+
+_NONE_YET = _Best(np.inf, -np.inf, np.empty(0))
+
+
 class _Ascent:
     """One rank's part of an ascent."""
 
     def __init__(
         self,
-        job: Job | None,
+        made: _Made,
         output: Output,
         problem: Problem,
         seed: int,
         together: int = 1,
     ) -> None:
-        self._job = job
+        self._made = made
+        job = made.job
         rows, start, self._watch = output
         self._rows = rows
         self._few = few = Sums(job, _FEW, np.float64)
         self._visited, self._all_rows, self._all_values = 0.0, 1.0, 0.0
         self._primal = np.inf  # the objective, as far as it is known
+        self._best = _NONE_YET
+        self._is_alone = job is None and together == 1
         self._forecast = _Forecast()
         rank, ranks = (0, 1) if rows.dealt is None else (jobs.rank(), few.ranks)
         self._part = part_of(len(rows.targets), rank, ranks)
@@ -205,24 +254,22 @@ class _Ascent:
             start_intercept=intercept,
         )
         self._changes = Sums(job, rows.examples.features + 2, rows.targets.dtype)
-        self._parts = Sums(job, self._ascent.contribution_length, rows.targets.dtype)
+        self._parts = Sums(job, self._ascent.contribution_length, np.float64)
 
     def close(self) -> None:
         for sums in (self._few, self._changes, self._parts):
             sums.close()
 
     def run(self, stopping: Stopping, keeps_alphas: bool) -> _Run:
+        stopping = stopping._replace(least=self._least)
         if self._few.ranks > 1:
             self._insist(self._settle)
         looks: list[Look] = []
+        if self._begins_with_newton:
+            return self._finish(stopping, looks, keeps_alphas)
         settled_at = 0.0
         while True:
-            if self._few.ranks == 1:
-                self._visited += self._ascent.begin_sweep()
-                yield self._ascent
-                self._forecast.add(self._ascent.estimate)
-            else:
-                self._insist(self._sweep)
+            yield from self._sweep(stopping)
             passes = self._visited / self._all_rows
             drifts = self._rounding * self._primal * _DRIFT > self._forecast.gap
             if drifts and passes - settled_at >= _SETTLE_EVERY:
@@ -230,35 +277,96 @@ class _Ascent:
                 settled_at = passes
             since = passes - (looks[-1].passes if looks else 0.0)
             is_due = since >= _MOST_BETWEEN_LOOKS or passes >= stopping.passes
-            is_due = is_due or (passes >= _PATIENCE and self._may_use_newton)
             is_close = self._forecast.gap <= stopping.tol * self._primal
             if not is_due and not (is_close and since >= _LEAST_BETWEEN_LOOKS):
                 continue
-            self._primal, dual = self._insist(self._measure)
-            rounding = self._primal * self._rounding
-            looks.append(Look(passes, self._primal, dual, time.time(), rounding))
+            looks.append(self._look(passes))
             self._watch(looks[-1])
-            self._forecast.learn(looks[-1].gap)
-            has_converged = looks[-1].gap <= stopping.tol * self._primal
-            if has_converged or passes >= stopping.passes or self._is_rounding(looks):
+            has_converged = stopping.ends(looks[-1])
+            if has_converged or passes >= stopping.passes:
                 break
-            if passes >= _PATIENCE and self._may_use_newton:
+            if self._may_use_newton and self._is_slow(looks, stopping):
                 return self._finish(stopping, looks, keeps_alphas)
-        weights = np.append(self._ascent.weights, self._ascent.intercept)
-        alphas = self._alphas() if keeps_alphas else None
-        return Solution(weights.astype(self._rows.targets.dtype), alphas, looks, has_converged)
+            if self._is_rounding(looks):
+                break
+        weights = self._best.weights.astype(self._rows.targets.dtype)
+        return Solution(weights, self._alphas() if keeps_alphas else None, looks, has_converged)
+
+    def _sweep(self, stopping: Stopping) -> Generator[Any, None, None]:
+        """Sweep once over all rows, or a few times."""
+        if self._few.ranks > 1:
+            self._insist(self._sweep_with_others)
+        elif self._is_alone:
+            left = stopping.passes - self._visited / self._all_rows
+            enough = stopping.tol * self._primal / self._forecast.correction
+            sweeps = max(1, min(_SWEEPS_AT_ONCE, math.ceil(left)))
+            visited, gap = self._ascent.ascend(sweeps, enough)
+            self._visited += visited
+            self._forecast.take(gap)
+        else:
+            self._visited += self._ascent.begin_sweep(self._forecast.falls)
+            yield self._ascent
+            self._forecast.add(self._ascent.estimate)
+
+    def _look(self, passes: float) -> Look:
+        """Measure the gap; that of the best weights and alphas so far counts."""
+        primal, dual = self._insist(self._measure)
+        self._forecast.learn(primal - dual)
+        best = self._best
+        if primal <= best.primal:
+            weights = np.append(self._ascent.weights, self._ascent.intercept)
+            best = best._replace(primal=primal, weights=weights)
+        self._best = best._replace(dual=max(dual, best.dual))
+        self._primal, dual = self._best[:2]
+        return Look(passes, self._primal, dual, time.time(), self._primal * self._rounding)
 
     def _alphas(self) -> Array:
         alphas = np.empty(self._part.stop - self._part.start, self._rows.targets.dtype)
         self._ascent.copy_alphas(alphas)
         return alphas
 
+    # Newton's method
+
+    @property
+    def _columns(self) -> int:
+        return int(self._rows.examples.features) + self._problem.intercept
+
+    @property
+    def _is_direct(self) -> bool:
+        return equations.is_direct(self._columns, int(self._all_rows), self._few.ranks)
+
     @property
     def _may_use_newton(self) -> bool:
-        """Whether the problem in the weights is small, and so is a copy of the rows."""
-        features = self._rows.examples.features
-        is_small = 0 < features <= min(_MOST_FEATURES, self._all_rows)
-        return is_small and 8 * self._all_values / self._few.ranks <= _MOST_COPIED
+        """Whether a method of the second order serves, and a copy of the rows is small enough."""
+        if self._problem.loss in KINKED and not self._is_direct:
+            return False
+        X = self._rows.matrix
+        is_read = not sparse.issparse(X) or X.dtype == np.float64
+        return is_read or 8 * self._all_values / self._few.ranks <= _MOST_COPIED
+
+    @property
+    def _begins_with_newton(self) -> bool:
+        """Whether Newton's method is cheap from the beginning."""
+        if self._problem.loss in KINKED or not (self._is_direct and self._may_use_newton):
+            return False
+        steps = _NEWTON_STEPS.get(self._problem.loss, _SMOOTH_STEPS)
+        rows, columns, values = self._all_rows, float(self._columns), self._all_values
+        if rows < columns and self._few.ranks == 1:
+            operations = values * rows + steps * rows**3 / 3
+        else:
+            operations = steps * (values**2 / rows + columns**3 / 3)
+        return operations <= max(_MOST_OPERATIONS, _OPERATIONS_A_VALUE * values)
+
+    def _is_slow(self, looks: list[Look], stopping: Stopping) -> bool:
+        """Whether the ascent should end here, as it would take too long."""
+        if self._is_rounding(looks):
+            return True
+        if looks[-1].passes < _PATIENCE or len(looks) < 2:
+            return False
+        before, now = looks[-2:]
+        falls = math.log(before.gap / now.gap) / (now.passes - before.passes)
+        due = math.log(now.gap / max(stopping.tol * now.primal, _TINY))
+        return falls * (_FEW_MORE if self._is_direct else _MANY_MORE) < due
 
     def _finish(
         self,
@@ -266,42 +374,23 @@ class _Ascent:
         looks: list[Look],
         keeps_alphas: bool,
     ) -> Solution:
-        """Go on by Newton's method."""
-        X, part, weights = self._rows.matrix, self._part, self._rows.weights
-        rows = newton.Rows.of(
-            X[part],
-            self._rows.targets[part],
-            None if weights is None else weights[part],
-            self._problem,
-        )
-        begin = np.asarray(self._ascent.weights, np.float64)
-        if self._problem.intercept:
-            begin = np.append(begin, self._ascent.intercept)
-        wide = Sums(self._job, len(begin) ** 2, np.float64)
-        few = Sums(self._job, newton.FEW, np.float64)
-        try:
-            with threadpool_limits(None if joining.company() is None else 1, "blas"):
-                rest = newton.Newton(
-                    rows,
-                    self._problem,
-                    stopping,
-                    (few, wide),
-                    (begin, self._alphas().astype(np.float64)),
-                    looks[-1].passes,
-                    self._rounding,
-                    self._watch,
-                )
-                rest.run()
-        finally:
-            wide.close()
-            few.close()
-        found = rest.weights if self._problem.intercept else np.append(rest.weights, 0.0)
-        return Solution(
-            found.astype(self._rows.targets.dtype),
-            rest.alphas if keeps_alphas else None,
-            looks + rest.looks,
-            rest.has_converged,
-        )
+        """Go on by a method of the second order."""
+        part = self._part
+        X = self._rows.matrix if self._rows.dealt is None else self._rows.matrix[part]
+        targets = self._rows.targets[part].astype(np.float64)
+        costs = np.full(len(targets), self._problem.c)
+        if self._rows.weights is not None:
+            costs *= self._rows.weights[part]
+        losses = Losses(self._problem, targets, costs)
+        with nullcontext() if self._made.is_alone else threadpool_limits(1, "blas"):
+            rows = self._made.products(X, intercept=self._problem.intercept)
+            weights = self._best.weights
+            if not looks:
+                weights = np.append(self._ascent.weights, self._ascent.intercept)
+            start = second_order.Start(weights, self._alphas().astype(np.float64))
+            task = second_order.Task(X, rows, losses, stopping)
+            found = second_order.solve(task, self._made.job, start, looks, self._watch)
+        return found if keeps_alphas else found._replace(alphas=None)
 
     def _agree(self, start: Start | None) -> tuple[float, float]:
         """Return kappa for the ranks' rows, and the intercept to start from."""
@@ -329,6 +418,10 @@ class _Ascent:
         at_zero = {"log_loss": math.log(2) * count, "squared_error": square / 2}
         linear = {"hinge": count, "squared_hinge": count, "epsilon_insensitive": size}
         self._primal = self._problem.c * {**at_zero, **linear}.get(self._problem.loss, square)
+        # Decisions are known to some eps of the targets.
+        is_square = self._problem.loss.startswith("squared")
+        eps = _FLOOR * float(np.finfo(np.float64).eps)
+        self._least = self._primal * (eps**2 if is_square else eps)
         self._all_rows = max(count, 1.0)
         mean_square = total * total / self._all_rows
         is_unlike = of_ranks - mean_square > _UNLIKE * (square - mean_square)
@@ -346,18 +439,19 @@ class _Ascent:
             except RankLostError as lost:
                 self._ascent.set_ranks(lost.ranks)
                 self._few.ranks = self._changes.ranks = self._parts.ranks = lost.ranks
+                self._best = _NONE_YET
                 is_settled = False
 
     def _settle(self) -> None:
         """Compute the weights anew, from the alphas of all ranks."""
-        scales = self._few.add_few(*self._ascent.scales())[:6]
+        scales = self._few.add_few(*self._ascent.scales())[:_SCALES]
         self._all_rows = max(scales[0], 1.0)
         self._ascent.contribute(scales, self._parts.array)
         self._ascent.settle(self._parts.add_up())
 
-    def _sweep(self) -> None:
+    def _sweep_with_others(self) -> None:
         """Sweep over this rank's part, with exchanges."""
-        own = self._ascent.begin_sweep()
+        own = self._ascent.begin_sweep(self._forecast.falls)
         everybody, *_ = self._few.add_few(own)
         pieces = self._pieces(everybody / self._all_rows)
         for piece in range(pieces):
@@ -375,7 +469,7 @@ class _Ascent:
         return int(max(_LEAST_EXCHANGES, min(_EXCHANGES * share, affordable)))
 
     def _measure(self) -> tuple[float, float]:
-        scales = self._few.add_few(*self._ascent.scales())[:6]
+        scales = self._few.add_few(*self._ascent.scales())[:_SCALES]
         own = self._ascent.losses(scales, self._parts.array)
         primal, dual, *_ = self._few.add_few(*own)
         primal, dual = self._ascent.gap(primal, dual, self._parts.add_up())
@@ -395,19 +489,31 @@ class _Forecast:
 
     An estimate is that of the middle of a sweep. By its end the gap has fallen by half of what it
     falls from the middle of one sweep to that of the next. A measured gap corrects this.
+
+    Attributes:
+        gap: the forecast.
+        correction: of forecasts, by the last measured gap.
+        falls: whether the last estimate was below that before.
     """
 
     def __init__(self) -> None:
         self.gap = np.inf
+        self.falls = True
+        self.correction = 1.0
         self._before = np.inf
-        self._correction = 1.0
 
     def add(self, estimate: float) -> None:
+        estimate = max(0.0, estimate)  # a sum of numbers above 0, but for rounding
+        self.falls = estimate < self._before
         is_first = math.isinf(self._before)
-        falls = 1.0 if is_first or estimate >= self._before else estimate / self._before
-        self.gap = self._correction * estimate * math.sqrt(falls)
+        falls = estimate / self._before if self.falls and not is_first else 1.0
+        self.gap = self.correction * estimate * math.sqrt(falls)
         self._before = estimate
+
+    def take(self, gap: float) -> None:
+        """Take a forecast that is not corrected."""
+        self.gap = self.correction * gap
 
     def learn(self, gap: float) -> None:
         if self.gap > 0 and math.isfinite(self.gap):
-            self._correction *= min(max(gap / self.gap, 1 / _MOST_CORRECTED), _MOST_CORRECTED)
+            self.correction *= min(max(gap / self.gap, 1 / _MOST_CORRECTED), _MOST_CORRECTED)

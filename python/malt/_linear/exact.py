@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,18 +19,20 @@ from malt._arguments import number, whole
 from malt._errors import ConfigError
 from malt._job import job as jobs
 from malt._job import joining
-from malt._linear import dual, lbfgs
+from malt._linear import dual, lbfgs, softmax
 from malt._linear.given import Given
 from malt._linear.input import LinearInput
 from malt._linear.labels import All
 from malt._linear.problem import Look, Problem, Solution, Stopping, below_rounding
-from malt._linear.sources import InMemory, Source, examples_of
+from malt._linear.rows import awkward_column
+from malt._linear.sources import Source, examples_of
 from malt._pool import forked, starting
 
 Array = npt.NDArray[Any]
 
 # Starting a rank takes as long as a few passes over so many values; fewer are not worth a rank.
 LEAST_VALUES = 2_000_000
+MOST = sys.float_info.max  # of C and alpha
 _HISTORY = np.dtype(
     [
         ("output", np.int64),
@@ -52,7 +54,7 @@ class Output(NamedTuple):
 class ExactModel(LinearInput):
     """The base of the models that are solved to a known gap."""
 
-    n_iter_: float
+    n_iter_: Any
     dual_gap_: float
     objective_: float
     history_: Array
@@ -111,7 +113,7 @@ class ExactModel(LinearInput):
             start = None
             if starts is not None:
                 column = np.ascontiguousarray(starts[:, k], X.dtype)
-                start = dual.Start(column, float(np.ravel(self.intercept_)[k]))
+                start = dual.Start(column, float(self._weights(np.float64)[-1, k]))
             return dual.Output(rows, start, self._watch(k, outputs))
 
         def solve(rank: int) -> list[Solution | None]:
@@ -133,7 +135,7 @@ class ExactModel(LinearInput):
             return solved
 
         try:
-            self._finish(self._on_ranks(ranks, solve, outputs, X.dtype))
+            self._finish(self._on_ranks(ranks, solve, outputs), X)
         except ConfigError:
             self._insist_on_finite(X)
             raise
@@ -141,17 +143,33 @@ class ExactModel(LinearInput):
             self._alphas = np.array(alphas)
             self._last_c = self._problem().c
 
-    def _solve_smooth(
+    def _solve_softmax(self, X: Any, output: Output, outputs: int) -> None:
+        """Solve one problem of all outputs over rows in memory; the targets are class numbers."""
+        ranks = self._rank_count(X, outputs)
+        weights = 1.0 if output.weights is None else output.weights
+        costs = np.broadcast_to(self._problem().c * weights, len(output.targets))
+        start = self._start_of(outputs)
+
+        def solve(rank: int) -> list[Solution | None]:
+            part = dual.part_of(X.shape[0], rank, ranks)
+            rows, classes = X, softmax.Classes(output.targets, costs)
+            if ranks > 1:
+                rows, classes = X[part], softmax.Classes(output.targets[part], costs[part])
+            watch, intercept = self._watch(0, 1), bool(self.fit_intercept)
+            stopping = self._stopping()
+            return [softmax.solve(rows, classes, stopping, start, watch, intercept=intercept)]
+
+        self._finish(self._on_ranks(ranks, solve, outputs), X)
+
+    def _solve_streamed(
         self,
         sources: Sequence[Source],
         outputs: int,
         dtype: Any,
         class_weights: Sequence[float] = (),
-        dense: Sequence[lbfgs.DenseRows] = (),
     ) -> None:
-        """Solve one problem of all outputs, over the sources of the ranks trained here."""
-        again = self.warm_start and hasattr(self, "coef_")
-        start = self._weights(np.float64) if again else None
+        """Solve one problem of all outputs, over the files that the ranks trained here read."""
+        start = self._start_of(outputs)
 
         def solve(rank: int) -> list[Solution | None]:
             return [
@@ -159,37 +177,20 @@ class ExactModel(LinearInput):
                     sources[rank],
                     self._problem(),
                     self._stopping(),
-                    shape=(self.n_features_in_ + 1, outputs),
                     dtype=dtype,
                     class_weights=class_weights,
-                    dense=dense[rank] if dense else None,
                     start=start,
                     watch=self._watch(0, 1),
                 )
             ]
 
-        self._finish(self._on_ranks(len(sources), solve, outputs, dtype))
+        self._finish(self._on_ranks(len(sources), solve, outputs), None)
 
-    def _dense_rows(self, X: Any, output: Output, ranks: int) -> list[lbfgs.DenseRows]:
-        """Return the rows of each rank that is trained here, or nothing if X is sparse."""
-        if sparse.issparse(X):
-            return []
-        return [
-            lbfgs.DenseRows(
-                X[part],
-                output.targets[part],
-                None if output.weights is None else output.weights[part].astype(X.dtype),
-            )
-            for part in (dual.part_of(X.shape[0], rank, ranks) for rank in range(ranks))
-        ]
-
-    def _sources(self, X: Any, output: Output, ranks: int) -> list[Source]:
-        """Return a source of rows for each rank that is trained here."""
-        ends = [X.shape[0] * rank // ranks for rank in range(ranks + 1)]
-        examples = examples_of(X, output.targets, output.weights)
-        return [
-            InMemory(examples, first, last, float(last - first)) for first, last in pairwise(ends)
-        ]
+    def _start_of(self, outputs: int) -> Array:
+        """Return the weights to start from: (features + 1, outputs)."""
+        if self.warm_start and hasattr(self, "coef_"):
+            return self._weights(np.float64)
+        return np.zeros((self.n_features_in_ + 1, outputs))
 
     def _rank_count(self, X: Any, outputs: int) -> int:
         """Return how many ranks solve the problem here: at most `ranks`."""
@@ -202,6 +203,9 @@ class ExactModel(LinearInput):
         return Stopping(float(self.tol), int(self.max_iter))
 
     def _seed(self) -> int:
+        """Return the seed of the order of rows; without a random_state, always the same."""
+        if self.random_state is None:
+            return 0
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
     def _starts(self, rows: int, outputs: int) -> Array | None:
@@ -222,12 +226,11 @@ class ExactModel(LinearInput):
         ranks: int,
         solve: Callable[[int], list[Solution | None]],
         outputs: int,
-        dtype: Any,
     ) -> list[Solution]:
         """Solve here, or on ranks forked here; return each problem's solution."""
         if ranks == 1:
             return [one for one in solve(0) if one is not None]
-        weights = forked.shared_zeros((self.n_features_in_ + 1, outputs), dtype)
+        weights = forked.shared_zeros((self.n_features_in_ + 1, outputs), np.float64)
 
         def work() -> dict[str, Any]:
             rank = jobs.rank()
@@ -238,7 +241,8 @@ class ExactModel(LinearInput):
                 if one is None or (rank != 0 and not _is_mine_alone(found)):
                     continue
                 weights[:, k * width : (k + 1) * width] = one.weights
-                report[str(k)] = [[list(look) for look in one.looks], one.has_converged]
+                looks = [list(look) for look in one.looks]
+                report[str(k)] = [looks, one.has_converged, one.weights.dtype.name]
             return report
 
         reports = forked.run(ranks, work)
@@ -246,12 +250,12 @@ class ExactModel(LinearInput):
         width = outputs // len(found)
         return [
             Solution(
-                np.array(weights[:, k * width : (k + 1) * width]),
+                weights[:, k * width : (k + 1) * width].astype(dtype),
                 None,
                 [Look(*look) for look in looks],
                 has_converged,
             )
-            for k, (looks, has_converged) in sorted(found.items())
+            for k, (looks, has_converged, dtype) in sorted(found.items())
         ]
 
     def _watch(self, output: int, outputs: int) -> Callable[[Look], object]:
@@ -263,20 +267,20 @@ class ExactModel(LinearInput):
         def show(look: Look) -> None:
             print(
                 f"{name}: {look.passes:.1f} passes, objective {look.primal:.8g}, gap "
-                f"{look.gap:.2g} ({look.gap / max(look.primal, 1e-300):.1e} of it)",
+                f"{look.gap:.2g} ({look.share:.1e} of it)",
                 file=sys.stderr,
                 flush=True,
             )
 
         return show
 
-    def _finish(self, solutions: list[Solution]) -> None:
-        """Set the attributes, and warn if a problem is not solved."""
+    def _finish(self, solutions: list[Solution], X: Any) -> None:
+        """Set the attributes, and warn if a problem is not solved; X: the rows in memory."""
         weights = np.hstack([one.weights for one in solutions])
         self.coef_ = np.ascontiguousarray(weights[:-1].T)
         self.intercept_ = weights[-1].copy()
         last = [one.looks[-1] for one in solutions]
-        self.n_iter_ = max(look.passes for look in last)
+        self.n_iter_ = math.ceil(max(look.passes for look in last))
         self.objective_ = self._unit * sum(look.primal for look in last)
         self.dual_gap_ = self._unit * sum(look.gap for look in last)
         self.history_ = np.array(
@@ -289,18 +293,19 @@ class ExactModel(LinearInput):
         )
         short = [k for k, one in enumerate(solutions) if not one.has_converged]
         if short:
-            worst = max(short, key=lambda k: last[k].gap / last[k].primal)
+            worst = max(short, key=lambda k: last[k].share)
             look = last[worst]
             which = f" of output {worst}" if len(solutions) > 1 else ""
             is_out_of_passes = look.passes >= self.max_iter
             warnings.warn(
                 f"after {look.passes:.0f} passes the gap{which} is "
-                f"{look.gap / look.primal:.1e} of the objective; tol asks for {self.tol:g}: "
+                f"{look.share:.1e} of the objective; tol asks for {self.tol:g}: "
                 + (
                     "raise max_iter, scale the features, or lower C"
                     if is_out_of_passes
                     else below_rounding(weights.dtype)
-                ),
+                )
+                + ("" if X is None else awkward_column(X)),
                 ConvergenceWarning,
                 stacklevel=5,
             )

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import assert_all_finite
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils import assert_all_finite, get_tags
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from malt._core_import import linear_decisions
@@ -16,9 +16,11 @@ from malt._data.chunks import Chunks, Survey
 from malt._errors import ConfigError
 from malt._job import joining
 from malt._linear.given import Given
-from malt._linear.labels import All, Here, agree
+from malt._linear.labels import All, Here, Same, agree
+from malt._linear.rows import decisions
 from malt._linear.sources import canonical, examples_of
 from malt._pool import forked
+from malt._training.estimator import Estimator
 
 Array = npt.NDArray[Any]
 
@@ -30,15 +32,15 @@ _READS: dict[str, Any] = {
 }
 _MOST_FEATURES = 2**31 - 1  # for any type of a sparse matrix's indices
 # Parameters that may differ from rank to rank.
-_OWN_SETTINGS = ("random_state", "verbose")
+_OWN_SETTINGS = ("n_jobs", "random_state", "verbose")
 
 
-class LinearInput(BaseEstimator):
+class LinearInput(Estimator):
     """The part of an estimator that reads X and y, and decides; it sets n_features_in_."""
 
     n_features_in_: int
-    coef_: Array
-    intercept_: Array
+    coef_: Any  # an array, or as sparsify() made it
+    intercept_: Any
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -56,7 +58,8 @@ class LinearInput(BaseEstimator):
         )
 
     def _weights(self, dtype: Any) -> Array:
-        coef = np.atleast_2d(self.coef_)
+        coef = self.coef_
+        coef = np.atleast_2d(coef.toarray() if sparse.issparse(coef) else coef)
         weights = np.empty((coef.shape[1] + 1, coef.shape[0]), dtype)
         weights[:-1] = coef.T
         weights[-1] = self.intercept_
@@ -66,13 +69,23 @@ class LinearInput(BaseEstimator):
         check_is_fitted(self)
         X = self._rows(X, reset=False)
         weights = self._weights(X.dtype)
-        values: Array = linear_decisions(examples_of(X), weights, weights.shape[1])
+        if self.coef_.dtype == np.float64 and X.dtype == np.float32:  # float32 was too coarse
+            values = decisions(X, self._weights(np.float64))
+        else:
+            values = linear_decisions(examples_of(X), weights, weights.shape[1])
         return values.ravel() if values.shape[1] == 1 else values
 
     def _rows_and_targets(self, X: Any, y: Any, *, reset: bool, finite: bool) -> tuple[Any, Array]:
         is_numeric = isinstance(self, RegressorMixin)
         X, y = validate_data(
-            self, X, y, reset=reset, y_numeric=is_numeric, ensure_all_finite=finite, **_READS
+            self,
+            X,
+            y,
+            reset=reset,
+            y_numeric=is_numeric,
+            multi_output=get_tags(self).target_tags.multi_output,
+            ensure_all_finite=finite,
+            **_READS,
         )
         return _within_limits(canonical(X)), y
 
@@ -85,11 +98,13 @@ class LinearInput(BaseEstimator):
         *,
         reset: bool,
         classes: Array | None = None,
+        same: tuple[Same, ...] = (),
         finite: bool = True,
     ) -> tuple[Given, Given, Given | None, All]:
         """Return all given rows, those to train on, and those held out. Collective.
 
-        `finite`: whether X is searched for values that are not.
+        `same`: other arrays that must be the same on all ranks. `finite`: whether X is searched for
+        values that are not.
         """
 
         def take() -> tuple[tuple[Given, Given, Given | None], Here]:
@@ -109,7 +124,7 @@ class LinearInput(BaseEstimator):
                     stratified=isinstance(self, ClassifierMixin),
                 )
             here = Here(
-                rows.shape[0], rows.shape[1], rows.dtype.name, labels, self._common_settings()
+                rows.shape[0], rows.shape[1], rows.dtype.name, labels, self._common_settings(), same
             )
             return (given, training, held_out), here
 
@@ -126,7 +141,14 @@ class LinearInput(BaseEstimator):
         return None
 
     def _look(
-        self, call: str, chunks: Chunks, y: Any, sample_weight: Any, *, labels: bool
+        self,
+        call: str,
+        chunks: Chunks,
+        y: Any,
+        sample_weight: Any,
+        *,
+        labels: bool,
+        same: tuple[Same, ...] = (),
     ) -> tuple[list[Survey], All]:
         """Survey what each rank of `ranks`, or this rank of the job, will read. Collective."""
         for name, value in (("y", y), ("sample_weight", sample_weight)):
@@ -151,7 +173,7 @@ class LinearInput(BaseEstimator):
         chunks.bad_lines = tuple(line for one in surveys for line in one.bad_lines)
         rows, features = sum(one.rows for one in surveys), surveys[0].features
         known = np.unique(np.concatenate([one.labels for one in surveys])) if labels else None
-        here = Here(rows, features, chunks.dtype.name, known, self._common_settings())
+        here = Here(rows, features, chunks.dtype.name, known, self._common_settings(), same)
         _, everywhere = agree(call, lambda: (None, here))
         self.n_features_in_ = features
         if hasattr(self, "feature_names_in_"):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from malt._core_import import checksum
 from malt._errors import ConfigError, describe_ranks
 from malt._job import joining
 from malt._job.agreement import Report, Together, check_alike
@@ -24,6 +25,14 @@ class Same(NamedTuple):
     name: str
     digest: str
     remedy: str  # the way out if they differ
+
+
+def digest(*arrays: npt.NDArray[Any] | None) -> str:
+    """Return a digest of arrays of known types and lengths, to compare ranks; of None: "none"."""
+    return " ".join(
+        "none" if array is None else f"{checksum(np.ascontiguousarray(array)):016x}"
+        for array in arrays
+    )
 
 
 class Here(NamedTuple):

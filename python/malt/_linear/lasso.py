@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,16 +15,16 @@ from scipy import sparse
 from sklearn.base import RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from malt._arguments import choose, number, whole
-from malt._core_import import checksum
 from malt._data.chunks import Chunks
 from malt._errors import ConfigError
 from malt._job import joining
 from malt._linear import descent
+from malt._linear.given import Given
 from malt._linear.input import LinearInput
-from malt._linear.labels import Here, Same, agree
+from malt._linear.labels import Here, Same, agree, digest
 from malt._linear.problem import Look, Stopping, below_rounding
 from malt._linear.sources import canonical, examples_of
 from malt._pool import forked, starting
@@ -40,6 +42,7 @@ _GIVE_ALL_ROWS = (
 )
 _HISTORY = np.dtype(
     [
+        ("output", np.int64),
         ("passes", np.float64),
         ("objective", np.float64),
         ("gap", np.float64),
@@ -52,11 +55,17 @@ class _Descended(RegressorMixin, LinearInput):
     """A regression whose weights are mostly 0."""
 
     intercept_: Any
-    n_iter_: float
+    n_iter_: Any
     n_updates_: int
-    dual_gap_: float
-    objective_: float
+    dual_gap_: Any
+    objective_: Any
     history_: Array
+
+    _instead: ClassVar[dict[str, str]] = {
+        "copy_X": "leave it out; X is never changed",
+        "precompute": "leave it out; no Gram matrix is used",
+        "selection": "`schedule` is dynamic or random",
+    }
 
     @property
     def _ratio(self) -> float:
@@ -72,14 +81,16 @@ class _Descended(RegressorMixin, LinearInput):
             starting.check_ranks(int(self.ranks))
 
     @all_or_nothing
-    def fit(self, X: Any, y: Any = None) -> Any:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """Find the minimum; with warm_start, start from the last one. In a job: collective.
 
         Args:
             X: (rows, features), a NumPy array or a SciPy sparse matrix of float64 or float32. CSC
                 matrices and arrays in Fortran order are read in place, others are converted. In a
                 job every rank gives the same X and y, that is all rows. Not malt.Chunks.
-            y: (rows,), numbers.
+            y: (rows,) or (rows, targets), numbers. Each target is a problem of its own.
+            sample_weight: (rows,), the weight of each row's square, or None. Only their ratios
+                count. X is copied.
 
         Raises:
             ValueError: a parameter or the data cannot be used.
@@ -87,38 +98,51 @@ class _Descended(RegressorMixin, LinearInput):
                 the ranks' data differ.
         """
         self._check_parameters()
-        X, y = self._agree(X, y)
+        given = self._agree(X, y, sample_weight)
+        starts = self._starts(given)
+        X, targets, roots = _weighted(given)
         ranks = self._rank_count(X)
-        columns, targets = examples_of(X.T, check=False), np.ascontiguousarray(y, X.dtype)
-        start = self._start(X)
+        columns = examples_of(X.T, check=False)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        penalty = descent.Penalty(
+            float(self.alpha), self._ratio, bool(self.fit_intercept), bool(self.positive)
+        )
 
-        def solve() -> descent.Descended:
+        def solve(target: int) -> descent.Descended:
             return descent.solve(
                 joining.company(),
                 columns,
-                targets,
-                descent.Penalty(float(self.alpha), self._ratio, bool(self.fit_intercept)),
+                np.ascontiguousarray(targets[:, target]),
+                penalty,
                 Stopping(float(self.tol), int(self.max_iter)),
                 dynamic=self.schedule == "dynamic",
                 seed=seed,
-                start=start,
+                start=None if starts is None else starts[target],
+                roots=roots,
                 watch=self._watch(),
             )
 
         try:
-            found = solve() if ranks == 1 else _on_ranks(ranks, X, solve)
+            found = [
+                solve(target) if ranks == 1 else _on_ranks(ranks, X, partial(solve, target))
+                for target in range(targets.shape[1])
+            ]
         except ConfigError:
             self._insist_on_finite(X)
             raise
-        self._finish(found)
+        self._finish(found, is_flat=given.y.ndim == 1)
         return self
 
-    def _agree(self, X: Any, y: Any) -> tuple[Any, Array]:
-        """Return checked X, whose columns can be read in place, and y; the same on all ranks."""
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def _agree(self, X: Any, y: Any, sample_weight: Any) -> Given:
+        """Return X, y and weights, checked and alike on all ranks, X by columns."""
         is_alone = joining.company() is None
 
-        def take() -> tuple[tuple[Any, Array], Here]:
+        def take() -> tuple[Given, Here]:
             if isinstance(X, Chunks):
                 raise ValueError(
                     f"X is malt.Chunks, a few rows at a time; {type(self).__name__} reads columns, "
@@ -131,6 +155,7 @@ class _Descended(RegressorMixin, LinearInput):
                 y,
                 reset=True,
                 y_numeric=True,
+                multi_output=True,
                 accept_sparse="csc",
                 dtype=[np.float64, np.float32],
                 order="F",
@@ -140,30 +165,38 @@ class _Descended(RegressorMixin, LinearInput):
                 raise ValueError(
                     f"X has {rows.shape[0]} rows; a lasso takes at most {_MOST_ROWS}: draw fewer"
                 )
-            rows = canonical(rows)
-            return (rows, targets), Here(
+            weights = None
+            if sample_weight is not None:
+                weights = _check_sample_weight(
+                    sample_weight, rows, dtype=np.float64, ensure_non_negative=True
+                )
+                if not weights.any():
+                    raise ValueError("all sample_weight are 0: no row is left to train on")
+            given = Given(canonical(rows), targets, weights)
+            return given, Here(
                 rows.shape[0],
                 rows.shape[1],
                 rows.dtype.name,
                 None,
                 self._common_settings(),
-                () if is_alone else self._same(rows, targets),
+                () if is_alone else self._same(given),
             )
 
         taken, _ = agree(f"{type(self).__name__}.fit()", take)
         return taken
 
-    def _same(self, X: Any, y: Array) -> tuple[Same, ...]:
+    def _same(self, given: Given) -> tuple[Same, ...]:
         """Return digests of the data, and of the weights to start from."""
+        X = given.X
         parts: tuple[Array, ...] = (X.T,)
         if sparse.issparse(X):  # SciPy's indices are of 32 or of 64 bits
             parts = X.indptr.astype(np.int64), X.indices.astype(np.int32), X.data
-        start = self._start(X)
         return (
-            Same("the ranks' X or y", _digest(y, *parts), _GIVE_ALL_ROWS),
+            Same("the ranks' X or y", digest(given.y, *parts), _GIVE_ALL_ROWS),
+            Same("the ranks' sample_weight", digest(given.weights), _GIVE_ALL_ROWS),
             Same(
                 "with warm_start, the ranks' coef_ of the last fit",
-                "none" if start is None else _digest(start),
+                digest(self._starts(given)),
                 "each rank must start from the same weights: fit the same data on all ranks before",
             ),
         )
@@ -182,11 +215,13 @@ class _Descended(RegressorMixin, LinearInput):
         values = int(X.nnz if sparse.issparse(X) else X.size)
         return min(int(self.ranks), int(X.shape[1]), max(1, values // LEAST_VALUES))
 
-    def _start(self, X: Any) -> Array | None:
+    def _starts(self, given: Given) -> Array | None:
+        """Return the weights to start from, (targets, features), or None."""
         coef = getattr(self, "coef_", None)
-        if not self.warm_start or coef is None or coef.shape != (X.shape[1],):
+        targets = 1 if given.y.ndim == 1 else given.y.shape[1]
+        if not self.warm_start or coef is None or coef.size != targets * given.X.shape[1]:
             return None
-        return np.ascontiguousarray(coef, X.dtype)
+        return np.ascontiguousarray(coef, given.X.dtype).reshape(targets, -1)
 
     def _watch(self) -> Callable[[Look], object]:
         if not self.verbose:
@@ -205,39 +240,68 @@ class _Descended(RegressorMixin, LinearInput):
 
         return show
 
-    def _finish(self, found: descent.Descended) -> None:
-        """Set the attributes, and warn if the problem is not solved."""
-        self.coef_ = found.weights
-        self.intercept_ = found.intercept
-        last = found.looks[-1]
-        self.n_iter_, self.n_updates_ = last.passes, found.updates
-        self.objective_, self.dual_gap_ = last.primal, last.gap
+    def _finish(self, found: list[descent.Descended], *, is_flat: bool) -> None:
+        """Set the attributes, in scikit-learn's shapes, and warn if a problem is not solved."""
+        last = [one.looks[-1] for one in found]
+        passes = [math.ceil(look.passes) for look in last]
+        if len(found) == 1:
+            self.coef_, self.n_iter_ = found[0].weights, passes[0]
+            self.objective_, self.dual_gap_ = last[0].primal, last[0].gap
+        else:
+            self.coef_, self.n_iter_ = np.array([one.weights for one in found]), passes
+            self.objective_, self.dual_gap_ = np.array([(look.primal, look.gap) for look in last]).T
+        self.intercept_ = 0.0
+        if self.fit_intercept:
+            self.intercept_ = np.array([one.intercept for one in found])
+            self.intercept_ = self.intercept_[0] if is_flat else self.intercept_
+        self.n_updates_ = sum(one.updates for one in found)
         self.history_ = np.array(
-            [(look.passes, look.primal, look.gap, look.time) for look in found.looks], _HISTORY
+            [
+                (k, look.passes, look.primal, look.gap, look.time)
+                for k, one in enumerate(found)
+                for look in one.looks
+            ],
+            _HISTORY,
         )
-        if found.has_converged:
+        short = [look for look, one in zip(last, found, strict=True) if not one.has_converged]
+        if not short:
             return
-        is_out_of_passes = last.passes >= self.max_iter
+        worst = max(short, key=lambda look: look.gap / look.primal)
         warnings.warn(
-            f"after {last.passes:.0f} passes the gap is {last.gap / last.primal:.1e} of the "
+            f"after {worst.passes:.0f} passes the gap is {worst.gap / worst.primal:.1e} of the "
             f"objective; tol asks for {self.tol:g}: "
             + (
                 "raise max_iter, scale the features, or raise alpha"
-                if is_out_of_passes
-                else below_rounding(found.weights.dtype)
+                if worst.passes >= self.max_iter
+                else below_rounding(self.coef_.dtype)
             ),
             ConvergenceWarning,
             stacklevel=4,
         )
 
+    @property
+    def sparse_coef_(self) -> Any:
+        """coef_ as a sparse matrix; made anew by each use."""
+        return sparse.csr_matrix(self.coef_)
+
     def predict(self, X: Any) -> Array:
-        """Return X @ coef_ + intercept_: (rows,)."""
+        """Return X @ coef_.T + intercept_: (rows,), or (rows, targets)."""
         return self._decide(X)
 
 
-def _digest(*arrays: Array) -> str:
-    """Return a digest of arrays of known types and lengths, to compare ranks."""
-    return " ".join(f"{checksum(np.ascontiguousarray(array)):016x}" for array in arrays)
+def _weighted(given: Given) -> tuple[Any, Array, Array | None]:
+    """Return X and (rows, targets) multiplied by the roots of the rows' weights, and these."""
+    X, y, weights = given
+    targets = y.reshape(len(y), -1).astype(X.dtype)
+    if weights is None:
+        return X, targets, None
+    roots = np.sqrt(weights * (len(weights) / weights.sum())).astype(X.dtype)
+    if sparse.issparse(X):
+        X = X.copy()
+        X.data *= roots[X.indices]
+    else:
+        X = np.asfortranarray(X * roots[:, np.newaxis])
+    return X, targets * roots[:, np.newaxis], roots
 
 
 def _on_ranks(ranks: int, X: Any, solve: Callable[[], descent.Descended]) -> descent.Descended:
@@ -272,6 +336,7 @@ class Lasso(_Descended):
         *,
         tol: float = 1e-6,
         fit_intercept: bool = True,
+        positive: bool = False,
         schedule: str = "dynamic",
         random_state: Any = None,
         max_iter: int = 1000,
@@ -282,6 +347,7 @@ class Lasso(_Descended):
         self.alpha = alpha
         self.tol = tol
         self.fit_intercept = fit_intercept
+        self.positive = positive
         self.schedule = schedule
         self.random_state = random_state
         self.max_iter = max_iter
@@ -304,6 +370,7 @@ class ElasticNet(_Descended):
         l1_ratio: float = 0.5,
         tol: float = 1e-6,
         fit_intercept: bool = True,
+        positive: bool = False,
         schedule: str = "dynamic",
         random_state: Any = None,
         max_iter: int = 1000,
@@ -315,6 +382,7 @@ class ElasticNet(_Descended):
         self.l1_ratio = l1_ratio
         self.tol = tol
         self.fit_intercept = fit_intercept
+        self.positive = positive
         self.schedule = schedule
         self.random_state = random_state
         self.max_iter = max_iter
@@ -342,6 +410,7 @@ _DOC = """
         alpha: the weight of the penalty; above 0.
 {own}        tol: the largest gap, as a share of the objective; at least 0.
         fit_intercept: whether the model has an intercept.
+        positive: whether no weight may be below 0.
         schedule: "dynamic" picks the columns by which the objective would fall most; "random" takes
             all that may have a weight, in a random order, and is there to compare.
         random_state: a seed or numpy.random.RandomState, for the random schedule.
@@ -353,14 +422,14 @@ _DOC = """
             or the ranks of its job, all of which give the same X and y. Small data get fewer.
 
     Attributes:
-        coef_: (features,).
-        intercept_: a number.
-        n_iter_: passes made, of all ranks together.
-        n_updates_: coordinate steps made, of all ranks together.
-        objective_: the value of the objective.
-        dual_gap_: the objective is at most this far above the minimum.
-        history_: a record array of each measured gap: passes, objective, gap, time (seconds since
-            1970)."""
+        coef_: (features,); of several targets (targets, features).
+        intercept_: a number; of several targets (targets,).
+        n_iter_: passes made, of all ranks together, rounded up; of several targets a list.
+        n_updates_: coordinate steps made, of all ranks and targets together.
+        objective_: the value of the objective; of several targets (targets,).
+        dual_gap_: the objective is at most this far above the minimum; as objective_.
+        history_: a record array of each measured gap: output, passes, objective, gap, time (seconds
+            since 1970)."""
 
 for _kind, _text in (
     (Lasso, ""),

@@ -1,4 +1,4 @@
-"""Solving a smooth linear model by L-BFGS, over rows in memory or in files.
+"""Solving a smooth linear model by L-BFGS, over rows in files.
 
 Each evaluation reads all rows of all ranks once and adds the ranks' gradients up, so the path and
 the solution are those of one process. It serves where the dual solver (dual.py) does not: several
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,14 +42,6 @@ _FEW = 2
 _PROBE = 1e-3  # a move of the intercepts, to measure a curvature
 
 
-class DenseRows(NamedTuple):
-    """Rows of an array, with the class and the weight of each row."""
-
-    X: Array
-    classes: Array
-    weights: Array | None
-
-
 class _EndedError(Exception):
     """The search is over; all ranks raise this together."""
 
@@ -59,26 +51,23 @@ def solve(
     problem: Problem,
     stopping: Stopping,
     *,
-    shape: tuple[int, int],
     dtype: Any,
-    class_weights: Sequence[float] = (),
-    dense: DenseRows | None = None,
-    start: Array | None = None,
-    watch: Callable[[Look], object] = lambda _: None,
+    class_weights: Sequence[float],
+    start: Array,
+    watch: Callable[[Look], object],
 ) -> Solution:
     """Solve the problem over the rows of all ranks of this job. Collective.
 
-    `shape`: (features + 1, outputs) of the weights; `start`: of these, or None for zeros. `dense`:
-    the source's rows, if they are dense and the loss is softmax.
+    `start`: (features + 1, outputs).
     """
     job = joining.company()
     few = Sums(job, _FEW, np.float64)
-    wide = Sums(job, shape[0] * shape[1], np.float64)
+    wide = Sums(job, start.size, np.float64)
     try:
         search = _Search(
-            source, problem, stopping, shape, dtype, class_weights, dense, few, wide, watch
+            source, problem, stopping, start.shape, dtype, class_weights, few, wide, watch
         )
-        return search.run(np.zeros(shape) if start is None else np.asarray(start, np.float64))
+        return search.run(start)
     finally:
         few.close()
         wide.close()
@@ -92,10 +81,9 @@ class _Search:
         source: Source,
         problem: Problem,
         stopping: Stopping,
-        shape: tuple[int, int],
+        shape: tuple[int, ...],
         dtype: Any,
         class_weights: Sequence[float],
-        dense: DenseRows | None,
         few: Sums,
         wide: Sums,
         watch: Callable[[Look], object],
@@ -103,7 +91,6 @@ class _Search:
         self._source, self._problem, self._stopping = source, problem, stopping
         self._shape, self._dtype = shape, dtype
         self._class_weights = class_weights
-        self._dense = dense
         self._few, self._wide, self._watch = few, wide, watch
         self._passes = 0
         self._looks: list[Look] = []
@@ -188,8 +175,6 @@ class _Search:
         """Return the sum of this rank's losses, and of their slopes."""
         loss, _, intercept, epsilon = self._problem
         weights = np.ascontiguousarray(weights, self._dtype)
-        if self._dense is not None:
-            return _softmax_losses(self._dense, weights, intercept=intercept)
         losses, sums = 0.0, np.zeros(weights.size)
         for examples, first, last in self._pieces():
             slopes = np.zeros_like(weights)
@@ -225,28 +210,3 @@ class _Search:
         there = self._problem.c * self._wide.add_up().reshape(self._shape)[-1]
         curvature = float((slopes - there) @ slopes) / (size * _PROBE)
         return size**2 / (2 * curvature) if curvature > 0 else np.inf
-
-
-def _softmax_losses(rows: DenseRows, weights: Array, *, intercept: bool) -> tuple[float, Array]:
-    """Return the sum of the losses, and of their slopes, by products of matrices."""
-    losses, sums = 0.0, np.zeros(weights.shape)
-    for first in range(0, len(rows.X), _ROWS_AT_ONCE):
-        some = slice(first, first + _ROWS_AT_ONCE)
-        X, classes = rows.X[some], rows.classes[some]
-        values = X @ weights[:-1] + weights[-1]
-        values -= values.max(1, keepdims=True)
-        own = np.arange(len(X)), classes
-        of_rows = -values[own]
-        np.exp(values, out=values)
-        totals = values.sum(1)
-        of_rows += np.log(totals)
-        values /= totals[:, np.newaxis]
-        values[own] -= 1
-        if rows.weights is not None:
-            of_rows *= rows.weights[some]
-            values *= rows.weights[some, np.newaxis]
-        losses += float(of_rows.sum(dtype=np.float64))
-        sums[:-1] += X.T @ values
-        if intercept:
-            sums[-1] += values.sum(0, dtype=np.float64)
-    return losses, sums.ravel()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from malt._arguments import choose, number
 from malt._data.chunks import Chunks
 from malt._linear.classifier import Classifier
-from malt._linear.exact import ExactModel, Output
+from malt._linear.exact import MOST, ExactModel, Output
 from malt._linear.lbfgs import SMOOTH_LOSSES
 from malt._linear.problem import Problem
 from malt._linear.sources import Source, Streamed
@@ -32,7 +32,7 @@ class _ExactClassifier(Classifier, ExactModel):
         return self._loss == "log_loss" and len(self.classes_) > 2
 
     def _check_parameters(self) -> None:
-        number("C", self.C, 0, above=True)
+        number("C", self.C, 0, above=True, most=MOST)
         self._check_exact()
 
     def _problem(self) -> Problem:
@@ -57,22 +57,18 @@ class _ExactClassifier(Classifier, ExactModel):
         self._check_parameters()
         again = self.warm_start and hasattr(self, "coef_")
         if isinstance(X, Chunks):
-            return self._fit_chunks(X, y, sample_weight, again=again)
+            self._fit_chunks(X, y, sample_weight, again=again)
+            self._show()
+            return self
         given, everywhere = self._take_rows(X, y, sample_weight)
         self._learn_classes(everywhere, again=again)
-        by_class = self._class_weights(given.y)
+        by_class = self._class_weights(given.y, given.weights)
         weights = self._weigh(given.y, given.weights, by_class)
         targets = self._targets(given.y)
         if self._is_multinomial:
             self._insist_on_finite(given.X)
-            whole = Output(targets, weights)
-            ranks = self._rank_count(given.X, self._outputs)
-            self._solve_smooth(
-                self._sources(given.X, whole, ranks),
-                self._outputs,
-                given.X.dtype,
-                dense=self._dense_rows(given.X, whole, ranks),
-            )
+            self._solve_softmax(given.X, Output(targets, weights), self._outputs)
+            self._show()
             return self
         of_outputs = self._of_outputs(by_class)
 
@@ -87,9 +83,13 @@ class _ExactClassifier(Classifier, ExactModel):
             return Output(2 * own.astype(np.int8) - 1, weighed)
 
         self._solve_dual(given.X, self._outputs, output)
+        self._show()
         return self
 
-    def _fit_chunks(self, chunks: Chunks, y: Any, sample_weight: Any, *, again: bool) -> Any:
+    def _show(self) -> None:
+        """Give the attributes the types that they have in scikit-learn's class."""
+
+    def _fit_chunks(self, chunks: Chunks, y: Any, sample_weight: Any, *, again: bool) -> None:
         self._check_class_weight("malt.Chunks")
         if self._loss not in SMOOTH_LOSSES:
             raise ValueError(
@@ -104,8 +104,7 @@ class _ExactClassifier(Classifier, ExactModel):
             Streamed(chunks, survey, lambda y: (self._targets(y), self._weigh(y, None, by_class)))
             for survey in surveys
         ]
-        self._solve_smooth(sources, self._outputs, chunks.dtype, self._of_outputs(by_class))
-        return self
+        self._solve_streamed(sources, self._outputs, chunks.dtype, self._of_outputs(by_class))
 
 
 _DOC = """
@@ -133,8 +132,8 @@ _DOC = """
 
     Attributes:
         coef_, intercept_, classes_: as in scikit-learn.
-        n_iter_: passes over the rows, the most of any output; not always whole, as some passes
-            leave rows out.
+        n_iter_: passes over the rows, the most of any output, rounded up (history_ has fractions,
+            as some passes leave rows out); in LogisticRegression an array of one number.
         objective_: the objective at coef_, summed over the outputs.
         dual_gap_: the objective is at most so far above the minimum. For multinomial problems and
             malt.Chunks the intercept's share is an estimate.
@@ -142,8 +141,25 @@ _DOC = """
             (seconds since 1970)."""
 
 
+_OTHER_PENALTY = "the penalty is L2; for another take malt.SGDClassifier(penalty=...)"
+_INSTEAD = {
+    "dual": "leave it out; the way is chosen by the data",
+    "intercept_scaling": "leave it out; the intercept is not penalised",
+}
+
+
 class LogisticRegression(_ExactClassifier):
     """Logistic regression, multinomial for more than two classes."""
+
+    _instead: ClassVar[dict[str, str]] = {
+        **_INSTEAD,
+        "penalty": _OTHER_PENALTY,
+        "l1_ratio": _OTHER_PENALTY,
+        "solver": "leave it out; the way is chosen by the data, and `tol` sets the precision",
+        "n_jobs": "`ranks` is the number of processes",
+        "multi_class": "leave it out; sklearn.multiclass.OneVsRestClassifier(malt."
+        "LogisticRegression()) takes each class against the rest",
+    }
 
     def __init__(
         self,
@@ -168,6 +184,11 @@ class LogisticRegression(_ExactClassifier):
         self.warm_start = warm_start
         self.ranks = ranks
 
+    def _show(self) -> None:
+        self.n_iter_ = np.array([self.n_iter_], np.int32)
+        if self._is_multinomial:  # a number added to all intercepts changes no probability
+            self.intercept_ -= self.intercept_.mean()
+
     def predict_proba(self, X: Any) -> Array:
         """Return the probability of each class: (rows, classes)."""
         check_is_fitted(self)
@@ -180,6 +201,12 @@ class LogisticRegression(_ExactClassifier):
 
 class LinearSVC(_ExactClassifier):
     """A linear support vector machine; with more than two classes, each against the rest."""
+
+    _instead: ClassVar[dict[str, str]] = {
+        **_INSTEAD,
+        "penalty": _OTHER_PENALTY,
+        "multi_class": "leave it out; each class is taken against the rest",
+    }
 
     def __init__(
         self,
@@ -205,6 +232,10 @@ class LinearSVC(_ExactClassifier):
         self.verbose = verbose
         self.warm_start = warm_start
         self.ranks = ranks
+
+    def _show(self) -> None:
+        if not self.fit_intercept:
+            self.intercept_ = 0.0
 
     @property
     def _loss(self) -> str:

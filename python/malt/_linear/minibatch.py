@@ -1,7 +1,7 @@
 """SendGradient: one step for each mini-batch of all ranks together.
 
 Each rank adds up the gradients of its part of the batch, the ranks add up their sums, and all take
-the same step (as Spark MLlib does: Zhang et al., "MLlib*", ICDE 2019, section 3).
+the same step (as Spark MLlib does: Zhang et al., "MLlib*", ICDE 2019, section III.A).
 """
 
 from __future__ import annotations

@@ -20,10 +20,18 @@ class Problem(NamedTuple):
 
 
 class Stopping(NamedTuple):
-    """A solver ends when the gap is at most `tol` times the objective, or after `passes`."""
+    """A solver ends when the gap is at most `tol` times the objective, or after `passes`.
+
+    An objective of at most `least` is rounding: all but 0.
+    """
 
     tol: float
     passes: int
+    least: float = 0.0
+
+    def ends(self, look: Look) -> bool:
+        """Whether the measured gap is small enough."""
+        return look.gap <= self.tol * look.primal or look.primal <= self.least
 
 
 class Look(NamedTuple):
@@ -40,6 +48,11 @@ class Look(NamedTuple):
     def gap(self) -> float:
         return max(self.rounding, self.primal - self.dual)
 
+    @property
+    def share(self) -> float:
+        """The gap, as a share of the objective."""
+        return self.gap / self.primal if self.primal > 0 else np.inf if self.gap > 0 else 0.0
+
 
 class Solution(NamedTuple):
     """A solved problem."""
@@ -52,5 +65,6 @@ class Solution(NamedTuple):
 
 def below_rounding(dtype: npt.DTypeLike) -> str:
     """Return words for a gap that cannot fall to `tol` because values of this type are rounded."""
-    name = np.dtype(dtype).name
-    return f"{name} allows no less; " + ("give X as float64" if name == "float32" else "raise tol")
+    if np.dtype(dtype) == np.float32:
+        return "float32 allows no less; give X as float64"
+    return "float64 allows no less; scale the features, lower C, or raise tol"

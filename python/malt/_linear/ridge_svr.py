@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import numpy.typing as npt
 from sklearn.base import RegressorMixin
 
 from malt._arguments import choose, number
 from malt._data.chunks import Chunks
-from malt._linear.exact import ExactModel, Output
+from malt._linear.exact import MOST, ExactModel, Output
 from malt._linear.lbfgs import SMOOTH_LOSSES
 from malt._linear.problem import Problem
 from malt._linear.sources import Source, Streamed
@@ -30,7 +31,7 @@ class _ExactRegressor(RegressorMixin, ExactModel):
 
         Args:
             X: (rows, features), as for malt.LogisticRegression.fit().
-            y: (rows,), numbers.
+            y: (rows,), numbers; for malt.Ridge also (rows, targets).
             sample_weight: (rows,), the weight of each row's loss, or None.
 
         Raises:
@@ -48,15 +49,26 @@ class _ExactRegressor(RegressorMixin, ExactModel):
                 )
             surveys, _ = self._look("fit", X, y, sample_weight, labels=False)
             sources: list[Source] = [Streamed(X, survey, lambda y: (y, None)) for survey in surveys]
-            self._solve_smooth(sources, 1, X.dtype)
-        else:
-            given, _ = self._take_rows(X, y, sample_weight)
-            self._solve_dual(given.X, 1, lambda _: Output(given.y, given.weights))
-        self.coef_ = self.coef_[0]
+            self._solve_streamed(sources, 1, X.dtype)
+            self._show(is_flat=True)
+            return self
+        given, _ = self._take_rows(X, y, sample_weight)
+        columns = given.y.reshape(given.X.shape[0], -1)
+        self._solve_dual(given.X, columns.shape[1], lambda k: Output(columns[:, k], given.weights))
+        self._show(is_flat=given.y.ndim == 1)
         return self
 
+    def _show(self, *, is_flat: bool) -> None:  # noqa: ARG002
+        """Give the attributes the types that they have in scikit-learn's class.
+
+        `is_flat`: y has one dimension.
+        """
+        self.coef_ = self.coef_[0] if len(self.coef_) == 1 else self.coef_
+        if not self.fit_intercept:
+            self.intercept_ = 0.0
+
     def predict(self, X: Any) -> Array:
-        """Return X @ coef_ + intercept_: (rows,)."""
+        """Return X @ coef_.T + intercept_: (rows,), or of several targets (rows, targets)."""
         return self._decide(X)
 
 
@@ -71,13 +83,16 @@ _DOC = """
             malt.LogisticRegression.
 
     Attributes:
-        coef_: (features,).
-        intercept_: (1,).
-        n_iter_, objective_, dual_gap_, history_: as in malt.LogisticRegression."""
+{shapes}        objective_, dual_gap_, history_: as in malt.LogisticRegression."""
 
 
 class LinearSVR(_ExactRegressor):
     """Linear support vector regression: |w|^2 / 2 + C * the sum of the losses."""
+
+    _instead: ClassVar[dict[str, str]] = {
+        "dual": "leave it out; the way is chosen by the data",
+        "intercept_scaling": "leave it out; the intercept is not penalised",
+    }
 
     def __init__(
         self,
@@ -109,13 +124,19 @@ class LinearSVR(_ExactRegressor):
 
     def _check_parameters(self) -> None:
         choose("loss", self.loss, ("epsilon_insensitive", "squared_epsilon_insensitive"))
-        number("C", self.C, 0, above=True)
+        number("C", self.C, 0, above=True, most=MOST)
         number("epsilon", self.epsilon, 0)
         super()._check_parameters()
 
 
 class Ridge(_ExactRegressor):
-    """Ridge regression: |y - X w - b|^2 + alpha * |w|^2."""
+    """Ridge regression: |y - X w - b|^2 + alpha * |w|^2, for each target."""
+
+    _instead: ClassVar[dict[str, str]] = {
+        "copy_X": "leave it out; X is never changed",
+        "positive": "malt.ElasticNet(alpha=alpha / rows, l1_ratio=0, positive=True) is the same",
+        "solver": "leave it out; the way is chosen by the data, and `tol` sets the precision",
+    }
 
     def __init__(
         self,
@@ -145,17 +166,42 @@ class Ridge(_ExactRegressor):
     def _unit(self) -> float:
         return 2 * float(self.alpha)
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def _show(self, *, is_flat: bool) -> None:
+        targets = len(self.coef_)
+        super()._show(is_flat=is_flat)
+        if not is_flat:
+            self.n_iter_ = np.full(targets, self.n_iter_, np.int32)
+        elif self.fit_intercept:
+            self.intercept_ = self.intercept_[0]
+
     def _check_parameters(self) -> None:
-        number("alpha", self.alpha, 0, above=True)
+        number("alpha", self.alpha, 0, above=True, most=MOST)
         super()._check_parameters()
 
 
 _OWN = {
-    LinearSVR: """        epsilon: the largest error that costs nothing; at least 0.
+    LinearSVR: (
+        """        epsilon: the largest error that costs nothing; at least 0.
         loss: "epsilon_insensitive", or "squared_epsilon_insensitive".
         C: the weight of the losses against the penalty; above 0.
 """,
-    Ridge: "        alpha: the weight of the penalty; above 0.\n",
+        """        coef_: (features,).
+        intercept_: (1,).
+        n_iter_: passes over the rows, rounded up.
+""",
+    ),
+    Ridge: (
+        "        alpha: the weight of the penalty; above 0.\n",
+        """        coef_: (features,); of several targets (targets, features).
+        intercept_: a number, or (targets,) if y has two dimensions.
+        n_iter_: passes over the rows, rounded up; (targets,) if y has two dimensions.
+""",
+    ),
 }
-for _kind, _text in _OWN.items():
-    _kind.__doc__ = f"{_kind.__doc__}{_DOC.format(own=_text)}"
+for _kind, (_text, _shapes) in _OWN.items():
+    _kind.__doc__ = f"{_kind.__doc__}{_DOC.format(own=_text, shapes=_shapes)}"

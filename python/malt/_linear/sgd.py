@@ -5,18 +5,20 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
+from sklearn.linear_model._base import SparseCoefMixin
+from sklearn.utils import check_array, check_random_state
 
 from malt._arguments import choose, number, whole
 from malt._job import job as jobs
 from malt._job.averaging import Averaging
 from malt._linear.given import Given
 from malt._linear.input import LinearInput
+from malt._linear.labels import Same, digest
 from malt._linear.sources import InMemory, Source, examples_of, weight_of
 from malt._linear.trainer import Arrays, ExchangePlan, Stopping, Trained, Trainer
 from malt._pool import forked, starting
@@ -25,11 +27,53 @@ from malt._training.steps import history_of
 
 Array = npt.NDArray[Any]
 
+_RATES = ("optimal", "invscaling", "constant", "adagrad")
+
 # Trains arrays as the given rank.
 _Part = Callable[[Arrays, int], Trained]
 
 
-class SGDModel(LinearInput):
+class Start(NamedTuple):
+    """Weights to begin with, in scikit-learn's shapes; None: zeros, or those of warm_start."""
+
+    coef: Array | None
+    intercept: Array | None
+
+    @classmethod
+    def of(cls, coef_init: Any, intercept_init: Any) -> Start:
+        def checked(given: Any) -> Array | None:
+            if given is None:
+                return None
+            found: Array = check_array(np.atleast_1d(given), ensure_2d=False, dtype=np.float64)
+            return found
+
+        return cls(checked(coef_init), checked(intercept_init))
+
+    def same(self) -> tuple[Same, ...]:
+        """Return what all ranks must give alike."""
+        remedy = "give all ranks the same weights to begin with"
+        return (
+            Same("the ranks' coef_init", digest(self.coef), remedy),
+            Same("the ranks' intercept_init", digest(self.intercept), remedy),
+        )
+
+    def fill(self, weights: Array) -> None:
+        """Put the given weights into those to train, (features + 1, outputs)."""
+        for name, part, given in (
+            ("coef_init", weights[:-1].T, self.coef),
+            ("intercept_init", weights[-1], self.intercept),
+        ):
+            if given is None:
+                continue
+            if given.size != part.size or (given.ndim == 2 and given.shape != part.shape):
+                raise ValueError(
+                    f"Provided {name} does not match dataset: its shape is {given.shape}, and that "
+                    f"of the model's is {part.shape}"
+                )
+            part[:] = given.reshape(part.shape)
+
+
+class SGDModel(SparseCoefMixin, LinearInput):
     """The base of the models trained by SGD. Derived classes have the targets and losses."""
 
     n_iter_: int
@@ -53,9 +97,7 @@ class SGDModel(LinearInput):
 
     def _check_parameters(self) -> None:
         choose("penalty", self.penalty, ("l2", "l1", "elasticnet", None))
-        choose(
-            "learning_rate", self.learning_rate, ("optimal", "invscaling", "constant", "adagrad")
-        )
+        choose("learning_rate", self.learning_rate, _RATES)
         number("alpha", self.alpha, 0)
         if self.l1_ratio is not None or self.penalty == "elasticnet":
             number("l1_ratio", self.l1_ratio, 0, most=1)

@@ -14,7 +14,7 @@ from malt._data.chunks import Chunks
 from malt._linear.classifier import Classifier, winners
 from malt._linear.given import Given
 from malt._linear.labels import All
-from malt._linear.sgd import SGDModel
+from malt._linear.sgd import SGDModel, Start
 from malt._linear.sources import Source, Streamed, examples_of
 from malt._linear.trainer import Stopping
 from malt._training.all_or_nothing import all_or_nothing
@@ -51,6 +51,7 @@ class SGDClassifier(Classifier, SGDModel):
 
     Args:
         learning_rate: also "adagrad" (Duchi et al., JMLR 2011); not "adaptive", "pa1" or "pa2".
+        n_jobs: without effect: all outputs are trained in the same passes, by `ranks` processes.
         verbose: whether tqdm shows a progress bar; None: if standard error is a terminal.
         ranks: processes that fit() starts and ends, which share X in memory and average their
             models; None: one. In a job of several ranks leave it out: each gives its own rows.
@@ -89,6 +90,7 @@ class SGDClassifier(Classifier, SGDModel):
         shuffle: bool = True,
         verbose: int | bool | None = None,
         epsilon: float = 0.1,
+        n_jobs: int | None = None,
         random_state: Any = None,
         learning_rate: str = "optimal",
         eta0: float = 0.01,
@@ -115,6 +117,7 @@ class SGDClassifier(Classifier, SGDModel):
         self.shuffle = shuffle
         self.verbose = verbose
         self.epsilon = epsilon
+        self.n_jobs = n_jobs
         self.random_state = random_state
         self.learning_rate = learning_rate
         self.eta0 = eta0
@@ -136,7 +139,14 @@ class SGDClassifier(Classifier, SGDModel):
         super()._check_parameters()
 
     @all_or_nothing
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        coef_init: Any = None,
+        intercept_init: Any = None,
+        sample_weight: Any = None,
+    ) -> Any:
         """Train from the start; with warm_start, continue where the last training ended.
 
         Args:
@@ -145,6 +155,8 @@ class SGDClassifier(Classifier, SGDModel):
                 rows. Or malt.Chunks: a first reading of the files finds labels and features, then
                 each rank reads its part of the files again in each pass; y comes from the files.
             y: (rows,), the labels.
+            coef_init: weights to begin with, of the shape of coef_, or None.
+            intercept_init: intercepts to begin with, of the shape of intercept_, or None.
             sample_weight: (rows,), the weight of each row's loss, or None.
 
         Raises:
@@ -152,9 +164,12 @@ class SGDClassifier(Classifier, SGDModel):
             malt.ConfigError: this happened on another rank of the job, which the message names.
         """
         self._check_parameters()
+        start = Start.of(coef_init, intercept_init)
         if isinstance(X, Chunks):
             self._check_class_weight("malt.Chunks")
-            surveys, everywhere = self._look("fit", X, y, sample_weight, labels=True)
+            surveys, everywhere = self._look(
+                "fit", X, y, sample_weight, labels=True, same=start.same()
+            )
             self._start(everywhere, X.dtype)
             by_class = self._class_weights(self.classes_)
             shares: list[Source] = [
@@ -164,11 +179,12 @@ class SGDClassifier(Classifier, SGDModel):
             held_out = None
         else:
             given, training, held_out, everywhere = self._take(
-                "fit", X, y, sample_weight, reset=True
+                "fit", X, y, sample_weight, reset=True, same=start.same()
             )
             self._start(everywhere, given.X.dtype)
             by_class = self._class_weights(given.y)
             shares = self._weighed_shares(training, by_class)
+        start.fill(self._arrays.weights)
         self._train(shares, self._stopping(), held_out, self._of_outputs(by_class))
         return self
 

@@ -12,7 +12,7 @@ from malt._arguments import choose
 from malt._core_import import Graph, linear_decisions
 from malt._data.chunks import Chunks
 from malt._linear.given import Given
-from malt._linear.sgd import SGDModel
+from malt._linear.sgd import SGDModel, Start
 from malt._linear.sources import Source, Streamed, examples_of
 from malt._linear.trainer import Arrays, Stopping
 from malt._training.all_or_nothing import all_or_nothing
@@ -98,12 +98,21 @@ class SGDRegressor(RegressorMixin, SGDModel):
         super()._check_parameters()
 
     @all_or_nothing
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        coef_init: Any = None,
+        intercept_init: Any = None,
+        sample_weight: Any = None,
+    ) -> Any:
         """Train from the start; with warm_start, continue where the last training ended.
 
         Args:
             X: (rows, features), as for malt.SGDClassifier.fit().
             y: (rows,), numbers.
+            coef_init: weights to begin with, of the shape of coef_, or None.
+            intercept_init: the intercept to begin with, or None.
             sample_weight: (rows,), the weight of each row's loss, or None.
 
         Raises:
@@ -111,17 +120,21 @@ class SGDRegressor(RegressorMixin, SGDModel):
             malt.ConfigError: this happened on another rank of the job, which the message names.
         """
         self._check_parameters()
+        start = Start.of(coef_init, intercept_init)
         again = self.warm_start and hasattr(self, "coef_")
         self.t_ = 1.0
         if isinstance(X, Chunks):
-            surveys, _ = self._look("fit", X, y, sample_weight, labels=False)
+            surveys, _ = self._look("fit", X, y, sample_weight, labels=False, same=start.same())
             self._begin(X.dtype, 1, again=again)
             shares: list[Source] = [Streamed(X, survey, _unweighted) for survey in surveys]
             held_out = None
         else:
-            _, training, held_out, _ = self._take("fit", X, y, sample_weight, reset=True)
+            _, training, held_out, _ = self._take(
+                "fit", X, y, sample_weight, reset=True, same=start.same()
+            )
             self._begin(training.X.dtype, 1, again=again)
             shares = self._shares(*training)
+        start.fill(self._arrays.weights)
         self._train(shares, self._stopping(), held_out)
         return self
 

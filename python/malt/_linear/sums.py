@@ -62,7 +62,9 @@ class Sums:
         return self.array
 
     def add_few(self, *numbers: float) -> list[float]:
-        """Return the sums of these numbers, and zeros up to the array's length, as add_up()."""
+        """Return the sums of these numbers, and perhaps zeros, as add_up()."""
+        if self._vector is None:
+            return list(numbers)
         self.array[:] = 0
         self.array[: len(numbers)] = numbers
         return list(self.add_up().tolist())

@@ -41,8 +41,8 @@ class ExchangePlan(NamedTuple):
         every: examples of a rank between two exchanges; None: a tenth of its pass.
         what: "model": models are averaged (MLlib*: Zhang et al., ICDE 2019); "difference": the
             differences to the model of the last exchange are summed (Petuum, Xing et al., KDD
-            2015); "gradient": all ranks take one step by the sum of the batch's gradients; or
-            "once": each rank trains and stops alone, and the models are averaged at the end.
+            2015); "gradient": all ranks take one step by the mean of the batch's gradients;
+            or "once": each rank trains and stops alone, and the models are averaged at the end.
     """
 
     averaging: Averaging

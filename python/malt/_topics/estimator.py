@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -26,13 +26,15 @@ from malt._topics.settings import TopicSettings, check_memory
 from malt._topics.sources import InMemory, Source, Streamed
 from malt._topics.trainer import Counts, Plan, Priors, Trained, agreed, live_ranks, train
 from malt._training.all_or_nothing import all_or_nothing
+from malt._training.estimator import Estimator
 
+_NO_STEPS = "leave it out; topics are sampled, not fitted by variational steps"
 _MOST_EVERY = 1 << 26  # tokens from one exchange to the next: some seconds of sampling
 
 Floats = npt.NDArray[np.float64]
 
 
-class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):
     """Topics of documents, by sampling a topic for each word of each document.
 
     A document's topics come from Dirichlet(alpha), a topic's words from Dirichlet(beta) (Blei, Ng,
@@ -66,6 +68,20 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
         topic_word_prior_: beta.
         n_iter_: sweeps of the last call.
     """
+
+    _instead: ClassVar[dict[str, str]] = {
+        "batch_size": "malt.load_data(chunk_rows=...) sets how many documents are in memory",
+        "evaluate_every": "leave it out; perplexity() measures documents that were held out",
+        "learning_decay": _NO_STEPS,
+        "learning_method": "leave it out; fit() sweeps over all documents, partial_fit() over new",
+        "learning_offset": _NO_STEPS,
+        "max_doc_update_iter": _NO_STEPS,
+        "mean_change_tol": _NO_STEPS,
+        "n_jobs": "`ranks` is the number of processes",
+        "perp_tol": "leave it out; `max_iter` sweeps are made",
+        "total_samples": _NO_STEPS,
+        "verbose": "leave it out; nothing is printed",
+    }
 
     def __init__(
         self,

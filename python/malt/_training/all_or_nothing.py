@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -14,10 +15,19 @@ def all_or_nothing(method: Method) -> Method:
 
     Otherwise the attributes of refused data, such as n_features_in_, would stand beside what the
     last training learnt.
+
+    Arguments that the method does not take are a TypeError that names the public class.
     """
+    signature = inspect.signature(method)
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **settings: Any) -> Any:
+        try:
+            signature.bind(self, *args, **settings)
+        except TypeError as error:
+            name = f"malt.{type(self).__name__}.{method.__name__}()"
+            takes = ", ".join(list(signature.parameters)[1:])
+            raise TypeError(f"{name} {error}; it takes {takes}") from None
         before = vars(self).copy()
         try:
             return method(self, *args, **settings)

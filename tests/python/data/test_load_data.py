@@ -413,7 +413,7 @@ WRONG_FILES: dict[str, tuple[str | bytes, str]] = {
     "binary.svm": (bytes(range(256)) * 9, r"line 1: the label is not one number: '\?\?"),
     "word.csv": ("a,b\n1,2\n3,x\n", "word.csv, line 3, column 'b': 'x' is no number"),
     "twice.csv": ("a,a\n1,2\n", "several columns have one name"),
-    "wide.csv": ("1," * (1 << 17) + "1\n", "131,073 columns .* at most 131,072 columns .* write wider"),
+    "wide.csv": ("1," * (1 << 17) + "1\n", "131,073 columns .* at most 131,072 .* write wider"),
     "long.csv": ("a" * (1 << 24) + "b,c\n1,2\n", "line 1 has 2 columns in 16,777,219 bytes"),
     "wrong.npy": (b"no numpy", "wrong.npy"),
     "wrong.npz": (b"no zip", "wrong.npz"),

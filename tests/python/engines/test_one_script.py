@@ -127,6 +127,6 @@ def grouped(launch: Any, engine: str) -> Any:
 def test_the_readmes_loop_runs_unchanged(
     launch: Any, size: int, loop: Path, request: pytest.FixtureRequest
 ) -> None:
-    said = re.findall(r"rank (\d): ([0-9.]+)% right", launch(loop, request))
+    said = re.findall(r"rank (\d) of \d: ([0-9.]+)% right", launch(loop, request))
     assert sorted(int(rank) for rank, _ in said) == list(range(size))
     assert all(float(right) > 85 for _, right in said)

@@ -239,8 +239,8 @@ def test_passes_that_do_not_suffice_are_a_warning() -> None:
     X, y = data_set("tumours")
     for model in (
         malt.LogisticRegression(max_iter=2, tol=1e-9, random_state=0),
-        malt.LinearSVR(max_iter=50, tol=1e-9, random_state=0),  # ends in Newton's method
-        malt.LinearSVC(C=1e8, max_iter=60, tol=1e-9, random_state=0),
+        malt.LinearSVR(max_iter=34, tol=1e-9, random_state=0),  # ends in the interior point method
+        malt.LinearSVC(C=1e8, max_iter=3, tol=1e-9, random_state=0),
     ):
         with pytest.warns(ConvergenceWarning) as seen:
             model.fit(X, y)
@@ -270,12 +270,40 @@ def test_weights_of_zero_are_as_good_as_missing_rows() -> None:
         np.testing.assert_allclose(whole.coef_, part.coef_, atol=2e-4)
 
 
-def test_float32_stops_where_rounding_does() -> None:
+def test_weights_are_float64_where_float32_is_too_coarse() -> None:
     X, y = data_set("tumours")
-    model = malt.LogisticRegression(tol=1e-12, random_state=0)
-    with pytest.warns(ConvergenceWarning, match="float32 allows no less; give X as float64"):
-        model.fit(X.astype(np.float32), y)
-    assert model.dual_gap_ < 1e-4 * model.objective_
+    X = X.astype(np.float32)
+    for tol, kind in ((1e-4, np.float32), (1e-9, np.float64)):
+        model = malt.LinearSVC(loss="hinge", tol=tol, random_state=0).fit(X, y)
+        assert model.coef_.dtype == kind
+        assert model.dual_gap_ <= tol * model.objective_
+        assert model.score(X, y) > 0.97
+
+
+@pytest.mark.parametrize("shape", [(300, 500), (50, 100), (40, 64), (64, 40)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("convert", [np.asarray, sparse.csr_array])
+def test_ridge_is_right_at_any_shape(shape: tuple[int, int], dtype: Any, convert: Any) -> None:
+    random = np.random.default_rng(0)
+    X = random.standard_normal(shape).astype(dtype)
+    y = X @ random.standard_normal(shape[1]) + 5
+    model = malt.Ridge().fit(convert(X), y)
+    np.testing.assert_allclose(model.coef_, Ridge().fit(X.astype(float), y).coef_, atol=1e-3)
+
+
+def test_targets_that_are_all_alike_need_no_weights() -> None:
+    X = np.random.default_rng(0).standard_normal((50, 5))
+    for model in (malt.Ridge(), malt.LinearSVR(), malt.LinearSVR(epsilon=0.1)):
+        model.fit(X, np.full(50, 5.0))
+        assert np.abs(model.coef_).max() < 1e-9
+        assert np.max(model.n_iter_) < 100
+
+
+@pytest.mark.parametrize("loss", ["log_loss", "hinge", "squared_hinge"])
+def test_columns_far_from_0_are_no_obstacle(loss: str) -> None:
+    X, y = make_classification(120, 6, n_informative=4, random_state=0)
+    near, far = (of_malt(loss, tol=1e-6).fit(X + far, y) for far in (0, 1e7))
+    assert far.objective_ == pytest.approx(near.objective_, rel=1e-4)
 
 
 def test_a_warm_start_goes_on_and_follows_a_path_of_cs() -> None:
@@ -303,8 +331,9 @@ def test_the_history_and_the_lines_show_each_measured_gap(
     model = malt.LinearSVC(loss="hinge", verbose=True, random_state=0).fit(X, y)
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == len(model.history_)
-    assert lines[-1].startswith(f"LinearSVC: {model.n_iter_:.1f} passes, objective ")
     last = model.history_[-1]
+    assert lines[-1].startswith(f"LinearSVC: {last['passes']:.1f} passes, objective ")
+    assert model.n_iter_ == np.ceil(last["passes"])
     assert (last["objective"], last["gap"]) == (model.objective_, model.dual_gap_)
 
 
@@ -369,6 +398,7 @@ def test_columns_out_of_order_are_found_by_any_rank(loss: str) -> None:
     ("make", "words"),
     [
         (lambda: malt.LogisticRegression(C=0), "C is 0; it must be a number above 0"),
+        (lambda: malt.LogisticRegression(C=np.inf), "C is inf; it must be a number above 0"),
         (lambda: malt.LinearSVC(loss="log"), "loss is 'log'"),
         (lambda: malt.Ridge(alpha=-1), "alpha is -1; it must be a number above 0"),
         (lambda: malt.LinearSVR(epsilon=-0.1), "epsilon is -0.1"),
@@ -428,22 +458,28 @@ for k, (kind, options) in enumerate(KINDS):
         assert gap <= 5e-7 * found
 
 
-@pytest.mark.parametrize("solver", ["lbfgs", "dual", "newton"])
+@pytest.mark.parametrize("solver", ["softmax", "dual", "newton", "interior"])
 def test_the_ranks_that_are_left_solve_over_their_own_rows(tmp_path: Path, solver: str) -> None:
+    C = 100.0 if solver == "interior" else 1.0
     result = run_job(
         tmp_path,
         3,
         OF_A_JOB
         + f"""
-from malt._linear import dual, lbfgs, newton
-if {solver!r} == "lbfgs":
+from malt._linear import dual, interior, newton, softmax
+if {solver!r} == "softmax":
     y = y + (np.arange(len(y)) % 5 == 0)  # three classes
 which, name = {{
-    "lbfgs": (lbfgs._Search, "_evaluate"),
-    "dual": (dual._Ascent, "_sweep"),
-    "newton": (newton.Newton, "_direction"),
+    "softmax": (softmax._Search, "_visit"),
+    "dual": (dual._Ascent, "_sweep_with_others"),
+    "newton": (newton.Newton, "_at"),
+    "interior": (interior.Interior, "_at"),
 }}[{solver!r}]
-C = 1e4 if {solver!r} == "newton" else 1.0
+if {solver!r} == "dual":
+    dual._MOST_OPERATIONS = dual._OPERATIONS_A_VALUE = 0
+make = malt.LogisticRegression
+if {solver!r} == "interior":
+    make = lambda **options: malt.LinearSVC(loss="hinge", **options)
 act, calls = getattr(which, name), 0
 
 def act_or_die(self, *given):
@@ -454,7 +490,7 @@ def act_or_die(self, *given):
     return act(self, *given)
 
 setattr(which, name, act_or_die)
-model = malt.LogisticRegression(C=C, tol=1e-6, random_state=0).fit(X[rank::3], y[rank::3])
+model = make(C={C}, tol=1e-6, random_state=0).fit(X[rank::3], y[rank::3])
 tell(found=(model.objective_, model.dual_gap_, model.coef_), calls=calls)
 """,
         "--keep-going",
@@ -463,11 +499,13 @@ tell(found=(model.objective_, model.dual_gap_, model.coef_), calls=calls)
     given: dict[str, Any] = {"malt": malt, "np": np}
     exec(OF_A_JOB, given)
     X, y = given["X"], given["y"]
-    if solver == "lbfgs":
+    if solver == "softmax":
         y = y + (np.arange(len(y)) % 5 == 0)
     left = np.arange(len(y)) % 3 < 2
-    C = 1e4 if solver == "newton" else 1.0
-    alone = malt.LogisticRegression(C=C, tol=1e-8).fit(X[left], y[left])
+    alone = malt.LogisticRegression(tol=1e-8)
+    if solver == "interior":
+        alone = malt.LinearSVC(loss="hinge", C=C, tol=1e-8)
+    alone.fit(X[left], y[left])
     found = [result.told[rank]["found"] for rank in (0, 1)]
     for objective_, gap, coef in found:
         assert objective_ <= alone.objective_ * (1 + 2e-6)
