@@ -54,6 +54,7 @@ class Output(NamedTuple):
 class ExactModel(LinearInput):
     """The base of the models that are solved to a known gap."""
 
+    _easier = "lower C"  # makes the problem easier
     n_iter_: Any
     dual_gap_: float
     objective_: float
@@ -301,9 +302,9 @@ class ExactModel(LinearInput):
                 f"after {look.passes:.0f} passes the gap{which} is "
                 f"{look.share:.1e} of the objective; tol asks for {self.tol:g}: "
                 + (
-                    "raise max_iter, scale the features, or lower C"
+                    f"raise max_iter, scale the features, or {self._easier}"
                     if is_out_of_passes
-                    else below_rounding(weights.dtype)
+                    else below_rounding(weights.dtype, self._easier)
                 )
                 + ("" if X is None else awkward_column(X)),
                 ConvergenceWarning,

@@ -273,7 +273,7 @@ class _Descended(RegressorMixin, LinearInput):
             + (
                 "raise max_iter, scale the features, or raise alpha"
                 if worst.passes >= self.max_iter
-                else below_rounding(self.coef_.dtype)
+                else below_rounding(self.coef_.dtype, "raise alpha")
             ),
             ConvergenceWarning,
             stacklevel=4,

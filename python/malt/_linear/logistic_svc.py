@@ -114,8 +114,9 @@ _DOC = """
     is the same on any number of ranks. The intercept is not penalised; that is so in scikit-learn's
     LogisticRegression too, but not in its LinearSVC.
 
-    The minimum is found by ascent in the dual problem (src/learn/dual_ascent.hpp), which Newton's
-    method may end; by L-BFGS for multinomial problems, and over malt.Chunks.
+    The minimum is found by Newton's method, by ascent in the dual problem
+    (src/learn/dual_ascent.hpp), which Newton's method or an interior point method may end, or over
+    malt.Chunks by L-BFGS.
 
     Args:
         C: the weight of the losses against the penalty; above 0.

@@ -63,8 +63,11 @@ class Solution(NamedTuple):
     has_converged: bool
 
 
-def below_rounding(dtype: npt.DTypeLike) -> str:
-    """Return words for a gap that cannot fall to `tol` because values of this type are rounded."""
+def below_rounding(dtype: npt.DTypeLike, easier: str) -> str:
+    """Return words for a gap that cannot fall to `tol` because values of this type are rounded.
+
+    `easier`: what makes the problem easier, such as "lower C".
+    """
     if np.dtype(dtype) == np.float32:
         return "float32 allows no less; give X as float64"
-    return "float64 allows no less; scale the features, lower C, or raise tol"
+    return f"float64 allows no less; scale the features, {easier}, or raise tol"

@@ -74,9 +74,10 @@ class _ExactRegressor(RegressorMixin, ExactModel):
 
 _DOC = """
 
-    The minimum is found by ascent in the dual problem (src/learn/dual_ascent.hpp), or over
-    malt.Chunks by L-BFGS, until the objective is known to be within `tol` times itself of the
-    minimum. It is the same on any number of ranks. The intercept is not penalised.
+    The minimum is found by Newton's method, by ascent in the dual problem
+    (src/learn/dual_ascent.hpp), or over malt.Chunks by L-BFGS, until the objective is known to be
+    within `tol` times itself of the minimum. It is the same on any number of ranks. The intercept
+    is not penalised.
 
     Args:
 {own}        tol, max_iter, warm_start, verbose, ranks, fit_intercept, random_state: as in
@@ -158,6 +159,8 @@ class Ridge(_ExactRegressor):
         self.verbose = verbose
         self.warm_start = warm_start
         self.ranks = ranks
+
+    _easier = "raise alpha"
 
     def _problem(self) -> Problem:
         return Problem("squared_error", 1 / float(self.alpha), bool(self.fit_intercept))
