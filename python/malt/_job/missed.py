@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 import weakref
+from types import FrameType
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from malt._job.vector_types import AnyVector
 log = logging.getLogger("malt")
 
 _ALWAYS_SEEN = 64  # of vectors this short, note_nan() tells: kLook in bindings/nan_watch.hpp
+_ESTIMATORS = ("malt._linear.", "malt._topics.", "malt._factorization.")
 _MOST_MADE = 1000  # vectors about which nothing is known to be wrong
 
 
@@ -86,12 +88,24 @@ def note_left_allreduce(name: str, ranks: list[int]) -> None:
 
 
 def note_made(vector: AnyVector) -> None:
-    """Note a vector that rank 0 is expected to exchange."""
+    """Note a vector that rank 0 is expected to exchange; an estimator may need none of its own."""
     global _made_count
+    if _is_of_estimator():
+        return
     _made_count += 1
     _made.append(_Made(weakref.ref(vector), vector.name, vector.uses))
     if len(_made) > _MOST_MADE:
         _made[:] = [made for made in _made if not made.uses.found + made.uses.allreduces]
+
+
+def _is_of_estimator() -> bool:
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        module: str = frame.f_globals.get("__name__", "")
+        if not module.startswith("malt._job."):
+            return module.startswith(_ESTIMATORS)
+        frame = frame.f_back
+    return False
 
 
 def note_alike(vector: AnyVector) -> None:
