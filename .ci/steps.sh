@@ -305,7 +305,7 @@ step_tidy_tests() { tidy tests; }
 
 lint_steps=(ruff mypy format tidy tidy_tests)
 # After `cpp`, beside whose build `tidy` cannot begin.
-test_steps=(install wheel python peers readme docs mpi1 mpi2 mpi4 hosts model chaos ruff mypy format)
+test_steps=(install wheel python readme docs mpi1 mpi2 mpi4 hosts model chaos ruff mypy format)
 sanitized_steps=('packages&' cpp packages 'builds&' "${test_steps[@]}" 'tidy&' builds asan tsan
   fuzz)
 pythons_steps=(oldest newest)
