@@ -101,8 +101,8 @@ step_fresh() {
     caches=("$(python -m pip cache dir)" "$(ccache --get-config cache_dir)")
     mkdir -p "${caches[@]}"
   fi
-  if ! git diff --quiet HEAD; then
-    cannot_run MALT_FRESH "a clone lacks what has not been committed" || return
+  if ! git diff --stat --exit-code HEAD; then
+    cannot_run MALT_FRESH "a clone lacks these changes, which have not been committed" || return
   elif ! bare_tree "$suite"; then
     cannot_run MALT_FRESH "no bare tree of $suite can be made here (the log says why)" || return
   fi

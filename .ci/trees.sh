@@ -35,6 +35,7 @@ in_tree() {
   # shellcheck disable=SC2016 # Expanded by that bash.
   "${become[@]}" unshare --mount --pid --fork --kill-child bash -euc '
     tree=$0
+    mount --bind "$tree" "$tree" # Namespaces can be made only where the root is a mount.
     mount -t proc proc "$tree/proc"
     mount --rbind /sys "$tree/sys"
     mount --rbind /dev "$tree/dev"

@@ -170,8 +170,8 @@ class DualAscent {
   // ranks, after the last sweep's changes have been added. All ranks must be given sums of the same
   // bits, or their intercepts drift apart. Returns the sweep's number of rows on this rank: short
   // sweeps need fewer exchanges. With several ranks, throws dstorm::ConfigError before the first
-  // settle(). `may_accelerate`: false where the last sweep led away from the optimum, which shows in
-  // an estimate() that, added over the ranks, has risen.
+  // settle(). `may_accelerate`: false where the last sweep led away from the optimum, which shows
+  // in an estimate() that, added over the ranks, has risen.
   std::int64_t begin_sweep(bool may_accelerate = true);
   // Takes one step for each row of a piece of the sweep, 0 <= piece < pieces. Call it once for each
   // piece. Returns the number of rows. A rank without rows has pieces without rows. Dealt rows need
