@@ -205,7 +205,7 @@ set_up() { # set_up build|test [later]: `later`, install_test_packages does what
   ensure_system "${!needs}"
   if has_command ccache >/dev/null; then
     export CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_NOHASHDIR=1
-    # What a precompiled header takes, and the same objects for all languages of messages.
+    # A precompiled header needs the first two; `locale`: any language of messages does.
     export CCACHE_SLOPPINESS=pch_defines,time_macros,locale
   fi
   ensure_venv

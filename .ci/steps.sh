@@ -154,10 +154,11 @@ step_fuzz() {
 # Jobs wait more than they compute: one test more than there are cores runs at a time. Tests of one
 # xdist_group take turns. Beyond eight the longest test alone takes longer than all others.
 beside=(--dist loadgroup -n "$((cores < 8 ? cores + 1 : 8))")
-# Where apt has no Chromium, the tests of web pages are left out.
+# The tests of web pages are left out if apt has no Chromium.
 may_lack_browser() {
-  has_command chromium >/dev/null ||
-    { echo "SKIPPED: the tests in a browser: apt has no Chromium" && export MALT_WITHOUT_BROWSER=1; }
+  ! has_command chromium >/dev/null || return 0
+  echo "SKIPPED: the tests in a browser: apt has no Chromium"
+  export MALT_WITHOUT_BROWSER=1
 }
 step_python() {
   may_lack_browser
@@ -278,8 +279,8 @@ step_hosts() {
       return
     fi
   done
-  cannot_run MALT_HOSTS "these tests need root, a user namespace or sudo without a password to make" \
-    "network namespaces"
+  cannot_run MALT_HOSTS "these tests need root, a user namespace or sudo without a password to" \
+    "make network namespaces"
 }
 step_model() { python tests/model/run.py; }
 step_chaos() { pytests chaos python -m pytest "${beside[@]}" tests/chaos; }

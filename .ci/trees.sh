@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Part of ./dev: bare trees of Debian's and Ubuntu's releases, in which .ci/wheel.sh tries a wheel
-# and the step `fresh` tries README.md's two commands. It calls .ci/set_up.sh, whose `become` it reads.
+# Part of ./dev: bare trees of Debian's and Ubuntu's releases. In them .ci/wheel.sh tries a wheel,
+# and the step `fresh` tries README.md's two commands. It calls .ci/set_up.sh, and reads its `become`.
 
 # bare_tree SUITE [PACKAGE...]: the smallest tree of this release that has these, made once. Sets
 # `bare`, its path.
@@ -15,9 +15,9 @@ bare_tree() {
   mkdir -p "${bare%/*}"
   # How this machine's apt reaches its servers.
   apt-config dump | grep -E '^Acquire::(https?::|Check-)' >"$bare.conf" || true
+  options+=("--include=$(IFS=, && echo "apt${*:+,$*}")" "--aptopt=$bare.conf")
   "${become[@]}" rm -rf "$bare" &&
-    "${become[@]}" mmdebstrap --quiet --variant=minbase --include="$(IFS=, && echo "apt${*:+,$*}")" \
-      --aptopt="$bare.conf" "${options[@]}" "$suite" "$bare" &&
+    "${become[@]}" mmdebstrap --quiet --variant=minbase "${options[@]}" "$suite" "$bare" &&
     touch "$bare.made"
 }
 
@@ -29,8 +29,8 @@ copy_tree() {
   "${become[@]}" cp -r "$2/." "$1$3"
 }
 
-# in_tree TREE FOLDERS COMMAND...: as root there, with nothing of this machine's environment. FOLDERS
-# are words: these of this machine are there too.
+# in_tree TREE FOLDERS COMMAND...: as root there, with nothing of this machine's environment. These
+# FOLDERS of this machine, in one word, are there too.
 in_tree() {
   # shellcheck disable=SC2016 # Expanded by that bash.
   "${become[@]}" unshare --mount --pid --fork --kill-child bash -euc '
@@ -57,7 +57,8 @@ join_network() {
   {
     printf '%s\n' /etc/resolv.conf /etc/hosts /usr/local/share/ca-certificates
     python -m pip config debug | sed -n 's/^ *\(.*\), exists: True$/\1/p'
-    python -m pip config list | sed -nE "s/^[^=]*\.(constraint|find-links)='(.*)'$/\2/p" | tr ' ' '\n'
+    python -m pip config list | sed -nE "s/^[^=]*\.(constraint|find-links)='(.*)'$/\2/p" |
+      tr ' ' '\n'
   } | while read -r path; do
     [[ ! -e $path ]] || "${become[@]}" cp -rL --parents --remove-destination "$path" "$1"
   done

@@ -30,7 +30,7 @@ PACKAGES = {decomposition: ["LatentDirichletAllocation"], svm: ["LinearSVC", "Li
 PACKAGES[linear_model] = [
     "ElasticNet", "Lasso", "LogisticRegression", "Ridge", "SGDClassifier", "SGDRegressor",
 ]  # fmt: skip
-# What to do instead, for all but parameters, which their classes say themselves.
+# The way out for attributes and arguments; the classes have that for their parameters.
 INSTEAD = {
     "fit(check_input=)": "leave it out; X is always checked",
     "path": "`fit` for each alpha, from the largest, with `warm_start=True`",

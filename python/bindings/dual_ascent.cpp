@@ -152,10 +152,8 @@ void bind_one(py::module_& module, const std::string& suffix) {
           },
           py::arg("all"), py::arg("contribution"),
           "Write this rank's part of the weights: a float64 array of contribution_length, to add "
-          "up "
-          "for settle().\n\nRaises:\n    ConfigError: all ranks together have one label, with "
-          "log_loss "
-          "and an intercept.")
+          "up for settle().\n\nRaises:\n    ConfigError: all ranks together have one label, with "
+          "log_loss and an intercept.")
       .def(
           "settle",
           [](Bound& self, const py::array& sum) {
@@ -209,6 +207,9 @@ void bind_one(py::module_& module, const std::string& suffix) {
 void bind_dual_ascent(py::module_& module) {
   bind_one<float>(module, "Float32");
   bind_one<double>(module, "Float64");
+  module.def(
+      "forecast_gap", &learn::forecast_gap, py::arg("estimate"), py::arg("before"),
+      "The gap that is forecast at the end of a sweep, from its estimate and the one before.");
   module.def("dealt_list_length", &learn::dealt_list_length, py::arg("rows"), py::arg("ranks"),
              "How long each rank's part of `lists` is.");
 }

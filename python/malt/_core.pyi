@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import typing
 import typing_extensions
-__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'CoordinateDescentFloat32', 'CoordinateDescentFloat64', 'DeviceReducer', 'DeviceVector', 'DualAscentFloat32', 'DualAscentFloat64', 'Duplex', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'Exchange', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Held', 'INT8', 'Interface', 'LOWEST', 'LinearFloat32', 'LinearFloat64', 'Link', 'MEDIAN', 'Mail', 'Messages', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Recorder', 'Recording', 'Reducer', 'Route', 'RowVector', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Table', 'TopicTokens', 'Turns', 'Update', 'Uses', 'Vector', 'WEIGHTED', 'add_changes', 'add_linear_gradient', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'checksum', 'cuda_version', 'dealt_list_length', 'describe_gpus', 'find_changes', 'has_gpu', 'infer_topics', 'interfaces', 'linear_decisions', 'look_for_nvrtc_in', 'nvrtc_library', 'partition_columns', 'partition_rows', 'partition_traffic', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'set_callbacks', 'shuffle', 'simd_level', 'sum_of_digamma_rises', 'top_k', 'trimmed_mean']
+__all__: list[str] = ['ALL', 'AVG', 'BFLOAT16', 'Codec', 'CoordinateDescentFloat32', 'CoordinateDescentFloat64', 'DeviceReducer', 'DeviceVector', 'DualAscentFloat32', 'DualAscentFloat64', 'Duplex', 'EXPONENTIAL', 'ExamplesFloat32', 'ExamplesFloat64', 'Exchange', 'FLOAT16', 'Fold', 'Gathered', 'Graph', 'Group', 'HALTON', 'Held', 'INT8', 'Interface', 'LOWEST', 'LinearFloat32', 'LinearFloat64', 'Link', 'MEDIAN', 'Mail', 'Messages', 'ONE_PEER', 'REPLACE', 'RING', 'RatingBlocks', 'RdmaPort', 'Recorder', 'Recording', 'Reducer', 'Route', 'RowVector', 'STAR', 'SUM', 'SparseUpdateFloat32', 'SparseUpdateFloat64', 'SparseUpdateInt32', 'SparseUpdateInt64', 'SparseVectorFloat32', 'SparseVectorFloat64', 'SparseVectorInt32', 'SparseVectorInt64', 'Stats', 'SvmlightParserFloat32', 'SvmlightParserFloat64', 'Table', 'TopicTokens', 'Turns', 'Update', 'Uses', 'Vector', 'WEIGHTED', 'add_changes', 'add_linear_gradient', 'address_of', 'announce_faults', 'announce_no_faults', 'available_bytes', 'check_tls', 'checksum', 'cuda_version', 'dealt_list_length', 'describe_gpus', 'find_changes', 'forecast_gap', 'has_gpu', 'infer_topics', 'interfaces', 'linear_decisions', 'look_for_nvrtc_in', 'nvrtc_library', 'partition_columns', 'partition_rows', 'partition_traffic', 'predict_ratings', 'random_graph', 'rdma_port_of', 'rdma_ports', 'set_callbacks', 'shuffle', 'simd_level', 'sum_of_digamma_rises', 'top_k', 'trimmed_mean']
 class Graph:
     """
     The ranks to which each rank sends in each round. ``Graph(edges)`` makes one from (from, to) pairs of ranks; ALL, HALTON, RING, EXPONENTIAL, ONE_PEER, STAR and RANDOM(k, seed) are ready-made.
@@ -2143,6 +2143,10 @@ def describe_gpus() -> list[str]:
 def find_changes(array: numpy.ndarray, copy: numpy.ndarray) -> tuple[numpy.typing.NDArray[numpy.uint32], numpy.ndarray]:
     """
     The indices (uint32, increasing) where two flat arrays differ, and array - copy there.
+    """
+def forecast_gap(estimate: typing.SupportsFloat | typing.SupportsIndex, before: typing.SupportsFloat | typing.SupportsIndex) -> float:
+    """
+    The gap that is forecast at the end of a sweep, from its estimate and the one before.
     """
 def has_gpu() -> bool:
     """

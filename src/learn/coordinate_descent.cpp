@@ -76,8 +76,9 @@ struct Descent final : DescentState<T> {
   using Base = DescentState<T>;
 
   Descent(const DescentOptions& asked, const Matrix& given, std::span<const T> targets,
-          std::span<const T> start, std::span<const T> roots)
-      : Base(asked, static_cast<std::size_t>(given.rows()), targets, start, roots), matrix(given) {
+          std::span<const T> start, std::span<const T> weight_roots)
+      : Base(asked, static_cast<std::size_t>(given.rows()), targets, start, weight_roots),
+        matrix(given) {
     check_length("targets", targets.size(), static_cast<std::size_t>(given.features),
                  "one for each row");
     for (const std::uint32_t j : this->alive) {

@@ -40,7 +40,8 @@ struct DescentState {
   void centre();
   // Adds how far r has moved since the last call to `drift`.
   void measure_drift();
-  // What counts of x r against l1: its size, but only above 0 where no weight may be below.
+  // The part of x r that counts against l1: its size, or only what is above 0 if no weight may be
+  // below it.
   double reach(double correlation) const {
     return options.positive ? correlation : std::abs(correlation);
   }

@@ -175,8 +175,11 @@ void DualAscent<T>::sweep_together(std::span<DualAscent* const> ascents) {
   }
 }
 
-// An estimate is that of the middle of a sweep. By its end the gap has fallen by half of what it
-// falls from the middle of one sweep to that of the next.
+double forecast_gap(double estimate, double before) {
+  const bool falls = estimate < before && std::isfinite(before);
+  return estimate * std::sqrt(falls ? estimate / before : 1);
+}
+
 template <class T>
 DualSweeps DualAscent<T>::ascend(int sweeps, double enough) {
   DualSweeps found{0, std::numeric_limits<double>::infinity()};
@@ -186,8 +189,7 @@ DualSweeps DualAscent<T>::ascend(int sweeps, double enough) {
     const double before = impl_->estimate;
     impl_->estimate = std::max(estimate(), 0.0);
     impl_->falls = impl_->estimate < before;
-    const bool is_known = impl_->falls && std::isfinite(before);
-    found.gap = impl_->estimate * std::sqrt(is_known ? impl_->estimate / before : 1);
+    found.gap = forecast_gap(impl_->estimate, before);
   }
   return found;
 }

@@ -135,7 +135,12 @@ struct DualGap {
   double dual = 0;
 };
 
-// What ascend() did.
+// A forecast of the gap at the end of a sweep, from its estimate() and the one before it (infinite:
+// there is none), both added over the ranks. An estimate is that of the middle of a sweep. By its
+// end the gap has fallen by half of what it falls from the middle of one sweep to that of the next.
+double forecast_gap(double estimate, double before);
+
+// The result of ascend().
 struct DualSweeps {
   std::int64_t visited = 0;  // rows
   double gap = 0;            // as it is forecast after the last sweep

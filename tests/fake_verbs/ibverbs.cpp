@@ -56,7 +56,7 @@ World* map_world(int fd) {
                   MAP_SHARED | (fd < 0 ? MAP_ANONYMOUS : 0), fd, 0);
   return at == MAP_FAILED ? nullptr : static_cast<World*>(at);  // of zeros at first
 }
-// What FAKE_VERBS_WORLD names.
+// The file that FAKE_VERBS_WORLD names.
 World* open_world() {
   const char* const path = std::getenv("FAKE_VERBS_WORLD");
   if (path == nullptr) return nullptr;

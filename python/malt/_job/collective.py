@@ -175,26 +175,25 @@ def _is_finite(number: Any) -> bool:
 
 def _fold_arrays(arrays: list[npt.NDArray[Any]], fold: Fold) -> npt.NDArray[Any]:
     dtype = arrays[0].dtype
+    wide = values.dtype_of_sum(dtype)
     if dtype.kind in "biu":
         exact = np.sum([array.astype(object) for array in arrays], axis=0)
         if fold is AVG:
             return np.asarray(exact / len(arrays), np.float64)
-        wide = np.uint64 if dtype.kind == "u" else np.int64
         limits = np.iinfo(wide)
         beyond = (exact < limits.min) | (exact > limits.max)
         if beyond.any():
-            raise _beyond(_first(arrays, beyond), np.dtype(wide).name, "give value.astype(float)")
+            raise _beyond(_first(arrays, beyond), wide.name, "give value.astype(float)")
         return np.asarray(exact, wide)
     with np.errstate(over="ignore", invalid="ignore"):
         total = np.sum(arrays, axis=0, dtype=np.result_type(dtype, np.longdouble))
         if fold is AVG:
             return np.asarray(total / len(arrays), dtype)
-        kind = np.dtype(np.float32) if dtype == np.float16 else dtype
-        result = np.asarray(total, kind)
+        result = np.asarray(total, wide)
     beyond = np.isfinite(total) & ~np.isfinite(result)
     if beyond.any():
         addends = _first(arrays, beyond)
-        raise _beyond(addends, kind.name, "give a wider dtype, smaller values, or take malt.AVG")
+        raise _beyond(addends, wide.name, "give a wider dtype, smaller values, or take malt.AVG")
     return result
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import sys
 import weakref
-from types import FrameType
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +17,7 @@ from malt._arguments import variable
 from malt._core_import import Uses, Vector
 from malt._errors import describe_ranks
 from malt._job.assigning import Arrays
+from malt._job.rebinding import module_of, outer_frame
 from malt._job.vector_types import AnyVector
 
 log = logging.getLogger("malt")
@@ -99,13 +99,8 @@ def note_made(vector: AnyVector) -> None:
 
 
 def _is_of_estimator() -> bool:
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        module: str = frame.f_globals.get("__name__", "")
-        if not module.startswith("malt._job."):
-            return module.startswith(_ESTIMATORS)
-        frame = frame.f_back
-    return False
+    caller = outer_frame("malt._job")
+    return caller is not None and module_of(caller).startswith(_ESTIMATORS)
 
 
 def note_alike(vector: AnyVector) -> None:

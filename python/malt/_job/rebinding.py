@@ -83,12 +83,17 @@ def watch(name: str, given: Sequence[Any], kept: Sequence[int], several: bool) -
     return Watch(name, parts, several) if any(parts) else None
 
 
-def outer_frame() -> FrameType | None:
+def outer_frame(package: str = "malt") -> FrameType | None:
     """Return the innermost frame outside of this package."""
     frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "malt":
+    while frame is not None and f"{module_of(frame)}.".startswith(f"{package}."):
         frame = frame.f_back
     return frame
+
+
+def module_of(frame: FrameType) -> str:
+    """Return the name of the module whose code runs in this frame."""
+    return str(frame.f_globals.get("__name__", ""))
 
 
 class _Part:

@@ -22,6 +22,20 @@ _MOST_DEPTH = 100
 
 Parts = list[bytes | memoryview]
 
+# By the kind of a dtype: the least dtype of a sum. Those of integers are numpy.sum's.
+_OF_SUM: dict[str, np.dtype[Any]] = {
+    "b": np.dtype(np.int64),
+    "i": np.dtype(np.int64),
+    "u": np.dtype(np.uint64),
+    "f": np.dtype(np.float32),
+}
+
+
+def dtype_of_sum(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype in which values of this one are added up, so that few are too large."""
+    wide = _OF_SUM.get(dtype.kind, dtype)
+    return wide if dtype.itemsize < wide.itemsize else dtype
+
 
 def pack(value: object, what: str) -> Parts:
     """Return the parts of an object; `what` names it in the error.

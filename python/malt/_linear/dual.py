@@ -22,6 +22,7 @@ from malt._job import job as jobs
 from malt._job import joining
 from malt._job.job import Job
 from malt._linear import equations, second_order
+from malt._linear.forecast import Forecast, is_rounding, may_end_within
 from malt._linear.losses import KINKED, Losses
 from malt._linear.problem import Look, Problem, Solution, Stopping
 from malt._linear.rows import Rows as Products
@@ -39,15 +40,13 @@ _Run = Generator[Any, None, "Solution"]
 _EXCHANGES = 32
 _LEAST_EXCHANGES = 4
 _COST_OF_EXCHANGE = 2
-_FEW = _SCALES = 7
+_FEW = 7  # numbers that are added up at once; as many as scales() has
 # The rounding of changes adds up in the weights. They are computed anew after so many passes once
 # the gap is below this multiple of the objective's rounding.
 _DRIFT = 1e4
 _SETTLE_EVERY = 8.0
 _MOST_BETWEEN_LOOKS = 16.0  # passes
 _LEAST_BETWEEN_LOOKS = 0.5
-_MOST_CORRECTED = 4.0
-_TINY = 1e-300
 # After so many passes a problem is left to Newton's method if the ascent would need so many more: a
 # few if Newton's equations are formed.
 _PATIENCE = 32.0
@@ -63,11 +62,8 @@ _OPERATIONS_A_VALUE = 600
 _UNLIKE = 0.05
 _KAPPA_OF_UNLIKE = 10.0
 _CACHE = 1 << 21  # bytes, of a core's own
-# A gap below this share of the objective that has not fallen since half of the passes is due to
-# rounding.
 # An objective below this many eps (its square, for squares) of that of no weights is rounding.
 _FLOOR = 16.0
-_ROUNDING = {"float32": 1e-4, "float64": 1e-11}
 
 
 class Dealt(NamedTuple):
@@ -228,7 +224,7 @@ class _Ascent:
         self._primal = np.inf  # the objective, as far as it is known
         self._best = _NONE_YET
         self._is_alone = job is None and together == 1
-        self._forecast = _Forecast()
+        self._forecast = Forecast()
         rank, ranks = (0, 1) if rows.dealt is None else (jobs.rank(), few.ranks)
         self._part = part_of(len(rows.targets), rank, ranks)
         self._problem = problem
@@ -285,9 +281,10 @@ class _Ascent:
             has_converged = stopping.ends(looks[-1])
             if has_converged or passes >= stopping.passes:
                 break
-            if self._may_use_newton and self._is_slow(looks, stopping):
+            stalls = is_rounding(looks, self._rows.targets.dtype)
+            if self._may_use_newton and (stalls or self._is_slow(looks, stopping)):
                 return self._finish(stopping, looks, keeps_alphas)
-            if self._is_rounding(looks):
+            if stalls:
                 break
         weights = self._best.weights.astype(self._rows.targets.dtype)
         return Solution(weights, self._alphas() if keeps_alphas else None, looks, has_converged)
@@ -359,14 +356,8 @@ class _Ascent:
 
     def _is_slow(self, looks: list[Look], stopping: Stopping) -> bool:
         """Whether the ascent should end here, as it would take too long."""
-        if self._is_rounding(looks):
-            return True
-        if looks[-1].passes < _PATIENCE or len(looks) < 2:
-            return False
-        before, now = looks[-2:]
-        falls = math.log(before.gap / now.gap) / (now.passes - before.passes)
-        due = math.log(now.gap / max(stopping.tol * now.primal, _TINY))
-        return falls * (_FEW_MORE if self._is_direct else _MANY_MORE) < due
+        more = _FEW_MORE if self._is_direct else _MANY_MORE
+        return looks[-1].passes >= _PATIENCE and not may_end_within(more, looks, stopping)
 
     def _finish(
         self,
@@ -444,7 +435,7 @@ class _Ascent:
 
     def _settle(self) -> None:
         """Compute the weights anew, from the alphas of all ranks."""
-        scales = self._few.add_few(*self._ascent.scales())[:_SCALES]
+        scales = self._few.add_few(*self._ascent.scales())
         self._all_rows = max(scales[0], 1.0)
         self._ascent.contribute(scales, self._parts.array)
         self._ascent.settle(self._parts.add_up())
@@ -469,51 +460,10 @@ class _Ascent:
         return int(max(_LEAST_EXCHANGES, min(_EXCHANGES * share, affordable)))
 
     def _measure(self) -> tuple[float, float]:
-        scales = self._few.add_few(*self._ascent.scales())[:_SCALES]
+        scales = self._few.add_few(*self._ascent.scales())
         own = self._ascent.losses(scales, self._parts.array)
         primal, dual, *_ = self._few.add_few(*own)
         primal, dual = self._ascent.gap(primal, dual, self._parts.add_up())
         # All ranks take the means, of the same bits: their processors may round differently.
         primal, dual, *_ = self._few.add_few(primal, dual)
         return primal / self._few.ranks, dual / self._few.ranks
-
-    def _is_rounding(self, looks: list[Look]) -> bool:
-        now = looks[-1]
-        limit = _ROUNDING[self._rows.targets.dtype.name]
-        before = [look for look in looks if look.passes <= now.passes / 2]
-        return len(before) > 2 and now.gap <= limit * now.primal and now.gap >= 0.9 * before[-1].gap
-
-
-class _Forecast:
-    """A forecast of the gap after each sweep, from the ascent's estimates.
-
-    An estimate is that of the middle of a sweep. By its end the gap has fallen by half of what it
-    falls from the middle of one sweep to that of the next. A measured gap corrects this.
-
-    Attributes:
-        gap: the forecast.
-        correction: of forecasts, by the last measured gap.
-        falls: whether the last estimate was below that before.
-    """
-
-    def __init__(self) -> None:
-        self.gap = np.inf
-        self.falls = True
-        self.correction = 1.0
-        self._before = np.inf
-
-    def add(self, estimate: float) -> None:
-        estimate = max(0.0, estimate)  # a sum of numbers above 0, but for rounding
-        self.falls = estimate < self._before
-        is_first = math.isinf(self._before)
-        falls = estimate / self._before if self.falls and not is_first else 1.0
-        self.gap = self.correction * estimate * math.sqrt(falls)
-        self._before = estimate
-
-    def take(self, gap: float) -> None:
-        """Take a forecast that is not corrected."""
-        self.gap = self.correction * gap
-
-    def learn(self, gap: float) -> None:
-        if self.gap > 0 and math.isfinite(self.gap):
-            self.correction *= min(max(gap / self.gap, 1 / _MOST_CORRECTED), _MOST_CORRECTED)

@@ -89,8 +89,8 @@ def is_direct(columns: int, rows: int, ranks: int) -> bool:
 def solver_of(matrix: Array, *, careful: bool = False) -> Step:
     """Return what solves equations of a symmetric matrix without negative eigenvalues.
 
-    Where it is singular, the solution is that of least norm once the diagonal is scaled to 1; where
-    it has overflowed, 0.
+    If it is singular, the solution is that of least norm once the diagonal is scaled to 1; if it
+    has overflowed, 0.
     """
     if not np.isfinite(matrix).all():
         return np.zeros_like
@@ -203,7 +203,7 @@ class Conjugate:
             times,
             lambda vector: vector / diagonal,
             -slopes,
-            lambda number: self._few.add_few(number / self._few.ranks)[0],
+            self._few.agree,
             effort.enough,
             effort.most,
         )

@@ -114,11 +114,7 @@ class Interior:
         signs, gains, costs = self._margins
         a = costs / 2
         if self._intercept:
-            positive, negative, *_ = self._few.add_few(
-                float(a[signs > 0].sum()), float(a[signs < 0].sum())
-            )
-            kept = min(positive, negative)
-            a = np.where(signs > 0, a * (kept / (positive or 1)), a * (kept / (negative or 1)))
+            a = signs * balanced(signs * a, self._few)
         point = self._at(a, a, a, (signs * a).sum(0), None)
         short = gains - signs * point.decisions
         size = self._most(1 + float(np.abs(short).max(initial=0)))

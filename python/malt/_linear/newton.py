@@ -144,7 +144,7 @@ class Newton:
             )
             return found, rises
 
-        (start,) = self._few.add_few(self._part(point.slopes @ step))[:1]
+        start = self._few.agree(float(point.slopes @ step))
         length = flattest(start, slope)
         if length == 0:
             return None

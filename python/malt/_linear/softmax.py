@@ -5,7 +5,7 @@ by each class's own block of the second derivatives.
 
 The gap: P is the objective, minimised over the intercepts. It is strongly convex with modulus 1
 because of the penalty |w|^2 / 2, so P - optimum <= |slope of P|^2 / 2 (Nesterov 2004, section
-2.1.3). Where that is small, the intercepts alone are moved to their best.
+2.1.3). If that is small, the intercepts alone are moved to their best.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class _Search:
             lambda vector: self._curved(point.shares, vector),
             self._precondition,
             -point.slopes,
-            lambda number: self._few.add_few(number / self._few.ranks)[0],
+            self._few.agree,
             enough,
             max(1, self._stopping.passes - self.passes - 1),
         )
@@ -276,7 +276,7 @@ class _Search:
             )
             return found, rises
 
-        begin, *_ = self._few.add_few(float(np.vdot(point.slopes, step)) / self._few.ranks)
+        begin = self._few.agree(float(np.vdot(point.slopes, step)))
         length = flattest(begin, slope)
         if length == 0:
             return None
@@ -293,7 +293,7 @@ class _Search:
             curvature = added(self._wide, np.diag(weighed.sum(0)) - weighed.T @ point.shares)
             move = solver_of(curvature, careful=True)(slopes)
             move /= max(1.0, float(np.abs(move).max()))
-            gain = self._few.add_few(float(slopes @ move) / 2 / self._few.ranks)[0]
+            gain = self._few.agree(float(slopes @ move) / 2)
             if gain <= _SLIGHT * point.gap:
                 break
             weights = point.weights.copy()

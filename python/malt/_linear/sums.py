@@ -69,6 +69,10 @@ class Sums:
         self.array[: len(numbers)] = numbers
         return list(self.add_up().tolist())
 
+    def agree(self, number: float) -> float:
+        """Return the mean of the ranks' numbers: one for all, where theirs are rounded apart."""
+        return self.add_few(number / self.ranks)[0]
+
     def close(self) -> None:
         if self._vector is not None:
             self._vector.close()

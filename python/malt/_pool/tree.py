@@ -15,16 +15,9 @@ from typing import Any
 import numpy as np
 
 from malt._errors import ConfigError
+from malt._job.values import dtype_of_sum
 
 _FIXED = (int, float, complex, np.generic, type(None))
-
-# By the kind of a dtype: the dtype of a sum.
-_WIDE = {
-    "b": np.dtype(np.int64),
-    "i": np.dtype(np.int64),
-    "u": np.dtype(np.uint64),
-    "f": np.dtype(np.float32),
-}
 
 # A node of the tree: its height, and its number among the nodes of that height.
 Node = tuple[int, int]
@@ -105,8 +98,8 @@ def counted(value: Any) -> Any:
         return {key: counted(item) for key, item in value.items()}
     dtype = getattr(value, "dtype", None)
     if isinstance(dtype, np.dtype):
-        wide = _WIDE.get(dtype.kind, dtype)
-        return value.astype(wide) if dtype.itemsize < wide.itemsize else value  # type: ignore[attr-defined]
+        wide = dtype_of_sum(dtype)
+        return value if wide == dtype else value.astype(wide)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         is_narrow_float = value.dtype in (torch.float16, torch.bfloat16)

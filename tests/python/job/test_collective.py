@@ -95,7 +95,7 @@ tell(mean=malt.allreduce(rank), root=error_of(malt.broadcast, 1, root=2))
         assert told["root"].ranks == (2,)
 
 
-# What each of two ranks gives; the mean and the sum, or a pattern of the error.
+# The values of two ranks; the mean and the sum, or a pattern of the error.
 SUMS: dict[str, tuple[str, object, object]] = {
     "truth value": ("True", 1.0, 2),
     "NumPy's truth value": ("np.True_", 1.0, 2),
@@ -135,7 +135,7 @@ DTYPES = {
     "float16 array": ("float16", "float32"),
     "complex": ("complex64", "complex64"),
 }
-# What rank 1 gives, and all have; or a pattern of the error.
+# The value of rank 1, which all get; or a pattern of the error.
 GIVEN: dict[str, tuple[str, str]] = {
     "float16": ("np.float16(2)", "np.float16(2.0)"),
     "truth value": ("np.True_", "np.True_"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -44,14 +45,14 @@ X = np.random.default_rng(7).normal(size=(100, 5))
 def test_ranks_see_the_rows_that_were_shared(pool: malt.Pool, data: Any) -> None:
     rows = data.shape[0] if hasattr(data, "shape") else len(data)
     halves = pool.sum(
-        lambda theta, chunk, index: {int(index[0]): chunk},
+        lambda theta, chunk, index: {int(index[0]): pickle.dumps(chunk)},
         None,
         pool.share(data, np.arange(rows), chunks=2),
     )
     middle = rows // 2
     assert sorted(halves) == [0, middle]
-    assert_same(halves[0], slice_of(data, 0, middle))
-    assert_same(halves[middle], slice_of(data, middle, rows))
+    assert_same(pickle.loads(halves[0]), slice_of(data, 0, middle))
+    assert_same(pickle.loads(halves[middle]), slice_of(data, middle, rows))
 
 
 def slice_of(data: Any, begin: int, end: int) -> Any:

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 
-# What pip passes on of CMake's and ninja's output.
+# CMake's and ninja's output, as pip passes it on.
 A_BUILD = """
   -- Configuring done (1.0s)
   [1/4], about ? left: Building CXX object a.o
