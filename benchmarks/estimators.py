@@ -1,189 +1,143 @@
-"""The estimators: what two ranks gain, how soon they are where others get, what they copy.
+"""The estimators at their defaults, on small and middling data, beside scikit-learn's.
 
     . .venv/bin/activate                                  # after ./dev build
-    pip install scikit-learn vowpalwabbit                 # Vowpal Wabbit may be missing
+    pip install scikit-learn
     python benchmarks/estimators.py
     python benchmarks/estimators.py --output docs/performance.md
 
-SYN is that of linear.py. Peers and MALT are timed one after the other, on the same arrays in
-memory (Vowpal Wabbit: on its cache), without intercepts.
+Twelve data sets that scikit-learn ships, makes or documents. Columns of unlike scale are
+standardised first. The two estimators of a name are fitted in turn, on one core.
 """
 
-import mmap
 import os
-import re
 import statistics
 import sys
-import tempfile
-import threading
-import time
-from pathlib import Path
+import warnings
+from typing import Any, NamedTuple
 
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # before NumPy
 
-import linear
+import linear  # it adds the examples to the path
 import numpy as np
 import report
-import vowpal_wabbit
-from linear import synthetic, timed
+import sklearn.linear_model
+import sklearn.svm
+from linear import timed
 from report import over, parser_with_output, say, table, times
+from sklearn import datasets
+from sklearn.preprocessing import StandardScaler
 
 import malt
-from malt._pool import forked
 
-ALPHA = linear.ALPHA["SYN"]
-PASSES = 20  # so that the start of ranks does not count for much
-GAIN = 1.9  # of two ranks on two cores, in examples a second
-ACCURACY = 0.003  # that two ranks may lose
-SOONER = 5  # than the peers
-VW_PASSES = 5
-COPIED = 0.05  # of X, by each rank
-LOOK_SECONDS = 0.005
-
-
-def classifier(loss="hinge", **options):
-    return malt.SGDClassifier(
-        loss, **{"alpha": ALPHA, "fit_intercept": False, "random_state": 0, "verbose": 0, **options}
-    )
+MOST = 1.2  # times scikit-learn's time
+LEAST_FITS, MOST_FITS = 5, 201
+SECONDS = 1.0  # a row, for both
+CLASSIFIERS = {"LinearSVC": sklearn.svm, "LogisticRegression": sklearn.linear_model}
+REGRESSORS = {
+    "Ridge": sklearn.linear_model,
+    "LinearSVR": sklearn.svm,
+    "Lasso": sklearn.linear_model,
+    "ElasticNet": sklearn.linear_model,
+}
+SEVERAL_TARGETS = ("Ridge", "Lasso", "ElasticNet")  # scikit-learn's, too
 
 
-def own_bytes():
-    """Of this process' memory, what it has written and shares with no other."""
-    pages = Path("/proc/self/smaps_rollup").read_text()
-    return 1024 * int(re.findall(r"Private_Dirty: +(\d+) kB", pages)[0])
+class Data(NamedTuple):
+    X: Any
+    y: np.ndarray
+    estimators: dict[str, Any]  # name -> scikit-learn's module of it
 
 
-def watch_memory(work, most):
-    """`work`, which notes the most memory of its own that its rank has had."""
+def scaled(loaded):
+    return StandardScaler().fit_transform(loaded[0]), loaded[1]
 
-    def watched():
-        over = threading.Event()
 
-        def look():
-            is_last = False
-            while not is_last:
-                is_last = over.wait(LOOK_SECONDS)
-                most[malt.rank()] = max(most[malt.rank()], own_bytes())
+def news():
+    train, _ = linear.news()
+    return train
 
-        watcher = threading.Thread(target=look)
-        watcher.start()
-        try:
-            return work()
-        finally:
-            over.set()
-            watcher.join()
 
-    return watched
+def load():
+    """The data, by name."""
+
+    def of(estimators, X, y):
+        return Data(
+            X, y, {k: v for k, v in estimators.items() if y.ndim == 1 or k in SEVERAL_TARGETS}
+        )
+
+    made = {"random_state": 0}
+    for name, X, y in (
+        ("iris", *datasets.load_iris(return_X_y=True)),
+        ("wine", *scaled(datasets.load_wine(return_X_y=True))),
+        ("breast cancer", *scaled(datasets.load_breast_cancer(return_X_y=True))),
+        ("digits", *datasets.load_digits(return_X_y=True)),
+        ("make_moons", *datasets.make_moons(1_000, noise=0.2, **made)),
+        ("make_classification", *datasets.make_classification(2_000, **made)),
+        ("20 Newsgroups", *news()),
+    ):
+        yield name, of(CLASSIFIERS, X, y)
+    for name, X, y in (
+        ("diabetes", *datasets.load_diabetes(return_X_y=True)),
+        ("linnerud", *scaled(datasets.load_linnerud(return_X_y=True))),
+        ("make_friedman1", *datasets.make_friedman1(1_000, **made)),
+        ("make_regression", *datasets.make_regression(1_000, 50, noise=10, **made)),
+        ("make_regression, wide", *datasets.make_regression(200, 2_000, noise=10, **made)),
+    ):
+        yield name, of(REGRESSORS, X, y)
 
 
 class Estimators(report.Report):
-    def __init__(self, repeats):
-        super().__init__("estimators.py", "Estimators on ranks", f"{repeats} runs")
+    def __init__(self):
+        super().__init__("estimators.py", "Estimators at their defaults", "all fits")
 
-    def ranks(self, train, test, repeats):
+    def defaults(self):
         rows = []
-        for loss in ("hinge", "log_loss"):
-            trained, whole = {1: [], 2: []}, {1: [], 2: []}
-            accuracies = {}
-            for repeat in range(repeats):
-                for count in trained:
-                    say(f"{loss}, {count} ranks, run {repeat + 1} of {repeats}")
-                    model = classifier(loss, max_iter=PASSES, tol=None, ranks=count)
-                    seconds, _ = timed(lambda model=model: model.fit(*train))
-                    steps = model.history_
-                    trained[count].append(steps["ended"].max() - steps["began"].min())
-                    whole[count].append(seconds)
-                    accuracies[count] = model.score(*test)
-            (one, two), (all_one, all_two) = (
-                [statistics.median(seconds[count]) for count in (1, 2)]
-                for seconds in (trained, whole)
-            )
-            verdict = self._verdict(
-                f"two ranks, {loss}",
-                "" if over(one / two, GAIN) else f"{one / two:.2f} times one",
-                "" if accuracies[2] >= accuracies[1] - ACCURACY else "accuracy",
-            )
-            examples = PASSES * train[0].shape[0]
-            row = [loss, f"{examples / one:.3g}", f"{examples / two:.3g}", times(one / two)]
-            row += [times(GAIN), *(f"{accuracies[count]:.4f}" for count in (1, 2))]
-            row += [f"{all_one:.2f}", f"{all_two:.2f}", times(all_one / all_two)]
-            rows.append([*row, verdict])
-        header = ["loss", "1 rank", "2 ranks", "x", "at least", "accuracy, 1", "2"]
-        header += ["fit, s, 1", "2", "x", ""]
+        for name, data in load():
+            for kind, module in data.estimators.items():
+                say(f"{kind}, {name}")
+                ours, theirs, scores = compare(kind, module, data)
+                ratio = ours / theirs
+                missed = "" if over(1 / ratio, 1 / MOST) else f"{times(ratio)} times as long"
+                row = [name, "{:,} x {:,}".format(*data.X.shape), kind]
+                row += [milliseconds(ours), milliseconds(theirs), times(ratio)]
+                row += [f"{score:.4f}" for score in scores]
+                rows.append([*row, self._verdict(f"{kind}, {name}", missed)])
+        header = ["data", "rows x columns", "estimator", "MALT, ms", "scikit-learn, ms", "x"]
+        header += ["MALT's score", "scikit-learn's", ""]
         self._sections.append(
-            f"Examples a second on SYN, {PASSES} passes of `malt.SGDClassifier(ranks=...)`, ten "
-            "exchanges a pass, from the first example to the last exchange; *fit* is all of it, "
-            f"with checks of the input and the start of the ranks.\n\n{table(header, rows)}"
+            "Milliseconds a fit at the defaults of each, on one core: *x* is MALT's time by "
+            f"scikit-learn's, at most {MOST}. The scores are of the rows that were "
+            f"fitted.\n\n{table(header, rows)}"
         )
 
-    def to_their_accuracy(self, train, test):
-        """Vowpal Wabbit's, with the penalty and without."""
-        if not vowpal_wabbit.is_installed():
-            self._sections.append("Vowpal Wabbit was not measured: it is not installed.")
-            return
-        rows = []
-        with tempfile.TemporaryDirectory() as directory:
-            say("writing SYN for Vowpal Wabbit")
-            peer = vowpal_wabbit.VowpalWabbit(Path(directory), train, test)
-            for alpha, options in (
-                (ALPHA, {"average": train[0].shape[0]}),
-                (0, {"average": train[0].shape[0], "learning_rate": "adagrad", "eta0": 1.0}),
-            ):
-                say(f"Vowpal Wabbit, {alpha:g}")
-                theirs, goal = peer.train("hinge", alpha, VW_PASSES)
-                model, ours, passes, reached = classifier(alpha=alpha, **options), 0.0, 0, 0.0
-                while reached < goal and passes < 10 * VW_PASSES:
-                    seconds, _ = timed(
-                        lambda model=model: model.partial_fit(*train, classes=[-1, 1])
-                    )
-                    ours, passes, reached = ours + seconds, passes + 1, model.score(*test)
-                ratio = theirs / ours if reached >= goal else 0
-                verdict = self._verdict(
-                    f"Vowpal Wabbit's accuracy, alpha {alpha:g}",
-                    "" if over(ratio, SOONER) else f"{ratio:.2f} times sooner",
-                )
-                row = [f"{alpha:g}", f"{goal:.4f}", f"{theirs:.2f}", f"{reached:.4f}"]
-                row += [f"{ours:.2f}", str(passes), times(ratio), str(SOONER)]
-                rows.append([*row, verdict])
-        header = ["alpha", "Vowpal Wabbit's accuracy", "s", "MALT's", "s", "passes"]
-        header += ["x", "at least", ""]
-        self._sections.append(
-            f"Hinge loss on SYN, {VW_PASSES} passes by Vowpal Wabbit over its cache, reading and "
-            "learning on a core each, and as many by one rank of MALT as get as far: with Bottou's "
-            f"rates and alpha, with AdaGrad's and none, averaged.\n\n{table(header, rows)}"
-        )
 
-    def memory(self):
-        say("memory")
-        X = np.random.default_rng(0).normal(size=(1_000_000, 134))  # 1 GB
-        y = X[:, 0] > 0
-        most = np.frombuffer(mmap.mmap(-1, 4 * 8))
-        run = forked.run
-        forked.run = lambda ranks, work, watch: run(ranks, watch_memory(work, most), watch)
-        try:
-            classifier(max_iter=10, tol=None, ranks=4).fit(X, y)
-        finally:
-            forked.run = run
-        part = most.max() / X.nbytes
-        verdict = self._verdict("memory", "" if part <= COPIED else f"{part:.1%}")
-        self._sections.append(
-            f"`fit(ranks=4)` on {X.nbytes / 1e9:.2f} GB: at most {most.max() / 1e6:.0f} MB of its "
-            f"own for each rank, {part:.1%} of X (at most {COPIED:.0%}): {verdict}."
-        )
+def compare(kind, module, data):
+    """Median seconds of MALT's fit and of scikit-learn's, and their scores."""
+    makers = getattr(malt, kind), getattr(module, kind)
+    seconds, scores = ([], []), []
+    fits = 0
+    while (
+        not scores or fits < LEAST_FITS or (sum(map(sum, seconds)) < SECONDS and fits < MOST_FITS)
+    ):
+        models = [make() for make in makers]
+        found = [timed(lambda model=model: model.fit(data.X, data.y))[0] for model in models]
+        if scores:  # the first fits import and allocate
+            for kept, each in zip(seconds, found, strict=True):
+                kept.append(each)
+            fits += 1
+        scores = [model.score(data.X, data.y) for model in models]
+    return *map(statistics.median, seconds), scores
+
+
+def milliseconds(seconds):
+    return f"{1e3 * seconds:.3g}"
 
 
 def main():
-    p = parser_with_output(__doc__)
-    p.add_argument("--repeats", type=int, default=5)
-    knobs = p.parse_args()
-    result = Estimators(knobs.repeats)
-    begin = time.perf_counter()
-    train, test = synthetic()
-    result.ranks(train, test, knobs.repeats)
-    result.to_their_accuracy(train, test)
-    del train, test
-    result.memory()
-    say(f"{time.perf_counter() - begin:.0f} s")
+    knobs = parser_with_output(__doc__).parse_args()
+    warnings.simplefilter("ignore")  # both warn of what has not converged
+    result = Estimators()
+    result.defaults()
     sys.exit(result.finish(knobs.output))
 
 

@@ -53,9 +53,11 @@ _PATIENCE = 32.0
 _FEW_MORE, _MANY_MORE = 30.0, 100.0
 _SWEEPS_AT_ONCE = 8
 _MOST_COPIED = 1 << 29  # bytes of float64, of a sparse matrix of float32
-# Newton's method comes first if so many operations may do.
+# Newton's method comes first if so many operations may do. A smooth loss needs so many steps of it,
+# which cost more than passes if there are more columns.
 _NEWTON_STEPS = {"squared_error": 1.0}
 _SMOOTH_STEPS = 10.0
+_FEW_COLUMNS = 10
 _MOST_OPERATIONS = 4e8
 _OPERATIONS_A_VALUE = 600
 # Ranks whose targets differ by more than this share of all targets' variance have unlike rows.
@@ -348,6 +350,8 @@ class _Ascent:
             return False
         steps = _NEWTON_STEPS.get(self._problem.loss, _SMOOTH_STEPS)
         rows, columns, values = self._all_rows, float(self._columns), self._all_values
+        if steps > 1 and _FEW_COLUMNS < columns <= rows:
+            return False  # such rows are often well conditioned: a few passes do
         if rows < columns and self._few.ranks == 1:
             operations = values * rows + steps * rows**3 / 3
         else:

@@ -475,8 +475,8 @@ which, name = {{
     "newton": (newton.Newton, "_at"),
     "interior": (interior.Interior, "_at"),
 }}[{solver!r}]
-if {solver!r} == "dual":
-    dual._MOST_OPERATIONS = dual._OPERATIONS_A_VALUE = 0
+if {solver!r} == "newton":
+    dual._FEW_COLUMNS = X.shape[1] + 1
 make = malt.LogisticRegression
 if {solver!r} == "interior":
     make = lambda **options: malt.LinearSVC(loss="hinge", **options)
