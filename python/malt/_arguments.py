@@ -22,13 +22,20 @@ def choose(name: str, value: object, choices: tuple[Any, ...]) -> None:
 
 
 def number(
-    name: str, value: Any, least: float, *, above: bool = False, most: float = math.inf
+    name: str,
+    value: Any,
+    least: float,
+    *,
+    above: bool = False,
+    most: float = math.inf,
+    instead: str = "",
 ) -> None:
+    """Check a number; `instead` says what to give in place of one outside."""
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     if not (is_number and (value > least if above else value >= least) and value <= most):
         words = f"a number {'above' if above else 'at least'} {least:g}"
         words += f" and at most {most:g}" if most < math.inf else ""
-        raise ConfigError(f"{name} is {value!r}; it must be {words}")
+        raise ConfigError(f"{name} is {value!r}; it must be {words}{instead}")
 
 
 def whole(name: str, value: Any, least: int, most: int | None = None, why: str = "") -> int:

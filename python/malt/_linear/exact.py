@@ -32,7 +32,6 @@ Array = npt.NDArray[Any]
 
 # Starting a rank takes as long as a few passes over so many values; fewer are not worth a rank.
 LEAST_VALUES = 2_000_000
-MOST = sys.float_info.max  # of C and alpha
 _HISTORY = np.dtype(
     [
         ("output", np.int64),
@@ -42,6 +41,12 @@ _HISTORY = np.dtype(
         ("time", np.float64),
     ]
 )
+
+
+def check_penalty(name: str, value: Any, slight: str) -> None:
+    """Check C or alpha; `slight` is a value that makes the penalty slight."""
+    instead = f"; there is always a penalty, and {name}={slight} makes it slight"
+    number(name, value, 0, above=True, most=sys.float_info.max, instead=instead)
 
 
 class Output(NamedTuple):

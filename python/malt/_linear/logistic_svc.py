@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.utils.validation import check_is_fitted
 
-from malt._arguments import choose, number
+from malt._arguments import choose
 from malt._data.chunks import Chunks
 from malt._linear.classifier import Classifier
-from malt._linear.exact import MOST, ExactModel, Output
+from malt._linear.exact import ExactModel, Output, check_penalty
 from malt._linear.lbfgs import SMOOTH_LOSSES
 from malt._linear.problem import Problem
 from malt._linear.sources import Source, Streamed
@@ -32,7 +32,7 @@ class _ExactClassifier(Classifier, ExactModel):
         return self._loss == "log_loss" and len(self.classes_) > 2
 
     def _check_parameters(self) -> None:
-        number("C", self.C, 0, above=True, most=MOST)
+        check_penalty("C", self.C, "1e6")
         self._check_exact()
 
     def _problem(self) -> Problem:

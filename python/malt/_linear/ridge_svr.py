@@ -10,7 +10,7 @@ from sklearn.base import RegressorMixin
 
 from malt._arguments import choose, number
 from malt._data.chunks import Chunks
-from malt._linear.exact import MOST, ExactModel, Output
+from malt._linear.exact import ExactModel, Output, check_penalty
 from malt._linear.lbfgs import SMOOTH_LOSSES
 from malt._linear.problem import Problem
 from malt._linear.sources import Source, Streamed
@@ -125,7 +125,7 @@ class LinearSVR(_ExactRegressor):
 
     def _check_parameters(self) -> None:
         choose("loss", self.loss, ("epsilon_insensitive", "squared_epsilon_insensitive"))
-        number("C", self.C, 0, above=True, most=MOST)
+        check_penalty("C", self.C, "1e6")
         number("epsilon", self.epsilon, 0)
         super()._check_parameters()
 
@@ -183,7 +183,7 @@ class Ridge(_ExactRegressor):
             self.intercept_ = self.intercept_[0]
 
     def _check_parameters(self) -> None:
-        number("alpha", self.alpha, 0, above=True, most=MOST)
+        check_penalty("alpha", self.alpha, "1e-6")
         super()._check_parameters()
 
 

@@ -44,3 +44,17 @@ def test_a_refused_fit_leaves_the_model_as_it_was(make: Any) -> None:
             assert vars(model).keys() == before.keys()
             assert all(vars(model)[name] is value for name, value in before.items())
     assert np.array_equal(fitted.predict(X), guesses)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (malt.LinearSVC(C=np.inf), "C is inf; .*C=1e6"),
+        (malt.LogisticRegression(C=np.inf), "C is inf; .*C=1e6"),
+        (malt.LinearSVR(C=0), "C is 0; .*C=1e6"),
+        (malt.Ridge(alpha=0), "alpha is 0; .*alpha=1e-6"),
+    ],
+)
+def test_no_penalty_is_refused_with_a_slight_one(model: Any, words: str) -> None:
+    with pytest.raises(malt.ConfigError, match=words):
+        model.fit(X, Y)
