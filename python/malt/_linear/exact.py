@@ -21,7 +21,7 @@ from malt._job import job as jobs
 from malt._job import joining
 from malt._linear import dual, lbfgs, softmax
 from malt._linear.given import Given
-from malt._linear.input import LinearInput
+from malt._linear.input import LARGEST, LinearInput
 from malt._linear.labels import All
 from malt._linear.problem import Look, Problem, Solution, Stopping, below_rounding
 from malt._linear.rows import awkward_column
@@ -46,7 +46,7 @@ _HISTORY = np.dtype(
 def check_penalty(name: str, value: Any, slight: str) -> None:
     """Check C or alpha; `slight` is a value that makes the penalty slight."""
     instead = f"; there is always a penalty, and {name}={slight} makes it slight"
-    number(name, value, 0, above=True, most=sys.float_info.max, instead=instead)
+    number(name, value, 1 / LARGEST, most=LARGEST, instead=instead)
 
 
 class Output(NamedTuple):
@@ -194,9 +194,11 @@ class ExactModel(LinearInput):
 
     def _start_of(self, outputs: int) -> Array:
         """Return the weights to start from: (features + 1, outputs)."""
+        start = np.zeros((self.n_features_in_ + 1, outputs))
         if self.warm_start and hasattr(self, "coef_"):
-            return self._weights(np.float64)
-        return np.zeros((self.n_features_in_ + 1, outputs))
+            last = self._weights(np.float64)
+            return last if last.shape == start.shape else start
+        return start
 
     def _rank_count(self, X: Any, outputs: int) -> int:
         """Return how many ranks solve the problem here: at most `ranks`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ _READS: dict[str, Any] = {
 }
 _MOST_FEATURES = 2**31 - 1  # for any type of a sparse matrix's indices
 # Parameters that may differ from rank to rank.
+LARGEST = 1e50  # of C, alpha, 1 / alpha, targets and weights
 _OWN_SETTINGS = ("n_jobs", "random_state", "verbose")
 
 
@@ -115,6 +117,9 @@ class LinearInput(Estimator):
                 weights = _check_sample_weight(
                     sample_weight, rows, dtype=rows.dtype, ensure_non_negative=True
                 )
+                _check_sizes("sample_weight", weights, rows.dtype)
+            if labels is None:
+                _check_sizes("y", targets, rows.dtype)
             given = Given(rows, targets, weights)
             training, held_out = given, None
             if getattr(self, "early_stopping", False):
@@ -179,6 +184,14 @@ class LinearInput(Estimator):
         if hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
         return surveys, everywhere
+
+
+def _check_sizes(name: str, values: Array, dtype: np.dtype[Any]) -> None:
+    """Refuse values whose squares, in sums with others of their size, would overflow the dtype."""
+    most = min(LARGEST, math.sqrt(np.finfo(dtype).max) / 10)
+    largest = float(np.abs(values).max(initial=0))
+    if largest > most:
+        raise ValueError(f"{name} has {largest:g}; it must be at most {most:.2g}: scale it down")
 
 
 def _within_limits(X: Any) -> Any:

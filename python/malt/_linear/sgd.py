@@ -107,7 +107,8 @@ class SGDModel(SparseCoefMixin, LinearInput):
             if self.alpha == 0 or self.penalty is None:
                 raise ValueError(
                     f"alpha is {self.alpha} and penalty {self.penalty!r}; learning_rate='optimal' "
-                    "divides by alpha: take another rate, or an alpha above 0"
+                    "divides by the penalty's weight: take a penalty with an alpha above 0, or "
+                    "another rate, such as learning_rate='invscaling' with eta0=0.01"
                 )
         else:
             number("eta0", self.eta0, 0, above=True)

@@ -3,9 +3,14 @@
 A step is found by conjugate gradients, whose products read the rows twice; they are preconditioned
 by each class's own block of the second derivatives.
 
-The gap: P is the objective, minimised over the intercepts. It is strongly convex with modulus 1
-because of the penalty |w|^2 / 2, so P - optimum <= |slope of P|^2 / 2 (Nesterov 2004, section
-2.1.3). If that is small, the intercepts alone are moved to their best.
+The gap without intercepts: the objective P is strongly convex with modulus 1 because of the penalty
+|w|^2 / 2, so P - optimum <= |slope of P|^2 / 2 (Nesterov 2004, section 2.1.3).
+
+The gap with intercepts: P - D. The dual D takes shares p that add up, over the rows and with their
+costs, to the rows of each class: D = sum of costs * entropy(p) - |A' costs (own - p)|^2 / 2, with
+`own` 1 for a row's own class. The shares at a point do so once the intercepts are at their best.
+Others are mixed with shares that are alike for all rows, as few of these as make up for what is
+missing. Where the penalised weights are at their best, the intercepts alone are moved to theirs.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import xlog1py, xlogy
 from threadpoolctl import threadpool_limits
 
 from malt._job import joining
@@ -32,8 +38,7 @@ FEW = 3
 _FORCING = 0.2  # of the slopes: what conjugate gradients may leave of them
 _INNER = 0.5  # of the gap that is asked for
 _MOST_COLUMNS = 500  # of blocks
-_MOST_MOVES = 5  # of the intercepts alone,
-_SLIGHT = 1e-3  # while they gain more than this share of the gap
+_MOST_MOVES = 50  # of the intercepts alone, by 1 at most
 _LONG = 12  # steps of conjugate gradients, after which the blocks are computed anew
 _MOST_IN_VAIN = 3  # steps that change the objective by its rounding only
 _EPS = float(np.finfo(np.float64).eps)
@@ -53,6 +58,14 @@ class _Point(NamedTuple):
     slopes: Array
     primal: float
     gap: float
+    left: float  # the gap, if the intercepts are at their best
+
+
+class _Sums(NamedTuple):
+    """Sums of the rows with their costs, over all ranks."""
+
+    of_classes: Array  # (columns, classes): of each class's own rows
+    of_all: Array  # (columns,)
 
 
 def solve(
@@ -173,11 +186,13 @@ class _Search:
         if intercept:
             self._penalised[-1] = 0
         self._precondition: Callable[[Array], Array] | None = None
+        self._sums: _Sums | None = None
         self.passes = passes
         self.looks: list[Look] = []
 
     def set_ranks(self, ranks: int) -> None:
         self._few.ranks = self._wide.ranks = ranks
+        self._sums = None
 
     def run(self, weights: Array) -> _Point:
         point = self._at(weights, self._rows.times(weights))
@@ -283,18 +298,20 @@ class _Search:
         return self._at(point.weights + length * step, point.decisions + length * along)
 
     def _at(self, weights: Array, values: Array) -> _Point:
-        """Visit all rows; where the gap is small, with the best intercepts for these weights."""
+        """Visit all rows; where little is left, with the best intercepts for these weights."""
         point = self._visit(weights, values)
-        if not self._intercept or point.gap > self._stopping.tol * point.primal:
-            return point
         for _ in range(_MOST_MOVES):
+            enough = self._stopping.tol * point.primal
+            is_over = point.gap <= enough or self.passes >= self._stopping.passes
+            if not self._intercept or point.left > enough or is_over:
+                break
             slopes = point.slopes[-1]
             weighed = self._classes.costs[:, np.newaxis] * point.shares
             curvature = added(self._wide, np.diag(weighed.sum(0)) - weighed.T @ point.shares)
             move = solver_of(curvature, careful=True)(slopes)
             move /= max(1.0, float(np.abs(move).max()))
             gain = self._few.agree(float(slopes @ move) / 2)
-            if gain <= _SLIGHT * point.gap:
+            if gain <= _EPS**2 * point.primal:  # the gap falls as the root of what is gained
                 break
             weights = point.weights.copy()
             weights[-1] -= move
@@ -305,13 +322,59 @@ class _Search:
         self.passes += 1
         losses, shares, others = _softmax(values.copy(), self._classes)
         alphas = -shares
-        alphas[np.arange(len(shares)), self._classes.numbers] = others
+        alphas[self._own] = others
         alphas *= self._classes.costs[:, np.newaxis]
-        slopes = self._penalised * weights - added(self._wide, self._rows.transposed(alphas))
+        body = self._penalised * weights
+        slopes = body - added(self._wide, self._rows.transposed(alphas))
         free = self._penalised * slopes
-        losses, penalty, gap, *_ = self._few.add_few(
+        losses, penalty, left, *_ = self._few.add_few(
             losses,
-            float(np.vdot(self._penalised * weights, weights)) / 2 / self._few.ranks,
+            float(np.vdot(body, weights)) / 2 / self._few.ranks,
             float(np.vdot(free, free)) / 2 / self._few.ranks,
         )
-        return _Point(weights, values, shares, slopes, losses + penalty, gap)
+        primal, gap = losses + penalty, left
+        if self._intercept:
+            gap = max(0.0, primal - self._dual(shares, body - slopes))
+        return _Point(weights, values, shares, slopes, primal, gap, left)
+
+    @property
+    def _own(self) -> tuple[Array, Array]:
+        return np.arange(len(self._classes.numbers)), self._classes.numbers
+
+    def _dual(self, shares: Array, of_alphas: Array) -> float:
+        """Return the dual, at shares that are mixed until each class has its part.
+
+        `of_alphas`: A' costs (own - shares), over all ranks.
+        """
+        if self._sums is None:
+            own = np.zeros_like(shares)
+            own[self._own] = self._classes.costs
+            of_classes = added(self._wide, self._rows.transposed(own)).copy()
+            of_all = added(self._wide, self._rows.transposed(self._classes.costs[:, np.newaxis]))
+            self._sums = _Sums(of_classes, of_all[:, 0].copy())
+        wanted, total = self._sums.of_classes[-1], self._sums.of_all[-1]
+        missing = of_alphas[-1]
+        short = float(np.max(-missing / wanted))
+        mixed = min(max(short / (1 + short), 0.0), 1.0)
+        alike = (mixed * wanted + (1 - mixed) * missing) / total  # times `mixed`
+        np.maximum(alike, 0, out=alike)
+        of_mixed = (1 - mixed) * of_alphas + mixed * self._sums.of_classes
+        of_mixed -= np.outer(self._sums.of_all, alike)
+        entropies = _entropies((1 - mixed) * shares + alike, self._own)
+        body = self._penalised * of_mixed
+        dual, *_ = self._few.add_few(
+            float(self._classes.costs @ entropies)
+            - float(np.vdot(body, body)) / 2 / self._few.ranks
+        )
+        return dual
+
+
+def _entropies(shares: Array, own: tuple[Array, Array]) -> Array:
+    """Return the entropy of each row's shares, with all digits where the own share is nearly 1."""
+    of_own = shares[own]
+    shares[own] = 0
+    others = shares.sum(1)
+    terms = xlogy(shares, shares).sum(1)
+    return np.asarray(
+        -terms - np.where(others < 0.5, xlog1py(of_own, -others), xlogy(of_own, of_own))
+    )

@@ -389,7 +389,7 @@ X3 = np.arange(6.0).reshape(3, 2)
     [
         ({}, [1, 1, 1], "number of classes has to be greater than one; got 1 class"),
         ({"alpha": -1}, [0, 1, 1], "alpha is -1; it must be a number at least 0"),
-        ({"alpha": 0}, [0, 1, 1], "divides by alpha"),
+        ({"alpha": 0}, [0, 1, 1], "divides by the penalty's weight"),
         ({"loss": "hinges"}, [0, 1, 1], "loss is 'hinges'; it must be one of 'hinge', 'log_loss'"),
         ({"sync": "ssp"}, [0, 1, 1], "sync is 'ssp'; it is 'bsp', 'ssp:K'"),
         ({"ranks": 0}, [0, 1, 1], "ranks is 0; it must be a whole number at least 1"),
